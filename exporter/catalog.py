@@ -25,8 +25,8 @@ COMMANDS = 7
 CODES = 18
 """0, and every code of netmgr/errors.py."""
 GAP_REASONS = 7
-DRIFT_REASONS = 7
-"""Rules, wiring, forwarding, routes, services, files, limits."""
+DRIFT_REASONS = 6
+"""Rules, wiring, forwarding, routes, files, limits."""
 TABLES_OF_RULES = FAMILIES * 6
 """Chains of `raw`, `mangle` and `nat` with the backend iptables; any other chain is one more."""
 SPOKES = 20
@@ -171,9 +171,8 @@ DRIFT = Metric(
     "netmgr_rules_drift_repaired_total",
     ("reason",),
     DRIFT_REASONS,
-    "Things of netmgr's (rules, links and routes of pods, forwarding, static routes, Services' "
-    "translations, state files and sockets) that another program changed or removed and that were "
-    "repaired.",
+    "Things of netmgr's (rules, links and routes of pods, forwarding, static routes, state files "
+    "and sockets) that another program changed or removed and that were repaired.",
 )
 ISOLATION_PACKETS = Metric(
     "netmgr_isolation_dropped_packets_total",
@@ -191,7 +190,7 @@ ISOLATION_BYTES = Metric(
 _DROPS = (
     "Packets dropped here: spoofed, link-local, router, redirect, dhcp (what a pod may not send), "
     "forged (this machine's or its pods' addresses from elsewhere; on a router a site's), stranded "
-    "(a NAT host's), protected."
+    "(a NAT host's), endpoint (of a Service, that is a machine or outside the spoke), protected."
 )
 DROPPED_PACKETS = Metric(
     "netmgr_dropped_packets_total",
@@ -251,25 +250,6 @@ NAT_SHARE = Metric(
     ("family", "protocol"),
     PORT_BUDGETS,
     "The share of the port budget that is in use; at 1, new connections toward that endpoint fail.",
-)
-NAT_SERVICES = Metric(
-    "netmgr_nat_services",
-    (),
-    1,
-    "On a NAT host with translation: endpoints, the Services it opens.",
-)
-NAT_ENDPOINTS = Metric(
-    "netmgr_nat_endpoints",
-    (),
-    1,
-    "Ready endpoints of the Services that a NAT host opens.",
-)
-NAT_REFUSED = Metric(
-    "netmgr_nat_documents_refused",
-    (),
-    1,
-    "Services and EndpointSlices that a NAT host cannot use; its log and `netmgr nat status` say "
-    "why.",
 )
 ADDRESSES = Metric(
     "netmgr_ipam_addresses",

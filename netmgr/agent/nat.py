@@ -8,7 +8,6 @@ from typing import Self
 from netmgr.agent.accounting import Accounting
 from netmgr.agent.components import Agent, Component, Query
 from netmgr.agent.scheduler import Latest, Task
-from netmgr.agent.services import NatServices
 from netmgr.api.snapshot import VERSION, NatAnswer, NatState, Ports, Snapshot, TranslatedRange
 from netmgr.documents.sites import Nat, SourceAddress
 from netmgr.kernel import conntrack, links
@@ -40,7 +39,6 @@ class NatHost(Component):
             agent.document.accounting.min_reading_seconds,
             [],
         )
-        self._services = agent.find(NatServices)
         self._busiest: dict[tuple[Family, str], Busiest] = {}
 
     @classmethod
@@ -68,35 +66,18 @@ class NatHost(Component):
         snapshot["nat"] = self._state()
 
     def queries(self) -> Mapping[str, Query]:
-        """The Services, one by one."""
+        """The same by itself."""
         return {"nat": self._answer}
 
-    def _answer(self, request: Mapping[str, object]) -> NatAnswer:
-        """The state, with the Services if the request asks for them.
-
-        Raises:
-            KernelError: the connections that were begun cannot be read.
-        """
-        # There may be thousands, and hits are read from the kernel for the answer.
-        services = self._services if request.get("services") else None
-        return {
-            "version": VERSION,
-            "node": self._agent.document.node.name,
-            "nat": self._state(),
-            "services": services.listed() if services else [],
-            "refused": self._services.refused() if self._services else [],
-        }
+    def _answer(self, _: Mapping[str, object]) -> NatAnswer:
+        node = self._agent.document.node.name
+        return {"version": VERSION, "node": node, "nat": self._state()}
 
     def _state(self) -> NatState:
-        services, endpoints = self._services.size() if self._services else (0, 0)
         return {
-            "translation": self._nat.translation,
             "source": self._nat.source,
             "ranges": self._translated.value(),
             "ports": [self._ports(family, protocol) for family, protocol in self._busiest],
-            "services": services,
-            "endpoints": endpoints,
-            "refused": len(self._services.refused()) if self._services else 0,
         }
 
     def _ports(self, family: Family, protocol: str) -> Ports:

@@ -18,7 +18,6 @@ from netmgr.agent.instance import HeldDirectory
 from netmgr.agent.problems import Problems
 from netmgr.agent.queries import Readers
 from netmgr.agent.router import Router
-from netmgr.agent.services import NatServices
 from netmgr.agent.tagged_rules import TaggedRules
 from netmgr.documents.node import NodeDocument
 from netmgr.documents.sites import Role
@@ -60,7 +59,6 @@ def wiring_node() -> Kinds:
         # when all components are open: an agent that cannot go on must not take it away.
         Accounting,
         HostPods,
-        NatServices,
         # Pods that are there are limited again before anything else of theirs is repaired, and the
         # node limits each new one before its ADD is answered.
         Limits,
@@ -98,7 +96,6 @@ def observing_node() -> Kinds:
         # Starts with the pods that a predecessor counted; what changed since is the first look's.
         Accounting,
         HostPods,
-        NatServices,
         Observation,
         Limits,
         ConnectionLimits,
@@ -125,7 +122,6 @@ def gateway() -> Kinds:
         Accounting,
         HostPods,
         Router,
-        NatServices,
         NatHost,
         TaggedRules,
         Problems,

@@ -185,34 +185,17 @@ class Ports(TypedDict):
 class NatState(TypedDict):
     """What a NAT host translates, and what it costs."""
 
-    translation: str
     source: str
     ranges: list[TranslatedRange]
     ports: list[Ports]
-    services: int
-    endpoints: int
-    refused: int
-
-
-class OpenService(TypedDict):
-    """A port of a Service on a NAT host; `hits` are connections begun, None if not counted."""
-
-    service: str
-    vip: str
-    ready: list[str]
-    draining: list[str]
-    sticky: bool
-    hits: int | None
 
 
 class NatAnswer(TypedDict):
-    """The answer to `nat`; `services` only if asked for, `refused` is what cannot be used."""
+    """The answer to `nat`."""
 
     version: Literal[1]
     node: str
     nat: NatState
-    services: list[OpenService]
-    refused: list[str]
 
 
 class FlowtableState(TypedDict):

@@ -195,46 +195,6 @@ def _complain(api: Api, found: Object, reason: str, message: str) -> None:
             typer.echo(f"netmgr: no Event on Node {name}: {error.message}", err=True)
 
 
-@app.command()
-def services(
-    *,
-    to: Annotated[
-        Path,
-        typer.Option(metavar="DIR", help="Folder for the files; no other program may write to it."),
-    ],
-    kubeconfig: Kubeconfig = None,
-    service_account: ServiceAccount = SERVICE_ACCOUNT,
-    log_level: LogLevelOption = "info",
-    log_format: LogFormatOption = LogFormat.TEXT,
-) -> None:
-    """Keep Services as files for a NAT host's agent.
-
-    Services and EndpointSlices are watched, and each Service has a file. A new folder appears once
-    all Services are known, with every file in it.
-    """
-    from netmgr.kube.reflector import Follower, Reflector
-    from netmgr.kube.service_files import ServiceFiles
-
-    _start_logging(log_level, log_format)
-    api, files, ended = _connect(kubeconfig, service_account), ServiceFiles(to), _ends()
-    stop = threading.Event()
-    # Services and slices are separate lists of the API server; the files wait until both are whole.
-    followed: dict[str, Follower] = {
-        "/api/v1/services": files.services,
-        "/apis/discovery.k8s.io/v1/endpointslices": files.slices,
-    }
-    reflectors = [
-        Reflector(api, path, follower, stop, ended) for path, follower in followed.items()
-    ]
-    for reflector in reflectors:
-        reflector.start()
-    ended.wait()
-    stop.set()
-    for reflector in reflectors:
-        if reflector.failure is not None:
-            raise reflector.failure
-
-
 def controller(  # noqa: PLR0913  one a command-line option
     *,
     plan: Annotated[

@@ -15,7 +15,6 @@ from netmgr.documents.sites import (
     ServiceRange,
     SitePart,
     SourceAddress,
-    TranslationMode,
     site_of,
 )
 from netmgr.documents.special_use import PLATFORM, PRIVATE_USE, RESERVED_USE, SPECIAL_USE
@@ -234,15 +233,12 @@ def _translated(
     document: NodeDocument, nat: Nat, item: ServiceRange, address: Address
 ) -> tuple[PacketPath, str]:
     cluster_ip = _moved(address, item.vip_range, item.service_cidr)
-    if nat.translation is TranslationMode.ENDPOINTS:
-        target = f"translated here to a ready endpoint of the Service {cluster_ip}"
-    elif item.is_identity:
+    if item.is_identity:
         target = "passed on as it is"
     else:
         target = f"translated here to {cluster_ip}, by its place in {item.service_cidr}"
     if nat.source is SourceAddress.PRESERVE:
-        is_untouched = item.is_identity and nat.translation is TranslationMode.NETMAP
-        path = PacketPath.NATIVE if is_untouched else PacketPath.TRANSLATED
+        path = PacketPath.NATIVE if item.is_identity else PacketPath.TRANSLATED
         return path, f"{target}; the client's address is kept"
     addresses = nat.addresses or document.node.addresses
     own = [str(each) for each in addresses if each.family is address.family]

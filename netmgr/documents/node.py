@@ -36,7 +36,6 @@ from netmgr.documents.sites import (
     ServiceRange,
     Site,
     StaticRoute,
-    TranslationMode,
     conflicts,
     overlapping,
     prefixes_of,
@@ -356,14 +355,6 @@ def _contradictions(document: NodeDocument) -> Iterator[Diagnostic]:
         yield from _of_own_addresses(document, own)
         yield from _of_services(document, own)
     yield from _of_routes(document)
-    translation = document.nat.translation if document.nat else None
-    if translation is TranslationMode.ENDPOINTS and document.backend is Backend.IPTABLES_LEGACY:
-        yield error(
-            f"{document.backend} cannot hold the Services of translation: endpoints",
-            ("backend",),
-            ("nat", "translation"),
-            "set backend: nftables, or translation: netmap",
-        )
 
 
 def _of_site(document: NodeDocument) -> Iterator[Diagnostic]:

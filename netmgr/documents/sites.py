@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated, NamedTuple
 
 from pydantic import Field, model_validator
 
 from netmgr.documents.diagnostics import Diagnostic, KeyPath, error, invalid
-from netmgr.documents.fields import AbsolutePath, AddressText, Document, PrefixText
+from netmgr.documents.fields import AddressText, Document, PrefixText
 from netmgr.prefixes import Address, Prefix, PrefixTable
 
 HUB = "hub"
@@ -28,13 +27,6 @@ class Role(StrEnum):
     NODE = "node"
     HUB_ROUTER = "hub-router"
     NAT_HOST = "nat-host"
-
-
-class TranslationMode(StrEnum):
-    """How a NAT host opens Services."""
-
-    NETMAP = "netmap"
-    ENDPOINTS = "endpoints"
 
 
 class SourceAddress(StrEnum):
@@ -64,8 +56,7 @@ class ServiceRange(Document):
     """One Service range: the VIPs that the hub reaches, and the Service CIDR inside the spoke.
 
     Both are equal where the range is the spoke's alone. Then nothing is rewritten: what reaches
-    the host is passed on as it came (to kube-proxy, or to the Services' endpoints), and only its
-    source is translated.
+    the host is passed on to kube-proxy as it came, and only its source is translated.
     """
 
     vip_range: PrefixText
@@ -98,8 +89,6 @@ class Nat(Document):
 
     services: Annotated[tuple[ServiceRange, ...], Field(min_length=1)]
     """The spoke's Service ranges."""
-    translation: TranslationMode = TranslationMode.NETMAP
-    """`netmap` maps range onto range; `endpoints` leads each Service straight to its endpoints."""
     source: SourceAddress = SourceAddress.SNAT
     """Whether a Service's endpoint sees the NAT host's address (`snat`) or the client's."""
     addresses: tuple[AddressText, ...] = ()
@@ -107,8 +96,6 @@ class Nat(Document):
 
     Default: `node.addresses`.
     """
-    documents: AbsolutePath = Path("/etc/netmgr/services")
-    """Watched file or directory of Services and EndpointSlices; for `translation: endpoints`."""
     machines: tuple[PrefixText, ...] = ()
     """Subnets of the spoke's own machines, whose addresses are no pods'."""
     host_endpoints: bool = False

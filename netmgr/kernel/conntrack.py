@@ -21,7 +21,6 @@ from netmgr.errors import KernelError
 from netmgr.kernel.netlink import (
     NETLINK_NETFILTER,
     NFGENMSG,
-    NLM_F_ACK,
     NLM_F_DUMP,
     Netlink,
     Operation,
@@ -32,14 +31,14 @@ from netmgr.kernel.netlink import (
 )
 from netmgr.prefixes import Address, Family
 
-_CT_GET, _CT_DELETE = 1 << 8 | 1, 1 << 8 | 2
-_CTA_TUPLE_ORIG, _CTA_TUPLE_REPLY, _CTA_STATUS, _CTA_ID = 1, 2, 3, 12
-_CTA_ZONE, _CTA_FILTER, _CTA_STATUS_MASK = 18, 25, 26
+_CT_GET = 1 << 8 | 1
+_CTA_TUPLE_ORIG, _CTA_TUPLE_REPLY, _CTA_STATUS = 1, 2, 3
+_CTA_FILTER, _CTA_STATUS_MASK = 25, 26
 _CTA_TUPLE_IP, _CTA_TUPLE_PROTO = 1, 2
 _CTA_IP_SOURCE, _CTA_IP_DESTINATION = {Family.V4: 1, Family.V6: 3}, {Family.V4: 2, Family.V6: 4}
-_CTA_PROTO_NUMBER, _CTA_PROTO_SOURCE_PORT, _CTA_PROTO_DESTINATION_PORT = 1, 2, 3
+_CTA_PROTO_NUMBER, _CTA_PROTO_SOURCE_PORT = 1, 2
 _CTA_FILTER_ORIG_FLAGS, _CTA_FILTER_REPLY_FLAGS = 1, 2
-_BY_SOURCE, _BY_DESTINATION, _BY_PROTOCOL, _BY_DESTINATION_PORT = 1, 1 << 1, 1 << 3, 1 << 5
+_BY_SOURCE = 1
 """What of a tuple CTA_FILTER compares (Linux 5.8).
 
 It is not asked to compare IPv6 addresses: its comparison of these is inverted (seen in Linux 6.18).
@@ -58,7 +57,6 @@ PORTS_PER_ADDRESS = 64_512
 
 PROTOCOLS = {6: "tcp", 17: "udp", 132: "sctp"}
 """Those with ports, by their number."""
-_UDP = 17
 
 _SOURCE_TRANSLATED = int.from_bytes(struct.pack("!I", 1 << 4), sys.byteorder)
 """IPS_SRC_NAT, as the kernel writes the status: in network order."""
@@ -273,62 +271,6 @@ def _reply_of(family: Family, body: bytes) -> tuple[bytes, bytes, int, bytes, in
 def _shown(address: Address, port: bytes) -> str:
     text = str(address) if address.family is Family.V4 else f"[{address}]"
     return f"{text}:{int.from_bytes(port, 'big')}"
-
-
-class UdpConnection(NamedTuple):
-    """A UDP connection: where its client sends to, and who answers; `body` is the message."""
-
-    address: Address
-    port: int
-    endpoint: Address
-    endpoint_port: int
-    body: bytes
-
-
-def list_udp(family: Family, toward: tuple[Address, int] | None = None) -> Operation:
-    """Ask for the UDP connections of a family; with `toward`, for those to this address and port.
-
-    Decode the answers with `udp_of`. An IPv6 listing still has other addresses of that port.
-    """
-    flags, ip = _BY_PROTOCOL, b""
-    proto = attribute(_CTA_PROTO_NUMBER, bytes([_UDP]))
-    if toward is not None:
-        address, port = toward
-        flags |= _BY_DESTINATION_PORT
-        proto += attribute(_CTA_PROTO_DESTINATION_PORT, port.to_bytes(2, "big"))
-        if family is Family.V4:
-            flags |= _BY_DESTINATION
-            ip = attribute(_CTA_IP_DESTINATION[family], address.packed)
-    wanted = nested(_CTA_TUPLE_ORIG, nested(_CTA_TUPLE_IP, ip), nested(_CTA_TUPLE_PROTO, proto))
-    compared = nested(_CTA_FILTER, u32_attribute(_CTA_FILTER_ORIG_FLAGS, flags))
-    return _listing(family, wanted + compared)
-
-
-def udp_of(body: bytes) -> UdpConnection | None:
-    """Decode a listed connection; None for another protocol's."""
-    family = Family.of_af(body[0])
-    connection = attributes(body, NFGENMSG.size)
-    ip, proto = _tuple_of(connection, _CTA_TUPLE_ORIG)
-    if family is None or proto.get(_CTA_PROTO_NUMBER) != bytes([_UDP]):
-        return None
-    answering, answering_proto = _tuple_of(connection, _CTA_TUPLE_REPLY)
-    return UdpConnection(
-        Address.unpack(ip[_CTA_IP_DESTINATION[family]]),
-        int.from_bytes(proto[_CTA_PROTO_DESTINATION_PORT], "big"),
-        Address.unpack(answering[_CTA_IP_SOURCE[family]]),
-        int.from_bytes(answering_proto[_CTA_PROTO_SOURCE_PORT], "big"),
-        body,
-    )
-
-
-def delete_connection(connection: UdpConnection) -> Operation:
-    """Forget a connection; one that has ended by itself meanwhile is an error (ENOENT)."""
-    parts = attributes(connection.body, NFGENMSG.size)
-
-    # The id, or the kernel would delete a later connection of the same ports.
-    kept = b"".join(attribute(kind, parts[kind]) for kind in (_CTA_ID, _CTA_ZONE) if kind in parts)
-    body = connection.body[: NFGENMSG.size] + nested(_CTA_TUPLE_ORIG, parts[_CTA_TUPLE_ORIG])
-    return Operation("delete a connection", _CT_DELETE, NLM_F_ACK, body + kept)
 
 
 def _tuple_of(connection: dict[int, bytes], side: int) -> tuple[dict[int, bytes], dict[int, bytes]]:

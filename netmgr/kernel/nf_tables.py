@@ -16,7 +16,6 @@ from typing import TypeVar
 
 from netmgr.kernel.netlink import (
     NFGENMSG,
-    NLA_TYPE_MASK,
     NLM_F_CREATE,
     NLM_F_DUMP,
     NLM_F_EXCL,
@@ -40,14 +39,11 @@ FORWARD_HOOK = 2
 NEW_TABLE, GET_TABLE, DELETE_TABLE = 0, 1, 2
 NEW_CHAIN, GET_CHAIN, DELETE_CHAIN = 3, 4, 5
 NEW_RULE, GET_RULE, DELETE_RULE = 6, 7, 8
-NEW_SET, GET_SET = 9, 10
 NEW_ELEMENTS, GET_ELEMENTS, DELETE_ELEMENTS = 12, 13, 14
 GET_GENERATION = 16
 GET_OBJECT = 19
 
-SET_IS_MAP = 0x08
 JUMP, GOTO = -3, -4
-TYPE_VERDICT = 0xFFFFFF00
 
 _HEADER = struct.Struct("=HH")
 _TABLE_NAME, _TABLE_FLAGS, _TABLE_USERDATA, _TABLE_OWNER = 1, 2, 6, 7
@@ -58,10 +54,8 @@ _COMMENT = 0
 _CHAIN_TABLE, _CHAIN_NAME, _CHAIN_HOOK, _CHAIN_POLICY, _CHAIN_TYPE = 1, 3, 4, 5, 7
 _HOOK_NUMBER, _HOOK_PRIORITY = 1, 2
 _RULE_TABLE, _RULE_CHAIN, _RULE_EXPRESSIONS = 1, 2, 4
-_SET_TABLE, _SET_NAME, _SET_FLAGS, _SET_KEY_TYPE, _SET_KEY_LENGTH = 1, 2, 3, 4, 5
-_SET_DATA_TYPE, _SET_DATA_LENGTH, _SET_ID, _SET_EXPRESSION = 6, 7, 10, 17
 _LIST_TABLE, _LIST_SET, _LIST_ELEMENTS = 1, 2, 3
-_ELEMENT_KEY, _ELEMENT_DATA, _ELEMENT_FLAGS, _ELEMENT_EXPRESSION = 1, 2, 3, 7
+_ELEMENT_KEY, _ELEMENT_FLAGS, _ELEMENT_EXPRESSION = 1, 3, 7
 _INTERVAL_END = 1
 _LIST_ITEM = 1
 _EXPRESSION_NAME, _EXPRESSION_DATA = 1, 2
@@ -92,12 +86,6 @@ class Expression:
             attribute(_EXPRESSION_NAME, text(self.name)) + attribute(_EXPRESSION_DATA, data),
         )
 
-    def is_listed_as(self, listed: Expression) -> bool:
-        """Whether what the kernel lists is this; it may list defaults beside."""
-        return self.name == listed.name and all(
-            listed.attributes.get(k) == v for k, v in self.attributes.items()
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class Chain:
@@ -107,21 +95,6 @@ class Chain:
     rules: tuple[tuple[Expression, ...], ...]
     hook: tuple[int, int] | None = None
     kind: str = "nat"
-
-
-@dataclass(frozen=True, slots=True)
-class SetSpec:
-    """A set or map. Types are nft's own numbers, so that it can list what it did not make.
-
-    `data_length` 0 and no `data_type`: a set without data. `counts`: elements count packets.
-    """
-
-    name: str
-    key_type: int
-    key_length: int
-    data_type: int | None = None
-    data_length: int = 0
-    counts: bool = False
 
 
 def text(value: str) -> bytes:
@@ -136,19 +109,13 @@ def number(value: int) -> bytes:
 
 
 def goto(chain: str, code: int = GOTO) -> bytes:
-    """An element's or an immediate's data: continue in a chain."""
+    """An immediate's data: continue in a chain."""
     inner = attribute(_VERDICT_CODE, number(code)) + attribute(_VERDICT_CHAIN, text(chain))
     return attribute(_VERDICT, inner)
 
 
-def target_of(data: bytes) -> str:
-    """The chain that an element's data leads to; empty if it leads nowhere."""
-    leads = attributes(attributes(data).get(_VERDICT, b""))
-    return string_of(leads.get(_VERDICT_CHAIN, b""))
-
-
 def plain(value: bytes) -> bytes:
-    """An element's data, a key or an operand: a value."""
+    """A key or an operand: a value."""
     return attribute(_VALUE, value)
 
 
@@ -220,44 +187,10 @@ def new_chain(table: str, chain: Chain) -> Iterator[Operation]:
         )
 
 
-def delete_chain(table: str, name: str) -> Iterator[Operation]:
-    """Delete a chain that nothing leads to, its rules first."""
-    yield _flush_chain(table, name)
-    body = attribute(_CHAIN_TABLE, text(table)) + attribute(_CHAIN_NAME, text(name))
-    yield message(DELETE_CHAIN, body, f"delete chain inet {table} {name}")
-
-
-def new_set(table: str, spec: SetSpec, number_in_batch: int) -> Operation:
-    """Add a set or map without a size, so that its memory follows what is in it."""
-    body = attribute(_SET_TABLE, text(table)) + attribute(_SET_NAME, text(spec.name))
-    body += attribute(_SET_FLAGS, number(SET_IS_MAP if spec.data_type is not None else 0))
-    body += attribute(_SET_KEY_TYPE, number(spec.key_type)) + attribute(
-        _SET_KEY_LENGTH, number(spec.key_length)
-    )
-    if spec.data_type is not None:
-        body += attribute(_SET_DATA_TYPE, number(spec.data_type & 0xFFFFFFFF))
-        body += attribute(_SET_DATA_LENGTH, number(spec.data_length))
-    # The kernel refuses a set without one (nf_tables_newset), though elements name the set they are
-    # for.
-    body += attribute(_SET_ID, number(number_in_batch))
-    if spec.counts:
-        body += attribute(_SET_EXPRESSION, attribute(_EXPRESSION_NAME, text("counter")))
-    return message(NEW_SET, body, f"add set inet {table} {spec.name}", NLM_F_CREATE)
-
-
-def add_elements(
-    table: str, name: str, elements: Iterable[tuple[bytes, bytes]]
-) -> Iterator[Operation]:
-    """Add elements: (key, data), data as `goto` or `plain` give it, or empty."""
-    for part in _parts(elements):
-        items = b"".join(
-            attribute(
-                _LIST_ITEM,
-                attribute(_ELEMENT_KEY, plain(key))
-                + (attribute(_ELEMENT_DATA, data) if data else b""),
-            )
-            for key, data in part
-        )
+def add_elements(table: str, name: str, keys: Iterable[bytes]) -> Iterator[Operation]:
+    """Add elements by their keys."""
+    for part in _parts(keys):
+        items = b"".join(attribute(_LIST_ITEM, attribute(_ELEMENT_KEY, plain(key))) for key in part)
         yield _elements(
             NEW_ELEMENTS, table, name, items, f"add {len(part)} elements to {name}", NLM_F_CREATE
         )
@@ -378,48 +311,6 @@ def rule_of(body: bytes) -> tuple[str, str, tuple[Expression, ...]]:
         name = string_of(parts[_EXPRESSION_NAME])
         expressions.append(Expression(name, attributes(parts.get(_EXPRESSION_DATA, b""), 0)))
     return string_of(found[_RULE_TABLE]), string_of(found[_RULE_CHAIN]), tuple(expressions)
-
-
-def set_of(body: bytes) -> tuple[str, SetSpec]:
-    """Table and specification of a listed set; flags beyond ours make it unlike any of ours."""
-    found = attributes(body, NFGENMSG.size)
-
-    def value(kind: int) -> int:
-        return int.from_bytes(found.get(kind, b""), "big", signed=False)
-
-    is_map = value(_SET_FLAGS) == SET_IS_MAP
-    known = value(_SET_FLAGS) in (0, SET_IS_MAP)
-    spec = SetSpec(
-        string_of(found[_SET_NAME]),
-        value(_SET_KEY_TYPE) if known else -1,
-        value(_SET_KEY_LENGTH),
-        value(_SET_DATA_TYPE) if is_map else None,
-        # For a verdict the kernel lists its own size, whatever it was given.
-        value(_SET_DATA_LENGTH) if is_map and value(_SET_DATA_TYPE) != TYPE_VERDICT else 0,
-        _SET_EXPRESSION in found,
-    )
-    return string_of(found[_SET_TABLE]), spec
-
-
-def elements_of(body: bytes) -> list[tuple[bytes, bytes]]:
-    """(key, data) of the elements in one message of a listing, data as they were added."""
-    listed = attributes(body, NFGENMSG.size).get(_LIST_ELEMENTS, b"")
-    found = []
-    for _, item in each_attribute(listed):
-        # Key and data come first and are nested twice: read by position, a listing takes half.
-        length, kind = _HEADER.unpack_from(item)
-        if kind & NLA_TYPE_MASK != _ELEMENT_KEY:
-            continue
-        data_at = length + 3 & ~3
-        begin = end = length
-        if data_at + _HEADER.size <= len(item):
-            data_length, kind = _HEADER.unpack_from(item, data_at)
-            if kind & NLA_TYPE_MASK == _ELEMENT_DATA:
-                begin, end = data_at + _HEADER.size, data_at + data_length
-        if not 2 * _HEADER.size <= length <= begin <= end <= len(item):
-            raise ValueError("an element is cut off")
-        found.append((item[2 * _HEADER.size : length], item[begin:end]))
-    return found
 
 
 def counts_of(body: bytes) -> list[Counted]:

@@ -23,7 +23,7 @@ from pydantic import (
 
 from netmgr.documents.diagnostics import KeyPath, invalid
 from netmgr.documents.fields import Document, PrefixText
-from netmgr.documents.sites import HUB, KeyedPrefix, SourceAddress, TranslationMode, overlapping
+from netmgr.documents.sites import HUB, KeyedPrefix, SourceAddress, overlapping
 from netmgr.documents.special_use import SPECIAL_USE
 from netmgr.plan.clouds.cloud import CloudKeys
 from netmgr.prefixes import Family, Prefix
@@ -313,8 +313,6 @@ class Services(Document):
     """An existing IPv4 range in `pools.services`; of shared Services, where the hub sees them."""
     prefix_v6: PrefixText | None = None
     """The same for IPv6."""
-    translation: TranslationMode = TranslationMode.NETMAP
-    """As `nat.translation` in node.yaml."""
     source: SourceAddress = SourceAddress.SNAT
     """As `nat.source` in node.yaml."""
 

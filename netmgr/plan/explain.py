@@ -159,7 +159,7 @@ def _shared_services(plan: PlanDocument) -> Iterator[_Owner]:
 
 def _translation(services: Services) -> str:
     client = "as the NAT host" if services.source == "snat" else "with the client's own address"
-    return f"translated by {services.translation}, seen by the Service {client}"
+    return f"translated there, seen by the Service {client}"
 
 
 def _excluded(plan: PlanDocument) -> Iterator[_Owner]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import assert_never
 
-from netmgr.prefixes import Family
+from netmgr.prefixes import Address, Family
 from netmgr.rules.ipset import kernel_name
 from netmgr.rules.iptables_layout import Line
 from netmgr.rules.model import (
@@ -142,11 +142,11 @@ def _target(rule: Rule) -> list[str]:
             return ["-j DROP"]
         case Masquerade():
             return ["-j MASQUERADE"]
-        case SourceNat(address):
+        case SourceNat(Address() as address):
             return [f"-j SNAT --to-source {address}"]
         case Netmap(service_cidr):
             return [f"-j NETMAP --to {service_cidr}"]
-        case Rewrite() | Classify() | DropBetween() | Offload():
+        case SourceNat() | Rewrite() | Classify() | DropBetween() | Offload():
             raise ValueError(f"rule '{rule.id}': iptables cannot do that: {rule.action}")
     assert_never(rule.action)
 
@@ -186,13 +186,21 @@ def _extension(match: Match, family: Family) -> str:  # noqa: PLR0911 - one retu
         case UdpTo(port):
             return f"-m udp --dport {port}"
         case Asking(besides):
-            return f"-m conntrack ! --ctreplsrcport {besides} --ctdir ORIGINAL"
-        case OriginallyTo(prefix):
-            is_address = prefix.length == family.width
-            return f"-m conntrack --ctorigdst {prefix.network if is_address else prefix}"
+            answering = f"! --ctreplsrcport {besides} " if besides else ""
+            return f"-m conntrack {answering}--ctdir ORIGINAL"
+        case OriginallyTo():
+            return _originally(match)
         case OneIn(number):
             return f"-m statistic --mode nth --every {number} --packet 0"
     assert_never(match)
+
+
+def _originally(match: OriginallyTo) -> str:
+    if match.redirected:
+        raise ValueError(f"iptables cannot do that: {match}")
+    prefix = match.prefix
+    is_address = prefix.length == prefix.family.width
+    return f"-m conntrack --ctorigdst {prefix.network if is_address else prefix}"
 
 
 def _not(*, negated: bool) -> str:

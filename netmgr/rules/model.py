@@ -93,9 +93,13 @@ FORWARDED = OnLink(Side.SOURCE, "", negated=True)
 
 @dataclass(frozen=True, slots=True)
 class OriginallyTo:
-    """The packet's connection was opened toward this prefix, as connection tracking saw it."""
+    """The packet's connection was opened toward this prefix, as connection tracking saw it.
+
+    With `redirected`, which nftables alone can tell, its destination has been translated since.
+    """
 
     prefix: Prefix
+    redirected: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +131,10 @@ class IcmpType:
 class Asking:
     """The packet has its connection's original direction; answers come from a port but `besides`.
 
-    The port is the one after all translation.
+    The port is the one after all translation. 0: answers come from any.
     """
 
-    besides: int
+    besides: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,9 +236,9 @@ class Masquerade:
 
 @dataclass(frozen=True, slots=True)
 class SourceNat:
-    """Give the packet's connection this source address."""
+    """Give the packet's connection this source address; None: let nobody change what it has."""
 
-    address: Address
+    address: Address | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,7 @@ def _messages(operation: AddElements | RemoveElements) -> Iterator[netlink.Opera
         for one in operation.elements
         if isinstance(one, Prefix)
     ]
-    yield from nf_tables.add_elements(NAME, name, [(key, b"") for key in keys])
+    yield from nf_tables.add_elements(NAME, name, keys)
     yield from (nf_tables.add_interval(NAME, name, *one) for one in intervals)
     # Added first, since deleting an element that is not there fails the whole transaction.
     if isinstance(operation, RemoveElements):

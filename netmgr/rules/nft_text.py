@@ -76,8 +76,9 @@ class _Base(NamedTuple):
 
 
 # Connection tracking begins at -200: -300 is before it. 320 is behind source translation (100) and
-# the helpers of connection tracking (300). -110 is just before kube-proxy's -100. 99 is behind the
-# filters of postrouting, such as kube-network-policies' at 95.
+# the helpers of connection tracking (300). -110 and 90 are just before kube-proxy's -100 and 100:
+# the first chain that translates a connection decides. 99 is behind the filters of postrouting,
+# such as kube-network-policies' at 95.
 BASES = {
     Hook.PREROUTING: _Base("filter", "prerouting", -300),
     Hook.DSTNAT: _Base("nat", "prerouting", -110),
@@ -85,7 +86,7 @@ BASES = {
     Hook.FORWARD: _Base("filter", "forward", -150),
     Hook.OUTPUT: _Base("filter", "output", -150),
     Hook.BEFORE_SRCNAT: _Base("filter", "postrouting", 99),
-    Hook.POSTROUTING: _Base("nat", "postrouting", 100),
+    Hook.POSTROUTING: _Base("nat", "postrouting", 90),
     Hook.DEPARTURE: _Base("filter", "postrouting", 320),
 }
 """Chain type, the kernel's hook and priority: raw, before others' translation, mangle, around
@@ -356,7 +357,7 @@ def _translation_text(action: Masquerade | SourceNat | Netmap, family: Family) -
         case Masquerade():
             return "masquerade"
         case SourceNat(address):
-            return f"snat {_protocol(family)} to {address}"
+            return f"snat {_protocol(family)} to {address or f'{_protocol(family)} saddr'}"
         case Netmap(service_cidr):
             return f"dnat {_protocol(family)} prefix to {service_cidr}"
 
@@ -390,9 +391,9 @@ def _match_text(match: Match, rule: Rule) -> str:  # noqa: PLR0911 - one return 
         case Asking(besides):
             # The packet's port, where answers come from; nft has no `ct reply proto-src` of any
             # protocol.
-            return f"ct direction original @th,16,16 != {besides}"
-        case OriginallyTo(prefix):
-            return f"ct original {protocol} daddr {prefix}"
+            return f"ct direction original{f' @th,16,16 != {besides}' * (besides > 0)}"
+        case OriginallyTo(prefix, redirected):
+            return f"ct original {protocol} daddr {prefix}{' ct status dnat' * redirected}"
         case OneIn(number):
             return f"numgen inc mod {number} 0"
     assert_never(match)

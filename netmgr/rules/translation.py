@@ -1,16 +1,22 @@
 """What a NAT host does to connections from outside its spoke to the spoke's Services.
 
-`netmap` exchanges the range that the hub sees for the spoke's own, address by address. Where the
-kernel can rewrite packets outside of connection tracking, it is done before that begins and
-undone behind it, so that kube-proxy on the same host still translates the Service's address: a
-connection is translated once and no more. Elsewhere the exchange is that one translation, and
-kube-proxy must be on another machine. `endpoints` leaves destinations to netmgr.services.
+It exchanges the range that the hub sees for the spoke's own, address by address. Where the kernel
+can rewrite packets outside of connection tracking, it is done before that begins and undone behind
+it, so that kube-proxy on the same host still translates the Service's address: a connection is
+translated once and no more. Elsewhere the exchange is that one translation, and kube-proxy must be
+on another machine.
+
+kube-proxy leads a Service wherever its EndpointSlices say. Whoever writes those could open a
+kubelet, a metadata proxy or another spoke to the hub (CVE-2021-25740). So what a client from
+outside sends to a Service is checked behind kube-proxy's translation, and dropped unless it goes to
+a pod of this spoke. Only a host with kube-proxy of its own can check that, which takes rewriting.
 
 What is still addressed to a VIP range when it is forwarded was not translated (a client within the
 spoke, a packet of no connection) and is dropped: its way would lead back here, round and round.
 
 With `snat` the host then puts its own address in the client's place, one after the other where
-it has several: each has 64,512 ports toward one endpoint, so that they add up.
+it has several: each has 64,512 ports toward one endpoint, so that they add up. `preserve` keeps
+kube-proxy, too, from masquerading the client.
 
 A rewritten packet is not known to connection tracking by the address that was rewritten, so an ICMP
 error that quotes it reaches the client with the inner address unchanged, and is of no use to it.
@@ -22,15 +28,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from netmgr.documents.node import NodeDocument
-from netmgr.documents.sites import SourceAddress, TranslationMode
+from netmgr.documents.sites import SourceAddress
 from netmgr.prefixes import Address, Family, Prefix, merge
 from netmgr.rules.model import (
     Abilities,
     Action,
+    Asking,
     Drop,
     Element,
     Hook,
     InPrefix,
+    InSet,
     Masquerade,
     Match,
     Netmap,
@@ -70,14 +78,15 @@ class Translation:
 
     `inside` are the spoke's own prefixes, whose connections are left alone.
 
-    `netmap` is false where another part translates destinations. `addresses` are the
-    sources that connections get; the link's own where a family has none; None: they keep theirs.
+    `addresses` are the sources that connections get; the link's own where a family has none; None:
+    they keep theirs.
+    `machines` must be no endpoints, this one included; None: they may be.
     """
 
     services: tuple[Exchange, ...]
     inside: tuple[Prefix, ...]
-    netmap: bool
     addresses: tuple[Address, ...] | None
+    machines: tuple[Prefix, ...] | None = None
 
     @classmethod
     def of(cls, document: NodeDocument) -> Translation | None:
@@ -95,10 +104,10 @@ class Translation:
                 if site.name == document.site
                 for prefix in site.prefixes
             ),
-            netmap=nat.translation is TranslationMode.NETMAP,
             addresses=(nat.addresses or document.node.addresses)
             if nat.source is SourceAddress.SNAT
             else None,
+            machines=None if nat.host_endpoints else nat.machines,
         )
 
     def sets(self, abilities: Abilities) -> dict[SetSpec, frozenset[Element]]:
@@ -107,6 +116,8 @@ class Translation:
         for family in Family:
             if len(members := self._own(family)) > abilities.compares:
                 found[_inside(family)] = frozenset(members)
+            if abilities.rewrites and (machines := self._machines(family)):
+                found[_machine_set(family)] = frozenset(machines)
         return found
 
     def rules(self, hook: Hook, family: Family, abilities: Abilities) -> Iterator[Rule]:
@@ -119,7 +130,7 @@ class Translation:
             yield from self._translated(one, hook, abilities)
 
     def _translated(self, one: Exchange, hook: Hook, abilities: Abilities) -> Iterator[Rule]:
-        rewrites = abilities.rewrites and self.netmap
+        rewrites = abilities.rewrites
         from_outside, to_outside = (
             self._outsider(side, one.vip_range.family, abilities) for side in Side
         )
@@ -128,22 +139,34 @@ class Translation:
                 yield self._inward(one, from_outside)
             case Hook.DEPARTURE if rewrites:
                 yield self._outward(one, to_outside)
-            case Hook.DSTNAT if self.netmap and not rewrites:
+            case Hook.INPUT if rewrites and self.machines is not None:
+                yield _misled("this machine", one, from_outside)
+            case Hook.DSTNAT if not rewrites:
                 yield self._netmap(one, from_outside)
             case Hook.POSTROUTING:
                 original = one.service_cidr if rewrites else one.vip_range
-                yield from self._sources(one.vip_range, original, from_outside)
+                yield from self._sources(one.vip_range, original, from_outside, abilities)
             case _:
                 pass
 
     def _forwarded(self, exchanges: Sequence[Exchange], abilities: Abilities) -> Iterator[Rule]:
         for one in exchanges:
-            # With `endpoints` and no rewriting, the table of Services refuses what it does not
-            # translate itself.
-            if one.vip_range != one.service_cidr if self.netmap else abilities.rewrites:
+            if one.vip_range != one.service_cidr:
                 yield _stranded(one)
-        if not (abilities.rewrites and self.netmap):
+            if abilities.rewrites:
+                yield from self._checked(one, abilities)
+        if not abilities.rewrites:
             yield from map(_tally, exchanges)
+
+    def _checked(self, one: Exchange, abilities: Abilities) -> Iterator[Rule]:
+        """Drop what kube-proxy led to no pod of this spoke."""
+        family = one.vip_range.family
+        from_outside, to_outside = (self._outsider(side, family, abilities) for side in Side)
+        # What kube-proxy did not translate still has the Service's address.
+        yield _misled("outside", one, (*from_outside, *to_outside), redirected=True)
+        if self._machines(family):
+            to_machine = InSet(Side.DESTINATION, _machine_set(family).name)
+            yield _misled("machine", one, (*from_outside, to_machine))
 
     def _inward(self, one: Exchange, from_outside: tuple[Match, ...]) -> Rule:
         matches = (InPrefix(Side.DESTINATION, one.vip_range), *from_outside)
@@ -160,13 +183,20 @@ class Translation:
         return _rule("netmap", one, matches, Netmap(one.service_cidr))
 
     def _sources(
-        self, vip_range: Prefix, original: Prefix, from_outside: tuple[Match, ...]
+        self,
+        vip_range: Prefix,
+        original: Prefix,
+        from_outside: tuple[Match, ...],
+        abilities: Abilities,
     ) -> Iterator[Rule]:
-        if self.addresses is None:
-            return
         # What connection tracking has for original is the address after `Rewrite`, which comes
         # before it.
         known = (OriginallyTo(original), *from_outside)
+        if self.addresses is None:
+            if abilities.rewrites:
+                identity = f"preserve {vip_range} v{vip_range.family.value}"
+                yield Rule(identity, vip_range.family, known, SourceNat(None))
+            return
         addresses = [address for address in self.addresses if address.family is vip_range.family]
         actions: list[Action] = [SourceNat(address) for address in addresses] or [Masquerade()]
         for number, action in enumerate(actions):
@@ -182,6 +212,9 @@ class Translation:
 
     def _own(self, family: Family) -> list[Prefix]:
         return merge(prefix for prefix in self.inside if prefix.family is family)
+
+    def _machines(self, family: Family) -> list[Prefix]:
+        return merge(prefix for prefix in self.machines or () if prefix.family is family)
 
 
 def _rule(what: str, one: Exchange, matches: tuple[Match, ...], action: Action) -> Rule:
@@ -204,9 +237,21 @@ def _stranded(one: Exchange) -> Rule:
     )
 
 
+def _misled(
+    what: str, one: Exchange, matches: tuple[Match, ...], *, redirected: bool = False
+) -> Rule:
+    # Answers have no part in it: this machine itself may use a Service whose endpoint is outside.
+    asked = (OriginallyTo(one.service_cidr, redirected), Asking(), *matches)
+    return _rule(f"endpoint {what}", one, asked, Drop(f"endpoint_{one.name}", reason="endpoint"))
+
+
 def _tally(one: Exchange) -> Rule:
     return _rule("translated", one, (OriginallyTo(one.vip_range),), Tally(one.counter))
 
 
 def _inside(family: Family) -> SetSpec:
     return SetSpec(f"inside{family.value}", family)
+
+
+def _machine_set(family: Family) -> SetSpec:
+    return SetSpec(f"machines{family.value}", family)

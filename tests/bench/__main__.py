@@ -13,7 +13,6 @@ from tests.bench import (
     planning,
     profile,
     routing,
-    services,
     starting,
     throughput,
 )
@@ -28,7 +27,6 @@ SUBJECTS: dict[str, Callable[[Effort], Iterator[Figure]]] = {
     "throughput": throughput.measure,
     "starting": starting.measure,
     "planning": planning.measure,
-    "services": services.measure,
     "routing": routing.measure,
     "growth": growth.measure,
     "limits": limits.measure,

@@ -32,7 +32,6 @@ class Effort:
     rounds: int = 9
     seconds: int = 2
     starts: int = 7
-    services: int = 10_000
     spokes: tuple[int, ...] = (20, 100)
     shapes: tuple[tuple[int, int], ...] = ((20, 7_500), (10, 10_000))
     """Clusters of a plan, and nodes of each."""
@@ -59,7 +58,6 @@ SMOKE = Effort(
     rounds=1,
     seconds=1,
     starts=1,
-    services=300,
     spokes=(3,),
     shapes=((3, 750),),
     doublings=(10,),

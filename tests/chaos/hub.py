@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from netmgr.documents.node import Backend
-from netmgr.documents.sites import TranslationMode
 from netmgr.prefixes import Family
 from tests.chaos.books import Blind, Books, Faults
 from tests.chaos.kernel import Kernel
@@ -31,7 +30,6 @@ from tests.lab import matrix, services, verify
 from tests.lab.exchange import open_socket
 from tests.lab.nodes import LabNode
 from tests.lab.runtime import Sandbox
-from tests.lab.topology import Spoke
 from tests.lab.world import World
 
 REPAIR_SECONDS = 20.0
@@ -295,11 +293,6 @@ def _flush(hub: Hub, machine: LabNode) -> None:
     services.publish(hub.world.topology.spokes, hub.world.nodes, hub.world.backend)
 
 
-def lose_services(hub: Hub, machine: LabNode) -> None:
-    del hub
-    run(machine, "nft", "delete", "table", "inet", "netmgr-services")
-
-
 def lose_routes(hub: Hub, machine: LabNode) -> None:
     """Of those to pods and to clients whose address is preserved."""
     del hub
@@ -332,39 +325,6 @@ def lose_state(hub: Hub, machine: LabNode) -> None:
     machine.start_agent()
 
 
-def change_services(hub: Hub, machine: LabNode) -> None:
-    """Endpoints go and come, and a file that nobody can read changes nothing."""
-    del machine
-    host, spoke = _translating(hub)
-    documents = services.documents(services.service(spoke, hub.world.nodes))
-    services.write(host, documents[:1])
-    hub.pause(0.5)
-    (host.services / "services.yaml").write_text("endpoints: [")
-    hub.pause(0.5)
-    services.write(host, documents)
-
-
-def kill_while_services_change(hub: Hub, machine: LabNode) -> None:
-    del machine
-    host, spoke = _translating(hub)
-    hub.broken = host
-    documents = services.documents(services.service(spoke, hub.world.nodes))
-    services.write(host, documents[:1])
-    hub.pause(0.1)
-    hub.kill(host)
-    services.write(host, documents)
-    host.start_agent()
-
-
-def _translating(hub: Hub) -> tuple[LabNode, Spoke]:
-    """A NAT host that translates by endpoints, and its spoke."""
-    spokes = [
-        one for one in hub.world.topology.spokes if one.translation is TranslationMode.ENDPOINTS
-    ]
-    spoke = hub.chance.choice(spokes)
-    return hub.world.node(spoke.nat_host), spoke
-
-
 ACTS: list[Callable[[Hub, LabNode], None]] = [
     kill,
     kill_at_a_step_of_a_start,
@@ -372,12 +332,9 @@ ACTS: list[Callable[[Hub, LabNode], None]] = [
     restart,
     flush_rules,
     flush_rules_while_away,
-    lose_services,
     lose_routes,
     stop_forwarding,
     flap_uplink,
     remove_files,
     lose_state,
-    change_services,
-    kill_while_services_change,
 ]

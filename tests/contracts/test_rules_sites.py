@@ -39,11 +39,8 @@ MACHINES = {
     "NAT host, many addresses": document("nat-host", nat=ADDRESSES),
     "NAT host, no addresses": document("nat-host", node={"name": "machine-1"}),
     "NAT host, single addresses": document("nat-host", nat=SHORT),
+    "NAT host, machines": document("nat-host", nat={"machines": ["10.1.8.0/24", "fd00:1:8::/64"]}),
     "NAT host, source preserved": document("nat-host", nat={"source": "preserve"}),
-    "NAT host, endpoints": document("nat-host", nat={"translation": "endpoints"}),
-    "NAT host, endpoints, source preserved": document(
-        "nat-host", nat={"translation": "endpoints", "source": "preserve"}
-    ),
 }
 B_TO_A = ("spoke-b", "spoke-a")
 
@@ -109,7 +106,6 @@ def test_a_set_that_nothing_uses_any_more_is_told_and_removed(kernel, policy):
         ("hub router", Hook.POSTROUTING, "masquerade v4"),
         ("NAT host, many addresses", Hook.POSTROUTING, "snat 100.64.1.0/24 2 v4"),
         ("NAT host, no addresses", Hook.POSTROUTING, "snat fd64:1::/120 1 v6"),
-        ("NAT host, endpoints", Hook.FORWARD, "translated 100.64.1.0/24 v4"),
     ],
 )
 def test_a_rule_that_is_lost_is_told_in_one_sentence_and_put_back(kernel, machine, hook, rule):

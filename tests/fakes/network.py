@@ -2,7 +2,7 @@
 rules.
 
 The rules are those that each machine's document asks for, held by the fake kernel. What is no
-rule of netmgr's is played here: routing, kube-proxy, and the translation to endpoints.
+rule of netmgr's is played here: routing and kube-proxy.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from netmgr.documents.node import Backend, NodeDocument
-from netmgr.documents.sites import Role, SourceAddress, TranslationMode
+from netmgr.documents.sites import Role, SourceAddress
 from netmgr.plan.document import ServiceMode
 from netmgr.prefixes import Address, Family, Prefix
 from netmgr.rules.engine import Rules
@@ -28,9 +28,9 @@ from tests.lab.runtime import Sandbox
 from tests.lab.topology import Node, Pod, Topology
 
 OTHER_KINDS = (
-    planned.Kind(ServiceMode.UNIQUE, TranslationMode.NETMAP, SourceAddress.PRESERVE),
-    planned.Kind(ServiceMode.UNIQUE, TranslationMode.ENDPOINTS, SourceAddress.SNAT, gateway=False),
-    planned.Kind(ServiceMode.SHARED, TranslationMode.NETMAP, SourceAddress.SNAT, gateway=False),
+    planned.Kind(ServiceMode.SHARED, SourceAddress.PRESERVE),
+    planned.Kind(ServiceMode.UNIQUE, SourceAddress.SNAT, gateway=False),
+    planned.Kind(ServiceMode.SHARED, SourceAddress.SNAT, gateway=False),
 )
 """What the default spokes do not show."""
 
@@ -151,7 +151,9 @@ class PaperNetwork:
         }
 
     def _machine(self, world: PaperWorld, node: Node, *, in_force: bool) -> Machine:
-        kernel = FakeBackend(rewrites=world.backend is not Backend.IPTABLES_LEGACY)
+        # As in a lab, a host that preserves clients' addresses has nftables.
+        preserves = node.document.get("nat", {}).get("source") == SourceAddress.PRESERVE
+        kernel = FakeBackend(rewrites=preserves or world.backend is not Backend.IPTABLES_LEGACY)
         if in_force:
             rules = Rules(kernel, Policy.of(NodeDocument.model_validate(node.document)))
             pods = [address for address, pod in self._pods.items() if pod.pod.node == node.host]
@@ -284,8 +286,6 @@ def _elsewhere(world: PaperWorld, node: Node) -> Callable[[Address], Address]:
     }
     if node.role is Role.NODE:
         known = set(found.addresses)
-    elif spoke.translation is TranslationMode.ENDPOINTS:
-        known = set(found.vips)
     else:
         known = set(found.addresses) if services.proxies_itself(spoke, world.backend) else set()
     return lambda address: ends[address.family] if address in known else address

@@ -194,7 +194,7 @@ class Passage:
             case Netmap(service_cidr):
                 self._put(Side.DESTINATION, _moved(self._packet.dst, service_cidr))
             case SourceNat(address):
-                self._put(Side.SOURCE, address)
+                self._put(Side.SOURCE, address or self._packet.src)
             case Masquerade():
                 assert self._connection is not None
                 self._connection.masqueraded = True
@@ -244,8 +244,13 @@ class Passage:
                 return packet.udp is not None and packet.udp[1] == port
             case Asking(besides):
                 return not self._is_reply and packet.port != besides
-            case OriginallyTo(prefix):
-                return self._connection is not None and prefix.holds(self._connection.original[1])
+            case OriginallyTo(prefix, redirected):
+                known = self._connection
+                return (
+                    known is not None
+                    and prefix.holds(known.original[1])
+                    and not (redirected and known.reply[0] == known.original[1])
+                )
             case OneIn(number):
                 turn = self._state.turns.get(rule.id, 0)
                 self._state.turns[rule.id] = (turn + 1) % number

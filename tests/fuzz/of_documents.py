@@ -1,4 +1,4 @@
-"""What people write: node.yaml, plan.yaml, lock, lists of networks, manifests; TOML of runtimes."""
+"""What people write: node.yaml, plan.yaml, lock, lists of networks; TOML of runtimes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import yaml
 from cni import runtimes
 from netmgr.agent import link_managers
 from netmgr.documents import loader, yaml_loader
-from netmgr.documents.diagnostics import Location
 from netmgr.documents.node import NodeDocument
 from netmgr.documents.quantity import bit_rate
 from netmgr.errors import ConfigError, NetmgrError, SetupError
@@ -21,16 +20,14 @@ from netmgr.plan.files import load_limits
 from netmgr.plan.lock import LockDocument
 from netmgr.plan.locking import make_lock
 from netmgr.prefixes import Address, Prefix
-from netmgr.services.directory import Documents, find_lines
-from netmgr.services.objects import Service, Slice
 from tests.fuzz.mutation import Shape
 from tests.fuzz.target import target
 
 NODE = """
 apiVersion netmgr.io/v1alpha1 kind Node node name addresses uplink max_pods ranges ranges_file
 ranges_version range_source azure file role hub-router nat-host cni off backend nftables
-iptables auto sites site prefixes nat services vip_range service_cidr translation netmap
-endpoints protect protect_except internal accounting classes cluster_cidrs host_pods node_rules
+iptables auto sites site prefixes nat services vip_range service_cidr source preserve
+machines protect protect_except internal accounting classes cluster_cidrs host_pods node_rules
 exact corrected limits per-day per-month when-spent connections routes via 10.64.0.10
 10.128.0.16/28 2001:db8:128:1::/112 169.254.169.254 0.0.0.0/0 ::/0 flowtable reconcile_seconds
 """
@@ -38,12 +35,6 @@ PLAN = """
 Plan hub clusters node_pools nodes max_pods surge subnets region cloud azure space prefixes pods
 services pins exclude reason reservations limits growth per-month 10.0.0.0/8 fd00::/40 digest
 version tombstone segments first layouts stride pod_base PlanLock cpu-0 gpu router nat
-"""
-KUBERNETES = """
-Service EndpointSlice List ServiceList EndpointSliceList v1 discovery.k8s.io/v1 metadata
-namespace labels items kubernetes.io/service-name spec clusterIP clusterIPs None ExternalName
-ports protocol TCP UDP SCTP port sessionAffinity ClientIP addressType IPv4 IPv6 FQDN endpoints
-addresses conditions ready serving terminating
 """
 TOML = """
 plugins imports version cni bin_dir bin_dirs conf_dir io.containerd.grpc.v1.cri
@@ -154,49 +145,6 @@ def yaml_text(data: bytes) -> None:
     except yaml.YAMLError:
         return
     assert repr(found) == repr(yaml.load(text, Loader=yaml.CSafeLoader))
-
-
-@target(Shape.YAML, rounds=300, longest=16384, tokens=KUBERNETES)
-def manifests_yaml(data: bytes) -> None:
-    """A YAML file of Services is a fault with its name, or objects that can be looked up again."""
-    _manifests("services.yaml", data)
-
-
-@target(Shape.JSON, rounds=600, longest=16384, tokens=KUBERNETES)
-def manifests_json(data: bytes) -> None:
-    """As the YAML file; a fault is in the line where the key is."""
-    _manifests("services.json", data)
-
-
-def _manifests(name: str, data: bytes) -> None:
-    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
-        path = Path(folder, name)
-        path.write_bytes(data)
-        documents = Documents(Path(folder))
-        changed = documents.changed()
-        if documents.faults:
-            ((at, fault),) = documents.faults.items()
-            assert at == str(path)
-            assert fault.startswith(at)
-            assert fault.isprintable(), "a message that a terminal obeys"
-            assert changed == {}
-            return
-        (content,) = changed.values()
-        assert all(map(_is_sound, content))
-        known = find_lines(data, [(one.at.document, one.at.key) for one in content])
-        assert all(
-            0 < line <= data.count(b"\n") + data.count(b"\r") + 1 + 3 * len(data)
-            for line in known.values()
-        )
-
-
-def _is_sound(found: Service | Slice) -> bool:
-    assert isinstance(found.at, Location)
-    if isinstance(found, Service):
-        assert len(found.addresses) <= 2
-        return all(0 < port.port <= 65535 for port in found.ports)
-    assert all(address.family is found.family for address, _ in found.endpoints)
-    return all(0 < number <= 65535 for number in found.ports.values())
 
 
 @target(Shape.TEXT, rounds=1200, tokens=TOML)

@@ -30,11 +30,6 @@ Decode = Callable[[bytes], object]
 _ASKED = Operation("fuzzed", 0, 0, b"")
 
 
-def _udp(body: bytes) -> object:
-    found = conntrack.udp_of(body)
-    return found and conntrack.delete_connection(found)
-
-
 ROUTE_DECODERS: tuple[Decode, ...] = (
     links.link_of,
     lambda body: links.inet_settings(links.link_of(body)),
@@ -52,14 +47,11 @@ NETFILTER_DECODERS: tuple[Decode, ...] = (
     nf_tables.chain_of,
     lambda body: nf_tables.dropping_chain_of(body, nf_tables.FORWARD_HOOK),
     nf_tables.rule_of,
-    nf_tables.set_of,
-    nf_tables.elements_of,
     nf_tables.counts_of,
     nf_tables.counter_of,
     nf_tables.generation_of,
     flowtables._flowtable_of,
     conntrack._sources_of,
-    _udp,
     lambda body: conntrack._reply_of(Family.V4, body),
     lambda body: conntrack._reply_of(Family.V6, body),
     ipset.revision_of,
@@ -101,39 +93,12 @@ def nfnetlink(data: bytes) -> None:
         assert found == _decoded(_BY_STRUCTURE[decode], body)
 
 
-def _elements(body: bytes) -> list[tuple[bytes, bytes]]:
-    """What `elements_of` reads, one attribute after the other: whatever is cut off raises."""
-    found = []
-    for _, item in each_attribute(attributes(body, NFGENMSG.size).get(3, b"")):
-        key, rest = _first(item, 1)
-        if key is None:
-            continue
-        data, _ = _first(rest, 2) if len(rest) >= 4 else (None, b"")
-        if len(key) < 4:
-            raise KernelError("a key without its header")
-        found.append((key[4:], data or b""))
-    return found
-
-
-def _first(data: bytes, wanted: int) -> tuple[bytes | None, bytes]:
-    """The first attribute's value if it is of this type, and what is behind it."""
-    length, kind = struct.unpack_from("=HH", data)
-    if kind & 0x3FFF != wanted:
-        return None, b""
-    if not 4 <= length <= len(data):
-        raise KernelError("an attribute that is cut off")
-    return data[4:length], data[length + 3 & ~3 :]
-
-
 def _counts(body: bytes) -> list[tuple[bytes, int, int]]:
     listed = attributes(body, NFGENMSG.size).get(3, b"")
     return [one for _, item in each_attribute(listed) for one in nf_tables._counts_of_one(item)]
 
 
-_BY_STRUCTURE: Mapping[Decode, Decode] = {
-    nf_tables.elements_of: _elements,
-    nf_tables.counts_of: _counts,
-}
+_BY_STRUCTURE: Mapping[Decode, Decode] = {nf_tables.counts_of: _counts}
 """The same by a slower way that takes no position for granted."""
 
 

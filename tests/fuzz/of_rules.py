@@ -1,4 +1,4 @@
-"""What other programs may make of our own tables: nft's listing, and the elements of Services."""
+"""What other programs may make of our own tables, and rules of theirs that are counted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from netmgr.documents.accounting import NodeRules
 from netmgr.documents.node import Backend
 from netmgr.documents.special_use import SPECIAL_USE
 from netmgr.errors import KernelError
-from netmgr.kernel.nf_tables import goto, plain
 from netmgr.kernel.xtables import saved
 from netmgr.kernel.xtables.saved import SavedTable
 from netmgr.prefixes import Address, Family, Prefix, merge
@@ -21,10 +20,6 @@ from netmgr.rules.iptables import IptablesBackend
 from netmgr.rules.iptables_chains import HookRules
 from netmgr.rules.model import Abilities, Ruleset
 from netmgr.rules.policy import Policy, desired
-from netmgr.services import nft_diff, nftables
-from netmgr.services.model import Endpoint, Frontend, Protocol, ServicePort
-from netmgr.services.nft_layout import sets
-from netmgr.services.nftables import Listing
 from tests.fuzz.mutation import Shape
 from tests.fuzz.target import target
 
@@ -120,64 +115,3 @@ def _tagged(tables: Mapping[str, SavedTable]) -> None:
         found = tagged.read(lambda _place, _table: ())
     assert len(found.chains) <= tagged.MOST_CHAINS
     assert len(found.packets) == len(found.bytes) <= tagged.MOST_RULES
-
-
-WANTED = {
-    ServicePort(Address.parse("100.64.1.1"), Protocol.TCP, 80): Frontend(
-        frozenset(
-            {Endpoint(Address.parse("10.1.0.9"), 80), Endpoint(Address.parse("10.1.0.8"), 81)}
-        )
-    ),
-    ServicePort(Address.parse("fd00:64::1"), Protocol.SCTP, 81): Frontend(
-        frozenset({Endpoint(Address.parse("fd00::9"), 80)}), sticky=False
-    ),
-}
-_SETS = tuple(sets())
-
-
-@target(Shape.BYTES, rounds=1000, longest=600)
-def services_table(data: bytes) -> None:
-    """Whatever others put into Services' sets, the difference makes them what is wanted."""
-    listed = _listing(data)
-    state = nftables._state_of(listed)
-    wanted = {vip: nft_diff.placed(one, state.get(vip)) for vip, one in WANTED.items()}
-    delta = nft_diff.against(listed.elements, wanted)
-    assert all(delta.repairs()) or delta.is_empty
-    held = {name: dict(elements) for name, elements in listed.elements.items()}
-    for name, keys in delta.deleted.items():
-        for key in keys:
-            del held[name][key]
-    for name, pairs in delta.added.items():
-        for key, value in pairs:
-            assert key not in held[name]
-            held[name][key] = value
-    assert nft_diff.against(held, wanted).is_empty
-    assert nftables._state_of(Listing(1, frozenset(), {}, held)) == wanted
-    for name in data.decode(errors="replace").split("\n"):
-        chain = nftables._translating(name)
-        assert chain is None or chain.name == name
-
-
-def _listing(data: bytes) -> Listing:
-    """Elements of the sizes that the kernel insists on: a byte for the set, key and data."""
-    elements: dict[str, nft_diff.Elements] = {spec.name: {} for spec in _SETS}
-    for name, key, value in _records(data):
-        elements[name][key] = value
-    return Listing(1, frozenset(), {}, elements)
-
-
-def _records(data: bytes) -> Iterator[tuple[str, bytes, bytes]]:
-    while data:
-        spec = _SETS[data[0] % len(_SETS)]
-        is_verdict = spec.data_type is not None and not spec.data_length
-        size = 8 if is_verdict else spec.data_length
-        key, value = (
-            data[1 : 1 + spec.key_length],
-            data[1 + spec.key_length :][:size].ljust(size, b"\0"),
-        )
-        data = data[1 + spec.key_length + size :]
-        if is_verdict:
-            value = goto(value.decode("latin-1").rstrip("\0"))
-        elif size:
-            value = plain(value)
-        yield spec.name, key.ljust(spec.key_length, b"\0"), value

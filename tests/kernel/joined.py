@@ -128,29 +128,6 @@ def nat_host(**keys: Any) -> dict[str, Any]:
     return {"role": "nat-host", "site": "a", "sites": SITES, "nat": nat}
 
 
-def _service(name: str) -> dict[str, Any]:
-    addresses = [str(cluster_ip(family)) for family in Family]
-    spec = {"clusterIP": addresses[0], "clusterIPs": addresses, "ports": [{"port": 80}]}
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"namespace": "web", "name": name},
-        "spec": spec,
-    }
-
-
-def _slice(name: str, family: Family, port: int) -> dict[str, Any]:
-    labels = {"kubernetes.io/service-name": name}
-    return {
-        "apiVersion": "discovery.k8s.io/v1",
-        "kind": "EndpointSlice",
-        "metadata": {"namespace": "web", "name": f"{name}-{family}", "labels": labels},
-        "addressType": f"IPv{family}",
-        "endpoints": [{"addresses": [str(own("a", family))]}],
-        "ports": [{"port": port, "protocol": "TCP"}],
-    }
-
-
 @dataclass
 class Joined:
     """The world, and the machine's agent."""
@@ -232,22 +209,6 @@ class Joined:
             for line in self.run(table).splitlines()
             if line.startswith("-A")
         )
-
-    @property
-    def documents(self) -> Path:
-        """Where the Services' documents are."""
-        return self.agent.directory / "services"
-
-    def write_services(self, ports: dict[Family, int], *, name: str = "api") -> None:
-        """Have one Service, port 80, whose only endpoint is `a` on these ports;
-        written as a whole."""
-        self.documents.mkdir(parents=True, exist_ok=True)
-        text = yaml.safe_dump_all(
-            [_service(name), *(_slice(name, family, port) for family, port in ports.items())]
-        )
-        scratch = self.documents / f".{name}"
-        scratch.write_text(text)
-        scratch.rename(self.documents / f"{name}.yaml")
 
     def drops(self) -> dict[tuple[str, str], int]:
         """Packets dropped from site to site, as the agent tells."""

@@ -29,15 +29,6 @@ from tests.lab.exchange import open_socket
 pytestmark = pytest.mark.root
 
 Connection = tuple[socket.socket, socket.socket]
-TRANSLATIONS = pytest.mark.parametrize(
-    ("world", "translation"),
-    [
-        (Backend.NFTABLES, "netmap"),
-        (Backend.NFTABLES, "endpoints"),
-        (Backend.IPTABLES_LEGACY, "netmap"),
-    ],
-    indirect=["world"],
-)
 SOURCES = pytest.mark.parametrize("source", ["snat", "preserve"])
 
 
@@ -48,7 +39,7 @@ def world(request: pytest.FixtureRequest) -> Iterator[Joined]:
 
 
 @contextmanager
-def connected(world: Joined, translation: str = "netmap") -> Iterator[dict[Family, Connection]]:
+def connected(world: Joined) -> Iterator[dict[Family, Connection]]:
     """An established connection of each family from the researcher to the Service as the hub sees
     it; both ends.
     """
@@ -58,16 +49,9 @@ def connected(world: Joined, translation: str = "netmap") -> Iterator[dict[Famil
             listeners[family] = closing.enter_context(
                 open_socket(world.namespace("a"), family, socket.SOCK_STREAM)
             )
-            address = cluster_ip(family) if translation == "netmap" else own("a", family)
-            listeners[family].bind((str(address), 0))
+            listeners[family].bind((str(cluster_ip(family)), 0))
             listeners[family].listen(1)
         ports = {family: listener.getsockname()[1] for family, listener in listeners.items()}
-        if translation == "endpoints":
-            world.write_services(ports)
-            world.wait_until(
-                lambda: len(world.agent.ask("nat", services="all")["services"]) == len(Family)
-            )
-            ports = dict.fromkeys(ports, 80)
         found: dict[Family, Connection] = {}
         for family, listener in listeners.items():
             near = closing.enter_context(
@@ -85,15 +69,11 @@ def talk(near: socket.socket, far: socket.socket) -> None:
 
 
 @SOURCES
-@TRANSLATIONS
-def test_established_connections_outlive_a_killed_agent(
-    world: Joined, translation: str, source: str
-) -> None:
-    settings = nat_host(translation=translation, source=source, documents=str(world.documents))
+def test_established_connections_outlive_a_killed_agent(world: Joined, source: str) -> None:
+    settings = nat_host(source=source)
     try:
-        world.documents.mkdir(parents=True)
         world.start(settings)
-        with connected(world, translation) as ends:
+        with connected(world) as ends:
             expected = [
                 str(gateway("a", one) if source == "snat" else own("researcher", one))
                 for one in Family
@@ -111,29 +91,7 @@ def test_established_connections_outlive_a_killed_agent(
             for near, far in ends.values():
                 talk(near, far)
             assert world.rules() == rules
-            assert world.repaired("rules") == world.repaired("services") == 0
-    finally:
-        world.stop()
-
-
-@pytest.mark.parametrize("world", [Backend.IPTABLES_LEGACY], indirect=True)
-def test_services_are_refused_where_iptables_turns_out_to_be_the_legacy_variant(
-    world: Joined,
-) -> None:
-    state = world.agent.directory / "state"
-    state.mkdir(parents=True)
-    (state / "rules-backend").write_text("iptables-legacy\n")
-    world.write_document(nat_host(translation="endpoints") | {"backend": "iptables"})
-    try:
-        world.agent.start_agent()
-        message = (
-            f"{world.agent.document}: nat.translation: endpoints needs nftables, and backend: "
-            "iptables is iptables-legacy on this machine; set backend: nftables, or translation: "
-            "netmap"
-        )
-        # Its message first: right after the start there is no agent yet, either.
-        world.wait_until(lambda: message in world.log())
-        world.wait_until(lambda: not world.agent.agent_pid())
+            assert world.repaired("rules") == 0
     finally:
         world.stop()
 

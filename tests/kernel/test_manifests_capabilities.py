@@ -4,7 +4,6 @@ with any fewer.
 
 from __future__ import annotations
 
-import json
 import socket
 import subprocess
 import sys
@@ -185,23 +184,13 @@ def test_the_plugin_is_installed_with_no_more_than_the_manifest_adds(node: LabNo
 
 
 NAT_HOST = {
-    "backend": "nftables",  # the only one that holds the Services of `translation: endpoints`
     "role": "nat-host",
     "site": "a",
     "sites": [
         {"name": "hub", "prefixes": ["10.200.0.0/16"]},
         {"name": "a", "prefixes": ["10.0.0.0/9"], "services": ["100.64.0.0/24"]},
     ],
-    "nat": {
-        "services": [{"vip_range": "100.64.0.0/24", "service_cidr": "172.20.0.0/24"}],
-        "translation": "endpoints",
-    },
-}
-SERVICE = {
-    "apiVersion": "v1",
-    "kind": "Service",
-    "metadata": {"name": "web", "namespace": "default"},
-    "spec": {"clusterIP": "172.20.0.7", "ports": [{"name": "http", "port": 80, "protocol": "TCP"}]},
+    "nat": {"services": [{"vip_range": "100.64.0.0/24", "service_cidr": "172.20.0.0/24"}]},
 }
 
 
@@ -244,15 +233,8 @@ def test_an_observer_needs_fewer(node: LabNode, tmp_path: Path):
         assert read_snapshot(ledger)["ready"]
 
 
-def test_a_nat_host_needs_fewer_and_waits_for_its_services(node: LabNode, tmp_path: Path):
+def test_a_nat_host_needs_fewer(node: LabNode):
     capabilities = added("nat-host", "netmgr-nat-host")
     assert "sys_admin" not in capabilities
-    folder = tmp_path / "cluster"
-    document = NAT_HOST | {"nat": NAT_HOST["nat"] | {"documents": str(folder)}}
-    with beside(node, document, capabilities) as ledger:
-        assert read_snapshot(ledger)["nat"]["services"] == 0
-        whole = tmp_path / ".cluster"
-        whole.mkdir()
-        (whole / "default_web.json").write_text(json.dumps(SERVICE))
-        whole.rename(folder)
-        wait(lambda: read_snapshot(ledger)["nat"]["services"] == 1, ledger.parents[1])
+    with beside(node, NAT_HOST, capabilities) as ledger:
+        assert read_snapshot(ledger)["ready"]

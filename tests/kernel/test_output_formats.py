@@ -69,7 +69,7 @@ WITH_LAB: dict[str, tuple[str, ...]] = {
     "node pods": ("--socket {node}",),
     "node explain": ("203.0.113.1 --socket {node}",),
     "node audit": ("--socket {node}",),
-    "nat status": ("--socket {nat}", "--services --socket {nat}"),
+    "nat status": ("--socket {nat}",),
     "usage": ("--socket {node}", "--by pod --by hour --socket {node}"),
 }
 ANEW = {"connectivity-test"}

@@ -1,5 +1,5 @@
-"""The dashboard of hub and spokes has an answer for every query, from a NAT host that drops,
-translates and refuses.
+"""The dashboard of hub and spokes has an answer for every query, from a NAT host that drops
+and translates.
 """
 
 from __future__ import annotations
@@ -12,37 +12,32 @@ import pytest
 
 from netmgr.documents.node import Backend
 from netmgr.prefixes import Family
-from tests.kernel.joined import MACHINE, Joined, joined, nat_host, own, vip
+from tests.kernel.joined import MACHINE, Joined, cluster_ip, joined, nat_host, vip
 from tests.kernel.scraped import CONFIGS, PORT, Prometheus, queries, scraping
 from tests.lab.exchange import open_socket
 from tests.lab.unprivileged import NOBODY
 
 pytestmark = pytest.mark.root
 
+SERVICE_PORT = 80
 DASHBOARD = CONFIGS / "grafana" / "netmgr-sites.json"
 ISOLATION = "cluster_from_to:netmgr_isolation_dropped_packets:rate5m"
 
 
 @pytest.fixture
 def machine() -> Iterator[Joined]:
-    """A NAT host whose one Service has a connection, beside a document that cannot be used."""
+    """A NAT host whose one Service has a connection."""
     with joined(Backend.NFTABLES, f"test-{os.getpid()}-sites") as made:
         listener = open_socket(made.namespace("a"), Family.V4, socket.SOCK_STREAM)
         with (
             listener,
             open_socket(made.namespace("researcher"), Family.V4, socket.SOCK_STREAM) as near,
         ):
-            listener.bind((str(own("a", Family.V4)), 0))
+            listener.bind((str(cluster_ip(Family.V4)), SERVICE_PORT))
             listener.listen(16)
-            made.write_services({Family.V4: listener.getsockname()[1]})
-            (made.documents / "wrong.yaml").write_text(
-                "kind: Service\nmetadata: {name: wrong}\nspec: {clusterIP: 1.1}\n"
-            )
-            settings = nat_host(translation="endpoints", documents=str(made.documents)) | {
-                "reader_group": NOBODY
-            }
+            settings = nat_host() | {"reader_group": NOBODY}
             made.start(settings)
-            near.connect((str(vip(Family.V4)), 80))
+            near.connect((str(vip(Family.V4)), SERVICE_PORT))
             made.restart(settings)
             made.agent.start_exporter()
             yield made
@@ -55,7 +50,7 @@ def busy(machine: Joined, prometheus: Prometheus) -> None:
         assert machine.send(*pair, Family.V4) == ""
     for _ in range(3):
         with open_socket(machine.namespace("researcher"), Family.V4, socket.SOCK_STREAM) as near:
-            near.connect((str(vip(Family.V4)), 80))
+            near.connect((str(vip(Family.V4)), SERVICE_PORT))
 
 
 def test_every_query_of_the_dashboard_has_a_result(

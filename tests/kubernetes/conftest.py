@@ -11,7 +11,6 @@ import pytest
 from tests.kubernetes import manifests, programs
 from tests.kubernetes.control_plane import ControlPlane
 from tests.kubernetes.controllers import Starter
-from tests.kubernetes.services import HOME, SLICES_OF
 
 _numbers = count(1)
 
@@ -78,16 +77,3 @@ def may_taint(installed: ControlPlane, tmp_path: Path) -> Iterator[None]:
             yield
         (wanted,) = [each for each in found if manifests.path_of(installed, each) == policy]
         manifests.apply(installed, wanted)
-
-
-@pytest.fixture
-def services(installed: ControlPlane, starter: Starter) -> Iterator[Starter]:
-    """A namespace for Services, and who starts followers; afterwards there are none but the
-    server's own.
-    """
-    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "test-services"}}
-    installed.answer("POST", "/api/v1/namespaces", body)
-    yield starter
-    starter.stop()
-    installed.forget("/registry/services/specs/test-services/", HOME + "/services")
-    installed.forget("/registry/endpointslices/test-services/", SLICES_OF)

@@ -73,8 +73,6 @@ ALLOWED: dict[str, dict[tuple[tuple[str, str], str], set[str]]] = {
     "netmgr-nat-host": {
         (NODES, ""): {"get"},
         (EVENTS, "default"): {"create"},
-        (SERVICES, ""): {"list", "watch"},
-        (SLICES, ""): {"list", "watch"},
     },
     "netmgr-controller": {
         (NODES, ""): {"get", "list", "watch", "patch"},

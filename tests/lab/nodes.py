@@ -2,9 +2,9 @@
 
 Everything of a node lies in one directory, so that any number of nodes can share a machine:
 
-    node.yaml  bin/  net.d/  cache/  run/  state/  services/  agent.log  exporter.log
+    node.yaml  bin/  net.d/  cache/  run/  state/  agent.log  exporter.log
 
-A hub's router and a NAT host are nodes too, which run no pods; `services/` is a NAT host's alone.
+A hub's router and a NAT host are nodes too, which run no pods.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from netmgr.api import client
 from netmgr.api.snapshot import Snapshot
 from netmgr.documents import loader
 from netmgr.documents.node import Backend, NodeDocument
-from netmgr.documents.sites import TranslationMode
+from netmgr.documents.sites import SourceAddress
 from netmgr.errors import NetmgrError
 from tests.lab import processes, wiring
 from tests.lab.errors import LabError
@@ -85,11 +85,6 @@ class LabNode:
         """Its agent's read-only socket."""
         return self.run_dir / "ledger.sock"
 
-    @property
-    def services(self) -> Path:
-        """Where a NAT host finds Services and EndpointSlices, when it translates by them."""
-        return self.directory / "services"
-
     @cached_property
     def runtime(self) -> Runtime:
         """The container runtime of this node."""
@@ -108,8 +103,6 @@ class LabNode:
         # Validated here: an agent that refuses its document would only be seen to time out.
         loader.parse(text, str(self.document), NodeDocument)
         self.run_dir.mkdir(parents=True, exist_ok=True)
-        if "nat" in self.node.document:
-            self.services.mkdir(exist_ok=True)
         # The exporter runs as nobody and needs to pass each of them, whatever the umask of who
         # built the lab.
         for directory in (self.directory.parent, self.directory, self.run_dir):
@@ -123,8 +116,6 @@ class LabNode:
             "addresses": [str(address) for address in self.node.addresses],
         }
         given: dict[str, Any] = planned or {"ranges": [str(block) for block in self.node.ranges]}
-        if "nat" in planned:
-            given = {**planned, "nat": {**planned["nat"], "documents": str(self.services)}}
         return {
             "apiVersion": "netmgr.io/v1alpha1",
             "kind": "Node",
@@ -134,14 +125,13 @@ class LabNode:
             "run_dir": str(self.run_dir),
             "reader_group": NOBODY,
             **self.settings,
-            **self._holding_services(planned.get("nat", {})),
+            **self._preserving(planned.get("nat", {})),
         }
 
-    def _holding_services(self, nat: Mapping[str, Any]) -> dict[str, str]:
-        """Services are kept in nftables, also in a lab whose other rules are legacy iptables'."""
-        by_endpoints = nat.get("translation") == TranslationMode.ENDPOINTS
-        is_legacy = self.settings.get("backend") == Backend.IPTABLES_LEGACY
-        return {"backend": Backend.NFTABLES.value} if by_endpoints and is_legacy else {}
+    def _preserving(self, nat: Mapping[str, Any]) -> dict[str, str]:
+        """Only nftables keeps clients' addresses, also in a lab whose other rules are iptables'."""
+        preserves = nat.get("source") == SourceAddress.PRESERVE
+        return {"backend": Backend.NFTABLES.value} if preserves else {}
 
     def install_plugin(self) -> None:
         """Install launcher and conflist for this node's runtime."""

@@ -5,9 +5,9 @@
                      │                   └─ spoke-3: a Service range of its own
                   internet
 
-Every address, range and route is the plan's. The spokes expose their Services in three ways in
-turn, and the first two have the same Service range inside: the smallest lab with all of it has
-three.
+Every address, range and route is the plan's. Of each three spokes, two have the same Service range
+inside and a NAT host whose address their Services see, the third has a range of its own and
+preserves clients' addresses.
 
 Each site is one bridge of the fabric, which is its gateway and routes as the cloud does: pods'
 blocks to their nodes, Services to their NAT host. The fabric isolates nothing. What one spoke
@@ -25,7 +25,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from netmgr.documents.node import NodeDocument
-from netmgr.documents.sites import HUB, Role, SourceAddress, TranslationMode
+from netmgr.documents.sites import HUB, Role, SourceAddress
 from netmgr.errors import ConfigError
 from netmgr.plan import files
 from netmgr.plan.document import PlanDocument, ServiceMode
@@ -68,15 +68,14 @@ class Kind(NamedTuple):
     """How a spoke exposes its Services, and whether it has a NAT gateway of its own."""
 
     mode: ServiceMode
-    translation: TranslationMode
     source: SourceAddress
     gateway: bool = True
 
 
 KINDS = (
-    Kind(ServiceMode.SHARED, TranslationMode.NETMAP, SourceAddress.SNAT),
-    Kind(ServiceMode.SHARED, TranslationMode.ENDPOINTS, SourceAddress.SNAT),
-    Kind(ServiceMode.UNIQUE, TranslationMode.ENDPOINTS, SourceAddress.PRESERVE),
+    Kind(ServiceMode.SHARED, SourceAddress.SNAT),
+    Kind(ServiceMode.SHARED, SourceAddress.SNAT),
+    Kind(ServiceMode.UNIQUE, SourceAddress.PRESERVE),
 )
 """The spokes, in turn."""
 
@@ -115,7 +114,6 @@ def _cluster(nodes: int, kind: Kind) -> dict[str, Any]:
         "services": {
             "mode": kind.mode,
             "length": 24,
-            "translation": kind.translation,
             "source": kind.source,
         },
         "node_pools": {POOL: {"nodes": nodes, "pods_per_node": 16, "surge": 1}},
@@ -225,7 +223,6 @@ class _Builder:
                 Shown(Prefix.parse(one["vip_range"]), Prefix.parse(one["service_cidr"]))
                 for one in nat["services"]
             ),
-            translation=services.translation,
             source=services.source,
             gateway=bool(self.plan.clusters[name].nat_gateway_ips),
             rogues=(f"rogue.{name}",),
@@ -312,7 +309,7 @@ class _Builder:
         # Hosts know no route of their own: as in a cloud, the fabric decides.
         routes = [Route(prefix, gateways[prefix.family]) for prefix in EVERYTHING]
         for spoke in self._spokes:
-            if spoke.nat_host == machine.name and spoke.translation is TranslationMode.NETMAP:
+            if spoke.nat_host == machine.name:
                 routes += [
                     Route(each.service_cidr, self._proxy(spoke.name, each.service_cidr.family))
                     for each in spoke.services

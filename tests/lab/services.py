@@ -2,21 +2,17 @@
 
 One Service, `echo`, TCP and UDP, in front of one pod of each node. Nodes reach it by an nftables
 table of the lab, as kube-proxy's would be: it picks an endpoint, and masquerades clients from
-outside the cluster. A NAT host has the same table,
-without the hiding, when it maps ranges stateless and its rules leave room for it; one that
-translates by endpoints gets the Service and its slices as documents instead.
+outside the cluster. A NAT host has the same table, without the hiding, when it maps ranges
+stateless and its rules leave room for it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import yaml
 
 from netmgr.documents.node import Backend
-from netmgr.documents.sites import Role, TranslationMode
+from netmgr.documents.sites import Role, SourceAddress
 from netmgr.kernel.libnftables import LibNftables
 from netmgr.prefixes import Address, Family, Prefix
 from tests.lab import wiring
@@ -78,9 +74,10 @@ def proxies_itself(spoke: Spoke, backend: Backend) -> bool:
     """Whether the spoke's NAT host sends a Service's packets to endpoints without another machine.
 
     iptables maps ranges in the nat table, where a connection is translated once: then a kube-proxy
-    on another machine must choose the endpoint.
+    on another machine must choose the endpoint. A host that preserves clients' addresses has
+    nftables in every lab.
     """
-    return spoke.translation is TranslationMode.ENDPOINTS or backend is Backend.NFTABLES
+    return spoke.source is SourceAddress.PRESERVE or backend is Backend.NFTABLES
 
 
 def publish(spokes: Iterable[Spoke], nodes: Sequence[LabNode], backend: Backend) -> None:
@@ -94,60 +91,8 @@ def publish(spokes: Iterable[Spoke], nodes: Sequence[LabNode], backend: Backend)
         for node in machines(nodes, spoke, Role.NODE):
             _load(node, _table(found, hide_all_but=node.node.ranges))
         nat_host = next(node for node in nodes if node.name == spoke.nat_host)
-        if spoke.translation is TranslationMode.ENDPOINTS:
-            write(nat_host, documents(found))
-        elif proxies_itself(spoke, backend):
+        if proxies_itself(spoke, backend):
             _load(nat_host, _table(found))
-
-
-def documents(found: Service) -> list[dict[str, Any]]:
-    """The Service and its EndpointSlices, as the Kubernetes API has them."""
-    ports = [
-        {"name": each.lower(), "protocol": each, "port": PORT, "targetPort": TARGET_PORT}
-        for each in PROTOCOLS
-    ]
-    metadata = {"name": NAME, "namespace": NAMESPACE}
-    addresses = [str(address) for address in found.addresses]
-    spec = {"type": "ClusterIP", "clusterIP": addresses[0], "clusterIPs": addresses, "ports": ports}
-    slices = [
-        _slice(found, family)
-        for family in Family
-        if any(a.family is family for a in found.addresses)
-    ]
-    return [{"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}, *slices]
-
-
-def _slice(found: Service, family: Family) -> dict[str, Any]:
-    return {
-        "apiVersion": "discovery.k8s.io/v1",
-        "kind": "EndpointSlice",
-        "metadata": {
-            "name": f"{NAME}-v{family.value}",
-            "namespace": NAMESPACE,
-            "labels": {"kubernetes.io/service-name": NAME},
-        },
-        "addressType": f"IPv{family.value}",
-        "ports": [
-            {"name": each.lower(), "protocol": each, "port": TARGET_PORT} for each in PROTOCOLS
-        ],
-        "endpoints": [
-            {
-                "addresses": [str(pod.address(family))],
-                "conditions": {"ready": True},
-                "nodeName": pod.pod.node,
-            }
-            for pod in found.backends
-        ],
-    }
-
-
-def write(nat_host: LabNode, objects: Sequence[dict[str, Any]]) -> None:
-    """Replace the manifests that a NAT host translates by, in one step."""
-    path = nat_host.services / "services.yaml"
-    beside = path.with_suffix(".new")
-    beside.write_text(yaml.safe_dump_all(objects, sort_keys=False), encoding="utf-8")
-    # An agent watches the folder and must never read half a file.
-    beside.replace(path)
 
 
 def _table(found: Service, hide_all_but: Iterable[Prefix] = ()) -> str:

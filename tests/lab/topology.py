@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
-from netmgr.documents.sites import Role, SourceAddress, TranslationMode
+from netmgr.documents.sites import Role, SourceAddress
 from netmgr.errors import ConfigError
 from netmgr.prefixes import Address, Family, Prefix
 
@@ -183,7 +183,6 @@ class Spoke:
     prefixes: tuple[Prefix, ...]
     nat_host: str
     services: tuple[Shown, ...]
-    translation: TranslationMode
     source: SourceAddress
     gateway: bool = True
     rogues: tuple[str, ...] = ()

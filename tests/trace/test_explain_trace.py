@@ -9,7 +9,7 @@ import pytest
 
 from netmgr.documents.explain import PacketPath, explain
 from netmgr.documents.node import Backend, NodeDocument
-from netmgr.documents.sites import HUB, Role, TranslationMode
+from netmgr.documents.sites import HUB, Role
 from netmgr.prefixes import Address, Family, Prefix
 from netmgr.rules.engine import Rules
 from netmgr.rules.policy import Policy
@@ -91,12 +91,6 @@ def test_a_packet_fares_as_explained_on_every_machine(kinds: str, backend: Backe
         rules.apply(rules.plan(list(pods(node))))
         for address in targets(document):
             told = explain(document, address, [])
-            if (
-                document.nat
-                and document.nat.translation is TranslationMode.ENDPOINTS
-                and told["path"] == PacketPath.TRANSLATED
-            ):
-                continue  # by netmgr.services, of which these rules know nothing
             # To whom a NAT host is on the way, the packet leaves here as it is.
             expected = PacketPath.NATIVE if told["path"] == PacketPath.NAT_HOST else told["path"]
             assert (node.host, str(address), fate(document, kernel, address)) == (

@@ -11,7 +11,7 @@ import pytest
 from netmgr.prefixes import Address
 from netmgr.rules.engine import Rules
 from netmgr.rules.policy import Policy
-from tests.fakes.passage import FORWARDED, RECEIVED, SENT, Outcome, Packet
+from tests.fakes.passage import FORWARDED, RECEIVED, SENT, Connection, Outcome, Packet
 from tests.fakes.rules import FakeBackend
 from tests.fakes.sites import document
 
@@ -205,21 +205,40 @@ def test_kube_proxy_on_the_same_host_finds_the_services_address_where_packets_ar
     assert ends(send(rules, A, NODE)) == (VIP, HUB)
 
 
-def test_with_endpoints_only_the_source_is_translated_here(machine):
-    rules = machine("nat-host", nat={"translation": "endpoints"})
-    endpoint = {Address.parse(VIP): Address.parse(A)}
-    assert ends(
-        send(rules, HUB, VIP, elsewhere=lambda address: endpoint.get(address, address))
-    ) == (NODE, A)
-    assert ends(send(rules, A, NODE)) == (VIP, HUB)
-    assert rules.translated()[0] == {
-        "vip_range": "100.64.1.0/24",
-        "seen": "100.64.1.0/24",
-        "real": "10.96.0.0/24",
-        "service_cidr": "10.96.0.0/24",
-        "bytes": 200,
-        "packets": 2,
-    }
+@pytest.mark.parametrize(
+    ("endpoint", "hooks", "dropped_by"),
+    [
+        (A, FORWARDED, PASSES),
+        (A2, FORWARDED, "endpoint_100.64.1.0_24"),
+        (B, FORWARDED, "endpoint_100.64.1.0_24"),
+        (HUB, FORWARDED, "endpoint_100.64.1.0_24"),
+        (WEB, FORWARDED, "endpoint_100.64.1.0_24"),
+        ("10.96.0.1", FORWARDED, "endpoint_100.64.1.0_24"),
+        (NODE, RECEIVED, "endpoint_100.64.1.0_24"),
+    ],
+)
+def test_kube_proxy_leads_the_hub_to_pods_of_the_spoke_alone(endpoint, hooks, dropped_by):
+    rules = Rules(FakeBackend(), Policy.of(document("nat-host", nat={"machines": [f"{A2}/32"]})))
+    rules.apply(rules.plan([]))
+    outcome = send(rules, HUB, VIP, hooks, elsewhere=lambda _: Address.parse(endpoint))
+    assert outcome.dropped_by == dropped_by
+    # The spoke's own clients go where kube-proxy leads them, as anywhere else in the cluster.
+    if endpoint in (A2, WEB):
+        own = send(rules, A, CLUSTER_IP, hooks, elsewhere=lambda _: Address.parse(endpoint))
+        assert own.dropped_by == PASSES
+    assert {one["reason"]: one["packets"] for one in rules.drops().refused}["endpoint"] == bool(
+        dropped_by
+    )
+
+
+def test_answers_of_a_service_outside_reach_the_host_that_asked():
+    rules = Rules(FakeBackend(), Policy.of(document("nat-host")))
+    rules.apply(rules.plan([]))
+    connection = Connection(
+        (Address.parse(NODE), Address.parse(CLUSTER_IP)), (Address.parse(WEB), Address.parse(NODE))
+    )
+    rules.backend.connections.append(connection)
+    assert send(rules, WEB, NODE, RECEIVED).dropped_by == PASSES
 
 
 def test_connections_take_the_hosts_addresses_in_turn(machine):

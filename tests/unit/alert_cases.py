@@ -323,13 +323,6 @@ FIRES = [
         "node-1 has 85% of its tcp ports toward one endpoint in use",
     ),
     Case(
-        "NetmgrNatDocumentsRefused",
-        30,
-        (line(catalog.NAT_REFUSED, "0x9 3x30"),),
-        {**NODE, "job": JOB},
-        "node-1 cannot use 3 Services or EndpointSlices",
-    ),
-    Case(
         "NetmgrControllerNotLed",
         20,
         (leader("1x9 0x30"), leader("0x40", "node-2")),

@@ -215,12 +215,6 @@ QUIET = [
         {"why": "room"},
     ),
     Case(
-        "NetmgrNatDocumentsRefused",
-        15,
-        (line(catalog.NAT_REFUSED, "0x9 3x2 0x20"),),
-        {"why": "corrected at once"},
-    ),
-    Case(
         "NetmgrControllerNotLed",
         25,
         (leader("1x9 0x3 0x40"), leader("0x13 1x30", "node-2")),

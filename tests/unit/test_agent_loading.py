@@ -13,21 +13,18 @@ pytestmark = pytest.mark.programs
 
 OTHERS = {
     "wiring_node": (
-        "netmgr.services",
         "netmgr.kube",
         "netmgr.observer",
         "netmgr.agent.nat",
         "netmgr.agent.observing",
     ),
     "observing_node": (
-        "netmgr.services",
         "netmgr.kube",
         "netmgr.ipam.leases",
         "netmgr.agent.nat",
         "netmgr.agent.node",
     ),
     "gateway": (
-        "netmgr.services",
         "netmgr.kube",
         "netmgr.observer",
         "netmgr.ipam.leases",

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import errno
-import logging
 from pathlib import Path
 
 import pytest
 
-from netmgr.agent import host_pods, services
-from netmgr.agent.components import Component, Remnants
+from netmgr.agent import host_pods
+from netmgr.agent.components import Remnants
 from netmgr.agent.host_pods import HostPods
-from netmgr.agent.services import NatServices
 from netmgr.errors import KernelError
 
 
@@ -24,41 +22,14 @@ def refuse(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     def refused(*_: object) -> None:
         raise KernelError("delete table", number)
 
-    monkeypatch.setattr(services, "_remove", refused)
     monkeypatch.setattr(host_pods, "_remove_rules", refused)
 
 
-@pytest.mark.parametrize("kind", [NatServices, HostPods])
 def test_a_kernel_without_nf_tables_holds_up_no_removal(
-    kind: type[Component], remnants: Remnants, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    refuse(monkeypatch, errno.EOPNOTSUPP)
-    assert list(kind.remove(remnants)) == []
-    refuse(monkeypatch, errno.EPERM)
-    with pytest.raises(KernelError):
-        list(kind.remove(remnants))
-
-
-def test_services_in_legacy_iptables_are_not_reported_as_closed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(services, "_remove", lambda: None)
-    mark = tmp_path / "services-backend"
-    mark.write_text("iptables-legacy\n")
-    with caplog.at_level(logging.INFO):
-        services._retire(mark)
-    assert mark.exists()
-    assert "former-services-stay-open" in caplog.text
-    assert "netmgr host clean --keep-state" in caplog.text
-    mark.write_text("nftables\n")
-    services._retire(mark)
-    assert not mark.exists()
-
-
-def test_removal_forgets_that_there_were_services(
     remnants: Remnants, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(services, "_remove", lambda: None)
-    (remnants.state_dir / "services-backend").write_text("iptables-legacy\n")
-    assert list(NatServices.remove(remnants)) == ["the table of Services was removed"]
-    assert not (remnants.state_dir / "services-backend").exists()
+    refuse(monkeypatch, errno.EOPNOTSUPP)
+    assert list(HostPods.remove(remnants)) == []
+    refuse(monkeypatch, errno.EPERM)
+    with pytest.raises(KernelError):
+        list(HostPods.remove(remnants))

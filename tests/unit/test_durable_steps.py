@@ -17,8 +17,6 @@ EXCEPTIONS = {
     "netmgr/agent/doctor:_queues channel.transact": "`netmgr doctor` tries what a kernel can do",
     "netmgr/agent/flowtable:_add flowtables.add_devices": "needs flowtables: `make vm`",
     "netmgr/agent/scheduler:stop os.write": "a pipe",
-    "netmgr/agent/services:_retire mark.unlink": "a NAT host's",
-    "netmgr/agent/services:open durable.write": "a NAT host's",
     "netmgr/dataplane/deletion:_is_there self._host.attempt": "changes nothing of a link",
     "netmgr/durable:write_many (scratch / name).replace": "the controller's",
     "netmgr/durable:write_many (scratch / name).write_bytes": "the controller's",

@@ -83,9 +83,8 @@ NODE_OF_A = HEAD + "site: a\nranges: [10.1.9.0/28]\n" + SITES
 ROUTER = HEAD + "role: hub-router\nsite: hub\n" + SITES
 NAT = HEAD + "role: nat-host\nsite: a\n" + SITES
 NETMAP = "nat: {services: [{vip_range: 10.100.0.0/24, service_cidr: 10.96.0.0/24}]}\n"
-ENDPOINTS = (
-    "nat: {services: [{vip_range: 10.100.0.0/24, service_cidr: 10.96.0.0/24}],"
-    " translation: endpoints, source: preserve}\n"
+PRESERVED = (
+    "nat: {services: [{vip_range: 10.100.0.0/24, service_cidr: 10.96.0.0/24}], source: preserve}\n"
 )
 
 
@@ -185,13 +184,13 @@ ENDPOINTS = (
             ),
         ),
         (
-            NAT + ENDPOINTS,
+            NAT + PRESERVED,
             "10.100.0.9",
             "service",
             "a",
             "nat.services[0].vip_range",
             (
-                "translated here to a ready endpoint of the Service 10.96.0.9; the client's "
+                "translated here to 10.96.0.9, by its place in 10.96.0.0/24; the client's "
                 "address is kept"
             ),
         ),

@@ -2,82 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 
 from netmgr.errors import ConfigError, StateError
 from netmgr.kube.claim_store import read
 from netmgr.kube.node_document import RANGES, pod_cidr, ranges
-from netmgr.kube.service_files import ServiceFiles
 from netmgr.prefixes import Prefix
-
-
-def service(name: str, address: str = "10.96.0.1") -> dict[str, object]:
-    return {
-        "metadata": {"namespace": "web", "name": name, "managedFields": [1]},
-        "spec": {"clusterIP": address},
-    }
-
-
-def slice_of(owner: str, name: str, *addresses: str) -> dict[str, object]:
-    labels = {"kubernetes.io/service-name": owner}
-    return {
-        "metadata": {"namespace": "web", "name": name, "labels": labels, "resourceVersion": "7"},
-        "addressType": "IPv4",
-        "endpoints": [{"addresses": list(addresses)}],
-        "ports": None,
-    }
-
-
-def test_nothing_is_written_before_both_lists_are_known(tmp_path: Path) -> None:
-    folder = tmp_path / "all"
-    files = ServiceFiles(folder)
-    files.services.replace([service("api")])
-    files.services.change(service("shop"))
-    assert not folder.exists()
-    files.slices.replace(
-        [slice_of("api", "api-1", "10.1.0.1"), slice_of("api", "api-0", "10.1.0.2")]
-    )
-    assert sorted(path.name for path in folder.iterdir()) == ["web_api.json", "web_shop.json"]
-    head, *slices = json.loads((folder / "web_api.json").read_text())["items"]
-    assert head == {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"namespace": "web", "name": "api"},
-    } | {"spec": {"clusterIP": "10.96.0.1"}}
-    assert [each["metadata"]["name"] for each in slices] == ["api-0", "api-1"]
-
-
-def test_a_file_that_would_say_the_same_is_not_written_again(tmp_path: Path) -> None:
-    files = ServiceFiles(tmp_path)
-    files.services.replace([service("api")])
-    files.slices.replace([])
-    before = (tmp_path / "web_api.json").stat()
-    files.services.change(service("api"))
-    files.services.replace([service("api")])
-    assert (tmp_path / "web_api.json").stat().st_ino == before.st_ino
-    files.slices.change(slice_of("api", "api-0", "10.1.0.1"))
-    assert (tmp_path / "web_api.json").stat().st_ino != before.st_ino
-    files.slices.delete(slice_of("api", "api-0", "10.1.0.1"))
-    assert len(json.loads((tmp_path / "web_api.json").read_text())["items"]) == 1
-
-
-def test_a_service_that_loses_its_address_loses_its_file(tmp_path: Path) -> None:
-    files = ServiceFiles(tmp_path)
-    files.services.replace([service("api")])
-    files.slices.replace([])
-    files.services.change(service("api", ""))
-    assert list(tmp_path.glob("*.json")) == []
-
-
-def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
-    files = ServiceFiles(tmp_path / "file" / "folder")
-    (tmp_path / "file").write_text("")
-    files.services.replace([service("api")])
-    with pytest.raises(StateError, match="cannot be read or made"):
-        files.slices.replace([])
 
 
 @pytest.mark.parametrize(

@@ -317,7 +317,7 @@ def test_the_articles_set_up_has_ranges_of_the_cloud_and_a_nat_host():
     ("role", "name", "more"),
     [
         ("node", "netmgr", {"range_source": "azure"}),
-        ("nat-host", "netmgr-nat-host", {"nat": {"documents": "/services/cluster"}}),
+        ("nat-host", "netmgr-nat-host", {}),
     ],
 )
 def test_the_articles_documents_are_what_its_plan_renders(role: str, name: str, more: Object):

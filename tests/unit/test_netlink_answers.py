@@ -129,25 +129,6 @@ def test_the_kernels_own_answers_are_read_as_before():
             routes.read_routes(channel, families=(family,))
 
 
-def _element(key_length, data_length):
-    """An element of 8 bytes of key and 8 of data, whose headers say these lengths."""
-    key = struct.pack("=HH", key_length, 1) + struct.pack("=HH", 8, 1) + b"kkkk"
-    data = struct.pack("=HH", data_length, 2) + struct.pack("=HH", 8, 1) + b"dddd"
-    return bytes(4) + attribute(3, attribute(1, key + data))
-
-
-def test_half_an_element_is_an_error(answered):
-    def elements(body):
-        channel = answered(message(RTM_NEWLINK, body), message(NLMSG_DONE, bytes(4)))
-        return channel.dump(REQUEST, nf_tables.elements_of)
-
-    whole = struct.pack("=HH", 8, 1) + b"dddd"
-    assert elements(_element(12, 12)) == [[(b"kkkk", whole)]]
-    for lengths in ((12, 13), (12, 200), (12, 3), (200, 12), (7, 12), (3, 12)):
-        with pytest.raises(KernelError):
-            elements(_element(*lengths))
-
-
 @pytest.mark.parametrize(
     "line", ["eth0: 1 2 3", "eth0:", "", " eth0: " + "x " * 16, "eth0: " + "-1 " * 16]
 )

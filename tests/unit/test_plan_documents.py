@@ -172,9 +172,9 @@ def test_a_document_that_is_wrong_by_itself_is_refused(
             "service_cidr: 100.64.0.0/18",
             "service_cidr: 100.64.64.0/18",
             (
-                "nat-0.evals.yaml:17: nat: is 172.17.0.0/18 for 100.64.64.0/18 (netmap, "
+                "nat-0.evals.yaml:17: nat: is 172.17.0.0/18 for 100.64.64.0/18 ("
                 "preserve by 10.253.34.4), and "
-                "172.17.0.0/18 for 100.64.0.0/18 (netmap, preserve by 10.253.34.4) by the plan "
+                "172.17.0.0/18 for 100.64.0.0/18 (preserve by 10.253.34.4) by the plan "
                 "({lock}:21: clusters.evals.services); render the document again"
             ),
         ),

@@ -218,17 +218,6 @@ def test_routes_lead_to_no_other_spoke(routes: str, message: str) -> None:
     assert message in refused(f"{NODE}routes:\n{routes}\n")
 
 
-def test_services_are_not_held_by_legacy_iptables() -> None:
-    nat = (
-        f"nat: {{services: [{{vip_range: {VIP_RANGE}, service_cidr: 10.96.0.0/20}}], "
-        "translation: endpoints}"
-    )
-    assert (
-        "m.yaml:15: backend: iptables-legacy cannot hold the Services of translation: endpoints "
-        "(line 16); set backend: nftables, or translation: netmap"
-    ) in refused(f"{HOST}backend: iptables-legacy\n{nat}\n")
-
-
 def test_former_keys_are_refused_with_their_new_names() -> None:
     text = f"{HOST}nat: {{services: [{{seen: {VIP_RANGE}, real: 10.96.0.0/20}}]}}\n"
     for old, new in (("seen", "vip_range"), ("real", "service_cidr")):

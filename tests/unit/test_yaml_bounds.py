@@ -14,7 +14,6 @@ from netmgr.documents.node import NodeDocument
 from netmgr.documents.yaml_loader import BeyondBounds
 from netmgr.errors import ConfigError
 from netmgr.plan.adopt import read_existing
-from netmgr.services.directory import Documents
 
 
 def nested(item, levels=9, width=9):
@@ -63,14 +62,6 @@ def test_a_document_is_refused_with_its_file(bomb):
 def test_a_list_of_what_exists_is_refused(bomb):
     with pytest.raises(ConfigError, match=r"^networks"):
         read_existing(BOMBS[bomb], "networks")
-
-
-@pytest.mark.parametrize("bomb", BOMBS)
-def test_services_are_refused_and_the_others_stay(tmp_path, bomb):
-    (tmp_path / "bomb.yaml").write_text(BOMBS[bomb])
-    services = Documents(tmp_path)
-    services.changed()
-    assert list(services.faults) == [str(tmp_path / "bomb.yaml")]
 
 
 @pytest.mark.parametrize("bomb", BOMBS)

@@ -221,7 +221,7 @@ def _comparable(document: NodeDocument) -> dict[KeyPath, str]:
             f"{service.vip_range} for {service.service_cidr}" for service in nat.services
         )
         addresses = _texts(nat.addresses or document.node.addresses)
-        translated = f"{services} ({nat.translation}, {nat.source} by {addresses})"
+        translated = f"{services} ({nat.source} by {addresses})"
     return {
         ("role",): document.role,
         ("site",): document.site or "",

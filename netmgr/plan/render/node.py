@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from copy import deepcopy
 from typing import Any
 
-from netmgr.documents.sites import HUB, Role, SourceAddress, TranslationMode
+from netmgr.documents.sites import HUB, Role, SourceAddress
 from netmgr.documents.special_use import PRIVATE_USE
 from netmgr.plan import machines
 from netmgr.plan.document import PlanDocument
@@ -125,17 +125,14 @@ class Documents:
 
     def _nat(self, cluster: str) -> Mapping:
         spec, held = self._plan.clusters[cluster].services, self._lock.clusters[cluster].services
-        described = {
+        return {
             "services": [
                 {"vip_range": str(vip_range), "service_cidr": str(service_cidr)}
                 for vip_range, service_cidr in held.pairs
             ],
-            "translation": str(spec.translation),
             "source": str(spec.source),
+            "machines": _texts(self._machines(cluster)),
         }
-        if spec.translation is not TranslationMode.ENDPOINTS:
-            return described
-        return described | {"machines": _texts(self._machines(cluster))}
 
     def _machines(self, cluster: str) -> Iterator[Prefix]:
         """The subnets that a cluster's machines have their own addresses in."""

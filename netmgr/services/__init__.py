@@ -1,4 +1,0 @@
-"""A spoke's Services on its NAT host.
-
-From Services and EndpointSlices to translations in the kernel.
-"""
