@@ -10,7 +10,9 @@ import inspect
 import json
 import re
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -110,8 +112,9 @@ def _link(path: re.Match[str]) -> str:
 METRICS = """\
 # Metrics
 
-*Series* is what a node with 250 pods in 20 namespaces exposes, with addresses of both families.
-Where the number depends on what happens, it is the upper bound.
+In brackets are the type, the labels, and how many series a node with 250 pods in 20 namespaces
+exposes, with addresses of both families. Where that depends on what happens, it is the upper bound.
+Two names in a line count bytes and packets of one thing.
 
 ## Of a node
 
@@ -124,16 +127,25 @@ Where the number depends on what happens, it is the upper bound.
 
 
 def _metrics() -> str:
-    return METRICS.format(node=_table(CATALOG), controller=_table(CONTROLLER))
+    return METRICS.format(node=_lines(CATALOG), controller=_lines(CONTROLLER))
 
 
-def _table(metrics: Iterable[Metric]) -> str:
-    rows = ["| metric | type | labels | series | meaning |", "|---|---|---|---|---|"]
+def _lines(metrics: Iterable[Metric]) -> str:
+    """A line for each metric, or for two that count the bytes and the packets of one thing."""
+    same: dict[tuple[str, ...], list[Metric]] = {}
     for metric in metrics:
-        labels = ", ".join(f"`{label}`" for label in metric.labels)
-        cells = (f"`{metric.name}`", metric.kind, labels, str(metric.series), metric.help)
-        rows.append(_row(*cells))
-    return "\n".join(rows)
+        thing = metric.name.replace("_packets", "_bytes")
+        same.setdefault((thing, *metric.labels), []).append(metric)
+    return "\n".join(
+        f"- {', '.join(f'`{metric.name}`' for metric in pair)} "
+        f"({pair[0].kind}{_labels(pair[0])}, {pair[0].series}): "
+        f"{_line(max((metric.help for metric in pair), key=len))}"
+        for pair in same.values()
+    )
+
+
+def _labels(metric: Metric) -> str:
+    return f" by {', '.join(f'`{label}`' for label in metric.labels)}" if metric.labels else ""
 
 
 COMMANDS = """\
@@ -143,11 +155,28 @@ All of them take `--help`. [Exit codes](exit-codes.md) says what they end with, 
 programs](json.md) what `-o json` answers. *env var* is the variable that an option takes its value
 from where it is not given.
 
-"""
+Options that several commands share:
+
+{shared}
+
+{commands}"""
+SHARED_BY = 3
+"""An option of as many commands is described once."""
 
 
 def _commands() -> str:
-    return COMMANDS + "\n".join(_of_command(whole(), None))
+    contexts = list(_contexts(whole(), None))
+    uses = Counter(
+        text
+        for here in contexts
+        for name, text in _parameters(here).items()
+        if name.startswith("-")  # an argument is of its command alone
+    )
+    shared = {text for text, number in uses.items() if number >= SHARED_BY}
+    return COMMANDS.format(
+        shared="\n".join(text for text in uses if text in shared),
+        commands="\n".join(_section(here, shared) for here in contexts),
+    )
 
 
 def whole() -> TyperGroup:
@@ -158,28 +187,38 @@ def whole() -> TyperGroup:
     return root
 
 
-def _of_command(command: Command, above: typer.Context | None) -> Iterator[str]:
-    """The section of a command, then those of the commands below it."""
+def _contexts(command: Command, above: typer.Context | None) -> Iterator[typer.Context]:
+    """The context of a command, then those of the commands below it."""
     name = command.name if above else "netmgr"
     with typer.Context(command, info_name=name, parent=above, **command.context_settings) as here:
-        yield f"{'##' if above is None or above.parent is None else '###'} {here.command_path}\n"
-        # Paragraphs end their lines where the source does.
-        yield f"{_escaped(inspect.cleandoc(command.help or ''))}\n"
-        yield f"Usage: `{here.command_path} {' '.join(command.collect_usage_pieces(here))}`\n"
-        rows = [*_parameters(here)]
-        if rows:
-            yield "| argument or option | meaning |\n|---|---|"
-            yield "\n".join(rows) + "\n"
+        yield here
         for inner in command.commands.values() if isinstance(command, TyperGroup) else ():
-            yield from _of_command(inner, here)
+            yield from _contexts(inner, here)
 
 
-def _parameters(here: typer.Context) -> Iterator[str]:
+def _section(here: typer.Context, shared: AbstractSet[str]) -> str:
+    level = "###" if here.parent and here.parent.parent else "##"
+    # Paragraphs end their lines where the source does; exit codes have a page of their own.
+    help_ = re.sub(r"\s*Exit codes: .+(?:\n.+)*", "", inspect.cleandoc(here.command.help or ""))
+    parts = [f"{level} {here.command_path}", _escaped(help_)]
+    parameters = _parameters(here)
+    own = [text for text in parameters.values() if text not in shared]
+    others = [f"`{name}`" for name, text in parameters.items() if text in shared]
+    parts += ["\n".join(own)] if own else []
+    parts += [f"Also {', '.join(others)}."] if others else []
+    return "\n\n".join(parts) + "\n"
+
+
+def _parameters(here: typer.Context) -> dict[str, str]:
+    """A line for each argument and option of a command, by its longest name."""
+    lines = {}
     for parameter in here.command.params:
         record = parameter.get_help_record(here)
         if record and "--help" not in parameter.opts:
             names, help_ = record
-            yield _row(f"`{names}`", _escaped(help_))
+            text = _line(_escaped(help_))
+            lines[max(parameter.opts, key=len)] = f"- `{names}`: {text}"
+    return lines
 
 
 NODE_YAML = """\
@@ -199,10 +238,9 @@ The JSON Schema of this table has [an editor complete keys](json.md#documents-in
 
 """
 KEYS = """\
-`[]` is each member of a list, NAME a name of your choice.
+`[]` is each member of a list, NAME a name of your choice. A *quantity* is a number that may end in
+k, M, G, T, Ki, Mi, Gi or Ti. In brackets are a key's values, and after = its default.
 
-| key | value | default | meaning |
-|---|---|---|---|
 """
 
 
@@ -217,8 +255,8 @@ def _keys(whole: Schema, part: Schema, path: str) -> Iterator[str]:
     for key in sorted(part["properties"], key=lambda key: key not in required):
         inner = part["properties"][key]
         said = inner.get("description") or _resolved(whole, inner)["description"]
-        default = "**required**" if key in required else _default(inner)
-        yield _row(f"`{path}{key}`", _values(whole, inner), default, said)
+        default = ", **required**" if key in required else _default(inner)
+        yield f"- `{path}{key}` ({_values(whole, inner)}{default}): {_line(said)}"
         yield from _below(whole, inner, f"{path}{key}")
 
 
@@ -272,9 +310,9 @@ def _value(part: Schema) -> str:
         case {"type": "object"}:
             words = "mapping"
         case {"examples": [example]}:
-            words = f"such as `{example}`"
+            words = "prefix" if "/" in example else "address"
         case _ if part == QUANTITY:
-            words = "number, may end in k, M, G, T, Ki, Mi, Gi or Ti"
+            words = "quantity"
         case _:
             words = part.get("format", part["type"]) + _bounds(part)
     return words
@@ -298,7 +336,7 @@ def _default(part: Schema) -> str:
         case None | "" | [] | dict():  # a mapping's keys have their own
             return ""
         case default:
-            return _code(default)
+            return f" = {_code(default)}"
 
 
 def _code(value: object) -> str:
@@ -306,17 +344,13 @@ def _code(value: object) -> str:
     return f"`{value if isinstance(value, str) else json.dumps(value)}`"
 
 
-def _row(*cells: str) -> str:
-    return f"| {' | '.join(_cell(cell) for cell in cells)} |"
-
-
 def _escaped(text: str) -> str:
     """Text of the command line, in which nothing but `code` is Markdown."""
     return text.replace("<", "&lt;").replace("*", "\\*")
 
 
-def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
+def _line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def main() -> None:

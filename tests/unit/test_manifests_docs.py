@@ -119,6 +119,6 @@ def test_every_threat_names_tests_that_exist():
 
 
 def test_every_overlay_is_told_of():
-    text = (ROOT / "docs" / "kubernetes.md").read_text()
+    text = (ROOT / "docs/kubernetes/install.md").read_text()
     for overlay in (ROOT / "configs" / "kubernetes" / "overlays").iterdir():
         assert f"`{overlay.name}`" in text
