@@ -45,12 +45,6 @@ arm64: ## build the launcher for arm64 and have an agent serve it under QEMU (ro
 	@.venv/bin/python -m cni.build
 	.venv/bin/python -m pytest $(or $(ARGS),tests/kernel/arm64_launcher.py tests/kernel/test_launcher_build.py)
 
-helm: ## hold the Helm chart against kustomize, install it on an API server, and try a release; helm is built once (root)
-	@.ci/setup test
-	@.ci/envtest
-	@.ci/programs helm/programs helm
-	.venv/bin/python -m pytest $(or $(ARGS),tests/helm/chart.py tests/helm/lifecycle.py tests/helm/release.py)
-
 vm: ## run kernel tests on Debian's 6.1 and 6.12, or on KERNEL, in QEMU; ARGS are pytest's (root; see .ci/vm)
 	@.ci/setup vm
 	@.venv/bin/python -m cni.build
@@ -127,12 +121,12 @@ release: ## build a tagged release in dist/release: wheels, .deb, source, manife
 	@.ci/programs helm/programs helm
 	.venv/bin/python .ci/release
 
-artifacts: ## install and try everything that `make release` left, or of a release of this commit: Debian 12 and 13 (root)
+artifacts: ## hold the chart against kustomize, make a release, and install and try all of one: what dist/release has, or this commit's (root)
 	@.ci/setup artifacts
 	@.ci/envtest
 	@.ci/programs helm/programs helm
 	$(if $(wildcard dist/release/SHA256SUMS),NETMGR_RELEASE=$(CURDIR)/dist/release) \
-		.venv/bin/python -m pytest $(or $(ARGS),tests/helm/artifacts.py)
+		.venv/bin/python -m pytest $(or $(ARGS),$(addprefix tests/helm/,chart.py lifecycle.py release.py artifacts.py))
 
 image: ## build and try the container image (podman or docker); TAG names it, BASE selects another Debian
 	.ci/image $(or $(TAG),netmgr:dev) $(ARGS)

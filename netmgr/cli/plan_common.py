@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,7 +12,6 @@ from typing import TYPE_CHECKING, Any, cast
 import typer
 from typer.core import TyperGroup
 
-from netmgr import collection
 from netmgr.errors import ConfigError, Exit, NetmgrError
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class PlanGroup(TyperGroup):
         """Run the command."""
         try:
             # A document of a thousand clusters is a million objects, and then the process ends.
-            with collection.suspended():
+            with _without_collection():
                 return super().invoke(ctx)
         except NetmgrError as error:
             # Of any kind: an error's own exit code may be 2, which means changes here.
@@ -209,3 +209,19 @@ def print_findings(path: Path, findings: Iterable[Diagnostic]) -> None:
     for finding in findings:
         sign = typer.style(finding.severity, fg=COLOURS[finding.severity], bold=True)
         typer.echo(f"{sign}: {located(path, finding)}")
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """Have cyclic garbage stay for the length of the block.
+
+    A plan makes many objects and hardly a cycle: the collector would walk all of them again and
+    again, which is half of the work's time and grows faster than their number.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -1,6 +1,6 @@
 """The chart installs what kustomize installs, and refuses values that it does not know.
 
-`make helm` runs this; `make test` builds no helm, and `tests/unit/test_chart.py` is its part.
+`make artifacts` runs this; `make test` builds no helm, and `tests/unit/test_chart.py` is its part.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The helm that `make helm` builds."""
+"""The helm that `make artifacts` builds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def helm() -> Path:
     """
     found = built(MODULE, "helm") / "helm"
     if not found.exists():
-        raise FileNotFoundError(f"{found}: `make helm` builds it once")
+        raise FileNotFoundError(f"{found}: `make artifacts` builds it once")
     return found
 
 

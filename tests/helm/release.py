@@ -1,4 +1,4 @@
-"""A whole release, built from a tagged clone of this checkout's commit (`make helm`)."""
+"""A whole release, built from a tagged clone of this checkout's commit (`make artifacts`)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The chart's values, schema and versions agree with each other and with what they are about.
 
-What helm makes of them is tested by `make helm` (`tests/helm/chart.py`).
+What helm makes of them is tested by `make artifacts` (`tests/helm/chart.py`).
 """
 
 from __future__ import annotations

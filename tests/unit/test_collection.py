@@ -1,4 +1,4 @@
-"""Garbage collection is suspended for a block, and then as it was."""
+"""Garbage collection is suspended while a command works on a plan, and then as it was."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import NoReturn
 import pytest
 from typer.testing import CliRunner
 
-from netmgr import collection
 from netmgr.cli import plan_common
 from netmgr.cli.plan import app
 
@@ -21,20 +20,6 @@ def before(request: pytest.FixtureRequest) -> Iterator[bool]:
     (gc.enable if enabled else gc.disable)()
     yield enabled
     (gc.enable if was_enabled else gc.disable)()
-
-
-def test_it_is_as_before_after_the_block(*, before: bool) -> None:
-    with collection.suspended():
-        with collection.suspended():
-            assert not gc.isenabled()
-        assert not gc.isenabled()
-    assert gc.isenabled() is before
-
-
-def test_it_is_as_before_after_an_error(*, before: bool) -> None:
-    with pytest.raises(ZeroDivisionError), collection.suspended():
-        raise ZeroDivisionError
-    assert gc.isenabled() is before
 
 
 def test_commands_about_plans_run_without_it(

@@ -1,6 +1,6 @@
 """`make release` refuses what no commit says, and pip installs no other architecture's wheel.
 
-A whole release is built and tried by `make helm` (`tests/helm/release.py`).
+A whole release is built and tried by `make artifacts` (`tests/helm/release.py`).
 """
 
 from __future__ import annotations
