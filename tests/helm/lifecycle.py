@@ -1,4 +1,4 @@
-"""A release is installed, changed, rolled back and removed on a real API server (`make artifacts`)."""
+"""A release is installed, changed, rolled back and removed on a real API server."""
 
 from __future__ import annotations
 
