@@ -20,7 +20,7 @@ from netmgr.agent.scheduler import Task
 from netmgr.api.snapshot import OpenService
 from netmgr.documents.node import Backend, NodeDocument
 from netmgr.documents.sites import TranslationMode
-from netmgr.errors import ConfigError, KernelError, NetmgrError, SetupError
+from netmgr.errors import ConfigError, KernelError, NetmgrError
 from netmgr.kernel.nf_tables_socket import NO_NF_TABLES
 from netmgr.prefixes import Prefix
 
@@ -128,7 +128,6 @@ class NatServices(Component):
                 raise
         else:
             yield "the table of Services was removed"
-        # The chains of an older version go with the rules of their backend.
         (remnants.state_dir / _MARK_FILE).unlink(missing_ok=True)
 
 
@@ -156,12 +155,8 @@ def _require_nftables(config: Path, document: NodeDocument, backend: str) -> Non
 def _retire(mark: Path) -> None:
     """Remove what a predecessor opened; a failure is logged, and the next start tries again."""
     try:
-        if Backend.IPTABLES_LEGACY.encode() in mark.read_bytes():
-            raise SetupError(
-                "an older version has them in legacy iptables; run netmgr host clean --keep-state"
-            )
         _remove()
-    except (NetmgrError, OSError) as error:
+    except NetmgrError as error:
         log.error("former-services-stay-open error=%s", error)  # noqa: TRY400  expected kinds only
     else:
         log.info("former-services-closed")

@@ -214,8 +214,6 @@ def test_with_endpoints_only_the_source_is_translated_here(machine):
     assert ends(send(rules, A, NODE)) == (VIP, HUB)
     assert rules.translated()[0] == {
         "vip_range": "100.64.1.0/24",
-        "seen": "100.64.1.0/24",
-        "real": "10.96.0.0/24",
         "service_cidr": "10.96.0.0/24",
         "bytes": 200,
         "packets": 2,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import logging
 from pathlib import Path
 
 import pytest
@@ -39,26 +38,10 @@ def test_a_kernel_without_nf_tables_holds_up_no_removal(
         list(kind.remove(remnants))
 
 
-def test_services_in_legacy_iptables_are_not_reported_as_closed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(services, "_remove", lambda: None)
-    mark = tmp_path / "services-backend"
-    mark.write_text("iptables-legacy\n")
-    with caplog.at_level(logging.INFO):
-        services._retire(mark)
-    assert mark.exists()
-    assert "former-services-stay-open" in caplog.text
-    assert "netmgr host clean --keep-state" in caplog.text
-    mark.write_text("nftables\n")
-    services._retire(mark)
-    assert not mark.exists()
-
-
 def test_removal_forgets_that_there_were_services(
     remnants: Remnants, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(services, "_remove", lambda: None)
-    (remnants.state_dir / "services-backend").write_text("iptables-legacy\n")
+    (remnants.state_dir / "services-backend").write_text("nftables\n")
     assert list(NatServices.remove(remnants)) == ["the table of Services was removed"]
     assert not (remnants.state_dir / "services-backend").exists()
