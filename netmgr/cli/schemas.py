@@ -66,7 +66,7 @@ ANSWERS = {
 }
 """The type of what each command with `-o json` prints."""
 
-VERSIONS = {"plan show": 2}
+VERSIONS = {"plan show": 3}
 """The key `version` of those whose first form is no longer printed; of `plan show` the lock's."""
 
 DOCUMENTS = {

@@ -95,6 +95,7 @@ def test_a_host_that_is_not_planned_is_refused(command: str, name: str, known: s
 def test_every_machines_document_goes_into_a_folder(own: Path, tmp_path: Path) -> None:
     text = own.read_text().replace("nodes: 7000", "nodes: 4").replace("nodes: 40,", "nodes: 2,")
     own.write_text(text.replace("nodes: 300", "nodes: 3"))
+    assert run("lock", "--yes", plan=own).exit_code == 0
     done = run("render", "machines", "--to", str(tmp_path / "all"), plan=own)
     assert done.exit_code == 0
     assert "wrote 14 documents" in done.stderr
