@@ -20,7 +20,7 @@
     ├─ KernelError              102  the kernel refused; carries errno and the operation
     ├─ StateError               103  what was remembered cannot be read or written
     │  ├─ DiskFull              103  … because its disk has no room
-    │  └─ NewerState            103  … because a newer netmgr wrote it; it is kept
+    │  └─ OtherSchema           103  … because another version wrote it; it is kept
     ├─ CheckFailed              104  CHECK found an attachment not as it was made
     ├─ SetupError               105  this machine lacks something; says how to get it
     └─ ApiError                 107  the Kubernetes API server refused; carries the HTTP status
@@ -221,8 +221,8 @@ class DiskFull(StateError):
     """A state file cannot be written until there is room on its disk."""
 
 
-class NewerState(StateError):
-    """A state file is of a newer netmgr's schema; it is perfectly good and was not touched."""
+class OtherSchema(StateError):
+    """A state file is of another version's schema; it is perfectly good and was not touched."""
 
 
 class CheckFailed(NetmgrError):

@@ -18,7 +18,7 @@ from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
 
-from netmgr.errors import NetmgrError, NewerState, SetupError, StateError
+from netmgr.errors import NetmgrError, OtherSchema, SetupError, StateError
 from netmgr.file_version import FileIdentity, identity_of
 
 BUSY_SECONDS = 0.5
@@ -34,25 +34,18 @@ _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLI
 FAILURES = (sqlite3.Error, UnicodeDecodeError)
 """What SQLite's module raises: its messages quote a damaged file, in which names are no text."""
 
-NO_MIGRATIONS: Mapping[int, str] = {}
-
 COMPANIONS = ("", "-wal", "-shm")
 """Suffixes of a file, its write-ahead log and the log's index."""
 
 NOTHING: Mapping[str, FileIdentity] = {}
 
 
-def open_file(
-    path: Path, schema: str, version: int, migrations: Mapping[int, str] = NO_MIGRATIONS
-) -> sqlite3.Connection:
+def open_file(path: Path, schema: str, version: int) -> sqlite3.Connection:
     """Open the file, or make it with `schema`; `version` is what its user_version has to be.
 
-    `migrations` are the statements that bring a file of an earlier version to the next one; they
-    are run in one transaction, so that a crash leaves either the old file or the new one.
-
     Raises:
-        NewerState: a newer netmgr wrote the file; it is as it was.
-        StateError: the file is damaged or of no version known; it has to be set aside.
+        OtherSchema: another version of netmgr wrote the file; it is as it was.
+        StateError: the file is damaged or not netmgr's; it has to be set aside.
         SetupError: the file cannot be reached or made; it may be perfectly good.
     """
     try:
@@ -60,7 +53,7 @@ def open_file(
     except FAILURES as error:
         raise refusal(path, error) from error
     try:
-        _prepare(connection, path, schema, version, migrations)
+        _prepare(connection, path, schema, version)
     except FAILURES as error:
         connection.close()
         raise refusal(path, error) from error
@@ -70,17 +63,18 @@ def open_file(
     return connection
 
 
-def refuse_newer(connection: sqlite3.Connection, path: Path, version: int) -> int:
+def refuse_other_schema(connection: sqlite3.Connection, path: Path, version: int) -> int:
     """The schema version of an open file, 0 if it has none.
 
     Raises:
-        NewerState: it is newer than `version`, so what its rows mean is unknown.
+        OtherSchema: it is not `version`, so what its rows mean is unknown.
     """
     (found,) = connection.execute("PRAGMA user_version").fetchone()
-    if found > version:
-        raise NewerState(
-            f"{path}: a newer netmgr wrote it (schema {found}; this one knows {version}), and it "
-            "is unchanged. Run that version again, or begin without what the file holds: "
+    if found not in (0, version):
+        raise OtherSchema(
+            f"{path}: {'a newer' if found > version else 'an earlier'} netmgr wrote it "
+            f"(schema {found}; this one knows {version}), and it is unchanged. "
+            "Run that version again, or begin without what the file holds: "
             f"mkdir {path.parent}/kept && mv {path}* {path.parent}/kept"
         )
     return int(found)
@@ -256,15 +250,9 @@ def open_to_read(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _prepare(
-    connection: sqlite3.Connection,
-    path: Path,
-    schema: str,
-    version: int,
-    migrations: Mapping[int, str],
-) -> None:
+def _prepare(connection: sqlite3.Connection, path: Path, schema: str, version: int) -> None:
     _configure(connection)
-    found = refuse_newer(connection, path, version)
+    found = refuse_other_schema(connection, path, version)
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
     if found == 0 and tables == 0:
         # Outside any transaction, within which SQLite does not change the mode.
@@ -272,16 +260,8 @@ def _prepare(
         connection.executescript(
             f"BEGIN IMMEDIATE; {schema} PRAGMA user_version = {version}; COMMIT;"
         )
-    elif found != version and found not in migrations:
-        raise StateError(
-            f"{path}: was not made by this version of netmgr (schema {found}, not {version})"
-        )
-    # Before a migration, which would carry damage into the next schema.
+    elif found == 0:
+        raise StateError(f"{path}: was not made by netmgr: it has tables, and no schema's number")
     (report,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     if report != "ok":
         raise StateError(f"{path}: is damaged: {report}")
-    if found in migrations:
-        steps = "".join(migrations[step] for step in range(found, version))
-        connection.executescript(
-            f"BEGIN IMMEDIATE; {steps} PRAGMA user_version = {version}; COMMIT;"
-        )

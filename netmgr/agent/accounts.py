@@ -172,7 +172,7 @@ class Accounts:
         taken_at = self._ledger.moment()
         samples = self._changeover.read() if self._changeover else self._rules.read()
         known = self._ledger.counters()
-        # A new ledger, or one of an earlier version, does not have all of the node's own counters.
+        # A new ledger does not have all of the node's own counters.
         of_node = [sample.counter for sample in samples if not sample.counter.is_pod]
         self._ledger.begin([counter for counter in of_node if counter not in known], None)
         found = frozenset(sample.counter for sample in samples)

@@ -323,7 +323,7 @@ def _state(machine: Machine) -> Iterator[Finding]:
         if path.exists():
             try:
                 with closing(sqlite_file.open_to_read(path)) as connection:
-                    sqlite_file.refuse_newer(connection, path, version)
+                    sqlite_file.refuse_other_schema(connection, path, version)
             except StateError as error:
                 yield Finding(Severity.ERROR, error.message)
     present = next(place for place in (state_dir, *state_dir.parents) if place.exists())

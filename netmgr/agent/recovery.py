@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from netmgr import sqlite_file
-from netmgr.errors import NewerState, StateError
+from netmgr.errors import OtherSchema, StateError
 from netmgr.model import Attachment, AttachmentKey, PodRef
 from netmgr.prefixes import Address, Family
 
@@ -38,14 +38,14 @@ def open_or_set_aside(path: Path, opener: Callable[[Path], Opened]) -> tuple[Ope
     """Open a state file, or a new one if it is corrupt; returns whether it was.
 
     Raises:
-        NewerState: a newer netmgr wrote it. Without it, addresses would be given out of turn and
-            totals restart, and the newer agent would find neither again: it stays in its place.
+        OtherSchema: another version wrote it. Without it, addresses would be given out of turn and
+            totals restart, and that version would find neither again: it stays in its place.
         StateError: not even a new file can be opened.
         SetupError: the file cannot be reached just now; nothing was changed.
     """
     try:
         return opener(path), False
-    except NewerState:
+    except OtherSchema:
         raise
     except StateError as error:
         kept = sqlite_file.set_aside(path, "corrupt")

@@ -28,35 +28,26 @@ _CHUNK = 1 << 16
 def read_snapshot(path: Path, *, timeout: float = PATIENCE_SECONDS) -> Snapshot:
     """The agent's whole state of accounting, as `netmgr/api/snapshot.py` describes it.
 
-    An agent of the release before this one answers in the same version, and with former names.
-
     Raises: as `ask`.
     """
-    answer = ask(path, "snapshot", timeout=timeout)
-    with suppress(KeyError, TypeError, AttributeError):
-        for translated in answer["nat"]["ranges"]:
-            translated.setdefault("vip_range", translated["seen"])
-            translated.setdefault("service_cidr", translated["real"])
-    return cast(Snapshot, answer)
+    return cast(Snapshot, ask(path, "snapshot", timeout=timeout))
 
 
 def ask_health(path: Path, *, timeout: float = PATIENCE_SECONDS) -> None:
     """Return if the agent answers, and so does not hang; it reads no counters for that.
 
-    Raises: as `ask`. An agent of an older release, which refuses the question, answers as well.
+    Raises: as `ask`.
     """
-    with suppress(RequestError):
-        ask(path, "health", timeout=timeout)
+    ask(path, "health", timeout=timeout)
 
 
 def ask_ready(path: Path, *, timeout: float = PATIENCE_SECONDS) -> None:
     """As `ask_health`, and whether the agent's files are where they belong.
 
-    Raises: as `ask_health`; NotReady if files that were removed cannot be made again.
+    Raises: as `ask`; NotReady if files that were removed cannot be made again.
     """
-    with suppress(RequestError):
-        if reason := ask(path, "health", timeout=timeout).get("files"):
-            raise NotReady(f"files: {reason}")
+    if reason := ask(path, "health", timeout=timeout).get("files"):
+        raise NotReady(f"files: {reason}")
 
 
 def ask_report(path: Path, *, timeout: float = PATIENCE_SECONDS) -> Report:

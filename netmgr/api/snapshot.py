@@ -159,15 +159,10 @@ class Undelivered(TypedDict):
 
 
 class TranslatedRange(TypedDict):
-    """One Service range of a NAT host, and what was translated for it since the rules were made.
-
-    `seen` and `real` are the former names, by which an exporter of the release before reads it.
-    """
+    """One Service range of a NAT host, and what was translated for it since the rules were made."""
 
     vip_range: str
     service_cidr: str
-    seen: NotRequired[str]
-    real: NotRequired[str]
     bytes: int
     packets: int
 

@@ -128,9 +128,8 @@ class LimitUsage(TypedDict):
 
 
 class PlanCheck(Versioned):
-    """Of `plan check`: whether the lock has its digest, and whether it is out of date."""
+    """Of `plan check`: whether the lock is out of date, and what was found."""
 
-    sealed: bool
     behind: bool
     findings: list[LocatedFinding]
     limits: list[LimitUsage]

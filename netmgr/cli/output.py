@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import typer
 
-from netmgr.drawing import plain
+from netmgr.printable import plain
 
 UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 STEP = 1000.0

@@ -13,7 +13,6 @@ from netmgr.cli.options import DEFAULT_PLAN, Format, Output, PlanFile
 from netmgr.cli.output import Styled, Table, show, show_document
 from netmgr.cli.plan_common import (
     CHANGES,
-    COLOURS,
     FAILED,
     NOTHING_TO_DO,
     Planned,
@@ -69,13 +68,12 @@ def check(
 
 @dataclass(frozen=True, slots=True)
 class _Checked:
-    """What the check of a plan found. `is_outdated` is whether the lock must be written again."""
+    """What the check of a plan found."""
 
     planned: Planned
     findings: list[Diagnostic]
     usages: tuple[Usage, ...] = ()
     forecasts: tuple[Forecast, ...] = ()
-    is_outdated: bool = False
 
     @property
     def errors(self) -> int:
@@ -90,7 +88,7 @@ def _check_plan(file: Path, output: Output, *, every: bool) -> None:
         show_document(_describe(checked), output)
     if checked.errors:
         raise typer.Exit(FAILED)
-    raise typer.Exit(CHANGES if checked.is_outdated else NOTHING_TO_DO)
+    raise typer.Exit(CHANGES if checked.planned.is_outdated else NOTHING_TO_DO)
 
 
 def _checked(planned: Planned) -> _Checked:
@@ -102,21 +100,15 @@ def _checked(planned: Planned) -> _Checked:
     checked = _Checked(planned, list(check_plan(plan, first, limits)))
     if checked.errors:
         return checked
-    after = answer(planned) if planned.lock else first
+    after = answer(planned) if planned.lock and planned.is_outdated else first
     usages, over = check_limits(plan, after, limits)
     ahead = forecasts(plan, after, limits)
-    return _Checked(
-        planned, [*checked.findings, *over], usages, ahead, is_outdated=after != planned.lock
-    )
+    return _Checked(planned, [*checked.findings, *over], usages, ahead)
 
 
 def _print(checked: _Checked, *, every: bool) -> None:
     planned = checked.planned
     print_findings(planned.path, checked.findings)
-    if not planned.is_sealed:
-        note = typer.style("note", fg=COLOURS["note"], bold=True)
-        why = "has no digest, so an edit by hand cannot be noticed; `netmgr plan lock` adds it"
-        typer.echo(f"{note}: {planned.lock_path}: {why}")
     if checked.usages:
         typer.echo()
         show(_limits(planned, checked.usages, every=every))
@@ -126,7 +118,7 @@ def _print(checked: _Checked, *, every: bool) -> None:
     typer.echo()
     if errors := checked.errors:
         typer.secho(f"{errors} error{'s' if errors > 1 else ''}.", fg="red", bold=True)
-    elif checked.is_outdated:
+    elif planned.is_outdated:
         typer.secho(f"{_lock_state(planned)}; run: netmgr plan lock", fg="yellow")
     else:
         typer.secho("The plan is sound.", fg="green")
@@ -189,8 +181,7 @@ def _growth(ahead: tuple[Forecast, ...], network: str) -> Table:
 def _describe(checked: _Checked) -> PlanCheck:
     return {
         "version": 1,
-        "sealed": checked.planned.is_sealed,
-        "behind": checked.is_outdated,
+        "behind": checked.planned.is_outdated,
         "findings": [
             {
                 "severity": each.severity,

@@ -73,8 +73,6 @@ class Planned:
     plan: PlanDocument
     lock: LockDocument | None
     limits: CloudLimits
-    is_sealed: bool = True
-    """Whether the lock's file has a valid digest of its content."""
 
     @property
     def lock_path(self) -> Path:
@@ -96,53 +94,37 @@ class Planned:
             )
         return self.lock
 
+    @property
+    def is_outdated(self) -> bool:
+        """Whether the lock is missing, or was made from a plan of other content."""
+        from netmgr.plan.lock import digest_of
 
-def load(path: Path, *, edited: bool = False) -> Planned:
-    """Read a plan, its lock and its limits; with `edited`, also a lock that only fails its digest.
+        return self.lock is None or self.lock.plan_digest != digest_of(self.plan)
+
+
+def load(path: Path) -> Planned:
+    """Read a plan, its lock and its limits.
 
     Raises:
-        ConfigError: a file is invalid, or the lock was edited or contradicts itself.
+        ConfigError: a file is invalid, or the lock was edited.
     """
     from netmgr.plan import files
-    from netmgr.plan.check.verify import derive, verify
-    from netmgr.plan.clouds.cloud import Cloud
 
     plan = files.load_plan(path)
-    limits = files.limits_of(plan, path)
-    where = files.lock_path(path)
-    found = files.read_lock(where)
-    if found is None:
-        return Planned(path, plan, None, limits)
-    # The plan's own cloud comes first: errors speak of the first one.
-    others = [files.load_limits(cloud) for cloud in Cloud if cloud is not plan.cloud]
-    findings = [*verify(found.lock), *derive(found.lock, [limits, *others])]
-    faults = [files.located(where, each) for each in findings]
-    if found.fault and not edited:
-        # First: an edit by hand explains most of what follows.
-        faults.insert(0, found.fault)
-    if faults:
-        keep = "to keep an intended edit: netmgr plan lock --renumber" if found.fault else ""
-        raise ConfigError("\n".join(dict.fromkeys(faults)), keep)
-    return Planned(path, plan, found.lock, limits, found.is_sealed)
+    lock = files.load_lock(files.lock_path(path))
+    return Planned(path, plan, lock, files.limits_of(plan, path))
 
 
 def up_to_date(path: Path) -> Planned:
-    """Read a plan whose lock answers it.
+    """Read a plan whose lock was made from it.
 
     Raises:
         ConfigError: there is no lock, or it is out of date; the message says what to run.
     """
     given = load(path)
-    refuse_outdated(given)
+    if given.locked and given.is_outdated:
+        raise PlanFailed(f"{given.lock_path}: is out of date; run: netmgr plan lock -f {path}")
     return given
-
-
-def refuse_outdated(planned: Planned) -> None:
-    """Stop if the lock does not answer the plan as it is now."""
-    if answer(planned) != planned.locked:
-        raise PlanFailed(
-            f"{planned.lock_path}: is out of date; run: netmgr plan lock -f {planned.path}"
-        )
 
 
 def answer(

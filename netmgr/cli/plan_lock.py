@@ -37,14 +37,14 @@ def lock(
     yes: Yes = False,
     renumber: Annotated[
         bool,
-        typer.Option("--renumber", help="Allow addresses in use to change; accept an edited lock."),
+        typer.Option("--renumber", help="Allow addresses in use to change."),
     ] = False,
 ) -> None:
     """Allocate prefixes, show the diff, ask, and write the lock.
 
     Exit codes: 0 the lock is up to date, 1 error, 2 changes that were not written.
     """
-    planned = load(file, edited=renumber)
+    planned = load(file)
     after = answer(planned, renumber=renumber)
     refuse_errors(planned, after)
     _settle(planned, after, yes=yes)
@@ -87,15 +87,13 @@ def diff(*, file: PlanFile = DEFAULT_PLAN, output: Format = Output.TABLE) -> Non
     narrowed = list(narrowings(planned.plan.cloud, planned.lock, after))
     if output is Output.TABLE:
         print_changes(changes)
-        typer.echo(
-            _summary(changes) if changes else f"{planned.lock_path} is up to date: nothing to do"
-        )
+        typer.echo(_summary(planned, after, changes))
         for line in narrowed:
             typer.secho(line, fg="yellow")
     else:
         document: PlanDiff = {"version": 1, "changes": changes, "narrowed": narrowed}
         show_document(document, output)
-    raise typer.Exit(CHANGES if changes else NOTHING_TO_DO)
+    raise typer.Exit(NOTHING_TO_DO if planned.lock == after else CHANGES)
 
 
 def _settle(planned: Planned, after: LockDocument, *, yes: bool) -> None:
@@ -104,21 +102,17 @@ def _settle(planned: Planned, after: LockDocument, *, yes: bool) -> None:
     from netmgr.plan.diff import diff as compare
 
     changes = compare(planned.lock, after)
-    if not changes and planned.lock == after and planned.is_sealed:
-        typer.echo(f"{planned.lock_path} is up to date: nothing to do")
-        return
-    if not planned.is_sealed:
-        typer.echo(f"{planned.lock_path} has no digest; this adds it.")
     print_changes(changes)
-    typer.echo(_summary(changes))
+    typer.echo(_summary(planned, after, changes))
+    if planned.lock == after:
+        return
     for line in narrowings(planned.plan.cloud, planned.lock, after):
         typer.secho(line, fg="yellow")
     if not (yes or _is_wanted(planned)):
         typer.echo("Nothing was written.")
         raise typer.Exit(CHANGES)
-    found = files.read_lock(planned.lock_path)
     # Somebody may have locked while the question waited for an answer; writing now would undo that.
-    if (found.lock if found else None) != planned.lock:
+    if files.load_lock(planned.lock_path) != planned.lock:
         raise PlanFailed(f"{planned.lock_path}: was changed meanwhile; run the command again")
     files.write_lock(planned.lock_path, after)
     typer.echo(f"Wrote {planned.lock_path}.")
@@ -132,7 +126,11 @@ def _is_wanted(planned: Planned) -> bool:
     return typer.confirm(f"Write {planned.lock_path}?")
 
 
-def _summary(changes: tuple[Change, ...]) -> str:
+def _summary(planned: Planned, after: LockDocument, changes: tuple[Change, ...]) -> str:
+    if planned.lock == after:
+        return f"{planned.lock_path} is up to date: nothing to do"
+    if not changes:
+        return f"No address changes; only the plan's digest in {planned.lock_path} does."
     count = {
         kind: sum(change.kind == kind for change in changes) for kind in ("+", "~", "-", "-/+")
     }

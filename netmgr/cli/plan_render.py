@@ -290,19 +290,10 @@ def kubernetes(
 @app.command()
 def terraform(*, file: PlanFile = DEFAULT_PLAN, to: To = None) -> None:
     """Render cloud resources for Terraform (azurerm 4)."""
-    write(to, _cloud(file, "terraform"))
+    from netmgr.plan.clouds.registry import rendered
 
-
-@app.command()
-def bicep(*, file: PlanFile = DEFAULT_PLAN, to: To = None) -> None:
-    """Render the same resources as Bicep."""
-    write(to, _cloud(file, "bicep"))
-
-
-@app.command()
-def arm(*, file: PlanFile = DEFAULT_PLAN, to: To = None) -> None:
-    """Render the same resources as an ARM template (JSON)."""
-    write(to, _cloud(file, "arm"))
+    given = up_to_date(file)
+    write(to, rendered(given.plan, given.locked, given.limits))
 
 
 @app.command()
@@ -312,10 +303,3 @@ def nic(name: NodeName, *, file: PlanFile = DEFAULT_PLAN, to: To = None) -> None
 
     given = up_to_date(file)
     write(to, rendered_interface(given.plan, given.locked, _named(given, name)))
-
-
-def _cloud(file: Path, form: str) -> str:
-    from netmgr.plan.clouds.registry import rendered
-
-    given = up_to_date(file)
-    return rendered(given.plan, given.locked, given.limits, form)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
-from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from netmgr.cli import completion, terminal
+from netmgr.cli import terminal
 from netmgr.cli.options import DEFAULT_PLAN, Format, Output, PlanFile, To
 from netmgr.cli.output import Table, show_document
-from netmgr.cli.plan_common import PlanFailed, Planned, answer, load, up_to_date, write
+from netmgr.cli.plan_common import PlanFailed, load, up_to_date, write
 
 if TYPE_CHECKING:
     from rich.tree import Tree
@@ -27,16 +24,7 @@ if TYPE_CHECKING:
         Segment,
         Subnet,
     )
-    from netmgr.plan.render.map.model import Picture
     from netmgr.prefixes import Address, Prefix
-
-
-class Form(StrEnum):
-    """How the picture is made."""
-
-    TERMINAL = "terminal"
-    SVG = "svg"
-    HTML = "html"
 
 
 def show(
@@ -182,89 +170,12 @@ def explain(
             typer.echo(f"{typer.style(f'{name:>8}', dim=True)}  {value}")
 
 
-def map_(
-    *,
-    file: PlanFile = DEFAULT_PLAN,
-    form: Annotated[
-        Form | None,
-        typer.Option(
-            "--as", help="Form of the picture [default: by the suffix of --to, or terminal]"
-        ),
-    ] = None,
-    before: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="PLAN", help="Show before and after: an earlier plan, with its lock beside it."
-        ),
-    ] = None,
-    grow: Annotated[
-        str | None,
-        typer.Option(
-            metavar="CLUSTER",
-            help="Show before and after growing this cluster.",
-            autocompletion=completion.clusters,
-        ),
-    ] = None,
-    nodes: Annotated[
-        int | None, typer.Option(help="With --grow: nodes the cluster would have.")
-    ] = None,
-    to: To = None,
-) -> None:
-    """Draw the address space along a Hilbert curve.
+def map_(*, file: PlanFile = DEFAULT_PLAN, to: To = None) -> None:
+    """Draw the address space as an HTML page: who has which block, and what is reserved.
 
-    The map shows what is used, held, reserved and free. Every aligned block is one square or
-    rectangle. The HTML page is one file that fetches nothing; a pointer on it shows the address,
-    its owner and its node.
+    The page is one file that fetches nothing. A pointer on a block shows what it is.
     """
-    from netmgr.errors import ConfigError
-    from netmgr.plan.render.map.model import picture
+    from netmgr.plan.render.map import page
 
-    if (grow is None) != (nodes is None) or (grow and before):
-        raise ConfigError("--grow and --nodes go together, and not with --before")
     given = up_to_date(file)
-    if grow is not None and nodes is not None:
-        drawn = _grown(given, grow, nodes)
-    else:
-        former = up_to_date(before) if before else None
-        drawn = picture(
-            given.plan, given.locked, before=(former.plan, former.locked) if former else None
-        )
-    chosen = form or _by_suffix(to)
-    if chosen is Form.TERMINAL:
-        _print(drawn, to)
-    else:
-        write(to, _document(drawn, chosen))
-
-
-def _grown(given: Planned, cluster: str, nodes: int) -> Picture:
-    from netmgr.plan.growth import grown_plan
-    from netmgr.plan.render.map.model import picture
-
-    larger = replace(given, plan=grown_plan(given.plan, cluster, nodes))
-    return picture(larger.plan, answer(larger), before=(given.plan, given.locked))
-
-
-def _by_suffix(to: Path | None) -> Form:
-    suffixes = {".svg": Form.SVG, ".html": Form.HTML, ".htm": Form.HTML}
-    return suffixes.get(to.suffix.lower(), Form.TERMINAL) if to else Form.TERMINAL
-
-
-def _document(drawn: Picture, form: Form) -> str:
-    from netmgr.plan.render.map import page, svg
-
-    return svg.draw(drawn) if form is Form.SVG else page.draw(drawn)
-
-
-def _print(drawn: Picture, to: Path | None) -> None:
-    from rich.text import Text
-
-    from netmgr.plan.render.map.text import draw
-
-    lines = draw(drawn)
-    if to is not None:
-        write(to, "".join("".join(span.text for span in line) + "\n" for line in lines))
-        return
-    console = terminal.console()
-    for line in lines:
-        # soft_wrap: a line that is broken would tear the picture.
-        console.print(Text.assemble(*((span.text, span.colour) for span in line)), soft_wrap=True)
+    write(to, page(given.plan, given.locked))

@@ -23,8 +23,8 @@ from netmgr.cli.options import (
     Socket,
 )
 from netmgr.cli.output import Styled, Table, show, show_document
-from netmgr.drawing import plain
 from netmgr.errors import ApiAway, ConfigError, Exit
+from netmgr.printable import plain
 
 if TYPE_CHECKING:
     from netmgr.cli.answers import ClusterStatus

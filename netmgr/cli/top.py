@@ -18,8 +18,8 @@ from netmgr.cli.asking import ask
 from netmgr.cli.options import Socket
 from netmgr.cli.output import size
 from netmgr.cli.terminal import console
-from netmgr.drawing import plain
 from netmgr.errors import SIGNAL_EXIT, NetmgrError
+from netmgr.printable import plain
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -26,9 +26,6 @@ from netmgr.prefixes import Family, Prefix
 HOST_MAC = bytes.fromhex("026e6d000001")
 """Every host end has it: locally administered, and set so that udev does not invent another."""
 
-REAP_GROUP = 0x6E6D
-"""Link group of host ends that an agent of release 0.1 took down and left to be deleted."""
-
 # With the default metric of 1024, an IPv6 route from a router advertisement could win.
 HOST_METRIC = {Family.V4: 0, Family.V6: 1}
 """Metrics of the host's routes to pods: the least there is, since 0 means 1024 for IPv6."""
@@ -43,7 +40,6 @@ _IDENTITY_PARTS = 6
 _ALIAS_BYTES = 255  # IFALIASZ is 256 and holds the closing NUL
 _ALTERNATIVE_NAME_BYTES = 127  # ALTIFNAMSIZ is 128
 _HOST_LINK_NAME = re.compile(LINK_PREFIX + "[0-9a-f]{12}")
-_OWN_GROUPS = frozenset((LINK_GROUP, REAP_GROUP))
 
 
 class Identity(NamedTuple):
@@ -102,7 +98,7 @@ def is_host_end(link: Link) -> bool:
     """Whether a link is one of ours, whoever it belongs to."""
     # An ADD that was killed leaves a link without an alias, and another program may have written
     # its own alias; then name and group identify the link.
-    is_marked = link.group in _OWN_GROUPS and bool(_HOST_LINK_NAME.fullmatch(link.name))
+    is_marked = link.group == LINK_GROUP and bool(_HOST_LINK_NAME.fullmatch(link.name))
     return is_marked or identity_of(link) is not None
 
 

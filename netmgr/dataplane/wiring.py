@@ -9,7 +9,7 @@ from errno import EEXIST, ENODEV
 
 from netmgr.dataplane import desired, drift, sandbox, settings
 from netmgr.dataplane.deletion import Deletion
-from netmgr.dataplane.desired import REAP_GROUP, Identity
+from netmgr.dataplane.desired import Identity
 from netmgr.dataplane.drift import Drift, Foreign, Host
 from netmgr.dataplane.neighbours import Neighbours
 from netmgr.errors import ConfigError, KernelError
@@ -168,7 +168,7 @@ class Dataplane:
             if route.destination.length == route.destination.family.width
         }
         found = {}
-        for link in self._links_in_use():
+        for link in self._links.read():
             identity = desired.identity_of(link)
             if identity is not None:
                 held = sorted(address for address, oif in link_of.items() if oif == link.number)
@@ -177,18 +177,17 @@ class Dataplane:
 
     def attached_links(self) -> set[str]:
         """Names of the host ends of ours that are in use."""
-        return {link.name for link in self._links_in_use() if desired.is_host_end(link)}
+        return {link.name for link in self._links.read() if desired.is_host_end(link)}
 
     def is_attached(self, name: str) -> bool:
         """Whether a host end of ours that is in use has this name."""
-        link = self._link_in_use(name)
+        link = self._link(name)
         return link is not None and desired.is_host_end(link)
 
     def detach_orphans(self, wanted: Iterable[str]) -> list[str]:
         """Delete host ends of ours that belong to no attachment in `wanted`; their names."""
-        kept = self.attached_links() & set(wanted)
-        own = [link.name for link in self._links.read() if desired.is_host_end(link)]
-        return [name for name in sorted(own) if name not in kept and self.detach(name)]
+        orphans = self.attached_links().difference(wanted)
+        return [name for name in sorted(orphans) if self.detach(name)]
 
     def drift(self, attachments: Callable[[], Iterable[Attachment]]) -> Drift:
         """Compare the kernel with what it should hold.
@@ -271,25 +270,17 @@ class Dataplane:
 
     def _look(self) -> Host:
         addresses = read_addresses(self._netlink)
-        present = {link.name: link for link in self._links_in_use()}
+        present = {link.name: link for link in self._links.read()}
         return Host(present, read_routes(self._netlink), addresses)
 
     def _look_at(self, attachment: Attachment) -> Host:
         """As `_look`, but for one attachment's link and its routes alone."""
         # Reading everything for each of many would take the square of the number of pods.
-        link = self._link_in_use(attachment.host_link)
+        link = self._link(attachment.host_link)
         if link is None:
             return Host({}, (), ())
         own = read_routes(self._netlink, protocol=ROUTE_PROTOCOL, oif=link.number)
         return Host({link.name: link}, own, ())
-
-    def _links_in_use(self) -> list[Link]:
-        """All links, whoever made them, but for those that an older release left to be deleted."""
-        return [link for link in self._links.read() if link.group != REAP_GROUP]
-
-    def _link_in_use(self, name: str) -> Link | None:
-        link = self._link(name)
-        return link if link and link.group != REAP_GROUP else None
 
     def _link(self, name: str) -> Link | None:
         return self._answered(links.show_link(name))

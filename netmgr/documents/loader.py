@@ -161,12 +161,6 @@ def _root_causes(faults: list[ErrorDetails]) -> Iterator[ErrorDetails]:
             yield fault
 
 
-_RENAMED: dict[KeyPath, str] = {
-    ("nat", "services", "seen"): "vip_range",
-    ("nat", "services", "real"): "service_cidr",
-}
-
-
 def _describe(
     fault: ErrorDetails, source: str, lines: dict[KeyPath, int], model: type[BaseModel]
 ) -> str:
@@ -188,8 +182,6 @@ def _describe(
 
 
 def _of_unknown_key(location: KeyPath, model: type[BaseModel]) -> str:
-    if new := _RENAMED.get(tuple(part for part in location if not isinstance(part, int))):
-        return f"unknown key; it is called {new} now"
     if known := spelling.meant(model, location):
         return f"unknown key; did you mean {known}?"
     return "unknown key; remove it or correct its spelling"

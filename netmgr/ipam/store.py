@@ -76,8 +76,8 @@ class Store:
         """Open `path`, or make it.
 
         Raises:
-            NewerState: a newer netmgr wrote it; it is as it was.
-            StateError: it is damaged, or of a schema that no version had.
+            OtherSchema: another version of netmgr wrote it; it is as it was.
+            StateError: it is damaged, or not netmgr's.
             SetupError: it cannot be reached or made; it may be perfectly good.
         """
         self.path = path
@@ -310,10 +310,7 @@ class Store:
 
 
 def _rates_of(container_id: str, ifname: str) -> str:
-    """Name of the fact with the limits that an attachment brought along.
-
-    A table of their own would be a schema that an older release does not open.
-    """
+    """Name of the fact with the limits that an attachment brought along."""
     return f"rates {container_id} {ifname}"
 
 

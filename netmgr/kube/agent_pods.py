@@ -7,8 +7,8 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from netmgr.drawing import plain
 from netmgr.kube.api import Object
+from netmgr.printable import plain
 from netmgr.ranges.assigned import NODE_RANGES, AssignedRanges
 
 SELECTOR = "app.kubernetes.io/name=netmgr,app.kubernetes.io/component in (agent,nat-host)"

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from netmgr.api.connectivity import PORT, Task
-from netmgr.drawing import plain
 from netmgr.kube.connectivity import SERVICE
+from netmgr.printable import plain
 
 Object = dict[str, Any]
 

@@ -53,13 +53,6 @@ _HOOKS: Mapping[Address | str, Audit] = {
     "OUTPUT": Audit.LOCAL,
 }
 
-MIGRATION = f"""
-INSERT INTO total
-SELECT '{Scope.AUDIT}', '{Audit.FORWARD}', '{COUNTED}', traffic, sum(bytes), sum(packets)
-FROM total WHERE scope = '{Scope.NAMESPACE}' GROUP BY traffic;
-"""  # noqa: S608  constants of this module
-"""For files from before the audit: what namespaces have was counted for pods' addresses."""
-
 
 def counted(counter: Counter) -> Account:
     """The account that every byte of a counter with an owner is posted to."""

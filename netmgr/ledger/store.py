@@ -15,7 +15,6 @@ from pathlib import Path
 from netmgr import sqlite_file
 from netmgr.api.snapshot import UsageRow
 from netmgr.errors import SetupError, StateError
-from netmgr.ledger import audit
 from netmgr.ledger.book import Book
 from netmgr.ledger.history import By, HourBucket, Period, Retention, columns_of, usage_row
 from netmgr.ledger.tables import (
@@ -37,17 +36,9 @@ from netmgr.prefixes import Address, Family
 
 SCHEMA_VERSION = 3
 
-_HOUR_TABLE = """
-CREATE TABLE hour (
-    hour INTEGER, namespace TEXT, pod TEXT, traffic TEXT,
-    bytes INTEGER NOT NULL, packets INTEGER NOT NULL,
-    PRIMARY KEY (hour, namespace, pod, traffic)
-) STRICT, WITHOUT ROWID;
-"""
-
 # STRICT, or SQLite would keep any type in any column. WITHOUT ROWID, since each table is looked up
 # by its key alone: with a rowid each row would be in two trees.
-SCHEMA = f"""
+SCHEMA = """
 CREATE TABLE fact (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
 CREATE TABLE counter (
     subject TEXT, family INTEGER, traffic TEXT,
@@ -66,23 +57,11 @@ CREATE TABLE ended (
 CREATE TABLE gap (
     reason TEXT PRIMARY KEY, count INTEGER NOT NULL, seconds REAL NOT NULL DEFAULT 0
 ) STRICT, WITHOUT ROWID;
-{_HOUR_TABLE}
-"""
-
-MIGRATIONS = {
-    1: f"""
-ALTER TABLE gap ADD COLUMN seconds REAL NOT NULL DEFAULT 0;
-{_HOUR_TABLE} {audit.MIGRATION}
-""",
-    2: f"""
-ALTER TABLE counter RENAME COLUMN epoch TO phase;
-UPDATE counter SET phase = {Phase.COUNTING:d};
-""",  # noqa: S608  a constant
-}
-"""From each version to the next one.
-
-The first had gaps without seconds, and neither roll-ups nor an audit. The second counted the times
-that a counter began, which nothing asked for, and did not know phases.
+CREATE TABLE hour (
+    hour INTEGER, namespace TEXT, pod TEXT, traffic TEXT,
+    bytes INTEGER NOT NULL, packets INTEGER NOT NULL,
+    PRIMARY KEY (hour, namespace, pod, traffic)
+) STRICT, WITHOUT ROWID;
 """
 
 _MOST = 1 << 51
@@ -119,12 +98,12 @@ class Store:
         """Open `path`, or make it.
 
         Raises:
-            NewerState: a newer netmgr wrote the file; it is as it was.
-            StateError: the file is damaged or of no version known; it has to be set aside.
+            OtherSchema: another version of netmgr wrote the file; it is as it was.
+            StateError: the file is damaged or not netmgr's; it has to be set aside.
             SetupError: the file cannot be reached or made; it may be perfectly good.
         """
         self.path = path
-        self._connection = sqlite_file.open_file(path, SCHEMA, SCHEMA_VERSION, MIGRATIONS)
+        self._connection = sqlite_file.open_file(path, SCHEMA, SCHEMA_VERSION)
         self._note_identity()
 
     def load(self) -> Book:
@@ -412,14 +391,14 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
     """A read-only view of the file's roll-ups, which does not change while the block lasts.
 
     Raises:
-        NewerState: a newer netmgr wrote it.
-        StateError: the file is damaged or no ledger of this version.
+        OtherSchema: another version of netmgr wrote it.
+        StateError: the file is damaged or no ledger.
         SetupError: it cannot be read by this user, or not just now.
     """
     try:
         with closing(sqlite_file.open_to_read(path)) as connection:
             connection.execute("BEGIN")
-            sqlite_file.refuse_newer(connection, path, SCHEMA_VERSION)
+            sqlite_file.refuse_other_schema(connection, path, SCHEMA_VERSION)
             # BEGIN alone takes no snapshot; the first SELECT does.
             connection.execute("SELECT 1 FROM hour LIMIT 1").fetchone()
             yield connection

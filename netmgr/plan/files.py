@@ -5,7 +5,7 @@ The rooms under `netmgr/plan` are pure; every byte they get or give passes here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from netmgr.documents.diagnostics import Diagnostic
 from netmgr.errors import ConfigError
 from netmgr.plan.clouds.cloud import Cloud, CloudLimits
 from netmgr.plan.document import PlanDocument
-from netmgr.plan.lock import CURE, LOCK_FILE, LOCK_VERSION, LockDocument, digest_of
+from netmgr.plan.lock import CURE, LOCK_FILE, LockDocument, digest_of
 
 HEADER = """\
 # Written by `netmgr plan lock`. Keep it in git beside plan.yaml, and do not edit it:
@@ -42,26 +42,12 @@ def load_plan(path: Path) -> PlanDocument:
     return loader.load(path, PlanDocument)
 
 
-@dataclass(frozen=True, slots=True)
-class LockFile:
-    """A lock as it was found on disk.
-
-    Attributes:
-        lock: what it says, as of this version and without its digest.
-        is_sealed: whether it has a digest. One that an earlier netmgr wrote has none.
-        fault: why the digest is not that of the content, with line and cure; empty if it is.
-    """
-
-    lock: LockDocument
-    is_sealed: bool
-    fault: str
-
-
-def read_lock(path: Path) -> LockFile | None:
+def load_lock(path: Path) -> LockDocument | None:
     """Read a lock, None when there is none yet.
 
     Raises:
-        ConfigError: it cannot be read, is no lock, is of a newer version, or is half merged.
+        ConfigError: it cannot be read, is no lock, is of another version, or was edited or merged
+            by hand.
     """
     if not path.exists():
         return None
@@ -74,31 +60,16 @@ def read_lock(path: Path) -> LockFile | None:
         raise ConfigError(
             error.message, f"if it was edited or merged by hand, {_cure(path)}"
         ) from None
-    # Without them locks of two versions compare equal, and an upgrade alone is no change.
-    lock = found.model_copy(update={"version": LOCK_VERSION, "digest": ""})
-    fault = ""
-    if found.digest != digest_of(lock) and (found.digest or found.version == LOCK_VERSION):
+    if found.digest != digest_of(found):
         what = "is not that of what the file says" if found.digest else "is missing"
         where = loader.place(path, ("digest",))
-        fault = f"{where}: {what}: it was edited or merged by hand; {_cure(path)}"
-    return LockFile(lock, bool(found.digest) and not fault, fault)
+        raise ConfigError(f"{where}: {what}: it was edited or merged by hand; {_cure(path)}")
+    return found.model_copy(update={"digest": ""})
 
 
 def _cure(path: Path) -> str:
     """What makes a lock sound again, with the name that this one has."""
     return CURE.replace("plan.lock.yaml", path.name)
-
-
-def load_lock(path: Path) -> LockDocument | None:
-    """Read a lock that was left as it was written, None when there is none yet.
-
-    Raises:
-        ConfigError: as `read_lock`, or its digest is not that of its content.
-    """
-    found = read_lock(path)
-    if found and found.fault:
-        raise ConfigError(found.fault)
-    return found.lock if found else None
 
 
 def load_limits(cloud: Cloud) -> CloudLimits:

@@ -12,16 +12,16 @@ from collections.abc import Iterable
 from hashlib import sha256
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator
 
 from netmgr.documents.diagnostics import Diagnostic, Location
 from netmgr.documents.fields import AddressText, Document, PrefixText
 from netmgr.errors import ConfigError, Exit
-from netmgr.plan.document import ServiceMode
+from netmgr.plan.document import PlanDocument, ServiceMode
 from netmgr.prefixes import Address, Family, Prefix
 
-LOCK_VERSION = 2
-"""Raised when an older netmgr would misread what a newer one wrote. Version 1 has no digest."""
+LOCK_VERSION = 3
+"""Raised when what a lock says, or how, changes: another netmgr would misread it."""
 
 CURE = (
     "take the whole file of one side as git has it "
@@ -81,20 +81,6 @@ class Layout(Document):
     block_length: int
     blocks: Annotated[int, Field(ge=1)]
 
-    @model_validator(mode="after")
-    def _are_of_one_family(self) -> Layout:
-        if (
-            len({each.family for each in (self.hosts, self.host_base, self.pods, self.pod_base)})
-            > 1
-        ):
-            raise ValueError(f"mixes IPv4 and IPv6; {CURE}")
-        # A damaged lock must be refused here: all addresses are computed from these figures.
-        if not self.pods.length <= self.block_length <= self.pods.family.width:
-            raise ValueError(
-                f"blocks of /{self.block_length} cannot be cut from {self.pods}; {CURE}"
-            )
-        return self
-
     @property
     def stride(self) -> int:
         """Addresses from one node's first block to the next node's."""
@@ -123,7 +109,7 @@ class Segment(Document):
     nodes: Annotated[int, Field(ge=1)]
     """How many nodes fit, not how many there are."""
     network: Annotated[str, Field(alias="vnet")]
-    """Name of its virtual network, under the key that locks have had from the first version."""
+    """Name of its virtual network."""
     v4: Layout
     v6: Layout | None = None
 
@@ -201,12 +187,6 @@ class ServiceRange(Document):
     prefix_v6: PrefixText | None = None
     hub_prefix_v6: PrefixText | None = None
 
-    @model_validator(mode="after")
-    def _are_pairs(self) -> ServiceRange:
-        if (self.prefix_v6 is None) != (self.hub_prefix_v6 is None):
-            raise ValueError(f"prefix_v6 and hub_prefix_v6 belong together; {CURE}")
-        return self
-
     @property
     def pairs(self) -> tuple[tuple[Prefix, Prefix], ...]:
         """(VIP range, Service CIDR) for each family, v4 first."""
@@ -252,6 +232,8 @@ class LockDocument(Document):
     """Name of the plan it belongs to."""
     hub: HubLock
     clusters: dict[str, ClusterLock]
+    plan_digest: str
+    """Of the plan that it was made from (`digest_of`); another one means: lock again."""
     digest: str = ""
     """Of everything above (`digest_of`). In the file alone: a lock that was read has none."""
 
@@ -260,20 +242,22 @@ class LockDocument(Document):
     @field_validator("version")
     @classmethod
     def _is_known(cls, version: int) -> int:
-        if version > LOCK_VERSION:
+        if version != LOCK_VERSION:
+            which = "a newer" if version > LOCK_VERSION else "an earlier"
             raise ValueError(
-                f"was written by a newer netmgr (version {version}; "
-                f"this one reads {LOCK_VERSION}); upgrade netmgr"
+                f"was written by {which} netmgr (version {version}; "
+                f"this one reads {LOCK_VERSION}); use that netmgr"
             )
         return version
 
 
-def digest_of(lock: LockDocument) -> str:
-    """SHA-256 over the lock's content, whatever the order of keys and the spacing."""
-    # Without defaults, so that a key which a later netmgr adds does not invalidate older digests;
-    # without the version for the same reason.
-    content = lock.model_dump(
-        mode="json", by_alias=True, exclude_defaults=True, exclude={"version", "digest"}
+def digest_of(document: LockDocument | PlanDocument) -> str:
+    """SHA-256 over a document's content, whatever the order of keys and the spacing.
+
+    A lock's own digest is no part of it.
+    """
+    content = document.model_dump(
+        mode="json", by_alias=True, exclude_defaults=True, exclude={"digest"}
     )
     # Canonical: reformatting the file by hand or by a tool is harmless, and must not look like an
     # edit.

@@ -15,7 +15,6 @@ from netmgr.documents.sites import HUB
 from netmgr.plan.allocate.allocator import Allocator, declares_growth
 from netmgr.plan.check.conflicts import REMEDY, Scope, conflicts, renamed
 from netmgr.plan.check.overlaps import pin_faults
-from netmgr.plan.check.verify import verify
 from netmgr.plan.clouds.cloud import CloudLimits
 from netmgr.plan.diff import diff, renumbered
 from netmgr.plan.document import PlanDocument
@@ -42,8 +41,7 @@ def make_lock(
     Raises:
         PlanRefused: something does not fit, or would have to move.
     """
-    # A damaged lock first: allocating beside it would hand out addresses that are in use.
-    if faults := [*pin_faults(plan), *(verify(previous) if previous else ())]:
+    if faults := list(pin_faults(plan)):
         raise PlanRefused(faults)
     # A copied plan with another's lock would take over addresses that run elsewhere.
     if previous and previous.plan != plan.name:

@@ -120,9 +120,6 @@ def remembered(state_dir: Path) -> Backend | None:
 
 def _parsed(text: str) -> Backend:
     name = text.strip()
-    if name == Backend.IPTABLES:
-        # As versions that knew the legacy variant alone wrote it.
-        return Backend.IPTABLES_LEGACY
     if name not in _KINDS:
         raise ValueError(
             f"{name!r} is no backend; put there what this node used before: {', '.join(_KINDS)}"

@@ -49,7 +49,6 @@ def diff(desired: Ruleset, observed: Observed) -> Transaction:
     for name in sorted(observed.orphan_chains, reverse=True):
         operations.append(DeleteOrphan(name, "chain"))
     operations += map(DeleteOrphan, sorted(observed.orphans))
-    operations += [DeleteOrphan(name, "counter") for name in sorted(observed.orphan_counters)]
     operations += [DeleteOrphan(name, "flowtable") for name in sorted(observed.orphan_flowtables)]
     if not operations:
         return Transaction()

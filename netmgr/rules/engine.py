@@ -349,8 +349,6 @@ class Rules:
             ranges.append(
                 {
                     "vip_range": str(service.vip_range),
-                    "seen": str(service.vip_range),
-                    "real": str(service.service_cidr),
                     "service_cidr": str(service.service_cidr),
                     "bytes": size,
                     "packets": packets,

@@ -36,7 +36,6 @@ from netmgr.rules.nft_text import (
     mark,
 )
 from netmgr.rules.observed import Observed, ObservedRule, in_order
-from netmgr.rules.spokes import PAIR_COUNTER
 
 _NOTHING: frozenset[Element] = frozenset()
 
@@ -189,10 +188,6 @@ def _observed(listing: Iterable[Listing], desired: Ruleset) -> Observed:
         orphan_chains=frozenset(table.chains)
         - frozenset(Hook)
         - class_chains(desired.rules()).keys(),
-        # Others stay: a node's counter that comes again, with its key in node.yaml, goes on.
-        orphan_counters=frozenset(
-            name for name in table.counters - {*desired.tallies()} if name.startswith(PAIR_COUNTER)
-        ),
         orphan_flowtables=frozenset(table.flowtables) - wanted,
         asleep=table.is_dormant,
     )

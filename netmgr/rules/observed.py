@@ -35,9 +35,9 @@ class Observed:
 
     `members` lacks a set that is not there; `malformed` names sets and hooks that are there
     but of another make. `chains` lacks a hook without our chain. `counters` are names, as
-    `Count.name` and its like give them. `orphans`, `orphan_chains`, `orphan_counters` and
-    `orphan_flowtables` are sets, chains, counters of pairs of spokes and flowtables, by their names
-    in the kernel, that the ruleset has no use for. `asleep`: all of it is there, and switched off.
+    `Count.name` and its like give them. `orphans`, `orphan_chains` and `orphan_flowtables` are
+    sets, chains and flowtables, by their names in the kernel, that the ruleset has no use for.
+    `asleep`: all of it is there, and switched off.
     """
 
     members: Mapping[str, frozenset[Element]]
@@ -46,7 +46,6 @@ class Observed:
     malformed: frozenset[str] = frozenset()
     orphans: frozenset[str] = frozenset()
     orphan_chains: frozenset[str] = frozenset()
-    orphan_counters: frozenset[str] = frozenset()
     orphan_flowtables: frozenset[str] = frozenset()
     asleep: bool = False
 

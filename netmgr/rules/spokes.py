@@ -7,9 +7,6 @@ from dataclasses import dataclass
 
 from netmgr.prefixes import Address, Family, Prefix
 
-PAIR_COUNTER = "isolated_"
-"""What the name of a counter begins with that is of a pair of spokes, and no other's name does."""
-
 
 @dataclass(frozen=True, slots=True)
 class Spoke:
@@ -38,7 +35,7 @@ class DropBetween:
 
 def pair_counter(origin: str, destination: str, family: Family) -> str:
     """The name of the counter of what one spoke sends to another, for example `isolated_a_b_v4`."""
-    return f"{PAIR_COUNTER}{origin}_{destination}_v{family:d}"
+    return f"isolated_{origin}_{destination}_v{family:d}"
 
 
 def spoke_of(spokes: Iterable[Spoke], address: Address) -> Spoke | None:

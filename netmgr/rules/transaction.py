@@ -29,7 +29,7 @@ class DeleteOrphan:
     """Remove something of ours that no rule uses, by its name in the kernel."""
 
     name: str
-    kind: Literal["set", "chain", "counter", "flowtable"] = "set"
+    kind: Literal["set", "chain", "flowtable"] = "set"
 
 
 @dataclass(frozen=True, slots=True)

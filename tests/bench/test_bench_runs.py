@@ -4,17 +4,13 @@ and none is judged."""
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from statistics import median
-from xml.etree import ElementTree as ET
 
 import pytest
 
 from netmgr.documents.node import Backend
-from netmgr.drawing import NAMESPACE
-from netmgr.palette import GOOD, INK
-from tests.bench import chart, forwarding, growth
+from tests.bench import forwarding, growth
 from tests.bench.__main__ import SUBJECTS
 from tests.bench.report import EXPONENT, SMOKE, Figure, show, write
 
@@ -90,45 +86,3 @@ def test_the_spread_is_that_of_the_quartiles_of_both_sides() -> None:
     figure = Figure.of("ADD", [1, 2, 3, 4, 100], "ms", median, ("ptp", [8, 8, 10, 16, 16]))
     assert (figure.quartiles, figure.reference_quartiles) == ((2, 4), (8, 16))
     assert figure.judged == pytest.approx(0.3)
-    assert figure.judged_between == (2 / 16, 4 / 8)
-
-
-def test_the_chart_shows_every_ratio(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    figures = [
-        Figure("one <thing>", 1.0, "ms", 4.0, "another"),
-        Figure("a size", 3.0, "MB"),
-        Figure.of("spread", [1, 2, 3], "ms", median, ("it", [10, 10, 10])),
-        Figure("far off", 5000.0, "ns", 1.0, "nothing", more_is_better=True),
-    ]
-    write(figures, tmp_path / "bench.json")
-    monkeypatch.setattr("sys.argv", ["chart", str(tmp_path / "bench.json")])
-    chart.main()
-    root = ET.fromstring(capsys.readouterr().out)  # noqa: S314 - our own
-    bars = [one for one in root.iter(f"{{{NAMESPACE}}}rect") if len(one)]
-    assert [one[0].text for one in bars] == [
-        "one <thing> / another",
-        "spread / it",
-        "far off / nothing",
-    ]
-    assert [one.get("fill") for one in bars] == [GOOD] * 3
-    widths = [float(one.get("width", 0)) for one in bars]
-    assert 0 < widths[0] < widths[1] < widths[2]
-    (whisker,) = (one for one in root.iter(f"{{{NAMESPACE}}}path") if one.get("stroke") == INK)
-    first, last = map(float, re.findall(r"M (\S+) 9.5 H (\S+)", whisker.get("d", ""))[0])
-    edges = [chart._place(ratio) for ratio in (0.15, 0.25)]
-    assert [first, last] == pytest.approx(edges, abs=0.1)
-
-
-def test_the_chart_may_show_some_ratios_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "bench.json"
-    write([Figure(what, 1, "ms", 2, "ptp") for what in ("ADD", "DEL", "100 ADDs")], file)
-    monkeypatch.setattr("sys.argv", ["chart", str(file), "--only", "ADD"])
-    chart.main()
-    drawn = capsys.readouterr().out
-    assert "ADD / ptp" in drawn
-    assert "100 ADDs / ptp" in drawn
-    assert "DEL / ptp" not in drawn

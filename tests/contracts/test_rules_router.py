@@ -127,13 +127,3 @@ def test_elements_of_others_are_no_counts(router, program):
     program("nft add element inet netmgr isolated4 { 1 . 1:1, 2 . none, 3 . root counter }")
     assert not router.plan([])
     assert dropped(router) == {(A, B): ONE}
-
-
-def test_counters_of_pairs_that_an_older_version_left_are_removed_and_no_others(router, program):
-    program("nft add counter inet netmgr isolated_spoke-a_spoke-b_v4")
-    program("nft add counter inet netmgr remote_pods_in4")
-    plan = router.plan([])
-    assert plan.text == "delete counter inet netmgr isolated_spoke-a_spoke-b_v4\n"
-    router.apply(plan)
-    assert not router.plan([])
-    assert dropped(router) == {(A, B): ONE}

@@ -23,7 +23,7 @@ from tests.lab.topology import INTERNET
 
 pytestmark = [pytest.mark.root, pytest.mark.e2e, pytest.mark.timeout(600)]
 
-BEFORE = "6eb0bab"
+BEFORE = "c6af4de"
 """The commit that the release before this one was made of."""
 
 TAG = "0.0.9"

@@ -346,16 +346,6 @@ def start_with_another_ledger(bench: Bench) -> None:
     _write_fact(bench.state / "ledger.sqlite", "books", f"fd{7:014x}")
 
 
-def start_with_an_older_ledger(bench: Bench) -> None:
-    """The release before this one's schema: the file is migrated."""
-    path = bench.state / "ledger.sqlite"
-    with closing(sqlite3.connect(path, isolation_level=None)) as file:
-        file.executescript(
-            "BEGIN; ALTER TABLE counter RENAME COLUMN phase TO epoch; PRAGMA user_version = 2;"
-            "COMMIT;"
-        )
-
-
 def start_with_a_spool(bench: Bench) -> None:
     """DELs wait: one to carry out, one that nobody can, and one that was never written whole."""
     bench.delete(next(iter(bench.pods)))
@@ -455,7 +445,6 @@ SCENARIOS = [
     Scenario(start, starts=True, shares=True),
     Scenario(start_with_damaged_files, starts=True, shares=True, loses_books=True),
     Scenario(start_with_another_ledger, starts=True, shares=True, loses_books=True),
-    Scenario(start_with_an_older_ledger, starts=True, shares=True),
     Scenario(start_with_a_spool, starts=True, shares=True),
     Scenario(start_with_scratch_files, starts=True, shares=True),
 ]

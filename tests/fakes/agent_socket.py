@@ -225,8 +225,6 @@ def _nat() -> NatState:
             {
                 "vip_range": vip_range,
                 "service_cidr": service_cidr,
-                "seen": vip_range,
-                "real": service_cidr,
                 "bytes": BYTES,
                 "packets": PACKETS,
             }

@@ -88,15 +88,13 @@ def plan_lock(data: bytes) -> None:
         path = Path(folder, "plan.lock.yaml")
         path.write_bytes(data)
         try:
-            found = files.read_lock(path)
+            found = files.load_lock(path)
         except ConfigError as error:
             assert error.message.startswith(str(path))
             return
         assert found is not None
-        files.write_lock(path, found.lock)
-        again = files.load_lock(path)
-        assert again is not None
-        assert files.sealed(again) == files.sealed(found.lock)
+        files.write_lock(path, found)
+        assert files.load_lock(path) == found
 
 
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108  no disk is waited for

@@ -25,9 +25,6 @@ PLACES = re.compile(
     r"|\b(?:deb|security|archive)\.(?:debian|ubuntu)\.(?:org|com)\b"
     r"|index-url|--find-links",
 )
-COLOURS = re.compile(r"#(?:[0-9a-fA-F]{3}){1,2}\b")
-DRAWING = ("netmgr/", "exporter/", "tests/bench/")
-PALETTE = "netmgr/palette.py"
 THIS_FILE = "tests/guards/test_tree.py"
 
 
@@ -56,13 +53,6 @@ def test_no_file_holds(texts: dict[str, str], pattern: re.Pattern[str]) -> None:
         if pattern.search(line)
     ]
     assert found == []
-
-
-def test_colours_are_named_in_the_palette_alone(texts: dict[str, str]) -> None:
-    drawing = {name: text for name, text in texts.items() if name.startswith(DRAWING)}
-    named = {name: COLOURS.findall(text) for name, text in drawing.items() if name != PALETTE}
-    assert COLOURS.search(drawing[PALETTE])
-    assert {name: found for name, found in named.items() if found} == {}
 
 
 def test_an_exception_is_caught_by_name_unless_it_goes_on(modules: dict[str, ast.Module]) -> None:

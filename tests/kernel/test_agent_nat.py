@@ -103,8 +103,6 @@ def test_what_was_translated_and_the_ports_it_takes_are_told(world: Joined) -> N
             {
                 "vip_range": str(VIP_RANGE[family]),
                 "service_cidr": str(SERVICE_CIDR[family]),
-                "seen": str(VIP_RANGE[family]),
-                "real": str(SERVICE_CIDR[family]),
                 "bytes": 0,
                 "packets": 0,
             }

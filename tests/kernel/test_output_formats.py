@@ -19,7 +19,6 @@ from enum import StrEnum
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree as ET
 
 import pytest
 import typer
@@ -31,8 +30,8 @@ from tests.docs.blocks import ROOT as SOURCE
 from tests.lab import planned
 from tests.lab.world import World
 
-FORMATS = {"output": "--output", "form": "--as"}
-"""Parameters that say in which form a command answers, with their options."""
+FORMAT = "output"
+"""The parameter that says in which form a command answers."""
 
 PLAN = SMALL_PLAN
 CHANGED = PLAN.replace("nodes: 500, pods_per_node: 31", "nodes: 900, pods_per_node: 33") + (
@@ -55,7 +54,6 @@ WITH_PLAN: dict[str, tuple[str, ...]] = {
     "plan dry-run upgrade": ("alpha --surge 5", "alpha --surge 5000"),
     "plan advise max-pods": ("beta",),
     "plan reach": ("", "--without routes --without groups --without routers --without peerings"),
-    "plan map": ("", "--grow alpha --nodes 600"),
 }
 WITH_MACHINE: dict[str, tuple[str, ...]] = {
     "doctor": ("--config missing.yaml",),
@@ -132,8 +130,8 @@ def _of_command(name: str, callback: Callable[..., Any]) -> Iterator[Formats]:
             for kind in (hint, *typing.get_args(hint))
             if isinstance(kind, type) and issubclass(kind, StrEnum)
         ]
-        if parameter in FORMATS and kinds:
-            yield Formats(name, FORMATS[parameter], tuple(each.value for each in kinds[0]))
+        if parameter == FORMAT and kinds:
+            yield Formats(name, f"--{FORMAT}", tuple(each.value for each in kinds[0]))
 
 
 OFFERED = tuple(offered())
@@ -288,17 +286,9 @@ def _csv(text: str) -> list[list[str]]:
     return rows
 
 
-def _html(text: str) -> str:
-    assert text.startswith("<!DOCTYPE html>")
-    return text
-
-
 CHECKS: dict[str, Callable[[str], Any]] = {
     "table": _table,
-    "terminal": _table,
     "json": json.loads,
     "yaml": yaml.safe_load,
     "csv": _csv,
-    "svg": ET.fromstring,
-    "html": _html,
 }

@@ -10,7 +10,6 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from netmgr.plan.check.verify import verify
 from netmgr.plan.clouds.cloud import Cloud
 from netmgr.plan.diff import Kind, diff
 from netmgr.plan.document import PlanDocument
@@ -18,6 +17,7 @@ from netmgr.plan.files import load_limits
 from netmgr.plan.lock import LockDocument, PlanRefused
 from netmgr.plan.locking import make_lock
 from tests.builders import PLAN_KEYS
+from tests.locks import faults
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -57,7 +57,7 @@ def test_growth_is_divided_where_no_block_holds_it() -> None:
     after = grown(nodes, "10.0.0.0/14", before)
     assert after is not None
     assert after.clusters["a"].node_pools["gpu"].capacity >= 3000
-    assert list(verify(after)) == []
+    assert faults(after) == []
     assert {change.kind for change in diff(before, after)} <= {Kind.ADD, Kind.CHANGE}
     assert grown(nodes, "10.0.0.0/14", after) == after
 

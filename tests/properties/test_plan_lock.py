@@ -12,7 +12,6 @@ import pytest
 from hypothesis import HealthCheck, assume, given, reject, settings
 
 from netmgr.plan import machines
-from netmgr.plan.check.verify import derive, verify
 from netmgr.plan.clouds.cloud import Cloud
 from netmgr.plan.diff import Kind, diff
 from netmgr.plan.document import PlanDocument
@@ -22,6 +21,7 @@ from netmgr.plan.lock import LockDocument, PlanRefused
 from netmgr.plan.locking import make_lock
 from netmgr.prefixes import Prefix, overlaps
 from tests.builders import PLAN_KEYS
+from tests.locks import faults
 
 LIMITS = {cloud: load_limits(cloud) for cloud in Cloud}
 EXAMPLES = 60
@@ -120,7 +120,7 @@ def assert_sound(lock: LockDocument) -> None:
     ]
     assert list(overlaps(subnets)) == []
     assert list(overlaps(held(lock))) == []
-    assert [*verify(lock), *derive(lock, LIMITS.values())] == []
+    assert faults(lock, LIMITS.values()) == []
 
 
 @given(documents())

@@ -14,13 +14,13 @@ from pydantic import ValidationError
 from netmgr.documents.diagnostics import Severity
 from netmgr.plan.allocate.subnetting import taken_by
 from netmgr.plan.check.checks import check_limits, check_plan
-from netmgr.plan.check.verify import derive, verify
 from netmgr.plan.clouds.cloud import Cloud
 from netmgr.plan.document import PlanDocument
 from netmgr.plan.files import load_limits
 from netmgr.plan.lock import LockDocument, PlanRefused
 from netmgr.plan.locking import make_lock
 from netmgr.prefixes import Family, Prefix
+from tests.locks import faults
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -103,7 +103,7 @@ def test_what_is_pinned_is_there_and_what_is_live_is_left_alone(
     plan = PlanDocument.model_validate(data)
     limits = LIMITS[plan.cloud]
     found = [*check_plan(plan, lock, limits), *check_limits(plan, lock, limits)[1]]
-    assert [*verify(lock), *derive(lock, LIMITS.values())] == []
+    assert faults(lock, LIMITS.values()) == []
     assert [finding for finding in found if finding.severity is Severity.ERROR] == []
     assert make_lock(plan, lock, limits) == lock
     alpha = lock.clusters["alpha"]

@@ -38,47 +38,9 @@ RESOURCES = (
     "virtual_network_peering",
 )
 
-AZURE = {
-    "Microsoft.Network": ("@azure/arm-network", "33.5.0", "2024-05-01"),
-    "Microsoft.Compute": ("@azure/arm-compute", "22.3.0", "2024-07-01"),
-}
+AZURE = {"Microsoft.Network": ("@azure/arm-network", "33.5.0", "2024-05-01")}
 """Package, its version, and the version of the API that it speaks."""
-MODELS = {
-    "Microsoft.Network": (
-        "AddressSpace",
-        "NatGateway",
-        "NatGatewaySku",
-        "NetworkInterface",
-        "NetworkInterfaceIPConfiguration",
-        "NetworkSecurityGroup",
-        "PublicIPAddress",
-        "PublicIPAddressSku",
-        "Route",
-        "RouteTable",
-        "SecurityRule",
-        "SubResource",
-        "Subnet",
-        "VirtualNetwork",
-        "VirtualNetworkPeering",
-    ),
-    "Microsoft.Compute": (
-        "ApiEntityReference",
-        "ImageReference",
-        "LinuxConfiguration",
-        "Sku",
-        "SshConfiguration",
-        "SshPublicKey",
-        "UpgradePolicy",
-        "VirtualMachineScaleSet",
-        "VirtualMachineScaleSetIPConfiguration",
-        "VirtualMachineScaleSetNetworkConfiguration",
-        "VirtualMachineScaleSetNetworkProfile",
-        "VirtualMachineScaleSetOSDisk",
-        "VirtualMachineScaleSetOSProfile",
-        "VirtualMachineScaleSetStorageProfile",
-        "VirtualMachineScaleSetVMProfile",
-    ),
-}
+MODELS = {"Microsoft.Network": ("NetworkInterface", "NetworkInterfaceIPConfiguration")}
 
 _PRINT_MAPPERS = """
 import * as mappers from "MODULE";

@@ -83,7 +83,6 @@ def complete(
         ("netmgr plan grow alpha --pool ", ["gpu", "cpu"]),
         ("netmgr plan dry-run upgrade ", ["alpha", "beta"]),
         ("netmgr plan advise max-pods b", ["beta"]),
-        ("netmgr plan map --grow ", ["alpha", "beta"]),
         ("netmgr plan render kubernetes ", ["alpha", "beta"]),
         ("netmgr plan render kubelet beta ", ["cpu"]),
         ("netmgr plan render router ", ["router-0.hub", "router-1.hub"]),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from netmgr.errors import NewerState, SetupError, StateError
+from netmgr.errors import OtherSchema, SetupError, StateError
 from netmgr.ledger import store
 from netmgr.model import PodRef
 from netmgr.prefixes import Address, Family
@@ -111,18 +111,19 @@ def test_a_damaged_or_foreign_file_is_refused_by_name_and_left_as_it_was(
     assert path.read_bytes() == before
 
 
-def test_a_newer_netmgrs_file_is_refused_as_such_and_left_as_it_was(
-    path: Path, clock: Clock
+@pytest.mark.parametrize("step", [1, -1])
+def test_a_file_of_another_schema_is_refused_as_such_and_left_as_it_was(
+    path: Path, clock: Clock, step: int
 ) -> None:
     ledger = opened(path, clock)
     ledger.begin([counter()], WEB)
     ledger.close()
     with sqlite3.connect(path) as connection:
-        connection.execute(f"PRAGMA user_version = {store.SCHEMA_VERSION + 1}")
+        connection.execute(f"PRAGMA user_version = {store.SCHEMA_VERSION + step}")
     before = path.read_bytes()
-    with pytest.raises(NewerState, match=f"schema {store.SCHEMA_VERSION + 1}; this one knows"):
+    with pytest.raises(OtherSchema, match=f"schema {store.SCHEMA_VERSION + step}; this one knows"):
         opened(path, clock)
-    with pytest.raises(NewerState, match=r"mkdir .* && mv "), store.reading(path):
+    with pytest.raises(OtherSchema, match=r"mkdir .* && mv "), store.reading(path):
         pass
     assert path.read_bytes() == before
 

@@ -22,8 +22,6 @@ from tests.fakes.ledger_tools import (
     WEB,
     Clock,
     counter,
-    gap_seconds,
-    gaps,
     hook,
     opened,
     pod_bytes,
@@ -33,32 +31,6 @@ from tests.fakes.ledger_tools import (
 HOUR = 3600
 START = 500_000  # hours since the epoch
 ALL = Period(0, 10_000_000)
-VERSION_1 = """
-CREATE TABLE fact (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
-CREATE TABLE counter (
-    subject TEXT, family INTEGER, traffic TEXT,
-    namespace TEXT, pod TEXT, uid TEXT,
-    epoch INTEGER NOT NULL, bytes INTEGER NOT NULL, packets INTEGER NOT NULL,
-    PRIMARY KEY (subject, family, traffic)
-) STRICT, WITHOUT ROWID;
-CREATE TABLE total (
-    scope TEXT, owner TEXT, name TEXT, traffic TEXT,
-    bytes INTEGER NOT NULL, packets INTEGER NOT NULL,
-    PRIMARY KEY (scope, owner, name, traffic)
-) STRICT, WITHOUT ROWID;
-CREATE TABLE ended (
-    namespace TEXT, pod TEXT, since REAL NOT NULL, PRIMARY KEY (namespace, pod)
-) STRICT, WITHOUT ROWID;
-CREATE TABLE gap (reason TEXT PRIMARY KEY, count INTEGER NOT NULL) STRICT, WITHOUT ROWID;
-PRAGMA user_version = 1;
-INSERT INTO fact VALUES ('boot_id', 'boot-1');
-INSERT INTO counter VALUES ('10.1.0.5', 4, 'internet-out', 'team-a', 'web-0', 'uid-1', 0, 500, 5);
-INSERT INTO counter VALUES ('FORWARD', 4, 'internet-out', NULL, NULL, NULL, 0, 700, 7);
-INSERT INTO total VALUES ('pod', 'team-a', 'web-0', 'internet-out', 500, 5);
-INSERT INTO total VALUES ('namespace', 'team-a', '', 'internet-out', 650, 6);
-INSERT INTO total VALUES ('hook', 'FORWARD', '4', 'internet-out', 700, 7);
-INSERT INTO gap VALUES ('reset', 3);
-"""
 
 
 @pytest.fixture
@@ -273,33 +245,6 @@ def test_a_file_that_is_no_ledger_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "nonsense").write_bytes(b"nonsense " * 1000)
     with pytest.raises(StateError, match="nonsense"), store.reading(tmp_path / "nonsense"):
         pass
-
-
-def test_a_ledger_of_the_time_before_the_history_goes_on_as_it_was(
-    path: Path, clock: Clock
-) -> None:
-    with sqlite3.connect(path) as former:
-        former.execute("PRAGMA journal_mode = WAL")
-        former.executescript(VERSION_1)
-    ledger = opened(path, clock)
-    ledger.post([reading(600, 6), reading(900, 9, of=hook("FORWARD", OUT))])
-    assert pod_bytes(ledger) == 600
-    assert (gaps(ledger)["reset"], gap_seconds(ledger, "reset")) == (3, 0)
-    assert ledger.usage(ALL, [By.POD]) == [usage_row(0, "team-a", "web-0", OUT, 100, 1)]
-    ledger.post([reading(600, 6), reading(900, 9, of=hook("FORWARD", OUT))])
-    assert [(one.passed.bytes, one.missed.bytes) for one in ledger.totals().audits] == [(900, 150)]
-    ledger.close()
-    opened(path, clock).close()
-
-
-def test_a_migration_that_fails_leaves_the_file_as_it_was(path: Path, clock: Clock) -> None:
-    with sqlite3.connect(path) as former:
-        former.executescript(VERSION_1 + "CREATE TABLE hour (unexpected TEXT);")
-    with pytest.raises(StateError, match=r"ledger\.db"):
-        opened(path, clock)
-    with sqlite3.connect(path) as former:
-        assert former.execute("PRAGMA user_version").fetchone() == (1,)
-        assert len(former.execute("PRAGMA table_info(gap)").fetchall()) == 2
 
 
 def test_more_pods_than_memory_has_room_for_are_folded_into_namespaces(

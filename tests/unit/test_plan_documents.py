@@ -34,11 +34,9 @@ def folder(tmp_path: Path) -> Path:
         text = text.replace(many, few)
     (tmp_path / "plan.yaml").write_text(text)
     (tmp_path / "plan.lock.yaml").write_text((GOLDEN / "plan.lock.yaml").read_text())
-    done = CliRunner().invoke(
-        app,
-        ["render", "machines", "--to", str(tmp_path / "all"), "-f", str(tmp_path / "plan.yaml")],
-    )
-    assert done.exit_code == 0
+    for command in (["lock", "--yes"], ["render", "machines", "--to", str(tmp_path / "all")]):
+        done = CliRunner().invoke(app, [*command, "-f", str(tmp_path / "plan.yaml")])
+        assert done.exit_code == 0
     return tmp_path
 
 

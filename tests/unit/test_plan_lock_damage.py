@@ -4,7 +4,6 @@ message says.
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 from collections.abc import Callable, Iterator
@@ -16,7 +15,7 @@ import yaml
 
 from netmgr.cli.plan_common import load
 from netmgr.plan import files
-from netmgr.prefixes import Address, Prefix
+from netmgr.plan.lock import LOCK_VERSION, LockDocument
 
 PLAN = """\
 apiVersion: netmgr.io/v1alpha1
@@ -43,7 +42,6 @@ GAMMA = """\
       all: {nodes: 40}
 """
 DELTA = GAMMA.replace("gamma", "delta").replace("40", "60")
-GOLDEN = Path(__file__).parents[1] / "golden" / "plan"
 CURE = "take the whole file of one side"
 
 Run = Callable[..., tuple[int, str]]
@@ -99,11 +97,6 @@ def changed(value: object) -> object:
     return text.replace("fd00", "fd01") if text.startswith("fd00") else f"{text}x"
 
 
-def old(document: dict[str, Any]) -> dict[str, Any]:
-    """As it was written before locks had a digest."""
-    return {key: value for key, value in document.items() if key != "digest"} | {"version": 1}
-
-
 def test_every_edit_of_a_lock_is_found(lock: Path) -> None:
     whole = read(lock)
     edits = [keys for keys in leaves(whole) if keys != ("version",)]
@@ -119,129 +112,17 @@ def test_every_edit_of_a_lock_is_found(lock: Path) -> None:
         assert f"{damaged}:" in str(refused.value), keys
 
 
-def others(value: object) -> Iterator[object]:
-    """Values that an edit might put there instead: neighbours, halves and doubles."""
-    yield changed(value)
-    if isinstance(value, int):
-        yield from (value * 2, 0)
-    elif "/" in str(value):
-        prefix = Prefix.parse(str(value))
-        yield str(prefix._replace(value=prefix.value + prefix.size))
-        yield str(prefix._replace(length=prefix.length + 1))
-        yield str(Prefix(prefix.family, prefix.value & ~prefix.size, prefix.length - 1))
-    elif str(value).count(".") == 3 or ":" in str(value):
-        address = Address.parse(str(value))
-        yield from (str(Address(address.family, address.value + step)) for step in (16, -1))
-    else:
-        yield from ("hub", "beta")
-
-
-def test_of_a_lock_without_a_digest_only_what_was_chosen_can_be_edited_unseen(
-    run: Run, lock: Path
-) -> None:
-    whole, unseen = old(read(lock)), []
-    for keys in leaves(whole["clusters"]["alpha"], ("clusters", "alpha")):
-        now = at(whole, keys)
-        for value in others(now):
-            place = at(whole, keys[:-1])
-            place[keys[-1]] = value
-            write(lock, whole)
-            if value != now and run("check")[0] != 1:
-                unseen.append((keys[2:], now, value))
-            place[keys[-1]] = now
-    # How much is kept free, how much of an IPv6 site is in use, and how large an IPv6 subnet is.
-    free = {("prefixes", 0, "reserve"), ("prefixes", 1, "reserve"), ("prefixes", 1, "prefix")}
-    assert [each for each in unseen if each[0] not in free and each[0][-2:] != ("v6", "pods")] == []
-
-
-@pytest.mark.parametrize(
-    ("keys", "value", "expected"),
-    [
-        (
-            ("clusters", "alpha", "node_pools", "gpu", "segments", 0, "v4", "pod_base"),
-            "10.{}.0.32",
-            "v4: must have",
-        ),
-        (
-            ("clusters", "alpha", "node_pools", "gpu", "segments", 0, "v4", "host_base"),
-            None,
-            "v4: must have host_base",
-        ),
-        (
-            ("clusters", "alpha", "node_pools", "gpu", "segments", 0, "vnet"),
-            "beta",
-            "vnet: beta is no network of alpha",
-        ),
-        (("clusters", "alpha", "nat", "vnet"), "beta", "vnet: beta is no network of alpha"),
-        (("hub", "routers", "vnet"), "alpha", "vnet: alpha is no network of hub"),
-        (("clusters", "alpha", "nat", "addresses"), None, "nat.addresses: must be"),
-        (
-            ("clusters", "alpha", "services", "prefix"),
-            "172.20.0.0/20",
-            "services.prefix: is 172.20.0.0/20",
-        ),
-        (
-            ("clusters", "beta", "services", "prefix"),
-            "100.64.0.0/20",
-            "services.prefix: is 100.64.0.0/20",
-        ),
-        (
-            ("clusters", "alpha", "node_pools", "gpu", "segments", 0, "nodes"),
-            1020,
-            "1020 nodes do not fit",
-        ),
-    ],
-)
-def test_what_follows_from_the_rest_is_derived_again_where_a_lock_has_no_digest(
-    run: Run, lock: Path, keys: Keys, value: object, expected: str
-) -> None:
-    document = old(read(lock))
-    place = at(document, keys[:-1])
-    now = place[keys[-1]]
-    if isinstance(value, str):
-        value = value.format(str(now).split(".")[1] if "." in str(now) else "")
-    place[keys[-1]] = value or (
-        [changed(each) for each in now] if isinstance(now, list) else changed(now)
-    )
-    write(lock, document)
-    for command in (("check",), ("lock", "--yes"), ("diff",), ("show",)):
-        code, text = run(*command)
-        assert code == 1, text
-        assert expected in text
-        assert f"{lock}:" in text
-
-
 def test_more_places_than_a_virtual_network_has_mappings_are_shown(run: Run, plan: Path) -> None:
     plan.write_text(PLAN.replace("nodes: 500, pods_per_node: 31", "nodes: 9000, pods_per_node: 31"))
     assert run("lock", "--yes")[0] == 0
-    lock = files.lock_path(plan)
-    document = old(read(lock))
+    path = files.lock_path(plan)
+    document = files.to_plain(files.load_lock(path))
     (segment,) = document["clusters"]["alpha"]["node_pools"]["gpu"]["segments"]
     segment["nodes"] = 16_000
-    write(lock, document)
+    files.write_lock(path, LockDocument.model_validate(document))
     text = run("check")[1]
     assert "warning" in text
     assert "the places that the lock has in VNet alpha take 80,072 mappings, it has 65,536" in text
-
-
-def test_a_lock_without_a_digest_is_read_and_gets_one(run: Run, lock: Path) -> None:
-    before = lock.read_text()
-    write(lock, old(read(lock)))
-    code, text = run("check")
-    assert code == 0
-    assert (
-        f"note: {lock}: has no digest, so an edit by hand cannot be noticed; `netmgr plan "
-        "lock` adds it"
-    ) in text
-    assert json.loads(run("check", "-o", "json")[1])["sealed"] is False
-    assert run("diff")[0] == 0
-    assert run("render", "node", "alpha-gpu-0")[0] == 0
-    code, text = run("lock")
-    assert code == 2
-    assert "has no digest; this adds it" in text
-    assert run("lock", "--yes")[0] == 0
-    assert lock.read_text() == before
-    assert run("lock", "--yes")[1].endswith("nothing to do\n")
 
 
 @pytest.mark.parametrize("damage", ["nodes: 1019", "digest: sha256:"])
@@ -257,36 +138,60 @@ def test_the_cure_names_the_file(plan: Path, lock: Path, run: Run, damage: str) 
         load(other)
 
 
-def test_a_lock_of_the_first_version_is_taken_as_it_is(run: Run, plan: Path) -> None:
-    lock = files.lock_path(plan)
-    for path in (plan, lock):
-        path.write_text((GOLDEN / path.name.replace("plan", "version-1", 1)).read_text())
-    before = read(lock)
-    assert before["version"] == 1
-    code, text = run("check")
-    assert code == 0
-    assert "has no digest" in text
-    assert run("lock", "--yes")[0] == 0
-    after = read(lock)
-    assert after.pop("digest").startswith("sha256:")
-    assert after == before | {"version": 2}
-
-
-def test_an_edit_is_kept_only_on_purpose(run: Run, lock: Path) -> None:
+@pytest.mark.parametrize("command", [("lock", "--yes"), ("lock", "--yes", "--renumber"), ("show",)])
+def test_an_edit_is_refused_by_line_with_the_cure(run: Run, lock: Path, command: Keys) -> None:
     document = read(lock)
     document["clusters"]["alpha"]["node_pools"]["gpu"]["segments"][0]["nodes"] -= 1
     write(lock, document)
     before = lock.read_bytes()
+    code, text = run(*command)
+    assert code == 1
+    line = before.decode().count("\n")
+    assert f"{lock}:{line}: digest: is not that of what the file says" in text
+    assert CURE in text
+    assert lock.read_bytes() == before
+
+
+def test_a_lock_without_a_digest_was_edited(run: Run, lock: Path) -> None:
+    document = read(lock)
+    del document["digest"]
+    write(lock, document)
+    code, text = run("check")
+    assert code == 1
+    assert "digest: is missing: it was edited or merged by hand" in text
+
+
+@pytest.mark.parametrize(("version", "who"), [(LOCK_VERSION - 1, "an earlier"), (99, "a newer")])
+def test_a_lock_of_another_version_is_refused(run: Run, lock: Path, version: int, who: str) -> None:
+    lock.write_text(lock.read_text().replace(f"version: {LOCK_VERSION}", f"version: {version}"))
+    before = lock.read_bytes()
     code, text = run("lock", "--yes")
     assert code == 1
-    assert (
-        f"{lock}:{before.decode().count(chr(10))}: digest: is not that of what the file says"
-        in text
-    )
-    assert CURE in text
-    assert "--renumber" in text
+    assert f"version: was written by {who} netmgr (version {version}; this one reads" in text
     assert lock.read_bytes() == before
-    assert run("lock", "--yes", "--renumber")[0] == 0
+
+
+def test_a_plan_of_the_same_content_is_answered_and_another_is_not(
+    run: Run, plan: Path, lock: Path
+) -> None:
+    small = "small: {nodes: 3, addressing: single, pods_per_node: 9}"
+    reordered = "small: {pods_per_node: 9, addressing: single, surge: 10%, nodes: 3}  # reordered"
+    plan.write_text("# Another comment.\n" + PLAN.replace(small, reordered))
+    assert run("check")[0] == 0
+    assert run("render", "node", "alpha-gpu-0")[0] == 0
+    plan.write_text(PLAN.replace("{nodes: 3,", "{nodes: 4,"))
+    assert run("check")[0] == 2
+    code, text = run("render", "node", "alpha-gpu-0")
+    assert code == 1
+    assert f"{lock}: is out of date; run: netmgr plan lock -f {plan}" in text
+    before = read(lock)
+    for command, expected in ((("diff",), 2), (("lock", "--yes"), 0)):
+        code, text = run(*command)
+        assert code == expected
+        assert f"No address changes; only the plan's digest in {lock} does." in text
+    after = read(lock)
+    changed_keys = {key for key in before if before[key] != after[key]}
+    assert changed_keys == {"plan_digest", "digest"}
     assert run("check")[0] == 0
 
 

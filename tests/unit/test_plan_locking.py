@@ -91,20 +91,6 @@ def test_pins_that_contradict_each_other_are_refused_before_anything_else() -> N
     assert keys(refused(pinned)) == ["pinned.b.0"]
 
 
-def test_a_lock_that_contradicts_itself_is_refused_before_anything_is_given_out() -> None:
-    before = locked(plan())
-    a = before.clusters["a"]
-    damaged = before.model_copy(
-        update={
-            "clusters": {
-                **before.clusters,
-                "b": before.clusters["b"].model_copy(update={"prefixes": a.prefixes}),
-            }
-        }
-    )
-    assert keys(refused(plan(), damaged))[0] == "clusters.b.prefixes.0"
-
-
 def test_a_lock_of_another_plan_is_refused() -> None:
     before = locked(plan())
     (found,) = refused(plan(name="other"), before)

@@ -42,7 +42,6 @@ def test_what_no_rule_uses_goes_after_the_rules_are_filled_and_chains_from_the_l
             chains={**SOUND.chains, Hook.FORWARD: ()},
             orphans=frozenset({"set-b", "set-a"}),
             orphan_chains=frozenset({"chain-1", "chain-2"}),
-            orphan_counters=frozenset({"pair-b", "pair-a"}),
             orphan_flowtables=frozenset({"flows-b", "flows-a"}),
         ),
     )
@@ -52,8 +51,6 @@ def test_what_no_rule_uses_goes_after_the_rules_are_filled_and_chains_from_the_l
         DeleteOrphan("chain-1", "chain"),
         DeleteOrphan("set-a", "set"),
         DeleteOrphan("set-b", "set"),
-        DeleteOrphan("pair-a", "counter"),
-        DeleteOrphan("pair-b", "counter"),
         DeleteOrphan("flows-a", "flowtable"),
         DeleteOrphan("flows-b", "flowtable"),
     )

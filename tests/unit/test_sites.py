@@ -218,13 +218,6 @@ def test_routes_lead_to_no_other_spoke(routes: str, message: str) -> None:
     assert message in refused(f"{NODE}routes:\n{routes}\n")
 
 
-def test_former_keys_are_refused_with_their_new_names() -> None:
-    text = f"{HOST}nat: {{services: [{{seen: {VIP_RANGE}, real: 10.96.0.0/20}}]}}\n"
-    for old, new in (("seen", "vip_range"), ("real", "service_cidr")):
-        message = f"m.yaml:15: nat.services[0].{old}: unknown key; it is called {new} now"
-        assert message in refused(text)
-
-
 def test_only_a_nat_host_translates() -> None:
     text = f"{NODE}nat: {{services: [{{vip_range: {VIP_RANGE}, service_cidr: 10.96.0.0/20}}]}}\n"
     assert "m.yaml:15: nat: a node translates no Services; remove it" in refused(text)

@@ -13,13 +13,9 @@ from pathlib import Path
 import pytest
 
 from netmgr import sqlite_file
-from netmgr.errors import NewerState, SetupError, StateError
+from netmgr.errors import OtherSchema, SetupError, StateError
 
 SCHEMA = "CREATE TABLE kept (value TEXT);"
-MIGRATIONS = {
-    1: "ALTER TABLE kept ADD COLUMN first TEXT;",
-    2: "ALTER TABLE kept ADD COLUMN second TEXT;",
-}
 
 
 @pytest.fixture
@@ -28,15 +24,11 @@ def path(tmp_path: Path) -> Path:
 
 
 def opened(path: Path, version: int = 1) -> sqlite3.Connection:
-    return sqlite_file.open_file(path, SCHEMA, version, MIGRATIONS)
+    return sqlite_file.open_file(path, SCHEMA, version)
 
 
 def values(connection: sqlite3.Connection) -> list[str]:
     return [value for (value,) in connection.execute("SELECT value FROM kept ORDER BY value")]
-
-
-def columns(connection: sqlite3.Connection) -> list[str]:
-    return [row[1] for row in connection.execute("PRAGMA table_info(kept)")]
 
 
 def names(folder: Path) -> list[str]:
@@ -89,44 +81,34 @@ def test_nobody_is_waited_for_longer_than_the_bound(
         assert time.monotonic() - began < 4, "SQLite's own bound is 5 seconds each"
 
 
-def test_a_file_of_an_earlier_version_is_brought_to_the_present_one(path: Path) -> None:
-    with closing(opened(path, 1)) as connection:
-        connection.execute("INSERT INTO kept VALUES ('a')")
+def test_a_new_file_is_of_the_present_version(path: Path) -> None:
     with closing(opened(path, 3)) as connection:
-        assert columns(connection) == ["value", "first", "second"]
-        assert values(connection) == ["a"]
         assert pragma(connection, "user_version") == 3
 
 
-def test_a_new_file_is_of_the_present_version_and_is_not_migrated(path: Path) -> None:
-    with closing(opened(path, 3)) as connection:
-        assert columns(connection) == ["value"]
-        assert pragma(connection, "user_version") == 3
-
-
-def test_a_file_of_no_known_version_is_refused_with_both(path: Path) -> None:
+def test_a_file_that_is_not_netmgrs_is_refused(path: Path) -> None:
     with closing(sqlite3.connect(path)) as other:
         other.execute("CREATE TABLE photos (name)")
-    with pytest.raises(
-        StateError, match=f"{path}: was not made by this version of netmgr .schema 0, not 3.$"
-    ):
+    with pytest.raises(StateError, match=f"{path}: was not made by netmgr: it has tables, and no"):
         opened(path, 3)
 
 
-def test_a_file_of_a_newer_netmgr_is_refused_with_the_way_back(path: Path) -> None:
+@pytest.mark.parametrize(("version", "who"), [(1, "a newer"), (4, "an earlier")])
+def test_a_file_of_another_schema_is_refused_with_the_way_back(
+    path: Path, version: int, who: str
+) -> None:
     opened(path, 3).close()
-    with pytest.raises(NewerState) as caught:
-        opened(path, 1)
+    before = path.read_bytes()
+    with pytest.raises(OtherSchema) as caught:
+        opened(path, version)
     message = str(caught.value)
-    assert message.startswith(f"{path}: a newer netmgr wrote it (schema 3; this one knows 1)")
+    assert message.startswith(f"{path}: {who} netmgr wrote it (schema 3; this one knows {version})")
     assert message.endswith(f"mkdir {path.parent}/kept && mv {path}* {path.parent}/kept")
-    with closing(opened(path, 3)) as connection:
-        assert pragma(connection, "user_version") == 3
+    assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize("version", [1, 2])
-def test_a_damaged_file_is_refused_before_it_is_migrated(path: Path, version: int) -> None:
-    with closing(opened(path, 1)) as connection:
+def test_a_damaged_file_is_refused(path: Path) -> None:
+    with closing(opened(path)) as connection:
         connection.execute("CREATE INDEX by_value ON kept (value)")
         connection.executemany(
             "INSERT INTO kept VALUES (?)", [("x" * 99 + str(n),) for n in range(99)]
@@ -136,9 +118,8 @@ def test_a_damaged_file_is_refused_before_it_is_migrated(path: Path, version: in
     content[-3000:] = b"\xa5" * 3000
     path.write_bytes(content)
     with pytest.raises(StateError, match=f"^{path}: is damaged"):
-        opened(path, version)
+        opened(path)
     with closing(sqlite3.connect(path)) as found:
-        assert pragma(found, "user_version") == 1
         assert sqlite_file.is_damaged(found)
 
 

@@ -34,6 +34,7 @@ from netmgr.plan.lock import (
     NodePoolLock,
     PlanRefused,
     Subnet,
+    digest_of,
 )
 from netmgr.prefixes import Family, Prefix, merge
 
@@ -99,6 +100,7 @@ class Allocator:
             plan=self.plan.name,
             hub=hub,
             clusters=dict(sorted(clusters.items())),
+            plan_digest=digest_of(self.plan),
         )
 
     def _rank(self, name: str) -> tuple[bool, int, str]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from netmgr.documents.sites import HUB
 from netmgr.errors import ConfigError
-from netmgr.plan.clouds.azure import existing, resources, terraform
+from netmgr.plan.clouds.azure import existing, interface, terraform
 from netmgr.plan.clouds.cloud import Cloud, CloudLimits, ListedNetwork
 from netmgr.plan.derive import address_spaces, narrowed, network, segment_subnet
 from netmgr.plan.document import PlanDocument
@@ -23,14 +23,14 @@ class Offer:
     """What one cloud offers.
 
     Attributes:
-        formats: renderings of a whole network, by the name of the format.
+        terraform: the resources of a whole network, for Terraform.
         interface: one node's network interface, in the subnet of that name.
         narrowing: how a network that loses address space is changed without an outage. Given are
             its name, its prefixes before and after, and the networks it is peered with.
         read_networks: reads what the cloud's own tool lists.
     """
 
-    formats: Mapping[str, Callable[[PlanDocument, Network], str]] = field(default_factory=dict)
+    terraform: Callable[[PlanDocument, Network], str] | None = None
     interface: Callable[[PlanDocument, PlannedNode, str], str] | None = None
     narrowing: Callable[[str, Sequence[Prefix], Sequence[Prefix], Sequence[str]], str] | None = None
     read_networks: Callable[[Sequence[Mapping[str, Any]], str], list[ListedNetwork]] | None = None
@@ -38,12 +38,8 @@ class Offer:
 
 OFFERS = {
     Cloud.AZURE: Offer(
-        formats={
-            "terraform": terraform.terraform,
-            "bicep": resources.bicep,
-            "arm": resources.arm,
-        },
-        interface=resources.network_interface,
+        terraform=terraform.terraform,
+        interface=interface.interface,
         narrowing=terraform.narrowing,
         read_networks=existing.read_networks,
     ),
@@ -51,15 +47,15 @@ OFFERS = {
 }
 
 
-def rendered(plan: PlanDocument, lock: LockDocument, limits: CloudLimits, form: str) -> str:
-    """The cloud resources of a plan, in a format that its cloud has.
+def rendered(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> str:
+    """The cloud resources of a plan, for Terraform.
 
     Raises:
         ConfigError: the cloud has no such rendering, or the lock is not that of the plan.
     """
-    render = OFFERS[plan.cloud].formats.get(form)
+    render = OFFERS[plan.cloud].terraform
     if render is None:
-        raise _nothing_to_render(plan.cloud, [c for c in Cloud if form in OFFERS[c].formats])
+        raise _nothing_to_render(plan.cloud, [c for c in Cloud if OFFERS[c].terraform])
     return render(plan, network(plan, lock, limits))
 
 

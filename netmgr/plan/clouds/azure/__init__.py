@@ -1,1 +1,1 @@
-"""Azure's limits, and its resources as Terraform, Bicep, ARM and az."""
+"""Azure's limits, and its resources as Terraform, ARM and az."""

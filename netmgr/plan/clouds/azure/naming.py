@@ -1,4 +1,4 @@
-"""How Azure names what both of its renderings say: next hops, IP configurations, machines."""
+"""How Azure names next hops, IP configurations and machines."""
 
 from __future__ import annotations
 

@@ -1,0 +1,60 @@
+"""One node's network interface with its blocks, as an Azure Resource Manager template.
+
+A scale set's model has no block lengths: each of its IP configurations is one address. Only a
+network interface of its own can carry blocks (`privateIPAddressPrefixLength`), and exactly those
+that the plan gave the node.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from netmgr.plan.document import PlanDocument
+from netmgr.plan.machines import PlannedNode
+from netmgr.prefixes import Prefix
+
+_SCHEMA = "https://schema.management.azure.com/schemas/2019-04-01/deploymentTemplate.json#"
+_SUBNETS = "Microsoft.Network/virtualNetworks/subnets"
+
+
+def interface(plan: PlanDocument, node: PlannedNode, subnet: str) -> str:
+    """The template of a node's network interface; the `subnet` of that name must exist already."""
+    subnet_id = f"[resourceId('{_SUBNETS}', '{node.segment.network}', '{subnet}')]"
+    resource = {
+        "type": "Microsoft.Network/networkInterfaces",
+        "apiVersion": "2024-05-01",
+        "name": node.name,
+        "location": plan.clusters[node.cluster].location or plan.default_location,
+        "properties": {
+            "enableIPForwarding": True,
+            "enableAcceleratedNetworking": True,
+            "ipConfigurations": [
+                _configuration(name, block, subnet_id, primary=number == 0)
+                for number, (name, block) in enumerate(_blocks(node))
+            ],
+        },
+    }
+    template = {"$schema": _SCHEMA, "contentVersion": "1.0.0.0", "resources": [resource]}
+    return json.dumps(template, indent=2) + "\n"
+
+
+def _blocks(node: PlannedNode) -> Iterator[tuple[str, Prefix]]:
+    for address in node.hosts:
+        yield f"node-v{address.family}", address.prefix
+    for number, block in enumerate(node.blocks):
+        yield f"pods-{number}", block
+
+
+def _configuration(name: str, block: Prefix, subnet_id: str, *, primary: bool) -> dict[str, object]:
+    properties: dict[str, object] = {
+        "primary": primary,
+        "subnet": {"id": subnet_id},
+        "privateIPAddressVersion": f"IPv{block.family}",
+        "privateIPAllocationMethod": "Static",
+        "privateIPAddress": str(block.network),
+    }
+    # A block counts as one of the interface's private addresses, whatever its length.
+    if block.length < block.family.width:
+        properties["privateIPAddressPrefixLength"] = block.length
+    return {"name": name, "properties": properties}

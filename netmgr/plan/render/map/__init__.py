@@ -1,1 +1,0 @@
-"""The address space as a picture along a Hilbert curve: a model of it, and its three forms."""
