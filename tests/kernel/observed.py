@@ -149,7 +149,7 @@ def observed_node(
     """A world of one such node, agent not yet started; with more keys of node.yaml."""
     settings = {"cni": False, "ranges": [], "accounting": {"min_reading_seconds": 0}, **more}
     world = World(cluster(nodes=1, pods=0), backend=backend, name=name, settings=settings)
-    results = world._root / name / "nodes" / "node-1" / "cache" / "results"
+    results = world.directory / "nodes" / "node-1" / "cache" / "results"
     world._settings["cni_results_dir"] = str(results)
     try:
         world.build()

@@ -206,7 +206,7 @@ def observed(backend: Backend) -> Iterator[World]:
     settings = {"cni": False, "ranges": []}
     world = World(cluster(nodes=1, pods=0), backend=backend, name=name, settings=settings)
     world._settings["cni_results_dir"] = str(
-        world._root / name / "nodes" / "node-1" / "cache" / "results"
+        world.directory / "nodes" / "node-1" / "cache" / "results"
     )
     try:
         world.build()
