@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -66,18 +65,6 @@ def clock() -> Clock:
     clock = Clock()
     clock.time = float(START * HOUR)
     return clock
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "ledger.db"
-
-
-@pytest.fixture
-def ledger(path: Path, clock: Clock) -> Iterator[Ledger]:
-    ledger = opened(path, clock)
-    yield ledger
-    ledger.close()
 
 
 def bounded(path: Path, clock: Clock, hours: int, rows: int = 100_000) -> Ledger:
@@ -295,7 +282,7 @@ def test_a_ledger_of_the_time_before_the_history_goes_on_as_it_was(
 def test_a_migration_that_fails_leaves_the_file_as_it_was(path: Path, clock: Clock) -> None:
     with sqlite3.connect(path) as former:
         former.executescript(VERSION_1 + "CREATE TABLE hour (unexpected TEXT);")
-    with pytest.raises(StateError, match=r"ledger\.db"):
+    with pytest.raises(StateError, match=r"state\.sqlite"):
         opened(path, clock)
     with sqlite3.connect(path) as former:
         assert former.execute("PRAGMA user_version").fetchone() == (1,)

@@ -22,11 +22,6 @@ MIGRATIONS = {
 }
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "state.sqlite"
-
-
 def opened(path: Path, version: int = 1) -> sqlite3.Connection:
     return sqlite_file.open_file(path, SCHEMA, version, MIGRATIONS)
 
@@ -145,10 +140,7 @@ def test_a_damaged_file_is_refused_before_it_is_migrated(path: Path, version: in
 def test_a_whole_file_is_not_damaged_and_neither_is_one_that_is_locked(path: Path) -> None:
     with closing(opened(path)) as connection:
         assert not sqlite_file.is_damaged(connection)
-    with (
-        closing(sqlite3.connect(path, timeout=0)) as waiting,
-        held_by_another_program(path),
-    ):
+    with closing(sqlite3.connect(path, timeout=0)) as waiting, held_by_another_program(path):
         assert not sqlite_file.is_damaged(waiting)
 
 
