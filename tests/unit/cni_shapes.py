@@ -107,7 +107,7 @@ INTERFACES_1_1 = array(
             "sandbox?": text,
             "socketPath?": text,
             "pciID?": text,
-        },
+        }
     )
 )
 IPS_OLD = array(

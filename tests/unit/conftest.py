@@ -18,11 +18,13 @@ import pytest
 
 from netmgr import programs
 from netmgr.cli.main import main
+from netmgr.ledger.ledger import Ledger
 from netmgr.plan import files
 from netmgr.plan.derive import network
 from netmgr.plan.document import PlanDocument
 from netmgr.plan.lock import LockDocument
 from netmgr.plan.network import Network
+from tests.fakes.ledger_tools import Clock, opened
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 ROOT = GOLDEN.parent.parent
@@ -58,6 +60,24 @@ def golden() -> Callable[[str, str], None]:
         )
 
     return compare
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where a state file may be made."""
+    return tmp_path / "state.sqlite"
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def ledger(path: Path, clock: Clock) -> Iterator[Ledger]:
+    ledger = opened(path, clock)
+    yield ledger
+    ledger.close()
 
 
 @pytest.fixture

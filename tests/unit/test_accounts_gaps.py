@@ -256,18 +256,14 @@ def test_a_set_that_says_what_is_internal_is_part_of_counting(node: Node) -> Non
     assert node.removed == (1, pytest.approx(10))
 
 
-def test_a_set_that_decides_nothing_about_counting_may_be_altered_without_a_gap(
-    node: Node,
-) -> None:
+def test_a_set_that_decides_nothing_about_counting_may_be_altered_without_a_gap(node: Node) -> None:
     node.start(WEB)
     node.kernel.state.sets["ranges4"].elements.popitem()
     assert node.accounts.reconcile() != []
     assert node.removed == (0, 0)
 
 
-def test_rules_altered_while_no_agent_ran_are_a_gap_unless_they_were_to_change(
-    node: Node,
-) -> None:
+def test_rules_altered_while_no_agent_ran_are_a_gap_unless_they_were_to_change(node: Node) -> None:
     node.start(WEB)
     node.clock.time += 5
     node.accounts.read()

@@ -32,11 +32,7 @@ from tests.fakes.ledger_tools import LINGER, Clock
 from tests.fakes.rules import FakeBackend
 
 QUESTION = b'{"version": 1, "query": "health"}\n'
-HEAD = {
-    **NODE_KEYS,
-    "node": {"name": "one"},
-    "ranges": ["10.1.0.0/24"],
-}
+HEAD = {**NODE_KEYS, "node": {"name": "one"}, "ranges": ["10.1.0.0/24"]}
 
 
 class HangingBackend(FakeBackend):

@@ -13,14 +13,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from netmgr.agent.components import Health
-from netmgr.agent.scheduler import (
-    LONG_SECONDS,
-    TASK_SHARE,
-    Latest,
-    Scheduler,
-    Task,
-    throttled,
-)
+from netmgr.agent.scheduler import LONG_SECONDS, TASK_SHARE, Latest, Scheduler, Task, throttled
 from netmgr.errors import KernelError, TryAgainLater
 from tests.waiting import PATIENCE
 

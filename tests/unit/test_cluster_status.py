@@ -392,10 +392,7 @@ def test_a_workload_that_nobody_carries_out_is_an_error() -> None:
         (None, "no controller leads"),
         (Leader("", NOW), "no controller leads"),
         (Leader("one", NOW - LEASE_GRACE_SECONDS), ""),
-        (
-            Leader("one", NOW - LEASE_GRACE_SECONDS - 1),
-            "one leads, and its Lease ended 61 s ago",
-        ),
+        (Leader("one", NOW - LEASE_GRACE_SECONDS - 1), "one leads, and its Lease ended 61 s ago"),
     ],
 )
 def test_a_controller_leads_while_its_lease_is_renewed(held: Leader | None, message: str) -> None:

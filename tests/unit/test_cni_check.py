@@ -118,71 +118,50 @@ def added(key: str, entry: Result) -> Callable[[Result], None]:
     return lambda result: result[key].append(entry)
 
 
+NO_POD_LINK = f"has no interface eth0 in the sandbox {NETNS}"
+NO_HOST_LINK = f"has no interface {HOST_LINK} on the host"
+
+
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
-        (
-            changed("interfaces", 1, name="eth1"),
-            f"prevResult has no interface eth0 in the sandbox {NETNS}",
-        ),
-        (
-            changed("interfaces", 1, sandbox="/run/netns/other"),
-            f"prevResult has no interface eth0 in the sandbox {NETNS}",
-        ),
-        (
-            changed("interfaces", 1, sandbox=""),
-            f"prevResult has no interface eth0 in the sandbox {NETNS}",
-        ),
-        (
-            changed("interfaces", 0, name="nm0"),
-            f"prevResult has no interface {HOST_LINK} on the host",
-        ),
-        (
-            changed("interfaces", 0, sandbox=NETNS),
-            f"prevResult has no interface {HOST_LINK} on the host",
-        ),
-        (without("ips", 1), "prevResult lacks address fd00:1::5 of eth0"),
-        (changed("ips", 0, interface=0), "prevResult lacks address 10.1.0.5 of eth0"),
-        (
-            changed("interfaces", 0, name="nm0"),
-            "prevResult has interface nm0, which the host does not",
-        ),
-        (
-            changed("interfaces", 1, name="eth1"),
-            "prevResult has interface eth1, which the sandbox does not",
-        ),
+        (changed("interfaces", 1, name="eth1"), NO_POD_LINK),
+        (changed("interfaces", 1, sandbox="/run/netns/other"), NO_POD_LINK),
+        (changed("interfaces", 1, sandbox=""), NO_POD_LINK),
+        (changed("interfaces", 0, name="nm0"), NO_HOST_LINK),
+        (changed("interfaces", 0, sandbox=NETNS), NO_HOST_LINK),
+        (without("ips", 1), "lacks address fd00:1::5 of eth0"),
+        (changed("ips", 0, interface=0), "lacks address 10.1.0.5 of eth0"),
+        (changed("interfaces", 0, name="nm0"), "has interface nm0, which the host does not"),
+        (changed("interfaces", 1, name="eth1"), "has interface eth1, which the sandbox does not"),
         (
             changed("interfaces", 1, mac="02:00:00:00:00:06"),
-            f"prevResult has MAC 02:00:00:00:00:06 of eth0, the sandbox has {POD_MAC}",
+            f"has MAC 02:00:00:00:00:06 of eth0, the sandbox has {POD_MAC}",
         ),
-        (
-            changed("interfaces", 0, mtu=1400),
-            f"prevResult has MTU 1400 of {HOST_LINK}, the host has 1500",
-        ),
+        (changed("interfaces", 0, mtu=1400), f"has MTU 1400 of {HOST_LINK}, the host has 1500"),
         (
             changed("ips", 0, address="10.1.0.5/24"),
-            "prevResult has address 10.1.0.5/24, which eth0 does not hold",
+            "has address 10.1.0.5/24, which eth0 does not hold",
         ),
         (
             changed("ips", 0, interface=0),
-            f"prevResult has address 10.1.0.5/32, which {HOST_LINK} does not hold",
+            f"has address 10.1.0.5/32, which {HOST_LINK} does not hold",
         ),
-        (
-            added("ips", {"address": "10.1.0.9/32"}),
-            "prevResult has address 10.1.0.9/32, which the sandbox does not hold",
-        ),
-        (
-            added("ips", {"address": "127.0.0.1/32"}),
-            "prevResult has address 127.0.0.1/32, which the sandbox does not hold",
+        *(
+            (
+                added("ips", {"address": address}),
+                f"has address {address}, which the sandbox does not hold",
+            )
+            for address in ("10.1.0.9/32", "127.0.0.1/32")
         ),
         (
             changed("routes", 0, gw="169.254.1.2"),
-            "prevResult has route 0.0.0.0/0 via 169.254.1.2, which the sandbox does not",
+            "has route 0.0.0.0/0 via 169.254.1.2, which the sandbox does not",
         ),
         *(
             (
                 added("routes", {"dst": "10.9.0.0/16", **other}),
-                f"prevResult has route 10.9.0.0/16 {shown}, which the sandbox does not",
+                f"has route 10.9.0.0/16 {shown}, which the sandbox does not",
             )
             for other, shown in (
                 ({"table": 8}, "table 8"),
@@ -193,20 +172,20 @@ def added(key: str, entry: Result) -> Callable[[Result], None]:
         ),
         (
             added("routes", {"dst": "10.8.0.0/16"}),
-            "prevResult has route 10.8.0.0/16, which the sandbox does not",
+            "has route 10.8.0.0/16, which the sandbox does not",
         ),
     ],
 )
 def test_every_difference_is_named(change: Callable[[Result], None], fault: str) -> None:
     previous = result()
     change(previous)
-    assert fault in found(previous)
+    assert f"prevResult {fault}" in found(previous)
 
 
 def test_every_missing_thing_is_named_at_once() -> None:
     assert found({}) == [
-        f"prevResult has no interface eth0 in the sandbox {NETNS}",
-        f"prevResult has no interface {HOST_LINK} on the host",
+        f"prevResult {NO_POD_LINK}",
+        f"prevResult {NO_HOST_LINK}",
         "prevResult lacks address 10.1.0.5 of eth0",
         "prevResult lacks address fd00:1::5 of eth0",
     ]

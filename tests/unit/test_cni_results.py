@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -74,16 +75,7 @@ def test_each_family_has_one_default_route():
 
 
 def test_a_pod_of_one_family_gets_no_route_of_the_other():
-    single = Wiring(
-        "nm0",
-        "ee:ee:ee:ee:ee:ee",
-        "eth0",
-        "02:00:00:00:00:01",
-        "/run/netns/pod",
-        (V6,),
-        WIRING.gateways,
-        1500,
-    )
+    single = replace(WIRING, addresses=(V6,))
     assert [route["dst"] for route in add_result("1.1.0", single)["routes"]] == ["::/0"]
 
 
@@ -131,6 +123,15 @@ def test_versions_are_ordered_by_age_not_by_text():
 @pytest.mark.parametrize(
     "result",
     [
+        {"interfaces": ["eth0"]},
+        {"ips": [{}]},
+        {"ips": [{"address": "203.0.113.5/x"}]},
+        {"ips": [{"address": "203.0.113.5/32", "interface": 1}], "interfaces": [{"name": "eth0"}]},
+        {"ips": [{"address": "203.0.113.5/32", "interface": -1}], "interfaces": [{"name": "eth0"}]},
+        {"ips": [{"address": "203.0.113.5", "interface": "0"}], "interfaces": [{"name": "eth0"}]},
+        {"routes": {}},
+        {"routes": [{}]},
+        {"routes": [{"dst": "0.0.0.0/0", "table": "main"}]},
         {"routes": [{"dst": "fe80::%eth0/64"}]},
         {"routes": [{"dst": "0.0.0.0/0", "gw": "fe80::1%eth0"}]},
         {"ips": [{"address": "10.0.0.5/33"}]},
@@ -139,8 +140,8 @@ def test_versions_are_ordered_by_age_not_by_text():
         {"ips": [{"address": "10.0.0.5/1_0"}]},
     ],
 )
-def test_a_previous_result_with_an_odd_prefix_is_refused_with_its_key(result):
-    (key,) = result
+def test_a_previous_result_with_an_odd_entry_is_refused_with_its_key(result):
+    key, *_ = result
     with pytest.raises(InvalidNetworkConfig, match=rf"^prevResult\.{key}"):
         parse_previous(result)
 

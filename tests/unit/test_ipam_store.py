@@ -21,11 +21,6 @@ ADDRESS = Address.parse("10.1.0.3")
 HELD = Attachment(KEY, PodRef("ns", "web"), (ADDRESS,), "nm0", "/run/netns/x", started_at=7.5)
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "ipam.sqlite"
-
-
 @contextmanager
 def full_disk() -> Iterator[None]:
     """No file of this process may grow, or be written, any more."""

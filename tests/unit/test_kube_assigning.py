@@ -29,7 +29,7 @@ PLAN = {
                 "cpu": {"nodes": 40, "surge": 0, "pods_per_node": 14},
                 "gpu": {"nodes": 2, "surge": 0, "pods_per_node": 40},
             }
-        },
+        }
     },
 }
 DOCUMENT = PlanDocument.model_validate(PLAN)

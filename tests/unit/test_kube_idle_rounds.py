@@ -61,10 +61,7 @@ def test_nothing_is_decided_or_asked_while_nothing_changes(
     pod = {
         "metadata": {
             "name": "agent-a",
-            "labels": {
-                "app.kubernetes.io/name": "netmgr",
-                "app.kubernetes.io/component": "agent",
-            },
+            "labels": {"app.kubernetes.io/name": "netmgr", "app.kubernetes.io/component": "agent"},
         },
         "spec": {"nodeName": "a", "containers": []},
     }
@@ -103,9 +100,7 @@ def test_an_allocation_is_given_out_when_its_cooldown_is_over_though_nothing_els
     assert ranges(found, "c") == former
 
 
-def test_a_node_that_cannot_be_served_is_reported_for_as_long_as_that_lasts(
-    found: Virtual,
-) -> None:
+def test_a_node_that_cannot_be_served_is_reported_for_as_long_as_that_lasts(found: Virtual) -> None:
     for name in ("a", "b", "c"):
         add(found, name)
     found.time.run(10)

@@ -184,10 +184,7 @@ def test_the_ranges_are_the_podcidrs_or_what_the_annotation_names() -> None:
     ("annotation", "fault"),
     [
         ("x", ": 'x' is not an IP address"),
-        (
-            "10.2.0.0/28",
-            " (10.2.0.0/28) does not name its podCIDR 10.1.0.0/24, 10.9.0.0/24",
-        ),
+        ("10.2.0.0/28", " (10.2.0.0/28) does not name its podCIDR 10.1.0.0/24, 10.9.0.0/24"),
     ],
 )
 def test_an_annotation_that_contradicts_is_refused_with_the_remedy(

@@ -101,9 +101,7 @@ def test_a_version_that_is_refused_once_is_listed_anew_at_once(
     assert follower.known.keys() == {"a", "b"}
 
 
-def test_an_outage_is_followed_quickly_although_there_was_a_long_one_before(
-    found: Virtual,
-) -> None:
+def test_an_outage_is_followed_quickly_although_there_was_a_long_one_before(found: Virtual) -> None:
     follower = follow(found)
     found.time.run(10)
     found.server.go_away()
@@ -221,11 +219,7 @@ def reports(found: Virtual, number: int, rounds: Iterable[float]) -> list[tuple[
 def test_thousands_of_refusals_are_reported_over_many_rounds(found: Virtual) -> None:
     number = 3 * MOST + 1
     seen = reports(found, number, range(1, 6))
-    assert seen == [
-        *((False, times * MOST) for times in (1, 2, 3)),
-        (True, number),
-        (True, number),
-    ]
+    assert seen == [*((False, times * MOST) for times in (1, 2, 3)), (True, number), (True, number)]
     assert found.server.asked["tested", "POST", "events"] == number
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
@@ -30,23 +29,6 @@ from tests.fakes.ledger_tools import (
     pod_bytes,
     reading,
 )
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "ledger.db"
-
-
-@pytest.fixture
-def ledger(path: Path, clock: Clock) -> Iterator[Ledger]:
-    ledger = opened(path, clock)
-    yield ledger
-    ledger.close()
 
 
 def node_total(traffic: Traffic, size: int, packets: int) -> TrafficTotals:
@@ -100,18 +82,14 @@ def test_beginning_twice_keeps_the_reading(ledger: Ledger) -> None:
     assert (pod_bytes(ledger), gaps(ledger)) == (700, {})
 
 
-def test_a_reset_by_someone_else_is_a_gap_and_its_bytes_still_count(ledger: Ledger) -> None:
-    ledger.begin([counter()], WEB)
-    ledger.post([reading(500)])
-    ledger.post([reading(80)])
-    assert (pod_bytes(ledger), gaps(ledger)) == (580, {"reset": 1})
-
-
-def test_packets_alone_betray_a_reset(ledger: Ledger) -> None:
+@pytest.mark.parametrize("after", [reading(80), reading(600, 1)], ids=["bytes", "packets alone"])
+def test_a_reset_by_someone_else_is_a_gap_and_its_bytes_still_count(
+    ledger: Ledger, after: Sample
+) -> None:
     ledger.begin([counter()], WEB)
     ledger.post([reading(500, 10)])
-    ledger.post([reading(600, 1)])
-    assert (pod_bytes(ledger), gaps(ledger)) == (1100, {"reset": 1})
+    ledger.post([after])
+    assert (pod_bytes(ledger), gaps(ledger)) == (500 + after.bytes, {"reset": 1})
 
 
 def test_a_removed_counter_starts_over_and_is_a_gap(ledger: Ledger) -> None:

@@ -162,6 +162,11 @@ def test_a_series_that_ended_at_this_instant_lingers_its_whole_time(book: Book) 
     assert book.ended == {("team-a", "web-0"): at(3).wall}
     book.sweep(at(13), 10)
     assert not book.ended
+    # Where none lingers, it goes at once.
+    book.begin([ONE], WEB, at(20))
+    book.end([ONE], at(20))
+    book.sweep(at(20), 0)
+    assert not book.ended
 
 
 @pytest.mark.parametrize(
@@ -303,13 +308,6 @@ def test_accounts_that_the_file_lacks_begin_at_nothing() -> None:
     assert SHOWN not in former.totals
     post(former, 2, one=400, hook_out=1000)
     assert former.totals[SHOWN] == Amount(600, 60)
-
-
-def test_a_series_goes_at_once_where_none_lingers(book: Book) -> None:
-    book.begin([ONE], WEB, at(0))
-    book.end([ONE], at(3))
-    book.sweep(at(3), 0)
-    assert not book.ended
 
 
 def test_what_is_written_down_already_is_not_written_again(book: Book) -> None:

@@ -14,25 +14,7 @@ from netmgr.errors import OtherSchema, SetupError, StateError
 from netmgr.ledger import store
 from netmgr.model import PodRef
 from netmgr.prefixes import Address, Family
-from tests.fakes.ledger_tools import (
-    WEB,
-    Clock,
-    counter,
-    gaps,
-    opened,
-    pod_bytes,
-    reading,
-)
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "ledger.db"
+from tests.fakes.ledger_tools import WEB, Clock, counter, gaps, opened, pod_bytes, reading
 
 
 def _not_a_database(path: Path) -> None:

@@ -47,11 +47,6 @@ def clock() -> TwoClocks:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "ledger.db"
-
-
-@pytest.fixture
 def ledger(path: Path, clock: TwoClocks) -> Iterator[Ledger]:
     ledger = opened(path, clock)
     ledger.begin([counter(IN), counter(OUT)], WEB)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -38,18 +37,6 @@ def clock() -> Clock:
     clock = Clock()
     clock.time = float(START * HOUR)
     return clock
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "ledger.db"
-
-
-@pytest.fixture
-def ledger(path: Path, clock: Clock) -> Iterator[Ledger]:
-    ledger = opened(path, clock)
-    yield ledger
-    ledger.close()
 
 
 def bounded(path: Path, clock: Clock, hours: int, rows: int = 100_000) -> Ledger:

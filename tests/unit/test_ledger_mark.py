@@ -42,11 +42,6 @@ def clock() -> Clock:
     return clock
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "ledger.sqlite"
-
-
 class Kernel:
     """What outlives the agent: one counter, and the mark beside it."""
 
@@ -309,44 +304,26 @@ def test_the_kernel_is_believed_before_the_disk(
     assert compare(Own(own, is_new=False, bytes=10), kernel, synced, has_counters=True) is found
 
 
-def gone(path: Path) -> None:
-    path.unlink()
+DISPLACED: dict[str, Callable[[Path], object]] = {
+    "gone": Path.unlink,
+    "gone with all": lambda path: shutil.rmtree(path.parent),
+    "log gone": lambda path: path.with_name(f"{path.name}-wal").unlink(),
+    "moved over": lambda path: path.with_name(COPY).replace(path),
+}
+HARMED = DISPLACED | {
+    "cut": lambda path: os.truncate(path, 0),
+    "cut in half": lambda path: os.truncate(path, 9000),
+    "copied over": lambda path: path.write_bytes(path.with_name(COPY).read_bytes()),
+}
 
 
-def gone_with_all(path: Path) -> None:
-    shutil.rmtree(path.parent)
-
-
-def log_gone(path: Path) -> None:
-    path.with_name(f"{path.name}-wal").unlink()
-
-
-def moved_over(path: Path) -> None:
-    path.with_name(COPY).replace(path)
-
-
-DISPLACED = [gone, gone_with_all, log_gone, moved_over]
-
-
-def cut(path: Path) -> None:
-    path.open("r+b").truncate(0)
-
-
-def cut_in_half(path: Path) -> None:
-    path.open("r+b").truncate(9000)
-
-
-def copied_over(path: Path) -> None:
-    path.write_bytes(path.with_name(COPY).read_bytes())
-
-
-@pytest.mark.parametrize("harm", [*DISPLACED, cut, cut_in_half, copied_over])
+@pytest.mark.parametrize("harm", HARMED)
 def test_a_file_that_is_harmed_while_it_is_open_is_written_again_and_loses_nothing(
-    path: Path, clock: Clock, kernel: Kernel, ledger: Ledger, harm: Callable[[Path], None]
+    path: Path, clock: Clock, kernel: Kernel, ledger: Ledger, harm: str
 ) -> None:
     ledger.checkpoint()
     assert not ledger.is_lost()
-    harm(path)
+    HARMED[harm](path)
     kernel.take(ledger, 5)
     assert ledger.is_lost()
     path.parent.mkdir(exist_ok=True)

@@ -177,12 +177,7 @@ TEAM = {"namespaces": "a", "internet-out": "50M"}
             {"a/b all": 90, "a/b all > a/b": 20, "a/b all > a/b rest": 90},
             ["a/b all > a/b", "a/b all > a/b rest"],
         ),
-        (
-            [TEAM],
-            {"all-out": 9},
-            {"a/": 50, "a/ > a/b": 9, "a/b all": 9},
-            ["a/ > a/b", "a/b all"],
-        ),
+        ([TEAM], {"all-out": 9}, {"a/": 50, "a/ > a/b": 9, "a/b all": 9}, ["a/ > a/b", "a/b all"]),
         ([], {"all-in": 9, "internet-in": 9}, {}, []),
     ],
 )
@@ -256,8 +251,7 @@ def test_a_class_has_its_rate_and_in_a_namespace_always_a_share_of_its() -> None
     """In bytes a second."""
     one = tree.tree(
         limits(
-            {"namespaces": "a", "internet-in": "163840k"},
-            {"pods": "a/slow", "internet-in": "64k"},
+            {"namespaces": "a", "internet-in": "163840k"}, {"pods": "a/slow", "internet-in": "64k"}
         ),
         [pod("a", "fast"), pod("a", "slow")],
         IN,

@@ -162,11 +162,7 @@ CASES: list[tuple[Callable[[], Result], Result]] = [
     (
         lambda: results.of_dns(NAME, {}),
         Result(
-            "dns",
-            NAME,
-            FAILED,
-            "/etc/resolv.conf names no nameserver",
-            "see to /etc/resolv.conf",
+            "dns", NAME, FAILED, "/etc/resolv.conf names no nameserver", "see to /etc/resolv.conf"
         ),
     ),
     (
@@ -183,11 +179,7 @@ CASES: list[tuple[Callable[[], Result], Result]] = [
     (
         lambda: results.of_throughput(10**9, Throughput({FIRST: 999e6})),
         Result(
-            "throughput",
-            "1 Gbit/s from peers",
-            FAILED,
-            "999 Mbit/s from 10.0.0.1:9119",
-            INTERFACE,
+            "throughput", "1 Gbit/s from peers", FAILED, "999 Mbit/s from 10.0.0.1:9119", INTERFACE
         ),
     ),
     (

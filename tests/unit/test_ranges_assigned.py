@@ -37,12 +37,7 @@ def write(document: NodeDocument, text: object) -> None:
 
 @pytest.mark.parametrize(
     ("node", "version", "expected"),
-    [
-        ("uid-b", 101, (OTHER,)),
-        ("uid-b", 100, (OWN,)),
-        ("uid-a", 99, (OWN,)),
-        ("", 0, ()),
-    ],
+    [("uid-b", 101, (OTHER,)), ("uid-b", 100, (OWN,)), ("uid-a", 99, (OWN,)), ("", 0, ())],
     ids=["newer", "same", "older", "deleted"],
 )
 def test_the_newer_of_file_and_document_is_in_force_and_a_deleted_node_has_no_range(

@@ -67,11 +67,7 @@ def test_all_but_the_first_address_of_every_interface_and_family_is_the_pool():
         },
         {"privateIpAddress": "10.0.0.16", "privateIPAddressPrefixLength": "28"},
         {"privateIpAddress": "10.0.0.16", "prefixLength": 28},
-        {
-            "privateIpAddress": "10.0.0.16",
-            "privateIPAddressPrefixLength": "",
-            "prefixLength": 28,
-        },
+        {"privateIpAddress": "10.0.0.16", "privateIPAddressPrefixLength": "", "prefixLength": 28},
     ],
     ids=["text", "text first", "nothing else", "string", "number", "empty first"],
 )
@@ -150,11 +146,7 @@ def test_a_machine_s_pool_is_asked_of_the_metadata_service():
 
 def document(**more: Any) -> NodeDocument:
     node = {"name": "worker-0", "addresses": ["10.0.0.4"]}
-    base = {
-        **NODE_KEYS,
-        "node": node,
-        "range_source": "azure",
-    }
+    base = {**NODE_KEYS, "node": node, "range_source": "azure"}
     return NodeDocument.model_validate(base | more)
 
 

@@ -18,11 +18,6 @@ from netmgr.errors import OtherSchema, SetupError, StateError
 SCHEMA = "CREATE TABLE kept (value TEXT);"
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "state.sqlite"
-
-
 def opened(path: Path, version: int = 1) -> sqlite3.Connection:
     return sqlite_file.open_file(path, SCHEMA, version)
 
@@ -126,10 +121,7 @@ def test_a_damaged_file_is_refused(path: Path) -> None:
 def test_a_whole_file_is_not_damaged_and_neither_is_one_that_is_locked(path: Path) -> None:
     with closing(opened(path)) as connection:
         assert not sqlite_file.is_damaged(connection)
-    with (
-        closing(sqlite3.connect(path, timeout=0)) as waiting,
-        held_by_another_program(path),
-    ):
+    with closing(sqlite3.connect(path, timeout=0)) as waiting, held_by_another_program(path):
         assert not sqlite_file.is_damaged(waiting)
 
 

@@ -52,9 +52,7 @@ def test_without_the_option_there_is_no_stream() -> None:
     assert "answers 404; it needs --throughput-test" in found.faults[peer(port)]
 
 
-def test_a_stream_ends_by_itself_and_its_rate_is_measured(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_stream_ends_by_itself_and_its_rate_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exporter.throughput, "STREAM_BYTES", 4 * LEAST_BYTES)
     with serving(snapshot, throughput_test=True) as port:
         assert len(get(port, PATH)[1]) == 4 * LEAST_BYTES
