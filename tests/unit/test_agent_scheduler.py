@@ -18,6 +18,13 @@ from netmgr.errors import KernelError, TryAgainLater
 from tests.waiting import PATIENCE
 
 
+def run_until(done: threading.Event, *tasks: Task) -> None:
+    scheduler = Scheduler("test", tasks)
+    scheduler.start()
+    assert done.wait(PATIENCE * 3)
+    scheduler.stop()
+
+
 def test_tasks_are_due_at_once_and_then_at_their_intervals() -> None:
     often, seldom, done = [], [], threading.Event()
 
@@ -26,10 +33,7 @@ def test_tasks_are_due_at_once_and_then_at_their_intervals() -> None:
         if len(often) == 5:
             done.set()
 
-    scheduler = Scheduler("test", [Task(count, 0.02), Task(lambda: seldom.append(1), 600)])
-    scheduler.start()
-    assert done.wait(PATIENCE)
-    scheduler.stop()
+    run_until(done, Task(count, 0.02), Task(lambda: seldom.append(1), 600))
     assert seldom == [1]
     assert often[4] - often[0] >= 4 * 0.02
 
@@ -64,10 +68,7 @@ def test_a_task_that_takes_long_leaves_the_processor_to_others() -> None:
             pass
 
     start = 0.0
-    scheduler = Scheduler("test", [Task(work, 0.01)])
-    scheduler.start()
-    assert done.wait(PATIENCE * 3)
-    scheduler.stop()
+    run_until(done, Task(work, 0.01))
     assert begins[1] - begins[0] >= LONG_SECONDS / TASK_SHARE
 
 
@@ -143,12 +144,9 @@ def test_what_was_woken_goes_before_what_is_due_and_a_thread_has_its_name() -> N
         done.append("woken")
 
     os.write(writing, b"news")
-    scheduler = Scheduler("netmgr-test", [Task(due, 600), Task(woken, wakes=reading)])
-    scheduler.start()
-    assert ended.wait(PATIENCE)
-    scheduler.stop()
+    run_until(ended, Task(due, 600), Task(woken, wakes=reading))
     assert done == ["woken", "due"]
-    assert [(thread.name, thread.daemon) for thread in threads] == [("netmgr-test", True)]
+    assert [(thread.name, thread.daemon) for thread in threads] == [("test", True)]
     os.close(reading)
     os.close(writing)
 
@@ -176,11 +174,8 @@ def test_a_task_may_say_when_it_is_due_again():
             done.set()
         return 0.05
 
-    scheduler = Scheduler("test", [Task(work, 600, delay=0.05)])
     started = time.monotonic()
-    scheduler.start()
-    assert done.wait(PATIENCE)
-    scheduler.stop()
+    run_until(done, Task(work, 600, delay=0.05))
     assert begins[0] - started >= 0.05
     assert begins[1] - begins[0] >= 0.05
 

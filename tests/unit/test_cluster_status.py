@@ -31,6 +31,7 @@ from netmgr.kube.node_reports import Problem, Report
 from netmgr.kube.nodes import HEALTHY, NETWORK_UNAVAILABLE, ROLE, STARTUP_TAINT, UNHEALTHY_TAINT
 
 Object = dict[str, Any]
+UNKNOWN = {"type": HEALTHY, "status": "Unknown", "reason": "NoReport", "message": "silent"}
 NOW = 1_800_000_000.0
 
 
@@ -190,8 +191,7 @@ def test_a_node_without_an_agent_is_wrong_where_its_daemon_set_wants_one() -> No
 
 
 def test_a_node_that_is_not_ready_is_an_error_that_hides_what_its_agent_was() -> None:
-    unknown = {"type": HEALTHY, "status": "Unknown", "reason": "NoReport", "message": "silent"}
-    down = replace(node("a", unknown), is_ready=False)
+    down = replace(node("a", UNKNOWN), is_ready=False)
     message = "the Node is not Ready, so that nothing is known of its agent"
     found = error("node", message, "kubectl describe node/a", "node/a")
     for pods in ([], [pod("a", ready=False)], [pod("a")]):
@@ -199,10 +199,9 @@ def test_a_node_that_is_not_ready_is_an_error_that_hides_what_its_agent_was() ->
 
 
 def test_a_node_whose_report_does_not_come_has_a_condition_that_is_unknown() -> None:
-    unknown = {"type": HEALTHY, "status": "Unknown", "reason": "NoReport", "message": "silent"}
     message = "its condition NetmgrHealthy is Unknown: silent"
     found = warning("network", message, "kubectl describe node/a", "node/a")
-    assert only(cluster(node("a", unknown))) == found
+    assert only(cluster(node("a", UNKNOWN))) == found
 
 
 def test_what_keeps_pods_from_a_node_whose_agent_is_ready_is_an_error() -> None:
@@ -262,56 +261,35 @@ def test_a_pod_that_is_ready_counts_whatever_became_of_the_one_before() -> None:
     assert findings(cluster(node("a"), pods=both[::-1]), NOW) == []
 
 
+def waiting(kind: str, name: str, reason: str, **more: Any) -> Object:
+    """The status of a pod of whose containers one waits."""
+    status = {"name": name, "ready": False, "state": {"waiting": {"reason": reason}}}
+    return {kind: [status | more]}
+
+
 @pytest.mark.parametrize(
     ("status", "message"),
     [
         ({"phase": "Failed", "reason": "Evicted"}, "its agent's pod failed: Evicted"),
         ({"phase": "Failed"}, "its agent's pod failed: no reason is given"),
         (
-            {
-                "initContainerStatuses": [
-                    {
-                        "name": "plugin",
-                        "state": {"waiting": {"reason": "ImagePullBackOff"}},
-                        "lastState": {},
-                    }
-                ]
-            },
+            waiting("initContainerStatuses", "plugin", "ImagePullBackOff", lastState={}),
             "container plugin of its agent's pod: ImagePullBackOff",
         ),
         (
-            {
-                "containerStatuses": [
-                    {
-                        "name": "agent",
-                        "ready": False,
-                        "state": {"waiting": {"reason": "CrashLoopBackOff"}},
-                        "lastState": {"terminated": {"exitCode": 3}},
-                    }
-                ]
-            },
+            waiting(
+                "containerStatuses",
+                "agent",
+                "CrashLoopBackOff",
+                lastState={"terminated": {"exitCode": 3}},
+            ),
             "container agent of its agent's pod: CrashLoopBackOff, exit code 3",
         ),
         (
-            {
-                "containerStatuses": [
-                    {
-                        "name": "agent",
-                        "ready": False,
-                        "state": {"waiting": {"reason": "ErrImagePull"}},
-                    }
-                ]
-            },
+            waiting("containerStatuses", "agent", "ErrImagePull"),
             "container agent of its agent's pod: ErrImagePull",
         ),
-        (
-            {
-                "initContainerStatuses": [
-                    {"name": "document", "state": {"waiting": {"reason": "PodInitializing"}}}
-                ]
-            },
-            "its agent is not ready",
-        ),
+        (waiting("initContainerStatuses", "document", "PodInitializing"), "its agent is not ready"),
     ],
 )
 def test_an_agent_that_does_not_run_has_its_kubelets_reason(status: Object, message: str) -> None:

@@ -109,20 +109,22 @@ def test_the_machines_own_udev_changes_no_links_of_pods(machine: doctor.Machine)
     assert list(doctor.CHECKS["udev"](machine)) == []
 
 
-def test_a_library_that_is_absent_is_named_with_its_package(
-    machine: doctor.Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    absent = SetupError(
-        "libnftables.so.1 is not installed; get it with: apt-get install libnftables1"
-    )
-
-    def refuse(_: object) -> None:
-        raise absent
-
-    monkeypatch.setattr(doctor, "open_kind", refuse)
+@pytest.fixture
+def _kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel that takes whatever is tried."""
     monkeypatch.setattr(doctor, "_scratch_namespace", lambda: nullcontext(0))
     monkeypatch.setattr(doctor, "Netlink", lambda: nullcontext(SimpleNamespace(transact=list)))
     monkeypatch.setattr(doctor, "would_use", lambda *_: Backend.NFTABLES)
+
+
+@pytest.mark.usefixtures("_kernel")
+def test_a_library_that_is_absent_is_named_with_its_package(
+    machine: doctor.Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: object) -> None:
+        raise SetupError("it is not installed; get it with: apt-get install libnftables1")
+
+    monkeypatch.setattr(doctor, "open_kind", refuse)
     monkeypatch.setattr(doctor, "_privileges", lambda _: iter(()))
     monkeypatch.setattr(doctor, "CHECKS", {"kernel": doctor.CHECKS["kernel"]})
     (found,) = doctor.examine(machine.path)["kernel"]
@@ -130,6 +132,7 @@ def test_a_library_that_is_absent_is_named_with_its_package(
     assert "apt-get install libnftables1" in found.message
 
 
+@pytest.mark.usefixtures("_kernel")
 @pytest.mark.parametrize(
     "keys",
     [{}, {"limits": [{"pods": "*/*", "internet-out": "1M"}]}, {"limits_by_annotation": True}],
@@ -139,9 +142,6 @@ def test_what_limits_wait_in_is_examined_where_there_are_limits(
 ) -> None:
     lacking = doctor.Finding(Severity.ERROR, "no HTB")
     monkeypatch.setattr(doctor, "open_kind", lambda _: FakeBackend())
-    monkeypatch.setattr(doctor, "_scratch_namespace", lambda: nullcontext(0))
-    monkeypatch.setattr(doctor, "Netlink", lambda: nullcontext(SimpleNamespace(transact=list)))
-    monkeypatch.setattr(doctor, "would_use", lambda *_: Backend.NFTABLES)
     monkeypatch.setattr(doctor, "_queues", lambda: iter([lacking]))
     given = {"node": {"name": "n"}, "ranges": ["10.0.0.0/24"]}
     document = NodeDocument.model_validate(NODE_KEYS | given | keys)

@@ -32,21 +32,6 @@ def full_disk() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_file_that_another_program_has_locked_is_not_called_damaged(path: Path) -> None:
-    Store(path).close()
-    with closing(sqlite3.connect(path, isolation_level=None)) as other:
-        other.execute("PRAGMA locking_mode = EXCLUSIVE")
-        other.execute("BEGIN EXCLUSIVE")
-        with pytest.raises(SetupError, match="is locked"):
-            Store(path)
-    Store(path).close()
-
-
-def test_a_file_that_cannot_be_made_is_not_called_damaged(tmp_path: Path) -> None:
-    with pytest.raises(SetupError, match="cannot be opened"):
-        Store(tmp_path / "missing" / "ipam.sqlite")
-
-
 @pytest.mark.parametrize(
     "statement", ["PRAGMA user_version = 99", "DROP TABLE leases", "CREATE TABLE photos (name)"]
 )

@@ -15,19 +15,23 @@ from netmgr.kube.api import Api
 from netmgr.kube.health import SILENCE, Health, Telemetry, serve
 
 
+def _health(address: str, port: int) -> tuple[int, str]:
+    connection = HTTPConnection(address, port, timeout=10)
+    connection.request("GET", "/healthz")
+    try:
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()
+
+
 def test_health_names_a_part_that_gives_no_sign() -> None:
     now = 0.0
     parts = Health(lambda: now)
     port = serve(CollectorRegistry(), "127.0.0.1:0", parts.fault)
 
     def health() -> tuple[int, str]:
-        connection = HTTPConnection("127.0.0.1", port, timeout=10)
-        connection.request("GET", "/healthz")
-        try:
-            answer = connection.getresponse()
-            return answer.status, answer.read().decode()
-        finally:
-            connection.close()
+        return _health("127.0.0.1", port)
 
     assert health() == (200, "ok\n")
     parts.beat("rounds")
@@ -38,15 +42,6 @@ def test_health_names_a_part_that_gives_no_sign() -> None:
     assert health() == (503, f"no sign of rounds for {now:.0f} s\n")
     parts.idle("rounds")
     assert health() == (200, "ok\n")
-
-
-def _health(address: str, port: int) -> bytes:
-    connection = HTTPConnection(address, port, timeout=10)
-    connection.request("GET", "/healthz")
-    try:
-        return connection.getresponse().read()
-    finally:
-        connection.close()
 
 
 @pytest.mark.parametrize(
@@ -65,7 +60,7 @@ def test_health_is_served_over_every_family_that_is_listened_on(
             found[address] = _health(address, port)
         except ConnectionRefusedError:
             continue
-    assert found == dict.fromkeys(reached, b"ok\n")
+    assert found == dict.fromkeys(reached, (200, "ok\n"))
 
 
 @pytest.mark.parametrize("listen", [":x", ":70000", "192.0.2.1:0"])

@@ -9,6 +9,7 @@ import pytest
 from netmgr.documents.node import NodeDocument
 from netmgr.errors import ConfigError
 from netmgr.kube.node_document import RANGES, allocatable_pods, pod_cidr, ranges, render
+from netmgr.prefixes import Prefix
 from tests.builders import NODE_KEYS
 
 Object = dict[str, Any]
@@ -162,10 +163,18 @@ def test_how_many_pods_a_kubelet_takes_is_a_number_or_unknown(
         ("10.01.0.9", "10.1.0.9/32"),
         ("0.1.2.3/24", "0.1.2.0/24"),
         ("10.1.0.0/255.255.255.0", "10.1.0.0/24"),
+        ("010.000.1.0/024", "10.0.1.0/24"),
+        ("0000001::/64", "1::/64"),
+        ("00fd:00000::0001/112", "fd::/112"),
+        ("::ffff:010.0.0.255/120", "::ffff:a00:0/120"),
+        ("0:0:0:0:0:0:0:0/0", "::/0"),
+        ("::/0", "::/0"),
+        ("fd00::010.0.0.1/128", "fd00::a00:1/128"),
     ],
 )
 def test_a_podcidr_is_read_in_every_form_that_an_api_server_takes(text: str, expected: str) -> None:
-    assert str(pod_cidr(text)) == expected
+    # Compared as values: only newer Pythons write an IPv4-mapped address with dots.
+    assert pod_cidr(text) == Prefix.parse(expected)
 
 
 def test_the_ranges_are_the_podcidrs_or_what_the_annotation_names() -> None:

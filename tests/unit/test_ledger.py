@@ -12,7 +12,7 @@ import pytest
 from netmgr.api.snapshot import NamespaceTotals, PodTotals, TrafficTotals
 from netmgr.ledger.ledger import Ledger
 from netmgr.ledger.tables import Gap
-from netmgr.model import Counter, PodRef, Sample, Traffic
+from netmgr.model import PodRef, Sample, Traffic
 from netmgr.prefixes import Address, Family
 from tests.fakes.ledger_tools import (
     ADDRESS6,
@@ -215,15 +215,6 @@ def test_a_zeroed_rule_shows_as_zeroed_while_the_node_total_goes_on(ledger: Ledg
     totals = ledger.totals()
     assert totals.rules == [Sample(hook("INPUT", IN), 40, 1)]
     assert totals.node[0] == node_total(IN, 540, 6)
-
-
-@pytest.mark.parametrize(("wrong", "owner"), [(counter(), None), (hook("INPUT", IN), WEB)])
-def test_a_counter_without_its_owner_is_refused_and_leaves_no_trace(
-    ledger: Ledger, wrong: Counter, owner: PodRef | None
-) -> None:
-    with pytest.raises(ValueError, match="belong to someone else"):
-        ledger.begin([wrong], owner)
-    assert ledger.counters() == {}
 
 
 def test_a_name_that_is_no_text_is_refused_before_it_bars_every_write(ledger: Ledger) -> None:

@@ -79,11 +79,12 @@ def test_a_reboot_may_have_lost_what_passed_in_the_longest_pause(pause: dict[str
     assert rebooted.last_reading.wall == at(40).wall
 
 
-def test_whose_counters_are_refused_is_said(book: Book) -> None:
+def test_a_counter_without_its_owner_is_refused_and_leaves_no_trace(book: Book) -> None:
     with pytest.raises(ValueError, match="counters of the node belong to someone else"):
         book.begin([ONE], None, at(0))
     with pytest.raises(ValueError, match=r"counters of .*web-0.* belong to someone else"):
         book.begin([OUT_FORWARD], WEB, at(0))
+    assert not book.counters
 
 
 def test_a_counter_that_changes_hands_unended_may_have_lost_what_passed_since_it_was_read(

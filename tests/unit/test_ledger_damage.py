@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from netmgr.errors import OtherSchema, SetupError, StateError
+from netmgr.errors import OtherSchema, StateError
 from netmgr.ledger import store
 from netmgr.model import PodRef
 from netmgr.prefixes import Address, Family
@@ -108,11 +108,6 @@ def test_a_file_of_another_schema_is_refused_as_such_and_left_as_it_was(
     with pytest.raises(OtherSchema, match=r"mkdir .* && mv "), store.reading(path):
         pass
     assert path.read_bytes() == before
-
-
-def test_a_file_that_cannot_be_reached_is_not_called_damaged(tmp_path: Path, clock: Clock) -> None:
-    with pytest.raises(SetupError, match="cannot be opened"):
-        opened(tmp_path / "missing" / "ledger.db", clock)
 
 
 def test_a_file_locked_by_another_program_does_not_stop_the_counting(

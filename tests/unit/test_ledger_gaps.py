@@ -10,7 +10,6 @@ import pytest
 
 from netmgr.ledger.ledger import Ledger
 from netmgr.ledger.tables import Gap
-from netmgr.model import PodRef
 from tests.fakes.ledger_tools import (
     ADDRESS6,
     IN,
@@ -79,15 +78,6 @@ def test_counters_that_went_together_are_one_stretch_of_time(
     clock.pass_time(2)
     ledger.restart([counter(IN), counter(OUT)])
     assert (gaps(ledger), seconds(ledger, Gap.REMOVED)) == ({"removed": 2}, 4)
-
-
-def test_a_counter_taken_over_unread_was_incomplete_since_its_last_reading(
-    ledger: Ledger, clock: TwoClocks
-) -> None:
-    ledger.post([reading(500)])
-    clock.pass_time(9)
-    ledger.begin([counter()], PodRef("team-b", "db-0", "uid-9"))
-    assert seconds(ledger, Gap.REMOVED) == 9
 
 
 STEPS = [0, 3600, -3600, 1e9]

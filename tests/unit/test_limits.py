@@ -13,11 +13,10 @@ from pydantic import ValidationError
 from netmgr.documents.limits import Limit
 from netmgr.documents.quantity import quantity
 from netmgr.kernel.traffic_control import Shape
-from netmgr.limits import rules, tree
-from netmgr.limits.rules import Chain, Peers
+from netmgr.limits import tree
 from netmgr.limits.tree import Limited, Target, Tree
 from netmgr.model import Attachment, AttachmentKey, PodRef, Traffic
-from netmgr.prefixes import Address, Prefix
+from netmgr.prefixes import Address
 from tests.fakes.sites import document
 
 OUT, IN = Traffic.INTERNET_OUT, Traffic.INTERNET_IN
@@ -98,10 +97,6 @@ def test_a_class_has_a_limit_of_its_own() -> None:
     assert traffic == {("b", "internet-out"): 7, ("", "hub-out"): 50, ("b", "hub-out"): 5}
     (target,) = found.links.values()
     assert [found.classes[key].pod for _, key in target.classes] == ["b"]
-    chain = Chain("nm1", 7, OUT, 0x2A, classes=(("hub-out", 0x2B),))
-    peers = Peers([Prefix.parse("10.0.0.0/8")], {"hub": [Prefix.parse("10.9.0.0/16")]})
-    text = rules.whole([chain], peers)
-    assert text.index("ip daddr { 10.9.0.0/16 } meta priority set 1:2b") < text.index("1:2a")
 
 
 def test_a_machine_without_pods_takes_no_limits() -> None:
@@ -321,13 +316,3 @@ def test_numbers_are_one_for_each_class_and_stay(before: set[str], after: set[st
     assert len(set(found.values())) == len(found)
     assert all(0 < number < 0xFFFF for number in found.values())
     assert all(found[key] == known[key] for key in found.keys() & known.keys())
-
-
-def test_many_prefixes_are_looked_up_and_few_compared() -> None:
-    chain = Chain("nm1", 7, OUT, 0x2A)
-    few = rules.whole([chain], Peers([Prefix.parse("10.0.0.0/8"), Prefix.parse("fc00::/7")]))
-    assert 'ip daddr != 10.0.0.0/8 meta priority set 1:2a fwd to "netmgr-out"' in few
-    assert 'ip6 daddr != fc00::/7 meta priority set 1:2a fwd to "netmgr-out"' in few
-    many = rules.whole([chain], Peers([Prefix.parse(f"10.{each}.0.0/17") for each in range(17)]))
-    assert "ip daddr != @internal4 meta priority set 1:2a" in many
-    assert "10.16.0.0/17" in many
