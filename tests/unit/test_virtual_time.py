@@ -140,6 +140,7 @@ def test_killed_threads_end_where_they_wait_with_all_that_they_started(time: Vir
     assert not [each for each in threading.enumerate() if each.name in ("one", "child", "other")]
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_an_error_of_a_thread_ends_the_run(time: VirtualTime) -> None:
     def fail() -> None:
         time.sleep(3)
