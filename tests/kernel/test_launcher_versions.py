@@ -7,6 +7,7 @@ of its time read any `NAME=value`, which is what makes room for more without ano
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import time
@@ -69,7 +70,9 @@ def next_protocol(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
-    with World(cluster(nodes=1, pods=0), backend=Backend.NFTABLES, exporters=False) as made:
+    name = f"versions-{os.getpid()}"
+    room = cluster(nodes=1, pods=0)
+    with World(room, backend=Backend.NFTABLES, name=name, exporters=False) as made:
         yield made
 
 

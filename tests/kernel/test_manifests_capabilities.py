@@ -4,6 +4,7 @@ with any fewer.
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -59,9 +60,9 @@ def confined(
 @pytest.fixture(scope="module")
 def node(backend: Backend) -> Iterator[LabNode]:
     settings = {"reconcile_seconds": 60}
-    with World(
-        cluster(nodes=1, pods=0), backend=backend, exporters=False, settings=settings
-    ) as world:
+    name = f"capable-{os.getpid()}"
+    room = cluster(nodes=1, pods=0)
+    with World(room, backend=backend, name=name, exporters=False, settings=settings) as world:
         world.nodes[0].stop_agent()  # it has switched forwarding on, which an init container does
         yield world.nodes[0]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import re
 import sys
 import threading
@@ -210,7 +211,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory, empty_cluster: Path) -> Iterat
     # Of a node without pods of netmgr's, where nothing is probed.
     observer = tmp_path_factory.mktemp("observer") / "node.yaml"
     observer.write_text(yaml.safe_dump(NODE_KEYS | {"node": {"name": "n"}, "cni": False}))
-    with World(planned.network(2, 1, 2)) as world:
+    with World(planned.network(2, 1, 2), name=f"formats-{os.getpid()}") as world:
         yield {
             "node": str(world.node("spoke-1-cpu-0").ledger_socket),
             "nat": str(world.node("nat-0.spoke-1").ledger_socket),

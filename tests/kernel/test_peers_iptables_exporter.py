@@ -5,6 +5,7 @@ as ours.
 from __future__ import annotations
 
 import http.client
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -51,7 +52,8 @@ Series = dict[tuple[str, str, str, str, str], float]
 def world_with(backend: Backend = Backend.IPTABLES_LEGACY, **accounting: object) -> World:
     quick = {"reading_seconds": 1, "min_reading_seconds": 0}
     settings = {"accounting": {**quick, "rule_owner": "openai", **accounting}}
-    return World(cluster(nodes=1, pods=1), backend=backend, settings=settings)
+    name = f"peers-{os.getpid()}"
+    return World(cluster(nodes=1, pods=1), backend=backend, name=name, settings=settings)
 
 
 @pytest.fixture(params=["exact", "corrected"])

@@ -4,6 +4,7 @@ and a route that leads packets for unused addresses out again is reported.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -52,7 +53,8 @@ def flat() -> Topology:
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
     """The nodes also have a link to each other: the flat network."""
-    with World(flat(), settings=SETTINGS, exporters=False) as made:
+    name = f"routes-{os.getpid()}"
+    with World(flat(), name=name, settings=SETTINGS, exporters=False) as made:
         one, two = (node.namespace for node in made.nodes)
         # Both ends are made in the first namespace, and one moves.
         ip(one, "link", "add", "lan0", "type", "veth", "peer", "name", "lan1", "netns", str(two))

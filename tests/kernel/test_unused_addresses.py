@@ -4,6 +4,7 @@ not counted.
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import time
@@ -33,7 +34,8 @@ IP = {Family.V4: ["ip"], Family.V6: ["ip", "-6"]}
 def world() -> Iterator[World]:
     """A node whose pods' addresses the internet knows the way to."""
     settings = {"accounting": {"min_reading_seconds": 0}, "reconcile_seconds": 0.3}
-    with World(cluster(nodes=1, pods=1), settings=settings, exporters=False) as made:
+    name = f"unused-{os.getpid()}"
+    with World(cluster(nodes=1, pods=1), name=name, settings=settings, exporters=False) as made:
         for family, (block, fabric) in FABRIC.items():
             inside(made.internet, *IP[family], "route", "add", block, "via", fabric)
         yield made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,7 +62,7 @@ def probe(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 @pytest.fixture
 def world() -> Iterator[World]:
     """Hosts and links of one node; its agent is started by an installation, not by the lab."""
-    world = World(cluster(nodes=1, pods=0))
+    world = World(cluster(nodes=1, pods=0), name=f"runtimes-{os.getpid()}")
     try:
         world.build()
         yield world
