@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from cni.install import Installation, install
 from netmgr.documents.node import Backend
 from netmgr.preflight import probing
 from tests.kernel.fabric import Fabric, built
+from tests.kernel.launching import Agent, agents, layout
 from tests.lab.nodes import LabNode
 from tests.lab.runtime import Sandbox
 from tests.lab.topology import cluster
@@ -72,6 +74,21 @@ def new_pod(world: World) -> Iterator[Callable[[str], Sandbox]]:
     yield add
     for sandbox in made:
         world.node(sandbox.pod.node).runtime.delete(sandbox)
+
+
+@pytest.fixture
+def plugin(tmp_path: Path) -> Installation:
+    """An installed launcher, without an agent."""
+    plan = layout(tmp_path)
+    install(plan)
+    return plan
+
+
+@pytest.fixture
+def agent() -> Iterator[Callable[..., Agent]]:
+    """Starts agents that say what they are told to."""
+    with agents() as start:
+        yield start
 
 
 @pytest.fixture(scope="module")

@@ -73,28 +73,24 @@ def test_the_first_packet_after_an_add_arrives_and_is_answered(
 @pytest.mark.parametrize(
     "target", ["internet", "pod on the same node", "pod on another node", "its node"]
 )
-@pytest.mark.parametrize("stolen_from", ["neighbour", "stranger", "nobody"])
 def test_a_pod_sending_with_anothers_address_gets_nothing_through(
-    world: World, new_pod: NewPod, family: Family, target: str, stolen_from: str
+    world: World, new_pod: NewPod, family: Family, target: str
 ) -> None:
     pod, neighbour, stranger = new_pod("node-1"), new_pod("node-1"), new_pod("node-2")
     node = world.node("node-1")
-    stolen = {
-        "neighbour": neighbour.address(family),
-        "stranger": stranger.address(family),
-        "nobody": Address.parse("10.200.0.1" if family is Family.V4 else "fd00:200::1"),
-    }[stolen_from]
+    nobodys = Address.parse("10.200.0.1" if family is Family.V4 else "fd00:200::1")
     far = {
         "internet": internet(world, family),
         "pod on the same node": end_of(new_pod("node-1"), family),
         "pod on another node": end_of(new_pod("node-2"), family),
         "its node": End(node.namespace, node.node.address(family)),
     }[target]
-    give(pod, stolen)
     with listening(far) as listener:
-        assert send_from(pod, pod.address(family), listener) is not None
-        assert send_from(pod, stolen, listener) is None
-        assert send_from(pod, pod.address(family), listener) is not None
+        for stolen in (neighbour.address(family), stranger.address(family), nobodys):
+            give(pod, stolen)
+            assert send_from(pod, pod.address(family), listener) is not None
+            assert send_from(pod, stolen, listener) is None
+            assert send_from(pod, pod.address(family), listener) is not None
 
 
 @FAMILIES

@@ -4,9 +4,7 @@ import json
 import os
 import re
 import shutil
-import statistics
 import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,7 +17,6 @@ from netmgr.programs import SEARCH_PATH
 from tests.kernel.launching import (
     CONFIG,
     MIB,
-    agents,
     answering,
     elf,
     error_of,
@@ -31,19 +28,6 @@ from tests.kernel.launching import (
 pytestmark = pytest.mark.programs
 
 MACHINES = {"x86_64": 62, "aarch64": 183}
-
-
-@pytest.fixture
-def plugin(tmp_path):
-    plan = layout(tmp_path)
-    install(plan)
-    return plan
-
-
-@pytest.fixture
-def agent():
-    with agents() as start:
-        yield start
 
 
 def test_request_arrives_to_the_byte(plugin, agent):
@@ -243,16 +227,3 @@ def test_the_launcher_needs_nothing_of_the_host(plugin, tmp_path):
         )
         assert json.loads(outcome.stdout)["cniVersion"] == "1.0.0"
     assert elf(plugin.launcher) == (MACHINES[os.uname().machine], False)
-
-
-def test_start_up_is_printed(plugin, capsys):
-    durations = []
-    for _ in range(30):
-        begin = time.perf_counter()
-        execute(plugin, "VERSION")
-        durations.append(time.perf_counter() - begin)
-    size, median = plugin.launcher.stat().st_size // 1024, statistics.median(durations) * 1000
-    with capsys.disabled():
-        sys.stdout.write(
-            f"\nlauncher of {size} KiB: start, VERSION, end in {median:.2f} ms (median of 30)\n"
-        )

@@ -18,7 +18,6 @@ from netmgr.errors import InvalidEnvironment
 from tests.kernel.launching import (
     CONFIG,
     MIB,
-    agents,
     answering,
     error_of,
     execute,
@@ -43,19 +42,6 @@ def quick_launcher(tmp_path_factory):
         iter([build.Compiler(compiler.name, compiler.command + patience)]),
     )
     return target
-
-
-@pytest.fixture
-def plugin(tmp_path):
-    plan = layout(tmp_path)
-    install(plan)
-    return plan
-
-
-@pytest.fixture
-def agent():
-    with agents() as start:
-        yield start
 
 
 @pytest.fixture

@@ -11,17 +11,16 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cni.install import Installation, install
+from cni.install import Installation
 from cni.request import check_wait
 from netmgr.agent.cni import HEARTBEAT_SECONDS
 from netmgr.documents.node import Backend
 from netmgr.errors import InvalidNetworkConfig, TryAgainLater
-from tests.kernel.launching import CONFIG, agents, answering, error_of, execute, layout
+from tests.kernel.launching import CONFIG, answering, error_of, execute
 from tests.lab.nodes import LabNode
 from tests.lab.topology import cluster
 from tests.lab.world import World
@@ -39,17 +38,9 @@ def asking(**keys: object) -> bytes:
 
 
 @pytest.fixture
-def plugin(tmp_path: Path) -> Installation:
-    plan = layout(tmp_path)
-    install(plan)
-    plan.run_dir.mkdir()
-    return plan
-
-
-@pytest.fixture
-def agent() -> Iterator[Any]:
-    with agents() as start:
-        yield start
+def plugin(plugin: Installation) -> Installation:
+    plugin.run_dir.mkdir()
+    return plugin
 
 
 def beat(plugin: Installation, seconds_ago: float = 0) -> None:

@@ -32,8 +32,9 @@ def node(request: pytest.FixtureRequest) -> Iterator[ObservedNode]:
         yield made
 
 
-@pytest.mark.parametrize("family", Family)
-@pytest.mark.parametrize(("way", "limit"), [("out", 20), ("in", 40)])
+@pytest.mark.parametrize(
+    ("family", "way", "limit"), [(Family.V4, "out", 20), (Family.V6, "in", 40)]
+)
 def test_a_pod_of_another_plugin_gets_what_its_limit_allows(
     node: ObservedNode, family: Family, way: str, limit: int
 ) -> None:

@@ -15,9 +15,10 @@ pytestmark = pytest.mark.root
 COOLDOWN = {"pool": {"cooldown_seconds": 1, "conntrack_wait_seconds": 0}}
 
 
-@pytest.fixture(scope="module", params=[Backend.NFTABLES, Backend.IPTABLES], ids=str)
-def cni(request):
-    with one_node(cluster(nodes=1, pods=0), backend=request.param, **COOLDOWN) as caller:
+@pytest.fixture(scope="module")
+def cni():
+    # Nothing here depends on what holds the rules.
+    with one_node(cluster(nodes=1, pods=0), backend=Backend.NFTABLES, **COOLDOWN) as caller:
         yield caller
 
 
