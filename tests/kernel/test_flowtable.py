@@ -29,10 +29,11 @@ def kernel_has_flowtables() -> bool:
         return flowtables.is_supported(channel)
 
 
+@pytest.mark.timeout(1800)  # QEMU without KVM takes minutes, and more beside other work
 def test_every_promise_holds_where_the_kernel_has_flowtables() -> None:
     machine = [] if kernel_has_flowtables() else [".ci/vm", "debian"]
-    pytest = [sys.executable, "-m", "pytest", "-q", "-m", "root"]
-    command = [*machine, *pytest, *PROMISES, "-k", FIRST]
+    tests = [sys.executable, "-m", "pytest", "-q", "-m", "root", *PROMISES, "-k", FIRST]
+    command = [*machine, *tests]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
     assert " passed" in done.stdout
