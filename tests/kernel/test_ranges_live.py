@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -23,7 +23,7 @@ from tests.lab.nodes import LabNode
 from tests.lab.runtime import Sandbox
 from tests.lab.topology import INTERNET, cluster
 from tests.lab.world import World
-from tests.waiting import PATIENCE
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.root
 
@@ -84,13 +84,6 @@ def offer(cloud: MetadataServer, node: LabNode, *octets: int) -> None:
     cloud.answer = http(document([*own, *(f"10.128.0.{octet}" for octet in octets)]))
 
 
-def soon(holds: Callable[[], bool], otherwise: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < deadline, otherwise()
-        time.sleep(0.05)
-
-
 def free(node: LabNode) -> int:
     return sum(pool["free"] for pool in node.snapshot()["pool"])
 
@@ -148,10 +141,10 @@ def test_the_pool_grows_and_shrinks_while_pods_live(
     with pytest.raises(LabError, match="no IPv4 address is free"):
         node.add("third")
     seen_by_the_internet(world, first)
-    soon(lambda: sent(node, "first") == DATAGRAM, lambda: sent(node, "first"))
+    eventually(lambda: sent(node, "first") == DATAGRAM, lambda: str(sent(node, "first")))
 
     offer(cloud, node, 2, 3)
-    soon(lambda: node.snapshot()["ranges"]["withdrawn"] != [], lambda: log(node))
+    eventually(lambda: node.snapshot()["ranges"]["withdrawn"] != [], lambda: log(node))
     assert node.snapshot()["ranges"]["withdrawn"] == [
         {"address": "10.128.0.1", "namespace": "research", "pod": "first"}
     ]
@@ -163,7 +156,7 @@ def test_the_pool_grows_and_shrinks_while_pods_live(
         == "the machine's metadata (range_source: azure)"
     )
     assert seen_by_the_internet(world, first) == str(node.node.addresses[0])
-    soon(lambda: sent(node, "first") == 2 * DATAGRAM, lambda: sent(node, "first"))
+    eventually(lambda: sent(node, "first") == 2 * DATAGRAM, lambda: str(sent(node, "first")))
     assert "withdrawn-address-held address=10.128.0.1 pod=research/first" in log(node)
 
     node.stop_agent()
@@ -173,7 +166,7 @@ def test_the_pool_grows_and_shrinks_while_pods_live(
     assert has_rule_for(node, "10.128.0.1")
     assert seen_by_the_internet(world, first) == str(node.node.addresses[0])
     node.runtime.delete(first)
-    soon(lambda: not has_rule_for(node, "10.128.0.1"), lambda: log(node))
+    eventually(lambda: not has_rule_for(node, "10.128.0.1"), lambda: log(node))
     assert node.snapshot()["ranges"]["withdrawn"] == []
     with pytest.raises(LabError, match="no IPv4 address is free"):
         node.add("fourth")
@@ -189,7 +182,7 @@ def test_a_source_that_fails_costs_nobody_anything_and_is_asked_with_back_off(
     node.wait_until_ready()
     node.add("first")
     cloud.answer = http(b"{}", "429 Too Many Requests")
-    soon(
+    eventually(
         lambda: "asks to be asked less often (429" in node.snapshot()["ranges"]["failing"],
         lambda: log(node),
     )
@@ -204,7 +197,7 @@ def test_a_source_that_fails_costs_nobody_anything_and_is_asked_with_back_off(
     node.wait_until_ready()
     assert free(node) == 1, "the last good answer outlived the agent"
     offer(cloud, node, 1, 2, 3)
-    soon(lambda: free(node) == 2, lambda: log(node))
+    eventually(lambda: free(node) == 2, lambda: log(node))
     assert node.snapshot()["ranges"]["failing"] == ""
 
 
@@ -223,7 +216,7 @@ def test_what_contradicts_the_plan_or_the_node_is_not_used_and_told(
     try:
         follow_cloud(node)
         node.wait_until_ready()
-        soon(lambda: bool(node.snapshot()["ranges"]["failing"]), lambda: log(node))
+        eventually(lambda: bool(node.snapshot()["ranges"]["failing"]), lambda: log(node))
         failing = node.snapshot()["ranges"]["failing"]
         assert "10.128.0.200/32 is not used: it lies outside the prefixes of site a" in failing
         assert "10.128.0.2/32 is not used: 10.128.0.2 is set on lo" in failing
@@ -243,13 +236,13 @@ def test_an_answer_of_which_nothing_can_be_used_is_not_remembered(
     node.wait_until_ready()
     own = [str(one) for one in node.node.addresses]
     cloud.answer = http(document([*own, "127.0.0.5"]))
-    soon(
+    eventually(
         lambda: "127.0.0.5/32 is not used" in node.snapshot()["ranges"]["failing"],
         lambda: log(node),
     )
     node.stop_agent()
     node.start_agent()  # is told the same
-    soon(
+    eventually(
         lambda: "no range is known to give addresses of" in node.runtime.status(), lambda: log(node)
     )
     node.stop_agent()
@@ -265,13 +258,13 @@ def test_without_any_answer_yet_adds_are_refused_and_served_as_soon_as_there_is_
 ):
     cloud.answer = http(b"<html>", "200 OK")
     follow_cloud(node)
-    soon(
+    eventually(
         lambda: "no range is known to give addresses of" in node.runtime.status(), lambda: log(node)
     )
     with pytest.raises(LabError, match="no range is known to give addresses of"):
         node.add("early")
     offer(cloud, node, 5)
-    soon(lambda: free(node) == 1, lambda: log(node))
+    eventually(lambda: free(node) == 1, lambda: log(node))
     assert address(node.add("late")) == "10.128.0.5"
 
 
@@ -282,14 +275,14 @@ def test_a_document_that_is_edited_is_followed_and_a_broken_one_is_told(node: La
     node.wait_until_ready()
     node.add("first")
     write(node, ranges=["10.128.0.1/32", "10.128.0.2/31"])
-    soon(lambda: free(node) == 2, lambda: log(node))
+    eventually(lambda: free(node) == 2, lambda: log(node))
     whole = node.document.read_text()
     node.document.write_text(whole.replace("10.128.0.2/31", "10.128.0.3/31"))
-    soon(lambda: "10.128.0.3/31" in node.snapshot()["ranges"]["failing"], lambda: log(node))
+    eventually(lambda: "10.128.0.3/31" in node.snapshot()["ranges"]["failing"], lambda: log(node))
     assert "node.yaml:" in node.snapshot()["ranges"]["failing"]
     assert address(node.add("second")) == "10.128.0.2"
     node.document.write_text(whole)
-    soon(lambda: node.snapshot()["ranges"]["failing"] == "", lambda: log(node))
+    eventually(lambda: node.snapshot()["ranges"]["failing"] == "", lambda: log(node))
 
 
 @ON_ONE_BACKEND
@@ -310,7 +303,7 @@ def test_a_node_that_is_registered_anew_gives_out_its_new_ranges_alone(world: Wo
     assert address(first) == "10.128.0.1"
 
     assign(AssignedRanges("", 0, (Prefix.parse("10.128.0.1/32"),)))
-    soon(lambda: node.snapshot()["ranges"]["withdrawn"] != [], lambda: log(node))
+    eventually(lambda: node.snapshot()["ranges"]["withdrawn"] != [], lambda: log(node))
     with pytest.raises(LabError, match="no range is known to give addresses of"):
         node.add("second")
     assert "the Node was deleted" in node.snapshot()["ranges"]["changed"]
@@ -318,7 +311,7 @@ def test_a_node_that_is_registered_anew_gives_out_its_new_ranges_alone(world: Wo
     node.stop_agent()
     write(node, reconcile_seconds=60)  # so that only the start itself reads the file
     node.start_agent()
-    soon(
+    eventually(
         lambda: "no range is known to give addresses of" in node.runtime.status(), lambda: log(node)
     )
     node.stop_agent()
@@ -331,13 +324,13 @@ def test_a_node_that_is_registered_anew_gives_out_its_new_ranges_alone(world: Wo
         node.add("third")
 
     assign(AssignedRanges("uid-c", 102, (Prefix.parse("10.128.0.3/32"),)))
-    soon(lambda: free(node) == 1, lambda: log(node))
+    eventually(lambda: free(node) == 1, lambda: log(node))
     assert address(node.add("third")) == "10.128.0.3"
     assert "10.128.0.3/32 instead of 10.128.0.1/32" in node.snapshot()["ranges"]["changed"]
     assert len(node.snapshot()["ranges"]["withdrawn"]) == 2
 
     assign("half an annot")
-    soon(lambda: "node-ranges: " in node.snapshot()["ranges"]["failing"], lambda: log(node))
+    eventually(lambda: "node-ranges: " in node.snapshot()["ranges"]["failing"], lambda: log(node))
     assert sum(pool["allocated"] for pool in node.snapshot()["pool"]) == 1, "as it was before"
 
 
@@ -350,9 +343,9 @@ def test_status_shows_withdrawn_addresses_and_a_failing_source(
     node.wait_until_ready()
     node.add("first")
     offer(cloud, node, 2)
-    soon(lambda: node.snapshot()["ranges"]["withdrawn"] != [], lambda: log(node))
+    eventually(lambda: node.snapshot()["ranges"]["withdrawn"] != [], lambda: log(node))
     cloud.answer = None
-    soon(lambda: node.snapshot()["ranges"]["failing"] != "", lambda: log(node))
+    eventually(lambda: node.snapshot()["ranges"]["failing"] != "", lambda: log(node))
     command = [
         sys.executable,
         "-m",

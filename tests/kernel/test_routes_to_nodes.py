@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from tests.lab.exchange import End, datagrams
 from tests.lab.nodes import LabNode
 from tests.lab.topology import Topology, cluster
 from tests.lab.world import World
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.root
 
@@ -32,13 +33,6 @@ SETTINGS = {"reconcile_seconds": 0.3, "accounting": {"min_reading_seconds": 0}}
 def ip(namespace: Path, *arguments: str) -> str:
     enter = ["nsenter", f"--net={namespace}", "ip", *arguments]
     return subprocess.run(enter, check=True, capture_output=True, text=True, timeout=10).stdout
-
-
-def soon(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 15
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def flat() -> Topology:
@@ -115,8 +109,8 @@ def test_pods_of_two_nodes_reach_each_other_while_both_are_listed(
     text = write([entry(world, 1), entry(world, 2)])
     for node in nodes:
         publish(node, text)
-    soon(lambda: routes_to_nodes(one) == wanted(two) and routes_to_nodes(two) == wanted(one))
-    soon(lambda: not one.snapshot()["route_faults"])
+    eventually(lambda: routes_to_nodes(one) == wanted(two) and routes_to_nodes(two) == wanted(one))
+    eventually(lambda: not one.snapshot()["route_faults"])
     here, there = world.pod("pod-1"), world.pod("pod-2")
     for family in Family:
         near, far = here.address(family), there.address(family)
@@ -125,9 +119,9 @@ def test_pods_of_two_nodes_reach_each_other_while_both_are_listed(
 
     # Another program's flush is repaired, a file that cannot be read changes nothing.
     ip(one.namespace, "route", "flush", "proto", "111")
-    soon(lambda: routes_to_nodes(one) == wanted(two))
+    eventually(lambda: routes_to_nodes(one) == wanted(two))
     publish(one, "half a li")
-    soon(lambda: "nodes.json: " in " ".join(one.snapshot()["route_faults"]))
+    eventually(lambda: "nodes.json: " in " ".join(one.snapshot()["route_faults"]))
     assert routes_to_nodes(one) == wanted(two)
     (one.directory / "nodes.json").unlink()
     one.stop_agent()
@@ -136,14 +130,14 @@ def test_pods_of_two_nodes_reach_each_other_while_both_are_listed(
     assert routes_to_nodes(one) == wanted(two), "a restart without the file changes nothing"
 
     publish(one, write([entry(world, 1)]))
-    soon(lambda: not routes_to_nodes(one))
+    eventually(lambda: not routes_to_nodes(one))
     assert not one.snapshot()["route_faults"]
 
 
 def test_a_nodes_routes_go_with_the_key(world: World, nodes: list[LabNode]) -> None:
     one, two = nodes
     publish(one, write([entry(world, 1), entry(world, 2)]))
-    soon(lambda: routes_to_nodes(one) == wanted(two))
+    eventually(lambda: routes_to_nodes(one) == wanted(two))
     one.stop_agent()
     one.write_document()
     one.start_agent()
@@ -157,7 +151,7 @@ def test_a_node_that_claims_what_is_not_its_own_gets_no_route_and_costs_no_other
     one, two = nodes
     odd = replace(entry(world, 2), name="odd", ranges=(one.node.ranges[0],))
     publish(one, write([odd, entry(world, 1), entry(world, 2)]))
-    soon(lambda: routes_to_nodes(one) == wanted(two))
+    eventually(lambda: routes_to_nodes(one) == wanted(two))
     (fault,) = one.snapshot()["route_faults"]
     assert "of Node odd: it overlaps this node's own range" in fault
 
@@ -168,17 +162,17 @@ def test_an_administrators_route_stays_and_is_reported_if_it_leads_elsewhere(
     one, two = nodes
     same, other = two.node.ranges[:2]
     publish(one, write([]))
-    soon(lambda: not routes_to_nodes(one))
+    eventually(lambda: not routes_to_nodes(one))
     ip(one.namespace, "route", "add", str(same), "via", LAN[same.family].format(2))
     ip(one.namespace, "route", "add", str(other), "via", LAN[other.family].format(3))
     publish(one, write([entry(world, 1), entry(world, 2)]))
-    soon(lambda: routes_to_nodes(one) == wanted(two) - {str(same), str(other)})
-    soon(lambda: "another program's route" in " ".join(one.snapshot()["route_faults"]))
+    eventually(lambda: routes_to_nodes(one) == wanted(two) - {str(same), str(other)})
+    eventually(lambda: "another program's route" in " ".join(one.snapshot()["route_faults"]))
     (fault,) = one.snapshot()["route_faults"]
     assert str(other) in fault
     for block in (same, other):
         ip(one.namespace, "route", "delete", str(block))
-    soon(lambda: routes_to_nodes(one) == wanted(two))
+    eventually(lambda: routes_to_nodes(one) == wanted(two))
 
 
 def test_another_programs_route_with_several_next_hops_costs_no_node_its_route(
@@ -190,9 +184,9 @@ def test_another_programs_route_with_several_next_hops_costs_no_node_its_route(
     ip(one.namespace, "route", "add", "10.0.0.0/8", *hops[0], *hops[1])
     try:
         publish(one, write([]))
-        soon(lambda: not routes_to_nodes(one))
+        eventually(lambda: not routes_to_nodes(one))
         publish(one, write([entry(world, 2)]))
-        soon(lambda: routes_to_nodes(one) == wanted(two))
+        eventually(lambda: routes_to_nodes(one) == wanted(two))
     finally:
         ip(one.namespace, "route", "delete", "10.0.0.0/8")
 
@@ -208,9 +202,9 @@ def test_one_pass_changes_the_routes_of_as_many_nodes_as_a_list_may_have(
         blocks = f"10.{96 + number // 256}.{number % 256}.0/24", f"fd00:64:{number:x}::/64"
         many.append(ListedNode(f"listed-{number}", hops, tuple(map(Prefix.parse, blocks))))
     publish(one, write(many))
-    soon(lambda: len(routes_to_nodes(one)) == 2 * MOST_NODES)
+    eventually(lambda: len(routes_to_nodes(one)) == 2 * MOST_NODES)
     publish(one, write([]))
-    soon(lambda: not routes_to_nodes(one))
+    eventually(lambda: not routes_to_nodes(one))
     assert "attempt-failed name=node-routes" not in (one.directory / "agent.log").read_text()
 
 
@@ -221,12 +215,12 @@ def test_a_route_of_the_own_range_that_outranks_its_blackhole_is_reported_until_
     one, _ = nodes
     own = one.node.ranges[0]
     publish(one, write([]))
-    soon(lambda: not one.snapshot()["route_faults"])
+    eventually(lambda: not one.snapshot()["route_faults"])
     ip(one.namespace, "route", "replace", str(own), "via", LAN[own.family].format(1))
     unused = str(Address(own.family, own.last))
     assert "dev lan0" in ip(one.namespace, "route", "get", unused), "it leaves the node again"
-    soon(lambda: bool(one.snapshot()["route_faults"]))
+    eventually(lambda: bool(one.snapshot()["route_faults"]))
     (fault,) = one.snapshot()["route_faults"]
     assert f"the route to {own} via {LAN[own.family].format(1)} is not netmgr's" in fault, fault
     ip(one.namespace, *fault.partition("(ip ")[2].rstrip(")").split())
-    soon(lambda: not one.snapshot()["route_faults"])
+    eventually(lambda: not one.snapshot()["route_faults"])

@@ -6,19 +6,19 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from netmgr.prefixes import Address, Family
+from tests.kernel.namespaces import inside
 from tests.lab import wiring
 from tests.lab.exchange import End, datagrams
 from tests.lab.nodes import LabNode
 from tests.lab.topology import INTERNET, cluster
 from tests.lab.world import World
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.root
 
@@ -39,11 +39,6 @@ def world() -> Iterator[World]:
         for family, (block, fabric) in FABRIC.items():
             inside(made.internet, *IP[family], "route", "add", block, "via", fabric)
         yield made
-
-
-def inside(namespace: Path, *command: str) -> str:
-    enter = ["nsenter", f"--net={namespace}", *command]
-    return subprocess.run(enter, check=True, capture_output=True, text=True, timeout=10).stdout
 
 
 def probe(world: World, address: Address) -> None:
@@ -101,17 +96,10 @@ def test_blackholes_that_somebody_removes_come_back_and_withdrawn_ranges_lose_th
     assert blackholes(node) == made
     for family in Family:
         inside(node.namespace, *IP[family], "route", "flush", "type", "blackhole")
-    settled(node, made)
+    eventually(lambda: blackholes(node) == made)
     document = node.document.read_text()
     gone = str(node.node.ranges[1])
     node.document.write_text(document.replace(f"- {gone}\n", ""))
-    settled(node, made - 1)
+    eventually(lambda: blackholes(node) == made - 1)
     node.document.write_text(document)
-    settled(node, made)
-
-
-def settled(node: LabNode, wanted: int) -> None:
-    deadline = time.monotonic() + 10
-    while blackholes(node) != wanted and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert blackholes(node) == wanted
+    eventually(lambda: blackholes(node) == made)
