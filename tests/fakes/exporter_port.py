@@ -7,9 +7,11 @@ import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from exporter.server import Server
 from exporter.settings import Settings
+from netmgr import programs
 from netmgr.api.snapshot import Snapshot
 
 
@@ -40,3 +42,16 @@ def get(
         return response, response.read()
     finally:
         connection.close()
+
+
+def certificate(folder: Path, name: str = "localhost") -> tuple[Path, Path]:
+    """A self-signed certificate for `name` and its key."""
+    cert, key = folder / f"{name}.crt", folder / f"{name}.key"
+    curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+    subject = ("-subj", f"/CN={name}", "-addext", f"subjectAltName=DNS:{name}", "-days", "2")
+    openssl = programs.locate("openssl", "openssl")
+    outcome = programs.run(
+        [openssl, "req", "-x509", *curve, *subject, "-keyout", key, "-out", cert]
+    )
+    assert outcome.returncode == 0, outcome.stderr.decode()
+    return cert, key

@@ -28,6 +28,21 @@ class Clock:
         return self.time
 
 
+class TwoClocks(Clock):
+    """The wall clock can be set; the other only goes on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.uptime = 500.0
+
+    def monotonic(self) -> float:
+        return self.uptime
+
+    def pass_time(self, seconds: float) -> None:
+        self.time += seconds
+        self.uptime += seconds
+
+
 def counter(traffic: Traffic = OUT, address: Address = ADDRESS) -> Counter:
     return Counter.of_pod(address, traffic)
 

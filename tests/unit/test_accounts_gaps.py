@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -137,10 +137,17 @@ def test_a_chain_that_counted_nothing_for_a_while_is_a_gap_since_the_last_look(
     assert node.removed == (2, pytest.approx(14 + 9))
 
 
-def test_a_gap_is_recorded_once_however_often_its_repair_is_tried(node: Node) -> None:
+@pytest.mark.parametrize(
+    ("lose", "counters"),
+    [(lambda node: node.empty(Hook.FORWARD), 1), (Node.flush, EVERY)],
+    ids=["a chain", "everything"],
+)
+def test_a_gap_is_recorded_once_however_often_its_repair_is_tried(
+    node: Node, lose: Callable[[Node], None], counters: int
+) -> None:
     node.start(WEB)
     node.clock.time += 10
-    node.empty(Hook.FORWARD)
+    lose(node)
     for _ in range(2):
         node.kernel.fault = KernelError("the lock is held")
         with pytest.raises(KernelError):
@@ -148,21 +155,7 @@ def test_a_gap_is_recorded_once_however_often_its_repair_is_tried(node: Node) ->
         node.clock.time += 2
     node.kernel.fault = None
     node.accounts.reconcile()
-    assert node.removed == (1, pytest.approx(14))
-
-
-def test_flushed_counters_are_one_gap_however_often_they_are_made_again(node: Node) -> None:
-    node.start(WEB)
-    node.send(WEB, 5)
-    node.accounts.read()
-    node.flush()
-    node.kernel.fault = KernelError("the lock is held")
-    for _ in range(2):
-        with pytest.raises(KernelError):
-            node.accounts.reconcile()
-    node.kernel.fault = None
-    node.accounts.reconcile()
-    assert node.removed[0] == EVERY
+    assert node.removed == (counters, pytest.approx(14))
 
 
 def test_a_reading_is_from_before_it_was_taken_since_it_takes_time(node: Node) -> None:

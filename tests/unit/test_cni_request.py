@@ -372,10 +372,6 @@ def test_namespace_override_is_read_as_the_reference_reads_it(text, expected):
     )
 
 
-def test_a_late_del_has_no_namespace():
-    assert parse_request(variables("DEL", CNI_NETNS=""), config("DEL")).netns == ""
-
-
 def test_check_needs_the_previous_result():
     with pytest.raises(InvalidNetworkConfig, match=r"^prevResult: is missing"):
         parse_request(variables("CHECK"), config("CHECK", prevResult=...))

@@ -25,6 +25,10 @@ POD = Attachment(
 )
 
 
+SPECIAL = "special-use prefixes are never internet"
+NO_PREFIX = "no prefix of node.yaml holds it"
+
+
 @pytest.mark.parametrize(
     ("address", "role", "prefix", "because", "counted"),
     [
@@ -32,13 +36,7 @@ POD = Attachment(
         ("10.1.0.4", "range", "10.1.0.0/28", "ranges[0] of node.yaml", False),
         ("10.9.9.9", "internal", "10.0.0.0/8", "internal[0] of node.yaml", False),
         ("198.51.100.1", "internal", "198.51.100.0/24", "internal[1] of node.yaml", False),
-        (
-            "169.254.9.254",
-            "special-use",
-            "169.254.0.0/16",
-            "special-use prefixes are never internet",
-            False,
-        ),
+        ("169.254.9.254", "special-use", "169.254.0.0/16", SPECIAL, False),
         (
             "169.254.169.254",
             "protected",
@@ -46,24 +44,12 @@ POD = Attachment(
             "the default of protect[0] of node.yaml",
             False,
         ),
-        (
-            "198.19.0.1",
-            "special-use",
-            "198.18.0.0/15",
-            "special-use prefixes are never internet",
-            False,
-        ),
-        (
-            "240.0.0.1",
-            "special-use",
-            "240.0.0.0/4",
-            "special-use prefixes are never internet",
-            False,
-        ),
-        ("100::1", "special-use", "100::/64", "special-use prefixes are never internet", False),
-        ("192.0.2.1", "internet", "", "no prefix of node.yaml holds it", True),
-        ("203.0.113.1", "internet", "", "no prefix of node.yaml holds it", True),
-        ("2001:db8::1", "internet", "", "no prefix of node.yaml holds it", True),
+        ("198.19.0.1", "special-use", "198.18.0.0/15", SPECIAL, False),
+        ("240.0.0.1", "special-use", "240.0.0.0/4", SPECIAL, False),
+        ("100::1", "special-use", "100::/64", SPECIAL, False),
+        ("192.0.2.1", "internet", "", NO_PREFIX, True),
+        ("203.0.113.1", "internet", "", NO_PREFIX, True),
+        ("2001:db8::1", "internet", "", NO_PREFIX, True),
     ],
 )
 def test_the_longest_prefix_says_what_an_address_is(address, role, prefix, because, counted):
@@ -82,6 +68,8 @@ HEAD = "apiVersion: netmgr.io/v1alpha1\nkind: Node\nnode: {name: machine, addres
 NODE_OF_A = HEAD + "site: a\nranges: [10.1.9.0/28]\n" + SITES
 ROUTER = HEAD + "role: hub-router\nsite: hub\n" + SITES
 NAT = HEAD + "role: nat-host\nsite: a\n" + SITES
+NATIVE = "native, the sender's own address is kept"
+DROPPED = "dropped here and counted as from a to b"
 NETMAP = "nat: {services: [{vip_range: 10.100.0.0/24, service_cidr: 10.96.0.0/24}]}\n"
 PRESERVED = (
     "nat: {services: [{vip_range: 10.100.0.0/24, service_cidr: 10.96.0.0/24}], source: preserve}\n"
@@ -91,46 +79,11 @@ PRESERVED = (
 @pytest.mark.parametrize(
     ("text", "address", "role", "site", "because", "packet"),
     [
-        (
-            NODE_OF_A,
-            "10.0.3.1",
-            "hub",
-            "hub",
-            "sites[0].prefixes[0]",
-            "native, the sender's own address is kept",
-        ),
-        (
-            NODE_OF_A,
-            "10.1.3.1",
-            "spoke",
-            "a",
-            "sites[1].prefixes[0]",
-            "native, the sender's own address is kept",
-        ),
-        (
-            NODE_OF_A,
-            "10.1.9.3",
-            "range",
-            "a",
-            "ranges[0]",
-            "native, the sender's own address is kept",
-        ),
-        (
-            NODE_OF_A,
-            "10.2.3.1",
-            "spoke",
-            "b",
-            "sites[2].prefixes[0]",
-            "dropped here and counted as from a to b",
-        ),
-        (
-            NODE_OF_A,
-            "10.100.1.9",
-            "service",
-            "b",
-            "sites[2].services[0]",
-            "dropped here and counted as from a to b",
-        ),
+        (NODE_OF_A, "10.0.3.1", "hub", "hub", "sites[0].prefixes[0]", NATIVE),
+        (NODE_OF_A, "10.1.3.1", "spoke", "a", "sites[1].prefixes[0]", NATIVE),
+        (NODE_OF_A, "10.1.9.3", "range", "a", "ranges[0]", NATIVE),
+        (NODE_OF_A, "10.2.3.1", "spoke", "b", "sites[2].prefixes[0]", DROPPED),
+        (NODE_OF_A, "10.100.1.9", "service", "b", "sites[2].services[0]", DROPPED),
         (
             NODE_OF_A,
             "10.100.0.9",
@@ -139,14 +92,7 @@ PRESERVED = (
             "sites[1].services[0]",
             "for clients outside a, by its NAT host",
         ),
-        (
-            NODE_OF_A,
-            "203.0.113.1",
-            "internet",
-            "",
-            "no prefix of node.yaml holds it",
-            "to the internet as this node",
-        ),
+        (NODE_OF_A, "203.0.113.1", "internet", "", NO_PREFIX, "to the internet as this node"),
         (
             ROUTER,
             "10.2.3.1",
@@ -163,14 +109,7 @@ PRESERVED = (
             "sites[2].services[0]",
             "through the NAT host of b, which translates",
         ),
-        (
-            ROUTER,
-            "10.0.3.1",
-            "hub",
-            "hub",
-            "sites[0].prefixes[0]",
-            "native, the sender's own address is kept",
-        ),
+        (ROUTER, "10.0.3.1", "hub", "hub", "sites[0].prefixes[0]", NATIVE),
         (ROUTER, "203.0.113.1", "internet", "", "no prefix", "to the internet as this router"),
         (
             NAT + NETMAP,
@@ -202,14 +141,7 @@ PRESERVED = (
             "nat.services[0].service_cidr",
             "passed on as it is; from outside the spoke this Service is 10.100.0.9",
         ),
-        (
-            NAT + NETMAP,
-            "10.2.3.1",
-            "spoke",
-            "b",
-            "sites[2].prefixes[0]",
-            "dropped here and counted as from a to b",
-        ),
+        (NAT + NETMAP, "10.2.3.1", "spoke", "b", "sites[2].prefixes[0]", DROPPED),
         (
             NAT + NETMAP,
             "203.0.113.1",

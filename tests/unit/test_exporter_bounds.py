@@ -189,32 +189,27 @@ def test_what_is_left_out_is_counted_by_the_pods_state() -> None:
     }
 
 
-def test_limits_have_the_room_that_pods_leave_namespaces_first() -> None:
+@pytest.mark.parametrize(
+    ("kind", "size", "series_each", "family"),
+    [
+        ("limits", "bytes", SERIES_PER_LIMIT, "netmgr_limit_backlog_bytes"),
+        ("quotas", "used", SERIES_PER_QUOTA, "netmgr_quota_used_bytes"),
+    ],
+)
+def test_limits_and_quotas_have_the_room_that_is_left_namespaces_first(
+    kind: str, size: str, series_each: int, family: str
+) -> None:
     document = snapshot(100, 4)
-    document["remote_pods"], document["quotas"] = [], []
-    document["connection_limits"] = []
-    for number, one in enumerate(document["limits"]):
-        one["bytes"] = number
-    limits = len(document["limits"])
-    rest = len(series(generate_latest(registry(document)).decode())) - limits * SERIES_PER_LIMIT
-    with serving(lambda: document, max_series=rest + 7 * SERIES_PER_LIMIT - 1) as port:
+    for other in {"remote_pods", "connection_limits", "limits", "quotas"} - {kind}:
+        document[other] = []
+    for number, one in enumerate(document[kind]):
+        one[size] = number
+    everything = series(generate_latest(registry(document)).decode())
+    rest = len(everything) - len(document[kind]) * series_each
+    with serving(lambda: document, max_series=rest + 7 * series_each - 1) as port:
         text = get(port)[1].decode()
     # Four of the two namespaces, and two of the pods.
-    assert names(text, "netmgr_limit_backlog_bytes", "pod") == {"", "pod-9"}
-    assert dropped(text) == {"lingering": 0, "live": 0}
-
-
-def test_quotas_have_the_room_that_limits_leave_the_most_used_first() -> None:
-    document = snapshot(100, 4)
-    document["connection_limits"] = []
-    document["remote_pods"], document["limits"] = [], []
-    for number, one in enumerate(document["quotas"]):
-        one["used"] = number
-    quotas = len(document["quotas"])
-    rest = len(series(generate_latest(registry(document)).decode())) - quotas * SERIES_PER_QUOTA
-    with serving(lambda: document, max_series=rest + 7 * SERIES_PER_QUOTA - 1) as port:
-        text = get(port)[1].decode()
-    assert names(text, "netmgr_quota_used_bytes", "pod") == {"", "pod-9"}
+    assert names(text, family, "pod") == {"", "pod-9"}
     assert dropped(text) == {"lingering": 0, "live": 0}
 
 

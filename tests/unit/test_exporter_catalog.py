@@ -92,20 +92,6 @@ def test_values_come_through_to_the_byte() -> None:
     assert f"iptables_packets_total{rule} 5.0\n" in text
 
 
-def test_label_values_are_escaped() -> None:
-    document = snapshot(1, 1)
-    document["pods"][0]["pod"] = 'a"b\\c\nd'
-    assert 'pod="a\\"b\\\\c\\nd"' in generate_latest(_registry(document)).decode()
-
-
-@pytest.mark.programs
-def test_promtool_finds_nothing_to_complain_about() -> None:
-    promtool = programs.locate("promtool", "prometheus")
-    text = generate_latest(_registry(snapshot()))
-    outcome = programs.run([promtool, "check", "metrics"], stdin=text)
-    assert (outcome.returncode, outcome.stdout, outcome.stderr) == (0, b"", b"")
-
-
 @pytest.mark.programs
 def test_the_example_scrape_configuration_is_valid() -> None:
     promtool = programs.locate("promtool", "prometheus")

@@ -199,24 +199,6 @@ def test_one_that_makes_room_while_tls_takes_it_over_is_ended() -> None:
         assert not is_open(theirs)
 
 
-def test_connections_that_were_turned_away_are_reported(caplog: pytest.LogCaptureFixture) -> None:
-    now = 0.0
-    counted = connections.Connections(lambda: now)
-    with ExitStack() as stack:
-        for client in range(MOST_CONNECTIONS + 3):
-            ours, theirs = socket.socketpair()
-            stack.enter_context(ours)
-            stack.enter_context(theirs)
-            admitted = counted.admit(client, ours)
-            counted.complete(client)
-            assert admitted == (client < MOST_CONNECTIONS)
-        now = connections.TAKING_SECONDS + 1
-        assert counted.admit("late", ours), "one that takes nothing of its answer makes room by now"
-        now = connections.REPORT_SECONDS
-        counted.expire()
-    assert "connections-turned-away count=4" in caplog.text
-
-
 class Ports:
     """Connections by a clock that a test sets, and which of them are open."""
 
@@ -328,6 +310,19 @@ def test_who_is_turned_away_is_reported_once_and_not_before_its_time(
     assert reports() == ["connections-turned-away count=2"]
     ports.now *= 2
     assert reports() == []
+
+
+def test_one_that_makes_room_is_turned_away_too(
+    ports: Ports, caplog: pytest.LogCaptureFixture
+) -> None:
+    ports.admit(*range(MOST_CONNECTIONS))
+    for client in range(MOST_CONNECTIONS):
+        ports.counted.complete(client)
+    ports.now = connections.TAKING_SECONDS + 1
+    assert ports.admit("late"), "one that takes nothing of its answer makes room by now"
+    ports.now = connections.REPORT_SECONDS
+    ports.counted.expire()
+    assert "connections-turned-away count=1" in caplog.text
 
 
 def test_a_head_ends_with_its_last_byte_and_the_rest_is_the_files() -> None:

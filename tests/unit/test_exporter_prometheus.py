@@ -16,7 +16,7 @@ import pytest
 from netmgr import programs
 from netmgr.api.snapshot import Snapshot
 from tests.fakes.agent_socket import snapshot
-from tests.fakes.exporter_port import get, serving
+from tests.fakes.exporter_port import certificate, get, serving
 
 pytestmark = pytest.mark.programs
 
@@ -24,7 +24,7 @@ PATIENCE_SECONDS = 30
 JOB = """\
   - job_name: {job}
     scheme: https
-    tls_config: {{ca_file: tls.crt, server_name: localhost}}
+    tls_config: {{ca_file: localhost.crt, server_name: localhost}}
     {credentials}
     label_value_length_limit: 253
     sample_limit: 500
@@ -38,17 +38,6 @@ WAYS = {
     ),
 }
 """Option of ours: what its file holds, and what Prometheus is told."""
-
-
-def certificate(folder: Path) -> tuple[Path, Path]:
-    cert, key = folder / "tls.crt", folder / "tls.key"
-    openssl = programs.locate("openssl", "openssl")
-    made = ("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=netmgr")
-    outcome = programs.run(
-        [openssl, *made, "-addext", "subjectAltName=DNS:localhost", "-keyout", key, "-out", cert]
-    )
-    assert outcome.returncode == 0, outcome.stderr.decode()
-    return cert, key
 
 
 @contextmanager

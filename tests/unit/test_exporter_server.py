@@ -193,11 +193,6 @@ def test_other_paths_are_told_what_there_is(port: int) -> None:
     assert b"/metrics" in body
 
 
-def test_a_client_that_says_nothing_holds_nobody_up(port: int, socket_path: Path) -> None:
-    with socket.create_connection(("127.0.0.1", port)), agent(socket_path, canned(snapshot(1, 1))):
-        assert value(port, "netmgr_up") == 1
-
-
 def test_scrapes_at_the_same_time_do_not_mix(port: int, socket_path: Path) -> None:
     bodies: list[bytes] = []
     with agent(socket_path, canned(snapshot())):

@@ -15,7 +15,7 @@ from tests.fakes.ledger_tools import (
     IN,
     OUT,
     WEB,
-    Clock,
+    TwoClocks,
     counter,
     gap_seconds,
     gaps,
@@ -23,21 +23,6 @@ from tests.fakes.ledger_tools import (
     opened,
     reading,
 )
-
-
-class TwoClocks(Clock):
-    """The wall clock can be set; the other only goes on."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.uptime = 500.0
-
-    def monotonic(self) -> float:
-        return self.uptime
-
-    def pass_time(self, seconds: float) -> None:
-        self.time += seconds
-        self.uptime += seconds
 
 
 @pytest.fixture
@@ -167,7 +152,7 @@ def test_a_wrapped_counter_is_no_gap_and_sums_stay_within_the_file(
     ledger.post([reading(250, 7)])
     assert (gaps(ledger), ledger.durable) == ({}, True)
     assert ledger.totals().pods[1]["bytes"] == (1 << 63) * 2 + 250 - (1 << 63)
-    again = opened(path, Clock())
+    again = opened(path, TwoClocks())
     assert again.totals().pods[1]["packets"] == 7
     again.close()
 
