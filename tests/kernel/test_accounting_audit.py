@@ -20,6 +20,7 @@ import pytest
 from netmgr.documents.node import Backend
 from netmgr.prefixes import Family
 from tests.kernel.guests import guest
+from tests.kernel.namespaces import inside
 from tests.lab.exchange import End, datagram_bytes, datagrams, stream
 from tests.lab.nodes import LabNode
 from tests.lab.runtime import Sandbox
@@ -47,12 +48,6 @@ def world(backend: Backend) -> Iterator[World]:
         room, backend=backend, name=f"audit-{os.getpid()}-{next(_numbers)}", settings=settings
     ) as made:
         yield made
-
-
-def inside(node: LabNode, *command: str) -> None:
-    subprocess.run(
-        ["nsenter", f"--net={node.namespace}", *command], check=True, capture_output=True
-    )
 
 
 def forward(node: LabNode) -> dict[str, dict[str, int]]:
@@ -141,15 +136,13 @@ def test_what_a_lost_counter_missed_is_unattributed_and_a_gap(
     before, gap = exported(node), {one["reason"]: one for one in node.snapshot()["gaps"]}["removed"]
     address = str(pod.address(Family.V4))
     if backend is Backend.NFTABLES:
-        inside(node, "nft", "delete", "element", "inet", "netmgr", "pod_out4", f"{{ {address} }}")
+        inside(node.namespace, "nft", f"delete element inet netmgr pod_out4 {{ {address} }}")
     else:
-        inside(node, "ipset", "del", "netmgr-pod-out4", address)
+        inside(node.namespace, "ipset", "del", "netmgr-pod-out4", address)
     missed = talk(world, pod, Family.V4, [100, 900])
     node.snapshot()
     assert exported(node) == {IN: before[IN], OUT: before[OUT] + missed}
-    node.kill_agent()
-    node.start_agent()
-    node.wait_until_ready()
+    node.restart_after_kill()
     forward(node)
     assert exported(node) == {IN: before[IN], OUT: before[OUT] + missed}
     now = {one["reason"]: one for one in node.snapshot()["gaps"]}["removed"]
@@ -166,9 +159,9 @@ def test_a_zeroed_forward_rule_hides_nothing_that_comes_after(
         before = exported(node)
         talk(world, pod, Family.V4, [900])  # counted for the pod, and lost by the rule unread
         if backend is Backend.NFTABLES:
-            inside(node, "nft", "reset", "counters", "table", "inet", "netmgr")
+            inside(node.namespace, "nft", "reset", "counters", "table", "inet", "netmgr")
         else:
-            inside(node, "iptables-legacy", "-t", "mangle", "-Z", "FORWARD")
+            inside(node.namespace, "iptables-legacy", "-t", "mangle", "-Z", "FORWARD")
         forward(node)
         send(700)
         forward(node)
@@ -254,8 +247,7 @@ def test_usage_tells_pods_that_are_gone_whether_or_not_the_agent_is_there(
         assert list(csv.DictReader(away.stdout.splitlines())) == rows
         assert "no agent answers there" in away.stderr
     finally:
-        node.start_agent()
-        node.wait_until_ready()
+        node.start_until_ready()
 
 
 def csv_rows(*where: str) -> list[dict[str, str]]:

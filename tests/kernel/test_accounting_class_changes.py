@@ -86,16 +86,13 @@ def test_what_a_former_class_counted_unread_is_not_lost(
     unread = exchanged(world)
     node.kill_agent()
     document(node, OTHER[backend] if moves else backend)
-    node.start_agent()
-    node.wait_until_ready()
+    node.start_until_ready()
     assert counted(node, "far") == {"far-in": sent + unread, "far-out": sent + unread}
     assert "far" not in sets(node)
     now = exchanged(world)
     internet = {"internet-in": now, "internet-out": now}
     assert counted(node, "internet") == internet
-    node.kill_agent()
-    node.start_agent()
-    node.wait_until_ready()
+    node.restart_after_kill()
     assert counted(node, "far") == {"far-in": sent + unread, "far-out": sent + unread}
     assert counted(node, "internet") == internet
 
@@ -106,8 +103,7 @@ def test_a_further_class_is_no_gap_and_counts_from_zero(world: World, backend: B
     node.stop_agent()
     near = {"name": "near", "prefixes": [str(address.prefix) for address in INTERNET.values()]}
     document(node, backend, (near,))
-    node.start_agent()
-    node.wait_until_ready()
+    node.start_until_ready()
     sent = exchanged(world)
     assert counted(node, "near") == {"near-in": sent, "near-out": sent}
     assert {gap["reason"]: gap["count"] for gap in node.snapshot()["gaps"] if gap["count"]} == {}

@@ -5,6 +5,7 @@ the pod's whole.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import time
 from collections.abc import Iterator
@@ -32,13 +33,15 @@ forward hook.
 SIZES = [1, 700, 1200]
 
 
-@pytest.fixture(scope="module", params=[Backend.NFTABLES, Backend.IPTABLES_LEGACY], ids=str)
-def world(request: pytest.FixtureRequest) -> Iterator[World]:
+@pytest.fixture(scope="module")
+def world(backend: Backend) -> Iterator[World]:
     """Two nodes with two pods each; the second node's ranges are a class."""
     topology = cluster(pods=2)
     classes = [{"name": "far", "prefixes": [str(prefix) for prefix in topology.nodes[1].ranges]}]
     accounting = {"reading_seconds": 0.2, "min_reading_seconds": 0.05, "classes": classes}
-    with World(topology, backend=request.param, settings={"accounting": accounting}) as made:
+    name = f"classes-{os.getpid()}-{backend[-6:]}"
+    settings = {"accounting": accounting}
+    with World(topology, backend=backend, name=name, settings=settings) as made:
         yield made
 
 

@@ -134,16 +134,13 @@ def test_rules_that_were_lost_while_no_agent_was_there_are_a_gap_too(
     for command in fault(backend):
         assert run(node, *command).returncode == 0
     spender.send()
-    node.start_agent()
-    node.wait_until_ready()
+    node.start_until_ready()
     assert spender.counted() == kept
     times, seconds = (now - then for now, then in zip(gaps(node)["removed"], before, strict=True))
     assert times >= 1
     assert 0.1 < seconds <= time.monotonic() - read_at + 1.1
     calm = gaps(node)
-    node.kill_agent()
-    node.start_agent()
-    node.wait_until_ready()
+    node.restart_after_kill()
     assert gaps(node) == calm
 
 
@@ -159,8 +156,7 @@ def test_a_pod_that_went_with_its_rules_while_no_agent_was_there_is_a_gap(
     for command in everything(backend):
         assert run(node, *command).returncode == 0
     netns.delete(spender.sandbox.netns)
-    node.start_agent()
-    node.wait_until_ready()
+    node.start_until_ready()
     assert spender.counted() == sent
     assert gaps(node)["removed"][0] > before + 8, "the hooks' and the pod's"
 
@@ -264,13 +260,11 @@ def small_disk(node: LabNode) -> Iterator[Path]:
     state = node.directory / "state"
     mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "netmgr-test", str(state)]
     assert programs.run(mount).returncode == 0
-    node.start_agent()
-    node.wait_until_ready()
+    node.start_until_ready()
     yield state / "filler"
     node.stop_agent()
     assert programs.run(["umount", str(state)]).returncode == 0
-    node.start_agent()
-    node.wait_until_ready()
+    node.start_until_ready()
 
 
 def fill(path: Path) -> None:
@@ -306,9 +300,7 @@ def test_counting_goes_on_while_the_disk_is_full_and_the_time_to_durable_is_expo
     assert spender.counted() == sent
     assert node.snapshot()["durable"]
     lasted = time.monotonic() - began
-    node.kill_agent()
-    node.start_agent()
-    node.wait_until_ready()
+    node.restart_after_kill()
     assert spender.counted() == sent
     assert gaps(node)["not-durable"][0] == 1
     assert second[1] < gaps(node)["not-durable"][1] <= lasted + 1.5

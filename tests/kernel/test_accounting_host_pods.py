@@ -19,6 +19,7 @@ import pytest
 
 from netmgr.documents.node import Backend
 from netmgr.prefixes import Family
+from tests.kernel.namespaces import inside
 from tests.lab.exchange import End, datagram_bytes, datagrams, open_socket
 from tests.lab.nodes import LabNode
 from tests.lab.topology import INTERNET, cluster
@@ -200,22 +201,10 @@ def test_a_host_network_pods_bytes_survive_its_end_the_agents_and_the_rules(
         out, back = talker.talk(Family.V4, 4, 500, 20)
         node.kill_agent()
         more = talker.talk(Family.V4, 3, 200, 10)
-        node.start_agent()
-        node.wait_until_ready()
+        node.start_until_ready()
         out, back = out + more[0], back + more[1]
         assert counted(node, "etcd") == {OUT: out, IN: back}
-        subprocess.run(
-            [
-                "nsenter",
-                f"--net={node.namespace}",
-                "nft",
-                "delete",
-                "table",
-                "inet",
-                "netmgr-host-pods",
-            ],
-            check=True,
-        )
+        inside(node.namespace, "nft", "delete table inet netmgr-host-pods")
         time.sleep(1)
         more = talker.talk(Family.V6, 2, 900, 90)
         out, back = out + more[0], back + more[1]
@@ -228,18 +217,7 @@ def test_a_host_network_pods_bytes_survive_its_end_the_agents_and_the_rules(
     container.parent.rmdir()
     wait_for(node, "etcd", live=False)
     assert counted(node, "etcd") == {OUT: out, IN: back}
-    listed = [
-        "nsenter",
-        f"--net={node.namespace}",
-        "nft",
-        "list",
-        "table",
-        "inet",
-        "netmgr-host-pods",
-    ]
-    assert (
-        "packets" not in subprocess.run(listed, check=True, capture_output=True, text=True).stdout
-    )
+    assert "packets" not in inside(node.namespace, "nft", "list table inet netmgr-host-pods")
 
 
 def test_a_pod_with_a_network_of_its_own_is_none_of_these(
@@ -268,15 +246,10 @@ def test_what_was_counted_ends_where_it_is_no_longer_asked_for(
         node.document.write_text(
             node.document.read_text().replace("host_pods: true", "host_pods: false")
         )
-        node.start_agent()
-        node.wait_until_ready()
+        node.start_until_ready()
         wait_for(node, "dns", live=False)
         assert counted(node, "dns")[OUT] == out
-        tables = ["nsenter", f"--net={node.namespace}", "nft", "list", "tables"]
-        assert (
-            "host-pods"
-            not in subprocess.run(tables, check=True, capture_output=True, text=True).stdout
-        )
+        assert "host-pods" not in inside(node.namespace, "nft", "list tables")
 
 
 def test_a_new_range_is_no_internet_to_host_network_pods_either_and_costs_no_count(
@@ -325,14 +298,4 @@ def test_a_kubelet_that_starts_later_and_uses_cgroup_v1_is_reported(
 
 def internal(node: LabNode) -> str:
     """What host-network pods are not counted for."""
-    command = [
-        "nsenter",
-        f"--net={node.namespace}",
-        "nft",
-        "list",
-        "set",
-        "inet",
-        "netmgr-host-pods",
-        "internal4",
-    ]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return inside(node.namespace, "nft", "list set inet netmgr-host-pods internal4")

@@ -58,11 +58,11 @@ ROLES: dict[str, dict[str, object]] = {
 
 
 @pytest.fixture(scope="module")
-def world(backend: Backend) -> Iterator[World]:
+def world() -> Iterator[World]:
     topology = replace(cluster(pods=100), pods=())
     settings = {"reconcile_seconds": 0.5}
     with World(
-        topology, backend=backend, name=f"files-{os.getpid()}-{backend[:4]}", settings=settings
+        topology, backend=Backend.NFTABLES, name=f"files-{os.getpid()}", settings=settings
     ) as made:
         yield made
 
@@ -143,9 +143,7 @@ def test_what_is_removed_is_made_again_and_nothing_is_lost(
     eventually(lambda: repairs(node) >= 1)
     node.runtime.check(sandbox)
     later = new_pod("node-1")
-    node.kill_agent()
-    node.start_agent()
-    node.wait_until_ready()
+    node.restart_after_kill()
     after = views(node)
     assert later.pod.name in after
     assert ({name: after[name] for name in before[0]}, sent(node, sandbox)) == before
@@ -166,8 +164,7 @@ def test_an_older_copy_is_set_aside_and_what_the_agent_knows_stays(
     copies = {
         name: shutil.copy(state / name, node.directory) for name in ("ipam.sqlite", "ledger.sqlite")
     }
-    node.start_agent()
-    node.wait_until_ready()
+    node.start_until_ready()
     new = new_pod("node-1")
     send(world, node, new)
     before = views(node), sent(node, new)
@@ -180,9 +177,7 @@ def test_an_older_copy_is_set_aside_and_what_the_agent_knows_stays(
         )
     )
     eventually(lambda: not node.runtime.status())
-    node.kill_agent()
-    node.start_agent()
-    node.wait_until_ready()
+    node.restart_after_kill()
     assert (views(node), sent(node, new)) == before
     for sandbox in (old, new):
         node.runtime.check(sandbox)

@@ -170,8 +170,7 @@ def test_a_waiting_agent_takes_over_from_one_that_is_killed(
         waiting.terminate()
         assert waiting.wait(30) == 0
     assert "netmgr-agent" not in inside(node, "nft", "list", "tables").stdout
-    node.start_agent()
-    node.wait_until_ready()
+    node.start_until_ready()
     node.runtime.check(sandbox)
 
 
@@ -208,8 +207,7 @@ def test_who_may_not_change_the_network_cannot_take_the_lock(node: LabNode) -> N
     done = inside(node, *unprivileged, sys.executable, "-c", program)
     assert "taken" not in done.stdout
     assert "run it as root" in done.stderr
-    node.start_agent()
-    node.wait_until_ready()
+    node.start_until_ready()
 
 
 def test_a_kernel_without_owned_tables_locks_the_namespace_all_the_same(
@@ -229,5 +227,4 @@ def test_a_kernel_without_owned_tables_locks_the_namespace_all_the_same(
         assert instance.TABLE not in inside(node, "nft", "list", "tables").stdout
     with instance.namespace("this test's own, which is another"):
         pass
-    node.start_agent()
-    node.wait_until_ready()
+    node.start_until_ready()

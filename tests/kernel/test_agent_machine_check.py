@@ -189,13 +189,8 @@ def listing(directory: Path) -> list[tuple[Path, int]]:
             },
             "nat.services[0].vip_range: 10.64.0.0/24 holds the node's own address 10.64.0.10 (up0)",
         ),
-        (
-            {"node": {"name": "r", "uplink": "eth9"}, "role": "hub-router", "ranges": []},
-            "this node has no interface 'eth9'",
-        ),
         ({"state_dir": "state"}, ":8: state_dir: 'state' is no absolute path"),
         ({"state_dir": "/" + "s" * 300}, ":8: state_dir: "),
-        ({"mtu": 1500, "reader_group": -1}, "reader_group"),
     ],
 )
 def test_a_document_that_is_wrong_about_its_machine_changes_nothing(

@@ -1,4 +1,4 @@
-"""What the agent does about a bad document, lost state, lost links and other programs' meddling."""
+"""What the agent does about lost state, lost links and other programs' meddling."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import fcntl
 import os
 import sqlite3
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -51,19 +50,7 @@ def restarted(node: LabNode):
     """Has the agent run again after the test, whatever the test did to it."""
     yield
     node.stop_agent()
-    node.start_agent()
-    node.wait_until_ready()
-
-
-def kernel_state(node: LabNode) -> str:
-    """Everything netmgr could have changed in the node's namespace."""
-    commands = (
-        ["ip", "-o", "link"],
-        ["ip", "route"],
-        ["ip", "-6", "route"],
-        ["nft", "-s", "list", "ruleset"],
-    )
-    return "\n".join(inside(node.namespace, *command) for command in commands)
+    node.start_until_ready()
 
 
 def reaches_internet(world: World, sandbox: Sandbox, family: Family = Family.V4) -> bool:
@@ -92,8 +79,7 @@ def test_a_corrupt_state_file_is_kept_and_the_pods_keep_their_addresses(
     node.kill_agent()
     state = node.directory / "state" / "ipam.sqlite"
     damage_file(state, damage)
-    node.start_agent()
-    node.wait_until_ready()
+    node.start_until_ready()
     assert views(node) == before
     assert node.snapshot()["state_rebuilds"] == 1
     assert list(state.parent.glob("ipam.sqlite.corrupt-*"))
@@ -115,46 +101,6 @@ def damage_file(path: Path, how: str) -> None:
         path.write_bytes(path.read_bytes()[: path.stat().st_size // 2 - 100])
     else:
         path.write_bytes(b"no database at all" * 100)
-
-
-@pytest.mark.parametrize(
-    ("replacement", "message"),
-    [
-        (("ranges:", "rnages:"), "rnages: unknown key"),
-        (("kind: Node", "kind: Pod"), "kind: "),
-        (("ranges:\n", "ranges:\n- 10.0.0.0/8\n"), "overlap"),
-    ],
-)
-def test_a_bad_document_stops_the_agent_before_it_changes_anything(
-    node: LabNode, tmp_path: Path, replacement: tuple[str, str], message: str
-) -> None:
-    text = (
-        node.document.read_text().replace(str(node.directory), str(tmp_path)).replace(*replacement)
-    )
-    document = tmp_path / "node.yaml"
-    document.write_text(text)
-    before = kernel_state(node)
-    done = run_agent(node, document)
-    assert done.returncode == 2
-    assert f"{document}:" in done.stderr.decode()
-    assert message in done.stderr.decode()
-    assert "Traceback" not in done.stderr.decode()
-    assert kernel_state(node) == before
-    assert [path.name for path in tmp_path.iterdir()] == ["node.yaml"]
-
-
-def run_agent(node: LabNode, document: Path) -> programs.Outcome:
-    command = [
-        "nsenter",
-        f"--net={node.namespace}",
-        sys.executable,
-        "-m",
-        "netmgr",
-        "agent",
-        "-c",
-        str(document),
-    ]
-    return programs.run(command, timeout=60)
 
 
 def test_a_lost_route_is_put_back_and_reported(
@@ -319,82 +265,12 @@ def test_a_reboot_ends_the_attachments_and_keeps_the_totals(node: LabNode, new_p
         "del",
         host_link_name(AttachmentKey(sandbox.container_id, "eth0")),
     )
-    node.start_agent()
-    node.wait_until_ready()
+    node.start_until_ready()
     assert sandbox.pod.name not in views(node)
     assert {
         (i["namespace"], i["traffic"]): i["bytes"] for i in node.snapshot()["namespaces"]
     } == world_total
     assert new_pod("node-1").addresses != sandbox.addresses
-
-
-@pytest.mark.usefixtures("restarted")
-@pytest.mark.parametrize("which", [0, 1])
-def test_another_backend_takes_over_and_the_former_ones_rules_go(
-    world: World, node: LabNode, new_pod: NewPod, backend: Backend, which: int
-) -> None:
-    sandbox = new_pod("node-1")
-    assert reaches_internet(world, sandbox)
-    node.stop_agent()
-    text = node.document.read_text()
-    every = (Backend.NFTABLES, Backend.IPTABLES_LEGACY, Backend.IPTABLES_NFT)
-    other = [each for each in every if each is not backend][which]
-    node.document.write_text(text.replace(f"backend: {backend}", f"backend: {other}"))
-    node.start_agent()
-    node.wait_until_ready()
-    assert node.snapshot()["backend"] == other
-    assert ours_on(node, backend) == []
-    assert ours_on(node, other)
-    before = pod_bytes(node, sandbox)
-    assert before > 0
-    assert reaches_internet(world, sandbox)
-    eventually(lambda: pod_bytes(node, sandbox) == 2 * before)
-    node.document.write_text(text)
-
-
-def ours_on(node: LabNode, backend: Backend) -> list[str]:
-    if backend is Backend.NFTABLES:
-        return [
-            line
-            for line in inside(node.namespace, "nft", "list", "tables").splitlines()
-            if line == "table inet netmgr"
-        ]
-    saved = [
-        inside(node.namespace, f"{backend}-save"),
-        inside(node.namespace, f"{backend.replace('iptables', 'ip6tables')}-save"),
-    ]
-    # The variants of iptables have the sets in common.
-    sets = (
-        [inside(node.namespace, "ipset", "list", "-n")]
-        if node.snapshot()["backend"] in (backend, Backend.NFTABLES)
-        else []
-    )
-    return [
-        line for text in (*saved, *sets) for line in text.splitlines() if "netmgr" in line.lower()
-    ]
-
-
-def pod_bytes(node: LabNode, sandbox: Sandbox) -> int:
-    return sum(item["bytes"] for item in node.snapshot()["pods"] if item["pod"] == sandbox.pod.name)
-
-
-def test_an_add_into_the_nodes_own_namespace_is_refused(node: LabNode, new_pod: NewPod) -> None:
-    sandbox = new_pod("node-1")
-    own = Sandbox(sandbox.pod, "another", sandbox.uid, node.namespace)
-    with pytest.raises(LabError, match="own network namespace"):
-        node.runtime.execute("ADD", own)
-
-
-def test_a_failed_add_leaves_nothing_behind(node: LabNode, new_pod: NewPod) -> None:
-    sandbox = new_pod("node-1")
-    before = (views(node), kernel_state(node).count("nm"))
-    gone = Sandbox(sandbox.pod, "no-sandbox", sandbox.uid, Path("/run/netns/no-such-sandbox"))
-    with pytest.raises(LabError, match="there is no /run/netns/no-such-sandbox"):
-        node.runtime.execute("ADD", gone)
-    taken = Sandbox(sandbox.pod, "same-sandbox", sandbox.uid, sandbox.netns)
-    with pytest.raises(LabError, match="File exists"):
-        node.runtime.execute("ADD", taken)
-    eventually(lambda: (views(node), kernel_state(node).count("nm")) == before)
 
 
 def test_the_mtu_of_pods_follows_the_uplink(world: World, node: LabNode) -> None:

@@ -78,8 +78,7 @@ def test_an_idle_reader_keeps_the_agent_neither_from_answering_nor_from_stopping
         begin = time.monotonic()
         node.stop_agent()
         assert time.monotonic() - begin < STOPPED_SECONDS
-    node.start_agent()
-    node.wait_until_ready()
+    node.start_until_ready()
 
 
 def test_a_crowd_of_idle_readers_keeps_nobody_waiting(node: LabNode) -> None:
@@ -98,8 +97,7 @@ def test_a_silent_runtime_keeps_the_agent_from_stopping_no_longer(node: LabNode)
         begin = time.monotonic()
         node.stop_agent()
         assert time.monotonic() - begin < STOPPED_SECONDS
-    node.start_agent()
-    node.wait_until_ready()
+    node.start_until_ready()
 
 
 @pytest.fixture

@@ -42,8 +42,7 @@ def stopped(node: LabNode) -> Iterator[LabNode]:
     node.kill_agent()
     yield node
     node.stop_agent()
-    node.start_agent()
-    node.wait_until_ready()
+    node.start_until_ready()
 
 
 def state_of(node: LabNode) -> Path:
@@ -72,8 +71,7 @@ def test_pods_stay_connected_when_the_state_file_was_removed(
     node.kill_agent()
     for path in state_of(node).parent.glob("ipam.sqlite*"):
         path.unlink()
-    node.start_agent()
-    node.wait_until_ready()
+    node.start_until_ready()
     assert views(node) == before
     assert node.snapshot()["state_rebuilds"] == 0
     assert_reaches_internet(world, sandbox)
@@ -99,13 +97,11 @@ def test_a_spooled_del_of_an_earlier_life_leaves_a_newer_attachment_alone(
     node.runtime.execute("DEL", sandbox)
     (spooled,) = (node.directory / "state" / "spool").iterdir()
     late = spooled.rename(node.directory / spooled.name)
-    node.start_agent()
-    node.wait_until_ready()
+    node.start_until_ready()
     node.runtime.execute("ADD", sandbox)
     node.kill_agent()
     late.rename(spooled)
-    node.start_agent()
-    node.wait_until_ready()
+    node.start_until_ready()
     assert not spooled.exists()
     assert_reaches_internet(world, sandbox)
     node.runtime.execute("DEL", sandbox)
@@ -120,8 +116,7 @@ def small_disk(stopped: LabNode) -> Iterator[Path]:
         programs.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(state)]).returncode == 0
     )
     try:
-        stopped.start_agent()
-        stopped.wait_until_ready()
+        stopped.start_until_ready()
         yield state / "fill"
     finally:
         stopped.kill_agent()
@@ -148,9 +143,7 @@ def test_a_full_disk_stops_adds_and_never_dels(node: LabNode, small_disk: Path) 
     assert not node.runtime.status(), "STATUS succeeds, or the node's pods would be evicted"
     small_disk.unlink()
     assert eventually_ready(node)
-    node.kill_agent()
-    node.start_agent()
-    node.wait_until_ready()
+    node.restart_after_kill()
     assert views(node) == {}
     node.runtime.delete(node.add("again"))
 
@@ -161,8 +154,7 @@ def eventually_ready(node: LabNode) -> bool:
 
 @pytest.mark.usefixtures("stopped")
 def test_a_disk_that_fails_otherwise_fails_status(node: LabNode) -> None:
-    node.start_agent()
-    node.wait_until_ready()
+    node.start_until_ready()
     sandbox, agent = node.add("failing"), node.agent_pid()
     assert agent
     # No file of the agent may grow (EFBIG), which SQLite reports as an I/O error.

@@ -112,8 +112,7 @@ def change(node: LabNode, successor: Backend) -> None:
     text = node.document.read_text()
     former = text.partition("backend: ")[2].partition("\n")[0]
     node.document.write_text(text.replace(f"backend: {former}", f"backend: {successor}"))
-    node.start_agent()
-    node.wait_until_ready()
+    node.start_until_ready()
 
 
 @pytest.mark.parametrize(
@@ -141,9 +140,7 @@ def test_what_a_pod_sent_before_and_after_a_change_is_counted_once_and_no_gap(
         successor is not Backend.NFTABLES,
     )
     known = gaps(node)
-    node.kill_agent()
-    node.start_agent()
-    node.wait_until_ready()
+    node.restart_after_kill()
     assert (spender.counted(), gaps(node)) == (sent, known)
 
 

@@ -102,8 +102,7 @@ def test_redacted_it_names_no_pod_not_even_one_that_is_gone(node: LabNode, new_p
 def dead(node: LabNode) -> Iterator[LabNode]:
     node.kill_agent()
     yield node
-    node.start_agent()
-    node.wait_until_ready()
+    node.start_until_ready()
 
 
 def test_without_an_agent_the_rest_is_there_and_says_why(dead: LabNode) -> None:

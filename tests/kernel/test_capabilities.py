@@ -128,14 +128,12 @@ def test_the_legacy_tables_are_left_before_their_capabilities_are_given_up(node:
     node.stop_agent()
     document = node.document.read_text()
     node.document.write_text(document.replace("iptables-legacy", "nftables"))
-    node.start_agent()
-    node.wait_until_ready()
+    node.start_until_ready()
     remembered = node.directory / "state" / FILE_NAME
     assert remembered.read_text().strip() == Backend.NFTABLES
     assert sets_of(process_of(node)) == exactly(WIRING | LEGACY_TABLES)
     node.stop_agent()
-    node.start_agent()
-    node.wait_until_ready()
+    node.start_until_ready()
     assert sets_of(process_of(node)) == exactly(WIRING)
 
 

@@ -30,9 +30,9 @@ MAC = "02:00:00:00:0a:01"
 
 
 @pytest.fixture(scope="module")
-def cni(backend: Backend) -> Iterator[Caller]:
+def cni() -> Iterator[Caller]:
     """A node that reconciles once when it starts, so that nothing is found by looking."""
-    with one_node(cluster(nodes=1, pods=0), backend=backend) as caller:
+    with one_node(cluster(nodes=1, pods=0), backend=Backend.NFTABLES) as caller:
         yield caller
 
 
@@ -191,8 +191,7 @@ def test_a_change_while_no_agent_ran_is_found_at_its_start(cni: Caller, pod: Pod
     result = add(cni, pod)
     cni.node.kill_agent()
     inside(pod.netns, "ip", "link", "set", "eth0", "address", MAC)
-    cni.node.start_agent()
-    cni.node.wait_until_ready()
+    cni.node.start_until_ready()
     assert eventually(lambda: is_followed(cni, pod, result))
     assert talks(cni, pod, result)
 
@@ -203,9 +202,7 @@ def test_a_lost_route_is_put_back_with_the_mac_of_now(cni: Caller, pod: Pod) -> 
     assert eventually(lambda: is_followed(cni, pod, result))
     assert talks(cni, pod, result)
     inside(cni.node.namespace, "ip", "route", "del", str(addresses(result)[0]))
-    cni.node.kill_agent()
-    cni.node.start_agent()
-    cni.node.wait_until_ready()
+    cni.node.restart_after_kill()
     assert eventually(lambda: is_followed(cni, pod, result))
     assert talks(cni, pod, result)
 

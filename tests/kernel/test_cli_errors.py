@@ -29,7 +29,7 @@ NOBODY = [
     "--bounding-set=-all",
     "--inh-caps=-all",
 ]
-FILES = ("missing", "binary", "folder", "empty", "empty/below")
+FILES = ("missing", "binary", "folder", "empty")
 COMMANDS = (
     "agent -c {}",
     "exporter --listen 127.0.0.1:0 --tls-cert {} --tls-key {}",

@@ -18,9 +18,9 @@ pytestmark = pytest.mark.root
 IFF_UP = 1
 
 
-@pytest.fixture(scope="module", params=[Backend.NFTABLES, Backend.IPTABLES_LEGACY], ids=str)
-def cni(request):
-    with one_node(cluster(nodes=1, pods=0), backend=request.param) as caller:
+@pytest.fixture(scope="module")
+def cni():
+    with one_node(cluster(nodes=1, pods=0), backend=Backend.NFTABLES) as caller:
         yield caller
 
 

@@ -3,17 +3,20 @@ the truth.
 """
 
 import json
-import subprocess
 
 import pytest
 
 from cni.wire import decode_request
 from netmgr.documents.node import Backend
 from tests.kernel.conforming import eventually, one_node
+from tests.kernel.namespaces import inside
 from tests.lab.topology import cluster
 from tests.unit import cni_shapes
 
 pytestmark = pytest.mark.root
+
+# Links, addresses and routes are compared alike whatever holds the rules.
+ONE_BACKEND = pytest.mark.parametrize("cni", [Backend.NFTABLES], indirect=True, ids=str)
 
 V4_ONLY = {
     "ranges": ["10.128.16.0/31"],
@@ -29,10 +32,6 @@ V4_ONLY = {
 def cni(request):
     with one_node(cluster(nodes=1, pods=0), backend=request.param) as caller:
         yield caller
-
-
-def inside(namespace, *command):
-    subprocess.run(["nsenter", f"--net={namespace}", *command], check=True, capture_output=True)
 
 
 class Attached:
@@ -90,6 +89,9 @@ DAMAGE = {
     "host link down": lambda at: at.on_node("ip", "link", "set", at.host, "down"),
     "host route": lambda at: at.on_node("ip", "route", "del", at.v4),
     "host v6 route": lambda at: at.on_node("ip", "-6", "route", "del", at.v6),
+}
+
+DAMAGE_TO_COUNTERS = {
     "counter": lambda at: at.uncount(at.v4, 4),
     "v6 counter": lambda at: at.uncount(at.v6, 6),
 }
@@ -111,14 +113,24 @@ def failed(answer):
     return answer.code == 104
 
 
-@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+@ONE_BACKEND
 def test_check_finds_what_was_taken_from_a_pod_and_only_there(cni, damage):
+    assert_found_only_there(cni, damage)
+
+
+def assert_found_only_there(cni, damage):
     with cni.sandbox() as other, cni.sandbox() as pod:
         untouched, attached = Attached(cni, other), Attached(cni, pod)
         assert check(cni, attached).exit_code == 0
-        DAMAGE[damage](attached)
+        damage(attached)
         assert failed(check(cni, attached))
         assert check(cni, untouched).exit_code == 0
+
+
+@pytest.mark.parametrize("damage", DAMAGE_TO_COUNTERS.values(), ids=DAMAGE_TO_COUNTERS)
+def test_check_finds_a_counter_that_was_taken_from_a_pod_and_only_there(cni, damage):
+    assert_found_only_there(cni, damage)
 
 
 @pytest.mark.parametrize("damage", DAMAGE_TO_ALL)
@@ -137,20 +149,10 @@ def test_check_finds_rules_that_every_pod_needs(cni, damage):
 def repair(cni):
     """An agent that starts puts its rules right."""
     cni.node.stop_agent()
-    cni.node.start_agent()
-    cni.node.wait_until_ready()
+    cni.node.start_until_ready()
 
 
-def test_check_says_what_is_missing(cni):
-    with cni.sandbox() as pod:
-        attached = Attached(cni, pod)
-        DAMAGE["default route"](attached)
-        DAMAGE["host route"](attached)
-        said = check(cni, attached).body["msg"]
-        assert "0.0.0.0/0" in said
-        assert attached.v4 in said
-
-
+@ONE_BACKEND
 def test_check_lets_a_later_plugin_move_the_default_route_to_another_interface(cni):
     with cni.sandbox() as pod:
         attached = Attached(cni, pod)
@@ -161,15 +163,6 @@ def test_check_lets_a_later_plugin_move_the_default_route_to_another_interface(c
         assert check(cni, attached, prevResult=attached.result | {"routes": others}).exit_code == 0
         DAMAGE["default v6 route"](attached)
         assert failed(check(cni, attached, prevResult=attached.result | {"routes": others}))
-
-
-def test_check_believes_the_previous_result(cni):
-    with cni.sandbox() as pod:
-        attached = Attached(cni, pod)
-        foreign = attached.result | {"ips": [{"interface": 1, "address": "203.0.113.9/32"}]}
-        answer = check(cni, attached, prevResult=foreign)
-        assert answer.code == 104
-        assert "203.0.113.9" in answer.body["msg"]
 
 
 def altered(result, **changes):
@@ -194,66 +187,27 @@ def with_route(result, **route):
 
 WRONG = {
     "pod's MAC": lambda result: altered(result, pod_mac="02:00:00:00:00:01"),
-    "host's MAC": lambda result: altered(result, host_mac="02:00:00:00:00:01"),
-    "host link": lambda result: altered(result, host_name="nm000000000000"),
-    "another link of the host": lambda result: altered(
-        result, host_name="lo", host_mac=..., host_mtu=...
-    ),
-    "pod link": lambda result: altered(result, pod_name="eth1"),
-    "sandbox": lambda result: altered(result, pod_sandbox="/run/netns/other"),
-    "pod link on the host": lambda result: altered(result, pod_sandbox=...),
     "host's MTU": lambda result: altered(result, host_mtu=1400),
-    "pod's MTU": lambda result: altered(result, pod_mtu=9000),
-    "no interfaces": lambda result: altered(result, interfaces=[], ips=[]),
-    "no addresses": lambda result: altered(result, ips=[]),
     "addresses left out": lambda result: {
         key: value for key, value in result.items() if key != "ips"
     },
-    "one address": lambda result: altered(result, ips=result["ips"][:1]),
     "prefix length": lambda result: altered(
         result,
         ips=[
             entry | {"address": entry["address"].replace("/32", "/24")} for entry in result["ips"]
         ],
     ),
-    "address on the host": lambda result: altered(
-        result, ips=[entry | {"interface": 0} for entry in result["ips"]]
-    ),
-    "address of nobody": lambda result: altered(
-        result, ips=[*result["ips"], {"address": "203.0.113.9/32"}]
-    ),
-    "extra route": lambda result: with_route(result, dst="198.51.100.0/24"),
     "extra v6 route": lambda result: with_route(result, dst="2001:db8::/64", gw="fe80::1"),
     "gateway": lambda result: altered(result, routes=[{"dst": "0.0.0.0/0", "gw": "169.254.1.2"}]),
-    "table": lambda result: altered(
-        result, routes=[{"dst": "0.0.0.0/0", "gw": "169.254.1.1", "table": 100}]
-    ),
-    "metric": lambda result: altered(
-        result, routes=[{"dst": "0.0.0.0/0", "gw": "169.254.1.1", "priority": 7}]
-    ),
-    "nothing at all": lambda _: {},
 }
 
 HARMLESS = {
-    "itself": altered,
     "MACs left out": lambda result: altered(result, pod_mac=..., host_mac=...),
     "MTUs left out": lambda result: altered(result, pod_mtu=..., host_mtu=...),
     "MAC in capitals": lambda result: altered(
         result, pod_mac=result["interfaces"][1]["mac"].upper()
     ),
     "no routes": lambda result: altered(result, routes=[]),
-    "a link of the host's": lambda result: altered(
-        result, interfaces=[*result["interfaces"], {"name": "lo"}]
-    ),
-    "a device": lambda result: altered(
-        result, interfaces=[*result["interfaces"], {"name": "vf0", "pciID": "0000:04:00.5"}]
-    ),
-    "a VM's own namespace": lambda result: altered(
-        result, interfaces=[*result["interfaces"], {"name": "tap0", "sandbox": "vm-1"}]
-    ),
-    "address of no interface": lambda result: altered(
-        result, ips=[*result["ips"], {"address": "127.0.0.1/8"}]
-    ),
 }
 
 
@@ -268,6 +222,7 @@ def checked(cni):
 
 
 @pytest.mark.parametrize("wrong", WRONG)
+@ONE_BACKEND
 def test_check_finds_what_the_kernel_has_otherwise_than_the_previous_result(cni, checked, wrong):
     pod, result = checked
     answer = cni.call("CHECK", pod, "1.1.0", {"prevResult": WRONG[wrong](result)})
@@ -276,6 +231,7 @@ def test_check_finds_what_the_kernel_has_otherwise_than_the_previous_result(cni,
 
 
 @pytest.mark.parametrize("harmless", HARMLESS)
+@ONE_BACKEND
 def test_check_lets_a_previous_result_leave_things_out_and_other_plugins_add_theirs(
     cni, checked, harmless
 ):
@@ -284,6 +240,7 @@ def test_check_lets_a_previous_result_leave_things_out_and_other_plugins_add_the
     assert answer.exit_code == 0, answer.body
 
 
+@ONE_BACKEND
 def test_check_finds_an_mtu_that_was_changed(cni):
     with cni.sandbox() as pod:
         result = cni.call("ADD", pod, "1.1.0").body
@@ -293,6 +250,7 @@ def test_check_finds_an_mtu_that_was_changed(cni):
         assert "MTU" in answer.body["msg"]
 
 
+@ONE_BACKEND
 def test_check_finds_routes_of_a_later_plugin_in_whatever_table_they_are(cni):
     with cni.sandbox() as pod:
         attached = Attached(cni, pod)
@@ -324,6 +282,7 @@ def test_check_finds_routes_of_a_later_plugin_in_whatever_table_they_are(cni):
         )
 
 
+@ONE_BACKEND
 def test_check_of_a_sandbox_that_is_gone_says_so_once(cni):
     with cni.sandbox() as pod:
         attached = Attached(cni, pod)
@@ -334,6 +293,7 @@ def test_check_of_a_sandbox_that_is_gone_says_so_once(cni):
         assert answer.body["msg"].count("/run/netns/absent") == 1
 
 
+@ONE_BACKEND
 def test_check_lets_a_later_plugin_add_things(cni):
     with cni.sandbox() as pod:
         attached = Attached(cni, pod)
@@ -364,6 +324,7 @@ def test_a_full_pool_fails_adds_and_not_status_which_would_evict_the_nodes_pods(
             assert cni.call("ADD", third).exit_code == 0
 
 
+@ONE_BACKEND
 def test_what_runtimes_are_told_while_the_agent_is_away_and_what_it_does_when_it_is_back(cni):
     spool = cni.node.directory / "state" / "spool"
     with cni.sandbox() as gone, cni.sandbox() as staying:
@@ -380,8 +341,7 @@ def test_what_runtimes_are_told_while_the_agent_is_away_and_what_it_does_when_it
         assert codes == {"ADD": 11, "CHECK": 11, "GC": 11, "STATUS": 50, "DEL": 0, "VERSION": 0}
         (waiting,) = spool.iterdir()
         assert decode_request(waiting.read_bytes())[0]["CNI_CONTAINERID"] == gone.container
-        cni.node.start_agent()
-        cni.node.wait_until_ready()
+        cni.node.start_until_ready()
         assert eventually(lambda: list(spool.iterdir()) == [])
         assert cni.occupancy() == {"ipv4": 1, "ipv6": 1}
         assert check(cni, kept).exit_code == 0

@@ -179,8 +179,7 @@ def test_a_running_agent_is_asked_and_a_dead_or_foreign_one_is_an_error(
     assert "no agent answers" in found["agent"][0]["message"]
     assert found["agent"][0]["remedy"].startswith("start the agent")
     inside(node.namespace, "iptables-nft", "-P", "FORWARD", "DROP")
-    node.start_agent()
-    node.wait_until_ready()
+    node.start_until_ready()
     log = node.directory / "agent.log"
     said = 'machine check=firewall found="the policy of ip filter FORWARD is to drop'
     assert eventually(lambda: said in log.read_text())

@@ -147,8 +147,7 @@ def test_rules_of_a_backend_that_the_mark_does_not_name_go_too(
     before = everything(node)
     node.write_document()
     node.install_plugin()
-    node.start_agent()
-    node.wait_until_ready()
+    node.start_until_ready()
     node.stop_agent()
     former = Backend.NFTABLES if backend is not Backend.NFTABLES else Backend.IPTABLES_LEGACY
     (node.directory / "state" / FILE_NAME).write_text(f"{former}\n")
@@ -168,8 +167,7 @@ def test_what_others_have_of_another_variant_keeps_nothing_of_ours(world: World)
     before = everything(node)
     node.write_document()
     node.install_plugin()
-    node.start_agent()
-    node.wait_until_ready()
+    node.start_until_ready()
     node.stop_agent()
     done = clean(node)
     assert done.returncode == 0, done.stderr
@@ -187,8 +185,7 @@ def test_a_machine_is_left_as_it_was(world: World, tmp_path: Path):
     document["accounting"] = {"rule_owner": "lab-owner"}
     node.document.write_text(yaml.safe_dump(document))
     node.install_plugin()
-    node.start_agent()
-    node.wait_until_ready()
+    node.start_until_ready()
     node.add("pod-1")
     # As a document with more in it would have made.
     for table in ("netmgr-host-pods",):

@@ -160,6 +160,14 @@ class LabNode:
             "exporter", "tests.lab.unprivileged", str(self.ledger_socket), f":{EXPORTER_PORT}"
         )
 
+    def start_until_ready(self) -> None:
+        self.start_agent()
+        self.wait_until_ready()
+
+    def restart_after_kill(self) -> None:
+        self.kill_agent()
+        self.start_until_ready()
+
     def wait_until_ready(self, timeout: float = START_SECONDS) -> None:
         """Wait up to `timeout` seconds until the agent is ready and the exporter answers."""
         deadline = time.monotonic() + timeout
