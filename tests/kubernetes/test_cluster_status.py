@@ -17,14 +17,12 @@ from netmgr.kube.nodes import HEALTHY, STARTUP_TAINT
 from tests.kubernetes import clusters
 from tests.kubernetes.clusters import (
     APPS,
-    LEASES,
     MERGE,
     OLDER,
     Cluster,
     body,
     condition,
     container,
-    lease,
 )
 from tests.kubernetes.control_plane import ControlPlane, free_ports
 from tests.kubernetes.controllers import Crowd, make_account
@@ -156,35 +154,6 @@ def test_problems_that_exporters_report_are_shown_and_odd_answers_bounded(cluste
     # Exporters that are slow in all take no longer than what was asked for.
     code, found = cluster.findings("--timeout", "0")
     assert "not asked" in found["exporter", "node/a"]["message"]
-
-
-def test_a_controller_that_does_not_lead_is_an_error(cluster: Cluster) -> None:
-    cluster.add("a")
-    path = f"{LEASES}/netmgr-controller"
-    about = "deployment/netmgr-controller"
-    for change, complaint in (
-        (lease("controller-a_1", time.time() - 300), "controller-a_1 leads, and its Lease ended"),
-        (lease("", time.time()), "no controller leads"),
-    ):
-        cluster.write(path, change)
-        code, found = cluster.findings()
-        assert (code, found.keys()) == (1, {("controller", about)})
-        assert found["controller", about]["message"].startswith(complaint)
-    cluster.write(path, lease("controller-a_1", time.time()))
-    for ready, severity, code in ((1, "warning", 0), (0, "error", 1)):
-        cluster.describe("deployments/netmgr-controller", {"readyReplicas": ready or None})
-        assert cluster.findings() == (
-            code,
-            {
-                ("controller", about): {
-                    "severity": severity,
-                    "check": "controller",
-                    "message": f"{ready} of 2 controllers are ready",
-                    "remedy": f"kubectl -n netmgr describe {about}",
-                    "objects": [about],
-                }
-            },
-        )
 
 
 def test_waiting_ends_as_soon_as_all_is_well(cluster: Cluster) -> None:
