@@ -25,7 +25,7 @@ from tests.kubernetes.clusters import (
     container,
 )
 from tests.kubernetes.control_plane import ControlPlane, free_ports
-from tests.kubernetes.controllers import Crowd, make_account
+from tests.kubernetes.controllers import Crowd, grant, make_account
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.usefixtures("no_nodes")]
 
@@ -206,25 +206,8 @@ def test_what_the_account_may_not_read_is_said_and_no_more_is_read_into_it(
     assert ended.stderr.startswith(f"netmgr: GET {APPS}/daemonsets: 403: daemonsets.apps is forb")
     # Another context of the same kubeconfig.
     assert cluster.run("--context", "admin", KUBECONFIG=str(some)).returncode == 0
-    rules = [{"apiGroups": ["apps"], "resources": ["daemonsets", "deployments"], "verbs": ["list"]}]
-    role = {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "ClusterRole",
-        "metadata": {"name": f"{namespace}-workloads"},
-        "rules": [*rules, {"apiGroups": [""], "resources": ["events"], "verbs": ["list"]}],
-    }
-    subject = {"kind": "ServiceAccount", "name": account, "namespace": namespace}
-    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole"}
-    binding = {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "ClusterRoleBinding",
-        "metadata": {"name": f"{namespace}-workloads"},
-        "roleRef": reference | {"name": f"{namespace}-workloads"},
-        "subjects": [subject],
-    }
-    rbac = "/apis/rbac.authorization.k8s.io/v1"
-    plane.ask("POST", f"{rbac}/clusterroles", role)
-    plane.ask("POST", f"{rbac}/clusterrolebindings", binding)
+    workloads = [("apps", kind, ("list",)) for kind in ("daemonsets", "deployments")]
+    grant(plane, namespace, account, (*workloads, ("", "events", ("list",))))
     ended = cluster.run("-o", "json", KUBECONFIG=str(some))
     answer = json.loads(ended.stdout)
     assert ended.returncode == 0
