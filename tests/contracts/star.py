@@ -15,6 +15,7 @@ from typing import Any
 from netmgr.kernel import netns
 from netmgr.model import LINK_PREFIX
 from netmgr.prefixes import Family
+from netmgr.rules.engine import Rules
 from tests.lab import wiring
 
 PORT = 4000
@@ -132,6 +133,15 @@ def star(namespaces: Any, program: Any, pods: Sequence[str] = ()) -> Iterator[St
     program("ip -b -", routes)
     with ExitStack() as sockets:
         yield Star(hosts, sockets)
+
+
+def dropped(rules: Rules) -> dict[tuple[str, str], tuple[int, int]]:
+    """Packets and bytes by origin and destination, where there are any."""
+    return {
+        (one["origin"], one["destination"]): (one["packets"], one["bytes"])
+        for one in rules.drops().between
+        if one["packets"]
+    }
 
 
 def set_kernel(key: str, value: int) -> None:

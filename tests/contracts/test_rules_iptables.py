@@ -59,30 +59,6 @@ def test_the_exact_rules_are_the_articles_word_for_word(backend, policy, variant
     )
 
 
-def test_the_corrected_rules_look_up_prefixes_in_the_built_in_chains(
-    backend, policy, variant_program
-):
-    rules = Rules(backend, policy)
-    rules.apply(rules.plan(PODS))
-    for suffix, save in (("4", "iptables-save"), ("6", "ip6tables-save")):
-        saved = [
-            line
-            for line in rules_of(variant_program(f"{save} -t mangle"))
-            if "iptables-exporter" in line
-        ]
-        wording = "-m comment --comment"
-        assert set(saved) == {
-            f"-A {chain} ! -{link} -m set ! --match-set netmgr-internal{suffix} {side} "
-            f'{wording} "iptables-exporter openai traffic={traffic}"'
-            for chain, link, side, traffic in (
-                ("INPUT", "i lo", "src", "internet-in"),
-                ("FORWARD", "i nm+", "src", "internet-in"),
-                ("OUTPUT", "o lo", "dst", "internet-out"),
-                ("FORWARD", "o nm+", "dst", "internet-out"),
-            )
-        }
-
-
 @pytest.mark.parametrize("node_rules", NodeRules)
 def test_the_printed_commands_make_the_same_rules_when_a_person_types_them(
     backend, policy, node_rules

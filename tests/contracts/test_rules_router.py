@@ -14,7 +14,7 @@ from netmgr.prefixes import Family
 from netmgr.rules.engine import Rules
 from netmgr.rules.nftables import NftablesBackend
 from netmgr.rules.policy import Policy
-from tests.contracts.star import HEADERS, HOSTS, Star, star
+from tests.contracts.star import HEADERS, HOSTS, Star, dropped, star
 from tests.fakes.sites import SITES, document
 
 pytestmark = pytest.mark.root
@@ -68,14 +68,6 @@ def passes(world: Star, origin: str, destination: str, *, seconds: float = 5) ->
     finally:
         for end in ends:
             end.close()
-
-
-def dropped(rules: Rules) -> dict[tuple[str, str], tuple[int, int]]:
-    return {
-        (one["origin"], one["destination"]): (one["packets"], one["bytes"])
-        for one in rules.drops().between
-        if one["packets"]
-    }
 
 
 def test_counts_stay_those_of_their_pair_when_spokes_come_and_go(router):

@@ -24,6 +24,7 @@ from tests.contracts.star import (
     RANGES,
     VIP,
     Star,
+    dropped,
     star,
 )
 from tests.fakes.sites import SERVICES, document
@@ -93,14 +94,6 @@ def rules_of(real_kernel, role: str, **keys: object) -> Rules:
     rules = Rules(real_kernel.backend, Policy.of(document(role, **keys)))
     rules.apply(rules.plan([]))
     return rules
-
-
-def dropped(rules: Rules) -> dict[tuple[str, str], tuple[int, int]]:
-    return {
-        (one["origin"], one["destination"]): (one["packets"], one["bytes"])
-        for one in rules.drops().between
-        if one["packets"]
-    }
 
 
 def answer(server, client, data: bytes = b"answer"):

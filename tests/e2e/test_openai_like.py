@@ -92,12 +92,6 @@ def test_an_upgrade_under_load_disturbs_no_pod_and_loses_no_byte(
     lifecycle.upgrade(installed, running, internet, "openai-like")
 
 
-def test_a_bad_configuration_stops_at_one_node_and_can_be_rolled_back(
-    installed: Cluster, running: dict[str, Pod], internet: End
-):
-    lifecycle.stop_a_bad_configuration(installed, running, internet, "openai-like")
-
-
 def test_uninstalling_leaves_the_nodes_as_they_were(
     installed: Cluster, before: dict[str, list[str]]
 ):

@@ -84,7 +84,6 @@ ODD_YAML = (
 EDGES = tuple("a1."[number % 3] * number for number in (15, 16, 17, 253, 254, 255, 256))
 """Of lengths around which something ends: names of links, labels, paths, numbers of 8 bits."""
 _ATTRIBUTE = struct.Struct("=HH")
-_DEEPEST = 1500
 
 Mutation = Callable[[bytes, random.Random, Sequence[str]], bytes]
 

@@ -8,15 +8,19 @@ import os
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 import pytest
 
 from netmgr.documents.node import Backend
 from netmgr.documents.sites import HUB, Role
+from netmgr.plan import files
+from netmgr.plan.check import reach
+from netmgr.plan.derive import network
+from netmgr.plan.document import PlanDocument
 from netmgr.prefixes import Address, Family
-from tests.fakes.network import OTHER_KINDS, PaperNetwork
 from tests.lab import matrix, planned, probing, services, verify
 from tests.lab.exchange import End, open_socket
 from tests.lab.probing import Outcome
@@ -26,6 +30,13 @@ from tests.lab.world import World
 pytestmark = pytest.mark.root
 
 FAMILIES = pytest.mark.parametrize("family", list(Family), ids=["v4", "v6"])
+KINDS = {
+    matrix.Target.RESEARCHER: reach.Target.NODES,
+    matrix.Target.NODES: reach.Target.NODES,
+    matrix.Target.PODS: reach.Target.NODES,
+    matrix.Target.SERVICES: reach.Target.SERVICES,
+    matrix.Target.INTERNET: reach.Target.INTERNET,
+}
 CONNECTIONS = 1000
 SECONDS = 20
 
@@ -52,9 +63,9 @@ def test_the_whole_matrix_is_as_the_design_says(world: World) -> None:
     assert found.agrees
 
 
-def test_spokes_of_other_kinds_are_as_the_design_says_too(backend: Backend) -> None:
+def test_spokes_of_other_kinds_are_as_the_design_and_their_plan_say_too(backend: Backend) -> None:
     with World(
-        planned.network(3, 1, 2, OTHER_KINDS),
+        planned.network(3, 1, 2, planned.OTHER_KINDS),
         backend=backend,
         name=f"others-{os.getpid()}",
         exporters=False,
@@ -62,17 +73,29 @@ def test_spokes_of_other_kinds_are_as_the_design_says_too(backend: Backend) -> N
         found = verify.verify(world)
         assert [row for row in found.rows if not row.agrees] == []
         assert found.agrees, found
+        probes = matrix.probes(world)
+    expected = [(probe, probe.expected_source is not None) for probe in probes]
+    is_the_plans(expected, planned.plan(3, 1, planned.OTHER_KINDS))
 
 
-def test_the_matrix_of_the_rules_is_what_was_measured(
-    world: World, outcomes: Sequence[Outcome]
-) -> None:
-    on = PaperNetwork(world)
-    for outcome in outcomes:
-        probe = outcome.probe
-        on.forget()
-        journey = on.send(probe.origin.name, probe.near.address, probe.target)
-        assert (journey.src if journey.reached else None) == outcome.source, probe
+def test_the_plan_s_matrix_is_what_was_measured(outcomes: Sequence[Outcome]) -> None:
+    measured = [(outcome.probe, outcome.source is not None) for outcome in outcomes]
+    is_the_plans(measured, planned.plan(3, 2))
+
+
+def is_the_plans(probes: Iterable[tuple[matrix.Probe, bool]], plan: PlanDocument) -> None:
+    """Check whether these reached their targets against the matrix of `plan check`."""
+    cells = {
+        (cell.origin, cell.owner, cell.target): cell.outcome
+        for cell in reach.matrix(network(plan, planned.lock(plan), files.load_limits(plan.cloud)))
+    }
+    found = defaultdict(set)
+    for probe, is_reached in probes:
+        key = probe.origin.site, probe.site, KINDS[probe.kind]
+        found[key].add("reached" if is_reached else "dropped")
+    assert {key: {cells[key]} for key in found} == found
+    assert {origin for origin, _, _ in found} == {HUB, *plan.clusters}
+    assert cells.keys() - found.keys() == {(HUB, HUB, reach.Target.NODES)}
 
 
 @FAMILIES

@@ -20,14 +20,15 @@ from netmgr.plan.locking import make_lock
 from tests.kubernetes.control_plane import ControlPlane, Object
 
 POOL = "netmgr.io/node-pool"
-RULES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+Rules = tuple[tuple[str, str, tuple[str, ...]], ...]
+RULES: Rules = (
     ("", "nodes", ("get", "list", "watch", "patch")),
     ("", "events", ("create", "patch")),
     ("", "nodes/status", ("patch",)),
     ("", "pods", ("list", "watch")),
     ("", "pods/status", ("patch",)),
 )
-OWN_RULES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+OWN_RULES: Rules = (
     ("", "configmaps", ("list", "create", "patch")),
     ("coordination.k8s.io", "leases", ("get", "create", "update")),
 )
@@ -55,40 +56,42 @@ def relock(plan: Path) -> None:
     files.write_lock(files.lock_path(plan), make_lock(document, before, limits))
 
 
-def make_account(plane: ControlPlane, namespace: str, name: str = "controller") -> str:
-    """A service account that may do what a controller does."""
-    path = f"/api/v1/namespaces/{namespace}/serviceaccounts"
-    plane.ask(
-        "POST", path, {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}}
-    )
-    subject = {"kind": "ServiceAccount", "name": name, "namespace": namespace}
-    rbac = "/apis/rbac.authorization.k8s.io/v1"
-    for scope, prefix, rules, role_name in (
-        ("", "Cluster", RULES, f"{namespace}-{name}"),
-        (f"/namespaces/{namespace}", "", OWN_RULES, name),
-    ):
-        role = {
-            "apiVersion": "rbac.authorization.k8s.io/v1",
-            "kind": f"{prefix}Role",
-            "metadata": {"name": role_name},
-            "rules": [
-                {"apiGroups": [g], "resources": [r], "verbs": list(verbs)} for g, r, verbs in rules
-            ],
-        }
-        plane.ask("POST", f"{rbac}{scope}/{prefix.lower()}roles", role)
-        binding = {
-            "apiVersion": "rbac.authorization.k8s.io/v1",
-            "kind": f"{prefix}RoleBinding",
-            "metadata": {"name": role_name},
-            "roleRef": {
-                "apiGroup": "rbac.authorization.k8s.io",
-                "kind": f"{prefix}Role",
-                "name": role_name,
-            },
-            "subjects": [subject],
-        }
-        plane.ask("POST", f"{rbac}{scope}/{prefix.lower()}rolebindings", binding)
+def make_account(
+    plane: ControlPlane, namespace: str, name: str = "controller", rules: Rules = RULES
+) -> str:
+    """A service account that may do what a controller does, or only what these rules say."""
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}}
+    plane.ask("POST", f"/api/v1/namespaces/{namespace}/serviceaccounts", account)
+    grant(plane, namespace, name, rules)
+    if rules is RULES:
+        grant(plane, namespace, name, OWN_RULES, everywhere=False)
     return name
+
+
+def grant(
+    plane: ControlPlane, namespace: str, account: str, rules: Rules, *, everywhere: bool = True
+) -> None:
+    """Let a service account do more: in all namespaces or in its own."""
+    group = "rbac.authorization.k8s.io"
+    scope, prefix = ("", "Cluster") if everywhere else (f"/namespaces/{namespace}", "")
+    common = {
+        "apiVersion": f"{group}/v1",
+        "metadata": {"generateName": f"{namespace}-{account}-"},
+    }
+    role = common | {
+        "kind": f"{prefix}Role",
+        "rules": [
+            {"apiGroups": [g], "resources": [r], "verbs": list(verbs)} for g, r, verbs in rules
+        ],
+    }
+    path = f"/apis/{group}/v1{scope}/{prefix.lower()}role"
+    name = plane.ask("POST", f"{path}s", role)["metadata"]["name"]
+    binding = common | {
+        "kind": f"{prefix}RoleBinding",
+        "roleRef": {"apiGroup": group, "kind": f"{prefix}Role", "name": name},
+        "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": namespace}],
+    }
+    plane.ask("POST", f"{path}bindings", binding)
 
 
 @dataclass

@@ -17,17 +17,15 @@ from netmgr.kube.nodes import HEALTHY, STARTUP_TAINT
 from tests.kubernetes import clusters
 from tests.kubernetes.clusters import (
     APPS,
-    LEASES,
     MERGE,
     OLDER,
     Cluster,
     body,
     condition,
     container,
-    lease,
 )
 from tests.kubernetes.control_plane import ControlPlane, free_ports
-from tests.kubernetes.controllers import Crowd, make_account
+from tests.kubernetes.controllers import Crowd, grant, make_account
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.usefixtures("no_nodes")]
 
@@ -158,35 +156,6 @@ def test_problems_that_exporters_report_are_shown_and_odd_answers_bounded(cluste
     assert "not asked" in found["exporter", "node/a"]["message"]
 
 
-def test_a_controller_that_does_not_lead_is_an_error(cluster: Cluster) -> None:
-    cluster.add("a")
-    path = f"{LEASES}/netmgr-controller"
-    about = "deployment/netmgr-controller"
-    for change, complaint in (
-        (lease("controller-a_1", time.time() - 300), "controller-a_1 leads, and its Lease ended"),
-        (lease("", time.time()), "no controller leads"),
-    ):
-        cluster.write(path, change)
-        code, found = cluster.findings()
-        assert (code, found.keys()) == (1, {("controller", about)})
-        assert found["controller", about]["message"].startswith(complaint)
-    cluster.write(path, lease("controller-a_1", time.time()))
-    for ready, severity, code in ((1, "warning", 0), (0, "error", 1)):
-        cluster.describe("deployments/netmgr-controller", {"readyReplicas": ready or None})
-        assert cluster.findings() == (
-            code,
-            {
-                ("controller", about): {
-                    "severity": severity,
-                    "check": "controller",
-                    "message": f"{ready} of 2 controllers are ready",
-                    "remedy": f"kubectl -n netmgr describe {about}",
-                    "objects": [about],
-                }
-            },
-        )
-
-
 def test_waiting_ends_as_soon_as_all_is_well(cluster: Cluster) -> None:
     cluster.add("a")
     cluster.set_pod("a", cluster.status(ready=False))
@@ -237,25 +206,8 @@ def test_what_the_account_may_not_read_is_said_and_no_more_is_read_into_it(
     assert ended.stderr.startswith(f"netmgr: GET {APPS}/daemonsets: 403: daemonsets.apps is forb")
     # Another context of the same kubeconfig.
     assert cluster.run("--context", "admin", KUBECONFIG=str(some)).returncode == 0
-    rules = [{"apiGroups": ["apps"], "resources": ["daemonsets", "deployments"], "verbs": ["list"]}]
-    role = {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "ClusterRole",
-        "metadata": {"name": f"{namespace}-workloads"},
-        "rules": [*rules, {"apiGroups": [""], "resources": ["events"], "verbs": ["list"]}],
-    }
-    subject = {"kind": "ServiceAccount", "name": account, "namespace": namespace}
-    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole"}
-    binding = {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "ClusterRoleBinding",
-        "metadata": {"name": f"{namespace}-workloads"},
-        "roleRef": reference | {"name": f"{namespace}-workloads"},
-        "subjects": [subject],
-    }
-    rbac = "/apis/rbac.authorization.k8s.io/v1"
-    plane.ask("POST", f"{rbac}/clusterroles", role)
-    plane.ask("POST", f"{rbac}/clusterrolebindings", binding)
+    workloads = [("apps", kind, ("list",)) for kind in ("daemonsets", "deployments")]
+    grant(plane, namespace, account, (*workloads, ("", "events", ("list",))))
     ended = cluster.run("-o", "json", KUBECONFIG=str(some))
     answer = json.loads(ended.stdout)
     assert ended.returncode == 0

@@ -20,17 +20,16 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from netmgr.api.connectivity import LONGEST_ANSWER, Answer, Ending, Result, Sent, Target, Task
+from netmgr.api.connectivity import LONGEST_ANSWER, Answer, Ending, Result, Sent, Task
 from netmgr.errors import SIGNAL_EXIT, ApiError
-from netmgr.kube import connectivity_run
 from netmgr.kube.api import connect
 from netmgr.kube.connectivity import SERVICE, Options
 from netmgr.kube.connectivity_objects import LABEL, PREFIX
 from netmgr.kube.connectivity_run import Request, run
 from tests.kubernetes import clusters
-from tests.kubernetes.clusters import MERGE, Cluster, condition
+from tests.kubernetes.clusters import MERGE, Cluster
 from tests.kubernetes.control_plane import ControlPlane, Object
-from tests.kubernetes.controllers import AGENTS, agent_pod
+from tests.kubernetes.controllers import AGENTS, agent_pod, make_account
 from tests.waiting import PATIENCE, eventually
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.usefixtures("no_nodes")]
@@ -256,24 +255,6 @@ def test_a_network_that_works_passes_and_nothing_is_left(
     assert (empty, word) == ("", "passed")
 
 
-def test_what_is_not_counted_right_is_found_on_its_node(
-    cluster: Cluster, kubelets: Kubelets, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Nothing is waited for: the counts stay as they are.
-    monkeypatch.setattr(connectivity_run, "COUNT_SECONDS", 5.0)
-    client = (SENT.bytes_out, SENT.bytes_in)
-    kubelets.counted = {"client-0": client, "client-1": (443, 333), "server-0": (0, 52)}
-    asked = Options(internet=(Target("203.0.113.1", 443),))
-    api = connect(cluster.kubeconfig, Path(), {})
-    outcome = run(api, Request(f"{PREFIX}counts", ("netmgr",), asked))
-    assert {each.message: each.objects for each in outcome.findings} == {
-        "internet-in of the server's pod: 52 bytes were counted, and it exchanged 0": ("node/a",),
-        "internet-out of the client's pod: 443 bytes were counted, and it exchanged 444": (
-            "node/b",
-        ),
-    }
-
-
 def test_a_namespace_of_the_same_name_is_somebody_elses(
     cluster: Cluster, kubelets: Kubelets
 ) -> None:
@@ -370,20 +351,10 @@ def test_a_namespace_that_is_kept_is_named_by_the_next_run_and_left_alone(
 def test_rights_that_lack_are_named_before_anything_is_made(
     cluster: Cluster, kubelets: Kubelets, namespace: str, tmp_path: Path
 ) -> None:
-    plane, account = cluster.plane, "tester"
-    body = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": account}}
-    plane.ask("POST", f"{NAMESPACES}/{namespace}/serviceaccounts", body)
-    rules = [
-        {"apiGroups": [""], "resources": ["nodes", "pods", "namespaces"], "verbs": ["list"]},
-        {"apiGroups": [""], "resources": ["namespaces"], "verbs": ["create"]},
-    ]
-    kind = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": namespace}}
-    group = "/apis/rbac.authorization.k8s.io/v1"
-    plane.ask("POST", f"{group}/clusterroles", kind | {"kind": "ClusterRole", "rules": rules})
-    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": namespace}
-    subjects = [{"kind": "ServiceAccount", "name": account, "namespace": namespace}]
-    binding = kind | {"kind": "ClusterRoleBinding", "roleRef": role, "subjects": subjects}
-    plane.ask("POST", f"{group}/clusterrolebindings", binding)
+    plane = cluster.plane
+    listed = [("", kind, ("list",)) for kind in ("nodes", "pods", "namespaces")]
+    rules = (*listed, ("", "namespaces", ("create",)))
+    account = make_account(plane, namespace, "tester", rules)
     some = plane.write_kubeconfig(tmp_path / "some", tester=plane.token(namespace, account))
     ended = cluster.run(KUBECONFIG=str(some))
     assert (ended.returncode, ended.stdout) == (1, "")
@@ -453,17 +424,6 @@ def test_wrong_options_are_refused_before_anything_is_made(
         assert (ended.returncode, ended.stdout) == (2, "")
         assert complaint in ended.stderr
     assert (left(cluster), kubelets.made) == ([], {})
-
-
-def test_nodes_that_cannot_be_tested_are_named_if_they_were_asked_for(
-    cluster: Cluster, kubelets: Kubelets
-) -> None:
-    cluster.set_conditions("b", condition("Ready", "Unknown"))
-    code, answer = report(cluster, "--all")
-    assert code == 1
-    assert errors(answer) == {"start": ("not tested: the Node is not Ready", ["node/b"])}
-    assert {each["node"] for each in answer["nodes"]} == {"a"}
-    assert kubelets.names() == ["server-0", "client-0"]
 
 
 def test_progress_is_shown_at_a_terminal_alone(

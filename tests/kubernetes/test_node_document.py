@@ -123,28 +123,6 @@ def test_more_pods_than_addresses_are_an_event_and_in_the_document(
     assert (said in events_of(installed, "a")) is is_reported
 
 
-@pytest.mark.parametrize("switch", ["off", '"off"', '"No"', "0"])
-def test_a_plugin_that_is_off_needs_no_ranges_however_that_is_written(
-    installed: ControlPlane, render: Render, to: Path, switch: str
-) -> None:
-    register(installed, "a", ["10.0.0.4"], [])
-    outcome = render(HEAD + f"cni: {switch}\n")
-    assert outcome.returncode == 0, outcome.stderr
-    found = loader.load(to, NodeDocument)
-    assert (found.cni, found.ranges) == (False, ())
-
-
-def test_all_the_ranges_that_pod_cidrs_cannot_say_come_from_the_annotation(
-    installed: ControlPlane, render: Render, to: Path
-) -> None:
-    register(installed, "a", ["10.0.0.4"], ["10.1.0.16/28"], ranges="10.1.0.16/28,10.1.0.32/29")
-    assert render(HEAD).returncode == 0
-    assert [str(prefix) for prefix in loader.load(to, NodeDocument).ranges] == [
-        "10.1.0.16/28",
-        "10.1.0.32/29",
-    ]
-
-
 def test_outside_a_pod_a_kubeconfig_says_whom_to_ask(
     installed: ControlPlane, to: Path, tmp_path: Path
 ) -> None:
@@ -202,19 +180,15 @@ def test_the_templates_of_the_manifests_become_documents(
 
 
 @pytest.mark.parametrize(
-    ("cidrs", "annotation", "template", "said"),
+    ("cidrs", "template", "said"),
     [
-        ([], "", HEAD, "Node a has no podCIDRs yet"),
-        (["10.64.0.0/27"], "", HEAD + SITES, "10.64.0.0/27 lies in no prefix of train"),
-        (["10.1.0.0/27"], "10.1.0.32/27", HEAD, "does not name its podCIDR 10.1.0.0/27"),
-        (["10.1.0.0/27"], "10.1.0.0/2x", HEAD, "annotation netmgr.io/ranges"),
-        (["10.1.0.0/27"], "", HEAD + "ranges: [10.1.0.0/27]\n", "the template has ranges"),
-        (["10.1.0.0/27"], "", HEAD + "node: {name: b}\n", "the template has node.name"),
-        (["10.1.0.0/27"], "", HEAD + "node: [b]\n", "node is not a mapping"),
-        (["10.1.0.0/27"], "", HEAD + "colour: blue\n", "colour: unknown key"),
-        ([], "", HEAD + "cni: perhaps\n", "cni: "),
-        (["10.1.0.0/27"], "", "{", "is not YAML"),
-        (["10.0.0.0/27"], "", HEAD, "holds the node's own address 10.0.0.4"),
+        ([], HEAD, "Node a has no podCIDRs yet"),
+        (["10.64.0.0/27"], HEAD + SITES, "10.64.0.0/27 lies in no prefix of train"),
+        (["10.1.0.0/27"], HEAD + "node: [b]\n", "node is not a mapping"),
+        (["10.1.0.0/27"], HEAD + "colour: blue\n", "colour: unknown key"),
+        ([], HEAD + "cni: perhaps\n", "cni: "),
+        (["10.1.0.0/27"], "{", "is not YAML"),
+        (["10.0.0.0/27"], HEAD, "holds the node's own address 10.0.0.4"),
     ],
 )
 def test_what_is_wrong_is_told_in_the_log_and_on_the_node_and_nothing_is_written(
@@ -222,11 +196,10 @@ def test_what_is_wrong_is_told_in_the_log_and_on_the_node_and_nothing_is_written
     render: Render,
     to: Path,
     cidrs: list[str],
-    annotation: str,
     template: str,
     said: str,
 ) -> None:
-    register(installed, "a", ["10.0.0.4"], cidrs, **({"ranges": annotation} if annotation else {}))
+    register(installed, "a", ["10.0.0.4"], cidrs)
     to.parent.mkdir()
     to.write_text("the one before")
     outcome = render(template)

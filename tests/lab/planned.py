@@ -79,6 +79,13 @@ KINDS = (
 )
 """The spokes, in turn."""
 
+OTHER_KINDS = (
+    Kind(ServiceMode.SHARED, SourceAddress.PRESERVE),
+    Kind(ServiceMode.UNIQUE, SourceAddress.SNAT, gateway=False),
+    Kind(ServiceMode.SHARED, SourceAddress.SNAT, gateway=False),
+)
+"""Spokes of the combinations that those do not have."""
+
 
 def plan(spokes: int, nodes: int, kinds: Sequence[Kind] = KINDS) -> PlanDocument:
     """The plan of a lab's network."""

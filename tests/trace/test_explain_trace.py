@@ -13,7 +13,6 @@ from netmgr.documents.sites import HUB, Role
 from netmgr.prefixes import Address, Family, Prefix
 from netmgr.rules.engine import Rules
 from netmgr.rules.policy import Policy
-from tests.fakes.network import OTHER_KINDS
 from tests.fakes.passage import Packet
 from tests.fakes.rules import FakeBackend
 from tests.lab import planned
@@ -26,7 +25,7 @@ OWN = {Family.V4: Address.parse("192.0.2.1"), Family.V6: Address.parse("2001:db8
 
 @cache
 def drawn(name: str) -> Topology:
-    return planned.network(3, 2, 2, planned.KINDS if name == "default" else OTHER_KINDS)
+    return planned.network(3, 2, 2, planned.KINDS if name == "default" else planned.OTHER_KINDS)
 
 
 def targets(document: NodeDocument) -> Iterator[Address]:

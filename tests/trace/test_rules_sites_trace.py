@@ -174,28 +174,6 @@ def test_a_hub_router_masquerades_what_leaves_for_the_internet_alone(
     assert not send(machine("hub-router", masquerade=False), src, dst).masqueraded
 
 
-@pytest.mark.parametrize(
-    ("client", "vip", "cluster_ip", "host"),
-    [(HUB, VIP, CLUSTER_IP, NODE), (HUB6, VIP6, CLUSTER_IP6, NODE6)],
-)
-def test_a_client_of_the_hub_reaches_a_service_and_its_answer_comes_from_where_it_asked(
-    machine, client, vip, cluster_ip, host
-):
-    rules = machine("nat-host")
-    there = send(rules, client, vip)
-    assert ends(there) == (host, cluster_ip)
-    assert ends(send(rules, cluster_ip, host)) == (vip, client)
-    assert [(one["packets"], one["bytes"]) for one in rules.translated() if one["packets"]] == [
-        (2, 200)
-    ]
-
-
-def test_a_preserved_source_is_not_touched_on_the_way_there_nor_back(machine):
-    rules = machine("nat-host", nat={"source": "preserve"})
-    assert ends(send(rules, HUB, VIP)) == (HUB, CLUSTER_IP)
-    assert ends(send(rules, CLUSTER_IP, HUB)) == (VIP, HUB)
-
-
 def test_kube_proxy_on_the_same_host_finds_the_services_address_where_packets_are_rewritten():
     rules = Rules(FakeBackend(), Policy.of(document("nat-host")))
     rules.apply(rules.plan([]))
@@ -239,22 +217,6 @@ def test_answers_of_a_service_outside_reach_the_host_that_asked():
     )
     rules.backend.connections.append(connection)
     assert send(rules, WEB, NODE, RECEIVED).dropped_by == PASSES
-
-
-def test_connections_take_the_hosts_addresses_in_turn(machine):
-    addresses = ["10.1.255.1", "10.1.255.2", "10.1.255.3", NODE6]
-    rules = machine("nat-host", nat={"addresses": addresses})
-    sources = [str(send(rules, f"10.0.0.{number}", VIP).src) for number in range(1, 7)]
-    assert sorted(sources) == sorted(addresses[:3] * 2)
-    assert str(send(rules, "10.0.0.1", VIP).src) == sources[0], "a connection keeps its address"
-
-
-@pytest.mark.parametrize("own", [A, A6])
-def test_within_the_spoke_nothing_is_translated(machine, own):
-    rules = machine("nat-host")
-    cluster_ip = CLUSTER_IP if own == A else CLUSTER_IP6
-    assert ends(send(rules, own, cluster_ip)) == (own, cluster_ip)
-    assert ends(send(rules, cluster_ip, own)) == (cluster_ip, own)
 
 
 @pytest.mark.parametrize(("own", "vip"), [(A, VIP), (A6, VIP6)])
