@@ -21,7 +21,6 @@ from tests.kubernetes.controllers import Program, write_plan
 pytestmark = pytest.mark.kubernetes
 
 GOOD_LIST = {"metadata": {"resourceVersion": "1"}, "items": []}
-NO_VERSION = {"metadata": {}, "items": []}
 ODD_NODES = {
     "metadata": {"resourceVersion": "1"},
     "items": [{"metadata": {"name": "without-a-uid"}}],
@@ -119,10 +118,3 @@ def test_a_controller_ends_with_its_threads(
     plan = write_plan(tmp_path, "{gpu: {nodes: 3, surge: 0}}")
     options = [f"--plan={plan}", "--cluster=train", "--namespace=netmgr", "--listen=127.0.0.1:0"]
     ends(start(tmp_path, kubeconfig, "controller", *options))
-
-
-def test_a_follower_of_services_ends_with_its_threads(
-    odd: Odd, kubeconfig: Path, tmp_path: Path
-) -> None:
-    odd.answers = {"services": NO_VERSION}
-    ends(start(tmp_path, kubeconfig, "kube", "services", f"--to={tmp_path / 'services'}"))
