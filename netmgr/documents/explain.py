@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
-from typing import Literal, NamedTuple, TypedDict
+from typing import NamedTuple, TypedDict
 
 from netmgr.documents.diagnostics import KeyPath, dotted
 from netmgr.documents.node import NodeDocument, RangeSource
@@ -62,12 +62,6 @@ class Explanation(TypedDict):
     masqueraded: bool
     path: str
     packet: str
-
-
-class ExplanationView(Explanation):
-    """The same as an agent answers it."""
-
-    version: Literal[1]
 
 
 class Reason(NamedTuple):

@@ -47,7 +47,7 @@ JUMP, GOTO = -3, -4
 
 _HEADER = struct.Struct("=HH")
 _TABLE_NAME, _TABLE_FLAGS, _TABLE_USERDATA, _TABLE_OWNER = 1, 2, 6, 7
-_DORMANT, _DROP, _ACCEPT = 1, 0, 1
+_DORMANT, _DROP = 1, 0
 _OWNED = 2
 _COMMENT = 0
 """In a table's user data, as nft writes and lists it: type, length, text."""
@@ -279,17 +279,6 @@ def owner_of(body: bytes, table: str) -> tuple[int, str] | None:
     has_comment = len(userdata) > 1 and userdata[0] == _COMMENT
     comment = userdata[2 : 2 + userdata[1]] if has_comment else b""
     return int.from_bytes(found.get(_TABLE_OWNER, b""), "big"), string_of(comment)
-
-
-def chain_of(body: bytes) -> tuple[str, str, tuple[int, int] | None]:
-    """Table, name and hook of a listed chain; no hook for a base chain whose policy is to drop."""
-    found = attributes(body, NFGENMSG.size)
-    hook = None
-    if _CHAIN_HOOK in found and int.from_bytes(found.get(_CHAIN_POLICY, b"\1"), "big") == _ACCEPT:
-        place = attributes(found[_CHAIN_HOOK], 0)
-        priority = int.from_bytes(place[_HOOK_PRIORITY], "big", signed=True)
-        hook = int.from_bytes(place[_HOOK_NUMBER], "big"), priority
-    return string_of(found[_CHAIN_TABLE]), string_of(found[_CHAIN_NAME]), hook
 
 
 def dropping_chain_of(body: bytes, hook: int) -> str | None:
