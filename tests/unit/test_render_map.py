@@ -106,6 +106,14 @@ def test_used_held_and_reserved_look_different(
     assert (False, None) in looks["· pods ·"]
 
 
+def test_neighbours_in_the_strip_of_nodes_differ_in_colour() -> None:
+    plan = files.load_plan(CONFIGS / "plan" / "twenty-clusters.yaml")
+    drawn = parts(page(plan, make_lock(plan, None, files.load_limits(plan.cloud))))
+    strip = [place for words, place in drawn if place["y"] == "102" and "excluded" not in words]
+    assert len(strip) == len(plan.clusters) + 1, "and the hub"
+    assert all(first["fill"] != second["fill"] for first, second in pairwise(strip))
+
+
 def test_names_cannot_break_out_of_the_page(example: tuple[PlanDocument, LockDocument]) -> None:
     plan, lock = example
     read = Tags(page(named(plan, NASTY), lock))

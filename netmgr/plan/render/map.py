@@ -131,8 +131,9 @@ def page(plan: PlanDocument, lock: LockDocument) -> str:
 
 def _picture(plan: PlanDocument, lock: LockDocument) -> str:
     regions = list(_regions(plan, lock))
-    owners = dict.fromkeys(region.owner for region in regions if region.owner)
-    # A ninth owner has the first one's colour; its name is beside its row.
+    # By address, so that neighbours differ: a ninth owner has the first one's colour.
+    by_address = sorted(regions, key=lambda region: region.first)
+    owners = dict.fromkeys(region.owner for region in by_address if region.owner)
     colours = dict(zip(owners, cycle(SERIES), strict=False))
     title = f"Address plan {plan.name}"
     drawn = [
@@ -223,7 +224,12 @@ def _part(
     start = width * (10**6 * (region.first - whole.value) // whole.size) / 10**6
     length = max(2.0, width * (10**6 * region.count // whole.size) / 10**6)
     start = min(start, width - length)
-    whole_look = {"fill": f"var(--{colours.get(region.owner, 'edge')})"}
+    # The stroke parts blocks that touch.
+    whole_look = {
+        "fill": f"var(--{colours.get(region.owner, 'edge')})",
+        "stroke": "var(--card)",
+        "stroke_width": 0.5,
+    }
     look = whole_look if is_whole else _look(region, colours)
     return _box((left + start, top, length, _BAR), region.words, **look)
 

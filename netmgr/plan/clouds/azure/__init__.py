@@ -1,1 +1,1 @@
-"""Azure's limits, and its resources as Terraform, ARM and az."""
+"""Azure's limits, the network as Terraform, and a node's interface as an ARM template."""
