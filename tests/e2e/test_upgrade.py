@@ -24,7 +24,7 @@ from tests.lab.topology import INTERNET
 pytestmark = [pytest.mark.root, pytest.mark.e2e, pytest.mark.timeout(600)]
 
 BEFORE = "c6af4de249c519ad1aac09ecc2e81d20441503d2"
-"""The commit that the release before this one was made of."""
+"""The commit that the former version is built from; nothing is released yet."""
 
 TAG = "0.0.9"
 PODS = {"a1": "node-1", "b1": "node-2"}
