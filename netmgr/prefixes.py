@@ -127,6 +127,11 @@ class Prefix(NamedTuple):
         return 1 << (self.family.width - self.length)
 
     @property
+    def is_address(self) -> bool:
+        """Whether it is a single address."""
+        return self.length == self.family.width
+
+    @property
     def last(self) -> int:
         """The block's highest address as an integer."""
         return self.value + self.size - 1

@@ -99,8 +99,8 @@ def is_own(route: Route) -> bool:
 
 
 def _is_of_a_pod(route: Route) -> bool:
-    is_single = route.destination.length == route.destination.family.width
-    return is_single and route.protocol == ROUTE_PROTOCOL and route.gateway is None
+    is_own = route.protocol == ROUTE_PROTOCOL and route.gateway is None
+    return is_own and route.destination.is_address
 
 
 def _is_foreign(route: Route, own: Collection[int], expected: Mapping[Address, int]) -> bool:
@@ -111,7 +111,7 @@ def _is_foreign(route: Route, own: Collection[int], expected: Mapping[Address, i
     """
     destination = route.destination
     # Whoever made it: the pod would not get its packets, or another one would.
-    if destination.length == destination.family.width and destination.network in expected:
+    if destination.is_address and destination.network in expected:
         return not is_own(route) or route.oif != expected[destination.network]
     return _is_of_a_pod(route) or (route.oif in own and not _LINK_SCOPE.covers(destination))
 

@@ -85,7 +85,7 @@ class StaticRoutes:
         return {
             (route.destination, route.gateway)
             for route in read_routes(self._netlink, protocol=ROUTE_PROTOCOL)
-            if route.gateway and route.destination.length < route.destination.family.width
+            if route.gateway and not route.destination.is_address
         }
 
 

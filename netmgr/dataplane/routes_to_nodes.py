@@ -124,7 +124,7 @@ def _networks(foreign: Iterable[Route]) -> Iterator[Prefix]:
         # A route with several next hops has no link of its own, and its gateways are among them.
         if not route.oif or route.gateway or route.has_foreign_gateway:
             continue
-        if to.length == to.family.width:
+        if to.is_address:
             continue
         # A default route is no network, and overlaps what is special, too.
         if not any(special.overlaps(to) for special in SPECIAL_USE):

@@ -165,7 +165,7 @@ class Dataplane:
         link_of = {
             route.destination.network: route.oif
             for route in read_routes(self._netlink, protocol=ROUTE_PROTOCOL)
-            if route.destination.length == route.destination.family.width
+            if route.destination.is_address
         }
         found = {}
         for link in self._links.read():

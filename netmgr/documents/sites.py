@@ -152,7 +152,7 @@ class StaticRoute(Document):
     def _are_of_one_family(self) -> StaticRoute:
         if self.to.family is not self.via.family:
             raise invalid(f"{self.via} is not of the family of {self.to}", ("via",), ("to",))
-        if self.to.length == self.to.family.width:
+        if self.to.is_address:
             message = f"{self.to} is a single address, which only routes to pods have"
             raise invalid(message, ("to",), remedy="give a prefix that holds it")
         return self

@@ -95,8 +95,7 @@ class KernelCheck:
             answers = self._netlink.query_each([look_up(each) for each in batch], route_of)
             for address, route in zip(batch, answers, strict=True):
                 if route is not None and _is_on_link(route):
-                    is_own = route.destination.length == address.family.width
-                    routes[address] = OnLinkRoute(route.oif, own=is_own)
+                    routes[address] = OnLinkRoute(route.oif, own=route.destination.is_address)
         return KernelState(ends, routes)
 
 

@@ -97,7 +97,7 @@ def _machine(document: NodeDocument) -> _Machine:
         routes = read_routes(channel, table=ANY_TABLE)
         mtus = {link.name: link.mtu for link in links.read_links(channel)}
     prefixes = [route.destination for route in routes]
-    single = {each.network for each in prefixes if each.length == each.family.width}
+    single = {each.network for each in prefixes if each.is_address}
     of_uplinks = [mtus[name] for name in uplinks(document) if name in mtus]
     return _Machine(own, single, document.mtu or min(of_uplinks, default=DEFAULT_MTU))
 

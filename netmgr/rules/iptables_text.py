@@ -199,8 +199,7 @@ def _originally(match: OriginallyTo) -> str:
     if match.redirected:
         raise ValueError(f"iptables cannot do that: {match}")
     prefix = match.prefix
-    is_address = prefix.length == prefix.family.width
-    return f"-m conntrack --ctorigdst {prefix.network if is_address else prefix}"
+    return f"-m conntrack --ctorigdst {prefix.network if prefix.is_address else prefix}"
 
 
 def _not(*, negated: bool) -> str:

@@ -40,7 +40,7 @@ def encoded(operations: Sequence[Operation]) -> list[netlink.Operation] | None:
 
 
 def _is_one_address(element: Element) -> bool:
-    return not isinstance(element, Prefix) or element.length == element.family.width
+    return not isinstance(element, Prefix) or element.is_address
 
 
 def _key(element: Address | Sender) -> bytes:

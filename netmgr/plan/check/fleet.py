@@ -141,7 +141,7 @@ class _Fleet:
 
 
 def _short(prefix: Prefix) -> str:
-    return str(prefix.network if prefix.length == prefix.family.width else prefix)
+    return str(prefix.network if prefix.is_address else prefix)
 
 
 def _prefixes(site: Site) -> str:

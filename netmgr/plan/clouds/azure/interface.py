@@ -55,6 +55,6 @@ def _configuration(name: str, block: Prefix, subnet_id: str, *, primary: bool) -
         "privateIPAddress": str(block.network),
     }
     # A block counts as one of the interface's private addresses, whatever its length.
-    if block.length < block.family.width:
+    if not block.is_address:
         properties["privateIPAddressPrefixLength"] = block.length
     return {"name": name, "properties": properties}
