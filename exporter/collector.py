@@ -171,8 +171,8 @@ def _entries(path: Path, snapshot: Entry) -> Iterable[Entry]:
     key, _, part = path.partition(".")
     if key in _MAY_LACK and key not in snapshot:
         return ()
-    found = snapshot[key][part] if part else snapshot[key]
-    return [found] if isinstance(found, dict) else found
+    entries = snapshot[key][part] if part else snapshot[key]
+    return [entries] if isinstance(entries, dict) else entries
 
 
 def _empty(metric: Metric) -> Family:

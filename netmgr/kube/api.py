@@ -38,7 +38,7 @@ CONNECTIONS = 10
 """Requests at a time whose connections are kept."""
 
 LEAST_SECONDS = 0.1
-"""What is left for a request that is repeated, at least."""
+"""The least time that a request gets, however little is left."""
 
 SILENCE_SECONDS = 150.0
 """A watch without any event for this long is dead: bookmarks come every minute."""

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 
 from netmgr.backoff import Backoff
 from netmgr.errors import ApiError, NetmgrError
-from netmgr.kube.api import NOT_FOUND, Api, Object
+from netmgr.kube.api import LEAST_SECONDS, NOT_FOUND, Api, Object
 from netmgr.kube.concurrency import THREADS, Concurrency
 from netmgr.kube.health import Health
 
@@ -28,9 +28,6 @@ log = logging.getLogger(__name__)
 
 REQUEST_SECONDS = 4.0
 """A longer request has failed: two of them must fit into the time that a leader has to renew."""
-
-LEAST_REQUEST_SECONDS = 0.1
-"""The least time that a request gets, however close the end of the leadership is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +122,7 @@ class Lease:
     @property
     def _seconds(self) -> float:
         """How long a request may take: a leader's last attempt ends when its time does."""
-        return max(LEAST_REQUEST_SECONDS, min(self.left, REQUEST_SECONDS))
+        return max(LEAST_SECONDS, min(self.left, REQUEST_SECONDS))
 
     def _read(self) -> Object | None:
         """The Lease, if there is one."""

@@ -19,6 +19,7 @@ from netmgr.rules.nftables import NftablesBackend
 from netmgr.rules.policy import Policy
 from tests.bench.report import Effort, Figure
 from tests.builders import NODE_KEYS
+from tests.lab.wiring import inside
 
 SECONDS = 0.1
 
@@ -37,12 +38,10 @@ def _namespace() -> Iterator[None]:
     """Have the calling thread run in a network namespace of its own."""
     path = Path(f"/run/netns/bench-router-{os.getpid()}")
     netns.create(path)
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        with netns.entered(descriptor):
+        with inside(path):
             yield
     finally:
-        os.close(descriptor)
         netns.delete(path)
 
 

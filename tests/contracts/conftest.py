@@ -29,6 +29,7 @@ from netmgr.rules.model import Hook, Pass, Rule, SetSpec
 from netmgr.rules.nftables import NftablesBackend
 from netmgr.rules.policy import Policy
 from netmgr.rules.sources import Sources
+from tests.contracts.star import Star, star
 from tests.fakes.rules import FakeBackend
 from tests.fakes.ruleset import HeldSet, Hits
 from tests.lab.wiring import LOOPBACK_INDEX
@@ -471,3 +472,11 @@ def backend(namespaces, lock_path, variant) -> Iterator[IptablesBackend]:
             yield made
         finally:
             made.close()
+
+
+@pytest.fixture
+def world(real_kernel, namespaces, program) -> Iterator[Star]:
+    """A machine and the hosts around it, none of them a pod."""
+    del real_kernel
+    with star(namespaces, program) as made:
+        yield made

@@ -7,14 +7,14 @@ endpoint it was told, and masquerades whoever is not of the cluster.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
 from netmgr.prefixes import Family
 from netmgr.rules.engine import Rules
 from netmgr.rules.policy import Policy
-from tests.contracts.star import CLUSTER_IP, FURTHER, HOSTS, MACHINE, PORT, VIP, Star, star
+from tests.contracts.star import CLUSTER_IP, FURTHER, HOSTS, MACHINE, PORT, VIP, Star
 from tests.fakes.sites import document
 
 pytestmark = [
@@ -72,13 +72,6 @@ BY_IPTABLES = """*nat
 -A KUBE-POSTROUTING -j MASQUERADE --random-fully
 COMMIT
 """
-
-
-@pytest.fixture
-def world(real_kernel, namespaces, program) -> Iterator[Star]:
-    del real_kernel
-    with star(namespaces, program) as made:
-        yield made
 
 
 @pytest.fixture

@@ -52,13 +52,6 @@ table inet kube-proxy {{
 
 
 @pytest.fixture
-def world(real_kernel, namespaces, program) -> Iterator[Star]:
-    del real_kernel
-    with star(namespaces, program) as made:
-        yield made
-
-
-@pytest.fixture
 def with_pod(real_kernel, namespaces, program) -> Iterator[Star]:
     """As `world`, but `own` is a pod of the machine."""
     del real_kernel

@@ -146,17 +146,13 @@ def _picture(plan: PlanDocument, lock: LockDocument) -> str:
         rows = _rows(window, regions)
         room = _room(window, rows)
         summary.append(f"{name} {window}: {room}")
+        strip = (_MARGIN, top + 10, _WIDTH - 2 * _MARGIN)
         drawn += [
             _text(_MARGIN, top, f"{name} {window}", font_size=15, font_weight="bold"),
             _text(_WIDTH - _MARGIN, top, room, fill="var(--faint)", text_anchor="end"),
-            _box(
-                (_MARGIN, top + 10, _WIDTH - 2 * _MARGIN, _BAR),
-                fill="var(--card)",
-                stroke="var(--edge)",
-            ),
+            _box((*strip, _BAR), fill="var(--card)", stroke="var(--edge)"),
+            *(_part(row.block, window, strip, _whole_look(row.block, colours)) for row in rows),
         ]
-        strip = (_MARGIN, top + 10, _WIDTH - 2 * _MARGIN)
-        drawn += [_part(row.block, window, strip, colours, is_whole=True) for row in rows]
         for number, row in enumerate(rows):
             drawn += _row(row, top + 36 + number * _ROW, colours)
         top += 36 + len(rows) * _ROW + 40
@@ -185,6 +181,13 @@ def _look(region: Region, colours: Mapping[str, str]) -> dict[str, Attribute]:
             return {"fill": f"var(--{colour})"}
 
 
+def _whole_look(block: Region, colours: Mapping[str, str]) -> dict[str, Attribute]:
+    """Of a block in its pool: one colour, whatever is in it."""
+    fill = f"var(--{colours.get(block.owner, 'edge')})"
+    # The stroke parts blocks that touch.
+    return {"fill": fill, "stroke": "var(--card)", "stroke_width": 0.5}
+
+
 def _legend() -> Iterator[str]:
     left: float = _MARGIN
     samples = [(use.value, Region(_ANY, "a", "", use)) for use in reversed(Use)]
@@ -206,7 +209,8 @@ def _row(row: Row, top: float, colours: Mapping[str, str]) -> Iterator[str]:
     yield _text(_ADDRESS, base, str(block.prefix), font_family="monospace", font_size=12)
     yield _box((_LEFT, top, _RIGHT - _LEFT, _BAR), fill="var(--card)")
     for region in (block, *row.inside):
-        yield _part(region, block.prefix, (_LEFT, top, _RIGHT - _LEFT), colours)
+        place = (_LEFT, top, _RIGHT - _LEFT)
+        yield _part(region, block.prefix, place, _look(region, colours))
     yield _text(_RIGHT + 12, base, words, fill="var(--faint)")
 
 
@@ -214,23 +218,14 @@ def _part(
     region: Region,
     whole: Prefix,
     place: tuple[float, float, float],
-    colours: Mapping[str, str],
-    *,
-    is_whole: bool = False,
+    look: Mapping[str, Attribute],
 ) -> str:
-    """A region as a part of a bar; with `is_whole` as one colour, whatever is in it."""
+    """A region as a part of the bar of a whole prefix; `place` is the bar's left, top and width."""
     left, top, width = place
     # In integers: an IPv6 address is more than a float holds.
     start = width * (10**6 * (region.first - whole.value) // whole.size) / 10**6
     length = max(2.0, width * (10**6 * region.count // whole.size) / 10**6)
     start = min(start, width - length)
-    # The stroke parts blocks that touch.
-    whole_look = {
-        "fill": f"var(--{colours.get(region.owner, 'edge')})",
-        "stroke": "var(--card)",
-        "stroke_width": 0.5,
-    }
-    look = whole_look if is_whole else _look(region, colours)
     return _box((left + start, top, length, _BAR), region.words, **look)
 
 
@@ -245,7 +240,7 @@ def _windows(plan: PlanDocument, regions: Iterable[Region]) -> Iterator[tuple[st
 
 def _rows(window: Prefix, regions: Iterable[Region]) -> list[Row]:
     inside = [region for region in regions if window.covers(region.prefix)]
-    inside.sort(key=lambda one: (one.first, -one.count, list(Use).index(one.use)))
+    inside.sort(key=lambda region: (region.first, -region.count, list(Use).index(region.use)))
     blocks: list[list[Region]] = []
     for region in inside:
         if blocks and blocks[-1][0].prefix.covers(region.prefix):
@@ -253,7 +248,8 @@ def _rows(window: Prefix, regions: Iterable[Region]) -> list[Row]:
         else:
             blocks.append([region])
     return [
-        Row(block, tuple(sorted(parts, key=lambda one: -one.count))) for block, *parts in blocks
+        Row(block, tuple(sorted(parts, key=lambda region: -region.count)))
+        for block, *parts in blocks
     ]
 
 
@@ -266,7 +262,9 @@ def _room(window: Prefix, rows: Iterable[Row]) -> str:
 
 
 def _regions(plan: PlanDocument, lock: LockDocument) -> Iterator[Region]:
-    yield from (Region(one.prefix, "", "excluded", note=one.reason) for one in plan.exclude)
+    yield from (
+        Region(unused.prefix, "", "excluded", note=unused.reason) for unused in plan.exclude
+    )
     others = plan.pinned.keys() - lock.clusters.keys() - {HUB}
     for name in sorted(others):
         yield from (Region(prefix, "", "pinned", note=name) for prefix in plan.pinned[name])
