@@ -1,5 +1,5 @@
-"""What holds for every test: who may start programs, who may be skipped, and what may be left
-behind (nothing).
+"""What holds for every test: who may start programs, who may be skipped, what runs beside what, and
+what may be left behind (nothing).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from types import SimpleNamespace
 
 import hypothesis
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 IN_CI = os.environ.get("CI") == "true"
 IS_ROOT = os.geteuid() == 0
@@ -37,7 +38,6 @@ hypothesis.settings.load_profile("ci" if IN_CI else "here")
 pytest_plugins = ["pytester"]
 
 _programs = SimpleNamespace(allowed=True)
-_left_out: list[pytest.Item] = []
 
 
 def _refuse_programs(event: str, arguments: tuple[object, ...]) -> None:
@@ -72,9 +72,23 @@ def _leave_out_clusters(config: pytest.Config, items: list[pytest.Item]) -> None
     if any("e2e" in Path(argument.partition("::")[0]).parts for argument in config.args):
         return
     left_out = [item for item in items if _is_marked(item, "e2e")]
+    items[:] = [item for item in items if not _is_marked(item, "e2e")]
     config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if item not in left_out]
-    _left_out.extend(left_out)
+
+
+class FilesAndFolder(LoadScopeScheduling):
+    """Files run side by side, in the order of the command line. The tests that share a control
+    plane, which every worker would start for itself, are one after the other.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = nodeid.partition("::")[0]
+        return "tests/kubernetes" if path.startswith("tests/kubernetes/") else path
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config) -> FilesAndFolder:
+    config.option.loadscopereorder = False
+    return FilesAndFolder(config)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -126,9 +140,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         "kubernetes": lambda report: "kubernetes" in report.keywords,
         "e2e": lambda report: "e2e" in report.keywords,
     }
-    if _left_out:
-        kinds.pop("e2e")
-        terminalreporter.write_line(f"e2e tests: {len(_left_out)} left out; `make e2e` runs them")
     for kind, belongs in kinds.items():
         ran = [
             report
@@ -142,7 +153,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Write what failed to the file that `.ci/steady` reads."""
-    if report.failed and FAILURES:
+    if report.failed and FAILURES and "PYTEST_XDIST_WORKER" not in os.environ:
         with Path(FAILURES).open("a") as failures:
             failures.write(f"{report.nodeid}\n")
 

@@ -32,7 +32,7 @@ from tests.lab.runtime import Sandbox
 from tests.lab.topology import Host, Pod, cluster
 from tests.lab.world import World
 
-pytestmark = [pytest.mark.root, pytest.mark.usefixtures("undisturbed")]
+pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.alone]
 
 PODS = int(os.environ.get("NETMGR_CHURN_PODS", "1000"))
 OBSERVER_LOSS = 0.01

@@ -303,5 +303,6 @@ def test_counting_goes_on_while_the_disk_is_full_and_the_time_to_durable_is_expo
     node.restart_after_kill()
     assert spender.counted() == sent
     assert gaps(node)["not-durable"][0] == 1
-    assert second[1] < gaps(node)["not-durable"][1] <= lasted + 1.5
+    # The second look may have been durable already: SQLite finds room now and then.
+    assert second[1] <= gaps(node)["not-durable"][1] <= lasted + 1.5
     node.runtime.delete(sandbox)

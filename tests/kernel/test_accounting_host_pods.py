@@ -26,7 +26,7 @@ from tests.lab.topology import INTERNET, cluster
 from tests.lab.world import World
 from tests.waiting import PATIENCE
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 UNIFIED = next(
     path

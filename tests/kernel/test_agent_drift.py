@@ -15,7 +15,7 @@ from netmgr.documents.node import Backend
 from netmgr.prefixes import Family
 from tests.kernel.joined import Joined, joined, nat_host, own
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 ROUNDS = 100
 SETTINGS = {

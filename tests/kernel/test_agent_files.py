@@ -155,6 +155,7 @@ def all_there(node: LabNode) -> bool:
     return all((node.directory / name).exists() for name in (*EVERYTHING, *SOCKETS))
 
 
+@pytest.mark.slow
 def test_an_older_copy_is_set_aside_and_what_the_agent_knows_stays(
     world: World, node: LabNode, new_pod: NewPod
 ) -> None:
@@ -230,6 +231,7 @@ def files_repaired(folder: Path) -> int:
     return sum(item["count"] for item in drift if item["reason"] == "files")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("role", ROLES)
 def test_agents_of_every_role_do_so(tmp_path: Path, role: str) -> None:
     place = {"state_dir": str(tmp_path / "state"), "run_dir": str(tmp_path / "run")}

@@ -109,6 +109,7 @@ def line_with(process: subprocess.Popen[str], words: str) -> str:
     return next(line for line in process.stderr if words in line)
 
 
+@pytest.mark.slow
 def test_whoever_finds_an_agent_is_refused_before_it_changes_anything(
     world: World, node: LabNode, new_pod: NewPod, tmp_path: Path
 ) -> None:
@@ -210,6 +211,7 @@ def test_who_may_not_change_the_network_cannot_take_the_lock(node: LabNode) -> N
     node.start_until_ready()
 
 
+@pytest.mark.slow
 def test_a_kernel_without_owned_tables_locks_the_namespace_all_the_same(
     node: LabNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:

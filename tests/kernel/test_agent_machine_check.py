@@ -26,7 +26,7 @@ from tests.builders import NODE_KEYS
 from tests.kernel.namespaces import inside
 from tests.lab import wiring
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 SYSCTLS = ("net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding")
 SERVICES = {"vip_range": "10.100.0.0/24", "service_cidr": "10.96.0.0/24"}

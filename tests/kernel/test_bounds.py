@@ -25,7 +25,7 @@ from tests.lab.nodes import LabNode
 from tests.lab.topology import cluster
 from tests.lab.world import World
 
-pytestmark = [pytest.mark.root, pytest.mark.usefixtures("undisturbed")]
+pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.alone]
 
 PODS = int(os.environ.get("NETMGR_SOAK_PODS", "240"))
 AT_ONCE = 4

@@ -25,7 +25,7 @@ from tests.lab.topology import cluster
 from tests.lab.unprivileged import NOBODY
 from tests.lab.world import World
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 EVERY_ROLE = {Capability.NET_ADMIN, Capability.NET_RAW, Capability.CHOWN}
 WIRING = {*EVERY_ROLE, Capability.SYS_ADMIN, Capability.SYS_PTRACE}

@@ -26,7 +26,7 @@ from tests.lab.topology import Pod, cluster
 from tests.lab.world import World
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 CROWD = 100
 HANGING = 2 * TURNS

@@ -31,7 +31,7 @@ from tests.lab.topology import cluster
 from tests.lab.world import World
 from tests.wall_clock import WallClock
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(24 * 3600)]
+pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.timeout(24 * 3600)]
 
 CUTS = os.environ.get("NETMGR_CUTS", "")
 OF_A_SAMPLE = 2

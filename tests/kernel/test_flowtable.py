@@ -16,7 +16,7 @@ from netmgr.kernel.nf_tables_socket import NftSocket
 from tests.lab.topology import cluster
 from tests.lab.world import World
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
 PROMISES = ("tests/kernel/flowtable_promises.py", "tests/kernel/flowtable_limits.py")

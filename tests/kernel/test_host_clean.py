@@ -20,7 +20,7 @@ from tests.lab.nodes import LabNode
 from tests.lab.topology import cluster
 from tests.lab.world import World
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 UNINSTALL = Path(__file__).parents[2] / "configs" / "kubernetes" / "overlays" / "uninstall"
 FOREIGN = (

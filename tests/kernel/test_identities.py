@@ -94,6 +94,7 @@ def restarted(cni: Caller) -> Iterator[None]:
     cni.node.start_until_ready()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("restarted")
 @pytest.mark.parametrize("identity", IDENTITIES)
 def test_long_identities_are_attached_remembered_by_the_kernel_alone_and_deleted(
@@ -260,6 +261,7 @@ def test_a_half_made_link_of_a_killed_agent_is_removed(cni: Caller, pod: Pod) ->
     assert cni.call("ADD", pod).exit_code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("restarted")
 @pytest.mark.parametrize("alias", ["", "somebody's own words"], ids=["taken away", "written over"])
 def test_a_pod_whose_links_alias_another_program_changed_stays_and_gets_it_back(

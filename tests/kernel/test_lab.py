@@ -117,6 +117,7 @@ def test_a_lab_comes_up_counts_every_byte_and_leaves_nothing(
     assert hosts_own_network() == before
 
 
+@pytest.mark.slow
 def test_a_difference_is_shown_and_fails(lab: Lab, lab_name: str) -> None:
     """A ping beside the lab's own traffic is counted, as it should be, but nothing that the lab
     sent.
@@ -174,6 +175,7 @@ def started(lab_name: str, stage: str, verb: str = "run") -> subprocess.Popen[by
     return running
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "stage"),
     [
@@ -193,6 +195,7 @@ def test_an_interrupted_lab_removes_itself(
     assert left_of(lab_name) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", STAGES)
 def test_what_a_killed_builder_left_can_be_taken_down(lab: Lab, lab_name: str, stage: str) -> None:
     running = started(lab_name, stage, "up")
@@ -206,6 +209,7 @@ def test_what_a_killed_builder_left_can_be_taken_down(lab: Lab, lab_name: str, s
     assert left_of(lab_name) == []
 
 
+@pytest.mark.slow
 def test_down_ends_what_runs_in_the_lab_and_nothing_else(lab: Lab, lab_name: str) -> None:
     assert lab("up", "--pods", "1").returncode == 0
     inside = subprocess.Popen(
@@ -224,12 +228,14 @@ def test_down_ends_what_runs_in_the_lab_and_nothing_else(lab: Lab, lab_name: str
         bystander.wait()
 
 
+@pytest.mark.slow
 def test_namespaces_that_somebody_pinned_in_the_labs_directory_go_with_it(lab_name: str) -> None:
     with World(cluster(pods=0), name=lab_name) as world:
         netns.create(world.node("node-1").directory / "deep" / "below" / "extra")
     assert left_of(lab_name) == []
 
 
+@pytest.mark.slow
 def test_exec_runs_a_command_where_it_is_told_to(lab: Lab) -> None:
     assert lab("up", "--pods", "1").returncode == 0
     assert lab("status").stdout.count("agent ready, metrics on :9119") == 2
@@ -248,6 +254,7 @@ def test_exec_runs_a_command_where_it_is_told_to(lab: Lab) -> None:
     assert "Traceback" not in unknown.stderr
 
 
+@pytest.mark.slow
 def test_the_exporter_runs_without_privileges(lab_name: str) -> None:
     with World(cluster(pods=1), name=lab_name) as world:
         number = world.node("node-1").exporter_pid()
@@ -259,6 +266,7 @@ def test_the_exporter_runs_without_privileges(lab_name: str) -> None:
         assert int(fields["CapEff"], 16) == int(fields["CapPrm"], 16) == 0
 
 
+@pytest.mark.slow
 def test_a_name_that_is_taken_is_refused_and_left_alone(lab: Lab, lab_name: str) -> None:
     assert lab("up", "--pods", "1").returncode == 0
     again = lab("up", "--pods", "1")
@@ -267,6 +275,7 @@ def test_a_name_that_is_taken_is_refused_and_left_alone(lab: Lab, lab_name: str)
     assert lab("traffic").returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["", "../x", "Upper", "-a", "a" * 25])
 def test_an_unfit_name_is_refused_before_anything_is_made(lab: Lab, name: str) -> None:
     refused = lab("up", name=name)
@@ -274,6 +283,7 @@ def test_an_unfit_name_is_refused_before_anything_is_made(lab: Lab, name: str) -
     assert "no name for a lab" in refused.stderr
 
 
+@pytest.mark.slow
 def test_an_agent_that_cannot_start_is_told_with_its_last_words(lab_name: str) -> None:
     world = World(
         cluster(pods=0),

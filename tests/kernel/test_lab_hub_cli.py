@@ -12,7 +12,7 @@ import pytest
 from tests.lab.services import PROXY_TABLE
 from tests.lab.world import ROOT
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 SECONDS = 90
 TOP = Path(__file__).parents[2]

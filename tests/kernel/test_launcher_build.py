@@ -22,7 +22,7 @@ from tests.kernel.launching import (
     variables,
 )
 
-pytestmark = pytest.mark.programs
+pytestmark = [pytest.mark.programs, pytest.mark.slow]
 
 HOST = build.host_architecture()
 MACHINES = {"amd64": 62, "arm64": 183}

@@ -12,7 +12,7 @@ from tests.kernel.conforming import Answer, Caller, Pod, one_node
 from tests.kernel.flows import MEGABIT, attains, flows
 from tests.lab.topology import INTERNET, cluster
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.alone]
 
 ANNOTATIONS = "io.kubernetes.cri.pod-annotations"
 EGRESS, INGRESS = (f"netmgr.io/internet-{way}-bandwidth" for way in ("egress", "ingress"))

@@ -28,7 +28,7 @@ from tests.lab.topology import cluster
 from tests.lab.world import World
 from tests.wall_clock import WallClock
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.alone]
 
 DAY = 86_400
 LIMITS = [

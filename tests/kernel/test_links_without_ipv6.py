@@ -11,7 +11,7 @@ from netmgr.documents.node import Backend
 from tests.kernel.conforming import Caller, eventually, one_node
 from tests.lab.topology import cluster
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 TOO_SMALL = 1200
 """Below 1280 bytes (RFC 8200, section 5) a link has nothing of IPv6, settings included."""

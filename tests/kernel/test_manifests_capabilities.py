@@ -30,7 +30,7 @@ from tests.lab.topology import INTERNET, cluster
 from tests.lab.unprivileged import NOBODY
 from tests.lab.world import World
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 READ_ONLY_SYSCTLS = (
     'mount --bind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys && exec "$@"'

@@ -19,7 +19,7 @@ from tests.lab.nodes import LabNode
 from tests.lab.topology import cluster
 from tests.lab.world import World
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 
 @pytest.fixture(params=[Backend.NFTABLES], ids=str)

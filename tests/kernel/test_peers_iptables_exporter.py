@@ -23,7 +23,7 @@ from tests.lab.topology import INTERNET, cluster
 from tests.lab.world import World
 from tests.waiting import PATIENCE
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 NAMES = ("iptables_bytes_total", "iptables_packets_total", "iptables_rules")
 TABLES = ("raw", "mangle", "nat", "filter", "security")

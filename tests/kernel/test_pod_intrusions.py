@@ -176,6 +176,7 @@ def discovery(source: Address, mac: bytes, victim: Sandbox) -> Iterator[bytes]:
         )
 
 
+@pytest.mark.slow
 @POWERS
 def test_what_a_pod_advertises_changes_nothing_on_its_node(
     scene: Scene, stack: str, power: Power
@@ -192,6 +193,7 @@ def test_what_a_pod_advertises_changes_nothing_on_its_node(
     scene.pods_work()
 
 
+@pytest.mark.slow
 def test_the_links_themselves_take_no_advertisement_when_there_are_no_rules(
     scene: Scene, stack: str, backend: Backend
 ) -> None:

@@ -17,7 +17,7 @@ from tests.kernel.scraped import CONFIGS, PORT, Prometheus, queries, scraping
 from tests.lab.exchange import open_socket
 from tests.lab.unprivileged import NOBODY
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 SERVICE_PORT = 80
 DASHBOARD = CONFIGS / "grafana" / "netmgr-sites.json"

@@ -25,7 +25,7 @@ from tests.kernel.namespaces import inside
 from tests.kernel.scraped import CONFIGS, Prometheus, queries, scraping
 from tests.lab import wiring
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 DASHBOARDS = ("netmgr-accounting", "netmgr-nodes", "netmgr-controller")
 WRONG_AT_ZERO = {catalog.DURABLE, catalog.UP, catalog.READY, catalog.RANGES_KNOWN}

@@ -173,6 +173,7 @@ def test_the_pool_grows_and_shrinks_while_pods_live(
     assert sum(item["count"] for item in node.snapshot()["drift_repaired"]) == 0
 
 
+@pytest.mark.slow
 @ON_ONE_BACKEND
 def test_a_source_that_fails_costs_nobody_anything_and_is_asked_with_back_off(
     node: LabNode, cloud: MetadataServer
@@ -201,6 +202,7 @@ def test_a_source_that_fails_costs_nobody_anything_and_is_asked_with_back_off(
     assert node.snapshot()["ranges"]["failing"] == ""
 
 
+@pytest.mark.slow
 @ON_ONE_BACKEND
 def test_what_contradicts_the_plan_or_the_node_is_not_used_and_told(
     node: LabNode, cloud: MetadataServer
@@ -227,6 +229,7 @@ def test_what_contradicts_the_plan_or_the_node_is_not_used_and_told(
         )
 
 
+@pytest.mark.slow
 @ON_ONE_BACKEND
 def test_an_answer_of_which_nothing_can_be_used_is_not_remembered(
     node: LabNode, cloud: MetadataServer
@@ -268,6 +271,7 @@ def test_without_any_answer_yet_adds_are_refused_and_served_as_soon_as_there_is_
     assert address(node.add("late")) == "10.128.0.5"
 
 
+@pytest.mark.slow
 @ON_ONE_BACKEND
 def test_a_document_that_is_edited_is_followed_and_a_broken_one_is_told(node: LabNode):
     write(node, ranges=["10.128.0.1/32"])
@@ -334,6 +338,7 @@ def test_a_node_that_is_registered_anew_gives_out_its_new_ranges_alone(world: Wo
     assert sum(pool["allocated"] for pool in node.snapshot()["pool"]) == 1, "as it was before"
 
 
+@pytest.mark.slow
 @ON_ONE_BACKEND
 def test_status_shows_withdrawn_addresses_and_a_failing_source(
     node: LabNode, cloud: MetadataServer

@@ -134,6 +134,7 @@ def test_pods_of_two_nodes_reach_each_other_while_both_are_listed(
     assert not one.snapshot()["route_faults"]
 
 
+@pytest.mark.slow
 def test_a_nodes_routes_go_with_the_key(world: World, nodes: list[LabNode]) -> None:
     one, two = nodes
     publish(one, write([entry(world, 1), entry(world, 2)]))
@@ -156,6 +157,7 @@ def test_a_node_that_claims_what_is_not_its_own_gets_no_route_and_costs_no_other
     assert "of Node odd: it overlaps this node's own range" in fault
 
 
+@pytest.mark.slow
 def test_an_administrators_route_stays_and_is_reported_if_it_leads_elsewhere(
     world: World, nodes: list[LabNode]
 ) -> None:
@@ -175,6 +177,7 @@ def test_an_administrators_route_stays_and_is_reported_if_it_leads_elsewhere(
     eventually(lambda: routes_to_nodes(one) == wanted(two))
 
 
+@pytest.mark.slow
 def test_another_programs_route_with_several_next_hops_costs_no_node_its_route(
     world: World,
     nodes: list[LabNode],
@@ -191,6 +194,7 @@ def test_another_programs_route_with_several_next_hops_costs_no_node_its_route(
         ip(one.namespace, "route", "delete", "10.0.0.0/8")
 
 
+@pytest.mark.slow
 def test_one_pass_changes_the_routes_of_as_many_nodes_as_a_list_may_have(
     nodes: list[LabNode],
 ) -> None:
@@ -208,6 +212,7 @@ def test_one_pass_changes_the_routes_of_as_many_nodes_as_a_list_may_have(
     assert "attempt-failed name=node-routes" not in (one.directory / "agent.log").read_text()
 
 
+@pytest.mark.slow
 def test_a_route_of_the_own_range_that_outranks_its_blackhole_is_reported_until_it_is_removed(
     nodes: list[LabNode],
 ) -> None:

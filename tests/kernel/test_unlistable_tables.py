@@ -20,7 +20,7 @@ from tests.lab import planned, wiring
 from tests.lab.nodes import LabNode
 from tests.lab.world import World
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 META_MARK = 3
 MAPS = """

@@ -20,7 +20,7 @@ from tests.lab.traffic import Column
 from tests.lab.world import World
 from tests.wall_clock import HOUR, WallClock
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 COOLDOWN = 6.0
 
