@@ -15,7 +15,9 @@ from types import SimpleNamespace
 
 import hypothesis
 import pytest
+from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
 IN_CI = os.environ.get("CI") == "true"
 IS_ROOT = os.geteuid() == 0
@@ -25,11 +27,10 @@ STARTING_PROGRAMS = frozenset(
 )
 SESSION_MARK = ("NETMGR_TEST_SESSION", str(os.getpid()))
 SECONDS_TO_END = 5
-# Of which pytest still prints the summary.
 LEFT = pytest.ExitCode.INTERRUPTED
 LINKS_BEFORE = frozenset(name for _, name in socket.if_nameindex())
 FAILURES = os.environ.get("NETMGR_FAILURES", "")
-PREFERRED_NICENESS = -10
+SHARING = ("tests/kubernetes/", "tests/guards/")
 
 hypothesis.settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
 hypothesis.settings.register_profile("here", deadline=None)
@@ -38,6 +39,7 @@ hypothesis.settings.load_profile("ci" if IN_CI else "here")
 pytest_plugins = ["pytester"]
 
 _programs = SimpleNamespace(allowed=True)
+_left: set[str] = set()
 
 
 def _refuse_programs(event: str, arguments: tuple[object, ...]) -> None:
@@ -76,19 +78,19 @@ def _leave_out_clusters(config: pytest.Config, items: list[pytest.Item]) -> None
     config.hook.pytest_deselected(items=left_out)
 
 
-class FilesAndFolder(LoadScopeScheduling):
-    """Files run side by side, in the order of the command line. The tests that share a control
-    plane, which every worker would start for itself, are one after the other.
+class FilesSideBySide(LoadScopeScheduling):
+    """Workers take file by file, in the order of the command line; of these folders each is one
+    worker's, since every worker would make for itself what their tests share.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         path = nodeid.partition("::")[0]
-        return "tests/kubernetes" if path.startswith("tests/kubernetes/") else path
+        return next((folder for folder in SHARING if path.startswith(folder)), path)
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config) -> FilesAndFolder:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FilesSideBySide:
     config.option.loadscopereorder = False
-    return FilesAndFolder(config)
+    return FilesSideBySide(config, log)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -149,6 +151,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         run = sum(belongs(report) for report in ran if report.when == "call")
         skipped = sum(belongs(report) for report in terminalreporter.getreports("skipped"))
         terminalreporter.write_line(f"{kind} tests: {run} run, {skipped} skipped")
+    if _left:
+        terminalreporter.write_line(f"left behind by this session: {', '.join(sorted(_left))}")
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -158,28 +162,22 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
             failures.write(f"{report.nodeid}\n")
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _nothing_is_left_behind() -> Iterator[None]:
+def pytest_sessionfinish(session: pytest.Session) -> None:
     """End the session with an exit code of its own if something of its tests outlives it.
 
-    No repetition of a test could excuse that, so it is no test's failure.
+    No repetition of a test could excuse that, so it is no test's failure. A worker tells the
+    session that has the terminal.
     """
-    yield
-    left = _processes_after_a_while() | _namespaces_and_links()
-    if left:
-        pytest.exit(f"left behind by this session: {', '.join(sorted(left))}", returncode=LEFT)
+    if not session.config.pluginmanager.has_plugin("dsession"):
+        _left.update(_processes_after_a_while() | _namespaces_and_links())
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left"] = sorted(_left)
+    elif _left:
+        session.exitstatus = LEFT
 
 
-@pytest.fixture
-def undisturbed() -> Iterator[None]:
-    """Other work on this machine gets a tenth of what this test's threads and programs get.
-
-    For tests that compare how long two of these take; they inherit it from this thread.
-    """
-    before = os.getpriority(os.PRIO_PROCESS, 0)
-    os.setpriority(os.PRIO_PROCESS, 0, PREFERRED_NICENESS)
-    yield
-    os.setpriority(os.PRIO_PROCESS, 0, before)
+def pytest_testnodedown(node: WorkerController) -> None:
+    _left.update(getattr(node, "workeroutput", {}).get("left", ()))
 
 
 def _namespaces_and_links() -> set[str]:

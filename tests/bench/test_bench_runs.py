@@ -17,6 +17,7 @@ from tests.bench.report import EXPONENT, SMOKE, Figure, show, write
 pytestmark = pytest.mark.root
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("subject", SUBJECTS)
 def test_a_benchmark_yields_figures(
     subject: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

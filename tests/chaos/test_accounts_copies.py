@@ -97,6 +97,7 @@ def folder(room: Path) -> Iterator[Path]:
     return room
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["ledger.sqlite", "everything"])
 def test_an_older_copy_that_lacks_anything_is_reported_and_never_counts_twice(
     folder: Path, what: str
@@ -153,6 +154,7 @@ def check(node: Node, before, when: str) -> None:
     assert "ledger-lost" not in seen, when
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["ledger.sqlite", "everything"])
 def test_a_ledger_lost_at_any_moment_is_reported_and_rebuilt_to_what_counters_show(
     folder: Path, what: str

@@ -296,6 +296,7 @@ def test_an_agent_killed_between_any_two_steps_loses_and_invents_nothing(room: P
         world.end()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("again", [5, 41])
 def test_an_agent_killed_again_while_it_recovers_loses_and_invents_nothing(
     room: Path, again: int
@@ -308,6 +309,7 @@ def test_an_agent_killed_again_while_it_recovers_loses_and_invents_nothing(
         world.end()
 
 
+@pytest.mark.slow
 def test_an_agent_killed_while_nobody_takes_anything_away_reports_no_gap(room: Path) -> None:
     """Not for a pod that never had a link either, nor for one that was read for the last time."""
     taken = lived(room, day=a_quiet_day).life.taken
@@ -399,6 +401,7 @@ def check_changes(world: World, when: str) -> None:
     assert not world.backends[Backend.IPTABLES_LEGACY].state.sets, when
 
 
+@pytest.mark.slow
 def test_an_agent_killed_while_it_changes_its_backend_counts_every_packet_once(room: Path) -> None:
     whole = lived(room, day=days_of_changes, world=ChangingWorld(room, Life()))
     check_changes(whole, "undisturbed")

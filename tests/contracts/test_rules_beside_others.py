@@ -17,7 +17,7 @@ from netmgr.rules.model import Hook
 from netmgr.rules.policy import Policy
 from tests.fakes.sites import document
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 POD = Address.parse("10.1.0.5")
 ROUNDS = 100

@@ -135,6 +135,7 @@ def both(pod):
     return [Counter.of_pod(pod, traffic) for traffic in Traffic]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @settings(
     max_examples=30,

@@ -17,6 +17,7 @@ for _block in blocks():
         SESSIONS.setdefault(_block.page, []).append(_block)
 
 
+@pytest.mark.slow
 @pytest.mark.root
 @pytest.mark.parametrize("page", SESSIONS, ids=lambda page: page.stem)
 def test_a_session_prints_what_the_page_says(page: Path, tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ def test_the_property_holds(name: str) -> None:
             raise
 
 
+@pytest.mark.slow
 def test_the_launcher_holds_under_sanitizers() -> None:
     tokens = tuple(TOKENS.split())
     target = Target(SANITIZED, lambda _: None, Shape.BYTES, 0, of_launcher.LONGEST, tokens)

@@ -82,15 +82,32 @@ def test_the_kinds_that_ci_insists_on_are_counted(session: pytest.Pytester) -> N
     )
 
 
+@pytest.mark.parametrize("workers", ["0", "1"])
 def test_a_process_left_behind_ends_the_session_as_no_failed_test_does(
-    session: pytest.Pytester,
+    session: pytest.Pytester, workers: str
 ) -> None:
     session.makepyfile(LEAVES_A_PROCESS)
-    outcome = session.runpytest_subprocess()
+    outcome = session.runpytest_subprocess("--numprocesses", workers)
     os.kill(int((session.path / "pid").read_text()), signal.SIGKILL)
     assert outcome.ret == pytest.ExitCode.INTERRUPTED
     outcome.assert_outcomes(passed=1)
     outcome.stdout.fnmatch_lines(["*left behind by this session: process *(sleep)*"])
+
+
+def test_workers_take_whole_files_and_a_folder_that_shares_as_a_whole(
+    session: pytest.Pytester,
+) -> None:
+    test = "import os, pathlib\ndef test_one(): {}\ndef test_two(): {}"
+    note = "pathlib.Path(f'{__name__}-{os.getpid()}').touch()"
+    folder = session.mkpydir("tests") / "guards"
+    folder.mkdir()
+    paths = [session.path / f"test_{name}.py" for name in "ab"]
+    for path in (*paths, folder / "test_c.py", folder / "test_d.py"):
+        path.write_text(test.format(note, note))
+    session.runpytest_subprocess("--numprocesses", "2").assert_outcomes(passed=8)
+    workers = dict(path.name.rsplit("-", 1) for path in session.path.glob("*test_?-*"))
+    assert len(workers) == len([*session.path.glob("*test_?-*")]) == 4
+    assert workers["test_c"] == workers["test_d"]
 
 
 def test_namespaces_of_other_programs_are_not_the_sessions(session: pytest.Pytester) -> None:

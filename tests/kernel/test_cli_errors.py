@@ -19,7 +19,7 @@ import yaml
 from netmgr import errors
 from tests.builders import NODE_KEYS
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 NOBODY = [
     "setpriv",

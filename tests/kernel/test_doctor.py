@@ -23,7 +23,7 @@ from tests.kernel.conforming import eventually
 from tests.kernel.namespaces import inside
 from tests.lab.nodes import LabNode
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 Doctor = Callable[..., tuple[int, dict[str, list[dict[str, str]]]]]
 NODE = {"node": {"name": "n"}, "ranges": ["10.64.0.0/24", "2001:db8::/120"]}

@@ -33,7 +33,7 @@ from tests.runtimes.machine import Machine
 from tests.runtimes.node import BIN_DIR, DOCUMENT, SOURCE, NetmgrNode, settled
 from tests.waiting import eventually
 
-pytestmark = [pytest.mark.root, pytest.mark.runtimes]
+pytestmark = [pytest.mark.root, pytest.mark.runtimes, pytest.mark.slow]
 
 OVERLAYS = SOURCE / "configs" / "kubernetes" / "overlays"
 OVERLAY = OVERLAYS / "cni"

@@ -13,7 +13,7 @@ from tests.lab.world import World
 from tests.runtimes.machine import Machine
 from tests.waiting import eventually
 
-pytestmark = [pytest.mark.root, pytest.mark.runtimes]
+pytestmark = [pytest.mark.root, pytest.mark.runtimes, pytest.mark.slow]
 
 WRITTEN = ("/etc/netmgr-test", "/opt/netmgr-test", "/var/lib/netmgr-test", "/run/netmgr-test")
 

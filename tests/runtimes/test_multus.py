@@ -17,7 +17,7 @@ from tests.runtimes.internet import ECHO_PORT, Internet
 from tests.runtimes.multus import RESULTS, Conf, Multus
 from tests.runtimes.node import NetmgrNode, settled
 
-pytestmark = [pytest.mark.root, pytest.mark.runtimes]
+pytestmark = [pytest.mark.root, pytest.mark.runtimes, pytest.mark.slow]
 
 NETMGR: Conf = {
     "cniVersion": "1.0.0",

@@ -125,7 +125,8 @@ def test_a_pod_of_another_plugin_is_counted_to_the_byte_and_kept_when_it_is_gone
     )
 
 
-@pytest.mark.usefixtures("undisturbed")
+@pytest.mark.slow
+@pytest.mark.alone
 def test_pods_that_speak_in_their_first_instant_and_end_lose_nothing_that_is_not_told(
     observed: ObservedNode, internet: Internet, probe: bytes
 ):
@@ -161,6 +162,7 @@ def test_pods_that_speak_in_their_first_instant_and_end_lose_nothing_that_is_not
         assert sent[traffic][1] - packets <= late * DATAGRAMS
 
 
+@pytest.mark.slow
 def test_both_interfaces_of_a_pod_are_counted_by_the_results_that_multus_keeps(
     machine: Machine, node: Node, internet: Internet, probe: bytes
 ):

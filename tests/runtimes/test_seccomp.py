@@ -30,7 +30,7 @@ from tests.runtimes.test_contained import (
 )
 from tests.waiting import eventually
 
-pytestmark = [pytest.mark.root, pytest.mark.runtimes]
+pytestmark = [pytest.mark.root, pytest.mark.runtimes, pytest.mark.slow]
 
 COMPONENT = OVERLAYS.parent / "components" / "seccomp"
 LIMITS = [{"pods": "*/*", "internet-out": "500M", "internet-in": "500M"}]

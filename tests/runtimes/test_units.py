@@ -18,7 +18,7 @@ from tests.runtimes.plugin import Plugin
 from tests.runtimes.systemd import UNITS, Systemd
 from tests.waiting import eventually
 
-pytestmark = [pytest.mark.root, pytest.mark.runtimes]
+pytestmark = [pytest.mark.root, pytest.mark.runtimes, pytest.mark.slow]
 
 CONFIGS = SOURCE / "configs" / "systemd"
 INSTALLED = "/opt/netmgr"
