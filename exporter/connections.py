@@ -50,6 +50,8 @@ class Head:
 
     Raises:
         LineTooLong: the head is longer; `http.server` answers that with 431.
+        ConnectionResetError: the stream ends within the head. `http.server` would take that for the
+            head's end, and make a page for a client that is gone or was ended.
     """
 
     def __init__(self, file: Readable) -> None:
@@ -63,6 +65,8 @@ class Head:
         self._left -= len(line)
         if self._left < 0:
             raise LineTooLong("head of the request")
+        if not line:
+            raise ConnectionResetError("the client went away before its request was complete")
         return line
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401  the rest is the file's

@@ -21,7 +21,7 @@ LEAVES_A_PROCESS = """
 
 @pytest.fixture
 def session(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-    for name in ("CI", "NETMGR_FAILURES"):
+    for name in ("CI", "NETMGR_FAILURES", "PYTEST_XDIST_WORKER"):
         monkeypatch.delenv(name, raising=False)
     pytester.makeconftest(CONFTEST.read_text())
     pytester.makeini("[pytest]\nmarkers =\n    root\n    runtimes\n    kubernetes\n    programs\n")

@@ -20,6 +20,7 @@ from exporter import connections
 from exporter.connections import HEAD_BYTES, HEAD_SECONDS, MOST_CONNECTIONS
 from tests.fakes.agent_socket import agent, canned, snapshot
 from tests.fakes.exporter_port import get, serving
+from tests.waiting import PATIENCE
 
 FIELD = b"X-Filler: " + b"x" * 8000 + b"\r\n"
 SILENT = 3 * MOST_CONNECTIONS
@@ -68,6 +69,24 @@ def test_silent_clients_do_not_lock_others_out(port: int) -> None:
             thread for thread in threading.enumerate() if "process_request_thread" in thread.name
         ]
         assert len(handlers) <= MOST_CONNECTIONS + 1
+
+
+def test_a_client_that_goes_within_its_head_costs_no_page() -> None:
+    asked: list[object] = []
+
+    def read():
+        asked.append(None)
+        return snapshot()
+
+    with serving(read) as port:
+        for ended in (b"GET /metrics HTTP/1.1\r\n", b"GET /metrics HTTP/1.1\r\nAccept: text"):
+            with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as client:
+                client.sendall(ended)
+                client.shutdown(socket.SHUT_WR)
+                assert client.recv(1) == b""
+        assert asked == []
+        get(port)
+    assert len(asked) == 1
 
 
 def test_the_newest_silent_clients_are_kept(port: int) -> None:
