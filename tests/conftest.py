@@ -52,8 +52,8 @@ def _refuse_programs(event: str, arguments: tuple[object, ...]) -> None:
 sys.addaudithook(_refuse_programs)
 os.environ.update([SESSION_MARK])
 # xdist tells its workers how large its terminal is; programs on a terminal of their own believe it.
-for name in ("LINES", "COLUMNS"):
-    os.environ.pop(name, None)
+os.environ.pop("LINES", None)
+os.environ.pop("COLUMNS", None)
 
 
 def _is_marked(item: pytest.Item, *names: str) -> bool:

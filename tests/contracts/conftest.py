@@ -53,7 +53,7 @@ def run(command: str, stdin: str = "") -> str:
     """A program's output; it must succeed."""
     name, *words = command.split(" ")
     if re.match(r"ip6?tables", name) and not name.endswith("-save"):
-        # Another session of `make test` may hold the machine's one lock of the legacy tables.
+        # Another worker of `make test` may hold the machine's one lock of the legacy tables.
         words = ["-w", *words]
     done = programs.run(
         [programs.locate(name, "iptables ipset nftables iproute2"), *words],

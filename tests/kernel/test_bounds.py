@@ -1,6 +1,6 @@
 """What a node keeps does not grow with the number of pods it has seen.
 
-A few hundred pods in `make test`, 100,000 in `make soak`, and more with NETMGR_SOAK_PODS.
+A few hundred pods in `make test-all`, 100,000 in `make soak`, and more with NETMGR_SOAK_PODS.
 """
 
 from __future__ import annotations

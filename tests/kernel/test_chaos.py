@@ -1,6 +1,6 @@
 """Machines under random faults: pods keep their network, and each byte is counted or in a gap.
 
-A few steps in `make test`, thousands in `make chaos`. NETMGR_CHAOS_SEED replays a run: the same
+A few steps in `make test-all`, thousands in `make chaos`. NETMGR_CHAOS_SEED replays a run: the same
 faults in the same order, though threads and processes meet at other moments. NETMGR_CHAOS_ACTS
 names the only acts to do. What has to be true after each step, and how long a gap may be, is in
 `tests/chaos/node.py` and `tests/chaos/books.py`.

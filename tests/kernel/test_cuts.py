@@ -4,7 +4,7 @@ The steps are recorded from the product as it runs (`tests/failpoints`), so the 
 never written down. What the scenarios reach of the source is in `tests/golden/durable-steps`, which
 `tests/unit/test_durable_steps.py` compares with a scan of the source.
 
-`make test` cuts a few steps of one scenario (NETMGR_CUTS_SEED). `make cuts` cuts all of all of
+`make test-all` cuts a few steps of one scenario (NETMGR_CUTS_SEED). `make cuts` cuts all of all of
 them; NETMGR_CUTS=N cuts N of each, 0 only records, and NETMGR_CUTS_OF names the only scenarios.
 """
 

@@ -107,6 +107,7 @@ def test_neither_other_pods_nor_internal_traffic_are_limited(world: World, new_p
         assert attain(lambda unlimited: unlimited > 200, inside)
 
 
+@pytest.mark.slow
 def test_pods_of_a_namespace_share_by_pod_and_not_by_connection(
     world: World, new_pod: NewPod
 ) -> None:
@@ -122,6 +123,7 @@ def test_pods_of_a_namespace_share_by_pod_and_not_by_connection(
         assert attains(single, 50)
 
 
+@pytest.mark.slow
 def test_a_flood_of_one_pod_leaves_its_neighbour_its_share(world: World, new_pod: NewPod) -> None:
     one, other = new_pod("a", "shared"), new_pod("b", "shared")
     with (
@@ -153,6 +155,7 @@ def test_a_flood_of_one_pod_leaves_its_neighbour_its_share(world: World, new_pod
             thread.join()
 
 
+@pytest.mark.slow
 def test_limits_stay_while_no_agent_runs_and_a_new_one_takes_them_over(
     world: World, node: LabNode, new_pod: NewPod
 ) -> None:
@@ -201,6 +204,7 @@ def test_what_limits_do_is_shown(world: World, node: LabNode, new_pod: NewPod) -
     assert node.ask("explain", address="10.9.9.9")["limits"] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "damage",
     [
@@ -222,6 +226,7 @@ def test_what_another_program_changed_is_put_back_and_told(
         assert attains(found, 20)
 
 
+@pytest.mark.slow
 def test_a_pod_of_the_same_name_is_limited_again(world: World, node: LabNode) -> None:
     before = repaired(node)
     for _ in range(3):
@@ -249,6 +254,7 @@ def test_what_a_limited_pod_sends_is_counted_to_the_byte(
     assert spender.counted() == sum(sizes)
 
 
+@pytest.mark.slow
 def test_limits_that_the_document_no_longer_has_go_with_the_next_start(
     world: World,
 ) -> None:

@@ -12,7 +12,7 @@ from tests.kernel.conforming import Answer, Caller, Pod, one_node
 from tests.kernel.flows import MEGABIT, attains, flows
 from tests.lab.topology import INTERNET, cluster
 
-pytestmark = [pytest.mark.root, pytest.mark.alone]
+pytestmark = pytest.mark.root
 
 ANNOTATIONS = "io.kubernetes.cri.pod-annotations"
 EGRESS, INGRESS = (f"netmgr.io/internet-{way}-bandwidth" for way in ("egress", "ingress"))
@@ -95,6 +95,7 @@ def test_they_outlive_the_agent(cni: Caller) -> None:
         assert in_force(cni, pod) == {"internet-out": 9}
 
 
+@pytest.mark.alone
 def test_all_traffic_is_limited_and_internet_traffic_within_it(cni: Caller) -> None:
     with cni.sandbox() as pod, cni.sandbox() as server:
         asked = {"bandwidth": {"egressRate": 20_000_000}} | annotated(**{EGRESS: "10M"})

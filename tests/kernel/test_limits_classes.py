@@ -14,7 +14,7 @@ from tests.kernel.flows import attain, attains, flows
 from tests.lab.topology import INTERNET, cluster
 from tests.lab.world import World
 
-pytestmark = [pytest.mark.root, pytest.mark.alone]
+pytestmark = [pytest.mark.root, pytest.mark.alone, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ from tests.lab.topology import INTERNET, cluster
 from tests.lab.world import World
 from tests.waiting import eventually
 
-pytestmark = [pytest.mark.root, pytest.mark.alone]
+pytestmark = pytest.mark.root
 
 AT_ONCE, RATE, SHARED = 20, 50, 30
 LIMITS = [

@@ -27,7 +27,7 @@ from tests.lab.nodes import LabNode
 from tests.lab.topology import cluster
 from tests.lab.world import World
 
-pytestmark = [pytest.mark.root, pytest.mark.alone]
+pytestmark = [pytest.mark.root, pytest.mark.alone, pytest.mark.slow]
 
 BEFORE = [Limit.model_validate({"pods": "*/*", "internet-out": "20M", "internet-in": "20M"})]
 AFTER = [Limit.model_validate({"namespaces": "*", "internet-out": "10M", "internet-in": "10M"})]

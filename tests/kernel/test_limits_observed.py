@@ -16,7 +16,7 @@ from tests.kernel.quota_traffic import MEGABYTE, Exchange
 from tests.lab.runtime import Sandbox
 from tests.lab.topology import INTERNET
 
-pytestmark = [pytest.mark.root, pytest.mark.alone]
+pytestmark = [pytest.mark.root, pytest.mark.alone, pytest.mark.slow]
 
 LIMITS = [
     {"pods": "*/limited-*", "internet-in": "40M", "internet-out": "20M"},

@@ -125,6 +125,7 @@ def test_what_comes_in_has_a_quota_too(
     assert 0.95 * MEGABYTE <= found.answer(2 * MEGABYTE) <= MEGABYTE
 
 
+@pytest.mark.slow
 def test_the_pods_of_a_namespace_share_its_quota_and_others_have_none(
     new_pod: NewPod, exchange: NewExchange
 ) -> None:
@@ -138,6 +139,7 @@ def test_the_pods_of_a_namespace_share_its_quota_and_others_have_none(
         assert attain(lambda unlimited: unlimited > 200, found)
 
 
+@pytest.mark.slow
 def test_what_is_used_of_a_quota_is_shown(
     node: LabNode, new_pod: NewPod, exchange: NewExchange
 ) -> None:
@@ -172,6 +174,7 @@ def quotas_of(node: LabNode, pod: Sandbox) -> list[QuotaState]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["slow", "rated"])
 def test_what_is_beyond_a_quota_may_pass_slowly(
     new_pod: NewPod, exchange: NewExchange, kind: str
@@ -187,6 +190,7 @@ def test_what_is_beyond_a_quota_may_pass_slowly(
     assert bits / (time.monotonic() - began) == pytest.approx(5_000_000, rel=0.05)
 
 
+@pytest.mark.slow
 def test_what_waits_is_charged(new_pod: NewPod, exchange: NewExchange) -> None:
     found = exchange(new_pod("queued"))
     # Twice the rate, so that all the while a quarter of a second of it waits, unseen by the ledger.
@@ -196,6 +200,7 @@ def test_what_waits_is_charged(new_pod: NewPod, exchange: NewExchange) -> None:
     assert 0.95 * MEGABYTE < found.arrived <= MEGABYTE
 
 
+@pytest.mark.slow
 def test_a_pod_that_comes_back_by_its_name_has_what_is_left(
     node: LabNode, exchange: NewExchange
 ) -> None:
@@ -235,6 +240,7 @@ def restart(node: LabNode, clock: WallClock, *, kill: bool = True) -> None:
     node.wait_until_ready()
 
 
+@pytest.mark.slow
 def test_no_packet_is_lost_to_a_quota_through_crashes_and_restarts(
     node: LabNode, clock: WallClock, new_pod: NewPod, exchange: NewExchange
 ) -> None:
@@ -253,6 +259,7 @@ def test_no_packet_is_lost_to_a_quota_through_crashes_and_restarts(
     assert handles(node) == before != []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "damage",
     [
@@ -277,6 +284,7 @@ def test_what_passed_while_rules_were_missing_is_charged(
     assert found.arrived == 4 * MEGABYTE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", ["pod", "rules", "rules while no agent runs"])
 def test_a_quota_of_which_more_is_used_than_there_is_is_made_again(
     node: LabNode, clock: WallClock, new_pod: NewPod, exchange: NewExchange, lost: str
@@ -314,6 +322,7 @@ def sending(found: Exchange, size: int) -> Iterator[threading.Thread]:
         thread.join()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spending", ["all", "a part"])
 def test_each_day_has_its_quota_and_a_clock_set_back_gives_no_second_one(
     clock: WallClock, new_pod: NewPod, exchange: NewExchange, spending: str
@@ -343,6 +352,7 @@ def test_each_day_has_its_quota_and_a_clock_set_back_gives_no_second_one(
         clock.set(today)
 
 
+@pytest.mark.slow
 def test_a_month_has_one_quota(clock: WallClock, new_pod: NewPod, exchange: NewExchange) -> None:
     found, today = exchange(new_pod("monthly")), noon()
     day = datetime.fromtimestamp(time.time() + today, UTC).day
@@ -360,6 +370,7 @@ def test_a_month_has_one_quota(clock: WallClock, new_pod: NewPod, exchange: NewE
         clock.set(today)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["daily", "monthly"])
 def test_what_passes_while_a_period_ends_is_within_both_quotas(
     clock: WallClock, new_pod: NewPod, exchange: NewExchange, kind: str
@@ -384,6 +395,7 @@ def test_what_passes_while_a_period_ends_is_within_both_quotas(
         clock.set(today)
 
 
+@pytest.mark.slow
 def test_a_quota_is_kept_where_iptables_counts() -> None:
     settings = {"limits": LIMITS[:1], "reconcile_seconds": 0.5}
     room = replace(cluster(pods=30), pods=())

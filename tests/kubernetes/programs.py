@@ -1,5 +1,5 @@
-"""Where kube-apiserver, etcd and kustomize are: in KUBEBUILDER_ASSETS, or where `make test` puts
-them.
+"""Where kube-apiserver, etcd and kustomize are: in KUBEBUILDER_ASSETS, or where `make test-all`
+puts them.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def missing() -> str:
     if all(map(_has, NEEDED)) and any(map(_has, BUILDERS)):
         return ""
     return (
-        f"no kube-apiserver, etcd and kubectl in {folder()}: `make test` builds them once, in ten "
-        "minutes; or name a folder that has them in KUBEBUILDER_ASSETS"
+        f"no kube-apiserver, etcd and kubectl in {folder()}: `make test-all` builds them once, in "
+        "ten minutes; or name a folder that has them in KUBEBUILDER_ASSETS"
     )
 
 

@@ -24,14 +24,14 @@ Conf = dict[str, object]
 
 
 def program() -> Path:
-    """Where `make test` puts it.
+    """Where `make test-all` puts it.
 
     Raises:
         FileNotFoundError: it was not built.
     """
     found = built(MODULE, "multus") / "multus"
     if not found.exists():
-        raise FileNotFoundError(f"{found}: `make test` builds it once, in two minutes")
+        raise FileNotFoundError(f"{found}: `make test-all` builds it once, in two minutes")
     return found
 
 
