@@ -1,64 +1,31 @@
 """What is recorded, and which alert it fires or does not.
 
-Series are written as promtool's documentation has them: `0+60x10` is 0, 60, … 600, one value a
-minute.
+A case is a line with the alert, the minute until which was recorded, and what is expected: the
+labels that the alert has beside cluster and severity, and its summary; or why it is quiet. The
+series follow with their values, written as promtool's documentation has them: `0+60x10` is 0, 60,
+… 600, one value a minute. Only labels that differ from `LABELS` are written.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from exporter import catalog, controller_catalog, limits_catalog
-from exporter.metric import Metric
+from exporter.catalog import CATALOG
+from exporter.controller_catalog import CONTROLLER
 from tests.unit.monitoring import JOB
 
-NODE = {"cluster": "training", "instance": "node-1"}
-LIMITED_POD = {"namespace": "batch", "pod": "job-1", "traffic": "internet-out"}
-QUOTA_OF_POD = LIMITED_POD | {"period": "day"}
+TARGET = {"cluster": "training", "instance": "node-1", "job": JOB}
+LABELS = (
+    {"namespace": "data", "pod": "loader", "traffic": "internet-out", "period": "day"}
+    | {"family": "ipv4", "protocol": "tcp", "command": "ADD", "pool": "gpu", "source": "azure"}
+    | {"from": "spoke-a", "to": "spoke-b"}
+)
 MB = 60_000_000
 """A minute of a million bytes a second."""
 
-Line = tuple[str, dict[str, str], str]
-"""Name, labels and values of a series."""
-
-
-def line(series: Metric | str, values: str, **labels: str) -> Line:
-    name = series if isinstance(series, str) else series.name
-    return name, NODE | {"job": JOB} | labels, values
-
-
-def pod(values: str, name: str = "loader", **labels: str) -> Line:
-    return line(
-        catalog.POD_BYTES, values, namespace="data", pod=name, traffic="internet-out", **labels
-    )
-
-
-def namespace(values: str, **labels: str) -> Line:
-    return line(
-        catalog.NAMESPACE_BYTES,
-        values,
-        **({"namespace": "data", "traffic": "internet-out"} | labels),
-    )
-
-
-def leader(values: str, instance: str = "node-1") -> Line:
-    return line(controller_catalog.LEADER, values, instance=instance)
-
-
-def nodes(values: str, state: str, instance: str = "node-1") -> Line:
-    return line(controller_catalog.NODES, values, state=state, instance=instance)
-
-
-def unhealthy(values: str, state: str) -> Line:
-    return line(controller_catalog.UNHEALTHY, values, state=state)
-
-
-def free(values: str, instance: str = "node-1") -> Line:
-    return line(controller_catalog.ALLOCATIONS, values, pool="gpu", state="free", instance=instance)
-
-
-def bucket(bound: str, values: str, command: str = "ADD") -> Line:
-    return line(f"{catalog.DURATIONS.name}_bucket", values, command=command, le=bound)
+EXPOSED = {metric.name: metric.labels for metric in (*CATALOG, *CONTROLLER)} | {"up": ()}
 
 
 @dataclass(frozen=True)
@@ -69,318 +36,262 @@ class Case:
 
     alert: str
     at: int
-    series: tuple[Line, ...]
+    series: tuple[tuple[str, dict[str, str], str], ...]
     labels: dict[str, str]
-    summary: str = ""
+    summary: str
+
+
+def series(line: str) -> tuple[str, dict[str, str], str]:
+    """Name, labels and values of what a line says."""
+    name, written, values = re.fullmatch(r" +(\w+)(?:{(.*?)})? (.*)", line).groups(default="")
+    given = dict(label.split("=") for label in written.split(",") if label)
+    own = {label: LABELS.get(label) for label in EXPOSED[name.removesuffix("_bucket")]}
+    labels = TARGET | own | given
+    assert None not in labels.values()
+    return name, labels, re.sub(r"([\d.]+)MB", lambda part: f"{float(part[1]) * MB:.0f}", values)
+
+
+def cases(text: str) -> Iterator[Case]:
+    for block in re.split(r"\n(?=\w)", text.strip()):
+        head, *lines = block.splitlines()
+        alert, at, names, expected = re.fullmatch(r"(\w+) (\d+) (?:{(.*)} )?(.*)", head).groups("")
+        recorded = tuple(series(line) for line in lines if "#" not in line)
+        every = {label: value for _, labels, _ in recorded[::-1] for label, value in labels.items()}
+        labels = {label: every[label] for label in ("cluster", *names.split())}
+        yield Case(alert, int(at), recorded, labels, expected)
 
 
 FIRES = [
-    Case(
-        "NetmgrPodInternetSpike",
-        67,
-        (
-            pod(f"0+{MB}x59 {60 * MB}+{50 * MB}x10"),
-            pod(f"0x59 0+{50 * MB}x10", instance="node-2"),
-            pod(f"0+{MB}x70", name="other"),
-        ),
-        {"cluster": "training", "namespace": "data", "pod": "loader", "traffic": "internet-out"},
-        "data/loader moves 100MB/s of internet-out",
-    ),
-    Case(
-        "NetmgrPodInternetSpike",
-        70,
-        (pod(f"0x59 0+{100 * MB}x15"),),
-        {"cluster": "training", "namespace": "data", "pod": "loader", "traffic": "internet-out"},
-        "data/loader moves 100MB/s of internet-out",
-    ),
-    Case(
-        "NetmgrSustainedEgress",
-        180,
-        (namespace(f"0+{75 * MB}x180"), namespace(f"0+{75 * MB}x180", instance="node-2")),
-        {"cluster": "training", "namespace": "data", "traffic": "internet-out"},
-        "Namespace data has sent 150MB/s to the internet for hours",
-    ),
-    Case(
-        "NetmgrAccountingGap",
-        20,
-        (
-            line(catalog.GAPS, "0x10 1x30", reason="removed"),
-            line(catalog.GAPS, "0x50", reason="reset"),
-        ),
-        {**NODE, "job": JOB, "reason": "removed"},
-        "Bytes may be missing from the totals of node-1 (removed)",
-    ),
-    Case(
-        "NetmgrAccountingGap",
-        20,
-        (
-            line(catalog.GAPS, "0x10 1x30", reason="late"),
-            line(catalog.GAP_SECONDS, "0x10 30x30", reason="late"),
-        ),
-        {**NODE, "job": JOB, "reason": "late"},
-        "Bytes may be missing from the totals of node-1 (late)",
-    ),
-    Case(
-        "NetmgrSeriesDropped",
-        30,
-        (
-            line(catalog.DROPPED, "0x9 30x40", pods="live"),
-            line(catalog.DROPPED, "0x9 12x40", pods="lingering"),
-        ),
-        NODE,
-        "42 series of pods are left out of the scrapes of node-1",
-    ),
-    Case(
-        "NetmgrDriftRepairedRepeatedly",
-        40,
-        (line(catalog.DRIFT, "0x9 1x9 2x9 3x20", reason="rules"),),
-        {**NODE, "reason": "rules"},
-        "Something on node-1 keeps changing netmgr's rules",
-    ),
-    Case(
-        "NetmgrExporterDown",
-        16,
-        (line("up", "1x9 0x20"), line("up", "1x40", instance="node-2")),
-        {**NODE, "job": JOB},
-        "The netmgr exporter of node-1 does not answer",
-    ),
-    Case(
-        "NetmgrAgentDown",
-        16,
-        (line(catalog.UP, "1x9 0x20"), line(catalog.UP, "1x40", instance="node-2")),
-        {**NODE, "job": JOB},
-        "The netmgr agent of node-1 does not answer its exporter",
-    ),
-    Case(
-        "NetmgrAgentNotReady",
-        16,
-        (line(catalog.READY, "1x9 0x20"), line(catalog.READY, "1x40", instance="node-2")),
-        {**NODE, "job": JOB},
-        "The netmgr agent of node-1 is not ready",
-    ),
-    Case(
-        "NetmgrPoolExhausted",
-        16,
-        (
-            line(catalog.ADDRESSES, "1x9 0x20", family="ipv4", state="free"),
-            line(catalog.ADDRESSES, "31x9 32x20", family="ipv4", state="allocated"),
-            line(catalog.ADDRESSES, "9x30", family="ipv6", state="free"),
-        ),
-        {**NODE, "job": JOB, "family": "ipv4", "state": "free"},
-        "node-1 has no free ipv4 address",
-    ),
-    Case(
-        "NetmgrCniErrors",
-        30,
-        (line(catalog.REQUESTS, "0+1x40", command="ADD", code="101"),),
-        {**NODE, "command": "ADD", "code": "101"},
-        "CNI ADD keeps failing on node-1 with code 101",
-    ),
-    Case(
-        "NetmgrCniSlow",
-        30,
-        (bucket("1.0", "0x40"), bucket("2.5", "0+60x40"), bucket("+Inf", "0+60x40")),
-        {"cluster": "training", "command": "ADD"},
-        "One pod in a hundred waits 2.485s for its network",
-    ),
-    Case(
-        "NetmgrStateRebuilt",
-        30,
-        (line(catalog.REBUILDS, "0x9 1x40"),),
-        {**NODE, "job": JOB},
-        "The netmgr agent of node-1 found its state damaged and rebuilt it",
-    ),
-    Case(
-        "NetmgrStateRebuilt",
-        100,
-        (line(catalog.REBUILDS, "0x9 1x60 2x60"), line(catalog.STARTED, "0x130")),
-        {**NODE, "job": JOB},
-        "The netmgr agent of node-1 found its state damaged and rebuilt it",
-    ),
-    Case(
-        "NetmgrStateRebuilt",
-        140,
-        # Started anew, and again its first act was to rebuild: the counter is 1 as before.
-        (line(catalog.REBUILDS, "0x9 1x150"), line(catalog.STARTED, "540x120 7260x40")),
-        {**NODE, "job": JOB},
-        "The netmgr agent of node-1 found its state damaged and rebuilt it",
-    ),
-    Case(
-        "NetmgrUnattributedTraffic",
-        60,
-        (
-            line(catalog.FORWARDED, f"0+{MB}x60", traffic="internet-out"),
-            line(catalog.UNATTRIBUTED, f"0+{MB // 10}x60", traffic="internet-out"),
-        ),
-        {"cluster": "training", "traffic": "internet-out"},
-        "100kB/s of internet-out in training are no pod's",
-    ),
-    Case(
-        "NetmgrTotalsNotDurable",
-        30,
-        (line(catalog.DURABLE, "1x9 0x30"),),
-        {**NODE, "job": JOB},
-        "The totals of node-1 are in memory alone",
-    ),
-    Case(
-        "NetmgrRangesUnknown",
-        30,
-        (line(catalog.RANGES_KNOWN, "1x9 0x30", source="azure"),),
-        {**NODE, "job": JOB, "source": "azure"},
-        "node-1 cannot follow its ranges (azure)",
-    ),
-    Case(
-        "NetmgrRouteFault",
-        30,
-        (line(catalog.ROUTE_FAULTS, "0x9 2x30"),),
-        {**NODE, "job": JOB},
-        "node-1 has 2 routes that are missing or lead elsewhere",
-    ),
-    Case(
-        "NetmgrForeignFlowtable",
-        30,
-        (line(catalog.FOREIGN_FLOWTABLES, "0x9 1x30"),),
-        {**NODE, "job": JOB},
-        "node-1 has flowtables of other programs (1)",
-    ),
-    Case(
-        "NetmgrPodAtItsLimit",
-        40,
-        (
-            line(limits_catalog.LIMIT_BYTES, "0+72000000x50", **LIMITED_POD),
-            line(limits_catalog.LIMIT_RATE, "1250000x50", **LIMITED_POD),
-        ),
-        {**NODE, "job": JOB, **LIMITED_POD},
-        "batch/job-1 has been at its limit of internet-out for half an hour",
-    ),
-    Case(
-        "NetmgrPodAtItsConnections",
-        30,
-        (line(limits_catalog.LIMIT_CONNECTIONS, "0+60x40", namespace="batch", pod="job-1"),),
-        {**NODE, "job": JOB, "namespace": "batch", "pod": "job-1"},
-        "batch/job-1 keeps beginning more connections than it may",
-    ),
-    Case(
-        "NetmgrNodeProblem",
-        10,
-        (line(catalog.PROBLEMS, "0 1x20", reason="DriftReturns"),),
-        {**NODE, "job": JOB, "reason": "DriftReturns"},
-        "The network of node-1 has a problem that lasts: DriftReturns",
-    ),
-    Case(
-        "NetmgrConnectionTrackingFills",
-        20,
-        (
-            line(limits_catalog.TRACKED, "200000 230000x30"),
-            line(limits_catalog.TRACKED_MOST, "262144x30"),
-        ),
-        {**NODE, "job": JOB},
-        "The connection table of node-1 is more than 80 % full",
-    ),
-    Case(
-        "NetmgrQuotaSpent",
-        10,
-        (
-            line(limits_catalog.QUOTA_USED, "9000000000 9990000000 10000000000x20", **QUOTA_OF_POD),
-            line(limits_catalog.QUOTA, "10000000000x20", **QUOTA_OF_POD),
-        ),
-        {**NODE, "job": JOB, **QUOTA_OF_POD},
-        "batch/job-1 has spent its internet-out of the day",
-    ),
-    Case(
-        "NetmgrQuotaForecast",
-        90,
-        (
-            line(limits_catalog.QUOTA_FORECAST, "11000000000x100", **QUOTA_OF_POD),
-            line(limits_catalog.QUOTA_USED, "1000000000x100", **QUOTA_OF_POD),
-            line(limits_catalog.QUOTA, "10000000000x100", **QUOTA_OF_POD),
-        ),
-        {**NODE, "job": JOB, **QUOTA_OF_POD},
-        "batch/job-1 will spend its internet-out before the day ends",
-    ),
-    Case(
-        "NetmgrSpokesApart",
-        30,
-        (
-            line(
-                catalog.ISOLATION_PACKETS,
-                "0+60x40",
-                **{"from": "spoke-a", "to": "spoke-b"},
-            ),
-            line(catalog.ISOLATION_PACKETS, "0x40", **{"from": "spoke-b", "to": "spoke-a"}),
-        ),
-        {"cluster": "training", "from": "spoke-a", "to": "spoke-b"},
-        "Something in spoke-a keeps sending to spoke-b",
-    ),
-    Case(
-        "NetmgrNatPortsScarce",
-        16,
-        (
-            line(catalog.NAT_SHARE, "0.5x9 0.85x20", family="ipv4", protocol="tcp"),
-            line(catalog.NAT_SHARE, "0.1x30", family="ipv4", protocol="udp"),
-        ),
-        {**NODE, "job": JOB, "family": "ipv4", "protocol": "tcp"},
-        "node-1 has 85% of its tcp ports toward one endpoint in use",
-    ),
-    Case(
-        "NetmgrControllerNotLed",
-        20,
-        (leader("1x9 0x30"), leader("0x40", "node-2")),
-        {"cluster": "training"},
-        "0 range controllers lead in training",
-    ),
-    Case(
-        "NetmgrControllerNotLed",
-        20,
-        (leader("1x40"), leader("0x9 1x30", "node-2")),
-        {"cluster": "training"},
-        "2 range controllers lead in training",
-    ),
-    Case(
-        "NetmgrNodesWithoutRanges",
-        40,
-        (leader("1x40"), nodes("2x40", "refused"), nodes("0x40", "waiting")),
-        {"cluster": "training", "state": "refused"},
-        "2 Nodes in training have no ranges of the plan (refused)",
-    ),
-    Case(
-        "NetmgrNodesWithoutRanges",
-        40,
-        (
-            leader("1x20 0x20"),
-            leader("0x20 1x20", "node-2"),
-            nodes("1x20 0x20", "waiting"),
-            nodes("0x20 1x20", "waiting", "node-2"),
-        ),
-        {"cluster": "training", "state": "waiting"},
-        "1 Nodes in training have no ranges of the plan (waiting)",
-    ),
-    Case(
-        "NetmgrNodePoolFull",
-        40,
-        (leader("1x40"), free("0x40"), leader("0x40", "node-2"), free("3x40", "node-2")),
-        {"cluster": "training", "pool": "gpu"},
-        "Node pool gpu in training has no free allocation",
-    ),
-    Case(
-        "NetmgrPlanNotInForce",
-        20,
-        (leader("1x40"), line(controller_catalog.PLAN_REFUSED, "0x9 1x30")),
-        {"cluster": "training"},
-        "The range controller in training refuses the plan on disk",
-    ),
-    Case(
-        "NetmgrPreflightFailed",
-        45,
-        (leader("1x60"), line(controller_catalog.PREFLIGHT_FAILED, "0x9 3x50")),
-        {"cluster": "training"},
-        "The preflight of 3 Nodes in training fails",
-    ),
-    Case(
-        "NetmgrUnhealthyNodesUntainted",
-        30,
-        (leader("1x40"), unhealthy("0x9 2x30", "withheld"), unhealthy("4x40", "tainted")),
-        {"cluster": "training"},
-        "2 unhealthy Nodes in training still get pods",
-    ),
+    *cases("""
+NetmgrPodInternetSpike 67 {namespace pod traffic} data/loader moves 100MB/s of internet-out
+    netmgr_pod_traffic_bytes_total 0+1MBx59 60MB+50MBx10
+    netmgr_pod_traffic_bytes_total{instance=node-2} 0x59 0+50MBx10
+    netmgr_pod_traffic_bytes_total{pod=other} 0+1MBx70
+NetmgrPodInternetSpike 70 {namespace pod traffic} data/loader moves 100MB/s of internet-out
+    netmgr_pod_traffic_bytes_total 0x59 0+100MBx15
+NetmgrSustainedEgress 180 {namespace traffic} \
+Namespace data has sent 150MB/s to the internet for hours
+    netmgr_namespace_traffic_bytes_total 0+75MBx180
+    netmgr_namespace_traffic_bytes_total{instance=node-2} 0+75MBx180
+NetmgrAccountingGap 20 {instance job reason} \
+Bytes may be missing from the totals of node-1 (removed)
+    netmgr_accounting_gaps_total{reason=removed} 0x10 1x30
+    netmgr_accounting_gaps_total{reason=reset} 0x50
+NetmgrAccountingGap 20 {instance job reason} Bytes may be missing from the totals of node-1 (late)
+    netmgr_accounting_gaps_total{reason=late} 0x10 1x30
+    netmgr_accounting_gap_seconds_total{reason=late} 0x10 30x30
+NetmgrSeriesDropped 30 {instance} 42 series of pods are left out of the scrapes of node-1
+    netmgr_exporter_dropped_series{pods=live} 0x9 30x40
+    netmgr_exporter_dropped_series{pods=lingering} 0x9 12x40
+NetmgrDriftRepairedRepeatedly 40 {instance reason} Something on node-1 keeps changing netmgr's rules
+    netmgr_rules_drift_repaired_total{reason=rules} 0x9 1x9 2x9 3x20
+NetmgrExporterDown 16 {instance job} The netmgr exporter of node-1 does not answer
+    up 1x9 0x20
+    up{instance=node-2} 1x40
+NetmgrAgentDown 16 {instance job} The netmgr agent of node-1 does not answer its exporter
+    netmgr_up 1x9 0x20
+    netmgr_up{instance=node-2} 1x40
+NetmgrAgentNotReady 16 {instance job} The netmgr agent of node-1 is not ready
+    netmgr_agent_ready 1x9 0x20
+    netmgr_agent_ready{instance=node-2} 1x40
+NetmgrPoolExhausted 16 {instance job family state} node-1 has no free ipv4 address
+    netmgr_ipam_addresses{state=free} 1x9 0x20
+    netmgr_ipam_addresses{state=allocated} 31x9 32x20
+    netmgr_ipam_addresses{family=ipv6,state=free} 9x30
+NetmgrCniErrors 30 {instance command code} CNI ADD keeps failing on node-1 with code 101
+    netmgr_cni_requests_total{code=101} 0+1x40
+NetmgrCniSlow 30 {command} One pod in a hundred waits 2.485s for its network
+    netmgr_cni_request_duration_seconds_bucket{le=1.0} 0x40
+    netmgr_cni_request_duration_seconds_bucket{le=2.5} 0+60x40
+    netmgr_cni_request_duration_seconds_bucket{le=+Inf} 0+60x40
+NetmgrStateRebuilt 30 {instance job} \
+The netmgr agent of node-1 found its state damaged and rebuilt it
+    netmgr_state_rebuilds_total 0x9 1x40
+NetmgrStateRebuilt 100 {instance job} \
+The netmgr agent of node-1 found its state damaged and rebuilt it
+    netmgr_state_rebuilds_total 0x9 1x60 2x60
+    netmgr_agent_start_time_seconds 0x130
+NetmgrStateRebuilt 140 {instance job} \
+The netmgr agent of node-1 found its state damaged and rebuilt it
+    netmgr_state_rebuilds_total 0x9 1x150
+    netmgr_agent_start_time_seconds 540x120 7260x40
+NetmgrUnattributedTraffic 60 {traffic} 100kB/s of internet-out in training are no pod's
+    netmgr_accounting_forwarded_bytes_total 0+1MBx60
+    netmgr_accounting_unattributed_bytes_total 0+0.1MBx60
+NetmgrTotalsNotDurable 30 {instance job} The totals of node-1 are in memory alone
+    netmgr_accounting_durable 1x9 0x30
+NetmgrRangesUnknown 30 {instance job source} node-1 cannot follow its ranges (azure)
+    netmgr_ranges_known 1x9 0x30
+NetmgrRouteFault 30 {instance job} node-1 has 2 routes that are missing or lead elsewhere
+    netmgr_route_faults 0x9 2x30
+NetmgrForeignFlowtable 30 {instance job} node-1 has flowtables of other programs (1)
+    netmgr_foreign_flowtables 0x9 1x30
+NetmgrPodAtItsLimit 40 {instance job namespace pod traffic} \
+data/loader has been at its limit of internet-out for half an hour
+    netmgr_limit_sent_bytes_total 0+1.2MBx50
+    netmgr_limit_bytes_per_second 1250000x50
+NetmgrPodAtItsConnections 30 {instance job namespace pod} \
+data/loader keeps beginning more connections than it may
+    netmgr_limit_dropped_new_connections_total 0+60x40
+NetmgrNodeProblem 10 {instance job reason} \
+The network of node-1 has a problem that lasts: DriftReturns
+    netmgr_node_problem{reason=DriftReturns} 0 1x20
+NetmgrConnectionTrackingFills 20 {instance job} \
+The connection table of node-1 is more than 80 % full
+    netmgr_tracked_connections 200000 230000x30
+    netmgr_tracked_connections_limit 262144x30
+NetmgrQuotaSpent 10 {instance job namespace pod traffic period} \
+data/loader has spent its internet-out of the day
+    netmgr_quota_used_bytes 9000000000 9990000000 10000000000x20
+    netmgr_quota_bytes 10000000000x20
+NetmgrQuotaForecast 90 {instance job namespace pod traffic period} \
+data/loader will spend its internet-out before the day ends
+    netmgr_quota_forecast_bytes 11000000000x100
+    netmgr_quota_used_bytes 1000000000x100
+    netmgr_quota_bytes 10000000000x100
+NetmgrSpokesApart 30 {from to} Something in spoke-a keeps sending to spoke-b
+    netmgr_isolation_dropped_packets_total 0+60x40
+    netmgr_isolation_dropped_packets_total{from=spoke-b,to=spoke-a} 0x40
+NetmgrNatPortsScarce 16 {instance job family protocol} \
+node-1 has 85% of its tcp ports toward one endpoint in use
+    netmgr_nat_ports_used_ratio 0.5x9 0.85x20
+    netmgr_nat_ports_used_ratio{protocol=udp} 0.1x30
+NetmgrControllerNotLed 20 {} 0 range controllers lead in training
+    netmgr_controller_leader 1x9 0x30
+    netmgr_controller_leader{instance=node-2} 0x40
+NetmgrControllerNotLed 20 {} 2 range controllers lead in training
+    netmgr_controller_leader 1x40
+    netmgr_controller_leader{instance=node-2} 0x9 1x30
+NetmgrNodesWithoutRanges 40 {state} 2 Nodes in training have no ranges of the plan (refused)
+    netmgr_controller_leader 1x40
+    netmgr_controller_nodes{state=refused} 2x40
+    netmgr_controller_nodes{state=waiting} 0x40
+NetmgrNodesWithoutRanges 40 {state} 1 Nodes in training have no ranges of the plan (waiting)
+    netmgr_controller_leader 1x20 0x20
+    netmgr_controller_leader{instance=node-2} 0x20 1x20
+    netmgr_controller_nodes{state=waiting} 1x20 0x20
+    netmgr_controller_nodes{instance=node-2,state=waiting} 0x20 1x20
+NetmgrNodePoolFull 40 {pool} Node pool gpu in training has no free allocation
+    netmgr_controller_leader 1x40
+    netmgr_controller_allocations{state=free} 0x40
+    netmgr_controller_leader{instance=node-2} 0x40
+    netmgr_controller_allocations{instance=node-2,state=free} 3x40
+NetmgrPlanNotInForce 20 {} The range controller in training refuses the plan on disk
+    netmgr_controller_leader 1x40
+    netmgr_controller_plan_refused 0x9 1x30
+NetmgrPreflightFailed 45 {} The preflight of 3 Nodes in training fails
+    netmgr_controller_leader 1x60
+    netmgr_controller_preflight_failed 0x9 3x50
+NetmgrUnhealthyNodesUntainted 30 {} 2 unhealthy Nodes in training still get pods
+    netmgr_controller_leader 1x40
+    netmgr_controller_unhealthy_nodes{state=withheld} 0x9 2x30
+    netmgr_controller_unhealthy_nodes{state=tainted} 4x40
+""")
+]
+
+QUIET = [
+    *cases("""
+NetmgrPodInternetSpike 120 that pod is always so busy
+    netmgr_pod_traffic_bytes_total 0+100MBx120
+NetmgrPodInternetSpike 67 too little to matter
+    netmgr_pod_traffic_bytes_total 0+1MBx59 60MB+20MBx10
+NetmgrPodInternetSpike 62 only just begun
+    netmgr_pod_traffic_bytes_total 0x59 0+300MBx10
+NetmgrPodInternetSpike 75 a new pod that loads its data
+    netmgr_pod_traffic_bytes_total _x44 0+300MBx40
+NetmgrSustainedEgress 180 it ended
+    netmgr_namespace_traffic_bytes_total 0+150MBx30 4500MBx150
+NetmgrSustainedEgress 180 slow enough
+    netmgr_namespace_traffic_bytes_total 0+50MBx180
+NetmgrSustainedEgress 180 it comes in
+    netmgr_namespace_traffic_bytes_total{traffic=internet-in} 0+150MBx180
+NetmgrAccountingGap 90 long ago
+    netmgr_accounting_gaps_total{reason=removed} 3x90
+NetmgrAccountingGap 60 an observer that is busy for a moment
+    netmgr_accounting_gaps_total{reason=late} 0+1x60
+    netmgr_accounting_gap_seconds_total{reason=late} 0+0.03x60
+NetmgrSeriesDropped 20 for a moment
+    netmgr_exporter_dropped_series{pods=lingering} 0x9 30x40
+NetmgrDriftRepairedRepeatedly 40 once
+    netmgr_rules_drift_repaired_total{reason=rules} 0x9 1x40
+NetmgrExporterDown 13 a restart
+    up 1x9 0x3 1x20
+NetmgrExporterDown 30 not ours
+    up{job=other} 0x40
+NetmgrAgentDown 13 a restart
+    netmgr_up 1x9 0x3 1x20
+NetmgrAgentNotReady 13 a restart
+    netmgr_agent_ready 1x9 0x3 1x20
+NetmgrPoolExhausted 30 one is free, and there are no ranges of the other family
+    netmgr_ipam_addresses{state=free} 1x40
+    netmgr_ipam_addresses{family=ipv6,state=free} 0x40
+    netmgr_ipam_addresses{family=ipv6,state=allocated} 0x40
+NetmgrCniErrors 30 one failure, and STATUS has an alert of its own
+    netmgr_cni_requests_total{code=0} 0+9x40
+    netmgr_cni_requests_total{code=11} 0x20 1x20
+    netmgr_cni_requests_total{command=STATUS,code=50} 0+4x40
+NetmgrCniSlow 30 ADD is quick
+    netmgr_cni_request_duration_seconds_bucket{le=1.0} 0+60x40
+    netmgr_cni_request_duration_seconds_bucket{le=+Inf} 0+60x40
+    netmgr_cni_request_duration_seconds_bucket{command=GC,le=1.0} 0x40
+    netmgr_cni_request_duration_seconds_bucket{command=GC,le=+Inf} 0+1x40
+NetmgrStateRebuilt 75 more than an hour ago
+    netmgr_state_rebuilds_total 0x9 1x90
+    netmgr_agent_start_time_seconds 0x100
+NetmgrUnattributedTraffic 60 a hundredth
+    netmgr_accounting_forwarded_bytes_total 0+1MBx60
+    netmgr_accounting_unattributed_bytes_total 0+0.01MBx60
+NetmgrTotalsNotDurable 14 for a moment
+    netmgr_accounting_durable 1x9 0x4 1x20
+NetmgrRangesUnknown 20 throttled for a while
+    netmgr_ranges_known 1x9 0x9 1x20
+NetmgrRouteFault 20 until the list of nodes comes
+    netmgr_route_faults 0x9 1x9 0x20
+NetmgrPodAtItsConnections 30 once
+    netmgr_limit_dropped_new_connections_total 0x9 60x40
+NetmgrPodAtItsLimit 40 below it
+    netmgr_limit_sent_bytes_total 0+1MBx50
+    netmgr_limit_bytes_per_second 1250000x50
+NetmgrNodeProblem 10 there is none
+    netmgr_node_problem{reason=DriftReturns} 0x20
+NetmgrConnectionTrackingFills 20 for a moment
+    netmgr_tracked_connections 200000x9 230000x3 200000x20
+    netmgr_tracked_connections_limit 262144x40
+NetmgrQuotaSpent 10 something is left
+    netmgr_quota_used_bytes 9900000000x20
+    netmgr_quota_bytes 10000000000x20
+NetmgrQuotaForecast 90 it is spent already
+    netmgr_quota_forecast_bytes 11000000000x100
+    netmgr_quota_used_bytes 10000000000x100
+    netmgr_quota_bytes 10000000000x100
+NetmgrForeignFlowtable 9 new
+    netmgr_foreign_flowtables 1x9
+NetmgrSpokesApart 30 once
+    netmgr_isolation_dropped_packets_total 0x5 60x40
+NetmgrNatPortsScarce 30 room
+    netmgr_nat_ports_used_ratio 0.7x40
+NetmgrControllerNotLed 25 the other took over
+    netmgr_controller_leader 1x9 0x3 0x40
+    netmgr_controller_leader{instance=node-2} 0x13 1x30
+NetmgrNodesWithoutRanges 40 a former leader's last value
+    netmgr_controller_leader 0x40
+    netmgr_controller_nodes{state=refused} 2x40
+    netmgr_controller_leader{instance=node-2} 1x40
+NetmgrNodesWithoutRanges 20 written within minutes
+    netmgr_controller_leader 1x40
+    netmgr_controller_nodes{state=waiting} 0x9 5x5 0x30
+NetmgrNodePoolFull 40 one is free
+    netmgr_controller_leader 1x40
+    netmgr_controller_allocations{state=free} 1x40
+NetmgrPlanNotInForce 20 it does not lead
+    netmgr_controller_leader 0x40
+    netmgr_controller_plan_refused 1x40
+NetmgrPreflightFailed 60 each passes within half an hour
+    netmgr_controller_leader 1x60
+    netmgr_controller_preflight_failed 1x20 0x5 1x20 0x30
+NetmgrUnhealthyNodesUntainted 40 all of them are tainted
+    netmgr_controller_leader 1x40
+    netmgr_controller_unhealthy_nodes{state=tainted} 5x40
+    netmgr_controller_unhealthy_nodes{state=withheld} 0x40
+""")
 ]

@@ -4,6 +4,7 @@ them.
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import yaml
@@ -21,6 +22,29 @@ def as_scraped(labels: dict[str, str]) -> dict[str, str]:
     return labels
 
 
+@cache
+def _by_monitor() -> tuple[dict[str, str], str]:
+    """What the shipped PodMonitor adds to a series of the DaemonSet's pods, and its `job`."""
+    monitor = yaml.safe_load((COMPONENT / "pod-monitor.yaml").read_text())
+    metadata, spec = monitor["metadata"], monitor["spec"]
+    (pods,) = [
+        item["spec"]["template"] for item in kustomize.build(OVERLAY) if item["kind"] == "DaemonSet"
+    ]
+    carried = pods["metadata"]["labels"]
+    assert spec["selector"]["matchLabels"].items() <= carried.items()
+    (endpoint,) = spec["podMetricsEndpoints"]
+    assert endpoint["honorLabels"]
+    port = endpoint["port"]
+    (container,) = [
+        container["name"]
+        for container in pods["spec"]["containers"]
+        if port in [named["name"] for named in container.get("ports", ())]
+    ]
+    added = {"namespace": "netmgr", "pod": "netmgr-x7k2p", "container": container, "endpoint": port}
+    default = f"{metadata['namespace']}/{metadata['name']}"
+    return added, carried.get(spec.get("jobLabel"), default)
+
+
 def as_pod_monitor(labels: dict[str, str]) -> dict[str, str]:
     """The same by the PodMonitor and the DaemonSet as they are shipped: no cluster, but the labels
     of a pod.
@@ -28,33 +52,8 @@ def as_pod_monitor(labels: dict[str, str]) -> dict[str, str]:
     The Prometheus operator takes `job` from the pod's label that `jobLabel` names, else from the
     monitor's namespace and name. `honorLabels` keeps the namespace and pod that a series is about.
     """
-    monitor = yaml.safe_load((COMPONENT / "pod-monitor.yaml").read_text())
-    (pods,) = [
-        item["spec"]["template"] for item in kustomize.build(OVERLAY) if item["kind"] == "DaemonSet"
-    ]
-    carried = pods["metadata"]["labels"]
-    wanted = monitor["spec"]["selector"]["matchLabels"]
-    assert wanted.items() <= carried.items()
-    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
-    (container,) = [
-        each["name"]
-        for each in pods["spec"]["containers"]
-        if any(port["name"] == endpoint["port"] for port in each.get("ports", ()))
-    ]
     labels = {name: value for name, value in labels.items() if name != "cluster"}
     if "job" not in labels:  # an alert that sums over such labels
         return labels
-    default = "{namespace}/{name}".format_map(monitor["metadata"])
-    job = (
-        {"job": carried.get(monitor["spec"].get("jobLabel"), default)}
-        if labels["job"] == JOB
-        else {}
-    )
-    of_pod = {
-        "namespace": "netmgr",
-        "pod": "netmgr-x7k2p",
-        "container": container,
-        "endpoint": endpoint["port"],
-    }
-    assert endpoint["honorLabels"]
-    return of_pod | labels | job
+    added, job = _by_monitor()
+    return added | labels | ({"job": job} if labels["job"] == JOB else {})
