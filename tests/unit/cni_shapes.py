@@ -61,7 +61,7 @@ def array(item):
     return check
 
 
-def mapping(**shape):
+def mapping(shape):
     def check(value):
         assert isinstance(value, dict), f"{value!r} is no object"
         for key, key_check in shape.items():
@@ -75,66 +75,27 @@ def mapping(**shape):
     return check
 
 
-DNS = mapping(
-    **{
-        "nameservers?": array(address),
-        "domain?": text,
-        "search?": array(text),
-        "options?": array(text),
-    }
-)
-ROUTES_OLD = array(mapping(**{"dst": destination, "gw?": address}))
-ROUTES_1_1 = array(
-    mapping(
-        **{
-            "dst": destination,
-            "gw?": address,
-            "mtu?": unsigned,
-            "advmss?": unsigned,
-            "priority?": unsigned,
-            "table?": unsigned,
-            "scope?": one_of(0, 253, 254),
-        }
-    )
-)
-INTERFACES_OLD = array(mapping(**{"name": name, "mac?": mac, "sandbox?": text}))
-INTERFACES_1_1 = array(
-    mapping(
-        **{
-            "name": name,
-            "mac?": mac,
-            "mtu?": unsigned,
-            "sandbox?": text,
-            "socketPath?": text,
-            "pciID?": text,
-        }
-    )
-)
-IPS_OLD = array(
-    mapping(
-        **{
-            "version": one_of("4", "6"),
-            "address": cidr_address,
-            "gateway?": address,
-            "interface?": unsigned,
-        }
-    )
-)
-IPS = array(mapping(**{"address": cidr_address, "gateway?": address, "interface?": unsigned}))
+DNS = {"nameservers?": array(address), "domain?": text, "search?": array(text)}
+INTERFACE = {"name": name, "mac?": mac, "sandbox?": text}
+INTERFACE_1_1 = INTERFACE | {"mtu?": unsigned, "socketPath?": text, "pciID?": text}
+IP = {"address": cidr_address, "gateway?": address, "interface?": unsigned}
+ROUTE = {"dst": destination, "gw?": address}
+ROUTE_1_1 = ROUTE | {"scope?": one_of(0, 253, 254)}
+ROUTE_1_1 |= dict.fromkeys(("mtu?", "advmss?", "priority?", "table?"), unsigned)
 
 SUCCESS = {
     version: mapping(
-        **{
+        {
             "cniVersion": one_of(version),
-            "interfaces?": INTERFACES_1_1 if version == "1.1.0" else INTERFACES_OLD,
-            "ips?": IPS if version.startswith("1.") else IPS_OLD,
-            "routes?": ROUTES_1_1 if version == "1.1.0" else ROUTES_OLD,
-            "dns?": DNS,
+            "interfaces?": array(mapping(INTERFACE_1_1 if version == "1.1.0" else INTERFACE)),
+            "ips?": array(mapping(IP if version >= "1." else IP | {"version": one_of("4", "6")})),
+            "routes?": array(mapping(ROUTE_1_1 if version == "1.1.0" else ROUTE)),
+            "dns?": mapping(DNS | {"options?": array(text)}),
         }
     )
     for version in ("0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
 }
-VERSIONS = mapping(cniVersion=name, supportedVersions=array(name))
+VERSIONS = mapping({"cniVersion": name, "supportedVersions": array(name)})
 RESERVED_CODES = (1, 2, 3, 4, 5, 6, 7, 11, 50, 51)
 
 
@@ -154,7 +115,7 @@ def success(result, version):
 def error(result):
     """Check an error: every key, and a code that is the specification's or free for plugins to
     use."""
-    mapping(**{"cniVersion": name, "code": unsigned, "msg": name, "details?": text})(result)
+    mapping({"cniVersion": name, "code": unsigned, "msg": name, "details?": text})(result)
     assert result["code"] in RESERVED_CODES or result["code"] >= 100, (
         f"code {result['code']} is nobody's"
     )

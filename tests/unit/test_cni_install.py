@@ -1,6 +1,7 @@
 """Installing the plugin: what lies where, whose it is, and that removal takes exactly that."""
 
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,10 +16,13 @@ from netmgr.errors import SetupError, StateError
 SAMPLES = Path(__file__).parents[2] / "configs" / "cni"
 
 
+LAUNCHER = b"\x7fELF " + build.MARK
+
+
 @pytest.fixture
 def launcher(tmp_path):
     path = tmp_path / "built"
-    path.write_bytes(b"\x7fELF " + build.MARK + b"one")
+    path.write_bytes(LAUNCHER + b"one")
     return path
 
 
@@ -31,9 +35,18 @@ def tree(directory):
     return {str(path.relative_to(directory)) for path in directory.rglob("*")}
 
 
+def sample(name):
+    return (SAMPLES / name).read_text()
+
+
+def document(plan):
+    return json.loads(plan.conflist.read_text())
+
+
 def test_every_file_is_in_its_place(plan, launcher):
     everything = [plan.launcher, plan.paths_file, plan.record, plan.conflist]
     assert install(plan, launcher) == everything
+    assert plan.conflist.read_text() == sample("10-netmgr.conflist")
     assert plan.launcher.read_bytes() == launcher.read_bytes()
     assert plan.launcher.stat().st_mode & 0o777 == 0o755
     assert plan.paths_file.read_text() == f"{plan.run_dir}/cni.sock\n{plan.state_dir}/spool\n"
@@ -41,26 +54,19 @@ def test_every_file_is_in_its_place(plan, launcher):
     assert tree(plan.bin_dir) == {"netmgr", "netmgr.path", "netmgr.installed"}
 
 
-def test_the_conflist_is_the_sample(plan, launcher):
-    install(plan, launcher)
-    assert plan.conflist.read_text() == (SAMPLES / "10-netmgr.conflist").read_text()
+@pytest.mark.parametrize("path", sorted(SAMPLES.glob("*.conflist")), ids=lambda path: path.name)
+def test_samples_are_conflists_of_ours(path):
+    content = json.loads(path.read_text())
+    assert content["plugins"][0]["type"] == content["name"] == "netmgr"
+    assert content["cniVersion"] == installer.DEFAULT_VERSION
 
 
-@pytest.mark.parametrize("sample", sorted(SAMPLES.glob("*.conflist")), ids=lambda path: path.name)
-def test_samples_are_conflists_of_ours(sample):
-    document = json.loads(sample.read_text())
-    assert document["plugins"][0]["type"] == document["name"] == "netmgr"
-    assert document["cniVersion"] == installer.DEFAULT_VERSION
-
-
-def test_one_version_can_be_asked_for(tmp_path):
-    plan = Installation(
-        tmp_path / "bin", tmp_path / "conf", network="pods", name="nm2", cni_version="0.4.0"
-    )
+def test_one_version_can_be_asked_for(plan):
+    asked = replace(plan, network="pods", name="nm2", cni_version="0.4.0")
     plugin = {"type": "nm2", "capabilities": dict.fromkeys(CAPABILITIES, True)}
     expected = {"cniVersion": "0.4.0", "name": "pods", "plugins": [plugin]}
-    assert installer.conflist(plan) == expected
-    assert plan.conflist.name == "10-nm2.conflist"
+    assert installer.conflist(asked) == expected
+    assert asked.conflist.name == "10-nm2.conflist"
 
 
 def test_a_wait_can_be_asked_for_within_bounds(plan):
@@ -70,16 +76,12 @@ def test_a_wait_can_be_asked_for_within_bounds(plan):
             replace(plan, wait=outside)
 
 
-def test_installing_twice_changes_nothing(plan, launcher):
+def test_only_what_changed_is_replaced(plan, launcher):
     install(plan, launcher)
     before = {path: path.stat().st_ino for path in plan.bin_dir.iterdir()}
     assert install(plan, launcher) == []
     assert {path: path.stat().st_ino for path in plan.bin_dir.iterdir()} == before
-
-
-def test_an_update_replaces_only_what_changed(plan, launcher):
-    install(plan, launcher)
-    launcher.write_bytes(b"\x7fELF " + build.MARK + b"two")
+    launcher.write_bytes(LAUNCHER + b"two")
     assert install(plan, launcher) == [plan.launcher]
     assert plan.launcher.read_bytes().endswith(b"two")
 
@@ -121,17 +123,26 @@ def test_a_symbolic_link_is_somebody_elses_wherever_it_leads(plan, launcher, tmp
         install(plan, launcher)
 
 
+def extended(plan):
+    """The conflist with a plugin of the administrator's at its end."""
+    content = document(plan)
+    content["plugins"].append({"type": "tuning", "sysctl": {"net.core.somaxconn": "500"}})
+    return json.dumps(content)
+
+
 def test_an_edited_configuration_is_not_overwritten(plan, launcher):
     install(plan, launcher)
-    plan.conflist.write_text("{}")
-    with pytest.raises(SetupError, match="was edited since"):
-        install(plan, launcher)
+    of_another_network = extended(plan).replace('"name": "netmgr"', '"name": "theirs"')
+    for text in ("{}", of_another_network):
+        plan.conflist.write_text(text)
+        with pytest.raises(SetupError, match="was edited since"):
+            install(plan, launcher)
 
 
 def test_an_installation_whose_manifest_is_lost_is_taken_over(plan, launcher):
     install(plan, launcher)
     (plan.bin_dir / "netmgr.installed").unlink()
-    launcher.write_bytes(b"\x7fELF " + build.MARK + b"two")
+    launcher.write_bytes(LAUNCHER + b"two")
     install(plan, launcher)
     assert uninstall(plan.bin_dir)[1] == []
     assert not plan.conflist.exists()
@@ -139,10 +150,9 @@ def test_an_installation_whose_manifest_is_lost_is_taken_over(plan, launcher):
 
 def test_another_conf_dir_leaves_no_second_configuration(plan, launcher, tmp_path):
     install(plan, launcher)
-    moved = Installation(plan.bin_dir, tmp_path / "other", plan.run_dir, plan.state_dir)
+    moved = replace(plan, conf_dir=tmp_path / "other")
     install(moved, launcher)
-    assert moved.conflist.exists()
-    assert not plan.conflist.exists()
+    assert (moved.conflist.exists(), plan.conflist.exists()) == (True, False)
 
 
 def test_uninstall_leaves_the_machine_as_it_was(plan, launcher, tmp_path):
@@ -150,13 +160,10 @@ def test_uninstall_leaves_the_machine_as_it_was(plan, launcher, tmp_path):
     (tmp_path / "conf" / "20-other.conflist").write_text("{}")
     before = tree(tmp_path)
     install(plan, launcher)
-    removed, left = uninstall(plan.bin_dir)
-    assert removed == [plan.conflist, plan.record, plan.paths_file, plan.launcher]
-    assert left == []
+    removed = [plan.conflist, plan.record, plan.paths_file, plan.launcher]
+    assert uninstall(plan.bin_dir) == (removed, [])
     assert tree(tmp_path) == before
-
-
-def test_uninstall_leaves_what_others_put_into_our_directories(plan, launcher):
+    # But for what others put into our directories.
     install(plan, launcher)
     (plan.spool / "0123456789abcdef.del").write_text("kept")
     (plan.bin_dir / "other").write_text("another plugin")
@@ -209,10 +216,8 @@ class Interrupted(Exception):
 @pytest.mark.parametrize("writes", range(7))
 def test_an_interrupted_update_can_be_finished_or_removed(plan, launcher, monkeypatch, writes):
     install(plan, launcher)
-    launcher.write_bytes(b"\x7fELF " + build.MARK + b"two")
-    moved = Installation(
-        plan.bin_dir, plan.conf_dir, plan.run_dir / "x", plan.state_dir, network="pods"
-    )
+    launcher.write_bytes(LAUNCHER + b"two")
+    moved = replace(plan, run_dir=plan.run_dir / "x", network="pods")
     write, done = installer.durable.write, []
 
     def failing(path, content, mode):
@@ -222,15 +227,12 @@ def test_an_interrupted_update_can_be_finished_or_removed(plan, launcher, monkey
         write(path, content, mode)
 
     monkeypatch.setattr(installer.durable, "write", failing)
-    if writes < 6:
-        with pytest.raises(Interrupted):
-            install(moved, launcher)
-    else:
+    with pytest.raises(Interrupted) if writes < 6 else nullcontext():
         install(moved, launcher)
     monkeypatch.setattr(installer.durable, "write", write)
     if writes % 2:
         install(moved, launcher)
-        assert json.loads(moved.conflist.read_text())["name"] == "pods"
+        assert document(moved)["name"] == "pods"
     assert uninstall(plan.bin_dir)[1] == []
     assert not plan.conflist.exists()
 
@@ -257,13 +259,6 @@ def test_a_directory_that_cannot_be_made_is_named(plan, launcher, tmp_path):
         install(plan, launcher)
 
 
-def extended(plan):
-    """The conflist with a plugin of the administrator's at its end."""
-    document = json.loads(plan.conflist.read_text())
-    document["plugins"].append({"type": "tuning", "sysctl": {"net.core.somaxconn": "500"}})
-    return json.dumps(document)
-
-
 def reference_plugin(plan, name, *versions):
     """As `VERSION` sees a plugin of the project containernetworking."""
     path = plan.bin_dir / name
@@ -278,19 +273,12 @@ def with_portmap(plan):
 
 
 @pytest.mark.programs
-def test_portmap_is_chained_where_the_runtime_has_it(plan, launcher):
-    with_portmap(plan)
-    install(plan, launcher)
-    assert plan.conflist.read_text() == (SAMPLES / "10-netmgr-portmap.conflist").read_text()
-    assert installer.remarks(plan) == []
-
-
-@pytest.mark.programs
-def test_portmap_that_comes_later_is_chained_by_the_next_installation(plan, launcher):
+def test_portmap_is_chained_where_the_runtime_has_it_even_later(plan, launcher):
     install(plan, launcher)
     assert any("hostPort does not work" in remark for remark in installer.remarks(plan))
     with_portmap(plan)
     assert install(plan, launcher) == [plan.conflist]
+    assert plan.conflist.read_text() == sample("10-netmgr-portmap.conflist")
     assert installer.remarks(plan) == []
 
 
@@ -301,7 +289,7 @@ def test_portmap_can_be_refused_and_insisted_on(plan, launcher):
     with_portmap(plan)
     without = replace(plan, portmap=False)
     install(without, launcher)
-    assert without.conflist.read_text() == (SAMPLES / "10-netmgr.conflist").read_text()
+    assert without.conflist.read_text() == sample("10-netmgr.conflist")
     assert installer.remarks(without) == []
 
 
@@ -311,10 +299,10 @@ def test_a_version_is_offered_only_if_the_whole_chain_has_it(plan, launcher, ban
     """containerd 2 asks every plugin for STATUS where 1.1.0 is offered."""
     with_portmap(plan)
     install(plan, launcher)
-    assert json.loads(plan.conflist.read_text())["cniVersions"] == ["1.0.0", "1.1.0"]
+    assert document(plan)["cniVersions"] == ["1.0.0", "1.1.0"]
     reference_plugin(plan, "bandwidth", *bandwidth)
     install(replace(plan, bandwidth=True), launcher)
-    assert json.loads(plan.conflist.read_text())["cniVersions"] == ["1.0.0"]
+    assert document(plan)["cniVersions"] == ["1.0.0"]
 
 
 @pytest.mark.programs
@@ -323,7 +311,7 @@ def test_a_plugin_that_does_not_say_its_versions_has_no_newer_one(plan, launcher
     with_portmap(plan)
     (plan.bin_dir / "portmap").write_text(content)
     install(plan, launcher)
-    assert json.loads(plan.conflist.read_text())["cniVersions"] == ["1.0.0"]
+    assert document(plan)["cniVersions"] == ["1.0.0"]
 
 
 @pytest.mark.programs
@@ -333,14 +321,14 @@ def test_bandwidth_is_chained_behind_portmap_when_it_is_asked_for(plan, launcher
     with_portmap(plan)
     reference_plugin(plan, "bandwidth", "1.0.0", "1.1.0")
     install(replace(plan, bandwidth=True), launcher)
-    own, *others = json.loads(plan.conflist.read_text())["plugins"]
+    own, *others = document(plan)["plugins"]
     assert others == [
-        {"type": "portmap", "capabilities": {"portMappings": True}},
-        {"type": "bandwidth", "capabilities": {"bandwidth": True}},
+        {"type": name, "capabilities": {capability: True}}
+        for name, capability in (("portmap", "portMappings"), ("bandwidth", "bandwidth"))
     ]
     assert "bandwidth" not in own["capabilities"]
     install(plan, launcher)
-    own, *others = json.loads(plan.conflist.read_text())["plugins"]
+    own, *others = document(plan)["plugins"]
     assert [other["type"] for other in others] == ["portmap"]
     assert own["capabilities"]["bandwidth"]
 
@@ -350,7 +338,7 @@ def test_the_last_installation_stays_until_the_runtime_can_have_been_restarted(
 ):
     install(plan, launcher)
     moved = replace(plan, bin_dir=tmp_path / "moved")
-    launcher.write_bytes(b"\x7fELF " + build.MARK + b"two")
+    launcher.write_bytes(LAUNCHER + b"two")
     install(moved, launcher)
     assert (plan.launcher.exists(), moved.launcher.exists()) == (True, True)
     install(moved, launcher)
@@ -364,20 +352,13 @@ def test_an_extended_configuration_survives_the_next_installation(plan, launcher
     install(plan, launcher)
     text = extended(plan)
     plan.conflist.write_text(text)
-    launcher.write_bytes(b"\x7fELF " + build.MARK + b"two")
+    launcher.write_bytes(LAUNCHER + b"two")
     assert install(plan, launcher) == [plan.launcher]
     assert install(plan, launcher) == []
     assert plan.conflist.read_text() == text
     assert installer.remarks(plan) == [
         f"{plan.conflist}: was extended since netmgr installed it, and is kept as it is"
     ]
-
-
-def test_an_extended_configuration_of_another_network_is_not_taken_for_ours(plan, launcher):
-    install(plan, launcher)
-    plan.conflist.write_text(extended(plan).replace('"name": "netmgr"', '"name": "theirs"'))
-    with pytest.raises(SetupError, match="was edited since"):
-        install(plan, launcher)
 
 
 def test_uninstall_takes_an_extended_configuration_out_of_the_runtimes_sight(plan, launcher):

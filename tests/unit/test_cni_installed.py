@@ -45,78 +45,63 @@ def test_an_agent_without_an_installation_checks_nothing(tmp_path):
     installed.check(tmp_path)
 
 
-def test_a_missing_launcher_is_named(plan):
-    plan.launcher.unlink()
-    assert f"{plan.launcher} is missing; install again" in found(plan)
-
-
-def test_a_launcher_that_cannot_be_executed_is_named(plan):
+def test_files_that_are_missing_or_cannot_be_used_are_named(plan):
     plan.launcher.chmod(0o644)
     assert f"{plan.launcher} is not executable" in found(plan)
-
-
-def test_a_missing_network_configuration_is_named(plan):
+    plan.launcher.unlink()
+    assert f"{plan.launcher} is missing; install again" in found(plan)
     plan.conflist.unlink()
     assert f"{plan.conflist}: No such file" in found(plan)
 
 
+NETMGR, OTHER = '{"type": "netmgr"}', '{"type": "netmgr2"}'
+
+
 @pytest.mark.parametrize(
-    "text",
+    ("text", "fault"),
     [
-        "",
-        "[]",
-        '{"plugins": [{}]}',
-        '{"plugins": 1}',
-        '{"plugins": [{"type": "netmgr"}, {"type": 5}]}',
+        *((text, "is not a network configuration") for text in ("", "[]", '{"plugins": 1}')),
+        ('{"plugins": [{}]}', "is not a network configuration"),
+        (f'{{"plugins": [{NETMGR}, {{"type": 5}}]}}', "is not a network configuration"),
+        (f'{{"name": "netmgr", "plugins": [{OTHER}]}}', "does not run netmgr any more"),
     ],
 )
-def test_a_damaged_network_configuration_is_named(plan, text):
+def test_a_damaged_network_configuration_or_anothers_is_named(plan, text, fault):
     plan.conflist.write_text(text)
-    assert f"{plan.conflist} is not a network configuration" in found(plan)
+    assert f"{plan.conflist} {fault}" in found(plan)
 
 
-def test_a_configuration_of_another_plugin_in_our_place_is_named(plan):
-    plan.conflist.write_text('{"name": "netmgr", "plugins": [{"type": "netmgr2"}]}')
-    assert f"{plan.conflist} does not run netmgr any more" in found(plan)
+def chain(plan, plugin):
+    document = json.loads(plan.conflist.read_text())
+    document["plugins"].append({"type": plugin})
+    plan.conflist.write_text(json.dumps(document))
 
 
 def test_a_chained_plugin_that_is_missing_is_named(plan):
-    document = json.loads(plan.conflist.read_text())
-    document["plugins"].append({"type": "tuning"})
-    plan.conflist.write_text(json.dumps(document))
+    chain(plan, "tuning")
     assert f"runs tuning, but {plan.bin_dir} has no such plugin" in found(plan)
     (plan.bin_dir / "tuning").touch()
     assert found(plan) == ""
 
 
 def test_a_configuration_that_sorts_before_ours_is_named(plan):
+    (plan.conf_dir / "05-a-directory.conf").mkdir()
+    assert found(plan) == ""
     first = plan.conf_dir / "05-cilium.conflist"
     first.write_text('{"name": "cilium", "plugins": [{"type": "cilium-cni"}]}')
     assert f"the runtime takes {first}, not netmgr's" in found(plan)
     first.unlink()
-    assert found(plan) == ""
-
-
-def test_a_directory_is_no_configuration_though_its_name_is_one(plan):
-    (plan.conf_dir / "05-former.conf").mkdir()
-    assert found(plan) == ""
-
-
-def test_a_link_that_leads_nowhere_is_a_configuration_that_is_named(plan):
-    first = plan.conf_dir / "05-gone.conf"
     first.symlink_to("/nowhere")
     assert f"the runtime takes {first}, not netmgr's" in found(plan)
+    # A meta-plugin that delegates to ours may sort first.
+    (plan.conf_dir / "00-multus.conf").write_text(json.dumps(MULTUS))
+    assert found(plan) == ""
 
 
 def test_configurations_that_disappear_during_the_check_are_found_missing_by_the_next(
     plan, monkeypatch
 ):
     monkeypatch.setattr(installed, "networks", lambda _: [])
-    assert found(plan) == ""
-
-
-def test_a_meta_plugin_that_delegates_to_ours_may_sort_first(plan):
-    (plan.conf_dir / "00-multus.conf").write_text(json.dumps(MULTUS))
     assert found(plan) == ""
 
 
@@ -157,10 +142,8 @@ def test_a_directory_that_the_container_does_not_see_is_named(plan, tmp_path):
     (inside / "etc").mkdir(parents=True)
     record = replace(record_of(plan), bin_dir=Path("/opt/cni/bin"), conf_dir=Path("/etc/net.d"))
     (problem,) = installed.problems(record, inside)
-    assert problem == (
-        f"/opt/cni/bin is not visible in this container; mount it, read-only, at "
-        f"{inside}/opt/cni/bin"
-    )
+    unseen = "/opt/cni/bin is not visible in this container; mount it, read-only, at"
+    assert problem == f"{unseen} {inside}/opt/cni/bin"
 
 
 def test_a_runtime_that_was_told_to_look_elsewhere_is_noticed(plan, tmp_path):
@@ -170,11 +153,10 @@ def test_a_runtime_that_was_told_to_look_elsewhere_is_noticed(plan, tmp_path):
     config.parent.mkdir(parents=True)
     config.write_text(CONTAINERD)
     record = record_of(plan, **runtimes.settings(inside))
-    assert [*installed.problems(record, inside)] == []
-    config.write_text(CONTAINERD.replace("oom_score", "") + '[debug]\nlevel = "debug"\n')
-    assert [*installed.problems(record, inside)] == []
-    config.write_text(CONTAINERD.replace("/usr/lib/cni", str(plan.bin_dir)))
-    assert [*installed.problems(record, inside)] == []
+    ours = CONTAINERD.replace("/usr/lib/cni", str(plan.bin_dir))
+    for text in (CONTAINERD, CONTAINERD + '[debug]\nlevel = "debug"\n', ours):
+        config.write_text(text)
+        assert [*installed.problems(record, inside)] == []
     # Without the key or the file, containerd looks in its default directory.
     for text in (CONTAINERD.replace("/usr/lib/cni", "/opt/cni/bin"), "version = 2\n", ""):
         config.write_text(text)
@@ -187,17 +169,10 @@ def test_a_runtime_that_was_told_to_look_elsewhere_is_noticed(plan, tmp_path):
 @pytest.mark.parametrize(
     "damage",
     [
-        {"bin_dir": "opt"},
-        {"conf_dir": None},
-        {"name": 5},
-        {"network": ["netmgr"]},
-        {"settings": []},
-        {"settings": {"/etc/containerd/config.toml": 5}},
+        *({"bin_dir": "opt"}, {"conf_dir": None}, {"name": 5}, {"network": ["netmgr"]}),
+        *({"settings": []}, {"settings": {"/etc/containerd/config.toml": 5}}),
         # What no file can be called.
-        {"name": ""},
-        {"name": "../netmgr"},
-        {"network": "a\0"},
-        {"conf_dir": "/etc/\0"},
+        *({"name": ""}, {"name": "../netmgr"}, {"network": "a\0"}, {"conf_dir": "/etc/\0"}),
         {"bin_dir": "/opt/\ud800"},
     ],
 )
@@ -207,10 +182,9 @@ def test_a_record_of_other_types_or_of_impossible_names_is_named(plan, damage):
     assert f"{plan.record}: cannot be understood" in found(plan)
 
 
-def test_a_record_that_somebody_damaged_is_named(plan):
-    plan.record.write_text("{}")
-    assert f"{plan.record}: cannot be understood" in found(plan)
-    plan.record.write_text("null")
+@pytest.mark.parametrize("text", ["{}", "null"])
+def test_a_record_that_somebody_damaged_is_named(plan, text):
+    plan.record.write_text(text)
     assert f"{plan.record}: cannot be understood" in found(plan)
     assert "install again" in found(plan)
     install(plan, b"\x7fELF " + build.MARK)
@@ -227,6 +201,7 @@ def write(root, path, text):
 
 
 def test_imported_files_are_read_too(tmp_path):
+    assert runtimes.settings(tmp_path) == {}
     write(tmp_path, "/etc/containerd/config.toml", 'imports = ["conf.d/*.toml", "/srv/one.toml"]\n')
     write(tmp_path, "/etc/containerd/conf.d/b.toml", CONTAINERD)
     # A file that imports the one that imported it ends the search, not the program.
@@ -237,10 +212,6 @@ def test_imported_files_are_read_too(tmp_path):
         "/srv/one.toml": {"bin_dir": "/usr/lib/cni"},
         "/etc/crio/crio.conf.d/10-a.conf": {"plugin_dirs": ["/a"]},
     }
-
-
-def test_a_machine_without_runtimes_says_nothing(tmp_path):
-    assert runtimes.settings(tmp_path) == {}
 
 
 @pytest.mark.parametrize(
@@ -255,10 +226,8 @@ def test_two_asterisks_of_a_pattern_are_one_as_for_containerd(tmp_path):
     write(tmp_path, "/etc/containerd/config.toml", 'imports = ["conf.d/**/*.toml"]\n')
     for path in ("conf.d/a.toml", "conf.d/1/b.toml", "conf.d/1/.c.toml", "conf.d/1/2/d.toml"):
         write(tmp_path, f"/etc/containerd/{path}", CONTAINERD)
-    assert sorted(runtimes.settings(tmp_path)) == [
-        "/etc/containerd/conf.d/1/.c.toml",
-        "/etc/containerd/conf.d/1/b.toml",
-    ]
+    expected = [f"/etc/containerd/conf.d/1/{name}" for name in (".c.toml", "b.toml")]
+    assert sorted(runtimes.settings(tmp_path)) == expected
 
 
 @pytest.mark.parametrize("text", ["[", "a=" + "[" * 5000])
@@ -276,7 +245,5 @@ def test_a_record_of_an_odd_directory_is_a_missing_launcher(plan, directory):
 
 @pytest.mark.parametrize("plugin", ["a" * 300, "//x", "a\0b", "\ud800"])
 def test_a_plugin_that_no_file_can_be_called_is_a_missing_one(plan, plugin):
-    document = json.loads(plan.conflist.read_text())
-    document["plugins"].append({"type": plugin})
-    plan.conflist.write_text(json.dumps(document))
+    chain(plan, plugin)
     assert "has no such plugin" in found(plan)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from cni.wire import STARTED, decode_request, encode_reply, encode_request, is_of_another_version
@@ -13,9 +15,8 @@ VARIABLES = {"CNI_COMMAND": "ADD", "CNI_ARGS": "A=1;B=2", "NETMGR_STARTED": "7"}
 
 def test_a_request_is_a_greeting_variables_and_standard_input_with_a_nul_after_each() -> None:
     message = encode_request(VARIABLES | {"PATH": "/bin"}, b'{"a": 1}')
-    assert message == (
-        b'netmgr-cni 1\0CNI_COMMAND=ADD\0CNI_ARGS=A=1;B=2\0NETMGR_STARTED=7\0\0{"a": 1}'
-    )
+    variables = b"CNI_COMMAND=ADD\0CNI_ARGS=A=1;B=2\0NETMGR_STARTED=7\0"
+    assert message == b"netmgr-cni 1\0" + variables + b'\0{"a": 1}'
     assert decode_request(message) == (VARIABLES, b'{"a": 1}')
 
 
@@ -28,12 +29,12 @@ def test_bytes_that_are_no_text_survive_in_variables_and_nul_in_standard_input()
 
 @pytest.mark.parametrize("message", [b"", b"netmgr-cni 2\0\0", b"GET / HTTP/1.1"])
 def test_another_greeting_is_refused_with_both(message: bytes) -> None:
-    shown = repr(message.partition(b"\0")[0])
-    with pytest.raises(IoFailure) as caught:
-        decode_request(message)
-    assert str(caught.value) == (
-        f"the launcher speaks {shown}, this agent b'netmgr-cni 1': install the launcher again"
+    greeting = re.escape(repr(message.split(b"\0")[0]))
+    fault = (
+        f"^the launcher speaks {greeting}, this agent b'netmgr-cni 1': install the launcher again$"
     )
+    with pytest.raises(IoFailure, match=fault):
+        decode_request(message)
 
 
 def test_a_truncated_request_is_refused() -> None:
@@ -44,20 +45,11 @@ def test_a_truncated_request_is_refused() -> None:
             decode_request(message[:length])
 
 
-@pytest.mark.parametrize(
-    ("message", "expected"),
-    [
-        (b"netmgr-cni 2\0rest", True),
-        (b"netmgr-cni 1\0rest", False),
-        (b"netmgr-cni 1\0CNI_COMMAND=ADD\0", False),
-        (b"netmgr-cni 2", False),
-        (b"other 2\0rest", False),
-    ],
-)
-def test_a_launcher_of_another_version_is_told_from_a_truncated_request(
-    message: bytes, *, expected: bool
-) -> None:
-    assert is_of_another_version(message) is expected
+def test_a_launcher_of_another_version_is_told_from_a_truncated_request() -> None:
+    assert is_of_another_version(b"netmgr-cni 2\0rest")
+    whole, cut = b"netmgr-cni 1\0rest", b"netmgr-cni 1\0CNI_COMMAND=ADD\0"
+    for message in (whole, cut, b"netmgr-cni 2", b"other 2\0rest"):
+        assert not is_of_another_version(message)
 
 
 def test_a_reply_is_the_exit_code_and_what_the_launcher_prints() -> None:
