@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cni.request import Request, parse_request
+from cni.request import parse_request
 from netmgr.agent.expected import differences
 from netmgr.kernel.contents import Contents
 from netmgr.kernel.links import Link
@@ -66,21 +66,12 @@ def result() -> Result:
     }
 
 
-def request(previous: Result, netns: str = NETNS) -> Request:
-    config = {"cniVersion": "1.1.0", "name": "n", "type": "netmgr", "prevResult": previous}
-    variables = {
-        "CNI_COMMAND": "CHECK",
-        "CNI_CONTAINERID": "c1",
-        "CNI_NETNS": netns,
-        "CNI_IFNAME": "eth0",
-    }
-    return parse_request(variables, json.dumps(config).encode())
-
-
 def found(previous: Result, netns: str = NETNS) -> list[str]:
-    asked = request(previous, netns)
-    assert asked.previous is not None
-    return differences(asked.previous, asked, ATTACHMENT, INSIDE, OUTSIDE)
+    config = {"cniVersion": "1.1.0", "name": "n", "type": "netmgr", "prevResult": previous}
+    variables = {"CNI_CONTAINERID": "c1", "CNI_NETNS": netns, "CNI_IFNAME": "eth0"}
+    request = parse_request({"CNI_COMMAND": "CHECK"} | variables, json.dumps(config).encode())
+    assert request.previous is not None
+    return differences(request.previous, request, ATTACHMENT, INSIDE, OUTSIDE)
 
 
 def test_a_result_that_the_kernel_confirms_has_no_fault() -> None:
@@ -114,7 +105,7 @@ def changed(key: str, index: int, **values: object) -> Callable[[Result], None]:
     return lambda result: result[key][index].update(values)
 
 
-def added(key: str, entry: Result) -> Callable[[Result], None]:
+def added(key: str, **entry: object) -> Callable[[Result], None]:
     return lambda result: result[key].append(entry)
 
 
@@ -122,47 +113,42 @@ NO_POD_LINK = f"has no interface eth0 in the sandbox {NETNS}"
 NO_HOST_LINK = f"has no interface {HOST_LINK} on the host"
 
 
+LINKS, IPS, ROUTES = "interfaces", "ips", "routes"
+OTHER_MAC, OTHER_NETNS = "02:00:00:00:00:06", "/run/netns/other"
+NO_LINK = "has interface {}, which the {} does not"
+NO_ADDRESS = "has address {}, which {} does not hold"
+NO_ROUTE = "has route {}, which the sandbox does not"
+
+
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
-        (changed("interfaces", 1, name="eth1"), NO_POD_LINK),
-        (changed("interfaces", 1, sandbox="/run/netns/other"), NO_POD_LINK),
-        (changed("interfaces", 1, sandbox=""), NO_POD_LINK),
-        (changed("interfaces", 0, name="nm0"), NO_HOST_LINK),
-        (changed("interfaces", 0, sandbox=NETNS), NO_HOST_LINK),
-        (without("ips", 1), "lacks address fd00:1::5 of eth0"),
-        (changed("ips", 0, interface=0), "lacks address 10.1.0.5 of eth0"),
-        (changed("interfaces", 0, name="nm0"), "has interface nm0, which the host does not"),
-        (changed("interfaces", 1, name="eth1"), "has interface eth1, which the sandbox does not"),
+        (changed(LINKS, 1, name="eth1"), NO_POD_LINK),
+        (changed(LINKS, 1, sandbox=OTHER_NETNS), NO_POD_LINK),
+        (changed(LINKS, 1, sandbox=""), NO_POD_LINK),
+        (changed(LINKS, 0, name="nm0"), NO_HOST_LINK),
+        (changed(LINKS, 0, sandbox=NETNS), NO_HOST_LINK),
+        (without(IPS, 1), "lacks address fd00:1::5 of eth0"),
+        (changed(IPS, 0, interface=0), "lacks address 10.1.0.5 of eth0"),
+        (changed(LINKS, 0, name="nm0"), NO_LINK.format("nm0", "host")),
+        (changed(LINKS, 1, name="eth1"), NO_LINK.format("eth1", "sandbox")),
         (
-            changed("interfaces", 1, mac="02:00:00:00:00:06"),
-            f"has MAC 02:00:00:00:00:06 of eth0, the sandbox has {POD_MAC}",
+            changed(LINKS, 1, mac=OTHER_MAC),
+            f"has MAC {OTHER_MAC} of eth0, the sandbox has {POD_MAC}",
         ),
-        (changed("interfaces", 0, mtu=1400), f"has MTU 1400 of {HOST_LINK}, the host has 1500"),
-        (
-            changed("ips", 0, address="10.1.0.5/24"),
-            "has address 10.1.0.5/24, which eth0 does not hold",
-        ),
-        (
-            changed("ips", 0, interface=0),
-            f"has address 10.1.0.5/32, which {HOST_LINK} does not hold",
-        ),
+        (changed(LINKS, 0, mtu=1400), f"has MTU 1400 of {HOST_LINK}, the host has 1500"),
+        (changed(IPS, 0, address="10.1.0.5/24"), NO_ADDRESS.format("10.1.0.5/24", "eth0")),
+        (changed(IPS, 0, interface=0), NO_ADDRESS.format("10.1.0.5/32", HOST_LINK)),
         *(
-            (
-                added("ips", {"address": address}),
-                f"has address {address}, which the sandbox does not hold",
-            )
+            (added(IPS, address=address), NO_ADDRESS.format(address, "the sandbox"))
             for address in ("10.1.0.9/32", "127.0.0.1/32")
         ),
         (
-            changed("routes", 0, gw="169.254.1.2"),
-            "has route 0.0.0.0/0 via 169.254.1.2, which the sandbox does not",
+            changed(ROUTES, 0, gw="169.254.1.2"),
+            NO_ROUTE.format("0.0.0.0/0 via 169.254.1.2"),
         ),
         *(
-            (
-                added("routes", {"dst": "10.9.0.0/16", **other}),
-                f"has route 10.9.0.0/16 {shown}, which the sandbox does not",
-            )
+            (added(ROUTES, dst="10.9.0.0/16", **other), NO_ROUTE.format(f"10.9.0.0/16 {shown}"))
             for other, shown in (
                 ({"table": 8}, "table 8"),
                 ({"priority": 6}, "metric 6"),
@@ -170,10 +156,7 @@ NO_HOST_LINK = f"has no interface {HOST_LINK} on the host"
                 ({"table": 7, "priority": 4}, "table 7 metric 4"),
             )
         ),
-        (
-            added("routes", {"dst": "10.8.0.0/16"}),
-            "has route 10.8.0.0/16, which the sandbox does not",
-        ),
+        (added(ROUTES, dst="10.8.0.0/16"), NO_ROUTE.format("10.8.0.0/16")),
     ],
 )
 def test_every_difference_is_named(change: Callable[[Result], None], fault: str) -> None:
