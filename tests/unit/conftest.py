@@ -115,22 +115,24 @@ def socket_path() -> Iterator[Path]:
 
 
 @pytest.fixture
-def started(tmp_path: Path) -> Iterator[Callable[..., tuple[subprocess.Popen[bytes], int]]]:
-    """Starts exporters as processes; gives each with its port."""
+def started(
+    socket_path: Path, tmp_path: Path
+) -> Iterator[Callable[..., tuple[subprocess.Popen[bytes], int]]]:
+    """Starts exporters of the agent at `socket_path` as processes; gives each with its port."""
     running: list[subprocess.Popen[bytes]] = []
 
-    def start(*arguments: str) -> tuple[subprocess.Popen[bytes], int]:
+    def start(*program: str) -> tuple[subprocess.Popen[bytes], int]:
         log = tmp_path / f"log-{len(running)}"
+        options = ("--socket", str(socket_path), "--listen", "127.0.0.1:0")
         with log.open("wb") as stderr:
+            command = [sys.executable, *program, *options]
             environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-            running.append(
-                programs.start([sys.executable, *arguments], env=environment, stderr=stderr)
-            )
+            running.append(programs.start(command, env=environment, stderr=stderr))
         deadline = time.monotonic() + 20
-        while not (found := re.search(r"listening .* port=(\d+)", log.read_text())):
+        while not (listening := re.search(r"listening .* port=(\d+)", log.read_text())):
             assert running[-1].poll() is None and time.monotonic() < deadline, log.read_text()  # noqa: PT018  both halves say the same: not ready in time
             time.sleep(0.02)
-        return running[-1], int(found[1])
+        return running[-1], int(listening[1])
 
     yield start
     for process in running:

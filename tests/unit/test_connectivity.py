@@ -79,12 +79,16 @@ def concluded(one: NodeResult, asked: Options = NOTHING) -> Mapping[Check, State
     return {check: state for check, state in one.states.items() if state is not State.SKIPPED}
 
 
-def error(check: Check, message: str, remedy: str, about: str = "node/n0") -> Finding:
-    return Finding(Severity.ERROR, check, message, remedy, (about,))
+def failed(one: NodeResult, asked: Options = NOTHING) -> tuple[Check, list[Finding]]:
+    """The only check that failed, and what is said of it."""
+    (check,) = [check for check, state in concluded(one, asked).items() if state is State.FAILED]
+    return check, one.findings
 
 
-def messages(one: NodeResult) -> dict[str, str]:
-    return {each.check: each.message for each in one.findings}
+def error(
+    check: Check, message: str, remedy: str, about: str = "node/n0"
+) -> tuple[Check, list[Finding]]:
+    return check, [Finding(Severity.ERROR, check, message, remedy, (about,))]
 
 
 def agent(node: str, name: str, *, is_ready: bool = True) -> PodState:
@@ -117,20 +121,17 @@ def test_nodes_are_spread_over_pools_and_zones_before_any_has_two() -> None:
 
 
 def test_nodes_that_are_down_are_passed_over_unless_they_were_asked_for() -> None:
-    nodes = [candidate("a", ready=False), candidate("b"), candidate("c")]
-    chosen, absent = usable(nodes, 1)
-    assert ([each.name for each in chosen], absent) == (["b"], [])
-    chosen, absent = usable(nodes, 3)
-    assert [each.name for each in chosen] == ["b", "c"]
+    down, *ready = nodes = [candidate("a", ready=False), candidate("b"), candidate("c")]
     status = "netmgr status --cluster"
-    down = error(Check.START, "not tested: the Node is not Ready", status, "node/a")
-    assert absent == [down]
-    assert usable(nodes[:1], 0) == ([], [down])
+    _, absent = error(Check.START, "not tested: the Node is not Ready", status, "node/a")
+    assert usable(nodes, 1) == (ready[:1], [])
+    assert usable(nodes, 3) == (ready, absent)
+    assert usable([down], 0) == ([], absent)
     bare = replace(candidate("a"), agent=None)
-    absent = [error(Check.START, "not tested: no agent's pod is on it", status, "node/a")]
+    _, absent = error(Check.START, "not tested: no agent's pod is on it", status, "node/a")
     assert usable([bare], 1) == ([], absent)
     none = "there is no Node on which netmgr's agents serve pods"
-    assert usable([], 8) == ([], [error(Check.START, none, status, "cluster")])
+    assert usable([], 8) == ([], error(Check.START, none, status, "cluster")[1])
 
 
 def test_each_node_probes_itself_and_as_many_others_as_probe_it() -> None:
@@ -188,39 +189,21 @@ def test_a_network_that_works_has_no_findings() -> None:
 )
 def test_a_server_that_is_not_reached_is_named_with_both_nodes(result: Result, words: str) -> None:
     one = given((planned(Check.OTHER_NODES, "n1"), ending(result, reason="silence")))
-    assert concluded(one)[Check.OTHER_NODES] is State.FAILED
     remedy = "kubectl describe node/n1, and see that the network delivers its podCIDRs to it"
     message = f"IPv4 TCP: {words}"
-    assert one.findings == [error(Check.OTHER_NODES, message, remedy, "node/n0 to node/n1")]
+    assert failed(one) == error(Check.OTHER_NODES, message, remedy, "node/n0 to node/n1")
 
 
-@pytest.mark.parametrize(
-    ("probe", "message", "remedy"),
-    [
-        (
-            planned(Check.SAME_NODE, by="udp", host="fd00:0::2"),
-            "IPv6 UDP: no answer",
-            "netmgr node explain fd00:0::2, on the node",
-        ),
-        (
-            planned(Check.SERVICE, "", host=SERVICE[0]),
-            "IPv4 TCP: no answer",
-            "kubectl -n kube-system get pods -l k8s-app=kube-proxy -o wide",
-        ),
-        (
-            planned(Check.HOST_PORT, host="10.64.0.0"),
-            "IPv4 TCP: no answer",
-            "the plugin portmap has to be in the chain: components/host-ports",
-        ),
-    ],
-    ids=lambda one: one.check if isinstance(one, Planned) else "",
-)
-def test_what_gets_no_answer_on_its_own_node_has_a_remedy_of_its_kind(
-    probe: Planned, message: str, remedy: str
-) -> None:
-    one = given((probe, ending(Result.NO_ANSWER)))
-    assert concluded(one)[probe.check] is State.FAILED
-    assert one.findings == [error(probe.check, message, remedy)]
+def test_what_gets_no_answer_on_its_own_node_has_a_remedy_of_its_kind() -> None:
+    of_pods = planned(Check.SAME_NODE, by="udp", host="fd00:0::2")
+    service, port = planned(Check.SERVICE, "", host=SERVICE[0]), planned(Check.HOST_PORT)
+    for probe, family, remedy in (
+        (of_pods, "IPv6 UDP", "netmgr node explain fd00:0::2, on the node"),
+        (service, "IPv4 TCP", "kubectl -n kube-system get pods -l k8s-app=kube-proxy -o wide"),
+        (port, "IPv4 TCP", "the plugin portmap has to be in the chain: components/host-ports"),
+    ):
+        one = given((probe, ending(Result.NO_ANSWER)))
+        assert failed(one) == error(probe.check, f"{family}: no answer", remedy)
 
 
 @pytest.mark.parametrize("host", ["hub.example", "fd00::1"])
@@ -229,9 +212,8 @@ def test_a_server_inside_that_refuses_is_named_and_one_that_answers_says_nothing
 ) -> None:
     probe = Planned(Check.INTERNAL, "", Probe(by="connect", host=host, port=443))
     one = given((probe, ending(Result.REFUSED)))
-    assert concluded(one)[Check.INTERNAL] is State.FAILED
     remedy = f"netmgr node explain {host}, on the node"
-    assert one.findings == [error(Check.INTERNAL, f"{Target(host, 443)}: refused", remedy)]
+    assert failed(one) == error(Check.INTERNAL, f"{Target(host, 443)}: refused", remedy)
     found = concluded(given((probe, ending(Result.OK, "10.64.0.4"))))
     assert (found[Check.INTERNAL], found.get(Check.PATH_MTU)) == (State.OK, None)
 
@@ -246,11 +228,10 @@ def test_large_packets_that_are_lost_are_a_matter_of_the_path_mtu_alone(
         (planned(Check.SAME_NODE), ending(Result.OK, OWN[0])),
         (planned(Check.OTHER_NODES, "n1"), ending(Result.STALLED, reason=reason)),
     )
-    found = concluded(one)
-    assert (found[Check.OTHER_NODES], found[Check.PATH_MTU]) == (State.OK, State.FAILED)
     message = f"IPv4 TCP: small packets come through, large ones do not{words}"
     remedy = "compare the MTU of the nodes' interfaces, of the pods' (ip link) and of the network"
-    assert one.findings == [error(Check.PATH_MTU, message, remedy, "node/n0 to node/n1")]
+    assert failed(one) == error(Check.PATH_MTU, message, remedy, "node/n0 to node/n1")
+    assert one.states[Check.OTHER_NODES] is State.OK
 
 
 @pytest.mark.parametrize(
@@ -266,10 +247,9 @@ def test_another_source_than_the_pods_own_address_is_translation(
     seen: tuple[str, ...], shown: str
 ) -> None:
     one = given((planned(Check.OTHER_NODES, "n1"), ending(Result.OK, *seen)))
-    assert concluded(one)[Check.OWN_ADDRESS] is State.FAILED
     message = f"IPv4 TCP: the server saw {shown}, which is not the pod's own address"
     remedy = "netmgr node explain 10.1.0.2, on the node"
-    assert one.findings == [error(Check.OWN_ADDRESS, message, remedy, "node/n0 to node/n1")]
+    assert failed(one) == error(Check.OWN_ADDRESS, message, remedy, "node/n0 to node/n1")
 
 
 @pytest.mark.parametrize(
@@ -286,9 +266,8 @@ def test_another_source_than_the_pods_own_address_is_translation(
 )
 def test_a_name_that_is_not_the_services_is_found(answer: Ending, words: str) -> None:
     one = given((planned(Check.DNS, "", "dns", "x"), answer))
-    assert concluded(one)[Check.DNS] is State.FAILED
     remedy = "kubectl -n kube-system get pods -l k8s-app=kube-dns -o wide"
-    assert one.findings == [error(Check.DNS, f"the Service's name{words}", remedy)]
+    assert failed(one) == error(Check.DNS, f"the Service's name{words}", remedy)
 
 
 @pytest.mark.parametrize(
@@ -300,39 +279,36 @@ def test_an_address_that_should_not_answer_has_to_be_asked_and_silent(
 ) -> None:
     asked = Options(unreachable=(Target("10.65.0.1", 80), Target("10.65.0.2", 80)))
     one = given(unreachable=(ending(Result.NO_ANSWER), ending(result)))
-    assert concluded(one, asked)[Check.UNREACHABLE] is State.FAILED
     remedy = "netmgr node explain 10.65.0.2, on the node"
-    assert one.findings == [error(Check.UNREACHABLE, f"10.65.0.2:80: {words}", remedy)]
+    assert failed(one, asked) == error(Check.UNREACHABLE, f"10.65.0.2:80: {words}", remedy)
 
 
 def test_a_server_in_the_internet_has_to_answer_in_full() -> None:
     one = given(internet=(ending(Result.STALLED),))
-    assert concluded(one, OUTSIDE)[Check.INTERNET] is State.FAILED
     remedy = "netmgr node explain 203.0.113.1, on the node"
-    assert one.findings == [error(Check.INTERNET, "203.0.113.1:443: broke off", remedy)]
+    assert failed(one, OUTSIDE) == error(Check.INTERNET, "203.0.113.1:443: broke off", remedy)
 
 
 SENT = Sent(bytes_out=400, bytes_in=300)
 
 
 @pytest.mark.parametrize(
-    ("found", "server_found", "state"),
+    ("counted", "of_server"),
     [
-        (Counted(400, 300), Counted(0, 0), State.OK),
-        (Counted(399, 300), Counted(0, 0), State.FAILED),
-        (Counted(400, 301), Counted(0, 0), State.FAILED),
-        (Counted(0, 0), Counted(0, 0), State.FAILED),
-        (Counted(400, 300), Counted(1, 0), State.FAILED),
-        (Counted(400, 300), Counted(0, 1), State.FAILED),
+        *((wrong, (0, 0)) for wrong in ((399, 300), (400, 301), (0, 0))),
+        *(((400, 300), wrong) for wrong in ((1, 0), (0, 1))),
     ],
 )
 def test_counts_have_to_be_what_was_exchanged_to_the_byte(
-    found: Counted, server_found: Counted, state: State
+    counted: tuple[int, int], of_server: tuple[int, int]
 ) -> None:
     one = given(internet=(ending(),), to_internet=SENT)
-    one.counted, one.server_counted = found, server_found
-    assert concluded(one, OUTSIDE)[Check.COUNTED] is state
-    assert is_as_expected(one) is (state is State.OK)
+    one.counted, one.server_counted = Counted(400, 300), Counted(0, 0)
+    assert concluded(one, OUTSIDE)[Check.COUNTED] is State.OK
+    assert is_as_expected(one)
+    one.counted, one.server_counted = Counted(*counted), Counted(*of_server)
+    assert concluded(one, OUTSIDE)[Check.COUNTED] is State.FAILED
+    assert not is_as_expected(one)
 
 
 @pytest.mark.parametrize("absent", ["answer", "counted", "server_counted"])
@@ -346,24 +322,25 @@ def test_counts_that_are_not_there_are_not_as_expected(absent: str) -> None:
 def test_counts_that_are_wrong_are_named_with_what_was_exchanged() -> None:
     one = given(internet=(ending(),), to_internet=SENT, to_unreachable=Sent(bytes_in=1700))
     one.counted, one.server_counted = Counted(1399, 2001), Counted(0, 7)
-    concluded(one, OUTSIDE)
-    each = "internet-{} of the {}'s pod: {} bytes were counted, and it exchanged {}".format
-    assert one.findings == [
-        error(Check.COUNTED, each(*words), "netmgr node audit, on the node")
-        for words in (
-            ("out", "client", "1,399", "400"),
-            ("in", "client", "2,001", "300 to 2,000"),
-            ("in", "server", "7", "0"),
-        )
-    ]
+    check, expected = error(Check.COUNTED, "", "netmgr node audit, on the node")
+    said = "internet-{} of the {}'s pod: {} bytes were counted, and it exchanged {}".format
+    exchanged = (
+        ("out", "client", "1,399", "400"),
+        ("in", "client", "2,001", "300 to 2,000"),
+        ("in", "server", "7", "0"),
+    )
+    messages = [said(*words) for words in exchanged]
+    assert failed(one, OUTSIDE) == (
+        check,
+        [replace(expected[0], message=message) for message in messages],
+    )
 
 
 def test_internal_probes_may_not_be_counted_as_internet() -> None:
     one = given((planned(Check.SAME_NODE), ending(Result.OK, OWN[0])))
     one.counted = Counted(0, 60)
-    assert concluded(one)[Check.COUNTED] is State.FAILED
     message = "internet-in of the client's pod: 60 bytes were counted, and it exchanged 0"
-    assert messages(one) == {Check.COUNTED: message}
+    assert failed(one) == error(Check.COUNTED, message, "netmgr node audit, on the node")
 
 
 def test_tolerance_is_neighbour_discovery_and_what_may_be_dropped() -> None:
@@ -389,16 +366,15 @@ def test_counts_that_cannot_be_had_are_a_warning_and_no_failure() -> None:
 def test_an_answer_to_another_task_is_none(more: int) -> None:
     one = given((planned(Check.SAME_NODE), ending()))
     one.planned = [planned(Check.SAME_NODE)] * (1 + more)
-    assert concluded(one) == {Check.START: State.FAILED}
     message = "its client's answer is not to its task"
-    assert one.findings == [error(Check.START, message, "kubectl describe node/n0")]
+    assert failed(one) == error(Check.START, message, "kubectl describe node/n0")
 
 
 def test_a_node_whose_pods_do_not_start_is_named_with_the_reason() -> None:
-    one = NodeResult("n0", trouble="its server does not start: ErrImagePull")
-    assert concluded(one) == {Check.START: State.FAILED}
     message = "its server does not start: ErrImagePull"
-    assert one.findings == [error(Check.START, message, "kubectl describe node/n0")]
+    one = NodeResult("n0", trouble=message)
+    assert concluded(one) == {Check.START: State.FAILED}
+    assert one.findings == error(Check.START, message, "kubectl describe node/n0")[1]
 
 
 def test_one_cause_on_many_nodes_is_one_finding() -> None:

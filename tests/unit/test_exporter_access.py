@@ -6,11 +6,9 @@ from __future__ import annotations
 
 import base64
 import logging
-import os
 import shutil
 import socket
 import ssl
-import sys
 from pathlib import Path
 
 import pytest
@@ -264,13 +262,3 @@ def test_an_encrypted_key_is_refused(pair, tmp_path: Path) -> None:
     programs.run([openssl, "ec", "-in", key, "-aes256", "-passout", "pass:secret", "-out", locked])
     with pytest.raises(ConfigError, match="unencrypted"):
         Server(Settings("127.0.0.1:0", tls_cert=cert, tls_key=locked), read)
-
-
-@pytest.mark.programs
-def test_the_command_refuses_a_contradiction_in_one_sentence() -> None:
-    arguments = ("--listen", "127.0.0.1:0", "--tls-cert", "x")
-    command = [sys.executable, "-m", "netmgr", "exporter", *arguments]
-    outcome = programs.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=20)
-    assert outcome.returncode == 2
-    assert outcome.stderr.decode().startswith("netmgr: --tls-cert needs --tls-key")
-    assert outcome.stderr.count(b"\n") == 1

@@ -27,26 +27,14 @@ from exporter.bounds import (
 from exporter.collector import Collector
 from netmgr import programs
 from netmgr.api.snapshot import LimitState, PodTotals, QuotaState, Snapshot
-from netmgr.ledger.totals import Totals
 from netmgr.model import Counter, PodRef, Sample, Traffic
 from netmgr.prefixes import Address
 from tests.fakes.agent_socket import snapshot
-from tests.fakes.exporter_port import get, serving
 from tests.fakes.ledger_tools import LINGER, Clock, opened
 
 HOSTILE = (
-    '"',
-    "\\",
-    "\n",
-    "\r",
-    "\0",
-    "\x1b[2J",
-    "\u2028",
-    "\x85",
-    "} 1\nnetmgr_up 7\n",
-    "# EOF",
-    "é" * 300,
-    "x" * 10_000,
+    *('"', "\\", "\n", "\r", "\0", "\x1b[2J", "\u2028", "\x85", "} 1\nnetmgr_up 7\n", "# EOF"),
+    *("é" * 300, "x" * 10_000),
 )
 
 
@@ -76,6 +64,10 @@ def dropped(text: str) -> dict[str, float]:
     }
 
 
+def page(document: Snapshot, max_series: int = 0) -> str:
+    return generate_latest(registry(document, max_series)).decode()
+
+
 def crowd(*pods: tuple[str, int, bool]) -> list[PodTotals]:
     """Totals of pods by name, bytes in each direction, and whether they are live."""
     return [
@@ -93,24 +85,18 @@ def crowd(*pods: tuple[str, int, bool]) -> list[PodTotals]:
 
 
 def test_lingering_pods_leave_first_then_the_live_ones_with_the_least_traffic() -> None:
-    pods = crowd(
-        ("quiet", 1, True),
-        ("busy", 900, True),
-        ("gone-busy", 9000, False),
-        ("gone-quiet", 5, False),
-    )
-    order = []
-    for room in (16, 12, 8, 4, 0):
+    live = ("quiet", 1, True), ("busy", 900, True)
+    pods = crowd(*live, ("gone-busy", 9000, False), ("gone-quiet", 5, False))
+    for room, names_shown in (
+        (16, ["quiet", "busy", "gone-busy", "gone-quiet"]),
+        (12, ["quiet", "busy", "gone-busy"]),
+        (8, ["quiet", "busy"]),
+        (4, ["busy"]),
+        (0, []),
+    ):
         selection = select(pods, room)
-        order.append(list(dict.fromkeys(total["pod"] for total in selection.shown)))
+        assert [*dict.fromkeys(total["pod"] for total in selection.shown)] == names_shown
         assert len(selection.shown) * 2 + selection.dropped_lingering + selection.dropped_live == 16
-    assert order == [
-        ["quiet", "busy", "gone-busy", "gone-quiet"],
-        ["quiet", "busy", "gone-busy"],
-        ["quiet", "busy"],
-        ["busy"],
-        [],
-    ]
 
 
 @given(
@@ -137,21 +123,16 @@ def test_whatever_the_pods_the_page_is_full_but_not_fuller_and_no_pod_is_halved(
 def test_a_page_holds_no_more_series_than_allowed_and_every_total_of_namespaces_and_node(
     bound: int,
 ) -> None:
-    everything = generate_latest(registry(snapshot())).decode()
-    text = generate_latest(registry(snapshot(), bound)).decode()
+    everything, text = page(snapshot()), page(snapshot(), bound)
     pods = len(names(text, "netmgr_pod_traffic_bytes", "pod"))
     without_pods = [line for line in series(text) if not line.startswith("netmgr_pod_traffic_")]
     assert len(series(text)) == len(without_pods) + 4 * pods <= max(bound, len(without_pods))
-    for kept in (
-        "netmgr_namespace_traffic",
-        "netmgr_node_traffic",
-        "iptables_",
-        "netmgr_accounting",
-        "netmgr_ipam",
-    ):
-        assert [line for line in series(text) if line.startswith(kept)] == [
-            line for line in series(everything) if line.startswith(kept)
-        ]
+    kept = ("netmgr_namespace_traffic", "netmgr_node_traffic", "iptables_")
+    kept += ("netmgr_accounting", "netmgr_ipam")
+    shown, known = (
+        [line for line in series(whole) if line.startswith(kept)] for whole in (text, everything)
+    )
+    assert shown == known
     assert dropped(text) == {"lingering": 0, "live": 4 * (250 - pods)}
     assert pods == min(250, max(0, bound - len(without_pods)) // 4)
 
@@ -160,29 +141,24 @@ def test_other_nodes_pods_get_the_room_that_is_left_the_busiest_first() -> None:
     document = snapshot(10, 1)
     for number, one in enumerate(document["remote_pods"]):
         one["bytes"] = number
-    everything = series(generate_latest(registry(document)).decode())
+    everything = series(page(document))
     remote = [line for line in everything if line.startswith("netmgr_remote_pod_")]
     assert len(remote) == catalog.REMOTE_POD_BYTES.series
     room = len(everything) - len(remote) + 3
-    shown = series(generate_latest(registry(document, room)).decode())
+    shown = series(page(document, room))
     assert len(shown) == room
-    assert [float(line.split()[-1]) for line in shown if line.startswith("netmgr_remote")] == [
-        199.0,
-        198.0,
-        197.0,
-    ]
+    remote = [float(line.split()[-1]) for line in shown if line.startswith("netmgr_remote")]
+    assert remote == [199.0, 198.0, 197.0]
 
 
 def test_what_is_left_out_is_counted_by_the_pods_state() -> None:
     document = snapshot(100, 4)
-    document["remote_pods"] = []
-    document["limits"], document["quotas"] = [], []
-    document["connection_limits"] = []
+    for other in ("remote_pods", "connection_limits", "limits", "quotas"):
+        document[other] = []
     for number, total in enumerate(document["pods"]):
         total["live"] = number % 4 < 2
-    rest = len(series(generate_latest(registry(document)).decode())) - 400
-    with serving(lambda: document, max_series=rest + 120) as port:
-        text = get(port)[1].decode()
+    rest = len(series(page(document))) - 400
+    text = page(document, rest + 120)
     assert dropped(text) == {"lingering": 200, "live": 80}
     assert names(text, "netmgr_pod_traffic_bytes", "pod") == {
         f"training-worker-{n}" for n in range(40, 100, 2)
@@ -204,10 +180,8 @@ def test_limits_and_quotas_have_the_room_that_is_left_namespaces_first(
         document[other] = []
     for number, one in enumerate(document[kind]):
         one[size] = number
-    everything = series(generate_latest(registry(document)).decode())
-    rest = len(everything) - len(document[kind]) * series_each
-    with serving(lambda: document, max_series=rest + 7 * series_each - 1) as port:
-        text = get(port)[1].decode()
+    rest = len(series(page(document))) - len(document[kind]) * series_each
+    text = page(document, rest + 7 * series_each - 1)
     # Four of the two namespaces, and two of the pods.
     assert names(text, family, "pod") == {"", "pod-9"}
     assert dropped(text) == {"lingering": 0, "live": 0}
@@ -233,26 +207,19 @@ def test_quotas_of_namespaces_come_first_and_then_those_used_most() -> None:
 
 
 def test_a_pod_is_as_large_as_its_totals_together() -> None:
-    totals = [
-        cast(PodTotals, {"namespace": "a", "pod": pod, "live": True, "bytes": size})
-        for pod, size in (("one", 60), ("two", 1), ("one", 60), ("two", 100))
-    ]
+    sizes = ("one", 60), ("two", 1), ("one", 60), ("two", 100)
+    totals = [total | {"bytes": size} for pod, size in sizes for total in crowd((pod, 0, True))[:1]]
     chosen = select(totals, 4)
-    assert [each["pod"] for each in chosen.shown] == ["one", "one"]
+    assert [total["pod"] for total in chosen.shown] == ["one", "one"]
     assert (chosen.dropped_live, chosen.dropped_lingering) == (4, 0)
     # What has just enough room is shown as it came.
     assert select(totals, 8).shown is totals
 
 
 def test_a_value_that_is_too_long_keeps_its_beginning() -> None:
-    shown = bounded("é" * 300)
-    beginning, _, digest = shown.partition("~")
-    assert (beginning, len(digest)) == ("é" * 110, 32)
-
-
-def test_a_value_of_kubernetes_is_shown_as_it_is() -> None:
-    assert bounded("training-worker-0") == "training-worker-0"
     assert bounded("p" * LONGEST_LABEL) == "p" * LONGEST_LABEL
+    beginning, _, digest = bounded("é" * 300).partition("~")
+    assert (beginning, len(digest)) == ("é" * 110, 32)
 
 
 @given(
@@ -274,10 +241,7 @@ def test_a_name_that_looks_like_a_shortened_one_is_not_taken_for_it() -> None:
     document = snapshot(2, 1)
     for total in document["pods"]:
         total["pod"] = long if total["pod"].endswith("0") else forged
-    assert (
-        len(names(generate_latest(registry(document)).decode(), "netmgr_pod_traffic_bytes", "pod"))
-        == 2
-    )
+    assert len(names(page(document), "netmgr_pod_traffic_bytes", "pod")) == 2
 
 
 def hostile_document() -> Snapshot:
@@ -292,32 +256,23 @@ def hostile_document() -> Snapshot:
 
 def test_hostile_names_leave_a_page_that_both_parsers_read_back() -> None:
     document = hostile_document()
-    texts = (
-        text_string_to_metric_families(generate_latest(registry(document)).decode()),
-        openmetrics.text_string_to_metric_families(
-            generate_openmetrics(registry(document)).decode()
-        ),
-    )
-    for families in texts:
-        found = {family.name: family for family in families}
-        assert {sample.labels["pod"] for sample in found["netmgr_pod_traffic_bytes"].samples} > set(
-            map(bounded, HOSTILE)
-        )
-        assert [sample.value for sample in found["netmgr_up"].samples] == [1]
+    of_openmetrics = generate_openmetrics(registry(document)).decode()
+    for parsed in (
+        text_string_to_metric_families(page(document)),
+        openmetrics.text_string_to_metric_families(of_openmetrics),
+    ):
+        families = {family.name: family for family in parsed}
+        pods = {sample.labels["pod"] for sample in families["netmgr_pod_traffic_bytes"].samples}
+        assert pods > set(map(bounded, HOSTILE))
+        assert [sample.value for sample in families["netmgr_up"].samples] == [1]
 
 
 @pytest.mark.programs
 def test_promtool_reads_a_page_of_hostile_names() -> None:
     promtool = programs.locate("promtool", "prometheus")
-    outcome = programs.run(
-        [promtool, "check", "metrics"], stdin=generate_latest(registry(hostile_document()))
-    )
+    text = page(hostile_document()).encode()
+    outcome = programs.run([promtool, "check", "metrics"], stdin=text)
     assert (outcome.returncode, outcome.stdout, outcome.stderr) == (0, b"", b"")
-
-
-def shown(totals: Totals) -> Snapshot:
-    """The agent's document with these totals in it."""
-    return snapshot(0, 0) | {"pods": totals.pods, "namespaces": totals.namespaces}
 
 
 def test_a_page_is_as_large_after_a_thousand_pods_as_after_ten(tmp_path: Path) -> None:
@@ -327,18 +282,15 @@ def test_a_page_is_as_large_after_a_thousand_pods_as_after_ten(tmp_path: Path) -
     for generation in range(100):
         for number in range(10):
             counters = [Counter.of_pod(Address.parse(f"10.1.0.{number}"), way) for way in Traffic]
-            ledger.begin(
-                counters,
-                PodRef(
-                    f"team-{number % 3}",
-                    f"job-{generation:03}-{number}",
-                    f"uid-{generation}-{number}",
-                ),
-            )
+            name = f"{generation:03}-{number}"
+            ledger.begin(counters, PodRef(f"team-{number % 3}", f"job-{name}", f"uid-{name}"))
             ledger.post([Sample(counter, 1000, 10) for counter in counters])
             ledger.end(counters)
-        sizes.append(len(series(generate_latest(registry(shown(ledger.totals()))).decode())))
+        if generation in (0, 99):
+            totals = ledger.totals()
+            given = snapshot(0, 0) | {"pods": totals.pods, "namespaces": totals.namespaces}
+            sizes.append(len(series(page(given))))
         clock.time += LINGER + 1
         ledger.sweep()
     ledger.close()
-    assert len(set(sizes)) == 1
+    assert sizes[0] == sizes[1]
