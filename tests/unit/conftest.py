@@ -24,6 +24,7 @@ from netmgr.plan.derive import network
 from netmgr.plan.document import PlanDocument
 from netmgr.plan.lock import LockDocument
 from netmgr.plan.network import Network
+from tests.fakes.accounts_node import Node
 from tests.fakes.ledger_tools import Clock, opened
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -78,6 +79,14 @@ def ledger(path: Path, clock: Clock) -> Iterator[Ledger]:
     ledger = opened(path, clock)
     yield ledger
     ledger.close()
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    """One whose accounting has a kernel of the tests' own."""
+    made = Node(tmp_path / "ledger.sqlite")
+    yield made
+    made.ledger.close()
 
 
 @pytest.fixture

@@ -58,51 +58,16 @@ def report(*audits: AuditTotal) -> Report:
 
 
 def test_each_direction_of_each_link_says_what_was_counted_and_what_the_rest_is() -> None:
+    keys = ("pods", "link", "direction", "carried", "packets", "headers", "counted")
+    both, web = ["team/db", "team/side"], ["team/web"]
     assert report().links == [
-        {
-            "pods": ["team/db", "team/side"],
-            "link": "nm0",
-            "direction": "in",
-            "carried": 68,
-            "packets": 2,
-            "headers": 28,
-            "counted": {IN: 40},
-            "counted_packets": 2,
-            "rest": 0,
-        },
-        {
-            "pods": ["team/db", "team/side"],
-            "link": "nm0",
-            "direction": "out",
-            "carried": 442,
-            "packets": 3,
-            "headers": 42,
-            "counted": {OUT: 200},
-            "counted_packets": 3,
-            "rest": 200,
-        },
-        {
-            "pods": ["team/web"],
-            "link": "nm1",
-            "direction": "in",
-            "carried": 174,
-            "packets": 1,
-            "headers": 14,
-            "counted": {IN: 60},
-            "counted_packets": 1,
-            "rest": 100,
-        },
-        {
-            "pods": ["team/web"],
-            "link": "nm1",
-            "direction": "out",
-            "carried": 2280,
-            "packets": 20,
-            "headers": 280,
-            "counted": {OUT: 1500, OF_CLASS: 300},
-            "counted_packets": 17,
-            "rest": 200,
-        },
+        dict(zip((*keys, "counted_packets", "rest"), row, strict=True))
+        for row in (
+            (both, "nm0", "in", 68, 2, 28, {IN: 40}, 2, 0),
+            (both, "nm0", "out", 442, 3, 42, {OUT: 200}, 3, 200),
+            (web, "nm1", "in", 174, 1, 14, {IN: 60}, 1, 100),
+            (web, "nm1", "out", 2280, 20, 280, {OUT: 1500, OF_CLASS: 300}, 17, 200),
+        )
     ]
 
 

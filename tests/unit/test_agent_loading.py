@@ -11,30 +11,16 @@ import pytest
 
 pytestmark = pytest.mark.programs
 
+CLUSTERS, NAT, WIRING = "netmgr.kube", "netmgr.agent.nat", "netmgr.agent.node"
 OTHERS = {
-    "wiring_node": (
-        "netmgr.kube",
-        "netmgr.observer",
-        "netmgr.agent.nat",
-        "netmgr.agent.observing",
-    ),
-    "observing_node": (
-        "netmgr.kube",
-        "netmgr.ipam.leases",
-        "netmgr.agent.nat",
-        "netmgr.agent.node",
-    ),
-    "gateway": (
-        "netmgr.kube",
-        "netmgr.observer",
-        "netmgr.ipam.leases",
-        "netmgr.agent.node",
-    ),
+    "wiring_node": (CLUSTERS, "netmgr.observer", NAT, "netmgr.agent.observing"),
+    "observing_node": (CLUSTERS, "netmgr.ipam.leases", NAT, WIRING),
+    "gateway": (CLUSTERS, "netmgr.observer", "netmgr.ipam.leases", WIRING),
 }
 OWN = {
     "wiring_node": "netmgr.agent.verbs",
     "observing_node": "netmgr.observer.kernel_check",
-    "gateway": "netmgr.agent.nat",
+    "gateway": NAT,
 }
 
 SLOW = {"kubernetes", "prometheus_client", "requests", "rich", "urllib3"}

@@ -22,19 +22,16 @@ V4, V6 = Address.parse("10.1.0.5"), Address.parse("fd00:1::5")
 GATEWAY4, GATEWAY6 = Address.parse("169.254.1.1"), Address.parse("fe80::1")
 MAC = bytes.fromhex("020000000001")
 OURS, OTHERS = 0x6E6E, 0
+NAME, ALIAS = "nmec43057c07aa", "netmgr c1 eth0 team-a 12345678 web-0"
 
 
 def attachment(key: AttachmentKey = FIRST, pod: PodRef = POD) -> Attachment:
     return Attachment(key, pod, (V4, V6), desired.host_link_name(key), "/run/netns/x")
 
 
-def link(
-    name: str = "nmec43057c07aa", alias: str = "", group: int = OURS, more: tuple[str, ...] = ()
-) -> Link:
-    mac = desired.HOST_MAC
-    return Link(
-        7, name, up=True, mac=mac, mtu=1500, alias=alias, group=group, alternative_names=more
-    )
+def link(name: str = NAME, alias: str = "", group: int = OURS, more: tuple[str, ...] = ()) -> Link:
+    given = {"alias": alias, "group": group, "alternative_names": more}
+    return Link(7, name, up=True, mac=desired.HOST_MAC, mtu=1500, **given)
 
 
 def test_names_and_addresses_of_a_link_are_those_that_every_release_gave_it() -> None:
@@ -49,9 +46,7 @@ def test_names_and_addresses_of_a_link_are_those_that_every_release_gave_it() ->
 @pytest.mark.parametrize(
     "pod",
     [
-        POD,
-        PodRef("-", "c1"),
-        PodRef("ns", "a name with spaces"),
+        *(POD, PodRef("-", "c1"), PodRef("ns", "a name with spaces")),
         PodRef("team-a", " web  0", "12345678"),
     ],
 )
@@ -64,12 +59,10 @@ def test_an_alias_says_whose_a_link_is_with_every_blank_of_a_name(pod: PodRef) -
 @pytest.mark.parametrize(
     ("name", "alias"),
     [
-        ("nmec43057c07aa", ""),
-        ("nmec43057c07aa", "netmgr c1 eth0 team-a 12345678"),
-        ("nmec43057c07aa", "other c1 eth0 team-a 12345678 web-0"),
-        ("nmec43057c07aa", "netmgr c2 eth0 team-a 12345678 web-0"),
-        ("nmca4978b4555a", "netmgr c1 eth0 team-a 12345678 web-0"),
-        ("veth0", "netmgr c1 eth0 team-a 12345678 web-0"),
+        *((NAME, ""), (NAME, "netmgr c1 eth0 team-a 12345678")),
+        (NAME, ALIAS.replace("netmgr", "other")),
+        (NAME, ALIAS.replace("c1", "c2")),
+        *(("nmca4978b4555a", ALIAS), ("veth0", ALIAS)),
     ],
 )
 def test_an_alias_that_does_not_match_the_name_says_nothing(name: str, alias: str) -> None:
@@ -79,14 +72,12 @@ def test_an_alias_that_does_not_match_the_name_says_nothing(name: str, alias: st
 @pytest.mark.parametrize(
     ("name", "alias", "group", "is_ours"),
     [
-        ("nmec43057c07aa", "", OURS, True),
-        ("nmec43057c07aa", "another program's", OURS, True),
-        ("nmec43057c07aa", "", OTHERS, False),
-        ("nmec43057c07aa", "netmgr c1 eth0 team-a 12345678 web-0", OTHERS, True),
-        ("nmec43057c07a", "", OURS, False),
-        ("nmec43057c07aa0", "", OURS, False),
-        ("nmec43057c07ag", "", OURS, False),
-        ("veth43057c07aa", "", OURS, False),
+        *((NAME, "", OURS, True), (NAME, "another program's", OURS, True)),
+        *((NAME, "", OTHERS, False), (NAME, ALIAS, OTHERS, True)),
+        *(
+            (name, "", OURS, False)
+            for name in (NAME[:-1], f"{NAME}0", "nmec43057c07ag", "veth43057c07aa")
+        ),
     ],
 )
 def test_a_host_end_is_known_by_alias_or_by_name_and_group(
@@ -104,16 +95,10 @@ def test_the_pair_is_made_in_our_group_with_the_pods_end_in_its_sandbox() -> Non
     )
 
 
-def test_a_link_has_its_alias_before_it_is_up() -> None:
-    name = "nmec43057c07aa"
-    assert desired.naming(attachment()) == [
-        links.set_alias(name, "netmgr c1 eth0 team-a 12345678 web-0"),
-        links.raise_link(name),
-    ]
-
-
-@pytest.mark.parametrize("longest", [240, 300, 400, 600])
-def test_what_an_alias_has_no_room_for_is_in_alternative_names(longest: int) -> None:
+@pytest.mark.parametrize("longest", [3, 240, 300, 400, 600])
+def test_a_link_has_its_alias_before_it_is_up_and_what_that_has_no_room_for_is_in_alternative_names(
+    longest: int,
+) -> None:
     """Of a pod outside Kubernetes, whose name may be as long as its runtime likes."""
     pod = PodRef("team-a", "x y" + "z" * longest, "12345678")
     made = attachment(pod=pod)
@@ -185,11 +170,9 @@ def test_a_further_interface_answers_from_its_own_addresses() -> None:
         routes.add_rule(SourceRule(V4, metric)),
     ]
     assert desired.source_rules(attachment()) == []
-    assert desired.source_rules(attachment(FURTHER)) == [
-        SourceRule(V4, metric),
-        SourceRule(V6, metric),
-    ]
-    assert [each.text for each in desired.source_routing_of(attachment(FURTHER), 4)] == [
+    rules = [SourceRule(V4, metric), SourceRule(V6, metric)]
+    assert desired.source_rules(attachment(FURTHER)) == rules
+    assert [change.text for change in desired.source_routing_of(attachment(FURTHER), 4)] == [
         f"route add default via 169.254.1.1 on link 4 table {metric}",
         f"route add default via fe80::1 on link 4 table {metric}",
         f"rule add from 10.1.0.5 lookup {metric}",

@@ -26,87 +26,86 @@ def machine(tmp_path: Path) -> doctor.Machine:
     return doctor.Machine(tmp_path / "node.yaml", NodeDocument.model_validate(NODE_KEYS | keys))
 
 
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where systemd and udev have their files."""
+    made = tmp_path / "settings"
+    made.mkdir()
+    for name in ("SYSTEMD", "UDEV"):
+        monkeypatch.setattr(link_managers, name, (tmp_path / "none", made))
+    return made
+
+
+def findings_of(machine: doctor.Machine, check: str) -> list[doctor.Finding]:
+    return list(doctor.CHECKS[check](machine))
+
+
 @pytest.mark.parametrize(
     ("match", "is_taken"),
     [
-        ("[Match]\nName=*\n", 1),
+        *(("[Match]\nName=*\n", 1), ("# all\n[Match]\nName = *\n", 1)),
         ("[Match]\nName=en* nm*\n[Network]\nDHCP=yes\n", 1),
-        ("# all\n[Match]\nName = *\n", 1),
         ("[Match]\nName=en* eth*\n[Network]\nDescription=Name=*\n", 0),
-        ("[Match]\nName=!nm* *\n", 0),
-        ("[Match]\nType=ether\nName=*\n", 0),
-        ("[Match]\nMACAddress=02:00:00:00:00:01\n", 0),
-        ("[Network]\nName=*\n", 0),
-        ("[Match]\nName=*\nType\n  ether\n", 0),
-        ("", 0),
+        *(("[Match]\nName=!nm* *\n", 0), ("[Match]\nType=ether\nName=*\n", 0)),
+        *(("[Match]\nMACAddress=02:00:00:00:00:01\n", 0), ("[Network]\nName=*\n", 0)),
+        *(("[Match]\nName=*\nType\n  ether\n", 0), ("", 0)),
     ],
 )
 def test_a_network_file_of_systemd_that_takes_pods_links_is_known(
-    machine: doctor.Machine,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    match: str,
-    is_taken: int,
+    machine: doctor.Machine, folder: Path, match: str, is_taken: int
 ) -> None:
-    monkeypatch.setattr(link_managers, "SYSTEMD", (tmp_path / "none", tmp_path))
-    (tmp_path / "10-all.network").write_text(match)
-    (tmp_path / "10-all.link").write_text("[Match]\nName=*\n")
-    found = list(doctor.CHECKS["networkd"](machine))
-    assert [one.severity for one in found] == [Severity.WARNING] * is_taken
-    assert all("10-all.network" in one.message for one in found)
+    (folder / "10-all.network").write_text(match)
+    (folder / "10-all.link").write_text("[Match]\nName=*\n")
+    findings = findings_of(machine, "networkd")
+    assert [finding.severity for finding in findings] == [Severity.WARNING] * is_taken
+    assert all("10-all.network" in finding.message for finding in findings)
+
+
+ALL_LINKS, MTU = "[Match]\nOriginalName=*\n", "[Link]\nMTUBytes=9000\n"
+DEBIANS = "[Link]\nNamePolicy=keep\nMACAddressPolicy=persistent\n"
 
 
 @pytest.mark.parametrize(
     ("file", "text", "changes"),
     [
-        ("a.link", "[Match]\nOriginalName=*\n[Link]\nMTUBytes=9000\nAlias=x\n", "alias, mtubytes"),
-        ("a.link", "[Match]\nOriginalName=*\n[Link]\nName=lan0\n", "name"),
+        ("a.link", f"{ALL_LINKS}{MTU}Alias=x\n", "alias, mtubytes"),
+        ("a.link", f"{ALL_LINKS}[Link]\nName=lan0\n", "name"),
         # Debian's own for every link, which keeps names and addresses that links came with.
-        (
-            "99-default.link",
-            "[Match]\nOriginalName=*\n[Link]\nNamePolicy=keep\nMACAddressPolicy=persistent\n",
-            "",
-        ),
+        ("99-default.link", ALL_LINKS + DEBIANS, ""),
         ("a.link", "[Match]\nOriginalName=en*\n[Link]\nName=lan0\n", ""),
-        ("a.link", "[Match]\nOriginalName=*\nDriver=ixgbe\n[Link]\nMTUBytes=9000\n", ""),
-        ("a.link", "[Match]\nOriginalName=!nm* *\n[Link]\nMTUBytes=9000\n", ""),
+        ("a.link", f"{ALL_LINKS}Driver=ixgbe\n{MTU}", ""),
+        ("a.link", f"[Match]\nOriginalName=!nm* *\n{MTU}", ""),
         ("a.link", "[Link]\nName=lan0\n", ""),
         ("a.link", "no section", ""),
-        ("a.rules", 'SUBSYSTEM=="net", ACTION=="add", ATTR{mtu}="9000"\n', "rule 1"),
-        ("a.rules", '# all\nSUBSYSTEM=="net", \\\n KERNEL!="lo", NAME="net0"\n', "rule 2"),
-        ("a.rules", 'SUBSYSTEM=="net", KERNEL=="eth*|nm*", ATTR{ifalias}="x"\n', "rule 1"),
-        ("a.rules", 'SUBSYSTEM=="net", KERNEL=="eth*", NAME="net0"\n', ""),
-        ("a.rules", 'SUBSYSTEM=="net", KERNEL!="nm*", NAME="net0"\n', ""),
-        (
-            "a.rules",
-            'SUBSYSTEM=="net", DRIVERS=="?*", ATTR{address}=="02:00:00:00:00:01", NAME="e"',
-            "",
+        *(
+            ("a.rules", rules, changes)
+            for rules, changes in (
+                ('SUBSYSTEM=="net", ACTION=="add", ATTR{mtu}="9000"\n', "rule 1"),
+                ('# all\nSUBSYSTEM=="net", \\\n KERNEL!="lo", NAME="net0"\n', "rule 2"),
+                ('SUBSYSTEM=="net", KERNEL=="eth*|nm*", ATTR{ifalias}="x"\n', "rule 1"),
+                ('SUBSYSTEM=="net", KERNEL=="eth*", NAME="net0"\n', ""),
+                ('SUBSYSTEM=="net", KERNEL!="nm*", NAME="net0"\n', ""),
+                ('SUBSYSTEM=="net", ATTR{address}=="02:00:00:00:00:01", NAME="e"', ""),
+                ('SUBSYSTEM=="net", RUN+="/bin/true", ENV{X}="1"\n', ""),
+                ('SUBSYSTEM=="block", NAME="x"\n#SUBSYSTEM=="net", NAME="x"\n', ""),
+            )
         ),
-        ("a.rules", 'SUBSYSTEM=="net", RUN+="/bin/true", ENV{X}="1"\n', ""),
-        ("a.rules", 'SUBSYSTEM=="block", NAME="x"\n#SUBSYSTEM=="net", NAME="x"\n', ""),
     ],
 )
 def test_a_setting_of_udev_that_changes_pods_links_is_known(
-    machine: doctor.Machine,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    file: str,
-    text: str,
-    changes: str,
+    machine: doctor.Machine, folder: Path, file: str, text: str, changes: str
 ) -> None:
-    monkeypatch.setattr(link_managers, "SYSTEMD", (tmp_path,))
-    monkeypatch.setattr(link_managers, "UDEV", (tmp_path / "none", tmp_path))
-    (tmp_path / file).write_text(text)
-    found = list(doctor.CHECKS["udev"](machine))
-    assert [one.severity for one in found] == [Severity.WARNING] * bool(changes)
-    for one in found:
-        assert file in one.message
-        assert changes in one.message
-        assert "nm*" in one.remedy
+    (folder / file).write_text(text)
+    findings = findings_of(machine, "udev")
+    assert [finding.severity for finding in findings] == [Severity.WARNING] * bool(changes)
+    for finding in findings:
+        assert file in finding.message
+        assert changes in finding.message
+        assert "nm*" in finding.remedy
 
 
 def test_the_machines_own_udev_changes_no_links_of_pods(machine: doctor.Machine) -> None:
-    assert list(doctor.CHECKS["udev"](machine)) == []
+    assert findings_of(machine, "udev") == []
 
 
 @pytest.fixture
@@ -127,9 +126,9 @@ def test_a_library_that_is_absent_is_named_with_its_package(
     monkeypatch.setattr(doctor, "open_kind", refuse)
     monkeypatch.setattr(doctor, "_privileges", lambda _: iter(()))
     monkeypatch.setattr(doctor, "CHECKS", {"kernel": doctor.CHECKS["kernel"]})
-    (found,) = doctor.examine(machine.path)["kernel"]
-    assert found.severity is Severity.ERROR
-    assert "apt-get install libnftables1" in found.message
+    (finding,) = doctor.examine(machine.path)["kernel"]
+    assert finding.severity is Severity.ERROR
+    assert "apt-get install libnftables1" in finding.message
 
 
 @pytest.mark.usefixtures("_kernel")
@@ -145,8 +144,8 @@ def test_what_limits_wait_in_is_examined_where_there_are_limits(
     monkeypatch.setattr(doctor, "_queues", lambda: iter([lacking]))
     given = {"node": {"name": "n"}, "ranges": ["10.0.0.0/24"]}
     document = NodeDocument.model_validate(NODE_KEYS | given | keys)
-    found = list(doctor.CHECKS["kernel"](machine._replace(document=document)))
-    assert found == ([lacking] if keys else [])
+    findings = findings_of(machine._replace(document=document), "kernel")
+    assert findings == ([lacking] if keys else [])
 
 
 def test_modules_that_are_absent_are_named_with_the_command(
@@ -155,9 +154,8 @@ def test_modules_that_are_absent_are_named_with_the_command(
     monkeypatch.setattr(doctor, "_SYS_MODULES", tmp_path)
     for module in ("nf_tables", "nf_conntrack", "nft_ct"):
         (tmp_path / module).mkdir()
-    assert doctor._missing_modules(Backend.NFTABLES).startswith(
-        "modprobe -a nft_fib_inet nft_masq;"
-    )
+    missing = doctor._missing_modules(Backend.NFTABLES)
+    assert missing.startswith("modprobe -a nft_fib_inet nft_masq;")
     for module in ("nft_fib_inet", "nft_masq"):
         (tmp_path / module).mkdir()
     assert doctor._missing_modules(Backend.NFTABLES) == ""
@@ -168,60 +166,55 @@ def test_a_kernel_without_what_limits_wait_in_is_an_error(monkeypatch: pytest.Mo
         raise KernelError("link add probe-ifb up type ifb", 95)
 
     monkeypatch.setattr(doctor, "Netlink", lambda: nullcontext(SimpleNamespace(transact=refuse)))
-    (found,) = doctor._queues()
-    assert found.severity is Severity.ERROR
-    assert "IFB links or no HTB, which `limits` need: link add probe-ifb" in found.message
-    assert found.remedy.startswith("modprobe -a ifb sch_htb")
+    (finding,) = doctor._queues()
+    assert finding.severity is Severity.ERROR
+    assert "IFB links or no HTB, which `limits` need: link add probe-ifb" in finding.message
+    assert finding.remedy.startswith("modprobe -a ifb sch_htb")
 
 
 @pytest.mark.parametrize(
-    ("seconds", "shown"),
+    ("last", "shown"),
     [
-        (30, "(last within this minute)"),
-        (150, "(last 2 minutes ago)"),
-        (200_000, "(last 2 days ago)"),
+        ({"last": 1e9 - 30}, " (last within this minute)"),
+        ({"last": 1e9 - 150}, " (last 2 minutes ago)"),
+        ({"last": 1e9 - 200_000}, " (last 2 days ago)"),
+        ({}, ""),
     ],
 )
 def test_how_long_the_last_gap_is_ago_is_said(
-    monkeypatch: pytest.MonkeyPatch, seconds: float, shown: str
+    monkeypatch: pytest.MonkeyPatch, last: dict[str, float], shown: str
 ) -> None:
-    monkeypatch.setattr(doctor.time, "time", lambda: 1e9 + seconds)
+    monkeypatch.setattr(doctor.time, "time", lambda: 1e9)
     given = snapshot(1, 1)
-    given["gaps"] = [{"reason": "reboot", "count": 3, "seconds": 1.0, "last": 1e9}]
-    (found,) = doctor._gaps(given)
-    assert found.message == f"gaps since the ledger began: reboot 3 times {shown}"
-    del given["gaps"][0]["last"]
-    (found,) = doctor._gaps(given)
-    assert found.message == "gaps since the ledger began: reboot 3 times"
+    given["gaps"] = [{"reason": "reboot", "count": 3, "seconds": 1.0} | last]
+    (finding,) = doctor._gaps(given)
+    assert finding.message == f"gaps since the ledger began: reboot 3 times{shown}"
 
 
 @pytest.mark.parametrize(("state", "findings"), [("managed=true\n", 1), ("managed=false\n", 0)])
 def test_network_manager_is_named_where_it_manages_pods_links(
     machine: doctor.Machine,
-    tmp_path: Path,
+    folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     state: str,
     findings: int,
 ) -> None:
     pods = [SimpleNamespace(name="nm0123", number=7), SimpleNamespace(name="eth0", number=2)]
     monkeypatch.setattr(link_managers.links, "read_links", lambda _: pods)
-    monkeypatch.setattr(link_managers, "NETWORK_MANAGER", tmp_path)
-    (tmp_path / "2").write_text("[device]\nmanaged=true\n")
-    (tmp_path / "7").write_text(f"[device]\n{state}")
-    assert len(list(doctor.CHECKS["network-manager"](machine))) == findings
+    monkeypatch.setattr(link_managers, "NETWORK_MANAGER", folder)
+    (folder / "2").write_text("[device]\nmanaged=true\n")
+    (folder / "7").write_text(f"[device]\n{state}")
+    assert len(findings_of(machine, "network-manager")) == findings
 
 
+@pytest.mark.parametrize("connections", [800, 801])
 def test_a_connection_table_with_little_room_is_named_with_the_command(
-    machine: doctor.Machine, monkeypatch: pytest.MonkeyPatch
+    machine: doctor.Machine, monkeypatch: pytest.MonkeyPatch, connections: int
 ) -> None:
     monkeypatch.setattr(doctor, "_STATISTICS", Path("/missing"))
-    for connections, findings in ((800, 0), (801, 1)):
-        monkeypatch.setattr(
-            doctor.conntrack, "occupancy", lambda now=connections: Occupancy(now, 1000)
-        )
-        found = list(doctor.CHECKS["room"](machine))
-        assert len(found) == findings
-    assert found[0].remedy == "sysctl -w net.netfilter.nf_conntrack_max=2000"
+    monkeypatch.setattr(doctor.conntrack, "occupancy", lambda: Occupancy(connections, 1000))
+    remedies = [finding.remedy for finding in findings_of(machine, "room")]
+    assert remedies == ["sysctl -w net.netfilter.nf_conntrack_max=2000"] * (connections > 800)
 
 
 @pytest.mark.parametrize(("entries", "findings"), [(0x2A0, 0), (0x400, 1)])
@@ -239,10 +232,8 @@ def test_a_neighbour_table_with_little_room_is_named_with_the_command(
     limit = tmp_path / "ipv4/neigh/default/gc_thresh3"
     limit.parent.mkdir(parents=True)
     limit.write_text("1024\n")
-    found = list(doctor.CHECKS["room"](machine))
-    assert [one.remedy for one in found] == [
-        "sysctl -w net.ipv4.neigh.default.gc_thresh3=4096"
-    ] * findings
+    remedies = [finding.remedy for finding in findings_of(machine, "room")]
+    assert remedies == ["sysctl -w net.ipv4.neigh.default.gc_thresh3=4096"] * findings
 
 
 def test_a_disk_without_room_for_state_is_an_error(
@@ -250,10 +241,10 @@ def test_a_disk_without_room_for_state_is_an_error(
 ) -> None:
     full = SimpleNamespace(f_bavail=16383, f_frsize=4096)
     monkeypatch.setattr(os, "statvfs", lambda _: full)
-    (found,) = doctor.CHECKS["state"](machine)
-    assert (found.severity, found.remedy) == (Severity.ERROR, "make room for 64 MiB")
+    (finding,) = findings_of(machine, "state")
+    assert (finding.severity, finding.remedy) == (Severity.ERROR, "make room for 64 MiB")
     full.f_bavail += 1
-    assert list(doctor.CHECKS["state"](machine)) == []
+    assert findings_of(machine, "state") == []
 
 
 def test_switches_that_nobody_can_turn_are_errors(
@@ -262,13 +253,13 @@ def test_switches_that_nobody_can_turn_are_errors(
     monkeypatch.setattr(doctor.settings, "sysctls", lambda: tmp_path)
     (tmp_path / "ipv4").mkdir()
     (tmp_path / "ipv4/ip_forward").write_text("0\n")
-    assert list(doctor.CHECKS["settings"](machine)) == []
+    assert findings_of(machine, "settings") == []
     monkeypatch.setattr(os, "access", lambda *_: False)
-    (found,) = doctor.CHECKS["settings"](machine)
-    assert found.severity is Severity.ERROR
-    assert found.remedy.startswith("sysctl -w net.ipv4.ip_forward=1 ")
+    (finding,) = findings_of(machine, "settings")
+    assert finding.severity is Severity.ERROR
+    assert finding.remedy.startswith("sysctl -w net.ipv4.ip_forward=1 ")
     (tmp_path / "ipv4/ip_forward").write_text("1\n")
-    assert list(doctor.CHECKS["settings"](machine)) == []
+    assert findings_of(machine, "settings") == []
 
 
 def test_another_network_is_named_before_and_a_lost_plugin_after_the_installation(
@@ -277,15 +268,15 @@ def test_another_network_is_named_before_and_a_lost_plugin_after_the_installatio
     networks = tmp_path / "net.d"
     networks.mkdir()
     monkeypatch.setattr(doctor, "DEFAULT_CONF_DIR", networks)
-    assert list(doctor.CHECKS["plugin"](machine)) == []
+    assert findings_of(machine, "plugin") == []
     (networks / "05-other.conflist").write_text("{}")
-    (found,) = doctor.CHECKS["plugin"](machine)
-    assert (found.severity, "05-other.conflist" in found.message) == (Severity.WARNING, True)
+    (finding,) = findings_of(machine, "plugin")
+    assert (finding.severity, "05-other.conflist" in finding.message) == (Severity.WARNING, True)
     record = Record(tmp_path / "bin", networks, "netmgr", "netmgr", {})
     record_path(tmp_path).write_bytes(record.encoded())
-    (found,) = doctor.CHECKS["plugin"](machine)
-    assert found.severity is Severity.ERROR
-    assert f"{tmp_path}/bin/netmgr is missing" in found.message
+    (finding,) = findings_of(machine, "plugin")
+    assert finding.severity is Severity.ERROR
+    assert f"{tmp_path}/bin/netmgr is missing" in finding.message
 
 
 def test_what_cannot_be_examined_is_an_error_and_keeps_no_other_check_back(
@@ -297,10 +288,8 @@ def test_what_cannot_be_examined_is_an_error_and_keeps_no_other_check_back(
     checks = dict.fromkeys(doctor.STANDING, refused)
     monkeypatch.setattr(doctor, "CHECKS", checks)
     monkeypatch.setattr(doctor, "_privileges", lambda _: iter(()))
-    found = doctor.examine(machine.path)
-    assert {name: len(each) for name, each in found.items() if name in checks} == dict.fromkeys(
-        checks, 1
-    )
-    assert found["mtu"][0].message == "cannot be examined: list chains: Operation not permitted"
+    examined = doctor.examine(machine.path)
+    assert [len(examined[name]) for name in checks] == [1] * len(checks)
+    assert examined["mtu"][0].message == "cannot be examined: list chains: Operation not permitted"
     doctor.report(machine.path, machine.document)
     assert caplog.text.count("machine-not-examined") == len(checks)

@@ -25,37 +25,35 @@ POD = Attachment(
 )
 
 
-SPECIAL = "special-use prefixes are never internet"
+PROTECTED = "the default of protect[0] of node.yaml"
 NO_PREFIX = "no prefix of node.yaml holds it"
 
 
 @pytest.mark.parametrize(
-    ("address", "role", "prefix", "because", "counted"),
+    ("address", "role", "prefix", "because"),
     [
-        ("10.1.0.3", "pod", "10.1.0.0/28", "ranges[0] of node.yaml", False),
-        ("10.1.0.4", "range", "10.1.0.0/28", "ranges[0] of node.yaml", False),
-        ("10.9.9.9", "internal", "10.0.0.0/8", "internal[0] of node.yaml", False),
-        ("198.51.100.1", "internal", "198.51.100.0/24", "internal[1] of node.yaml", False),
-        ("169.254.9.254", "special-use", "169.254.0.0/16", SPECIAL, False),
-        (
-            "169.254.169.254",
-            "protected",
-            "169.254.169.254/32",
-            "the default of protect[0] of node.yaml",
-            False,
+        ("10.1.0.3", "pod", "10.1.0.0/28", "ranges[0] of node.yaml"),
+        ("10.1.0.4", "range", "10.1.0.0/28", "ranges[0] of node.yaml"),
+        ("10.9.9.9", "internal", "10.0.0.0/8", "internal[0] of node.yaml"),
+        ("198.51.100.1", "internal", "198.51.100.0/24", "internal[1] of node.yaml"),
+        ("169.254.169.254", "protected", "169.254.169.254/32", PROTECTED),
+        *(
+            (address, "special-use", prefix, "special-use prefixes are never internet")
+            for address, prefix in (
+                *(("169.254.9.254", "169.254.0.0/16"), ("198.19.0.1", "198.18.0.0/15")),
+                *(("240.0.0.1", "240.0.0.0/4"), ("100::1", "100::/64")),
+            )
         ),
-        ("198.19.0.1", "special-use", "198.18.0.0/15", SPECIAL, False),
-        ("240.0.0.1", "special-use", "240.0.0.0/4", SPECIAL, False),
-        ("100::1", "special-use", "100::/64", SPECIAL, False),
-        ("192.0.2.1", "internet", "", NO_PREFIX, True),
-        ("203.0.113.1", "internet", "", NO_PREFIX, True),
-        ("2001:db8::1", "internet", "", NO_PREFIX, True),
+        *(
+            (address, "internet", "", NO_PREFIX)
+            for address in ("192.0.2.1", "203.0.113.1", "2001:db8::1")
+        ),
     ],
 )
-def test_the_longest_prefix_says_what_an_address_is(address, role, prefix, because, counted):
+def test_the_longest_prefix_says_what_an_address_is(address, role, prefix, because):
     answer = explain(DOCUMENT, Address.parse(address), [POD])
     assert (answer["role"], answer["prefix"], answer["because"]) == (role, prefix, because)
-    assert answer["counted"] == answer["masqueraded"] == counted
+    assert answer["counted"] == answer["masqueraded"] == (role == "internet")
     assert answer["pod"] == ("ns/web" if role == "pod" else "")
 
 
@@ -70,10 +68,12 @@ ROUTER = HEAD + "role: hub-router\nsite: hub\n" + SITES
 NAT = HEAD + "role: nat-host\nsite: a\n" + SITES
 NATIVE = "native, the sender's own address is kept"
 DROPPED = "dropped here and counted as from a to b"
-NETMAP = "nat: {services: [{vip_range: 10.100.0.0/24, service_cidr: 10.96.0.0/24}]}\n"
-PRESERVED = (
-    "nat: {services: [{vip_range: 10.100.0.0/24, service_cidr: 10.96.0.0/24}], source: preserve}\n"
-)
+NETMAP = NAT + "nat: {services: [{vip_range: 10.100.0.0/24, service_cidr: 10.96.0.0/24}]}\n"
+PRESERVED = NETMAP.replace("}]}", "}], source: preserve}")
+BY_PLACE = "translated here to 10.96.0.9, by its place in 10.96.0.0/24; the client"
+NATS_RANGE, ITS_CIDR = "nat.services[0].vip_range", "nat.services[0].service_cidr"
+OTHER_NAME = "passed on as it is; from outside the spoke this Service is 10.100.0.9"
+OF_A, OF_B, VIPS_OF_B = "sites[1].services[0]", "sites[2].prefixes[0]", "sites[2].services[0]"
 
 
 @pytest.mark.parametrize(
@@ -82,74 +82,19 @@ PRESERVED = (
         (NODE_OF_A, "10.0.3.1", "hub", "hub", "sites[0].prefixes[0]", NATIVE),
         (NODE_OF_A, "10.1.3.1", "spoke", "a", "sites[1].prefixes[0]", NATIVE),
         (NODE_OF_A, "10.1.9.3", "range", "a", "ranges[0]", NATIVE),
-        (NODE_OF_A, "10.2.3.1", "spoke", "b", "sites[2].prefixes[0]", DROPPED),
-        (NODE_OF_A, "10.100.1.9", "service", "b", "sites[2].services[0]", DROPPED),
-        (
-            NODE_OF_A,
-            "10.100.0.9",
-            "service",
-            "a",
-            "sites[1].services[0]",
-            "for clients outside a, by its NAT host",
-        ),
+        (NODE_OF_A, "10.2.3.1", "spoke", "b", OF_B, DROPPED),
+        (NODE_OF_A, "10.100.1.9", "service", "b", VIPS_OF_B, DROPPED),
+        (NODE_OF_A, "10.100.0.9", "service", "a", OF_A, "for clients outside a, by its NAT host"),
         (NODE_OF_A, "203.0.113.1", "internet", "", NO_PREFIX, "to the internet as this node"),
-        (
-            ROUTER,
-            "10.2.3.1",
-            "spoke",
-            "b",
-            "sites[2].prefixes[0]",
-            "native, the sender's own address is kept; from any",
-        ),
-        (
-            ROUTER,
-            "10.100.1.9",
-            "service",
-            "b",
-            "sites[2].services[0]",
-            "through the NAT host of b, which translates",
-        ),
+        (ROUTER, "10.2.3.1", "spoke", "b", OF_B, f"{NATIVE}; from any"),
+        (ROUTER, "10.100.1.9", "service", "b", VIPS_OF_B, "through the NAT host of b, which"),
         (ROUTER, "10.0.3.1", "hub", "hub", "sites[0].prefixes[0]", NATIVE),
         (ROUTER, "203.0.113.1", "internet", "", "no prefix", "to the internet as this router"),
-        (
-            NAT + NETMAP,
-            "10.100.0.9",
-            "service",
-            "a",
-            "nat.services[0].vip_range",
-            (
-                "translated here to 10.96.0.9, by its place in 10.96.0.0/24; the client "
-                "appears as 10.1.0.1"
-            ),
-        ),
-        (
-            NAT + PRESERVED,
-            "10.100.0.9",
-            "service",
-            "a",
-            "nat.services[0].vip_range",
-            (
-                "translated here to 10.96.0.9, by its place in 10.96.0.0/24; the client's "
-                "address is kept"
-            ),
-        ),
-        (
-            NAT + NETMAP,
-            "10.96.0.9",
-            "service",
-            "",
-            "nat.services[0].service_cidr",
-            "passed on as it is; from outside the spoke this Service is 10.100.0.9",
-        ),
-        (NAT + NETMAP, "10.2.3.1", "spoke", "b", "sites[2].prefixes[0]", DROPPED),
-        (
-            NAT + NETMAP,
-            "203.0.113.1",
-            "internet",
-            "",
-            "no prefix",
-            "to the internet with the sender's own address",
-        ),
+        (NETMAP, "10.100.0.9", "service", "a", NATS_RANGE, f"{BY_PLACE} appears as 10.1.0.1"),
+        (PRESERVED, "10.100.0.9", "service", "a", NATS_RANGE, f"{BY_PLACE}'s address is kept"),
+        (NETMAP, "10.96.0.9", "service", "", ITS_CIDR, OTHER_NAME),
+        (NETMAP, "10.2.3.1", "spoke", "b", OF_B, DROPPED),
+        (NETMAP, "203.0.113.1", "internet", "", "no prefix", "to the internet with the sender's"),
     ],
 )
 def test_an_address_is_of_a_site_and_a_packet_to_it_has_a_fate(
