@@ -4,10 +4,11 @@ node of a large cluster; and those that a pod's start may wait for, nothing that
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import pytest
+
+from netmgr import programs
 
 pytestmark = pytest.mark.programs
 
@@ -43,10 +44,9 @@ UNTIL_AN_AGENT_SERVES = {
 def loaded_by(code: str) -> list[str]:
     """The modules that a new process has after this code."""
     printed = f"{code}; import sys; print(*sorted(sys.modules))"
-    done = subprocess.run(
-        [sys.executable, "-c", printed], capture_output=True, text=True, check=True, timeout=60
-    )
-    return done.stdout.split()
+    outcome = programs.run([sys.executable, "-c", printed])
+    assert outcome.returncode == 0, outcome.stderr.decode()
+    return outcome.stdout.decode().split()
 
 
 @pytest.mark.parametrize("role", OTHERS)

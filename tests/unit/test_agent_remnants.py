@@ -13,23 +13,16 @@ from netmgr.agent.host_pods import HostPods
 from netmgr.errors import KernelError
 
 
-@pytest.fixture
-def remnants(tmp_path: Path) -> Remnants:
-    return Remnants(tmp_path, tmp_path, "netmgr", with_pods=False, keep_state=True)
-
-
-def refuse(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    def refused(*_: object) -> None:
-        raise KernelError("delete table", number)
-
-    monkeypatch.setattr(host_pods, "_remove_rules", refused)
-
-
 def test_a_kernel_without_nf_tables_holds_up_no_removal(
-    remnants: Remnants, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refuse(monkeypatch, errno.EOPNOTSUPP)
+    remnants = Remnants(tmp_path, tmp_path, "netmgr", with_pods=False, keep_state=True)
+    faults = iter([KernelError("delete table", errno.EOPNOTSUPP), KernelError("x", errno.EPERM)])
+
+    def refuse(*_: object) -> None:
+        raise next(faults)
+
+    monkeypatch.setattr(host_pods, "_remove_rules", refuse)
     assert list(HostPods.remove(remnants)) == []
-    refuse(monkeypatch, errno.EPERM)
     with pytest.raises(KernelError):
         list(HostPods.remove(remnants))

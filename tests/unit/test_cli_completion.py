@@ -9,15 +9,16 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
-from netmgr.cli.completion import words
-from netmgr.cli.main import COMMANDS, command_line, main
+from netmgr import programs
+from netmgr.cli.main import main
+from netmgr.cli.plan import app
 from tests.builders import SMALL_PLAN
 from tests.fakes.agent_socket import agent, canned, snapshot
 
@@ -34,15 +35,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     plan = yaml.safe_load(SMALL_PLAN)
     plan["clusters"]["alpha"]["node_pools"]["old"] = {"nodes": 3}
     plan["clusters"]["gamma"] = plan["clusters"]["beta"]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(made)
-        for _ in range(2):
-            Path("plan.yaml").write_text(yaml.safe_dump(plan))
-            patch.setattr(sys, "argv", ["netmgr", "plan", "lock", "--yes"])
-            with pytest.raises(SystemExit) as ended:
-                main()
-            assert not ended.value.code
-            plan = yaml.safe_load(SMALL_PLAN)
+    for text in (yaml.safe_dump(plan), SMALL_PLAN):
+        (made / "plan.yaml").write_text(text)
+        locked = CliRunner().invoke(app, ["lock", "--yes", "-f", str(made / "plan.yaml")])
+        assert locked.exit_code == 0
     return made
 
 
@@ -131,36 +127,6 @@ def test_a_pods_name_is_no_code_for_zsh(
     assert '"10.9.0.1":"research/x???reboot??"' in capsys.readouterr().out
 
 
-def _commands(command: Any, line: str) -> Iterator[tuple[str, Any]]:
-    yield line, command
-    for name, inner in getattr(command, "commands", {}).items():
-        yield from _commands(inner, f"{line} {name}")
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_option_of_every_command_is_offered_in_every_shell(
-    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "stderr", sys.stderr)
-    words()
-    # Built once: `main` would do so for each line.
-    netmgr = command_line([name])
-    for line, command in _commands(netmgr.commands[name], f"netmgr {name}"):
-        monkeypatch.setenv("COMP_WORDS", f"{line} --".replace(" ", "\n"))
-        monkeypatch.setenv("COMP_CWORD", str(len(line.split())))
-        monkeypatch.setenv("_TYPER_COMPLETE_ARGS", f"{line} --")
-        monkeypatch.setenv("_TYPER_COMPLETE_FISH_ACTION", "get-args")
-        options = {each for option in command.params for each in option.opts}
-        for shell in SHELLS:
-            monkeypatch.setenv("_NETMGR_COMPLETE", f"complete_{shell}")
-            with pytest.raises(SystemExit) as ended:
-                netmgr(prog_name="netmgr")
-            assert not ended.value.code
-            offered = capsys.readouterr().out
-            for option in filter(lambda each: each.startswith("--"), options):
-                assert option in offered, f"{line} in {shell}"
-
-
 @pytest.fixture(scope="module")
 def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A PATH with netmgr, and each shell's script; zsh's has the name that zsh asks for."""
@@ -175,71 +141,50 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+def _outcome(
+    scripts: Path, folder: Path, *command: str | Path, **environment: str
+) -> programs.Outcome:
+    own = {"PATH": f"{scripts}:/usr/bin:/bin", "HOME": str(scripts), "LC_ALL": "C"}
+    return programs.run(command, cwd=folder, env={**own, **environment})
+
+
 @pytest.mark.programs
-def test_a_fault_of_our_own_does_not_disturb_the_line(folder: Path) -> None:
+def test_a_fault_of_our_own_does_not_disturb_the_line(scripts: Path, folder: Path) -> None:
     program = """
 from netmgr.cli import completion
 completion.clusters = lambda ctx: 1 / 0
 from netmgr.cli.main import main
 main()
 """
-    asked = {
-        "_NETMGR_COMPLETE": "complete_bash",
-        "COMP_WORDS": "netmgr\nplan\ngrow\n",
-        "COMP_CWORD": "3",
-        "PYTHONPATH": str(ROOT),
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=folder,
-        env={**os.environ, **asked},
-        capture_output=True,
-        check=False,
-        timeout=60,
-    )
-    assert done.returncode
-    assert (done.stdout, done.stderr) == (b"", b"")
+    asked = {"_NETMGR_COMPLETE": "complete_bash", "COMP_WORDS": "netmgr\nplan\ngrow\n"}
+    asked |= {"COMP_CWORD": "3", "PYTHONPATH": str(ROOT)}
+    outcome = _outcome(scripts, folder, sys.executable, "-c", program, **asked)
+    assert outcome.returncode
+    assert (outcome.stdout, outcome.stderr) == (b"", b"")
 
 
-def _environment(scripts: Path) -> dict[str, str]:
-    return {
-        "PATH": f"{scripts}:/usr/bin:/bin",
-        "HOME": str(scripts),
-        "TERM": "vt100",
-        "LC_ALL": "C",
-    }
-
-
-def _said(scripts: Path, folder: Path, *command: str) -> str:
-    done = subprocess.run(
-        command,
-        cwd=folder,
-        env=_environment(scripts),
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
-    assert not done.stderr
-    return done.stdout
+BASH = """
+source {}/bash
+COMP_WORDS=(netmgr plan grow al) COMP_CWORD=3
+$(complete -p netmgr | sed 's/.*-F \\([^ ]*\\).*/\\1/') netmgr
+echo "${{COMPREPLY[@]}}"
+"""
+FISH = "source {}/fish; complete -C 'netmgr plan grow al'"
 
 
 @pytest.mark.programs
-def test_bash_completes(scripts: Path, folder: Path) -> None:
-    program = f"""
-        source {scripts}/bash
-        COMP_WORDS=(netmgr plan grow al) COMP_CWORD=3
-        $(complete -p netmgr | sed 's/.*-F \\([^ ]*\\).*/\\1/') netmgr
-        echo "${{COMPREPLY[@]}}"
-        """
-    assert _said(scripts, folder, "bash", "--norc", "-c", program) == "alpha\n"
-
-
-@pytest.mark.programs
-def test_fish_completes(scripts: Path, folder: Path) -> None:
-    program = f"source {scripts}/fish; complete -C 'netmgr plan grow al'"
-    shown = _said(scripts, folder, "fish", "--no-config", "-c", program)
-    assert shown == "alpha\t500 nodes\n"
+@pytest.mark.parametrize(
+    ("shell", "program", "offered"),
+    [
+        (("bash", "--norc"), BASH, b"alpha\n"),
+        (("fish", "--no-config"), FISH, b"alpha\t500 nodes\n"),
+    ],
+)
+def test_shells_complete(
+    scripts: Path, folder: Path, shell: tuple[str, ...], program: str, offered: bytes
+) -> None:
+    outcome = _outcome(scripts, folder, *shell, "-c", program.format(scripts))
+    assert (outcome.stdout, outcome.stderr) == (offered, b"")
 
 
 @pytest.mark.programs
@@ -250,7 +195,17 @@ def test_zsh_completes_at_the_first_tab(scripts: Path, folder: Path, how: str) -
         begin = f"fpath=({scripts}/functions $fpath); {begin}"
     else:
         begin += f'eval "$(<{scripts}/functions/_netmgr)"; '
-    terminal, process = _zsh(scripts, folder)
+    terminal, theirs = pty.openpty()
+    process = subprocess.Popen(
+        ["zsh", "-f", "-i"],
+        cwd=folder,
+        env={"PATH": f"{scripts}:/usr/bin:/bin", "HOME": str(scripts), "TERM": "vt100"},
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    )
+    os.close(theirs)
     try:
         # The prompt is written in two parts, so that the echo of the command is not taken for it.
         os.write(terminal, f"{begin}PS1='rea''dy '\n".encode())
@@ -260,21 +215,6 @@ def test_zsh_completes_at_the_first_tab(scripts: Path, folder: Path, how: str) -
     finally:
         os.close(terminal)
         process.wait(PATIENCE)
-
-
-def _zsh(scripts: Path, folder: Path) -> tuple[int, subprocess.Popen[bytes]]:
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        ["zsh", "-f", "-i"],
-        cwd=folder,
-        env=_environment(scripts),
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        start_new_session=True,
-    )
-    os.close(theirs)
-    return ours, process
 
 
 def _until(terminal: int, wanted: str) -> None:

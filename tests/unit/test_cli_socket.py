@@ -22,6 +22,7 @@ Netmgr = Callable[..., tuple[int, str, str]]
 def node_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "node.yaml"
     monkeypatch.setattr(asking, "NODE_DOCUMENT", path)
+    monkeypatch.setattr(asking, "DEFAULT_SOCKET", tmp_path / "ledger.sock")
     monkeypatch.delenv("NETMGR_SOCKET", raising=False)
     return path
 
@@ -82,44 +83,31 @@ def test_the_agent_is_asked_at_the_socket_that_is_named(
     assert json.loads(out)["node"] == "node-1"
 
 
-@pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize(
-    ("document", "why"),
+    ("command", "document", "why"),
     [
-        (None, "is the default, since {} cannot be read (No such file or directory)"),
-        ("cni: off\n", "is the default, since {} names no run_dir"),
-        ("run_dir: [", "is the default, since {} names no run_dir"),
-        ("run_dir: here\n", "is the default, since {} names no run_dir"),
-        ("- a list\n", "is the default, since {} names no run_dir"),
+        *(
+            (command, "", "is the default, since {} cannot be read (No such file or directory)")
+            for command in COMMANDS
+        ),
+        *(
+            ("node status", document, "is the default, since {} names no run_dir")
+            for document in ("cni: off\n", "run_dir: [", "run_dir: here\n", "- a list\n")
+        ),
+        ("node status", "run_dir: /nowhere\n", "/nowhere/ledger.sock is in the run_dir of {}"),
     ],
-    ids=["none", "without", "broken", "relative", "odd"],
 )
 def test_an_error_says_where_was_looked_and_why(
-    command: str,
-    document: str | None,
-    why: str,
-    node_document: Path,
-    netmgr: Netmgr,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    command: str, document: str, why: str, node_document: Path, netmgr: Netmgr
 ) -> None:
-    default = tmp_path / "ledger.sock"
-    monkeypatch.setattr(asking, "DEFAULT_SOCKET", default)
-    if document is not None:
+    if document:
         node_document.write_text(document)
     code, _, err = netmgr(*command.split())
     assert code == 1
-    assert f"{default}: no agent answers there" in err
+    looked_at = "/nowhere/ledger.sock" if "nowhere" in document else asking.DEFAULT_SOCKET
+    assert f"{looked_at}: no agent answers there" in err
     assert why.format(node_document) in err
     assert "--socket or NETMGR_SOCKET names another" in err
-
-
-def test_an_error_names_the_run_dir_that_was_looked_in(
-    node_document: Path, netmgr: Netmgr, tmp_path: Path
-) -> None:
-    node_document.write_text(f"run_dir: {tmp_path}/run\n")
-    _, _, err = netmgr("node", "status")
-    assert f"{tmp_path}/run/ledger.sock is in the run_dir of {node_document}" in err
 
 
 def test_an_exporter_is_given_the_same_socket(

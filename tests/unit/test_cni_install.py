@@ -148,13 +148,6 @@ def test_an_installation_whose_manifest_is_lost_is_taken_over(plan, launcher):
     assert not plan.conflist.exists()
 
 
-def test_another_conf_dir_leaves_no_second_configuration(plan, launcher, tmp_path):
-    install(plan, launcher)
-    moved = replace(plan, conf_dir=tmp_path / "other")
-    install(moved, launcher)
-    assert (moved.conflist.exists(), plan.conflist.exists()) == (True, False)
-
-
 def test_uninstall_leaves_the_machine_as_it_was(plan, launcher, tmp_path):
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / "20-other.conflist").write_text("{}")

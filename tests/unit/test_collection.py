@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
@@ -14,14 +13,7 @@ from netmgr.cli import plan_common
 from netmgr.cli.plan import app
 
 
-@pytest.fixture(autouse=True, params=[True, False], ids=["enabled", "disabled"])
-def before(request: pytest.FixtureRequest) -> Iterator[bool]:
-    was_enabled, enabled = gc.isenabled(), bool(request.param)
-    (gc.enable if enabled else gc.disable)()
-    yield enabled
-    (gc.enable if was_enabled else gc.disable)()
-
-
+@pytest.mark.parametrize("before", [True, False], ids=["enabled", "disabled"])
 def test_commands_about_plans_run_without_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, before: bool
 ) -> None:
@@ -32,6 +24,10 @@ def test_commands_about_plans_run_without_it(
         raise plan_common.PlanFailed("seen")
 
     monkeypatch.setattr("netmgr.cli.plan_lock.load", load)
-    CliRunner().invoke(app, ["lock", "-f", str(tmp_path / "plan.yaml")])
-    assert enabled == [False]
-    assert gc.isenabled() is before
+    was_enabled = gc.isenabled()
+    try:
+        (gc.enable if before else gc.disable)()
+        CliRunner().invoke(app, ["lock", "-f", str(tmp_path / "plan.yaml")])
+        assert (enabled, gc.isenabled()) == ([False], before)
+    finally:
+        (gc.enable if was_enabled else gc.disable)()

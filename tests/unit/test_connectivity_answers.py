@@ -41,17 +41,10 @@ OK: dict[str, Any] = {"result": "ok"}
 @pytest.mark.parametrize(
     "printed",
     [
-        {},
-        {"probes": {}},
-        {"probes": [], "more": 1},
-        {"probes": [OK] * 257},
-        {"probes": [OK | {"result": "fine"}]},
-        {"probes": [OK | {"seen": "1.2.3.4"}]},
-        {"probes": [OK | {"seen": ["\x1b[2J"]}]},
-        {"probes": [OK | {"seen": ["1.2.3.4"] * 17}]},
-        {"probes": [OK | {"reason": "x" * 201}]},
-        {"probes": [], "to_internet": {"bytes_out": -1}},
-        {"probes": [], "to_internet": {"bytes_out": 10**20}},
+        *({}, {"probes": {}}, {"probes": [], "more": 1}, {"probes": [OK] * 257}),
+        *({"probes": [OK | {"seen": seen}]} for seen in ("1.2.3.4", ["\x1b[2J"], ["1.2.3.4"] * 17)),
+        *({"probes": [OK | odd]} for odd in ({"result": "fine"}, {"reason": "x" * 201})),
+        *({"probes": [], "to_internet": {"bytes_out": size}} for size in (-1, 10**20)),
     ],
 )
 def test_hostile_answers_are_refused(printed: Any) -> None:
@@ -88,29 +81,26 @@ def container(**state: Any) -> dict[str, Any]:
 def test_why_a_pod_does_not_run_is_said_as_its_kubelet_does(
     status: dict[str, Any], reason: str
 ) -> None:
-    found = pod_now({"status": status}).reason
-    assert found == reason
-    assert len(found) <= LONGEST_REASON
+    assert len(reason) <= LONGEST_REASON
+    assert pod_now({"status": status}).reason == reason
 
 
-PAGE = """# TYPE netmgr_pod_traffic_bytes counter
-netmgr_pod_traffic_bytes_total{namespace="t",pod="client-00",traffic="internet-out"} 7.0
-netmgr_pod_traffic_bytes_total{namespace="t",pod="client-0",traffic="internet-in"} 1.234567e+06
-netmgr_pod_traffic_bytes_total{namespace="t",pod="client-0",traffic="internet-out"} 60.0
-netmgr_pod_traffic_bytes_total{namespace="t",pod="client-1",traffic="internet-in"} 5.0
-netmgr_pod_traffic_bytes_total{namespace="t",pod="client-2",traffic="internet-in"} 1e+999
-netmgr_pod_traffic_bytes_total{namespace="t",pod="client-2",traffic="internet-out"} ++..e
-"""
+PAGE = "# TYPE netmgr_pod_traffic_bytes counter\n" + "".join(
+    f'netmgr_pod_traffic_bytes_total{{namespace="t",pod="{pod}",traffic="internet-{way}"}} {size}\n'
+    for pod, way, size in (
+        *(("client-00", "out", "7.0"), ("client-0", "in", "1.234567e+06")),
+        *(("client-0", "out", "60.0"), ("client-1", "in", "5.0")),
+        *(("client-2", "in", "1e+999"), ("client-2", "out", "++..e")),
+    )
+)
 
 
 @pytest.mark.parametrize(
-    ("pod", "found"),
+    ("pod", "expected"),
     [
         ("client-0", Counted(60, 1_234_567)),
-        ("client-1", None),
-        ("client-2", None),
-        ("client-3", None),
+        *((f"client-{number}", None) for number in (1, 2, 3)),
     ],
 )
-def test_a_pods_bytes_are_found_on_an_exporters_page(pod: str, found: Counted | None) -> None:
-    assert counted(PAGE, "t", pod) == found
+def test_a_pods_bytes_are_read_on_an_exporters_page(pod: str, expected: Counted | None) -> None:
+    assert counted(PAGE, "t", pod) == expected

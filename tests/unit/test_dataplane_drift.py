@@ -80,14 +80,10 @@ def test_every_fault_of_a_link_is_named() -> None:
     name = WEB.host_link
     assert host(links=[]).faults(WEB) == [f"host link {name} is missing"]
     astray = [route("10.1.0.5", 8), route("fd00:1::5", 7, KERNELS)]
-    found = host([link(WEB, up=False, arp=True, alias="")], astray).faults(WEB)
-    assert found == [
-        f"host link {name} is down",
-        f"host link {name} has lost its alias",
-        f"host link {name} lacks arp off",
-        f"host link {name} lacks ipv4 accept_redirects=0",
-        "host route to 10.1.0.5 is missing",
-        "host route to fd00:1::5 is missing",
+    of_link = "is down", "has lost its alias", "lacks arp off", "lacks ipv4 accept_redirects=0"
+    assert host([link(WEB, up=False, arp=True, alias="")], astray).faults(WEB) == [
+        *(f"host link {name} {fault}" for fault in of_link),
+        *(f"host route to {address} is missing" for address in WEB.addresses),
     ]
 
 
@@ -104,20 +100,14 @@ def test_a_pod_whose_link_is_gone_is_not_repaired_here_and_its_routes_are_foreig
     "other",
     [
         # To a pod's address: by another link, of another protocol, by a gateway, of another metric.
-        route("10.1.0.5", 8),
-        route("10.1.0.5", UPLINK, KERNELS),
-        route("10.1.0.5", 7, KERNELS),
-        route("10.1.0.5", 7, via="10.1.0.6"),
-        route("10.1.0.5", 7, metric=5),
+        *(route("10.1.0.5", 8), route("10.1.0.5", UPLINK, KERNELS), route("10.1.0.5", 7, KERNELS)),
+        *(route("10.1.0.5", 7, via="10.1.0.6"), route("10.1.0.5", 7, metric=5)),
         route("fd00:1::5", 7, metric=0),
         # Ours, to an address without a pod.
-        route("10.1.0.9", 7),
-        route("10.1.0.9", UPLINK),
+        *(route("10.1.0.9", 7), route("10.1.0.9", UPLINK)),
         # Into a pod's link, wherever to.
-        route("10.2.0.0/16", 7, KERNELS),
-        route("0.0.0.0/0", 8, KERNELS, via="10.1.0.6"),
-        route("203.0.113.1", 8, KERNELS),
-        route("fd00:9::/64", 7, KERNELS),
+        *(route("10.2.0.0/16", 7, KERNELS), route("0.0.0.0/0", 8, KERNELS, via="10.1.0.6")),
+        *(route("203.0.113.1", 8, KERNELS), route("fd00:9::/64", 7, KERNELS)),
     ],
     ids=str,
 )
@@ -128,15 +118,12 @@ def test_a_route_that_takes_a_pods_packets_or_leads_into_its_link_is_foreign(oth
 @pytest.mark.parametrize(
     "other",
     [
-        route("10.2.0.0/16", UPLINK, KERNELS),
+        *(route("10.2.0.0/16", UPLINK, KERNELS), route("203.0.113.1", UPLINK, KERNELS)),
         route("0.0.0.0/0", UPLINK, KERNELS, via="10.0.0.1"),
-        route("203.0.113.1", UPLINK, KERNELS),
         # Blackholes and node routes of ours are shorter, or have a gateway.
-        route("10.1.0.0/24", UPLINK),
-        route("203.0.113.1", UPLINK, via="10.0.0.1"),
+        *(route("10.1.0.0/24", UPLINK), route("203.0.113.1", UPLINK, via="10.0.0.1")),
         # Link-local.
-        route("fe80::/64", 7, KERNELS),
-        route("fe80::1", 8, KERNELS),
+        *(route("fe80::/64", 7, KERNELS), route("fe80::1", 8, KERNELS)),
     ],
     ids=str,
 )
@@ -161,7 +148,5 @@ def test_an_address_on_a_pods_link_is_foreign_unless_it_is_link_local() -> None:
 
 def test_what_was_removed_is_described_by_where_it_was() -> None:
     assert described(WANTED[0]) == "route to 10.1.0.5/32 on link 7 belonged to no pod"
-    assert (
-        described((Prefix.parse("10.9.0.1"), 8))
-        == "address 10.9.0.1/32 on link 8 of a pod belonged to nobody"
-    )
+    address = "address 10.9.0.1/32 on link 8 of a pod belonged to nobody"
+    assert described((Prefix.parse("10.9.0.1"), 8)) == address

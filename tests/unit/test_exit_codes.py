@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from netmgr import programs
 from netmgr.cli.main import main
 from netmgr.errors import SIGNAL_EXIT, Exit
 from tests.builders import SMALL_PLAN
@@ -90,10 +91,8 @@ faults.end_with_any_thread()
 threading.Thread(target=lambda: 1 / 0).start()
 threading.Event().wait()
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, check=False, capture_output=True, timeout=60
-    )
-    assert done.returncode == Exit.FAULT
+    outcome = programs.run([sys.executable, "-c", program], cwd=ROOT)
+    assert outcome.returncode == Exit.FAULT
 
 
 @pytest.mark.programs

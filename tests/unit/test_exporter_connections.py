@@ -162,23 +162,6 @@ def test_readiness_is_refused_with_what_the_agent_says_of_its_files(
     assert (response.status, body) == (503, b"files: /var/lib/netmgr: cannot be made or written\n")
 
 
-def test_one_that_makes_room_while_tls_takes_it_over_is_ended() -> None:
-    counted = connections.Connections()
-    with ExitStack() as stack:
-        pairs = [socket.socketpair() for _ in range(MOST_CONNECTIONS + 1)]
-        for ours, theirs in pairs:
-            stack.enter_context(ours)
-            stack.enter_context(theirs)
-        ours, theirs = pairs[0]
-        counted.admit(0, ours)
-        # As ssl does it: the descriptor has another owner before the connections know of it.
-        taken_over = stack.enter_context(socket.socket(fileno=ours.detach()))
-        for client, (other, _) in enumerate(pairs[1:], start=1):
-            assert counted.admit(client, other)
-        counted.secured(0, taken_over)
-        assert not is_open(theirs)
-
-
 class Ports:
     """Connections by a clock that a test sets, and which of them are open."""
 
@@ -255,14 +238,22 @@ def test_who_leaves_makes_room_and_may_leave_again(ports: Ports) -> None:
     assert ports.admit("one more")
 
 
-def test_a_connection_that_tls_took_over_is_ended_by_its_new_socket(ports: Ports) -> None:
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_connection_that_tls_took_over_is_ended_by_its_new_socket(
+    ports: Ports, *, is_known: bool
+) -> None:
     near, far = socket.socketpair()
     with near, far:
         ports.counted.admit("client", near)
+        # As ssl does it: the descriptor has another owner before the connections know of it.
         with socket.socket(fileno=near.detach()) as taken_over:
-            ports.counted.secured("client", taken_over)
-            ports.now = HEAD_SECONDS + 1
-            ports.counted.expire()
+            if is_known:
+                ports.counted.secured("client", taken_over)
+                ports.now = HEAD_SECONDS + 1
+                ports.counted.expire()
+            else:
+                assert ports.admit(*range(MOST_CONNECTIONS))
+                ports.counted.secured("client", taken_over)
             assert not is_open(far)
 
 
