@@ -281,27 +281,6 @@ def test_a_class_that_is_no_longer_counted_is_read_for_the_last_time(node: Node)
     assert node.removed == (0, 0)
 
 
-def test_killed_before_the_kernel_lost_a_pod_that_was_read_nothing_is_a_gap(node: Node) -> None:
-    node.start(WEB)
-    node.send(WEB, 30)
-    node.accounts.read()
-
-    class Killed(BaseException):
-        pass
-
-    def killed(*_: object) -> None:
-        raise Killed
-
-    node.rules.expel = killed
-    with pytest.raises(Killed):
-        node.accounts.end(WEB)
-    # The kernel has lost the pod all the same.
-    Rules(node.kernel, POLICY).expel(WEB.addresses)
-    node.start(crashed=True)
-    assert node.removed == (0, 0)
-    assert node.totals == {"node": 30, "web": 30}
-
-
 def test_a_change_of_backend_costs_no_byte_and_is_no_gap(tmp_path: Path) -> None:
     node = TwoKernels(tmp_path)
     node.start(Backend.NFTABLES)

@@ -1,7 +1,10 @@
-"""What probes learn: an agent that hangs gives no answer, one that has lost files says which."""
+"""What probes learn: an agent that hangs gives no answer, one that has lost files says which; and
+what is removed after it.
+"""
 
 from __future__ import annotations
 
+import errno
 import json
 import threading
 from collections.abc import Iterator, Sequence
@@ -12,15 +15,17 @@ from pathlib import Path
 
 import pytest
 
-from netmgr.agent import roles
+from netmgr.agent import host_pods, roles
 from netmgr.agent.accounting import Accounting
 from netmgr.agent.accounts import Accounts
 from netmgr.agent.cni import CniSocket
-from netmgr.agent.components import Agent, Component
+from netmgr.agent.components import Agent, Component, Remnants
 from netmgr.agent.files import FILES
+from netmgr.agent.host_pods import HostPods
 from netmgr.agent.queries import Readers
 from netmgr.api.snapshot import Snapshot
 from netmgr.documents.node import NodeDocument
+from netmgr.errors import KernelError
 from netmgr.ledger.ledger import Ledger
 from netmgr.ledger.store import Store
 from netmgr.model import Sample
@@ -122,3 +127,18 @@ def test_an_agent_is_not_ready_before_its_cni_socket_listens(agent: Probed) -> N
 def test_whoever_finds_the_cni_socket_finds_the_readers_socket() -> None:
     kinds = roles.wiring_node()
     assert kinds[-2:] == (Readers, CniSocket), "sockets are made in the order of this list"
+
+
+def test_a_kernel_without_nf_tables_holds_up_no_removal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remnants = Remnants(tmp_path, tmp_path, "netmgr", with_pods=False, keep_state=True)
+    faults = iter([KernelError("delete table", errno.EOPNOTSUPP), KernelError("x", errno.EPERM)])
+
+    def refuse(*_: object) -> None:
+        raise next(faults)
+
+    monkeypatch.setattr(host_pods, "_remove_rules", refuse)
+    assert list(HostPods.remove(remnants)) == []
+    with pytest.raises(KernelError):
+        list(HostPods.remove(remnants))

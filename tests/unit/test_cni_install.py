@@ -31,6 +31,12 @@ def plan(tmp_path):
     return Installation(tmp_path / "bin", tmp_path / "conf", tmp_path / "run", tmp_path / "state")
 
 
+@pytest.fixture
+def installed(plan, launcher):
+    install(plan, launcher)
+    return plan
+
+
 def tree(directory):
     return {str(path.relative_to(directory)) for path in directory.rglob("*")}
 
@@ -76,14 +82,13 @@ def test_a_wait_can_be_asked_for_within_bounds(plan):
             replace(plan, wait=outside)
 
 
-def test_only_what_changed_is_replaced(plan, launcher):
-    install(plan, launcher)
-    before = {path: path.stat().st_ino for path in plan.bin_dir.iterdir()}
-    assert install(plan, launcher) == []
-    assert {path: path.stat().st_ino for path in plan.bin_dir.iterdir()} == before
+def test_only_what_changed_is_replaced(installed, launcher):
+    before = {path: path.stat().st_ino for path in installed.bin_dir.iterdir()}
+    assert install(installed, launcher) == []
+    assert {path: path.stat().st_ino for path in installed.bin_dir.iterdir()} == before
     launcher.write_bytes(LAUNCHER + b"two")
-    assert install(plan, launcher) == [plan.launcher]
-    assert plan.launcher.read_bytes().endswith(b"two")
+    assert install(installed, launcher) == [installed.launcher]
+    assert installed.launcher.read_bytes().endswith(b"two")
 
 
 def test_the_configuration_appears_last(plan, launcher, monkeypatch):
@@ -130,22 +135,20 @@ def extended(plan):
     return json.dumps(content)
 
 
-def test_an_edited_configuration_is_not_overwritten(plan, launcher):
-    install(plan, launcher)
-    of_another_network = extended(plan).replace('"name": "netmgr"', '"name": "theirs"')
+def test_an_edited_configuration_is_not_overwritten(installed, launcher):
+    of_another_network = extended(installed).replace('"name": "netmgr"', '"name": "theirs"')
     for text in ("{}", of_another_network):
-        plan.conflist.write_text(text)
+        installed.conflist.write_text(text)
         with pytest.raises(SetupError, match="was edited since"):
-            install(plan, launcher)
+            install(installed, launcher)
 
 
-def test_an_installation_whose_manifest_is_lost_is_taken_over(plan, launcher):
-    install(plan, launcher)
-    (plan.bin_dir / "netmgr.installed").unlink()
+def test_an_installation_whose_manifest_is_lost_is_taken_over(installed, launcher):
+    (installed.bin_dir / "netmgr.installed").unlink()
     launcher.write_bytes(LAUNCHER + b"two")
-    install(plan, launcher)
-    assert uninstall(plan.bin_dir)[1] == []
-    assert not plan.conflist.exists()
+    install(installed, launcher)
+    assert uninstall(installed.bin_dir)[1] == []
+    assert not installed.conflist.exists()
 
 
 def test_uninstall_leaves_the_machine_as_it_was(plan, launcher, tmp_path):
@@ -165,15 +168,14 @@ def test_uninstall_leaves_the_machine_as_it_was(plan, launcher, tmp_path):
     assert tree(plan.bin_dir) == {"other"}
 
 
-def test_uninstall_leaves_edited_files_and_says_so(plan, launcher):
-    install(plan, launcher)
-    plan.conflist.write_text("edited")
-    removed = [plan.record, plan.paths_file, plan.launcher]
-    assert uninstall(plan.bin_dir) == (removed, [plan.conflist])
-    assert plan.conflist.read_text() == "edited"
-    plan.conflist.unlink()
-    assert uninstall(plan.bin_dir) == ([], [])
-    assert not plan.bin_dir.exists()
+def test_uninstall_leaves_edited_files_and_says_so(installed):
+    installed.conflist.write_text("edited")
+    removed = [installed.record, installed.paths_file, installed.launcher]
+    assert uninstall(installed.bin_dir) == (removed, [installed.conflist])
+    assert installed.conflist.read_text() == "edited"
+    installed.conflist.unlink()
+    assert uninstall(installed.bin_dir) == ([], [])
+    assert not installed.bin_dir.exists()
 
 
 def test_uninstalling_nothing_says_so(tmp_path):
@@ -184,22 +186,20 @@ def test_uninstalling_nothing_says_so(tmp_path):
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", '{"files": {}}', '{"files": 1, "directories": []}']
 )
-def test_a_damaged_manifest_is_told(plan, launcher, text):
-    install(plan, launcher)
-    (plan.bin_dir / "netmgr.installed").write_text(text)
+def test_a_damaged_manifest_is_told(installed, text):
+    (installed.bin_dir / "netmgr.installed").write_text(text)
     with pytest.raises(StateError, match=r"netmgr\.installed"):
-        uninstall(plan.bin_dir)
+        uninstall(installed.bin_dir)
 
 
-def test_a_manifest_of_another_version_is_told_and_kept(plan, launcher):
-    install(plan, launcher)
-    manifest = plan.bin_dir / "netmgr.installed"
+def test_a_manifest_of_another_version_is_told_and_kept(installed, launcher):
+    manifest = installed.bin_dir / "netmgr.installed"
     manifest.write_text(manifest.read_text().replace('"version": 1', '"version": 2'))
-    before = tree(plan.bin_dir), manifest.read_bytes()
-    for act in (lambda: uninstall(plan.bin_dir), lambda: install(plan, launcher)):
+    before = tree(installed.bin_dir), manifest.read_bytes()
+    for act in (lambda: uninstall(installed.bin_dir), lambda: install(installed, launcher)):
         with pytest.raises(StateError, match=r"another version of netmgr wrote it \(version 2\)"):
             act()
-    assert (tree(plan.bin_dir), manifest.read_bytes()) == before
+    assert (tree(installed.bin_dir), manifest.read_bytes()) == before
 
 
 class Interrupted(Exception):
@@ -207,10 +207,9 @@ class Interrupted(Exception):
 
 
 @pytest.mark.parametrize("writes", range(7))
-def test_an_interrupted_update_can_be_finished_or_removed(plan, launcher, monkeypatch, writes):
-    install(plan, launcher)
+def test_an_interrupted_update_can_be_finished_or_removed(installed, launcher, monkeypatch, writes):
     launcher.write_bytes(LAUNCHER + b"two")
-    moved = replace(plan, run_dir=plan.run_dir / "x", network="pods")
+    moved = replace(installed, run_dir=installed.run_dir / "x", network="pods")
     write, done = installer.durable.write, []
 
     def failing(path, content, mode):
@@ -226,8 +225,8 @@ def test_an_interrupted_update_can_be_finished_or_removed(plan, launcher, monkey
     if writes % 2:
         install(moved, launcher)
         assert document(moved)["name"] == "pods"
-    assert uninstall(plan.bin_dir)[1] == []
-    assert not plan.conflist.exists()
+    assert uninstall(installed.bin_dir)[1] == []
+    assert not installed.conflist.exists()
 
 
 @pytest.mark.parametrize(
@@ -266,13 +265,12 @@ def with_portmap(plan):
 
 
 @pytest.mark.programs
-def test_portmap_is_chained_where_the_runtime_has_it_even_later(plan, launcher):
-    install(plan, launcher)
-    assert any("hostPort does not work" in remark for remark in installer.remarks(plan))
-    with_portmap(plan)
-    assert install(plan, launcher) == [plan.conflist]
-    assert plan.conflist.read_text() == sample("10-netmgr-portmap.conflist")
-    assert installer.remarks(plan) == []
+def test_portmap_is_chained_where_the_runtime_has_it_even_later(installed, launcher):
+    assert any("hostPort does not work" in remark for remark in installer.remarks(installed))
+    with_portmap(installed)
+    assert install(installed, launcher) == [installed.conflist]
+    assert installed.conflist.read_text() == sample("10-netmgr-portmap.conflist")
+    assert installer.remarks(installed) == []
 
 
 @pytest.mark.programs
@@ -327,41 +325,38 @@ def test_bandwidth_is_chained_behind_portmap_when_it_is_asked_for(plan, launcher
 
 
 def test_the_last_installation_stays_until_the_runtime_can_have_been_restarted(
-    plan, launcher, tmp_path
+    installed, launcher, tmp_path
 ):
-    install(plan, launcher)
-    moved = replace(plan, bin_dir=tmp_path / "moved")
+    moved = replace(installed, bin_dir=tmp_path / "moved")
     launcher.write_bytes(LAUNCHER + b"two")
     install(moved, launcher)
-    assert (plan.launcher.exists(), moved.launcher.exists()) == (True, True)
+    assert (installed.launcher.exists(), moved.launcher.exists()) == (True, True)
     install(moved, launcher)
-    assert not plan.launcher.exists()
-    assert not (plan.bin_dir / "netmgr.installed").exists()
+    assert not installed.launcher.exists()
+    assert not (installed.bin_dir / "netmgr.installed").exists()
     assert uninstall(moved.bin_dir)[1] == []
-    assert not plan.conflist.exists()
+    assert not installed.conflist.exists()
 
 
-def test_an_extended_configuration_survives_the_next_installation(plan, launcher):
-    install(plan, launcher)
-    text = extended(plan)
-    plan.conflist.write_text(text)
+def test_an_extended_configuration_survives_the_next_installation(installed, launcher):
+    text = extended(installed)
+    installed.conflist.write_text(text)
     launcher.write_bytes(LAUNCHER + b"two")
-    assert install(plan, launcher) == [plan.launcher]
-    assert install(plan, launcher) == []
-    assert plan.conflist.read_text() == text
-    assert installer.remarks(plan) == [
-        f"{plan.conflist}: was extended since netmgr installed it, and is kept as it is"
+    assert install(installed, launcher) == [installed.launcher]
+    assert install(installed, launcher) == []
+    assert installed.conflist.read_text() == text
+    assert installer.remarks(installed) == [
+        f"{installed.conflist}: was extended since netmgr installed it, and is kept as it is"
     ]
 
 
-def test_uninstall_takes_an_extended_configuration_out_of_the_runtimes_sight(plan, launcher):
-    install(plan, launcher)
-    text = extended(plan)
-    plan.conflist.write_text(text)
-    removed = [plan.conflist, plan.record, plan.paths_file, plan.launcher]
-    assert uninstall(plan.bin_dir) == (removed, [])
-    assert installer.uninstalled_name(plan.conflist).read_text() == text
-    assert tree(plan.conf_dir) == {"10-netmgr.conflist.uninstalled"}
+def test_uninstall_takes_an_extended_configuration_out_of_the_runtimes_sight(installed):
+    text = extended(installed)
+    installed.conflist.write_text(text)
+    removed = [installed.conflist, installed.record, installed.paths_file, installed.launcher]
+    assert uninstall(installed.bin_dir) == (removed, [])
+    assert installer.uninstalled_name(installed.conflist).read_text() == text
+    assert tree(installed.conf_dir) == {"10-netmgr.conflist.uninstalled"}
 
 
 @pytest.mark.programs

@@ -1,4 +1,6 @@
-"""A page stays small: pods leave in a stated order, totals never do, label values have an end."""
+"""A page has what the catalogue says, and stays small: pods leave in a stated order, totals never,
+and label values have an end.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,12 @@ from exporter.bounds import (
     by_use,
     select,
 )
+from exporter.catalog import CATALOG
 from exporter.collector import Collector
+from exporter.metric import Kind, Metric, metrics_of
 from netmgr import programs
 from netmgr.api.snapshot import LimitState, PodTotals, QuotaState, Snapshot
+from netmgr.errors import TryAgainLater
 from netmgr.model import Counter, PodRef, Sample, Traffic
 from netmgr.prefixes import Address
 from tests.fakes.agent_socket import snapshot
@@ -234,16 +239,6 @@ def test_two_values_never_become_one_however_long(first: str, second: str) -> No
     assert max(len(value.encode()) for value in shown) <= LONGEST_LABEL
 
 
-def test_a_name_that_looks_like_a_shortened_one_is_not_taken_for_it() -> None:
-    long = "p" * 1000
-    forged = bounded(long)
-    assert bounded(forged) != forged
-    document = snapshot(2, 1)
-    for total in document["pods"]:
-        total["pod"] = long if total["pod"].endswith("0") else forged
-    assert len(names(page(document), "netmgr_pod_traffic_bytes", "pod")) == 2
-
-
 def hostile_document() -> Snapshot:
     document = snapshot(len(HOSTILE), len(HOSTILE))
     for entry, text in zip(document["pods"][::2], HOSTILE, strict=True):
@@ -294,3 +289,72 @@ def test_a_page_is_as_large_after_a_thousand_pods_as_after_ten(tmp_path: Path) -
         ledger.sweep()
     ledger.close()
     assert sizes[0] == sizes[1]
+
+
+SUFFIXES = {
+    Kind.COUNTER: ("_total",),
+    Kind.GAUGE: ("",),
+    Kind.HISTOGRAM: ("_bucket", "_sum", "_count"),
+}
+
+
+def families(document: Snapshot) -> dict:
+    return {family.name: family for family in Collector(lambda: document).collect()}
+
+
+def exposed_name(metric: Metric) -> str:
+    return metric.name.removesuffix("_total") if metric.kind is Kind.COUNTER else metric.name
+
+
+def test_every_family_is_in_the_catalogue_and_the_other_way_round() -> None:
+    for document in (snapshot(), snapshot(0, 0)):
+        assert sorted(families(document)) == sorted(map(exposed_name, CATALOG))
+
+
+def test_families_are_as_the_catalogue_says_with_the_series_that_it_states_for_250_pods() -> None:
+    given = families(snapshot(catalog.PODS, catalog.NAMESPACES))
+    for metric in CATALOG:
+        family = given[exposed_name(metric)]
+        described = (family.type, family.documentation, family.unit)
+        assert described == (metric.kind.value, metric.help, metric.unit)
+        for sample in family.samples:
+            assert sample.name.removeprefix(family.name) in SUFFIXES[metric.kind]
+            assert tuple(label for label in sample.labels if label != "le") == metric.labels
+        assert len(family.samples) == metric.series, metric.name
+        ids = {(sample.name, *sample.labels.items()) for sample in family.samples}
+        assert len(ids) == metric.series, metric.name
+
+
+def test_a_catalogue_has_every_metric_of_its_module_and_nothing_else() -> None:
+    first, second = CATALOG[:2]
+    assert metrics_of({"FIRST": first, "PODS": 250, "SECOND": second}) == (first, second)
+
+
+def test_while_the_agent_is_away_only_what_is_known_is_shown() -> None:
+    def away() -> Snapshot:
+        raise TryAgainLater("no agent")
+
+    shown = {family.name: family.samples[0].value for family in Collector(away).collect()}
+    assert sorted(shown) == sorted(metric.name for metric in catalog.ALWAYS)
+    assert shown["netmgr_up"] == 0
+
+
+def test_values_come_through_to_the_byte() -> None:
+    document = snapshot(1, 1)
+    document["pods"][0]["bytes"] = 2**53 - 1
+    document["rules"][0] |= {"chain": "input", "bytes": 640, "packets": 5}
+    text = page(document)
+    pod = '{namespace="team-0",pod="training-worker-0",traffic="internet-in"}'
+    (exact,) = re.findall(f"netmgr_pod_traffic_bytes_total{pod} (.*)", text)
+    assert int(float(exact)) == 2**53 - 1
+    rule = '{chain="input",ip_version="4",rule="openai traffic=internet-in",table="mangle"}'
+    assert f"iptables_bytes_total{rule} 640.0\n" in text
+    assert f"iptables_packets_total{rule} 5.0\n" in text
+
+
+@pytest.mark.programs
+def test_the_example_scrape_configuration_is_valid() -> None:
+    promtool = programs.locate("promtool", "prometheus")
+    example = Path(__file__).parent.parent.parent / "configs" / "prometheus" / "scrape.yml"
+    outcome = programs.run([promtool, "check", "config", "--lint=all", "--lint-fatal", example])
+    assert outcome.returncode == 0, outcome.stderr.decode()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,58 @@ import pytest
 import yaml
 
 from netmgr import programs
+from tests.fakes import kustomize
 from tests.unit.alert_cases import FIRES, QUIET, Case
-from tests.unit.monitoring import ALERTS, RULE_FILES, groups
-from tests.unit.scraping import as_pod_monitor, as_scraped
+from tests.unit.monitoring import ALERTS, CONFIGS, JOB, RULE_FILES, groups
 
 RECORDING, _ = RULE_FILES
+KUBERNETES = CONFIGS / "kubernetes"
+COMPONENT = KUBERNETES / "components" / "pod-monitor"
+OVERLAY = KUBERNETES / "overlays" / "cni"
 Labels = dict[str, str]
 Scrape = Callable[[Labels], Labels]
+
+
+def as_scraped(labels: dict[str, str]) -> dict[str, str]:
+    """The labels of a series, or of an alert made from it, by scrape.yml."""
+    return labels
+
+
+@cache
+def _by_monitor() -> tuple[dict[str, str], str]:
+    """What the shipped PodMonitor adds to a series of the DaemonSet's pods, and its `job`."""
+    monitor = yaml.safe_load((COMPONENT / "pod-monitor.yaml").read_text())
+    metadata, spec = monitor["metadata"], monitor["spec"]
+    (pods,) = [
+        item["spec"]["template"] for item in kustomize.build(OVERLAY) if item["kind"] == "DaemonSet"
+    ]
+    carried = pods["metadata"]["labels"]
+    assert spec["selector"]["matchLabels"].items() <= carried.items()
+    (endpoint,) = spec["podMetricsEndpoints"]
+    assert endpoint["honorLabels"]
+    port = endpoint["port"]
+    (container,) = [
+        container["name"]
+        for container in pods["spec"]["containers"]
+        if port in [named["name"] for named in container.get("ports", ())]
+    ]
+    added = {"namespace": "netmgr", "pod": "netmgr-x7k2p", "container": container, "endpoint": port}
+    default = f"{metadata['namespace']}/{metadata['name']}"
+    return added, carried.get(spec.get("jobLabel"), default)
+
+
+def as_pod_monitor(labels: dict[str, str]) -> dict[str, str]:
+    """The same by the PodMonitor and the DaemonSet as they are shipped: no cluster, but the labels
+    of a pod.
+
+    The Prometheus operator takes `job` from the pod's label that `jobLabel` names, else from the
+    monitor's namespace and name. `honorLabels` keeps the namespace and pod that a series is about.
+    """
+    labels = {name: value for name, value in labels.items() if name != "cluster"}
+    if "job" not in labels:  # an alert that sums over such labels
+        return labels
+    added, job = _by_monitor()
+    return added | labels | ({"job": job} if labels["job"] == JOB else {})
 
 
 def shown(name: str, labels: Labels) -> str:
