@@ -26,14 +26,12 @@ from netmgr.agent.queries import Readers
 from netmgr.api.snapshot import Snapshot
 from netmgr.documents.node import NodeDocument
 from netmgr.errors import KernelError
-from netmgr.ledger.ledger import Ledger
-from netmgr.ledger.store import Store
 from netmgr.model import Sample
 from netmgr.rules.engine import Rules
 from netmgr.rules.model import Ruleset
 from netmgr.rules.policy import Policy
 from tests.builders import NODE_KEYS
-from tests.fakes.ledger_tools import LINGER, Clock
+from tests.fakes.ledger_tools import Clock, opened
 from tests.fakes.rules import FakeBackend
 
 QUESTION = b'{"version": 1, "query": "health"}\n'
@@ -60,12 +58,7 @@ class Probed:
         document = NodeDocument.model_validate(HEAD)
         self.kernel = HangingBackend()
         rules = Rules(self.kernel, Policy.of(document))
-        self.ledger = Ledger(
-            Store(state_dir / "ledger.sqlite"),
-            clock=Clock(),
-            linger_seconds=LINGER,
-            boot_id="boot-1",
-        )
+        self.ledger = opened(state_dir / "ledger.sqlite", Clock())
         self.accounts = Accounts(rules, self.ledger, Clock(), 0)
         self.agent = agent = Agent(state_dir / "node.yaml", document, Clock(), (), ExitStack())
         self.health, self.readers = agent.health, Readers(agent)
@@ -94,11 +87,8 @@ def test_no_answer_comes_while_a_reading_hangs(agent: Probed) -> None:
 
 
 def test_files_that_cannot_be_made_again_are_reported(agent: Probed) -> None:
-    agent.health.failing[FILES] = "/var/lib/netmgr: cannot be made or written"
-    assert (
-        json.loads(agent.readers.answer(QUESTION))["files"]
-        == "/var/lib/netmgr: cannot be made or written"
-    )
+    agent.health.failing[FILES] = fault = "/var/lib/netmgr: cannot be made or written"
+    assert json.loads(agent.readers.answer(QUESTION))["files"] == fault
     assert not agent.kernel.is_asked.is_set(), "a probe reads no counters"
 
 

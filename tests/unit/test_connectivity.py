@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from netmgr.api.connectivity import PORT, Answer, Ending, Probe, Result, Sent, Target, Task
+from netmgr.api.connectivity import PORT, Answer, Ending, Probe, Result, Sent, Target
 from netmgr.documents.diagnostics import Severity
 from netmgr.kube.agent_pods import AgentPod
 from netmgr.kube.claim_store import POOL
@@ -154,17 +154,13 @@ def test_few_nodes_all_probe_each_other_in_the_families_they_have() -> None:
     ring = [server(0), Server("n1", ("10.1.1.2",), ())]
     asked = Options(host_port=80, internal=(Target("hub.example", 443),))
     found = plan(ring[0], ring, SERVICE, asked)
+    servers = (
+        *((Check.SAME_NODE, "n0", "10.1.0.2"), (Check.SAME_NODE, "n0", "fd00:0::2")),
+        (Check.OTHER_NODES, "n1", "10.1.1.2"),
+        *((Check.SERVICE, "", host) for host in SERVICE),
+    )
     assert [(each.check, each.node, *each.probe.model_dump().values()) for each in found] == [
-        (Check.SAME_NODE, "n0", "tcp", "10.1.0.2", PORT),
-        (Check.SAME_NODE, "n0", "udp", "10.1.0.2", PORT),
-        (Check.SAME_NODE, "n0", "tcp", "fd00:0::2", PORT),
-        (Check.SAME_NODE, "n0", "udp", "fd00:0::2", PORT),
-        (Check.OTHER_NODES, "n1", "tcp", "10.1.1.2", PORT),
-        (Check.OTHER_NODES, "n1", "udp", "10.1.1.2", PORT),
-        (Check.SERVICE, "", "tcp", SERVICE[0], PORT),
-        (Check.SERVICE, "", "udp", SERVICE[0], PORT),
-        (Check.SERVICE, "", "tcp", SERVICE[1], PORT),
-        (Check.SERVICE, "", "udp", SERVICE[1], PORT),
+        *((check, node, by, host, PORT) for check, node, host in servers for by in ("tcp", "udp")),
         (Check.HOST_PORT, "n0", "tcp", "10.64.0.0", 80),
         (Check.INTERNAL, "", "connect", "hub.example", 443),
         (Check.DNS, "", "dns", "netmgr-connectivity-test", PORT),
@@ -187,15 +183,38 @@ def test_a_network_that_works_has_no_findings() -> None:
     assert one.findings == []
 
 
+DELIVER = "kubectl describe node/n1, and see that the network delivers its podCIDRs to it"
+COMPARE = "compare the MTU of the nodes' interfaces, of the pods' (ip link) and of the network"
+LARGE = "small packets come through, large ones do not"
+
+
 @pytest.mark.parametrize(
-    ("result", "words"),
-    [(Result.NO_ANSWER, "no answer (silence)"), (Result.REFUSED, "refused (silence)")],
+    ("answer", "check", "message", "remedy"),
+    [
+        (ending(Result.NO_ANSWER, reason="x"), Check.OTHER_NODES, "no answer (x)", DELIVER),
+        (ending(Result.REFUSED, reason="x"), Check.OTHER_NODES, "refused (x)", DELIVER),
+        # A matter of the path MTU alone.
+        (ending(Result.STALLED), Check.PATH_MTU, LARGE, COMPARE),
+        (ending(Result.STALLED, reason="x"), Check.PATH_MTU, f"{LARGE} (x)", COMPARE),
+        *(
+            (
+                ending(Result.OK, *seen),
+                Check.OWN_ADDRESS,
+                f"the server saw {shown}, which is not the pod's own address",
+                "netmgr node explain 10.1.0.2, on the node",
+            )
+            for seen, shown in (
+                *((("10.64.0.1",), "10.64.0.1"), ((OWN[0], "10.64.0.1"), f"{OWN[0]}, 10.64.0.1")),
+                *(((), "no address"), (("",), "(empty)")),
+            )
+        ),
+    ],
 )
-def test_a_server_that_is_not_reached_is_named_with_both_nodes(result: Result, words: str) -> None:
-    one = given((planned(Check.OTHER_NODES, "n1"), ending(result, reason="silence")))
-    remedy = "kubectl describe node/n1, and see that the network delivers its podCIDRs to it"
-    message = f"IPv4 TCP: {words}"
-    assert failed(one) == error(Check.OTHER_NODES, message, remedy, "node/n0 to node/n1")
+def test_what_is_wrong_between_two_nodes_is_named_with_both(
+    answer: Ending, check: Check, message: str, remedy: str
+) -> None:
+    one = given((planned(Check.OTHER_NODES, "n1"), answer))
+    assert failed(one) == error(check, f"IPv4 TCP: {message}", remedy, "node/n0 to node/n1")
 
 
 def test_what_gets_no_answer_on_its_own_node_has_a_remedy_of_its_kind() -> None:
@@ -220,40 +239,6 @@ def test_a_server_inside_that_refuses_is_named_and_one_that_answers_says_nothing
     assert failed(one) == error(Check.INTERNAL, f"{Target(host, 443)}: refused", remedy)
     found = concluded(given((probe, ending(Result.OK, "10.64.0.4"))))
     assert (found[Check.INTERNAL], found.get(Check.PATH_MTU)) == (State.OK, None)
-
-
-@pytest.mark.parametrize(
-    ("reason", "words"), [("", ""), ("message too long", " (message too long)")]
-)
-def test_large_packets_that_are_lost_are_a_matter_of_the_path_mtu_alone(
-    reason: str, words: str
-) -> None:
-    one = given(
-        (planned(Check.SAME_NODE), ending(Result.OK, OWN[0])),
-        (planned(Check.OTHER_NODES, "n1"), ending(Result.STALLED, reason=reason)),
-    )
-    message = f"IPv4 TCP: small packets come through, large ones do not{words}"
-    remedy = "compare the MTU of the nodes' interfaces, of the pods' (ip link) and of the network"
-    assert failed(one) == error(Check.PATH_MTU, message, remedy, "node/n0 to node/n1")
-    assert one.states[Check.OTHER_NODES] is State.OK
-
-
-@pytest.mark.parametrize(
-    ("seen", "shown"),
-    [
-        (("10.64.0.1",), "10.64.0.1"),
-        ((OWN[0], "10.64.0.1"), f"{OWN[0]}, 10.64.0.1"),
-        ((), "no address"),
-        (("",), "(empty)"),
-    ],
-)
-def test_another_source_than_the_pods_own_address_is_translation(
-    seen: tuple[str, ...], shown: str
-) -> None:
-    one = given((planned(Check.OTHER_NODES, "n1"), ending(Result.OK, *seen)))
-    message = f"IPv4 TCP: the server saw {shown}, which is not the pod's own address"
-    remedy = "netmgr node explain 10.1.0.2, on the node"
-    assert failed(one) == error(Check.OWN_ADDRESS, message, remedy, "node/n0 to node/n1")
 
 
 @pytest.mark.parametrize(
@@ -428,11 +413,6 @@ OK: dict[str, Any] = {"result": "ok"}
 def test_hostile_answers_are_refused(printed: Any) -> None:
     with pytest.raises(ValidationError):
         Answer.model_validate_json(json.dumps(printed))
-
-
-def test_tasks_pass_through_an_argument() -> None:
-    task = Task(probes=(Probe(by="udp", host="fd00::1"),), internet=(Target("a", 1),))
-    assert Task.model_validate_json(task.model_dump_json()) == task
 
 
 def container(**state: Any) -> dict[str, Any]:

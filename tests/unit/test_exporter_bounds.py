@@ -138,6 +138,9 @@ def test_a_page_holds_no_more_series_than_allowed_and_every_total_of_namespaces_
         [line for line in series(whole) if line.startswith(kept)] for whole in (text, everything)
     )
     assert shown == known
+    # A scraper that asks for OpenMetrics gets no more of them.
+    of_openmetrics = generate_openmetrics(registry(snapshot(), bound)).decode()
+    assert len(series(of_openmetrics)) == len(series(text))
     assert dropped(text) == {"lingering": 0, "live": 4 * (250 - pods)}
     assert pods == min(250, max(0, bound - len(without_pods)) // 4)
 

@@ -91,22 +91,6 @@ def test_a_head_that_is_too_long_is_refused(port: int, head: bytes, code: bytes)
         assert client.makefile("rb").readline().split()[1] == code
 
 
-@pytest.mark.programs
-def test_forty_clients_with_large_heads_take_little_memory(
-    socket_path: Path, started: Callable[..., tuple[object, int]]
-) -> None:
-    with agent(socket_path, canned(snapshot())):
-        process, port = started("-m", "exporter")
-        with connected(port, 40) as clients:
-            for client in clients:
-                with suppress(OSError):
-                    for _ in range(60):
-                        client.sendall(8 * FIELD)
-            assert get(port)[0].status == 200
-        status = Path(f"/proc/{process.pid}/status").read_text()
-    assert int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) < 48 * 1024
-
-
 def test_answers_are_shared_by_those_who_ask_at_the_same_time() -> None:
     """One question to the agent at a time, and no answer that is older than its question."""
     under_way, most, asked = 0, 0, 0
