@@ -180,34 +180,10 @@ def test_a_node_that_is_not_ready_is_an_error_that_hides_what_its_agent_was() ->
         assert findings_of(down, pods=pods) == [error("node", message)]
 
 
-UNHEALTHY_TAINTS = [{"key": UNHEALTHY_TAINT, "effect": "NoSchedule"}]
-
-
-@pytest.mark.parametrize(
-    ("state", "more", "expected"),
-    [
-        (
-            *(node("a", condition("Unknown", "NoReport", "silent")), {}),
-            warning("network", "its condition NetmgrHealthy is Unknown: silent"),
-        ),
-        (
-            *(node("a", taints=UNHEALTHY_TAINTS), {}),
-            warning("taint", "it has the taint netmgr.io/unhealthy, so that no new pod comes"),
-        ),
-        (
-            *(node("a"), {"silent": {"a": "503"}}),
-            warning(
-                "exporter",
-                "its exporter does not answer: 503",
-                "kubectl -n netmgr logs agent-a -c exporter",
-            ),
-        ),
-    ],
-)
-def test_what_takes_nothing_from_pods_that_run_is_a_warning(
-    state: NodeState, more: Object, expected: Finding
-) -> None:
-    assert findings_of(state, **more) == [expected]
+def test_a_node_whose_report_does_not_come_has_a_condition_that_is_unknown() -> None:
+    silent = node("a", condition("Unknown", "NoReport", "silent"))
+    message = "its condition NetmgrHealthy is Unknown: silent"
+    assert findings_of(silent) == [warning("network", message)]
 
 
 def test_what_keeps_pods_from_a_node_whose_agent_is_ready_is_an_error() -> None:
@@ -222,6 +198,12 @@ def test_what_keeps_pods_from_a_node_whose_agent_is_ready_is_an_error() -> None:
     ):
         expected = [error("taint", tainted, remedy), error("taint", unavailable)]
         assert findings_of(kept, **more) == expected
+
+
+def test_an_exporter_that_does_not_answer_is_a_warning_with_the_reason() -> None:
+    remedy = "kubectl -n netmgr logs agent-a -c exporter"
+    expected = warning("exporter", "its exporter does not answer: 503", remedy)
+    assert findings_of(node("a"), silent={"a": "503"}) == [expected]
 
 
 def test_nodes_that_run_no_agent_are_not_expected_to() -> None:
@@ -309,6 +291,12 @@ def test_what_the_condition_says_is_not_said_again_by_the_report() -> None:
     # A Node that has no condition yet has all that its exporter reports.
     reported = findings_of(node("a"), reports={"a": Report(problems=(uplink,))})
     assert reported == [error("network", "UplinkErrors: found")]
+
+
+def test_a_taint_that_keeps_pods_away_is_shown_and_is_no_error_of_its_own() -> None:
+    tainted = node("a", taints=[{"key": UNHEALTHY_TAINT, "effect": "NoSchedule"}])
+    message = "it has the taint netmgr.io/unhealthy, so that no new pod comes"
+    assert findings_of(tainted) == [warning("taint", message)]
 
 
 def test_a_failed_preflight_is_reported_once() -> None:
