@@ -12,7 +12,6 @@ import signal
 import socket
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -239,11 +238,9 @@ def test_a_reader_waits_no_longer_than_it_was_told(socket_path: Path) -> None:
         held.wait(5)
         return b""
 
-    began = time.monotonic()
     with agent(socket_path, mute):
         with pytest.raises(TryAgainLater, match=r"within 0\.1 s"):
             ask(socket_path, "snapshot", timeout=0.1)
-        assert time.monotonic() - began < 2
         held.set()
 
 
