@@ -143,10 +143,7 @@ NO_ROUTE = "has route {}, which the sandbox does not"
             (added(IPS, address=address), NO_ADDRESS.format(address, "the sandbox"))
             for address in ("10.1.0.9/32", "127.0.0.1/32")
         ),
-        (
-            changed(ROUTES, 0, gw="169.254.1.2"),
-            NO_ROUTE.format("0.0.0.0/0 via 169.254.1.2"),
-        ),
+        (changed(ROUTES, 0, gw="169.254.1.2"), NO_ROUTE.format("0.0.0.0/0 via 169.254.1.2")),
         *(
             (added(ROUTES, dst="10.9.0.0/16", **other), NO_ROUTE.format(f"10.9.0.0/16 {shown}"))
             for other, shown in (

@@ -1,4 +1,6 @@
-"""An agent notices when runtimes cannot find its plugin, although everything else works."""
+"""Where container runtimes look for plugins, as their own configurations say it; and an agent that
+notices when they cannot find its plugin, although everything else works.
+"""
 
 import json
 from dataclasses import replace
@@ -9,6 +11,7 @@ import pytest
 from cni import build, installed, runtimes
 from cni.install import Installation, install
 from cni.installed import Record
+from cni.runtimes import Runtime
 from netmgr.errors import SetupError, StateError
 
 CONTAINERD = """
@@ -191,9 +194,6 @@ def test_a_record_that_somebody_damaged_is_named(plan, text):
     assert found(plan) == ""
 
 
-# --- what runtimes' files say ---------------------------------------------------------------
-
-
 def write(root, path, text):
     file = root / path.lstrip("/")
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -247,3 +247,74 @@ def test_a_record_of_an_odd_directory_is_a_missing_launcher(plan, directory):
 def test_a_plugin_that_no_file_can_be_called_is_a_missing_one(plan, plugin):
     chain(plan, plugin)
     assert "has no such plugin" in found(plan)
+
+
+DEBIAN = CONTAINERD + 'conf_dir = "/etc/cni/net.d"\n'
+CONTAINERD_2_0 = """
+version = 3
+[plugins.'io.containerd.cri.v1.runtime'.cni]
+bin_dir = '/usr/lib/cni'
+"""
+VERSION_3 = (
+    CONTAINERD_2_0.replace("/usr/lib/cni", "")
+    + """
+bin_dirs = ['/usr/libexec/cni', '/opt/cni/bin']
+conf_dir = '/srv/net.d'
+"""
+)
+HERE, THERE = Path("/usr/lib/cni"), Path("/usr/libexec/cni")
+NETWORKS = Path("/etc/cni/net.d")
+DEFAULTS = (runtimes.DEFAULT_BIN_DIR, runtimes.DEFAULT_CONF_DIR)
+
+
+@pytest.mark.parametrize(
+    ("dump", "directories"),
+    [
+        pytest.param(DEBIAN, (HERE, NETWORKS), id="1.6 and 1.7"),
+        pytest.param(CONTAINERD_2_0, (HERE, NETWORKS), id="2.0"),
+        pytest.param(VERSION_3, (THERE, Path("/srv/net.d")), id="2.1 and newer"),
+        pytest.param("version = 3\n", DEFAULTS, id="nothing said"),
+        pytest.param('disabled_plugins = ["cri"]\n', DEFAULTS, id="docker's"),
+    ],
+)
+def test_containerd_says_where_it_looks(dump, directories):
+    assert runtimes.containerd_of(dump, "dump") == Runtime("containerd", *directories, "dump")
+
+
+@pytest.mark.parametrize("dump", ["[", f"version = {'9' * 5000}"])
+def test_a_dump_that_is_no_toml_is_an_error_with_its_source(dump):
+    with pytest.raises(SetupError, match=r"^containerd config dump: .*--bin-dir"):
+        runtimes.containerd_of(dump, "containerd config dump")
+
+
+def test_crio_takes_each_key_from_the_last_file_that_has_it(tmp_path):
+    config = tmp_path / "crio.conf"
+    assert list(runtimes._crio(config)) == []
+    config.write_text("[crio]\n")
+    assert list(runtimes._crio(config)) == [Runtime("CRI-O", *DEFAULTS, str(config))]
+    config.write_text('[crio.network]\nnetwork_dir = "/srv/net.d/"\nplugin_dirs = ["/a", "/b"]\n')
+    first = "/crio.conf.d/10-first.conf"
+    write(tmp_path, first, '[crio.network]\nplugin_dirs = ["/usr/libexec/cni"]\n')
+    write(tmp_path, "/crio.conf.d/20-second.conf", '[crio.runtime]\ndefault_runtime = "crun"\n')
+    expected = Runtime("CRI-O", THERE, Path("/srv/net.d"), f"{tmp_path}{first}")
+    assert list(runtimes._crio(config)) == [expected]
+
+
+def test_directories_that_are_given_win():
+    there = Runtime("containerd", HERE, NETWORKS, "dump")
+    why = "containerd looks in /usr/lib/cni and /etc/cni/net.d (dump)"
+    assert runtimes.chosen([there], Path("/x"), None) == (Path("/x"), NETWORKS, why)
+    assert runtimes.directories(Path("/x"), Path("/y")) == (Path("/x"), Path("/y"), "")
+
+
+def test_without_a_runtime_the_defaults_are_said():
+    why = "no container runtime's configuration is here"
+    assert runtimes.chosen([], None, None) == (*DEFAULTS, why)
+
+
+def test_runtimes_that_disagree_need_a_word():
+    both = [Runtime("containerd", HERE, NETWORKS, "dump"), Runtime("CRI-O", THERE, NETWORKS, "x")]
+    why = r"containerd looks in /usr/lib/cni .*, CRI-O looks in .*--bin-dir"
+    with pytest.raises(SetupError, match=why):
+        runtimes.chosen(both, None, None)
+    assert runtimes.chosen(both, HERE, None)[:2] == (HERE, NETWORKS)

@@ -455,10 +455,7 @@ PAGE = "# TYPE netmgr_pod_traffic_bytes counter\n" + "".join(
 
 @pytest.mark.parametrize(
     ("pod", "expected"),
-    [
-        ("client-0", Counted(60, 1_234_567)),
-        *((f"client-{number}", None) for number in (1, 2, 3)),
-    ],
+    [("client-0", Counted(60, 1_234_567)), *((f"client-{number}", None) for number in (1, 2, 3))],
 )
 def test_a_pods_bytes_are_read_on_an_exporters_page(pod: str, expected: Counted | None) -> None:
     assert counted(PAGE, "t", pod) == expected

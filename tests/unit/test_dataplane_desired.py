@@ -88,10 +88,7 @@ def test_a_host_end_is_known_by_alias_or_by_name_and_group(
 
 def test_the_pair_is_made_in_our_group_with_the_pods_end_in_its_sandbox() -> None:
     assert desired.creation(attachment(), 1450, 9, MAC) == links.create_veth(
-        VethEnd(NAME, bytes.fromhex("026e6d000001"), 1450),
-        VethEnd("eth0", MAC, 1450),
-        9,
-        OURS,
+        VethEnd(NAME, bytes.fromhex("026e6d000001"), 1450), VethEnd("eth0", MAC, 1450), 9, OURS
     )
 
 
