@@ -104,10 +104,6 @@ def test_a_setting_of_udev_that_changes_pods_links_is_known(
         assert "nm*" in finding.remedy
 
 
-def test_the_machines_own_udev_changes_no_links_of_pods(machine: doctor.Machine) -> None:
-    assert findings_of(machine, "udev") == []
-
-
 @pytest.fixture
 def _kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel that takes whatever is tried."""

@@ -244,26 +244,21 @@ def test_a_connection_that_tls_took_over_is_ended_by_its_new_socket(
 def test_who_is_turned_away_is_reported_once_and_not_before_its_time(
     ports: Ports, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def reports() -> list[str]:
+    def reported_at(now: float) -> list[str]:
+        ports.now = now
         ports.counted.expire()
-        found = re.findall(r"connections-turned-away count=\d+", caplog.text)
+        counts = re.findall(r"connections-turned-away count=(\d+)", caplog.text)
         caplog.clear()
-        return found
+        return counts
 
-    ports.now = connections.REPORT_SECONDS + 1
-    assert reports() == []
+    period = connections.REPORT_SECONDS
+    assert reported_at(period + 1) == []
     ports.fill()
-    ports.now -= 2
+    ports.now = period - 1
     assert not ports.admit("one more")
-    assert reports() == []
-    ports.now = connections.REPORT_SECONDS
-    assert reports() == ["connections-turned-away count=1"]
+    assert [reported_at(now) for now in (period - 1, period)] == [[], ["1"]]
     assert not ports.admit("another", "and another")
-    assert reports() == []
-    ports.now *= 2
-    assert reports() == ["connections-turned-away count=2"]
-    ports.now *= 2
-    assert reports() == []
+    assert [reported_at(now) for now in (period, 2 * period, 4 * period)] == [[], ["2"], []]
 
 
 def test_one_that_makes_room_is_turned_away_too(
