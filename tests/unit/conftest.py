@@ -98,18 +98,31 @@ def plan(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def netmgr(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """Runs a command; gives its exit code and what it printed, to standard output and error."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["netmgr", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        shown = capsys.readouterr()
+        return int(ended.value.code or 0), shown.out, shown.err
+
+    return run
+
+
+@pytest.fixture
 def run(
-    plan: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    plan: Path, netmgr: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., tuple[int, str]]:
     """Runs `netmgr plan …` on that file; gives its exit code and all that it printed."""
 
     def command(*arguments: str) -> tuple[int, str]:
         monkeypatch.chdir(plan.parent)
-        monkeypatch.setattr(sys, "argv", ["netmgr", "plan", *arguments, "-f", str(plan)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        shown = capsys.readouterr()
-        return int(ended.value.code or 0), shown.out + shown.err
+        code, out, err = netmgr("plan", *arguments, "-f", str(plan))
+        return code, out + err
 
     return command
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ from typing import Any
 import pytest
 
 from netmgr.cli import asking
-from netmgr.cli.main import main
 from tests.docs.reference import whole
 from tests.fakes.agent_socket import agent, canned, snapshot
 
@@ -25,18 +23,6 @@ def node_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(asking, "DEFAULT_SOCKET", tmp_path / "ledger.sock")
     monkeypatch.delenv("NETMGR_SOCKET", raising=False)
     return path
-
-
-@pytest.fixture
-def netmgr(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Netmgr:
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["netmgr", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        shown = capsys.readouterr()
-        return int(ended.value.code or 0), shown.out, shown.err
-
-    return run
 
 
 def _commands(command: Any, line: str) -> Iterator[tuple[str, Any]]:

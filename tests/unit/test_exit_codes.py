@@ -7,15 +7,18 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from netmgr import programs
-from netmgr.cli.main import main
+from netmgr.cli.plan import app
 from netmgr.errors import SIGNAL_EXIT, Exit
 from tests.builders import SMALL_PLAN
 
+Netmgr = Callable[..., tuple[int, str, str]]
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/reference/exit-codes.md"
 
@@ -49,17 +52,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("locked", "unlocked"):
         (made / f"{name}.yaml").write_text(SMALL_PLAN)
     (made / "broken.yaml").write_text("kind: [")
-    assert netmgr(made, "plan lock --yes -f locked.yaml") == Exit.SUCCESS
+    locked = CliRunner().invoke(app, ["lock", "--yes", "-f", str(made / "locked.yaml")])
+    assert locked.exit_code == Exit.SUCCESS
     return made
-
-
-def netmgr(folder: Path, line: str) -> int:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        patch.setattr(sys, "argv", ["netmgr", *line.format(root=ROOT).split()])
-        with pytest.raises(SystemExit) as ended:
-            main()
-    return int(ended.value.code or 0)
 
 
 def rows() -> dict[str, tuple[str, str]]:
@@ -77,9 +72,10 @@ def test_the_page_has_the_codes_and_meanings_of_the_code() -> None:
 
 @pytest.mark.parametrize(("code", "line"), CASES, ids=[line for _, line in CASES])
 def test_a_command_ends_with_the_code_that_the_page_says(
-    folder: Path, code: Exit, line: str
+    folder: Path, monkeypatch: pytest.MonkeyPatch, netmgr: Netmgr, code: Exit, line: str
 ) -> None:
-    assert netmgr(folder, line) == code
+    monkeypatch.chdir(folder)
+    assert netmgr(*line.format(root=ROOT).split())[0] == code
 
 
 @pytest.mark.programs
