@@ -21,6 +21,7 @@ from exporter import connections
 from exporter.connections import HEAD_BYTES, HEAD_SECONDS, MOST_CONNECTIONS
 from tests.fakes.agent_socket import agent, canned, snapshot
 from tests.fakes.exporter_port import get, serving
+from tests.waiting import PATIENCE
 
 FIELD = b"X-Filler: " + b"x" * 8000 + b"\r\n"
 SILENT = 3 * MOST_CONNECTIONS
@@ -89,6 +90,24 @@ def test_a_head_that_is_too_long_is_refused(port: int, head: bytes, code: bytes)
     with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
         client.sendall(head)
         assert client.makefile("rb").readline().split()[1] == code
+
+
+def test_a_client_that_goes_within_its_head_costs_no_page() -> None:
+    asked: list[object] = []
+
+    def read():
+        asked.append(None)
+        return snapshot()
+
+    with serving(read) as port:
+        for ended in (b"GET /metrics HTTP/1.1\r\n", b"GET /metrics HTTP/1.1\r\nAccept: text"):
+            with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as client:
+                client.sendall(ended)
+                client.shutdown(socket.SHUT_WR)
+                assert client.recv(1) == b""
+        assert asked == []
+        get(port)
+    assert len(asked) == 1
 
 
 def test_answers_are_shared_by_those_who_ask_at_the_same_time() -> None:

@@ -21,6 +21,7 @@ from netmgr import programs
 from tests.fakes import kustomize
 from tests.unit.alert_cases import FIRES, QUIET, Case
 from tests.unit.monitoring import ALERTS, CONFIGS, JOB, RULE_FILES, groups
+from tests.waiting import PATIENCE
 
 RECORDING, _ = RULE_FILES
 KUBERNETES = CONFIGS / "kubernetes"
@@ -102,7 +103,9 @@ def simulation(case: Case, expected: list[dict[str, Any]], scrape: Scrape) -> di
 
 
 @pytest.mark.programs
-@pytest.mark.parametrize("scrape", [as_scraped, as_pod_monitor])
+@pytest.mark.parametrize(
+    "scrape", [as_scraped, pytest.param(as_pod_monitor, marks=pytest.mark.slow)]
+)
 def test_alerts_fire_or_keep_quiet(scrape: Scrape, tmp_path: Path) -> None:
     """All in one promtool, and each alert beside the recording rules alone: else most of the time
     goes into rules that nobody asks for.
@@ -121,6 +124,7 @@ def test_alerts_fire_or_keep_quiet(scrape: Scrape, tmp_path: Path) -> None:
     outcome = programs.run(
         [programs.locate("promtool", "prometheus"), "test", "rules", *tmp_path.glob("*.yml")],
         cwd=tmp_path,
+        timeout=PATIENCE * 10,
     )
     assert outcome.returncode == 0, (outcome.stdout + outcome.stderr).decode()
 
