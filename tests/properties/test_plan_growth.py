@@ -4,8 +4,6 @@ would reach.
 
 from __future__ import annotations
 
-import random
-
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
@@ -50,7 +48,7 @@ def grown(
         return None
 
 
-def test_growth_is_divided_where_no_block_holds_it() -> None:
+def test_growth_is_divided_where_no_block_holds_it():
     nodes = dict.fromkeys("abcd", 200)
     before = grown(nodes, "10.0.0.0/14", None)
     nodes["a"] = 3000
@@ -62,7 +60,7 @@ def test_growth_is_divided_where_no_block_holds_it() -> None:
     assert grown(nodes, "10.0.0.0/14", after) == after
 
 
-def test_declared_growth_takes_nothing_that_is_needed_today() -> None:
+def test_declared_growth_takes_nothing_that_is_needed_today():
     nodes = {f"c{number}": 2000 // (number + 1) for number in range(20)}
     plan = document(nodes, "10.0.0.0/11").model_dump(by_alias=True)
     for name, count in nodes.items():
@@ -77,9 +75,7 @@ def test_declared_growth_takes_nothing_that_is_needed_today() -> None:
     st.randoms(use_true_random=False),
 )
 @settings(max_examples=40, deadline=None)
-def test_what_steps_would_reach_is_granted_at_once(
-    sizes: list[int], pods: int, target: int, source: random.Random
-) -> None:
+def test_what_steps_would_reach_is_granted_at_once(sizes, pods, target, source):
     nodes = {f"c{number}": size for number, size in enumerate(sizes)}
     before = grown(nodes, "10.0.0.0/15", None, pods)
     if before is None:

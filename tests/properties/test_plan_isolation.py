@@ -77,9 +77,7 @@ def document(drawn: dict[str, Any]) -> PlanDocument:
 
 @settings(max_examples=25)
 @given(PLANS, st.sets(st.sampled_from(["routes", "groups", "routers"]), max_size=1))
-def test_spokes_stay_apart_even_with_one_layer_missing(
-    drawn: dict[str, Any], missing: set[str]
-) -> None:
+def test_spokes_stay_apart_even_with_one_layer_missing(drawn, missing):
     plan = document(drawn)
     limits = files.load_limits(plan.cloud)
     lock = make_lock(plan, None, limits)
@@ -91,9 +89,7 @@ def test_spokes_stay_apart_even_with_one_layer_missing(
 
 @settings(max_examples=25)
 @given(PLANS, st.sampled_from(["azure", "none"]))
-def test_every_machines_document_is_valid_and_suits_all_others(
-    drawn: dict[str, Any], cloud: str
-) -> None:
+def test_every_machines_document_is_valid_and_suits_all_others(drawn, cloud):
     plan = document(drawn | {"cloud": cloud})
     lock = make_lock(plan, None, files.load_limits(plan.cloud))
     machines = {

@@ -76,7 +76,7 @@ def errors(plan: PlanDocument, lock: LockDocument) -> list[Diagnostic]:
 
 @given(st.dictionaries(st.sampled_from("abc"), clusters, min_size=1), ranges, quotas)
 @settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.too_slow])
-def test_check_accepts_whatever_lock_makes(clusters: object, pools: object, quota: int) -> None:
+def test_check_accepts_whatever_lock_makes(clusters, pools, quota):
     plan = document(clusters, pools, quota)
     lock = make_lock(plan, None, limits_of(plan))
     assert errors(plan, lock) == []
@@ -89,9 +89,7 @@ def test_check_accepts_whatever_lock_makes(clusters: object, pools: object, quot
     quotas,
 )
 @settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.too_slow])
-def test_check_accepts_it_after_every_change_of_the_plan(
-    steps: list[object], pools: object, quota: int
-) -> None:
+def test_check_accepts_it_after_every_change_of_the_plan(steps, pools, quota):
     lock: LockDocument | None = None
     for clusters in steps:
         plan = document(clusters, pools, quota)
@@ -103,7 +101,7 @@ def test_check_accepts_it_after_every_change_of_the_plan(
 
 
 @pytest.mark.parametrize("nodes", [13_100, 13_200, 20_000, 26_200, 27_000])
-def test_a_cluster_that_needs_several_vnets_leaves_room_for_its_nat_hosts(nodes: int) -> None:
+def test_a_cluster_that_needs_several_vnets_leaves_room_for_its_nat_hosts(nodes):
     pool = {"nodes": nodes, "pods_per_node": 60, "surge": 0}
     plan = document(
         {"a": {"node_pools": {"gpu": pool}}},
@@ -114,7 +112,7 @@ def test_a_cluster_that_needs_several_vnets_leaves_room_for_its_nat_hosts(nodes:
     assert errors(plan, lock) == []
 
 
-def test_two_node_pools_can_grow_as_far_as_their_segments_promise() -> None:
+def test_two_node_pools_can_grow_as_far_as_their_segments_promise():
     pools = {"nodes": ["10.0.0.0/8"], "services": ["172.16.0.0/12"]}
     spec = {"pods_per_node": 60, "surge": 0}
     plan = document(

@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import netaddr
 from hypothesis import given
 
-from netmgr.plan.allocate.space import Space, enclosing, length_for, subtract
+from netmgr.plan.allocate.space import Space, enclosing, subtract
 from netmgr.prefixes import Family, Prefix
 
 ROOT = Prefix.parse("10.0.0.0/24")
@@ -36,22 +36,20 @@ def played(moves: list[tuple[str, Prefix]]) -> tuple[Space, netaddr.IPSet]:
 
 
 @given(steps)
-def test_free_blocks_are_those_of_an_ipset(moves: list[tuple[str, Prefix]]) -> None:
+def test_free_blocks_are_those_of_an_ipset(moves):
     space, peer = played(moves)
     assert sorted(map(str, space.blocks())) == sorted(str(block) for block in peer.iter_cidrs())
     assert space.size == peer.size
 
 
 @given(steps, blocks)
-def test_free_is_what_an_ipset_contains(moves: list[tuple[str, Prefix]], block: Prefix) -> None:
+def test_free_is_what_an_ipset_contains(moves, block):
     space, peer = played(moves)
     assert space.is_free(block) == (netaddr.IPNetwork(str(block)) in peer)
 
 
 @given(steps, st.integers(ROOT.length, SMALLEST))
-def test_every_choice_finds_room_when_there_is_some(
-    moves: list[tuple[str, Prefix]], length: int
-) -> None:
+def test_every_choice_finds_room_when_there_is_some(moves, length):
     space, peer = played(moves)
     fitting = [block for block in peer.iter_cidrs() if block.prefixlen <= length]
     for choice in (space.packed(length), space.sparse(length), space.topmost(length)):
@@ -72,9 +70,7 @@ def _shorter(fitting: list[netaddr.IPNetwork]) -> list[int]:
 
 
 @given(steps, blocks, st.integers(0, SMALLEST))
-def test_growth_takes_only_what_is_free(
-    moves: list[tuple[str, Prefix]], block: Prefix, length: int
-) -> None:
+def test_growth_takes_only_what_is_free(moves, block, length):
     space, peer = played(moves)
     grown = space.grown(block, length)
     if grown is not None and length <= block.length:
@@ -83,10 +79,3 @@ def test_growth_takes_only_what_is_free(
     doublings = space.room(block)
     assert space.grown(block, block.length - doublings) is not None
     assert block.length == doublings or space.grown(block, block.length - doublings - 1) is None
-
-
-@given(st.integers(1, 1 << 32))
-def test_a_length_is_the_longest_that_holds_so_many(addresses: int) -> None:
-    length = length_for(addresses, Family.V4)
-    assert 1 << (32 - length) >= addresses
-    assert length == 32 or 1 << (31 - length) < addresses

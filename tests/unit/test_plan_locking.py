@@ -70,13 +70,13 @@ def text(prefix: object) -> str:
     return str(prefix)
 
 
-def test_a_lock_that_answers_its_plan_comes_back_unchanged() -> None:
+def test_a_lock_that_answers_its_plan_comes_back_unchanged():
     before = locked(plan())
     assert locked(plan(), before) == before
     assert before.plan == "test"
 
 
-def test_nothing_that_is_added_moves_what_is_there() -> None:
+def test_nothing_that_is_added_moves_what_is_there():
     before = locked(plan())
     grown = plan(clusters__c={"node_pools": {"x": pool(500)}}, clusters__a__node_pools__tpu=pool())
     after = locked(grown, before)
@@ -86,12 +86,12 @@ def test_nothing_that_is_added_moves_what_is_there() -> None:
         assert after.clusters["a"].node_pools[name] == held
 
 
-def test_pins_that_contradict_each_other_are_refused_before_anything_else() -> None:
+def test_pins_that_contradict_each_other_are_refused_before_anything_else():
     pinned = plan(pinned={"a": ["10.1.0.0/16"], "b": ["10.1.0.0/24"]})
     assert keys(refused(pinned)) == ["pinned.b.0"]
 
 
-def test_a_lock_of_another_plan_is_refused() -> None:
+def test_a_lock_of_another_plan_is_refused():
     before = locked(plan())
     (found,) = refused(plan(name="other"), before)
     assert (found.message, found.at.key) == (
@@ -100,7 +100,7 @@ def test_a_lock_of_another_plan_is_refused() -> None:
     )
 
 
-def test_a_cluster_that_looks_renamed_is_refused_unless_it_is_meant() -> None:
+def test_a_cluster_that_looks_renamed_is_refused_unless_it_is_meant():
     before = locked(plan())
     renamed = plan(clusters__c={"node_pools": {"cpu": pool()}}, clusters__b=None)
     (found,) = refused(renamed, before)
@@ -128,7 +128,7 @@ def test_a_cluster_that_looks_renamed_is_refused_unless_it_is_meant() -> None:
     ],
     ids=["more pools", "another pool", "more nodes", "other blocks"],
 )
-def test_a_cluster_with_other_node_pools_is_another_cluster(other: Plan) -> None:
+def test_a_cluster_with_other_node_pools_is_another_cluster(other):
     before = locked(plan())
     after = locked(plan(clusters__c={"node_pools": other}, clusters__b=None), before)
     assert not after.clusters["c"].tombstone
@@ -141,7 +141,7 @@ def test_a_cluster_with_other_node_pools_is_another_cluster(other: Plan) -> None
     assert "d" in locked(again, after).clusters
 
 
-def test_a_cluster_that_left_keeps_its_addresses_until_it_is_released() -> None:
+def test_a_cluster_that_left_keeps_its_addresses_until_it_is_released():
     before = locked(plan())
     without = plan(clusters__b=None)
     kept = locked(without, before)
@@ -157,7 +157,7 @@ def test_a_cluster_that_left_keeps_its_addresses_until_it_is_released() -> None:
     assert freed.clusters["c"].prefixes == before.clusters["b"].prefixes
 
 
-def test_one_node_pool_is_released_and_the_others_stay() -> None:
+def test_one_node_pool_is_released_and_the_others_stay():
     before = locked(plan())
     without = plan(clusters__a__node_pools__gpu=None)
     kept = locked(without, before)
@@ -174,7 +174,7 @@ def test_one_node_pool_is_released_and_the_others_stay() -> None:
 
 
 @pytest.mark.parametrize("name", ["none", "a/none", "none/cpu"])
-def test_what_is_not_in_the_lock_cannot_be_released(name: str) -> None:
+def test_what_is_not_in_the_lock_cannot_be_released(name):
     (found,) = refused(plan(), locked(plan()), released=[name])
     assert found.message == f"{name} is not in the lock; nothing to release"
     (found,) = refused(plan(), None, released=[name])
@@ -182,7 +182,7 @@ def test_what_is_not_in_the_lock_cannot_be_released(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "key"), [("a", "clusters.a"), ("a/cpu", "clusters.a.cpu")])
-def test_what_is_in_use_cannot_be_released(name: str, key: str) -> None:
+def test_what_is_in_use_cannot_be_released(name, key):
     (found,) = refused(plan(), locked(plan()), released=[name])
     assert (found.message, keys((found,)), found.remedy) == (
         "is in use",
@@ -200,7 +200,7 @@ def moved(document: Plan, before: LockDocument) -> tuple[LockDocument, list[str]
     return after, keys(found)
 
 
-def test_a_service_range_moves_alone_if_it_is_to_be_of_another_size() -> None:
+def test_a_service_range_moves_alone_if_it_is_to_be_of_another_size():
     before = locked(plan())
     after, refusals = moved(plan(clusters__a__services={"length": 20}), before)
     assert refusals == ["clusters.a.services.length"]
@@ -212,7 +212,7 @@ def test_a_service_range_moves_alone_if_it_is_to_be_of_another_size() -> None:
     assert after.hub == before.hub
 
 
-def test_the_hub_moves_alone_if_its_prefix_is_somebody_elses() -> None:
+def test_the_hub_moves_alone_if_its_prefix_is_somebody_elses():
     before = locked(plan())
     (held,) = before.hub.prefixes
     after, refusals = moved(plan(exclude=[{"prefix": text(held.prefix)}]), before)
@@ -221,7 +221,7 @@ def test_the_hub_moves_alone_if_its_prefix_is_somebody_elses() -> None:
     assert after.clusters == before.clusters
 
 
-def test_a_cluster_moves_as_a_whole_if_its_prefix_is_somebody_elses() -> None:
+def test_a_cluster_moves_as_a_whole_if_its_prefix_is_somebody_elses():
     before = locked(plan())
     (held,) = before.clusters["a"].prefixes
     after, refusals = moved(plan(pinned={"else": [text(held.prefix)]}), before)
@@ -231,7 +231,7 @@ def test_a_cluster_moves_as_a_whole_if_its_prefix_is_somebody_elses() -> None:
     assert after.hub == before.hub
 
 
-def test_a_node_pool_moves_alone_if_its_nodes_are_to_have_other_blocks() -> None:
+def test_a_node_pool_moves_alone_if_its_nodes_are_to_have_other_blocks():
     before = locked(plan())
     after, refusals = moved(plan(clusters__a__node_pools__gpu=pool(3, block_length=27)), before)
     assert refusals == ["clusters.a.node_pools.gpu.block_length"]
@@ -241,7 +241,7 @@ def test_a_node_pool_moves_alone_if_its_nodes_are_to_have_other_blocks() -> None
     assert after.clusters["b"] == before.clusters["b"]
 
 
-def test_a_cluster_and_one_of_its_node_pools_move_together() -> None:
+def test_a_cluster_and_one_of_its_node_pools_move_together():
     before = locked(plan())
     (held,) = before.clusters["a"].prefixes
     both = plan(
@@ -258,9 +258,7 @@ def test_a_cluster_and_one_of_its_node_pools_move_together() -> None:
     assert after.clusters["b"] == before.clusters["b"]
 
 
-def test_a_move_that_nobody_foresaw_is_refused_with_both_places(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_move_that_nobody_foresaw_is_refused_with_both_places(monkeypatch):
     before = locked(plan())
     held, other = before.clusters["a"].node_pools.values()
     complete = allocator.complete
@@ -280,7 +278,7 @@ def test_a_move_that_nobody_foresaw_is_refused_with_both_places(
     )
 
 
-def test_declared_growth_gives_way_to_what_somebody_needs_today() -> None:
+def test_declared_growth_gives_way_to_what_somebody_needs_today():
     def reserves(document: Plan) -> list[int]:
         held = locked(document).clusters["a"].prefixes
         return [each.reserve.length - each.prefix.length for each in held]

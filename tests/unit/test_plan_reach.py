@@ -5,7 +5,6 @@ isolation can break.
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import combinations
 
 import pytest
 
@@ -53,9 +52,7 @@ def first_address(network: Network, subnet: str) -> str:
     )
 
 
-def test_a_planned_network_isolates_its_spokes_and_lets_the_hub_in(
-    rendered_network: Network,
-) -> None:
+def test_a_planned_network_isolates_its_spokes_and_lets_the_hub_in(rendered_network):
     found = verdicts(rendered_network)
     for one, other in (("training", "evals"), ("evals", "training")):
         assert found[one, other, Target.NODES] == "dropped"
@@ -68,14 +65,12 @@ def test_a_planned_network_isolates_its_spokes_and_lets_the_hub_in(
     assert wrong(rendered_network) == []
 
 
-def test_no_single_layer_is_what_isolation_hangs_on(rendered_network: Network) -> None:
+def test_no_single_layer_is_what_isolation_hangs_on(rendered_network):
     for layer in LAYERS:
         assert wrong(weakened(rendered_network, [layer])) == []
 
 
-def test_a_spoke_behind_the_hub_reaches_another_once_nothing_stops_it(
-    rendered_network: Network,
-) -> None:
+def test_a_spoke_behind_the_hub_reaches_another_once_nothing_stops_it(rendered_network):
     """evals has no NAT gateway: its default route leads to the hub's router, which reaches
     everybody.
     """
@@ -90,23 +85,12 @@ def test_a_spoke_behind_the_hub_reaches_another_once_nothing_stops_it(
 
 
 @pytest.mark.parametrize("kept", LAYERS)
-def test_each_layer_holds_alone_for_nodes_and_pods(rendered_network: Network, kept: str) -> None:
+def test_each_layer_holds_alone_for_nodes_and_pods(rendered_network, kept):
     weak = weakened(rendered_network, [layer for layer in LAYERS if layer != kept])
     assert verdicts(weak)["evals", "training", Target.NODES] == "dropped"
 
 
-def test_three_layers_of_four_may_be_missing_but_never_all(rendered_network: Network) -> None:
-    for missing in combinations(LAYERS, 3):
-        assert (
-            verdicts(weakened(rendered_network, missing))["evals", "training", Target.NODES]
-            == "dropped"
-        )
-    assert (
-        verdicts(weakened(rendered_network, LAYERS))["evals", "training", Target.NODES] != "dropped"
-    )
-
-
-def test_a_default_route_makes_the_clouds_none_routes_vanish(rendered_network: Network) -> None:
+def test_a_default_route_makes_the_clouds_none_routes_vanish(rendered_network):
     bare = weakened(rendered_network, ["routes", "groups"])
     target = first_address(bare, "evals-cpu")
     before = follow(bare, "training-gpu", target)
@@ -120,9 +104,7 @@ def test_a_default_route_makes_the_clouds_none_routes_vanish(rendered_network: N
     assert path.why == "dropped and counted by hub_router_0: spoke to spoke"
 
 
-def test_a_default_route_to_the_internet_does_not_carry_private_addresses(
-    rendered_network: Network,
-) -> None:
+def test_a_default_route_to_the_internet_does_not_carry_private_addresses(rendered_network):
     bare = weakened(rendered_network, ["routes", "groups"])
     open_wide = with_routes(bare, "training_nodes", Route("internet", EVERYTHING, NextHop.INTERNET))
     assert (
@@ -131,7 +113,7 @@ def test_a_default_route_to_the_internet_does_not_carry_private_addresses(
     )
 
 
-def test_the_longest_prefix_wins_over_the_order_of_routes(rendered_network: Network) -> None:
+def test_the_longest_prefix_wins_over_the_order_of_routes(rendered_network):
     bare = weakened(rendered_network, ["groups", "routers", "peerings"])
     victim = Address.parse(first_address(bare, "training-gpu"))
     router = next(host.addresses[0] for host in bare.appliances if host.name == "hub_router_0")
@@ -141,15 +123,7 @@ def test_the_longest_prefix_wins_over_the_order_of_routes(rendered_network: Netw
     assert f"to {victim}: evals-cpu sends it to hub_router_0 ({victim}/32" in fault
 
 
-def test_a_hole_of_one_address_is_found_wherever_it_is(rendered_network: Network) -> None:
-    bare = weakened(rendered_network, ["groups", "routers", "peerings"])
-    router = next(host.addresses[0] for host in bare.appliances if host.name == "hub_router_0")
-    inside = Address.parse(first_address(bare, "training-gpu"))
-    hole = Prefix(inside.family, inside.value + 1234, 32)
-    assert wrong(with_routes(bare, "evals_nodes", Route("hole", hole, NextHop.APPLIANCE, router)))
-
-
-def test_a_peering_between_spokes_is_found(rendered_network: Network) -> None:
+def test_a_peering_between_spokes_is_found(rendered_network):
     bare = weakened(rendered_network, ["routes", "groups"])
     direct = [
         replace(rendered_network.peerings[0], name="x", network=one, remote=other)
@@ -159,7 +133,7 @@ def test_a_peering_between_spokes_is_found(rendered_network: Network) -> None:
     assert any(fault.startswith("training reaches nodes and pods of evals") for fault in faults)
 
 
-def test_a_hub_that_lost_its_way_to_a_service_is_found(rendered_network: Network) -> None:
+def test_a_hub_that_lost_its_way_to_a_service_is_found(rendered_network):
     tables = tuple(
         replace(table, routes=()) if table.owner == "hub" else table
         for table in rendered_network.tables
@@ -168,9 +142,7 @@ def test_a_hub_that_lost_its_way_to_a_service_is_found(rendered_network: Network
     assert any(fault.startswith("hub does not reach Services of training") for fault in faults)
 
 
-def test_the_hub_sees_a_shared_service_range_where_it_is_this_clusters_own(
-    rendered_network: Network,
-) -> None:
+def test_the_hub_sees_a_shared_service_range_where_it_is_this_clusters_own(rendered_network):
     host = next(host for host in rendered_network.appliances if host.name == "evals_nat_0")
     (translation,) = host.translations
     vip = Address(translation.vip_range.family, translation.vip_range.value + 77)
@@ -179,9 +151,7 @@ def test_the_hub_sees_a_shared_service_range_where_it_is_this_clusters_own(
     assert path.why == "evals_nat_0 translates it to Service 100.64.0.77"
 
 
-def test_answers_that_keep_the_clients_address_return_through_the_nat_host(
-    rendered_network: Network,
-) -> None:
+def test_answers_that_keep_the_clients_address_return_through_the_nat_host(rendered_network):
     researcher = first_address(rendered_network, "hub_researchers-0")
     path = follow(rendered_network, "evals-cpu", researcher)
     assert path.steps[0].startswith("evals-cpu sends it to evals_nat_0")
@@ -189,7 +159,7 @@ def test_answers_that_keep_the_clients_address_return_through_the_nat_host(
     assert len(follow(rendered_network, "training-gpu", researcher).steps) == 1
 
 
-def test_a_route_loop_ends(rendered_network: Network) -> None:
+def test_a_route_loop_ends(rendered_network):
     one, other = (host.addresses[0] for host in rendered_network.appliances if host.owner == "hub")
     public = Prefix.parse("203.0.113.0/24")
     looped = rendered_network

@@ -33,7 +33,7 @@ def checkout(tmp_path: Path) -> Path:
 
 
 @pytest.mark.programs
-def test_a_checkout_is_its_commit_and_whether_it_was_changed(checkout: Path):
+def test_a_checkout_is_its_commit_and_whether_it_was_changed(checkout):
     commit = git(checkout, "rev-parse", "HEAD")
     git(checkout, "tag", "v1.0.0")
     assert provenance.of_checkout(checkout, {}) == Provenance(commit, WHEN, dirty=False)
@@ -42,7 +42,7 @@ def test_a_checkout_is_its_commit_and_whether_it_was_changed(checkout: Path):
 
 
 @pytest.mark.programs
-def test_a_folder_within_another_repository_is_not_taken_for_it(checkout: Path):
+def test_a_folder_within_another_repository_is_not_taken_for_it(checkout):
     (checkout / "inside").mkdir()
     assert provenance.of_checkout(checkout / "inside", {}) == Provenance()
 
@@ -58,13 +58,11 @@ def test_a_folder_within_another_repository_is_not_taken_for_it(checkout: Path):
         ({COMMIT: ""}, Provenance()),
     ],
 )
-def test_a_build_without_gits_data_is_what_its_environment_says(
-    tmp_path: Path, environment: dict[str, str], expected: Provenance
-):
+def test_a_build_without_gits_data_is_what_its_environment_says(tmp_path, environment, expected):
     assert provenance.of_checkout(tmp_path, environment) == expected
 
 
-def test_what_a_build_recorded_is_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_what_a_build_recorded_is_read_back(tmp_path, monkeypatch):
     monkeypatch.setattr(provenance, "RECORD", tmp_path / "build.json")
     built = Provenance(BUILT_FROM, WHEN, dirty=False)
     provenance.RECORD.write_text(provenance.as_json(built))
@@ -72,9 +70,7 @@ def test_what_a_build_recorded_is_read_back(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", json.dumps({"unknown": 1})])
-def test_a_damaged_record_is_no_fault_of_the_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str
-):
+def test_a_damaged_record_is_no_fault_of_the_command(tmp_path, monkeypatch, content):
     monkeypatch.setattr(provenance, "RECORD", tmp_path / "build.json")
     provenance.RECORD.write_text(content)
     assert provenance.read() == Provenance()

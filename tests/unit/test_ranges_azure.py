@@ -71,7 +71,7 @@ def test_all_but_the_first_address_of_every_interface_and_family_is_the_pool():
     ],
     ids=["text", "text first", "nothing else", "string", "number", "empty first"],
 )
-def test_a_configuration_that_is_a_block_is_taken_whole(entry: dict[str, Any]):
+def test_a_configuration_that_is_a_block_is_taken_whole(entry):
     assert shown(metadata((["10.0.0.4", entry], []))) == ["10.0.0.16/28"]
 
 
@@ -109,7 +109,7 @@ def test_a_configuration_that_is_a_block_is_taken_whole(entry: dict[str, Any]):
         (metadata((["", "10.0.0.5"], [])), r"ipAddress\[0\]"),
     ],
 )
-def test_what_is_no_such_document_is_refused_and_says_where(body: bytes, reason: str):
+def test_what_is_no_such_document_is_refused_and_says_where(body, reason):
     with pytest.raises(RangesUnknown, match=reason):
         pool(body)
 
@@ -174,9 +174,7 @@ SITES = {
         ("10.0.0.32/28", {}, "10.0.0.40/32 has it already"),
     ],
 )
-def test_a_block_that_contradicts_is_left_out_and_the_others_are_used(
-    block: str, more: dict[str, Any], reason: str
-):
+def test_a_block_that_contradicts_is_left_out_and_the_others_are_used(block, more, reason):
     good = Prefix.parse("10.0.0.40")
     valid = validate(
         [good, Prefix.parse(block)], document(**more), {Address.parse("10.0.0.99"): "eth0"}
@@ -194,7 +192,7 @@ def test_a_block_that_contradicts_is_left_out_and_the_others_are_used(
     ],
     ids=["length", "chunk"],
 )
-def test_an_answer_longer_than_any_memory_is_no_whole_one(answer: bytes) -> None:
+def test_an_answer_longer_than_any_memory_is_no_whole_one(answer):
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:

@@ -56,7 +56,7 @@ def refusal(folder: Path) -> str:
 
 @pytest.mark.parametrize("missing", SETTINGS)
 @pytest.mark.parametrize("how", ["empty", "absent"])
-def test_a_release_is_refused_while_a_setting_is_unset(missing: str, how: str, tmp_path: Path):
+def test_a_release_is_refused_while_a_setting_is_unset(missing, how, tmp_path):
     settings = SETTINGS | {missing: ""}
     if how == "absent":
         del settings[missing]
@@ -65,13 +65,13 @@ def test_a_release_is_refused_while_a_setting_is_unset(missing: str, how: str, t
     assert error.count("release: ") == 1
 
 
-def test_a_setting_with_a_typo_is_refused(tmp_path: Path):
+def test_a_setting_with_a_typo_is_refused(tmp_path):
     error = refusal(checkout(tmp_path / "source", **SETTINGS, documantation="https://a.example"))
     assert error == "release: pyproject.toml: [tool.netmgr.release] knows no documantation\n"
 
 
 @pytest.mark.parametrize("name", ["netmgr/__init__.py", "new.py"])
-def test_a_release_is_refused_from_what_is_not_committed(name: str, tmp_path: Path):
+def test_a_release_is_refused_from_what_is_not_committed(name, tmp_path):
     source = checkout(tmp_path / "source", **SETTINGS)
     with (source / name).open("a") as file:
         file.write("# changed\n")
@@ -84,7 +84,7 @@ def test_a_release_is_refused_from_what_is_not_committed(name: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("tag", ["v1.2.4", "1.2.3", "v1.2.3-1"])
-def test_a_release_is_refused_without_the_versions_tag(tag: str, tmp_path: Path):
+def test_a_release_is_refused_without_the_versions_tag(tag, tmp_path):
     error = refusal(checkout(tmp_path / "source", tag, **SETTINGS))
     assert error == (
         f"release: HEAD has no tag v1.2.3, which is netmgr.__version__, but {tag}; "
@@ -92,13 +92,13 @@ def test_a_release_is_refused_without_the_versions_tag(tag: str, tmp_path: Path)
     )
 
 
-def test_the_tag_of_an_earlier_commit_is_none_of_this_one(tmp_path: Path):
+def test_the_tag_of_an_earlier_commit_is_none_of_this_one(tmp_path):
     source = checkout(tmp_path / "source", **SETTINGS)
     git(source, "commit", "--quiet", "--allow-empty", "--message", "second")
     assert "HEAD has no tag v1.2.3, which is netmgr.__version__, but none;" in refusal(source)
 
 
-def test_all_reasons_are_given_at_once(tmp_path: Path):
+def test_all_reasons_are_given_at_once(tmp_path):
     source = checkout(tmp_path / "source", "other")
     (source / "new.py").touch()
     lines = refusal(source).splitlines()
@@ -150,23 +150,21 @@ def install(wheel: Path, target: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_pip_installs_the_wheel_of_this_machine_and_its_launcher_alone(
-    wheels: dict[str, Path], tmp_path: Path
-):
+def test_pip_installs_the_wheel_of_this_machine_and_its_launcher_alone(wheels, tmp_path):
     own = build.host_architecture()
     done = install(wheels[own], tmp_path)
     assert done.returncode == 0, done.stderr
     assert [path.name for path in (tmp_path / "cni" / "bin").iterdir()] == [f"netmgr-cni-{own}"]
 
 
-def test_pip_refuses_the_other_architectures_wheel(wheels: dict[str, Path], tmp_path: Path):
+def test_pip_refuses_the_other_architectures_wheel(wheels, tmp_path):
     (other,) = wheels.keys() - {build.host_architecture()}
     done = install(wheels[other], tmp_path)
     assert done.returncode != 0
     assert "is not a supported wheel on this platform" in done.stderr
 
 
-def test_a_source_archive_has_the_manifests_and_the_chart_that_links_to_them(tmp_path: Path):
+def test_a_source_archive_has_the_manifests_and_the_chart_that_links_to_them(tmp_path):
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "--target", "sdist", "--directory", tmp_path],
         check=True,
@@ -189,7 +187,7 @@ def test_the_debian_package_leaves_out_what_the_image_leaves_out():
     assert set(line.split()) == set(unused)
 
 
-def test_base_is_refused_without_the_program_that_builds_images(tmp_path: Path):
+def test_base_is_refused_without_the_program_that_builds_images(tmp_path):
     source = checkout(tmp_path / "source", **SETTINGS)
     git_only = tmp_path / "bin"
     git_only.mkdir()

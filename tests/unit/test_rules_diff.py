@@ -30,11 +30,11 @@ SOUND = Observed(
 )
 
 
-def test_what_is_as_desired_is_left_alone() -> None:
+def test_what_is_as_desired_is_left_alone():
     assert not diff(WANTED, SOUND).operations
 
 
-def test_what_no_rule_uses_goes_after_the_rules_are_filled_and_chains_from_the_last() -> None:
+def test_what_no_rule_uses_goes_after_the_rules_are_filled_and_chains_from_the_last():
     found = diff(
         WANTED,
         replace(
@@ -62,14 +62,14 @@ def test_what_no_rule_uses_goes_after_the_rules_are_filled_and_chains_from_the_l
     )
 
 
-def test_a_chain_of_another_make_is_dropped_with_what_it_should_hold() -> None:
+def test_a_chain_of_another_make_is_dropped_with_what_it_should_hold():
     found = diff(WANTED, replace(SOUND, malformed=frozenset({Hook.FORWARD})))
     rules = WANTED.chains[Hook.FORWARD]
     assert found.operations == (DropChain(Hook.FORWARD, rules), FillChain(Hook.FORWARD, rules))
     assert found.repairs == ("chain forward was of another type, priority or policy",)
 
 
-def test_a_dormant_table_is_filled_again_whole() -> None:
+def test_a_dormant_table_is_filled_again_whole():
     found = diff(WANTED, replace(SOUND, asleep=True))
     assert found.operations == tuple(
         FillChain(hook, rules) for hook, rules in WANTED.chains.items() if rules
@@ -78,7 +78,7 @@ def test_a_dormant_table_is_filled_again_whole() -> None:
 
 
 @pytest.mark.parametrize("times", [2, 3])
-def test_a_rule_that_is_there_more_than_once_is_named(times: int) -> None:
+def test_a_rule_that_is_there_more_than_once_is_named(times):
     first, *others = SOUND.chains[Hook.FORWARD]
     found = diff(
         WANTED, replace(SOUND, chains={**SOUND.chains, Hook.FORWARD: (*[first] * times, *others)})
@@ -86,7 +86,7 @@ def test_a_rule_that_is_there_more_than_once_is_named(times: int) -> None:
     assert found.repairs == (f"chain forward: rule '{first.id}' was there more than once",)
 
 
-def test_who_may_reach_what_is_protected_is_in_every_set_but_one() -> None:
+def test_who_may_reach_what_is_protected_is_in_every_set_but_one():
     assert PROTECTED in POLICY.traffics
     both, one = (
         desired(POLICY, [POD_4, POD_6], excepted=excepted).members for excepted in ((), (POD_4,))
@@ -97,7 +97,7 @@ def test_who_may_reach_what_is_protected_is_in_every_set_but_one() -> None:
     assert both[pod_set(Traffic.INTERNET_OUT, Family.V4).name] == {POD_4}
 
 
-def test_links_are_known_with_the_addresses_of_each_family_where_the_kernel_can() -> None:
+def test_links_are_known_with_the_addresses_of_each_family_where_the_kernel_can():
     links = {POD_4: "nm1", POD_6: "nm2"}
     pods = [POD_4, POD_6, Address.parse("10.1.0.6")]
     known = desired(POLICY, pods, links=links).members

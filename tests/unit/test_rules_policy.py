@@ -27,7 +27,7 @@ def observer(**keys: Any) -> NodeDocument:
     ("role", "counts_only", "runs_pods"),
     [("node", False, True), ("hub-router", False, False), ("nat-host", False, False)],
 )
-def test_each_role_has_its_rules(role: str, *, counts_only: bool, runs_pods: bool) -> None:
+def test_each_role_has_its_rules(role, counts_only, runs_pods):
     policy = Policy.of(document(role))
     assert (policy.counts_only, policy.runs_pods) == (counts_only, runs_pods)
     assert policy.rule_owner == "openai"
@@ -36,7 +36,7 @@ def test_each_role_has_its_rules(role: str, *, counts_only: bool, runs_pods: boo
     assert Prefix.parse("fd00:1:0:ff::1") in policy.sources.own
 
 
-def test_an_observer_counts_and_no_more() -> None:
+def test_an_observer_counts_and_no_more():
     policy = Policy.of(observer())
     assert policy.counts_only
     assert policy.runs_pods
@@ -48,7 +48,7 @@ def test_an_observer_counts_and_no_more() -> None:
         }
 
 
-def test_other_nodes_pods_are_told_apart_only_where_a_rule_can_add_to_a_set() -> None:
+def test_other_nodes_pods_are_told_apart_only_where_a_rule_can_add_to_a_set():
     policy = Policy.of(observer(accounting={"cluster_cidrs": ["10.1.0.0/16"]}))
     for is_dynamic in (True, False):
         wanted = desired(policy, (), Abilities(dynamic_sets=is_dynamic))
@@ -60,14 +60,14 @@ def test_other_nodes_pods_are_told_apart_only_where_a_rule_can_add_to_a_set() ->
         assert all(spec.is_dynamic for spec in remote)
 
 
-def test_a_node_is_reached_by_its_ranges_and_a_router_by_every_sites_prefixes() -> None:
+def test_a_node_is_reached_by_its_ranges_and_a_router_by_every_sites_prefixes():
     node, router = (Policy.of(document(role)) for role in ("node", "hub-router"))
     assert set(node.ranges) == {Prefix.parse("10.1.0.0/24"), Prefix.parse("fd00:1::/112")}
     sites = [Prefix.parse(text) for site in SITES for text in site["prefixes"]]
     assert all(any(one.covers(each) for one in router.ranges) for each in sites)
 
 
-def test_what_isolation_drops_is_in_no_class() -> None:
+def test_what_isolation_drops_is_in_no_class():
     classifier = Policy.of(document("node", accounting=CLASSES)).classifier
     assert classifier
     dropped = {Prefix.parse(text) for site in SITES[2:] for text in site["prefixes"]}
@@ -83,7 +83,7 @@ def test_what_isolation_drops_is_in_no_class() -> None:
     assert observed.dropped == ()
 
 
-def test_an_observers_classes_are_of_pods_on_any_link() -> None:
+def test_an_observers_classes_are_of_pods_on_any_link():
     for abilities in (Abilities(), Abilities(verdict_maps=False)):
         rules = desired(Policy.of(observer(accounting=CLASSES)), (), abilities).rules()
         classing = [rule for rule in rules if rule.id.startswith("class")]
@@ -91,7 +91,7 @@ def test_an_observers_classes_are_of_pods_on_any_link() -> None:
         assert not any(isinstance(match, OnLink) for rule in classing for match in rule.matches)
 
 
-def test_a_class_has_nothing_of_what_is_never_internet() -> None:
+def test_a_class_has_nothing_of_what_is_never_internet():
     wide = {"classes": [{"name": "wide", "prefixes": ["168.0.0.0/8"]}]}
     classifier = Policy.of(document("node", accounting=wide)).classifier
     assert classifier
@@ -101,7 +101,7 @@ def test_a_class_has_nothing_of_what_is_never_internet() -> None:
     assert not any(one.holds(platform) for one in prefixes)
 
 
-def test_a_class_that_isolation_drops_whole_is_empty() -> None:
+def test_a_class_that_isolation_drops_whole_is_empty():
     foreign = {"classes": [{"name": "foreign", "prefixes": ["10.130.0.0/16"]}]}
     classifier = Policy.of(document("node", accounting=foreign)).classifier
     assert classifier
@@ -109,9 +109,7 @@ def test_a_class_that_isolation_drops_whole_is_empty() -> None:
 
 
 @pytest.mark.parametrize("machine", ["node", "hub-router"])
-def test_rules_look_into_a_set_just_where_they_have_more_to_compare_than_they_may(
-    machine: str,
-) -> None:
+def test_rules_look_into_a_set_just_where_they_have_more_to_compare_than_they_may(machine):
     more: dict[str, Any] = {"accounting": CLASSES} if machine == "node" else {}
     policy = Policy.of(document(machine, **more))
     seen: set[bool] = set()
@@ -126,7 +124,7 @@ def test_rules_look_into_a_set_just_where_they_have_more_to_compare_than_they_ma
     assert seen == {True, False}
 
 
-def test_what_is_handed_over_goes_to_a_pod() -> None:
+def test_what_is_handed_over_goes_to_a_pod():
     rules = desired(Policy.of(document("node")), (), Abilities(flowtables=True)).rules()
     handing = [rule for rule in rules if rule.id.startswith("offload")]
     assert [rule.family for rule in handing] == list(Family)
@@ -146,7 +144,7 @@ def sites(spokes: int, **prefixes: list[str]) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("spokes", "pairs"), [(3, 1 << 14), (127, 1 << 14), (128, 1 << 15), (182, 1 << 16)]
 )
-def test_a_routers_set_of_pairs_has_room_for_all_of_them(spokes: int, pairs: int) -> None:
+def test_a_routers_set_of_pairs_has_room_for_all_of_them(spokes, pairs):
     isolation = Isolation.of(document("hub-router", sites=sites(spokes)))
     assert isolation
     found = isolation.sets(Abilities())
@@ -156,7 +154,7 @@ def test_a_routers_set_of_pairs_has_room_for_all_of_them(spokes: int, pairs: int
     assert pairs >= spokes * (spokes - 1)
 
 
-def test_a_family_of_one_spoke_alone_needs_no_isolation() -> None:
+def test_a_family_of_one_spoke_alone_needs_no_isolation():
     # The second spoke has no IPv6.
     isolation = Isolation.of(document("hub-router", sites=sites(1, second=["10.9.0.0/16"])))
     assert isolation
@@ -167,19 +165,19 @@ def test_a_family_of_one_spoke_alone_needs_no_isolation() -> None:
     assert len(isolation.dropping(Hook.FORWARD, Family.V4, Abilities())) == 1
 
 
-def test_spokes_of_ipv6_alone_are_kept_apart() -> None:
+def test_spokes_of_ipv6_alone_are_kept_apart():
     alone = {name: [f"fd00:{name}::/48"] for name in ("1", "2")}
     isolation = Isolation.of(document("hub-router", sites=sites(0, **alone)))
     assert isolation
     assert {spec.name for spec in isolation.sets(Abilities())} == {"isolated6"}
 
 
-def test_a_hub_without_spokes_keeps_nothing_apart() -> None:
+def test_a_hub_without_spokes_keeps_nothing_apart():
     assert Isolation.of(document("hub-router", sites=sites(0))) is None
     assert Isolation.of(document("node", **ALONE)) is None
 
 
-def test_the_spoke_of_an_address() -> None:
+def test_the_spoke_of_an_address():
     spokes = [Spoke("a", (Prefix.parse("10.1.0.0/16"),)), Spoke("b", (Prefix.parse("fd00::/48"),))]
     assert spoke_of(spokes, Address.parse("fd00::1")) is spokes[1]
     assert spoke_of(spokes, Address.parse("10.2.0.1")) is None

@@ -86,9 +86,7 @@ MACHINES = {
         PODS,
     ),
     "many-spokes-": (
-        Policy.of(
-            document("node", sites=MANY_PREFIXES, accounting={"classes": MANY_CLASSES[1:]}),
-        ),
+        Policy.of(document("node", sites=MANY_PREFIXES, accounting={"classes": MANY_CLASSES[1:]})),
         PODS,
     ),
     "many-router-": (Policy.of(document("hub-router", sites=MANY_PREFIXES)), ()),

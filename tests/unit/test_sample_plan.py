@@ -46,11 +46,11 @@ def given(data: Any, prefix: str, known: set[str]) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("name", ["plan.yaml", "twenty-clusters.yaml"])
-def test_the_samples_are_valid(name: str) -> None:
+def test_the_samples_are_valid(name):
     load(FOLDER / name, PlanDocument)
 
 
-def test_the_sample_names_every_key() -> None:
+def test_the_sample_names_every_key():
     known = set(keys(PlanDocument))
     assert {"clusters.*.services.length_v6", "exclude.*.reason", "hub.routers"} <= known
     data = yaml.safe_load((FOLDER / "plan.yaml").read_text(encoding="utf-8"))

@@ -108,7 +108,7 @@ def refused(text: str) -> str:
         (HOST, "site: a", "site: a", "14: role: a nat-host needs nat; say what it translates"),
     ],
 )
-def test_a_role_and_its_site_must_agree(text: str, before: str, after: str, message: str) -> None:
+def test_a_role_and_its_site_must_agree(text, before, after, message):
     assert text.count(before) == 1
     assert message in refused(text.replace(before, after))
 
@@ -185,7 +185,7 @@ def test_a_role_and_its_site_must_agree(text: str, before: str, after: str, mess
         ("", "m.yaml:16: nat.services: "),
     ],
 )
-def test_a_translation_stays_inside_its_spoke_and_is_one_to_one(nat: str, message: str) -> None:
+def test_a_translation_stays_inside_its_spoke_and_is_one_to_one(nat, message):
     assert message in refused(f"{HOST}nat:\n  services:\n  {nat}\n")
 
 
@@ -214,11 +214,11 @@ def test_a_translation_stays_inside_its_spoke_and_is_one_to_one(nat: str, messag
         ),
     ],
 )
-def test_routes_lead_to_no_other_spoke(routes: str, message: str) -> None:
+def test_routes_lead_to_no_other_spoke(routes, message):
     assert message in refused(f"{NODE}routes:\n{routes}\n")
 
 
-def test_only_a_nat_host_translates() -> None:
+def test_only_a_nat_host_translates():
     text = f"{NODE}nat: {{services: [{{vip_range: {VIP_RANGE}, service_cidr: 10.96.0.0/20}}]}}\n"
     assert "m.yaml:15: nat: a node translates no Services; remove it" in refused(text)
 
@@ -237,7 +237,7 @@ def test_only_a_nat_host_translates() -> None:
         ],
     ],
 )
-def test_vips_and_cluster_ips_may_be_the_same_addresses(services: list[dict[str, str]]) -> None:
+def test_vips_and_cluster_ips_may_be_the_same_addresses(services):
     document = read(HOST + yaml.safe_dump({"nat": {"services": services}}))
     assert document.nat
     assert [each.is_identity for each in document.nat.services] == [
@@ -245,7 +245,7 @@ def test_vips_and_cluster_ips_may_be_the_same_addresses(services: list[dict[str,
     ]
 
 
-def test_a_hub_router_needs_no_site_and_may_have_an_address_in_every_spoke() -> None:
+def test_a_hub_router_needs_no_site_and_may_have_an_address_in_every_spoke():
     text = (
         HEAD.replace("{name: m}", "{name: m, addresses: [10.0.0.1, 10.1.0.1, 10.2.0.1]}")
         + "role: hub-router\n"
@@ -265,9 +265,7 @@ def test_a_hub_router_needs_no_site_and_may_have_an_address_in_every_spoke() -> 
         ("172.16.16.0", "b", SitePart.SERVICES),
     ],
 )
-def test_an_address_belongs_to_the_site_whose_prefix_holds_it(
-    address: str, site: str, part: SitePart
-) -> None:
+def test_an_address_belongs_to_the_site_whose_prefix_holds_it(address, site, part):
     found = site_of(read(NODE).sites, Address.parse(address))
     assert found
     assert (found.site, found.part) == (site, part)
@@ -275,5 +273,5 @@ def test_an_address_belongs_to_the_site_whose_prefix_holds_it(
 
 
 @pytest.mark.parametrize("address", ["10.3.0.0", "172.16.32.0", "203.0.113.1", "2001:db8::1"])
-def test_an_address_of_no_site_belongs_to_none(address: str) -> None:
+def test_an_address_of_no_site_belongs_to_none(address):
     assert site_of(read(NODE).sites, Address.parse(address)) is None

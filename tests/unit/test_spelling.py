@@ -38,7 +38,7 @@ def refusal(content: object, model: type = NodeDocument) -> str:
         ("api_version", "apiVersion"),
     ],
 )
-def test_a_misspelt_key_of_a_node_is_recognised(key: str, meant: str) -> None:
+def test_a_misspelt_key_of_a_node_is_recognised(key, meant):
     assert f"{key}: unknown key; did you mean {meant}?" in refusal({**NODE, key: 1})
 
 
@@ -70,7 +70,7 @@ def test_a_misspelt_key_of_a_node_is_recognised(key: str, meant: str) -> None:
     ],
     ids=lambda each: each if isinstance(each, str) else "",
 )
-def test_so_is_one_at_any_depth(content: dict[str, object], said: str) -> None:
+def test_so_is_one_at_any_depth(content, said):
     assert said in refusal({**NODE, **content})
 
 
@@ -102,9 +102,7 @@ def test_so_is_one_at_any_depth(content: dict[str, object], said: str) -> None:
     ],
     ids=lambda each: each if isinstance(each, str) else "",
 )
-def test_names_in_a_plan_are_not_taken_for_its_keys(
-    path: tuple[str, ...], key: str, said: str
-) -> None:
+def test_names_in_a_plan_are_not_taken_for_its_keys(path, key, said):
     plan = yaml.safe_load(SMALL_PLAN)
     cluster = next(iter(plan["clusters"].values()))
     plan["clusters"] = {
@@ -118,14 +116,14 @@ def test_names_in_a_plan_are_not_taken_for_its_keys(
     assert said in refusal(plan, PlanDocument)
 
 
-def test_a_lock_that_was_edited_says_so_too() -> None:
+def test_a_lock_that_was_edited_says_so_too():
     assert "cluster: unknown key; did you mean clusters?" in refusal({"cluster": {}}, LockDocument)
 
 
 @pytest.mark.parametrize(
     "key", ["foo", "log", "internet", "rules", "mode", "spec", "ipam", "podCIDR", "gateway", "x"]
 )
-def test_nothing_is_suggested_for_a_key_that_is_like_none(key: str) -> None:
+def test_nothing_is_suggested_for_a_key_that_is_like_none(key):
     said = refusal({**NODE, key: 1})
     assert f"{key}: unknown key; remove it or correct its spelling" in said
 
@@ -154,18 +152,14 @@ def netmgr(
         ("plan grow alpha --nodse 3", "--nodes"),
     ],
 )
-def test_misspelt_commands_and_options_are_recognised(
-    netmgr: Callable[[str], str], line: str, meant: str
-) -> None:
+def test_misspelt_commands_and_options_are_recognised(netmgr, line, meant):
     assert meant in netmgr(line)
 
 
 @pytest.mark.parametrize(
     "line", ["frobnicate", "node delete", "plan apply", "plan grow --frobnicate"]
 )
-def test_nothing_is_suggested_for_what_is_like_none(
-    netmgr: Callable[[str], str], line: str
-) -> None:
+def test_nothing_is_suggested_for_what_is_like_none(netmgr, line):
     said = netmgr(line)
     assert "No such" in said
     assert "mean" not in said

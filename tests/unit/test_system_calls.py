@@ -40,7 +40,7 @@ def profile(process: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("process", PROCESSES)
-def test_the_unit_allows_what_the_profile_allows(process: str, script: ModuleType):
+def test_the_unit_allows_what_the_profile_allows(process, script):
     names = script.named_in(PROFILES / f"{process}.json")
     assert set(" ".join(settings(process, "SystemCallFilter")).split()) == names
     assert script.as_filter(names) in (UNITS / f"netmgr-{process}.service").read_text()
@@ -49,14 +49,14 @@ def test_the_unit_allows_what_the_profile_allows(process: str, script: ModuleTyp
 
 
 @pytest.mark.parametrize("process", PROCESSES)
-def test_a_profile_is_what_the_script_writes(process: str, script: ModuleType):
+def test_a_profile_is_what_the_script_writes(process, script):
     names = script.named_in(PROFILES / f"{process}.json")
     assert script.profile(process, names) == profile(process)
     assert script.completed(names) <= names | script.NEVER[process]
 
 
 @pytest.mark.parametrize("process", PROCESSES)
-def test_a_profile_refuses_what_nobody_needs(process: str):
+def test_a_profile_refuses_what_nobody_needs(process):
     refused = profile(process)
     assert (refused["defaultAction"], refused["defaultErrnoRet"]) == ("SCMP_ACT_ERRNO", 1)
     allowed = {name for rule in refused["syscalls"] for name in rule["names"]}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
 from configparser import ConfigParser, SectionProxy
 from inspect import signature
 from pathlib import Path
@@ -50,7 +49,7 @@ def test_the_agents_directories_are_the_documents_defaults():
 
 
 @pytest.mark.parametrize(("name", "command"), [("agent", agent), ("exporter", exporter)])
-def test_a_unit_gives_options_that_its_command_has(name: str, command: Callable[..., None]):
+def test_a_unit_gives_options_that_its_command_has(name, command):
     known = {f"--{parameter.replace('_', '-')}" for parameter in signature(command).parameters}
     assert options(name).keys() <= known
 
@@ -67,7 +66,7 @@ def test_the_exporter_asks_where_the_agent_answers_and_may_do_nothing_else():
 
 @pytest.mark.programs
 @pytest.mark.parametrize(("name", "tenths"), [("agent", 27), ("exporter", 11)])
-def test_a_unit_is_exposed_no_more_than_the_documents_say(name: str, tenths: int):
+def test_a_unit_is_exposed_no_more_than_the_documents_say(name, tenths):
     """The figure is systemd's own; releases since 252 count a little differently."""
     unit = UNITS / f"netmgr-{name}.service"
     analyze = ["systemd-analyze", "security", "--offline=true", f"--threshold={tenths}"]
