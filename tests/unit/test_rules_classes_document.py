@@ -16,45 +16,31 @@ def with_classes(*classes: dict, **keys) -> NodeDocument:
     return document("node", accounting={"classes": list(classes)}, **keys)
 
 
+def named(name: str, *prefixes: str, **keys: str) -> dict[str, object]:
+    return {"name": name, **({"prefixes": prefixes} if prefixes else {}), **keys}
+
+
+HUB = named("a", site="hub")
+
+
 @pytest.mark.parametrize(
     ("classes", "words"),
     [
+        ([named("internet", "10.9.0.0/16")], "class internet is there without being named"),
+        ([named("internal", "10.9.0.0/16")], "class internal is there without being named"),
+        ([named("a", "10.9.0.0/16"), named("a", "10.8.0.0/16")], "two classes are named a"),
         (
-            [{"name": "internet", "prefixes": ["10.9.0.0/16"]}],
-            "class internet is there without being named",
+            [named("a", "10.9.0.0/16"), named("b", "10.9.0.0/16")],
+            "0/16 is of class a and of class b",
         ),
-        (
-            [{"name": "internal", "prefixes": ["10.9.0.0/16"]}],
-            "class internal is there without being named",
-        ),
-        (
-            [
-                {"name": "a", "prefixes": ["10.9.0.0/16"]},
-                {"name": "a", "prefixes": ["10.8.0.0/16"]},
-            ],
-            "two classes are named a",
-        ),
-        (
-            [
-                {"name": "a", "prefixes": ["10.9.0.0/16"]},
-                {"name": "b", "prefixes": ["10.9.0.0/16"]},
-            ],
-            "10.9.0.0/16 is of class a and of class b",
-        ),
-        (
-            [{"name": "a", "site": "hub"}, {"name": "b", "prefixes": ["10.0.0.0/16"]}],
-            "is of class a and of class b",
-        ),
-        ([{"name": "a", "site": "nowhere"}], "there is no site nowhere; sites are hub, spoke-a"),
-        ([{"name": "a"}], "class a: give either prefixes or site"),
-        (
-            [{"name": "a", "site": "hub", "prefixes": ["10.9.0.0/16"]}],
-            "class a: give either prefixes or site",
-        ),
-        ([{"name": "a", "prefixes": ["0.0.0.0/0"]}], "0.0.0.0/0 is everything"),
-        ([{"name": "a", "prefixes": ["0.0.0.0/1", "128.0.0.0/1"]}], "leave no internet"),
-        ([{"name": "A b", "prefixes": ["10.9.0.0/16"]}], "String should match pattern"),
-        ([{"name": "a", "prefixes": ["10.9.0.1/16"]}], "host bits"),
+        ([HUB, named("b", "10.0.0.0/16")], "is of class a and of class b"),
+        ([named("a", site="nowhere")], "there is no site nowhere; sites are hub, spoke-a"),
+        ([named("a")], "class a: give either prefixes or site"),
+        ([named("a", "10.9.0.0/16", site="hub")], "class a: give either prefixes or site"),
+        ([named("a", "0.0.0.0/0")], "0.0.0.0/0 is everything"),
+        ([named("a", "0.0.0.0/1", "128.0.0.0/1")], "leave no internet"),
+        ([named("A b", "10.9.0.0/16")], "String should match pattern"),
+        ([named("a", "10.9.0.1/16")], "host bits"),
     ],
 )
 def test_a_class_that_could_not_be_told_apart_is_refused(classes, words):
@@ -63,9 +49,7 @@ def test_a_class_that_could_not_be_told_apart_is_refused(classes, words):
 
 
 def test_a_class_may_lie_within_another_and_within_a_range():
-    given = with_classes(
-        {"name": "wide", "prefixes": ["10.0.0.0/8"]}, {"name": "mine", "prefixes": ["10.1.0.0/25"]}
-    )
+    given = with_classes(named("wide", "10.0.0.0/8"), named("mine", "10.1.0.0/25"))
     assert given.traffic_classes == {
         "wide": (Prefix.parse("10.0.0.0/8"),),
         "mine": (Prefix.parse("10.1.0.0/25"),),
@@ -76,10 +60,7 @@ def test_a_class_may_lie_within_another_and_within_a_range():
 
 
 def test_without_classes_no_rule_and_no_set_is_more_than_before():
-    plain, classed = (
-        desired(Policy.of(one), ())
-        for one in (document("node"), with_classes({"name": "a", "site": "hub"}))
-    )
+    plain, classed = (desired(Policy.of(one), ()) for one in (document("node"), with_classes(HUB)))
     assert Policy.of(document("node")).traffics == (*Traffic, PROTECTED)
     more = {spec.name for spec in classed.sets} - {spec.name for spec in plain.sets}
     assert more == {
@@ -91,9 +72,7 @@ def test_without_classes_no_rule_and_no_set_is_more_than_before():
 
 
 def test_a_class_of_the_internet_is_no_reason_not_to_masquerade():
-    classed = desired(
-        Policy.of(with_classes({"name": "store", "prefixes": ["203.0.113.0/24"]})), ()
-    )
+    classed = desired(Policy.of(with_classes(named("store", "203.0.113.0/24"))), ())
     assert Prefix.parse("203.0.113.0/24") in classed.members["internal4"]
     assert Prefix.parse("203.0.113.0/24") not in classed.members["unhidden4"]
 
