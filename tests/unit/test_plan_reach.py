@@ -10,7 +10,7 @@ import pytest
 
 from netmgr.plan.check.reach import Target, matrix, weakened
 from netmgr.plan.check.trace import INTERNET, Path, Tracer
-from netmgr.plan.network import Network, NextHop, Route
+from netmgr.plan.network import Network, NextHop, Route, Subnet, VirtualNetwork
 from netmgr.prefixes import Address, Prefix
 
 LAYERS = ("routes", "groups", "routers", "peerings")
@@ -25,15 +25,16 @@ def verdicts(network: Network) -> dict[tuple[str, str, Target], str]:
     return {(cell.origin, cell.owner, cell.target): cell.outcome for cell in matrix(network)}
 
 
+def subnet_named(network: Network, name: str) -> tuple[VirtualNetwork, Subnet]:
+    every = ((vnet, subnet) for vnet in network.networks for subnet in vnet.subnets)
+    return next(pair for pair in every if pair[1].name == name)
+
+
 def follow(network: Network, subnet: str, destination: str) -> Path:
     """A packet from the first address of a subnet."""
-    for vnet in network.networks:
-        for each in vnet.subnets:
-            if each.name == subnet:
-                return Tracer(network).trace(
-                    vnet, each, each.prefixes[0].network, Address.parse(destination)
-                )
-    raise AssertionError(f"no subnet {subnet}")
+    vnet, origin = subnet_named(network, subnet)
+    address = origin.prefixes[0].network
+    return Tracer(network).trace(vnet, origin, address, Address.parse(destination))
 
 
 def with_routes(network: Network, name: str, *routes: Route) -> Network:
@@ -44,12 +45,11 @@ def with_routes(network: Network, name: str, *routes: Route) -> Network:
 
 
 def first_address(network: Network, subnet: str) -> str:
-    return next(
-        str(each.prefixes[0].network)
-        for vnet in network.networks
-        for each in vnet.subnets
-        if each.name == subnet
-    )
+    return str(subnet_named(network, subnet)[1].prefixes[0].network)
+
+
+def router_of(network: Network) -> Address:
+    return next(host.addresses[0] for host in network.appliances if host.name == "hub_router_0")
 
 
 def test_a_planned_network_isolates_its_spokes_and_lets_the_hub_in(rendered_network):
@@ -78,7 +78,7 @@ def test_a_spoke_behind_the_hub_reaches_another_once_nothing_stops_it(rendered_n
     faults = wrong(broken)
     assert any(fault.startswith("evals reaches nodes and pods of training") for fault in faults)
     assert any(
-        " sends it to hub_router_0 (0.0.0.0/0, route table evals_" in fault for fault in faults
+        " sends it to hub_router_0 (0.0.0.0/0, route table evals_" in text for text in faults
     )
     # training has a NAT gateway and no default route: the cloud's own None routes hold.
     assert not any(fault.startswith("training reaches") for fault in faults)
@@ -95,10 +95,8 @@ def test_a_default_route_makes_the_clouds_none_routes_vanish(rendered_network):
     target = first_address(bare, "evals-cpu")
     before = follow(bare, "training-gpu", target)
     assert before.why.endswith("10.0.0.0/8 leads to None (the cloud's own route)")
-    router = next(host.addresses[0] for host in bare.appliances if host.name == "hub_router_0")
-    after = with_routes(
-        bare, "training_nodes", Route("internet", EVERYTHING, NextHop.APPLIANCE, router)
-    )
+    route = Route("internet", EVERYTHING, NextHop.APPLIANCE, router_of(bare))
+    after = with_routes(bare, "training_nodes", route)
     path = follow(after, "training-gpu", target)
     assert path.steps[0].startswith("training-gpu sends it to hub_router_0 (0.0.0.0/0")
     assert path.why == "dropped and counted by hub_router_0: spoke to spoke"
@@ -107,17 +105,14 @@ def test_a_default_route_makes_the_clouds_none_routes_vanish(rendered_network):
 def test_a_default_route_to_the_internet_does_not_carry_private_addresses(rendered_network):
     bare = weakened(rendered_network, ["routes", "groups"])
     open_wide = with_routes(bare, "training_nodes", Route("internet", EVERYTHING, NextHop.INTERNET))
-    assert (
-        "no private addresses"
-        in follow(open_wide, "training-gpu", first_address(bare, "evals-cpu")).why
-    )
+    path = follow(open_wide, "training-gpu", first_address(bare, "evals-cpu"))
+    assert "no private addresses" in path.why
 
 
 def test_the_longest_prefix_wins_over_the_order_of_routes(rendered_network):
     bare = weakened(rendered_network, ["groups", "routers", "peerings"])
     victim = Address.parse(first_address(bare, "training-gpu"))
-    router = next(host.addresses[0] for host in bare.appliances if host.name == "hub_router_0")
-    hole = Route("hole", Prefix(victim.family, victim.value, 32), NextHop.APPLIANCE, router)
+    hole = Route("hole", victim.prefix, NextHop.APPLIANCE, router_of(bare))
     assert wrong(bare) == []
     (fault,) = wrong(with_routes(bare, "evals_nodes", hole))
     assert f"to {victim}: evals-cpu sends it to hub_router_0 ({victim}/32" in fault

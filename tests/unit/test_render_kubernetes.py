@@ -68,13 +68,10 @@ def test_nothing_gets_credentials_for_the_api_and_only_the_agent_capabilities(re
     capable = {name: context["capabilities"].get("add") for name, context in contexts.items()}
     assert {name for name, added in capable.items() if added} == {"agent", "plugin"}
     assert capable["plugin"] == ["SYS_CHROOT"]
-    (shown,) = [
-        item for item in build(KUBERNETES / "overlays" / "cni") if item["kind"] == "DaemonSet"
-    ]
-    same = [
-        each for each in shown["spec"]["template"]["spec"]["containers"] if each["name"] == "agent"
-    ]
-    assert capable["agent"] == same[0]["securityContext"]["capabilities"]["add"]
+    built = build(KUBERNETES / "overlays" / "cni")
+    (shown,) = [item["spec"] for item in built if item["kind"] == "DaemonSet"]
+    containers = {item["name"]: item for item in shown["template"]["spec"]["containers"]}
+    assert capable["agent"] == containers["agent"]["securityContext"]["capabilities"]["add"]
     exporter = pod["containers"][1]["securityContext"]
     assert exporter["runAsNonRoot"]
     assert exporter["capabilities"] == {"drop": ["ALL"]}
@@ -85,12 +82,8 @@ def test_the_selector_selects_the_pods(rendered):
     assert spec["selector"]["matchLabels"] == spec["template"]["metadata"]["labels"] == APP
 
 
-def test_a_large_plan_fits_the_config_map(rendered_plan, rendered_lock):
-    clusters = {
-        f"{name}{number}": held
-        for number in range(50)
-        for name, held in rendered_lock.clusters.items()
-    }
+def test_a_large_plan_fits_the_config_map(rendered_lock):
+    held = rendered_lock.clusters.items()
+    clusters = {f"{name}{number}": cluster for number in range(50) for name, cluster in held}
     lock = rendered_lock.model_copy(update={"clusters": clusters})
-    del rendered_plan
     assert len(files.to_yaml(lock)) < 1 << 19  # etcd takes 1 MiB
