@@ -35,13 +35,17 @@ def site(
 def granted(pool: AddressPool, site: SiteRequest) -> tuple[list[str], dict[str, str]]:
     """Allocations as `prefix of reserve`, and where each subnet is."""
     allocations, placed = pool.grant(site)
-    return (
-        [
-            str(each.prefix) if each.prefix == each.reserve else f"{each.prefix} of {each.reserve}"
-            for each in allocations
-        ],
-        {name: str(prefix) for (name,), prefix in placed.items()},
-    )
+    reserves = [
+        str(held.prefix) if held.prefix == held.reserve else f"{held.prefix} of {held.reserve}"
+        for held in allocations
+    ]
+    return reserves, {name: str(prefix) for (name,), prefix in placed.items()}
+
+
+def reserved(*has: Allocation, reserve: int) -> list[str]:
+    """What a site holds once so much growth is declared."""
+    found = pool("10.0.0.0/16")
+    return granted(found, site(has=owning(found, *has), reserve=reserve))[0]
 
 
 def free(pool: AddressPool) -> list[str]:
@@ -147,31 +151,21 @@ def test_declared_growth_is_kept_together_at_the_end_of_the_space():
 
 
 def test_a_reserve_is_widened_to_what_is_declared_where_its_neighbourhood_is_free():
-    found = pool("10.0.0.0/16")
-    has = owning(found, held("10.0.0.0/25"))
-    assert granted(found, site(has=has, reserve=500))[0] == ["10.0.0.0/25 of 10.0.0.0/23"]
+    own = held("10.0.0.0/25")
+    assert reserved(own, reserve=500) == ["10.0.0.0/25 of 10.0.0.0/23"]
     # What it has elsewhere is part of that, and only the largest one grows.
+    both = reserved(own, held("10.0.128.0/26"), reserve=300)
+    assert both == ["10.0.0.0/25 of 10.0.0.0/24", "10.0.128.0/26"]
+    both = reserved(held("10.0.0.0/26"), held("10.0.128.0/25"), reserve=300)
+    assert both == ["10.0.0.0/26", "10.0.128.0/25 of 10.0.128.0/24"]
+    # A reserve that is larger already stays.
+    larger = held("10.0.0.0/25", "10.0.0.0/20")
+    assert reserved(larger, reserve=500) == ["10.0.0.0/25 of 10.0.0.0/20"]
     found = pool("10.0.0.0/16")
-    has = owning(found, held("10.0.0.0/25"), held("10.0.128.0/26"))
-    assert granted(found, site(has=has, reserve=300))[0] == [
-        "10.0.0.0/25 of 10.0.0.0/24",
-        "10.0.128.0/26",
-    ]
-    found = pool("10.0.0.0/16")
-    has = owning(found, held("10.0.0.0/26"), held("10.0.128.0/25"))
-    assert granted(found, site(has=has, reserve=300))[0] == [
-        "10.0.0.0/26",
-        "10.0.128.0/25 of 10.0.128.0/24",
-    ]
-    found = pool("10.0.0.0/16")
-    has = owning(found, held("10.0.0.0/25"))
+    has = owning(found, own)
     found.hold(Prefix.parse("10.0.1.0/32"), "b")
     assert granted(found, site(has=has, reserve=500))[0] == ["10.0.0.0/25"]
     assert granted(found, site(reserve=500)) == ([], {})
-    # A reserve that is larger already stays.
-    found = pool("10.0.0.0/16")
-    has = owning(found, held("10.0.0.0/25", "10.0.0.0/20"))
-    assert granted(found, site(has=has, reserve=500))[0] == ["10.0.0.0/25 of 10.0.0.0/20"]
 
 
 def test_a_site_that_gets_another_prefix_keeps_its_one_reserve():
@@ -216,9 +210,8 @@ def refused(pool: AddressPool, site: SiteRequest) -> str:
     assert free(pool) == before
     (diagnostic,) = caught.value.diagnostics
     assert diagnostic.at.key == ("clusters", "a", "x")
-    assert diagnostic.remedy == (
-        "add a prefix to pools.nodes, release what is unused, or ask for less"
-    )
+    remedy = "add a prefix to pools.nodes, release what is unused, or ask for less"
+    assert diagnostic.remedy == remedy
     return diagnostic.message
 
 

@@ -58,26 +58,23 @@ def gpu(nodes: int, **keys: Any) -> dict[str, Any]:
 
 def v4(hosts: str, pods: str) -> Layout:
     """One of nodes of two /28 each."""
-    base = prefix(hosts).value + 4
-    return Layout(
-        hosts=prefix(hosts),
-        host_base=Address(V4, base),
-        pods=prefix(pods),
-        pod_base=Address(V4, prefix(pods).value + 16),
-        block_length=28,
-        blocks=2,
-    )
+    return laid_out(prefix(hosts), prefix(pods), 28, 2)
 
 
 def v6(number: int) -> Layout:
     hosts, pods = prefix(f"fd00:0:0:{number}::/64"), prefix(f"fd00:0:0:{number + 1}::/64")
+    return laid_out(hosts, pods, 112, 1)
+
+
+def laid_out(hosts: Prefix, pods: Prefix, block_length: int, blocks: int) -> Layout:
+    first_block = pods.value + (1 << (pods.family.width - block_length))
     return Layout(
         hosts=hosts,
-        host_base=Address(V6, hosts.value + 4),
+        host_base=Address(hosts.family, hosts.value + 4),
         pods=pods,
-        pod_base=Address(V6, pods.value + 65_536),
-        block_length=112,
-        blocks=1,
+        pod_base=Address(pods.family, first_block),
+        block_length=block_length,
+        blocks=blocks,
     )
 
 
@@ -106,23 +103,17 @@ def test_the_largest_node_pool_comes_first_and_each_gets_one_segment():
     )
     assert found.existing == ()
     assert shown(found.requests) == {
-        "node_pools/y/0/hosts/v4": (28, "clusters.a.node_pools.y.nodes"),
-        "node_pools/y/0/pods/v4": (23, "clusters.a.node_pools.y.nodes"),
-        "node_pools/x/0/hosts/v4": (29, "clusters.a.node_pools.x.nodes"),
-        "node_pools/x/0/pods/v4": (25, "clusters.a.node_pools.x.nodes"),
-        "node_pools/z/0/hosts/v4": (29, "clusters.a.node_pools.z.nodes"),
-        "node_pools/z/0/pods/v4": (25, "clusters.a.node_pools.z.nodes"),
+        f"node_pools/{name}/0/{part}/v4": (length, f"clusters.a.node_pools.{name}.nodes")
+        for name, lengths in (("y", (28, 23)), ("x", (29, 25)), ("z", (29, 25)))
+        for part, length in zip(("hosts", "pods"), lengths, strict=True)
     }
 
 
 def test_a_node_pool_may_be_divided_into_sizes():
     both = cluster(y=gpu(8), x=gpu(3))
     found = missing_subnets("a", both, {}, (V4,), UNLIMITED, {"y": [5, 3]})
-    assert [(each.pool, each.number, each.first, each.nodes) for each in found.segments] == [
-        ("y", 0, 0, 5),
-        ("y", 1, 5, 3),
-        ("x", 0, 0, 3),
-    ]
+    divided = [(each.pool, each.number, each.first, each.nodes) for each in found.segments]
+    assert divided == [("y", 0, 0, 5), ("y", 1, 5, 3), ("x", 0, 0, 3)]
 
 
 def test_what_the_lock_has_room_for_is_not_asked_for_again():
@@ -152,9 +143,10 @@ def test_segments_from_before_ipv6_get_it_and_keep_their_numbers():
     found = missing_subnets("a", cluster(y=gpu(18)), before, (V4, V6), UNLIMITED)
     assert found.segments == ()
     assert found.existing == (NewSegment("y", 0, 0, 7, 7, "a"),)
+    asked = (64, "clusters.a.node_pools.y.nodes")
     assert shown(found.requests) == {
-        "node_pools/y/0/hosts/v6": (64, "clusters.a.node_pools.y.nodes"),
-        "node_pools/y/0/pods/v6": (64, "clusters.a.node_pools.y.nodes"),
+        "node_pools/y/0/hosts/v6": asked,
+        "node_pools/y/0/pods/v6": asked,
     }
 
 
@@ -162,12 +154,9 @@ def test_a_pool_that_lacks_a_family_and_nodes_asks_for_both():
     before = {"y": NodePoolLock(segments=(FIRST,))}
     found = missing_subnets("a", cluster(y=gpu(9)), before, (V4, V6), UNLIMITED)
     assert list(shown(found.requests)) == [
-        "node_pools/y/1/hosts/v4",
-        "node_pools/y/1/pods/v4",
-        "node_pools/y/1/hosts/v6",
-        "node_pools/y/1/pods/v6",
-        "node_pools/y/0/hosts/v6",
-        "node_pools/y/0/pods/v6",
+        f"node_pools/y/{number}/{part}/{family}"
+        for number, family in ((1, "v4"), (1, "v6"), (0, "v6"))
+        for part in ("hosts", "pods")
     ]
 
 
@@ -179,8 +168,14 @@ def test_what_a_segment_will_have_with_ipv6_counts_before_it_has_it():
     assert [each.network for each in found.segments] == ["a_2"]
 
 
-def placed(*keys: tuple[str, str]) -> dict[Key, Prefix]:
-    return {("node_pools", *key.split("/")): prefix(text) for key, text in keys}
+def placed(*segments: tuple[str, str, str]) -> dict[Key, Prefix]:
+    """Subnets of hosts and of pods by what they are of: node pool, number and family."""
+    found: dict[Key, Prefix] = {}
+    for of, hosts, pods in segments:
+        name, number, family = of.split("/")
+        found["node_pools", name, number, "hosts", family] = prefix(hosts)
+        found["node_pools", name, number, "pods", family] = prefix(pods)
+    return found
 
 
 def test_new_segments_go_behind_those_there_are_and_hold_what_their_subnets_do():
@@ -192,10 +187,8 @@ def test_new_segments_go_behind_those_there_are_and_hold_what_their_subnets_do()
         before,
         new,
         placed(
-            ("y/1/hosts/v4", "10.0.0.32/28"),
-            ("y/1/pods/v4", "10.0.4.0/24"),
-            ("x/0/hosts/v4", "10.0.0.48/29"),
-            ("x/0/pods/v4", "10.0.5.0/25"),
+            ("y/1/v4", "10.0.0.32/28", "10.0.4.0/24"),
+            ("x/0/v4", "10.0.0.48/29", "10.0.5.0/25"),
         ),
         UNLIMITED,
     )
@@ -214,10 +207,8 @@ def test_the_family_with_less_room_and_the_networks_mappings_bound_a_segment():
     wanted = cluster(y=gpu(5, block_length_v6=80))
     new = missing_subnets("a", wanted, {}, (V4, V6), limited(16 + 25 + 8))
     prefixes = placed(
-        ("y/0/hosts/v4", "10.0.0.32/28"),
-        ("y/0/pods/v4", "10.0.4.0/24"),
-        ("y/0/hosts/v6", "fd00:0:0:2::/64"),
-        ("y/0/pods/v6", "fd00:0:0:3::/64"),
+        ("y/0/v4", "10.0.0.32/28", "10.0.4.0/24"),
+        ("y/0/v6", "fd00:0:0:2::/64", "fd00:0:0:3::/64"),
     )
     (segment,) = complete(wanted, {}, new, prefixes, AZURE)["y"].segments
     assert segment.nodes == 5
@@ -233,7 +224,7 @@ def test_a_family_that_comes_later_is_added_to_its_segment():
     before = {"y": NodePoolLock(segments=(FIRST, SECOND))}
     wanted = cluster(y=gpu(18))
     new = missing_subnets("a", wanted, before, (V4, V6), UNLIMITED)
-    prefixes = placed(("y/0/hosts/v6", "fd00:0:0:8::/64"), ("y/0/pods/v6", "fd00:0:0:9::/64"))
+    prefixes = placed(("y/0/v6", "fd00:0:0:8::/64", "fd00:0:0:9::/64"))
     found = complete(wanted, before, new, prefixes, UNLIMITED)
     assert found["y"].segments == (FIRST.model_copy(update={"v6": v6(8)}), SECOND)
 
@@ -242,10 +233,8 @@ def test_a_segment_behind_a_larger_one_than_was_asked_for_begins_later():
     wanted = cluster(y=gpu(8))
     new = missing_subnets("a", wanted, {}, (V4,), UNLIMITED, {"y": [5, 3]})
     prefixes = placed(
-        ("y/0/hosts/v4", "10.0.0.32/28"),
-        ("y/0/pods/v4", "10.0.4.0/24"),
-        ("y/1/hosts/v4", "10.0.0.48/29"),
-        ("y/1/pods/v4", "10.0.5.0/25"),
+        ("y/0/v4", "10.0.0.32/28", "10.0.4.0/24"),
+        ("y/1/v4", "10.0.0.48/29", "10.0.5.0/25"),
     )
     found = complete(wanted, {}, new, prefixes, UNLIMITED)
     assert [(each.first, each.nodes) for each in found["y"].segments] == [(0, 7), (7, 3)]
@@ -255,7 +244,7 @@ def test_each_segment_begins_where_all_before_it_end():
     before = {"y": NodePoolLock(segments=(FIRST, SECOND))}
     wanted = cluster(y=gpu(20))
     new = missing_subnets("a", wanted, before, (V4,), UNLIMITED)
-    prefixes = placed(("y/2/hosts/v4", "10.0.0.48/29"), ("y/2/pods/v4", "10.0.5.0/25"))
+    prefixes = placed(("y/2/v4", "10.0.0.48/29", "10.0.5.0/25"))
     found = complete(wanted, before, new, prefixes, UNLIMITED)
     assert [(each.first, each.nodes) for each in found["y"].segments] == [(0, 7), (7, 11), (18, 3)]
 
@@ -422,13 +411,10 @@ def test_a_cluster_that_the_lock_lacks_has_no_subnets():
 
 
 def test_a_cluster_has_its_nat_hosts_subnets_and_those_of_every_node_pool():
+    own = prefix("10.96.0.0/16")
     held = ClusterLock(
         prefixes=(),
-        services=ServiceRange(
-            mode=ServiceMode.UNIQUE,
-            prefix=prefix("10.96.0.0/16"),
-            hub_prefix=prefix("10.96.0.0/16"),
-        ),
+        services=ServiceRange(mode=ServiceMode.UNIQUE, prefix=own, hub_prefix=own),
         nat=Subnet(prefix=prefix("10.0.0.64/28"), network="a"),
         node_pools={"y": NodePoolLock(segments=(FIRST,)), "x": NodePoolLock(segments=(SECOND,))},
     )
