@@ -26,11 +26,7 @@ def check(folder: Path) -> Result:
 def folder(tmp_path: Path) -> Path:
     """A plan with few nodes, its lock, and every machine's document in `all`."""
     text = (GOLDEN / "plan.yaml").read_text()
-    for many, few in (
-        ("nodes: 7000", "nodes: 2"),
-        ("nodes: 40,", "nodes: 1,"),
-        ("nodes: 300", "nodes: 2"),
-    ):
+    for many, few in (("nodes: 7000", "nodes: 2"), ("nodes: 40,", "nodes: 1,"), ("300", "2")):
         text = text.replace(many, few)
     (tmp_path / "plan.yaml").write_text(text)
     (tmp_path / "plan.lock.yaml").write_text((GOLDEN / "plan.lock.yaml").read_text())
@@ -40,11 +36,11 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def altered(folder: Path, name: str, old: str, new: str, to: str = "") -> None:
+def altered(folder: Path, name: str, old: str, new: str) -> None:
     path = folder / "all" / f"{name}.yaml"
     text = path.read_text()
-    assert text.count(old) >= 1
-    (folder / "all" / f"{to or name}.yaml").write_text(text.replace(old, new))
+    assert old in text
+    path.write_text(text.replace(old, new))
 
 
 def test_rendered_documents_agree(folder):

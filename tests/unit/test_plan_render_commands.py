@@ -47,26 +47,18 @@ def test_a_kubelet_takes_as_many_pods_as_its_node_has_addresses():
     assert done.exit_code == 0
     rendered = yaml.safe_load(done.stdout)
     assert rendered["kind"] == "KubeletConfiguration"
-    node = NodeDocument.model_validate(
-        yaml.safe_load(run("render", "node", "training-gpu-0").stdout)
-    )
+    written = yaml.safe_load(run("render", "node", "training-gpu-0").stdout)
+    node = NodeDocument.model_validate(written)
     assert rendered["maxPods"] == node.fewest_addresses == 32
     refused = run("render", "kubelet", "training", "tpu")
     assert "has no node pool 'tpu'; there are gpu, system" in str(refused.exception)
 
 
-def test_a_node_document_says_where_it_comes_from():
-    done = run("render", "node", "evals-cpu-0")
-    assert done.exit_code == 0
-    first, rest = done.stdout.split("\n", 1)
-    assert first == "# Of plan.yaml, by `netmgr plan render node evals-cpu-0`."
-    assert rest == (GOLDEN / "evals-cpu-0.yaml").read_text()
-
-
 @pytest.mark.parametrize(
-    ("command", "name"), [("router", "router-0.hub"), ("nat-host", "nat-0.evals")]
+    ("command", "name"),
+    [("node", "evals-cpu-0"), ("router", "router-0.hub"), ("nat-host", "nat-0.evals")],
 )
-def test_routers_and_nat_hosts_have_documents_too(command, name):
+def test_a_document_says_where_it_comes_from(command, name):
     done = run("render", command, name)
     assert done.exit_code == 0
     first, rest = done.stdout.split("\n", 1)
@@ -94,9 +86,8 @@ def test_every_machines_document_goes_into_a_folder(own, tmp_path):
     done = run("render", "machines", "--to", str(tmp_path / "all"), plan=own)
     assert done.exit_code == 0
     assert "wrote 14 documents" in done.stderr
-    assert (tmp_path / "all" / "evals-cpu-0.yaml").read_text() == (
-        GOLDEN / "evals-cpu-0.yaml"
-    ).read_text()
+    written = (tmp_path / "all" / "evals-cpu-0.yaml").read_text()
+    assert written == (GOLDEN / "evals-cpu-0.yaml").read_text()
 
 
 @pytest.mark.parametrize(
@@ -109,16 +100,14 @@ def test_a_template_lacks_only_what_the_node_itself_can_say(role, name, own):
     whole = yaml.safe_load((GOLDEN / f"{name}.yaml").read_text())
     # A NAT host's addresses are the node's by default.
     (whole.get("nat") or {}).pop("addresses", None)
-    assert yaml.safe_load(done.stdout) == {
-        key: value for key, value in whole.items() if key not in own
-    }
+    template = {key: value for key, value in whole.items() if key not in own}
+    assert yaml.safe_load(done.stdout) == template
     node = {
         "metadata": {"name": name, "resourceVersion": "7"},
         "spec": {"podCIDRs": ["10.253.0.16/28"]},
         "status": {"addresses": [{"type": "InternalIP", "address": "10.253.32.4"}]},
     }
-    filled = render(yaml.safe_load(done.stdout), node)
-    assert NodeDocument.model_validate(filled).site == "evals"
+    assert NodeDocument.model_validate(render(template, node)).site == "evals"
 
 
 @pytest.mark.parametrize(
@@ -140,11 +129,8 @@ def test_rendering_to_a_file_prints_only_where_it_went(tmp_path):
 
 
 def test_a_lock_that_does_not_answer_the_plan_renders_nothing(own):
-    own.write_text(
-        own.read_text()
-        .replace("nodes: 7000", "nodes: 30000")
-        .replace("grow_to: 7500", "grow_to: 40000")
-    )
+    text = own.read_text().replace("nodes: 7000", "nodes: 30000")
+    own.write_text(text.replace("grow_to: 7500", "grow_to: 40000"))
     for command in (["render", "terraform"], ["render", "node", "evals-cpu-0"], ["reach"], ["map"]):
         done = run(*command, plan=own)
         assert done.exit_code == 1
@@ -157,10 +143,8 @@ def test_a_clusters_objects_hold_the_plan_and_the_lock_as_they_are():
     assert config["data"]["plan.yaml"] == (GOLDEN / "plan.yaml").read_text()
     assert config["data"]["plan.lock.yaml"] == (GOLDEN / "plan.lock.yaml").read_text()
     assert config["data"]["service-cluster-ip-range"].startswith("100.64.")
-    assert (
-        daemon_set["spec"]["template"]["spec"]["containers"][0]["image"]
-        == "registry.example/netmgr:1"
-    )
+    (container, *_) = daemon_set["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == "registry.example/netmgr:1"
 
 
 @pytest.mark.parametrize("command", ["kubernetes", "template"])
@@ -186,12 +170,8 @@ def test_the_init_container_asks_for_what_the_command_line_has(tmp_path):
 
 def test_reach_says_by_its_exit_code_whether_spokes_are_apart():
     assert run("reach").exit_code == 0
-    layers = [
-        option
-        for layer in ("routes", "groups", "routers", "peerings")
-        for option in ("--without", layer)
-    ]
-    broken = run("reach", *layers)
+    layers = ("routes", "groups", "routers", "peerings")
+    broken = run("reach", *(f"--without={layer}" for layer in layers))
     assert broken.exit_code == 1
     assert "evals reaches nodes and pods of training" in broken.stderr
 

@@ -6,6 +6,7 @@ import functools
 import json
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -65,9 +66,8 @@ def _overlays() -> Iterator[Any]:
         for document in yaml.safe_load_all(path.read_text()):
             if isinstance(document, dict) and document.get("kind") == "Node":
                 # A template, to which `netmgr kube node` adds the rest.
-                yield pytest.param(
-                    {**document, "node": {"name": "x"}}, id=f"{path.parent.name}/{path.name}"
-                )
+                template = {**document, "node": {"name": "x"}}
+                yield pytest.param(template, id=f"{path.parent.name}/{path.name}")
 
 
 @pytest.mark.parametrize("document", [*_overlays()])
@@ -75,14 +75,12 @@ def test_the_overlays_nodes_keep_to_their_schema(document):
     validator("node.yaml").validate(document)
 
 
-def test_the_sample_of_a_node_keeps_to_its_schema():
-    sample = (ROOT / "configs" / "node.yaml").read_text()
-    validator("node.yaml").validate(yaml.safe_load(sample))
-
-
-@pytest.mark.parametrize("path", PLANS, ids=lambda path: path.name)
-def test_plans_keep_to_their_schema(path):
-    validator("plan.yaml").validate(yaml.safe_load(path.read_text()))
+@pytest.mark.parametrize(
+    "path", [ROOT / "configs" / "node.yaml", *PLANS], ids=lambda path: path.name
+)
+def test_samples_keep_to_their_schema(path):
+    schema = validator("plan.yaml" if path in PLANS else "node.yaml")
+    schema.validate(yaml.safe_load(path.read_text()))
 
 
 @pytest.mark.parametrize("path", [ROOT / "configs" / "node.yaml", *PLANS[:-1]], ids=str)
@@ -101,12 +99,9 @@ def test_what_netmgr_writes_keeps_to_its_schema(tmp_path, monkeypatch):
             main()
         assert not ended.value.code
     validator("plan.yaml").validate(yaml.safe_load((tmp_path / "plan.yaml").read_text()))
-    machines = list((tmp_path / "machines").iterdir())
-    assert len(machines) > 100
-    for role in ("router-0.hub", "nat-0.cluster-1", "cluster-1-default-0"):
-        validator("node.yaml").validate(
-            yaml.safe_load((tmp_path / "machines" / f"{role}.yaml").read_text())
-        )
+    for machine in ("router-0.hub", "nat-0.cluster-1", "cluster-1-default-0"):
+        text = (tmp_path / "machines" / f"{machine}.yaml").read_text()
+        validator("node.yaml").validate(yaml.safe_load(text))
 
 
 NODES = [
@@ -151,9 +146,7 @@ def test_a_plans_own_forms_are_in_its_schema(surge):
     plan = yaml.safe_load(SMALL_PLAN)
     plan["clusters"]["alpha"]["node_pools"]["gpu"]["surge"] = surge
     plan["shared_services"] = "100.64.0.0/16"
-    try:
+    is_valid = surge not in ("10", -1)
+    with nullcontext() if is_valid else pytest.raises(ConfigError):
         loader.parse(yaml.safe_dump(plan), "plan.yaml", PlanDocument)
-        is_valid = True
-    except ConfigError:
-        is_valid = False
     assert validator("plan.yaml").is_valid(plan) is is_valid
