@@ -13,10 +13,10 @@ import pytest
 import yaml
 
 from netmgr.plan import files, machines
-from netmgr.plan.allocate.subnetting import taken_by
 from netmgr.plan.derive import network
 from netmgr.plan.lock import LockDocument
 from netmgr.prefixes import Address, Prefix
+from tests.locks import all_subnets
 
 PLAN = """\
 apiVersion: netmgr.io/v1alpha1
@@ -97,14 +97,6 @@ def lock_of(plan: Path) -> LockDocument:
     return lock
 
 
-def subnets(plan: Path) -> list[Prefix]:
-    lock = lock_of(plan)
-    hub = [
-        prefix for subnet in (lock.hub.routers, *lock.hub.researchers) for prefix in subnet.prefixes
-    ]
-    return hub + [prefix for held in lock.clusters.values() for prefix in taken_by(held)]
-
-
 @pytest.mark.parametrize("exclude", ["", "exclude:\n- prefix: 10.15.0.0/16\n  reason: office\n"])
 def test_nothing_is_allocated_from_a_live_subnet(run, plan, exclude):
     plan.write_text(PLAN + exclude)
@@ -122,9 +114,15 @@ def test_nothing_is_allocated_from_a_live_subnet(run, plan, exclude):
     assert run("lock", "--yes")[0] == 0
     assert run("check")[0] == 0
     live = [Prefix.parse(text) for text in LIVE]
-    assert not any(prefix.overlaps(other) for prefix in subnets(plan) for other in live)
+    assert not any(
+        prefix.overlaps(other) for prefix in all_subnets(lock_of(plan)) for other in live
+    )
     assert "exclude[0] subnet nodes of alpha" in run("explain", "10.4.0.5")[1]
-    inside = [prefix for prefix in subnets(plan) if Prefix.parse("10.4.0.0/16").covers(prefix)]
+    inside = [
+        prefix
+        for prefix in all_subnets(lock_of(plan))
+        if Prefix.parse("10.4.0.0/16").covers(prefix)
+    ]
     assert inside
     assert run("lock", "--yes")[1].endswith("nothing to do\n")
 
@@ -234,7 +232,9 @@ def test_a_pin_that_comes_later_moves_nothing(run, plan):
     assert "subnets[0]: is pinned, but nodes from 0 on have 10.4." in text
     assert run("lock", "--yes", "--renumber")[0] == 0
     assert run("check")[0] == 0
-    assert {Prefix.parse("10.4.0.0/25"), Prefix.parse("10.4.16.0/20")} <= set(subnets(plan))
+    assert {Prefix.parse("10.4.0.0/25"), Prefix.parse("10.4.16.0/20")} <= set(
+        all_subnets(lock_of(plan))
+    )
 
 
 FIRST_HOSTS, SECOND_HOSTS, SERVICES = "10.4.0.0/25", "10.4.1.0/24", "172.18.64.0/20"

@@ -11,6 +11,7 @@ import yaml
 
 from netmgr.cli.plan_common import PlanFailed, answer, load
 from netmgr.cli.plan_lock import _settle
+from netmgr.plan.files import lock_path
 from tests.builders import SMALL_PLAN as PLAN
 
 SAMPLES = Path(__file__).parents[2] / "configs" / "plan"
@@ -30,10 +31,6 @@ def edit(path: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new))
 
 
-def lock_of(plan: Path) -> Path:
-    return plan.with_name("plan.lock.yaml")
-
-
 def read(path: Path) -> dict:
     return yaml.safe_load(path.read_text())
 
@@ -43,13 +40,13 @@ def test_nothing_is_written_without_consent(run, plan):
     assert code == 2
     assert "+ clusters.alpha.prefixes" in text
     assert "Nothing was written" in text
-    assert not lock_of(plan).exists()
+    assert not lock_path(plan).exists()
 
 
 def test_a_lock_that_answers_its_plan_is_left_alone(locked, plan):
-    before = lock_of(plan).stat()
-    assert locked("lock", "--yes") == (0, f"{lock_of(plan)} is up to date: nothing to do\n")
-    assert lock_of(plan).stat().st_mtime_ns == before.st_mtime_ns
+    before = lock_path(plan).stat()
+    assert locked("lock", "--yes") == (0, f"{lock_path(plan)} is up to date: nothing to do\n")
+    assert lock_path(plan).stat().st_mtime_ns == before.st_mtime_ns
     assert locked("diff")[0] == 0
 
 
@@ -64,14 +61,14 @@ def test_the_diff_says_two_when_there_are_changes(locked, plan):
 
 
 def test_renumbering_is_refused_and_shown(locked, plan):
-    before = lock_of(plan).read_bytes()
+    before = lock_path(plan).read_bytes()
     # As many pods as fit into the blocks that there are renumber nobody.
     edit(plan, "pods_per_node: 31", "pods_per_node: 32")
     assert "No address changes" in locked("diff")[1]
     edit(plan, "pods_per_node: 32", "pods_per_node: 33")
     code, text = locked("lock", "--yes")
     assert (code, "--renumber" in text) == (1, True)
-    assert lock_of(plan).read_bytes() == before
+    assert lock_path(plan).read_bytes() == before
     code, text = locked("diff")
     assert (code, "-/+ clusters.alpha.node_pools.gpu[0]" in text) == (2, True)
     assert locked("lock", "--yes", "--renumber")[0] == 0
@@ -79,21 +76,21 @@ def test_renumbering_is_refused_and_shown(locked, plan):
 
 
 def test_a_removed_cluster_keeps_its_addresses_until_it_is_released(locked, plan):
-    held = read(lock_of(plan))["clusters"]["alpha"]
+    held = read(lock_path(plan))["clusters"]["alpha"]
     without = PLAN[: PLAN.index("  alpha:")] + PLAN[PLAN.index("  beta:") :]
     plan.write_text(without)
     assert "tombstone" in locked("lock", "--yes")[1]
-    assert read(lock_of(plan))["clusters"]["alpha"] == {"tombstone": True, **held}
+    assert read(lock_path(plan))["clusters"]["alpha"] == {"tombstone": True, **held}
     plan.write_text(PLAN)
     assert "back in the plan" in locked("lock", "--yes")[1]
-    assert read(lock_of(plan))["clusters"]["alpha"] == held
+    assert read(lock_path(plan))["clusters"]["alpha"] == held
     code, said = locked("release", "alpha", "--yes")
     assert code == 1
     assert "take it out of plan.yaml first" in said
     plan.write_text(without)
     assert locked("lock", "--yes")[0] == 0
     assert locked("release", "alpha", "--yes")[0] == 0
-    assert "alpha" not in read(lock_of(plan))["clusters"]
+    assert "alpha" not in read(lock_path(plan))["clusters"]
     assert locked("release", "alpha", "--yes")[0] == 1
 
 
@@ -122,7 +119,7 @@ def test_what_its_own_check_would_not_accept_is_not_locked(run, plan, old, new, 
     assert code == 1
     assert says in shown
     assert "plan.yaml:" in shown
-    assert not lock_of(plan).exists()
+    assert not lock_path(plan).exists()
     code, shown = run("check")
     assert code == 1
     assert says in shown
@@ -137,7 +134,7 @@ def test_growth_that_fits_is_free(locked):
 
 
 def test_growth_beyond_the_subnets_lists_what_must_follow(locked, plan):
-    before = lock_of(plan).read_bytes()
+    before = lock_path(plan).read_bytes()
     code, text = locked("grow", "alpha", "--nodes", "1500", "-o", "json")
     found = json.loads(text)
     assert code == 2
@@ -145,7 +142,7 @@ def test_growth_beyond_the_subnets_lists_what_must_follow(locked, plan):
     assert {change["kind"] for change in found["changes"]} <= {"+", "~"}
     todo = {step["what"] for step in found["to_do"]}
     assert {"widen address space", "sync peering", "make subnet", "stays", "make scale set"} <= todo
-    assert lock_of(plan).read_bytes() == before
+    assert lock_path(plan).read_bytes() == before
 
 
 def test_growth_that_takes_address_space_from_a_live_network_says_so_and_in_which_order(
@@ -192,10 +189,10 @@ def test_the_node_pool_that_grows_can_be_chosen(locked, plan):
 
 
 def test_the_hub_grows_without_moving(locked, plan):
-    before = read(lock_of(plan))["hub"]
+    before = read(lock_path(plan))["hub"]
     plan.write_text(plan.read_text() + "hub: {researchers: 900, routers: 6}\n")
     assert locked("lock", "--yes")[0] == 0
-    after = read(lock_of(plan))["hub"]
+    after = read(lock_path(plan))["hub"]
     assert after["researchers"][:1] == before["researchers"]
     assert len(after["researchers"]) == 2
     assert after["routers"]["addresses"][:2] == before["routers"]["addresses"]
@@ -207,10 +204,10 @@ def test_a_lock_that_somebody_else_wrote_meanwhile_is_not_overwritten(locked, pl
     mine = load(plan)
     edit(plan, "nodes: 3000", "nodes: 6000")
     assert locked("lock", "--yes")[0] == 0
-    theirs = lock_of(plan).read_bytes()
+    theirs = lock_path(plan).read_bytes()
     with pytest.raises(PlanFailed, match="was changed meanwhile; run the command again"):
         _settle(mine, answer(mine), yes=True)
-    assert lock_of(plan).read_bytes() == theirs
+    assert lock_path(plan).read_bytes() == theirs
 
 
 @pytest.mark.parametrize(
@@ -229,7 +226,7 @@ def test_an_address_is_explained(locked, address, role, more):
 
 
 def test_everything_locked_is_explained_by_its_owner(locked, plan):
-    lock = read(lock_of(plan))
+    lock = read(lock_path(plan))
     hub, alpha, beta = lock["hub"], lock["clusters"]["alpha"], lock["clusters"]["beta"]
     asked = {
         hub["routers"]["addresses"][0]: ("router", "hub"),
@@ -273,7 +270,7 @@ def test_adopted_prefixes_are_pinned_and_the_rest_of_the_plan_is_untouched(run, 
     assert plan.read_text().startswith(before)
     assert read(plan)["pinned"] == {"corp": ["10.8.0.0/16"], "alpha": ["10.4.0.0/16"]}
     assert run("lock", "--yes")[0] == 0
-    assert read(lock_of(plan))["clusters"]["alpha"]["prefixes"] == [
+    assert read(lock_path(plan))["clusters"]["alpha"]["prefixes"] == [
         {"prefix": "10.4.0.0/16", "reserve": "10.4.0.0/16"}
     ]
 
@@ -289,7 +286,7 @@ def test_adopting_what_overlaps_is_refused(run, plan, tmp_path):
 
 
 def test_what_is_locked_is_shown_as_table_tree_json_and_yaml(locked, plan):
-    lock = read(lock_of(plan))
+    lock = read(lock_path(plan))
     prefix = lock["clusters"]["alpha"]["prefixes"][0]["prefix"]
     assert prefix in locked("show")[1]
     assert prefix in locked("show", "--tree")[1]
@@ -322,7 +319,7 @@ def test_twenty_clusters_of_7500_nodes_are_locked_and_sound(run, plan):
 def test_the_sample_is_locked_checked_and_grown_as_the_golden_files_say(run, plan, golden):
     plan.write_text((SAMPLES / "plan.yaml").read_text())
     assert run("lock", "--yes")[0] == 0
-    golden("plan/sample.lock.yaml", lock_of(plan).read_text())
+    golden("plan/sample.lock.yaml", lock_path(plan).read_text())
     shown = [run("check", "--all"), run("grow", "training", "--nodes", "6000")]
     assert [code for code, _ in shown] == [0, 2]
     golden("plan/sample.txt", "\n".join(text for _, text in shown).replace(str(plan), "plan.yaml"))

@@ -1,10 +1,12 @@
-"""`make release` refuses what no commit says, and pip installs no other architecture's wheel.
+"""`make release` refuses what no commit says, and pip installs no other architecture's wheel;
+`netmgr version` says what netmgr was built from, and says so if nobody knows.
 
 A whole release is built and tried by `make artifacts` (`tests/helm/release.py`).
 """
 
 from __future__ import annotations
 
+import json
 import os
 import runpy
 import shutil
@@ -16,20 +18,28 @@ from pathlib import Path
 import pytest
 
 from cni import build
-from netmgr import programs
+from netmgr import programs, provenance
+from netmgr.provenance import COMMIT, Provenance
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = {"image": "registry.example.com/netmgr", "documentation": "https://docs.example.com"}
+WHEN = "2026-02-03T04:05:06+00:00"
+BUILT_FROM = "0123456789abcdef0123456789abcdef01234567"
 PARTS = ("pyproject.toml", "README.md", "LICENSE", "netmgr", "cni", "exporter")
 
 pytestmark = pytest.mark.programs
 
 
-def git(folder: Path, *arguments: str) -> None:
+def git(folder: Path, *arguments: str) -> str:
     identity = ("-c", "user.name=somebody", "-c", "user.email=somebody@example.com")
-    environment = {"GIT_CONFIG_GLOBAL": "/dev/null", "PATH": os.environ["PATH"]}
+    environment = {
+        "GIT_COMMITTER_DATE": WHEN,
+        "GIT_CONFIG_GLOBAL": "/dev/null",
+        "PATH": os.environ["PATH"],
+    }
     command = ("git", "-C", folder, *identity, *arguments)
-    subprocess.run(command, check=True, capture_output=True, env=environment)
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+    return done.stdout.strip()
 
 
 def checkout(folder: Path, tag: str = "v1.2.3", **settings: str) -> Path:
@@ -179,3 +189,54 @@ def test_base_is_refused_without_the_program_that_builds_images(tmp_path):
     done = programs.run(command, env=environment)
     assert done.returncode == 1
     assert b"podman is missing, which builds the image: apt-get install podman\n" in done.stderr
+
+
+@pytest.fixture
+def committed(tmp_path: Path) -> Path:
+    (tmp_path / "file").write_text("as committed")
+    git(tmp_path, "init", "--quiet")
+    git(tmp_path, "add", "file")
+    git(tmp_path, "commit", "--quiet", "--message", "first")
+    return tmp_path
+
+
+def test_a_checkout_is_its_commit_and_whether_it_was_changed(committed):
+    commit = git(committed, "rev-parse", "HEAD")
+    git(committed, "tag", "v1.0.0")
+    assert provenance.of_checkout(committed, {}) == Provenance(commit, WHEN, dirty=False)
+    (committed / "file").write_text("changed")
+    assert provenance.of_checkout(committed, {}) == Provenance(commit, WHEN, dirty=True)
+
+
+def test_a_folder_within_another_repository_is_not_taken_for_it(committed):
+    (committed / "inside").mkdir()
+    assert provenance.of_checkout(committed / "inside", {}) == Provenance()
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({COMMIT: BUILT_FROM}, Provenance(BUILT_FROM, None, dirty=False)),
+        (
+            {COMMIT: f"{BUILT_FROM}-dirty", "SOURCE_DATE_EPOCH": "1770091506"},
+            Provenance(BUILT_FROM, WHEN, dirty=True),
+        ),
+        ({COMMIT: ""}, Provenance()),
+    ],
+)
+def test_a_build_without_gits_data_is_what_its_environment_says(tmp_path, environment, expected):
+    assert provenance.of_checkout(tmp_path, environment) == expected
+
+
+def test_what_a_build_recorded_is_read_back(tmp_path, monkeypatch):
+    monkeypatch.setattr(provenance, "RECORD", tmp_path / "build.json")
+    built = Provenance(BUILT_FROM, WHEN, dirty=False)
+    provenance.RECORD.write_text(provenance.as_json(built))
+    assert provenance.read() == built
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", json.dumps({"unknown": 1})])
+def test_a_damaged_record_is_no_fault_of_the_command(tmp_path, monkeypatch, content):
+    monkeypatch.setattr(provenance, "RECORD", tmp_path / "build.json")
+    provenance.RECORD.write_text(content)
+    assert provenance.read() == Provenance()

@@ -74,11 +74,6 @@ def test_nobody_is_waited_for_longer_than_the_bound(path, monkeypatch):
         assert time.monotonic() - began < 4, "SQLite's own bound is 5 seconds each"
 
 
-def test_a_new_file_is_of_the_present_version(path):
-    with closing(opened(path, 3)) as connection:
-        assert pragma(connection, "user_version") == 3
-
-
 def test_a_file_that_is_not_netmgrs_is_refused(path):
     with closing(sqlite3.connect(path)) as other:
         other.execute("CREATE TABLE photos (name)")
