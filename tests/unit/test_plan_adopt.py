@@ -92,9 +92,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def lock_of(plan: Path) -> LockDocument:
-    lock = files.load_lock(files.lock_path(plan))
-    assert lock is not None
-    return lock
+    return files.load_lock(files.lock_path(plan))
 
 
 @pytest.mark.parametrize("exclude", ["", "exclude:\n- prefix: 10.15.0.0/16\n  reason: office\n"])

@@ -120,10 +120,8 @@ def test_the_longest_prefix_wins_over_the_order_of_routes(rendered_network):
 
 def test_a_peering_between_spokes_is_found(rendered_network):
     bare = weakened(rendered_network, ["routes", "groups"])
-    direct = [
-        replace(rendered_network.peerings[0], name="x", network=one, remote=other)
-        for one, other in (("evals", "training"), ("training", "evals"))
-    ]
+    pairs = (("evals", "training"), ("training", "evals"))
+    direct = [replace(bare.peerings[0], name="x", network=a, remote=b) for a, b in pairs]
     faults = wrong(replace(bare, peerings=(*bare.peerings, *direct)))
     assert any(fault.startswith("training reaches nodes and pods of evals") for fault in faults)
 

@@ -21,6 +21,7 @@ from netmgr.ranges.metadata import Endpoint, fetch
 from netmgr.ranges.sources import validate
 from tests.builders import NODE_KEYS
 
+BLOCK = "10.0.0.16/28"
 DOCUMENTED = """
 {"interface":[{"ipv4":{"ipAddress":[{"privateIpAddress":"10.144.133.132","publicIpAddress":""}],
 "subnet":[{"address":"10.144.133.128","prefix":"26"}]},"ipv6":{"ipAddress":[]},"macAddress":"0011AAFFBB22"}]}
@@ -58,9 +59,9 @@ def test_all_but_the_first_address_of_every_interface_and_family_is_the_pool():
 @pytest.mark.parametrize(
     "entry",
     [
-        {"privateIpAddress": "10.0.0.16/28"},
-        {"privateIpAddress": "10.0.0.16/28", "prefixLength": "30"},
-        {"privateIpAddress": "10.0.0.16/28", "privateIPAddressPrefixLength": ""},
+        {"privateIpAddress": BLOCK},
+        {"privateIpAddress": BLOCK, "prefixLength": "30"},
+        {"privateIpAddress": BLOCK, "privateIPAddressPrefixLength": "", "prefixLength": None},
         {"privateIpAddress": "10.0.0.16", "privateIPAddressPrefixLength": "28"},
         {"privateIpAddress": "10.0.0.16", "prefixLength": 28},
         {"privateIpAddress": "10.0.0.16", "privateIPAddressPrefixLength": "", "prefixLength": 28},
@@ -68,7 +69,7 @@ def test_all_but_the_first_address_of_every_interface_and_family_is_the_pool():
     ids=["text", "text first", "nothing else", "string", "number", "empty first"],
 )
 def test_a_configuration_that_is_a_block_is_taken_whole(entry):
-    assert shown(metadata((["10.0.0.4", entry], []))) == ["10.0.0.16/28"]
+    assert shown(metadata((["10.0.0.4", entry], []))) == [BLOCK]
 
 
 @pytest.mark.parametrize(

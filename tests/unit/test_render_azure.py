@@ -162,7 +162,6 @@ def departures(resource: dict[str, Any]) -> list[str]:
 )
 def test_an_interface_carries_the_blocks_of_its_node(rendered_plan, rendered_lock, name, lengths):
     node = machines.node_named(rendered_lock, name)
-    assert node is not None
     subnet = segment_subnet(rendered_lock, node)
     (resource,) = json.loads(interface(rendered_plan, node, subnet))["resources"]
     assert departures(resource) == []
@@ -183,7 +182,6 @@ def test_an_interface_carries_the_blocks_of_its_node(rendered_plan, rendered_loc
 def test_a_plan_without_a_cloud_has_nothing_to_render(rendered_plan, rendered_lock):
     plan = rendered_plan.model_copy(update={"cloud": Cloud.NONE})
     node = machines.node_named(rendered_lock, "training-gpu-3")
-    assert node is not None
     refusal = "cloud: none has no cloud resources; set cloud: azure"
     with pytest.raises(ConfigError, match=refusal):
         rendered(plan, rendered_lock, files.load_limits(plan.cloud))

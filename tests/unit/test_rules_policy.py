@@ -72,7 +72,6 @@ def test_a_node_is_reached_by_its_ranges_and_a_router_by_every_sites_prefixes():
 
 def test_what_isolation_drops_is_in_no_class():
     classifier = Policy.of(document("node", accounting=CLASSES)).classifier
-    assert classifier
     dropped = {Prefix.parse(text) for site in SITES[2:] for text in site["prefixes"]}
     assert all(any(one.covers(each) for one in classifier.dropped) for each in dropped)
     ((name, prefixes),) = classifier.pieces
@@ -81,7 +80,6 @@ def test_what_isolation_drops_is_in_no_class():
     assert classifier.own_links
     # An observer's pods have links of another plugin.
     observed = Policy.of(observer(accounting=CLASSES)).classifier
-    assert observed
     assert not observed.own_links
     assert observed.dropped == ()
 
@@ -95,19 +93,14 @@ def test_an_observers_classes_are_of_pods_on_any_link():
 
 
 def test_a_class_has_nothing_of_what_is_never_internet():
-    wide = {"classes": [{"name": "wide", "prefixes": ["168.0.0.0/8"]}]}
-    classifier = Policy.of(document("node", accounting=wide)).classifier
-    assert classifier
+    classifier = Policy.of(with_classes(named("wide", "168.0.0.0/8"))).classifier
     ((_, prefixes),) = classifier.pieces
-    platform = Address.parse("168.63.129.16")
-    assert any(one.holds(Address.parse("168.63.129.15")) for one in prefixes)
-    assert not any(one.holds(platform) for one in prefixes)
+    for address, is_held in (("168.63.129.15", True), ("168.63.129.16", False)):
+        assert any(prefix.holds(Address.parse(address)) for prefix in prefixes) is is_held
 
 
 def test_a_class_that_isolation_drops_whole_is_empty():
-    foreign = {"classes": [{"name": "foreign", "prefixes": ["10.130.0.0/16"]}]}
-    classifier = Policy.of(document("node", accounting=foreign)).classifier
-    assert classifier
+    classifier = Policy.of(with_classes(named("foreign", "10.130.0.0/16"))).classifier
     assert classifier.pieces == (("foreign", ()),)
 
 
@@ -149,7 +142,6 @@ def sites(spokes: int, **prefixes: list[str]) -> list[dict[str, Any]]:
 )
 def test_a_routers_set_of_pairs_has_room_for_all_of_them(spokes, pairs):
     isolation = Isolation.of(document("hub-router", sites=sites(spokes)))
-    assert isolation
     found = isolation.sets(Abilities())
     for family in Family:
         spec = SetSpec(f"isolated{family.value}", family, is_dynamic=True, pairs=pairs)
@@ -160,7 +152,6 @@ def test_a_routers_set_of_pairs_has_room_for_all_of_them(spokes, pairs):
 def test_a_family_of_one_spoke_alone_needs_no_isolation():
     # The second spoke has no IPv6.
     isolation = Isolation.of(document("hub-router", sites=sites(1, second=["10.9.0.0/16"])))
-    assert isolation
     found = {spec.name for spec in isolation.sets(Abilities())}
     assert found == {"isolated4"}
     assert isolation.passing(Hook.FORWARD, Family.V6, Abilities()) == []
@@ -171,7 +162,6 @@ def test_a_family_of_one_spoke_alone_needs_no_isolation():
 def test_spokes_of_ipv6_alone_are_kept_apart():
     alone = {name: [f"fd00:{name}::/48"] for name in ("1", "2")}
     isolation = Isolation.of(document("hub-router", sites=sites(0, **alone)))
-    assert isolation
     assert {spec.name for spec in isolation.sets(Abilities())} == {"isolated6"}
 
 
