@@ -179,18 +179,11 @@ def test_a_network_of_another_name_is_taken_for_the_cluster_that_is_named(run, p
 
 
 def test_a_subnet_that_says_no_prefix_is_refused(run, plan):
-    vnet = {
-        "name": "alpha",
-        "addressSpace": {"addressPrefixes": ["10.4.0.0/16"]},
-        "subnets": [{"name": "a"}],
-    }
+    vnet = {**VNETS[1], "name": "alpha", "subnets": [{"name": "a"}]}
     (plan.parent / "vnets.json").write_text(json.dumps([vnet]))
     code, text = run("adopt", "vnets.json", "--yes")
     assert code == 1
-    assert (
-        "vnets.json: alpha: a subnet has no name, or neither addressPrefix nor addressPrefixes"
-        in text
-    )
+    assert "vnets.json: alpha: a subnet has no name, or neither addressPrefix nor address" in text
     assert plan.read_text() == PLAN
 
 
@@ -223,10 +216,7 @@ def test_a_pin_that_comes_later_moves_nothing(run, plan):
     plan.write_text(TAKEN_OVER)
     code, text = run("lock", "--yes")
     assert code == 1
-    assert (
-        "services.prefix: is pinned to 172.18.64.0/20, but alpha has its Services at 172.16."
-        in text
-    )
+    assert "services.prefix: is pinned to 172.18.64.0/20, but alpha has its Services at 172" in text
     assert "subnets[0]: is pinned, but nodes from 0 on have 10.4." in text
     assert run("lock", "--yes", "--renumber")[0] == 0
     assert run("check")[0] == 0

@@ -72,11 +72,8 @@ def test_a_block_holds_its_first_and_its_last_address_and_none_beside_them():
     outside = ["10.0.0.63", "10.0.0.128", "::a00:40"]
     assert all(block.holds(Address.parse(text)) for text in inside)
     assert not any(block.holds(Address.parse(text)) for text in outside)
-    assert (str(block.network), str(Address(Family.V4, block.last)), block.size) == (
-        "10.0.0.64",
-        "10.0.0.127",
-        64,
-    )
+    assert (str(block.network), block.size) == ("10.0.0.64", 64)
+    assert str(Address(Family.V4, block.last)) == "10.0.0.127"
 
 
 def test_the_counterpart_of_an_address_is_at_the_same_offset():
@@ -86,17 +83,13 @@ def test_the_counterpart_of_an_address_is_at_the_same_offset():
 
 def test_blocks_that_nest_overlap_and_neighbours_do_not():
     outer, low, high, other = prefixes("10.0.0.0/24", "10.0.0.0/25", "10.0.0.128/25", "::a00:0/120")
-    assert outer.covers(outer)
-    assert outer.covers(low)
-    assert outer.covers(high)
-    assert not low.covers(outer)
-    assert not high.covers(outer)
+    assert all(outer.covers(block) for block in (outer, low, high))
+    assert not any(block.covers(outer) for block in (low, high, other))
     assert not outer.covers(other)
-    assert outer.overlaps(high)
-    assert high.overlaps(outer)
-    assert low.overlaps(low)
-    assert not low.overlaps(high)
-    assert not high.overlaps(low)
+    for first, second in ((outer, high), (high, outer), (low, low)):
+        assert first.overlaps(second)
+    for first, second in ((low, high), (high, low)):
+        assert not first.overlaps(second)
     for end in prefixes("10.0.0.0/32", "10.0.0.255/32"):
         assert end.overlaps(outer)
         assert outer.overlaps(end)

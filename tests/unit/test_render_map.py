@@ -68,9 +68,8 @@ def test_a_block_is_in_the_pools_strip_where_its_addresses_are(example):
     left, width = float(strip.attrib["x"]), float(strip.attrib["width"])
     allocations = [held.prefixes[0] for held in lock.clusters.values()]
     for allocation in allocations:
-        words, place = next(
-            part for part in parts(drawn) if part[0].startswith(f"{allocation.reserve} ")
-        )
+        start = f"{allocation.reserve} "
+        words, place = next(part for part in parts(drawn) if part[0].startswith(start))
         share = (allocation.reserve.value - pool.value) / pool.size
         assert float(place["x"]) == pytest.approx(left + width * share, abs=2), words
         expected = max(2.0, width * allocation.reserve.size / pool.size)
@@ -115,10 +114,8 @@ def test_names_cannot_break_out_of_the_page(example):
     read = Tags(page(named(plan, NASTY), lock))
     assert "script" not in read.tags
     assert set(read.tags) == set(Tags(page(plan, lock)).tags)
-    assert any(
-        NASTY.replace("\x00", "\N{REPLACEMENT CHARACTER}") in words
-        for words, _ in parts(page(named(plan, NASTY), lock))
-    )
+    shown = NASTY.replace("\x00", "\N{REPLACEMENT CHARACTER}")
+    assert any(shown in words for words, _ in parts(page(named(plan, NASTY), lock)))
 
 
 def test_the_page_fetches_nothing(example):
