@@ -225,8 +225,8 @@ def test_what_does_not_fit_is_refused_with_a_reason(data):
         assert all(each.at.key and each.remedy for each in found.diagnostics)
         return
     pool = Prefix.parse("10.0.0.0/13")
-    allocations = [held for cluster in found.clusters.values() for held in cluster.prefixes]
-    assert all(pool.covers(allocation.reserve) for allocation in allocations)
+    allocations = [own for cluster in found.clusters.values() for own in cluster.prefixes]
+    assert all(pool.covers(own.reserve) for own in allocations)
 
 
 VNET = Prefix.parse("10.4.0.0/16")

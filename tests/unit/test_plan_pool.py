@@ -36,8 +36,8 @@ def granted(pool: AddressPool, site: SiteRequest) -> tuple[list[str], dict[str, 
     """Allocations as `prefix of reserve`, and where each subnet is."""
     allocations, placed = pool.grant(site)
     reserves = [
-        str(held.prefix) if held.prefix == held.reserve else f"{held.prefix} of {held.reserve}"
-        for held in allocations
+        str(own.prefix) if own.prefix == own.reserve else f"{own.prefix} of {own.reserve}"
+        for own in allocations
     ]
     return reserves, {name: str(prefix) for (name,), prefix in placed.items()}
 
