@@ -10,13 +10,16 @@ from netmgr.plan.allocate.subnetting import host_addresses
 from netmgr.plan.clouds.cloud import CloudLimits
 from netmgr.plan.document import V6_SUBNET, ServiceMode
 from netmgr.plan.lock import Allocation, Layout, LockDocument, NodePoolLock, Subnet
-from netmgr.prefixes import Family, Prefix
+from netmgr.prefixes import Family, Prefix, overlaps
 
 
 def faults(lock: LockDocument, clouds: Collection[CloudLimits] = ()) -> list[str]:
     """What contradicts something else in the lock, and what no cloud of `clouds` would derive."""
-    found = list(_overlapping(_reserves_and_vips(lock)))
-    found += _overlapping([*_all_subnets(lock)])
+    found = [
+        f"{inner} overlaps {outer}"
+        for prefixes in (_reserves_and_vips(lock), all_subnets(lock))
+        for outer, inner in overlaps(prefixes)
+    ]
     for site, allocations, subnets in _sites(lock):
         found += _outside(site, allocations, subnets)
     for site, held in _subnets(lock):
@@ -32,15 +35,6 @@ def faults(lock: LockDocument, clouds: Collection[CloudLimits] = ()) -> list[str
     return found
 
 
-def _overlapping(prefixes: Iterable[Prefix]) -> Iterator[str]:
-    former: Prefix | None = None
-    for prefix in sorted(prefixes):
-        if former and former.overlaps(prefix):
-            yield f"{prefix} overlaps {former}"
-        else:
-            former = prefix
-
-
 def _reserves_and_vips(lock: LockDocument) -> Iterator[Prefix]:
     yield from (held.reserve for held in lock.hub.prefixes)
     for cluster in lock.clusters.values():
@@ -53,7 +47,7 @@ def _subnets(lock: LockDocument) -> Iterator[tuple[str, Subnet]]:
     yield from ((name, cluster.nat) for name, cluster in lock.clusters.items())
 
 
-def _all_subnets(lock: LockDocument) -> Iterator[Prefix]:
+def all_subnets(lock: LockDocument) -> Iterator[Prefix]:
     for _, _, prefixes in _sites(lock):
         yield from prefixes
 

@@ -1,4 +1,7 @@
-"""Whatever is locked stays within a VNet's limit, now and after any growth that is locked."""
+"""Whatever is locked stays within a VNet's limit, now and after any growth that is locked; and a
+demand that no single free block holds is divided, so that no growth is refused that steps would
+reach.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from netmgr.documents.diagnostics import Diagnostic, Severity
 from netmgr.plan.check.checks import check_limits, check_plan
 from netmgr.plan.clouds.cloud import CloudLimits
+from netmgr.plan.diff import Kind, diff
 from netmgr.plan.document import PlanDocument
 from netmgr.plan.files import load_limits
 from netmgr.plan.lock import LockDocument, PlanRefused
@@ -18,7 +22,7 @@ from tests.locks import faults
 
 EXAMPLES = 80
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(180)
 
 pools = st.fixed_dictionaries(
     {
@@ -37,28 +41,26 @@ clusters = st.fixed_dictionaries(
         "nat_hosts": st.integers(1, 8),
     }
 )
+IPV4 = {"nodes": ["10.0.0.0/8"], "services": ["172.16.0.0/12"]}
 ranges = st.sampled_from(
     [
-        {"nodes": ["10.0.0.0/8"], "services": ["172.16.0.0/12"]},
-        {"nodes": ["10.0.0.0/8", "fd00:1::/40"], "services": ["172.16.0.0/12"]},
+        IPV4,
+        {**IPV4, "nodes": ["10.0.0.0/8", "fd00:1::/40"]},
         {"nodes": ["10.0.0.0/8", "fd00:1::/40"], "services": ["172.16.0.0/12", "fd00:5e::/104"]},
     ]
 )
 quotas = st.sampled_from([500, 3_000, 20_000, 65_536])
 
 
-def document(clusters: object, pools: object, quota: int) -> PlanDocument:
+def document(clusters: object, pools: object = IPV4, quota: int | None = 65_536) -> PlanDocument:
+    limits = {"mappings_per_peered_group": 10**9, "peerings_per_network": 10**6}
     return PlanDocument.model_validate(
         {
             **PLAN_KEYS,
             "name": "drawn",
             "pools": pools,
             "clusters": clusters,
-            "limits": {
-                "mappings_per_network": quota,
-                "mappings_per_peered_group": 10**9,
-                "peerings_per_network": 10**6,
-            },
+            "limits": {**limits, "mappings_per_network": quota} if quota else {},
         }
     )
 
@@ -76,7 +78,7 @@ def errors(plan: PlanDocument, lock: LockDocument) -> list[Diagnostic]:
 
 @given(st.dictionaries(st.sampled_from("abc"), clusters, min_size=1), ranges, quotas)
 @settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.too_slow])
-def test_check_accepts_whatever_lock_makes(clusters: object, pools: object, quota: int) -> None:
+def test_check_accepts_whatever_lock_makes(clusters, pools, quota):
     plan = document(clusters, pools, quota)
     lock = make_lock(plan, None, limits_of(plan))
     assert errors(plan, lock) == []
@@ -89,9 +91,7 @@ def test_check_accepts_whatever_lock_makes(clusters: object, pools: object, quot
     quotas,
 )
 @settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.too_slow])
-def test_check_accepts_it_after_every_change_of_the_plan(
-    steps: list[object], pools: object, quota: int
-) -> None:
+def test_check_accepts_it_after_every_change_of_the_plan(steps, pools, quota):
     lock: LockDocument | None = None
     for clusters in steps:
         plan = document(clusters, pools, quota)
@@ -103,31 +103,83 @@ def test_check_accepts_it_after_every_change_of_the_plan(
 
 
 @pytest.mark.parametrize("nodes", [13_100, 13_200, 20_000, 26_200, 27_000])
-def test_a_cluster_that_needs_several_vnets_leaves_room_for_its_nat_hosts(nodes: int) -> None:
+def test_a_cluster_that_needs_several_vnets_leaves_room_for_its_nat_hosts(nodes):
     pool = {"nodes": nodes, "pods_per_node": 60, "surge": 0}
-    plan = document(
-        {"a": {"node_pools": {"gpu": pool}}},
-        {"nodes": ["10.0.0.0/8"], "services": ["172.16.0.0/12"]},
-        65_536,
-    )
+    plan = document({"a": {"node_pools": {"gpu": pool}}})
     lock = make_lock(plan, None, limits_of(plan))
     assert errors(plan, lock) == []
 
 
-def test_two_node_pools_can_grow_as_far_as_their_segments_promise() -> None:
-    pools = {"nodes": ["10.0.0.0/8"], "services": ["172.16.0.0/12"]}
+def test_two_node_pools_can_grow_as_far_as_their_segments_promise():
     spec = {"pods_per_node": 60, "surge": 0}
-    plan = document(
-        {"a": {"node_pools": {"gpu": {**spec, "nodes": 5000}, "cpu": {**spec, "nodes": 5000}}}},
-        pools,
-        65_536,
-    )
+    pools = {name: {**spec, "nodes": 5000} for name in ("gpu", "cpu")}
+    plan = document({"a": {"node_pools": pools}})
     lock = make_lock(plan, None, limits_of(plan))
-    full = {
-        name: {**spec, "nodes": held.capacity}
-        for name, held in lock.clusters["a"].node_pools.items()
-    }
-    plan = document({"a": {"node_pools": full}}, pools, 65_536)
+    held = lock.clusters["a"].node_pools
+    full = {name: {**spec, "nodes": held[name].capacity} for name in pools}
+    plan = document({"a": {"node_pools": full}})
     after = make_lock(plan, lock, limits_of(plan))
     assert after == lock.model_copy(update={"plan_digest": after.plan_digest})
     assert errors(plan, after) == []
+
+
+def several(nodes: dict[str, int], pool: str, pods: int = 31) -> PlanDocument:
+    spec = {"pods_per_node": pods, "surge": 0}
+    clusters = {
+        name: {"services": {"length": 24}, "node_pools": {"gpu": {**spec, "nodes": count}}}
+        for name, count in nodes.items()
+    }
+    return document(clusters, {**IPV4, "nodes": [pool]}, None)
+
+
+def grown(
+    nodes: dict[str, int], pool: str, before: LockDocument | None, pods: int = 31
+) -> LockDocument | None:
+    plan = several(nodes, pool, pods)
+    try:
+        return make_lock(plan, before, limits_of(plan))
+    except PlanRefused:
+        return None
+
+
+def test_growth_is_divided_where_no_block_holds_it():
+    nodes = dict.fromkeys("abcd", 200)
+    before = grown(nodes, "10.0.0.0/14", None)
+    nodes["a"] = 3000
+    after = grown(nodes, "10.0.0.0/14", before)
+    assert after is not None
+    assert after.clusters["a"].node_pools["gpu"].capacity >= 3000
+    assert faults(after) == []
+    assert {change.kind for change in diff(before, after)} <= {Kind.ADD, Kind.CHANGE}
+    assert grown(nodes, "10.0.0.0/14", after) == after
+
+
+def test_declared_growth_takes_nothing_that_is_needed_today():
+    nodes = {f"c{number}": 2000 // (number + 1) for number in range(20)}
+    plan = several(nodes, "10.0.0.0/11").model_dump(by_alias=True)
+    for name, count in nodes.items():
+        plan["clusters"][name]["grow_to"] = 8 * count
+    make_lock(PlanDocument.model_validate(plan), None, load_limits("azure"))
+
+
+@given(
+    st.lists(st.integers(1, 500), min_size=1, max_size=5),
+    st.sampled_from([16, 31, 60]),
+    st.integers(50, 4_000),
+    st.randoms(use_true_random=False),
+)
+@settings(max_examples=40, deadline=None)
+def test_what_steps_would_reach_is_granted_at_once(sizes, pods, target, source):
+    nodes = {f"c{number}": size for number, size in enumerate(sizes)}
+    before = grown(nodes, "10.0.0.0/15", None, pods)
+    if before is None:
+        return
+    goal = nodes["c0"] + target
+    step, lock = dict(nodes), before
+    while step["c0"] < goal:
+        step["c0"] = min(goal, step["c0"] + source.randint(1, target))
+        found = grown(step, "10.0.0.0/15", lock, pods)
+        if found is None:
+            return
+        lock = found
+    assert grown({**nodes, "c0": goal}, "10.0.0.0/15", before, pods) is not None

@@ -4,14 +4,15 @@ and previous lock.
 
 from __future__ import annotations
 
-import random
-from itertools import pairwise
-
 import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, assume, given, reject, settings
+from pydantic import ValidationError
 
+from netmgr.documents.diagnostics import Severity
 from netmgr.plan import machines
+from netmgr.plan.allocate.subnetting import taken_by
+from netmgr.plan.check.checks import check_limits, check_plan
 from netmgr.plan.clouds.cloud import Cloud
 from netmgr.plan.diff import Kind, diff
 from netmgr.plan.document import PlanDocument
@@ -19,12 +20,15 @@ from netmgr.plan.files import load_limits
 from netmgr.plan.growth import grown_plan, kept_nodes
 from netmgr.plan.lock import LockDocument, PlanRefused
 from netmgr.plan.locking import make_lock
-from netmgr.prefixes import Prefix, overlaps
+from netmgr.prefixes import Family, Prefix, overlaps
 from tests.builders import PLAN_KEYS
 from tests.locks import faults
 
 LIMITS = {cloud: load_limits(cloud) for cloud in Cloud}
-EXAMPLES = 60
+
+drawn = settings(
+    max_examples=60, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow]
+)
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -47,8 +51,16 @@ clusters = st.fixed_dictionaries(
             {"length": st.integers(18, 24), "mode": st.sampled_from(["unique", "shared"])},
             optional={"length_v6": st.integers(112, 116)},
         ),
-    },
+    }
 )
+
+
+POOLS = [
+    {"nodes": ["10.0.0.0/8"], "services": ["172.16.0.0/12"]},
+    {"nodes": ["10.0.0.0/9", "10.192.0.0/10"], "services": ["172.16.0.0/12"]},
+    {"nodes": ["10.0.0.0/8", "fd00:1::/40"], "services": ["172.16.0.0/12"]},
+    {"nodes": ["10.0.0.0/8", "fd00:1::/40"], "services": ["172.16.0.0/12", "fd00:5e::/104"]},
+]
 
 
 @st.composite
@@ -62,19 +74,7 @@ def documents(draw: st.DrawFn) -> dict[str, object]:
         **PLAN_KEYS,
         "name": "drawn",
         "cloud": draw(st.sampled_from(["azure", "none"])),
-        "pools": draw(
-            st.sampled_from(
-                [
-                    {"nodes": ["10.0.0.0/8"], "services": ["172.16.0.0/12"]},
-                    {"nodes": ["10.0.0.0/9", "10.192.0.0/10"], "services": ["172.16.0.0/12"]},
-                    {"nodes": ["10.0.0.0/8", "fd00:1::/40"], "services": ["172.16.0.0/12"]},
-                    {
-                        "nodes": ["10.0.0.0/8", "fd00:1::/40"],
-                        "services": ["172.16.0.0/12", "fd00:5e::/104"],
-                    },
-                ]
-            )
-        ),
+        "pools": draw(st.sampled_from(POOLS)),
         "exclude": draw(
             st.sampled_from([[], [{"prefix": "10.64.0.0/16"}, {"prefix": "172.17.0.0/24"}]])
         ),
@@ -111,24 +111,12 @@ def held(lock: LockDocument) -> list[Prefix]:
     ]
 
 
-def assert_sound(lock: LockDocument) -> None:
-    layouts = [layout for _, _, segment in machines.segments(lock) for layout in segment.layouts]
-    subnets = [prefix for layout in layouts for prefix in (layout.hosts, layout.pods)]
-    subnets += [prefix for cluster in lock.clusters.values() for prefix in cluster.nat.prefixes]
-    subnets += [
-        prefix for subnet in (lock.hub.routers, *lock.hub.researchers) for prefix in subnet.prefixes
-    ]
-    assert list(overlaps(subnets)) == []
-    assert list(overlaps(held(lock))) == []
-    assert faults(lock, LIMITS.values()) == []
-
-
 @given(documents())
-@settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.filter_too_much])
-def test_nothing_overlaps_and_every_planned_node_has_its_place(data: dict[str, object]) -> None:
+@drawn
+def test_nothing_overlaps_and_every_planned_node_has_its_place(data):
     plan = PlanDocument.model_validate(data)
     lock = fitting(data)
-    assert_sound(lock)
+    assert faults(lock, LIMITS.values()) == []
     kept_out = [entry.prefix for entry in plan.exclude] + list(plan.pinned.get("vpn", ()))
     assert not any(prefix.overlaps(out) for prefix in held(lock) for out in kept_out)
     for name, cluster in plan.clusters.items():
@@ -137,41 +125,35 @@ def test_nothing_overlaps_and_every_planned_node_has_its_place(data: dict[str, o
 
 
 @given(documents(), st.randoms(use_true_random=False))
-@settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.filter_too_much])
-def test_nodes_never_share_an_address(data: dict[str, object], source: random.Random) -> None:
+@drawn
+def test_nodes_never_share_an_address(data, source):
     lock = fitting(data)
     for cluster, pool, segment in machines.segments(lock):
         places = sorted(
             {0, segment.nodes - 1, *(source.randrange(segment.nodes) for _ in range(3))}
         )
         found = [machines.node(lock, cluster, pool, segment.first + place) for place in places]
-        own = [
-            prefix
-            for node in found
-            if node
-            for prefix in (*node.blocks, *(host.prefix for host in node.hosts))
-        ]
-        assert list(overlaps(own)) == []
+        own: list[Prefix] = []
         for node in found:
             assert node is not None
+            own += (*node.blocks, *(host.prefix for host in node.hosts))
             assert machines.node_named(lock, node.name) == node
             assert all(machines.node_owning(lock, host) == node for host in node.hosts)
             assert all(machines.node_owning(lock, block.network) == node for block in node.blocks)
+        assert list(overlaps(own)) == []
 
 
 @given(documents())
-@settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.filter_too_much])
-def test_locking_again_changes_nothing(data: dict[str, object]) -> None:
+@drawn
+def test_locking_again_changes_nothing(data):
     lock = fitting(data)
     assert locked(data, lock) == lock
     assert locked(data) == lock
 
 
 @given(documents(), documents(), st.randoms(use_true_random=False))
-@settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.filter_too_much])
-def test_inserting_removing_and_reordering_clusters_moves_nobody(
-    data: dict[str, object], other: dict[str, object], source: random.Random
-) -> None:
+@drawn
+def test_inserting_removing_and_reordering_clusters_moves_nobody(data, other, source):
     before = fitting(data)
     kept = [name for name in data["clusters"] if source.random() < 0.7]
     edited = {f"new-{name}": cluster for name, cluster in other["clusters"].items()}
@@ -179,7 +161,7 @@ def test_inserting_removing_and_reordering_clusters_moves_nobody(
     shuffled = dict(source.sample(list(edited.items()), len(edited)))
     after = fitting({**data, "clusters": shuffled}, before)
     assert locked({**data, "clusters": edited}, before) == after
-    assert_sound(after)
+    assert faults(after, LIMITS.values()) == []
     for name in kept:
         assert after.clusters[name] == before.clusters[name]
     for name in set(data["clusters"]) - set(kept):
@@ -187,8 +169,8 @@ def test_inserting_removing_and_reordering_clusters_moves_nobody(
 
 
 @given(documents(), st.integers(1, 20_000), st.randoms(use_true_random=False))
-@settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.filter_too_much])
-def test_growing_only_ever_adds(data: dict[str, object], more: int, source: random.Random) -> None:
+@drawn
+def test_growing_only_ever_adds(data, more, source):
     assume(data["clusters"])
     plan = PlanDocument.model_validate(data)
     before = fitting(data)
@@ -201,20 +183,20 @@ def test_growing_only_ever_adds(data: dict[str, object], more: int, source: rand
     kept, total = kept_nodes(before, after)
     assert kept == total
     assert {change.kind for change in diff(before, after)} <= {Kind.ADD, Kind.CHANGE}
-    assert_sound(after)
+    assert faults(after, LIMITS.values()) == []
     for other in set(plan.clusters) - {name}:
         assert after.clusters[other] == before.clusters[other]
 
 
 @given(documents())
-@settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.filter_too_much])
-def test_services_in_ipv6_come_beside_what_there_is(data: dict[str, object]) -> None:
+@drawn
+def test_services_in_ipv6_come_beside_what_there_is(data):
     data["pools"] = {"nodes": ["10.0.0.0/8", "fd00:1::/40"], "services": ["172.16.0.0/12"]}
     before = fitting(data)
     data["pools"] = {**data["pools"], "services": ["fd00:5e::/104", "172.16.0.0/12"]}
     after = fitting(data, before)
     assert {change.kind for change in diff(before, after)} <= {Kind.ADD, Kind.CHANGE}
-    assert_sound(after)
+    assert faults(after, LIMITS.values()) == []
     assert locked(data, after) == after
     assert after.hub.routers.prefix == before.hub.routers.prefix
     for hub in (after.hub.routers, *after.hub.researchers):
@@ -225,22 +207,16 @@ def test_services_in_ipv6_come_beside_what_there_is(data: dict[str, object]) -> 
         assert cluster.services.pairs[0] == former.services.pairs[0]
         assert [len(hosts) for hosts in cluster.nat.hosts] == [2, 2]
         for vip_range, service_cidr in cluster.services.pairs:
-            assert (vip_range.family, vip_range.length) == (
-                service_cidr.family,
-                service_cidr.length,
-            )
+            assert vip_range.family is service_cidr.family
+            assert vip_range.length == service_cidr.length
             assert (vip_range == service_cidr) == (cluster.services.mode == "unique")
 
 
 @given(documents())
-@settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.filter_too_much])
-def test_what_does_not_fit_is_refused_with_a_reason(data: dict[str, object]) -> None:
-    data = {
-        **data,
-        "pools": {"nodes": ["10.0.0.0/13"], "services": ["172.16.0.0/20"]},
-        "exclude": [],
-        "pinned": {},
-    }
+@drawn
+def test_what_does_not_fit_is_refused_with_a_reason(data):
+    pools = {"nodes": ["10.0.0.0/13"], "services": ["172.16.0.0/20"]}
+    data = {**data, "pools": pools, "exclude": [], "pinned": {}}
     found = outcome(PlanDocument.model_validate(data))
     if isinstance(found, PlanRefused):
         assert (
@@ -249,25 +225,88 @@ def test_what_does_not_fit_is_refused_with_a_reason(data: dict[str, object]) -> 
         assert all(each.at.key and each.remedy for each in found.diagnostics)
         return
     pool = Prefix.parse("10.0.0.0/13")
-    assert all(
-        pool.covers(each.reserve)
-        for cluster in found.clusters.values()
-        for each in cluster.prefixes
+    allocations = [own for cluster in found.clusters.values() for own in cluster.prefixes]
+    assert all(pool.covers(own.reserve) for own in allocations)
+
+
+VNET = Prefix.parse("10.4.0.0/16")
+
+
+def inside(lengths: st.SearchStrategy[int]) -> st.SearchStrategy[str]:
+    """A prefix of the VNet."""
+    return st.tuples(lengths, st.integers(0, (1 << 16) - 1)).map(
+        lambda drawn: str(
+            Prefix(
+                Family.V4, (VNET.value + drawn[1]) >> (32 - drawn[0]) << (32 - drawn[0]), drawn[0]
+            )
+        )
     )
 
 
-def test_segments_of_a_pool_follow_one_another() -> None:
-    pool = {"nodes": 100, "pods_per_node": 31, "surge": 0}
-    data = {
-        **PLAN_KEYS,
-        "name": "drawn",
-        "pools": {"nodes": ["10.0.0.0/8"], "services": ["172.16.0.0/12"]},
-        "clusters": {"c": {"node_pools": {"gpu": pool}}},
+pinning_pools = st.fixed_dictionaries(
+    {"nodes": st.sampled_from([0, 5, 100, 500]), "pods_per_node": st.sampled_from([4, 15, 31, 60])},
+    optional={
+        "subnets": st.lists(
+            st.fixed_dictionaries(
+                {"hosts": inside(st.integers(22, 28)), "pods": inside(st.integers(18, 24))}
+            ),
+            max_size=2,
+        )
+    },
+)
+pinned_services = st.sampled_from([{"length": 20}, {"length": 20, "prefix": "172.18.0.0/20"}])
+pinning = st.fixed_dictionaries(
+    {
+        **{key: st.just(value) for key, value in {**PLAN_KEYS, "name": "drawn"}.items()},
+        "cloud": st.sampled_from(["azure", "none"]),
+        "pools": st.sampled_from(
+            [
+                {"nodes": families, "services": ["172.16.0.0/12"]}
+                for families in (["10.0.0.0/12"], ["10.0.0.0/12", "fd00:1::/40"])
+            ]
+        ),
+        "pinned": st.just({"alpha": [str(VNET)]}),
+        "exclude": st.lists(
+            inside(st.integers(20, 26)).map(lambda prefix: {"prefix": prefix}), max_size=2
+        ),
+        "clusters": st.fixed_dictionaries(
+            {
+                "alpha": st.fixed_dictionaries(
+                    {
+                        "services": pinned_services,
+                        "node_pools": st.fixed_dictionaries(
+                            {"a": pinning_pools, "b": pinning_pools}
+                        ),
+                    }
+                ),
+                "beta": st.just({"services": {"length": 20}, "node_pools": {"c": {"nodes": 100}}}),
+            }
+        ),
     }
-    lock = locked(data)
-    for count in (200, 900, 5000):
-        data["clusters"]["c"]["node_pools"]["gpu"] = {**pool, "nodes": count}
-        lock = locked(data, lock)
-    segments = lock.clusters["c"].node_pools["gpu"].segments
-    assert len(segments) > 2
-    assert all(low.first + low.nodes == high.first for low, high in pairwise(segments))
+)
+
+
+@given(pinning, st.booleans())
+@settings(drawn, max_examples=80)
+def test_what_is_pinned_is_there_and_what_is_live_is_left_alone(data, later):
+    before = {**data, "exclude": [], "pinned": {}, "clusters": {"beta": data["clusters"]["beta"]}}
+    try:
+        plan = PlanDocument.model_validate(data)
+    except ValidationError:  # pins that overlap each other
+        reject()
+    lock = fitting(data, fitting(before) if later else None)
+    limits = LIMITS[plan.cloud]
+    found = [*check_plan(plan, lock, limits), *check_limits(plan, lock, limits)[1]]
+    assert faults(lock, LIMITS.values()) == []
+    assert [finding for finding in found if finding.severity is Severity.ERROR] == []
+    assert make_lock(plan, lock, limits) == lock
+    alpha = lock.clusters["alpha"]
+    allocated = taken_by(alpha)
+    assert not any(prefix.overlaps(live.prefix) for prefix in allocated for live in plan.exclude)
+    for name, spec in plan.clusters["alpha"].node_pools.items():
+        for pin, segment in zip(spec.subnets, alpha.node_pools[name].segments, strict=False):
+            assert (segment.v4.hosts, segment.v4.pods) == (pin.hosts[0], pin.pods[0])
+        assert len(alpha.node_pools[name].segments) >= len(spec.subnets)
+        assert alpha.node_pools[name].capacity >= spec.capacity
+    if pinned := plan.clusters["alpha"].services.prefix:
+        assert alpha.services.prefix == pinned

@@ -34,7 +34,7 @@ def pool(**keys: object) -> NodePool:
     return NodePool.model_validate({"nodes": 10, **keys})
 
 
-def test_a_node_has_blocks_of_v4_by_its_pods_and_one_of_v6() -> None:
+def test_a_node_has_blocks_of_v4_by_its_pods_and_one_of_v6():
     assert blocks(pool(pods_per_node=31, block_length=28), V4) == Blocks(V4, 28, 2)
     assert blocks(pool(pods_per_node=32), V4) == Blocks(V4, 28, 2)
     assert blocks(pool(pods_per_node=33), V4) == Blocks(V4, 28, 3)
@@ -43,7 +43,7 @@ def test_a_node_has_blocks_of_v4_by_its_pods_and_one_of_v6() -> None:
     assert (Blocks(V4, 28, 2).size, Blocks(V6, 112, 1).size) == (16, 65_536)
 
 
-def test_a_cloud_that_keeps_addresses_costs_the_blocks_they_are_in() -> None:
+def test_a_cloud_that_keeps_addresses_costs_the_blocks_they_are_in():
     """Four at the beginning and one at the end."""
     assert (AZURE.reserved_first, AZURE.reserved_last) == (4, 1)
     assert Blocks(V4, 28, 2).skipped(AZURE) == (1, 1)
@@ -54,9 +54,7 @@ def test_a_cloud_that_keeps_addresses_costs_the_blocks_they_are_in() -> None:
 
 
 @pytest.mark.parametrize(("hosts", "length"), [(1, 29), (3, 29), (4, 28), (11, 28), (12, 27)])
-def test_a_subnet_of_hosts_has_room_for_them_and_for_what_the_cloud_keeps(
-    hosts: int, length: int
-) -> None:
+def test_a_subnet_of_hosts_has_room_for_them_and_for_what_the_cloud_keeps(hosts, length):
     assert hosts_length(hosts, V4, AZURE) == length
     assert hosts_length(hosts, V6, AZURE) == 64
 
@@ -77,19 +75,17 @@ def test_a_subnet_of_hosts_has_room_for_them_and_for_what_the_cloud_keeps(
         (1 << 20, Blocks(V6, 80, 1), 59),
     ],
 )
-def test_a_subnet_of_pods_has_room_for_every_nodes_blocks(
-    nodes: int, cut: Blocks, length: int
-) -> None:
+def test_a_subnet_of_pods_has_room_for_every_nodes_blocks(nodes, cut, length):
     assert pods_length(nodes, cut, AZURE) == length
 
 
-def test_blocks_fill_a_subnet_where_no_cloud_keeps_addresses_among_them() -> None:
+def test_blocks_fill_a_subnet_where_no_cloud_keeps_addresses_among_them():
     assert not NONE.reserved_among_pods
     assert pods_length(4, Blocks(V4, 28, 2), NONE) == 25
     assert pods_length(1, Blocks(V4, 28, 1), NONE) == min(28, NONE.smallest_subnet)
 
 
-def test_no_subnet_of_pods_is_smaller_than_the_cloud_allows() -> None:
+def test_no_subnet_of_pods_is_smaller_than_the_cloud_allows():
     assert pods_length(1, Blocks(V4, 32, 1), NONE) == NONE.smallest_subnet
     assert pods_length(1, Blocks(V6, 112, 1), NONE) == 64
 
@@ -97,7 +93,7 @@ def test_no_subnet_of_pods_is_smaller_than_the_cloud_allows() -> None:
 HOSTS, PODS = Prefix.parse("10.0.0.0/28"), Prefix.parse("10.1.0.0/24")
 
 
-def test_a_layout_begins_behind_what_the_cloud_keeps() -> None:
+def test_a_layout_begins_behind_what_the_cloud_keeps():
     assert layout(HOSTS, PODS, Blocks(V4, 28, 2), AZURE) == Layout(
         hosts=HOSTS,
         host_base=Address.parse("10.0.0.4"),
@@ -123,14 +119,12 @@ def test_a_layout_begins_behind_what_the_cloud_keeps() -> None:
         ("fd00::/64", "fd00:0:0:1::/64", Blocks(V6, 120, 1), (1 << 56) - 2),
     ],
 )
-def test_the_scarcer_of_hosts_and_blocks_says_how_many_nodes_fit(
-    hosts: str, pods: str, cut: Blocks, nodes: int
-) -> None:
+def test_the_scarcer_of_hosts_and_blocks_says_how_many_nodes_fit(hosts, pods, cut, nodes):
     made = layout(Prefix.parse(hosts), Prefix.parse(pods), cut, AZURE)
     assert holds(made, AZURE) == nodes
 
 
-def test_what_fits_into_a_segments_subnets_is_at_least_what_it_was_made_for() -> None:
+def test_what_fits_into_a_segments_subnets_is_at_least_what_it_was_made_for():
     two = pool(pods_per_node=31)
     # 5 nodes: a /28 of 11 hosts, and a /24 of 14 blocks.
     assert fitting(5, two, [V4], AZURE) == 7
@@ -155,7 +149,7 @@ def segment(nodes: int = 7, network: str = "a", *, both: bool = False) -> Segmen
     return Segment(first=0, nodes=nodes, network=network, v4=v4, v6=v6)
 
 
-def test_a_new_segment_follows_those_there_are_and_its_mappings_are_promised_at_once() -> None:
+def test_a_new_segment_follows_those_there_are_and_its_mappings_are_promised_at_once():
     budget = MappingBudget("a", None, {})
     made = list(budget.segments("gpu", [5, 3], held(segment(7), segment(2)), 3))
     assert made == [new(9, 2, 5, "a"), new(14, 3, 3, "a")]
@@ -163,7 +157,7 @@ def test_a_new_segment_follows_those_there_are_and_its_mappings_are_promised_at_
     assert list(MappingBudget("a", None, {}).segments("gpu", [4], None, 3)) == [new(0, 0, 4, "a")]
 
 
-def test_a_network_that_is_full_is_followed_by_another_one() -> None:
+def test_a_network_that_is_full_is_followed_by_another_one():
     budget = MappingBudget("a", NAT_MAPPINGS + 30, {"a": 15})
     # Five more fit into the first one, and no part of a segment goes there.
     assert list(budget.segments("gpu", [5], None, 3)) == [new(0, 0, 5, "a")]
@@ -179,16 +173,13 @@ def test_a_network_that_is_full_is_followed_by_another_one() -> None:
     assert list(budget.segments("gpu", [16], None, 3)) == [new(0, 0, 16, "a_2")]
 
 
-def test_a_node_too_large_for_any_network_is_put_alone_into_each() -> None:
+def test_a_node_too_large_for_any_network_is_put_alone_into_each():
     """Limits of a document are checked elsewhere; this has to end."""
     budget = MappingBudget("a", NAT_MAPPINGS + 2, {"a": 2})
-    assert list(budget.segments("gpu", [2], None, 40)) == [
-        new(0, 0, 1, "a_2"),
-        new(1, 1, 1, "a_3"),
-    ]
+    assert list(budget.segments("gpu", [2], None, 40)) == [new(0, 0, 1, "a_2"), new(1, 1, 1, "a_3")]
 
 
-def test_what_is_left_of_subnets_is_given_out_up_to_half_of_what_the_network_has_left() -> None:
+def test_what_is_left_of_subnets_is_given_out_up_to_half_of_what_the_network_has_left():
     budget = MappingBudget("a", NAT_MAPPINGS + 50, {"a": 20})
     one = new(0, 0, 5, "a")
     # 30 mappings are left: 15 of them are 5 nodes.
@@ -201,20 +192,17 @@ def test_what_is_left_of_subnets_is_given_out_up_to_half_of_what_the_network_has
     assert over.widened(one, 20, 3).most == 5
 
 
-def test_a_node_has_a_mapping_for_itself_and_each_block_in_each_family() -> None:
+def test_a_node_has_a_mapping_for_itself_and_each_block_in_each_family():
     assert mappings_per_node(pool(pods_per_node=40), [V4]) == 4
     assert mappings_per_node(pool(pods_per_node=40), [V4, V6]) == 6
     assert mappings_of(segment()) == 3
     assert mappings_of(segment(both=True)) == 5
 
 
-def test_existing_segments_have_promised_what_their_nodes_may_come_to_use() -> None:
+def test_existing_segments_have_promised_what_their_nodes_may_come_to_use():
     two = pool(pods_per_node=31)
     found = promised_mappings(
-        [
-            (two, held(segment(7, "a"), segment(2, "b"))),
-            (None, held(segment(4, "a", both=True))),
-        ],
+        [(two, held(segment(7, "a"), segment(2, "b"))), (None, held(segment(4, "a", both=True)))],
         iter([V4, V6]),
     )
     # From before IPv6, the first ones get blocks of that, too.
@@ -225,7 +213,7 @@ def test_existing_segments_have_promised_what_their_nodes_may_come_to_use() -> N
     assert narrower == {"a": 3}
 
 
-def test_a_new_segment_asks_for_two_subnets_of_each_family() -> None:
+def test_a_new_segment_asks_for_two_subnets_of_each_family():
     path = ("clusters", "a", "node_pools", "gpu")
     asked = list(segment_requests(new(0, 3, 4, "a"), pool(), [V4, V6], AZURE, path))
     assert [(each.key, each.family, each.length, each.path) for each in asked] == [

@@ -17,7 +17,7 @@ from netmgr.plan.document import PlanDocument
 from netmgr.plan.lock import LockDocument
 from netmgr.plan.locking import make_lock
 from netmgr.plan.network import Network, NextHop, Route
-from netmgr.prefixes import Address, Prefix, overlaps
+from netmgr.prefixes import Prefix, overlaps
 from tests.builders import PLAN_KEYS
 
 NODES = {"cpu": {"nodes": 20, "pods_per_node": 15}}
@@ -51,7 +51,7 @@ def routes(net: Network, table: str) -> dict[str, Route]:
     return {route.name: route for each in net.tables if each.name == table for route in each.routes}
 
 
-def test_hosts_and_pods_of_a_segment_share_a_subnet_because_an_interface_has_one() -> None:
+def test_hosts_and_pods_of_a_segment_share_a_subnet_because_an_interface_has_one():
     net = derived()
     (scale_set,) = (each for each in net.node_groups if each.owner == "a")
     (subnet,) = (s for vnet in net.of("a") for s in vnet.subnets if s.name == scale_set.subnet)
@@ -60,38 +60,29 @@ def test_hosts_and_pods_of_a_segment_share_a_subnet_because_an_interface_has_one
     assert scale_set.blocks == 1
 
 
-def test_a_node_pool_past_a_scale_set_s_limit_gets_several_of_them() -> None:
+def test_a_node_pool_past_a_scale_set_s_limit_gets_several_of_them():
     pool = {"nodes": 2_350, "pods_per_node": 15, "surge": 200}
     net = derived(clusters={"a": {"node_pools": {"gpu": pool}}})
-    found = {each.name: each for each in net.node_groups}
+    sizes = {group.name: group.instances for group in net.node_groups}
     # The surge of an upgrade is part of what has to fit.
-    assert {name: each.instances for name, each in found.items()} == {
-        "a-gpu": 1000,
-        "a-gpu_0_1": 1000,
-        "a-gpu_0_2": 350,
-    }
-    assert {(each.network, each.subnet) for each in found.values()} == {("a", "a-gpu")}
+    assert sizes == {"a-gpu": 1000, "a-gpu_0_1": 1000, "a-gpu_0_2": 350}
+    assert {(group.network, group.subnet) for group in net.node_groups} == {("a", "a-gpu")}
     full = derived(clusters={"a": {"node_pools": {"gpu": {**pool, "nodes": 2_900}}}})
     assert [each.instances for each in full.node_groups] == [1000, 1000, 900, 0]
-    own = derived(
-        clusters={"a": {"node_pools": {"gpu": pool}}}, limits={"nodes_per_node_group": 600}
-    )
-    assert [each.instances for each in own.node_groups] == [600, 600, 600, 550, 0]
-    without = derived(clusters={"a": {"node_pools": {"gpu": pool}}}, cloud="none")
+    clusters = {"a": {"node_pools": {"gpu": pool}}}
+    own = derived(clusters=clusters, limits={"nodes_per_node_group": 600})
+    assert [group.instances for group in own.node_groups] == [600, 600, 600, 550, 0]
+    without = derived(clusters=clusters, cloud="none")
     assert [each.instances for each in without.node_groups] == [2_350]
 
 
-def test_growth_changes_the_last_scale_set_and_adds_others() -> None:
+def test_growth_changes_the_last_scale_set_and_adds_others():
     def sets(nodes: int, previous: LockDocument | None) -> tuple[dict[str, int], LockDocument]:
-        plan = planned(
-            clusters={
-                "a": {"node_pools": {"gpu": {"nodes": nodes, "pods_per_node": 15, "surge": 0}}}
-            }
-        )
-        lock = make_lock(plan, previous, limits_of(plan))
-        return {
-            each.name: each.instances for each in network(plan, lock, limits_of(plan)).node_groups
-        }, lock
+        pool = {"nodes": nodes, "pods_per_node": 15, "surge": 0}
+        plan = planned(clusters={"a": {"node_pools": {"gpu": pool}}})
+        lock = locked(plan, previous)
+        groups = network(plan, lock, limits_of(plan)).node_groups
+        return {group.name: group.instances for group in groups}, lock
 
     few, lock = sets(1_500, None)
     more, lock = sets(5_200, lock)
@@ -103,29 +94,22 @@ def test_growth_changes_the_last_scale_set_and_adds_others() -> None:
     assert len(more) == sum(-(-min(s.nodes, 5_200 - s.first) // 1000) for s in segments)
 
 
-def test_subnets_lie_within_their_networks_and_never_overlap() -> None:
-    net = derived()
+def test_subnets_lie_within_their_networks_and_never_overlap():
     prefixes = []
-    for vnet in net.networks:
-        for subnet in vnet.subnets:
-            for prefix in subnet.prefixes:
-                assert any(space.covers(prefix) for space in vnet.address_space)
-                prefixes.append(prefix)
+    for vnet in derived().networks:
+        inside = [prefix for subnet in vnet.subnets for prefix in subnet.prefixes]
+        assert all(any(space.covers(prefix) for space in vnet.address_space) for prefix in inside)
+        prefixes += inside
     assert len(prefixes) > 5
     assert list(overlaps(prefixes)) == []
 
 
-def test_spokes_are_peered_with_the_hub_in_both_directions_and_never_with_each_other() -> None:
+def test_spokes_are_peered_with_the_hub_in_both_directions_and_never_with_each_other():
     pairs = {(peering.network, peering.remote) for peering in derived().peerings}
     assert pairs == {("hub", "a"), ("a", "hub"), ("hub", "b"), ("b", "hub")}
 
 
-def test_only_the_hub_takes_packets_that_a_peer_passes_on() -> None:
-    forwarded = {peering.name for peering in derived().peerings if peering.forwarded}
-    assert forwarded == {"hub_to_a", "hub_to_b"}
-
-
-def test_a_spoke_without_a_gateway_reaches_the_internet_through_the_hub() -> None:
+def test_a_spoke_without_a_gateway_reaches_the_internet_through_the_hub():
     net = derived(
         clusters={"a": {"node_pools": NODES, "nat_gateway_ips": 0}, "b": {"node_pools": NODES}}
     )
@@ -136,15 +120,13 @@ def test_a_spoke_without_a_gateway_reaches_the_internet_through_the_hub() -> Non
         each.addresses[0] for each in net.appliances if each.name == "hub_router_0"
     )
     assert "internet" not in routes(net, "b_nodes")
-    assert {peering.name for peering in net.peerings if peering.forwarded} == {
-        "hub_to_a",
-        "hub_to_b",
-        "a_to_hub",
-    }
+    # Only the hub, and who is behind it, takes packets that a peer passes on.
+    forwarded = {peering.name for peering in net.peerings if peering.forwarded}
+    assert forwarded == {"hub_to_a", "hub_to_b", "a_to_hub"}
 
 
 @pytest.mark.parametrize(("hosts", "shares"), [(1, [1]), (2, [1, 1]), (3, [2, 1, 1]), (8, [1] * 8)])
-def test_the_service_range_is_shared_out_among_the_nat_hosts(hosts: int, shares: list[int]) -> None:
+def test_the_service_range_is_shared_out_among_the_nat_hosts(hosts, shares):
     net = derived(clusters={"a": {"node_pools": NODES, "nat_hosts": hosts}})
     found = list(routes(net, "hub").values())
     (vip_range,) = {each.vip_range for host in net.appliances for each in host.translations}
@@ -154,7 +136,7 @@ def test_the_service_range_is_shared_out_among_the_nat_hosts(hosts: int, shares:
     assert [sum(route.via == address for route in found) for address in addresses] == shares
 
 
-def test_with_the_clients_address_kept_one_nat_host_has_all_and_answers_return_to_it() -> None:
+def test_with_the_clients_address_kept_one_nat_host_has_all_and_answers_return_to_it():
     net = derived(clusters={"a": {"node_pools": NODES, "services": {"source": "preserve"}}})
     (route,) = routes(net, "hub").values()
     back = routes(net, "a_nodes")["researchers-0"]
@@ -163,30 +145,21 @@ def test_with_the_clients_address_kept_one_nat_host_has_all_and_answers_return_t
     assert "researchers-0" not in routes(net, "a_nat")
 
 
-def test_a_cluster_that_answers_by_its_nat_host_is_reached_by_it_from_where_its_clients_are() -> (
-    None
-):
-    net = derived(
-        clusters={
-            "a": {"node_pools": NODES, "services": {"source": "preserve"}},
-            "b": {"node_pools": NODES},
-        }
-    )
+def test_a_cluster_that_answers_by_its_nat_host_is_reached_by_it_from_where_its_clients_are():
+    keeping = {"node_pools": NODES, "services": {"source": "preserve"}}
+    net = derived(clusters={"a": keeping, "b": {"node_pools": NODES}})
     host = next(each for each in net.appliances if each.owner == "a")
-    there = {
-        name: route
-        for name, route in routes(net, "hub_researchers").items()
-        if name.startswith("nodes-")
-    }
+    every = routes(net, "hub_researchers").items()
+    there = [route for name, route in every if name.startswith("nodes-")]
     own = [prefix for vnet in net.of("a") for prefix in vnet.address_space]
-    assert [route.prefix for route in there.values()] == own
-    assert {route.via for route in there.values()} == {host.addresses[0]}
+    assert [route.prefix for route in there] == own
+    assert {route.via for route in there} == {host.addresses[0]}
     tables = {subnet.role: subnet.table for vnet in net.of("hub") for subnet in vnet.subnets}
     assert tables == {"routers": "hub", "researchers": "hub_researchers"}
     assert [cell.wrong for cell in matrix(net) if cell.wrong] == []
 
 
-def test_a_pool_that_is_one_spokes_alone_is_not_routed_away_from_it() -> None:
+def test_a_pool_that_is_one_spokes_alone_is_not_routed_away_from_it():
     own = "10.64.0.0/20"
     pools = {"nodes": ["10.0.0.0/12", own], "services": ["172.16.0.0/12"]}
     net = derived(pools=pools, pinned={"a": [own]})
@@ -196,7 +169,7 @@ def test_a_pool_that_is_one_spokes_alone_is_not_routed_away_from_it() -> None:
     assert [cell.wrong for cell in matrix(net) if cell.wrong] == []
 
 
-def test_what_left_the_plan_is_asked_of_the_cloud_no_more() -> None:
+def test_what_left_the_plan_is_asked_of_the_cloud_no_more():
     before = planned()
     smaller = planned(clusters={"b": {"node_pools": NODES}})
     lock = locked(smaller, locked(before))
@@ -206,19 +179,17 @@ def test_what_left_the_plan_is_asked_of_the_cloud_no_more() -> None:
     assert not [name for name in (t.name for t in net.tables) if name.startswith("a_")]
 
 
-def test_a_lock_of_another_plan_is_refused_with_what_to_run() -> None:
+def test_a_lock_of_another_plan_is_refused_with_what_to_run():
     before = planned(clusters={"b": {"node_pools": NODES}})
     with pytest.raises(
-        ConfigError, match="'a' has no addresses in the lock yet; run: netmgr plan lock"
+        ConfigError, match="'a' has no addresses in the lock yet; run: netmgr plan l"
     ):
         network(planned(), locked(before), limits_of(before))
-    with pytest.raises(
-        ConfigError, match="has a cluster 'a' that the plan has not; run: netmgr plan lock"
-    ):
+    with pytest.raises(ConfigError, match="has a cluster 'a' that the plan has not; run: netmgr"):
         network(before, locked(planned()), limits_of(before))
 
 
-def test_names_that_differ_never_become_one() -> None:
+def test_names_that_differ_never_become_one():
     clusters = {name: {"node_pools": {"nat": NODES["cpu"]}} for name in ("a", "a-nat", "a-nodes")}
     net = derived(clusters=clusters)
     for names in (
@@ -230,7 +201,7 @@ def test_names_that_differ_never_become_one() -> None:
         assert len(set(names)) == len(names)
 
 
-def test_security_rules_never_mix_families_and_have_a_priority_of_their_own() -> None:
+def test_security_rules_never_mix_families_and_have_a_priority_of_their_own():
     net = derived(pools={"nodes": ["10.0.0.0/12", "fd00:10::/40"], "services": ["172.16.0.0/12"]})
     for group in net.groups:
         for direction in {rule.direction for rule in group.rules}:
@@ -239,17 +210,7 @@ def test_security_rules_never_mix_families_and_have_a_priority_of_their_own() ->
         assert all(len({prefix.family for prefix in rule.peers}) == 1 for rule in group.rules)
 
 
-def test_an_address_of_a_network_is_found_in_its_subnet() -> None:
-    net = derived()
-    (vnet,) = net.of("a")
-    nat = next(host.addresses[0] for host in net.appliances if host.owner == "a")
-    subnet = vnet.subnet_of(nat)
-    assert subnet is not None
-    assert subnet.role == "nat"
-    assert vnet.subnet_of(Address.parse("203.0.113.1")) is None
-
-
-def test_the_second_network_of_a_cluster_is_never_another_clusters() -> None:
+def test_the_second_network_of_a_cluster_is_never_another_clusters():
     large = {"cpu": {"nodes": 3000, "pods_per_node": 31, "addressing": "single"}}
     net = derived(clusters={"a": {"node_pools": large}, "a-2": {"node_pools": NODES}})
     names = [vnet.name for vnet in net.networks]

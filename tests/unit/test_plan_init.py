@@ -47,20 +47,20 @@ def netmgr(
 
 
 @pytest.mark.parametrize("answers", ANSWERS, ids=lambda each: " ".join(each[:3]))
-def test_what_is_written_can_be_locked_and_is_sound(netmgr: Netmgr, answers: tuple[str]) -> None:
+def test_what_is_written_can_be_locked_and_is_sound(netmgr, answers):
     for line in (("init", *answers), ("lock", "--yes"), ("check",)):
         code, said = netmgr(*line)
         assert code == 0, said
     assert "error" not in said
 
 
-def test_a_check_says_that_there_is_no_lock_yet(netmgr: Netmgr) -> None:
+def test_a_check_says_that_there_is_no_lock_yet(netmgr):
     netmgr("init")
     code, said = netmgr("check")
     assert (code, "plan.lock.yaml is not there yet; run: netmgr plan lock" in said) == (2, True)
 
 
-def test_limits_that_no_cloud_sets_are_shown_only_on_request(netmgr: Netmgr) -> None:
+def test_limits_that_no_cloud_sets_are_shown_only_on_request(netmgr):
     netmgr("init", "--cloud=none")
     netmgr("lock", "--yes")
     shown, every = netmgr("check")[1], netmgr("check", "--all")[1]
@@ -69,7 +69,7 @@ def test_limits_that_no_cloud_sets_are_shown_only_on_request(netmgr: Netmgr) -> 
     assert "peerings" in every
 
 
-def test_the_plan_has_what_was_answered(netmgr: Netmgr, tmp_path: Path) -> None:
+def test_the_plan_has_what_was_answered(netmgr, tmp_path):
     netmgr(
         *("init", "--file=other.yaml", "--name=lab", "--cloud=azure", "--pool=10.0.0.0/12"),
         *("--services=172.16.0.0/16", "--cluster=one", "--cluster=two", "--nodes=7"),
@@ -87,7 +87,7 @@ def test_the_plan_has_what_was_answered(netmgr: Netmgr, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cloud", ["none", "azure"])
-def test_every_example_in_a_comment_is_one(netmgr: Netmgr, tmp_path: Path, cloud: str) -> None:
+def test_every_example_in_a_comment_is_one(netmgr, tmp_path, cloud):
     netmgr("init", "--cloud", cloud)
     path = tmp_path / "plan.yaml"
     head, _, rest = path.read_text().partition("apiVersion")
@@ -101,7 +101,7 @@ def test_every_example_in_a_comment_is_one(netmgr: Netmgr, tmp_path: Path, cloud
 
 
 @pytest.mark.parametrize("name", ["plan.yaml", "plan.lock.yaml"])
-def test_nothing_is_replaced(netmgr: Netmgr, tmp_path: Path, name: str) -> None:
+def test_nothing_is_replaced(netmgr, tmp_path, name):
     (tmp_path / name).write_text("mine")
     code, said = netmgr("init")
     assert code == 1
@@ -125,9 +125,7 @@ def test_nothing_is_replaced(netmgr: Netmgr, tmp_path: Path, name: str) -> None:
     ],
     ids=lambda each: each[0] if isinstance(each, list) else "",
 )
-def test_a_plan_that_could_not_be_locked_is_not_written(
-    netmgr: Netmgr, tmp_path: Path, answers: list[str], said: str
-) -> None:
+def test_a_plan_that_could_not_be_locked_is_not_written(netmgr, tmp_path, answers, said):
     code, text = netmgr("init", *answers)
     assert code == 1
     assert said in text

@@ -70,13 +70,13 @@ def text(prefix: object) -> str:
     return str(prefix)
 
 
-def test_a_lock_that_answers_its_plan_comes_back_unchanged() -> None:
+def test_a_lock_that_answers_its_plan_comes_back_unchanged():
     before = locked(plan())
     assert locked(plan(), before) == before
     assert before.plan == "test"
 
 
-def test_nothing_that_is_added_moves_what_is_there() -> None:
+def test_nothing_that_is_added_moves_what_is_there():
     before = locked(plan())
     grown = plan(clusters__c={"node_pools": {"x": pool(500)}}, clusters__a__node_pools__tpu=pool())
     after = locked(grown, before)
@@ -86,21 +86,19 @@ def test_nothing_that_is_added_moves_what_is_there() -> None:
         assert after.clusters["a"].node_pools[name] == held
 
 
-def test_pins_that_contradict_each_other_are_refused_before_anything_else() -> None:
+def test_pins_that_contradict_each_other_are_refused_before_anything_else():
     pinned = plan(pinned={"a": ["10.1.0.0/16"], "b": ["10.1.0.0/24"]})
     assert keys(refused(pinned)) == ["pinned.b.0"]
 
 
-def test_a_lock_of_another_plan_is_refused() -> None:
+def test_a_lock_of_another_plan_is_refused():
     before = locked(plan())
     (found,) = refused(plan(name="other"), before)
-    assert (found.message, found.at.key) == (
-        "is 'other', but the lock belongs to the plan 'test'",
-        ("name",),
-    )
+    assert found.at.key == ("name",)
+    assert found.message == "is 'other', but the lock belongs to the plan 'test'"
 
 
-def test_a_cluster_that_looks_renamed_is_refused_unless_it_is_meant() -> None:
+def test_a_cluster_that_looks_renamed_is_refused_unless_it_is_meant():
     before = locked(plan())
     renamed = plan(clusters__c={"node_pools": {"cpu": pool()}}, clusters__b=None)
     (found,) = refused(renamed, before)
@@ -110,8 +108,8 @@ def test_a_cluster_that_looks_renamed_is_refused_unless_it_is_meant() -> None:
     assert found.message == (
         "is new, and b, which left the plan, has the same node pools: addresses go by the name"
     )
-    assert found.remedy == (
-        "call it b to keep them, or lock with --renumber if it is another cluster"
+    assert (
+        found.remedy == "call it b to keep them, or lock with --renumber if it is another cluster"
     )
     after = locked(renamed, before, renumber=True)
     assert after.clusters["b"].tombstone
@@ -128,20 +126,17 @@ def test_a_cluster_that_looks_renamed_is_refused_unless_it_is_meant() -> None:
     ],
     ids=["more pools", "another pool", "more nodes", "other blocks"],
 )
-def test_a_cluster_with_other_node_pools_is_another_cluster(other: Plan) -> None:
+def test_a_cluster_with_other_node_pools_is_another_cluster(other):
     before = locked(plan())
     after = locked(plan(clusters__c={"node_pools": other}, clusters__b=None), before)
     assert not after.clusters["c"].tombstone
     # A tombstone that left long ago is not who was renamed.
-    again = plan(
-        clusters__c={"node_pools": other},
-        clusters__b=None,
-        clusters__d={"node_pools": {"cpu": pool()}},
-    )
+    fourth = {"node_pools": {"cpu": pool()}}
+    again = plan(clusters__c={"node_pools": other}, clusters__b=None, clusters__d=fourth)
     assert "d" in locked(again, after).clusters
 
 
-def test_a_cluster_that_left_keeps_its_addresses_until_it_is_released() -> None:
+def test_a_cluster_that_left_keeps_its_addresses_until_it_is_released():
     before = locked(plan())
     without = plan(clusters__b=None)
     kept = locked(without, before)
@@ -150,14 +145,12 @@ def test_a_cluster_that_left_keeps_its_addresses_until_it_is_released() -> None:
     after = locked(without, kept, released=["b"])
     assert list(after.clusters) == ["a"]
     # The same run may give them to somebody else.
-    other = plan(
-        clusters__b=None, clusters__c={"services": {"length": 18}, "node_pools": {"x": pool()}}
-    )
-    freed = locked(other, kept, released=["b"])
+    other = {"services": {"length": 18}, "node_pools": {"x": pool()}}
+    freed = locked(plan(clusters__b=None, clusters__c=other), kept, released=["b"])
     assert freed.clusters["c"].prefixes == before.clusters["b"].prefixes
 
 
-def test_one_node_pool_is_released_and_the_others_stay() -> None:
+def test_one_node_pool_is_released_and_the_others_stay():
     before = locked(plan())
     without = plan(clusters__a__node_pools__gpu=None)
     kept = locked(without, before)
@@ -167,28 +160,23 @@ def test_one_node_pool_is_released_and_the_others_stay() -> None:
     assert after.clusters["a"].node_pools["cpu"] == before.clusters["a"].node_pools["cpu"]
     assert after.clusters["b"] == before.clusters["b"]
     gpu = before.clusters["a"].node_pools["gpu"].segments[0]
-    again = locked(
-        plan(clusters__a__node_pools__gpu=None, clusters__a__node_pools__new=pool(3)), after
-    )
+    other = plan(clusters__a__node_pools__gpu=None, clusters__a__node_pools__new=pool(3))
+    again = locked(other, after)
     assert again.clusters["a"].node_pools["new"].segments[0].prefixes == gpu.prefixes
 
 
 @pytest.mark.parametrize("name", ["none", "a/none", "none/cpu"])
-def test_what_is_not_in_the_lock_cannot_be_released(name: str) -> None:
-    (found,) = refused(plan(), locked(plan()), released=[name])
-    assert found.message == f"{name} is not in the lock; nothing to release"
-    (found,) = refused(plan(), None, released=[name])
-    assert found.message == f"{name} is not in the lock; nothing to release"
+def test_what_is_not_in_the_lock_cannot_be_released(name):
+    for before in (locked(plan()), None):
+        (found,) = refused(plan(), before, released=[name])
+        assert found.message == f"{name} is not in the lock; nothing to release"
 
 
 @pytest.mark.parametrize(("name", "key"), [("a", "clusters.a"), ("a/cpu", "clusters.a.cpu")])
-def test_what_is_in_use_cannot_be_released(name: str, key: str) -> None:
+def test_what_is_in_use_cannot_be_released(name, key):
     (found,) = refused(plan(), locked(plan()), released=[name])
-    assert (found.message, keys((found,)), found.remedy) == (
-        "is in use",
-        [key],
-        "take it out of plan.yaml first",
-    )
+    assert (found.message, found.remedy) == ("is in use", "take it out of plan.yaml first")
+    assert keys((found,)) == [key]
 
 
 def moved(document: Plan, before: LockDocument) -> tuple[LockDocument, list[str]]:
@@ -200,7 +188,7 @@ def moved(document: Plan, before: LockDocument) -> tuple[LockDocument, list[str]
     return after, keys(found)
 
 
-def test_a_service_range_moves_alone_if_it_is_to_be_of_another_size() -> None:
+def test_a_service_range_moves_alone_if_it_is_to_be_of_another_size():
     before = locked(plan())
     after, refusals = moved(plan(clusters__a__services={"length": 20}), before)
     assert refusals == ["clusters.a.services.length"]
@@ -212,7 +200,7 @@ def test_a_service_range_moves_alone_if_it_is_to_be_of_another_size() -> None:
     assert after.hub == before.hub
 
 
-def test_the_hub_moves_alone_if_its_prefix_is_somebody_elses() -> None:
+def test_the_hub_moves_alone_if_its_prefix_is_somebody_elses():
     before = locked(plan())
     (held,) = before.hub.prefixes
     after, refusals = moved(plan(exclude=[{"prefix": text(held.prefix)}]), before)
@@ -221,7 +209,7 @@ def test_the_hub_moves_alone_if_its_prefix_is_somebody_elses() -> None:
     assert after.clusters == before.clusters
 
 
-def test_a_cluster_moves_as_a_whole_if_its_prefix_is_somebody_elses() -> None:
+def test_a_cluster_moves_as_a_whole_if_its_prefix_is_somebody_elses():
     before = locked(plan())
     (held,) = before.clusters["a"].prefixes
     after, refusals = moved(plan(pinned={"else": [text(held.prefix)]}), before)
@@ -231,7 +219,7 @@ def test_a_cluster_moves_as_a_whole_if_its_prefix_is_somebody_elses() -> None:
     assert after.hub == before.hub
 
 
-def test_a_node_pool_moves_alone_if_its_nodes_are_to_have_other_blocks() -> None:
+def test_a_node_pool_moves_alone_if_its_nodes_are_to_have_other_blocks():
     before = locked(plan())
     after, refusals = moved(plan(clusters__a__node_pools__gpu=pool(3, block_length=27)), before)
     assert refusals == ["clusters.a.node_pools.gpu.block_length"]
@@ -241,7 +229,7 @@ def test_a_node_pool_moves_alone_if_its_nodes_are_to_have_other_blocks() -> None
     assert after.clusters["b"] == before.clusters["b"]
 
 
-def test_a_cluster_and_one_of_its_node_pools_move_together() -> None:
+def test_a_cluster_and_one_of_its_node_pools_move_together():
     before = locked(plan())
     (held,) = before.clusters["a"].prefixes
     both = plan(
@@ -258,9 +246,7 @@ def test_a_cluster_and_one_of_its_node_pools_move_together() -> None:
     assert after.clusters["b"] == before.clusters["b"]
 
 
-def test_a_move_that_nobody_foresaw_is_refused_with_both_places(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_move_that_nobody_foresaw_is_refused_with_both_places(monkeypatch):
     before = locked(plan())
     held, other = before.clusters["a"].node_pools.values()
     complete = allocator.complete
@@ -280,30 +266,27 @@ def test_a_move_that_nobody_foresaw_is_refused_with_both_places(
     )
 
 
-def test_declared_growth_gives_way_to_what_somebody_needs_today() -> None:
+def test_declared_growth_gives_way_to_what_somebody_needs_today():
     def reserves(document: Plan) -> list[int]:
         held = locked(document).clusters["a"].prefixes
         return [each.reserve.length - each.prefix.length for each in held]
 
     spacious = plan(clusters__a__grow_to=100)
     assert reserves(spacious) != [0]
-    tight = plan(
-        pools__nodes=["10.0.0.0/21"],
-        hub={"researchers": 1, "routers": 1},
-        clusters__a={"services": {"length": 18}, "node_pools": {"cpu": pool(5)}, "grow_to": 60},
-        clusters__b={"services": {"length": 18}, "node_pools": {"cpu": pool(40)}},
-    )
-    assert reserves(tight) == [0]
+
+    def small(grow_to: int, neighbour: int | None) -> Plan:
+        clusters = {"a": {"node_pools": {"cpu": pool(5)}, "grow_to": grow_to}}
+        if neighbour:
+            clusters["b"] = {"node_pools": {"cpu": pool(neighbour)}}
+        for cluster in clusters.values():
+            cluster["services"] = {"length": 18}
+        hub = {"researchers": 1, "routers": 1}
+        return plan(pools__nodes=["10.0.0.0/21"], hub=hub, clusters=clusters)
+
+    assert reserves(small(60, 40)) == [0]
     # What is reserved would fit, but half of all addresses is then missing elsewhere.
-    halved = plan(
-        pools__nodes=["10.0.0.0/21"],
-        hub={"researchers": 1, "routers": 1},
-        clusters__a={"services": {"length": 18}, "node_pools": {"cpu": pool(5)}, "grow_to": 30},
-        clusters__b=None,
-    )
-    assert reserves(halved) == [-2]
-    halved["clusters"]["b"] = {"services": {"length": 18}, "node_pools": {"cpu": pool(50)}}
-    assert reserves(halved) == [0]
+    assert reserves(small(30, None)) == [-2]
+    assert reserves(small(30, 50)) == [0]
     impossible = plan(pools__nodes=["10.0.0.0/24"], clusters__a__grow_to=100)
     (found,) = refused(impossible)
     assert "more addresses" in found.message

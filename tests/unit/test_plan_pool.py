@@ -35,13 +35,17 @@ def site(
 def granted(pool: AddressPool, site: SiteRequest) -> tuple[list[str], dict[str, str]]:
     """Allocations as `prefix of reserve`, and where each subnet is."""
     allocations, placed = pool.grant(site)
-    return (
-        [
-            str(each.prefix) if each.prefix == each.reserve else f"{each.prefix} of {each.reserve}"
-            for each in allocations
-        ],
-        {name: str(prefix) for (name,), prefix in placed.items()},
-    )
+    reserves = [
+        str(own.prefix) if own.prefix == own.reserve else f"{own.prefix} of {own.reserve}"
+        for own in allocations
+    ]
+    return reserves, {name: str(prefix) for (name,), prefix in placed.items()}
+
+
+def reserved(*has: Allocation, reserve: int) -> list[str]:
+    """What a site holds once so much growth is declared."""
+    found = pool("10.0.0.0/16")
+    return granted(found, site(has=owning(found, *has), reserve=reserve))[0]
 
 
 def free(pool: AddressPool) -> list[str]:
@@ -55,7 +59,7 @@ def owning(pool: AddressPool, *allocations: Allocation) -> tuple[Allocation, ...
     return allocations
 
 
-def test_what_fits_inside_costs_nothing_and_the_largest_are_placed_first() -> None:
+def test_what_fits_inside_costs_nothing_and_the_largest_are_placed_first():
     found = pool("10.0.0.0/16")
     has = owning(found, held("10.0.0.0/24"))
     before = free(found)
@@ -67,12 +71,12 @@ def test_what_fits_inside_costs_nothing_and_the_largest_are_placed_first() -> No
     assert free(found) == before
 
 
-def test_of_equally_large_ones_the_key_decides() -> None:
+def test_of_equally_large_ones_the_key_decides():
     asked = site(subnet("b", 28), subnet("a", 28))
     assert granted(pool("10.0.0.0/16"), asked)[1] == {"a": "10.0.0.0/28", "b": "10.0.0.16/28"}
 
 
-def test_what_does_not_fit_inside_goes_elsewhere_and_the_rest_stays_inside() -> None:
+def test_what_does_not_fit_inside_goes_elsewhere_and_the_rest_stays_inside():
     found = pool("10.1.0.0/16")
     asked = site(subnet("x", 24), subnet("y", 26), has=(held("10.0.0.0/26"),))
     assert granted(found, asked) == (
@@ -81,7 +85,7 @@ def test_what_does_not_fit_inside_goes_elsewhere_and_the_rest_stays_inside() -> 
     )
 
 
-def test_a_reserve_is_used_bit_by_bit_before_anything_else() -> None:
+def test_a_reserve_is_used_bit_by_bit_before_anything_else():
     found = pool("10.0.0.0/16")
     has = owning(found, held("10.0.0.0/26", "10.0.0.0/23"))
     before = free(found)
@@ -95,7 +99,7 @@ def test_a_reserve_is_used_bit_by_bit_before_anything_else() -> None:
     assert free(found) == before
 
 
-def test_then_the_prefix_with_the_largest_reserve_grows_in_place() -> None:
+def test_then_the_prefix_with_the_largest_reserve_grows_in_place():
     found = pool("10.0.0.0/22", "10.1.0.0/16")
     has = owning(found, held("10.1.0.0/26"), held("10.0.0.0/25"))
     asked = site(subnet("x", 25), has=has, taken=("10.0.0.0/25", "10.1.0.0/26"))
@@ -104,7 +108,7 @@ def test_then_the_prefix_with_the_largest_reserve_grows_in_place() -> None:
     assert ("a", "10.0.0.0/24") in {(name, str(prefix)) for prefix, name in found.holders}
 
 
-def test_a_prefix_grows_in_place_by_no_more_than_is_needed() -> None:
+def test_a_prefix_grows_in_place_by_no_more_than_is_needed():
     found = pool("10.0.0.0/16")
     has = owning(found, held("10.0.0.0/26"))
     asked = site(subnet("x", 26), has=has, taken=("10.0.0.0/26",))
@@ -117,14 +121,14 @@ def test_a_prefix_grows_in_place_by_no_more_than_is_needed() -> None:
     assert granted(found, asked) == (["10.0.0.0/27"], {"x": "10.0.0.16/28"})
 
 
-def test_where_the_largest_reserve_cannot_grow_the_next_one_does() -> None:
+def test_where_the_largest_reserve_cannot_grow_the_next_one_does():
     found = pool("10.0.0.0/25", "10.1.0.0/25")
     has = owning(found, held("10.0.0.0/25"), held("10.1.0.0/26"))
     asked = site(subnet("x", 26), has=has, taken=("10.0.0.0/25", "10.1.0.0/26"))
     assert granted(found, asked) == (["10.0.0.0/25", "10.1.0.0/25"], {"x": "10.1.0.64/26"})
 
 
-def test_a_neighbour_stops_growth_in_place_and_another_prefix_is_added() -> None:
+def test_a_neighbour_stops_growth_in_place_and_another_prefix_is_added():
     found = pool("10.0.0.0/22", "10.1.0.0/16")
     has = owning(found, held("10.0.0.0/25"))
     found.hold(Prefix.parse("10.0.0.128/32"), "b")
@@ -133,7 +137,7 @@ def test_a_neighbour_stops_growth_in_place_and_another_prefix_is_added() -> None
     assert granted(found, asked) == (["10.0.0.0/25", "10.1.0.0/25"], {"x": "10.1.0.0/25"})
 
 
-def test_declared_growth_is_kept_together_at_the_end_of_the_space() -> None:
+def test_declared_growth_is_kept_together_at_the_end_of_the_space():
     found = pool("10.0.0.0/16")
     asked = site(subnet("x", 26), subnet("y", 26), reserve=1000)
     assert granted(found, asked) == (
@@ -146,35 +150,25 @@ def test_declared_growth_is_kept_together_at_the_end_of_the_space() -> None:
     assert granted(tight, asked)[0] == ["10.0.0.128/25"]
 
 
-def test_a_reserve_is_widened_to_what_is_declared_where_its_neighbourhood_is_free() -> None:
-    found = pool("10.0.0.0/16")
-    has = owning(found, held("10.0.0.0/25"))
-    assert granted(found, site(has=has, reserve=500))[0] == ["10.0.0.0/25 of 10.0.0.0/23"]
+def test_a_reserve_is_widened_to_what_is_declared_where_its_neighbourhood_is_free():
+    own = held("10.0.0.0/25")
+    assert reserved(own, reserve=500) == ["10.0.0.0/25 of 10.0.0.0/23"]
     # What it has elsewhere is part of that, and only the largest one grows.
+    both = reserved(own, held("10.0.128.0/26"), reserve=300)
+    assert both == ["10.0.0.0/25 of 10.0.0.0/24", "10.0.128.0/26"]
+    both = reserved(held("10.0.0.0/26"), held("10.0.128.0/25"), reserve=300)
+    assert both == ["10.0.0.0/26", "10.0.128.0/25 of 10.0.128.0/24"]
+    # A reserve that is larger already stays.
+    larger = held("10.0.0.0/25", "10.0.0.0/20")
+    assert reserved(larger, reserve=500) == ["10.0.0.0/25 of 10.0.0.0/20"]
     found = pool("10.0.0.0/16")
-    has = owning(found, held("10.0.0.0/25"), held("10.0.128.0/26"))
-    assert granted(found, site(has=has, reserve=300))[0] == [
-        "10.0.0.0/25 of 10.0.0.0/24",
-        "10.0.128.0/26",
-    ]
-    found = pool("10.0.0.0/16")
-    has = owning(found, held("10.0.0.0/26"), held("10.0.128.0/25"))
-    assert granted(found, site(has=has, reserve=300))[0] == [
-        "10.0.0.0/26",
-        "10.0.128.0/25 of 10.0.128.0/24",
-    ]
-    found = pool("10.0.0.0/16")
-    has = owning(found, held("10.0.0.0/25"))
+    has = owning(found, own)
     found.hold(Prefix.parse("10.0.1.0/32"), "b")
     assert granted(found, site(has=has, reserve=500))[0] == ["10.0.0.0/25"]
     assert granted(found, site(reserve=500)) == ([], {})
-    # A reserve that is larger already stays.
-    found = pool("10.0.0.0/16")
-    has = owning(found, held("10.0.0.0/25", "10.0.0.0/20"))
-    assert granted(found, site(has=has, reserve=500))[0] == ["10.0.0.0/25 of 10.0.0.0/20"]
 
 
-def test_a_site_that_gets_another_prefix_keeps_its_one_reserve() -> None:
+def test_a_site_that_gets_another_prefix_keeps_its_one_reserve():
     found = pool("10.0.0.0/22", "10.1.0.0/16")
     has = owning(found, held("10.0.0.0/25"))
     found.hold(Prefix.parse("10.0.0.128/32"), "b")
@@ -182,7 +176,7 @@ def test_a_site_that_gets_another_prefix_keeps_its_one_reserve() -> None:
     assert granted(found, asked)[0] == ["10.0.0.0/25", "10.1.255.128/25"]
 
 
-def test_a_reserve_never_grows_over_a_prefix_that_the_site_gets_in_the_same_step() -> None:
+def test_a_reserve_never_grows_over_a_prefix_that_the_site_gets_in_the_same_step():
     found = pool("10.0.0.0/25", "10.1.0.0/26")
     has = owning(found, held("10.0.0.0/26"))
     asked = site(subnet("x", 26), subnet("y", 26), has=has, taken=("10.0.0.0/26",), reserve=256)
@@ -192,7 +186,7 @@ def test_a_reserve_never_grows_over_a_prefix_that_the_site_gets_in_the_same_step
     )
 
 
-def test_without_one_block_for_all_each_subnet_gets_the_next_best() -> None:
+def test_without_one_block_for_all_each_subnet_gets_the_next_best():
     found = pool("10.0.0.0/26", "10.1.0.0/25", "10.2.0.64/26")
     asked = site(subnet("x", 26), subnet("y", 26), subnet("z", 26))
     assert granted(found, asked) == (
@@ -202,13 +196,10 @@ def test_without_one_block_for_all_each_subnet_gets_the_next_best() -> None:
     assert free(found) == ["10.0.0.0/26"]
 
 
-def test_an_ipv6_site_has_room_for_256_subnets_and_no_declared_reserve() -> None:
+def test_an_ipv6_site_has_room_for_256_subnets_and_no_declared_reserve():
     found = pool("fd00::/40", family=Family.V6)
     asked = site(subnet("x", 64, Family.V6), reserve=1 << 20)
-    assert granted(found, asked) == (
-        ["fd00:0:ff:ff00::/56"],
-        {"x": "fd00:0:ff:ff00::/64"},
-    )
+    assert granted(found, asked) == (["fd00:0:ff:ff00::/56"], {"x": "fd00:0:ff:ff00::/64"})
     assert granted(found, site(subnet("y", 52, Family.V6)))[0] == ["fd00::/52"]
 
 
@@ -219,13 +210,12 @@ def refused(pool: AddressPool, site: SiteRequest) -> str:
     assert free(pool) == before
     (diagnostic,) = caught.value.diagnostics
     assert diagnostic.at.key == ("clusters", "a", "x")
-    assert diagnostic.remedy == (
-        "add a prefix to pools.nodes, release what is unused, or ask for less"
-    )
+    remedy = "add a prefix to pools.nodes, release what is unused, or ask for less"
+    assert diagnostic.remedy == remedy
     return diagnostic.message
 
 
-def test_a_refusal_says_what_is_missing_and_the_largest_request() -> None:
+def test_a_refusal_says_what_is_missing_and_the_largest_request():
     found = pool("10.0.0.0/26", "10.0.0.128/27")
     assert refused(found, site(subnet("y", 26), subnet("x", 25))) == (
         "a needs 192 more addresses, a /24, but of pools.nodes the largest free block is "
@@ -237,7 +227,7 @@ def test_a_refusal_says_what_is_missing_and_the_largest_request() -> None:
     )
 
 
-def test_a_refusal_of_ipv6_counts_the_whole_prefix_that_a_site_takes() -> None:
+def test_a_refusal_of_ipv6_counts_the_whole_prefix_that_a_site_takes():
     found = pool("fd00::/57", family=Family.V6)
     message = refused(found, site(subnet("x", 64, Family.V6)))
     assert message.startswith(
@@ -246,7 +236,7 @@ def test_a_refusal_of_ipv6_counts_the_whole_prefix_that_a_site_takes() -> None:
     )
 
 
-def test_a_refusal_names_who_is_in_the_way_of_growing_in_place() -> None:
+def test_a_refusal_names_who_is_in_the_way_of_growing_in_place():
     found = pool("10.0.0.0/23")
     has = owning(found, held("10.0.0.0/25"))
     found.hold(Prefix.parse("10.0.1.0/25"), "b")

@@ -48,7 +48,7 @@ def calls(clusters: int) -> int:
     return int(pstats.Stats(profile).total_calls)  # type: ignore[attr-defined]  # not in the stubs
 
 
-def test_twice_as_many_clusters_take_about_twice_the_work() -> None:
+def test_twice_as_many_clusters_take_about_twice_the_work():
     calls(2)  # what is made once
     few, many = calls(60), calls(240)
     assert many < 5 * few

@@ -24,7 +24,7 @@ def text(prefix: Prefix | None) -> str:
     return str(prefix)
 
 
-def test_blocks_are_joined_listed_by_size_and_of_one_family() -> None:
+def test_blocks_are_joined_listed_by_size_and_of_one_family():
     found = space("10.0.0.128/25", "10.0.0.0/25", "10.1.0.0/25", "10.0.4.0/24", "fd00::/64")
     assert shown(found) == ["10.0.0.0/24", "10.0.4.0/24", "10.1.0.0/25"]
     assert found.size == 256 + 256 + 128
@@ -32,7 +32,7 @@ def test_blocks_are_joined_listed_by_size_and_of_one_family() -> None:
     assert space().size == 0
 
 
-def test_a_copy_is_a_space_of_its_own() -> None:
+def test_a_copy_is_a_space_of_its_own():
     first = space("10.0.0.0/24")
     twin = first.copy()
     twin.take(Prefix.parse("10.0.0.0/25"))
@@ -52,11 +52,11 @@ def test_a_copy_is_a_space_of_its_own() -> None:
         ("::a00:0/120", False),
     ],
 )
-def test_a_prefix_is_free_if_a_free_block_covers_it(prefix: str, *, is_free: bool) -> None:
+def test_a_prefix_is_free_if_a_free_block_covers_it(prefix, is_free):
     assert space("10.0.0.0/24").is_free(Prefix.parse(prefix)) is is_free
 
 
-def test_what_is_taken_leaves_the_largest_blocks_around_it() -> None:
+def test_what_is_taken_leaves_the_largest_blocks_around_it():
     found = space("10.0.0.0/24", "10.0.2.0/24")
     found.take(Prefix.parse("10.0.0.64/26"))
     assert shown(found) == ["10.0.2.0/24", "10.0.0.128/25", "10.0.0.0/26"]
@@ -67,7 +67,7 @@ def test_what_is_taken_leaves_the_largest_blocks_around_it() -> None:
             found.take(Prefix.parse(used))
 
 
-def test_what_is_given_back_is_joined_with_its_free_buddies() -> None:
+def test_what_is_given_back_is_joined_with_its_free_buddies():
     found = space("10.0.0.0/24")
     for used in prefixes("10.0.0.0/26", "10.0.0.64/26"):
         found.take(used)
@@ -81,7 +81,7 @@ def test_what_is_given_back_is_joined_with_its_free_buddies() -> None:
     assert shown(everything) == ["0.0.0.0/0"]
 
 
-def test_what_is_withdrawn_may_be_free_in_part_or_not_at_all() -> None:
+def test_what_is_withdrawn_may_be_free_in_part_or_not_at_all():
     found = space("10.0.0.0/24", "10.0.2.0/24", "10.0.3.0/25")
     found.withdraw(Prefix.parse("10.0.0.0/25"))
     assert shown(found) == ["10.0.2.0/24", "10.0.0.128/25", "10.0.3.0/25"]
@@ -105,16 +105,14 @@ FREE = ("10.0.0.0/24", "10.0.2.0/25", "10.1.0.0/24", "10.2.0.128/25")
         (23, "None", "None", "None"),
     ],
 )
-def test_each_way_of_choosing_keeps_something_else_together(
-    length: int, packed: str, topmost: str, sparse: str
-) -> None:
+def test_each_way_of_choosing_keeps_something_else_together(length, packed, topmost, sparse):
     found = space(*FREE)
     assert text(found.packed(length)) == packed
     assert text(found.topmost(length)) == topmost
     assert text(found.sparse(length)) == sparse
 
 
-def test_all_addresses_are_a_block_like_any_other() -> None:
+def test_all_addresses_are_a_block_like_any_other():
     found = space("0.0.0.0/0")
     assert [text(choose(0)) for choose in (found.packed, found.sparse, found.topmost)] == [
         "0.0.0.0/0"
@@ -124,7 +122,7 @@ def test_all_addresses_are_a_block_like_any_other() -> None:
     assert found.grown(Prefix.parse("0.0.0.0/0"), -1) is None
 
 
-def test_a_prefix_grows_as_far_as_its_buddies_are_free() -> None:
+def test_a_prefix_grows_as_far_as_its_buddies_are_free():
     found = space("10.0.0.0/22")
     held = Prefix.parse("10.0.0.64/26")
     found.take(held)
@@ -142,12 +140,12 @@ def test_a_prefix_grows_as_far_as_its_buddies_are_free() -> None:
 @pytest.mark.parametrize(
     ("addresses", "length"), [(0, 32), (1, 32), (2, 31), (3, 30), (4, 30), (5, 29), (1 << 32, 0)]
 )
-def test_a_length_is_the_longest_with_room(addresses: int, length: int) -> None:
+def test_a_length_is_the_longest_with_room(addresses, length):
     assert length_for(addresses, Family.V4) == length
     assert length_for(addresses, Family.V6) == length + 96
 
 
-def test_halves_enclosures_and_what_is_left_around_a_block() -> None:
+def test_halves_enclosures_and_what_is_left_around_a_block():
     low, high = halves(Prefix.parse("10.0.0.0/24"))
     assert (text(low), text(high)) == ("10.0.0.0/25", "10.0.0.128/25")
     assert text(enclosing(high, 23)) == "10.0.0.0/23"

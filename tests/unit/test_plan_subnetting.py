@@ -58,26 +58,23 @@ def gpu(nodes: int, **keys: Any) -> dict[str, Any]:
 
 def v4(hosts: str, pods: str) -> Layout:
     """One of nodes of two /28 each."""
-    base = prefix(hosts).value + 4
-    return Layout(
-        hosts=prefix(hosts),
-        host_base=Address(V4, base),
-        pods=prefix(pods),
-        pod_base=Address(V4, prefix(pods).value + 16),
-        block_length=28,
-        blocks=2,
-    )
+    return laid_out(prefix(hosts), prefix(pods), 28, 2)
 
 
 def v6(number: int) -> Layout:
     hosts, pods = prefix(f"fd00:0:0:{number}::/64"), prefix(f"fd00:0:0:{number + 1}::/64")
+    return laid_out(hosts, pods, 112, 1)
+
+
+def laid_out(hosts: Prefix, pods: Prefix, block_length: int, blocks: int) -> Layout:
+    first_block = pods.value + (1 << (pods.family.width - block_length))
     return Layout(
         hosts=hosts,
-        host_base=Address(V6, hosts.value + 4),
+        host_base=Address(hosts.family, hosts.value + 4),
         pods=pods,
-        pod_base=Address(V6, pods.value + 65_536),
-        block_length=112,
-        blocks=1,
+        pod_base=Address(pods.family, first_block),
+        block_length=block_length,
+        blocks=blocks,
     )
 
 
@@ -89,7 +86,7 @@ def shown(requests: tuple[SubnetRequest, ...]) -> dict[str, tuple[int, str]]:
     return {"/".join(each.key): (each.length, ".".join(map(str, each.path))) for each in requests}
 
 
-def test_a_node_pool_lacks_what_its_declared_growth_and_surge_take() -> None:
+def test_a_node_pool_lacks_what_its_declared_growth_and_surge_take():
     spec = NodePool.model_validate(gpu(10, grow_to=20, surge=2))
     assert missing_nodes(spec, None) == 22
     assert missing_nodes(spec, NodePoolLock(segments=(FIRST, SECOND))) == 4
@@ -97,7 +94,7 @@ def test_a_node_pool_lacks_what_its_declared_growth_and_surge_take() -> None:
     assert missing_nodes(small, NodePoolLock(segments=(FIRST,))) == 0
 
 
-def test_the_largest_node_pool_comes_first_and_each_gets_one_segment() -> None:
+def test_the_largest_node_pool_comes_first_and_each_gets_one_segment():
     found = missing_subnets("a", cluster(z=gpu(3), y=gpu(8), x=gpu(3)), {}, (V4,), UNLIMITED)
     assert found.segments == (
         NewSegment("y", 0, 0, 8, 11, "a"),
@@ -106,33 +103,27 @@ def test_the_largest_node_pool_comes_first_and_each_gets_one_segment() -> None:
     )
     assert found.existing == ()
     assert shown(found.requests) == {
-        "node_pools/y/0/hosts/v4": (28, "clusters.a.node_pools.y.nodes"),
-        "node_pools/y/0/pods/v4": (23, "clusters.a.node_pools.y.nodes"),
-        "node_pools/x/0/hosts/v4": (29, "clusters.a.node_pools.x.nodes"),
-        "node_pools/x/0/pods/v4": (25, "clusters.a.node_pools.x.nodes"),
-        "node_pools/z/0/hosts/v4": (29, "clusters.a.node_pools.z.nodes"),
-        "node_pools/z/0/pods/v4": (25, "clusters.a.node_pools.z.nodes"),
+        f"node_pools/{name}/0/{part}/v4": (length, f"clusters.a.node_pools.{name}.nodes")
+        for name, lengths in (("y", (28, 23)), ("x", (29, 25)), ("z", (29, 25)))
+        for part, length in zip(("hosts", "pods"), lengths, strict=True)
     }
 
 
-def test_a_node_pool_may_be_divided_into_sizes() -> None:
+def test_a_node_pool_may_be_divided_into_sizes():
     both = cluster(y=gpu(8), x=gpu(3))
     found = missing_subnets("a", both, {}, (V4,), UNLIMITED, {"y": [5, 3]})
-    assert [(each.pool, each.number, each.first, each.nodes) for each in found.segments] == [
-        ("y", 0, 0, 5),
-        ("y", 1, 5, 3),
-        ("x", 0, 0, 3),
-    ]
+    divided = [(each.pool, each.number, each.first, each.nodes) for each in found.segments]
+    assert divided == [("y", 0, 0, 5), ("y", 1, 5, 3), ("x", 0, 0, 3)]
 
 
-def test_what_the_lock_has_room_for_is_not_asked_for_again() -> None:
+def test_what_the_lock_has_room_for_is_not_asked_for_again():
     before = {"y": NodePoolLock(segments=(FIRST,))}
     assert missing_subnets("a", cluster(y=gpu(7)), before, (V4,), UNLIMITED).requests == ()
     found = missing_subnets("a", cluster(y=gpu(9)), before, (V4,), UNLIMITED)
     assert found.segments == (NewSegment("y", 1, 7, 2, 3, "a"),)
 
 
-def test_mappings_of_what_is_there_count_and_every_pool_gets_its_own_before_any_gets_more() -> None:
+def test_mappings_of_what_is_there_count_and_every_pool_gets_its_own_before_any_gets_more():
     # Sixteen mappings are the NAT hosts', 21 those of the first segment's nodes.
     before = {"y": NodePoolLock(segments=(FIRST,))}
     found = missing_subnets("a", cluster(y=gpu(9), x=gpu(2)), before, (V4,), limited(16 + 21 + 18))
@@ -147,31 +138,29 @@ def test_mappings_of_what_is_there_count_and_every_pool_gets_its_own_before_any_
     assert [each.network for each in gone.segments] == ["a_2"]
 
 
-def test_segments_from_before_ipv6_get_it_and_keep_their_numbers() -> None:
+def test_segments_from_before_ipv6_get_it_and_keep_their_numbers():
     before = {"y": NodePoolLock(segments=(FIRST, SECOND))}
     found = missing_subnets("a", cluster(y=gpu(18)), before, (V4, V6), UNLIMITED)
     assert found.segments == ()
     assert found.existing == (NewSegment("y", 0, 0, 7, 7, "a"),)
+    asked = (64, "clusters.a.node_pools.y.nodes")
     assert shown(found.requests) == {
-        "node_pools/y/0/hosts/v6": (64, "clusters.a.node_pools.y.nodes"),
-        "node_pools/y/0/pods/v6": (64, "clusters.a.node_pools.y.nodes"),
+        "node_pools/y/0/hosts/v6": asked,
+        "node_pools/y/0/pods/v6": asked,
     }
 
 
-def test_a_pool_that_lacks_a_family_and_nodes_asks_for_both() -> None:
+def test_a_pool_that_lacks_a_family_and_nodes_asks_for_both():
     before = {"y": NodePoolLock(segments=(FIRST,))}
     found = missing_subnets("a", cluster(y=gpu(9)), before, (V4, V6), UNLIMITED)
     assert list(shown(found.requests)) == [
-        "node_pools/y/1/hosts/v4",
-        "node_pools/y/1/pods/v4",
-        "node_pools/y/1/hosts/v6",
-        "node_pools/y/1/pods/v6",
-        "node_pools/y/0/hosts/v6",
-        "node_pools/y/0/pods/v6",
+        f"node_pools/y/{number}/{part}/{family}"
+        for number, family in ((1, "v4"), (1, "v6"), (0, "v6"))
+        for part in ("hosts", "pods")
     ]
 
 
-def test_what_a_segment_will_have_with_ipv6_counts_before_it_has_it() -> None:
+def test_what_a_segment_will_have_with_ipv6_counts_before_it_has_it():
     before = {"y": NodePoolLock(segments=(FIRST,))}
     both = cluster(y=gpu(7), x=gpu(1))
     # Seven nodes of five mappings each in both families, where the lock has three of each.
@@ -179,11 +168,17 @@ def test_what_a_segment_will_have_with_ipv6_counts_before_it_has_it() -> None:
     assert [each.network for each in found.segments] == ["a_2"]
 
 
-def placed(*keys: tuple[str, str]) -> dict[Key, Prefix]:
-    return {("node_pools", *key.split("/")): prefix(text) for key, text in keys}
+def placed(*segments: tuple[str, str, str]) -> dict[Key, Prefix]:
+    """Subnets of hosts and of pods by what they are of: node pool, number and family."""
+    found: dict[Key, Prefix] = {}
+    for of, hosts, pods in segments:
+        name, number, family = of.split("/")
+        found["node_pools", name, number, "hosts", family] = prefix(hosts)
+        found["node_pools", name, number, "pods", family] = prefix(pods)
+    return found
 
 
-def test_new_segments_go_behind_those_there_are_and_hold_what_their_subnets_do() -> None:
+def test_new_segments_go_behind_those_there_are_and_hold_what_their_subnets_do():
     before = {"y": NodePoolLock(segments=(FIRST,)), "old": NodePoolLock(segments=(SECOND,))}
     wanted = cluster(y=gpu(12), x=gpu(2))
     new = missing_subnets("a", wanted, before, (V4,), UNLIMITED)
@@ -192,10 +187,8 @@ def test_new_segments_go_behind_those_there_are_and_hold_what_their_subnets_do()
         before,
         new,
         placed(
-            ("y/1/hosts/v4", "10.0.0.32/28"),
-            ("y/1/pods/v4", "10.0.4.0/24"),
-            ("x/0/hosts/v4", "10.0.0.48/29"),
-            ("x/0/pods/v4", "10.0.5.0/25"),
+            ("y/1/v4", "10.0.0.32/28", "10.0.4.0/24"),
+            ("x/0/v4", "10.0.0.48/29", "10.0.5.0/25"),
         ),
         UNLIMITED,
     )
@@ -210,14 +203,12 @@ def test_new_segments_go_behind_those_there_are_and_hold_what_their_subnets_do()
     )
 
 
-def test_the_family_with_less_room_and_the_networks_mappings_bound_a_segment() -> None:
+def test_the_family_with_less_room_and_the_networks_mappings_bound_a_segment():
     wanted = cluster(y=gpu(5, block_length_v6=80))
     new = missing_subnets("a", wanted, {}, (V4, V6), limited(16 + 25 + 8))
     prefixes = placed(
-        ("y/0/hosts/v4", "10.0.0.32/28"),
-        ("y/0/pods/v4", "10.0.4.0/24"),
-        ("y/0/hosts/v6", "fd00:0:0:2::/64"),
-        ("y/0/pods/v6", "fd00:0:0:3::/64"),
+        ("y/0/v4", "10.0.0.32/28", "10.0.4.0/24"),
+        ("y/0/v6", "fd00:0:0:2::/64", "fd00:0:0:3::/64"),
     )
     (segment,) = complete(wanted, {}, new, prefixes, AZURE)["y"].segments
     assert segment.nodes == 5
@@ -229,42 +220,37 @@ def test_the_family_with_less_room_and_the_networks_mappings_bound_a_segment() -
     assert segment.nodes == 7
 
 
-def test_a_family_that_comes_later_is_added_to_its_segment() -> None:
+def test_a_family_that_comes_later_is_added_to_its_segment():
     before = {"y": NodePoolLock(segments=(FIRST, SECOND))}
     wanted = cluster(y=gpu(18))
     new = missing_subnets("a", wanted, before, (V4, V6), UNLIMITED)
-    prefixes = placed(("y/0/hosts/v6", "fd00:0:0:8::/64"), ("y/0/pods/v6", "fd00:0:0:9::/64"))
+    prefixes = placed(("y/0/v6", "fd00:0:0:8::/64", "fd00:0:0:9::/64"))
     found = complete(wanted, before, new, prefixes, UNLIMITED)
     assert found["y"].segments == (FIRST.model_copy(update={"v6": v6(8)}), SECOND)
 
 
-def test_a_segment_behind_a_larger_one_than_was_asked_for_begins_later() -> None:
+def test_a_segment_behind_a_larger_one_than_was_asked_for_begins_later():
     wanted = cluster(y=gpu(8))
     new = missing_subnets("a", wanted, {}, (V4,), UNLIMITED, {"y": [5, 3]})
     prefixes = placed(
-        ("y/0/hosts/v4", "10.0.0.32/28"),
-        ("y/0/pods/v4", "10.0.4.0/24"),
-        ("y/1/hosts/v4", "10.0.0.48/29"),
-        ("y/1/pods/v4", "10.0.5.0/25"),
+        ("y/0/v4", "10.0.0.32/28", "10.0.4.0/24"),
+        ("y/1/v4", "10.0.0.48/29", "10.0.5.0/25"),
     )
     found = complete(wanted, {}, new, prefixes, UNLIMITED)
     assert [(each.first, each.nodes) for each in found["y"].segments] == [(0, 7), (7, 3)]
 
 
-def test_each_segment_begins_where_all_before_it_end() -> None:
+def test_each_segment_begins_where_all_before_it_end():
     before = {"y": NodePoolLock(segments=(FIRST, SECOND))}
     wanted = cluster(y=gpu(20))
     new = missing_subnets("a", wanted, before, (V4,), UNLIMITED)
-    prefixes = placed(("y/2/hosts/v4", "10.0.0.48/29"), ("y/2/pods/v4", "10.0.5.0/25"))
+    prefixes = placed(("y/2/v4", "10.0.0.48/29", "10.0.5.0/25"))
     found = complete(wanted, before, new, prefixes, UNLIMITED)
     assert [(each.first, each.nodes) for each in found["y"].segments] == [(0, 7), (7, 11), (18, 3)]
 
 
 PIN = {"hosts": "10.0.0.0/28", "pods": "10.0.1.0/24"}
-BOTH = {
-    "hosts": ["10.0.0.16/28", "fd00:0:0:2::/64"],
-    "pods": ["10.0.2.0/23", "fd00:0:0:3::/64"],
-}
+BOTH = {"hosts": ["10.0.0.16/28", "fd00:0:0:2::/64"], "pods": ["10.0.2.0/23", "fd00:0:0:3::/64"]}
 
 
 def pinned(
@@ -273,7 +259,7 @@ def pinned(
     return with_pinned("a", cluster(**pools), held or {}, limits, (V4,))
 
 
-def test_pinned_subnets_are_a_node_pools_first_segments() -> None:
+def test_pinned_subnets_are_a_node_pools_first_segments():
     found = pinned(UNLIMITED, y=gpu(18, subnets=[PIN, BOTH]), x=gpu(3))
     both = SECOND.model_copy(update={"network": "a"})
     assert found == {"y": NodePoolLock(segments=(FIRST, both))}
@@ -286,7 +272,7 @@ def test_pinned_subnets_are_a_node_pools_first_segments() -> None:
     assert pinned(UNLIMITED, held, y=gpu(7, subnets=[PIN])) == held
 
 
-def test_a_pin_behind_a_segment_of_the_lock_counts_what_that_will_have_with_ipv6() -> None:
+def test_a_pin_behind_a_segment_of_the_lock_counts_what_that_will_have_with_ipv6():
     held = {"y": NodePoolLock(segments=(FIRST,))}
     other = {"hosts": "10.0.0.16/28", "pods": "10.0.2.0/23"}
     spec = cluster(y=gpu(18, subnets=[PIN, other]))
@@ -295,7 +281,7 @@ def test_a_pin_behind_a_segment_of_the_lock_counts_what_that_will_have_with_ipv6
     assert [(each.first, each.nodes) for each in found["y"].segments] == [(0, 7), (7, 3)]
 
 
-def test_a_pinned_subnet_holds_no_more_nodes_than_its_network_has_mappings_for() -> None:
+def test_a_pinned_subnet_holds_no_more_nodes_than_its_network_has_mappings_for():
     for left in (9, 11):
         (segment,) = pinned(limited(16 + left), y=gpu(3, subnets=[PIN]))["y"].segments
         assert segment.nodes == 3
@@ -316,9 +302,7 @@ def test_a_pinned_subnet_holds_no_more_nodes_than_its_network_has_mappings_for()
         ({"hosts": "10.0.0.0/28", "pods": "10.0.1.0/27"}, UNLIMITED),
     ],
 )
-def test_a_pinned_subnet_that_holds_no_node_is_refused(
-    pin: dict[str, Any], limits: CloudLimits
-) -> None:
+def test_a_pinned_subnet_that_holds_no_node_is_refused(pin, limits):
     with pytest.raises(PlanRefused) as caught:
         pinned(limits, y=gpu(3, subnets=[pin]))
     (diagnostic,) = caught.value.diagnostics
@@ -335,7 +319,7 @@ def blocks(found: Space) -> list[str]:
     return [str(each) for each in found.blocks()]
 
 
-def test_subnets_are_taken_all_or_none_the_largest_first() -> None:
+def test_subnets_are_taken_all_or_none_the_largest_first():
     first, second = space("10.0.0.0/25"), space("10.1.0.0/24")
     assert take_all([first, second], [26, 25, 25])
     assert (blocks(first), blocks(second)) == ([], ["10.1.0.192/26"])
@@ -354,7 +338,7 @@ def divided(
     )
 
 
-def test_a_demand_is_divided_into_the_largest_pieces_that_fill_a_subnet() -> None:
+def test_a_demand_is_divided_into_the_largest_pieces_that_fill_a_subnet():
     # A /24 of pods holds 7 nodes, a /25 3, a /26 1; a /28 11 hosts.
     assert divided("10.0.0.0/24", "10.1.0.0/24", "10.2.0.0/27", y=15) is None
     assert divided("10.0.0.0/24", "10.1.0.0/24", "10.2.0.0/27", y=13) == {"y": [7, 6]}
@@ -370,12 +354,12 @@ def test_a_demand_is_divided_into_the_largest_pieces_that_fill_a_subnet() -> Non
     assert divided("10.0.0.0/25", y=2) is None
 
 
-def test_a_piece_may_fill_its_subnet_of_hosts_and_leave_part_of_that_of_pods() -> None:
+def test_a_piece_may_fill_its_subnet_of_hosts_and_leave_part_of_that_of_pods():
     free = ("10.0.0.0/23", "10.1.0.0/28", "10.2.0.0/26", "10.3.0.0/29")
     assert divided(*free, y=12) == {"y": [11, 1]}
 
 
-def test_one_node_is_a_piece_even_if_it_fills_no_subnet() -> None:
+def test_one_node_is_a_piece_even_if_it_fills_no_subnet():
     # With three blocks a node a /26 of pods holds none, a /25 two.
     assert divided("10.0.0.0/24", pods=33, y=1) == {"y": [1]}
     assert divided("10.0.0.0/24", "10.1.0.0/25", pods=33, y=2) == {"y": [1, 1]}
@@ -384,7 +368,7 @@ def test_one_node_is_a_piece_even_if_it_fills_no_subnet() -> None:
 NAT = FixedSubnet(("nat",), ("clusters", "a", "nat_hosts"), "a", None, hosts=2)
 
 
-def test_a_subnet_of_fixed_addresses_has_room_for_eight_from_the_first_one_on() -> None:
+def test_a_subnet_of_fixed_addresses_has_room_for_eight_from_the_first_one_on():
     (asked,) = NAT.requests([V4], AZURE)
     assert asked == SubnetRequest(("nat", "v4"), V4, 28, ("clusters", "a", "nat_hosts"))
     assert NAT.taken == ()
@@ -398,7 +382,7 @@ def test_a_subnet_of_fixed_addresses_has_room_for_eight_from_the_first_one_on() 
     assert [each.length for each in seats.requests([V4, V6], AZURE)] == [23, 64]
 
 
-def test_what_it_has_stays_and_a_family_it_lacks_is_added() -> None:
+def test_what_it_has_stays_and_a_family_it_lacks_is_added():
     held = Subnet(prefix=prefix("10.0.0.0/28"), network="there")
     nat = FixedSubnet(("nat",), (), "a", held, hosts=1)
     assert nat.taken == (prefix("10.0.0.0/28"),)
@@ -416,29 +400,22 @@ def test_what_it_has_stays_and_a_family_it_lacks_is_added() -> None:
     assert again.complete({}, AZURE) == made
 
 
-def test_fixed_addresses_are_the_first_that_the_cloud_leaves_free() -> None:
+def test_fixed_addresses_are_the_first_that_the_cloud_leaves_free():
     found = host_addresses(prefix("10.0.0.0/28"), 3, AZURE)
     assert list(map(str, found)) == ["10.0.0.4", "10.0.0.5", "10.0.0.6"]
     assert host_addresses(prefix("10.0.0.0/28"), 0, AZURE) == ()
 
 
-def test_a_cluster_that_the_lock_lacks_has_no_subnets() -> None:
+def test_a_cluster_that_the_lock_lacks_has_no_subnets():
     assert taken_by(None) == []
 
 
-def test_a_cluster_has_its_nat_hosts_subnets_and_those_of_every_node_pool() -> None:
+def test_a_cluster_has_its_nat_hosts_subnets_and_those_of_every_node_pool():
+    own = prefix("10.96.0.0/16")
     held = ClusterLock(
         prefixes=(),
-        services=ServiceRange(
-            mode=ServiceMode.UNIQUE,
-            prefix=prefix("10.96.0.0/16"),
-            hub_prefix=prefix("10.96.0.0/16"),
-        ),
+        services=ServiceRange(mode=ServiceMode.UNIQUE, prefix=own, hub_prefix=own),
         nat=Subnet(prefix=prefix("10.0.0.64/28"), network="a"),
         node_pools={"y": NodePoolLock(segments=(FIRST,)), "x": NodePoolLock(segments=(SECOND,))},
     )
-    assert set(taken_by(held)) == {
-        prefix("10.0.0.64/28"),
-        *FIRST.prefixes,
-        *SECOND.prefixes,
-    }
+    assert set(taken_by(held)) == {prefix("10.0.0.64/28"), *FIRST.prefixes, *SECOND.prefixes}

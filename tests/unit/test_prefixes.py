@@ -13,7 +13,7 @@ def prefixes(*texts: str) -> list[Prefix]:
     return [Prefix.parse(text) for text in texts]
 
 
-def test_a_prefix_is_read_with_its_length_and_without_one_as_a_single_address() -> None:
+def test_a_prefix_is_read_with_its_length_and_without_one_as_a_single_address():
     assert Prefix.parse("10.1.0.0/16") == Prefix(Family.V4, 0x0A010000, 16)
     assert Prefix.parse("10.1.0.1") == Prefix(Family.V4, 0x0A010001, 32)
     assert Prefix.parse("10.1.0.1/32") == Prefix.parse("10.1.0.1")
@@ -23,10 +23,9 @@ def test_a_prefix_is_read_with_its_length_and_without_one_as_a_single_address() 
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["10.0.0.0/33", "10.0.0.0/", "10.0.0.0/-1", "::/129", "10.0.0.0/\u0661", "10.0.0.0/8/8"],
+    "text", ["10.0.0.0/33", "10.0.0.0/", "10.0.0.0/-1", "::/129", "10.0.0.0/\u0661", "10.0.0.0/8/8"]
 )
-def test_a_length_that_is_none_is_refused_with_the_text_and_the_bounds(text: str) -> None:
+def test_a_length_that_is_none_is_refused_with_the_text_and_the_bounds(text):
     most = 128 if ":" in text else 32
     with pytest.raises(
         ValueError, match=f"^{re.escape(repr(text))} has no prefix length from 0 to {most}$"
@@ -34,7 +33,7 @@ def test_a_length_that_is_none_is_refused_with_the_text_and_the_bounds(text: str
         Prefix.parse(text)
 
 
-def test_a_prefix_with_host_bits_is_refused_with_the_one_that_was_meant() -> None:
+def test_a_prefix_with_host_bits_is_refused_with_the_one_that_was_meant():
     with pytest.raises(
         ValueError, match=r"'10\.1\.2\.3/16' has host bits set; did you mean 10\.1\.0\.0/16\?$"
     ):
@@ -42,19 +41,19 @@ def test_a_prefix_with_host_bits_is_refused_with_the_one_that_was_meant() -> Non
 
 
 @pytest.mark.parametrize("text", ["", "10.0.0", "010.0.0.1", "fe80::1%eth0", "x", "/8"])
-def test_what_is_no_address_is_refused_with_the_text(text: str) -> None:
+def test_what_is_no_address_is_refused_with_the_text(text):
     with pytest.raises(ValueError, match=r"^'[^/]*' is not an IP address$"):
         Prefix.parse(text)
 
 
 @pytest.mark.parametrize("text", ["10.1.2.3", "255.255.255.255", "::", "fd00:0:0:1::8"])
-def test_an_address_survives_being_packed(text: str) -> None:
+def test_an_address_survives_being_packed(text):
     address = Address.parse(text)
     assert str(Address.unpack(address.packed)) == text
     assert address.prefix == Prefix.parse(text)
 
 
-def test_the_bytes_of_an_address_are_in_network_order_and_as_many_as_it_has() -> None:
+def test_the_bytes_of_an_address_are_in_network_order_and_as_many_as_it_has():
     assert Address.unpack(b"\x0a\0\0\1") == Address.parse("10.0.0.1")
     assert Address.unpack(b"\xfd" + b"\0" * 14 + b"\1") == Address.parse("fd00::1")
     for count in (0, 3, 5, 17):
@@ -62,49 +61,42 @@ def test_the_bytes_of_an_address_are_in_network_order_and_as_many_as_it_has() ->
             Address.unpack(bytes(count))
 
 
-def test_a_family_is_known_by_the_kernel_s_number() -> None:
+def test_a_family_is_known_by_the_kernel_s_number():
     assert [Family.of_af(number) for number in (2, 10, 0)] == [Family.V4, Family.V6, None]
     assert [family.af for family in Family] == [2, 10]
 
 
-def test_a_block_holds_its_first_and_its_last_address_and_none_beside_them() -> None:
+def test_a_block_holds_its_first_and_its_last_address_and_none_beside_them():
     block = Prefix.parse("10.0.0.64/26")
     inside = ["10.0.0.64", "10.0.0.100", "10.0.0.127"]
     outside = ["10.0.0.63", "10.0.0.128", "::a00:40"]
     assert all(block.holds(Address.parse(text)) for text in inside)
     assert not any(block.holds(Address.parse(text)) for text in outside)
-    assert (str(block.network), str(Address(Family.V4, block.last)), block.size) == (
-        "10.0.0.64",
-        "10.0.0.127",
-        64,
-    )
+    assert (str(block.network), block.size) == ("10.0.0.64", 64)
+    assert str(Address(Family.V4, block.last)) == "10.0.0.127"
 
 
-def test_the_counterpart_of_an_address_is_at_the_same_offset() -> None:
+def test_the_counterpart_of_an_address_is_at_the_same_offset():
     inner, outer = prefixes("10.96.0.0/24", "172.16.5.0/24")
     assert str(inner.counterpart(Address.parse("10.96.0.10"), outer)) == "172.16.5.10"
 
 
-def test_blocks_that_nest_overlap_and_neighbours_do_not() -> None:
+def test_blocks_that_nest_overlap_and_neighbours_do_not():
     outer, low, high, other = prefixes("10.0.0.0/24", "10.0.0.0/25", "10.0.0.128/25", "::a00:0/120")
-    assert outer.covers(outer)
-    assert outer.covers(low)
-    assert outer.covers(high)
-    assert not low.covers(outer)
-    assert not high.covers(outer)
+    assert all(outer.covers(block) for block in (outer, low, high))
+    assert not any(block.covers(outer) for block in (low, high, other))
     assert not outer.covers(other)
-    assert outer.overlaps(high)
-    assert high.overlaps(outer)
-    assert low.overlaps(low)
-    assert not low.overlaps(high)
-    assert not high.overlaps(low)
+    for first, second in ((outer, high), (high, outer), (low, low)):
+        assert first.overlaps(second)
+    for first, second in ((low, high), (high, low)):
+        assert not first.overlaps(second)
     for end in prefixes("10.0.0.0/32", "10.0.0.255/32"):
         assert end.overlaps(outer)
         assert outer.overlaps(end)
     assert not outer.overlaps(other)
 
 
-def test_every_block_that_shares_addresses_is_paired_with_the_one_around_it() -> None:
+def test_every_block_that_shares_addresses_is_paired_with_the_one_around_it():
     blocks = prefixes("10.2.0.0/16", "10.1.1.0/24", "10.1.0.0/16", "10.1.3.0/24", "10.1.1.128/25")
     found = [(str(outer), str(inner)) for outer, inner in overlaps(blocks)]
     assert found == [
@@ -132,11 +124,11 @@ def test_every_block_that_shares_addresses_is_paired_with_the_one_around_it() ->
         ([], []),
     ],
 )
-def test_blocks_are_merged_into_the_fewest(given: list[str], merged: list[str]) -> None:
+def test_blocks_are_merged_into_the_fewest(given, merged):
     assert [str(block) for block in merge(prefixes(*given))] == merged
 
 
-def test_the_longest_prefix_that_holds_an_address_is_its_match() -> None:
+def test_the_longest_prefix_that_holds_an_address_is_its_match():
     table = PrefixTable(
         (block, str(block))
         for block in prefixes("10.0.0.0/8", "10.1.2.0/24", "10.1.0.0/16", "fd00::/8", "fd00::1")

@@ -41,13 +41,13 @@ def write(document: NodeDocument, text: object) -> None:
     ids=["newer", "same", "older", "deleted"],
 )
 def test_the_newer_of_file_and_document_is_in_force_and_a_deleted_node_has_no_range(
-    document: NodeDocument, node: str, version: int, expected: tuple[Prefix, ...]
+    document, node, version, expected
 ):
     write(document, AssignedRanges(node, version, (OTHER,)))
     assert current(document) == expected
 
 
-def test_without_a_file_or_an_annotation_the_documents_own_are_in_force(document: NodeDocument):
+def test_without_a_file_or_an_annotation_the_documents_own_are_in_force(document):
     assert current(document) == (OWN,)
     write(document, "\n")
     assert current(document) == (OWN,)
@@ -68,14 +68,14 @@ def test_without_a_file_or_an_annotation_the_documents_own_are_in_force(document
         "\x00",
     ],
 )
-def test_a_file_that_is_no_annotation_is_refused_by_name(document: NodeDocument, text: str):
+def test_a_file_that_is_no_annotation_is_refused_by_name(document, text):
     write(document, text)
     with pytest.raises(RangesUnknown, match=r"ranges: .*; remove the annotation netmgr.io/"):
         current(document)
 
 
 @pytest.mark.parametrize("missing", ["node", "version", "ranges"])
-def test_an_annotation_without_a_key_is_refused_with_all_three(missing: str) -> None:
+def test_an_annotation_without_a_key_is_refused_with_all_three(missing):
     content = {"node": "b", "version": 101, "ranges": []}
     del content[missing]
     with pytest.raises(
@@ -84,12 +84,12 @@ def test_an_annotation_without_a_key_is_refused_with_all_three(missing: str) -> 
         AssignedRanges.parse(json.dumps(content))
 
 
-def test_no_more_is_read_than_an_annotation_may_have(document: NodeDocument):
+def test_no_more_is_read_than_an_annotation_may_have(document):
     write(document, " " * MAX_BYTES + str(AssignedRanges("uid-b", 101, (OTHER,))))
     assert current(document) == (OWN,)
 
 
-def test_all_ranges_of_before_and_after_are_named() -> None:
+def test_all_ranges_of_before_and_after_are_named():
     found = AssignedRanges("uid-b", 101, (OTHER, Prefix.parse("fd00:2::/64")))
     assert describe_change(found, (OWN, Prefix.parse("fd00:1::/64"))) == (
         "the Node has other ranges since this pod was started: "
@@ -97,7 +97,7 @@ def test_all_ranges_of_before_and_after_are_named() -> None:
     )
 
 
-def test_a_change_says_what_is_given_out_now_and_what_was_before(document: NodeDocument):
+def test_a_change_says_what_is_given_out_now_and_what_was_before(document):
     write(document, AssignedRanges("uid-b", 101, (OTHER,)))
     assert "10.2.0.0/24 instead of 10.1.0.0/24" in describe_change(read(document), document.ranges)
     write(document, AssignedRanges("", 0, (OWN,)))

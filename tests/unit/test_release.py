@@ -1,10 +1,12 @@
-"""`make release` refuses what no commit says, and pip installs no other architecture's wheel.
+"""`make release` refuses what no commit says, and pip installs no other architecture's wheel;
+`netmgr version` says what netmgr was built from, and says so if nobody knows.
 
 A whole release is built and tried by `make artifacts` (`tests/helm/release.py`).
 """
 
 from __future__ import annotations
 
+import json
 import os
 import runpy
 import shutil
@@ -16,20 +18,28 @@ from pathlib import Path
 import pytest
 
 from cni import build
-from netmgr import programs
+from netmgr import programs, provenance
+from netmgr.provenance import COMMIT, Provenance
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = {"image": "registry.example.com/netmgr", "documentation": "https://docs.example.com"}
+WHEN = "2026-02-03T04:05:06+00:00"
+BUILT_FROM = "0123456789abcdef0123456789abcdef01234567"
 PARTS = ("pyproject.toml", "README.md", "LICENSE", "netmgr", "cni", "exporter")
 
 pytestmark = pytest.mark.programs
 
 
-def git(folder: Path, *arguments: str) -> None:
+def git(folder: Path, *arguments: str) -> str:
     identity = ("-c", "user.name=somebody", "-c", "user.email=somebody@example.com")
-    environment = {"GIT_CONFIG_GLOBAL": "/dev/null", "PATH": os.environ["PATH"]}
+    environment = {
+        "GIT_COMMITTER_DATE": WHEN,
+        "GIT_CONFIG_GLOBAL": "/dev/null",
+        "PATH": os.environ["PATH"],
+    }
     command = ("git", "-C", folder, *identity, *arguments)
-    subprocess.run(command, check=True, capture_output=True, env=environment)
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+    return done.stdout.strip()
 
 
 def checkout(folder: Path, tag: str = "v1.2.3", **settings: str) -> Path:
@@ -54,37 +64,38 @@ def refusal(folder: Path) -> str:
     return done.stderr.decode()
 
 
-@pytest.mark.parametrize("missing", SETTINGS)
-@pytest.mark.parametrize("how", ["empty", "absent"])
-def test_a_release_is_refused_while_a_setting_is_unset(missing: str, how: str, tmp_path: Path):
-    settings = SETTINGS | {missing: ""}
-    if how == "absent":
-        del settings[missing]
+@pytest.mark.parametrize(
+    ("missing", "settings"),
+    [
+        ("image", SETTINGS | {"image": ""}),
+        ("documentation", {"image": SETTINGS["image"]}),
+    ],
+    ids=["empty", "absent"],
+)
+def test_a_release_is_refused_while_a_setting_is_unset(missing, settings, tmp_path):
     error = refusal(checkout(tmp_path / "source", **settings))
     assert error.startswith(f"release: pyproject.toml: [tool.netmgr.release] has no {missing}: ")
     assert error.count("release: ") == 1
 
 
-def test_a_setting_with_a_typo_is_refused(tmp_path: Path):
+def test_a_setting_with_a_typo_is_refused(tmp_path):
     error = refusal(checkout(tmp_path / "source", **SETTINGS, documantation="https://a.example"))
     assert error == "release: pyproject.toml: [tool.netmgr.release] knows no documantation\n"
 
 
 @pytest.mark.parametrize("name", ["netmgr/__init__.py", "new.py"])
-def test_a_release_is_refused_from_what_is_not_committed(name: str, tmp_path: Path):
+def test_a_release_is_refused_from_what_is_not_committed(name, tmp_path):
     source = checkout(tmp_path / "source", **SETTINGS)
     with (source / name).open("a") as file:
         file.write("# changed\n")
     error = refusal(source)
-    assert error.startswith(
-        "release: the working tree differs from its commit; commit or remove:\n"
-    )
+    assert "the working tree differs from its commit; commit or remove:\n" in error
     assert name in error
     assert error.count("release: ") == 1
 
 
 @pytest.mark.parametrize("tag", ["v1.2.4", "1.2.3", "v1.2.3-1"])
-def test_a_release_is_refused_without_the_versions_tag(tag: str, tmp_path: Path):
+def test_a_release_is_refused_without_the_versions_tag(tag, tmp_path):
     error = refusal(checkout(tmp_path / "source", tag, **SETTINGS))
     assert error == (
         f"release: HEAD has no tag v1.2.3, which is netmgr.__version__, but {tag}; "
@@ -92,17 +103,23 @@ def test_a_release_is_refused_without_the_versions_tag(tag: str, tmp_path: Path)
     )
 
 
-def test_the_tag_of_an_earlier_commit_is_none_of_this_one(tmp_path: Path):
+def test_the_tag_of_an_earlier_commit_is_none_of_this_one(tmp_path):
     source = checkout(tmp_path / "source", **SETTINGS)
     git(source, "commit", "--quiet", "--allow-empty", "--message", "second")
     assert "HEAD has no tag v1.2.3, which is netmgr.__version__, but none;" in refusal(source)
 
 
-def test_all_reasons_are_given_at_once(tmp_path: Path):
+def test_all_reasons_are_given_at_once(tmp_path):
     source = checkout(tmp_path / "source", "other")
     (source / "new.py").touch()
     lines = refusal(source).splitlines()
     assert len([line for line in lines if line.startswith("release: ")]) == 4
+
+
+def hatch(target: str, source: Path, out: Path, **environment: str) -> None:
+    command = [sys.executable, "-m", "hatchling", "build", "--target", target, "--directory", out]
+    env = os.environ | environment
+    subprocess.run(command, check=True, cwd=source, capture_output=True, env=env)
 
 
 @pytest.fixture(scope="module")
@@ -120,59 +137,32 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         launcher = source / "cni" / "bin" / f"netmgr-cni-{architecture}"
         launcher.write_bytes(build.MARK + build.digest().encode())
         out = source / "dist" / architecture
-        subprocess.run(
-            [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", out],
-            check=True,
-            cwd=source,
-            capture_output=True,
-            env=os.environ | {"NETMGR_ARCHITECTURES": architecture},
-        )
+        hatch("wheel", source, out, NETMGR_ARCHITECTURES=architecture)
         (found[architecture],) = out.iterdir()
     return found
 
 
 def install(wheel: Path, target: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pip",
-            "install",
-            "--no-deps",
-            "--no-index",
-            "--target",
-            target,
-            wheel,
-        ],
-        check=False,
-        capture_output=True,
-        text=True,
-    )
+    command = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--target"]
+    return subprocess.run([*command, target, wheel], check=False, capture_output=True, text=True)
 
 
-def test_pip_installs_the_wheel_of_this_machine_and_its_launcher_alone(
-    wheels: dict[str, Path], tmp_path: Path
-):
+def test_pip_installs_the_wheel_of_this_machine_and_its_launcher_alone(wheels, tmp_path):
     own = build.host_architecture()
     done = install(wheels[own], tmp_path)
     assert done.returncode == 0, done.stderr
     assert [path.name for path in (tmp_path / "cni" / "bin").iterdir()] == [f"netmgr-cni-{own}"]
 
 
-def test_pip_refuses_the_other_architectures_wheel(wheels: dict[str, Path], tmp_path: Path):
+def test_pip_refuses_the_other_architectures_wheel(wheels, tmp_path):
     (other,) = wheels.keys() - {build.host_architecture()}
     done = install(wheels[other], tmp_path)
     assert done.returncode != 0
     assert "is not a supported wheel on this platform" in done.stderr
 
 
-def test_a_source_archive_has_the_manifests_and_the_chart_that_links_to_them(tmp_path: Path):
-    subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "--target", "sdist", "--directory", tmp_path],
-        check=True,
-        cwd=ROOT,
-        capture_output=True,
-    )
+def test_a_source_archive_has_the_manifests_and_the_chart_that_links_to_them(tmp_path):
+    hatch("sdist", ROOT, tmp_path)
     (path,) = tmp_path.iterdir()
     with tarfile.open(path) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
@@ -189,19 +179,64 @@ def test_the_debian_package_leaves_out_what_the_image_leaves_out():
     assert set(line.split()) == set(unused)
 
 
-def test_base_is_refused_without_the_program_that_builds_images(tmp_path: Path):
+def test_base_is_refused_without_the_program_that_builds_images(tmp_path):
     source = checkout(tmp_path / "source", **SETTINGS)
     git_only = tmp_path / "bin"
     git_only.mkdir()
     (git_only / "git").symlink_to(shutil.which("git") or "")
-    done = subprocess.run(
-        [sys.executable, source / ".ci" / "release", "--check"],
-        check=False,
-        capture_output=True,
-        text=True,
-        env={"PATH": str(git_only), "BASE": "debian@sha256:0"},
-    )
+    environment = {"PATH": str(git_only), "BASE": "debian@sha256:0"}
+    command = [sys.executable, str(source / ".ci" / "release"), "--check"]
+    done = programs.run(command, env=environment)
     assert done.returncode == 1
-    assert done.stderr.endswith(
-        "podman is missing, which builds the image: apt-get install podman\n"
-    )
+    assert b"podman is missing, which builds the image: apt-get install podman\n" in done.stderr
+
+
+@pytest.fixture
+def committed(tmp_path: Path) -> Path:
+    (tmp_path / "file").write_text("as committed")
+    git(tmp_path, "init", "--quiet")
+    git(tmp_path, "add", "file")
+    git(tmp_path, "commit", "--quiet", "--message", "first")
+    return tmp_path
+
+
+def test_a_checkout_is_its_commit_and_whether_it_was_changed(committed):
+    commit = git(committed, "rev-parse", "HEAD")
+    git(committed, "tag", "v1.0.0")
+    assert provenance.of_checkout(committed, {}) == Provenance(commit, WHEN, dirty=False)
+    (committed / "file").write_text("changed")
+    assert provenance.of_checkout(committed, {}) == Provenance(commit, WHEN, dirty=True)
+
+
+def test_a_folder_within_another_repository_is_not_taken_for_it(committed):
+    (committed / "inside").mkdir()
+    assert provenance.of_checkout(committed / "inside", {}) == Provenance()
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({COMMIT: BUILT_FROM}, Provenance(BUILT_FROM, None, dirty=False)),
+        (
+            {COMMIT: f"{BUILT_FROM}-dirty", "SOURCE_DATE_EPOCH": "1770091506"},
+            Provenance(BUILT_FROM, WHEN, dirty=True),
+        ),
+        ({COMMIT: ""}, Provenance()),
+    ],
+)
+def test_a_build_without_gits_data_is_what_its_environment_says(tmp_path, environment, expected):
+    assert provenance.of_checkout(tmp_path, environment) == expected
+
+
+def test_what_a_build_recorded_is_read_back(tmp_path, monkeypatch):
+    monkeypatch.setattr(provenance, "RECORD", tmp_path / "build.json")
+    built = Provenance(BUILT_FROM, WHEN, dirty=False)
+    provenance.RECORD.write_text(provenance.as_json(built))
+    assert provenance.read() == built
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", json.dumps({"unknown": 1})])
+def test_a_damaged_record_is_no_fault_of_the_command(tmp_path, monkeypatch, content):
+    monkeypatch.setattr(provenance, "RECORD", tmp_path / "build.json")
+    provenance.RECORD.write_text(content)
+    assert provenance.read() == Provenance()

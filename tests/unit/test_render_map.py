@@ -60,9 +60,7 @@ def example() -> tuple[PlanDocument, LockDocument]:
     return plan, make_lock(plan, None, files.load_limits(plan.cloud))
 
 
-def test_a_block_is_in_the_pools_strip_where_its_addresses_are(
-    example: tuple[PlanDocument, LockDocument],
-) -> None:
+def test_a_block_is_in_the_pools_strip_where_its_addresses_are(example):
     plan, lock = example
     drawn = page(plan, lock)
     pool = plan.pools.nodes[0]
@@ -70,16 +68,15 @@ def test_a_block_is_in_the_pools_strip_where_its_addresses_are(
     left, width = float(strip.attrib["x"]), float(strip.attrib["width"])
     allocations = [held.prefixes[0] for held in lock.clusters.values()]
     for allocation in allocations:
-        words, place = next(
-            part for part in parts(drawn) if part[0].startswith(f"{allocation.reserve} ")
-        )
+        start = f"{allocation.reserve} "
+        words, place = next(part for part in parts(drawn) if part[0].startswith(start))
         share = (allocation.reserve.value - pool.value) / pool.size
         assert float(place["x"]) == pytest.approx(left + width * share, abs=2), words
         expected = max(2.0, width * allocation.reserve.size / pool.size)
         assert float(place["width"]) == pytest.approx(expected, abs=0.01)
 
 
-def test_rows_are_in_the_order_of_addresses(example: tuple[PlanDocument, LockDocument]) -> None:
+def test_rows_are_in_the_order_of_addresses(example):
     shown = [
         Prefix.parse(text.text or "")
         for text in picture(page(*example)).iter("text")
@@ -90,9 +87,7 @@ def test_rows_are_in_the_order_of_addresses(example: tuple[PlanDocument, LockDoc
     assert all(first.value < second.value for first, second in pairwise(inside))
 
 
-def test_used_held_and_reserved_look_different(
-    example: tuple[PlanDocument, LockDocument],
-) -> None:
+def test_used_held_and_reserved_look_different(example):
     looks = {
         use: {
             (place["fill"].startswith("url"), place.get("fill-opacity"))
@@ -106,7 +101,7 @@ def test_used_held_and_reserved_look_different(
     assert (False, None) in looks["· pods ·"]
 
 
-def test_neighbours_in_the_strip_of_nodes_differ_in_colour() -> None:
+def test_neighbours_in_the_strip_of_nodes_differ_in_colour():
     plan = files.load_plan(CONFIGS / "plan" / "twenty-clusters.yaml")
     drawn = parts(page(plan, make_lock(plan, None, files.load_limits(plan.cloud))))
     strip = [place for words, place in drawn if place["y"] == "102" and "excluded" not in words]
@@ -114,18 +109,16 @@ def test_neighbours_in_the_strip_of_nodes_differ_in_colour() -> None:
     assert all(first["fill"] != second["fill"] for first, second in pairwise(strip))
 
 
-def test_names_cannot_break_out_of_the_page(example: tuple[PlanDocument, LockDocument]) -> None:
+def test_names_cannot_break_out_of_the_page(example):
     plan, lock = example
     read = Tags(page(named(plan, NASTY), lock))
     assert "script" not in read.tags
     assert set(read.tags) == set(Tags(page(plan, lock)).tags)
-    assert any(
-        NASTY.replace("\x00", "\N{REPLACEMENT CHARACTER}") in words
-        for words, _ in parts(page(named(plan, NASTY), lock))
-    )
+    shown = NASTY.replace("\x00", "\N{REPLACEMENT CHARACTER}")
+    assert any(shown in words for words, _ in parts(page(named(plan, NASTY), lock)))
 
 
-def test_the_page_fetches_nothing(example: tuple[PlanDocument, LockDocument]) -> None:
+def test_the_page_fetches_nothing(example):
     drawn = page(*example)
     read = Tags(drawn)
     assert not {name for name, _ in read.attributes} & {"href", "src", "srcset", "xlink:href"}
@@ -133,7 +126,7 @@ def test_the_page_fetches_nothing(example: tuple[PlanDocument, LockDocument]) ->
     assert set(re.findall(r"url\(([^)]*)\)", drawn)) <= {f"#hatch-{name}" for name in SERIES}
 
 
-def test_every_prefix_is_shown_of_either_family(example: tuple[PlanDocument, LockDocument]) -> None:
+def test_every_prefix_is_shown_of_either_family(example):
     plan, lock = example
     shown = {words.split(" ")[0] for words, _ in parts(page(plan, lock))}
     for held in lock.clusters.values():
@@ -160,7 +153,7 @@ def linear(part: float) -> float:
 @pytest.mark.parametrize(
     ("names", "least"), [(("ink", "faint"), TEXT), ((*SERIES, "edge"), GRAPHICS)]
 )
-def test_colours_are_legible(names: tuple[str, ...], least: float, paper: int) -> None:
+def test_colours_are_legible(names, least, paper):
     for name in names:
         grounds = ("paper", "card")
         colours = [contrast(COLOURS[name][paper], COLOURS[on][paper]) for on in grounds]

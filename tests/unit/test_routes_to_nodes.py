@@ -39,9 +39,7 @@ FOREIGN = [
 
 def listed(name: str, addresses: str, ranges: str) -> ListedNode:
     return ListedNode(
-        name,
-        tuple(map(Address.parse, addresses.split())),
-        tuple(map(Prefix.parse, ranges.split())),
+        name, tuple(map(Address.parse, addresses.split())), tuple(map(Prefix.parse, ranges.split()))
     )
 
 
@@ -49,7 +47,7 @@ def decided(*nodes: ListedNode, **keys: object) -> tuple[list[NodeRoute], list[s
     return decide(nodes, NodeDocument.model_validate(DOCUMENT | keys), FOREIGN)
 
 
-def test_every_other_node_gets_a_route_of_each_family_and_the_own_none() -> None:
+def test_every_other_node_gets_a_route_of_each_family_and_the_own_none():
     routes, refused = decided(
         listed("own", "192.168.1.1 fd00:1::1", "10.244.1.0/24 fd00:244:1::/64"),
         listed("other", "fd00:1::2 192.168.1.2", "10.244.2.0/24 fd00:244:2::/64"),
@@ -79,7 +77,7 @@ def test_every_other_node_gets_a_route_of_each_family_and_the_own_none() -> None
         ("1.0.0.0/8", "would count as internet"),
     ],
 )
-def test_a_range_that_is_somebody_elses_gets_no_route(to: str, reason: str) -> None:
+def test_a_range_that_is_somebody_elses_gets_no_route(to, reason):
     routes, (refused,) = decided(listed("odd", "192.168.1.9 fd00:1::9", to))
     assert not routes
     assert refused.startswith(f"no route to {to} of Node odd: it {reason}")
@@ -97,20 +95,20 @@ def test_a_range_that_is_somebody_elses_gets_no_route(to: str, reason: str) -> N
         ("8.8.8.8", "is on no network of this node's links"),
     ],
 )
-def test_a_next_hop_is_a_neighbour_and_no_pod(address: str, reason: str) -> None:
+def test_a_next_hop_is_a_neighbour_and_no_pod(address, reason):
     routes, (refused,) = decided(listed("odd", address, "10.244.9.0/24"))
     assert not routes
     assert reason in refused
 
 
-def test_an_odd_node_costs_no_other_its_route() -> None:
+def test_an_odd_node_costs_no_other_its_route():
     routes, refused = decided(
         listed("odd", "192.168.1.9", "0.0.0.0/0"), listed("other", "192.168.1.2", "10.244.2.0/24")
     )
     assert ([one.node for one in routes], len(refused)) == (["other"], 1)
 
 
-def test_with_sites_other_nodes_are_of_the_own_site() -> None:
+def test_with_sites_other_nodes_are_of_the_own_site():
     sites = [
         {"name": "hub", "prefixes": ["10.200.0.0/16"]},
         {"name": "train", "prefixes": ["10.244.0.0/16", "fd00:244::/32"]},
@@ -122,7 +120,7 @@ def test_with_sites_other_nodes_are_of_the_own_site() -> None:
     assert refused.endswith(": it lies in no prefix of this node's site")
 
 
-def test_a_route_with_several_next_hops_is_no_network_of_a_link() -> None:
+def test_a_route_with_several_next_hops_is_no_network_of_a_link():
     """The kernel lists such a route without link and gateway."""
     several = Route(Prefix.parse("10.0.0.0/8"), 0, None, protocol=3, scope=0, metric=0)
     document = NodeDocument.model_validate(DOCUMENT)

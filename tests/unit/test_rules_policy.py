@@ -1,13 +1,16 @@
-"""What a node document makes of the policy, and of sets and rules that no text shows."""
+"""What a node document makes of the policy, of traffic classes, and of sets and rules that no text
+shows; and which classes are refused.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from netmgr.documents.node import NodeDocument
-from netmgr.model import LINK_GROUP, LINK_PREFIX
+from netmgr.model import LINK_GROUP, LINK_PREFIX, PROTECTED, Traffic
 from netmgr.prefixes import Address, Family, Prefix
 from netmgr.rules.isolation import Isolation
 from netmgr.rules.model import Abilities, Hook, OnLink, SetSpec, Side
@@ -27,7 +30,7 @@ def observer(**keys: Any) -> NodeDocument:
     ("role", "counts_only", "runs_pods"),
     [("node", False, True), ("hub-router", False, False), ("nat-host", False, False)],
 )
-def test_each_role_has_its_rules(role: str, *, counts_only: bool, runs_pods: bool) -> None:
+def test_each_role_has_its_rules(role, counts_only, runs_pods):
     policy = Policy.of(document(role))
     assert (policy.counts_only, policy.runs_pods) == (counts_only, runs_pods)
     assert policy.rule_owner == "openai"
@@ -36,7 +39,7 @@ def test_each_role_has_its_rules(role: str, *, counts_only: bool, runs_pods: boo
     assert Prefix.parse("fd00:1:0:ff::1") in policy.sources.own
 
 
-def test_an_observer_counts_and_no_more() -> None:
+def test_an_observer_counts_and_no_more():
     policy = Policy.of(observer())
     assert policy.counts_only
     assert policy.runs_pods
@@ -48,7 +51,7 @@ def test_an_observer_counts_and_no_more() -> None:
         }
 
 
-def test_other_nodes_pods_are_told_apart_only_where_a_rule_can_add_to_a_set() -> None:
+def test_other_nodes_pods_are_told_apart_only_where_a_rule_can_add_to_a_set():
     policy = Policy.of(observer(accounting={"cluster_cidrs": ["10.1.0.0/16"]}))
     for is_dynamic in (True, False):
         wanted = desired(policy, (), Abilities(dynamic_sets=is_dynamic))
@@ -60,16 +63,15 @@ def test_other_nodes_pods_are_told_apart_only_where_a_rule_can_add_to_a_set() ->
         assert all(spec.is_dynamic for spec in remote)
 
 
-def test_a_node_is_reached_by_its_ranges_and_a_router_by_every_sites_prefixes() -> None:
+def test_a_node_is_reached_by_its_ranges_and_a_router_by_every_sites_prefixes():
     node, router = (Policy.of(document(role)) for role in ("node", "hub-router"))
     assert set(node.ranges) == {Prefix.parse("10.1.0.0/24"), Prefix.parse("fd00:1::/112")}
     sites = [Prefix.parse(text) for site in SITES for text in site["prefixes"]]
     assert all(any(one.covers(each) for one in router.ranges) for each in sites)
 
 
-def test_what_isolation_drops_is_in_no_class() -> None:
+def test_what_isolation_drops_is_in_no_class():
     classifier = Policy.of(document("node", accounting=CLASSES)).classifier
-    assert classifier
     dropped = {Prefix.parse(text) for site in SITES[2:] for text in site["prefixes"]}
     assert all(any(one.covers(each) for one in classifier.dropped) for each in dropped)
     ((name, prefixes),) = classifier.pieces
@@ -78,12 +80,11 @@ def test_what_isolation_drops_is_in_no_class() -> None:
     assert classifier.own_links
     # An observer's pods have links of another plugin.
     observed = Policy.of(observer(accounting=CLASSES)).classifier
-    assert observed
     assert not observed.own_links
     assert observed.dropped == ()
 
 
-def test_an_observers_classes_are_of_pods_on_any_link() -> None:
+def test_an_observers_classes_are_of_pods_on_any_link():
     for abilities in (Abilities(), Abilities(verdict_maps=False)):
         rules = desired(Policy.of(observer(accounting=CLASSES)), (), abilities).rules()
         classing = [rule for rule in rules if rule.id.startswith("class")]
@@ -91,27 +92,20 @@ def test_an_observers_classes_are_of_pods_on_any_link() -> None:
         assert not any(isinstance(match, OnLink) for rule in classing for match in rule.matches)
 
 
-def test_a_class_has_nothing_of_what_is_never_internet() -> None:
-    wide = {"classes": [{"name": "wide", "prefixes": ["168.0.0.0/8"]}]}
-    classifier = Policy.of(document("node", accounting=wide)).classifier
-    assert classifier
+def test_a_class_has_nothing_of_what_is_never_internet():
+    classifier = Policy.of(with_classes(named("wide", "168.0.0.0/8"))).classifier
     ((_, prefixes),) = classifier.pieces
-    platform = Address.parse("168.63.129.16")
-    assert any(one.holds(Address.parse("168.63.129.15")) for one in prefixes)
-    assert not any(one.holds(platform) for one in prefixes)
+    for address, is_held in (("168.63.129.15", True), ("168.63.129.16", False)):
+        assert any(prefix.holds(Address.parse(address)) for prefix in prefixes) is is_held
 
 
-def test_a_class_that_isolation_drops_whole_is_empty() -> None:
-    foreign = {"classes": [{"name": "foreign", "prefixes": ["10.130.0.0/16"]}]}
-    classifier = Policy.of(document("node", accounting=foreign)).classifier
-    assert classifier
+def test_a_class_that_isolation_drops_whole_is_empty():
+    classifier = Policy.of(with_classes(named("foreign", "10.130.0.0/16"))).classifier
     assert classifier.pieces == (("foreign", ()),)
 
 
 @pytest.mark.parametrize("machine", ["node", "hub-router"])
-def test_rules_look_into_a_set_just_where_they_have_more_to_compare_than_they_may(
-    machine: str,
-) -> None:
+def test_rules_look_into_a_set_just_where_they_have_more_to_compare_than_they_may(machine):
     more: dict[str, Any] = {"accounting": CLASSES} if machine == "node" else {}
     policy = Policy.of(document(machine, **more))
     seen: set[bool] = set()
@@ -126,7 +120,7 @@ def test_rules_look_into_a_set_just_where_they_have_more_to_compare_than_they_ma
     assert seen == {True, False}
 
 
-def test_what_is_handed_over_goes_to_a_pod() -> None:
+def test_what_is_handed_over_goes_to_a_pod():
     rules = desired(Policy.of(document("node")), (), Abilities(flowtables=True)).rules()
     handing = [rule for rule in rules if rule.id.startswith("offload")]
     assert [rule.family for rule in handing] == list(Family)
@@ -146,9 +140,8 @@ def sites(spokes: int, **prefixes: list[str]) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("spokes", "pairs"), [(3, 1 << 14), (127, 1 << 14), (128, 1 << 15), (182, 1 << 16)]
 )
-def test_a_routers_set_of_pairs_has_room_for_all_of_them(spokes: int, pairs: int) -> None:
+def test_a_routers_set_of_pairs_has_room_for_all_of_them(spokes, pairs):
     isolation = Isolation.of(document("hub-router", sites=sites(spokes)))
-    assert isolation
     found = isolation.sets(Abilities())
     for family in Family:
         spec = SetSpec(f"isolated{family.value}", family, is_dynamic=True, pairs=pairs)
@@ -156,10 +149,9 @@ def test_a_routers_set_of_pairs_has_room_for_all_of_them(spokes: int, pairs: int
     assert pairs >= spokes * (spokes - 1)
 
 
-def test_a_family_of_one_spoke_alone_needs_no_isolation() -> None:
+def test_a_family_of_one_spoke_alone_needs_no_isolation():
     # The second spoke has no IPv6.
     isolation = Isolation.of(document("hub-router", sites=sites(1, second=["10.9.0.0/16"])))
-    assert isolation
     found = {spec.name for spec in isolation.sets(Abilities())}
     assert found == {"isolated4"}
     assert isolation.passing(Hook.FORWARD, Family.V6, Abilities()) == []
@@ -167,19 +159,95 @@ def test_a_family_of_one_spoke_alone_needs_no_isolation() -> None:
     assert len(isolation.dropping(Hook.FORWARD, Family.V4, Abilities())) == 1
 
 
-def test_spokes_of_ipv6_alone_are_kept_apart() -> None:
+def test_spokes_of_ipv6_alone_are_kept_apart():
     alone = {name: [f"fd00:{name}::/48"] for name in ("1", "2")}
     isolation = Isolation.of(document("hub-router", sites=sites(0, **alone)))
-    assert isolation
     assert {spec.name for spec in isolation.sets(Abilities())} == {"isolated6"}
 
 
-def test_a_hub_without_spokes_keeps_nothing_apart() -> None:
+def test_a_hub_without_spokes_keeps_nothing_apart():
     assert Isolation.of(document("hub-router", sites=sites(0))) is None
     assert Isolation.of(document("node", **ALONE)) is None
 
 
-def test_the_spoke_of_an_address() -> None:
+def test_the_spoke_of_an_address():
     spokes = [Spoke("a", (Prefix.parse("10.1.0.0/16"),)), Spoke("b", (Prefix.parse("fd00::/48"),))]
     assert spoke_of(spokes, Address.parse("fd00::1")) is spokes[1]
     assert spoke_of(spokes, Address.parse("10.2.0.1")) is None
+
+
+def with_classes(*classes: dict, **keys) -> NodeDocument:
+    return document("node", accounting={"classes": list(classes)}, **keys)
+
+
+def named(name: str, *prefixes: str, **keys: str) -> dict[str, object]:
+    return {"name": name, **({"prefixes": prefixes} if prefixes else {}), **keys}
+
+
+HUB = named("a", site="hub")
+
+
+@pytest.mark.parametrize(
+    ("classes", "words"),
+    [
+        ([named("internet", "10.9.0.0/16")], "class internet is there without being named"),
+        ([named("internal", "10.9.0.0/16")], "class internal is there without being named"),
+        ([named("a", "10.9.0.0/16"), named("a", "10.8.0.0/16")], "two classes are named a"),
+        (
+            [named("a", "10.9.0.0/16"), named("b", "10.9.0.0/16")],
+            "0/16 is of class a and of class b",
+        ),
+        ([HUB, named("b", "10.0.0.0/16")], "is of class a and of class b"),
+        ([named("a", site="nowhere")], "there is no site nowhere; sites are hub, spoke-a"),
+        ([named("a")], "class a: give either prefixes or site"),
+        ([named("a", "10.9.0.0/16", site="hub")], "class a: give either prefixes or site"),
+        ([named("a", "0.0.0.0/0")], "0.0.0.0/0 is everything"),
+        ([named("a", "0.0.0.0/1", "128.0.0.0/1")], "leave no internet"),
+        ([named("A b", "10.9.0.0/16")], "String should match pattern"),
+        ([named("a", "10.9.0.1/16")], "host bits"),
+    ],
+)
+def test_a_class_that_could_not_be_told_apart_is_refused(classes, words):
+    with pytest.raises(ValidationError, match=words):
+        with_classes(*classes)
+
+
+def test_a_class_may_lie_within_another_and_within_a_range():
+    given = with_classes(named("wide", "10.0.0.0/8"), named("mine", "10.1.0.0/25"))
+    assert given.traffic_classes == {
+        "wide": (Prefix.parse("10.0.0.0/8"),),
+        "mine": (Prefix.parse("10.1.0.0/25"),),
+    }
+    pieces = dict(Policy.of(given).classifier.pieces)
+    assert pieces["mine"] == (Prefix.parse("10.1.0.0/25"),)
+    assert not any(piece.overlaps(Prefix.parse("10.1.0.0/25")) for piece in pieces["wide"])
+
+
+def test_without_classes_no_rule_and_no_set_is_more_than_before():
+    plain, classed = (desired(Policy.of(one), ()) for one in (document("node"), with_classes(HUB)))
+    assert Policy.of(document("node")).traffics == (*Traffic, PROTECTED)
+    more = {spec.name for spec in classed.sets} - {spec.name for spec in plain.sets}
+    assert more == {
+        f"pod_{name}_{way}{family}"
+        for name in ("a", "internal")
+        for way in ("in", "out")
+        for family in (4, 6)
+    }
+
+
+def test_a_class_of_the_internet_is_no_reason_not_to_masquerade():
+    classed = desired(Policy.of(with_classes(named("store", "203.0.113.0/24"))), ())
+    assert Prefix.parse("203.0.113.0/24") in classed.members["internal4"]
+    assert Prefix.parse("203.0.113.0/24") not in classed.members["unhidden4"]
+
+
+def test_the_value_of_a_class_is_the_same_object_wherever_it_is_made():
+    assert Traffic("hub-out") is Traffic("hub-out")
+    assert (Traffic("hub-out").kind, Traffic("a-b-in").kind, Traffic("hub-out").is_inward) == (
+        "hub",
+        "a-b",
+        False,
+    )
+    assert list(Traffic) == [Traffic.INTERNET_IN, Traffic.INTERNET_OUT]
+    with pytest.raises(ValueError, match="hub"):
+        Traffic("hub")

@@ -1,4 +1,6 @@
-"""The full ruleset as each backend would write it, for a reviewer to judge."""
+"""The full ruleset as each backend would write it, for a reviewer to judge; and what is done about
+one that is not as desired.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +8,24 @@ import os
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from netmgr.documents.accounting import NodeRules
 from netmgr.documents.special_use import SPECIAL_USE
 from netmgr.kernel.xtables.saved import NO_TABLE
+from netmgr.model import PROTECTED, Traffic
 from netmgr.prefixes import Address, Family, Prefix, merge
 from netmgr.rules import iptables_chains, iptables_layout, iptables_text, nft_text
+from netmgr.rules.classifier import pod_set
 from netmgr.rules.diff import diff
 from netmgr.rules.engine import Rules
-from netmgr.rules.model import Abilities, Hook, InPrefix, Offload, Ruleset, Side
+from netmgr.rules.model import Abilities, Hook, InPrefix, Offload, Ruleset, Sender, Side
 from netmgr.rules.observed import Observed, ObservedRule
 from netmgr.rules.policy import Policy, desired
-from netmgr.rules.transaction import EndFlows, FillChain
+from netmgr.rules.sources import sender_set
+from netmgr.rules.transaction import DeleteOrphan, DropChain, EndFlows, FillChain
 from tests.fakes.rules import FakeBackend
 from tests.fakes.sites import document
 
@@ -66,37 +72,25 @@ MANY_PREFIXES = [
         for name, first in (("a", 1), ("b", 65), ("c", 129))
     ),
 ]
+ALONE: dict[str, Any] = {"sites": [], "site": None}
+OBSERVED = {"cluster_cidrs": ["10.1.0.0/16", "fd00:1::/48"], "rule_owner": "me"}
+
+
+def node(classes: list[dict[str, Any]], **keys: Any) -> Policy:
+    return Policy.of(document("node", accounting={"classes": classes}, **keys))
+
+
 MACHINES = {
     "": (POLICY, PODS),
     "observer-": (
-        Policy.of(
-            document(
-                "node",
-                sites=[],
-                site=None,
-                cni=False,
-                ranges=[],
-                accounting={"cluster_cidrs": ["10.1.0.0/16", "fd00:1::/48"], "rule_owner": "me"},
-            )
-        ),
+        Policy.of(document("node", **ALONE, cni=False, ranges=[], accounting=OBSERVED)),
         PODS,
     ),
-    "many-classes-": (
-        Policy.of(document("node", sites=[], site=None, accounting={"classes": MANY_CLASSES})),
-        PODS,
-    ),
-    "many-spokes-": (
-        Policy.of(
-            document("node", sites=MANY_PREFIXES, accounting={"classes": MANY_CLASSES[1:]}),
-        ),
-        PODS,
-    ),
+    "many-classes-": (node(MANY_CLASSES, **ALONE), PODS),
+    "many-spokes-": (node(MANY_CLASSES[1:], sites=MANY_PREFIXES), PODS),
     "many-router-": (Policy.of(document("hub-router", sites=MANY_PREFIXES)), ()),
     "spoke-": (Policy.of(document("node")), PODS),
-    "classes-": (
-        Policy.of(document("node", sites=[], site=None, accounting={"classes": CLASSES})),
-        PODS,
-    ),
+    "classes-": (node(CLASSES, **ALONE), PODS),
     "hub-router-": (Policy.of(document("hub-router")), ()),
     "nat-host-": (Policy.of(document("nat-host")), ()),
 }
@@ -171,12 +165,8 @@ def test_an_nft_mark_changes_with_the_rules_text_and_with_nothing_else():
     corrected = desired(replace(POLICY, node_rules=NodeRules.CORRECTED), []).rules()
     assert exact == again
     altered = {rule.id for rule in corrected if exact[rule.id] != nft_text.mark((rule,))}
-    assert altered == {
-        "node input internet-in v4",
-        "node output internet-out v4",
-        "node forward internet-in v4",
-        "node forward internet-out v4",
-    }
+    forward = {"node forward internet-in v4", "node forward internet-out v4"}
+    assert altered == {"node input internet-in v4", "node output internet-out v4", *forward}
 
 
 def router(spokes: int) -> Policy:
@@ -251,7 +241,7 @@ def test_a_flowtable_that_is_new_needs_no_end():
     [
         {"flowtable": False},
         {"cni": False},
-        {"sites": [], "site": None, "accounting": {"classes": CLASSES}},
+        {**ALONE, "accounting": {"classes": CLASSES}},
     ],
 )
 def test_connections_meet_the_rules_where_each_packet_has_to(changes):
@@ -265,3 +255,86 @@ def test_the_articles_own_text_counts_connections_that_are_internal_to_us():
     rules = list(desired(exact, PODS, WITH_FLOWTABLES).rules())
     (offload,) = [rule for rule in rules if rule.id == "offload v4"]
     assert {InPrefix(side, Prefix.parse("10.0.0.0/8")) for side in Side} < set(offload.matches)
+
+
+POD_4, POD_6 = Address.parse("10.1.0.5"), Address.parse("fd00:1::5")
+NODE = Policy.of(document("node"))
+WANTED = desired(NODE, [POD_4, POD_6])
+SOUND = as_wanted(WANTED)
+
+
+def test_what_is_as_desired_is_left_alone():
+    assert not diff(WANTED, SOUND).operations
+
+
+def test_what_no_rule_uses_goes_after_the_rules_are_filled_and_chains_from_the_last():
+    found = diff(
+        WANTED,
+        replace(
+            SOUND,
+            chains={**SOUND.chains, Hook.FORWARD: ()},
+            orphans=frozenset({"set-b", "set-a"}),
+            orphan_chains=frozenset({"chain-1", "chain-2"}),
+            orphan_flowtables=frozenset({"flows-b", "flows-a"}),
+        ),
+    )
+    assert found.operations == (
+        FillChain(Hook.FORWARD, WANTED.chains[Hook.FORWARD]),
+        DeleteOrphan("chain-2", "chain"),
+        DeleteOrphan("chain-1", "chain"),
+        DeleteOrphan("set-a", "set"),
+        DeleteOrphan("set-b", "set"),
+        DeleteOrphan("flows-a", "flowtable"),
+        DeleteOrphan("flows-b", "flowtable"),
+    )
+    assert found.repairs[:4] == (
+        "set set-a does not belong there",
+        "set set-b does not belong there",
+        "chain chain-1 does not belong there",
+        "chain chain-2 does not belong there",
+    )
+
+
+def test_a_chain_of_another_make_is_dropped_with_what_it_should_hold():
+    found = diff(WANTED, replace(SOUND, malformed=frozenset({Hook.FORWARD})))
+    rules = WANTED.chains[Hook.FORWARD]
+    assert found.operations == (DropChain(Hook.FORWARD, rules), FillChain(Hook.FORWARD, rules))
+    assert found.repairs == ("chain forward was of another type, priority or policy",)
+
+
+def test_a_dormant_table_is_filled_again_whole():
+    found = diff(WANTED, replace(SOUND, asleep=True))
+    assert found.operations == tuple(
+        FillChain(hook, rules) for hook, rules in WANTED.chains.items() if rules
+    )
+    assert found.repairs == ("the table was dormant, so that nothing of it was in effect",)
+
+
+@pytest.mark.parametrize("times", [2, 3])
+def test_a_rule_that_is_there_more_than_once_is_named(times):
+    first, *others = SOUND.chains[Hook.FORWARD]
+    found = diff(
+        WANTED, replace(SOUND, chains={**SOUND.chains, Hook.FORWARD: (*[first] * times, *others)})
+    )
+    assert found.repairs == (f"chain forward: rule '{first.id}' was there more than once",)
+
+
+def test_who_may_reach_what_is_protected_is_in_every_set_but_one():
+    assert PROTECTED in NODE.traffics
+    both, one = (
+        desired(NODE, [POD_4, POD_6], excepted=excepted).members for excepted in ((), (POD_4,))
+    )
+    kept_away = pod_set(PROTECTED, Family.V4).name
+    assert both[kept_away] == {POD_4}
+    assert one == {**both, kept_away: frozenset()}
+    assert both[pod_set(Traffic.INTERNET_OUT, Family.V4).name] == {POD_4}
+
+
+def test_links_are_known_with_the_addresses_of_each_family_where_the_kernel_can():
+    links = {POD_4: "nm1", POD_6: "nm2"}
+    pods = [POD_4, POD_6, Address.parse("10.1.0.6")]
+    known = desired(NODE, pods, links=links).members
+    assert known[sender_set(Family.V4).name] == {Sender("nm1", POD_4)}
+    assert known[sender_set(Family.V6).name] == {Sender("nm2", POD_6)}
+    without = desired(NODE, pods, Abilities(senders=False), links=links).members
+    assert sender_set(Family.V4).name not in without

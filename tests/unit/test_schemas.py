@@ -6,6 +6,7 @@ import functools
 import json
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ def validator(name: str) -> Draft202012Validator:
     return Draft202012Validator(schema)
 
 
-def test_the_files_are_those_of_the_code() -> None:
+def test_the_files_are_those_of_the_code():
     files = {path.name: path.read_text() for path in schemas.FOLDER.iterdir()}
     assert files == schemas.files(), "run: .venv/bin/python -m tests.docs.reference"
 
@@ -54,7 +55,7 @@ def _objects(schema: Any) -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", schemas.DOCUMENTS)
-def test_a_schema_names_every_key_that_there_is(name: str) -> None:
+def test_a_schema_names_every_key_that_there_is(name):
     objects = list(_objects(validator(name).schema))
     assert objects
     assert all(part["additionalProperties"] is False for part in objects)
@@ -65,37 +66,32 @@ def _overlays() -> Iterator[Any]:
         for document in yaml.safe_load_all(path.read_text()):
             if isinstance(document, dict) and document.get("kind") == "Node":
                 # A template, to which `netmgr kube node` adds the rest.
-                yield pytest.param(
-                    {**document, "node": {"name": "x"}}, id=f"{path.parent.name}/{path.name}"
-                )
+                template = {**document, "node": {"name": "x"}}
+                yield pytest.param(template, id=f"{path.parent.name}/{path.name}")
 
 
 @pytest.mark.parametrize("document", [*_overlays()])
-def test_the_overlays_nodes_keep_to_their_schema(document: dict[str, Any]) -> None:
+def test_the_overlays_nodes_keep_to_their_schema(document):
     validator("node.yaml").validate(document)
 
 
-def test_the_sample_of_a_node_keeps_to_its_schema() -> None:
-    sample = (ROOT / "configs" / "node.yaml").read_text()
-    validator("node.yaml").validate(yaml.safe_load(sample))
-
-
-@pytest.mark.parametrize("path", PLANS, ids=lambda path: path.name)
-def test_plans_keep_to_their_schema(path: Path) -> None:
-    validator("plan.yaml").validate(yaml.safe_load(path.read_text()))
+@pytest.mark.parametrize(
+    "path", [ROOT / "configs" / "node.yaml", *PLANS], ids=lambda path: path.name
+)
+def test_samples_keep_to_their_schema(path):
+    schema = validator("plan.yaml" if path in PLANS else "node.yaml")
+    schema.validate(yaml.safe_load(path.read_text()))
 
 
 @pytest.mark.parametrize("path", [ROOT / "configs" / "node.yaml", *PLANS[:-1]], ids=str)
-def test_an_editor_finds_a_samples_schema(path: Path) -> None:
+def test_an_editor_finds_a_samples_schema(path):
     first = path.read_text().splitlines()[0]
     named = path.parent / first.removeprefix("# yaml-language-server: $schema=")
     assert named.resolve().parent == schemas.FOLDER
     assert named.name in schemas.files()
 
 
-def test_what_netmgr_writes_keeps_to_its_schema(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_netmgr_writes_keeps_to_its_schema(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for line in ("plan init", "plan lock --yes", "plan render machines --to machines"):
         monkeypatch.setattr(sys, "argv", ["netmgr", *line.split()])
@@ -103,12 +99,9 @@ def test_what_netmgr_writes_keeps_to_its_schema(
             main()
         assert not ended.value.code
     validator("plan.yaml").validate(yaml.safe_load((tmp_path / "plan.yaml").read_text()))
-    machines = list((tmp_path / "machines").iterdir())
-    assert len(machines) > 100
-    for role in ("router-0.hub", "nat-0.cluster-1", "cluster-1-default-0"):
-        validator("node.yaml").validate(
-            yaml.safe_load((tmp_path / "machines" / f"{role}.yaml").read_text())
-        )
+    for machine in ("router-0.hub", "nat-0.cluster-1", "cluster-1-default-0"):
+        text = (tmp_path / "machines" / f"{machine}.yaml").read_text()
+        validator("node.yaml").validate(yaml.safe_load(text))
 
 
 NODES = [
@@ -134,14 +127,14 @@ WRONG = [
 
 
 @pytest.mark.parametrize("keys", NODES, ids=str)
-def test_what_a_node_may_say_its_schema_takes(keys: dict[str, Any]) -> None:
+def test_what_a_node_may_say_its_schema_takes(keys):
     document = {**NODE, **keys}
     loader.parse(yaml.safe_dump(document), "node.yaml", NodeDocument)
     validator("node.yaml").validate(document)
 
 
 @pytest.mark.parametrize("keys", WRONG, ids=str)
-def test_what_a_node_may_not_say_its_schema_refuses(keys: dict[str, Any]) -> None:
+def test_what_a_node_may_not_say_its_schema_refuses(keys):
     document = {**NODE, **keys}
     with pytest.raises(ConfigError):
         loader.parse(yaml.safe_dump(document), "node.yaml", NodeDocument)
@@ -149,21 +142,11 @@ def test_what_a_node_may_not_say_its_schema_refuses(keys: dict[str, Any]) -> Non
 
 
 @pytest.mark.parametrize("surge", [3, "10%", "10", -1])
-def test_a_plans_own_forms_are_in_its_schema(surge: object) -> None:
+def test_a_plans_own_forms_are_in_its_schema(surge):
     plan = yaml.safe_load(SMALL_PLAN)
     plan["clusters"]["alpha"]["node_pools"]["gpu"]["surge"] = surge
     plan["shared_services"] = "100.64.0.0/16"
-    try:
+    is_valid = surge not in ("10", -1)
+    with nullcontext() if is_valid else pytest.raises(ConfigError):
         loader.parse(yaml.safe_dump(plan), "plan.yaml", PlanDocument)
-        is_valid = True
-    except ConfigError:
-        is_valid = False
     assert validator("plan.yaml").is_valid(plan) is is_valid
-
-
-def test_every_key_that_a_person_writes_is_described_by_its_comment() -> None:
-    schema = validator("node.yaml").schema
-    keys = schema["properties"]
-    assert keys["mtu"]["description"].startswith("MTU of the pods' interfaces, in bytes")
-    assert schema["$defs"]["Pool"]["properties"]["cooldown_seconds"]["default"] == 30
-    assert keys["internal"]["default"][0] == "10.0.0.0/8"

@@ -5,7 +5,6 @@ lines.
 from __future__ import annotations
 
 import pytest
-import yaml
 
 from netmgr.documents.loader import parse
 from netmgr.documents.node import NodeDocument
@@ -40,153 +39,84 @@ def refused(text: str) -> str:
     return caught.value.message
 
 
+OTHER, SITE = "[10.2.0.0/16]", "site: a"
+
+
 @pytest.mark.parametrize(
     ("text", "before", "after", "message"),
     [
         (
             NODE,
-            "[10.2.0.0/16]",
+            OTHER,
             "[10.1.128.0/17]",
-            "11: sites[2].prefixes[0]: 10.1.128.0/17 of b overlaps 10.1.0.0/16",
+            "11: sites[2].prefixes[0]: 10.1.128.0/17 of b overlaps 10",
         ),
-        (NODE, "[10.2.0.0/16]", "[10.1.128.0/17]", "of a (line 8); an address is of one site"),
-        (
-            NODE,
-            "[10.2.0.0/16]",
-            "[10.0.0.0/8]",
-            "11: sites[2].prefixes[0]: 10.0.0.0/8 of b overlaps 10.0.0.0/20 of hub",
-        ),
-        (
-            NODE,
-            "[172.16.16.0/20]",
-            "[172.16.0.0/16]",
-            "12: sites[2].services[0]: 172.16.0.0/16 of b overlaps 172.16.0",
-        ),
-        (
-            NODE,
-            "name: b",
-            "name: a",
-            "10: sites[2].name: a is named already (line 7); name every site once",
-        ),
-        (
-            NODE,
-            "site: a",
-            "site: c",
-            "13: site: c is not one of sites (line 4); there are hub, a, b",
-        ),
+        (NODE, OTHER, "[10.1.128.0/17]", "of a (line 8); an address is of one site"),
+        (NODE, OTHER, "[10.0.0.0/8]", "prefixes[0]: 10.0.0.0/8 of b overlaps 10.0.0.0/20 of hub"),
+        (NODE, "[172.16.16.0/20]", "[172.16.0.0/16]", "172.16.0.0/16 of b overlaps 172.16.0"),
+        (NODE, "name: b", "name: a", "10: sites[2].name: a is named already (line 7); name every"),
+        (NODE, SITE, "site: c", "13: site: c is not one of sites (line 4); there are hub, a, b"),
         (NODE, "site: a\n", "", "4: sites: site is missing; say which of the sites"),
-        (
-            NODE,
-            "site: a",
-            "site: b",
-            "14: ranges[0]: 10.1.0.0/28 lies in no prefix of b (line 11); correct",
-        ),
+        (NODE, SITE, "site: b", "14: ranges[0]: 10.1.0.0/28 lies in no prefix of b (line 11); cor"),
         (
             NODE,
             "{name: m}",
             "{name: m, addresses: [10.2.0.4]}",
             "3: node.addresses[0]: 10.2.0.4 lies in 10.2.0.0/16 of",
         ),
-        (
-            NODE,
-            "site: a",
-            "site: a\nrole: hub-router",
-            "13: site: a has no hub-router (line 14); a hub-router is of",
-        ),
-        (
-            NODE,
-            "site: a",
-            "site: hub\nrole: hub-router",
-            "15: ranges: a hub-router runs no pods (line 14); remove it",
-        ),
-        (
-            HOST,
-            "site: a",
-            "site: hub",
-            "13: site: the hub has no nat-host (line 14); name the spoke",
-        ),
-        (HOST, "site: a", "site: a", "14: role: a nat-host needs nat; say what it translates"),
+        (NODE, SITE, "site: a\nrole: hub-router", "13: site: a has no hub-router (line 14); a hub"),
+        (NODE, SITE, "site: hub\nrole: hub-router", "15: ranges: a hub-router runs no pods (line "),
+        (HOST, SITE, "site: hub", "13: site: the hub has no nat-host (line 14); name the spoke"),
+        (HOST, SITE, SITE, "14: role: a nat-host needs nat; say what it translates"),
     ],
 )
-def test_a_role_and_its_site_must_agree(text: str, before: str, after: str, message: str) -> None:
+def test_a_role_and_its_site_must_agree(text, before, after, message):
     assert text.count(before) == 1
     assert message in refused(text.replace(before, after))
 
 
+LENGTH = "is not of the length and family of 172.16.0.0/20 (line 17)"
+HALF = "{vip_range: 172.16.0.0/21, service_cidr: 10.96.0.0/21}"
+V6 = "{vip_range: 'fd00:a::/112', service_cidr: 'fd00:a::/112'}"
+
+
+def translation(service_cidr: str, vip_range: str = VIP_RANGE) -> str:
+    return f"{{vip_range: {vip_range}, service_cidr: {service_cidr}}}"
+
+
 @pytest.mark.parametrize(
-    ("nat", "message"),
+    ("services", "message"),
     [
+        ([translation("10.96.0.0/19")], f"17: nat.services[0].service_cidr: 10.96.0.0/19 {LENGTH}"),
+        ([translation("'fd00:99::/112'")], f"services[0].service_cidr: fd00:99::/112 {LENGTH}"),
         (
-            f"- {{vip_range: {VIP_RANGE}, service_cidr: 10.96.0.0/19}}",
-            (
-                "m.yaml:17: nat.services[0].service_cidr: 10.96.0.0/19 is not of the "
-                "length and family of "
-                f"{VIP_RANGE} (line 17); each"
-            ),
+            [translation("10.96.0.0/20", "172.16.16.0/20")],
+            "17: nat.services[0].vip_range: 172.16.16.0/20 lies in no VIP range of a (line 9)",
+        ),
+        ([translation("10.2.16.0/20")], "service_cidr: 10.2.16.0/20 overlaps 10.2.0.0/16 of b (li"),
+        ([translation("10.1.16.0/20")], "service_cidr: 10.1.16.0/20 overlaps 10.1.0.0/16 of a (li"),
+        (
+            [HALF, translation("10.96.0.0/21", "172.16.8.0/21")],
+            "18: nat.services[1].service_cidr: 10.96.0.0/21 overlaps 10.96.0.0/21 (line 17); tran",
         ),
         (
-            f"- vip_range: {VIP_RANGE}\n    service_cidr: 'fd00:99::/112'",
-            (
-                "m.yaml:18: nat.services[0].service_cidr: fd00:99::/112 is not of the "
-                "length and family of "
-                f"{VIP_RANGE} (line 17)"
-            ),
+            [HALF, translation("10.97.0.0/22", "172.16.0.0/22")],
+            "18: nat.services[1].vip_range: 172.16.0.0/22 overlaps 172.16.0.0/21 (line 17); trans",
         ),
         (
-            "- {vip_range: 172.16.16.0/20, service_cidr: 10.96.0.0/20}",
-            (
-                "m.yaml:17: nat.services[0].vip_range: 172.16.16.0/20 lies in no VIP range of "
-                "a (line 9)"
-            ),
-        ),
-        (
-            f"- {{vip_range: {VIP_RANGE}, service_cidr: 10.2.16.0/20}}",
-            "nat.services[0].service_cidr: 10.2.16.0/20 overlaps 10.2.0.0/16 of b (line",
-        ),
-        (
-            f"- {{vip_range: {VIP_RANGE}, service_cidr: 10.1.16.0/20}}",
-            "nat.services[0].service_cidr: 10.1.16.0/20 overlaps 10.1.0.0/16 of a (line",
-        ),
-        (
-            (
-                "- {vip_range: 172.16.0.0/21, service_cidr: 10.96.0.0/21}\n  - "
-                "{vip_range: 172.16.8.0/21, service_cidr: 10.96.0.0/21}"
-            ),
-            (
-                "m.yaml:18: nat.services[1].service_cidr: 10.96.0.0/21 overlaps 10.96.0.0/21 "
-                "(line 17); translate every"
-            ),
-        ),
-        (
-            (
-                "- {vip_range: 172.16.0.0/21, service_cidr: 10.96.0.0/21}\n  - "
-                "{vip_range: 172.16.0.0/22, service_cidr: 10.97.0.0/22}"
-            ),
-            (
-                "m.yaml:18: nat.services[1].vip_range: 172.16.0.0/22 overlaps 172.16.0.0/21 "
-                "(line 17); translate"
-            ),
-        ),
-        (
-            "- {vip_range: 172.16.0.0/21, service_cidr: 172.16.8.0/21}",
+            [translation("172.16.8.0/21", "172.16.0.0/21")],
             "nat.services[0].service_cidr: 172.16.8.0/21 overlaps 172.16.0.0/20 of a (line 9)",
         ),
         (
-            (
-                f"- {{vip_range: {VIP_RANGE}, service_cidr: 10.96.0.0/20}}\n"
-                "  - {vip_range: 'fd00:a::/112', service_cidr: 'fd00:a::/112'}\n"
-                "  addresses: [10.1.0.4]"
-            ),
-            (
-                "m.yaml:18: nat.services[1].vip_range: fd00:a::/112 is IPv6, and no address "
-                "is (line 19); add one for snat"
-            ),
+            [translation("10.96.0.0/20"), f"{V6}\n  addresses: [10.1.0.4]"],
+            "18: nat.services[1].vip_range: fd00:a::/112 is IPv6, and no address is (line 19); add",
         ),
-        ("", "m.yaml:16: nat.services: "),
+        ([], "m.yaml:16: nat.services: "),
     ],
 )
-def test_a_translation_stays_inside_its_spoke_and_is_one_to_one(nat: str, message: str) -> None:
-    assert message in refused(f"{HOST}nat:\n  services:\n  {nat}\n")
+def test_a_translation_stays_inside_its_spoke_and_is_one_to_one(services, message):
+    listed = "".join(f"  - {service}\n" for service in services)
+    assert message in refused(f"{HOST}nat:\n  services:\n{listed}\n")
 
 
 @pytest.mark.parametrize(
@@ -194,58 +124,40 @@ def test_a_translation_stays_inside_its_spoke_and_is_one_to_one(nat: str, messag
     [
         (
             "- {to: 10.2.8.0/24, via: 10.1.0.4}",
-            "m.yaml:16: routes[0].to: 10.2.8.0/24 leads to 10.2.0.0/16 of b, another",
+            "16: routes[0].to: 10.2.8.0/24 leads to 10.2.0.0/16",
         ),
-        (
-            "- {to: 10.0.1.0/24, via: 10.2.0.4}",
-            "m.yaml:16: routes[0].via: 10.2.0.4 leads to 10.2.0.0/16 of b, another",
-        ),
-        (
-            "- {to: 10.0.1.0/24, via: 'fd00:1::4'}",
-            "m.yaml:16: routes[0].via: fd00:1::4 is not of the family of 10.0.1.0",
-        ),
-        (
-            "- {to: 10.0.1.4, via: 10.1.0.4}",
-            "m.yaml:16: routes[0].to: 10.0.1.4/32 is a single address, which only",
-        ),
+        ("- {to: 10.0.1.0/24, via: 10.2.0.4}", "16: routes[0].via: 10.2.0.4 leads to 10.2.0.0/16"),
+        ("- {to: 10.0.1.0/24, via: 'fd00:1::4'}", "routes[0].via: fd00:1::4 is not of the family"),
+        ("- {to: 10.0.1.4, via: 10.1.0.4}", "routes[0].to: 10.0.1.4/32 is a single address, which"),
         (
             "- {to: 10.0.1.0/24, via: 10.1.0.4}\n- {to: 10.0.1.0/24, via: 10.1.0.5}",
             "m.yaml:17: routes[1].to: 10.0.1.0/24 has a route already (line 16); keep one",
         ),
     ],
 )
-def test_routes_lead_to_no_other_spoke(routes: str, message: str) -> None:
+def test_routes_lead_to_no_other_spoke(routes, message):
     assert message in refused(f"{NODE}routes:\n{routes}\n")
 
 
-def test_only_a_nat_host_translates() -> None:
+def test_only_a_nat_host_translates():
     text = f"{NODE}nat: {{services: [{{vip_range: {VIP_RANGE}, service_cidr: 10.96.0.0/20}}]}}\n"
     assert "m.yaml:15: nat: a node translates no Services; remove it" in refused(text)
 
 
 @pytest.mark.parametrize(
-    "services",
+    ("services", "identities"),
     [
-        [{"vip_range": VIP_RANGE, "service_cidr": VIP_RANGE}],
-        [
-            {"vip_range": VIP_RANGE, "service_cidr": "10.96.0.0/20"},
-            {"vip_range": "fd00:a::/112", "service_cidr": "fd00:a::/112"},
-        ],
-        [
-            {"vip_range": "172.16.0.0/21", "service_cidr": "10.96.0.0/21"},
-            {"vip_range": "172.16.8.0/21", "service_cidr": "10.97.0.0/21"},
-        ],
+        ([translation(VIP_RANGE)], [True]),
+        ([translation("10.96.0.0/20"), V6], [False, True]),
+        ([HALF, translation("10.97.0.0/21", "172.16.8.0/21")], [False, False]),
     ],
 )
-def test_vips_and_cluster_ips_may_be_the_same_addresses(services: list[dict[str, str]]) -> None:
-    document = read(HOST + yaml.safe_dump({"nat": {"services": services}}))
-    assert document.nat
-    assert [each.is_identity for each in document.nat.services] == [
-        each["vip_range"] == each["service_cidr"] for each in services
-    ]
+def test_vips_and_cluster_ips_may_be_the_same_addresses(services, identities):
+    document = read(f"{HOST}nat: {{services: [{', '.join(services)}]}}\n")
+    assert [service.is_identity for service in document.nat.services] == identities
 
 
-def test_a_hub_router_needs_no_site_and_may_have_an_address_in_every_spoke() -> None:
+def test_a_hub_router_needs_no_site_and_may_have_an_address_in_every_spoke():
     text = (
         HEAD.replace("{name: m}", "{name: m, addresses: [10.0.0.1, 10.1.0.1, 10.2.0.1]}")
         + "role: hub-router\n"
@@ -265,15 +177,12 @@ def test_a_hub_router_needs_no_site_and_may_have_an_address_in_every_spoke() -> 
         ("172.16.16.0", "b", SitePart.SERVICES),
     ],
 )
-def test_an_address_belongs_to_the_site_whose_prefix_holds_it(
-    address: str, site: str, part: SitePart
-) -> None:
+def test_an_address_belongs_to_the_site_whose_prefix_holds_it(address, site, part):
     found = site_of(read(NODE).sites, Address.parse(address))
-    assert found
     assert (found.site, found.part) == (site, part)
     assert found.prefix.holds(Address.parse(address))
 
 
 @pytest.mark.parametrize("address", ["10.3.0.0", "172.16.32.0", "203.0.113.1", "2001:db8::1"])
-def test_an_address_of_no_site_belongs_to_none(address: str) -> None:
+def test_an_address_of_no_site_belongs_to_none(address):
     assert site_of(read(NODE).sites, Address.parse(address)) is None

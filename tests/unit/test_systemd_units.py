@@ -1,12 +1,18 @@
-"""The sample units start commands that exist, on the paths that are the defaults."""
+"""The sample units start commands that exist, on the paths that are the defaults; their filters of
+system calls and container runtimes' profiles have one source.
+"""
 
 from __future__ import annotations
 
+import importlib.machinery
+import importlib.util
+import json
 import shlex
-from collections.abc import Callable
 from configparser import ConfigParser, SectionProxy
 from inspect import signature
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -50,7 +56,7 @@ def test_the_agents_directories_are_the_documents_defaults():
 
 
 @pytest.mark.parametrize(("name", "command"), [("agent", agent), ("exporter", exporter)])
-def test_a_unit_gives_options_that_its_command_has(name: str, command: Callable[..., None]):
+def test_a_unit_gives_options_that_its_command_has(name, command):
     known = {f"--{parameter.replace('_', '-')}" for parameter in signature(command).parameters}
     assert options(name).keys() <= known
 
@@ -67,10 +73,63 @@ def test_the_exporter_asks_where_the_agent_answers_and_may_do_nothing_else():
 
 @pytest.mark.programs
 @pytest.mark.parametrize(("name", "tenths"), [("agent", 27), ("exporter", 11)])
-def test_a_unit_is_exposed_no_more_than_the_documents_say(name: str, tenths: int):
+def test_a_unit_is_exposed_no_more_than_the_documents_say(name, tenths):
     """The figure is systemd's own; releases since 252 count a little differently."""
     unit = UNITS / f"netmgr-{name}.service"
     analyze = ["systemd-analyze", "security", "--offline=true", f"--threshold={tenths}"]
     done = programs.run([*analyze, str(unit)])
     assert done.returncode == 0, done.stdout.decode()
     assert f"{tenths / 10}" in (ROOT / "SECURITY.md").read_text()
+
+
+PROFILES = ROOT / "configs" / "seccomp"
+PROCESSES = ("agent", "exporter")
+NEVER_NEEDED = {
+    *("add_key", "bpf", "chroot", "delete_module", "finit_module", "fsopen", "init_module"),
+    *("io_uring_setup", "kexec_load", "keyctl", "mount", "move_mount", "open_by_handle_at"),
+    *("open_tree", "perf_event_open", "personality", "pivot_root", "process_vm_readv", "ptrace"),
+    *("reboot", "setuid", "swapon", "syslog", "umount2", "userfaultfd"),
+}
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    path = str(ROOT / ".ci" / "system-calls")
+    loader = importlib.machinery.SourceFileLoader("system_calls", path)
+    spec = importlib.util.spec_from_loader("system_calls", loader)
+    assert spec
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+def profile(process: str) -> dict[str, Any]:
+    return json.loads((PROFILES / f"{process}.json").read_text())
+
+
+@pytest.mark.parametrize("process", PROCESSES)
+def test_the_unit_allows_what_the_profile_allows(process, script):
+    names = script.named_in(PROFILES / f"{process}.json")
+    assert set(" ".join(settings(process, "SystemCallFilter")).split()) == names
+    assert script.as_filter(names) in (UNITS / f"netmgr-{process}.service").read_text()
+    (families,) = settings(process, "RestrictAddressFamilies")
+    assert set(families.split()) == script.FAMILIES[process].keys()
+
+
+@pytest.mark.parametrize("process", PROCESSES)
+def test_a_profile_is_what_the_script_writes(process, script):
+    names = script.named_in(PROFILES / f"{process}.json")
+    assert script.profile(process, names) == profile(process)
+    assert script.completed(names) <= names | script.NEVER[process]
+
+
+@pytest.mark.parametrize("process", PROCESSES)
+def test_a_profile_refuses_what_nobody_needs(process):
+    refused = profile(process)
+    assert (refused["defaultAction"], refused["defaultErrnoRet"]) == ("SCMP_ACT_ERRNO", 1)
+    allowed = {name for rule in refused["syscalls"] for name in rule["names"]}
+    assert not allowed & NEVER_NEEDED
+    unconditional = {
+        name for rule in refused["syscalls"] if "args" not in rule for name in rule["names"]
+    }
+    assert not unconditional & {"socket", "clone", "setns", "unshare"}

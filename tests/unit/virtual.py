@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from netmgr.kube.agent_pods import AgentPods
@@ -32,7 +32,6 @@ class Virtual:
         self.time = VirtualTime()
         self.server = ApiServer(self.time)
         self.seconds = seconds
-        self.errors: list[BaseException] = []
 
     def start(self, work: Callable[[], object], owner: str = "tested") -> None:
         """Do this beside all else."""
@@ -79,12 +78,3 @@ def virtual(seconds: float = 0.01) -> Iterator[Virtual]:
         yield made
     finally:
         made.time.close()
-
-
-def at_each(found: Virtual, times: Sequence[float], look: Callable[[], object]) -> list[object]:
-    """What is seen at these times."""
-    seen: list[object] = []
-    for seconds in times:
-        found.time.run(seconds)
-        seen.append(look())
-    return seen
