@@ -14,7 +14,7 @@ from netmgr.errors import OtherSchema, StateError
 from netmgr.ledger import store
 from netmgr.model import PodRef
 from netmgr.prefixes import Address, Family
-from tests.fakes.ledger_tools import WEB, Clock, counter, gaps, opened, pod_bytes, reading
+from tests.fakes.ledger_tools import WEB, Clock, counter, opened
 
 
 def _not_a_database(path: Path) -> None:
@@ -108,24 +108,3 @@ def test_a_file_of_another_schema_is_refused_as_such_and_left_as_it_was(
     with pytest.raises(OtherSchema, match=r"mkdir .* && mv "), store.reading(path):
         pass
     assert path.read_bytes() == before
-
-
-def test_a_file_locked_by_another_program_does_not_stop_the_counting(
-    path: Path, clock: Clock
-) -> None:
-    ledger = opened(path, clock)
-    ledger._store._connection.execute("PRAGMA busy_timeout = 10")
-    ledger.begin([counter()], WEB)
-    other = sqlite3.connect(path, isolation_level=None)
-    other.execute("BEGIN IMMEDIATE")
-    ledger.post([reading(500)])
-    ledger.post([reading(600)])
-    assert (pod_bytes(ledger), ledger.durable, gaps(ledger)) == (600, False, {"not-durable": 1})
-    other.execute("ROLLBACK")
-    other.close()
-    ledger.post([reading(700)])
-    assert (ledger.durable, ledger.totals().durable) == (True, True)
-    ledger.close()
-    again = opened(path, clock)
-    assert (pod_bytes(again), gaps(again)) == (700, {"not-durable": 1})
-    again.close()

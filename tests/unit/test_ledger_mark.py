@@ -10,6 +10,7 @@ import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -124,51 +125,42 @@ def truncate(path: Path) -> None:
     path.touch()
 
 
-@pytest.mark.parametrize("lose", [remove, truncate])
-@pytest.mark.parametrize("with_mark_file", [True, False])
+@pytest.mark.parametrize(
+    ("lose", "left"),
+    [
+        (remove, {"mark file", "kernel mark", "counters"}),
+        (truncate, {"kernel mark", "counters"}),
+        (remove, {"counters"}),
+        (remove, {"mark file"}),
+    ],
+    ids=["removed", "truncated", "only counters are left", "only the mark file is left"],
+)
 def test_lost_books_are_rebuilt_from_live_counters_and_are_a_gap(
     path: Path,
     clock: Clock,
     kernel: Kernel,
     ledger: Ledger,
     lose: Callable[[Path], None],
-    *,
-    with_mark_file: bool,
+    left: set[str],
 ) -> None:
     ledger.close()
     lose(path)
-    if not with_mark_file:
+    former = kernel.mark
+    if "mark file" not in left:
         path.with_name(MARK_FILE).unlink()
-    after = again(path, clock, kernel, Found.LOST)
-    assert (pod_bytes(after), gaps(after)) == (300, {"ledger-lost": 1})
-    assert after.mark
-    assert kernel.mark
-    assert after.mark.books == kernel.mark.books
-    after.close()
-    again(path, clock, kernel, Found.CURRENT).close()
-
-
-def test_counters_without_a_mark_are_proof_enough(
-    path: Path, clock: Clock, kernel: Kernel, ledger: Ledger
-) -> None:
-    ledger.close()
-    remove(path)
-    path.with_name(MARK_FILE).unlink()
-    kernel.mark = None
-    after = again(path, clock, kernel, Found.LOST)
-    assert (pod_bytes(after), gaps(after)) == (300, {"ledger-lost": 1})
-    after.close()
-
-
-def test_books_lost_over_a_reboot_are_missed_by_the_small_file(
-    path: Path, clock: Clock, kernel: Kernel, ledger: Ledger
-) -> None:
-    ledger.close()
-    remove(path)
-    kernel.mark, kernel.bytes = None, 0
-    after = again(path, clock, kernel, Found.LOST, "boot-2")
+    if "kernel mark" not in left:
+        kernel.mark = None
+    boot = "boot-1" if "counters" in left else "boot-2"
+    if boot == "boot-2":
+        kernel.bytes = 0
+    after = again(path, clock, kernel, Found.LOST, boot)
     assert gaps(after) == {"ledger-lost": 1}
+    assert pod_bytes(after) == kernel.bytes
+    assert after.mark
+    assert former
+    assert (after.mark.books == former.books) is (left != {"counters"})
     after.close()
+    again(path, clock, kernel, Found.CURRENT, boot).close()
 
 
 @pytest.mark.parametrize("boot", ["boot-1", "boot-2"])
@@ -190,29 +182,24 @@ def test_an_older_copy_is_brought_up_by_live_counters_and_is_a_gap_since_it_was_
     again(path, clock, kernel, Found.CURRENT, boot).close()
 
 
-def test_an_older_copy_that_lacks_nothing_but_what_live_counters_show_is_no_gap(
-    path: Path, clock: Clock, kernel: Kernel, ledger: Ledger
+@pytest.mark.parametrize("is_behind_the_mark", [True, False])
+def test_a_copy_of_everything_on_the_disk_is_known_by_the_kernel_if_it_lacks_what_is_gone(
+    path: Path, clock: Clock, kernel: Kernel, ledger: Ledger, *, is_behind_the_mark: bool
 ) -> None:
+    """What live counters still show is lost by no copy."""
     shutil.copytree(path.parent, path.parent.parent / "whole")
-    kernel.bytes += 50
-    ledger.post([reading(kernel.bytes)])
+    if is_behind_the_mark:
+        kernel.take(ledger, 50)
+    else:
+        kernel.bytes += 50
+        ledger.post([reading(kernel.bytes)])
     ledger.close()
     shutil.rmtree(path.parent)
     shutil.move(path.parent.parent / "whole", path.parent)
-    after = again(path, clock, kernel, Found.CURRENT)
-    assert (pod_bytes(after), gaps(after)) == (350, {})
+    after = again(path, clock, kernel, Found.OLDER if is_behind_the_mark else Found.CURRENT)
+    assert pod_bytes(after) == 350
+    assert gaps(after) == ({"ledger-older": 1} if is_behind_the_mark else {})
     after.close()
-
-
-def test_a_copy_of_everything_on_the_disk_is_known_by_the_kernel(
-    path: Path, clock: Clock, kernel: Kernel, ledger: Ledger
-) -> None:
-    shutil.copytree(path.parent, path.parent.parent / "whole")
-    kernel.take(ledger, 1)
-    ledger.close()
-    shutil.rmtree(path.parent)
-    shutil.move(path.parent.parent / "whole", path.parent)
-    again(path, clock, kernel, Found.OLDER).close()
 
 
 def test_another_machines_books_are_set_aside(
@@ -269,15 +256,6 @@ def test_the_books_of_a_version_without_marks_are_taken_as_they_are(
     assert after.examine([], has_counters=True) is Found.CURRENT
     assert (after.mark is not None, gaps(after)) == (True, {})
     after.close()
-
-
-def test_a_mark_passes_through_an_address_and_its_file(path: Path) -> None:
-    written = Mark(Mark.new().books, 12345)
-    assert Mark.of(Address.parse(str(written.address))) == written
-    mark.write(path, Synced(written, 1 << 70))
-    assert mark.read(path) == Synced(written, 1 << 70)
-    path.write_text("")
-    assert mark.read(path) is None
 
 
 A, B = Mark(1, 5), Mark(2, 900)
@@ -347,17 +325,13 @@ def test_killed_while_the_file_is_written_again_an_agent_leaves_the_former_one(
     kernel.take(ledger, 5)
     os.utime(path, (1, 1))
     with monkeypatch.context() as killed:
-        killed.setattr(Path, "replace", _killed)
+        killed.setattr(Path, "replace", Mock(side_effect=SystemExit))
         with pytest.raises(SystemExit):
             ledger.restore()
     after = again(path, clock, kernel, Found.CURRENT)
     assert (pod_bytes(after), namespace_bytes(after)) == (305, 305)
     assert gaps(after) == {}
     after.close()
-
-
-def _killed(*_: object) -> None:
-    raise SystemExit
 
 
 @pytest.mark.parametrize(
@@ -382,6 +356,7 @@ def test_a_small_file_that_no_set_of_the_kernel_could_hold_is_none(
     latest = Synced(Mark(0xFDFFFFFFFFFFFFFF, (1 << 64) - 1), 1 << 100)
     mark.write(path, latest)
     assert mark.read(path) == latest
+    assert path.stat().st_mode & 0o777 == 0o600
     assert Mark.of(Address.unpack(latest.mark.address.packed)) == latest.mark
 
 
@@ -399,11 +374,6 @@ def test_what_is_wrong_with_a_small_file_is_logged(
     path.write_text(text)
     assert mark.read(path) is None
     assert re.search(words, caplog.text)
-
-
-def test_a_small_file_is_its_owners_alone(tmp_path: Path) -> None:
-    mark.write(tmp_path / "mark", Synced(A, 10))
-    assert (tmp_path / "mark").stat().st_mode & 0o777 == 0o600
 
 
 def test_new_books_have_a_number_of_64_random_bits_but_for_the_first_byte(
