@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from netmgr.errors import StateError
 from netmgr.ledger.ledger import Ledger
 from netmgr.ledger.tables import Gap
 from netmgr.model import PodRef, Sample
@@ -374,3 +375,53 @@ def test_when_the_last_gap_of_each_reason_was_noted_outlives_the_agent(
     again = opened(path, clocks)
     assert dates(again) == {Gap.LATE: round(first + 200), Gap.REMOVED: round(first + 100)}
     again.close()
+
+
+def many_pods(path: Path) -> bytearray:
+    """The content of a ledger of several pages."""
+    ledger = opened(path, Clock())
+    for number in range(200):
+        pod = PodRef("team-a", f"pod-{number}")
+        ledger.begin([counter(address=Address(Family.V4, number))], pod)
+    ledger.close()
+    return bytearray(path.read_bytes())
+
+
+def overwrite_a_page(path: Path) -> None:
+    content = many_pods(path)
+    content[8192:12288] = b"\xa5" * 4096
+    path.write_bytes(content)
+
+
+def execute(statement: str, *values: str) -> Callable[[Path], None]:
+    def damage(path: Path) -> None:
+        ledger = opened(path, Clock())
+        ledger.begin([counter()], WEB)
+        ledger.close()
+        with sqlite3.connect(path) as connection:
+            connection.execute(statement, values)
+
+    return damage
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: path.write_bytes(many_pods(path)[:5000]),
+        overwrite_a_page,
+        execute("UPDATE counter SET subject = 'localhost'"),
+        execute("DROP TABLE counter"),
+        *(
+            execute("REPLACE INTO fact VALUES (?, 'many')", key)
+            for key in ("books", "sequence", "read_at_steady", "gap_at reboot")
+        ),
+    ],
+)
+def test_a_damaged_file_is_refused_by_name_and_left_as_it_was(
+    path: Path, clock: Clock, damage: Callable[[Path], object]
+) -> None:
+    damage(path)
+    before = path.read_bytes()
+    with pytest.raises(StateError, match=str(path)):
+        opened(path, clock)
+    assert path.read_bytes() == before

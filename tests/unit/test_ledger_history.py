@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from netmgr.errors import SetupError, StateError
+from netmgr.errors import OtherSchema, SetupError, StateError
 from netmgr.ledger import store
 from netmgr.ledger.history import By, Period, Retention, grouped, usage_row
 from netmgr.ledger.ledger import Ledger
@@ -202,7 +202,11 @@ def test_the_file_can_be_read_beside_the_ledger_and_after_it(path: Path, clock: 
 
 def test_a_file_that_is_no_ledger_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "nonsense").write_bytes(b"nonsense " * 1000)
-    for name, error in (("absent", SetupError), ("nonsense", StateError)):
+    with sqlite3.connect(tmp_path / "other") as other:
+        other.execute("PRAGMA user_version = 99")
+        other.execute("CREATE TABLE hour (hour)")
+    refusals = {"absent": SetupError, "nonsense": StateError, "other": OtherSchema}
+    for name, error in refusals.items():
         with pytest.raises(error, match=name), store.reading(tmp_path / name):
             pass
 
