@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
@@ -32,20 +33,25 @@ def pod(namespace: str, name: str, link: str = "") -> Attachment:
     return Attachment(key, found, (Address.parse("10.0.0.1"),), link or f"nm{name}", "")
 
 
-def name(found: tree.Tree, key: str) -> str:
+def made(*items: dict, pods: Iterable[Attachment] = (), traffic: str = IN) -> Tree:
+    return tree.tree(limits(*items), [*pods] or [pod("a", "b")], traffic)
+
+
+def name(of: Tree, key: str) -> str:
     """As `parent > namespace/pod`; for all of a pod's traffic followed by `all`."""
-    one = found.classes[key]
-    whole = " rest" if one.is_remainder else " all" if one.traffic.startswith("all") else ""
-    own = f"{one.namespace}/{one.pod}{whole}"
-    return f"{name(found, one.parent)} > {own}" if one.parent else own
+    limited = of.classes[key]
+    whole = " rest" if limited.is_remainder else " all" if limited.traffic[:3] == "all" else ""
+    own = f"{limited.namespace}/{limited.pod}{whole}"
+    return f"{name(of, limited.parent)} > {own}" if limited.parent else own
 
 
-def rates(found: tree.Tree) -> dict[str, int]:
-    return {name(found, key): one.rate for key, one in found.classes.items()}
+def rates(of: Tree) -> dict[str, int]:
+    return {name(of, key): limited.rate for key, limited in of.classes.items()}
 
 
-def shown(found: tree.Tree, target: tree.Target) -> list[str]:
-    return [name(found, key) for key in target if key]
+def shown(of: Tree) -> dict[str, list[str]]:
+    """The classes that each link leads to."""
+    return {link: [name(of, key) for key in target if key] for link, target in of.links.items()}
 
 
 @pytest.mark.parametrize(
@@ -55,19 +61,13 @@ def shown(found: tree.Tree, target: tree.Target) -> list[str]:
         ({"pods": "a/b", "namespaces": "a", "internet-in": "1M"}, "give either pods or namespaces"),
         ({"pods": "a/b"}, "limits nothing; give internet-in, internet-out, classes, per-day"),
         ({"pods": "a", "internet-in": "1M"}, "String should match pattern"),
-        ({"pods": "a/b/c", "internet-in": "1M"}, "String should match pattern"),
         ({"namespaces": "a/b", "internet-in": "1M"}, "String should match pattern"),
         ({"pods": "a/b", "internet-in": "fast"}, "'fast' is no quantity; write a number, as 500k"),
         ({"pods": "a/b", "internet-in": True}, "'True' is no quantity"),
-        ({"pods": "a/b", "internet-in": "-1M"}, "'-1M' is no quantity"),
         ({"pods": "a/b", "internet-in": "1m"}, "'1m' is no quantity"),
         ({"pods": "a/b", "internet-in": "10k"}, "10000 bits a second: give at least 64k"),
-        (
-            {"pods": "a/b", "internet-in": "2T"},
-            "2000000000000 bits a second: give at least 64k, and at most 1T",
-        ),
+        ({"pods": "a/b", "internet-in": "2T"}, "bits a second: give at least 64k, and at most 1T"),
         ({"pods": "a/b", "internet-in": "1M", "burst": 0}, "greater than or equal to 1"),
-        ({"pods": "a/b", "internet-in": "1M", "rate": 1}, "Extra inputs are not permitted"),
     ],
 )
 def test_a_limit_that_means_nothing_is_refused(limit: dict, words: str) -> None:
@@ -113,31 +113,24 @@ def test_quantities_are_kubernetes(text: object, number: int) -> None:
 
 
 def test_the_lowest_limit_that_matches_is_in_force() -> None:
-    found = tree.tree(
-        limits(
-            {"pods": "*/*", "internet-out": "50M"},
-            {"pods": "a/x*", "internet-out": "10M", "internet-in": "1M", "burst": "1M"},
-        ),
-        [pod("a", "xy"), pod("a", "y")],
-        OUT,
+    found = made(
+        {"pods": "*/*", "internet-out": "50M"},
+        {"pods": "a/x*", "internet-out": "10M", "internet-in": "1M", "burst": "1M"},
+        pods=[pod("a", "xy"), pod("a", "y")],
+        traffic=OUT,
     )
     assert rates(found) == {"a/xy": 10_000_000, "a/y": 50_000_000}
     assert {one.burst for one in found.classes.values() if one.pod == "xy"} == {1_000_000}
-    assert {link: shown(found, target) for link, target in found.links.items()} == {
-        "nmxy": ["a/xy"],
-        "nmy": ["a/y"],
-    }
+    assert shown(found) == {"nmxy": ["a/xy"], "nmy": ["a/y"]}
 
 
 def test_pods_of_a_limited_namespace_are_in_its_class_and_no_faster_than_it() -> None:
-    found = tree.tree(
-        limits(
-            {"namespaces": "team-*", "internet-in": "10M"},
-            {"pods": "team-a/slow", "internet-in": "1M"},
-            {"pods": "team-a/fast", "internet-in": "1G"},
-        ),
-        [pod("team-a", "slow"), pod("team-a", "fast"), pod("team-b", "any"), pod("other", "any")],
-        IN,
+    names = (("team-a", "slow"), ("team-a", "fast"), ("team-b", "any"), ("other", "any"))
+    found = made(
+        {"namespaces": "team-*", "internet-in": "10M"},
+        {"pods": "team-a/slow", "internet-in": "1M"},
+        {"pods": "team-a/fast", "internet-in": "1G"},
+        pods=[pod(*names_of) for names_of in names],
     )
     assert rates(found) == {
         "team-a/": 10_000_000,
@@ -180,43 +173,22 @@ def test_a_pod_may_tighten_what_the_document_allows(
     items: list[dict], brought: dict[str, int], expected: dict[str, int], target: list[str]
 ) -> None:
     given = tuple((traffic, rate * 10**6) for traffic, rate in brought.items())
-    found = tree.tree(limits(*items), [replace(pod("a", "b"), rates=given)], OUT)
+    found = made(*items, pods=[replace(pod("a", "b"), rates=given)], traffic=OUT)
     assert rates(found) == {key: rate * 10**6 for key, rate in expected.items()}
-    assert [each for one in found.links.values() for each in shown(found, one)] == target
-
-
-def test_a_limit_of_all_that_comes_in_holds_for_what_comes_from_the_internet() -> None:
-    team = {"namespaces": "a", "internet-in": "50M"}
-    brought = (("all-in", 9_000_000), ("all-out", 3_000_000))
-    found = tree.tree(limits(team), [replace(pod("a", "b"), rates=brought)], IN)
-    assert rates(found) == {"a/": 50_000_000, "a/ > a/b": 9_000_000, "a/b all": 9_000_000}
+    assert shown(found) == ({"nmb": target} if target else {})
 
 
 def test_a_pod_is_one_class_however_many_links_it_has() -> None:
-    found = tree.tree(
-        limits({"pods": "a/b", "internet-in": "1M"}),
-        [pod("a", "b", "nm1"), pod("a", "b", "nm2")],
-        IN,
-    )
+    limit = {"pods": "a/b", "internet-in": "1M"}
+    found = made(limit, pods=[pod("a", "b", "nm1"), pod("a", "b", "nm2")])
     assert rates(found) == {"a/b": 1_000_000}
     assert found.links["nm1"] == found.links["nm2"]
 
 
-def test_parents_come_first() -> None:
-    one = tree.tree(
-        limits({"namespaces": "*", "internet-in": "10M"}), [pod("a", "b"), pod("z", "y")], IN
-    )
-    seen = {0}
-    for number, shape in tree.shapes(one, tree.numbered([one], {})).items():
-        assert shape.parent in seen
-        seen.add(number)
-
-
 def test_every_part_of_a_class_and_of_what_leads_to_it_follows_from_the_pod() -> None:
     given = (("all-in", 900_000_000), ("internet-in", 90_000_000))
-    found = tree.tree(
-        limits({"pods": "a/*", "internet-in": "50M"}), [replace(pod("a", "b"), rates=given)], IN
-    )
+    limit = {"pods": "a/*", "internet-in": "50M"}
+    found = made(limit, pods=[replace(pod("a", "b"), rates=given)])
     whole = Limited("a", "b", "all-in", "", 900_000_000, 562_500)
     own = Limited("a", "b", IN, whole.key, 50_000_000, 65_536)
     rest = Limited("a", "b", "all-in", whole.key, 900_000_000, 562_500, is_remainder=True)
@@ -226,12 +198,8 @@ def test_every_part_of_a_class_and_of_what_leads_to_it_follows_from_the_pod() ->
 
 
 def test_trees_are_joined_and_the_other_decides() -> None:
-    one = tree.tree(
-        limits({"pods": "*/*", "internet-in": "1M"}), [pod("a", "b"), pod("a", "c")], IN
-    )
-    two = tree.tree(
-        limits({"pods": "*/*", "internet-in": "2M"}), [pod("a", "b"), pod("a", "d")], IN
-    )
+    one = made({"pods": "*/*", "internet-in": "1M"}, pods=[pod("a", "b"), pod("a", "c")])
+    two = made({"pods": "*/*", "internet-in": "2M"}, pods=[pod("a", "b"), pod("a", "d")])
     both = one.joined(two)
     assert rates(both) == {"a/b": 2_000_000, "a/c": 1_000_000, "a/d": 2_000_000}
     assert both.links == one.links | two.links
@@ -239,17 +207,15 @@ def test_trees_are_joined_and_the_other_decides() -> None:
 
 def test_a_pod_without_a_link_has_no_class() -> None:
     linkless = replace(pod("a", "b"), host_link="")
-    assert tree.tree(limits({"pods": "*/*", "internet-in": "1M"}), [linkless], IN) == Tree({}, {})
+    assert made({"pods": "*/*", "internet-in": "1M"}, pods=[linkless]) == Tree({}, {})
 
 
 def test_a_class_has_its_rate_and_in_a_namespace_always_a_share_of_its() -> None:
     """In bytes a second."""
-    one = tree.tree(
-        limits(
-            {"namespaces": "a", "internet-in": "163840k"}, {"pods": "a/slow", "internet-in": "64k"}
-        ),
-        [pod("a", "fast"), pod("a", "slow")],
-        IN,
+    one = made(
+        {"namespaces": "a", "internet-in": "163840k"},
+        {"pods": "a/slow", "internet-in": "64k"},
+        pods=[pod("a", "fast"), pod("a", "slow")],
     )
     numbers = {key: 100 + number for number, key in enumerate(one.classes)}
     parent = next(iter(numbers.values()))
@@ -259,13 +225,13 @@ def test_a_class_has_its_rate_and_in_a_namespace_always_a_share_of_its() -> None
     by_pod = {one.classes[key].pod: found[number] for key, number in numbers.items()}
     assert by_pod["fast"] == Shape(parent, 20_000, 20_480_000, 102_400)
     assert by_pod["slow"] == Shape(parent, 8_000, 8_000, 65_536)
-    low = tree.tree(limits({"namespaces": "a", "internet-in": "64k"}), [pod("a", "b")], IN)
+    low = made({"namespaces": "a", "internet-in": "64k"})
     shapes = tree.shapes(low, dict(zip(low.classes, (7, 8), strict=True)))
     assert shapes == {7: Shape(0, 8000, 8000, 65_536), 8: Shape(7, 7, 8000, 65_536)}
 
 
 def test_whole_bytes_are_given_to_the_kernel_and_at_least_one_a_second() -> None:
-    one = tree.tree(limits({"namespaces": "a", "internet-in": 1_000_001_001}), [pod("a", "b")], IN)
+    one = made({"namespaces": "a", "internet-in": 1_000_001_001})
     shared, own = one.classes.values()
     assert (shared.pod, shared.parent, own.parent) == ("", "", shared.key)
     shapes = tree.shapes(one, {shared.key: 7, own.key: 8})
@@ -276,13 +242,13 @@ def test_whole_bytes_are_given_to_the_kernel_and_at_least_one_a_second() -> None
     }
     assert repr(shapes) == repr(expected)  # 1.0 equals 1
     slow = replace(pod("a", "b"), rates=(("all-in", 8_000),))
-    low = tree.tree(limits({"pods": "a/*", "internet-in": "64k"}), [slow], IN)
-    inner = [each for each in tree.shapes(low, tree.numbered([low], {})).values() if each.parent]
-    assert [each.rate for each in inner] == [1] * len(inner) != []
+    low = made({"pods": "a/*", "internet-in": "64k"}, pods=[slow])
+    shapes = tree.shapes(low, tree.numbered([low], {}))
+    assert {shape.rate for shape in shapes.values() if shape.parent} == {1}
 
 
 def test_a_number_follows_from_the_key_and_the_next_free_one_is_taken() -> None:
-    one = tree.tree(limits({"pods": "*/*", "internet-in": "1M"}), [pod("a", "b")], IN)
+    one = made({"pods": "*/*", "internet-in": "1M"})
     (key,) = one.classes
     first = zlib.crc32(key.encode()) % 0xFFFE + 1
     assert tree.numbered([one], {}) == {key: first}
@@ -294,25 +260,15 @@ def test_a_number_follows_from_the_key_and_the_next_free_one_is_taken() -> None:
     assert tree.numbered([one], {key: 9}) == {key: 9}
 
 
-def test_two_keys_never_have_one_number() -> None:
-    pods = [pod("a", f"p{number}") for number in range(3000)]
-    one = tree.tree(limits({"pods": "*/*", "internet-in": "1M"}), pods, IN)
-    found = tree.numbered([one], {})
-    assert len(set(found.values())) == 3000
-
-
 names = st.sets(st.text("abc", min_size=1, max_size=4), max_size=30)
 
 
 @given(names, names)
 def test_numbers_are_one_for_each_class_and_stay(before: set[str], after: set[str]) -> None:
-    def tree_of(pods: set[str]) -> tree.Tree:
-        return tree.tree(
-            limits({"namespaces": "*", "internet-in": "1M"}), [pod(one, one) for one in pods], IN
-        )
-
-    known = tree.numbered([tree_of(before)], {})
-    found = tree.numbered([tree_of(after)], known)
+    limit = {"namespaces": "*", "internet-in": "1M"}
+    first, second = (made(limit, pods=[pod(p, p) for p in pods]) for pods in (before, after))
+    known = tree.numbered([first], {})
+    found = tree.numbered([second], known)
     assert len(set(found.values())) == len(found)
     assert all(0 < number < 0xFFFF for number in found.values())
     assert all(found[key] == known[key] for key in found.keys() & known.keys())

@@ -34,10 +34,8 @@ def limit(most: object, rate: object, **keys: str) -> dict:
     ("given", "words"),
     [
         ({"at-once": 5}, "new-per-second\n  Field required"),
-        ({"new-per-second": 5}, "at-once\n  Field required"),
         ({"at-once": 0, "new-per-second": 5}, "greater than or equal to 1"),
         ({"at-once": 5, "new-per-second": 2001}, "less than or equal to 2000"),
-        ({"at-once": "5k", "new-per-second": 5}, "valid integer"),
     ],
 )
 def test_connections_that_mean_nothing_are_refused(given: dict, words: str) -> None:
@@ -70,11 +68,10 @@ def test_a_chain_that_is_as_it_should_be_is_not_written_again() -> None:
     chains = {owner.chain: rules for owner, rules in before.chains.items()}
     present = Listing("", chains, {"nm1": OWN.chain}, dict.fromkeys(chains, 3))
     assert present.holds(before)
-    assert f"flush chain inet netmgr_limits {OWN.chain}" not in connections.changes(before, present)
-    assert f"flush chain inet netmgr_limits {OWN.chain}" in connections.changes(after, present)
-    assert f"flush chain inet netmgr_limits {OWN.chain}" in connections.changes(
-        before, present.without(OWN)
-    )
+    flush = f"flush chain inet netmgr_limits {OWN.chain}"
+    assert flush not in connections.changes(before, present)
+    assert flush in connections.changes(after, present)
+    assert flush in connections.changes(before, present.without(OWN))
 
 
 SHOWN = f"""table inet netmgr_limits {{
@@ -104,15 +101,16 @@ SHOWN = f"""table inet netmgr_limits {{
 \t}}
 }}
 """
+OF_SHARED, OF_OWN = (f'counter name "{owner.chain}" drop' for owner in (SHARED, OWN))
 BOTH = Wanted(
     {
         SHARED: (
-            f'limit rate over 20/second burst 20 packets counter name "{SHARED.chain}" drop',
-            f'ct count over 20 counter name "{SHARED.chain}" drop',
+            f"limit rate over 20/second burst 20 packets {OF_SHARED}",
+            f"ct count over 20 {OF_SHARED}",
         ),
         OWN: (
-            f'limit rate over 5/second counter name "{OWN.chain}" drop',
-            f'ct count over 9 counter name "{OWN.chain}" drop',
+            f"limit rate over 5/second {OF_OWN}",
+            f"ct count over 9 {OF_OWN}",
             f"goto {SHARED.chain}",
         ),
     },
@@ -135,10 +133,13 @@ def test_what_was_wanted_is_held_only_with_every_part_of_it() -> None:
     found = connections.listing(SHOWN)
     assert found.holds(BOTH)
     chains = {name: rules for name, rules in found.chains.items() if name != OWN.chain}
-    assert not found._replace(chains=chains).holds(BOTH)
-    assert not found._replace(links={"nm1": OWN.chain}).holds(BOTH)
-    assert not found._replace(dropped={OWN.chain: 0}).holds(BOTH)
-    assert not found._replace(dropped={**found.dropped, "of_x": 0}).holds(BOTH)
+    for other in (
+        {"chains": chains},
+        {"links": {"nm1": OWN.chain}},
+        {"dropped": {OWN.chain: 0}},
+        {"dropped": {**found.dropped, "of_x": 0}},
+    ):
+        assert not found._replace(**other).holds(BOTH)
 
 
 def test_pods_of_several_namespaces_have_their_own_chains() -> None:

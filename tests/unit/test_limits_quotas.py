@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -22,6 +23,7 @@ DAY, MONTH = QuotaPeriod
 POD = Attachment(
     AttachmentKey("b", "eth0"), PodRef("a", "b"), (Address.parse("10.0.0.1"),), "nm1", ""
 )
+STORAGE = {"name": "storage", "prefixes": ["198.51.100.0/24"]}
 MONTHLY = {"history_hours": 744, "history_rows": 163_680}
 
 
@@ -40,8 +42,6 @@ def of_pod(*items: dict, traffic: Traffic = OUT) -> list[tuple[str, str, int, in
     [
         ({"per-day": {}}, "give bytes for internet-in, internet-out or both"),
         ({"per-day": {"internet-out": "10k"}}, "greater than or equal to 1000000"),
-        ({"per-day": {"internet": "10G"}}, "Extra inputs are not permitted"),
-        ({"per-day": "10G"}, "valid dictionary"),
         ({"internet-in": "1M", "when-spent": "drop"}, "when-spent has no quota; give per-day"),
         ({"per-day": {"internet-out": "1G"}, "when-spent": "stop"}, "'stop' is no quantity"),
         ({"per-day": {"internet-out": "1G"}, "when-spent": "1k"}, "give at least 64k"),
@@ -55,21 +55,9 @@ def test_a_quota_that_means_nothing_is_refused(limit: dict, words: str) -> None:
 @pytest.mark.parametrize(
     ("who", "accounting", "words"),
     [
-        (
-            {"pods": "a/b"},
-            {"history_hours": 168},
-            "up to 744 hours.*set accounting.history_hours to 744 or more",
-        ),
-        (
-            {"pods": "a/b"},
-            {"history_hours": 744},
-            "110 pods make up to 163680 rows in a month.*set accounting.history_rows to 163680",
-        ),
-        (
-            {"pods": "a/b"},
-            MONTHLY | {"classes": [{"name": "storage", "prefixes": ["198.51.100.0/24"]}]},
-            "up to 491040 rows",
-        ),
+        ({"pods": "a/b"}, {"history_hours": 168}, "set accounting.history_hours to 744 or more"),
+        ({"pods": "a/b"}, {"history_hours": 744}, "set accounting.history_rows to 163680"),
+        ({"pods": "a/b"}, MONTHLY | {"classes": [STORAGE]}, "up to 491040 rows"),
         ({"namespaces": "a"}, {"history_hours": 743}, "up to 744 hours"),
     ],
 )
@@ -107,12 +95,8 @@ def test_an_object_is_named_by_whose_it_is_and_not_by_how_much() -> None:
     one = Budget("a", "b" * 253, OUT, DAY, 1, 0)
     assert one.object == Budget("a", "b" * 253, OUT, DAY, 2, 3).object
     assert len(one.object) < 128
-    others = [
-        Budget("a", "", OUT, DAY, 1, 0),
-        Budget("a", "b" * 253, IN, DAY, 1, 0),
-        Budget("a", "b" * 253, OUT, MONTH, 1, 0),
-    ]
-    assert one.object not in [other.object for other in others]
+    for other in ({"pod": ""}, {"traffic": IN}, {"period": MONTH}):
+        assert one.object != replace(one, **other).object
 
 
 @pytest.mark.parametrize(
@@ -143,9 +127,8 @@ def test_periods_are_of_utc_whatever_the_time_of_the_machine(
     monkeypatch.setenv("TZ", "America/New_York")
     time.tzset()
     try:
-        at = datetime(2026, 7, 1, 2, tzinfo=UTC).timestamp()
         july = datetime(2026, 7, 1, tzinfo=UTC).timestamp()
-        assert [quotas.beginning(period, at) for period in (DAY, MONTH)] == [july, july]
+        assert [quotas.beginning(period, july + 7200) for period in (DAY, MONTH)] == [july, july]
     finally:
         monkeypatch.undo()
         time.tzset()
@@ -183,14 +166,11 @@ def test_without_a_rate_only_what_is_beyond_a_quota_waits() -> None:
 
 
 def test_the_class_of_what_is_beyond_a_quota_is_in_its_namespaces() -> None:
-    found = tree.tree(
-        limits(
-            {"namespaces": "a", "internet-out": "10M"},
-            {"pods": "a/b", "per-day": {"internet-out": "1G"}, "when-spent": "1M"},
-        ),
-        [POD],
-        OUT,
+    given = limits(
+        {"namespaces": "a", "internet-out": "10M"},
+        {"pods": "a/b", "per-day": {"internet-out": "1G"}, "when-spent": "1M"},
     )
+    found = tree.tree(given, [POD], OUT)
     ((budget, slow),) = found.links["nm1"].charges
     assert found.classes[slow] == Limited(
         "a", "b", OUT, parent=next(iter(found.classes)), rate=10**6, burst=65_536, beyond="day"
