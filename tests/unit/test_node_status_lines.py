@@ -22,6 +22,12 @@ def test_more_pods_than_addresses_are_shown(most: int | None, *, is_shown: bool)
     assert (f"the kubelet takes {most} pods, and the ranges have 14 ipv4" in text) is is_shown
 
 
+def test_people_see_result_files_where_there_is_no_pool():
+    text = shown(pool=[], result_files=[{"state": "stale", "count": 3}])
+    assert "3 stale" in text
+    assert "cooldown" not in text
+
+
 def test_every_fault_of_the_routes_is_shown():
     assert "no route to 10.244.2.0/24" in shown(route_faults=["no route to 10.244.2.0/24"])
 

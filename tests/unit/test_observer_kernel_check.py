@@ -17,18 +17,9 @@ A, B = Address.parse("10.88.1.2"), Address.parse("fd00::2")
 BRIDGE = 4
 
 
-def link(number: int, name: str, peer_netns: int, master: int = 0) -> Link:
-    return Link(
-        number,
-        name,
-        up=True,
-        mac=b"",
-        mtu=1500,
-        alias="",
-        group=0,
-        peer_netns=peer_netns,
-        master=master,
-    )
+def link(number: int, name: str, peer: int, master: int = 0) -> Link:
+    link = Link(number, name, up=True, mac=b"", mtu=1500, alias="", group=0)
+    return link._replace(peer_netns=peer, master=master)
 
 
 LINKS = [link(1, "lo", -1), link(2, "eth0", -1), link(11, "veth1", 0, BRIDGE), link(12, "veth2", 3)]
