@@ -136,13 +136,8 @@ def socket(tmp_path: Path) -> Iterator[str]:
 
 @pytest.mark.programs
 def test_in_a_pipe_each_reading_is_a_plain_table(socket: str) -> None:
-    done = subprocess.run(
-        [*TOP, "--count", "2", "--sort", "in", "--namespace", "team-1", "--socket", socket],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
+    options = ["--count", "2", "--sort", "in", "--namespace", "team-1", "--socket", socket]
+    done = subprocess.run([*TOP, *options], capture_output=True, text=True, timeout=60, check=True)
     assert done.stderr == ""
     assert "\x1b" not in done.stdout
     tables = done.stdout.split("namespace/pod")[1:]
@@ -159,11 +154,10 @@ def test_in_a_pipe_each_reading_is_a_plain_table(socket: str) -> None:
 def test_on_a_terminal_the_table_is_as_high_as_the_screen_which_is_given_back(socket: str) -> None:
     own, theirs = os.openpty()
     fcntl.ioctl(own, termios.TIOCSWINSZ, struct.pack("HHHH", 7, 100, 0, 0))
-    command = [*TOP, "--socket", socket]
+    streams = dict.fromkeys(("stdin", "stdout", "stderr"), theirs)
+    environment = {**os.environ, "TERM": "xterm"}
     shown = ""
-    with subprocess.Popen(
-        command, stdin=theirs, stdout=theirs, stderr=theirs, env={**os.environ, "TERM": "xterm"}
-    ) as program:
+    with subprocess.Popen([*TOP, "--socket", socket], env=environment, **streams) as program:
         os.close(theirs)
         while shown.count("node node-1") < 2:
             shown += os.read(own, 1 << 16).decode()
