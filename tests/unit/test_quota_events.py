@@ -44,17 +44,13 @@ def test_an_answer_is_read():
 @pytest.mark.parametrize(
     "changes",
     [
-        {"namespace": ""},
         {"namespace": "../default"},
         {"namespace": "research\n"},
         {"namespace": "r" * 64},
-        {"pod": "a/b"},
         {"pod": "a" * 254},
         {"uid": "' or 1"},
         {"traffic": "training-in"},
-        {"period": "year"},
         {"budget": -1},
-        {"budget": "1"},
         {"until": 10**12},
     ],
 )
