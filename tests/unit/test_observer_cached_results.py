@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from netmgr.errors import StateError
 from netmgr.kernel.inotify import Watch
@@ -110,31 +108,6 @@ def test_what_is_no_document_is_malformed(content: bytes):
     with pytest.raises(Unusable) as caught:
         parse(content, 5.0)
     assert caught.value.reason is Reason.MALFORMED
-
-
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
-    ),
-    max_leaves=8,
-)
-
-
-@given(
-    st.dictionaries(st.sampled_from(sorted(ENTRY)), json_values),
-    st.dictionaries(st.sampled_from(sorted(RESULT)), json_values),
-)
-def test_whatever_stands_in_a_file_it_ends_as_a_result_or_a_reason(
-    entry: dict[str, Any], result: dict[str, Any]
-):
-    try:
-        found = read(**entry, **({} if "result" in entry else {"result": RESULT | result}))
-    except Unusable:
-        return
-    for name in (found.pod.namespace, found.pod.name, found.key.container_id, found.key.ifname):
-        assert name == "-" or name.replace("-", "a").replace("_", "a").replace(".", "a").isalnum()
-    assert found.addresses
 
 
 def entry(pod: str) -> bytes:
