@@ -86,9 +86,7 @@ def test_the_order_of_releases_outlives_a_restart(opened: Open, clock: Clock) ->
     assert last_octets(held(leases, f"again-{number}") for number in range(4)) == [2, 0, 3, 1]
 
 
-def test_a_release_that_seems_to_lie_ahead_does_not_rest_for_ever(
-    opened: Open, clock: Clock
-) -> None:
+def test_a_release_that_lies_ahead_does_not_rest_for_ever(opened: Open, clock: Clock) -> None:
     released(opened())
     clock.seconds = 20  # the machine was rebooted
     leases = opened()
@@ -117,9 +115,7 @@ def test_nobody_waits_while_an_add_walks_the_connection_table(opened: Open, cloc
     assert answered == [True]
 
 
-def test_an_add_gets_an_address_though_others_take_those_that_it_settles(
-    opened: Open, clock: Clock
-) -> None:
+def test_an_add_gets_an_address_though_others_take_some(opened: Open, clock: Clock) -> None:
     """As long as any address is free, or its cooldown over, no ADD is refused."""
     rounds: list[int] = []
 
@@ -140,9 +136,7 @@ def test_an_add_gets_an_address_though_others_take_those_that_it_settles(
     assert last_octets([held(leases, "slower")]) == [0]
 
 
-def test_many_adds_at_once_all_get_an_address_whose_cooldown_is_over(
-    opened: Open, clock: Clock
-) -> None:
+def test_many_adds_at_once_all_get_an_address(opened: Open, clock: Clock) -> None:
     def slow(_: Iterable[Address]) -> set[Address]:
         time.sleep(0.02)
         return set()

@@ -123,9 +123,7 @@ def test_an_address_of_a_withdrawn_range_never_returns():
         block.take(KEY, 100)
 
 
-def test_what_is_remembered_of_a_range_that_is_never_used_up_is_bounded(
-    monkeypatch: pytest.MonkeyPatch,
-):
+def test_what_is_remembered_of_a_large_range_is_bounded(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("netmgr.ipam.pool.MOST_RETURNED", 3)
     block = pool("2001:db8::/64")
     taken = []

@@ -56,9 +56,7 @@ def test_a_full_disk_is_not_called_damage_and_leaves_the_file_as_it_was(path: Pa
         assert store.remembered().attachments == {KEY: HELD}
 
 
-def test_on_a_full_disk_nothing_is_held_and_what_was_given_back_is_written_later(
-    path: Path,
-) -> None:
+def test_on_a_full_disk_nothing_is_held_and_releases_are_written_later(path: Path) -> None:
     store = Store(path)
     store.hold(HELD)
     with full_disk():

@@ -292,9 +292,7 @@ def test_a_prefix_that_is_more_than_a_node_has_keeps_nobody_waiting(nodes: int, 
     assert f"podCIDR {text} is more than one node has" in refusal.message
 
 
-def test_of_a_prefix_that_touches_the_whole_plan_only_the_beginning_is_looked_at(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_only_the_beginning_of_a_large_prefix_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     """Just so many indexes that more than the limit are among them, each having come twice."""
     looked: list[NodeIndex] = []
     touched = NodeAllocations.touched

@@ -45,9 +45,7 @@ def test_health_names_a_part_that_gives_no_sign() -> None:
     ("listen", "reached"),
     [(":0", ("127.0.0.1", "::1")), ("127.0.0.1:0", ("127.0.0.1",)), ("[::1]:0", ("::1",))],
 )
-def test_health_is_served_over_every_family_that_is_listened_on(
-    listen: str, reached: tuple[str, ...]
-) -> None:
+def test_health_is_served_over_every_family(listen: str, reached: tuple[str, ...]) -> None:
     if not socket.has_dualstack_ipv6():
         pytest.skip("this kernel has no IPv6")
     port = serve(CollectorRegistry(), listen, str)

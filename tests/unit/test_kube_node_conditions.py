@@ -239,9 +239,7 @@ def test_without_reports_nothing_is_looked_at_again_until_a_node_or_a_pod_change
     assert cluster.reconcile(writer) == (True, ["a"])
 
 
-def test_a_node_that_becomes_unhealthy_is_logged_as_a_warning(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_node_that_becomes_unhealthy_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     cluster = Cluster("a", "b")
     cluster.reports = {"a": SOUND, "b": FULL}
     with caplog.at_level(logging.INFO, "netmgr.kube.node_conditions"):
@@ -328,18 +326,14 @@ def listener(monkeypatch: pytest.MonkeyPatch) -> Listener:
     return Listener(monkeypatch)
 
 
-def test_a_node_is_silent_after_ten_minutes_without_an_answer_until_the_next(
-    listener: Listener,
-) -> None:
+def test_a_node_is_silent_after_ten_minutes_until_it_answers(listener: Listener) -> None:
     listener.turn("n")
     assert not any(listener.turn() for _ in range(9))
     assert listener.turn() == {"n"}
     assert not listener.turn("n")
 
 
-def test_a_preflight_that_fails_for_hours_is_no_silence_nor_followed_by_any(
-    listener: Listener,
-) -> None:
+def test_a_preflight_that_fails_for_hours_is_no_silence(listener: Listener) -> None:
     listener.cluster.run_agent("n", failed="dns of example.com: no answer")
     assert not any(listener.turn() for _ in range(120))
     listener.cluster.run_agent("n", is_ready=True)

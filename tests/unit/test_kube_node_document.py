@@ -165,9 +165,7 @@ def test_the_ranges_are_the_podcidrs_or_what_the_annotation_names() -> None:
         ("10.2.0.0/28", " (10.2.0.0/28) does not name its podCIDR 10.1.0.0/24, 10.9.0.0/24"),
     ],
 )
-def test_an_annotation_that_contradicts_is_refused_with_the_remedy(
-    annotation: str, fault: str
-) -> None:
+def test_an_annotation_that_contradicts_is_refused(annotation: str, fault: str) -> None:
     with pytest.raises(ConfigError) as caught:
         ranges(node(("10.1.0.0/24", "10.9.0.0/24"), annotation))
     assert str(caught.value) == (

@@ -51,9 +51,7 @@ def names(decision: Tainting) -> tuple[list[str], list[str], list[str]]:
         (100, Fraction(29, 100), 29),
     ],
 )
-def test_the_share_is_rounded_down_and_never_includes_the_last(
-    nodes: int, share: Fraction, most: int
-) -> None:
+def test_the_share_is_rounded_down_and_leaves_one(nodes: int, share: Fraction, most: int) -> None:
     assert most_of(nodes, share) == most
 
 

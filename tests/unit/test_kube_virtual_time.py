@@ -112,9 +112,7 @@ def test_a_version_that_is_refused_once_is_listed_anew_at_once(
     assert follower.known.keys() == {"a", "b"}
 
 
-def test_an_outage_is_followed_quickly_although_there_was_a_long_one_before(
-    cluster: Virtual,
-) -> None:
+def test_an_outage_is_followed_quickly_also_after_a_long_one(cluster: Virtual) -> None:
     follower = follow(cluster)
     cluster.time.run(10)
     cluster.server.go_away()
@@ -249,9 +247,7 @@ def test_thousands_of_refusals_are_reported_over_many_rounds(cluster: Virtual) -
     assert cluster.server.asked["tested", "POST", "events"] == number
 
 
-def test_events_that_could_not_be_written_are_written_once_the_server_is_back(
-    cluster: Virtual,
-) -> None:
+def test_events_are_written_once_the_server_is_back(cluster: Virtual) -> None:
     cluster.server.is_away = True
     cluster.time.at(5, lambda: setattr(cluster.server, "is_away", False))
     assert reports(cluster, 3, (1, 2, 6, 7)) == [(False, 0), (False, 0), (True, 3), (True, 3)]
@@ -324,9 +320,7 @@ def test_nothing_is_decided_or_asked_while_nothing_changes(
     assert ranges(led, "b"), "the controller still works"
 
 
-def test_an_allocation_is_given_out_when_its_cooldown_is_over_though_nothing_else_changes(
-    led: Virtual,
-) -> None:
+def test_an_allocation_is_given_out_when_its_cooldown_is_over(led: Virtual) -> None:
     add(led, "a", "b")
     led.time.run(10)
     former = ranges(led, "a")
@@ -353,9 +347,7 @@ def test_a_node_that_cannot_be_served_is_reported_for_as_long_as_that_lasts(led:
     assert len(events(led)) == 2
 
 
-def test_a_node_is_tainted_once_it_was_unhealthy_for_long_enough_though_nothing_else_changes(
-    cluster: Virtual,
-) -> None:
+def test_a_node_is_tainted_when_time_alone_has_passed(cluster: Virtual) -> None:
     leadership, kubelet = cluster.leadership(), cluster.server.api("kubelet")
     for name, status in (("a", "True"), ("b", "False")):
         condition = {"type": HEALTHY, "status": status, "reason": "Tested"}

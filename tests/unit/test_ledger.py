@@ -52,9 +52,7 @@ def test_beginning_twice_keeps_the_reading(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize("after", [reading(80), reading(600, 1)], ids=["bytes", "packets alone"])
-def test_a_reset_by_someone_else_is_a_gap_and_its_bytes_still_count(
-    ledger: Ledger, after: Sample
-) -> None:
+def test_a_reset_is_a_gap_and_its_bytes_still_count(ledger: Ledger, after: Sample) -> None:
     ledger.begin([counter()], WEB)
     ledger.post([reading(500, 10)])
     ledger.post([after])
@@ -78,9 +76,7 @@ def test_a_pod_lives_as_long_as_one_of_its_counters(ledger: Ledger) -> None:
     assert [total["live"] for total in ledger.totals().pods] == [False]
 
 
-def test_a_pod_that_returns_within_the_lingering_continues_its_series(
-    ledger: Ledger, clock: Clock
-) -> None:
+def test_a_pod_that_returns_while_it_lingers_continues(ledger: Ledger, clock: Clock) -> None:
     ledger.begin([counter()], WEB)
     ledger.post([reading(500)])
     ledger.end([counter()])
@@ -110,9 +106,7 @@ def test_a_pod_that_returns_after_the_lingering_starts_over_but_its_namespace_do
     assert (pod_bytes(ledger), namespace_bytes(ledger)) == (70, 570)
 
 
-def test_a_clock_that_steps_back_does_not_keep_series_for_ever(
-    ledger: Ledger, clock: Clock
-) -> None:
+def test_a_clock_that_steps_back_keeps_no_series_for_ever(ledger: Ledger, clock: Clock) -> None:
     ledger.begin([counter()], WEB)
     ledger.end([counter()])
     clock.time -= 1_000_000
@@ -164,9 +158,7 @@ def test_everything_is_there_after_closing_and_opening(path: Path, clock: Clock)
     again.close()
 
 
-def test_a_reboot_drops_kernel_counters_ends_pods_and_keeps_totals(
-    path: Path, clock: Clock
-) -> None:
+def test_a_reboot_drops_counters_ends_pods_and_keeps_totals(path: Path, clock: Clock) -> None:
     ledger = opened(path, clock)
     ledger.begin([counter()], WEB)
     ledger.begin([hook("INPUT", IN)], None)
@@ -201,9 +193,7 @@ def test_the_log_is_bounded_by_checkpoints_and_unchanged_readings_write_nothing(
     assert log.stat().st_size == grown
 
 
-def test_postings_never_touch_the_disk_beyond_the_log_until_a_checkpoint(
-    path: Path, ledger: Ledger
-) -> None:
+def test_postings_touch_only_the_log_until_a_checkpoint(path: Path, ledger: Ledger) -> None:
     ledger.begin([counter()], WEB)
     ledger.checkpoint()
     before = path.read_bytes()
@@ -244,9 +234,7 @@ def counting(path: Path, clocks: TwoClocks) -> Iterator[Ledger]:
     ledger.close()
 
 
-def test_a_reset_is_as_long_as_the_time_since_the_counters_last_reading(
-    counting: Ledger, clocks: TwoClocks
-) -> None:
+def test_a_reset_is_as_long_as_since_the_last_reading(counting: Ledger, clocks: TwoClocks) -> None:
     counting.post([reading(500)])
     clocks.pass_time(5)
     counting.post([reading(500)])
@@ -256,9 +244,7 @@ def test_a_reset_is_as_long_as_the_time_since_the_counters_last_reading(
     assert (gaps(counting), gap_seconds(counting, Gap.RESET)) == ({"reset": 1}, 3)
 
 
-def test_counters_that_went_together_are_one_stretch_of_time(
-    counting: Ledger, clocks: TwoClocks
-) -> None:
+def test_counters_that_went_together_are_one_time(counting: Ledger, clocks: TwoClocks) -> None:
     counting.post([reading(500)])
     clocks.pass_time(2)
     counting.post([reading(7, of=counter(IN))])
@@ -342,9 +328,7 @@ def test_not_durable_lasts_until_it_is_written_and_that_is_written_too(
         assert other.execute("SELECT count, seconds FROM gap").fetchall() == [(1, 8)]
 
 
-def test_a_wrapped_counter_is_no_gap_and_sums_stay_within_the_file(
-    counting: Ledger, path: Path
-) -> None:
+def test_a_wrapped_counter_is_no_gap_and_its_sum_is_kept(counting: Ledger, path: Path) -> None:
     counting.post([reading((1 << 63) - 400, 5)])
     counting.post([reading((1 << 64) - 100, 6)])
     counting.post([reading(250, 7)])
@@ -355,9 +339,7 @@ def test_a_wrapped_counter_is_no_gap_and_sums_stay_within_the_file(
     again.close()
 
 
-def test_when_the_last_gap_of_each_reason_was_noted_outlives_the_agent(
-    counting: Ledger, path: Path, clocks: TwoClocks
-) -> None:
+def test_dates_of_gaps_outlive_the_agent(counting: Ledger, path: Path, clocks: TwoClocks) -> None:
     def dates(of: Ledger) -> dict[str, float]:
         return {gap["reason"]: gap["last"] for gap in of.totals().gaps if gap["last"]}
 

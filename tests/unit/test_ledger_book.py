@@ -68,9 +68,7 @@ def lost(book: Book, gap: Gap) -> Lost:
     ("facts", "words"),
     [({"books": "0fg"}, "0fg"), ({"sequence": "many"}, "many"), ({GAP_AT + "reset": "-"}, "'-'")],
 )
-def test_a_fact_that_is_no_number_is_found_when_the_books_are_opened(
-    facts: dict[str, str], words: str
-) -> None:
+def test_a_fact_that_is_no_number_is_found_at_once(facts: dict[str, str], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         stored(facts).open(at(0), "boot-1")
 
@@ -92,9 +90,7 @@ def test_a_counter_without_its_owner_is_refused_and_leaves_no_trace(book: Book) 
     assert not book.counters
 
 
-def test_a_counter_that_changes_hands_unended_may_have_lost_what_passed_since_it_was_read(
-    book: Book,
-) -> None:
+def test_a_counter_that_changes_hands_unended_may_have_lost_something(book: Book) -> None:
     book.begin([ONE], WEB, at(0))
     post(book, 10, one=1000)
     book.begin([ONE], DB, at(25))
@@ -180,9 +176,7 @@ def test_a_series_that_ended_at_this_instant_lingers_its_whole_time(book: Book) 
 @pytest.mark.parametrize(
     ("fell", "is_wrapped"), [(WRAP // 2 - 1, False), (WRAP // 2, False), (WRAP // 2 + 1, True)]
 )
-def test_a_reading_that_fell_by_more_than_half_of_the_range_has_wrapped(
-    book: Book, fell: int, *, is_wrapped: bool
-) -> None:
+def test_a_reading_that_fell_far_has_wrapped(book: Book, fell: int, *, is_wrapped: bool) -> None:
     book.begin([ONE], WEB, at(0))
     book.post([Sample(ONE, WRAP - 1, 1)], at(1))
     book.post([Sample(ONE, WRAP - 1 - fell, 2)], at(2))
@@ -238,9 +232,7 @@ def test_two_hooks_that_are_zeroed_after_each_other_are_both_measured_anew(book:
 
 
 @pytest.mark.parametrize("family", Family)
-def test_where_what_has_no_owner_is_counted_itself_nothing_is_compared(
-    book: Book, family: Family
-) -> None:
+def test_where_traffic_of_nobody_is_counted_nothing_is_compared(book: Book, family: Family) -> None:
     everything = Counter(UNATTRIBUTED, family, OUT)
     book.begin([OUT_FORWARD, IN_FORWARD, everything], None, at(0))
     book.post(

@@ -113,9 +113,7 @@ def test_the_node_itself_is_not_in_the_pods_history(ledger: Ledger) -> None:
     assert ledger.usage(ALL, [By.CLASS]) == []
 
 
-def test_the_latest_hours_that_had_traffic_are_kept_even_past_an_absurd_clock(
-    path: Path, clock: Clock
-) -> None:
+def test_the_latest_hours_are_kept_even_past_an_absurd_clock(path: Path, clock: Clock) -> None:
     ledger = bounded(path, clock, hours=3)
     for number in range(5):
         spend(ledger, WEB, 10**number)
@@ -131,9 +129,7 @@ def test_the_latest_hours_that_had_traffic_are_kept_even_past_an_absurd_clock(
     ledger.close()
 
 
-def test_too_many_rows_are_folded_into_namespaces_oldest_and_smallest_first(
-    path: Path, clock: Clock
-) -> None:
+def test_too_many_rows_are_folded_oldest_and_smallest_first(path: Path, clock: Clock) -> None:
     ledger = bounded(path, clock, hours=10, rows=8)
     for _ in range(2):
         for number in range(5):

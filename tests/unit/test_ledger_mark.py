@@ -118,9 +118,7 @@ def test_the_true_books_are_known_after_every_kind_of_end(node: Node) -> None:
     ],
     ids=str,
 )
-def test_lost_books_are_rebuilt_from_live_counters_and_are_a_gap(
-    node: Node, left: set[str]
-) -> None:
+def test_lost_books_are_rebuilt_and_are_a_gap(node: Node, left: set[str]) -> None:
     node.ledger.close()
     node.remove_books()
     former = node.mark
@@ -311,9 +309,7 @@ def test_killed_while_the_file_is_written_again_an_agent_leaves_the_former_one(
         "fd00000000000001 5 1\n2",
     ],
 )
-def test_a_small_file_that_no_set_of_the_kernel_could_hold_is_none(
-    tmp_path: Path, text: str
-) -> None:
+def test_a_small_file_that_no_kernels_set_could_hold_is_none(tmp_path: Path, text: str) -> None:
     path = tmp_path / "mark"
     path.write_text(text)
     assert mark.read(path) is None
@@ -340,9 +336,7 @@ def test_what_is_wrong_with_a_small_file_is_logged(
     assert re.search(words, caplog.text)
 
 
-def test_new_books_have_a_number_of_64_random_bits_but_for_the_first_byte(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_new_books_have_a_random_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "urandom", lambda number: bytes(range(1, number + 1)))
     assert Mark.new() == (0xFD01020304050607, 0)
 

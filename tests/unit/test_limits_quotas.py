@@ -121,9 +121,7 @@ def test_periods_are_days_and_months_of_utc(
     assert quotas.end(MONTH, december) == datetime(2027, 1, 1, tzinfo=UTC).timestamp()
 
 
-def test_periods_are_of_utc_whatever_the_time_of_the_machine(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_periods_are_of_utc_whatever_time_the_machine_has(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "America/New_York")
     time.tzset()
     try:

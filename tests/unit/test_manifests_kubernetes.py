@@ -171,9 +171,7 @@ def test_an_overlay_can_have_unhealthy_nodes_tainted():
 @pytest.mark.parametrize(
     ("overlay", "first"), [("cni", ["document", "plugin"]), ("observer", ["document"])]
 )
-def test_the_document_is_made_before_anything_of_the_node_is_touched(
-    overlay: str, first: list[str]
-):
+def test_the_document_is_made_before_the_node_is_touched(overlay: str, first: list[str]):
     pod = pods(overlay)["netmgr"]
     assert [item["name"] for item in pod["initContainers"]] == first
     added = containers(pod)["agent"]["securityContext"]["capabilities"]["add"]
@@ -211,9 +209,7 @@ def test_the_controller_is_kept_off_workers_unless_a_component_allows_them(overl
 
 
 @pytest.mark.parametrize("overlay", ["cni", "openai-like"])
-def test_every_overlay_that_wires_brings_the_controller_whose_annotation_the_agent_reads(
-    overlay: str,
-):
+def test_an_overlay_that_wires_brings_the_controller_whose_annotation_agents_read(overlay: str):
     assert "netmgr-controller" in pods(overlay)
     agent = pods(overlay)["netmgr"]
     (volume,) = [volume for volume in agent["volumes"] if "downwardAPI" in volume]

@@ -40,9 +40,7 @@ def simulate(folder: Path, rules: Path, interval: str = "1m", **test: Any) -> No
 
 @pytest.mark.programs
 @pytest.mark.parametrize("interval", ["15s", "60s", "180s"])
-def test_a_volume_is_the_bytes_that_were_sent_at_whatever_interval_rates_are_recorded(
-    interval: str, tmp_path: Path
-) -> None:
+def test_a_volume_is_the_bytes_sent_at_any_interval(interval: str, tmp_path: Path) -> None:
     """promtool evaluates every group at the interval of the test."""
     panels = DASHBOARDS["netmgr-egress.json"]["panels"]
     (panel,) = [panel for panel in panels if "24 hours" in panel["title"]]
@@ -75,9 +73,7 @@ def pod(cluster: str, name: str, *, is_running: bool) -> list[dict[str, str]]:
 
 
 @pytest.mark.programs
-def test_a_pods_bytes_of_all_entry_nodes_are_its_own_also_after_another_pod_had_its_address(
-    tmp_path: Path,
-) -> None:
+def test_bytes_of_all_entry_nodes_are_those_of_the_pod_that_runs(tmp_path: Path) -> None:
     (block,) = re.findall(r"```yaml\n(groups:.*?)```", ACCOUNTING.read_text(), re.DOTALL)
     (tmp_path / "rules.yml").write_text(block)
     labels = '{cluster="a",namespace="data",pod="server",traffic="internet-in"}'

@@ -103,9 +103,7 @@ def test_one_namespace_is_shown_where_it_is_asked_for() -> None:
     assert ordered(usages, Sort.NAME, "team-1") == [pod(1, 1), pod(3, 1)]
 
 
-def test_no_name_reaches_the_terminal_as_a_control_sequence_or_markup(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_no_name_is_a_control_sequence_or_markup(capsys: pytest.CaptureFixture[str]) -> None:
     before = snapshot(1, 1)
     for total in before["pods"]:
         total["pod"] = "\x1b[2J[red]pod-0"

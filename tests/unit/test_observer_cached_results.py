@@ -172,9 +172,7 @@ def settle(watch: Watch) -> None:
     watch.renew()
 
 
-def test_a_directory_is_followed_from_before_it_exists_to_after_it_was_replaced(
-    watch: Watch, directory: Path
-):
+def test_a_directory_is_followed_before_and_after_it_exists(watch: Watch, directory: Path):
     for _ in range(2):
         assert not watch.complete
         for path in (directory.parent, directory):

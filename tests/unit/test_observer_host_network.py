@@ -59,9 +59,7 @@ def test_a_pod_is_found_wherever_kubelet_puts_it(
     assert found.cgroup.depth in finder.depths
 
 
-def test_a_pod_without_a_process_or_without_a_name_is_not(
-    finder: HostPodFinder, tmp_path: Path
-) -> None:
+def test_a_pod_without_a_process_or_a_name_is_not(finder: HostPodFinder, tmp_path: Path) -> None:
     pod(tmp_path, f"kubepods/pod{UID}")
     pod(tmp_path, f"kubepods/pod{STATIC}", os.getpid())
     pod(tmp_path, "kubepods/of-another-program", os.getpid())
@@ -90,9 +88,7 @@ def test_a_name_that_is_none_of_kubernetes_names_nobody(
     assert finder.find() == []
 
 
-def test_other_directories_and_missing_ones_are_passed_over(
-    finder: HostPodFinder, tmp_path: Path
-) -> None:
+def test_other_directories_and_missing_ones_are_none(finder: HostPodFinder, tmp_path: Path) -> None:
     assert finder.find() == []
     for place in ("system.slice/pod12345678", "kubepods/podXYZ", "kubepods/other/pod12345678"):
         pod(tmp_path, place, os.getpid())

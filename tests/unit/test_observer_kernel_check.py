@@ -95,9 +95,7 @@ def test_a_route_that_leads_elsewhere_confirms_nothing(look: Look, more: dict[st
     assert look(a=route("10.88.1.2", 12)._replace(**more)).routes == {}
 
 
-def test_an_address_without_a_route_is_left_out_and_none_is_looked_up_twice(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_no_address_is_looked_up_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     many = [Address(Family.V4, A.value + number) for number in range(150)]
     kernel = Kernel({many[-1]: route("10.88.0.0/16", BRIDGE)})
     monkeypatch.setattr(kernel_check, "Netlink", lambda: kernel)

@@ -284,9 +284,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, say: Callable[[bytes], list[bytes]]) 
         return dns.ask([server], "a.example", 1.0)[server]
 
 
-def test_a_nameserver_is_asked_for_both_families_and_again_if_an_answer_is_lost(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_nameserver_is_asked_for_both_families_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
     questions: list[bytes] = []
 
     def only_v6_and_late(question: bytes) -> list[bytes]:
