@@ -118,9 +118,3 @@ def test_only_unhealthy_nodes_are_tainted_and_as_many_as_may(nodes: Nodes, share
     for name in withheld:
         members = {n: v for n, v in now.items() if v.pool == now[name].pool and is_member(v)}
         assert len(tainted(members)) == most_of(len(members), share)
-
-
-@given(clusters, SHARES)
-def test_switching_it_off_removes_every_taint(nodes: Nodes, share: Fraction) -> None:
-    now = settled(nodes, set(nodes), share)
-    assert tainted(carried_out(now, set(nodes), None)) == set()

@@ -193,13 +193,6 @@ def test_a_taint_that_comes_between_decision_and_write_stays(
     assert server.taints == [OTHER]
 
 
-def test_what_is_done_already_is_not_written(server: Server, leadership: Leadership) -> None:
-    (view,) = leadership.nodes.views()
-    assert remove(leadership, view)
-    assert remove(leadership, view)
-    assert (server.taints, server.version) == ([], 2)
-
-
 def test_another_node_of_the_name_is_left_alone(server: Server, leadership: Leadership) -> None:
     (view,) = leadership.nodes.views()
     again = server.node()

@@ -1,12 +1,16 @@
-"""A wrong node.yaml is refused with file, line, key and reason; a right one means what it says."""
+"""A wrong node.yaml is refused with file, line, key and reason; a right one means what it says. The
+list of nodes is read as it was written.
+"""
 
 from __future__ import annotations
 
 import pytest
 
+from netmgr.documents import node_list
 from netmgr.documents.explain import explain
 from netmgr.documents.loader import load, parse
 from netmgr.documents.node import NodeDocument
+from netmgr.documents.node_list import ListedNode
 from netmgr.documents.special_use import SPECIAL_USE
 from netmgr.errors import ConfigError
 from netmgr.prefixes import Address, Family, Prefix
@@ -187,3 +191,40 @@ def test_an_observers_rules_only_count() -> None:
 def test_an_observer_never_says_that_it_masquerades() -> None:
     answer = explain(document("cni: off"), Address.parse("203.0.113.9"), [])
     assert (answer["counted"], answer["masqueraded"]) == (True, False)
+
+
+NODES = (
+    ListedNode(
+        "a",
+        (Address.parse("10.0.0.1"), Address.parse("fd00::1")),
+        (Prefix.parse("10.244.0.0/24"), Prefix.parse("fd00:10::/64")),
+    ),
+    ListedNode("b", (), ()),
+)
+
+
+def test_a_list_is_read_as_it_was_written() -> None:
+    assert node_list.parse(node_list.write(NODES)) == NODES
+    assert node_list.parse(node_list.write(())) == ()
+
+
+def test_a_node_takes_a_hundred_bytes() -> None:
+    assert len(node_list.write(NODES * 250)) < 500 * 100
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "Expecting value"),
+        ("[]", "it is no list of nodes"),
+        ('{"version":2,"nodes":[]}', "its version is 2"),
+        ('{"version":1,"nodes":[["a",["10.0.0.1"]]]}', "it is no list of nodes"),
+        ('{"version":1,"nodes":[["a",["10.0.0.1"],["10.0.0.1/24"]]]}', "10.0.0.1/24"),
+        ('{"version":1,"nodes":[["a",[["10.0.0.1"]],[]]]}', "is not an IP address"),
+        ('{"version":1,"nodes":[["a",["10.0.0.1"],[null]]]}', "is not an IP address"),
+        ("[" * 100_000, "it is no list of nodes"),
+    ],
+)
+def test_what_is_no_list_is_refused(text: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        node_list.parse(text)
