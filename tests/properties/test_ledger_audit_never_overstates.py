@@ -31,9 +31,8 @@ class Node(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.folder = Path(
-            tempfile.mkdtemp(prefix="netmgr-audit-", dir=MEMORY if MEMORY.is_dir() else None)
-        )
+        memory = MEMORY if MEMORY.is_dir() else None
+        self.folder = Path(tempfile.mkdtemp(prefix="netmgr-audit-", dir=memory))
         self.clock = Clock()
         self.kernel = dict.fromkeys((POD, *RULES), 0)
         self.others = self.shown = self.hidden = self.unsettled = self.unread = 0
