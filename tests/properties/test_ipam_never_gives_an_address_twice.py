@@ -10,7 +10,6 @@ come and go.
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from netmgr.ipam.pool import Timing
 from netmgr.ipam.store import Store
 from netmgr.model import Attachment, AttachmentKey, PodRef
 from netmgr.prefixes import Address, Prefix
+from tests.fakes.ledger_tools import folder_in_memory
 
 RANGES = [Prefix.parse(text) for text in ("10.1.0.0/30", "10.1.0.9/32", "2001:db8::/126")]
 OTHER_RANGES = [Prefix.parse(text) for text in ("10.1.0.2/31", "10.1.0.32/31")]
@@ -94,7 +94,7 @@ class ManualClock:
 class Ipam(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
-        self.folder = Path(tempfile.mkdtemp())
+        self.folder = folder_in_memory()
         self.clock = ManualClock()
         self.connected: set[Address] = set()
         self.told: dict[AttachmentKey, tuple[Address, ...]] = {}

@@ -9,7 +9,6 @@ rows, or right after a commit. What it finds afterwards are the files as they th
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -25,9 +24,9 @@ from netmgr.ledger.store import Store
 from netmgr.ledger.tables import Gap
 from netmgr.model import Counter, PodRef, Sample, Traffic
 from netmgr.prefixes import Address, Family
+from tests.fakes.ledger_tools import folder_in_memory
 
 LINGER = 60.0
-MEMORY = Path("/dev/shm")  # noqa: S108  mkdtemp's names are safe; thousands of syncs to a disk are slow
 OWNERS = [(namespace, name) for namespace in ("team-a", "team-b") for name in ("web-0", "web-1")]
 ADDRESSES = [Address(Family.V4, 1), Address(Family.V4, 2), Address(Family.V6, 3)]
 PICK, TRAFFIC = st.integers(0, 5), st.sampled_from(Traffic)
@@ -87,8 +86,7 @@ class Clock:
 class World(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        memory = MEMORY if MEMORY.is_dir() else None
-        self.folder = Path(tempfile.mkdtemp(prefix="netmgr-ledger-", dir=memory))
+        self.folder = folder_in_memory()
         self.lives = 0
         self.clock = Clock()
         self.kernel: dict[Counter, KernelCounter] = {}
