@@ -234,10 +234,7 @@ def test_the_plan_is_an_object_that_every_overlays_controller_finds_by_its_name(
 
 @pytest.mark.parametrize(
     ("role", "name", "more"),
-    [
-        ("node", "netmgr", {"range_source": RangeSource.AZURE}),
-        ("nat-host", "netmgr-nat-host", {}),
-    ],
+    [("node", "netmgr", {"range_source": RangeSource.AZURE}), ("nat-host", "netmgr-nat-host", {})],
 )
 def test_the_articles_documents_are_what_its_plan_renders(role: str, name: str, more: Object):
     file = ["--file", str(OVERLAYS / "openai-like" / "plan.yaml")]

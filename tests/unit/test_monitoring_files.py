@@ -33,6 +33,7 @@ from tests.unit.monitoring import (
     Rule,
     groups,
 )
+from tests.waiting import PATIENCE
 
 SCRAPE = (PROMETHEUS / "scrape.yml").read_text("utf-8")
 TARGET_LABELS = {"cluster", "instance", "job"}
@@ -68,7 +69,8 @@ def recorded(rule: Rule) -> str:
 
 def promtool(folder: Path, *arguments: str) -> None:
     """Fail with what promtool has to say against it."""
-    outcome = programs.run([programs.locate("promtool", "prometheus"), *arguments], cwd=folder)
+    command = [programs.locate("promtool", "prometheus"), *arguments]
+    outcome = programs.run(command, cwd=folder, timeout=PATIENCE * 10)
     assert outcome.returncode == 0, (outcome.stdout + outcome.stderr).decode()
 
 
