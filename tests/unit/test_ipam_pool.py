@@ -66,7 +66,7 @@ def test_an_address_that_a_connection_names_waits_but_not_for_ever():
     assert block.take(KEY, 90) == address
 
 
-@pytest.mark.parametrize("released", [0, 7, 1000])
+@pytest.mark.parametrize("released", [0, 7])
 def test_a_cooldown_counts_from_the_release_whenever_that_was(released: int):
     block = pool("10.0.0.0/32")
     address = block.take(KEY, 0)

@@ -109,23 +109,11 @@ def test_a_node_without_an_address_is_told_who_says_it(status: Object | None) ->
         render(TEMPLATE, lacking)
 
 
-@pytest.mark.parametrize(
-    ("allocatable", "expected"),
-    [
-        ({}, None),
-        ({"pods": 110}, 110),
-        ({"pods": "0"}, 0),
-        ({"pods": "1k"}, None),
-        ({"pods": "\u0661"}, None),
-        ({"pods": ""}, None),
-    ],
-)
-def test_how_many_pods_a_kubelet_takes_is_a_number_or_unknown(
-    allocatable: Object, expected: int | None
-) -> None:
-    assert allocatable_pods({"status": {"allocatable": allocatable}}) == expected
-    assert allocatable_pods({}) is None
-    assert allocatable_pods({"status": {}}) is None
+def test_how_many_pods_a_kubelet_takes_is_a_number_or_unknown() -> None:
+    for said, expected in ((110, 110), ("0", 0), ("1k", None), ("\u0661", None), ("", None)):
+        assert allocatable_pods({"status": {"allocatable": {"pods": said}}}) == expected
+    for lacking in ({}, {"status": {}}, {"status": {"allocatable": {}}}):
+        assert allocatable_pods(lacking) is None
 
 
 @pytest.mark.parametrize(

@@ -40,19 +40,10 @@ def names(decision: Tainting) -> tuple[list[str], list[str], list[str]]:
     return tuple([view.name for view in part] for part in parts)
 
 
-@pytest.mark.parametrize(
-    ("nodes", "share", "most"),
-    [
-        (19, TWENTIETH, 0),
-        (20, TWENTIETH, 1),
-        (39, TWENTIETH, 1),
-        (10, Fraction(1), 9),
-        (1, Fraction(1), 0),
-        (100, Fraction(29, 100), 29),
-    ],
-)
-def test_the_share_is_rounded_down_and_leaves_one(nodes: int, share: Fraction, most: int) -> None:
-    assert most_of(nodes, share) == most
+def test_the_share_is_rounded_down_and_leaves_one() -> None:
+    assert [most_of(nodes, TWENTIETH) for nodes in (19, 20, 39, 40)] == [0, 1, 1, 2]
+    assert [most_of(nodes, Fraction(1)) for nodes in (1, 10)] == [0, 9]
+    assert most_of(100, Fraction(29, 100)) == 29
 
 
 def test_a_node_is_tainted_once_it_has_been_unhealthy_for_long_enough() -> None:
@@ -63,22 +54,17 @@ def test_a_node_is_tainted_once_it_has_been_unhealthy_for_long_enough() -> None:
 def test_those_that_were_unhealthy_first_come_first_and_the_rest_is_withheld() -> None:
     ill = [node(f"ill-{hour}", "False", f"2026-01-01T{hour}:00:00Z") for hour in (12, 10, 11)]
     everybody = {view.name for view in ill}
-    assert names(decide(pool(40, *ill), everybody, TWENTIETH)) == (
-        ["ill-10", "ill-11"],
-        [],
-        ["ill-12"],
-    )
+    decision = decide(pool(40, *ill), everybody, TWENTIETH)
+    assert names(decision) == (["ill-10", "ill-11"], [], ["ill-12"])
     # One that has the taint keeps it, also from those that were unhealthy before it.
     ill[0] = replace(ill[0], taints=(OTHER, TAINT))
     assert names(decide(pool(40, *ill), everybody, TWENTIETH)) == (["ill-10"], [], ["ill-11"])
 
 
-@pytest.mark.parametrize(
-    ("status", "removals"), [("True", 1), ("", 1), ("False", 0), ("Unknown", 0)]
-)
-def test_the_taint_goes_when_the_node_is_well_and_no_sooner(status: str, removals: int) -> None:
-    tainted = node("ill", status, taints=(TAINT,))
-    assert names(decide(pool(40, tainted), (), TWENTIETH)) == ([], ["ill"] * removals, [])
+def test_the_taint_goes_when_the_node_is_well_and_no_sooner() -> None:
+    for status, removed in (("True", ["ill"]), ("", ["ill"]), ("False", []), ("Unknown", [])):
+        tainted = node("ill", status, taints=(TAINT,))
+        assert names(decide(pool(40, tainted), (), TWENTIETH)) == ([], removed, [])
 
 
 def test_in_a_pool_that_shrank_the_newest_lose_the_taint() -> None:
@@ -119,12 +105,9 @@ def test_without_a_share_every_taint_goes_and_none_comes() -> None:
     assert names(decide(nodes, {"a", "b"}, None)) == ([], ["a"], [])
 
 
-@pytest.mark.parametrize(
-    ("text", "share"),
-    [("5%", TWENTIETH), ("100%", 1), ("0.5%", Fraction(1, 200)), ("33.4%", Fraction(167, 500))],
-)
-def test_a_share_is_written_in_per_cent(text: str, share: Fraction) -> None:
-    assert parse_share(text) == share
+def test_a_share_is_written_in_per_cent() -> None:
+    assert [parse_share(text) for text in ("5%", "100%", "0.5%")] == [TWENTIETH, 1, TWENTIETH / 10]
+    assert parse_share("33.4%") == Fraction(167, 500)
 
 
 @pytest.mark.parametrize(
