@@ -7,7 +7,6 @@ import pytest
 from netmgr.ledger import audit
 from netmgr.ledger.audit import Audit
 from netmgr.ledger.book import GAP_AT, SEQUENCE, Book, Moment
-from netmgr.ledger.history import HourBucket
 from netmgr.ledger.tables import (
     NOTHING,
     WRAP,
@@ -173,9 +172,7 @@ def test_a_series_that_ended_at_this_instant_lingers_its_whole_time(book: Book) 
     assert not book.ended
 
 
-@pytest.mark.parametrize(
-    ("fell", "is_wrapped"), [(WRAP // 2 - 1, False), (WRAP // 2, False), (WRAP // 2 + 1, True)]
-)
+@pytest.mark.parametrize(("fell", "is_wrapped"), [(WRAP // 2, False), (WRAP // 2 + 1, True)])
 def test_a_reading_that_fell_far_has_wrapped(book: Book, fell: int, *, is_wrapped: bool) -> None:
     book.begin([ONE], WEB, at(0))
     book.post([Sample(ONE, WRAP - 1, 1)], at(1))
@@ -316,10 +313,8 @@ def test_an_hour_before_the_epoch_is_one_of_its_own(book: Book) -> None:
     book.begin([ONE], WEB, at(0))
     for wall in (-1.0, 1.0):
         book.post([Sample(ONE, int(10 + wall), 1)], Moment(wall, 1.0))
-    assert book.hours == {
-        HourBucket(-1, "team-a", "web-0", OUT): Amount(9, 1),
-        HourBucket(0, "team-a", "web-0", OUT): Amount(2, 0),
-    }
+    hours = {bucket.hour: amount for bucket, amount in book.hours.items()}
+    assert hours == {-1: Amount(9, 1), 0: Amount(2, 0)}
 
 
 def test_every_byte_of_a_pod_is_its_namespaces_as_well(book: Book) -> None:

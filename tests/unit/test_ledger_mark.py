@@ -299,14 +299,8 @@ def test_killed_while_the_file_is_written_again_an_agent_leaves_the_former_one(
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "fd00000000000001 5\n",
-        "-d00000000000001 5 1\n",
-        "fd000000000000001 5 1\n",
-        f"fd00000000000001 {1 << 64} 1\n",
-        "fd00000000000001 -5 1\n",
-        "fd00000000000001 5 1_0\n",
-        "fd00000000000001 5 1\n2",
+        *("", "fd00000000000001 5\n", "-d00000000000001 5 1\n", "fd000000000000001 5 1\n"),
+        *(f"fd00000000000001 {rest}" for rest in (f"{1 << 64} 1\n", "-5 1\n", "5 1_0\n", "5 1\n2")),
     ],
 )
 def test_a_small_file_that_no_kernels_set_could_hold_is_none(tmp_path: Path, text: str) -> None:

@@ -35,14 +35,9 @@ def line(
 @pytest.mark.parametrize(
     ("value", "shown"),
     [
-        ("plain/path:1", "plain/path:1"),
-        ("two words", '"two words"'),
-        ("", '""'),
-        ("a=b", '"a=b"'),
-        ('say "no"', '"say \\"no\\""'),
-        ("line\nbreak", '"line\\nbreak"'),
+        *(("plain/path:1", "plain/path:1"), ("two words", '"two words"'), ("", '""'), (7, "7")),
+        *(("a=b", '"a=b"'), ('say "no"', '"say \\"no\\""'), ("line\nbreak", '"line\\nbreak"')),
         (OSError("no room"), '"no room"'),
-        (7, "7"),
     ],
 )
 def test_text_quotes_a_value_that_is_not_one_word(value: object, shown: str) -> None:
