@@ -266,6 +266,13 @@ def test_a_number_follows_from_the_key_and_the_next_free_one_is_taken() -> None:
     assert tree.numbered([one], {key: 9}) == {key: 9}
 
 
+def test_two_keys_never_have_one_number() -> None:
+    pods = [pod("a", f"p{number}") for number in range(1000)]
+    limited = made({"pods": "*/*", "internet-in": "1M"}, pods=pods)
+    assert len({zlib.crc32(key.encode()) % 0xFFFE for key in limited.classes}) < 1000, "some would"
+    assert len(set(tree.numbered([limited], {}).values())) == 1000
+
+
 names = st.sets(st.text("abc", min_size=1, max_size=4), max_size=30)
 
 
