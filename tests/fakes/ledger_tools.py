@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 from netmgr.ledger.ledger import Ledger
@@ -43,6 +44,12 @@ class TwoClocks(Clock):
         self.uptime += seconds
 
 
+def folder_in_memory() -> Path:
+    """Thousands of syncs to a disk would be slow."""
+    memory = "/dev/shm"  # noqa: S108  mkdtemp's names are safe
+    return Path(tempfile.mkdtemp(prefix="netmgr-", dir=memory if Path(memory).is_dir() else None))
+
+
 def counter(traffic: Traffic = OUT, address: Address = ADDRESS) -> Counter:
     return Counter.of_pod(address, traffic)
 
@@ -60,21 +67,15 @@ def opened(path: Path, clock: Clock, boot_id: str = "boot-1") -> Ledger:
 
 
 def pod_bytes(ledger: Ledger, name: str = "web-0", traffic: Traffic = OUT) -> int | None:
-    found = [
-        total["bytes"]
-        for total in ledger.totals().pods
-        if total["pod"] == name and total["traffic"] == traffic
-    ]
-    return found[0] if found else None
+    totals = {(total["pod"], total["traffic"]): total["bytes"] for total in ledger.totals().pods}
+    return totals.get((name, traffic))
 
 
 def namespace_bytes(ledger: Ledger, namespace: str = "team-a", traffic: Traffic = OUT) -> int:
-    (total,) = [
-        t
-        for t in ledger.totals().namespaces
-        if (t["namespace"], t["traffic"]) == (namespace, traffic)
+    totals = ledger.totals().namespaces
+    return {(total["namespace"], total["traffic"]): total["bytes"] for total in totals}[
+        namespace, traffic
     ]
-    return total["bytes"]
 
 
 def gaps(ledger: Ledger) -> dict[str, int]:

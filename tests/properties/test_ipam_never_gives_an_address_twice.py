@@ -10,7 +10,6 @@ come and go.
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from netmgr.ipam.pool import Timing
 from netmgr.ipam.store import Store
 from netmgr.model import Attachment, AttachmentKey, PodRef
 from netmgr.prefixes import Address, Prefix
+from tests.fakes.ledger_tools import folder_in_memory
 
 RANGES = [Prefix.parse(text) for text in ("10.1.0.0/30", "10.1.0.9/32", "2001:db8::/126")]
 OTHER_RANGES = [Prefix.parse(text) for text in ("10.1.0.2/31", "10.1.0.32/31")]
@@ -94,8 +94,7 @@ class ManualClock:
 class Ipam(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
-        self.folder = Path(tempfile.mkdtemp())
-        self.generation = 0
+        self.folder = folder_in_memory()
         self.clock = ManualClock()
         self.connected: set[Address] = set()
         self.told: dict[AttachmentKey, tuple[Address, ...]] = {}
@@ -111,30 +110,27 @@ class Ipam(RuleBasedStateMachine):
 
     def _open(self, steps: int | None = None):
         self.store = MortalStore(self.folder / "ipam.sqlite")
-        self.leases = Leases(
-            self.store, self.ranges, Timing(COOLDOWN, CONNECTION_WAIT), self.clock, self._lookup
-        )
+        timing = Timing(COOLDOWN, CONNECTION_WAIT)
+        self.leases = Leases(self.store, self.ranges, timing, self.clock, self.connected_of)
         self.store.arm(steps)
         self.full = False
 
-    def _lookup(self, addresses: Iterable[Address]) -> set[Address]:
+    def connected_of(self, addresses: Iterable[Address]) -> set[Address]:
         return self.connected.intersection(addresses)
 
     def _add(self, key: AttachmentKey) -> None:
         attachment = self.leases.get(key)
         if attachment is None:
+            pod = PodRef("ns", key.container_id)
             try:
-                attachment = self.leases.reserve(
-                    key, PodRef("ns", key.container_id), "nm0", "/run/netns/x"
-                )
+                attachment = self.leases.reserve(key, pod, "nm0", "/run/netns/x")
             except CapacityError:
                 self._check_pool_is_really_empty()
                 return
             except StateError:
                 assert self.full
                 return
-            self._check_cooldown_is_over(attachment)
-            self._check_is_of_the_ranges(attachment)
+            self._check_may_be_given(attachment)
         self.told[key] = attachment.addresses
 
     def _check_pool_is_really_empty(self):
@@ -145,30 +141,27 @@ class Ipam(RuleBasedStateMachine):
                 if block.family is family
                 for value in range(block.value, block.last + 1)
             }
-            held = {address for a in self.leases.all() for address in a.addresses}
-            in_cooldown = {
-                a
-                for a in usable
-                if self.clock.time - self.released.get(a, -1e9) < COOLDOWN or a in self.connected
-            }
+            since = self.clock.time - COOLDOWN
+            in_cooldown = {a for a in usable if self.released.get(a, -1e9) > since}
             # How long ago exactly an address was released before a reboot nobody can know.
-            if usable <= held | in_cooldown | self.released_before_boot:
+            if usable <= self._held() | in_cooldown | self.connected | self.released_before_boot:
                 return
         raise AssertionError("refused although an address of each family was free")
 
-    def _check_cooldown_is_over(self, attachment: Attachment):
+    def _held(self) -> set[Address]:
+        return {address for attachment in self.leases.all() for address in attachment.addresses}
+
+    def _is_of_the_ranges(self, address: Address) -> bool:
+        return any(block.holds(address) for block in self.ranges)
+
+    def _check_may_be_given(self, attachment: Attachment):
         for address in attachment.addresses:
             released_for = self.clock.time - self.released.get(address, float("-inf"))
             assert released_for >= COOLDOWN, f"{address} was given again after {released_for} s"
             assert address not in self.connected or released_for >= COOLDOWN + CONNECTION_WAIT
-
-    def _check_is_of_the_ranges(self, attachment: Attachment):
-        assert {address.family for address in attachment.addresses} == {
-            block.family for block in self.ranges
-        }
-        assert all(
-            any(block.holds(address) for block in self.ranges) for address in attachment.addresses
-        )
+        families = {address.family for address in attachment.addresses}
+        assert families == {block.family for block in self.ranges}
+        assert all(map(self._is_of_the_ranges, attachment.addresses))
 
     def _delete(self, key: AttachmentKey) -> None:
         attachment = self.leases.get(key)
@@ -258,18 +251,13 @@ class Ipam(RuleBasedStateMachine):
         self._restart_from_the_files_as_they_are()
 
     def _restart_from_the_files_as_they_are(self):
-        self.generation += 1
-        copy = self.folder / str(self.generation)
-        copy.mkdir()
-        for name in ("ipam.sqlite", "ipam.sqlite-wal"):
-            if (self.folder / name).exists():
-                shutil.copy(self.folder / name, copy / name)
+        former = self.folder
+        self.folder = Path(shutil.copytree(former, f"{former}+"))
+        # Of a file that is opened anew this is made anew.
+        (self.folder / "ipam.sqlite-shm").unlink(missing_ok=True)
         self.store.steps_left = None
         self.store.close()
-        for name in ("ipam.sqlite", "ipam.sqlite-wal", "ipam.sqlite-shm"):
-            (self.folder / name).unlink(missing_ok=True)
-            if (copy / name).exists():
-                shutil.copy(copy / name, self.folder / name)
+        shutil.rmtree(former)
         self._open()
 
     @invariant()
@@ -280,16 +268,10 @@ class Ipam(RuleBasedStateMachine):
     @invariant()
     def withdrawn_are_exactly_the_held_ones_of_no_range(self):
         if hasattr(self, "leases"):
-            held = {address for attachment in self.leases.all() for address in attachment.addresses}
-            orphans = {
-                address
-                for address in held
-                if not any(block.holds(address) for block in self.ranges)
-            }
+            orphans = {address for address in self._held() if not self._is_of_the_ranges(address)}
             assert set(self.leases.withdrawn()) == orphans
-            assert sum(state["withdrawn"] for state in self.leases.occupancy().values()) == len(
-                orphans
-            )
+            states = self.leases.occupancy().values()
+            assert sum(state["withdrawn"] for state in states) == len(orphans)
 
     @invariant()
     def what_a_runtime_was_told_is_remembered(self):

@@ -9,10 +9,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import given, settings
 
+from netmgr.errors import StateError
 from netmgr.kube.allocations import Claim, NodeAllocation, NodeAllocations, NodeIndex
-from netmgr.kube.assigning import Decision, NodeView, Reason, decide, released
+from netmgr.kube.assigning import Decision, NodeView, decide, released
 from netmgr.kube.claim_store import SHARD, read, shard_name, write
 from netmgr.kube.plan_watch import moved
 from netmgr.plan.clouds.cloud import CloudLimits
@@ -36,7 +38,6 @@ PLAN = {
                 "cpu": {"nodes": 3, "surge": 0, "pods_per_node": 16},
             }
         },
-        "other": {"node_pools": {"gpu": {"nodes": 2, "surge": 0}}},
     },
 }
 
@@ -96,10 +97,8 @@ class Cluster:
         self.chance.choices(list(steps), list(steps.values()))[0]()
 
     def node_comes(self) -> None:
-        name, pool = (
-            self.chance.choice(NAMES),
-            self.chance.choice(["cpu", "cpu", "cpu", "gpu", "none", None]),
-        )
+        name = self.chance.choice(NAMES)
+        pool = self.chance.choice(["cpu", "cpu", "cpu", "gpu", "none", None])
         if name not in self.nodes:
             self.uids += 1
             self.nodes[name] = NodeView(name, f"uid-{self.uids}", f"{self.chance.random()}", pool)
@@ -110,10 +109,8 @@ class Cluster:
             self.node_comes()
             name = self.chance.choice(list(self.nodes))
             if cidrs and not self.nodes[name].cidrs:
-                self.nodes[name] = replace(
-                    self.nodes[name],
-                    cidrs=self.chance.choice([cidrs.cidrs, *((one,) for one in STRANGE)]),
-                )
+                given = self.chance.choice([cidrs.cidrs, *((block,) for block in STRANGE)])
+                self.nodes[name] = replace(self.nodes[name], cidrs=given)
         if list(overlaps(cidr for node in self.nodes.values() for cidr in node.cidrs)):
             self.nodes.clear()
 
@@ -193,26 +190,28 @@ def views(number: int, pool: str = "gpu") -> Iterator[NodeView]:
     return (NodeView(f"n{i}", f"u{i}", f"{i:03}", pool) for i in range(number))
 
 
-def test_nothing_changes_in_the_second_round() -> None:
-    nodes = list(views(4))
-    first = decide(ALLOCATIONS, {}, nodes, 0, QUARANTINE)
-    assert set(first.assignments) == {node.name for node in nodes}
-    told = [
-        replace(n, cidrs=(p := first.assignments[n.name]).cidrs, annotation=p.annotation)
-        for n in nodes
-    ]
-    claims = {index: claim for index, claim in first.claims.items() if claim}
-    second = decide(ALLOCATIONS, claims, told, 1, QUARANTINE)
-    assert (second.claims, second.assignments, second.refusals) == ({}, {}, [])
-
-
 def test_claims_are_read_as_they_were_written() -> None:
     decision = decide(ALLOCATIONS, {}, list(views(3)), 0, QUARANTINE)
     for index, claim in decision.claims.items():
         assert claim
-        rested = replace(claim, released=1234.5)
-        for each in (claim, rested):
-            assert list(read(index.pool, {str(index.number): write(each)})) == [each]
+        for written in (claim, replace(claim, released=1234.5)):
+            assert list(read(index.pool, {str(index.number): write(written)})) == [written]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *("", "{", "{}", "[1]"),
+        '{"node": "a", "uid": "u", "ranges": ["10.0.0.1/8"]}',
+        '{"node": "a", "uid": "u", "ranges": [5]}',
+        '{"node": "a", "uid": "u", "ranges": [], "released": "9999-12-31T23:59:59-23:59"}',
+        '{"node": "a", "uid": "u", "ranges": [], "released": "0001-01-01T00:00:00+23:59"}',
+        '{"node": "a", "uid": "u", "ranges": [], "released": 5}',
+    ],
+)
+def test_a_claim_that_is_none_is_refused_by_its_key(value: str) -> None:
+    with pytest.raises(StateError, match="claim 7 of node pool gpu cannot be read"):
+        list(read("gpu", {"7": value}))
 
 
 def test_a_shard_of_the_longest_names_fits_an_object() -> None:
@@ -220,17 +219,6 @@ def test_a_shard_of_the_longest_names_fits_an_object() -> None:
     assert allocation
     longest = Claim(allocation, "n" * 253, "u" * 36, 1e9)
     assert SHARD * (len(write(longest)) + 10) < 1 << 18
-
-
-def test_a_full_pool_says_how_many_are_in_cooldown() -> None:
-    nodes = list(views(6))
-    first = decide(ALLOCATIONS, {}, nodes, 0, QUARANTINE)
-    assert [(r.reason, r.node.name) for r in first.refusals] == [(Reason.POOL_FULL, "n5")]
-    claims = {index: claim for index, claim in first.claims.items() if claim}
-    second = decide(ALLOCATIONS, claims, [nodes[5]], 10, QUARANTINE)
-    assert "5 in cooldown" in second.refusals[0].message
-    rested = claims | {index: claim for index, claim in second.claims.items() if claim}
-    assert not decide(ALLOCATIONS, rested, [nodes[5]], 10 + QUARANTINE, QUARANTINE).refusals
 
 
 def test_a_plan_that_moves_or_forgets_an_allocation_is_refused_and_one_that_grows_is_not() -> None:

@@ -5,8 +5,6 @@ overstated.
 from __future__ import annotations
 
 import shutil
-import tempfile
-from pathlib import Path
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -15,13 +13,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from netmgr.ledger.ledger import Ledger
 from netmgr.model import Counter, PodRef, Sample, Traffic
 from netmgr.prefixes import Address, Family
-from tests.fakes.ledger_tools import Clock, opened
+from tests.fakes.ledger_tools import Clock, folder_in_memory, opened
 
 OUT = Traffic.INTERNET_OUT
 POD = Counter.of_pod(Address(Family.V4, 1), OUT)
 RULES = [Counter("FORWARD", family, OUT) for family in Family]
 SIZE = st.integers(0, 5000)
-MEMORY = Path("/dev/shm")  # noqa: S108  mkdtemp's names are safe; thousands of syncs to a disk are slow
 
 
 class Node(RuleBasedStateMachine):
@@ -31,9 +28,7 @@ class Node(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.folder = Path(
-            tempfile.mkdtemp(prefix="netmgr-audit-", dir=MEMORY if MEMORY.is_dir() else None)
-        )
+        self.folder = folder_in_memory()
         self.clock = Clock()
         self.kernel = dict.fromkeys((POD, *RULES), 0)
         self.others = self.shown = self.hidden = self.unsettled = self.unread = 0

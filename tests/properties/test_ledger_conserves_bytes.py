@@ -9,7 +9,6 @@ rows, or right after a commit. What it finds afterwards are the files as they th
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -19,19 +18,18 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from netmgr.api.snapshot import UsageRow
 from netmgr.ledger.history import By, Period
 from netmgr.ledger.ledger import Ledger
 from netmgr.ledger.store import Store
 from netmgr.ledger.tables import Gap
 from netmgr.model import Counter, PodRef, Sample, Traffic
 from netmgr.prefixes import Address, Family
+from tests.fakes.ledger_tools import folder_in_memory
 
 LINGER = 60.0
-MEMORY = Path("/dev/shm")  # noqa: S108  mkdtemp's names are safe; thousands of syncs to a disk are slow
 OWNERS = [(namespace, name) for namespace in ("team-a", "team-b") for name in ("web-0", "web-1")]
 ADDRESSES = [Address(Family.V4, 1), Address(Family.V4, 2), Address(Family.V6, 3)]
-PICK = st.integers(0, 5)
+PICK, TRAFFIC = st.integers(0, 5), st.sampled_from(Traffic)
 
 
 class Death(BaseException):
@@ -88,9 +86,7 @@ class Clock:
 class World(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.folder = Path(
-            tempfile.mkdtemp(prefix="netmgr-ledger-", dir=MEMORY if MEMORY.is_dir() else None)
-        )
+        self.folder = folder_in_memory()
         self.lives = 0
         self.clock = Clock()
         self.kernel: dict[Counter, KernelCounter] = {}
@@ -166,9 +162,8 @@ class World(RuleBasedStateMachine):
             if sample.bytes < size or sample.packets < packets:
                 assert state.meddled
                 self.gaps[Gap.RESET] += 1
-            elif (
-                state.meddled
-            ):  # grown past its old value since: nobody can tell, and that much is lost
+            elif state.meddled:
+                # Grown past its old value since: nobody can tell, and that much is lost.
                 self.lost[state.owner.namespace] += size
             state.base, state.meddled = sample.bytes, False
             self.last[sample.counter] = sample.bytes, sample.packets
@@ -225,12 +220,7 @@ class World(RuleBasedStateMachine):
                 self.kernel.pop(counter, None)
 
     @precondition(lambda self: self.running)
-    @rule(
-        pick=PICK,
-        traffic=st.sampled_from(Traffic),
-        size=st.integers(1, 5000),
-        packets=st.integers(1, 3),
-    )
+    @rule(pick=PICK, traffic=TRAFFIC, size=st.integers(1, 5000), packets=st.integers(1, 3))
     def pass_traffic(self, pick: int, traffic: Traffic, size: int, packets: int) -> None:
         address, pod = sorted(self.running.items())[pick % len(self.running)]
         state = self.kernel.get(Counter.of_pod(address, traffic))
@@ -276,9 +266,8 @@ class World(RuleBasedStateMachine):
             before = self.ledger.totals()
             self.ledger.post(self.samples(self.kernel))
             assert self.ledger.totals() == before
-            assert len({total["namespace"] for total in before.namespaces}) * len(Traffic) == len(
-                before.namespaces
-            )
+            names = {total["namespace"] for total in before.namespaces}
+            assert len(names) * len(Traffic) == len(before.namespaces)
 
     @rule(seconds=st.floats(0, 2 * LINGER))
     def wait(self, seconds: float) -> None:
@@ -308,18 +297,12 @@ class World(RuleBasedStateMachine):
         """Asked at the moments that matter: opening the file anew for every step would take most of
         the time.
         """
-        summed = {
-            (row["namespace"], row["traffic"]): (row["bytes"], row["packets"])
-            for row in self.usage(By.NAMESPACE)
-        }
-        totals = {
-            (one["namespace"], one["traffic"]): (one["bytes"], one["packets"])
-            for one in self.ledger.totals().namespaces
-        }
+        usage = self.ledger.usage(Period(-1_000_000, 1_000_000), [By.NAMESPACE])
+        summed, totals = (
+            {(row["namespace"], row["traffic"]): (row["bytes"], row["packets"]) for row in rows}
+            for rows in (usage, self.ledger.totals().namespaces)
+        )
         assert summed == {key: sums for key, sums in totals.items() if sums != (0, 0)}
-
-    def usage(self, *by: By) -> list[UsageRow]:
-        return self.ledger.usage(Period(-1_000_000, 1_000_000), by)
 
     @invariant()
     def every_loss_that_shows_is_reported(self) -> None:
@@ -327,11 +310,8 @@ class World(RuleBasedStateMachine):
 
     @invariant()
     def a_series_is_live_exactly_while_its_pod_runs(self) -> None:
-        live = {
-            (total["namespace"], total["pod"])
-            for total in self.ledger.totals().pods
-            if total["live"]
-        }
+        pods = self.ledger.totals().pods
+        live = {(total["namespace"], total["pod"]) for total in pods if total["live"]}
         assert live == {(pod.namespace, pod.name) for pod in self.running.values()}
 
 

@@ -71,7 +71,7 @@ def test_the_list_is_valid_by_the_formats_own_schema(listed: dict[str, Any]):
 
 
 def test_the_list_names_packages_as_scanners_look_for_them(listed: dict[str, Any]):
-    found = {each["purl"]: each["version"] for each in listed["components"]}
+    found = {part["purl"]: part["version"] for part in listed["components"]}
     assert found["pkg:deb/debian/libc6@2.36-9%2Bdeb12u10?arch=amd64"] == "2.36-9+deb12u10"
     assert found["pkg:deb/debian/libstdc%2B%2B6@1%3A12.2.0-14~x?arch=amd64"] == "1:12.2.0-14~x"
     assert any(purl.startswith("pkg:pypi/python-iptables@") for purl in found)
@@ -87,17 +87,18 @@ def test_the_same_content_is_listed_with_the_same_bytes(script: ModuleType, tmp_
 
 
 @pytest.mark.programs
-@pytest.mark.parametrize("base", ["", "debian:bookworm-slim", "debian@sha256:0123"])
-def test_a_release_is_not_built_on_a_base_that_may_change(base: str):
+@pytest.mark.parametrize(
+    ("base", "complaint"),
+    [
+        *((base, b"a release names its base by digest") for base in ("", "debian:bookworm-slim")),
+        ("debian@sha256:0123", b"a release names its base by digest"),
+        (f"debian@{DIGEST}", b""),
+    ],
+)
+def test_a_release_is_built_only_on_a_base_that_a_digest_names(base: str, complaint: bytes):
+    """`false` is the engine: where nothing is complained of, its build fails."""
     given = {"PATH": "/usr/bin:/bin", "ENGINE": "false", "BASE": base}
     done = programs.run([str(ROOT / ".ci/image"), "--release", "netmgr:test"], env=given)
     assert done.returncode == 1
-    assert b"a release names its base by digest" in done.stderr
-
-
-@pytest.mark.programs
-def test_a_release_is_built_on_a_base_that_a_digest_names():
-    """`false` is the engine: what fails is its build, and nothing before."""
-    given = {"PATH": "/usr/bin:/bin", "ENGINE": "false", "BASE": f"debian@{DIGEST}"}
-    done = programs.run([str(ROOT / ".ci/image"), "--release", "netmgr:test"], env=given)
-    assert (done.returncode, done.stderr) == (1, b"")
+    assert complaint in done.stderr
+    assert complaint or not done.stderr

@@ -53,13 +53,11 @@ def test_an_unknown_cluster_is_refused_with_those_there_are() -> None:
 def test_neighbouring_blocks_are_one_range_and_the_largest_of_a_family_is_its_podcidr() -> None:
     index = NodeIndex("cpu", 3)
     blocks = prefixes("10.0.1.0/28", "10.0.0.64/27", "10.0.0.96/27", "fd00::/112", "10.0.2.0/26")
-    found = NodeAllocation.of(index, blocks)
-    assert found.ranges == tuple(
-        prefixes("10.0.0.64/26", "10.0.1.0/28", "10.0.2.0/26", "fd00::/112")
-    )
+    joined = NodeAllocation.of(index, blocks)
     # Of two equally large ones the first, so that it stays.
-    assert found.cidrs == tuple(prefixes("10.0.0.64/26", "fd00::/112"))
-    assert found.annotation == "10.0.0.64/26,10.0.1.0/28,10.0.2.0/26,fd00::/112"
+    assert joined.cidrs == tuple(prefixes("10.0.0.64/26", "fd00::/112"))
+    assert joined.annotation == "10.0.0.64/26,10.0.1.0/28,10.0.2.0/26,fd00::/112"
+    assert joined.ranges == tuple(prefixes(*joined.annotation.split(",")))
     alone = NodeAllocation.of(index, blocks[3:4])
     assert (alone.cidrs, alone.annotation) == (tuple(blocks[3:4]), "")
     grown = NodeAllocation.of(index, prefixes("10.0.0.0/28", "10.0.1.0/26", "10.0.3.0/27"))
@@ -76,30 +74,16 @@ def test_an_index_beyond_the_lock_has_no_allocation(train: NodeAllocations) -> N
     assert train.at(NodeIndex("cpu", 62)) is None
 
 
-@pytest.mark.parametrize(
-    ("name", "pool", "number"),
-    [
-        ("train-cpu-0", "cpu", 0),
-        ("train-cpu-61", "cpu", 61),
-        ("train-cpu-62", "cpu", None),
-        ("train-cpu-01", "cpu", None),
-        ("train-cpu-\u0661", "cpu", None),
-        ("train-cpu-x", "cpu", None),
-        ("train-gpu-1", "cpu", None),
-        ("evals-cpu-1", "cpu", None),
-        ("train-none-0", "none", None),
-    ],
-)
-def test_a_name_has_the_index_that_the_plan_gives_it(
-    train: NodeAllocations, name: str, pool: str, number: int | None
-) -> None:
-    expected = None if number is None else NodeIndex(pool, number)
-    assert train.named(name, pool) == expected
+def test_a_name_has_the_index_that_the_plan_gives_it(train: NodeAllocations) -> None:
+    for number in (0, 61):
+        assert train.named(f"train-cpu-{number}", "cpu") == NodeIndex("cpu", number)
+    for name in ("cpu-62", "cpu-01", "cpu-\u0661", "cpu-x", "gpu-1"):
+        assert train.named(f"train-{name}", "cpu") is None
+    assert train.named("evals-cpu-1", "cpu") is None
+    assert train.named("train-none-0", "none") is None
 
 
-def test_every_node_with_an_address_in_a_prefix_is_touched_and_no_other(
-    train: NodeAllocations,
-) -> None:
+def test_nodes_with_an_address_in_a_prefix_are_touched(train: NodeAllocations) -> None:
     every = {
         NodeIndex(pool, number): train.at(NodeIndex(pool, number))
         for pool, count in train.capacity.items()
@@ -125,13 +109,13 @@ def test_every_node_with_an_address_in_a_prefix_is_touched_and_no_other(
 def test_a_range_beside_those_of_a_pool_touches_none_of_its_nodes(train: NodeAllocations) -> None:
     """The one before its first node and the one behind its last."""
     for pool, count in train.capacity.items():
-        ends = [train.at(NodeIndex(pool, number)) for number in (0, count - 1)]
-        assert all(ends)
-        lowest, highest = (end.ranges[0] for end in ends if end)
-        beside = (lowest.value - 1, highest.last + 1)
-        for value in beside:
-            touched = set(train.touched([Prefix(lowest.family, value, lowest.family.width)]))
-            assert not {index for index in touched if index.pool == pool}
+        lowest, highest = (train.at(NodeIndex(pool, number)) for number in (0, count - 1))
+        assert lowest
+        assert highest
+        family = lowest.ranges[0].family
+        for value in (lowest.ranges[0].value - 1, highest.ranges[0].last + 1):
+            touched = train.touched([Prefix(family, value, family.width)])
+            assert pool not in {index.pool for index in touched}
 
 
 def test_a_prefix_larger_than_any_node_s_is_no_podcidr(train: NodeAllocations) -> None:

@@ -4,7 +4,7 @@ histories).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -14,33 +14,39 @@ from netmgr.kube.assigning import MOST_TOUCHED, Decision, NodeView, Reason, deci
 from netmgr.plan.document import PlanDocument
 from netmgr.plan.files import load_limits
 from netmgr.plan.locking import make_lock
-from netmgr.prefixes import Family, Prefix
+from netmgr.prefixes import Family, Prefix, overlaps
 from tests.builders import PLAN_KEYS
 
 NOW, QUARANTINE = 5000.0, 600.0
-PLAN = {
-    **PLAN_KEYS,
-    "name": "test",
-    "cloud": "none",
-    "pools": {"nodes": ["10.0.0.0/8", "fd00:10::/40"], "services": ["172.16.0.0/12"]},
-    "clusters": {
-        "train": {
-            "node_pools": {
-                "cpu": {"nodes": 40, "surge": 0, "pods_per_node": 14},
-                "gpu": {"nodes": 2, "surge": 0, "pods_per_node": 40},
-            }
-        }
-    },
-}
-DOCUMENT = PlanDocument.model_validate(PLAN)
-ALLOCATIONS = NodeAllocations(make_lock(DOCUMENT, None, load_limits(DOCUMENT.cloud)), "train")
+
+
+def allocations(**pools: object) -> NodeAllocations:
+    plan = {
+        **PLAN_KEYS,
+        "name": "test",
+        "cloud": "none",
+        "pools": {"nodes": ["10.0.0.0/8", "fd00:10::/40"], "services": ["172.16.0.0/12"]},
+        "clusters": {"train": {"node_pools": pools}},
+    }
+    document = PlanDocument.model_validate(plan)
+    return NodeAllocations(make_lock(document, None, load_limits(document.cloud)), "train")
+
+
+def of_gpus(nodes: int, pods: int = 14) -> NodeAllocations:
+    return allocations(gpu={"nodes": nodes, "surge": 0, "pods_per_node": pods})
+
+
+ALLOCATIONS = allocations(
+    cpu={"nodes": 40, "surge": 0, "pods_per_node": 14},
+    gpu={"nodes": 2, "surge": 0, "pods_per_node": 40},
+)
 STRANGE = Prefix.parse("192.168.0.0/24")
 
 
 def at(number: int, pool: str = "cpu") -> NodeAllocation:
-    found = ALLOCATIONS.at(NodeIndex(pool, number))
-    assert found is not None
-    return found
+    allocation = ALLOCATIONS.at(NodeIndex(pool, number))
+    assert allocation is not None
+    return allocation
 
 
 def node(name: str, cidrs: Iterable[Prefix] = (), pool: str | None = "cpu") -> NodeView:
@@ -52,20 +58,13 @@ def held(number: int, name: str, since: float | None = None) -> dict[NodeIndex, 
     return {at(number).index: Claim(at(number), name, f"uid-{name}", since)}
 
 
-def full(pool: str = "gpu") -> dict[NodeIndex, Claim]:
-    return {
-        at(number, pool).index: Claim(at(number, pool), f"n{number}", f"uid-n{number}")
-        for number in range(ALLOCATIONS.capacity[pool])
-    }
-
-
 def decided(claims: dict[NodeIndex, Claim], *nodes: NodeView, now: float = NOW) -> Decision:
     return decide(ALLOCATIONS, claims, nodes, now, QUARANTINE)
 
 
 def touching(number: int) -> Prefix:
     """The IPv4 prefix that touches so many allocations from the first on, a power of two."""
-    (first,) = (one for one in at(0).cidrs if one.family is Family.V4)
+    (first,) = (cidr for cidr in at(0).cidrs if cidr.family is Family.V4)
     return Prefix(Family.V4, first.value, first.length - (number.bit_length() - 1))
 
 
@@ -78,13 +77,9 @@ def test_a_taint_is_known_by_its_key() -> None:
 
 def test_the_name_decides_then_the_lowest_number_that_is_free() -> None:
     names = ["train-cpu-5", "b", "a", "train-gpu-0"]
-    decision = decided({}, *map(node, names))
-    assert {name: one.index.number for name, one in decision.assignments.items()} == {
-        "a": 0,
-        "b": 1,
-        "train-cpu-5": 5,
-        "train-gpu-0": 2,
-    }
+    decision = decided({}, *map(node, names), node("c", pool="gpu"))
+    expected = {"a": at(0), "b": at(1), "train-cpu-5": at(5), "train-gpu-0": at(2)}
+    assert decision.assignments == expected | {"c": at(0, "gpu")}
     assert decision.claims == {
         one.index: Claim(one, name, f"uid-{name}") for name, one in decision.assignments.items()
     }
@@ -100,11 +95,6 @@ def test_the_older_node_chooses_first_whatever_the_order_of_the_list() -> None:
     older, newer = replace(node("z"), created="1"), node("a")
     for listed in ((older, newer), (newer, older)):
         assert decided({}, *listed).assignments == {"z": at(0), "a": at(1)}
-
-
-def test_each_pool_has_its_own_allocations() -> None:
-    decision = decided({}, node("a"), node("b", pool="gpu"))
-    assert decision.assignments == {"a": at(0), "b": at(0, "gpu")}
 
 
 def test_deciding_again_before_or_after_the_nodes_are_written_changes_no_claim() -> None:
@@ -134,11 +124,6 @@ def test_what_podcidrs_cannot_say_is_in_the_annotation() -> None:
     assert decided(claims, replace(there, annotation=allocation.annotation)) == Decision()
 
 
-def test_a_node_keeps_what_somebody_else_gave_it() -> None:
-    decision = decided({}, node("a", at(7).cidrs))
-    assert (decision.claims, decision.assignments) == (held(7, "a"), {})
-
-
 def test_a_pending_claim_does_not_keep_its_range_from_the_node_that_has_it() -> None:
     """`a` was promised 0, but its podCIDRs were never written; now `b` has them."""
     decision = decided(held(0, "a"), node("a"), node("b", at(0).cidrs))
@@ -162,20 +147,12 @@ def test_a_claim_whose_node_has_another_allocation_begins_its_cooldown() -> None
     assert decision.claims == held(1, "a") | held(0, "a", NOW)
 
 
-@pytest.mark.parametrize(
-    ("since", "after"),
-    [
-        (None, held(0, "a", NOW)),
-        (NOW, {}),
-        (NOW - QUARANTINE + 1, {}),
-        (NOW - QUARANTINE, {at(0).index: None}),
-        (NOW + 1, held(0, "a", NOW)),
-    ],
-)
-def test_cooldown_begins_lasts_and_ends(
-    since: float | None, after: dict[NodeIndex, Claim | None]
-) -> None:
-    assert decided(held(0, "a", since)).claims == after
+def test_cooldown_begins_lasts_and_ends() -> None:
+    for since in (None, NOW + 1):
+        assert decided(held(0, "a", since)).claims == held(0, "a", NOW)
+    for since in (NOW, NOW - QUARANTINE + 1):
+        assert decided(held(0, "a", since)).claims == {}
+    assert decided(held(0, "a", NOW - QUARANTINE)).claims == {at(0).index: None}
 
 
 def test_every_claim_is_looked_at_whichever_nodes_are_there() -> None:
@@ -258,7 +235,10 @@ def test_a_node_without_a_pool_or_with_an_unknown_one_is_told_the_plans() -> Non
 
 
 def test_a_full_pool_says_how_many_are_in_cooldown_and_what_to_do() -> None:
-    claims = {index: replace(claim, released=NOW - 1) for index, claim in full().items()}
+    claims = {
+        at(number, "gpu").index: Claim(at(number, "gpu"), f"n{number}", f"uid-n{number}", NOW - 1)
+        for number in range(ALLOCATIONS.capacity["gpu"])
+    }
     claims |= held(0, "elsewhere", NOW - 1)
     decision = decided(claims, node("late", pool="gpu"))
     (refusal,) = decision.refusals
@@ -286,3 +266,62 @@ def test_only_claims_whose_cooldown_begins_are_released() -> None:
         **held(5, "new"),
     }
     assert [claim.node for claim in released(before, Decision(claims=after))] == ["a", "c", "d"]
+
+
+HONEST = [NodeView(f"node-{number}", f"uid-{number}", "2", "gpu") for number in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "text"),
+    [(4, "10.0.0.0/23"), (4, "0.0.0.0/1"), (600, "10.0.0.0/8"), (600, "fd00:10::/40")],
+)
+def test_a_prefix_that_is_more_than_a_node_has_keeps_nobody_waiting(nodes: int, text: str) -> None:
+    liar = NodeView("liar", "uid-liar", "1", "gpu", (Prefix.parse(text),))
+    decision = decide(of_gpus(nodes), {}, [liar, *HONEST], 0.0, 100.0)
+    assert decision.assignments.keys() == {node.name for node in HONEST}
+    (refusal,) = decision.refusals
+    assert refusal.node is liar
+    assert f"podCIDR {text} is more than one node has" in refusal.message
+
+
+def test_only_the_beginning_of_a_large_prefix_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Just so many indexes that more than the limit are among them, each having come twice."""
+    looked: list[NodeIndex] = []
+    touched = NodeAllocations.touched
+
+    def counting(self: NodeAllocations, prefixes: Iterable[Prefix]) -> Iterator[NodeIndex]:
+        for index in touched(self, prefixes):
+            looked.append(index)
+            yield index
+
+    monkeypatch.setattr(NodeAllocations, "touched", counting)
+    liar = NodeView("liar", "uid-liar", "1", "gpu", (Prefix.parse("10.0.0.0/8"),))
+    decide(of_gpus(600), {}, [liar], 0.0, 100.0)
+    assert len(looked) == 2 * MOST_TOUCHED + 1
+
+
+def test_the_plans_own_large_allocations_are_accepted() -> None:
+    large = of_gpus(4, pods=500)
+    (index, *_) = large.touched([Prefix.parse("10.0.0.0/8")])
+    allocation = large.at(index)
+    assert allocation is not None
+    holder = NodeView("holder", "uid-holder", "1", "gpu", allocation.cidrs)
+    decision = decide(large, {}, [holder, *HONEST], 0.0, 100.0)
+    assert decision.refusals == []
+    assert decision.claims[index].node == "holder"
+
+
+def test_what_another_program_gave_a_node_is_still_given_to_nobody_else() -> None:
+    """Before the plan decided, kube-controller-manager gave each node a /24; its pods still have
+    addresses of it.
+    """
+    some = of_gpus(60)
+    first = some.at(NodeIndex("gpu", 0))
+    assert first is not None
+    theirs = Prefix(Family.V4, first.ranges[0].network.value >> 8 << 8, 24)
+    assert 1 < len(set(some.touched([theirs]))) <= MOST_TOUCHED
+    foreign = NodeView("foreign", "uid-foreign", "1", "gpu", (theirs,))
+    decision = decide(some, {}, [foreign, *HONEST], 0.0, 100.0)
+    given = [block for allocation in decision.assignments.values() for block in allocation.ranges]
+    assert len(decision.assignments) == len(HONEST)
+    assert not list(overlaps([theirs, *(block for block in given if block.family is Family.V4)]))

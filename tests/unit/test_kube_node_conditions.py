@@ -1,4 +1,6 @@
-"""The Node's condition NetmgrHealthy: what is written to which Node, and when again."""
+"""The Node's condition NetmgrHealthy: what is written to which Node, and when again; and of which
+Nodes nothing was heard for too long.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,13 @@ from typing import Any, cast
 import pytest
 
 from netmgr.errors import ApiAway, ApiError
+from netmgr.kube import node_reports
 from netmgr.kube.agent_pods import AgentPod
 from netmgr.kube.api import Api
 from netmgr.kube.concurrency import Threads
 from netmgr.kube.health import Telemetry
 from netmgr.kube.node_conditions import CALM_SECONDS, LONGEST_MESSAGE, NodeConditions, condition
-from netmgr.kube.node_reports import Problem, Report
+from netmgr.kube.node_reports import SILENT_SECONDS, NodeReports, Problem, Report
 from netmgr.kube.nodes import ClusterNodes
 from netmgr.kube.reconciling import Leadership
 
@@ -27,14 +30,10 @@ class Cluster:
     """Nodes as an API server keeps them, whose conditions are merged by their type."""
 
     def __init__(self, *names: str) -> None:
+        made = {"creationTimestamp": "2026-01-01T00:00:00Z", "resourceVersion": "1"}
         self.objects: dict[str, Object] = {
             name: {
-                "metadata": {
-                    "name": name,
-                    "uid": f"uid-{name}",
-                    "creationTimestamp": "2026-01-01T00:00:00Z",
-                    "resourceVersion": "1",
-                },
+                "metadata": {"name": name, "uid": f"uid-{name}", **made},
                 "spec": {},
                 "status": {"conditions": [{"type": "Ready", "status": "True"}]},
             }
@@ -80,23 +79,22 @@ class Cluster:
         self.writes.append(name)
         if name in self.faults:
             raise self.faults[name]
-        found = self.objects[name]
-        assert body["metadata"] == {"uid": found["metadata"]["uid"]}
+        metadata, conditions = self.objects[name]["metadata"], self.objects[name]["status"]
+        assert body["metadata"] == {"uid": metadata["uid"]}
         (made,) = body["status"]["conditions"]
-        others = [each for each in found["status"]["conditions"] if each["type"] != made["type"]]
-        version = str(int(found["metadata"]["resourceVersion"]) + 1)
-        self.objects[name] = {
-            **found,
-            "metadata": {**found["metadata"], "resourceVersion": version},
+        others = [item for item in conditions["conditions"] if item["type"] != made["type"]]
+        version = str(int(metadata["resourceVersion"]) + 1)
+        self.objects[name] |= {
+            "metadata": metadata | {"resourceVersion": version},
             "status": {"conditions": [*others, made]},
         }
         return self.objects[name]
 
     def writer(self, *, reads_reports: bool = True) -> NodeConditions:
         """What a controller that has just become the leader writes conditions with."""
-        found = SimpleNamespace(by_node=self.reports, silent=lambda: frozenset(self.silent))
-        reports: Any = found if reads_reports else None
-        return NodeConditions(cast(Leadership, self.leadership), reports, self.telemetry)
+        reports: Any = SimpleNamespace(by_node=self.reports, silent=lambda: frozenset(self.silent))
+        leadership = cast(Leadership, self.leadership)
+        return NodeConditions(leadership, reports if reads_reports else None, self.telemetry)
 
     def reconcile(self, writer: NodeConditions | None = None) -> tuple[bool, list[str]]:
         """Whether it is settled, and which Nodes were written to."""
@@ -104,12 +102,13 @@ class Cluster:
         return (writer or self.writer()).reconcile(), sorted(self.writes)
 
     def condition(self, name: str) -> Object:
-        (found,) = (
-            each
-            for each in self.objects[name]["status"]["conditions"]
-            if each["type"] == "NetmgrHealthy"
-        )
+        conditions = self.objects[name]["status"]["conditions"]
+        (found,) = (item for item in conditions if item["type"] == "NetmgrHealthy")
         return found
+
+    def state(self, name: str) -> tuple[str, str, str]:
+        written = self.condition(name)
+        return written["status"], written["reason"], written["message"]
 
 
 def report(*problems: tuple[str, str]) -> Report:
@@ -123,35 +122,25 @@ FULL = report(("ConnectionTableFull", "used: 99 %"))
 
 
 def test_a_report_without_problems_is_healthy_and_the_first_problem_by_name_is_the_reason() -> None:
-    assert condition(SOUND) == (
-        "True",
-        "NoProblems",
-        "the agent of netmgr finds no problem that lasts",
-    )
-    assert condition(report(("B", "b is wrong"), ("A", "a is wrong"), ("C", "c is wrong"))) == (
-        "False",
-        "A",
-        "a is wrong; b is wrong; c is wrong",
-    )
+    assert condition(SOUND)[:2] == ("True", "NoProblems")
+    several = report(("B", "b is wrong"), ("A", "a is wrong"), ("C", "c is wrong"))
+    assert condition(several) == ("False", "A", "a is wrong; b is wrong; c is wrong")
 
 
 def test_each_node_that_reports_gets_its_condition_beside_the_others_it_has() -> None:
     cluster = Cluster("a", "b", "c")
-    cluster.reports = {"a": SOUND, "b": FULL}
+    cluster.reports, cluster.pods = {"b": FULL, "c": SOUND}, None
+    assert cluster.reconcile() == (True, []), "which agents fail is not known yet"
+    cluster.pods = []
     before = datetime.now(UTC).replace(microsecond=0)
-    assert cluster.reconcile() == (True, ["a", "b"])
+    assert cluster.reconcile() == (True, ["b", "c"])
     found = cluster.condition("b")
-    times = {found.pop("lastHeartbeatTime"), found.pop("lastTransitionTime")}
-    (at,) = times
+    (at,) = {found.pop("lastHeartbeatTime"), found.pop("lastTransitionTime")}
     assert before <= datetime.strptime(at, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
-    assert found == {
-        "type": "NetmgrHealthy",
-        "status": "False",
-        "reason": "ConnectionTableFull",
-        "message": "used: 99 %",
-    }
-    assert cluster.condition("a")["status"] == "True"
-    assert len(cluster.objects["a"]["status"]["conditions"]) == 2
+    reason = {"reason": "ConnectionTableFull", "message": "used: 99 %"}
+    assert found == {"type": "NetmgrHealthy", "status": "False", **reason}
+    assert cluster.condition("c")["status"] == "True"
+    assert len(cluster.objects["c"]["status"]["conditions"]) == 2
 
 
 def test_a_condition_is_written_again_for_another_reason_and_not_for_other_figures() -> None:
@@ -160,10 +149,9 @@ def test_a_condition_is_written_again_for_another_reason_and_not_for_other_figur
     cluster.reconcile()
     cluster.reports = {"a": report(("ConnectionTableFull", "used: 98 %"))}
     assert cluster.reconcile() == (True, [])
-    cluster.reports = {"a": report(("NatPortsFull", "used: 98 %"))}
+    cluster.reports = {"a": report(*(("NatPortsFull", "x" * 1000) for _ in range(5)))}
     assert cluster.reconcile() == (True, ["a"])
-    cluster.reports = {"a": SOUND}
-    assert cluster.reconcile() == (True, ["a"])
+    assert len(cluster.condition("a")["message"]) == LONGEST_MESSAGE
 
 
 def test_a_node_that_fell_silent_is_unknown_if_it_ever_reported() -> None:
@@ -172,29 +160,12 @@ def test_a_node_that_fell_silent_is_unknown_if_it_ever_reported() -> None:
     cluster.reconcile()
     cluster.reports, cluster.silent = {}, {"a", "b"}
     assert cluster.reconcile() == (True, ["a"])
-    found = cluster.condition("a")
-    assert (found["status"], found["reason"], found["message"]) == (
-        "Unknown",
-        "NoReport",
-        "its exporter has not answered for a while",
-    )
+    unknown = ("Unknown", "NoReport", "its exporter has not answered for a while")
+    assert cluster.state("a") == unknown
     assert cluster.reconcile() == (True, [])
     # One that neither reports nor is silent keeps what it has.
     cluster.silent = set()
     assert cluster.reconcile() == (True, [])
-
-
-def test_a_node_behind_one_without_a_report_gets_its_condition_too() -> None:
-    cluster = Cluster("a", "b", "c")
-    cluster.reports = {"c": SOUND}
-    assert cluster.reconcile() == (True, ["c"])
-
-
-def test_a_long_message_is_cut() -> None:
-    cluster = Cluster("a")
-    cluster.reports = {"a": report(*(("A", "x" * 1000) for _ in range(5)))}
-    cluster.reconcile()
-    assert len(cluster.condition("a")["message"]) == LONGEST_MESSAGE
 
 
 def test_a_failed_preflight_outweighs_a_report_until_the_agent_serves() -> None:
@@ -202,9 +173,9 @@ def test_a_failed_preflight_outweighs_a_report_until_the_agent_serves() -> None:
     cluster.reports = {"a": SOUND, "b": SOUND}
     cluster.run_agent("a", failed="no route to the hub")
     assert cluster.reconcile() == (True, ["a", "b"])
-    found = cluster.condition("a")
-    assert (found["status"], found["reason"]) == ("False", "PreflightFailed")
-    assert found["message"].endswith(": no route to the hub")
+    status, reason, message = cluster.state("a")
+    assert (status, reason) == ("False", "PreflightFailed")
+    assert message.endswith(": no route to the hub")
     assert cluster.condition("b")["status"] == "True"
     assert cluster.telemetry.registry.get_sample_value("netmgr_controller_preflight_failed") == 1
     (event,) = cluster.events
@@ -225,25 +196,14 @@ def test_a_failed_preflight_outweighs_a_report_until_the_agent_serves() -> None:
     assert cluster.reconcile() == (True, [])
     cluster.run_agent("a", is_ready=True)
     assert cluster.reconcile() == (True, ["a"])
-    found = cluster.condition("a")
-    assert (found["status"], found["reason"], found["message"]) == (
-        "True",
-        "PreflightPassed",
-        "its agent serves",
-    )
+    assert cluster.state("a") == ("True", "PreflightPassed", "its agent serves")
     assert cluster.telemetry.registry.get_sample_value("netmgr_controller_preflight_failed") == 0
 
 
-def test_without_reports_only_preflights_are_looked_at() -> None:
-    cluster = Cluster("a", "b")
-    cluster.reports, cluster.silent = {"b": FULL}, {"b"}
-    cluster.run_agent("a", failed="no route to the hub")
-    assert cluster.reconcile(cluster.writer(reads_reports=False)) == (True, ["a"])
-
-
 def test_without_reports_nothing_is_looked_at_again_until_a_node_or_a_pod_changes() -> None:
-    cluster, now = Cluster("a"), 1000.0
+    cluster, now = Cluster("a", "b"), 1000.0
     cluster.concurrency.monotonic = lambda: now
+    cluster.reports, cluster.silent = {"b": FULL}, {"b"}
     writer = cluster.writer(reads_reports=False)
     cluster.run_agent("a", failed="no route to the hub")
     assert cluster.reconcile(writer) == (True, ["a"])
@@ -263,23 +223,13 @@ def test_without_reports_nothing_is_looked_at_again_until_a_node_or_a_pod_change
     assert cluster.reconcile(writer) == (True, ["a"])
 
 
-def test_a_node_that_becomes_unhealthy_is_logged_as_a_warning(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_node_that_becomes_unhealthy_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     cluster = Cluster("a", "b")
     cluster.reports = {"a": SOUND, "b": FULL}
     with caplog.at_level(logging.INFO, "netmgr.kube.node_conditions"):
         cluster.reconcile()
-    assert {each.args[0]: each.levelname for each in caplog.records if each.args} == {
-        "a": "INFO",
-        "b": "WARNING",
-    }
-
-
-def test_nothing_is_written_before_the_agents_pods_are_known() -> None:
-    cluster = Cluster("a")
-    cluster.reports, cluster.pods = {"a": FULL}, None
-    assert cluster.reconcile() == (True, [])
+    levels = {record.args[0]: record.levelname for record in caplog.records if record.args}
+    assert levels == {"a": "INFO", "b": "WARNING"}
 
 
 def test_a_node_that_changes_its_mind_all_the_time_is_written_once_in_a_while() -> None:
@@ -329,3 +279,60 @@ def test_any_other_refusal_is_raised(fault: ApiError) -> None:
     with pytest.raises(ApiError, match=str(fault)):
         cluster.reconcile()
     assert isinstance(fault, ApiAway) or cluster.condition("b")["status"] == "True"
+
+
+class Listener:
+    """The turns of a leader that asks exporters."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.cluster, self.now = Cluster("n"), 5000.0
+        # The module's monotonic clock; other modules keep theirs.
+        clock = SimpleNamespace(monotonic=lambda: self.now)
+        monkeypatch.setattr(node_reports, "time", clock)
+        # The reports' own thread asks nobody, since it finds that its lead is lost.
+        self.cluster.leadership.lost.set()
+        self.lead()
+
+    def lead(self) -> None:
+        """Begin as a new leader."""
+        self.reports = NodeReports(cast(Leadership, self.cluster.leadership), ())
+
+    def turn(self, *answering: str, seconds: float = 60.0) -> frozenset[str]:
+        """Ask once, and let time pass until the next turn; who is silent then."""
+        self.reports._reports = dict.fromkeys(answering, SOUND)
+        self.reports._hear(self.cluster.pods or ())
+        self.now += seconds
+        return self.reports.silent()
+
+
+@pytest.fixture
+def listener(monkeypatch: pytest.MonkeyPatch) -> Listener:
+    return Listener(monkeypatch)
+
+
+def test_a_node_is_silent_after_ten_minutes_until_it_answers(listener: Listener) -> None:
+    listener.turn("n")
+    assert not any(listener.turn() for _ in range(9))
+    assert listener.turn() == {"n"}
+    assert not listener.turn("n")
+
+
+def test_a_preflight_that_fails_for_hours_is_no_silence(listener: Listener) -> None:
+    listener.cluster.run_agent("n", failed="dns of example.com: no answer")
+    assert not any(listener.turn() for _ in range(120))
+    listener.cluster.run_agent("n", is_ready=True)
+    assert not any(listener.turn() for _ in range(9))
+
+
+def test_another_leader_gives_every_node_ten_minutes(listener: Listener) -> None:
+    listener.turn("n", seconds=SILENT_SECONDS)
+    listener.lead()
+    assert not listener.turn(seconds=SILENT_SECONDS)
+    listener.now += 1
+    assert listener.reports.silent() == {"n"}
+
+
+def test_what_was_heard_of_nodes_is_forgotten_with_them(listener: Listener) -> None:
+    assert listener.turn(seconds=SILENT_SECONDS + 1) == {"n"}
+    listener.cluster.nodes.delete({"metadata": {"name": "n", "uid": "uid-n"}})
+    assert not listener.turn()

@@ -61,63 +61,40 @@ def test_the_template_may_name_another_file_and_need_not_have_a_node() -> None:
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (
-            {"node": ["x"]},
-            (
-                "the template's node is not a mapping of keys: leave it out, or give it the keys "
-                "that the Node lacks"
-            ),
-        ),
-        (
-            {"node": {"name": "x"}},
-            "the template has node.name, which comes from the Node: remove it",
-        ),
-        (
-            {"node": {"addresses": []}},
-            "the template has node.addresses, which comes from the Node: remove it",
-        ),
-        (
-            {"ranges": ["10.1.0.0/24"]},
-            "the template has ranges, which come from the Node: remove them",
-        ),
+        ({"node": ["x"]}, "the template's node is not a mapping of keys: leave it out, or give it"),
+        ({"node": {"name": "x"}}, "the template has node.name, which comes from the Node: remove"),
+        ({"node": {"addresses": []}}, "the template has node.addresses, which comes from the Node"),
+        ({"ranges": ["10.1.0.0/24"]}, "the template has ranges, which come from the Node: remove"),
     ],
 )
 def test_a_template_that_says_what_is_the_nodes_is_refused(more: Object, message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError, match=f"^{message}"):
         render(TEMPLATE | more, node())
-    assert str(caught.value) == message
 
 
 @pytest.mark.parametrize(
-    "more",
+    ("more", "gives_out"),
     [
-        {"cni": False},
-        {"cni": "off"},
-        {"role": "nat-host"},
-        {"range_source": "azure"},
-        {"cni": "perhaps"},
+        ({"cni": False}, False),
+        ({"cni": "off"}, False),
+        ({"cni": "perhaps"}, False),
+        ({"role": "nat-host"}, False),
+        ({"range_source": "azure"}, False),
+        ({"cni": "on"}, True),
+        ({"role": "node", "range_source": "file"}, True),
     ],
     ids=str,
 )
-def test_a_machine_that_gives_out_no_range_gets_none(more: Object) -> None:
-    document = render(TEMPLATE | more, node(cidrs=()))
-    assert not document.keys() & {"ranges", "ranges_version", "ranges_file"}
-
-
-@pytest.mark.parametrize("more", [{"cni": True}, {"cni": "on"}, {"role": "node"}], ids=str)
-def test_a_node_that_gives_out_its_range_gets_it(more: Object) -> None:
-    assert render(TEMPLATE | more, node())["ranges"] == ["10.1.0.0/24"]
-    assert render(TEMPLATE | {"range_source": "file"}, node())["ranges"] == ["10.1.0.0/24"]
+def test_only_a_node_that_gives_out_its_range_gets_it(more: Object, *, gives_out: bool) -> None:
+    document = render(TEMPLATE | more, node())
+    keys = {"ranges", "ranges_version", "ranges_file"}
+    assert document.keys() & keys == (keys if gives_out else set())
 
 
 def test_a_node_without_podcidrs_is_told_who_gives_it_some() -> None:
     for lacking in (node(cidrs=()), {"metadata": {"name": "worker-0"}}):
-        with pytest.raises(ConfigError) as caught:
+        with pytest.raises(ConfigError, match=r"^Node worker-0 has no podCIDRs yet: netmgr contr"):
             ranges(lacking)
-        assert str(caught.value).startswith(
-            "Node worker-0 has no podCIDRs yet: netmgr controller gives it some if it has a label"
-        )
-        assert "(kubectl describe node worker-0)" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -128,46 +105,28 @@ def test_a_node_without_an_address_is_told_who_says_it(status: Object | None) ->
     del lacking["status"]
     if status is not None:
         lacking["status"] = status
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError, match=r"^Node worker-0 has no InternalIP yet: .*node worker-0"):
         render(TEMPLATE, lacking)
-    assert str(caught.value).startswith("Node worker-0 has no InternalIP yet: the kubelet says it")
-    assert "(kubectl get node worker-0 -o wide)" in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("allocatable", "expected"),
-    [
-        ({}, None),
-        ({"pods": 110}, 110),
-        ({"pods": "0"}, 0),
-        ({"pods": "1k"}, None),
-        ({"pods": "\u0661"}, None),
-        ({"pods": ""}, None),
-    ],
-)
-def test_how_many_pods_a_kubelet_takes_is_a_number_or_unknown(
-    allocatable: Object, expected: int | None
-) -> None:
-    assert allocatable_pods({"status": {"allocatable": allocatable}}) == expected
-    assert allocatable_pods({}) is None
-    assert allocatable_pods({"status": {}}) is None
+def test_how_many_pods_a_kubelet_takes_is_a_number_or_unknown() -> None:
+    for said, expected in ((110, 110), ("0", 0), ("1k", None), ("\u0661", None), ("", None)):
+        assert allocatable_pods({"status": {"allocatable": {"pods": said}}}) == expected
+    for lacking in ({}, {"status": {}}, {"status": {"allocatable": {}}}):
+        assert allocatable_pods(lacking) is None
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("10.1.0.0/24", "10.1.0.0/24"),
-        ("10.1.0.9/24", "10.1.0.0/24"),
-        ("010.001.0.8/29", "10.1.0.8/29"),
+        ("010.001.0.9/29", "10.1.0.8/29"),
         ("FD00:1::9/64", "fd00:1::/64"),
         ("10.01.0.9", "10.1.0.9/32"),
-        ("0.1.2.3/24", "0.1.2.0/24"),
         ("10.1.0.0/255.255.255.0", "10.1.0.0/24"),
-        ("010.000.1.0/024", "10.0.1.0/24"),
         ("0000001::/64", "1::/64"),
         ("00fd:00000::0001/112", "fd::/112"),
         ("::ffff:010.0.0.255/120", "::ffff:a00:0/120"),
-        ("0:0:0:0:0:0:0:0/0", "::/0"),
         ("::/0", "::/0"),
         ("fd00::010.0.0.1/128", "fd00::a00:1/128"),
     ],
@@ -178,15 +137,13 @@ def test_a_podcidr_is_read_in_every_form_that_an_api_server_takes(text: str, exp
 
 
 def test_the_ranges_are_the_podcidrs_or_what_the_annotation_names() -> None:
-    assert [str(one) for one in ranges(node())] == ["10.1.0.0/24"]
-    assert [str(one) for one in ranges(node(annotation=""))] == ["10.1.0.0/24"]
-    named = ranges(node(annotation="10.2.0.0/28, 10.1.0.0/24,10.3.0.0/28"))
-    assert [str(one) for one in named] == ["10.2.0.0/28", "10.1.0.0/24", "10.3.0.0/28"]
-    old = node()
-    old["spec"] = {"podCIDR": "10.1.0.0/24"}
-    assert [str(one) for one in ranges(old)] == ["10.1.0.0/24"]
-    old["spec"] = {"podCIDR": "10.9.0.0/24", "podCIDRs": ["10.1.0.0/24"]}
-    assert [str(one) for one in ranges(old)] == ["10.1.0.0/24"]
+    named = "10.2.0.0/28", "10.1.0.0/24", "10.3.0.0/28"
+    text = "10.2.0.0/28, 10.1.0.0/24,10.3.0.0/28"
+    assert ranges(node(annotation=text)) == tuple(map(Prefix.parse, named))
+    alone = {"podCIDR": "10.1.0.0/24"}
+    both = {"podCIDR": "10.9.0.0/24", "podCIDRs": ["10.1.0.0/24"]}
+    for given in (node(), node(annotation=""), node() | {"spec": alone}, node() | {"spec": both}):
+        assert ranges(given) == (Prefix.parse("10.1.0.0/24"),)
 
 
 @pytest.mark.parametrize(
@@ -196,9 +153,7 @@ def test_the_ranges_are_the_podcidrs_or_what_the_annotation_names() -> None:
         ("10.2.0.0/28", " (10.2.0.0/28) does not name its podCIDR 10.1.0.0/24, 10.9.0.0/24"),
     ],
 )
-def test_an_annotation_that_contradicts_is_refused_with_the_remedy(
-    annotation: str, fault: str
-) -> None:
+def test_an_annotation_that_contradicts_is_refused(annotation: str, fault: str) -> None:
     with pytest.raises(ConfigError) as caught:
         ranges(node(("10.1.0.0/24", "10.9.0.0/24"), annotation))
     assert str(caught.value) == (

@@ -32,19 +32,18 @@ def names(views: list[NodeView]) -> tuple[list[str], dict[str, str]]:
 
 
 def test_nodes_are_listed_with_their_first_address_of_each_family() -> None:
+    addresses = [
+        ("Hostname", "a"),
+        ("InternalIP", "no address"),
+        ("InternalIP", "192.168.0.1"),
+        ("ExternalIP", "203.0.113.1"),
+        ("InternalIP", "192.168.0.2"),
+        ("InternalIP", "fd00::1"),
+    ]
     node = {
         "metadata": {"name": "a", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"},
         "spec": {"podCIDRs": ["10.244.0.0/24", "fd00:10::/64"]},
-        "status": {
-            "addresses": [
-                {"type": "Hostname", "address": "a"},
-                {"type": "InternalIP", "address": "no address"},
-                {"type": "InternalIP", "address": "192.168.0.1"},
-                {"type": "ExternalIP", "address": "203.0.113.1"},
-                {"type": "InternalIP", "address": "192.168.0.2"},
-                {"type": "InternalIP", "address": "fd00::1"},
-            ]
-        },
+        "status": {"addresses": [{"type": kind, "address": text} for kind, text in addresses]},
     }
     ((listed,), refusals) = choose([node_view(node, "pool")])
     assert not refusals

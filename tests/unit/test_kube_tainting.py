@@ -1,15 +1,23 @@
-"""Which unhealthy Nodes are tainted, and which are not because too many of their pool are."""
+"""Which unhealthy Nodes are tainted, and which are not because too many of their pool are; and that
+writing a Node's taints loses none that somebody else adds meanwhile.
+"""
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from fractions import Fraction
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from netmgr.errors import ConfigError
+from netmgr.errors import ApiError, ConfigError
+from netmgr.kube.api import CONFLICT
 from netmgr.kube.assigning import NodeView
-from netmgr.kube.nodes import STARTUP_TAINT, UNHEALTHY_TAINT
+from netmgr.kube.node_taints import rewrite, without
+from netmgr.kube.nodes import STARTUP_TAINT, UNHEALTHY_TAINT, ClusterNodes
+from netmgr.kube.reconciling import Leadership
 from netmgr.kube.tainting import Tainting, decide, most_of, parse_share
 
 TWENTIETH, HALF = Fraction(5, 100), Fraction(1, 2)
@@ -32,25 +40,10 @@ def names(decision: Tainting) -> tuple[list[str], list[str], list[str]]:
     return tuple([view.name for view in part] for part in parts)
 
 
-@pytest.mark.parametrize(
-    ("nodes", "share", "most"),
-    [
-        (1, TWENTIETH, 0),
-        (2, TWENTIETH, 0),
-        (19, TWENTIETH, 0),
-        (20, TWENTIETH, 1),
-        (39, TWENTIETH, 1),
-        (40, TWENTIETH, 2),
-        (7500, TWENTIETH, 375),
-        (10, Fraction(1), 9),
-        (1, Fraction(1), 0),
-        (100, Fraction(29, 100), 29),
-    ],
-)
-def test_the_share_is_rounded_down_and_never_includes_the_last(
-    nodes: int, share: Fraction, most: int
-) -> None:
-    assert most_of(nodes, share) == most
+def test_the_share_is_rounded_down_and_leaves_one() -> None:
+    assert [most_of(nodes, TWENTIETH) for nodes in (19, 20, 39, 40)] == [0, 1, 1, 2]
+    assert [most_of(nodes, Fraction(1)) for nodes in (1, 10)] == [0, 9]
+    assert most_of(100, Fraction(29, 100)) == 29
 
 
 def test_a_node_is_tainted_once_it_has_been_unhealthy_for_long_enough() -> None:
@@ -61,22 +54,17 @@ def test_a_node_is_tainted_once_it_has_been_unhealthy_for_long_enough() -> None:
 def test_those_that_were_unhealthy_first_come_first_and_the_rest_is_withheld() -> None:
     ill = [node(f"ill-{hour}", "False", f"2026-01-01T{hour}:00:00Z") for hour in (12, 10, 11)]
     everybody = {view.name for view in ill}
-    assert names(decide(pool(40, *ill), everybody, TWENTIETH)) == (
-        ["ill-10", "ill-11"],
-        [],
-        ["ill-12"],
-    )
+    decision = decide(pool(40, *ill), everybody, TWENTIETH)
+    assert names(decision) == (["ill-10", "ill-11"], [], ["ill-12"])
     # One that has the taint keeps it, also from those that were unhealthy before it.
     ill[0] = replace(ill[0], taints=(OTHER, TAINT))
     assert names(decide(pool(40, *ill), everybody, TWENTIETH)) == (["ill-10"], [], ["ill-11"])
 
 
-@pytest.mark.parametrize(
-    ("status", "removals"), [("True", 1), ("", 1), ("False", 0), ("Unknown", 0)]
-)
-def test_the_taint_goes_when_the_node_is_well_and_no_sooner(status: str, removals: int) -> None:
-    tainted = node("ill", status, taints=(TAINT,))
-    assert names(decide(pool(40, tainted), (), TWENTIETH)) == ([], ["ill"] * removals, [])
+def test_the_taint_goes_when_the_node_is_well_and_no_sooner() -> None:
+    for status, removed in (("True", ["ill"]), ("", ["ill"]), ("False", []), ("Unknown", [])):
+        tainted = node("ill", status, taints=(TAINT,))
+        assert names(decide(pool(40, tainted), (), TWENTIETH)) == ([], removed, [])
 
 
 def test_in_a_pool_that_shrank_the_newest_lose_the_taint() -> None:
@@ -117,32 +105,83 @@ def test_without_a_share_every_taint_goes_and_none_comes() -> None:
     assert names(decide(nodes, {"a", "b"}, None)) == ([], ["a"], [])
 
 
-@pytest.mark.parametrize(
-    ("text", "share"),
-    [("5%", TWENTIETH), ("100%", 1), ("0.5%", Fraction(1, 200)), ("33.4%", Fraction(167, 500))],
-)
-def test_a_share_is_written_in_per_cent(text: str, share: Fraction) -> None:
-    assert parse_share(text) == share
+def test_a_share_is_written_in_per_cent() -> None:
+    assert [parse_share(text) for text in ("5%", "100%", "0.5%")] == [TWENTIETH, 1, TWENTIETH / 10]
+    assert parse_share("33.4%") == Fraction(167, 500)
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "5",
-        "0%",
-        "101%",
-        "-5%",
-        "1/2%",
-        "1e1%",
-        "%",
-        "five%",
-        "5 %",
-        "1_0%",
-        "1.2.3%",
-        "\u0665%",
-        ".%",
+        *("5", "0%", "101%", "-5%", "1/2%", "1e1%", "%", "five%", "5 %", "1_0%", "1.2.3%"),
+        *("\u0665%", ".%"),
     ],
 )
 def test_what_is_no_share_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="give a share of each node pool, above 0% and at most 1"):
         parse_share(text)
+
+
+class Server:
+    """One Node, as an API server keeps it: every write has a version, and names the one before."""
+
+    def __init__(self) -> None:
+        self.taints = [STARTUP]
+        self.version = 1
+
+    def node(self) -> dict[str, Any]:
+        metadata = {"name": "n", "uid": "u", "resourceVersion": str(self.version)}
+        metadata["creationTimestamp"] = "2026-01-01T00:00:00Z"
+        return {"metadata": metadata, "spec": {"taints": list(self.taints)}}
+
+    def write(self, taints: list[dict[str, str]]) -> None:
+        self.taints, self.version = taints, self.version + 1
+
+    def patch(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        assert path == "/api/v1/nodes/n"
+        if body["metadata"] != {"uid": "u", "resourceVersion": str(self.version)}:
+            raise ApiError("another program wrote first", CONFLICT)
+        self.write(body["spec"]["taints"])
+        return self.node()
+
+
+@pytest.fixture
+def server() -> Server:
+    return Server()
+
+
+@pytest.fixture
+def leadership(server: Server) -> Leadership:
+    nodes = ClusterNodes("netmgr.io/node-pool", threading.Event())
+    nodes.replace([server.node()])
+    return SimpleNamespace(api=server, nodes=nodes)  # type: ignore[return-value]  all it is asked for
+
+
+def remove(leadership: Leadership, view: Any) -> bool:
+    return rewrite(leadership, view, lambda taints: without(taints, STARTUP_TAINT))
+
+
+@pytest.mark.parametrize("events", [1, 0], ids=["seen", "not seen yet"])
+def test_a_taint_that_comes_between_decision_and_write_stays(
+    server: Server, leadership: Leadership, events: int
+) -> None:
+    (view,) = leadership.nodes.views()
+    server.write([STARTUP, OTHER])
+    for _ in range(events):
+        leadership.nodes.change(server.node())
+    # What is not known yet has the server refuse the write, and another round decide.
+    assert remove(leadership, view) is bool(events)
+    leadership.nodes.change(server.node())
+    assert remove(leadership, leadership.nodes.views()[0])
+    assert server.taints == [OTHER]
+
+
+def test_another_node_of_the_name_is_left_alone(server: Server, leadership: Leadership) -> None:
+    (view,) = leadership.nodes.views()
+    again = server.node()
+    again["metadata"] |= {"uid": "v", "resourceVersion": "7"}
+    leadership.nodes.replace([again])
+    assert remove(leadership, view)
+    leadership.nodes.replace([])
+    assert remove(leadership, view)
+    assert server.taints == [STARTUP]

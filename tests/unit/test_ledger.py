@@ -1,18 +1,20 @@
-"""The ledger on a real file: what it counts and what it survives."""
+"""The ledger on a real file: what it counts and what it survives; and for how long counting was
+possibly incomplete, whatever the wall clock does meanwhile.
+"""
 
 from __future__ import annotations
 
-import shutil
+import sqlite3
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import cast
 
 import pytest
 
-from netmgr.api.snapshot import NamespaceTotals, PodTotals, TrafficTotals
+from netmgr.errors import StateError
 from netmgr.ledger.ledger import Ledger
 from netmgr.ledger.tables import Gap
-from netmgr.model import PodRef, Sample, Traffic
+from netmgr.model import PodRef, Sample
 from netmgr.prefixes import Address, Family
 from tests.fakes.ledger_tools import (
     ADDRESS6,
@@ -21,7 +23,9 @@ from tests.fakes.ledger_tools import (
     OUT,
     WEB,
     Clock,
+    TwoClocks,
     counter,
+    gap_seconds,
     gaps,
     hook,
     namespace_bytes,
@@ -31,46 +35,11 @@ from tests.fakes.ledger_tools import (
 )
 
 
-def node_total(traffic: Traffic, size: int, packets: int) -> TrafficTotals:
-    return {"traffic": traffic, "bytes": size, "packets": packets}
-
-
-def namespace_total(size: int, packets: int) -> NamespaceTotals:
-    return {"namespace": WEB.namespace, **node_total(OUT, size, packets)}
-
-
-def pod_total(traffic: Traffic, size: int, packets: int) -> PodTotals:
-    of_pod = {"namespace": WEB.namespace, "pod": WEB.name, "live": True}
-    return cast(PodTotals, {**of_pod, **node_total(traffic, size, packets)})
-
-
 def test_a_series_begins_at_zero_before_the_first_byte(ledger: Ledger) -> None:
     ledger.begin([counter(IN), counter(OUT)], WEB)
-    assert ledger.totals().pods == [pod_total(IN, 0, 0), pod_total(OUT, 0, 0)]
+    shown = [(total["traffic"], total["bytes"], total["packets"]) for total in ledger.totals().pods]
+    assert shown == [(IN, 0, 0), (OUT, 0, 0)]
     assert [gap["reason"] for gap in ledger.totals().gaps] == list(Gap)
-
-
-def test_one_posting_raises_pod_and_namespace(ledger: Ledger) -> None:
-    ledger.begin([counter()], WEB)
-    ledger.post([reading(1500, 3)])
-    ledger.post([reading(4000, 5)])
-    totals = ledger.totals()
-    assert totals.pods == [pod_total(OUT, 4000, 5)]
-    assert totals.namespaces == [namespace_total(4000, 5)]
-
-
-def test_both_addresses_of_a_dual_stack_pod_add_up(ledger: Ledger) -> None:
-    ledger.begin([counter(), counter(address=ADDRESS6)], WEB)
-    ledger.post([reading(100), reading(23, of=counter(address=ADDRESS6))])
-    assert pod_bytes(ledger) == 123
-
-
-def test_the_same_reading_twice_changes_nothing(ledger: Ledger) -> None:
-    ledger.begin([counter()], WEB)
-    ledger.post([reading(500)])
-    before = ledger.totals()
-    ledger.post([reading(500), reading(500)])
-    assert ledger.totals() == before
 
 
 def test_beginning_twice_keeps_the_reading(ledger: Ledger) -> None:
@@ -83,28 +52,11 @@ def test_beginning_twice_keeps_the_reading(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize("after", [reading(80), reading(600, 1)], ids=["bytes", "packets alone"])
-def test_a_reset_by_someone_else_is_a_gap_and_its_bytes_still_count(
-    ledger: Ledger, after: Sample
-) -> None:
+def test_a_reset_is_a_gap_and_its_bytes_still_count(ledger: Ledger, after: Sample) -> None:
     ledger.begin([counter()], WEB)
     ledger.post([reading(500, 10)])
     ledger.post([after])
     assert (pod_bytes(ledger), gaps(ledger)) == (500 + after.bytes, {"reset": 1})
-
-
-def test_a_removed_counter_starts_over_and_is_a_gap(ledger: Ledger) -> None:
-    ledger.begin([counter()], WEB)
-    ledger.post([reading(500)])
-    ledger.restart([counter(), counter(IN)])
-    ledger.post([reading(700)])
-    assert (pod_bytes(ledger), gaps(ledger)) == (1200, {"removed": 1})
-
-
-def test_readings_of_unknown_counters_are_ignored(ledger: Ledger) -> None:
-    ledger.post([reading(500)])
-    ledger.end([counter()])
-    assert ledger.totals().pods == []
-    assert ledger.counters() == {}
 
 
 def test_a_late_reading_of_an_ended_counter_is_not_counted_again(ledger: Ledger) -> None:
@@ -112,20 +64,8 @@ def test_a_late_reading_of_an_ended_counter_is_not_counted_again(ledger: Ledger)
     ledger.post([reading(500)])
     ledger.end([counter()])
     ledger.post([reading(500)])
-    assert pod_bytes(ledger) == 500
-
-
-def test_a_series_lingers_then_goes_and_its_namespace_stays(ledger: Ledger, clock: Clock) -> None:
-    ledger.begin([counter()], WEB)
-    ledger.post([reading(500)])
     ledger.end([counter()])
-    clock.time += LINGER - 1
-    ledger.sweep()
-    assert [total["live"] for total in ledger.totals().pods] == [False]
-    clock.time += 1
-    ledger.sweep()
-    assert ledger.totals().pods == []
-    assert namespace_bytes(ledger) == 500
+    assert (pod_bytes(ledger), ledger.counters()) == (500, {})
 
 
 def test_a_pod_lives_as_long_as_one_of_its_counters(ledger: Ledger) -> None:
@@ -136,17 +76,16 @@ def test_a_pod_lives_as_long_as_one_of_its_counters(ledger: Ledger) -> None:
     assert [total["live"] for total in ledger.totals().pods] == [False]
 
 
-def test_a_pod_that_returns_within_the_lingering_continues_its_series(
-    ledger: Ledger, clock: Clock
-) -> None:
+def test_a_pod_that_returns_while_it_lingers_continues(ledger: Ledger, clock: Clock) -> None:
     ledger.begin([counter()], WEB)
     ledger.post([reading(500)])
     ledger.end([counter()])
     clock.time += LINGER / 2
-    ledger.begin([counter(address=Address.parse("10.1.0.9"))], PodRef("team-a", "web-0", "uid-2"))
+    again = counter(address=ADDRESS6)
+    ledger.begin([again], PodRef("team-a", "web-0", "uid-2"))
     clock.time += LINGER * 2
     ledger.sweep()
-    ledger.post([reading(70, of=counter(address=Address.parse("10.1.0.9")))])
+    ledger.post([reading(70, of=again)])
     assert (pod_bytes(ledger), namespace_bytes(ledger)) == (570, 570)
 
 
@@ -156,16 +95,18 @@ def test_a_pod_that_returns_after_the_lingering_starts_over_but_its_namespace_do
     ledger.begin([counter()], WEB)
     ledger.post([reading(500)])
     ledger.end([counter()])
-    clock.time += LINGER
+    clock.time += LINGER - 1
     ledger.sweep()
+    assert [total["live"] for total in ledger.totals().pods] == [False]
+    clock.time += 1
+    ledger.sweep()
+    assert (ledger.totals().pods, namespace_bytes(ledger)) == ([], 500)
     ledger.begin([counter()], WEB)
     ledger.post([reading(70)])
     assert (pod_bytes(ledger), namespace_bytes(ledger)) == (70, 570)
 
 
-def test_a_clock_that_steps_back_does_not_keep_series_for_ever(
-    ledger: Ledger, clock: Clock
-) -> None:
+def test_a_clock_that_steps_back_keeps_no_series_for_ever(ledger: Ledger, clock: Clock) -> None:
     ledger.begin([counter()], WEB)
     ledger.end([counter()])
     clock.time -= 1_000_000
@@ -190,31 +131,7 @@ def test_an_owner_without_a_uid_is_not_taken_for_just_any_pod(ledger: Ledger) ->
     ledger.begin([counter()], PodRef("team-a", "web-1"))
     ledger.post([reading(600)])
     assert (pod_bytes(ledger), pod_bytes(ledger, "web-1")) == (500, 600)
-    assert ledger.totals().namespaces == [namespace_total(1100, 11)]
-
-
-def test_node_totals_are_local_and_forwarded_traffic_of_both_families(ledger: Ledger) -> None:
-    amounts = {
-        hook("INPUT", IN): 1,
-        hook("FORWARD", IN): 20,
-        hook("OUTPUT", OUT): 300,
-        hook("FORWARD", OUT): 4000,
-        hook("FORWARD", OUT, Family.V6): 50_000,
-    }
-    ledger.begin(amounts, None)
-    ledger.post([Sample(which, size, 1) for which, size in amounts.items()])
-    totals = ledger.totals()
-    assert totals.node == [node_total(IN, 21, 2), node_total(OUT, 54_300, 3)]
-    assert {sample.counter: sample.bytes for sample in totals.rules} == amounts
-
-
-def test_a_zeroed_rule_shows_as_zeroed_while_the_node_total_goes_on(ledger: Ledger) -> None:
-    ledger.begin([hook("INPUT", IN)], None)
-    ledger.post([Sample(hook("INPUT", IN), 500, 5)])
-    ledger.post([Sample(hook("INPUT", IN), 40, 1)])
-    totals = ledger.totals()
-    assert totals.rules == [Sample(hook("INPUT", IN), 40, 1)]
-    assert totals.node[0] == node_total(IN, 540, 6)
+    assert namespace_bytes(ledger) == 1100
 
 
 def test_a_name_that_is_no_text_is_refused_before_it_bars_every_write(ledger: Ledger) -> None:
@@ -241,23 +158,7 @@ def test_everything_is_there_after_closing_and_opening(path: Path, clock: Clock)
     again.close()
 
 
-def test_what_is_written_but_neither_closed_nor_checkpointed_is_there(
-    path: Path, clock: Clock, tmp_path: Path
-) -> None:
-    ledger = opened(path, clock)
-    ledger.begin([counter()], WEB)
-    ledger.post([reading(500)])
-    for suffix in ("", "-wal"):
-        shutil.copy(f"{path}{suffix}", f"{tmp_path}/copy.db{suffix}")
-    survivor = opened(tmp_path / "copy.db", clock)
-    assert survivor.totals() == ledger.totals()
-    survivor.close()
-    ledger.close()
-
-
-def test_a_reboot_drops_kernel_counters_ends_pods_and_keeps_totals(
-    path: Path, clock: Clock
-) -> None:
+def test_a_reboot_drops_counters_ends_pods_and_keeps_totals(path: Path, clock: Clock) -> None:
     ledger = opened(path, clock)
     ledger.begin([counter()], WEB)
     ledger.begin([hook("INPUT", IN)], None)
@@ -286,15 +187,13 @@ def test_the_log_is_bounded_by_checkpoints_and_unchanged_readings_write_nothing(
     for _ in range(50):
         ledger.post([reading(49)])
     assert log.stat().st_size == grown
-    for size in range(50, 500):
+    for size in range(50, 100):
         ledger.checkpoint()
         ledger.post([reading(size)])
     assert log.stat().st_size == grown
 
 
-def test_postings_never_touch_the_disk_beyond_the_log_until_a_checkpoint(
-    path: Path, ledger: Ledger
-) -> None:
+def test_postings_touch_only_the_log_until_a_checkpoint(path: Path, ledger: Ledger) -> None:
     ledger.begin([counter()], WEB)
     ledger.checkpoint()
     before = path.read_bytes()
@@ -320,3 +219,191 @@ def test_many_threads_lose_nothing(ledger: Ledger) -> None:
     for thread in threads:
         thread.join()
     assert (namespace_bytes(ledger), gaps(ledger), ledger.counters()) == (8 * 25, {}, {})
+
+
+@pytest.fixture
+def clocks() -> TwoClocks:
+    return TwoClocks()
+
+
+@pytest.fixture
+def counting(path: Path, clocks: TwoClocks) -> Iterator[Ledger]:
+    ledger = opened(path, clocks)
+    ledger.begin([counter(IN), counter(OUT)], WEB)
+    yield ledger
+    ledger.close()
+
+
+def test_a_reset_is_as_long_as_since_the_last_reading(counting: Ledger, clocks: TwoClocks) -> None:
+    counting.post([reading(500)])
+    clocks.pass_time(5)
+    counting.post([reading(500)])
+    clocks.pass_time(3)
+    clocks.time -= 86_400
+    counting.post([reading(100)])
+    assert (gaps(counting), gap_seconds(counting, Gap.RESET)) == ({"reset": 1}, 3)
+
+
+def test_counters_that_went_together_are_one_time(counting: Ledger, clocks: TwoClocks) -> None:
+    counting.post([reading(500)])
+    clocks.pass_time(2)
+    counting.post([reading(7, of=counter(IN))])
+    clocks.pass_time(2)
+    counting.restart([counter(IN), counter(OUT)])
+    assert (gaps(counting), gap_seconds(counting, Gap.REMOVED)) == ({"removed": 2}, 4)
+
+
+STEPS = [-3600, 1e9]
+"""Seconds by which somebody sets the wall clock."""
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_reboot_is_as_long_as_the_machine_is_up_and_the_longest_pause_between_readings_before(
+    path: Path, clocks: TwoClocks, step: float
+) -> None:
+    ledger = opened(path, clocks)
+    ledger.begin([counter()], WEB)
+    ledger.post([reading(500)])
+    clocks.pass_time(10)
+    ledger.post([reading(500)])  # nothing new, and read all the same
+    ledger.sweep()
+    clocks.pass_time(60)
+    ledger._store.close()  # power is cut
+    clocks.uptime = 20.0
+    clocks.time += 7 + step
+    after = opened(path, clocks, "boot-2")
+    assert (gaps(after), gap_seconds(after, Gap.REBOOT)) == ({"reboot": 1}, 20 + 10)
+    after.close()
+
+
+def test_a_reboot_without_live_counters_is_no_gap(path: Path, clocks: TwoClocks) -> None:
+    ledger = opened(path, clocks)
+    ledger.begin([counter()], WEB)
+    ledger.post([reading(500)])
+    ledger.end([counter()])
+    ledger.close()
+    clocks.pass_time(60)
+    after = opened(path, clocks, "boot-2")
+    assert (gaps(after), gap_seconds(after, Gap.REBOOT)) == ({}, 0.0)
+    assert after.totals().pods[0]["bytes"] == 500
+    after.close()
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_what_an_agent_finds_removed_was_so_since_its_predecessor_read_last(
+    path: Path, clocks: TwoClocks, step: float
+) -> None:
+    ledger = opened(path, clocks)
+    ledger.begin([counter(), counter(address=ADDRESS6)], WEB)
+    ledger.post([reading(500)])
+    ledger.close()
+    clocks.pass_time(33)
+    clocks.time += step
+    after = opened(path, clocks)
+    after.restart([counter()])
+    assert gap_seconds(after, Gap.REMOVED) == 33
+    after.post([reading(1), reading(1, of=counter(address=ADDRESS6))])
+    after.close()
+
+
+def test_not_durable_lasts_until_it_is_written_and_that_is_written_too(
+    counting: Ledger, path: Path, clocks: TwoClocks
+) -> None:
+    with sqlite3.connect(path) as other:
+        other.execute("BEGIN IMMEDIATE")
+        counting.post([reading(100)])
+        clocks.pass_time(5)
+        assert gap_seconds(counting, Gap.NOT_DURABLE) == 5
+        assert not counting.durable
+        counting.post([reading(200)])
+        clocks.pass_time(2)
+        assert gap_seconds(counting, Gap.NOT_DURABLE) == 7
+        other.rollback()
+    clocks.pass_time(1)
+    counting.post([reading(300)])
+    assert (counting.durable, counting.totals().durable) == (True, True)
+    clocks.pass_time(50)
+    assert (gaps(counting), gap_seconds(counting, Gap.NOT_DURABLE)) == ({"not-durable": 1}, 8)
+    with sqlite3.connect(path) as other:
+        assert other.execute("SELECT count, seconds FROM gap").fetchall() == [(1, 8)]
+
+
+def test_a_wrapped_counter_is_no_gap_and_its_sum_is_kept(counting: Ledger, path: Path) -> None:
+    counting.post([reading((1 << 63) - 400, 5)])
+    counting.post([reading((1 << 64) - 100, 6)])
+    counting.post([reading(250, 7)])
+    assert (gaps(counting), counting.durable) == ({}, True)
+    assert counting.totals().pods[1]["bytes"] == (1 << 63) * 2 + 250 - (1 << 63)
+    again = opened(path, TwoClocks())
+    assert again.totals().pods[1]["packets"] == 7
+    again.close()
+
+
+def test_dates_of_gaps_outlive_the_agent(counting: Ledger, path: Path, clocks: TwoClocks) -> None:
+    def dates(of: Ledger) -> dict[str, float]:
+        return {gap["reason"]: gap["last"] for gap in of.totals().gaps if gap["last"]}
+
+    assert dates(counting) == {}
+    first = clocks.time
+    counting.note(Gap.LATE)
+    clocks.pass_time(100)
+    counting.note(Gap.REMOVED)
+    clocks.pass_time(100)
+    counting.note(Gap.LATE)
+    assert dates(counting) == {Gap.LATE: round(first + 200), Gap.REMOVED: round(first + 100)}
+    clocks.pass_time(100)
+    counting.post([reading(10)])
+    counting.close()
+    again = opened(path, clocks)
+    assert dates(again) == {Gap.LATE: round(first + 200), Gap.REMOVED: round(first + 100)}
+    again.close()
+
+
+def many_pods(path: Path) -> bytearray:
+    """The content of a ledger of several pages."""
+    ledger = opened(path, Clock())
+    for number in range(200):
+        pod = PodRef("team-a", f"pod-{number}")
+        ledger.begin([counter(address=Address(Family.V4, number))], pod)
+    ledger.close()
+    return bytearray(path.read_bytes())
+
+
+def overwrite_a_page(path: Path) -> None:
+    content = many_pods(path)
+    content[8192:12288] = b"\xa5" * 4096
+    path.write_bytes(content)
+
+
+def execute(statement: str, *values: str) -> Callable[[Path], None]:
+    def damage(path: Path) -> None:
+        ledger = opened(path, Clock())
+        ledger.begin([counter()], WEB)
+        ledger.close()
+        with sqlite3.connect(path) as connection:
+            connection.execute(statement, values)
+
+    return damage
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: path.write_bytes(many_pods(path)[:5000]),
+        overwrite_a_page,
+        execute("UPDATE counter SET subject = 'localhost'"),
+        execute("DROP TABLE counter"),
+        *(
+            execute("REPLACE INTO fact VALUES (?, 'many')", key)
+            for key in ("books", "sequence", "read_at_steady", "gap_at reboot")
+        ),
+    ],
+)
+def test_a_damaged_file_is_refused_by_name_and_left_as_it_was(
+    path: Path, clock: Clock, damage: Callable[[Path], object]
+) -> None:
+    damage(path)
+    before = path.read_bytes()
+    with pytest.raises(StateError, match=str(path)):
+        opened(path, clock)
+    assert path.read_bytes() == before

@@ -9,7 +9,9 @@ import re
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -19,6 +21,7 @@ from netmgr.ledger.mark import Found, Mark, Own, Synced, compare
 from netmgr.model import PodRef
 from netmgr.prefixes import Address
 from tests.fakes.ledger_tools import (
+    ADDRESS6,
     OUT,
     WEB,
     Clock,
@@ -35,249 +38,187 @@ from tests.fakes.ledger_tools import (
 COPY = "copy.sqlite"
 
 
-@pytest.fixture
-def clock() -> Clock:
-    clock = Clock()
-    clock.time = 5000.0
-    return clock
+class Node:
+    """Books in use, with a copy made of them in the middle.
 
+    What outlives an agent is one counter, the mark beside it, and the disk.
+    """
 
-class Kernel:
-    """What outlives the agent: one counter, and the mark beside it."""
-
-    def __init__(self) -> None:
+    def __init__(self, path: Path) -> None:
+        self.path, self.clock, self.boot = path, Clock(), "boot-1"
         self.bytes = 0
         self.mark: Mark | None = None
+        self.ledger = opened(path, self.clock)
+        assert self.ledger.examine([], has_counters=False) is Found.NEW
+        self.ledger.begin([counter()], WEB)
+        self.take(100)
+        self.ledger.checkpoint()
+        shutil.copy(path, path.with_name(COPY))
+        self.clock.time += 60
+        self.take(200)
 
-    def take(self, ledger: Ledger, size: int) -> None:
+    def take(self, size: int) -> None:
         self.bytes += size
-        ledger.post([reading(self.bytes)])
-        other = counter(address=Address.parse("10.1.0.99"))
-        ledger.begin([other], PodRef("elsewhere", "brief"))
-        ledger.post([reading(0, of=other)], closing=[other])
-        self.mark = ledger.mark
-        ledger.end([other])
+        self.ledger.post([reading(self.bytes)])
+        other = counter(address=ADDRESS6)
+        self.ledger.begin([other], PodRef("elsewhere", "brief"))
+        self.ledger.post([reading(0, of=other)], closing=[other])
+        self.mark = self.ledger.mark
+        self.ledger.end([other])
 
-    def marks(self) -> list[Mark]:
-        return [self.mark] if self.mark else []
+    def reboot(self) -> None:
+        self.bytes, self.mark, self.boot = 0, None, "boot-2"
+
+    def remove_books(self) -> None:
+        for name in ("", "-wal", "-shm"):
+            self.path.with_name(self.path.name + name).unlink(missing_ok=True)
+
+    @contextmanager
+    def again(self, found: Found) -> Iterator[Ledger]:
+        """The next agent's books."""
+        self.clock.time += 10
+        with closing(opened(self.path, self.clock, self.boot)) as ledger:
+            marks = [self.mark] if self.mark else []
+            assert ledger.examine(marks, has_counters=bool(self.bytes)) is found
+            assert (ledger.mark or Mark(0, 0)) >= (self.mark or Mark(0, 0))
+            ledger.begin([counter()], WEB)
+            if self.bytes:
+                ledger.post([reading(self.bytes)])
+            yield ledger
 
 
 @pytest.fixture
-def kernel() -> Kernel:
-    return Kernel()
+def node(path: Path) -> Node:
+    return Node(path)
 
 
-@pytest.fixture
-def ledger(path: Path, clock: Clock, kernel: Kernel) -> Iterator[Ledger]:
-    """Books in use, with a copy made of them in the middle."""
-    ledger = opened(path, clock)
-    assert ledger.examine([], has_counters=False) is Found.NEW
-    ledger.begin([counter()], WEB)
-    kernel.take(ledger, 100)
-    ledger.checkpoint()
-    shutil.copy(path, path.with_name(COPY))
-    clock.time += 60
-    kernel.take(ledger, 200)
-    return ledger
+def test_the_true_books_are_known_after_every_kind_of_end(node: Node) -> None:
+    node.ledger._store.close()
+    with node.again(Found.CURRENT) as after:
+        node.mark = after.mark
+    with closing(opened(node.path, node.clock)) as books:
+        own = books.mark
+        assert own
+        assert books.examine([Mark(7, 1 << 60), own], has_counters=True) is Found.CURRENT
+        assert books.mark == own, "somebody put a mark of no books beside ours"
+    with node.again(Found.CURRENT):
+        pass
+    node.reboot()
+    with node.again(Found.CURRENT) as after:
+        assert (namespace_bytes(after), gaps(after)) == (300, {"reboot": 1})
 
 
-def again(path: Path, clock: Clock, kernel: Kernel, found: Found, boot: str = "boot-1") -> Ledger:
-    clock.time += 10
-    ledger = opened(path, clock, boot)
-    assert ledger.examine(kernel.marks(), has_counters=bool(kernel.bytes)) is found
-    assert (ledger.mark or Mark(0, 0)) >= (kernel.mark or Mark(0, 0))
-    ledger.begin([counter()], WEB)
-    if kernel.bytes:
-        ledger.post([reading(kernel.bytes)])
-    return ledger
+@pytest.mark.parametrize(
+    "left",
+    [
+        {"mark file", "kernel mark", "counters"},
+        {"empty file", "kernel mark", "counters"},
+        {"counters"},
+        {"mark file"},
+    ],
+    ids=str,
+)
+def test_lost_books_are_rebuilt_and_are_a_gap(node: Node, left: set[str]) -> None:
+    node.ledger.close()
+    node.remove_books()
+    former = node.mark
+    if "empty file" in left:
+        node.path.touch()
+    if "mark file" not in left:
+        node.path.with_name(MARK_FILE).unlink()
+    if "kernel mark" not in left:
+        node.mark = None
+    if "counters" not in left:
+        node.reboot()
+    with node.again(Found.LOST) as after:
+        assert (pod_bytes(after), gaps(after)) == (node.bytes, {"ledger-lost": 1})
+        assert after.mark
+        assert former
+        assert (after.mark.books == former.books) is (left != {"counters"})
+    with node.again(Found.CURRENT):
+        pass
 
 
-def test_the_true_books_are_known_after_every_kind_of_end(
-    path: Path, clock: Clock, kernel: Kernel, ledger: Ledger
-) -> None:
-    ledger._store.close()
-    after = again(path, clock, kernel, Found.CURRENT)
-    kernel.mark = after.mark
-    after.close()
-    books = opened(path, clock)
-    own = books.mark
-    assert own
-    assert books.examine([Mark(7, 1 << 60), own], has_counters=True) is Found.CURRENT
-    assert books.mark == own, "somebody put a mark of no books beside ours"
-    books.close()
-    after = again(path, clock, kernel, Found.CURRENT)
-    after.close()
-    kernel.mark, kernel.bytes = None, 0
-    after = again(path, clock, kernel, Found.CURRENT, "boot-2")
-    assert namespace_bytes(after) == 300
-    assert gaps(after) == {"reboot": 1}
-    after.close()
-
-
-def remove(path: Path) -> None:
-    for name in ("", "-wal", "-shm"):
-        path.with_name(path.name + name).unlink(missing_ok=True)
-
-
-def truncate(path: Path) -> None:
-    remove(path)
-    path.touch()
-
-
-@pytest.mark.parametrize("lose", [remove, truncate])
-@pytest.mark.parametrize("with_mark_file", [True, False])
-def test_lost_books_are_rebuilt_from_live_counters_and_are_a_gap(
-    path: Path,
-    clock: Clock,
-    kernel: Kernel,
-    ledger: Ledger,
-    lose: Callable[[Path], None],
-    *,
-    with_mark_file: bool,
-) -> None:
-    ledger.close()
-    lose(path)
-    if not with_mark_file:
-        path.with_name(MARK_FILE).unlink()
-    after = again(path, clock, kernel, Found.LOST)
-    assert (pod_bytes(after), gaps(after)) == (300, {"ledger-lost": 1})
-    assert after.mark
-    assert kernel.mark
-    assert after.mark.books == kernel.mark.books
-    after.close()
-    again(path, clock, kernel, Found.CURRENT).close()
-
-
-def test_counters_without_a_mark_are_proof_enough(
-    path: Path, clock: Clock, kernel: Kernel, ledger: Ledger
-) -> None:
-    ledger.close()
-    remove(path)
-    path.with_name(MARK_FILE).unlink()
-    kernel.mark = None
-    after = again(path, clock, kernel, Found.LOST)
-    assert (pod_bytes(after), gaps(after)) == (300, {"ledger-lost": 1})
-    after.close()
-
-
-def test_books_lost_over_a_reboot_are_missed_by_the_small_file(
-    path: Path, clock: Clock, kernel: Kernel, ledger: Ledger
-) -> None:
-    ledger.close()
-    remove(path)
-    kernel.mark, kernel.bytes = None, 0
-    after = again(path, clock, kernel, Found.LOST, "boot-2")
-    assert gaps(after) == {"ledger-lost": 1}
-    after.close()
-
-
-@pytest.mark.parametrize("boot", ["boot-1", "boot-2"])
+@pytest.mark.parametrize("is_rebooted", [False, True])
 def test_an_older_copy_is_brought_up_by_live_counters_and_is_a_gap_since_it_was_made(
-    path: Path, clock: Clock, kernel: Kernel, ledger: Ledger, boot: str
+    node: Node, *, is_rebooted: bool
 ) -> None:
-    ledger.close()
-    remove(path)
-    shutil.copy(path.with_name(COPY), path)
-    if boot == "boot-2":
-        kernel.mark, kernel.bytes = None, 0
-    after = again(path, clock, kernel, Found.OLDER, boot)
-    if boot == "boot-1":
-        assert (pod_bytes(after), gaps(after)) == (300, {"ledger-older": 1})
-        assert gap_seconds(after, "ledger-older") == 70
+    node.ledger.close()
+    node.remove_books()
+    shutil.copy(node.path.with_name(COPY), node.path)
+    if is_rebooted:
+        node.reboot()
+    with node.again(Found.OLDER) as after:
+        if is_rebooted:
+            assert gaps(after) == {"ledger-older": 1, "reboot": 1}
+        else:
+            assert (pod_bytes(after), gaps(after)) == (300, {"ledger-older": 1})
+            assert gap_seconds(after, "ledger-older") == 70
+    with node.again(Found.CURRENT):
+        pass
+
+
+@pytest.mark.parametrize("is_behind_the_mark", [True, False])
+def test_a_copy_of_the_whole_disk_is_older_if_live_counters_do_not_show_what_it_lacks(
+    node: Node, *, is_behind_the_mark: bool
+) -> None:
+    folder, whole = node.path.parent, node.path.parent.parent / "whole"
+    shutil.copytree(folder, whole)
+    if is_behind_the_mark:
+        node.take(50)
     else:
-        assert gaps(after) == {"ledger-older": 1, "reboot": 1}
-    after.close()
-    again(path, clock, kernel, Found.CURRENT, boot).close()
+        node.bytes += 50
+        node.ledger.post([reading(node.bytes)])
+    node.ledger.close()
+    shutil.rmtree(folder)
+    shutil.move(whole, folder)
+    with node.again(Found.OLDER if is_behind_the_mark else Found.CURRENT) as after:
+        assert pod_bytes(after) == 350
+        assert gaps(after) == ({"ledger-older": 1} if is_behind_the_mark else {})
 
 
-def test_an_older_copy_that_lacks_nothing_but_what_live_counters_show_is_no_gap(
-    path: Path, clock: Clock, kernel: Kernel, ledger: Ledger
-) -> None:
-    shutil.copytree(path.parent, path.parent.parent / "whole")
-    kernel.bytes += 50
-    ledger.post([reading(kernel.bytes)])
-    ledger.close()
-    shutil.rmtree(path.parent)
-    shutil.move(path.parent.parent / "whole", path.parent)
-    after = again(path, clock, kernel, Found.CURRENT)
-    assert (pod_bytes(after), gaps(after)) == (350, {})
-    after.close()
-
-
-def test_a_copy_of_everything_on_the_disk_is_known_by_the_kernel(
-    path: Path, clock: Clock, kernel: Kernel, ledger: Ledger
-) -> None:
-    shutil.copytree(path.parent, path.parent.parent / "whole")
-    kernel.take(ledger, 1)
-    ledger.close()
-    shutil.rmtree(path.parent)
-    shutil.move(path.parent.parent / "whole", path.parent)
-    again(path, clock, kernel, Found.OLDER).close()
-
-
-def test_another_machines_books_are_set_aside(
-    path: Path, clock: Clock, kernel: Kernel, ledger: Ledger
-) -> None:
-    ledger.close()
-    other_path = path.parent / "other" / path.name
-    other_path.parent.mkdir()
-    other = opened(other_path, clock)
-    other.examine([], has_counters=False)
-    other.begin([counter()], WEB)
-    other.post([reading(9_999_999)])
-    other.close()
-    shutil.copy(other_path, path)
-    after = again(path, clock, kernel, Found.FOREIGN)
-    assert (pod_bytes(after), gaps(after)) == (300, {"ledger-lost": 1})
-    after.close()
-    (kept,) = path.parent.glob(f"{path.name}.foreign-*")
+def test_another_machines_books_are_set_aside(node: Node) -> None:
+    node.ledger.close()
+    foreign = node.path.parent / "other" / node.path.name
+    foreign.parent.mkdir()
+    with closing(opened(foreign, node.clock)) as other:
+        other.examine([], has_counters=False)
+        other.begin([counter()], WEB)
+        other.post([reading(9_999_999)])
+    shutil.copy(foreign, node.path)
+    with node.again(Found.FOREIGN) as after:
+        assert (pod_bytes(after), gaps(after)) == (300, {"ledger-lost": 1})
+    (kept,) = node.path.parent.glob(f"{node.path.name}.foreign-*")
     assert sqlite3.connect(kept).execute("SELECT max(bytes) FROM total").fetchone() == (9_999_999,)
 
 
-def test_what_could_not_be_written_before_a_crash_is_missed(
-    path: Path, clock: Clock, kernel: Kernel, ledger: Ledger
-) -> None:
-    with sqlite3.connect(path) as other:
+def test_what_could_not_be_written_before_a_crash_is_missed(node: Node) -> None:
+    with sqlite3.connect(node.path) as other:
         other.execute("BEGIN IMMEDIATE")
-        ledger._store._connection.execute("PRAGMA busy_timeout = 10")
-        kernel.take(ledger, 50)
-        assert not ledger.durable
-        ledger._store.close()
+        node.ledger._store._connection.execute("PRAGMA busy_timeout = 10")
+        node.take(50)
+        assert not node.ledger.durable
+        node.ledger._store.close()
         other.rollback()
-    after = again(path, clock, kernel, Found.OLDER)
-    assert (pod_bytes(after), gaps(after)) == (350, {"ledger-older": 1})
-    after.close()
+    with node.again(Found.OLDER) as after:
+        assert (pod_bytes(after), gaps(after)) == (350, {"ledger-older": 1})
 
 
-def test_totals_that_fell_within_the_true_books_are_noticed(
-    path: Path, clock: Clock, kernel: Kernel, ledger: Ledger
-) -> None:
-    ledger.close()
-    with sqlite3.connect(path) as connection:
+def test_totals_that_fell_within_the_true_books_are_noticed(node: Node) -> None:
+    node.ledger.close()
+    with sqlite3.connect(node.path) as connection:
         connection.execute("UPDATE total SET bytes = 7 WHERE scope = 'namespace'")
-    again(path, clock, kernel, Found.OLDER).close()
+    with node.again(Found.OLDER):
+        pass
 
 
-def test_the_books_of_a_version_without_marks_are_taken_as_they_are(
-    path: Path, clock: Clock
-) -> None:
-    ledger = opened(path, clock)
-    ledger.begin([hook("FORWARD", OUT)], None)
-    ledger.post([reading(5, of=hook("FORWARD", OUT))])
-    ledger.close()
-    after = opened(path, clock)
-    assert after.examine([], has_counters=True) is Found.CURRENT
-    assert (after.mark is not None, gaps(after)) == (True, {})
-    after.close()
-
-
-def test_a_mark_passes_through_an_address_and_its_file(path: Path) -> None:
-    written = Mark(Mark.new().books, 12345)
-    assert Mark.of(Address.parse(str(written.address))) == written
-    mark.write(path, Synced(written, 1 << 70))
-    assert mark.read(path) == Synced(written, 1 << 70)
-    path.write_text("")
-    assert mark.read(path) is None
+def test_books_that_never_had_a_mark_are_taken_as_they_are(path: Path, clock: Clock) -> None:
+    with closing(opened(path, clock)) as ledger:
+        ledger.begin([hook("FORWARD", OUT)], None)
+        ledger.post([reading(5, of=hook("FORWARD", OUT))])
+    with closing(opened(path, clock)) as after:
+        assert after.examine([], has_counters=True) is Found.CURRENT
+        assert (after.mark is not None, gaps(after)) == (True, {})
 
 
 A, B = Mark(1, 5), Mark(2, 900)
@@ -319,69 +260,57 @@ HARMED = DISPLACED | {
 
 @pytest.mark.parametrize("harm", HARMED)
 def test_a_file_that_is_harmed_while_it_is_open_is_written_again_and_loses_nothing(
-    path: Path, clock: Clock, kernel: Kernel, ledger: Ledger, harm: str
+    node: Node, harm: str
 ) -> None:
+    ledger, path = node.ledger, node.path
     ledger.checkpoint()
     assert not ledger.is_lost()
     HARMED[harm](path)
-    kernel.take(ledger, 5)
+    node.take(5)
     assert ledger.is_lost()
     path.parent.mkdir(exist_ok=True)
     ledger.restore()
     assert not ledger.is_lost()
     ledger.checkpoint()
-    kernel.take(ledger, 7)
+    node.take(7)
     assert ledger.durable
     ledger._store.close()
-    after = again(path, clock, kernel, Found.CURRENT)
-    assert (pod_bytes(after), namespace_bytes(after)) == (312, 312)
-    assert set(gaps(after)) <= {"not-durable"}
-    hours = sqlite3.connect(path).execute("SELECT sum(bytes) FROM hour").fetchone()[0]
-    assert hours == 312 if harm in DISPLACED else hours <= 312
-    after.close()
+    with node.again(Found.CURRENT) as after:
+        assert (pod_bytes(after), namespace_bytes(after)) == (312, 312)
+        assert set(gaps(after)) <= {"not-durable"}
+        hours = sqlite3.connect(path).execute("SELECT sum(bytes) FROM hour").fetchone()[0]
+        assert hours == 312 if harm in DISPLACED else hours <= 312
 
 
 def test_killed_while_the_file_is_written_again_an_agent_leaves_the_former_one(
-    path: Path, clock: Clock, kernel: Kernel, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+    node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kernel.take(ledger, 5)
-    os.utime(path, (1, 1))
+    node.take(5)
+    os.utime(node.path, (1, 1))
     with monkeypatch.context() as killed:
-        killed.setattr(Path, "replace", _killed)
+        killed.setattr(Path, "replace", Mock(side_effect=SystemExit))
         with pytest.raises(SystemExit):
-            ledger.restore()
-    after = again(path, clock, kernel, Found.CURRENT)
-    assert (pod_bytes(after), namespace_bytes(after)) == (305, 305)
-    assert gaps(after) == {}
-    after.close()
-
-
-def _killed(*_: object) -> None:
-    raise SystemExit
+            node.ledger.restore()
+    with node.again(Found.CURRENT) as after:
+        assert (pod_bytes(after), namespace_bytes(after)) == (305, 305)
+        assert gaps(after) == {}
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "fd00000000000001 5\n",
-        "-d00000000000001 5 1\n",
-        "fd000000000000001 5 1\n",
-        f"fd00000000000001 {1 << 64} 1\n",
-        "fd00000000000001 -5 1\n",
-        "fd00000000000001 5 1_0\n",
-        "fd00000000000001 5 1\n2",
+        *("", "fd00000000000001 5\n", "-d00000000000001 5 1\n", "fd000000000000001 5 1\n"),
+        *(f"fd00000000000001 {rest}" for rest in (f"{1 << 64} 1\n", "-5 1\n", "5 1_0\n", "5 1\n2")),
     ],
 )
-def test_a_small_file_that_no_set_of_the_kernel_could_hold_is_none(
-    tmp_path: Path, text: str
-) -> None:
+def test_a_small_file_that_no_kernels_set_could_hold_is_none(tmp_path: Path, text: str) -> None:
     path = tmp_path / "mark"
     path.write_text(text)
     assert mark.read(path) is None
     latest = Synced(Mark(0xFDFFFFFFFFFFFFFF, (1 << 64) - 1), 1 << 100)
     mark.write(path, latest)
     assert mark.read(path) == latest
+    assert path.stat().st_mode & 0o777 == 0o600
     assert Mark.of(Address.unpack(latest.mark.address.packed)) == latest.mark
 
 
@@ -401,14 +330,7 @@ def test_what_is_wrong_with_a_small_file_is_logged(
     assert re.search(words, caplog.text)
 
 
-def test_a_small_file_is_its_owners_alone(tmp_path: Path) -> None:
-    mark.write(tmp_path / "mark", Synced(A, 10))
-    assert (tmp_path / "mark").stat().st_mode & 0o777 == 0o600
-
-
-def test_new_books_have_a_number_of_64_random_bits_but_for_the_first_byte(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_new_books_have_a_random_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "urandom", lambda number: bytes(range(1, number + 1)))
     assert Mark.new() == (0xFD01020304050607, 0)
 

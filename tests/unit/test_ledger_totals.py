@@ -47,8 +47,8 @@ def test_the_nodes_total_comes_in_parts_that_are_named_by_whose_they_are() -> No
 
     def parts(*, runs_pods: bool) -> list[tuple[str, Traffic, int, int]]:
         return [
-            (one["origin"], Traffic(one["traffic"]), one["bytes"], one["packets"])
-            for one in found.origins(runs_pods=runs_pods)
+            (part["origin"], Traffic(part["traffic"]), part["bytes"], part["packets"])
+            for part in found.origins(runs_pods=runs_pods)
         ]
 
     assert parts(runs_pods=True) == [
@@ -84,11 +84,8 @@ def test_a_picture_has_every_table_of_the_book_in_order() -> None:
     book.begin([*HOOKS, *others], None, NOW)
     for pod, number in ((WEB, 5), (DB, 6)):
         book.begin(counters(pod, number), pod, NOW)
-    of_pods = [
-        Sample(counter, size, 1)
-        for pod, number, size in ((WEB, 5, 40), (DB, 6, 7))
-        for counter in counters(pod, number)
-    ]
+    sizes = ((WEB, 5, 40), (DB, 6, 7))
+    of_pods = [Sample(counter, size, 1) for pod, n, size in sizes for counter in counters(pod, n)]
     of_node = [Sample(hook, 100 * (index + 1), index + 1) for index, hook in enumerate(HOOKS)]
     book.post([*of_pods, *of_node, Sample(others[0], 20, 2), Sample(others[1], 30, 3)], NOW)
     book.end(counters(DB, 6), NOW)
@@ -96,40 +93,29 @@ def test_a_picture_has_every_table_of_the_book_in_order() -> None:
     book.date_gaps(NOW.wall)
 
     found = picture(book, durable=False)
-    assert [(one["pod"], one["traffic"], one["bytes"], one["live"]) for one in found.pods] == [
-        ("db", IN, 7, False),
-        ("db", OUT, 7, False),
-        ("web", IN, 40, True),
-        ("web", OUT, 40, True),
-    ]
-    assert [one["namespace"] for one in found.pods] == ["team-a"] * 2 + ["team-b"] * 2
-    assert {one["packets"] for one in found.pods} == {1}
     assert found.namespaces == [
         {"namespace": namespace, "traffic": traffic, "bytes": size, "packets": 1}
         for namespace, size in (("team-a", 7), ("team-b", 40))
         for traffic in (IN, OUT)
     ]
-    sizes = {hook: 100 * (index + 1) for index, hook in enumerate(HOOKS)}
+    names = {"team-a": ("db", False), "team-b": ("web", True)}
+    assert found.pods == [
+        total | dict(zip(("pod", "live"), names[total["namespace"]], strict=True))
+        for total in found.namespaces
+    ]
     assert found.node == [
-        {
-            "traffic": traffic,
-            "bytes": sum(size for hook, size in sizes.items() if hook.traffic is traffic),
-            "packets": sum(size for hook, size in sizes.items() if hook.traffic is traffic) // 100,
-        }
-        for traffic in (IN, OUT)
+        {"traffic": IN, "bytes": 500 + 600 + 700 + 800, "packets": 5 + 6 + 7 + 8},
+        {"traffic": OUT, "bytes": 100 + 200 + 300 + 400, "packets": 1 + 2 + 3 + 4},
     ]
     # Readings of hooks alone, by name.
-    assert [one.counter for one in found.rules] == sorted(HOOKS, key=str)
-    assert {one.counter: (one.bytes, one.packets) for one in found.rules} == {
-        hook: (size, size // 100) for hook, size in sizes.items()
-    }
+    assert found.rules == sorted(of_node, key=lambda sample: str(sample.counter))
+    none, late = {"count": 0, "seconds": 0.0, "last": 0.0}, {"count": 1, "seconds": 1.5}
     assert found.gaps == [
-        {"reason": gap, "count": 1, "seconds": 1.5, "last": NOW.wall}
-        if gap is Gap.LATE
-        else {"reason": gap, "count": 0, "seconds": 0.0, "last": 0.0}
-        for gap in Gap
+        {"reason": gap, **(late | {"last": NOW.wall} if gap is Gap.LATE else none)} for gap in Gap
     ]
-    assert [(one.audit, one.traffic, one.counted, one.remote_pods) for one in found.audits] == [
+    assert [
+        (total.audit, total.traffic, total.counted, total.remote_pods) for total in found.audits
+    ] == [
         (Audit.FORWARD, IN, Amount(47, 2), None),
         (Audit.FORWARD, OUT, Amount(67, 4), Amount(20, 2)),
         (Audit.LOCAL, IN, NOTHING, None),

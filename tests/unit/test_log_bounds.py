@@ -10,9 +10,8 @@ from pathlib import Path
 
 from netmgr import sqlite_file
 from netmgr.ipam.store import Store
-from netmgr.model import Attachment, AttachmentKey, PodRef
-from netmgr.prefixes import Address, Family
-from tests.fakes.ledger_tools import WEB, Clock, counter, opened, reading
+from netmgr.model import Attachment, AttachmentKey
+from tests.fakes.ledger_tools import ADDRESS, WEB, Clock, counter, opened, reading
 
 FAR_TOO_LONG = 256 * sqlite_file.LOG_BYTES
 """A log that never starts over gets there within seconds; one that does stays below a tenth."""
@@ -49,18 +48,13 @@ def wait_until_it_starts_over(path: Path, checkpoint: Callable[[], None], times:
         former = size
 
 
-def attachment(number: int) -> Attachment:
-    key = AttachmentKey(f"container-{number}", "eth0")
-    addresses = (Address(Family.V4, number % 250),)
-    return Attachment(key, PodRef("ns", f"pod-{number}"), addresses, f"nm{number}", "/run/netns/x")
-
-
 def test_of_leases(tmp_path: Path) -> None:
     store = Store(tmp_path / "ipam.sqlite")
+    held = Attachment(AttachmentKey("container", "eth0"), WEB, (ADDRESS,), "nm0", "/run/netns/x")
 
     def churn(number: int) -> None:
-        store.hold(attachment(number))
-        store.release(attachment(number), float(number))
+        store.hold(held)
+        store.release(held, float(number))
 
     with constantly(churn):
         wait_until_it_starts_over(store.path, store.checkpoint, times=3)

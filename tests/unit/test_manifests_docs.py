@@ -5,7 +5,6 @@ are there.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,11 +29,6 @@ PATHS = re.compile(r"`((?:netmgr|tests|configs|cni|exporter)/[\w./-]+)`")
 PROSE = re.compile(
     r"\s(?:on|and|is|says|runs|does|compares|has|leaves|names|which|to see|with its)\b.*"
 )
-
-
-def pages() -> Iterator[tuple[Path, str]]:
-    for page in PAGES:
-        yield page, page.read_text()
 
 
 def anchors(page: Path) -> set[str]:
@@ -64,17 +58,15 @@ def test_metrics_are_in_the_catalogue(page: Path):
 
 def command_lines() -> set[str]:
     found = set()
-    for page, text in pages():
+    for page in PAGES:
         # That page is made from the commands.
         if page.name != "commands.md":
             # What is behind `--` is another program's.
-            lines = (line.partition(" -- ")[0] for line in COMMAND.findall(text))
+            lines = (line.partition(" -- ")[0] for line in COMMAND.findall(page.read_text()))
             found |= {PROSE.sub("", line).strip(" .,;:") for line in lines}
-    return {line for line in found if line.split()[0] in COMMANDS}
-
-
-def test_there_are_commands_to_check():
-    assert {"host clean", "plan lock", "cni install"} <= command_lines()
+    lines = {line for line in found if line.split()[0] in COMMANDS}
+    assert lines >= {"host clean", "plan lock", "cni install"}, "there are commands to check"
+    return lines
 
 
 @pytest.mark.parametrize("line", sorted(command_lines()))
@@ -106,16 +98,13 @@ def rows_with_tests(page: Path) -> list[str]:
     return rows
 
 
-def test_every_outage_names_where_it_happened_and_tests_that_exist():
+def test_every_threat_and_every_outage_names_tests_that_exist_and_outages_where_they_happened():
+    assert len(rows_with_tests(ROOT / "SECURITY.md")) > 15
     rows = rows_with_tests(ROOT / "docs/outages.md")
     assert len(rows) > 20
     assert all("](https://github.com/" in row.split("|")[1] for row in rows)
     lines = (ROOT / "docs/outages.md").read_text().splitlines()
     assert len([line for line in lines if "](http" in line]) == len(rows)
-
-
-def test_every_threat_names_tests_that_exist():
-    assert len(rows_with_tests(ROOT / "SECURITY.md")) > 15
 
 
 def test_every_overlay_is_told_of():

@@ -21,18 +21,22 @@ from netmgr.ranges.assigned import NODE_RANGES
 from tests.fakes.kustomize import build
 
 KUBERNETES = Path(__file__).parents[2] / "configs" / "kubernetes"
-OVERLAYS = sorted(path.name for path in (KUBERNETES / "overlays").iterdir())
+OVERLAYS = KUBERNETES / "overlays"
+EVERY_OVERLAY = sorted(path.name for path in OVERLAYS.iterdir())
 AGENTS = ("cni", "observer", "nat-host", "openai-like")
 Object = dict[str, Any]
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
-def pods(overlay: str) -> dict[str, Object]:
-    objects = build(KUBERNETES / "overlays" / overlay)
-    kinds = {"DaemonSet", "Deployment"}
+def objects(overlay: str, *components: str) -> list[Object]:
+    return build(OVERLAYS / overlay, *(KUBERNETES / "components" / name for name in components))
+
+
+def pods(overlay: str, *components: str) -> dict[str, Object]:
     return {
         item["metadata"]["name"]: item["spec"]["template"]["spec"]
-        for item in objects
-        if item["kind"] in kinds
+        for item in objects(overlay, *components)
+        if item["kind"] in {"DaemonSet", "Deployment"}
     }
 
 
@@ -45,13 +49,20 @@ def containers(pod: Object) -> dict[str, Object]:
     return {item["name"]: item for item in (*pod.get("initContainers", ()), *pod["containers"])}
 
 
+def command(overlay: str, *components: str) -> list[str]:
+    """The controller's."""
+    pod = pods(overlay, *components)["netmgr-controller"]
+    return list(containers(pod)["controller"]["command"])
+
+
 def template(overlay: str, pod: Object) -> Object:
-    name = next(
+    (name,) = [
         volume["configMap"]["name"] for volume in pod["volumes"] if volume["name"] == "template"
-    )
-    objects = build(KUBERNETES / "overlays" / overlay)
+    ]
     (found,) = [
-        item for item in objects if item["kind"] == "ConfigMap" and item["metadata"]["name"] == name
+        item
+        for item in objects(overlay)
+        if (item["kind"], item["metadata"]["name"]) == ("ConfigMap", name)
     ]
     return yaml.safe_load(found["data"]["node.yaml"])
 
@@ -61,44 +72,39 @@ def test_every_template_is_a_document_once_its_node_has_told_the_rest(overlay: s
     for pod in agents(overlay).values():
         document = template(overlay, pod)
         document["node"] = {"name": "worker-0", "addresses": ["10.224.0.4"]}
-        file = tmp_path / "node.yaml"
-        if (
-            document.get("role") is None
-            and document.get("cni", True)
-            and "range_source" not in document
-        ):
+        is_node = document.get("role") is None and document.get("cni", True)
+        if is_node and "range_source" not in document:
             document["ranges"] = ["10.128.0.16/28"]
+        file = tmp_path / "node.yaml"
         file.write_text(yaml.safe_dump(document))
         loaded = loader.load(file, NodeDocument)
         assert loaded.reader_group == containers(pod)["exporter"]["securityContext"]["runAsGroup"]
 
 
-@pytest.mark.parametrize("overlay", OVERLAYS)
-def test_nothing_is_privileged_and_all_capabilities_are_named(overlay: str):
+def check_is_confined(container: Object) -> None:
+    context = container["securityContext"]
+    assert (context["allowPrivilegeEscalation"], context["readOnlyRootFilesystem"]) == (False, True)
+    assert context["capabilities"]["drop"] == ["ALL"]
+    assert "privileged" not in context
+
+
+@pytest.mark.parametrize("overlay", EVERY_OVERLAY)
+def test_pods_are_confined_start_what_the_image_has_and_mount_their_volumes(overlay: str):
     for pod in pods(overlay).values():
+        mounted = set()
         for name, container in containers(pod).items():
-            context = container["securityContext"]
-            assert (context["allowPrivilegeEscalation"], context["readOnlyRootFilesystem"]) == (
-                False,
-                True,
-            ), name
-            assert context["capabilities"]["drop"] == ["ALL"], name
-            has_some = name in {"agent", "clean", "plugin"}
-            assert ("add" in context["capabilities"]) == has_some, name
+            check_is_confined(container)
+            capabilities = container["securityContext"]["capabilities"]
+            assert ("add" in capabilities) == (name in {"agent", "clean", "plugin"}), name
             if name == "plugin":
-                assert context["capabilities"]["add"] == ["SYS_CHROOT"]
-            assert "privileged" not in context, name
-
-
-@pytest.mark.parametrize("overlay", OVERLAYS)
-def test_containers_and_probes_start_only_what_the_image_has(overlay: str):
-    """It has no shell and no coreutils."""
-    for pod in pods(overlay).values():
-        for container in containers(pod).values():
+                assert capabilities["add"] == ["SYS_CHROOT"]
+            # The image has no shell and no coreutils.
             probes = [container[key] for key in container if key.endswith("Probe")]
             commands = [probe["exec"]["command"] for probe in probes if "exec" in probe]
-            commands.append(container["command"])
-            assert {command[0] for command in commands} <= {"netmgr", "python3"}
+            programs = {command[0] for command in (*commands, container["command"])}
+            assert programs <= {"netmgr", "python3"}
+            mounted |= {mount["name"] for mount in container.get("volumeMounts", ())}
+        assert mounted == {volume["name"] for volume in pod["volumes"]}
 
 
 @pytest.mark.parametrize("overlay", AGENTS)
@@ -108,22 +114,9 @@ def test_a_token_reaches_only_what_asks_the_api_server(overlay: str):
         holders = {
             name
             for name, item in containers(pod).items()
-            if "api" in {m["name"] for m in item["volumeMounts"]}
+            if "api" in {mount["name"] for mount in item["volumeMounts"]}
         }
-        assert holders <= {"document", "services"}
-        assert "document" in holders
-
-
-@pytest.mark.parametrize("overlay", OVERLAYS)
-def test_every_mount_has_its_volume_and_every_volume_its_mount(overlay: str):
-    for pod in pods(overlay).values():
-        volumes = {volume["name"] for volume in pod["volumes"]}
-        mounts = {
-            mount["name"]
-            for item in containers(pod).values()
-            for mount in item.get("volumeMounts", ())
-        }
-        assert volumes == mounts
+        assert {"document"} <= holders <= {"document", "services"}
 
 
 @pytest.mark.parametrize("overlay", ["cni", "openai-like"])
@@ -131,49 +124,25 @@ def test_every_mount_has_its_volume_and_every_volume_its_mount(overlay: str):
     ("component", "option"), [("host-ports", "--portmap"), ("bandwidth", "--bandwidth")]
 )
 def test_an_overlay_can_insist_on_a_chained_plugin(overlay: str, component: str, option: str):
-    folder = KUBERNETES / "overlays" / overlay
-    (found,) = [
-        item
-        for item in build(folder, KUBERNETES / "components" / component)
-        if item["metadata"]["name"] == "netmgr" and item["kind"] == "DaemonSet"
-    ]
-    plugin = containers(found["spec"]["template"]["spec"])["plugin"]
-    assert plugin["command"] == [
-        *["netmgr", "cni", "install", "--host-root", "/host", "--wait", "10"],
-        option,
-    ]
+    plugin = containers(pods(overlay, component)["netmgr"])["plugin"]
+    usual = ["netmgr", "cni", "install", "--host-root", "/host", "--wait", "10"]
+    assert plugin["command"] == [*usual, option]
 
 
 def test_an_overlay_can_have_both_kinds_of_reports():
-    components = [KUBERNETES / "components" / each for each in ("quota-events", "node-health")]
-    made = build(KUBERNETES / "overlays" / "flat", *components)
-    (deployment,) = [item for item in made if item["kind"] == "Deployment"]
-    command = containers(deployment["spec"]["template"]["spec"])["controller"]["command"]
-    assert command[-2:] == ["--quota-events", "--node-health"]
-
-
-def test_an_overlay_can_have_events_of_spent_quotas():
-    made = build(KUBERNETES / "overlays" / "cni", KUBERNETES / "components" / "quota-events")
-    (deployment,) = [item for item in made if item["kind"] == "Deployment"]
-    command = containers(deployment["spec"]["template"]["spec"])["controller"]["command"]
-    assert command[-1] == "--quota-events"
-    roles = [item for item in made if item["metadata"]["name"] == "netmgr-controller-quota-events"]
-    assert {item["kind"] for item in roles} == {"ClusterRole", "ClusterRoleBinding"}
+    options = command("flat", "quota-events", "node-health")
+    assert options[-2:] == ["--quota-events", "--node-health"]
+    names = [(item["kind"], item["metadata"]["name"]) for item in objects("flat", "quota-events")]
+    roles = {kind for kind, name in names if name == "netmgr-controller-quota-events"}
+    assert roles == {"ClusterRole", "ClusterRoleBinding"}
 
 
 @pytest.mark.parametrize("overlay", ["cni", "flat", "openai-like"])
 def test_an_overlay_can_probe_a_fresh_node_before_anything_of_it_is_touched(overlay: str):
-    components = [KUBERNETES / "components" / each for each in ("preflight", "throughput-test")]
-    made = build(KUBERNETES / "overlays" / overlay, *components)
-    (found,) = [
-        item for item in made if (item["kind"], item["metadata"]["name"]) == ("DaemonSet", "netmgr")
-    ]
-    pod = found["spec"]["template"]["spec"]
+    pod = pods(overlay, "preflight", "throughput-test")["netmgr"]
     assert [item["name"] for item in pod["initContainers"]] == ["document", PREFLIGHT, "plugin"]
     probing = containers(pod)[PREFLIGHT]
-    context = probing["securityContext"]
-    assert (context["allowPrivilegeEscalation"], context["readOnlyRootFilesystem"]) == (False, True)
-    assert context["capabilities"]["drop"] == ["ALL"]
+    check_is_confined(probing)
     assert probing["command"][-1] == probing.get("terminationMessagePath", "/dev/termination-log")
     # Neither a token nor anything of the machine's own files.
     volumes = {volume["name"]: volume for volume in pod["volumes"]}
@@ -188,89 +157,64 @@ def test_an_overlay_can_probe_a_fresh_node_before_anything_of_it_is_touched(over
 
 
 def test_an_overlay_can_have_unhealthy_nodes_tainted():
-    components = [KUBERNETES / "components" / each for each in ("node-health", "taint-unhealthy")]
-    made = build(KUBERNETES / "overlays" / "cni", *components)
-    (deployment,) = [item for item in made if item["kind"] == "Deployment"]
-    command = containers(deployment["spec"]["template"]["spec"])["controller"]["command"]
-    assert command[-2:] == ["--node-health", "--taint-unhealthy=5%"]
+    components = ("node-health", "taint-unhealthy")
+    assert command("cni", *components)[-2:] == ["--node-health", "--taint-unhealthy=5%"]
     (policy,) = [
         item
-        for item in made
-        if (item["kind"], item["metadata"]["name"])
-        == ("ValidatingAdmissionPolicy", "netmgr-controller")
+        for item in objects("cni", *components)
+        if item["kind"] == "ValidatingAdmissionPolicy"
+        and item["metadata"]["name"] == "netmgr-controller"
     ]
     assert policy["spec"]["variables"][0] == {"name": "taints", "expression": "true"}
 
 
-def test_the_document_is_made_before_anything_of_the_node_is_touched():
-    names = [item["name"] for item in pods("cni")["netmgr"]["initContainers"]]
-    assert names == ["document", "plugin"]
+@pytest.mark.parametrize(
+    ("overlay", "first"), [("cni", ["document", "plugin"]), ("observer", ["document"])]
+)
+def test_the_document_is_made_before_the_node_is_touched(overlay: str, first: list[str]):
+    pod = pods(overlay)["netmgr"]
+    assert [item["name"] for item in pod["initContainers"]] == first
+    added = containers(pod)["agent"]["securityContext"]["capabilities"]["add"]
+    assert ("SYS_ADMIN" in added) == ("plugin" in first)
 
 
 @pytest.mark.parametrize("overlay", ["cni", "observer"])
 def test_the_nodes_agent_leaves_machines_alone_that_the_controller_gives_no_ranges(overlay: str):
-    affinity = pods(overlay)["netmgr"]["affinity"]["nodeAffinity"][
-        "requiredDuringSchedulingIgnoredDuringExecution"
-    ]
-    (term,) = affinity["nodeSelectorTerms"]
+    affinity = pods(overlay)["netmgr"]["affinity"]["nodeAffinity"]
+    (term,) = affinity[REQUIRED]["nodeSelectorTerms"]
     (rule,) = term["matchExpressions"]
-    assert (rule["key"], rule["operator"], set(rule["values"])) == (
-        ROLE,
-        "NotIn",
-        set(Role) - {Role.NODE},
-    )
+    others = set(Role) - {Role.NODE}
+    assert (rule["key"], rule["operator"], set(rule["values"])) == (ROLE, "NotIn", others)
 
 
 def test_the_controller_starts_on_nodes_that_wait_for_it():
     (pod,) = pods("controller").values()
-    waiting = {
-        "node.kubernetes.io/not-ready",
-        "node.kubernetes.io/network-unavailable",
-        STARTUP_TAINT,
-        UNHEALTHY_TAINT,
-    }
-    assert waiting <= {
-        each["key"] for each in pod["tolerations"] if each.get("effect") == "NoSchedule"
-    }
+    tolerated = {item["key"] for item in pod["tolerations"] if item.get("effect") == "NoSchedule"}
+    waiting = {"node.kubernetes.io/not-ready", "node.kubernetes.io/network-unavailable"}
+    assert waiting | {STARTUP_TAINT, UNHEALTHY_TAINT} <= tolerated
     assert pod["hostNetwork"] is True
 
 
 @pytest.mark.parametrize("overlay", ["cni", "flat", "controller", "openai-like"])
 def test_the_controller_is_kept_off_workers_unless_a_component_allows_them(overlay: str):
-    folder, required = (
-        KUBERNETES / "overlays" / overlay,
-        "requiredDuringSchedulingIgnoredDuringExecution",
+    strict, loose = (
+        pods(overlay, *components)["netmgr-controller"]["affinity"]
+        for components in ((), ("controller-on-workers",))
     )
-    component = KUBERNETES / "components" / "controller-on-workers"
-
-    def affinity(*components: Path) -> dict[str, Any]:
-        (found,) = [
-            item
-            for item in build(folder, *components)
-            if item["metadata"]["name"] == "netmgr-controller" and item["kind"] == "Deployment"
-        ]
-        return found["spec"]["template"]["spec"]["affinity"]
-
-    strict, loose = affinity(), affinity(component)
-    terms = strict["nodeAffinity"][required]["nodeSelectorTerms"]
+    terms = strict["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
     preferred = loose["nodeAffinity"].pop("preferredDuringSchedulingIgnoredDuringExecution")
     assert not loose["nodeAffinity"], "nothing is required"
     assert loose["podAntiAffinity"] == strict["podAntiAffinity"]
-    assert [each["preference"] for each in preferred][::-1] == terms
+    assert [item["preference"] for item in preferred][::-1] == terms
 
 
 @pytest.mark.parametrize("overlay", ["cni", "openai-like"])
-def test_every_overlay_that_wires_brings_the_controller_whose_annotation_the_agent_reads(
-    overlay: str,
-):
+def test_an_overlay_that_wires_brings_the_controller_whose_annotation_agents_read(overlay: str):
     assert "netmgr-controller" in pods(overlay)
     agent = pods(overlay)["netmgr"]
-    (volume,) = [each for each in agent["volumes"] if "downwardAPI" in each]
-    (mount,) = [
-        each
-        for each in containers(agent)["agent"]["volumeMounts"]
-        if each["name"] == volume["name"]
-    ]
+    (volume,) = [volume for volume in agent["volumes"] if "downwardAPI" in volume]
+    mounts = containers(agent)["agent"]["volumeMounts"]
+    (mount,) = [mount for mount in mounts if mount["name"] == volume["name"]]
     # The kubelet never updates a file that is mounted by `subPath`.
     assert mount.keys() == {"name", "mountPath", "readOnly"}
     (item,) = volume["downwardAPI"]["items"]
@@ -280,77 +224,34 @@ def test_every_overlay_that_wires_brings_the_controller_whose_annotation_the_age
 
 def test_the_plan_is_an_object_that_every_overlays_controller_finds_by_its_name():
     """Whichever of `cni` and `controller` is applied last, the controller has the plan."""
-    deployments = [
-        item
-        for overlay in ("cni", "controller")
-        for item in build(KUBERNETES / "overlays" / overlay)
-        if item["kind"] == "Deployment"
-    ]
-    assert deployments[0] == deployments[1]
-    (volume,) = deployments[0]["spec"]["template"]["spec"]["volumes"]
+    pod = pods("controller")["netmgr-controller"]
+    assert pods("cni")["netmgr-controller"] == pod
+    (volume,) = pod["volumes"]
     assert volume["configMap"] == {"name": "netmgr-plan", "optional": True}
-    maps = [
-        item
-        for item in build(KUBERNETES / "overlays" / "controller")
-        if item["kind"] == "ConfigMap"
-    ]
+    maps = [item for item in objects("controller") if item["kind"] == "ConfigMap"]
     assert [item["metadata"]["name"] for item in maps] == ["netmgr-plan"]
-
-
-def test_an_observer_neither_installs_nor_enters_anything():
-    pod = pods("observer")["netmgr"]
-    assert [item["name"] for item in pod["initContainers"]] == ["document"]
-    assert "SYS_ADMIN" not in containers(pod)["agent"]["securityContext"]["capabilities"]["add"]
-
-
-def test_the_articles_set_up_has_ranges_of_the_cloud_and_a_nat_host():
-    by_name = pods("openai-like")
-    node, nat_host = (
-        template("openai-like", by_name["netmgr"]),
-        template("openai-like", by_name["netmgr-nat-host"]),
-    )
-    assert node["range_source"] == RangeSource.AZURE
-    assert nat_host["role"] == Role.NAT_HOST
 
 
 @pytest.mark.parametrize(
     ("role", "name", "more"),
-    [
-        ("node", "netmgr", {"range_source": "azure"}),
-        ("nat-host", "netmgr-nat-host", {}),
-    ],
+    [("node", "netmgr", {"range_source": RangeSource.AZURE}), ("nat-host", "netmgr-nat-host", {})],
 )
 def test_the_articles_documents_are_what_its_plan_renders(role: str, name: str, more: Object):
-    folder = KUBERNETES / "overlays" / "openai-like"
-    arguments = [
-        "template",
-        "training",
-        "--role",
-        role,
-        "--reader-group",
-        "65534",
-        "--file",
-        str(folder / "plan.yaml"),
-    ]
+    file = ["--file", str(OVERLAYS / "openai-like" / "plan.yaml")]
+    arguments = ["template", "training", "--role", role, "--reader-group", "65534", *file]
     rendered = yaml.safe_load(CliRunner().invoke(plan_render.app, arguments).output)
     rendered.pop("masquerade")  # the default
-    nat = {"nat": rendered["nat"] | more["nat"]} if "nat" in more else {}
-    assert template("openai-like", pods("openai-like")[name]) == rendered | more | nat
+    assert template("openai-like", pods("openai-like")[name]) == rendered | more
 
 
-def test_host_network_pods_can_be_seen_with_either_way_of_wiring():
-    for overlay in ("cni", "observer"):
-        objects = build(
-            KUBERNETES / "overlays" / overlay, KUBERNETES / "components" / "host-network-pods"
-        )
-        (found,) = [
-            item["spec"]["template"]["spec"] for item in objects if item["kind"] == "DaemonSet"
-        ]
-        agent = containers(found)["agent"]
-        assert found["hostPID"] is True
-        assert "SYS_PTRACE" in agent["securityContext"]["capabilities"]["add"]
-        volumes = {volume["name"] for volume in found["volumes"]}
-        assert {mount["name"] for mount in agent["volumeMounts"]} <= volumes
+@pytest.mark.parametrize("overlay", ["cni", "observer"])
+def test_host_network_pods_can_be_seen_with_either_way_of_wiring(overlay: str):
+    pod = pods(overlay, "host-network-pods")["netmgr"]
+    agent = containers(pod)["agent"]
+    assert pod["hostPID"] is True
+    assert "SYS_PTRACE" in agent["securityContext"]["capabilities"]["add"]
+    volumes = {volume["name"] for volume in pod["volumes"]}
+    assert {mount["name"] for mount in agent["volumeMounts"]} <= volumes
 
 
 @pytest.mark.parametrize(
@@ -358,13 +259,13 @@ def test_host_network_pods_can_be_seen_with_either_way_of_wiring():
     [("cni", "seccomp"), ("observer", "seccomp"), ("nat-host", "seccomp-nat-host")],
 )
 def test_each_process_gets_its_own_profile_which_the_kubelet_finds(overlay: str, component: str):
-    objects = build(KUBERNETES / "overlays" / overlay, KUBERNETES / "components" / component)
-    (pod,) = [item["spec"]["template"]["spec"] for item in objects if item["kind"] == "DaemonSet"]
-    (volume,) = [each for each in pod["volumes"] if each["name"] == "seccomp-profiles"]
+    made = pods(overlay, component)
+    made.pop("netmgr-controller", None)
+    (pod,) = made.values()
+    (volume,) = [volume for volume in pod["volumes"] if volume["name"] == "seccomp-profiles"]
     assert volume["hostPath"]["path"] == "/var/lib/kubelet/seccomp/netmgr"
-    made = containers(pod)
-    assert made["seccomp-profiles"]["volumeMounts"][0]["name"] == "seccomp-profiles"
+    assert containers(pod)["seccomp-profiles"]["volumeMounts"][0]["name"] == "seccomp-profiles"
     for process in ("agent", "exporter"):
-        profile = made[process]["securityContext"]["seccompProfile"]
+        profile = containers(pod)[process]["securityContext"]["seccompProfile"]
         assert profile == {"type": "Localhost", "localhostProfile": f"netmgr/{process}.json"}
         assert (KUBERNETES.parent / "seccomp" / f"{process}.json").exists()

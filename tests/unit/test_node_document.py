@@ -1,16 +1,28 @@
-"""A wrong node.yaml is refused with file, line, key and reason; a right one means what it says."""
+"""A wrong node.yaml is refused with file, line, key and reason; a right one means what it says. The
+list of nodes is read as it was written.
+"""
 
 from __future__ import annotations
 
 import pytest
 
+from netmgr.documents import node_list
+from netmgr.documents.explain import explain
 from netmgr.documents.loader import load, parse
 from netmgr.documents.node import NodeDocument
+from netmgr.documents.node_list import ListedNode
 from netmgr.documents.special_use import SPECIAL_USE
 from netmgr.errors import ConfigError
 from netmgr.prefixes import Address, Family, Prefix
+from netmgr.rules.model import Drop, Hook, Masquerade
+from netmgr.rules.policy import Policy, desired
 
 HEAD = "apiVersion: netmgr.io/v1alpha1\nkind: Node\nnode: {name: node-a, addresses: [10.1.0.200]}\n"
+RANGES = "ranges: [10.1.0.0/28]\n"
+
+
+def document(text: str) -> NodeDocument:
+    return parse(HEAD + text + "\n", "node.yaml", NodeDocument)
 
 
 def refused(text: str) -> str:
@@ -22,173 +34,117 @@ def refused(text: str) -> str:
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (
-            "ranges: [10.1.0.0/28, 10.1.0.4/30]",
-            "node.yaml:4: ranges[1]: 10.1.0.4/30 overlaps 10.1.0.0/28 (line 4); give",
-        ),
+        ("ranges: [10.1.0.0/28, 10.1.0.4/30]", "4: ranges[1]: 10.1.0.4/30 overlaps 10.1.0.0/28"),
         (
             "ranges:\n- 10.1.0.4/30\n- 10.1.0.0/28",
-            "node.yaml:6: ranges[1]: 10.1.0.0/28 overlaps 10.1.0.4/30 (line 5);",
+            "6: ranges[1]: 10.1.0.0/28 overlaps 10.1.0.4/30 (line 5);",
         ),
+        ("ranges: [10.1.0.192/27]", "4: ranges[0]: 10.1.0.192/27 holds the node's own address"),
+        ("ranges: [10.1.0.200]", "4: ranges[0]: 10.1.0.200/32 holds the node's own address"),
+        ("ranges: []", "4: ranges: is required and missing"),
+        ("cni: on", "1: ranges: is required and missing"),
         (
-            "ranges: [10.1.0.192/27]",
-            "node.yaml:4: ranges[0]: 10.1.0.192/27 holds the node's own address 10.1.0.200",
-        ),
-        ("ranges: []", "node.yaml:4: ranges: "),
-        (
-            "ranges: [127.0.0.0/30]",
-            "node.yaml:4: ranges[0]: 127.0.0.0/30 lies in the special-use prefix 127.0.0.0/8",
+            "ranges: [10.1.0.0/28, 169.254.7.7]",
+            "4: ranges[1]: 169.254.7.7/32 lies in the special-use prefix 169.254.0.0/16",
         ),
         (
             "ranges: [10.1.0.1/28]",
-            "node.yaml:4: ranges[0]: '10.1.0.1/28' has host bits set; did you mean 10.1.0.0/28?",
+            "4: ranges[0]: '10.1.0.1/28' has host bits set; did you mean 10.1.0.0/28?",
         ),
-        ("ranges:\n- 10.1.0.0/28\n- pods", "node.yaml:6: ranges[1]: 'pods' is not an IP address"),
-        ("ranges: [10.1.0.0/28]\nrange: x", "node.yaml:5: range: unknown key"),
-        ("ranges: [10.1.0.0/28]\npool:\n  cooldown: 3", "node.yaml:6: pool.cooldown: unknown key"),
-        ("ranges: [10.1.0.0/28]\nbackend: ebpf", "node.yaml:5: backend: "),
-        ("ranges: [10.1.0.0/28]\nmtu: 60", "node.yaml:5: mtu: "),
+        ("ranges:\n- 10.1.0.0/28\n- pods", "6: ranges[1]: 'pods' is not an IP address"),
+        ("ranges: [10.1.0.0/28", "5: is not YAML"),
+        (RANGES + "range: x", "5: range: unknown key"),
+        (RANGES + "pool:\n  cooldown: 3", "6: pool.cooldown: unknown key"),
+        (RANGES + "cni: bridge", "5: cni: "),
+        (RANGES + "mtu: 60", "5: mtu: "),
+        (RANGES + "protect: [0.0.0.0/0]", "5: protect[0]: 0.0.0.0/0 is everything of IPv4"),
         (
-            "ranges: [10.1.0.0/28]\nprotect: [0.0.0.0/0]",
-            "node.yaml:5: protect[0]: 0.0.0.0/0 is everything of IPv4",
-        ),
-        (
-            "ranges: [10.1.0.0/28]\nprotect: [10.0.0.0/8]",
-            (
-                "node.yaml:5: protect[0]: 10.0.0.0/8 overlaps ranges[0], 10.1.0.0/28, so that "
-                "pods would not reach"
-            ),
+            RANGES + "protect: [10.0.0.0/8]",
+            "5: protect[0]: 10.0.0.0/8 overlaps ranges[0], 10.1.0.0/28, so that pods would not",
         ),
         (
-            (
-                "ranges: [10.1.0.0/28]\naccounting: {classes: [{name: protected, prefixes: "
-                "[10.9.0.0/16]}]}"
-            ),
-            "class protected is there without being named",
+            RANGES + "accounting: {classes: [{name: protected, prefixes: [10.9.0.0/16]}]}",
+            "5: accounting.classes[0]: class protected is there without being named",
+        ),
+        (RANGES + "internal: [0.0.0.0/0]", "5: internal: makes everything of IPv4 internal,"),
+        (
+            RANGES + "internal: [0.0.0.0/1, 128.0.0.0/1]",
+            "5: internal: makes everything of IPv4 internal with the special-use prefixes",
+        ),
+        (RANGES + "internal: ['::/1', '8000::/1']", "5: internal: makes everything of IPv6"),
+        (
+            RANGES + "accounting:\n  node_rules: exact\n  exact_prefix: 'fd00::/8'",
+            "7: accounting.exact_prefix: fd00::/8 is IPv6",
         ),
         (
-            "ranges: [10.1.0.0/28]\ninternal: [0.0.0.0/0]",
-            "node.yaml:5: internal: makes everything of IPv4 internal,",
+            RANGES + "accounting:\n  node_rules: exact\n  exact_prefix: 0.0.0.0/0",
+            "7: accounting.exact_prefix: 0.0.0.0/0 excepts everything",
         ),
-        (
-            "ranges: [10.1.0.0/28]\ninternal: [0.0.0.0/1, 128.0.0.0/1]",
-            (
-                "node.yaml:5: internal: makes everything of IPv4 internal with the "
-                "special-use prefixes and the ranges,"
-            ),
+        (RANGES + "state_dir: state", "5: state_dir: 'state' is no absolute path"),
+        (RANGES + 'state_dir: "/a\\0b"', "5: state_dir: "),
+        (RANGES + "cni_results_dir: x", "5: cni_results_dir: 'x' is no absolute path"),
+        (RANGES + f"run_dir: /{'r' * 95}", "5: run_dir: is too long by 1 bytes"),
+        *(
+            (f"{RANGES}reader_group: {group}", "5: reader_group")
+            for group in ("-1", "4294967295", "true", "''")
         ),
-        (
-            "ranges: [10.1.0.0/28]\ninternal: ['::/1', '8000::/1']",
-            "node.yaml:5: internal: makes everything of IPv6",
-        ),
-        (
-            "ranges: [10.1.0.0/28]\naccounting:\n  node_rules: exact\n  exact_prefix: 'fd00::/8'",
-            "node.yaml:7: accounting.exact_prefix: fd00::/8 is IPv6",
-        ),
-        (
-            "ranges: [10.1.0.0/28]\naccounting:\n  node_rules: exact\n  exact_prefix: 0.0.0.0/0",
-            "node.yaml:7: accounting.exact_prefix: 0.0.0.0/0 excepts everything",
-        ),
-        (
-            "ranges: [10.1.0.0/28]\nstate_dir: state",
-            "node.yaml:5: state_dir: 'state' is no absolute path",
-        ),
-        (
-            "ranges: [10.1.0.0/28]\nrun_dir: ./run",
-            "node.yaml:5: run_dir: 'run' is no absolute path",
-        ),
-        ('ranges: [10.1.0.0/28]\nstate_dir: "/a\\0b"', "node.yaml:5: state_dir: "),
-        (
-            "ranges: [10.1.0.0/28]\ncni_results_dir: x",
-            "node.yaml:5: cni_results_dir: 'x' is no absolute path",
-        ),
-        (
-            f"ranges: [10.1.0.0/28]\nrun_dir: /{'r' * 95}",
-            "node.yaml:5: run_dir: is too long by 1 bytes",
-        ),
-        ("ranges: [10.1.0.0/28]\nreader_group: -1", "node.yaml:5: reader_group"),
-        ("ranges: [10.1.0.0/28]\nreader_group: 4294967295", "node.yaml:5: reader_group"),
-        ("ranges: [10.1.0.0/28]\nreader_group: true", "node.yaml:5: reader_group"),
-        ("ranges: [10.1.0.0/28]\nreader_group: ''", "node.yaml:5: reader_group"),
-        (
-            "ranges: [10.1.0.0/28]\nranges: [10.2.0.0/28]",
-            "node.yaml:5: ranges: given twice (first in line 4)",
-        ),
-        ("mtu: 1500", "node.yaml:1: ranges: is required and missing"),
-        ("ranges: [10.1.0.0/28", "node.yaml:5: is not YAML"),
-        ("site: 2026-13-01", "node.yaml: has a value that cannot be one: month must be in 1..12"),
-        ('mtu: !!int ""', "node.yaml: has a value that cannot be one: string index out of range"),
-        (f"mtu: 1{':00' * 200}.5", "node.yaml: has a value that cannot be one: int too large"),
+        (RANGES + "ranges: [10.2.0.0/28]", "5: ranges: given twice (first in line 4)"),
+        ("site: 2026-13-01", " has a value that cannot be one: month must be in 1..12"),
+        ('mtu: !!int ""', " has a value that cannot be one: string index out of range"),
+        (f"mtu: 1{':00' * 200}.5", " has a value that cannot be one: int too large"),
+        ("site: \x07", " is not YAML: unacceptable character #x0007"),
     ],
 )
-def test_a_fault_is_named_with_line_and_key(body, message):
-    assert message in refused(HEAD + body + "\n")
+def test_a_fault_is_named_with_line_and_key(body: str, message: str) -> None:
+    line, *_ = refused(HEAD + body + "\n").splitlines()
+    assert line.startswith(f"node.yaml:{message}")
 
 
-def test_an_uplink_cannot_have_a_name_that_the_rules_take_for_a_pods_link():
-    said = refused(
-        HEAD.replace("name: node-a", "name: node-a, uplink: nm-bond") + "ranges: [10.1.0.0/28]\n"
-    )
+def test_an_uplink_cannot_have_a_name_that_the_rules_take_for_a_pods_link() -> None:
+    said = refused(HEAD.replace("name: node-a", "name: node-a, uplink: nm-bond") + RANGES)
     assert "node.yaml:3: node.uplink: nm-bond begins as pods' links do (nm)" in said
 
 
-def test_every_fault_is_named_at_once():
-    lines = refused(HEAD + "ranges: [10.1.0.0/28]\nmtu: 60\nbackend: ebpf\n").splitlines()
-    assert len(lines) == 2
+def test_every_fault_is_named_at_once() -> None:
+    assert len(refused(HEAD + RANGES + "mtu: 60\nbackend: ebpf\n").splitlines()) == 2
 
 
 @pytest.mark.parametrize("text", ["", "- a\n", "node\n"])
-def test_a_document_that_is_no_mapping_is_refused(text):
+def test_a_document_that_is_no_mapping_is_refused(text: str) -> None:
     assert "must be a mapping" in refused(text)
 
 
-def test_a_missing_file_is_named(tmp_path):
+def test_a_missing_file_is_named(tmp_path) -> None:
     with pytest.raises(ConfigError, match=r"node\.yaml: cannot be read: No such file"):
         load(tmp_path / "node.yaml", NodeDocument)
 
 
-def test_every_address_of_every_range_is_usable_and_internal():
-    document = parse(
-        HEAD + "ranges: [203.0.113.0/28, '2001:db8::/120', 10.1.0.7]\n", "node.yaml", NodeDocument
-    )
-    assert document.families == (Family.V4, Family.V6)
-    for text in (
-        "203.0.113.0",
-        "203.0.113.15",
-        "2001:db8::",
-        "10.1.0.7",
-        "127.0.0.1",
-        "169.254.169.254",
-    ):
-        assert any(prefix.holds(Address.parse(text)) for prefix in document.internal_prefixes), text
-    assert not any(
-        prefix.holds(Address.parse("203.0.113.16")) for prefix in document.internal_prefixes
-    )
+def test_every_address_of_every_range_is_usable_and_internal() -> None:
+    given = document("ranges: [203.0.113.0/28, '2001:db8::/120', 10.1.0.7]")
+
+    def internal(text: str) -> bool:
+        return any(prefix.holds(Address.parse(text)) for prefix in given.internal_prefixes)
+
+    assert all(map(internal, ("203.0.113.0", "203.0.113.15", "2001:db8::", "10.1.0.7")))
+    assert not internal("203.0.113.16")
 
 
-def test_special_use_prefixes_are_internal_whatever_the_document_says():
-    document = parse(HEAD + "ranges: [10.1.0.0/28]\ninternal: []\n", "node.yaml", NodeDocument)
-    assert all(
-        any(outer.covers(inner) for outer in document.internal_prefixes) for inner in SPECIAL_USE
-    )
+def test_special_use_prefixes_are_internal_whatever_the_document_says() -> None:
+    internal = document(RANGES + "internal: []").internal_prefixes
+    assert all(any(outer.covers(inner) for outer in internal) for inner in SPECIAL_USE)
 
 
-def test_a_run_dir_may_be_as_long_as_its_sockets_allow():
-    longest = "/" + "r" * 94
-    document = parse(
-        HEAD + f"ranges: [10.1.0.0/28]\nrun_dir: {longest}\n", "node.yaml", NodeDocument
-    )
-    assert len(str(document.run_dir / "ledger.sock")) == 107
+def test_a_run_dir_may_be_as_long_as_its_sockets_allow() -> None:
+    run_dir = document(f"{RANGES}run_dir: /{'r' * 94}").run_dir
+    assert len(str(run_dir / "ledger.sock")) == 107
 
 
-def test_a_complement_of_the_special_use_prefixes_leaves_no_internet_either():
+def test_a_complement_of_the_special_use_prefixes_leaves_no_internet_either() -> None:
     everything = [Prefix.parse("0.0.0.0/0")]
     for special in (prefix for prefix in SPECIAL_USE if prefix.family is Family.V4):
         everything = [part for block in everything for part in without(block, special)]
-    text = ", ".join(map(str, everything))
-    assert "internal: makes everything of IPv4 internal with" in refused(
-        HEAD + f"ranges: [10.1.0.0/28]\ninternal: [{text}]\n"
-    )
+    said = refused(f"{HEAD}{RANGES}internal: [{', '.join(map(str, everything))}]\n")
+    assert "internal: makes everything of IPv4 internal with" in said
 
 
 def without(block: Prefix, hole: Prefix) -> list[Prefix]:
@@ -198,7 +154,7 @@ def without(block: Prefix, hole: Prefix) -> list[Prefix]:
         return []
     half = block.size // 2
     halves = (Prefix(block.family, block.value + offset, block.length + 1) for offset in (0, half))
-    return [part for each in halves for part in without(each, hole)]
+    return [part for piece in halves for part in without(piece, hole)]
 
 
 @pytest.mark.parametrize(
@@ -209,15 +165,66 @@ def without(block: Prefix, hole: Prefix) -> list[Prefix]:
         ("[10.1.0.0/28, '2001:db8::7']", (Family.V4, Family.V6)),
     ],
 )
-def test_no_range_is_too_small(ranges, families):
-    assert parse(HEAD + f"ranges: {ranges}\n", "node.yaml", NodeDocument).families == families
+def test_no_range_is_too_small(ranges: str, families: tuple[Family, ...]) -> None:
+    assert document(f"ranges: {ranges}").families == families
 
 
-def test_special_use_and_own_addresses_are_refused_and_not_taken_out():
-    assert "holds the node's own address" in refused(HEAD + "ranges: [10.1.0.200]\n")
-    assert "special-use" in refused(HEAD + "ranges: [10.1.0.0/28, 169.254.7.7]\n")
+@pytest.mark.parametrize("off", ["off", "false", "'off'"])
+def test_an_observer_needs_no_ranges(off: str) -> None:
+    observer = document(f"ranges: []\ncni: {off}")
+    assert (observer.cni, observer.ranges) == (False, ())
 
 
-def test_text_that_yaml_cannot_have_is_one_line_with_the_file():
-    (line,) = refused(HEAD + "site: \x07\n").splitlines()
-    assert line.startswith("node.yaml: is not YAML: unacceptable character #x0007")
+def test_an_observers_rules_only_count() -> None:
+    given = document("cni: off")
+    told = (
+        *(given.internal_prefixes, (), given.masquerade),
+        *(given.accounting.node_rules, "x", given.accounting.exact_prefix),
+    )
+    observing, wiring = desired(Policy(*told, counts_only=True), ()), desired(Policy(*told), ())
+    dropped = {rule for rule in wiring.rules() if isinstance(rule.action, Drop | Masquerade)}
+    dropped |= set(wiring.chains[Hook.PREROUTING])
+    assert dropped
+    assert set(observing.rules()) == set(wiring.rules()) - dropped
+
+
+def test_an_observer_never_says_that_it_masquerades() -> None:
+    answer = explain(document("cni: off"), Address.parse("203.0.113.9"), [])
+    assert (answer["counted"], answer["masqueraded"]) == (True, False)
+
+
+NODES = (
+    ListedNode(
+        "a",
+        (Address.parse("10.0.0.1"), Address.parse("fd00::1")),
+        (Prefix.parse("10.244.0.0/24"), Prefix.parse("fd00:10::/64")),
+    ),
+    ListedNode("b", (), ()),
+)
+
+
+def test_a_list_is_read_as_it_was_written() -> None:
+    assert node_list.parse(node_list.write(NODES)) == NODES
+    assert node_list.parse(node_list.write(())) == ()
+
+
+def test_a_node_takes_a_hundred_bytes() -> None:
+    assert len(node_list.write(NODES * 250)) < 500 * 100
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "Expecting value"),
+        ("[]", "it is no list of nodes"),
+        ('{"version":2,"nodes":[]}', "its version is 2"),
+        ('{"version":1,"nodes":[["a",["10.0.0.1"]]]}', "it is no list of nodes"),
+        ('{"version":1,"nodes":[["a",["10.0.0.1"],["10.0.0.1/24"]]]}', "10.0.0.1/24"),
+        ('{"version":1,"nodes":[["a",[["10.0.0.1"]],[]]]}', "is not an IP address"),
+        ('{"version":1,"nodes":[["a",["10.0.0.1"],[null]]]}', "is not an IP address"),
+        ("[" * 100_000, "it is no list of nodes"),
+    ],
+)
+def test_what_is_no_list_is_refused(text: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        node_list.parse(text)

@@ -1,4 +1,6 @@
-"""`netmgr node top`: rates of two readings, and what a terminal and a pipe show of them."""
+"""`netmgr node top`: rates of two readings, and what a terminal and a pipe show of them; and what
+`netmgr node status` says is wrong.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from netmgr.api.snapshot import Snapshot
+from netmgr.cli import node_tables
 from netmgr.cli.terminal import console
 from netmgr.cli.top import NODE, Sort, measured, ordered, table
 from tests.fakes.agent_socket import agent, snapshot
@@ -103,9 +106,7 @@ def test_one_namespace_is_shown_where_it_is_asked_for() -> None:
     assert ordered(usages, Sort.NAME, "team-1") == [pod(1, 1), pod(3, 1)]
 
 
-def test_no_name_reaches_the_terminal_as_a_control_sequence_or_markup(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_no_name_is_a_control_sequence_or_markup(capsys: pytest.CaptureFixture[str]) -> None:
     before = snapshot(1, 1)
     for total in before["pods"]:
         total["pod"] = "\x1b[2J[red]pod-0"
@@ -136,13 +137,8 @@ def socket(tmp_path: Path) -> Iterator[str]:
 
 @pytest.mark.programs
 def test_in_a_pipe_each_reading_is_a_plain_table(socket: str) -> None:
-    done = subprocess.run(
-        [*TOP, "--count", "2", "--sort", "in", "--namespace", "team-1", "--socket", socket],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
+    options = ["--count", "2", "--sort", "in", "--namespace", "team-1", "--socket", socket]
+    done = subprocess.run([*TOP, *options], capture_output=True, text=True, timeout=60, check=True)
     assert done.stderr == ""
     assert "\x1b" not in done.stdout
     tables = done.stdout.split("namespace/pod")[1:]
@@ -159,11 +155,10 @@ def test_in_a_pipe_each_reading_is_a_plain_table(socket: str) -> None:
 def test_on_a_terminal_the_table_is_as_high_as_the_screen_which_is_given_back(socket: str) -> None:
     own, theirs = os.openpty()
     fcntl.ioctl(own, termios.TIOCSWINSZ, struct.pack("HHHH", 7, 100, 0, 0))
-    command = [*TOP, "--socket", socket]
+    streams = dict.fromkeys(("stdin", "stdout", "stderr"), theirs)
+    environment = {**os.environ, "TERM": "xterm"}
     shown = ""
-    with subprocess.Popen(
-        command, stdin=theirs, stdout=theirs, stderr=theirs, env={**os.environ, "TERM": "xterm"}
-    ) as program:
+    with subprocess.Popen([*TOP, "--socket", socket], env=environment, **streams) as program:
         os.close(theirs)
         while shown.count("node node-1") < 2:
             shown += os.read(own, 1 << 16).decode()
@@ -178,3 +173,39 @@ def test_on_a_terminal_the_table_is_as_high_as_the_screen_which_is_given_back(so
     assert waiting.startswith("measuring")
     assert len(frame.splitlines()) == 7
     assert "team-3/training-worker-39" in frame.splitlines()[2]
+
+
+POOL = {"family": "ipv4", "allocated": 5, "cooldown": 2, "free": 7}
+
+
+def status(**keys: object) -> str:
+    return "\n".join(map(str, node_tables.status({**snapshot(2, 1), "pool": [POOL], **keys})))
+
+
+@pytest.mark.parametrize(
+    ("most", "is_shown"), [(110, True), (15, True), (14, False), (None, False)]
+)
+def test_more_pods_than_addresses_are_status(most: int | None, *, is_shown: bool):
+    text = status() if most is None else status(max_pods=most)
+    assert (f"the kubelet takes {most} pods, and the ranges have 14 ipv4" in text) is is_shown
+
+
+def test_people_see_result_files_where_there_is_no_pool():
+    text = status(pool=[], result_files=[{"state": "stale", "count": 3}])
+    assert "3 stale" in text
+    assert "cooldown" not in text
+
+
+def test_every_fault_of_the_routes_is_status():
+    assert "no route to 10.244.2.0/24" in status(route_faults=["no route to 10.244.2.0/24"])
+
+
+@pytest.mark.parametrize("pod", ["job-1", ""])
+def test_a_spent_quota_is_shown_and_others_are_not(pod: str):
+    one = {"namespace": "batch", "pod": pod, "traffic": "internet-out", "period": "day"}
+    amounts = {"budget": 10**10, "used": 10**10, "until": 1_700_006_400, "forecast": 10**10}
+    owner = f"batch/{pod}" if pod else "batch"
+    text = status(quotas=[{**one, **amounts, "spent": True}])
+    assert f"quota spent: internet-out of {owner}, " in text
+    assert "of its day, until 2023-11-15T00:00Z" in text
+    assert "quota spent" not in status(quotas=[{**one, **amounts, "spent": False}])

@@ -1,16 +1,29 @@
-"""A file of libcni's result cache is read for what it says, and never for more."""
+"""A file of libcni's result cache is read for what it says, and never for more; the directory is
+read whatever lies in it, and every change of it is noticed.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import select
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
+from netmgr.errors import StateError
+from netmgr.kernel.inotify import Watch
 from netmgr.model import AttachmentKey, PodRef
-from netmgr.observer.cached_results import CachedResult, Reason, Unusable, parse
+from netmgr.observer.cached_results import (
+    MOST_BYTES,
+    CachedResult,
+    Reason,
+    ResultCache,
+    Unusable,
+    parse,
+)
 from netmgr.prefixes import Address
 
 RESULT: dict[str, Any] = {
@@ -40,12 +53,6 @@ def read(**changes: Any) -> CachedResult:
     return parse(json.dumps(ENTRY | changes).encode(), 5.0)
 
 
-def refused(content: bytes) -> Reason:
-    with pytest.raises(Unusable) as caught:
-        parse(content, 5.0)
-    return caught.value.reason
-
-
 def test_a_result_says_whose_the_addresses_are_and_which_links_the_host_has():
     addresses = (Address.parse("10.88.1.2"), Address.parse("fd00::2"))
     pod = PodRef("research", "gpt")
@@ -55,9 +62,8 @@ def test_a_result_says_whose_the_addresses_are_and_which_links_the_host_has():
 
 
 def test_the_uid_is_part_of_who_it_is():
-    assert read(cniArgs=[*ENTRY["cniArgs"], ["K8S_POD_UID", "u-1"]]).pod == PodRef(
-        "research", "gpt", "u-1"
-    )
+    arguments = [*ENTRY["cniArgs"], ["K8S_POD_UID", "u-1"]]
+    assert read(cniArgs=arguments).pod == PodRef("research", "gpt", "u-1")
 
 
 @pytest.mark.parametrize(
@@ -68,13 +74,9 @@ def test_outside_kubernetes_the_container_is_the_pod(arguments: object):
 
 
 def test_the_result_of_an_ancient_plugin_has_addresses_and_no_links():
-    found = read(
-        result={"cniVersion": "0.2.0", "ip4": {"ip": "10.1.0.9/24"}, "ip6": {"ip": "fd00::9/64"}}
-    )
-    assert (found.addresses, found.host_links) == (
-        (Address.parse("10.1.0.9"), Address.parse("fd00::9")),
-        (),
-    )
+    found = read(result={"ip4": {"ip": "10.1.0.9/24"}, "ip6": {"ip": "fd00::9/64"}})
+    assert found.addresses == (Address.parse("10.1.0.9"), Address.parse("fd00::9"))
+    assert found.host_links == ()
 
 
 @pytest.mark.parametrize(
@@ -96,34 +98,105 @@ def test_the_result_of_an_ancient_plugin_has_addresses_and_no_links():
     ],
 )
 def test_what_cannot_be_counted_has_a_reason(changes: dict[str, Any], reason: Reason):
-    assert refused(json.dumps(ENTRY | changes).encode()) is reason
+    with pytest.raises(Unusable) as caught:
+        read(**changes)
+    assert caught.value.reason is reason
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b"[" * 100_000, b"null"])
 def test_what_is_no_document_is_malformed(content: bytes):
-    assert refused(content) is Reason.MALFORMED
+    with pytest.raises(Unusable) as caught:
+        parse(content, 5.0)
+    assert caught.value.reason is Reason.MALFORMED
 
 
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
-    ),
-    max_leaves=8,
-)
+def entry(pod: str) -> bytes:
+    return json.dumps(ENTRY | {"cniArgs": [["K8S_POD_NAME", pod]]}).encode()
 
 
-@given(
-    st.dictionaries(st.sampled_from(sorted(ENTRY)), json_values),
-    st.dictionaries(st.sampled_from(sorted(RESULT)), json_values),
-)
-def test_whatever_stands_in_a_file_it_ends_as_a_result_or_a_reason(
-    entry: dict[str, Any], result: dict[str, Any]
-):
-    try:
-        found = read(**entry, **({} if "result" in entry else {"result": RESULT | result}))
-    except Unusable:
-        return
-    for name in (found.pod.namespace, found.pod.name, found.key.container_id, found.key.ifname):
-        assert name == "-" or name.replace("-", "a").replace("_", "a").replace(".", "a").isalnum()
-    assert found.addresses
+def test_files_come_change_and_go(tmp_path: Path):
+    cache, one = ResultCache(tmp_path), tmp_path / "one"
+
+    def pods() -> set[str]:
+        return {result.pod.name for result in cache.list().results}
+
+    one.write_bytes(entry("a"))
+    assert pods() == {"a"}
+    one.write_bytes(entry("b"))
+    (tmp_path / "two").write_bytes(entry("c"))
+    assert pods() == {"b", "c"}
+    one.unlink()
+    assert pods() == {"c"}
+
+
+def test_a_directory_that_is_not_there_is_empty(tmp_path: Path):
+    assert ResultCache(tmp_path / "none").list() == ((), {})
+
+
+def test_a_name_too_long_to_be_a_directory_is_told(tmp_path: Path):
+    with pytest.raises(StateError, match="cannot be listed"):
+        ResultCache(tmp_path / ("n" * 300)).list()
+
+
+def test_nothing_but_regular_files_of_some_size_is_read(tmp_path: Path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "file").write_bytes(entry("outside"))
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere" / "file")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "huge").write_bytes(entry("huge") + b" " * MOST_BYTES)
+    (tmp_path / "half").write_bytes(entry("half")[:-9])
+    (tmp_path / os.fsdecode(b"\xff")).write_bytes(entry("good"))
+    listing = ResultCache(tmp_path).list()
+    assert [result.pod.name for result in listing.results] == ["good"]
+    assert listing.unusable == {Reason.UNREADABLE: 3, Reason.TOO_LARGE: 1, Reason.MALFORMED: 1}
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / "cni" / "results"
+
+
+@pytest.fixture
+def watch(directory: Path) -> Iterator[Watch]:
+    watch = Watch(directory)
+    yield watch
+    watch.close()
+
+
+def noticed(watch: Watch) -> bool:
+    return bool(select.select([watch], [], [], 0)[0])
+
+
+def settle(watch: Watch) -> None:
+    watch.drain()
+    watch.renew()
+
+
+def test_a_directory_is_followed_before_and_after_it_exists(watch: Watch, directory: Path):
+    for _ in range(2):
+        assert not watch.complete
+        for path in (directory.parent, directory):
+            path.mkdir()
+            assert noticed(watch)
+            settle(watch)
+        assert watch.complete
+        directory.rmdir()
+        directory.parent.rmdir()
+        assert noticed(watch)
+        settle(watch)
+
+
+def test_a_file_is_noticed_when_it_is_written_renamed_and_removed(watch: Watch, directory: Path):
+    directory.mkdir(parents=True)
+    settle(watch)
+    file = directory / "one"
+    for change in (
+        lambda: file.write_bytes(b"x"),
+        lambda: file.rename(directory / "two"),
+        (directory / "two").unlink,
+    ):
+        assert not noticed(watch)
+        change()
+        assert noticed(watch)
+        settle(watch)
+    assert not noticed(watch)

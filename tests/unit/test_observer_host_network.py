@@ -12,19 +12,16 @@ import pytest
 from netmgr.observer.host_network import HostPodFinder
 
 UID = "0f3a1c52-9d3e-4c55-8a70-6f0f3c2b1a99"
+UNDERSCORED = UID.replace("-", "_")
 STATIC = "9c4b8f6f6d0e4a0b9d1e2f3a4b5c6d7e"
 PLACES = {
     "cgroupfs, guaranteed": (f"kubepods/pod{UID}", 2, UID),
     "cgroupfs, best effort": (f"kubepods/besteffort/pod{UID}", 3, UID),
     "cgroupfs, static": (f"kubepods/burstable/pod{STATIC}", 3, STATIC),
-    "systemd, guaranteed": (f"kubepods.slice/kubepods-pod{UID.replace('-', '_')}.slice", 2, UID),
+    "systemd, guaranteed": (f"kubepods.slice/kubepods-pod{UNDERSCORED}.slice", 2, UID),
     "systemd, burstable": (
-        (
-            "kubepods.slice/kubepods-burstable.slice/"
-            f"kubepods-burstable-pod{UID.replace('-', '_')}.slice"
-        ),
-        3,
-        UID,
+        f"kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{UNDERSCORED}.slice",
+        *(3, UID),
     ),
 }
 
@@ -50,7 +47,8 @@ def test_a_pod_is_found_wherever_kubelet_puts_it(
     finder: HostPodFinder, tmp_path: Path, place: str
 ) -> None:
     path, depth, uid = PLACES[place]
-    made = pod(tmp_path, path, os.getpid())
+    # That another process of it is gone decides nothing.
+    made = pod(tmp_path, path, os.getpid(), (1 << 22) - 1)
     (tmp_path / "pods" / f"kube-system_kube-proxy-x7k2p_{uid}").mkdir()
     (found,) = finder.find()
     assert str(found.pod) == "kube-system/kube-proxy-x7k2p"
@@ -61,25 +59,13 @@ def test_a_pod_is_found_wherever_kubelet_puts_it(
     assert found.cgroup.depth in finder.depths
 
 
-def test_a_pod_without_a_process_or_without_a_name_is_not(
-    finder: HostPodFinder, tmp_path: Path
-) -> None:
+def test_a_pod_without_a_process_or_a_name_is_not(finder: HostPodFinder, tmp_path: Path) -> None:
     pod(tmp_path, f"kubepods/pod{UID}")
     pod(tmp_path, f"kubepods/pod{STATIC}", os.getpid())
-    (tmp_path / "pods" / f"kube-system_empty_{UID}").mkdir()
-    assert finder.find() == []
-
-
-def test_a_log_folder_without_a_uid_names_no_cgroup(finder: HostPodFinder, tmp_path: Path) -> None:
     pod(tmp_path, "kubepods/of-another-program", os.getpid())
-    (tmp_path / "pods" / "kube-system_nameless_").mkdir()
+    for name in (f"kube-system_empty_{UID}", "kube-system_nameless_"):
+        (tmp_path / "pods" / name).mkdir()
     assert finder.find() == []
-
-
-def test_a_process_that_is_gone_decides_nothing(finder: HostPodFinder, tmp_path: Path) -> None:
-    pod(tmp_path, f"kubepods/pod{UID}", os.getpid(), (1 << 22) - 1)
-    (tmp_path / "pods" / f"kube-system_half_{UID}").mkdir()
-    assert [found.pod.name for found in finder.find()] == ["half"]
 
 
 @pytest.mark.parametrize(
@@ -102,16 +88,9 @@ def test_a_name_that_is_none_of_kubernetes_names_nobody(
     assert finder.find() == []
 
 
-def test_other_directories_and_missing_ones_are_passed_over(
-    finder: HostPodFinder, tmp_path: Path
-) -> None:
+def test_other_directories_and_missing_ones_are_none(finder: HostPodFinder, tmp_path: Path) -> None:
     assert finder.find() == []
-    for place in (
-        "system.slice/pod12345678",
-        "kubepods/podXYZ",
-        "kubepods/pod",
-        "kubepods/other/pod12345678",
-    ):
+    for place in ("system.slice/pod12345678", "kubepods/podXYZ", "kubepods/other/pod12345678"):
         pod(tmp_path, place, os.getpid())
     (tmp_path / "cgroup" / "kubepods" / "cgroup.procs").write_text("1\n")
     (tmp_path / "pods" / "kube-system_any_12345678").mkdir()

@@ -33,14 +33,8 @@ ON_BRIDGE = OnLinkRoute(BRIDGE, own=False)
 def result(
     pod: str, *addresses: Address, links: Iterable[str] = ("cni0", "veth1"), at: float = 1.0
 ) -> CachedResult:
-    return CachedResult(
-        AttachmentKey(f"c-{pod}", "eth0"),
-        PodRef("team", pod),
-        addresses or (A,),
-        tuple(links),
-        at,
-        LIMITS,
-    )
+    key, owner = AttachmentKey(f"c-{pod}", "eth0"), PodRef("team", pod)
+    return CachedResult(key, owner, addresses or (A,), tuple(links), at, LIMITS)
 
 
 def look(
@@ -57,10 +51,8 @@ def bridge(*ends: str, addresses: Iterable[Address] = (A, B)) -> KernelState:
 
 
 def ptp(**routes: Address) -> KernelState:
-    return KernelState(
-        ENDS,
-        {address: OnLinkRoute(ENDS[link].number, own=True) for link, address in routes.items()},
-    )
+    owned = {address: OnLinkRoute(ENDS[link].number, own=True) for link, address in routes.items()}
+    return KernelState(ENDS, owned)
 
 
 def names(counted: Iterable[Counted]) -> set[str]:
@@ -69,11 +61,9 @@ def names(counted: Iterable[Counted]) -> set[str]:
 
 def test_a_pod_on_a_bridge_is_confirmed_by_its_port():
     after = look([result("a", A, B)], bridge("veth1"))
-    assert list(attachments(after.begins)) == [
-        Attachment(
-            AttachmentKey("c-a", "eth0"), PodRef("team", "a"), (A, B), "veth1", "", rates=LIMITS
-        )
-    ]
+    key, owner = AttachmentKey("c-a", "eth0"), PodRef("team", "a")
+    expected = Attachment(key, owner, (A, B), "veth1", "", rates=LIMITS)
+    assert list(attachments(after.begins)) == [expected]
     assert after.states[ResultState.COUNTED] == 1
 
 

@@ -19,7 +19,7 @@ from netmgr.preflight import dns, results, targets
 from netmgr.preflight.dns import Knowledge
 from netmgr.preflight.probing import Bounds
 from netmgr.preflight.results import Outcome, Report, Result
-from netmgr.preflight.targets import MOST_DRAWN, MOST_RANGES, Group, Kind
+from netmgr.preflight.targets import MOST_DRAWN, MOST_RANGES, Kind
 from netmgr.preflight.tcp import Ending
 from tests.builders import NODE_KEYS
 from tests.fakes.nameserver import answer
@@ -40,21 +40,16 @@ def document(**keys: Any) -> NodeDocument:
     ("keys", "complaint"),
     [
         ({"egress": ["2001:db8::1:443"]}, "is no ADDRESS:PORT; write 203.0.113.1:443 or"),
-        ({"egress": ["203.0.113.1"]}, "is no ADDRESS:PORT"),
         ({"egress": ["203.0.113.1:65536"]}, "is no ADDRESS:PORT"),
         ({"egress": ["[203.0.113.1:443"]}, "'[203.0.113.1' is not an IP address"),
         ({"egress": ["registry.example.com:443"]}, "is not an IP address"),
-        ({"peers": ["10.0.0.0/24"]}, "is not an IP address"),
         ({"peers": ["10.0.0.1"] * 257}, "at most 256 items"),
         ({"dns_name": "two..dots"}, "should match pattern"),
         ({"dns_name": "a" * 64 + ".example"}, "should match pattern"),
         ({"dns_name": "-"}, "should match pattern"),
         ({"most_loss": 1}, "less than 1"),
-        ({"least_throughput": "fast"}, "is no quantity"),
         ({"answer_seconds": 0}, "greater than 0"),
         ({"throughput_seconds": 601}, "less than or equal to 600"),
-        ({"unmeasured": "maybe"}, "'pass' or 'fail'"),
-        ({"peer": ["10.0.0.1"]}, "Extra inputs"),
     ],
 )
 def test_a_section_that_makes_no_sense_is_refused(keys: dict[str, Any], complaint: str) -> None:
@@ -64,9 +59,9 @@ def test_a_section_that_makes_no_sense_is_refused(keys: dict[str, Any], complain
 
 def test_destinations_are_of_either_family() -> None:
     given = ["203.0.113.1:443", "[2001:db8::1]:80"]
-    found = Preflight.model_validate({"egress": given}).egress
-    assert [str(each) for each in found] == given
-    assert found[1] == Endpoint(address("2001:db8::1"), 80)
+    egress = Preflight.model_validate({"egress": given}).egress
+    assert list(map(str, egress)) == given
+    assert egress[1] == Endpoint(address("2001:db8::1"), 80)
 
 
 def test_a_group_is_a_few_machines_of_a_family_and_never_this_one() -> None:
@@ -92,7 +87,6 @@ def test_a_group_is_a_few_machines_of_a_family_and_never_this_one() -> None:
     ("ranges", "addresses", "families"),
     [
         (["10.1.0.0/28"], [], [Family.V4]),
-        (["10.1.0.0/28"], ["10.0.0.9"], [Family.V4]),
         (["2001:db8::/120"], ["2001:db8:9::9"], [Family.V6]),
         (["2001:db8::/120"], ["10.0.0.9"], [Family.V4, Family.V6]),
     ],
@@ -114,13 +108,9 @@ def test_a_node_that_states_no_family_probes_both() -> None:
 def test_nothing_is_probed_that_is_not_named() -> None:
     assert targets.groups(document(), [], [], CHANCE) == []
     assert targets.is_empty(document())
-    for keys in (
-        {"peers": ["10.0.0.1"]},
-        {"hub": ["10.0.0.1"]},
-        {"egress": ["10.0.0.1:1"]},
-        {"dns_name": "a"},
-    ):
-        assert not targets.is_empty(document(preflight=keys))
+    machines = {"peers": ["10.0.0.1"], "hub": ["10.0.0.1"]}
+    for key, value in (machines | {"egress": ["10.0.0.1:1"], "dns_name": "a"}).items():
+        assert not targets.is_empty(document(preflight={key: value}))
     assert not targets.is_empty(document(nodes_file="/nodes"))
 
 
@@ -172,22 +162,12 @@ def test_while_ranges_are_not_known_egress_is_tried_of_both_families() -> None:
     assert len(list(targets.egress_sources(document(**keys), []))) == 2
 
 
-A, B, C = map(address, ("10.0.0.1", "10.0.0.2", "10.0.0.3"))
-GROUP = Group(Kind.PEERS, Family.V4, (A, B))
-BLOCK, SOURCE = Prefix.parse("10.1.0.0/28"), address("10.1.0.15")
-
-
 def test_one_connection_of_each_family_has_to_be_accepted() -> None:
     accepted = Ending(is_accepted=True, is_answered=True)
-    refused = Ending(is_accepted=False, is_answered=True, fault="connection refused")
     silent = Ending(is_accepted=False, is_answered=False, fault="no answer")
-    v4, other, v6 = (
-        Endpoint(address(each), 443) for each in ("203.0.113.1", "203.0.113.2", "2001:db8::1")
-    )
-    first, second = results.of_egress(
-        {(v4, None): refused, (other, None): accepted, (v6, SOURCE): silent}
-    )
-    assert first == Result("egress", "203.0.113.1:443, 203.0.113.2:443", Outcome.PASSED)
+    v4, v6 = (Endpoint(address(text), 443) for text in ("203.0.113.1", "2001:db8::1"))
+    first, second = results.of_egress({(v4, None): accepted, (v6, None): silent})
+    assert first == Result("egress", "203.0.113.1:443", Outcome.PASSED)
     assert (second.subject, second.outcome) == ("[2001:db8::1]:443", Outcome.FAILED)
 
 
@@ -220,7 +200,7 @@ def test_the_text_begins_with_what_failed_and_fits_a_termination_message() -> No
 
 @pytest.mark.parametrize(
     ("mtu", "carried"),
-    [(101, 84), (1280, 576), (1280, 1279), (1500, 84), (1500, 1499), (9001, 1500), (9001, 8999)],
+    [(101, 84), (1280, 1279), (1500, 84), (1500, 1499), (9001, 1500), (9001, 8999)],
 )
 def test_what_a_path_carries_is_found_to_the_byte_and_soon(mtu: int, carried: int) -> None:
     bounds, rounds = Bounds(84, mtu), 0
@@ -254,7 +234,6 @@ def test_a_question_is_encoded_as_rfc_1035_says() -> None:
         (answer(QUESTION.upper()), Knowledge.ADDRESS),
         (answer(QUESTION, records=0), Knowledge.NO_ADDRESS),
         (answer(QUESTION, 3, 0), Knowledge.NO_NAME),
-        (answer(QUESTION, 2, 0), Knowledge.FAILURE),
         (answer(QUESTION, 5, 0), Knowledge.FAILURE),
         # Not an answer, to another question, of another query, or cut off.
         (QUESTION, None),
@@ -304,9 +283,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, say: Callable[[bytes], list[bytes]]) 
         return dns.ask([server], "a.example", 1.0)[server]
 
 
-def test_a_nameserver_is_asked_for_both_families_and_again_if_an_answer_is_lost(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_nameserver_is_asked_for_both_families_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
     questions: list[bytes] = []
 
     def only_v6_and_late(question: bytes) -> list[bytes]:
