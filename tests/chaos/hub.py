@@ -323,18 +323,3 @@ def lose_state(hub: Hub, machine: LabNode) -> None:
     hub.kill(machine)
     shutil.rmtree(machine.directory / "state")
     machine.start_agent()
-
-
-ACTS: list[Callable[[Hub, LabNode], None]] = [
-    kill,
-    kill_at_a_step_of_a_start,
-    come_and_go,
-    restart,
-    flush_rules,
-    flush_rules_while_away,
-    lose_routes,
-    stop_forwarding,
-    flap_uplink,
-    remove_files,
-    lose_state,
-]
