@@ -4,32 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from tests.bench import (
-    attaching,
-    crowded,
-    forwarding,
-    growth,
-    limits,
-    planning,
-    profile,
-    routing,
-    starting,
-    throughput,
-)
-from tests.bench.report import SMOKE, Effort, Figure
-from tests.bench.running import run
+from tests.bench import attaching, crowded, forwarding, growth, planning, routing, throughput
+from tests.bench.report import SMOKE, Effort, Figure, run
 
 SUBJECTS: dict[str, Callable[[Effort], Iterator[Figure]]] = {
     "attaching": attaching.measure,
     "crowded": crowded.measure,
     "forwarding": forwarding.measure,
-    "profile": profile.measure,
     "throughput": throughput.measure,
-    "starting": starting.measure,
+    "starting": crowded.measure_starting,
     "planning": planning.measure,
     "routing": routing.measure,
     "growth": growth.measure,
-    "limits": limits.measure,
+    "limits": throughput.measure_limits,
 }
 
 if __name__ == "__main__":

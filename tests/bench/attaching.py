@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from statistics import median, quantiles
 
-from tests.bench.plugins import Plugin, netmgr, ptp, todays_plugins
+from tests.bench.plugins import Plugin, netmgr, ptp
 from tests.bench.report import Effort, Figure
-from tests.lab.topology import cluster
 
 OURS = "netmgr"
 VERBS = ("ADD", "DEL")
@@ -24,7 +22,9 @@ def measure(effort: Effort) -> Iterator[Figure]:
     """Both backends beside `ptp` with `host-local`, in turns."""
     for backend in effort.backends:
         with ExitStack() as stack:
-            plugins = {OURS: stack.enter_context(netmgr(backend))[0], **_peers(stack)}
+            plugins = {OURS: stack.enter_context(netmgr(backend))[0]}
+            for peer in ("iptables", "nftables"):
+                plugins[f"ptp, {peer}"] = stack.enter_context(ptp(peer))
             alone = _alone(plugins, effort.alone)
             tail = _alone({OURS: plugins[OURS]}, effort.tail)
             for verb in VERBS:
@@ -37,20 +37,6 @@ def measure(effort: Effort) -> Iterator[Figure]:
             for verb, budget in (("ADD", 0.08), ("DEL", 0.10)):
                 what = f"{effort.burst} {verb}s at once, {backend}"
                 yield from _figures(what, bursts, verb, budget)
-
-
-def _peers(stack: ExitStack) -> dict[str, Plugin]:
-    folder = todays_plugins()
-    if folder is None:
-        sys.stderr.write(
-            "attaching: measured beside Debian's old ptp; "
-            "`.ci/programs bench/peers bench` builds today's\n"
-        )
-        return {"Debian's ptp": stack.enter_context(ptp(cluster(nodes=1, pods=0)))[0]}
-    return {
-        f"ptp, {backend}": stack.enter_context(ptp(cluster(nodes=1, pods=0), folder, backend))[0]
-        for backend in ("iptables", "nftables")
-    }
 
 
 def _figures(what: str, took: Took, verb: str, budget: float) -> Iterator[Figure]:

@@ -1,9 +1,13 @@
-"""A full node: what ADD, a reading and a scrape cost there, and what agent and exporter take."""
+"""A full node: what ADD, a reading and a scrape cost there, and what agent and exporter take; and
+how long the agent and the command line take to start.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -16,13 +20,12 @@ from netmgr.rules.choose import open_kind
 from netmgr.rules.engine import Rules
 from netmgr.rules.policy import Policy
 from tests.bench.plugins import Plugin, netmgr
-from tests.bench.report import Effort, Figure
+from tests.bench.report import SOURCE, Effort, Figure
 from tests.lab import processes, wiring
 from tests.lab.nodes import LabNode
 
 MEGABYTE = 1024 * 1024
 AS_INSTALLED = {"reconcile_seconds": 10}
-_AT_ONCE = 250
 _CPUCLOCK_SCHED = 2
 IDLE_SECONDS = 7
 """How long an agent is watched for each round: all rounds together see several reconcile passes."""
@@ -32,16 +35,14 @@ def measure(effort: Effort) -> Iterator[Figure]:
     """ADD on a full node beside ADD on an empty one, in turns, then the full node's footprint."""
     for backend in effort.backends:
         with netmgr(backend) as (empty, _), netmgr(backend) as (full, node):
-            _fill(full, effort.crowd)
+            full.fill([f"crowd-{number}" for number in range(effort.crowd)])
             own, other = _add_medians((full, empty), effort.alone)
             pods = f"{effort.crowd} pods"
             yield Figure(f"ADD with {pods}, {backend}", own, "ms", other, "none", 1.1)
             yield from _footprint(node, f"{pods}, {backend}", effort.rounds)
         with netmgr(backend, AS_INSTALLED) as (full, node):
-            _fill(full, effort.crowd)
+            full.fill([f"crowd-{number}" for number in range(effort.crowd)])
             yield _idle(node, f"{effort.crowd} pods, {backend}", effort.rounds)
-            yield _reading(full, node, backend, effort.rounds)
-            _fill(full, effort.big_crowd, effort.crowd)
             yield _reading(full, node, backend, effort.rounds)
 
 
@@ -57,11 +58,31 @@ def _add_medians(plugins: Sequence[Plugin], count: int) -> list[float]:
     return [1000 * median(took[plugin]) for plugin in plugins]
 
 
-def _fill(plugin: Plugin, count: int, present: int = 0) -> None:
-    pods = [f"crowd-{number}" for number in range(present, count)]
-    plugin.make_pods(pods)
-    for first in range(0, len(pods), _AT_ONCE):
-        plugin.call_at_once("ADD", pods[first : first + _AT_ONCE])
+def measure_starting(effort: Effort) -> Iterator[Figure]:
+    """Agent restarts, then `netmgr --help` beside a Python that does nothing."""
+    for backend in effort.backends:
+        with netmgr(backend) as (_, node):
+            took = [_restart(node) for _ in range(effort.starts)]
+            yield Figure.of(f"agent start to ready, {backend}", took, "s", median, budget=1)
+    help_, bare = (
+        median(_run(sys.executable, *arguments) for _ in range(effort.starts))
+        for arguments in (("-m", "netmgr", "--help"), ("-c", "pass"))
+    )
+    yield Figure("netmgr --help beyond bare Python", 1000 * (help_ - bare), "ms", budget=150)
+
+
+def _restart(node: LabNode) -> float:
+    node.stop_agent()
+    began = time.perf_counter()
+    node.start_agent()
+    node.wait_until_ready()
+    return time.perf_counter() - began
+
+
+def _run(*command: str) -> float:
+    began = time.perf_counter()
+    subprocess.run(command, cwd=SOURCE, stdout=subprocess.DEVNULL, check=True)
+    return time.perf_counter() - began
 
 
 def _idle(node: LabNode, where: str, rounds: int) -> Figure:
@@ -133,16 +154,12 @@ def _footprint(node: LabNode, where: str, rounds: int) -> Iterator[Figure]:
     scrapes = [_timed_scrape(node) for _ in range(3 * rounds)]
     yield Figure(f"scrape time, {where}", 1000 * median(took for took, _ in scrapes), "ms")
     yield Figure(f"scrape size, {where}", max(size for _, size in scrapes) / 1000, "kB")
-    yield Figure(
-        f"agent's memory, {where}",
-        resident_bytes(process_of(node, "agent")) / MEGABYTE,
-        "MB",
-        budget=45,
-    )
-    exporter = process_of(node, "tests.lab.unprivileged")
-    yield Figure(
-        f"exporter's memory, {where}", resident_bytes(exporter) / MEGABYTE, "MB", budget=35
-    )
+    for program, word, budget in (
+        ("agent", "agent", 45),
+        ("exporter", "tests.lab.unprivileged", 35),
+    ):
+        memory = resident_bytes(process_of(node, word)) / MEGABYTE
+        yield Figure(f"{program}'s memory, {where}", memory, "MB", budget=budget)
 
 
 def _timed_scrape(node: LabNode) -> tuple[float, int]:

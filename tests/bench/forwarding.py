@@ -4,8 +4,7 @@ Every node here masquerades, as nodes do. What accounting adds is measured again
 with its accounting taken away, and against one that only masquerades; internal packets of a
 connection whose answers were seen, against a node without rules, which tracks no connections, and
 one that does nothing but track them. What accounting adds is measured beside what a counter in
-tc-BPF adds to the same node without it. A node with a rule for each pod and one with `ptp` are
-shown as well. With classes, packets of the internet and of the last class are sent. Of several
+tc-BPF adds to the same node without it, and beside a rule for each pod. Of several
 turns the fastest counts: whatever else the machine does only ever adds time (see flood.c). Every
 packet that was sent must have arrived, and the counter must have seen it.
 """
@@ -37,7 +36,7 @@ from netmgr.rules.engine import RuleBackend, Rules
 from netmgr.rules.iptables import IptablesBackend
 from netmgr.rules.nftables import NftablesBackend
 from netmgr.rules.policy import Policy, desired
-from tests.bench.plugins import QUIET, RANGE, Plugin, plugin_of, ptp
+from tests.bench.plugins import QUIET, RANGE, Plugin, plugin_of
 from tests.bench.report import Effort, Figure
 from tests.bench.tc_counter import TcCounter
 from tests.lab import wiring
@@ -80,28 +79,19 @@ MASQUERADE_ALONE = {
     + "; nft delete flowtable inet netmgr established 2>/dev/null || true",
     Backend.IPTABLES_LEGACY: "iptables-legacy -w -t mangle -F; iptables-legacy -w -t raw -F",
 }
-WITHOUT_PODS = {
-    Backend.NFTABLES: ("nft", "flush", "set", "inet", "netmgr", "pod_out4"),
-    Backend.IPTABLES_LEGACY: ("ipset", "flush", "netmgr-pod-out4"),
-}
 
 NO_ACCOUNTING, RULE_PER_POD = "no accounting", "a rule per pod"
 INTERNAL_PACKET, MASQUERADING = "internal, established", "masquerade alone"
 TC_COUNTER = "tc-BPF counter"
 """In place of accounting."""
-NO_RULES, TRACKING, PTP = "no rules", "connection tracking alone", "ptp"
-FAR = [f"10.{number}.0.0/16" for number in range(1, 16)]
+NO_RULES, TRACKING = "no rules", "connection tracking alone"
 NO_CLASS, MANY_CLASSES = "no class", "16 classes"
 CLASSES: dict[str, list[str]] = {
     NO_CLASS: [],
-    "1 class": FAR[:1],
-    "1 class, to it": [f"{INTERNET}/32"],
-    MANY_CLASSES: [*FAR, "10.16.0.0/16"],
-    "16 classes, to the last": [*FAR, f"{INTERNET}/32"],
+    MANY_CLASSES: [f"10.{number}.0.0/16" for number in range(1, 17)],
 }
-"""One prefix for each class. The packet goes to the internet, or to what a class makes of it."""
+"""One prefix for each class. The packet goes to the internet."""
 
-WITHIN_BUDGET = (NO_CLASS, "1 class", "1 class, to it")
 OF_MASQUERADE = {Backend.NFTABLES: 1.05, Backend.IPTABLES_LEGACY: 1.08}
 """Budgets of a packet to the internet that is counted and masqueraded."""
 
@@ -127,7 +117,7 @@ class PacketsLostError(Exception):
 def measure(effort: Effort) -> Iterator[Figure]:
     """Nanoseconds a packet takes at several numbers of pods, with everything in turns."""
     with ExitStack() as stack:
-        flood = stack.enter_context(compiled(Path(__file__).with_name("flood.c")))
+        flood = stack.enter_context(compiled())
         senders = {
             backend: stack.enter_context(node_of_ours(backend)) for backend in effort.backends
         }
@@ -138,11 +128,9 @@ def measure(effort: Effort) -> Iterator[Figure]:
         tracking.stop_repairs()
         run_in(tracking.node, *WITHOUT_RULES)
         run_in(tracking.node, *TRACKING_ALONE)
-        others = {NO_RULES: bare, TRACKING: tracking, PTP: stack.enter_context(_node_of_ptp())}
+        others = {NO_RULES: bare, TRACKING: tracking}
         variants = [name for name in VARIANTS if name != TC_COUNTER or _can_count_in_tc(bare)]
-        # Without a pod comes last: the sets are emptied for it.
-        levels = [*sorted({1, effort.crowd, effort.big_crowd}), 0]
-        for pods in levels:
+        for pods in (1, effort.crowd, effort.big_crowd):
             for backend, sender in senders.items():
                 sender.fill(pods)
                 times: dict[str, list[float]] = {name: [] for name in (*variants, *others)}
@@ -158,19 +146,17 @@ def measure(effort: Effort) -> Iterator[Figure]:
 
 def _figures(pods: int, backend: Backend, times: dict[str, list[float]]) -> Iterator[Figure]:
     where = f"{pods} pod{'s' * (pods != 1)}, {backend}"
-    of_masquerade = OF_MASQUERADE[backend] if pods else None
     compared = [
-        *((name, NO_ACCOUNTING, 1.10 if name in WITHIN_BUDGET else None) for name in CLASSES),
+        (NO_CLASS, NO_ACCOUNTING, 1.10),
         (RULE_PER_POD, NO_ACCOUNTING, None),
-        *((name, MASQUERADING, of_masquerade) for name in (NO_CLASS, MANY_CLASSES)),
-        *((NO_CLASS, name, None) for name in (NO_RULES, TRACKING, PTP)),
+        *((name, MASQUERADING, OF_MASQUERADE[backend]) for name in CLASSES),
         (INTERNAL_PACKET, NO_RULES, 1.0),
         (INTERNAL_PACKET, TRACKING, None),
     ]
     for name, against, budget in compared:
         what = f"forwarded {IP_BYTES}-byte packet, {where}, {name}"
         yield Figure.of(what, times[name], "ns", min, (against, times[against]), budget)
-    if pods and TC_COUNTER in times:
+    if TC_COUNTER in times:
         without = min(times[NO_ACCOUNTING])
         # Less than a nanosecond cannot be told from nothing, nor divided by.
         own, other = (max(min(times[name]) - without, 1.0) for name in (NO_CLASS, TC_COUNTER))
@@ -192,9 +178,7 @@ class Sender:
     for an hour.
     """
 
-    def __init__(
-        self, plugin: Plugin, node: LabNode, internet: Path, backend: Backend | None = None
-    ) -> None:
+    def __init__(self, plugin: Plugin, node: LabNode, internet: Path, backend: Backend) -> None:
         self.node = node
         self.internet = internet
         self.backend = backend
@@ -210,19 +194,13 @@ class Sender:
         """Have `wanted` pods on the node, the sender included."""
         pods = [f"other-{number}" for number in range(self._pods, wanted)]
         self._pods = wanted
-        if self.backend is not None and wanted == 0:
-            run_in(self.node, *WITHOUT_PODS[self.backend])
-        self._plugin.make_pods(pods)
-        for first in range(0, len(pods), 100):
-            self._plugin.call_at_once("ADD", pods[first : first + 100])
-        if self.backend is not None:
-            self._attached = self.node.ask("pods")["attachments"]
+        self._plugin.fill(pods)
+        self._attached = self.node.ask("pods")["attachments"]
 
     @contextmanager
     def as_variant(self, variant: str) -> Iterator[None]:
         """Have the node's rules count with these classes, with a rule for each pod,
         or not at all."""
-        assert self.backend is not None
         self._apply(CLASSES.get(variant, []))
         if variant not in (*CLASSES, INTERNAL_PACKET):
             taken = MASQUERADE_ALONE if variant == MASQUERADING else WITHOUT_ACCOUNTING
@@ -294,7 +272,6 @@ class Sender:
         return [one for one in observed.members["pod_out4"] if isinstance(one, Address)]
 
     def _rules(self) -> RuleBackend:
-        assert self.backend is not None
         if self._opened is None:
             self._opened = OPENERS[self.backend]()
         return self._opened
@@ -365,8 +342,9 @@ _SIDES = (("saddr", "daddr"), ("daddr", "saddr"))
 
 
 @contextmanager
-def compiled(source: Path) -> Iterator[Path]:
-    """The program made from one C file, for the length of the block."""
+def compiled() -> Iterator[Path]:
+    """The program that sends (flood.c), for the length of the block."""
+    source = Path(__file__).with_name("flood.c")
     with TemporaryDirectory() as folder:
         program = Path(folder, source.stem)
         subprocess.run(["cc", "-O2", "-Wall", "-o", program, source], check=True)
@@ -379,12 +357,6 @@ def node_of_ours(backend: Backend, **settings: object) -> Iterator[Sender]:
     made = World(_beside_the_internet(), backend=backend, settings=QUIET | settings)
     with made as world, _sink(world.internet):
         yield Sender(plugin_of(world.nodes[0]), world.nodes[0], world.internet, backend)
-
-
-@contextmanager
-def _node_of_ptp() -> Iterator[Sender]:
-    with ptp(_beside_the_internet()) as (plugin, world), _sink(world.internet):
-        yield Sender(plugin, world.nodes[0], world.internet)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""How costs grow with pods, drift, history, nodes and clusters: an exponent for each.
+"""How costs grow with pods, drift, history and clusters: an exponent for each.
 
 A cost of c x n^k is a straight line in logarithms, whose slope k is fitted by least squares: 0 does
 not grow, 1 is linear. A constant part hides growth, so the last step is shown by itself as well.
@@ -7,66 +7,63 @@ not grow, 1 is linear. A constant part hides growth, so the last step is shown b
 from __future__ import annotations
 
 import io
+import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from contextlib import closing, redirect_stderr, redirect_stdout
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, redirect_stderr, redirect_stdout
 from functools import partial
 from itertools import count, islice
 from math import log
 from pathlib import Path
-from statistics import linear_regression
+from statistics import linear_regression, median
 from tempfile import TemporaryDirectory
 
+from netmgr.agent.accounting import Accounting
+from netmgr.agent.components import Agent
+from netmgr.agent.files import Files
+from netmgr.agent.main import SystemClock
+from netmgr.agent.node import Node
+from netmgr.agent.pool import Pool
 from netmgr.cli.plan import app
+from netmgr.documents import loader
+from netmgr.documents.node import Backend, NodeDocument
 from netmgr.ledger.history import SECONDS, By, Period, Retention
 from netmgr.ledger.ledger import PRUNE_SECONDS, Ledger
 from netmgr.ledger.store import Store
 from netmgr.model import Counter, PodRef, Sample, Traffic
 from netmgr.prefixes import Address, Family
-from tests.bench.growth_pods import READ_WHEN_ASKED, Costs, least, with_drift, with_pods
-from tests.bench.plugins import netmgr
+from tests.bench.forwarding import run_in
+from tests.bench.planning import document
+from tests.bench.plugins import Plugin, netmgr
 from tests.bench.report import EXPONENT, Effort, Figure, short
+from tests.lab import wiring
+from tests.lab.nodes import LabNode
 
 BUDGET = 1.1
+LONG_SECONDS = 2.0
+"""What takes longer in all is repeated no more."""
+
+READ_WHEN_ASKED = {"accounting": {"reading_seconds": 300, "min_reading_seconds": 0}}
+"""Settings of the node: every scrape reads the kernel, and nothing else does."""
 
 LEDGER_PODS = 30
 A_YEAR = Retention(8784, 10_000_000)
 """The longest history that a document may ask for."""
 WAYS = (Traffic.INTERNET_IN, Traffic.INTERNET_OUT)
 
-CLUSTERS, NODES_OF_CLUSTER = 10, 10
-PLAN = """\
-apiVersion: netmgr.io/v1alpha1
-kind: NetworkPlan
-name: growth
-pools: {nodes: [10.0.0.0/8], services: [172.16.0.0/12]}
-limits:
-  mappings_per_peered_group: 1000000
-  peerings_per_network: 10000
-  route_tables: 100000
-  routes_per_table: 100000
-clusters:
-"""
-"""As far as a thousand clusters exceed the cloud's limits, these are raised."""
-COMMANDS = {
-    "plan lock": ("lock", "--yes"),
-    "plan check": ("check",),
-    "plan render node": ("render", "node", "c0-gpu-0"),
-    "plan render terraform": ("render", "terraform"),
-}
+COMMANDS = {"plan lock": ("lock", "--yes"), "plan render node": ("render", "node", "c0-gpu-0")}
+
+Costs = dict[str, dict[int, float]]
+"""Milliseconds of each thing, by size."""
 
 
 def measure(effort: Effort) -> Iterator[Figure]:
     """Exponents of what a larger site, or a longer life, could make slow."""
-    for backend in effort.backends:
-        with netmgr(backend, READ_WHEN_ASKED) as (plugin, node):
-            yield from figures(with_pods(effort, plugin, node), f"pods, {backend}")
-            yield from figures(with_drift(effort, node), f"altered pods, {backend}")
+    with netmgr(Backend.NFTABLES, READ_WHEN_ASKED) as (plugin, node):
+        yield from figures(_with_pods(effort, plugin, node), "pods")
+        yield from figures(_with_drift(effort, node), "altered pods")
     yield from figures(_ledger(effort), "days of history")
-    of_nodes = {nodes: (CLUSTERS, nodes // CLUSTERS) for nodes in effort.nodes}
-    yield from figures(_plans(effort, of_nodes), "nodes")
-    of_clusters = {clusters: (clusters, NODES_OF_CLUSTER) for clusters in effort.clusters}
-    yield from figures(_plans(effort, of_clusters), "clusters")
+    yield from figures(_plans(effort), "clusters")
 
 
 def exponent(costs: Mapping[int, float]) -> float:
@@ -82,9 +79,66 @@ def figures(measured: Costs, of: str) -> Iterator[Figure]:
         for part in (costs, last) if len(costs) > len(last) else (costs,):
             sizes = ", ".join(f"{size:,}" for size in part)
             values = ", ".join(map(short, part.values()))
-            unit = " kB" if "size" in what else " ms"
-            name = f"{what}, {sizes} {of}: {values}{'' if 'requests' in what else unit}"
+            name = f"{what}, {sizes} {of}: {values} ms"
             yield Figure(name, exponent(part), EXPONENT, budget=BUDGET)
+
+
+def _least(step: Callable[[], object], effort: Effort) -> float:
+    """Milliseconds of the fastest of several times."""
+    took: list[float] = []
+    while len(took) < effort.rounds and sum(took) < 1000 * LONG_SECONDS:
+        took.append(_timed(step))
+    return min(took)
+
+
+def _timed(step: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    step()
+    return 1000 * (time.perf_counter() - began)
+
+
+def _with_pods(effort: Effort, plugin: Plugin, node: LabNode) -> Costs:
+    costs: Costs = defaultdict(dict)
+    present = 0
+    for pods in effort.pods:
+        plugin.fill([f"pod-{number}" for number in range(present, pods)])
+        present = pods
+        costs["ADD"][pods] = _median_add(plugin, [f"{pods}-{n}" for n in range(effort.alone)])
+        costs["scrape"][pods] = _least(node.scrape, effort)
+    return costs
+
+
+def _median_add(plugin: Plugin, pods: Sequence[str]) -> float:
+    plugin.make_pods(pods)
+    took = []
+    for pod in pods:
+        took.append(1000 * plugin.call("ADD", pod))
+        plugin.call("DEL", pod)
+    plugin.remove_pods(pods)
+    return median(took)
+
+
+def _with_drift(effort: Effort, node: LabNode) -> Costs:
+    """What repairs cost after another program removed so many pods' routes.
+
+    The parts of the node's agent, which has ended, are in this process: each is timed by itself.
+    """
+    costs: Costs = defaultdict(dict)
+    node.stop_agent()
+    parsed = loader.load(node.document, NodeDocument)
+    with wiring.inside(node.namespace), ExitStack() as stack:
+        agent = Agent(node.document, parsed, SystemClock(), (), stack)
+        agent.open((Files, Pool, Accounting, Node))
+        for kind in (Pool, Accounting):
+            agent.get(kind).start()
+        wired = agent.get(Node)
+        for altered in effort.pods:
+            pods = agent.attachments()[:altered]
+            lines = [f"route del {address}" for pod in pods for address in pod.addresses]
+            run_in(node, "ip", "-batch", "-", stdin="\n".join(lines))
+            costs["repairing routes"][altered] = _timed(wired.repair_wiring)
+            assert not wired.dataplane.drift(agent.attachments).broken
+    return costs
 
 
 class _Hours:
@@ -104,31 +158,21 @@ class _Hours:
 def _ledger(effort: Effort) -> Costs:
     """A ledger whose pods had traffic in every hour."""
     costs: Costs = defaultdict(dict)
-    readings = count(1)
     with TemporaryDirectory() as folder:
         path, clock = Path(folder, "ledger.sqlite"), _Hours()
         for days in effort.days:
             with closing(_opened(path, clock)) as ledger:
                 while clock.passed < 24 * days:
                     clock.passed += 1
-                    _post(ledger, next(readings))
+                    _post(ledger, clock.passed)
                     if clock.passed % 24 == 0:
                         ledger.checkpoint()
-            costs["ledger's file size"][days] = path.stat().st_size / 1000
-            costs["ledger's start"][days] = least(lambda: _opened(path, clock).close(), effort)
             with closing(_opened(path, clock)) as ledger:
-                for what, took in _while_open(ledger, clock, readings, effort):
-                    costs[what][days] = took
+                whole = Period.around(0, clock.now() + SECONDS)
+                usage = partial(ledger.usage, whole, [By.POD])
+                costs["usage of the whole history"][days] = _least(usage, effort)
+                costs["sweep, with the history bounded"][days] = _least(ledger.sweep, effort)
     return costs
-
-
-def _while_open(
-    ledger: Ledger, clock: _Hours, readings: Iterator[int], effort: Effort
-) -> Iterator[tuple[str, float]]:
-    everything = Period.around(0, clock.now() + SECONDS)
-    yield "posting a reading", least(lambda: _post(ledger, next(readings)), effort)
-    yield "usage of the whole history", least(lambda: ledger.usage(everything, [By.POD]), effort)
-    yield "sweep, with the history bounded", least(ledger.sweep, effort)
 
 
 def _opened(path: Path, clock: _Hours) -> Ledger:
@@ -151,28 +195,19 @@ def _counter(pod: int, way: Traffic) -> Counter:
     return Counter.of_pod(Address(Family.V4, (10 << 24) + pod), way)
 
 
-def _plans(effort: Effort, shapes: Mapping[int, tuple[int, int]]) -> Costs:
-    """Commands without Python's own start; `shapes` are clusters and the nodes of each, by size."""
+def _plans(effort: Effort) -> Costs:
+    """Commands without Python's own start, for clusters of ten nodes."""
     costs: Costs = defaultdict(dict)
-    for size, (clusters, nodes) in shapes.items():
+    for clusters in effort.clusters:
         with TemporaryDirectory() as folder:
             plan = Path(folder, "plan.yaml")
-            plan.write_text(_plan(clusters, nodes))
+            plan.write_text(document(clusters, 10))
             for what, command in COMMANDS.items():
                 run = partial(_run, plan, *command)
                 # Once unmeasured: a command's first run imports its modules.
                 run()
-                costs[what][size] = least(run, effort)
+                costs[what][clusters] = _least(run, effort)
     return costs
-
-
-def _plan(clusters: int, nodes: int) -> str:
-    pools = f"{{gpu: {{nodes: {nodes}, pods_per_node: 32, surge: 0}}}}"
-    lines = (
-        f"  c{number}: {{node_pools: {pools}, services: {{length: 24}}}}\n"
-        for number in range(clusters)
-    )
-    return PLAN + "".join(lines)
 
 
 def _run(plan: Path, command: str, *arguments: str) -> None:

@@ -21,7 +21,7 @@ from netmgr.kernel import netns
 from tests.built import built
 from tests.lab import wiring
 from tests.lab.nodes import LabNode
-from tests.lab.topology import Topology, cluster
+from tests.lab.topology import cluster
 from tests.lab.world import World
 
 RANGE = "10.128.0.0/21"
@@ -30,9 +30,8 @@ RANGE = "10.128.0.0/21"
 QUIET = {"ranges": [RANGE], "reconcile_seconds": 3600, "accounting": {"reading_seconds": 5}}
 """One family, as ptp is given; no reconciling while rules are taken away for comparison."""
 
-DEBIAN_PLUGINS = Path("/usr/lib/cni")
 PEERS = Path(__file__).parent / "peers"
-"""The Go module of the reference plugins of today."""
+"""The Go module of the reference plugins, which `.ci/programs bench/peers bench` builds."""
 
 
 class PluginError(Exception):
@@ -61,6 +60,12 @@ class Plugin:
         """Make the namespaces that are to be attached."""
         for name in names:
             netns.create(self.pods / name)
+
+    def fill(self, names: Sequence[str]) -> None:
+        """Attach so many pods, a hundred at once."""
+        self.make_pods(names)
+        for first in range(0, len(names), 100):
+            self.call_at_once("ADD", names[first : first + 100])
 
     def remove_pods(self, names: Sequence[str]) -> None:
         """Remove them again."""
@@ -141,21 +146,10 @@ def plugin_of(node: LabNode) -> Plugin:
     )
 
 
-def todays_plugins() -> Path | None:
-    """The folder where `.ci/programs bench/peers bench` puts `ptp` and `host-local`, once built."""
-    folder = built(PEERS, "bench")
-    return folder if all((folder / name).exists() for name in ("ptp", "host-local")) else None
-
-
 @contextmanager
-def ptp(
-    topology: Topology, folder: Path = DEBIAN_PLUGINS, masquerade: str = ""
-) -> Iterator[tuple[Plugin, World]]:
-    """`ptp` with `host-local`, masquerading, on the topology's one node.
-
-    `masquerade` is a backend's name, which plugins since 1.5 take (`ipMasqBackend`).
-    """
-    world = World(topology)
+def ptp(masquerade: str) -> Iterator[Plugin]:
+    """`ptp` with `host-local`, masquerading by a backend, on a node of its own."""
+    world = World(cluster(nodes=1, pods=0))
     world.build()
     try:
         node = world.nodes[0]
@@ -170,11 +164,14 @@ def ptp(
             "name": "bench",
             "type": "ptp",
             "ipMasq": True,
+            "ipMasqBackend": masquerade,
             "ipam": ipam,
         }
-        if masquerade:
-            config["ipMasqBackend"] = masquerade
+        program = built(PEERS, "bench") / "ptp"
+        if not program.exists():
+            # Debian's is older, and will do to show that a benchmark runs.
+            program = Path("/usr/lib/cni/ptp")
         at = world.directory
-        yield Plugin(folder / "ptp", config, node.namespace, at / "bench", at / "pods"), world
+        yield Plugin(program, config, node.namespace, at / "bench", at / "pods")
     finally:
         world.down()

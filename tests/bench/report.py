@@ -1,15 +1,17 @@
-"""Figures, and the table they are shown in."""
+"""Figures, the table they are shown in, and the command line of a program that measures."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import quantiles
+from typing import TypeVar
 
 from rich.console import Console
 from rich.table import Table
@@ -33,17 +35,13 @@ class Effort:
     seconds: int = 2
     starts: int = 7
     spokes: tuple[int, ...] = (20, 100)
-    shapes: tuple[tuple[int, int], ...] = ((20, 7_500), (10, 10_000))
+    shape: tuple[int, int] = (20, 7_500)
     """Clusters of a plan, and nodes of each."""
-    doublings: tuple[int, ...] = (10, 40)
     seeds: int = 300
-    growths: int = 40
-    growth_seeds: int = 10
     backends: tuple[Backend, ...] = (Backend.NFTABLES, Backend.IPTABLES_LEGACY)
     pods: tuple[int, ...] = (1, 10, 100, 1000)
     """Sizes between which growth is measured, as are the following ones."""
     days: tuple[int, ...] = (1, 7, 30, 365)
-    nodes: tuple[int, ...] = (100, 1000, 10_000, 100_000)
     clusters: tuple[int, ...] = (10, 100, 1000)
 
 
@@ -59,17 +57,15 @@ SMOKE = Effort(
     seconds=1,
     starts=1,
     spokes=(3,),
-    shapes=((3, 750),),
-    doublings=(10,),
+    shape=(3, 750),
     seeds=2,
-    growths=3,
-    growth_seeds=1,
     backends=(Backend.NFTABLES,),
     pods=(1, 3),
     days=(1, 2),
-    nodes=(10, 20),
     clusters=(1, 2),
 )
+
+SOURCE = Path(__file__).resolve().parents[2]
 
 EXPONENT = "exponent"
 """Unit of what may also be negative: how a cost grows."""
@@ -126,15 +122,6 @@ class Figure:
         return self.value if self.reference is None else self.value / self.reference
 
     @property
-    def judged_between(self) -> tuple[float, float] | None:
-        """The ratio of the quartiles that are farthest apart, both ways."""
-        if self.quartiles is None or self.reference_quartiles is None:
-            return None
-        low, high = self.quartiles
-        reference_low, reference_high = self.reference_quartiles
-        return low / reference_high, high / reference_low
-
-    @property
     def is_within(self) -> bool:
         """Whether the budget is kept; true without one."""
         if self.budget is None:
@@ -172,8 +159,10 @@ def show(figures: Sequence[Figure], console: Console | None = None) -> None:
 
 def write(figures: Iterable[Figure], path: Path) -> None:
     """Write every figure with its ratio and quartiles, and the machine they are from, as JSON."""
-    derived = ("judged", "judged_between", "is_within")
-    listed = [{**asdict(one), **{key: getattr(one, key) for key in derived}} for one in figures]
+    listed = [
+        {**asdict(figure), "judged": figure.judged, "is_within": figure.is_within}
+        for figure in figures
+    ]
     machine = {
         "kernel": platform.release(),
         "processors": os.cpu_count(),
@@ -183,6 +172,33 @@ def write(figures: Iterable[Figure], path: Path) -> None:
     }
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps({"machine": machine, "figures": listed}, indent=1) + "\n")
+
+
+Amount = TypeVar("Amount")
+Subjects = Mapping[str, Callable[[Amount], Iterator[Figure]]]
+
+
+def run(
+    program: str, about: str | None, subjects: Subjects[Amount], whole: Amount, smoke: Amount
+) -> None:
+    """Measure the subjects asked for, all by default; figures go to build/PROGRAM.json as well."""
+    parser = argparse.ArgumentParser(prog=f"python -m tests.{program}", description=about)
+    parser.add_argument("subjects", nargs="*", metavar="SUBJECT", help=", ".join(subjects))
+    parser.add_argument(
+        "--smoke", action="store_true", help="tiny counts: shows that it runs, measures nothing"
+    )
+    arguments = parser.parse_args()
+    if unknown := set(arguments.subjects) - set(subjects):
+        parser.error(f"no subject {', '.join(sorted(unknown))}; there are {', '.join(subjects)}")
+    figures: list[Figure] = []
+    console, path = Console(), Path("build", f"{program}.json")
+    for name in arguments.subjects or subjects:
+        with console.status(f"measuring: {name}"):
+            figures += subjects[name](smoke if arguments.smoke else whole)
+        # After each subject: one that fails leaves what others measured.
+        write(figures, path)
+    show(figures, console)
+    console.print(f"written to {path}")
 
 
 def _quartiles(values: Sequence[float]) -> tuple[float, float]:

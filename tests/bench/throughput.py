@@ -1,6 +1,5 @@
-"""TCP between pods of two nodes, beside the same pods when netmgr's rules are gone.
-
-Nodes without rules track no connections, so nodes that do nothing else are shown beside them.
+"""TCP between pods of two nodes beside the same without netmgr's rules, and what limits cost: a
+packet of pods that have none, and TCP through one.
 """
 
 from __future__ import annotations
@@ -8,49 +7,87 @@ from __future__ import annotations
 import json
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from netmgr.documents.node import Backend
 from netmgr.prefixes import Address, Family
-from tests.bench.forwarding import NO_RULES, TRACKING, TRACKING_ALONE, WITHOUT_RULES, run_in
+from tests.bench.forwarding import (
+    INTERNET,
+    NO_RULES,
+    SENDER,
+    WITHOUT_RULES,
+    Sender,
+    compiled,
+    node_of_ours,
+    run_in,
+)
 from tests.bench.plugins import QUIET
 from tests.bench.report import Effort, Figure
 from tests.lab.topology import cluster
 from tests.lab.world import World
 
 PATIENCE = 10.0
-FLOWS = (1, 8)
+AMPLE = "100G"
+"""More than any packet here meets."""
 
 
 def measure(effort: Effort) -> Iterator[Figure]:
-    """Gigabits a second, all worlds in turns."""
+    """Gigabits a second between two nodes, all worlds in turns."""
     with ExitStack() as stack:
-        bare, tracking = (stack.enter_context(_world(Backend.NFTABLES)) for _ in range(2))
-        for node in (*bare.nodes, *tracking.nodes):
+        bare = stack.enter_context(_world(Backend.NFTABLES))
+        for node in bare.nodes:
             node.stop_agent()
             run_in(node, *WITHOUT_RULES)
-        for node in tracking.nodes:
-            run_in(node, *TRACKING_ALONE)
-        ruled = {backend: stack.enter_context(_world(backend)) for backend in effort.backends}
-        for flows in FLOWS:
-            rates: dict[World, list[float]] = {
-                world: [] for world in (bare, tracking, *ruled.values())
-            }
-            for _ in range(effort.rounds):
-                for world, measured in rates.items():
-                    measured.append(_transfer(world, effort.seconds, flows))
-            for backend, world in ruled.items():
-                what = f"TCP pod to pod, two nodes, {flows} flow{'s' * (flows > 1)}, {backend}"
-                for against, peer, least in ((NO_RULES, bare, 1.0), (TRACKING, tracking, None)):
-                    reference = against, rates[peer]
-                    own = rates[world]
-                    yield Figure.of(
-                        what, own, "Gbit/s", median, reference, least, more_is_better=True
-                    )
+        for backend in effort.backends:
+            ruled = stack.enter_context(_world(backend))
+            own, other = in_turns(
+                effort, *(partial(_between_pods, world, effort) for world in (ruled, bare))
+            )
+            what = f"TCP pod to pod, two nodes, 1 flow, {backend}"
+            reference = NO_RULES, other
+            yield Figure.of(what, own, "Gbit/s", median, reference, 1.0, more_is_better=True)
+
+
+def measure_limits(effort: Effort) -> Iterator[Figure]:
+    """Nodes whose documents have limits, in turns with one without."""
+    with ExitStack() as stack:
+        flood = stack.enter_context(compiled())
+
+        def node(pods: str = "", rate: str = "") -> Sender:
+            limit = {"pods": pods, "internet-in": rate, "internet-out": rate}
+            settings: dict[str, object] = {"limits": [limit]} if pods else {}
+            return stack.enter_context(node_of_ours(Backend.NFTABLES, **settings))
+
+        free, beside, shaped = node(), node("*/other-*", AMPLE), node(f"*/{SENDER}", "10G")
+        for sender in (free, beside):
+            sender.fill(effort.big_crowd)
+        own, other = in_turns(
+            effort, *(partial(each.flood, flood, effort.packets) for each in (beside, free))
+        )
+        what = f"packet of a pod without limit, {effort.big_crowd - 1} others have one"
+        yield Figure.of(what, own, "ns", min, ("none has one", other), 1.02)
+        own, other = in_turns(
+            effort,
+            *(
+                partial(_transfer, each.netns, each.internet, INTERNET, effort.seconds)
+                for each in (shaped, free)
+            ),
+        )
+        what, reference = "TCP to the internet, limit of 10Gbit/s, 1 flow", ("no limit", other)
+        yield Figure.of(what, own, "Gbit/s", median, reference, more_is_better=True)
+
+
+def in_turns(
+    effort: Effort, own: Callable[[], float], other: Callable[[], float]
+) -> tuple[list[float], list[float]]:
+    """What either yields in each round."""
+    pairs = [(own(), other()) for _ in range(effort.rounds)]
+    return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
 
 
 @contextmanager
@@ -60,31 +97,20 @@ def _world(backend: Backend) -> Iterator[World]:
         yield world
 
 
-def _transfer(world: World, seconds: int, flows: int) -> float:
-    """Gigabits a second from the first node's pod to the second's."""
+def _between_pods(world: World, effort: Effort) -> float:
     sender, receiver = world.pods()
-    return transfer(sender.netns, receiver.netns, receiver.address(Family.V4), seconds, flows)
+    return _transfer(sender.netns, receiver.netns, receiver.address(Family.V4), effort.seconds)
 
 
-def transfer(sender: Path, receiver: Path, address: Address, seconds: int, flows: int) -> float:
+def _transfer(sender: Path, receiver: Path, address: Address, seconds: int) -> float:
     """Gigabits a second of TCP from one namespace to an address in another."""
     server = subprocess.Popen(
         ["nsenter", f"--net={receiver}", "iperf3", "--server", "--one-off"],
         stdout=subprocess.DEVNULL,
     )
+    client = ["nsenter", f"--net={sender}", "iperf3", "--json"]
+    client += ["--client", str(address), "--time", str(seconds)]
     try:
-        client = [
-            "nsenter",
-            f"--net={sender}",
-            "iperf3",
-            "--client",
-            str(address),
-            "--time",
-            str(seconds),
-            "--parallel",
-            str(flows),
-            "--json",
-        ]
         report = _once_it_listens(client)
     finally:
         server.kill()

@@ -161,18 +161,3 @@ def go_while_away(chaos: Chaos) -> None:
         chaos.delete(name)
     chaos.pause()
     chaos.start()
-
-
-ACTS = [
-    kill,
-    kill_twice,
-    kill_at_a_step_of_a_start,
-    kill_at_a_step_of_work,
-    kill_at_work,
-    restart,
-    pause,
-    double,
-    come_while_away,
-    overtake_while_away,
-    go_while_away,
-]

@@ -217,23 +217,3 @@ def _mount(options: str, path: Path) -> None:
 
 def step_clock(chaos: Chaos) -> None:
     chaos.clock.set(chaos.chance.randint(-MOST_HOURS * 3600, MOST_HOURS * 3600))
-
-
-ACTS = [
-    remove_state,
-    remove_run,
-    remove_file,
-    remove_sockets,
-    replace_socket,
-    lose_leases,
-    damage_leases,
-    lose_ledger,
-    damage_ledger,
-    lose_state,
-    copy_state,
-    restore_state,
-    fill_disk,
-    protect_disk,
-    stall_disk,
-    step_clock,
-]

@@ -156,21 +156,3 @@ def send_while_ending(chaos: Chaos) -> None:
     if name := chaos.one():
         chaos.node.runtime.delete(chaos.give_back(name))
         chaos.conversation.end(name)
-
-
-ACTS = [
-    come,
-    go,
-    burst,
-    vanish,
-    reuse_path,
-    repeat,
-    overtake,
-    repeat_at_once,
-    drop_answer,
-    refuse,
-    collect_garbage,
-    ask,
-    come_back,
-    send_while_ending,
-]

@@ -21,8 +21,10 @@ from pathlib import Path
 
 from netmgr.documents.node import Backend
 from netmgr.prefixes import Family
+from tests.chaos import node
 from tests.chaos.books import Blind, Books, Faults
 from tests.chaos.kernel import Kernel
+from tests.chaos.node import INTERVAL, REPAIR_SECONDS
 from tests.chaos.traffic import Conversation
 from tests.failpoints.order import FailPoints, Order, When
 from tests.kernel.spending import run
@@ -32,16 +34,9 @@ from tests.lab.nodes import LabNode
 from tests.lab.runtime import Sandbox
 from tests.lab.world import World
 
-REPAIR_SECONDS = 20.0
-INTERVAL = 0.3
 SETTINGS = {
-    "reconcile_seconds": INTERVAL,
+    **{key: value for key, value in node.SETTINGS.items() if key != "limits"},
     "pool": {"cooldown_seconds": 0, "conntrack_wait_seconds": 0},
-    "accounting": {
-        "reading_seconds": INTERVAL,
-        "min_reading_seconds": 0,
-        "linger_seconds": 86400,
-    },
 }
 PORT = 9999
 PAUSE_SECONDS = 0.02
@@ -323,18 +318,3 @@ def lose_state(hub: Hub, machine: LabNode) -> None:
     hub.kill(machine)
     shutil.rmtree(machine.directory / "state")
     machine.start_agent()
-
-
-ACTS: list[Callable[[Hub, LabNode], None]] = [
-    kill,
-    kill_at_a_step_of_a_start,
-    come_and_go,
-    restart,
-    flush_rules,
-    flush_rules_while_away,
-    lose_routes,
-    stop_forwarding,
-    flap_uplink,
-    remove_files,
-    lose_state,
-]

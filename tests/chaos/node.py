@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 import shutil
 import time
 import uuid
@@ -15,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from netmgr.prefixes import Address
-from tests.chaos import connections
 from tests.chaos.books import Blind, Books, Faults
 from tests.chaos.foreign import Foreign
 from tests.chaos.invariants import Invariants
@@ -58,7 +56,6 @@ SETTINGS: dict[str, Any] = {
     ],
 }
 NAMESPACES = ("research", "training", "evals")
-SET_ASIDE = re.compile(r"(ipam|ledger)\.sqlite\.\w+-\d{8}T\d{6}(-wal|-shm)?")
 
 
 @dataclass
@@ -248,9 +245,6 @@ class Chaos:
         with self.kernel.uplink_restored():
             yield
         self.foreign.lead()
-
-    def fill_connections(self) -> None:
-        connections.fill(self.node.namespace)
 
     def keep_copy(self) -> None:
         """Keep a copy of the state, while no agent runs."""

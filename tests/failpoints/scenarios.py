@@ -9,6 +9,7 @@ import os
 import shutil
 import sqlite3
 import time
+from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -30,22 +31,51 @@ RANGES, ANOTHER_RANGE = ("10.128.16.0/28", "fd00:128:0:1::/124"), "10.128.16.32/
 """What the node has, and what it gets; all of it is listed where a cloud is asked."""
 WITH_CLASSES = {"accounting": {"classes": [{"name": "fabric", "prefixes": ["10.64.0.0/16"]}]}}
 OTHER_LIMITS = {"limits": [{"pods": "*/*", "internet-out": "50M", "internet-in": "50M"}]}
-NO_LIMITS: dict[str, Any] = {"limits": None}
 QUOTAS = {"limits": [{"pods": "*/*", "per-day": {"internet-out": "1M"}, "when-spent": "1M"}]}
 BY_METADATA = {"range_source": "azure", "range_refresh_seconds": 1, "ranges": None}
+
+
+NFTABLES, LEGACY = (Backend.NFTABLES,), (Backend.IPTABLES_LEGACY,)
+IPTABLES, VARIANT = {"backend": "iptables-legacy"}, {"backend": "iptables-nft"}
+
+SCENARIOS: list[Scenario] = []
+Act = Callable[[Bench], object]
+
+
+def scenario(**keys: Any) -> Callable[[Act], Act]:
+    """Have what follows be a scenario with these attributes."""
+
+    def register(act: Act) -> Act:
+        SCENARIOS.append(Scenario(act, **keys))
+        return act
+
+    return register
+
+
+def with_the_next_start(name: str, document: dict[str, Any], **keys: Any) -> None:
+    """A scenario in which the next start has a document with these keys."""
+
+    def act(_: Bench) -> None:
+        pass
+
+    act.__name__ = name
+    SCENARIOS.append(Scenario(act, starts=True, document=document, after=document, **keys))
 
 
 # --- requests -----------------------------------------------------------------------------------
 
 
+@scenario()
 def add(bench: Bench) -> None:
     bench.add()
 
 
+@scenario()
 def delete(bench: Bench) -> None:
     bench.end(next(iter(bench.pods)))
 
 
+@scenario(shares=True)
 def add_again(bench: Bench) -> None:
     """The same container with another sandbox, so that the former attachment goes first."""
     name = next(iter(bench.pods))
@@ -58,6 +88,7 @@ def add_again(bench: Bench) -> None:
         bench.node.runtime.delete(former)
 
 
+@scenario(shares=True)
 def add_that_fails(bench: Bench) -> None:
     """The sandbox has a link of this name already, so everything is taken back."""
     with bench.caller.sandbox() as pod:
@@ -65,6 +96,7 @@ def add_that_fails(bench: Bench) -> None:
         bench.caller.call("ADD", pod)
 
 
+@scenario(shares=True)
 def add_where_a_link_is_left(bench: Bench) -> None:
     """A link of the attachment's name is there, which no attachment has."""
     with bench.caller.sandbox() as pod:
@@ -77,6 +109,7 @@ def add_where_a_link_is_left(bench: Bench) -> None:
         bench.caller.call("ADD", pod)
 
 
+@scenario(shares=True)
 def further_interface(bench: Bench) -> None:
     """It has rules of its own in the sandbox, which its DEL removes."""
     with bench.caller.sandbox() as pod:
@@ -86,6 +119,7 @@ def further_interface(bench: Bench) -> None:
         bench.caller.call("DEL", further)
 
 
+@scenario(shares=True)
 def collect_garbage(bench: Bench) -> None:
     with bench.caller.sandbox() as pod:
         bench.caller.call("ADD", pod)
@@ -94,6 +128,7 @@ def collect_garbage(bench: Bench) -> None:
         bench.caller.call("GC", version="1.1.0", keys=keys)
 
 
+@scenario()
 def post(bench: Bench) -> None:
     """The ledger posts readings, while pods talk."""
     for _ in range(3):
@@ -101,6 +136,7 @@ def post(bench: Bench) -> None:
         bench.node.snapshot()
 
 
+@scenario(shares=True)
 def stop(bench: Bench) -> None:
     bench.node.stop_agent()
 
@@ -108,6 +144,7 @@ def stop(bench: Bench) -> None:
 # --- repairs ------------------------------------------------------------------------------------
 
 
+@scenario(document=OFTEN, shares=True, is_blind=True)
 def restore_rules(bench: Bench) -> None:
     if bench.kernel.backend is Backend.NFTABLES:
         bench.kernel.run("nft", "delete", "table", "inet", "netmgr")
@@ -117,11 +154,13 @@ def restore_rules(bench: Bench) -> None:
     _let_it_reconcile()
 
 
+@scenario(document=OFTEN, shares=True, is_blind=True, backends=NFTABLES)
 def wake_table(bench: Bench) -> None:
     bench.kernel.run("nft", "add", "table", "inet", "netmgr", "{ flags dormant; }")
     _let_it_reconcile()
 
 
+@scenario(document=OFTEN, shares=True)
 def restore_wiring(bench: Bench) -> None:
     pod = next(iter(bench.pods.values()))
     address = str(pod.address(Family.V4))
@@ -132,12 +171,14 @@ def restore_wiring(bench: Bench) -> None:
     _let_it_reconcile()
 
 
+@scenario(document=OFTEN, shares=True)
 def restore_forwarding(bench: Bench) -> None:
     bench.kernel.run("sysctl", "-qw", "net.ipv4.ip_forward=0")
     bench.kernel.run("ip", "route", "flush", "protocol", "110", "type", "blackhole")
     _let_it_reconcile()
 
 
+@scenario()
 def follow_mac(bench: Bench) -> None:
     pod = next(iter(bench.pods.values()))
     shown = inside(pod.netns, "ip", "-o", "link", "show", "eth0")
@@ -151,6 +192,7 @@ def follow_mac(bench: Bench) -> None:
     time.sleep(0.3)
 
 
+@scenario(document=OFTEN, shares=True)
 def collect_vanished(bench: Bench) -> None:
     with bench.caller.sandbox() as pod:
         # Killed before it has made the link, an agent leaves none.
@@ -159,6 +201,7 @@ def collect_vanished(bench: Bench) -> None:
         _let_it_reconcile()
 
 
+@scenario(document=OFTEN, shares=True, breaks_limits=True)
 def restore_limits(bench: Bench) -> None:
     for table in ("netdev netmgr", "inet netmgr_limits"):
         bench.kernel.run("nft", "delete", "table", *table.split())
@@ -167,6 +210,7 @@ def restore_limits(bench: Bench) -> None:
     _let_it_reconcile()
 
 
+@scenario(document=OFTEN, shares=True, breaks_limits=True)
 def replace_limits(bench: Bench) -> None:
     """Another program has made something else of the same name."""
     bench.kernel.run("nft", "delete", "table", "inet", "netmgr_limits")
@@ -176,6 +220,8 @@ def replace_limits(bench: Bench) -> None:
     _let_it_reconcile()
 
 
+# Killed before they are restored, nothing has them.
+@scenario(document=OFTEN, shares=True, loses_books=True)
 def restore_files(bench: Bench) -> None:
     with suppress(OSError):
         shutil.rmtree(bench.state)
@@ -189,6 +235,7 @@ def restore_files(bench: Bench) -> None:
     _let_it_reconcile()
 
 
+@scenario(document=OFTEN, shares=True)
 def rewrite_ledger(bench: Bench) -> None:
     """Another program wrote into the ledger's file, which is written whole again."""
     path = bench.state / "ledger.sqlite"
@@ -200,6 +247,7 @@ def rewrite_ledger(bench: Bench) -> None:
     _let_it_reconcile()
 
 
+@scenario(document=OFTEN, shares=True)
 def shorten_logs(bench: Bench) -> None:
     """Logs that have become long start over."""
     began = time.monotonic()
@@ -228,38 +276,27 @@ def _let_it_reconcile() -> None:
 # --- changes ------------------------------------------------------------------------------------
 
 
-def change_to_iptables(bench: Bench) -> None:
-    """With the next start."""
+# Both variants of iptables use the same sets.
+with_the_next_start("change_to_iptables", IPTABLES, is_blind=True, backends=NFTABLES)
+with_the_next_start("change_to_nftables", {"backend": "nftables"}, is_blind=True, backends=LEGACY)
+with_the_next_start("change_variant", VARIANT, is_blind=True, backends=LEGACY)
 
 
-def change_to_nftables(bench: Bench) -> None:
-    """With the next start."""
-
-
-def change_variant(bench: Bench) -> None:
-    """With the next start. Both variants use the same sets."""
-
-
+@scenario(starts=True, shares=True, is_blind=True, backends=LEGACY)
 def leave_variant(bench: Bench) -> None:
     """With the next start, which removes what only the other variant made."""
-    bench.write({"backend": "iptables-nft"})
+    bench.write(VARIANT)
     bench.start()
     bench.node.wait_until_ready()
     bench.node.kill_agent()
 
 
-def change_classes(bench: Bench) -> None:
-    """With the next start."""
+with_the_next_start("change_classes", WITH_CLASSES, alters_rules=True)
+with_the_next_start("change_limits", OTHER_LIMITS, shares=True)
+with_the_next_start("end_limits", {"limits": None}, shares=True)
 
 
-def change_limits(bench: Bench) -> None:
-    """With the next start."""
-
-
-def end_limits(bench: Bench) -> None:
-    """With the next start."""
-
-
+@scenario(document=OFTEN, after={"ranges": [*RANGES, ANOTHER_RANGE]}, alters_rules=True)
 def change_ranges(bench: Bench) -> None:
     """While it runs, by its document."""
     text = bench.node.document.read_text()
@@ -269,11 +306,13 @@ def change_ranges(bench: Bench) -> None:
     time.sleep(1.0)
 
 
+@scenario(starts=True, document=BY_METADATA, after=BY_METADATA, alters_rules=True, shares=True)
 def ask_for_ranges(bench: Bench) -> None:
     """The next start asks the cloud's metadata, and writes down what they say."""
     bench.tell_ranges([*RANGES, ANOTHER_RANGE])
 
 
+@scenario(document={**OFTEN, **WITH_HOST_PODS}, shares=True, is_blind=True)
 def count_host_pods(bench: Bench) -> None:
     """Two come, one goes, and their table is taken away."""
     with bench.host_pod("one"):
@@ -287,6 +326,7 @@ def count_host_pods(bench: Bench) -> None:
         _let_it_reconcile()
 
 
+@scenario(starts=True, shares=True)
 def end_host_pods(bench: Bench) -> None:
     """The document counts them no more from the next start on."""
     with bench.host_pod("one"):
@@ -296,6 +336,7 @@ def end_host_pods(bench: Bench) -> None:
         bench.node.kill_agent()
 
 
+@scenario(document={**OFTEN, **QUOTAS}, shares=True)
 def spend_quotas(bench: Bench) -> None:
     """A day's quota is spent, and the next day has another."""
     while len(bench.node.ask("quotas")["spent"]) < len(bench.pods):
@@ -310,6 +351,7 @@ def spend_quotas(bench: Bench) -> None:
 # --- starts -------------------------------------------------------------------------------------
 
 
+@scenario(cleans=True, is_blind=True, loses_books=True)
 def clean(bench: Bench) -> None:
     """`netmgr host clean` after the last pod."""
     for name in list(bench.pods):
@@ -318,6 +360,7 @@ def clean(bench: Bench) -> None:
     bench.faults.forgets = True
 
 
+@scenario(starts=True, shares=True, is_blind=True, loses_books=True)
 def first_start(bench: Bench) -> None:
     """On a machine that has nothing of netmgr's."""
     for name in list(bench.pods):
@@ -326,26 +369,31 @@ def first_start(bench: Bench) -> None:
     bench.faults.forgets = True
 
 
+@scenario(starts=True, shares=True, loses_books=True)
 def start_without_files(bench: Bench) -> None:
     shutil.rmtree(bench.state)
     shutil.rmtree(bench.node.run_dir)
 
 
+@scenario(starts=True, shares=True)
 def start(bench: Bench) -> None:
     """All is as the predecessor left it."""
 
 
+@scenario(starts=True, shares=True, loses_books=True)
 def start_with_damaged_files(bench: Bench) -> None:
     for name in ("ipam", "ledger"):
         path = bench.state / f"{name}.sqlite"
         path.write_bytes(b"x" * path.stat().st_size)
 
 
+@scenario(starts=True, shares=True, loses_books=True)
 def start_with_another_ledger(bench: Bench) -> None:
     """Another machine's."""
     _write_fact(bench.state / "ledger.sqlite", "books", f"fd{7:014x}")
 
 
+@scenario(starts=True, shares=True)
 def start_with_a_spool(bench: Bench) -> None:
     """DELs wait: one to carry out, one that nobody can, and one that was never written whole."""
     bench.delete(next(iter(bench.pods)))
@@ -356,6 +404,7 @@ def start_with_a_spool(bench: Bench) -> None:
     os.utime(unfinished, (1, 1))
 
 
+@scenario(starts=True, shares=True)
 def start_with_scratch_files(bench: Bench) -> None:
     """Former writers were killed before their files had names."""
     for name in ("rules-backend", "ledger-mark"):
@@ -365,86 +414,3 @@ def start_with_scratch_files(bench: Bench) -> None:
 def _write_fact(path: Path, key: str, value: str) -> None:
     with closing(sqlite3.connect(path, isolation_level=None)) as file:
         file.execute("UPDATE fact SET value = ? WHERE key = ?", (value, key))
-
-
-NFTABLES, LEGACY = (Backend.NFTABLES,), (Backend.IPTABLES_LEGACY,)
-
-SCENARIOS = [
-    Scenario(add),
-    Scenario(delete),
-    Scenario(add_again, shares=True),
-    Scenario(add_that_fails, shares=True),
-    Scenario(add_where_a_link_is_left, shares=True),
-    Scenario(further_interface, shares=True),
-    Scenario(collect_garbage, shares=True),
-    Scenario(post),
-    Scenario(stop, shares=True),
-    Scenario(restore_rules, document=OFTEN, shares=True, is_blind=True),
-    Scenario(wake_table, document=OFTEN, shares=True, is_blind=True, backends=NFTABLES),
-    Scenario(restore_wiring, document=OFTEN, shares=True),
-    Scenario(restore_forwarding, document=OFTEN, shares=True),
-    Scenario(follow_mac),
-    Scenario(collect_vanished, document=OFTEN, shares=True),
-    Scenario(restore_limits, document=OFTEN, shares=True, breaks_limits=True),
-    Scenario(replace_limits, document=OFTEN, shares=True, breaks_limits=True),
-    # Killed before they are restored, nothing has them.
-    Scenario(restore_files, document=OFTEN, shares=True, loses_books=True),
-    Scenario(rewrite_ledger, document=OFTEN, shares=True),
-    Scenario(shorten_logs, document=OFTEN, shares=True),
-    Scenario(
-        change_to_iptables,
-        starts=True,
-        document={"backend": "iptables-legacy"},
-        after={"backend": "iptables-legacy"},
-        is_blind=True,
-        backends=NFTABLES,
-    ),
-    Scenario(
-        change_to_nftables,
-        starts=True,
-        document={"backend": "nftables"},
-        after={"backend": "nftables"},
-        is_blind=True,
-        backends=LEGACY,
-    ),
-    Scenario(
-        change_variant,
-        starts=True,
-        document={"backend": "iptables-nft"},
-        after={"backend": "iptables-nft"},
-        is_blind=True,
-        backends=LEGACY,
-    ),
-    Scenario(leave_variant, starts=True, shares=True, is_blind=True, backends=LEGACY),
-    Scenario(
-        change_classes,
-        starts=True,
-        document=WITH_CLASSES,
-        after=WITH_CLASSES,
-        alters_rules=True,
-    ),
-    Scenario(change_limits, starts=True, shares=True, document=OTHER_LIMITS, after=OTHER_LIMITS),
-    Scenario(end_limits, starts=True, shares=True, document=NO_LIMITS, after=NO_LIMITS),
-    Scenario(
-        change_ranges, document=OFTEN, after={"ranges": [*RANGES, ANOTHER_RANGE]}, alters_rules=True
-    ),
-    Scenario(
-        ask_for_ranges,
-        starts=True,
-        document=BY_METADATA,
-        after=BY_METADATA,
-        alters_rules=True,
-        shares=True,
-    ),
-    Scenario(count_host_pods, document={**OFTEN, **WITH_HOST_PODS}, shares=True, is_blind=True),
-    Scenario(end_host_pods, starts=True, shares=True),
-    Scenario(spend_quotas, document={**OFTEN, **QUOTAS}, shares=True),
-    Scenario(clean, cleans=True, is_blind=True, loses_books=True),
-    Scenario(first_start, starts=True, shares=True, is_blind=True, loses_books=True),
-    Scenario(start_without_files, starts=True, shares=True, loses_books=True),
-    Scenario(start, starts=True, shares=True),
-    Scenario(start_with_damaged_files, starts=True, shares=True, loses_books=True),
-    Scenario(start_with_another_ledger, starts=True, shares=True, loses_books=True),
-    Scenario(start_with_a_spool, starts=True, shares=True),
-    Scenario(start_with_scratch_files, starts=True, shares=True),
-]

@@ -1,4 +1,4 @@
-"""An agent's read-only socket without the agent: service_cidr protocol, canned answers."""
+"""An agent's read-only socket without the agent: its protocol, canned answers."""
 
 from __future__ import annotations
 
@@ -7,27 +7,10 @@ import socketserver
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import permutations
 from pathlib import Path
 
-from netmgr.api.snapshot import (
-    LATENCY_BUCKETS,
-    AuditRatio,
-    ChainSize,
-    DroppedTotals,
-    LimitState,
-    NamespaceTotals,
-    NatState,
-    OriginTotals,
-    PodTotals,
-    PoolState,
-    QuotaState,
-    RangesState,
-    RefusedTotals,
-    RemotePod,
-    RuleReading,
-    Snapshot,
-    WithdrawnAddress,
-)
+from netmgr.api.snapshot import LATENCY_BUCKETS, LimitState, NamespaceTotals, Snapshot
 from netmgr.errors import NetmgrError
 from netmgr.ledger.tables import Gap
 from netmgr.model import Traffic
@@ -55,6 +38,14 @@ def cni_codes() -> list[int]:
 
 AREAS = ("rules", "wiring", "forwarding", "routes", "files", "limits")
 SPOKES = 20
+CHAINS = (
+    ("raw", "prerouting"),
+    *(("mangle", chain) for chain in ("input", "forward", "output", "netmgr-forward")),
+    ("nat", "postrouting"),
+)
+REFUSED = ("spoofed", "forged", "link-local", "router", "redirect", "dhcp", "protected")
+MAPPED = (("10.100.0.0/20", "10.96.0.0/20"), ("fd00:100::/112", "fd00:96::/112"))
+BUCKETS = [(str(bound), count) for count, bound in enumerate((*LATENCY_BUCKETS, "+Inf"))]
 BYTES, PACKETS = 123_456_789_012, 87_654_321
 
 
@@ -69,18 +60,64 @@ def snapshot(pods: int = 250, namespaces: int = 20) -> Snapshot:
         "reason": "",
         "taken_at": 1_700_000_000.0,
         "started_at": 1_600_000_000.0,
-        "pods": _pods(pods, namespaces),
+        "pods": [
+            {
+                "namespace": f"team-{number % namespaces}",
+                "pod": f"training-worker-{number}",
+                "traffic": traffic,
+                "bytes": BYTES + number,
+                "packets": PACKETS + number,
+                "live": True,
+            }
+            for number in range(pods)
+            for traffic in Traffic
+        ],
         "namespaces": _namespaces(namespaces),
         "node_totals": [
             {"traffic": traffic, "bytes": BYTES, "packets": PACKETS} for traffic in Traffic
         ],
-        "rules": _rules(),
-        "chain_sizes": _chain_sizes(),
-        "pool": _pool(),
-        "ranges": _ranges(),
+        "rules": [
+            {
+                "ip_version": version,
+                "table": "mangle",
+                "chain": chain,
+                "rule": f"openai traffic={traffic}",
+                "bytes": BYTES,
+                "packets": PACKETS,
+            }
+            for version in "46"
+            for chain, traffic in HOOKS
+        ],
+        "chain_sizes": [
+            {"ip_version": version, "table": table, "chain": chain, "rules": 2}
+            for version in "46"
+            for table, chain in CHAINS
+        ],
+        "pool": [
+            {"family": "ipv4", "allocated": 250, "cooldown": 3, "free": 253, "withdrawn": 1},
+            {"family": "ipv6", "allocated": 250, "cooldown": 3, "free": 2**64, "withdrawn": 0},
+        ],
+        "ranges": {
+            "source": "azure",
+            "failing": "",
+            "withdrawn": [{"address": "10.0.0.9", "namespace": "research", "pod": "pod-1"}],
+        },
         "flowtable": {"links": 31, "off": "", "others": []},
         "limits": _limits(),
-        "quotas": _quotas(),
+        "quotas": [
+            {
+                "namespace": limit["namespace"],
+                "pod": limit["pod"],
+                "traffic": limit["traffic"],
+                "period": "month",
+                "budget": 2 * BYTES,
+                "used": BYTES,
+                "until": 1_701_388_800,
+                "spent": False,
+                "forecast": BYTES + PACKETS,
+            }
+            for limit in _limits()
+        ],
         "connection_limits": [
             {"namespace": f"team-{number}", "pod": f"pod-{number}" if number else "", "dropped": 7}
             for number in range(12)
@@ -102,27 +139,65 @@ def snapshot(pods: int = 250, namespaces: int = 20) -> Snapshot:
             for code in cni_codes()
         ],
         "cni_latency": [
-            {"command": command, "buckets": _buckets(), "sum": 0.0625} for command in COMMANDS
+            {"command": command, "buckets": BUCKETS, "sum": 0.0625} for command in COMMANDS
         ],
         "gaps": [{"reason": gap, "count": 0, "seconds": 0.5} for gap in Gap],
         "unattributed": [
             {"traffic": traffic, "bytes": 512, "packets": 4, "forwarded": BYTES}
             for traffic in Traffic
         ],
-        "origins": _origins(),
-        "remote_pods": _remote_pods(),
-        "audit": _audit(),
+        "origins": [
+            {"origin": origin, "traffic": traffic, "bytes": BYTES, "packets": PACKETS}
+            for origin in ("pods", "host-pods", "node", "remote-pods", "unattributed")
+            for traffic in Traffic
+        ],
+        "remote_pods": [
+            {"address": f"10.9.0.{number}", "traffic": traffic, "bytes": BYTES, "packets": PACKETS}
+            for number in range(100)
+            for traffic in Traffic
+        ],
+        "audit": [
+            {"against": against, "traffic": traffic, "ratio": 0.875}
+            for against in ("forward", "links")
+            for traffic in Traffic
+        ],
         "drift_repaired": [{"reason": area, "count": 2} for area in AREAS],
         "state_rebuilds": 0,
         "durable": True,
         "role": "node",
-        "isolation": _isolation(),
-        "drops": _drops(),
+        "isolation": [
+            {"origin": origin, "destination": to, "bytes": BYTES, "packets": PACKETS}
+            for number in range(2, SPOKES + 1)
+            for origin, to in permutations(("spoke-1", f"spoke-{number}"))
+        ],
+        "drops": [{"reason": reason, "bytes": 7_200, "packets": 100} for reason in REFUSED],
         "undelivered": {"bytes": 528, "packets": 1},
         "protected": [
-            one for one in _namespaces(namespaces) if one["traffic"] == Traffic.INTERNET_OUT
+            total for total in _namespaces(namespaces) if total["traffic"] == Traffic.INTERNET_OUT
         ],
-        "nat": _nat(),
+        "nat": {
+            "source": "snat",
+            "ranges": [
+                {
+                    "vip_range": vip_range,
+                    "service_cidr": service_cidr,
+                    "bytes": BYTES,
+                    "packets": PACKETS,
+                }
+                for vip_range, service_cidr in MAPPED
+            ],
+            "ports": [
+                {
+                    "family": family,
+                    "protocol": protocol,
+                    "budget": 64_512,
+                    "used": 16_128,
+                    "endpoint": "10.1.0.10:80",
+                }
+                for family in ("ipv4", "ipv6")
+                for protocol in ("tcp", "udp", "sctp")
+            ],
+        },
     }
 
 
@@ -145,120 +220,6 @@ def _limits() -> list[LimitState]:
     ]
 
 
-def _quotas() -> list[QuotaState]:
-    return [
-        {
-            "namespace": one["namespace"],
-            "pod": one["pod"],
-            "traffic": one["traffic"],
-            "period": "month",
-            "budget": 2 * BYTES,
-            "used": BYTES,
-            "until": 1_701_388_800,
-            "spent": False,
-            "forecast": BYTES + PACKETS,
-        }
-        for one in _limits()
-    ]
-
-
-def _ranges() -> RangesState:
-    withdrawn: WithdrawnAddress = {"address": "10.0.0.9", "namespace": "research", "pod": "pod-1"}
-    return {"source": "azure", "failing": "", "withdrawn": [withdrawn]}
-
-
-def _pool(family: str, free: int) -> PoolState:
-    return {"family": family, "allocated": 250, "cooldown": 3, "free": free}
-
-
-def _pool() -> list[PoolState]:
-    return [
-        {"family": "ipv4", "allocated": 250, "cooldown": 3, "free": 253, "withdrawn": 1},
-        {"family": "ipv6", "allocated": 250, "cooldown": 3, "free": 2**64, "withdrawn": 0},
-    ]
-
-
-def _origins() -> list[OriginTotals]:
-    return [
-        {"origin": origin, "traffic": traffic, "bytes": BYTES, "packets": PACKETS}
-        for origin in ("pods", "host-pods", "node", "remote-pods", "unattributed")
-        for traffic in Traffic
-    ]
-
-
-def _remote_pods() -> list[RemotePod]:
-    return [
-        {"address": f"10.9.0.{number}", "traffic": traffic, "bytes": BYTES, "packets": PACKETS}
-        for number in range(100)
-        for traffic in Traffic
-    ]
-
-
-def _audit() -> list[AuditRatio]:
-    sides = ("forward", "links")
-    return [
-        {"against": against, "traffic": traffic, "ratio": 0.875}
-        for against in sides
-        for traffic in Traffic
-    ]
-
-
-def _drops() -> list[RefusedTotals]:
-    reasons = ("spoofed", "forged", "link-local", "router", "redirect", "dhcp", "protected")
-    return [{"reason": reason, "bytes": 7_200, "packets": 100} for reason in reasons]
-
-
-def _isolation() -> list[DroppedTotals]:
-    others = [f"spoke-{number}" for number in range(2, SPOKES + 1)]
-    pairs = [pair for other in others for pair in (("spoke-1", other), (other, "spoke-1"))]
-    return [
-        {"origin": origin, "destination": to, "bytes": BYTES, "packets": PACKETS}
-        for origin, to in pairs
-    ]
-
-
-def _nat() -> NatState:
-    ranges = (("10.100.0.0/20", "10.96.0.0/20"), ("fd00:100::/112", "fd00:96::/112"))
-    return {
-        "source": "snat",
-        "ranges": [
-            {
-                "vip_range": vip_range,
-                "service_cidr": service_cidr,
-                "bytes": BYTES,
-                "packets": PACKETS,
-            }
-            for vip_range, service_cidr in ranges
-        ],
-        "ports": [
-            {
-                "family": family,
-                "protocol": protocol,
-                "budget": 64_512,
-                "used": 16_128,
-                "endpoint": "10.1.0.10:80",
-            }
-            for family in ("ipv4", "ipv6")
-            for protocol in ("tcp", "udp", "sctp")
-        ],
-    }
-
-
-def _pods(pods: int, namespaces: int) -> list[PodTotals]:
-    return [
-        {
-            "namespace": f"team-{number % namespaces}",
-            "pod": f"training-worker-{number}",
-            "traffic": traffic,
-            "bytes": BYTES + number,
-            "packets": PACKETS + number,
-            "live": True,
-        }
-        for number in range(pods)
-        for traffic in Traffic
-    ]
-
-
 def _namespaces(namespaces: int) -> list[NamespaceTotals]:
     return [
         {
@@ -269,40 +230,6 @@ def _namespaces(namespaces: int) -> list[NamespaceTotals]:
         }
         for number in range(namespaces)
         for traffic in Traffic
-    ]
-
-
-def _rules() -> list[RuleReading]:
-    return [
-        {
-            "ip_version": version,
-            "table": "mangle",
-            "chain": chain,
-            "rule": f"openai traffic={traffic}",
-            "bytes": BYTES,
-            "packets": PACKETS,
-        }
-        for version in "46"
-        for chain, traffic in HOOKS
-    ]
-
-
-def _chain_sizes() -> list[ChainSize]:
-    chains = [
-        ("raw", "prerouting"),
-        *(("mangle", chain) for chain in ("input", "forward", "output")),
-    ]
-    chains += [("mangle", "netmgr-forward"), ("nat", "postrouting")]
-    return [
-        {"ip_version": version, "table": table, "chain": chain, "rules": 2}
-        for version in "46"
-        for table, chain in chains
-    ]
-
-
-def _buckets() -> list[tuple[str, int]]:
-    return [(str(bound), count) for count, bound in enumerate(LATENCY_BUCKETS)] + [
-        ("+Inf", len(LATENCY_BUCKETS))
     ]
 
 

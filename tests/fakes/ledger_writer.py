@@ -9,25 +9,15 @@ import sys
 from pathlib import Path
 
 from netmgr.ledger.ledger import Ledger
-from netmgr.ledger.store import Store
 from netmgr.model import Counter, PodRef, Sample, Traffic
 from netmgr.prefixes import Address, Family
+from tests.fakes import ledger_tools
 
 PODS = 50
 
 
-class Clock:
-    """Stands still."""
-
-    def now(self) -> float:
-        return 1_000_000.0
-
-    def monotonic(self) -> float:
-        return 1_000_000.0
-
-
 def opened(path: Path) -> Ledger:
-    return Ledger(Store(path), clock=Clock(), linger_seconds=900, boot_id="boot")
+    return ledger_tools.opened(path, ledger_tools.Clock())
 
 
 def counters(pod: int) -> list[Counter]:

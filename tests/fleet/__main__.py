@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from tests.bench.report import Figure
-from tests.bench.running import run
+from tests.bench.report import Figure, run
 from tests.fleet import cluster, scraping
 from tests.fleet.effort import SMOKE, Effort
 

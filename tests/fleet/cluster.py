@@ -47,40 +47,16 @@ def _steps(site: Site, effort: Effort) -> Iterator[Figure]:
         ("agents' pods replaced in waves, the longest", change.replace_agents),
         ("Nodes deleted and registered again in waves, the longest", change.register_again),
     ):
-        with _measured(site) as measured:
-            took = step()
-        longest = max(took) if isinstance(took, list) else took
-        yield Figure(f"{what}, {of}", longest, "s")
-        yield Figure("  the whole step", measured["seconds"], "s")
-        yield Figure("  requests a second at the API server", measured["requests"], "")
-        yield Figure("  controller's processor time", measured["controller"], "s")
-        yield Figure("  API server's processor time", measured["server"], "s")
-    with _measured(site) as measured:
-        time.sleep(effort.idle_seconds)
-    share = 100 * measured["controller"] / measured["seconds"]
-    yield Figure(f"controller's processor while nothing happens, {of}", share, "%")
-    yield Figure("requests a second then, those of kubelets included", measured["requests"], "")
+        yield Figure(f"{what}, {of}", max(step()), "s")
+    began, requests = time.monotonic(), site.plane.requests().total()
+    spent = _processor(site.controller.process.pid)
+    time.sleep(effort.idle_seconds)
+    seconds = time.monotonic() - began
+    spent = _processor(site.controller.process.pid) - spent
+    yield Figure(f"controller's processor while nothing happens, {of}", 100 * spent / seconds, "%")
+    rate = (site.plane.requests().total() - requests) / seconds
+    yield Figure("requests a second then, those of kubelets included", rate, "")
     yield Figure(f"controller's memory at most, {of}", site.controller.most_memory / 1e6, "MB")
-
-
-@contextmanager
-def _measured(site: Site) -> Iterator[dict[str, float]]:
-    """What passes within the block; filled in at its end."""
-    found: dict[str, float] = {}
-    assert site.plane.server
-
-    def now() -> dict[str, float]:
-        return {
-            "seconds": time.monotonic(),
-            "requests": site.plane.requests().total(),
-            "controller": _processor(site.controller.process.pid),
-            "server": _processor(site.plane.server.pid),
-        }
-
-    before = now()
-    yield found
-    found |= {key: value - before[key] for key, value in now().items()}
-    found["requests"] /= found["seconds"]
 
 
 def _processor(process: int) -> float:

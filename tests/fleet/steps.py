@@ -81,21 +81,9 @@ def node(number: int) -> Object:
         {"names": [f"registry.example.com/team/image-{each}@sha256:{each:064}"], "sizeBytes": each}
         for each in range(20)
     ]
-    info = dict.fromkeys(
-        (
-            "machineID",
-            "systemUUID",
-            "bootID",
-            "kernelVersion",
-            "osImage",
-            "containerRuntimeVersion",
-            "kubeletVersion",
-            "kubeProxyVersion",
-            "operatingSystem",
-            "architecture",
-        ),
-        "0123456789abcdef",
-    )
+    known = "machineID systemUUID bootID kernelVersion osImage containerRuntimeVersion"
+    known += " kubeletVersion kubeProxyVersion operatingSystem architecture"
+    info = dict.fromkeys(known.split(), "0123456789abcdef")
     return {
         "apiVersion": "v1",
         "kind": "Node",
@@ -135,18 +123,18 @@ class Change:
         for first in range(0, self._nodes, each):
             yield range(first, min(first + each, self._nodes))
 
-    def register(self) -> float:
+    def register(self) -> list[float]:
         """Every Node registers; seconds from the last one until all have ranges."""
         before = self._site.wrote()
         self._site.create(NODES, map(node, range(self._nodes)))
-        return self._site.wait(before + Counter({("PATCH", "nodes"): self._nodes}))
+        return [self._site.wait(before + Counter({("PATCH", "nodes"): self._nodes}))]
 
-    def start_agents(self) -> float:
+    def start_agents(self) -> list[float]:
         """Every Node gets its agent; seconds until all Nodes take pods."""
         before = self._site.wrote()
         self._deploy(range(self._nodes))
         expected = {("PATCH", "pods"): self._nodes, ("PATCH", "nodes"): self._nodes}
-        return self._site.wait(before + Counter(expected))
+        return [self._site.wait(before + Counter(expected))]
 
     def replace_agents(self) -> list[float]:
         """Agents' pods are replaced in waves; seconds of each until all have their ranges."""

@@ -9,8 +9,6 @@ import argparse
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from tests.fuzz import of_launcher
@@ -26,39 +24,17 @@ GRACE_SECONDS = 600
 """Beyond its time, until an engine that hangs is ended."""
 
 _PROGRESS = re.compile(
-    r"^#(\d+)\s+(?:INITED|NEW|REDUCE|pulse|RELOAD|DONE)\s+cov: (\d+) ft: (\d+)", re.MULTILINE
+    r"^#(\d+)\s+(?:INITED|NEW|REDUCE|pulse|RELOAD|DONE)\s+cov: (\d+)", re.MULTILINE
 )
 _EXECUTIONS = re.compile(r"^stat::number_of_executed_units: (\d+)", re.MULTILINE)
 _LINES = 15
 """Of an engine's log that are shown."""
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What a run of one target came to.
-
-    Edges and features are libFuzzer's measures of coverage: with the corpus, and at the end.
-    """
-
-    executions: int
-    edges: tuple[int, int]
-    features: tuple[int, int]
-    broken: Path | None
-    """The input that broke the property; the engine's log where it wrote none."""
-    report: Sequence[str]
-
-    def __str__(self) -> str:
-        (before, after), (fewer, more) = self.edges, self.features
-        edges, features = f"{before:>5} → {after:>5}", f"{fewer:>5} → {more:>5}"
-        return f"{self.executions:>11,} executions, edges {edges}, features {features}"
-
-
 def main() -> int:
     """Fuzz, or check one input again; 1 if a property was broken."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
-    parser.add_argument(
-        "targets", nargs="*", metavar="TARGET", help=f"any of {', '.join(NAMES)}; default: all"
-    )
+    parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"any of {', '.join(NAMES)}")
     parser.add_argument("--seconds", type=int, default=60, help="for each target")
     parser.add_argument(
         "--work", type=Path, default=Path("build/fuzz"), help="where inputs are kept between runs"
@@ -69,38 +45,22 @@ def main() -> int:
     if unknown := set(chosen) - set(NAMES):
         parser.error(f"no target {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
     if arguments.input is None:
-        return max(
-            _fuzz_and_show(name, arguments.seconds, arguments.work.absolute()) for name in chosen
-        )
+        work = arguments.work.absolute()
+        return max(fuzz(name, arguments.seconds, work) for name in chosen)
     if len(chosen) != 1:
         parser.error("--input needs one target")
-    check(chosen[0], arguments.input.read_bytes())
+    data = arguments.input.read_bytes()
+    # Without a coverage engine; it raises what breaks the property.
+    if chosen[0] == SANITIZED:
+        of_launcher.run_sanitized([data])
+    else:
+        TARGETS[chosen[0]].run(data)
     _show(f"{chosen[0]}: the property holds")
     return 0
 
 
-def check(name: str, data: bytes) -> None:
-    """Check one input, without a coverage engine; raises what breaks the property."""
-    if name == SANITIZED:
-        of_launcher.run_sanitized([data])
-    else:
-        TARGETS[name].run(data)
-
-
-def _fuzz_and_show(name: str, seconds: int, work: Path) -> int:
-    outcome = fuzz(name, seconds, work)
-    _show(f"{name:<{max(map(len, NAMES))}} {outcome}")
-    if outcome.broken is None:
-        return 0
-    _show(*(f"  | {line}" for line in outcome.report))
-    _show(
-        f"  broken; to see it again: .venv/bin/python -m tests.fuzz {name} --input {outcome.broken}"
-    )
-    return 1
-
-
-def fuzz(name: str, seconds: int, work: Path) -> Outcome:
-    """Run one target under its engine."""
+def fuzz(name: str, seconds: int, work: Path) -> int:
+    """Run one target under its engine and show what that came to; 1 if its property was broken."""
     known, broken = work / "corpus" / name, work / "broken" / name
     for folder in (known, broken):
         folder.mkdir(parents=True, exist_ok=True)
@@ -120,24 +80,22 @@ def fuzz(name: str, seconds: int, work: Path) -> Outcome:
             timeout=seconds + GRACE_SECONDS,
         ).returncode
     text = log.read_text(errors="replace")
-    progress = [tuple(map(int, match.groups())) for match in _PROGRESS.finditer(text)]
-    found = sorted({*broken.iterdir()} - before)
-    if not progress and not found:
-        raise SystemExit(
-            "\n".join([f"{name}: the engine did not start, see {log}", *_explanation(text)])
-        )
-    if status and not found:
-        found = [log]
-    executed = _EXECUTIONS.search(text)
     # An input of the corpus may break it, before there is any progress.
-    first, last = (progress[0], progress[-1]) if progress else ((0, 0, 0), (0, 0, 0))
-    return Outcome(
-        int(executed[1]) if executed else last[0],
-        (first[1], last[1]),
-        (first[2], last[2]),
-        found[0] if found else None,
-        _explanation(text),
-    )
+    progress = [tuple(map(int, match.groups())) for match in _PROGRESS.finditer(text)]
+    inputs = sorted({*broken.iterdir()} - before)
+    if not progress and not inputs:
+        words = [f"{name}: the engine did not start, see {log}", *_explanation(text)]
+        raise SystemExit("\n".join(words))
+    (_, first), (last_execution, last) = (progress[0], progress[-1]) if progress else ((0, 0),) * 2
+    executed = _EXECUTIONS.search(text)
+    executions = int(executed[1]) if executed else last_execution
+    width = max(map(len, NAMES))
+    _show(f"{name:<{width}} {executions:>11,} executions, edges {first:>5} → {last:>5}")
+    if not status and not inputs:
+        return 0
+    again = f".venv/bin/python -m tests.fuzz {name} --input {[*inputs, log][0]}"
+    _show(*(f"  | {line}" for line in _explanation(text)), f"  broken; to see it again: {again}")
+    return 1
 
 
 def _engine(name: str, work: Path) -> list[str]:

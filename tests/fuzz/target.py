@@ -7,6 +7,7 @@ it is a finding; so is more time or memory than any input may cost.
 from __future__ import annotations
 
 import logging
+import random
 import resource
 import signal
 from collections.abc import Callable, Iterator
@@ -15,9 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from tests.fuzz.mutation import Shape
+from tests.fuzz.mutation import Shape, mutate
 
 CORPUS = Path(__file__).with_name("corpus")
+SEED = 20_260_101
 
 MOST_SECONDS = 5.0
 """Of processor time for one input; the coverage engine makes everything some five times slower."""
@@ -46,14 +48,13 @@ class Target:
     tokens: tuple[str, ...]
     """Words of its language."""
 
-    @property
-    def corpus(self) -> Path:
-        """Its inputs in the tree."""
-        return CORPUS / self.name
-
-    def inputs(self) -> list[bytes]:
-        """Its inputs in the tree, in an order that stays."""
-        return [path.read_bytes() for path in sorted(self.corpus.iterdir())]
+    def inputs(self, rounds: int) -> Iterator[bytes]:
+        """Its inputs in the tree, then so many mutations of them; the same in each run."""
+        known = [path.read_bytes() for path in sorted((CORPUS / self.name).iterdir())]
+        yield from known
+        source = random.Random(f"{self.name} {SEED}")  # noqa: S311  a seed has to repeat the run
+        for _ in range(rounds):
+            yield mutate(source.choice(known), self.shape, source, self.tokens)[: self.longest]
 
     def run(self, data: bytes) -> None:
         """Check one input, in the main thread."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.fuzz import (
+from tests.fuzz import (  # noqa: F401  for what they register
     of_cluster,
     of_cni,
     of_documents,
@@ -14,6 +14,4 @@ from tests.fuzz import (
 )
 from tests.fuzz.target import TARGETS
 
-GROUPS = (of_cni, of_launcher, of_kernel, of_rules, of_documents, of_cluster, of_state, of_exporter)
-
-__all__ = ["GROUPS", "TARGETS"]
+__all__ = ["TARGETS"]

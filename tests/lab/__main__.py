@@ -178,8 +178,8 @@ def _describe(
 
 def _bring_up(lab: World) -> None:
     began = time.monotonic()
-    with terminal.console().status("Building …") as spinner:
-        lab.up(lambda step: spinner.update(f"Building: {step} …"))
+    with terminal.console().status("Building …"):
+        lab.up()
     took = f"after {time.monotonic() - began:.1f} s · {lab.backend} · {lab.directory}"
     typer.echo(f"{typer.style(lab.name, bold=True)} is up {_dim(took)}\n\n{tables.status(lab)}")
 
@@ -211,15 +211,8 @@ def _beside(program: str) -> str:
 def _compare(lab: World) -> bool:
     """Send traffic and print the comparison; returns whether all agrees."""
     before = comparison.read(lab)
-    talks = traffic.plan(lab)
-    with terminal.progress() as progress:
-        task = progress.add_task("traffic", total=len(talks))
-
-        def advance(talk: traffic.Talk) -> None:
-            description = f"{talk.pod.pod.name} → {talk.peer}"
-            progress.update(task, advance=1, description=description)
-
-        sent = traffic.drive(lab, talks, advance)
+    with terminal.console().status("Sending …"):
+        sent = traffic.drive(lab, traffic.plan(lab))
     rows = comparison.compare(sent, comparison.since(lab, before, sent.internet))
     agrees, message = comparison.result(rows, sent)
     typer.echo(tables.comparison(rows, sent))

@@ -248,14 +248,8 @@ class LabNode:
         *arguments: str,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        command = [
-            programs.locate("nsenter", "util-linux"),
-            f"--net={self.namespace}",
-            sys.executable,
-            "-m",
-            module,
-            *arguments,
-        ]
+        nsenter = programs.locate("nsenter", "util-linux")
+        command = [nsenter, f"--net={self.namespace}", sys.executable, "-m", module, *arguments]
         # A session of its own: a Ctrl-C at the terminal of `up` must not end the lab.
         with (self.directory / f"{role}.log").open("ab") as output:
             self._started[role] = programs.start(

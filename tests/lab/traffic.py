@@ -9,7 +9,7 @@ saw of the connection, handshake and acknowledgements included.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import cycle, islice, product
@@ -117,10 +117,8 @@ def _peers(
             yield peer, End(other.netns, other.address(family))
 
 
-def drive(
-    world: World, talks: Iterable[Talk], advance: Callable[[Talk], None] = lambda _: None
-) -> Sent:
-    """Have every conversation, one after the other; `advance` is called after each."""
+def drive(world: World, talks: Iterable[Talk]) -> Sent:
+    """Have every conversation, one after the other."""
     internal: defaultdict[str, int] = defaultdict(int)
     owners: dict[tuple[Flow, ...], Sandbox] = {}
     sent: dict[Flow, Tally] = {}
@@ -138,7 +136,6 @@ def drive(
                 internal[talk.pod.pod.name] += heard.forth.bytes + heard.back.bytes
             # After each conversation, so that the socket's queue never holds more than one.
             capture.drain()
-            advance(talk)
         capture.settle()
         seen = capture.flows()
     _compare_datagrams(sent, seen)

@@ -88,7 +88,7 @@ def verify(world: World) -> Verification:
     outcomes = probing.send(matrix.probes(world))
     sent = _sent(outcomes)
     # Zeros are left out of both sides (`+`), because subtracting Counters leaves them out.
-    after = comparison.wait_for(lambda: _risen(before, dropped(world)), +sent, PATIENCE)
+    after = comparison.wait_for(lambda: dropped(world) - before, +sent, PATIENCE)
     drops = tuple(Drops(pair, sent[pair], after[pair]) for pair in sorted(before | sent))
     return Verification(
         tuple(_rows(outcomes, matrix.names(world), drops)),
@@ -135,10 +135,6 @@ def dropped(world: World) -> Counter[Pair]:
         for each in machine.snapshot().get("isolation", ()):
             found[Pair(machine.name, each["origin"], each["destination"])] = each["packets"]
     return found
-
-
-def _risen(before: Counter[Pair], after: Counter[Pair]) -> Counter[Pair]:
-    return after - before
 
 
 def _sent(outcomes: Iterable[Outcome]) -> Counter[Pair]:

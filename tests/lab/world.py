@@ -17,7 +17,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -182,18 +182,11 @@ class World:
         wiring.build(self.topology, self.directory / "netns")
         self._describe_nodes()
 
-    def up(self, report: Callable[[str], None] = lambda _: None) -> None:
-        """Build the world, start its nodes and run its pods; when that fails, nothing is left.
-
-        Args:
-            report: is called with a few words before each step.
-        """
+    def up(self) -> None:
+        """Build the world, start its nodes and run its pods; when that fails, nothing is left."""
         try:
-            report("hosts and links")
             self.build()
-            report("agents and exporters")
             self._start_nodes()
-            report("pods")
             for pod in self.topology.pods:
                 self.node(pod.node).add(pod.name, pod.namespace)
             services.publish(self.topology.spokes, self.nodes, self.backend)
