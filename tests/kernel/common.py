@@ -1,0 +1,50 @@
+"""What several of these tests do: pods talk to the internet, an agent or a command is asked."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+
+import pytest
+
+from netmgr.documents.node import Backend
+from netmgr.prefixes import Family
+from tests.lab.exchange import End, datagrams
+from tests.lab.nodes import LabNode
+from tests.lab.runtime import Sandbox
+from tests.lab.topology import INTERNET
+from tests.lab.world import World
+
+ONLY_NFTABLES = pytest.mark.parametrize("backend", [Backend.NFTABLES], indirect=True, ids=str)
+
+
+def talk(
+    world: World, pod: Sandbox, sizes: Sequence[int] = (100,), families: Iterable[Family] = Family
+) -> int:
+    """Exchange datagrams of these payloads with the internet; bytes of IP each way."""
+    return sum(
+        datagrams(
+            End(pod.netns, pod.address(family)),
+            End(world.internet, INTERNET[family]),
+            sizes,
+            sizes,
+        ).forth.bytes
+        for family in families
+    )
+
+
+def views(node: LabNode) -> dict[str, list[str]]:
+    """The addresses of each pod that is attached."""
+    return {item["pod"]: item["addresses"] for item in node.ask("pods")["attachments"]}
+
+
+def repairs(node: LabNode, reason: str) -> int:
+    """How often the agent put something of this kind right."""
+    kinds = node.snapshot()["drift_repaired"]
+    return sum(item["count"] for item in kinds if item["reason"] == reason)
+
+
+def netmgr(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "netmgr", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
