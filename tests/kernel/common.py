@@ -16,6 +16,18 @@ from tests.lab.runtime import Sandbox
 from tests.lab.topology import INTERNET
 from tests.lab.world import World
 
+ROLES: dict[str, dict[str, object]] = {
+    "observer": {"cni": False},
+    "hub-router": {"role": "hub-router"},
+    "nat-host": {
+        "role": "nat-host",
+        "nat": {
+            "source": "preserve",
+            "services": [{"vip_range": "10.99.0.0/24", "service_cidr": "10.98.0.0/24"}],
+        },
+    },
+}
+"""Keys of node.yaml, without ranges, for agents that run no pods."""
 ONLY_NFTABLES = pytest.mark.parametrize("backend", [Backend.NFTABLES], indirect=True, ids=str)
 
 
