@@ -117,12 +117,23 @@ def ask(cni, line):
         b'{"version":' * 360,
         b'{"version": 1, "query": ' + b"[" * 3900,
         b"9" * 4000,
+        b"[" + b" " * 8000,
         b"\xff",
         b"",
         b'{"version": 1e999}',
         b'{"version": "\\ud800"}',
     ],
-    ids=["arrays", "objects", "deep query", "digits", "bytes", "empty", "infinite", "surrogate"],
+    ids=[
+        "arrays",
+        "objects",
+        "deep query",
+        "digits",
+        "too long",
+        "bytes",
+        "empty",
+        "infinite",
+        "surrogate",
+    ],
 )
 def test_what_is_no_query_gets_an_answer_and_leaves_no_traceback(cni, line):
     assert "error" in ask(cni, line)
