@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from netmgr.documents.node import Backend
 from netmgr.kernel import flowtables
 from netmgr.kernel.nf_tables_socket import NftSocket
+from tests.kernel.common import netmgr
 from tests.lab.topology import cluster
 from tests.lab.world import World
 
@@ -60,14 +60,10 @@ def test_asking_the_kernel_leaves_nothing_behind() -> None:
 def test_a_node_says_why_its_connections_meet_the_rules(
     lab_name: str, settings: dict[str, object], reason: str
 ) -> None:
-    with World(replace(cluster(pods=1), pods=()), name=lab_name, settings=settings) as world:
+    with World(
+        cluster(nodes=1, pods=0), name=lab_name, settings=settings, exporters=False
+    ) as world:
         shown = world.nodes[0].snapshot()["flowtable"]
         assert shown == {"links": 0, "off": reason, "others": []}
-        socket = str(world.nodes[0].ledger_socket)
-        page = subprocess.run(
-            [sys.executable, "-m", "netmgr", "node", "status", "--socket", socket],
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
+        page = netmgr("node", "status", "--socket", str(world.nodes[0].ledger_socket)).stdout
         assert f"flowtable: off, {reason}" in page
