@@ -5,11 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import pytest
 
 from netmgr.documents.node import Backend
 from netmgr.prefixes import Family
+from tests.kernel.namespaces import inside
 from tests.lab.exchange import End, datagrams
 from tests.lab.nodes import LabNode
 from tests.lab.runtime import Sandbox
@@ -29,6 +31,33 @@ ROLES: dict[str, dict[str, object]] = {
 }
 """Keys of node.yaml, without ranges, for agents that run no pods."""
 ONLY_NFTABLES = pytest.mark.parametrize("backend", [Backend.NFTABLES], indirect=True, ids=str)
+
+KERNEL_STATE = (
+    "ip -o link",
+    "ip address",
+    "ip route show table all",
+    "ip -6 route show table all",
+    "nft -s list ruleset",
+    "ipset list -n",
+    "sysctl net.ipv4.ip_forward net.ipv6.conf.all.forwarding",
+)
+
+
+def kernel_state(namespace: Path) -> list[str]:
+    """Of everything that an agent changes."""
+    return [inside(namespace, *command.split()) for command in KERNEL_STATE]
+
+
+def flushing(backend: Backend) -> list[list[str]]:
+    """The commands that take every rule away."""
+    if backend is Backend.NFTABLES:
+        return [["nft", "flush", "ruleset"]]
+    tables = [
+        [f"ip{family}tables-legacy", "-t", table]
+        for family in ("", "6")
+        for table in ("raw", "mangle", "nat")
+    ]
+    return [[*table, what] for table in tables for what in ("-F", "-X")] + [["ipset", "destroy"]]
 
 
 def talk(

@@ -15,7 +15,7 @@ import pytest
 
 from netmgr.documents.node import Backend
 from netmgr.kernel import netns
-from tests.kernel.common import ONLY_NFTABLES, repairs
+from tests.kernel.common import ONLY_NFTABLES, flushing, repairs
 from tests.kernel.spending import Spender, gaps, run
 from tests.lab.nodes import LabNode
 from tests.waiting import eventually
@@ -30,19 +30,6 @@ WORLD = {
     },
     "exporters": False,
 }
-
-
-def everything(backend: Backend) -> list[list[str]]:
-    if backend is Backend.NFTABLES:
-        return [["nft", "flush", "ruleset"]]
-    tables = [
-        (program, table)
-        for program in ("iptables-legacy", "ip6tables-legacy")
-        for table in ("raw", "mangle", "nat")
-    ]
-    return [[program, "-t", table, what] for program, table in tables for what in ("-F", "-X")] + [
-        ["ipset", "destroy"]
-    ]
 
 
 def rules_alone(backend: Backend) -> list[list[str]]:
@@ -60,7 +47,7 @@ def rules_off(backend: Backend) -> list[list[str]]:
 
 
 FAULTS = {
-    "everything flushed": (everything, False),
+    "everything flushed": (flushing, False),
     "rules flushed, counters left": (rules_alone, True),
     "rules switched off": (rules_off, True),
 }
@@ -126,7 +113,7 @@ def test_a_pod_that_went_with_its_rules_while_no_agent_was_there_is_a_gap(
     before = gaps(node)["removed"][0]
     node.kill_agent()
     spender.send()
-    for command in everything(backend):
+    for command in flushing(backend):
         assert run(node, *command).returncode == 0
     netns.delete(spender.sandbox.netns)
     node.start_until_ready()

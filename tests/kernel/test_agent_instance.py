@@ -18,7 +18,7 @@ from netmgr.agent import instance
 from netmgr.agent.instance import HANDOVER_SECONDS, Held
 from netmgr.documents.node import Backend
 from netmgr.kernel import nf_tables
-from tests.kernel.common import ROLES
+from tests.kernel.common import ROLES, kernel_state
 from tests.lab import wiring
 from tests.lab.nodes import LabNode
 from tests.lab.runtime import Sandbox
@@ -27,13 +27,6 @@ from tests.lab.world import World
 pytestmark = pytest.mark.root
 
 NewPod = Callable[..., Sandbox]
-LINES = (
-    "ip -o link",
-    "ip route show table all",
-    "ip -6 route show table all",
-    "nft -s list ruleset",
-    "ipset list -n",
-)
 WORLD = {"settings": {"reconcile_seconds": 0.5}, "exporters": False}
 
 
@@ -50,11 +43,6 @@ def inside(node: LabNode, *command: str) -> subprocess.CompletedProcess[str]:
         text=True,
         timeout=60,
     )
-
-
-def kernel_state(node: LabNode) -> list[str]:
-    """Of everything an agent changes."""
-    return [inside(node, *line.split()).stdout for line in LINES]
 
 
 def document(lab_node: LabNode, directory: Path, **changes: object) -> Path:
@@ -91,7 +79,7 @@ def test_whoever_finds_an_agent_is_refused_before_it_changes_anything(
 ) -> None:
     """Agents of every role in its namespace, and in other namespaces with its directories."""
     sandbox = new_pod("node-1")
-    before = kernel_state(node)
+    before = kernel_state(node.namespace)
     roles = {"node": {}, **ROLES}
     places = {role: tmp_path / role for role in roles}
     in_this_namespace = (
@@ -115,7 +103,7 @@ def test_whoever_finds_an_agent_is_refused_before_it_changes_anything(
             assert process.returncode == 1, f"{name}: {shown}"
             assert reason in shown, name
             assert "Traceback" not in shown
-    assert kernel_state(node) == before
+    assert kernel_state(node.namespace) == before
     for place in places.values():
         assert [path.name for path in place.iterdir()] == ["node.yaml"]
     node.runtime.check(sandbox)

@@ -20,6 +20,7 @@ from netmgr.kernel import netns
 from netmgr.model import PROBE_LINK
 from netmgr.observer.host_network import uncountable
 from tests.builders import NODE_KEYS
+from tests.kernel.common import kernel_state
 from tests.kernel.namespaces import inside
 from tests.lab import wiring
 
@@ -29,14 +30,6 @@ SYSCTLS = ("net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding")
 SERVICES = {"vip_range": "10.100.0.0/24", "service_cidr": "10.96.0.0/24"}
 NAT = {"services": [SERVICES]}
 CGROUPS = Path("/sys/fs/cgroup")
-STATE = (
-    ["ip", "-o", "link"],
-    ["ip", "address"],
-    ["ip", "route", "show", "table", "all"],
-    ["ip", "-6", "route", "show", "table", "all"],
-    ["nft", "-s", "list", "ruleset"],
-    ["sysctl", *SYSCTLS],
-)
 
 
 @pytest.fixture(scope="module")
@@ -57,10 +50,6 @@ def machine() -> Iterator[Path]:
         yield path
     finally:
         netns.delete(path)
-
-
-def kernel_state(namespace: Path) -> str:
-    return "\n".join(inside(namespace, *command) for command in STATE)
 
 
 @pytest.fixture

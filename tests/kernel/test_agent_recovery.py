@@ -17,7 +17,7 @@ from netmgr import programs
 from netmgr.documents.node import Backend
 from netmgr.kernel import netns
 from netmgr.prefixes import Family
-from tests.kernel.common import ONLY_NFTABLES, repairs, talk, views
+from tests.kernel.common import ONLY_NFTABLES, flushing, repairs, talk, views
 from tests.kernel.namespaces import host_link, inside
 from tests.lab.errors import LabError
 from tests.lab.nodes import LabNode
@@ -107,24 +107,14 @@ def test_an_add_right_after_another_program_flushed_everything_succeeds(
     world: World, node: LabNode, new_pod: NewPod, backend: Backend
 ) -> None:
     standing = new_pod("node-1")
-    flush_rules(node, backend)
+    for command in flushing(backend):
+        inside(node.namespace, *command)
     sandbox = new_pod("node-1")
     eventually(lambda: not faults(node, standing))
     assert not faults(node, sandbox)
     assert reaches_internet(world, sandbox)
     gaps = {item["reason"]: item["count"] for item in node.snapshot()["gaps"]}
     assert gaps["removed"] > 0
-
-
-def flush_rules(node: LabNode, backend: Backend) -> None:
-    if backend is Backend.NFTABLES:
-        inside(node.namespace, "nft", "flush", "ruleset")
-        return
-    for program in ("iptables-legacy", "ip6tables-legacy"):
-        for table in ("raw", "mangle", "nat"):
-            inside(node.namespace, program, "-t", table, "-F")
-            inside(node.namespace, program, "-t", table, "-X")
-    inside(node.namespace, "ipset", "destroy")
 
 
 @contextmanager

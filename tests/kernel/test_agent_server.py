@@ -5,8 +5,8 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -56,11 +56,11 @@ def dribbling(path: Path) -> Iterator[None]:
         thread.join()
 
 
-@pytest.mark.parametrize("reader", [connected, dribbling])
-def test_an_idle_reader_keeps_the_agent_neither_from_answering_nor_from_stopping(
-    node: LabNode, reader: Callable[[Path], AbstractContextManager[object]]
+def test_idle_readers_keep_the_agent_neither_from_answering_nor_from_stopping(
+    node: LabNode,
 ) -> None:
-    with reader(node.ledger_socket), connected(node.run_dir / "cni.sock"):
+    ledger = node.ledger_socket
+    with connected(ledger), dribbling(ledger), connected(node.run_dir / "cni.sock"):
         time.sleep(0.5)
         begin = time.monotonic()
         assert node.ask("snapshot")["node"] == "node-1"
@@ -113,13 +113,6 @@ def received(connection: socket.socket) -> bytes:
 
 
 @pytest.mark.usefixtures("server")
-def test_a_reader_is_given_up_at_its_deadline(tmp_path: Path) -> None:
-    begin = time.monotonic()
-    assert received(asked(tmp_path / "s", b"half of a li")) == b""
-    assert READER_SECONDS - 0.1 < time.monotonic() - begin < READER_SECONDS + SOON
-
-
-@pytest.mark.usefixtures("server")
 def test_a_deadline_is_for_the_whole_line(tmp_path: Path) -> None:
     begin = time.monotonic()
     connection = connected(tmp_path / "s")
@@ -127,7 +120,7 @@ def test_a_deadline_is_for_the_whole_line(tmp_path: Path) -> None:
         while time.monotonic() - begin < READER_SECONDS + SOON:
             connection.sendall(b".")
             time.sleep(0.05)
-    assert time.monotonic() - begin < READER_SECONDS + SOON / 2
+    assert READER_SECONDS - 0.1 < time.monotonic() - begin < READER_SECONDS + SOON / 2
     connection.close()
 
 

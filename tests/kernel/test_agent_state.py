@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import resource
-import sqlite3
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -33,43 +30,19 @@ def backend() -> Backend:
     return Backend.NFTABLES
 
 
-@pytest.fixture
-def stopped(node: LabNode) -> Iterator[LabNode]:
-    """The node with its agent killed; the agent runs again after the test."""
-    node.kill_agent()
-    yield node
-    node.stop_agent()
-    node.start_until_ready()
-
-
-def state_of(node: LabNode) -> Path:
-    return node.directory / "state" / "ipam.sqlite"
-
-
 def test_pods_stay_connected_when_the_state_file_was_removed(
     world: World, node: LabNode, new_pod: NewPod
 ) -> None:
     sandbox = new_pod("node-1")
     before = views(node)
     node.kill_agent()
-    for path in state_of(node).parent.glob("ipam.sqlite*"):
+    for path in (node.directory / "state").glob("ipam.sqlite*"):
         path.unlink()
     node.start_until_ready()
     assert views(node) == before
     assert node.snapshot()["state_rebuilds"] == 0
     talk(world, sandbox)
     node.runtime.check(sandbox)
-
-
-def test_a_good_state_file_that_another_program_has_locked_is_left_alone(
-    stopped: LabNode,
-) -> None:
-    with closing(sqlite3.connect(state_of(stopped), isolation_level=None)) as other:
-        other.execute("PRAGMA locking_mode = EXCLUSIVE")
-        other.execute("BEGIN EXCLUSIVE")
-        done = run_agent(stopped)
-    assert (done.returncode, "is locked" in done.stderr.decode()) == (1, True)
-    assert not list(state_of(stopped).parent.glob("*.corrupt-*"))
 
 
 def test_a_spooled_del_of_an_earlier_life_leaves_a_newer_attachment_alone(
@@ -119,8 +92,3 @@ def test_a_disk_that_fails_otherwise_fails_status(node: LabNode) -> None:
     assert "code 50" in node.runtime.status()
     resource.prlimit(agent, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
     assert not node.runtime.status()
-
-
-def run_agent(node: LabNode) -> programs.Outcome:
-    netmgr = [sys.executable, "-m", "netmgr", "agent", "-c", str(node.document)]
-    return programs.run(["nsenter", f"--net={node.namespace}", *netmgr], timeout=20)

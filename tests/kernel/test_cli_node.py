@@ -13,8 +13,7 @@ import pytest
 
 from netmgr.documents.node import Backend
 from netmgr.prefixes import Family
-from tests.kernel.common import ONLY_NFTABLES, netmgr, talk
-from tests.kernel.namespaces import inside
+from tests.kernel.common import ONLY_NFTABLES, kernel_state, netmgr, talk
 from tests.lab.nodes import LabNode
 from tests.lab.runtime import Sandbox
 from tests.lab.world import World
@@ -116,19 +115,14 @@ def bundle(node: LabNode, *options: str) -> dict[str, str]:
     return parts
 
 
-def state_of(node: LabNode) -> list[str]:
-    commands = (["nft", "-s", "list", "ruleset"], ["ip", "route", "show", "table", "all"])
-    return [inside(node.namespace, *command) for command in commands]
-
-
 def test_it_has_everything_and_changes_nothing(
     world: World, node: LabNode, new_pod: NewPod, backend: Backend
 ) -> None:
     pod = new_pod("node-1")
     talk(world, pod)
-    before = state_of(node)
+    before = kernel_state(node.namespace)
     parts = bundle(node)
-    assert state_of(node) == before
+    assert kernel_state(node.namespace) == before
     legacy = {f"kernel/{name}-save.txt" for name in ("iptables-legacy", "ip6tables-legacy")}
     assert {name for name in parts if name != "logs/netmgr-agent.log"} == (
         PARTS | (legacy if backend is Backend.IPTABLES_LEGACY else set())

@@ -19,7 +19,7 @@ import yaml
 from netmgr.documents.node import Backend
 from netmgr.kernel import netns
 from tests.builders import NODE_KEYS
-from tests.kernel.common import ONLY_NFTABLES
+from tests.kernel.common import ONLY_NFTABLES, kernel_state
 from tests.kernel.conforming import eventually
 from tests.kernel.namespaces import inside
 from tests.lab.nodes import LabNode
@@ -29,13 +29,6 @@ pytestmark = [pytest.mark.root, pytest.mark.slow]
 WORLD = {"nodes": 1, "exporters": False}
 Doctor = Callable[..., tuple[int, dict[str, list[dict[str, str]]]]]
 NODE = {"node": {"name": "n"}, "ranges": ["10.64.0.0/24", "2001:db8::/120"]}
-STATE = (
-    ["ip", "-o", "link"],
-    ["ip", "route", "show", "table", "all"],
-    ["nft", "-s", "list", "ruleset"],
-    ["cat", "/proc/net/ip_tables_names"],
-    ["sysctl", "net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"],
-)
 
 
 @pytest.fixture
@@ -81,11 +74,12 @@ def doctor(machine: Path, tmp_path: Path) -> Doctor:
 def test_a_sound_machine_has_no_finding_and_stays_as_it_is(
     doctor: Doctor, machine: Path, tmp_path: Path, backend: Backend
 ) -> None:
-    kernel = [inside(machine, *command) for command in STATE]
+    tables = ("cat", "/proc/net/ip_tables_names")
+    before = kernel_state(machine), inside(machine, *tables)
     # With limits, which need more of the kernel.
     limits = [{"pods": "*/*", "internet-out": "100M"}]
     assert doctor(backend=backend.value, limits=limits) == (0, {})
-    assert [inside(machine, *command) for command in STATE] == kernel
+    assert (kernel_state(machine), inside(machine, *tables)) == before
     assert [path.name for path in tmp_path.iterdir()] == ["node.yaml"]
 
 
