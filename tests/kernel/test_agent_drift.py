@@ -15,7 +15,7 @@ from netmgr.documents.node import Backend
 from netmgr.prefixes import Family
 from tests.kernel.joined import HUB_ROUTER, SITES, Joined, joined, nat_host, own
 
-pytestmark = [pytest.mark.root, pytest.mark.slow]
+pytestmark = pytest.mark.root
 
 ROUNDS = 40
 BACK = {"to": "192.0.2.0/24", "via": str(own("researcher", Family.V4))}
@@ -112,6 +112,7 @@ def foreign(world: Joined) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_what_is_ours_is_put_back_and_what_is_not_is_left_alone(world: Joined) -> None:
     before = foreign(world)
     assert len(before) > len(FOREIGN)

@@ -115,6 +115,7 @@ def bundle(node: LabNode, *options: str) -> dict[str, str]:
     return parts
 
 
+@pytest.mark.slow
 def test_it_has_everything_and_changes_nothing(
     world: World, node: LabNode, new_pod: NewPod, backend: Backend
 ) -> None:
@@ -137,6 +138,7 @@ def test_it_has_everything_and_changes_nothing(
     assert "netmgr" in parts[rules or "kernel/nftables.txt"]
 
 
+@pytest.mark.slow
 @ONLY_NFTABLES
 def test_redacted_it_names_no_pod_not_even_one_that_is_gone(node: LabNode, new_pod: NewPod) -> None:
     gone, there = node.add("secret-gone", "secret-team"), new_pod("node-1")
@@ -152,6 +154,7 @@ def test_redacted_it_names_no_pod_not_even_one_that_is_gone(node: LabNode, new_p
     assert shown in parts["kernel/links.json"]
 
 
+@pytest.mark.slow
 @ONLY_NFTABLES
 def test_without_an_agent_the_rest_is_there_and_says_why(node: LabNode) -> None:
     node.kill_agent()
