@@ -17,14 +17,8 @@ from tests.waiting import PATIENCE
 
 DEBIAN_PLUGINS = Path("/usr/lib/cni")
 VERSIONS = ("0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
-ALLOWED = {
-    "ADD": VERSIONS,
-    "DEL": VERSIONS,
-    "CHECK": VERSIONS[2:],
-    "GC": VERSIONS[4:],
-    "STATUS": VERSIONS[4:],
-}
-CASES = [(command, version) for command, versions in ALLOWED.items() for version in versions]
+CHECKING = VERSIONS[2:]
+"""Those that have CHECK."""
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cni.install import Installation, install
+from netmgr import programs
 from netmgr.documents.node import Backend
 from netmgr.preflight import probing
 from tests.kernel.fabric import Fabric, built
 from tests.kernel.launching import Agent, agents, layout
+from tests.kernel.spending import Spender
 from tests.lab.nodes import LabNode
 from tests.lab.runtime import Sandbox
 from tests.lab.topology import cluster
@@ -44,10 +47,14 @@ def backend(request: pytest.FixtureRequest) -> Backend:
 
 
 @pytest.fixture(scope="module")
-def world(backend: Backend) -> Iterator[World]:
-    """Two nodes without pods, shared by the tests of a module; see `new_pod`."""
-    room_for_many = replace(cluster(pods=100), pods=())
-    with World(room_for_many, backend=backend, name=_unique_name()) as made:
+def world(request: pytest.FixtureRequest, backend: Backend) -> Iterator[World]:
+    """Nodes without pods, shared by the tests of a module; see `new_pod`.
+
+    A module's WORLD has how many `nodes` there are (two), and what else World is to know.
+    """
+    settings: dict[str, Any] = {"nodes": 2, **getattr(request.module, "WORLD", {})}
+    room_for_many = replace(cluster(settings.pop("nodes"), pods=100), pods=())
+    with World(room_for_many, backend=backend, name=_unique_name(), **settings) as made:
         yield made
 
 
@@ -78,6 +85,41 @@ def new_pod(world: World) -> Iterator[Callable[[str], Sandbox]]:
     yield add
     for sandbox in made:
         world.node(sandbox.pod.node).runtime.delete(sandbox)
+
+
+@pytest.fixture
+def new_spender(world: World, node: LabNode) -> Callable[[], Spender]:
+    """Runs pods that spend, each in a Kubernetes namespace of its own; they stay."""
+
+    def add() -> Spender:
+        number = next(_numbers)
+        return Spender(world, node, node.add(f"pod-{number}", f"team-{number}"))
+
+    return add
+
+
+@pytest.fixture
+def spender(node: LabNode, new_spender: Callable[[], Spender]) -> Iterator[Spender]:
+    """Such a pod for one test."""
+    made = new_spender()
+    yield made
+    node.runtime.delete(made.sandbox)
+
+
+@pytest.fixture
+def small_disk(node: LabNode) -> Iterator[Path]:
+    """The node's state on a file system of 1 MiB; a file to `fill` the rest of it with."""
+    node.kill_agent()
+    state = node.directory / "state"
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "netmgr-test", str(state)]
+    assert programs.run(mount).returncode == 0
+    try:
+        node.start_until_ready()
+        yield state / "filler"
+    finally:
+        node.kill_agent()
+        assert programs.run(["umount", str(state)]).returncode == 0
+    node.start_until_ready()
 
 
 @pytest.fixture

@@ -10,14 +10,13 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import count
 
 import pytest
 import yaml
 
-from netmgr.documents.node import Backend
 from netmgr.prefixes import Address, Family
 from tests.kernel import forging
 from tests.kernel.spending import IN, OUT, gaps, run
@@ -31,7 +30,7 @@ from tests.waiting import PATIENCE, eventually
 
 pytestmark = pytest.mark.root
 
-MANY = 50
+MANY, AT_ONCE = 50, 4
 WATCH = """
 table inet watch {
     counter met { }
@@ -48,9 +47,7 @@ _numbers = count(1)
 def world() -> Iterator[World]:
     settings = {"accounting": {"min_reading_seconds": 0}}
     room = replace(cluster(pods=20), pods=())
-    with World(
-        room, backend=Backend.NFTABLES, name=f"flow-{os.getpid()}", settings=settings
-    ) as made:
+    with World(room, name=f"flow-{os.getpid()}", settings=settings, exporters=False) as made:
         for node in made.nodes:
             nft(node, WATCH)
         yield made
@@ -81,25 +78,21 @@ def nft(node: LabNode, text: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def links(node: LabNode) -> int:
-    return node.snapshot()["flowtable"]["links"]
-
-
 def devices(node: LabNode) -> set[str]:
     """The flowtable's, as nft lists them."""
     listed = json.loads(run(node, "nft", "-j", "list", "flowtables").stdout)["nftables"]
-    found: set[str] = set()
+    names: set[str] = set()
     for item in listed:
         shown = item.get("flowtable", {})
         if shown.get("table") == "netmgr":
-            names = shown.get("dev", [])
-            found |= {names} if isinstance(names, str) else set(names)
-    return found
+            there = shown.get("dev", [])
+            names |= {there} if isinstance(there, str) else set(there)
+    return names
 
 
 def wait_for_links(node: LabNode) -> None:
     def all_are_in() -> bool:
-        wanted = {one["host_link"] for one in node.ask("pods")["attachments"]} | {"eth0"}
+        wanted = {row["host_link"] for row in node.ask("pods")["attachments"]} | {"eth0"}
         return wanted <= devices(node)
 
     eventually(all_are_in, "links are not in the flowtable")
@@ -224,18 +217,16 @@ def test_another_pod_cannot_send_in_an_offloaded_connection(
 
 
 def dropped(node: LabNode, reason: str) -> int:
-    return sum(one["packets"] for one in node.snapshot()["drops"] if one["reason"] == reason)
+    return sum(row["packets"] for row in node.snapshot()["drops"] if row["reason"] == reason)
 
 
 def restart(node: LabNode, **keys: object) -> None:
     """Start the agent anew with other keys in node.yaml; None takes one out."""
     node.stop_agent()
-    document = yaml.safe_load(node.document.read_text())
-    document |= keys
+    document = yaml.safe_load(node.document.read_text()) | keys
     kept = {key: value for key, value in document.items() if value is not None}
     node.document.write_text(yaml.safe_dump(kept))
-    node.start_agent()
-    node.wait_until_ready()
+    node.start_until_ready()
 
 
 def test_a_rule_that_comes_later_is_for_connections_that_were_there(
@@ -391,8 +382,7 @@ def test_an_agent_that_is_killed_leaves_connections_offloaded(
         there = devices(node)
         node.kill_agent()
         assert is_offloaded(node, between)
-        node.start_agent()
-        node.wait_until_ready()
+        node.start_until_ready()
         # Nothing changed for the rules, so nothing was made anew.
         assert is_offloaded(node, between)
         assert devices(node) == there
@@ -410,23 +400,6 @@ def test_another_program_that_removes_all_of_it_finds_it_repaired(
         eventually(lambda: is_offloaded(node, between), "it was not handed over again")
     reasons = gaps(node)
     assert reasons["removed"][0] >= 1
-
-
-def test_node_yaml_switches_it_off_and_on(
-    node: LabNode, new_pod: Callable[[LabNode], Sandbox]
-) -> None:
-    client, server = new_pod(node), new_pod(node)
-    with connection(client, server) as between:
-        between.exchange()
-        assert is_offloaded(node, between)
-        restart(node, flowtable=False)
-        try:
-            assert not devices(node)
-            assert not is_offloaded(node, between)
-        finally:
-            restart(node, flowtable=None)
-        wait_for_links(node)
-        eventually(lambda: is_offloaded(node, between), "it was not handed over again")
 
 
 def test_another_programs_flowtable_is_reported(
@@ -454,32 +427,32 @@ def test_another_programs_flowtable_is_reported(
     eventually(lambda: not node.snapshot()["flowtable"]["others"], "it was not noticed to be gone")
 
 
-def test_an_operator_ends_a_connection_that_another_programs_filter_should_drop(
-    node: LabNode, new_pod: Callable[[LabNode], Sandbox]
+@pytest.fixture
+def limited() -> Iterator[World]:
+    limits = [{"pods": "*/*", "connections": {"at-once": AT_ONCE, "new-per-second": 1000}}]
+    room, name = replace(cluster(pods=4), pods=()), f"flow-limits-{os.getpid()}"
+    with World(room, name=name, settings={"limits": limits}, exporters=False) as made:
+        yield made
+
+
+@pytest.mark.parametrize("family", Family)
+def test_a_limit_of_connections_holds_and_those_that_are_there_skip_the_rules(
+    limited: World, family: Family
 ) -> None:
-    client, server = new_pod(node), new_pod(node)
-    address = str(client.address(Family.V4))
-    with connection(client, server) as between:
-        between.exchange()
-        assert is_offloaded(node, between)
-        nft(
-            node,
-            f"""
-            table inet theirs {{
-                chain forward {{
-                    type filter hook forward priority 0
-                    ip saddr {address} drop
-                }}
-            }}
-            """,
-        )
-        try:
-            between.exchange(5)
-            done = run(node, "conntrack", "-D", "-s", address)
-            assert done.returncode == 0, done.stderr
-            between.near.send(b"too late")
-            between.far.settimeout(0.5)
-            with pytest.raises(TimeoutError):
-                between.far.recv(100)
-        finally:
-            nft(node, "delete table inet theirs")
+    node = limited.nodes[0]
+    nft(node, WATCH)
+    client, server = node.add("client"), limited.nodes[1].add("server")
+    wait_for_links(node)
+    with ExitStack() as stack:
+        held = [stack.enter_context(connection(client, server, family)) for _ in range(AT_ONCE + 1)]
+        *allowed, refused = held
+        for between in allowed:
+            between.exchange()
+        before = met_the_rules(node)
+        refused.near.send(b"?")
+        refused.far.settimeout(0.5)
+        with pytest.raises(TimeoutError):
+            refused.far.recv(1)
+        for between in allowed:
+            between.exchange()
+        assert met_the_rules(node) == before

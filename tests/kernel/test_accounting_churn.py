@@ -7,7 +7,6 @@ from __future__ import annotations
 import base64
 import json
 import os
-import subprocess
 import time
 import uuid
 from collections.abc import Iterator
@@ -18,7 +17,6 @@ from pathlib import Path
 import pytest
 
 from netmgr.dataplane import desired
-from netmgr.documents.node import Backend
 from netmgr.errors import NetmgrError
 from netmgr.kernel import links, neighbours, netns, routes
 from netmgr.kernel.links import VethEnd
@@ -26,11 +24,13 @@ from netmgr.kernel.netlink import Netlink, index_of, open_in
 from netmgr.model import Attachment, AttachmentKey, PodRef
 from netmgr.prefixes import Address, Family
 from tests.kernel.churning import Churn
+from tests.kernel.namespaces import inside
 from tests.lab import wiring
 from tests.lab.nodes import LabNode
 from tests.lab.runtime import Sandbox
 from tests.lab.topology import Host, Pod, cluster
 from tests.lab.world import World
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.alone]
 
@@ -44,11 +44,6 @@ READING_SECONDS = 0.6
 """A little more than `min_reading_seconds`."""
 OUT = "internet-out"
 RTPROT_BOOT = 3
-
-
-@pytest.fixture(scope="module")
-def backend() -> Backend:
-    return Backend.NFTABLES
 
 
 def counted(node: LabNode, namespace: str = "research") -> dict[str, int]:
@@ -65,13 +60,11 @@ def gaps(node: LabNode) -> dict[str, int]:
 
 
 def test_a_thousand_short_lived_pods_lose_no_byte(
-    capsys: pytest.CaptureFixture[str], backend: Backend
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     room = replace(cluster(nodes=1, pods=1), pods=())
     settings = {"ranges": ["10.200.0.0/21"]}  # no address comes twice, however quickly they come
-    with World(
-        room, backend=backend, name=f"churn-{os.getpid()}", settings=settings, exporters=False
-    ) as world:
+    with World(room, name=f"churn-{os.getpid()}", settings=settings, exporters=False) as world:
         node = world.node("node-1")
         churn = Churn(world, node.namespace, node.add, node.runtime.delete, at_once=8)
         reader = churn.run(PODS)
@@ -170,9 +163,9 @@ class OtherPlugin:
     def delete(self, sandbox: Sandbox) -> None:
         # The namespace takes the pair along, many at a time; deleting it by itself would cost the
         # kernel 20 ms.
-        link = self._attachment(sandbox).host_link
-        command = ["nsenter", f"--net={self.node.namespace}", "ip", "link", "set", link, "down"]
-        subprocess.run(command, check=True)
+        inside(
+            self.node.namespace, "ip", "link", "set", self._attachment(sandbox).host_link, "down"
+        )
         self._file(sandbox).unlink()
         netns.delete(sandbox.netns)
 
@@ -187,24 +180,20 @@ def translate(node: LabNode) -> None:
         "table ip others { chain post { type nat hook postrouting priority 100; "
         "ip saddr 10.88.0.0/16 oifname eth0 masquerade; }; }"
     )
-    subprocess.run(["nsenter", f"--net={node.namespace}", "nft", rules], check=True)
+    inside(node.namespace, "nft", rules)
 
 
-def wait_until_ready(node: LabNode) -> None:
-    deadline = time.monotonic() + 15
-    while True:
-        with suppress(NetmgrError):
-            if node.snapshot()["ready"]:
-                return
-        assert time.monotonic() < deadline, (node.directory / "agent.log").read_text()
-        time.sleep(0.05)
+def is_ready(node: LabNode) -> bool:
+    with suppress(NetmgrError):
+        return node.snapshot()["ready"]
+    return False
 
 
 @pytest.fixture
-def observed(backend: Backend) -> Iterator[World]:
+def observed() -> Iterator[World]:
     name = f"churn-observed-{os.getpid()}"
     settings = {"cni": False, "ranges": []}
-    world = World(cluster(nodes=1, pods=0), backend=backend, name=name, settings=settings)
+    world = World(cluster(nodes=1, pods=0), name=name, settings=settings)
     world._settings["cni_results_dir"] = str(
         world.directory / "nodes" / "node-1" / "cache" / "results"
     )
@@ -224,7 +213,7 @@ def test_an_observer_of_a_thousand_short_lived_pods_loses_little_and_says_how_mu
     plugin = OtherPlugin(node)
     translate(node)
     node.start_agent()
-    wait_until_ready(node)
+    eventually(lambda: is_ready(node), (node.directory / "agent.log").read_text)
     churn = Churn(
         observed,
         node.namespace,
@@ -236,13 +225,12 @@ def test_an_observer_of_a_thousand_short_lived_pods_loses_little_and_says_how_mu
     reader = churn.run(PODS)
     node.snapshot()
     time.sleep(READING_SECONDS)
-    found, snapshot = counted(node), node.snapshot()
-    lost = sum(churn.sent.values()) - sum(found.values())
+    seen, snapshot = counted(node), node.snapshot()
+    lost = sum(churn.sent.values()) - sum(seen.values())
     with capsys.disabled():
-        print(f"\n{churn.verdict('observer', found, reader)}")  # noqa: T201  the figures are what it is for
-        print(f"  told: gaps {gaps(node)}, longest delay {snapshot['longest_delay'] * 1000:.0f} ms")  # noqa: T201  as above
+        print(f"\n{churn.verdict('observer', seen, reader)}")  # noqa: T201  the figures are what it is for
     (told,) = [one["bytes"] for one in snapshot["unattributed"] if one["traffic"] == OUT]
     assert told == lost, "what was missed is not what is exported"
     assert lost <= OBSERVER_LOSS * sum(churn.sent.values())
-    assert all(size <= churn.sent[name] for name, size in found.items())
+    assert all(size <= churn.sent[name] for name, size in seen.items())
     assert sorted(churn.lives)[len(churn.lives) * 99 // 100] < 1

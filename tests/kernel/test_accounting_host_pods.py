@@ -24,7 +24,7 @@ from tests.lab.exchange import End, datagram_bytes, datagrams, open_socket
 from tests.lab.nodes import LabNode
 from tests.lab.topology import INTERNET, cluster
 from tests.lab.world import World
-from tests.waiting import PATIENCE
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
@@ -148,10 +148,11 @@ def origins(node: LabNode) -> dict[tuple[str, str], int]:
 
 
 def wait_for(node: LabNode, name: str, *, live: bool) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not any(row["pod"] == name and row["live"] is live for row in node.snapshot()["pods"]):
-        assert time.monotonic() < deadline, (node.directory / "agent.log").read_text()
-        time.sleep(0.05)
+    def is_so() -> bool:
+        pods = node.snapshot()["pods"]
+        return any(row["pod"] == name and row["live"] is live for row in pods)
+
+    eventually(is_so, (node.directory / "agent.log").read_text)
 
 
 @pytest.mark.parametrize(
@@ -261,10 +262,8 @@ def test_a_new_range_is_no_internet_to_host_network_pods_either_and_costs_no_cou
         node.document.write_text(
             node.document.read_text().replace("ranges:\n", "ranges:\n- 198.51.100.0/28\n")
         )
-        deadline = time.monotonic() + PATIENCE
-        while "198.51.100.0/28" not in internal(node) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        assert "198.51.100.0/28" in internal(node)
+        listing = "list set inet netmgr-host-pods internal4"
+        eventually(lambda: "198.51.100.0/28" in inside(node.namespace, "nft", listing))
         more = pod.talk(Family.V4, 2, 50, 60)
         assert counted(node, "lasting") == {OUT: sent + more[0], IN: received + more[1]}
         assert all(gap["count"] == 0 for gap in node.snapshot()["gaps"])
@@ -285,17 +284,9 @@ def test_a_kubelet_that_starts_later_and_uses_cgroup_v1_is_reported(
     beside = v1 / cgroups.name / "kubepods"
     beside.mkdir(parents=True)
     try:
-        deadline = time.monotonic() + PATIENCE
-        while "host-pods-uncounted" not in log.read_text():
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        eventually(lambda: "host-pods-uncounted" in log.read_text())
         assert f"kubelet keeps its pods in cgroup v1 ({v1 / cgroups.name})" in log.read_text()
         assert not node.runtime.status()
     finally:
         beside.rmdir()
         beside.parent.rmdir()
-
-
-def internal(node: LabNode) -> str:
-    """What host-network pods are not counted for."""
-    return inside(node.namespace, "nft", "list set inet netmgr-host-pods internal4")

@@ -1,14 +1,9 @@
-"""The ledger's file lost, cut, or replaced by another: live counters bring it up, and a gap tells
-of the loss.
-"""
+"""The ledger's file lost, cut, or replaced: live counters bring it up, a gap tells of the loss."""
 
 from __future__ import annotations
 
-import os
 import shutil
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
@@ -17,47 +12,29 @@ import pytest
 from netmgr.agent.main import SystemClock
 from netmgr.agent.recovery import boot_id
 from netmgr.dataplane import desired
-from netmgr.documents.node import Backend
 from netmgr.ipam.store import Store as LeaseStore
 from netmgr.ledger.ledger import MARK_FILE, Ledger
 from netmgr.ledger.store import Store
 from netmgr.model import Attachment, AttachmentKey, Counter, PodRef, Sample, Traffic
 from netmgr.prefixes import Address, Family
+from tests.kernel.common import ONLY_NFTABLES, repairs
 from tests.kernel.spending import OUT, Spender, gaps
 from tests.lab.nodes import LabNode
-from tests.lab.topology import cluster
-from tests.lab.world import World
-from tests.waiting import PATIENCE
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.root
 
 ENDINGS = ("", "-wal", "-shm")
-_numbers = count(1)
-
-
-@pytest.fixture(scope="module")
-def world(backend: Backend) -> Iterator[World]:
-    room = replace(cluster(nodes=1, pods=40), pods=())
-    settings = {
+WORLD = {
+    "nodes": 1,
+    "settings": {
         "accounting": {"min_reading_seconds": 0, "reading_seconds": 300},
         "reconcile_seconds": 1,
-    }
-    with World(
-        room, backend=backend, name=f"lost-{os.getpid()}-{next(_numbers)}", settings=settings
-    ) as made:
-        yield made
-
-
-def new_spender(world: World, node: LabNode) -> Spender:
-    number = next(_numbers)
-    return Spender(world, node, node.add(f"pod-{number}", f"team-{number}"))
-
-
-@pytest.fixture
-def spender(world: World, node: LabNode) -> Iterator[Spender]:
-    made = new_spender(world, node)
-    yield made
-    node.runtime.delete(made.sandbox)
+    },
+    "exporters": False,
+}
+NewSpender = Callable[[], Spender]
+_numbers = count(1)
 
 
 def ledger_of(node: LabNode) -> Path:
@@ -72,12 +49,6 @@ def remove(path: Path) -> None:
 def cut_to_nothing(path: Path) -> None:
     remove(path)
     path.touch()
-
-
-def cut_in_half(path: Path) -> None:
-    size = path.stat().st_size
-    remove_log(path)
-    path.open("r+b").truncate(size // 2 + 100)
 
 
 def remove_log(path: Path) -> None:
@@ -119,16 +90,6 @@ def namespaces(node: LabNode) -> dict[str, int]:
     }
 
 
-def restart(node: LabNode) -> None:
-    node.start_until_ready()
-
-
-def restored(node: LabNode) -> int:
-    return sum(
-        one["count"] for one in node.snapshot()["drift_repaired"] if one["reason"] == "files"
-    )
-
-
 def changed(
     before: dict[str, tuple[int, float]], after: dict[str, tuple[int, float]]
 ) -> dict[str, int]:
@@ -139,14 +100,15 @@ def changed(
     }
 
 
+@ONLY_NFTABLES
 @pytest.mark.parametrize(
     "harm",
-    [remove, cut_to_nothing, cut_in_half, write_into_the_middle, replace_by_another_machines],
+    [remove, cut_to_nothing, write_into_the_middle, replace_by_another_machines],
 )
 def test_books_that_were_lost_are_rebuilt_from_live_counters_and_reported(
-    world: World, node: LabNode, spender: Spender, harm: Callable[[Path], None]
+    node: LabNode, spender: Spender, new_spender: NewSpender, harm: Callable[[Path], None]
 ) -> None:
-    gone = new_spender(world, node)
+    gone = new_spender()
     sent, lost = spender.send(), gone.send()
     node.runtime.delete(gone.sandbox)
     sent += spender.send()
@@ -155,7 +117,7 @@ def test_books_that_were_lost_are_rebuilt_from_live_counters_and_reported(
     node.kill_agent()
     harm(ledger_of(node))
     sent += spender.send()
-    restart(node)
+    node.start_until_ready()
     assert spender.counted() == sent
     assert node_total(node) == total + 1000, (
         "the node's counters live on, and all they show is counted"
@@ -167,23 +129,22 @@ def test_books_that_were_lost_are_rebuilt_from_live_counters_and_reported(
     assert found["ledger-lost"][1] > 0
     assert node.snapshot()["state_rebuilds"] == 1
     assert "kind=ledger-lost path=" in (node.directory / "agent.log").read_text()
-    node.kill_agent()
-    restart(node)
-    assert (spender.counted(), gaps(node)) == (sent + 0, found)
+    node.restart_after_kill()
+    assert (spender.counted(), gaps(node)) == (sent, found)
 
 
 @pytest.mark.parametrize("alone", [True, False], ids=["the ledger alone", "the whole state"])
 def test_an_older_copy_is_recognised_by_the_kernel_and_brought_up(
-    world: World, node: LabNode, spender: Spender, *, alone: bool
+    node: LabNode, spender: Spender, new_spender: NewSpender, *, alone: bool
 ) -> None:
     sent = spender.send()
     assert spender.counted() == sent
     state, copy = ledger_of(node).parent, node.directory / f"copy-{next(_numbers)}"
     node.stop_agent()
     shutil.copytree(state, copy)
-    restart(node)
+    node.start_until_ready()
     before = gaps(node)
-    gone = new_spender(world, node)
+    gone = new_spender()
     gone.send()
     node.runtime.delete(gone.sandbox)
     sent += spender.send()
@@ -194,7 +155,7 @@ def test_an_older_copy_is_recognised_by_the_kernel_and_brought_up(
         remove(state / name)
         shutil.copy(copy / name, state / name)
     sent += spender.send()
-    restart(node)
+    node.start_until_ready()
     assert spender.counted() == sent
     assert node_total(node) == total + 1000
     assert gone.sandbox.pod.namespace not in namespaces(node)
@@ -205,15 +166,15 @@ def test_an_older_copy_is_recognised_by_the_kernel_and_brought_up(
 
 
 def test_a_log_that_was_removed_makes_an_older_copy_too(
-    world: World, node: LabNode, spender: Spender
+    node: LabNode, spender: Spender, new_spender: NewSpender
 ) -> None:
-    gone = new_spender(world, node)
+    gone = new_spender()
     gone.send()
     before = gaps(node)
     node.runtime.delete(gone.sandbox)
     node.kill_agent()
     remove_log(ledger_of(node))
-    restart(node)
+    node.start_until_ready()
     assert changed(before, gaps(node)) == {"ledger-older": 1}
     assert spender.counted() == 0
 
@@ -228,6 +189,7 @@ def cut_now(path: Path) -> None:
     path.open("r+b").truncate(0)
 
 
+@ONLY_NFTABLES
 @pytest.mark.parametrize("harm", [replaced_now, cut_now])
 def test_a_file_that_is_harmed_under_a_running_agent_is_written_again(
     node: LabNode, spender: Spender, harm: Callable[[Path], None]
@@ -235,18 +197,14 @@ def test_a_file_that_is_harmed_under_a_running_agent_is_written_again(
     sent = spender.send()
     assert spender.counted() == sent
     before, path = gaps(node), ledger_of(node)
-    known = restored(node)
+    known = repairs(node, "files")
     harm(path)
     sent += spender.send()
     assert spender.counted() == sent
-    deadline = time.monotonic() + PATIENCE
-    while restored(node) == known:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    eventually(lambda: repairs(node, "files") > known)
     sent += spender.send()
     assert spender.counted() == sent
-    node.kill_agent()
-    restart(node)
+    node.restart_after_kill()
     assert (spender.counted(), gaps(node)) == (sent, before)
 
 
@@ -269,7 +227,7 @@ def test_a_pod_that_an_agent_was_killed_before_it_counted_is_no_gap(
     )
     books.begin([Counter.of_pod(address, way) for address in addresses for way in Traffic], pod)
     books.close()
-    restart(node)
+    node.start_until_ready()
     assert gaps(node) == before
     assert spender.counted() == 0
 

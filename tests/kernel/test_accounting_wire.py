@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import struct
 import sys
@@ -10,18 +9,17 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from itertools import count
 
 import pytest
 
 from netmgr.documents.node import Backend
 from netmgr.prefixes import Family
+from tests.kernel.common import ONLY_NFTABLES
 from tests.kernel.spending import IN, OUT, run
 from tests.lab.exchange import open_socket
 from tests.lab.nodes import LabNode
 from tests.lab.runtime import Sandbox
-from tests.lab.topology import INTERNET, cluster
+from tests.lab.topology import INTERNET
 from tests.lab.world import World
 
 pytestmark = pytest.mark.root
@@ -38,17 +36,11 @@ SEGS_OUT, BYTES_SENT = 136, 200
 """Offsets in struct tcp_info (linux/tcp.h): segments as on a wire, and bytes, repetitions included.
 """
 
-_numbers = count(1)
-
-
-@pytest.fixture(scope="module")
-def world(backend: Backend) -> Iterator[World]:
-    room = replace(cluster(nodes=1, pods=20), pods=())
-    settings = {"accounting": {"min_reading_seconds": 0}}
-    with World(
-        room, backend=backend, name=f"wire-{os.getpid()}-{next(_numbers)}", settings=settings
-    ) as made:
-        yield made
+WORLD = {
+    "nodes": 1,
+    "settings": {"accounting": {"min_reading_seconds": 0}},
+    "exporters": False,
+}
 
 
 def counted(node: LabNode, pod: Sandbox, traffic: str = OUT) -> int:
@@ -65,6 +57,7 @@ def tell(what: str, family: Family, shown: int, wire: int) -> float:
     return less
 
 
+@ONLY_NFTABLES
 @pytest.mark.parametrize(("family", "share"), [(Family.V4, 0.034), (Family.V6, 0.047)])
 def test_tcp_that_is_segmented_later_is_counted_with_one_header_for_many_segments(
     world: World, node: LabNode, pod: Sandbox, family: Family, share: float
@@ -95,6 +88,7 @@ def test_tcp_that_is_segmented_later_is_counted_with_one_header_for_many_segment
     assert tell("TCP", family, shown, wire) == pytest.approx(share, abs=0.003)
 
 
+@ONLY_NFTABLES
 @pytest.mark.parametrize(("family", "share"), [(Family.V4, 0.018), (Family.V6, 0.031)])
 def test_udp_that_is_segmented_later_is_counted_with_one_header_for_many_datagrams(
     world: World, node: LabNode, pod: Sandbox, family: Family, share: float

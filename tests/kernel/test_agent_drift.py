@@ -1,5 +1,5 @@
-"""A hundred times something of netmgr's is altered or taken away: it is put back, and all else
-stays as it is.
+"""Agents that run no pods, where sites meet: whatever of netmgr's is altered or taken away is put
+back, and all else stays as it is.
 """
 
 from __future__ import annotations
@@ -13,16 +13,14 @@ import pytest
 
 from netmgr.documents.node import Backend
 from netmgr.prefixes import Family
-from tests.kernel.joined import Joined, joined, nat_host, own
+from tests.kernel.joined import HUB_ROUTER, SITES, Joined, joined, nat_host, own
 
-pytestmark = [pytest.mark.root, pytest.mark.slow]
+pytestmark = pytest.mark.root
 
-ROUNDS = 100
-SETTINGS = {
-    **nat_host(),
-    "reconcile_seconds": 0.02,
-    "routes": [{"to": "192.0.2.0/24", "via": str(own("researcher", Family.V4))}],
-}
+ROUNDS = 40
+BACK = {"to": "192.0.2.0/24", "via": str(own("researcher", Family.V4))}
+BACK6 = {"to": "2001:db8:9::/48", "via": str(own("researcher", Family.V6))}
+SETTINGS = {**nat_host(), "reconcile_seconds": 0.02, "routes": [BACK, BACK6]}
 FOREIGN_NFT = """
 table inet foreign {
     set netmgr {
@@ -60,7 +58,11 @@ FOREIGN = (
 )
 EVERYWHERE = {
     "forwarding": ["sysctl -qw net.ipv4.ip_forward=0", "sysctl -qw net.ipv6.conf.all.forwarding=0"],
-    "routes": ["ip route del 192.0.2.0/24", "ip route add 192.0.2.128/25 via 10.0.0.10 proto 110"],
+    "routes": [
+        "ip route del 192.0.2.0/24",
+        "ip -6 route del 2001:db8:9::/48",
+        "ip route add 192.0.2.128/25 via 10.0.0.10 proto 110",
+    ],
 }
 RULES = {
     Backend.NFTABLES: [
@@ -79,9 +81,9 @@ RULES = {
 }
 
 
-@pytest.fixture(params=[Backend.NFTABLES, Backend.IPTABLES_LEGACY], ids=str)
-def world(request: pytest.FixtureRequest) -> Iterator[Joined]:
-    with joined(request.param, f"test-{os.getpid()}-drift") as made:
+@pytest.fixture
+def world(backend: Backend) -> Iterator[Joined]:
+    with joined(backend, f"test-{os.getpid()}-drift") as made:
         made.run("nft", FOREIGN_NFT)
         for command in FOREIGN:
             made.run(*command.split())
@@ -110,10 +112,7 @@ def foreign(world: Joined) -> list[str]:
     ]
 
 
-def repairs(world: Joined) -> dict[str, int]:
-    return {item["reason"]: item["count"] for item in world.agent.snapshot()["drift_repaired"]}
-
-
+@pytest.mark.slow
 def test_what_is_ours_is_put_back_and_what_is_not_is_left_alone(world: Joined) -> None:
     before = foreign(world)
     assert len(before) > len(FOREIGN)
@@ -122,9 +121,9 @@ def test_what_is_ours_is_put_back_and_what_is_not_is_left_alone(world: Joined) -
     harm = [(area, command) for area, commands in EVERYWHERE.items() for command in commands]
     harm += [("rules", command) for command in RULES[world.world.backend]]
     for area, command in islice(cycle(harm), ROUNDS):
-        known = repairs(world)[area]
+        known = world.repaired(area)
         world.run(*command.split())
-        world.wait_until(lambda area=area, known=known: repairs(world)[area] > known)
+        world.wait_until(lambda area=area, known=known: world.repaired(area) > known)
     assert foreign(world) == before
     assert without_handles(world.rules()) == without_handles(ours)
 
@@ -135,3 +134,66 @@ def without_handles(rules: str) -> list[str]:
         r"(set ledger_mark6 .*?elements = ){.*?}", r"\1{}", rules, flags=re.DOTALL
     ).splitlines()
     return sorted(line.split(" # handle ")[0] for line in lines)
+
+
+@pytest.fixture(scope="module")
+def sites() -> Iterator[Joined]:
+    with joined(Backend.NFTABLES, f"test-{os.getpid()}-gateway") as made:
+        yield made
+
+
+@pytest.fixture
+def router(sites: Joined) -> Iterator[Joined]:
+    sites.start(HUB_ROUTER | {"routes": [BACK, BACK6]})
+    yield sites
+    sites.stop()
+
+
+def routes(world: Joined) -> str:
+    return world.run("ip", "route") + world.run("ip", "-6", "route")
+
+
+def test_a_hub_router_forwards_as_soon_as_it_is_ready(router: Joined) -> None:
+    for family in Family:
+        assert router.send("researcher", "a", family) == str(own("researcher", family))
+    snapshot = router.agent.snapshot()
+    assert {item["reason"]: item["count"] for item in snapshot["drift_repaired"]}.keys() >= {
+        "rules",
+        "routes",
+    }
+    assert not any(item["count"] for item in snapshot["drift_repaired"])
+    assert (snapshot["role"], snapshot["pool"], snapshot["pods"]) == ("hub-router", [], [])
+
+
+def test_a_route_that_changed_hands_is_told_and_not_taken(router: Joined) -> None:
+    foreign = ["192.0.2.0/24", "via", str(own("b", Family.V4))]
+    router.run("ip", "route", "replace", *foreign, "proto", "static")
+    router.wait_until(lambda: not router.agent.snapshot()["ready"])
+    assert "a route that is not netmgr's goes there already" in router.agent.snapshot()["reason"]
+    assert " ".join(foreign) in routes(router)
+    router.run("ip", "route", "del", *foreign)
+    router.wait_until(lambda: router.agent.snapshot()["ready"])
+
+
+def test_routes_that_a_document_no_longer_lists_go_with_the_next_start(router: Joined) -> None:
+    router.agent.stop_agent()
+    assert BACK["to"] in routes(router)
+    router.start(HUB_ROUTER | {"routes": [BACK6]})
+    assert BACK["to"] not in routes(router)
+    assert BACK6["to"] in routes(router)
+
+
+def test_a_node_keeps_routes_and_spokes_apart_as_a_router_does(sites: Joined) -> None:
+    sites.start({"site": "a", "sites": SITES, "ranges": ["10.1.0.128/28"], "routes": [BACK]})
+    try:
+        assert f"{BACK['to']} via {BACK['via']}" in routes(sites)
+        sites.run("ip", "route", "del", BACK["to"])
+        sites.wait_until(lambda: sites.repaired("routes") > 0)
+        sites.run("sysctl", "-w", "net.ipv4.ip_forward=0")
+        sites.wait_until(lambda: sites.repaired("forwarding") > 0)
+        assert sites.agent.snapshot()["role"] == "node"
+        assert sites.drops() == {("a", "b"): 0, ("b", "a"): 0}
+        assert sites.send("a", "b", Family.V4) == ""
+        sites.wait_until(lambda: sites.drops() == {("a", "b"): 1, ("b", "a"): 0})
+    finally:
+        sites.stop()

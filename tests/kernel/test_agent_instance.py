@@ -1,18 +1,14 @@
-"""One agent for a network namespace: a second one is refused before it changes anything, whatever
-its directories.
-"""
+"""One agent for a network namespace: a second is refused before it changes anything."""
 
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,48 +16,23 @@ import yaml
 
 from netmgr.agent import instance
 from netmgr.agent.instance import HANDOVER_SECONDS, Held
+from netmgr.documents.node import Backend
 from netmgr.kernel import nf_tables
+from tests.kernel.common import ROLES, kernel_state
 from tests.lab import wiring
 from tests.lab.nodes import LabNode
 from tests.lab.runtime import Sandbox
-from tests.lab.topology import cluster
 from tests.lab.world import World
 
 pytestmark = pytest.mark.root
 
 NewPod = Callable[..., Sandbox]
-LINES = (
-    "ip -o link",
-    "ip route show table all",
-    "ip -6 route show table all",
-    "nft -s list ruleset",
-    "ipset list -n",
-)
-ROLES: dict[str, dict[str, object]] = {
-    "node": {},
-    "observer": {"cni": False},
-    "hub-router": {"role": "hub-router", "ranges": []},
-    "nat-host": {
-        "role": "nat-host",
-        "ranges": [],
-        "nat": {
-            "source": "preserve",
-            "services": [{"vip_range": "10.99.0.0/24", "service_cidr": "10.98.0.0/24"}],
-        },
-    },
-}
+WORLD = {"settings": {"reconcile_seconds": 0.5}, "exporters": False}
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    topology = replace(cluster(pods=10), pods=())
-    with World(
-        topology,
-        name=f"instance-{os.getpid()}",
-        settings={"reconcile_seconds": 0.5},
-        exporters=False,
-    ) as made:
-        yield made
+def backend() -> Backend:
+    return Backend.NFTABLES
 
 
 def inside(node: LabNode, *command: str) -> subprocess.CompletedProcess[str]:
@@ -74,29 +45,22 @@ def inside(node: LabNode, *command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def kernel_state(node: LabNode) -> list[str]:
-    """Of everything an agent changes."""
-    return [inside(node, *line.split()).stdout for line in LINES]
-
-
 def document(lab_node: LabNode, directory: Path, **changes: object) -> Path:
     """The node's own document with other directories, and `changes`."""
     content = yaml.safe_load(lab_node.document.read_text())
     content |= {"state_dir": str(directory / "state"), "run_dir": str(directory / "run"), **changes}
     path = directory / "node.yaml"
-    path.write_text(yaml.safe_dump({key: value for key, value in content.items() if value != []}))
+    if "role" in changes:
+        del content["ranges"]
+    path.write_text(yaml.safe_dump(content))
     return path
-
-
-def agent(config: Path) -> list[str]:
-    return [sys.executable, "-m", "netmgr", "agent", "-c", str(config)]
 
 
 @contextmanager
 def started(node: LabNode | None, config: Path) -> Iterator[subprocess.Popen[str]]:
     """An agent in the node's namespace, or in one of its own."""
     enter = ["nsenter", f"--net={node.namespace}"] if node else ["unshare", "--net"]
-    command = [*enter, *agent(config)]
+    command = [*enter, sys.executable, "-m", "netmgr", "agent", "-c", str(config)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
             yield process
@@ -115,8 +79,9 @@ def test_whoever_finds_an_agent_is_refused_before_it_changes_anything(
 ) -> None:
     """Agents of every role in its namespace, and in other namespaces with its directories."""
     sandbox = new_pod("node-1")
-    before = kernel_state(node)
-    places = {role: tmp_path / role for role in ROLES}
+    before = kernel_state(node.namespace)
+    roles = {"node": {}, **ROLES}
+    places = {role: tmp_path / role for role in roles}
     in_this_namespace = (
         f"another agent runs in this network namespace (process {node.agent_pid()}, "
     )
@@ -128,7 +93,7 @@ def test_whoever_finds_an_agent_is_refused_before_it_changes_anything(
         agents: dict[str, tuple[subprocess.Popen[str], str]] = {}
         for role, place in places.items():
             place.mkdir()
-            config = document(node, place, **ROLES[role])
+            config = document(node, place, **roles[role])
             agents[role] = running.enter_context(started(node, config)), in_this_namespace
         theirs = with_its_directories(node, tmp_path)
         agents["busy"] = running.enter_context(started(other, theirs)), in_that_namespace
@@ -138,7 +103,7 @@ def test_whoever_finds_an_agent_is_refused_before_it_changes_anything(
             assert process.returncode == 1, f"{name}: {shown}"
             assert reason in shown, name
             assert "Traceback" not in shown
-    assert kernel_state(node) == before
+    assert kernel_state(node.namespace) == before
     for place in places.values():
         assert [path.name for path in place.iterdir()] == ["node.yaml"]
     node.runtime.check(sandbox)
@@ -196,16 +161,10 @@ def test_no_flush_takes_the_lock_away_and_listings_stay_whole(node: LabNode) -> 
 
 def test_who_may_not_change_the_network_cannot_take_the_lock(node: LabNode) -> None:
     """As a pod in the host's network would try to, to keep the agent out."""
-    unprivileged = [
-        "setpriv",
-        "--reuid=65534",
-        "--clear-groups",
-        "--bounding-set=-all",
-        "--inh-caps=-all",
-    ]
+    unprivileged = "setpriv --reuid=65534 --clear-groups --bounding-set=-all --inh-caps=-all"
     program = "from netmgr.agent import instance\nwith instance.namespace('mine'): print('taken')"
     node.stop_agent()
-    done = inside(node, *unprivileged, sys.executable, "-c", program)
+    done = inside(node, *unprivileged.split(), sys.executable, "-c", program)
     assert "taken" not in done.stdout
     assert "run it as root" in done.stderr
     node.start_until_ready()

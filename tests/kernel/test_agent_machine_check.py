@@ -1,13 +1,10 @@
-"""A document that is wrong about its machine stops the agent while kernel and file system are as
-they were.
-"""
+"""A document that is wrong about its machine stops the agent before it changes anything."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +20,7 @@ from netmgr.kernel import netns
 from netmgr.model import PROBE_LINK
 from netmgr.observer.host_network import uncountable
 from tests.builders import NODE_KEYS
+from tests.kernel.common import kernel_state
 from tests.kernel.namespaces import inside
 from tests.lab import wiring
 
@@ -32,14 +30,6 @@ SYSCTLS = ("net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding")
 SERVICES = {"vip_range": "10.100.0.0/24", "service_cidr": "10.96.0.0/24"}
 NAT = {"services": [SERVICES]}
 CGROUPS = Path("/sys/fs/cgroup")
-STATE = (
-    ["ip", "-o", "link"],
-    ["ip", "address"],
-    ["ip", "route", "show", "table", "all"],
-    ["ip", "-6", "route", "show", "table", "all"],
-    ["nft", "-s", "list", "ruleset"],
-    ["sysctl", *SYSCTLS],
-)
 
 
 @pytest.fixture(scope="module")
@@ -62,66 +52,66 @@ def machine() -> Iterator[Path]:
         netns.delete(path)
 
 
-def kernel_state(namespace: Path) -> str:
-    return "\n".join(inside(namespace, *command) for command in STATE)
-
-
 @pytest.fixture
 def refusal(machine: Path, tmp_path: Path) -> Callable[..., str]:
-    """What an agent says about a document of these keys, which must stop it before it changes
-    anything.
-    """
+    """What is said about a document of these keys, which is wrong about its machine."""
 
-    def start(**keys: Any) -> str:
-        (tmp_path / "a-file").touch()
-        document = tmp_path / "node.yaml"
-        document.write_text(yaml.safe_dump(sound(tmp_path) | keys, sort_keys=False))
-        kernel, files = kernel_state(machine), listing(tmp_path)
-        command = [
-            "nsenter",
-            f"--net={machine}",
-            sys.executable,
-            "-m",
-            "netmgr",
-            "agent",
-            "-c",
-            str(document),
-        ]
-        done = programs.run(command, timeout=20)
-        said = done.stderr.decode()
-        assert kernel_state(machine) == kernel
-        assert listing(tmp_path) == files
-        assert (done.returncode, "Traceback" in said) == (2, False), said
-        return said
+    def checked(**keys: Any) -> str:
+        document = written(tmp_path, **keys)
+        with wiring.inside(machine), pytest.raises(ConfigError) as refused:
+            machine_check.check(document, loader.load(document, NodeDocument))
+        return refused.value.message
 
-    return start
+    return checked
+
+
+def written(directory: Path, **keys: Any) -> Path:
+    document = directory / "node.yaml"
+    document.write_text(yaml.safe_dump(sound(directory) | keys, sort_keys=False))
+    return document
+
+
+def test_an_agent_that_is_refused_names_every_fault_at_once_and_changes_nothing(
+    machine: Path, tmp_path: Path
+) -> None:
+    document = written(
+        tmp_path,
+        node={"name": "node-1", "uplink": "eth9"},
+        ranges=["10.64.0.10"],
+        reader_group="nobodies",
+    )
+    kernel, files = kernel_state(machine), listing(tmp_path)
+    agent = [sys.executable, "-m", "netmgr", "agent", "-c", str(document)]
+    done = programs.run(["nsenter", f"--net={machine}", *agent], timeout=20)
+    said = done.stderr.decode()
+    assert kernel_state(machine) == kernel
+    assert listing(tmp_path) == files
+    assert (done.returncode, "Traceback" in said) == (2, False), said
+    for key in ("node.uplink", "ranges[0]", "reader_group"):
+        assert key in said
 
 
 def test_a_link_that_the_rules_would_take_for_a_pods_is_refused_by_its_name(
-    machine: Path, refusal
+    machine: Path, refusal: Callable[..., str]
 ) -> None:
     inside(machine, "ip", "link", "add", "nm-bond", "type", "veth", "peer", "far1")
-    try:
-        assert (
-            "node: this node has an interface nm-bond; names that begin with nm are pods' links"
-            in refusal()
-        )
-    finally:
-        inside(machine, "ip", "link", "del", "nm-bond")
+    said = refusal()
+    inside(machine, "ip", "link", "del", "nm-bond")
+    assert "node: this node has an interface nm-bond; names that begin with nm are pods'" in said
 
 
 def test_what_a_preflight_holds_for_the_moment_is_no_fault_of_the_document(
-    machine: Path, tmp_path: Path
+    machine: Path, refusal: Callable[..., str], tmp_path: Path
 ) -> None:
-    document = tmp_path / "node.yaml"
-    document.write_text(yaml.safe_dump(sound(tmp_path)))
-    loaded = loader.load(document, NodeDocument)
+    document = written(tmp_path)
     for link in (PROBE_LINK, "another0"):
         inside(machine, "ip", "link", "add", link, "type", "veth", "peer", "far2")
         inside(machine, "ip", "address", "add", "10.128.0.15/32", "dev", link)
-        refused = pytest.raises(ConfigError, match=r"own address 10\.128\.0\.15 \(another0\)")
-        with wiring.inside(machine), nullcontext() if link == PROBE_LINK else refused:
-            machine_check.check(document, loaded)
+        if link == PROBE_LINK:
+            with wiring.inside(machine):
+                machine_check.check(document, loader.load(document, NodeDocument))
+        else:
+            assert "own address 10.128.0.15 (another0)" in refusal()
         inside(machine, "ip", "link", "del", link)
 
 
@@ -148,10 +138,7 @@ def listing(directory: Path) -> list[tuple[Path, int]]:
         ),
         (
             {"node": {"name": "node-1", "addresses": ["10.64.0.10", "10.64.0.99"]}},
-            (
-                ":7: node.addresses[1]: no link of this machine has 10.64.0.99; correct it, "
-                "or leave it out"
-            ),
+            ":7: node.addresses[1]: no link of this machine has 10.64.0.99; correct it,",
         ),
         ({"reader_group": "nobodies"}, ":10: reader_group: this node has no group 'nobodies'"),
         (
@@ -161,12 +148,6 @@ def listing(directory: Path) -> list[tuple[Path, int]]:
         (
             {"ranges": ["10.128.0.0/28", "2001:db8::/112"]},
             ":8: ranges[1]: 2001:db8::/112 holds the node's own address 2001:db8::10 (up0)",
-        ),
-        ({"run_dir": "/" + "r" * 100}, "run_dir: is too long"),
-        ({"internal": ["0.0.0.0/1", "128.0.0.0/1"]}, "internal: makes everything of IPv4 internal"),
-        (
-            {"accounting": {"node_rules": "exact", "exact_prefix": "fd00::/8"}},
-            "accounting.exact_prefix: fd00::/8 is IPv6",
         ),
         (
             {"role": "nat-host", "ranges": [], "nat": NAT | {"addresses": ["10.64.0.11"]}},
@@ -189,27 +170,20 @@ def listing(directory: Path) -> list[tuple[Path, int]]:
             },
             "nat.services[0].vip_range: 10.64.0.0/24 holds the node's own address 10.64.0.10 (up0)",
         ),
-        ({"state_dir": "state"}, ":8: state_dir: 'state' is no absolute path"),
         ({"state_dir": "/" + "s" * 300}, ":8: state_dir: "),
     ],
 )
-def test_a_document_that_is_wrong_about_its_machine_changes_nothing(
+def test_a_document_that_is_wrong_about_its_machine_is_refused(
     refusal: Callable[..., str], keys: dict[str, Any], message: str
 ) -> None:
     assert message in refusal(**keys)
 
 
 def test_a_directory_that_is_a_file_is_refused(refusal: Callable[..., str], tmp_path: Path) -> None:
+    (tmp_path / "a-file").touch()
     said = refusal(state_dir=str(tmp_path / "a-file" / "state"), run_dir=str(tmp_path / "a-file"))
     assert f":8: state_dir: {tmp_path}/a-file is no directory" in said
     assert f":9: run_dir: {tmp_path}/a-file is no directory" in said
-
-
-def test_every_fault_is_named_at_once(refusal: Callable[..., str]) -> None:
-    said = refusal(
-        node={"name": "node-1", "uplink": "eth9"}, ranges=["10.64.0.10"], reader_group="nobodies"
-    )
-    assert [key in said for key in ("node.uplink", "ranges[0]", "reader_group")] == [True] * 3
 
 
 @pytest.mark.parametrize("name", ["default", "up0"])
@@ -259,17 +233,6 @@ def test_host_network_pods_in_cgroup_v1_are_refused_instead_of_never_found(
     assert "or remove accounting.host_pods" in said
     said = refusal(**counting(v2))
     assert f"{begin}kubelet keeps its pods in cgroup v1 ({v1}), not in {v2}; name the" in said
-
-
-def test_host_network_pods_are_refused_where_the_hierarchies_are_beside_each_other(
-    refusal: Callable[..., str], hierarchies: dict[str, Path]
-) -> None:
-    """`cgroup_dir` as it is by default, on a node as systemd's hybrid mode has it."""
-    if (CGROUPS / "cgroup.controllers").exists():
-        pytest.skip("this machine has v2 at the default directory")
-    del hierarchies
-    said = refusal(accounting={"host_pods": True})
-    assert f"cannot be counted: {CGROUPS} is not cgroup v2" in said
 
 
 def test_a_directory_beyond_the_cgroups_is_refused(

@@ -1,9 +1,13 @@
-"""A NAT host's agent: what it translates and tells, and that connections outlive it."""
+"""A NAT host's agent: what it translates and tells, also by `netmgr nat`, and that connections
+outlive it. What is dropped between spokes.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import socket
+import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -12,6 +16,8 @@ import pytest
 from netmgr.documents.node import Backend
 from netmgr.kernel.conntrack import PORTS_PER_ADDRESS
 from netmgr.prefixes import Family
+from tests.kernel import common
+from tests.kernel.common import ONLY_NFTABLES
 from tests.kernel.joined import (
     HUB_ROUTER,
     SERVICE_CIDR,
@@ -29,13 +35,19 @@ from tests.lab.exchange import open_socket
 pytestmark = pytest.mark.root
 
 Connection = tuple[socket.socket, socket.socket]
-SOURCES = pytest.mark.parametrize("source", ["snat", "preserve"])
 
 
-@pytest.fixture(scope="module", params=[Backend.NFTABLES, Backend.IPTABLES_LEGACY], ids=str)
-def world(request: pytest.FixtureRequest) -> Iterator[Joined]:
-    with joined(request.param, f"test-{os.getpid()}-nat") as made:
+@pytest.fixture(scope="module")
+def joined_sites(backend: Backend) -> Iterator[Joined]:
+    with joined(backend, f"test-{os.getpid()}-nat") as made:
         yield made
+
+
+@pytest.fixture
+def world(joined_sites: Joined) -> Iterator[Joined]:
+    """The sites, whose agent ends with the test."""
+    yield joined_sites
+    joined_sites.stop()
 
 
 @contextmanager
@@ -44,128 +56,126 @@ def connected(world: Joined) -> Iterator[dict[Family, Connection]]:
     it; both ends.
     """
     with ExitStack() as closing:
-        listeners: dict[Family, socket.socket] = {}
+        ends: dict[Family, Connection] = {}
         for family in Family:
-            listeners[family] = closing.enter_context(
+            listener = closing.enter_context(
                 open_socket(world.namespace("a"), family, socket.SOCK_STREAM)
             )
-            listeners[family].bind((str(cluster_ip(family)), 0))
-            listeners[family].listen(1)
-        ports = {family: listener.getsockname()[1] for family, listener in listeners.items()}
-        found: dict[Family, Connection] = {}
-        for family, listener in listeners.items():
+            listener.bind((str(cluster_ip(family)), 0))
+            listener.listen(1)
             near = closing.enter_context(
                 open_socket(world.namespace("researcher"), family, socket.SOCK_STREAM)
             )
-            near.connect((str(vip(family)), ports[family]))
-            found[family] = near, closing.enter_context(listener.accept()[0])
-        yield found
+            near.connect((str(vip(family)), listener.getsockname()[1]))
+            ends[family] = near, closing.enter_context(listener.accept()[0])
+        yield ends
 
 
 def talk(near: socket.socket, far: socket.socket) -> None:
-    for one, other in ((near, far), (far, near)):
-        one.sendall(b"still here")
-        assert other.recv(100) == b"still here"
+    for sender, receiver in ((near, far), (far, near)):
+        sender.sendall(b"still here")
+        assert receiver.recv(100) == b"still here"
 
 
-@SOURCES
+def netmgr(world: Joined, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return common.netmgr(*arguments, "--socket", str(world.agent.ledger_socket))
+
+
+@pytest.mark.parametrize("source", ["snat", "preserve"])
 def test_established_connections_outlive_a_killed_agent(world: Joined, source: str) -> None:
     settings = nat_host(source=source)
-    try:
+    world.start(settings)
+    with connected(world) as ends:
+        for family, (_, far) in ends.items():
+            client = gateway("a", family) if source == "snat" else own("researcher", family)
+            assert far.getpeername()[0] == str(client)
+        rules = world.rules()
+        world.agent.kill_agent()
+        for family, (near, far) in ends.items():
+            talk(near, far)
+            with open_socket(world.namespace("researcher"), family, socket.SOCK_STREAM) as another:
+                another.connect(near.getpeername()[:2])
         world.start(settings)
-        with connected(world) as ends:
-            expected = [
-                str(gateway("a", one) if source == "snat" else own("researcher", one))
-                for one in Family
-            ]
-            assert [far.getpeername()[0] for _, far in ends.values()] == expected
-            rules = world.rules()
-            world.agent.kill_agent()
-            for family, (near, far) in ends.items():
-                talk(near, far)
-                with open_socket(
-                    world.namespace("researcher"), family, socket.SOCK_STREAM
-                ) as another:
-                    another.connect(near.getpeername()[:2])
-            world.start(settings)
-            for near, far in ends.values():
-                talk(near, far)
-            assert world.rules() == rules
-            assert world.repaired("rules") == 0
-    finally:
-        world.stop()
+        for near, far in ends.values():
+            talk(near, far)
+        assert world.rules() == rules
+        assert world.repaired("rules") == 0
+        # Ports are no matter where clients keep their address.
+        assert (world.agent.snapshot()["nat"]["ports"] == []) is (source == "preserve")
 
 
 def test_what_was_translated_and_the_ports_it_takes_are_told(world: Joined) -> None:
     world.start(nat_host())
-    try:
-        assert world.agent.snapshot()["nat"]["ranges"] == [
-            {
-                "vip_range": str(VIP_RANGE[family]),
-                "service_cidr": str(SERVICE_CIDR[family]),
-                "bytes": 0,
-                "packets": 0,
-            }
-            for family in Family
-        ]
-        with connected(world) as ends:
-            for near, far in ends.values():
-                talk(near, far)
-            world.restart(nat_host())
-            nat = world.agent.snapshot()["nat"]
-            endpoints = [far.getsockname()[:2] for _, far in ends.values()]
-        assert all(one["packets"] > 5 and one["bytes"] > 300 for one in nat["ranges"])
-        tcp = [one for one in nat["ports"] if one["protocol"] == "tcp"]
-        assert [(one["budget"], one["used"]) for one in tcp] == [(PORTS_PER_ADDRESS, 1)] * 2
-        assert [one["endpoint"] for one in tcp] == [
-            shape.format(*endpoint)
-            for shape, endpoint in zip(("{}:{}", "[{}]:{}"), endpoints, strict=True)
-        ]
-        assert [one["used"] for one in nat["ports"] if one["protocol"] == "sctp"] == [0, 0]
-    finally:
-        world.stop()
+    assert world.agent.snapshot()["nat"]["ranges"] == [
+        {
+            "vip_range": str(VIP_RANGE[family]),
+            "service_cidr": str(SERVICE_CIDR[family]),
+            "bytes": 0,
+            "packets": 0,
+        }
+        for family in Family
+    ]
+    with connected(world) as ends:
+        for near, far in ends.values():
+            talk(near, far)
+        world.restart(nat_host())
+        nat = world.agent.snapshot()["nat"]
+        endpoints = [far.getsockname()[:2] for _, far in ends.values()]
+        shown = netmgr(world, "nat", "status").stdout.splitlines()
+    assert all(row["packets"] > 5 and row["bytes"] > 300 for row in nat["ranges"])
+    tcp = [row for row in nat["ports"] if row["protocol"] == "tcp"]
+    assert [(row["budget"], row["used"]) for row in tcp] == [(PORTS_PER_ADDRESS, 1)] * 2
+    assert [row["endpoint"] for row in tcp] == [
+        shape.format(*endpoint)
+        for shape, endpoint in zip(("{}:{}", "[{}]:{}"), endpoints, strict=True)
+    ]
+    assert [row["used"] for row in nat["ports"] if row["protocol"] == "sctp"] == [0, 0]
+    for words in (("10.100.0.0/28", "10.96.0.0/28"), ("ipv6 tcp", "1", "64,512", "0.0%")):
+        assert any(all(word in line for word in words) for line in shown), shown
+    told = json.loads(netmgr(world, "nat", "status", "-o", "json").stdout)
+    assert told["nat"].keys() == nat.keys()
+    explained = netmgr(world, "node", "explain", str(vip(Family.V4))).stdout
+    assert f"translated here to {cluster_ip(Family.V4)}" in " ".join(explained.split())
 
 
+@ONLY_NFTABLES
 def test_ports_of_a_link_s_own_address_are_told_where_the_document_names_none(
     world: Joined,
 ) -> None:
     unnamed = nat_host(addresses=[]) | {"node": {"name": "unnamed", "uplink": "a"}}
     world.start(unnamed)
-    try:
-        with connected(world):
-            world.restart(unnamed)
-            tcp = [
-                one for one in world.agent.snapshot()["nat"]["ports"] if one["protocol"] == "tcp"
-            ]
-        assert [(one["budget"], one["used"]) for one in tcp] == [(PORTS_PER_ADDRESS, 1)] * 2
-    finally:
-        world.stop()
+    with connected(world):
+        world.restart(unnamed)
+        ports = world.agent.snapshot()["nat"]["ports"]
+    tcp = [(row["budget"], row["used"]) for row in ports if row["protocol"] == "tcp"]
+    assert tcp == [(PORTS_PER_ADDRESS, 1)] * 2
 
 
-def test_ports_are_no_matter_where_clients_keep_their_address(world: Joined) -> None:
-    world.start(nat_host(source="preserve"))
-    try:
-        assert world.agent.snapshot()["nat"]["ports"] == []
-    finally:
-        world.stop()
-
-
-@pytest.mark.parametrize(
-    ("settings", "pairs"), [(HUB_ROUTER, 2), (nat_host(), 2)], ids=["hub-router", "nat-host"]
-)
+@pytest.mark.parametrize("role", ["hub-router", "nat-host"])
 def test_what_is_dropped_between_spokes_is_told_from_the_first_packet(
-    world: Joined, settings: dict[str, object], pairs: int
+    world: Joined, role: str
 ) -> None:
-    world.start(settings)
-    try:
-        drops = world.drops()
-        assert drops == {("a", "b"): 0, ("b", "a"): 0}
-        assert len(drops) == pairs
-        for number, family in enumerate(Family, start=1):
-            for pair in drops:
-                assert world.send(*pair, family) == ""
-                world.wait_until(lambda pair=pair, number=number: world.drops()[pair] == number)
-            assert world.send("researcher", "a", family)
-            assert world.send("b", "researcher", family)
-    finally:
-        world.stop()
+    world.start(HUB_ROUTER if role == "hub-router" else nat_host())
+    quiet = netmgr(world, "node", "status").stdout
+    assert f"{role} machine is ready" in quiet
+    assert "isolation between spokes: 2 pairs, nothing dropped" in quiet
+    drops = world.drops()
+    assert drops == {("a", "b"): 0, ("b", "a"): 0}
+    for number, family in enumerate(Family, start=1):
+        for pair in drops:
+            assert world.send(*pair, family) == ""
+            world.wait_until(lambda pair=pair, number=number: world.drops()[pair] == number)
+        assert world.send("researcher", "a", family)
+        assert world.send("b", "researcher", family)
+    rows = [row.split() for row in netmgr(world, "node", "status").stdout.splitlines()]
+    assert ["b", "a", "2", "86", "B"] in rows, rows
+
+
+@ONLY_NFTABLES
+def test_a_machine_that_is_no_nat_host_says_so(world: Joined) -> None:
+    world.start(HUB_ROUTER)
+    shown = netmgr(world, "nat", "status")
+    assert (shown.returncode, shown.stderr) == (
+        1,
+        "netmgr: this machine is no NAT host; its role is hub-router\n",
+    )

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,8 +14,6 @@ import pytest
 from netmgr.api.server import READER_SECONDS, UnixServer
 from netmgr.documents.node import Backend
 from tests.lab.nodes import LabNode
-from tests.lab.topology import cluster
-from tests.lab.world import World
 
 pytestmark = pytest.mark.root
 
@@ -28,11 +23,12 @@ LONG_ANSWER = b"x" * (4 << 20)
 WORKERS = 4
 
 
+WORLD = {"nodes": 1, "exporters": False}
+
+
 @pytest.fixture(scope="module")
-def node() -> Iterator[LabNode]:
-    topology = replace(cluster(pods=10), pods=())
-    with World(topology, backend=Backend.NFTABLES, name=f"server-{os.getpid()}") as world:
-        yield world.node("node-1")
+def backend() -> Backend:
+    return Backend.NFTABLES
 
 
 def connected(path: Path) -> socket.socket:
@@ -40,12 +36,6 @@ def connected(path: Path) -> socket.socket:
     connection.settimeout(10)
     connection.connect(str(path))
     return connection
-
-
-@contextmanager
-def silent(path: Path) -> Iterator[None]:
-    with connected(path):
-        yield
 
 
 @contextmanager
@@ -66,11 +56,11 @@ def dribbling(path: Path) -> Iterator[None]:
         thread.join()
 
 
-@pytest.mark.parametrize("reader", [silent, dribbling])
-def test_an_idle_reader_keeps_the_agent_neither_from_answering_nor_from_stopping(
-    node: LabNode, reader: Callable[[Path], Iterator[None]]
+def test_idle_readers_keep_the_agent_neither_from_answering_nor_from_stopping(
+    node: LabNode,
 ) -> None:
-    with reader(node.ledger_socket):
+    ledger = node.ledger_socket
+    with connected(ledger), dribbling(ledger), connected(node.run_dir / "cni.sock"):
         time.sleep(0.5)
         begin = time.monotonic()
         assert node.ask("snapshot")["node"] == "node-1"
@@ -89,15 +79,6 @@ def test_a_crowd_of_idle_readers_keeps_nobody_waiting(node: LabNode) -> None:
         assert node.ask("snapshot")["node"] == "node-1"
         assert time.monotonic() - begin < READER_SECONDS
         assert not node.runtime.status()
-
-
-def test_a_silent_runtime_keeps_the_agent_from_stopping_no_longer(node: LabNode) -> None:
-    with silent(node.run_dir / "cni.sock"):
-        time.sleep(0.2)
-        begin = time.monotonic()
-        node.stop_agent()
-        assert time.monotonic() - begin < STOPPED_SECONDS
-    node.start_until_ready()
 
 
 @pytest.fixture
@@ -132,14 +113,6 @@ def received(connection: socket.socket) -> bytes:
 
 
 @pytest.mark.usefixtures("server")
-@pytest.mark.parametrize("part_by_part", [b"", b"half of a li"])
-def test_a_reader_is_given_up_at_its_deadline(tmp_path: Path, part_by_part: bytes) -> None:
-    begin = time.monotonic()
-    assert received(asked(tmp_path / "s", part_by_part)) == b""
-    assert READER_SECONDS - 0.1 < time.monotonic() - begin < READER_SECONDS + SOON
-
-
-@pytest.mark.usefixtures("server")
 def test_a_deadline_is_for_the_whole_line(tmp_path: Path) -> None:
     begin = time.monotonic()
     connection = connected(tmp_path / "s")
@@ -147,7 +120,7 @@ def test_a_deadline_is_for_the_whole_line(tmp_path: Path) -> None:
         while time.monotonic() - begin < READER_SECONDS + SOON:
             connection.sendall(b".")
             time.sleep(0.05)
-    assert time.monotonic() - begin < READER_SECONDS + SOON / 2
+    assert READER_SECONDS - 0.1 < time.monotonic() - begin < READER_SECONDS + SOON / 2
     connection.close()
 
 
@@ -162,12 +135,6 @@ def test_readers_who_take_nothing_keep_nobody_waiting(tmp_path: Path) -> None:
         assert time.monotonic() - begin < READER_SECONDS
 
 
-@pytest.mark.usefixtures("server")
-def test_more_readers_than_workers_all_get_their_answer(tmp_path: Path) -> None:
-    crowd = [asked(tmp_path / "s", b"slow\n") for _ in range(5 * WORKERS)]
-    assert [received(connection) for connection in crowd] == [b"slow\n"] * len(crowd)
-
-
 def test_what_was_asked_is_answered_when_the_server_stops(
     server: UnixServer, tmp_path: Path
 ) -> None:
@@ -179,10 +146,3 @@ def test_what_was_asked_is_answered_when_the_server_stops(
     assert time.monotonic() - begin < STOPPED_SECONDS
     assert [received(connection) for connection in crowd] == [b"slow\n"] * len(crowd)
     assert [received(connection) for connection in idle] == [b""] * len(idle)
-
-
-def test_a_line_without_end_is_refused(node: LabNode) -> None:
-    assert (
-        "not a query"
-        in json.loads(received(asked(node.ledger_socket, b"[" + b" " * 8000)))["error"]
-    )

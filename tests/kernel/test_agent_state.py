@@ -2,65 +2,32 @@
 
 from __future__ import annotations
 
-import os
 import resource
-import sqlite3
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from netmgr import programs
-from netmgr.prefixes import Family
+from netmgr.documents.node import Backend
+from tests.kernel.common import talk, views
 from tests.lab.errors import LabError
-from tests.lab.exchange import End, datagrams
 from tests.lab.nodes import LabNode
 from tests.lab.runtime import Sandbox
-from tests.lab.topology import INTERNET, cluster
 from tests.lab.world import World
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.root
 
 NewPod = Callable[..., Sandbox]
 
 
+WORLD = {"nodes": 1, "settings": {"reconcile_seconds": 3600}, "exporters": False}
+
+
 @pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    """Two nodes whose agents reconcile when they start, and then not while a test lasts."""
-    topology = replace(cluster(pods=100), pods=())
-    with World(topology, name=f"state-{os.getpid()}", settings={"reconcile_seconds": 3600}) as made:
-        yield made
-
-
-@pytest.fixture
-def stopped(node: LabNode) -> Iterator[LabNode]:
-    """The node with its agent killed; the agent runs again after the test."""
-    node.kill_agent()
-    yield node
-    node.stop_agent()
-    node.start_until_ready()
-
-
-def state_of(node: LabNode) -> Path:
-    return node.directory / "state" / "ipam.sqlite"
-
-
-def views(node: LabNode) -> dict[str, list[str]]:
-    return {item["pod"]: item["addresses"] for item in node.ask("pods")["attachments"]}
-
-
-def assert_reaches_internet(world: World, sandbox: Sandbox) -> None:
-    for family in Family:
-        datagrams(
-            End(sandbox.netns, sandbox.address(family)),
-            End(world.internet, INTERNET[family]),
-            [100],
-            [100],
-        )
+def backend() -> Backend:
+    return Backend.NFTABLES
 
 
 def test_pods_stay_connected_when_the_state_file_was_removed(
@@ -69,24 +36,13 @@ def test_pods_stay_connected_when_the_state_file_was_removed(
     sandbox = new_pod("node-1")
     before = views(node)
     node.kill_agent()
-    for path in state_of(node).parent.glob("ipam.sqlite*"):
+    for path in (node.directory / "state").glob("ipam.sqlite*"):
         path.unlink()
     node.start_until_ready()
     assert views(node) == before
     assert node.snapshot()["state_rebuilds"] == 0
-    assert_reaches_internet(world, sandbox)
+    talk(world, sandbox)
     node.runtime.check(sandbox)
-
-
-def test_a_good_state_file_that_another_program_has_locked_is_left_alone(
-    stopped: LabNode,
-) -> None:
-    with closing(sqlite3.connect(state_of(stopped), isolation_level=None)) as other:
-        other.execute("PRAGMA locking_mode = EXCLUSIVE")
-        other.execute("BEGIN EXCLUSIVE")
-        done = run_agent(stopped)
-    assert (done.returncode, "is locked" in done.stderr.decode()) == (1, True)
-    assert not list(state_of(stopped).parent.glob("*.corrupt-*"))
 
 
 def test_a_spooled_del_of_an_earlier_life_leaves_a_newer_attachment_alone(
@@ -103,35 +59,14 @@ def test_a_spooled_del_of_an_earlier_life_leaves_a_newer_attachment_alone(
     late.rename(spooled)
     node.start_until_ready()
     assert not spooled.exists()
-    assert_reaches_internet(world, sandbox)
+    talk(world, sandbox)
     node.runtime.execute("DEL", sandbox)
     assert sandbox.pod.name not in views(node)
 
 
-@pytest.fixture
-def small_disk(stopped: LabNode) -> Iterator[Path]:
-    """The node's state on a disk of 1 MB; gives the path of a file to fill it with."""
-    state = stopped.directory / "state"
-    assert (
-        programs.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(state)]).returncode == 0
-    )
-    try:
-        stopped.start_until_ready()
-        yield state / "fill"
-    finally:
-        stopped.kill_agent()
-        assert programs.run(["umount", str(state)]).returncode == 0
-
-
-def fill(path: Path) -> None:
-    with suppress(OSError), path.open("wb", buffering=0) as file:
-        while True:
-            file.write(bytes(4096))
-
-
 def test_a_full_disk_stops_adds_and_never_dels(node: LabNode, small_disk: Path) -> None:
     pods = [node.add(f"full-{number}") for number in range(4)]
-    fill(small_disk)
+    programs.run(["dd", "if=/dev/zero", f"of={small_disk}"])
     with pytest.raises(LabError, match=r"code 103: .* full"):
         # What the log has room for already is still used.
         pods.extend(node.add(f"more-{number}") for number in range(30))
@@ -142,19 +77,13 @@ def test_a_full_disk_stops_adds_and_never_dels(node: LabNode, small_disk: Path) 
     assert (shown["ready"], "disk is full" in shown["reason"]) == (False, True)
     assert not node.runtime.status(), "STATUS succeeds, or the node's pods would be evicted"
     small_disk.unlink()
-    assert eventually_ready(node)
+    eventually(lambda: node.snapshot()["ready"])
     node.restart_after_kill()
     assert views(node) == {}
     node.runtime.delete(node.add("again"))
 
 
-def eventually_ready(node: LabNode) -> bool:
-    return any(node.snapshot()["ready"] or time.sleep(0.1) for _ in range(100))
-
-
-@pytest.mark.usefixtures("stopped")
 def test_a_disk_that_fails_otherwise_fails_status(node: LabNode) -> None:
-    node.start_until_ready()
     sandbox, agent = node.add("failing"), node.agent_pid()
     assert agent
     # No file of the agent may grow (EFBIG), which SQLite reports as an I/O error.
@@ -163,8 +92,3 @@ def test_a_disk_that_fails_otherwise_fails_status(node: LabNode) -> None:
     assert "code 50" in node.runtime.status()
     resource.prlimit(agent, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
     assert not node.runtime.status()
-
-
-def run_agent(node: LabNode) -> programs.Outcome:
-    netmgr = [sys.executable, "-m", "netmgr", "agent", "-c", str(node.document)]
-    return programs.run(["nsenter", f"--net={node.namespace}", *netmgr], timeout=20)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -20,10 +20,10 @@ from netmgr.documents.node import Backend
 from netmgr.errors import NetmgrError
 from netmgr.kernel.capabilities import Capability
 from netmgr.rules.choose import FILE_NAME
+from tests.kernel.common import ONLY_NFTABLES
 from tests.lab.nodes import LabNode
-from tests.lab.topology import cluster
 from tests.lab.unprivileged import NOBODY
-from tests.lab.world import World
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
@@ -38,13 +38,9 @@ ROUTER = {
         {"name": "a", "prefixes": ["10.0.0.0/9"]},
     ],
 }
-START_SECONDS = 15.0
 
 
-@pytest.fixture
-def node(backend: Backend, lab_name: str) -> Iterator[LabNode]:
-    with World(cluster(nodes=1, pods=0), backend=backend, name=lab_name, exporters=False) as world:
-        yield world.nodes[0]
+WORLD = {"nodes": 1, "exporters": False}
 
 
 def sets_of(process: int) -> set[tuple[str, str]]:
@@ -59,20 +55,8 @@ def sets_of(process: int) -> set[tuple[str, str]]:
 
 
 def exactly(kept: set[Capability]) -> set[tuple[str, str]]:
-    mask = f"{sum(1 << each for each in kept):016x}"
+    mask = f"{sum(1 << capability for capability in kept):016x}"
     return {(name, mask) for name in ("CapEff", "CapPrm", "CapBnd")}
-
-
-def wait_until_it_answers(ledger: Path, log: Path) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while True:
-        try:
-            read_snapshot(ledger)
-        except NetmgrError:
-            assert time.monotonic() < deadline, log.read_text()[-2000:]
-            time.sleep(0.05)
-        else:
-            return
 
 
 @contextmanager
@@ -90,11 +74,20 @@ def agent_of(node: LabNode, document: dict[str, Any]) -> Iterator[int]:
     with (folder / "agent.log").open("wb") as log:
         process = subprocess.Popen([*command, "--config", str(path)], stdout=log, stderr=log)
     try:
-        wait_until_it_answers(Path(own["run_dir"]) / "ledger.sock", folder / "agent.log")
+        ledger = folder / "run" / "ledger.sock"
+        eventually(lambda: answers(ledger), (folder / "agent.log").read_text)
         yield process.pid
     finally:
         process.terminate()
         process.wait(15)
+        shutil.rmtree(folder)
+        node.start_until_ready()
+
+
+def answers(ledger: Path) -> bool:
+    with suppress(NetmgrError):
+        return bool(read_snapshot(ledger))
+    return False
 
 
 def process_of(node: LabNode) -> int:
@@ -113,7 +106,7 @@ def test_an_agent_that_wires_pods_keeps_what_entering_them_takes(node: LabNode, 
 
 
 @pytest.mark.parametrize("document", [OBSERVER, ROUTER], ids=["observer", "router"])
-@pytest.mark.parametrize("backend", [Backend.NFTABLES], indirect=True, ids=str)
+@ONLY_NFTABLES
 def test_an_agent_without_pods_of_its_own_cannot_enter_any(
     node: LabNode, document: dict[str, Any], tmp_path: Path
 ):
@@ -135,9 +128,12 @@ def test_the_legacy_tables_are_left_before_their_capabilities_are_given_up(node:
     node.stop_agent()
     node.start_until_ready()
     assert sets_of(process_of(node)) == exactly(WIRING)
+    node.stop_agent()
+    node.document.write_text(document)
+    node.start_until_ready()
 
 
-@pytest.mark.parametrize("backend", [Backend.NFTABLES], indirect=True, ids=str)
+@ONLY_NFTABLES
 def test_state_below_another_users_directory_is_still_reached(node: LabNode, tmp_path: Path):
     private = tmp_path / "private"
     private.mkdir(mode=0o700)
@@ -147,10 +143,16 @@ def test_state_below_another_users_directory_is_still_reached(node: LabNode, tmp
         assert sets_of(process) == exactly({*EVERY_ROLE, Capability.DAC_OVERRIDE})
 
 
+def page_of(listen: str) -> str:
+    with suppress(OSError):
+        return urlopen(f"http://{listen}/metrics", timeout=5).read().decode()
+    return ""
+
+
 @pytest.mark.parametrize(
     ("port", "kept"), [(9199, set()), (99, {Capability.NET_BIND_SERVICE})], ids=["high", "low"]
 )
-@pytest.mark.parametrize("backend", [Backend.NFTABLES], indirect=True, ids=str)
+@ONLY_NFTABLES
 def test_an_exporter_that_root_starts_keeps_at_most_its_port(
     node: LabNode, port: int, kept: set[Capability]
 ):
@@ -158,15 +160,7 @@ def test_an_exporter_that_root_starts_keeps_at_most_its_port(
     options = ["--socket", str(node.ledger_socket), "--listen", listen]
     process = subprocess.Popen([sys.executable, "-m", "netmgr", "exporter", *options])
     try:
-        deadline = time.monotonic() + START_SECONDS
-        while True:
-            try:
-                page = urlopen(f"http://{listen}/metrics", timeout=5).read().decode()
-                break
-            except OSError:
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
-        assert "netmgr_up 1.0" in page
+        eventually(lambda: "netmgr_up 1.0" in page_of(listen))
         assert sets_of(process.pid) == exactly(kept)
     finally:
         process.terminate()

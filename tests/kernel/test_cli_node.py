@@ -1,39 +1,27 @@
-"""`netmgr node` as an operator meets it, beside a real agent."""
+"""`netmgr node` and `netmgr bundle` as an operator meets them, beside a real agent."""
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
+import tarfile
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from netmgr.documents.node import Backend
 from netmgr.prefixes import Family
-from tests.lab.exchange import End, datagrams
+from tests.kernel.common import ONLY_NFTABLES, kernel_state, netmgr, talk
 from tests.lab.nodes import LabNode
 from tests.lab.runtime import Sandbox
-from tests.lab.topology import INTERNET
 from tests.lab.world import World
 
 pytestmark = pytest.mark.root
 
 NewPod = Callable[..., Sandbox]
-PAYLOADS = [1000] * 50
-IP_BYTES = 50 * (1000 + 8 + 20)
-
-
-@pytest.fixture(scope="module", params=[Backend.NFTABLES], ids=str)
-def backend(request: pytest.FixtureRequest) -> Backend:
-    """The answers do not depend on what holds the rules."""
-    return request.param
-
-
-def netmgr(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "netmgr", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+WORLD = {"nodes": 1, "exporters": False}
 
 
 def answer(node: LabNode, *arguments: str) -> str:
@@ -42,20 +30,11 @@ def answer(node: LabNode, *arguments: str) -> str:
     return done.stdout
 
 
-def send(world: World, sandbox: Sandbox) -> None:
-    family = Family.V4
-    datagrams(
-        End(sandbox.netns, sandbox.address(family)),
-        End(world.internet, INTERNET[family]),
-        PAYLOADS,
-        PAYLOADS,
-    )
-
-
+@ONLY_NFTABLES
 def test_status_shows_readiness_addresses_and_traffic(
     world: World, node: LabNode, new_pod: NewPod
 ) -> None:
-    send(world, new_pod("node-1"))
+    talk(world, new_pod("node-1"))
     shown = answer(node, "status")
     assert "node node-1 is ready" in shown
     assert "nftables" in shown
@@ -66,24 +45,23 @@ def test_status_shows_readiness_addresses_and_traffic(
     assert {pool["family"] for pool in document["pool"]} == {"ipv4", "ipv6"}
 
 
+@ONLY_NFTABLES
 def test_pods_are_listed_with_addresses_and_bytes(
     world: World, node: LabNode, new_pod: NewPod
 ) -> None:
     sandbox = new_pod("node-1")
-    send(world, sandbox)
+    size = talk(world, sandbox, [1000] * 50, [Family.V4])
     row = next(line for line in answer(node, "pods").splitlines() if sandbox.pod.name in line)
     assert str(sandbox.address(Family.V4)) in row
     assert "51.4 kB" in row
     document = json.loads(answer(node, "pods", "-o", "json"))
-    sent = [
-        t["bytes"]
-        for t in document["pods"]
-        if (t["pod"], t["traffic"]) == (sandbox.pod.name, "internet-out")
-    ]
-    assert sent == [IP_BYTES]
+    key = (sandbox.pod.name, "internet-out")
+    sent = [row["bytes"] for row in document["pods"] if (row["pod"], row["traffic"]) == key]
+    assert sent == [size] == [51_400]
     assert sandbox.container_id in {item["container_id"] for item in document["attachments"]}
 
 
+@ONLY_NFTABLES
 def test_explain_names_the_key_of_the_document(node: LabNode, new_pod: NewPod) -> None:
     sandbox = new_pod("node-1")
     held = answer(node, "explain", str(sandbox.address(Family.V4)))
@@ -102,44 +80,87 @@ def test_explain_names_the_key_of_the_document(node: LabNode, new_pod: NewPod) -
     )
 
 
-def test_top_shows_who_uses_the_internet_now(world: World, node: LabNode, new_pod: NewPod) -> None:
-    sandbox = new_pod("node-1")
-    command = [sys.executable, "-m", "netmgr", "node", "top", "--interval", "3", "--count", "2"]
-    command += ["--socket", str(node.ledger_socket)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as top:
-        assert "namespace/pod" in top.stdout.readline()  # of the first table
-        send(world, sandbox)
-        shown, _ = top.communicate(timeout=30)
-    assert top.returncode == 0
-    rows = [line for line in shown.splitlines() if sandbox.pod.name in line]
-    assert any(row.split()[2] == row.split()[4] == "kB" for row in rows), shown  # the rates
+PARTS = {
+    "versions.json",
+    "doctor.json",
+    "documents/node.yaml",
+    "documents/plugin.json",
+    "documents/networks/10-netmgr.conflist",
+    "agent/snapshot.json",
+    "agent/pods.json",
+    "agent/audit.json",
+    "kernel/nftables.txt",
+    "kernel/links.json",
+    "kernel/routes.json",
+    "kernel/sysctls.txt",
+    "state/ipam.sqlite.json",
+    "state/ledger.sqlite.json",
+    "state/files.txt",
+    "logs/agent.log",
+}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("explain", "10.0.0.300"), "'10.0.0.300' is not an IP address"),
-        (("status", "--socket", "/run/no-such.sock"), "/run/no-such.sock: no agent answers there"),
-    ],
-)
-def test_a_users_mistake_is_one_sentence_and_no_traceback(
-    node: LabNode, arguments: tuple[str, ...], message: str
+def bundle(node: LabNode, *options: str) -> dict[str, str]:
+    """The parts by name, through standard output."""
+    command = ["nsenter", f"--net={node.namespace}", sys.executable, "-m", "netmgr", "bundle"]
+    command += ["-c", str(node.document), "--log", str(node.directory / "agent.log"), "--to", "-"]
+    done = subprocess.run([*command, *options], capture_output=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr.decode()
+    with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
+        parts = {}
+        for entry in archive.getmembers():
+            file = archive.extractfile(entry)
+            assert file is not None
+            parts[entry.name.partition("/")[2]] = file.read().decode()
+    return parts
+
+
+@pytest.mark.slow
+def test_it_has_everything_and_changes_nothing(
+    world: World, node: LabNode, new_pod: NewPod, backend: Backend
 ) -> None:
-    socket = () if "--socket" in arguments else ("--socket", str(node.ledger_socket))
-    done = netmgr("node", *arguments, *socket)
-    assert done.returncode == 1
-    assert done.stderr.startswith("netmgr: ")
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_a_document_can_be_checked_without_running_anything(node: LabNode, tmp_path: Path) -> None:
-    assert (
-        netmgr("agent", "--check", "--config", str(node.document)).stdout
-        == f"{node.document}: valid\n"
+    pod = new_pod("node-1")
+    talk(world, pod)
+    before = kernel_state(node.namespace)
+    parts = bundle(node)
+    assert kernel_state(node.namespace) == before
+    legacy = {f"kernel/{name}-save.txt" for name in ("iptables-legacy", "ip6tables-legacy")}
+    assert {name for name in parts if name != "logs/netmgr-agent.log"} == (
+        PARTS | (legacy if backend is Backend.IPTABLES_LEGACY else set())
     )
-    wrong = tmp_path / "node.yaml"
-    wrong.write_text(node.document.read_text() + "masquerad: true\n")
-    done = netmgr("agent", "--check", "--config", str(wrong))
-    assert done.returncode == 2
-    assert "masquerad: unknown key" in done.stderr
+    assert [name for name, text in parts.items() if text.startswith("cannot be")] == []
+    assert pod.pod.name in parts["agent/pods.json"]
+    assert json.loads(parts["state/ledger.sqlite.json"])["quick_check"] == "ok"
+    assert json.loads(parts["versions.json"])["netmgr"]
+    aliases = [link["alias"] for link in json.loads(parts["kernel/links.json"])["links"]]
+    assert any(pod.pod.name in alias for alias in aliases)
+    rules = "kernel/iptables-legacy-save.txt" if backend is not Backend.NFTABLES else ""
+    assert "netmgr" in parts[rules or "kernel/nftables.txt"]
+
+
+@pytest.mark.slow
+@ONLY_NFTABLES
+def test_redacted_it_names_no_pod_not_even_one_that_is_gone(node: LabNode, new_pod: NewPod) -> None:
+    gone, there = node.add("secret-gone", "secret-team"), new_pod("node-1")
+    node.runtime.delete(gone)
+    parts = bundle(node, "--redact")
+    text = "\n".join(parts.values())
+    for name in ("secret-gone", "secret-team", there.pod.name):
+        assert name not in text, name
+    pods = json.loads(parts["agent/pods.json"])
+    assert {row["pod"][:5] for row in pods["attachments"]} == {"name-"}
+    # One name is one pseudonym in all parts.
+    (shown,) = {row["pod"] for row in pods["attachments"]}
+    assert shown in parts["kernel/links.json"]
+
+
+@pytest.mark.slow
+@ONLY_NFTABLES
+def test_without_an_agent_the_rest_is_there_and_says_why(node: LabNode) -> None:
+    node.kill_agent()
+    parts = bundle(node)
+    node.start_until_ready()
+    assert parts["agent/snapshot.json"].startswith("cannot be collected: ")
+    assert "no agent answers" in parts["agent/snapshot.json"]
+    assert json.loads(parts["state/ipam.sqlite.json"])["quick_check"] == "ok"
+    assert parts["documents/node.yaml"] == node.document.read_text()

@@ -1,14 +1,12 @@
 """The CNI specification, held against the installed plugin and a real agent:
 what each verb does."""
 
-import ipaddress
-
 import pytest
 from pyroute2 import IPRoute
 
 from netmgr.documents.node import Backend
 from netmgr.kernel import netns
-from tests.kernel.conforming import CASES, VERSIONS, eventually, one_node, valid
+from tests.kernel.conforming import CHECKING, VERSIONS, eventually, one_node, valid
 from tests.lab import wiring
 from tests.lab.topology import cluster
 from tests.unit import cni_shapes
@@ -62,7 +60,7 @@ def links(namespace):
                 link.get("address"),
                 link.get("mtu"),
                 own,
-                [each for each in gateways if each],
+                [gateway for gateway in gateways if gateway],
             )
     seen.pop("lo", None)
     return seen
@@ -81,6 +79,9 @@ def test_the_result_is_what_the_kernel_has(cni, pod, version):
     if version == "1.1.0":
         assert host["mtu"] == inside["mtu"] == mtu
     assert "sandbox" not in host
+    if version in CHECKING:
+        answer = cni.call("CHECK", pod, version, {"prevResult": result})
+        assert (answer.exit_code, answer.body) == (0, None)
 
 
 def test_both_ends_of_a_pair_have_one_queue(cni, pod):
@@ -92,25 +93,12 @@ def test_both_ends_of_a_pair_have_one_queue(cni, pod):
             assert (link.get("num_tx_queues"), link.get("num_rx_queues")) == (1, 1)
 
 
-def test_every_family_has_an_address_of_the_nodes_ranges(cni, pod):
-    given = [ipaddress.ip_interface(text) for text in addresses(added(cni, pod))]
-    ranges = [ipaddress.ip_network(str(block)) for block in cni.node.node.ranges]
-    assert sorted(each.version for each in given) == [4, 6]
-    assert all(
-        any(each.ip in block for block in ranges if block.version == each.version) for each in given
-    )
-
-
 def test_add_again_answers_the_same_and_takes_no_second_address(cni, pod):
     first = added(cni, pod)
     before = cni.occupancy()
     assert added(cni, pod) == first
     assert cni.occupancy() == before
     assert [link for link in links(pod.netns) if link != "eth0"] == []
-
-
-def test_add_again_in_another_version_changes_only_the_shape(cni, pod):
-    assert addresses(added(cni, pod, "0.3.1")) == addresses(added(cni, pod, "1.1.0"))
 
 
 def test_a_container_may_have_two_interfaces(cni, pod):
@@ -171,16 +159,11 @@ def test_del_takes_back_everything(cni, pod):
     assert "eth0" not in links(pod.netns)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_del_succeeds_as_often_as_it_comes(cni, pod, version):
-    added(cni, pod, version)
+def test_del_succeeds_as_often_as_it_comes(cni, pod):
+    added(cni, pod)
     for _ in range(3):
-        answer = cni.call("DEL", pod, version)
+        answer = cni.call("DEL", pod)
         assert (answer.exit_code, answer.body) == (0, None)
-
-
-def test_del_succeeds_for_what_never_was(cni, pod):
-    assert cni.call("DEL", pod).exit_code == 0
 
 
 @pytest.mark.parametrize("namespace", ["", None, "/run/netns/gone"])
@@ -192,15 +175,11 @@ def test_del_needs_no_sandbox(cni, pod, namespace):
     assert cni.occupancy() == before
 
 
-def test_del_needs_neither_previous_result_nor_arguments_that_make_sense(cni, pod):
+@pytest.mark.parametrize("is_repeated", [False, True], ids=["first", "repeated"])
+def test_an_add_overtaken_by_its_del_leaves_nothing(cni, pod, is_repeated):
     before = cni.occupancy()
-    added(cni, pod)
-    assert cni.call("DEL", pod, keys={"prevResult": "nonsense"}, CNI_ARGS="nonsense").exit_code == 0
-    assert cni.occupancy() == before
-
-
-def test_an_add_overtaken_by_its_del_leaves_nothing(cni, pod):
-    before = cni.occupancy()
+    if is_repeated:
+        added(cni, pod)
     with cni.begun("ADD", pod) as finish_add:
         assert cni.call("DEL", pod).exit_code == 0
         answer = finish_add()
@@ -210,27 +189,11 @@ def test_an_add_overtaken_by_its_del_leaves_nothing(cni, pod):
     assert "eth0" not in links(pod.netns)
 
 
-def test_a_repeated_add_overtaken_by_the_del_leaves_nothing(cni, pod):
-    before = cni.occupancy()
-    added(cni, pod)
-    with cni.begun("ADD", pod) as finish_add:
-        assert cni.call("DEL", pod).exit_code == 0
-        answer = finish_add()
-    assert answer.exit_code == 1
-    assert cni.occupancy() == before
-
-
 def test_an_add_that_began_after_the_del_is_welcome(cni, pod):
     assert cni.call("DEL", pod).exit_code == 0
     added(cni, pod)
     assert cni.call("DEL", pod).exit_code == 0
     added(cni, pod)
-
-
-@pytest.mark.parametrize("version", [version for command, version in CASES if command == "CHECK"])
-def test_check_finds_nothing_right_after_add(cni, pod, version):
-    answer = cni.call("CHECK", pod, version, {"prevResult": added(cni, pod, version)})
-    assert (answer.exit_code, answer.body) == (0, None)
 
 
 def test_check_of_what_was_never_added_fails(cni, pod):
@@ -239,16 +202,15 @@ def test_check_of_what_was_never_added_fails(cni, pod):
 
 def test_gc_removes_exactly_what_is_not_listed(cni):
     with cni.sandbox() as kept, cni.sandbox() as lost, cni.sandbox() as other:
-        results = {each.container: added(cni, each) for each in (kept, lost, other)}
+        pods = (kept, lost, other)
+        results = [added(cni, pod) for pod in pods]
         answer = cni.call("GC", version="1.1.0", keys=valid(kept, other))
         assert (answer.exit_code, answer.body) == (0, None)
-        checks = {
-            each.container: cni.call(
-                "CHECK", each, keys={"prevResult": results[each.container]}
-            ).code
-            for each in (kept, lost, other)
-        }
-        assert checks == {kept.container: 0, lost.container: 104, other.container: 0}
+        checks = [
+            cni.call("CHECK", pod, keys={"prevResult": result}).code
+            for pod, result in zip(pods, results, strict=True)
+        ]
+        assert checks == [0, 104, 0]
         assert cni.occupancy() == {"ipv4": 2, "ipv6": 2}
 
 
@@ -259,12 +221,9 @@ def test_gc_tells_interfaces_of_one_container_apart(cni, pod):
     assert cni.call("CHECK", pod, keys={"prevResult": result}).code == 104
 
 
-@pytest.mark.parametrize(
-    "keys", [valid(), {"cni.dev/attachments": []}, {"cni.dev/valid-attachments": None}]
-)
-def test_gc_with_nothing_valid_removes_everything(cni, pod, keys):
+def test_gc_with_nothing_valid_removes_everything(cni, pod):
     added(cni, pod)
-    assert cni.call("GC", version="1.1.0", keys=keys).exit_code == 0
+    assert cni.call("GC", version="1.1.0", keys=valid()).exit_code == 0
     assert cni.occupancy() == {"ipv4": 0, "ipv6": 0}
 
 
@@ -278,15 +237,3 @@ def test_gc_without_a_list_collects_only_what_lost_its_sandbox(cni, pod):
             lambda: cni.call("GC", version="1.1.0").exit_code == 0 and cni.occupancy()["ipv4"] == 1
         )
     assert cni.call("CHECK", pod, keys={"prevResult": result}).exit_code == 0
-
-
-def test_status_says_nothing_while_addresses_are_free(cni):
-    answer = cni.call("STATUS", version="1.1.0")
-    assert (answer.exit_code, answer.body) == (0, None)
-
-
-def test_version_lists_every_version(cni):
-    answer = cni.call("VERSION", version="0.4.0")
-    assert answer.exit_code == 0
-    cni_shapes.VERSIONS(answer.body)
-    assert answer.body == {"cniVersion": "0.4.0", "supportedVersions": list(VERSIONS)}

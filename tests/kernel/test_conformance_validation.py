@@ -1,6 +1,7 @@
-"""Requests that break the CNI specification are refused with its codes, and harm nobody.
+"""Requests that break the CNI specification are refused with its codes, and harm nobody; nor do
+questions that are none.
 
-Which they are is tested in `tests/unit/test_cni_request.py`.
+Which requests they are is tested in `tests/unit/test_cni_request.py`.
 """
 
 import json
@@ -99,3 +100,42 @@ def test_a_kept_del_that_can_never_succeed_is_set_aside_and_reported(cni, standi
     assert all(name in log for name in aside)
     for name in aside:
         (spool / name).unlink()
+
+
+def ask(cni, line):
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(10)
+        connection.connect(str(cni.node.run_dir / "ledger.sock"))
+        connection.sendall(line + b"\n")
+        return json.loads(b"".join(iter(lambda: connection.recv(1 << 16), b"")))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"[" * 4000,
+        b'{"version":' * 360,
+        b'{"version": 1, "query": ' + b"[" * 3900,
+        b"9" * 4000,
+        b"[" + b" " * 8000,
+        b"\xff",
+        b"",
+        b'{"version": 1e999}',
+        b'{"version": "\\ud800"}',
+    ],
+    ids=[
+        "arrays",
+        "objects",
+        "deep query",
+        "digits",
+        "too long",
+        "bytes",
+        "empty",
+        "infinite",
+        "surrogate",
+    ],
+)
+def test_what_is_no_query_gets_an_answer_and_leaves_no_traceback(cni, line):
+    assert "error" in ask(cni, line)
+    assert "Traceback" not in (cni.node.directory / "agent.log").read_text()
+    assert cni.node.snapshot()["ready"]

@@ -19,21 +19,16 @@ import yaml
 from netmgr.documents.node import Backend
 from netmgr.kernel import netns
 from tests.builders import NODE_KEYS
+from tests.kernel.common import ONLY_NFTABLES, kernel_state
 from tests.kernel.conforming import eventually
 from tests.kernel.namespaces import inside
 from tests.lab.nodes import LabNode
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
+WORLD = {"nodes": 1, "exporters": False}
 Doctor = Callable[..., tuple[int, dict[str, list[dict[str, str]]]]]
 NODE = {"node": {"name": "n"}, "ranges": ["10.64.0.0/24", "2001:db8::/120"]}
-STATE = (
-    ["ip", "-o", "link"],
-    ["ip", "route", "show", "table", "all"],
-    ["nft", "-s", "list", "ruleset"],
-    ["cat", "/proc/net/ip_tables_names"],
-    ["sysctl", "net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"],
-)
 
 
 @pytest.fixture
@@ -65,10 +60,10 @@ def doctor(machine: Path, tmp_path: Path) -> Doctor:
         done = run(machine, document, "-o", "json", before=before)
         assert done.stderr == ""
         answer = json.loads(done.stdout)
-        found = answer["checks"]
+        findings = answer["checks"]
         # Whether runtimes find the plugin is a matter of this machine's own /etc/cni.
-        found.pop("plugin", None)
-        return done.returncode, {check: each for check, each in found.items() if each}
+        findings.pop("plugin", None)
+        return done.returncode, {check: listed for check, listed in findings.items() if listed}
 
     return examined
 
@@ -79,11 +74,12 @@ def doctor(machine: Path, tmp_path: Path) -> Doctor:
 def test_a_sound_machine_has_no_finding_and_stays_as_it_is(
     doctor: Doctor, machine: Path, tmp_path: Path, backend: Backend
 ) -> None:
-    kernel = [inside(machine, *command) for command in STATE]
+    tables = ("cat", "/proc/net/ip_tables_names")
+    before = kernel_state(machine), inside(machine, *tables)
     # With limits, which need more of the kernel.
     limits = [{"pods": "*/*", "internet-out": "100M"}]
     assert doctor(backend=backend.value, limits=limits) == (0, {})
-    assert [inside(machine, *command) for command in STATE] == kernel
+    assert (kernel_state(machine), inside(machine, *tables)) == before
     assert [path.name for path in tmp_path.iterdir()] == ["node.yaml"]
 
 
@@ -155,13 +151,14 @@ def test_a_missing_privilege_is_named_and_nothing_else_is_examined(doctor: Docto
     assert found["privileges"][0]["message"].startswith("CAP_NET_ADMIN missing")
 
 
+@ONLY_NFTABLES
 def test_a_running_agent_is_asked_and_a_dead_or_foreign_one_is_an_error(
     node: LabNode, tmp_path: Path
 ) -> None:
     def examined(document: Path) -> tuple[int, dict[str, list[dict[str, str]]]]:
         done = run(node.namespace, document, "-o", "json")
-        found = json.loads(done.stdout)["checks"]
-        return done.returncode, {check: each for check, each in found.items() if each}
+        findings = json.loads(done.stdout)["checks"]
+        return done.returncode, {check: listed for check, listed in findings.items() if listed}
 
     assert examined(node.document) == (0, {})
     other = tmp_path / "node.yaml"

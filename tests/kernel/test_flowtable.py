@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,13 +12,14 @@ import pytest
 from netmgr.documents.node import Backend
 from netmgr.kernel import flowtables
 from netmgr.kernel.nf_tables_socket import NftSocket
+from tests.kernel.common import netmgr
 from tests.lab.topology import cluster
 from tests.lab.world import World
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
-PROMISES = ("tests/kernel/flowtable_promises.py", "tests/kernel/flowtable_limits.py")
+PROMISES = "tests/kernel/flowtable_promises.py"
 FIRST = "(4 and (no_rule or to_the_byte or holds)) or another_pod_cannot or comes_later"
 """Those that take the least time; `make vm` runs all."""
 
@@ -32,7 +32,7 @@ def kernel_has_flowtables() -> bool:
 @pytest.mark.timeout(1800)  # QEMU without KVM takes minutes, and more beside other work
 def test_every_promise_holds_where_the_kernel_has_flowtables() -> None:
     machine = [] if kernel_has_flowtables() else [".ci/vm", "debian"]
-    tests = [sys.executable, "-m", "pytest", "-q", "-m", "root", *PROMISES, "-k", FIRST]
+    tests = [sys.executable, "-m", "pytest", "-q", "-m", "root", PROMISES, "-k", FIRST]
     command = [*machine, *tests]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
@@ -60,14 +60,10 @@ def test_asking_the_kernel_leaves_nothing_behind() -> None:
 def test_a_node_says_why_its_connections_meet_the_rules(
     lab_name: str, settings: dict[str, object], reason: str
 ) -> None:
-    with World(replace(cluster(pods=1), pods=()), name=lab_name, settings=settings) as world:
+    with World(
+        cluster(nodes=1, pods=0), name=lab_name, settings=settings, exporters=False
+    ) as world:
         shown = world.nodes[0].snapshot()["flowtable"]
         assert shown == {"links": 0, "off": reason, "others": []}
-        socket = str(world.nodes[0].ledger_socket)
-        page = subprocess.run(
-            [sys.executable, "-m", "netmgr", "node", "status", "--socket", socket],
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
+        page = netmgr("node", "status", "--socket", str(world.nodes[0].ledger_socket)).stdout
         assert f"flowtable: off, {reason}" in page

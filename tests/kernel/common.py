@@ -1,0 +1,91 @@
+"""What several of these tests do: pods talk to the internet, an agent or a command is asked."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import pytest
+
+from netmgr.documents.node import Backend
+from netmgr.prefixes import Family
+from tests.kernel.namespaces import inside
+from tests.lab.exchange import End, datagrams
+from tests.lab.nodes import LabNode
+from tests.lab.runtime import Sandbox
+from tests.lab.topology import INTERNET
+from tests.lab.world import World
+
+ROLES: dict[str, dict[str, object]] = {
+    "observer": {"cni": False},
+    "hub-router": {"role": "hub-router"},
+    "nat-host": {
+        "role": "nat-host",
+        "nat": {
+            "source": "preserve",
+            "services": [{"vip_range": "10.99.0.0/24", "service_cidr": "10.98.0.0/24"}],
+        },
+    },
+}
+"""Keys of node.yaml, without ranges, for agents that run no pods."""
+ONLY_NFTABLES = pytest.mark.parametrize("backend", [Backend.NFTABLES], indirect=True, ids=str)
+
+KERNEL_STATE = (
+    "ip -o link",
+    "ip address",
+    "ip route show table all",
+    "ip -6 route show table all",
+    "nft -s list ruleset",
+    "ipset list -n",
+    "sysctl net.ipv4.ip_forward net.ipv6.conf.all.forwarding",
+)
+
+
+def kernel_state(namespace: Path) -> list[str]:
+    """Of everything that an agent changes."""
+    return [inside(namespace, *command.split()) for command in KERNEL_STATE]
+
+
+def flushing(backend: Backend) -> list[list[str]]:
+    """The commands that take every rule away."""
+    if backend is Backend.NFTABLES:
+        return [["nft", "flush", "ruleset"]]
+    tables = [
+        [f"ip{family}tables-legacy", "-t", table]
+        for family in ("", "6")
+        for table in ("raw", "mangle", "nat")
+    ]
+    return [[*table, what] for table in tables for what in ("-F", "-X")] + [["ipset", "destroy"]]
+
+
+def talk(
+    world: World, pod: Sandbox, sizes: Sequence[int] = (100,), families: Iterable[Family] = Family
+) -> int:
+    """Exchange datagrams of these payloads with the internet; bytes of IP each way."""
+    return sum(
+        datagrams(
+            End(pod.netns, pod.address(family)),
+            End(world.internet, INTERNET[family]),
+            sizes,
+            sizes,
+        ).forth.bytes
+        for family in families
+    )
+
+
+def views(node: LabNode) -> dict[str, list[str]]:
+    """The addresses of each pod that is attached."""
+    return {item["pod"]: item["addresses"] for item in node.ask("pods")["attachments"]}
+
+
+def repairs(node: LabNode, reason: str) -> int:
+    """How often the agent put something of this kind right."""
+    kinds = node.snapshot()["drift_repaired"]
+    return sum(item["count"] for item in kinds if item["reason"] == reason)
+
+
+def netmgr(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "netmgr", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
