@@ -16,16 +16,7 @@ import pytest
 
 from netmgr.errors import ApiError
 from netmgr.kube.agent_pods import SELECTOR
-from netmgr.kube.api import (
-    CONFLICT,
-    GONE,
-    INVALID,
-    NOT_FOUND,
-    Api,
-    Object,
-    connect,
-    is_outdated,
-)
+from netmgr.kube.api import CONFLICT, GONE, INVALID, NOT_FOUND, Api, Object, connect, is_outdated
 from netmgr.kube.concurrency import THREADS, Threads
 from netmgr.kube.election import Candidate, Lease, Term
 from netmgr.kube.health import Health

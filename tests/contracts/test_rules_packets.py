@@ -22,12 +22,7 @@ from netmgr.rules.model import Hook
 from netmgr.rules.policy import ARRIVED, Policy, desired
 from netmgr.rules.protection import Protection
 from tests.contracts.conftest import Kernel
-from tests.contracts.star import (
-    SECONDS_TO_ARRIVE,
-    SECONDS_TO_BE_LOST,
-    set_kernel,
-    wait_until_up,
-)
+from tests.contracts.star import SECONDS_TO_ARRIVE, SECONDS_TO_BE_LOST, set_kernel, wait_until_up
 
 pytestmark = pytest.mark.root
 

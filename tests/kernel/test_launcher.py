@@ -14,16 +14,7 @@ import pytest
 from cni.install import Installation, install
 from cni.wire import MAX_MESSAGE, STARTED, decode_request, encode_request
 from netmgr.programs import SEARCH_PATH
-from tests.kernel.launching import (
-    CONFIG,
-    MIB,
-    answering,
-    elf,
-    error_of,
-    execute,
-    layout,
-    variables,
-)
+from tests.kernel.launching import CONFIG, MIB, answering, elf, error_of, execute, layout, variables
 
 pytestmark = pytest.mark.programs
 

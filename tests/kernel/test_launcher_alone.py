@@ -15,15 +15,7 @@ from cni.install import install
 from cni.request import Verb, check_text, check_variables
 from cni.wire import STARTED, decode_request
 from netmgr.errors import InvalidEnvironment
-from tests.kernel.launching import (
-    CONFIG,
-    MIB,
-    answering,
-    error_of,
-    execute,
-    layout,
-    variables,
-)
+from tests.kernel.launching import CONFIG, MIB, answering, error_of, execute, layout, variables
 
 pytestmark = pytest.mark.programs
 

@@ -38,11 +38,7 @@ _numbers = count(1)
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
     room = replace(cluster(pods=20), pods=())
-    settings = {
-        "limits": LIMITS,
-        "reconcile_seconds": 1,
-        "accounting": {"min_reading_seconds": 0},
-    }
+    settings = {"limits": LIMITS, "reconcile_seconds": 1, "accounting": {"min_reading_seconds": 0}}
     with World(
         room, backend=Backend.NFTABLES, name=f"limits-{os.getpid()}", settings=settings
     ) as made:
@@ -255,9 +251,7 @@ def test_what_a_limited_pod_sends_is_counted_to_the_byte(
 
 
 @pytest.mark.slow
-def test_limits_that_the_document_no_longer_has_go_with_the_next_start(
-    world: World,
-) -> None:
+def test_limits_that_the_document_no_longer_has_go_with_the_next_start(world: World) -> None:
     node = world.nodes[1]
     pod = node.add("limited-for-now")
     settings = node.settings

@@ -92,10 +92,7 @@ LARGER = ("icmp type destination-unreachable drop", "icmpv6 type packet-too-big 
 
 def test_the_largest_packet_of_a_path_is_found_where_no_icmp_tells_it(fabric: Fabric) -> None:
     narrow, wide = (f"ip link set {PEER.host} mtu {mtu}" for mtu in (1400, 1500))
-    with (
-        filtering(fabric, "fabric", "output", *LARGER),
-        changed(fabric, "fabric", narrow, wide),
-    ):
+    with filtering(fabric, "fabric", "output", *LARGER), changed(fabric, "fabric", narrow, wide):
         failures = fabric.probed().failures
     assert [each.check for each in failures] == ["mtu", "mtu"]
     for each in failures:

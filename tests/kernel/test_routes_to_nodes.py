@@ -179,8 +179,7 @@ def test_an_administrators_route_stays_and_is_reported_if_it_leads_elsewhere(
 
 @pytest.mark.slow
 def test_another_programs_route_with_several_next_hops_costs_no_node_its_route(
-    world: World,
-    nodes: list[LabNode],
+    world: World, nodes: list[LabNode]
 ) -> None:
     one, two = nodes
     hops = [f"nexthop via {LAN[Family.V4].format(number)}".split() for number in (2, 3)]

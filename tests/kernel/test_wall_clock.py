@@ -65,12 +65,7 @@ def eventually_is(found: object, wanted: object, seconds: float) -> None:
 @pytest.mark.parametrize("step", [HOUR, -HOUR], ids=["ahead", "behind"])
 @pytest.mark.parametrize("restarts", [False, True], ids=["runs-on", "restarts"])
 def test_leases_cooldowns_and_counts_do_not_follow_the_wall_clock(
-    world: World,
-    clock: WallClock,
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    step: int,
-    restarts: bool,
+    world: World, clock: WallClock, monkeypatch: pytest.MonkeyPatch, *, step: int, restarts: bool
 ) -> None:
     node = world.node("node-1")
     speaker, ended = node.add("speaker"), node.add("ended")

@@ -60,15 +60,7 @@ FORWARDS = {
         (B6, VIP6, "isolated_spoke-b_spoke-a_v6"),
         *[
             (src, dst, PASSES)
-            for src, dst in [
-                (A, A2),
-                (B, B2),
-                (HUB, VIP),
-                (A, HUB),
-                (HUB, B),
-                (B6, HUB6),
-                (C, WEB),
-            ]
+            for src, dst in [(A, A2), (B, B2), (HUB, VIP), (A, HUB), (HUB, B), (B6, HUB6), (C, WEB)]
         ],
     ],
     "nat-host": [
