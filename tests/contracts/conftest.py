@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import re
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -34,6 +33,7 @@ from tests.contracts.star import Star, star
 from tests.fakes.rules import FakeBackend
 from tests.fakes.ruleset import HeldSet, Hits
 from tests.lab.wiring import LOOPBACK_INDEX
+from tests.waiting import eventually
 
 OWN = tuple(map(Prefix.parse, ("127.0.0.0/8", "203.0.113.1", "2001:db8:ffff::1")))
 """Loopback and addresses of the node itself."""
@@ -65,10 +65,8 @@ def run(command: str, stdin: str = "") -> str:
 
 def _destroy_sets(*names: str) -> None:
     """nf_tables lets go of a set a moment after the last rule that looked into it."""
-    deadline = time.monotonic() + 5
-    while (done := programs.run([programs.locate("ipset", "ipset"), "destroy", *names])).returncode:
-        assert time.monotonic() < deadline, done.stderr.decode()
-        time.sleep(0.005)
+    command = [programs.locate("ipset", "ipset"), "destroy", *names]
+    eventually(lambda: programs.run(command).returncode == 0, f"{command} fails", every=0.005)
 
 
 class Kernel(Protocol):
