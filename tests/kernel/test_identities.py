@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import fcntl
 import os
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from subprocess import PIPE, Popen
 
 import pytest
 
@@ -162,8 +162,7 @@ def alternative_name_taken(cni: Caller, pod: Pod) -> Iterator[None]:
 @contextmanager
 def table_of_another_program(cni: Caller) -> Iterator[None]:
     command = ["nsenter", f"--net={cni.node.namespace}", "nft", "--interactive"]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command, text=True, **pipes) as owner:
+    with Popen(command, stdin=PIPE, stdout=PIPE, text=True) as owner:
         assert owner.stdin is not None
         assert owner.stdout is not None
         # Printed once the line before is done.
