@@ -5,9 +5,8 @@ from __future__ import annotations
 import itertools
 import os
 import re
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -29,10 +28,12 @@ from netmgr.rules.model import Hook, Pass, Rule, SetSpec
 from netmgr.rules.nftables import NftablesBackend
 from netmgr.rules.policy import Policy
 from netmgr.rules.sources import Sources
+from netmgr.rules.transaction import Transaction
 from tests.contracts.star import Star, star
 from tests.fakes.rules import FakeBackend
 from tests.fakes.ruleset import HeldSet, Hits
 from tests.lab.wiring import LOOPBACK_INDEX
+from tests.waiting import eventually
 
 OWN = tuple(map(Prefix.parse, ("127.0.0.0/8", "203.0.113.1", "2001:db8:ffff::1")))
 """Loopback and addresses of the node itself."""
@@ -56,8 +57,7 @@ def run(command: str, stdin: str = "") -> str:
         # Another worker of `make test` may hold the machine's one lock of the legacy tables.
         words = ["-w", *words]
     done = programs.run(
-        [programs.locate(name, "iptables ipset nftables iproute2"), *words],
-        stdin=stdin.encode(),
+        [programs.locate(name, "iptables ipset nftables iproute2"), *words], stdin=stdin.encode()
     )
     assert done.returncode == 0, f"{command}: {done.stderr.decode()}"
     return done.stdout.decode()
@@ -65,10 +65,8 @@ def run(command: str, stdin: str = "") -> str:
 
 def _destroy_sets(*names: str) -> None:
     """nf_tables lets go of a set a moment after the last rule that looked into it."""
-    deadline = time.monotonic() + 5
-    while (done := programs.run([programs.locate("ipset", "ipset"), "destroy", *names])).returncode:
-        assert time.monotonic() < deadline, done.stderr.decode()
-        time.sleep(0.005)
+    command = [programs.locate("ipset", "ipset"), "destroy", *names]
+    eventually(lambda: programs.run(command).returncode == 0, f"{command} fails", every=0.005)
 
 
 class Kernel(Protocol):
@@ -351,13 +349,21 @@ class IptablesKernel:
 
 
 KERNELS: dict[str, Callable[[Path], Kernel]] = {
-    "fake": lambda _: FakeKernel(),
     "nftables": lambda _: NftKernel(),
     "iptables-legacy": lambda folder: IptablesKernel(
         Variant(LEGACY, lock_path=folder / "xtables.lock", lock_wait_seconds=1)
     ),
     "iptables-nft": lambda _: IptablesKernel(Variant(NFT)),
 }
+
+
+def put_right(rules: Rules, pods: Iterable[Address] = ()) -> Transaction:
+    """Carry out a plan that leaves nothing to plan; returns it."""
+    pods = list(pods)
+    plan = rules.plan(pods)
+    rules.apply(plan)
+    assert not rules.plan(pods)
+    return plan
 
 
 def tables_of(variant: str, lock_path: Path) -> Variant:
@@ -389,10 +395,7 @@ def namespaces() -> Iterator[Callable[[str], Namespace]]:
         netns.delete(path)
 
 
-REAL = [
-    pytest.param(name, marks=pytest.mark.root)
-    for name in ("nftables", "iptables-legacy", "iptables-nft")
-]
+REAL = [pytest.param(name, marks=pytest.mark.root) for name in KERNELS]
 
 
 @pytest.fixture(params=["fake", *REAL])

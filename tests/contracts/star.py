@@ -5,7 +5,6 @@ it.
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from netmgr.model import LINK_PREFIX
 from netmgr.prefixes import Family
 from netmgr.rules.engine import Rules
 from tests.lab import wiring
+from tests.waiting import eventually
 
 PORT = 4000
 HEADERS = {Family.V4: 20 + 8, Family.V6: 40 + 8}
@@ -90,6 +90,11 @@ class Star:
         assert len(data) == size
         return str(source[0]), int(source[1])
 
+    def shows_itself(self, sender: Any, receiver: Any) -> bool:
+        """Sends one datagram; whether it arrives, from its sender's own address."""
+        to = receiver.getsockname()[0]
+        return self.source(sender, receiver, to) == sender.getsockname()[:2]
+
     def is_lost(self, sender: Any, receiver: Any, to: str, size: int = 100) -> bool:
         """Sends one datagram; whether it does not arrive."""
         return self.source(sender, receiver, to, size, SECONDS_TO_BE_LOST) is None
@@ -151,12 +156,9 @@ def set_kernel(key: str, value: int) -> None:
 
 def wait_until_up(*names: str) -> None:
     """Wait until these interfaces of the calling thread's namespace send and receive."""
-    deadline = time.monotonic() + 10
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as handle:
         for name in names:
-            while not wiring.sends(handle, name):
-                assert time.monotonic() < deadline, f"{name} stayed down"
-                time.sleep(0.005)
+            eventually(lambda: wiring.sends(handle, name), f"{name} stayed down", every=0.005)  # noqa: B023
 
 
 def inside(addresses: Mapping[Family, str]) -> str:

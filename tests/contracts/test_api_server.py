@@ -16,22 +16,14 @@ import pytest
 
 from netmgr.errors import ApiError
 from netmgr.kube.agent_pods import SELECTOR
-from netmgr.kube.api import (
-    CONFLICT,
-    GONE,
-    INVALID,
-    NOT_FOUND,
-    Api,
-    Object,
-    connect,
-    is_outdated,
-)
+from netmgr.kube.api import CONFLICT, GONE, INVALID, NOT_FOUND, Api, Object, connect, is_outdated
 from netmgr.kube.concurrency import THREADS, Threads
 from netmgr.kube.election import Candidate, Lease, Term
 from netmgr.kube.health import Health
 from tests.fakes.api_server import Answer, ApiServer
 from tests.kubernetes import programs
 from tests.kubernetes.control_plane import ControlPlane
+from tests.waiting import eventually
 
 NODES, PODS = "/api/v1/nodes", "/api/v1/namespaces/contract/pods"
 CLAIMS = "/api/v1/namespaces/contract/configmaps"
@@ -121,16 +113,10 @@ def node(name: str, **spec: object) -> Object:
 
 def pod(name: str, component: str = "agent") -> Object:
     labels = {"app.kubernetes.io/name": "netmgr", "app.kubernetes.io/component": component}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "labels": labels},
-        "spec": {
-            "nodeName": "somewhere",
-            "containers": [{"name": "agent", "image": "netmgr"}],
-            "automountServiceAccountToken": False,
-        },
-    }
+    metadata = {"name": name, "labels": labels}
+    spec: Object = {"nodeName": "somewhere", "automountServiceAccountToken": False}
+    spec["containers"] = [{"name": "agent", "image": "netmgr"}]
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
 def claim(name: str, **data: str) -> Object:
@@ -141,10 +127,11 @@ def version(found: Object) -> int:
     return int(found["metadata"]["resourceVersion"])
 
 
-def refused(status: int, ask: Callable[[], object]) -> None:
+def refused(status: int, ask: Callable[[], object]) -> ApiError:
     with pytest.raises(ApiError) as caught:
         ask()
     assert caught.value.status == status, caught.value.message
+    return caught.value
 
 
 def test_what_is_created_has_an_identity_and_is_read_back(server: Server, name: str) -> None:
@@ -202,10 +189,7 @@ def test_a_patch_of_a_former_object_of_the_name_is_outdated(
         metadata = {key: of["metadata"][key] for key in keys}
         return patch(path, {"metadata": metadata | {"labels": {"a": "b"}}})
 
-    with pytest.raises(ApiError) as caught:
-        label(former)
-    assert caught.value.status == status
-    assert is_outdated(caught.value)
+    assert is_outdated(refused(status, lambda: label(former)))
     assert label(current)["metadata"]["labels"]["a"] == "b"
 
 
@@ -217,10 +201,7 @@ def test_pod_cidrs_are_set_once(server: Server, name: str) -> None:
         return server.api.patch(f"{NODES}/{name}", body)
 
     assert assign("10.1.0.0/24")["spec"]["podCIDRs"] == ["10.1.0.0/24"]
-    with pytest.raises(ApiError) as caught:
-        assign("10.2.0.0/24")
-    assert caught.value.status == INVALID
-    assert not is_outdated(caught.value)
+    assert not is_outdated(refused(INVALID, lambda: assign("10.2.0.0/24")))
     assert server.api.get(f"{NODES}/{name}")["spec"]["podCIDRs"] == ["10.1.0.0/24"]
 
 
@@ -300,9 +281,8 @@ def test_a_watch_goes_on_with_what_comes_later_and_ends_in_time(server: Server, 
     began = time.monotonic()
     later.start()
     found = server.events(NODES, since, seconds=2)
-    assert [each["object"]["metadata"]["name"] for each in found if each["type"] == "ADDED"] == [
-        name
-    ]
+    added = [event["object"]["metadata"] for event in found if event["type"] == "ADDED"]
+    assert [metadata["name"] for metadata in added] == [name]
     assert 1.5 < time.monotonic() - began < 6
 
 
@@ -359,16 +339,11 @@ def test_one_of_two_leads_and_the_other_when_it_gave_up(server: Server, name: st
 
         candidates[who] = Candidate(server.api, term, lead, threading.Event(), Health())
         threading.Thread(target=candidates[who].run, daemon=True).start()
-    deadline = time.monotonic() + 20
-    while not leading:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    eventually(lambda: leading)
     time.sleep(1.5)
     (first,) = leading
     candidates[first].withdraw()
-    while len(leading) < 2:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    eventually(lambda: len(leading) == 2)
     other = leading[1]
     assert other != first
     assert server.api.get(f"{LEASES}/{name}")["spec"]["holderIdentity"] == other

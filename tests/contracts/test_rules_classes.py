@@ -4,6 +4,7 @@ byte.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -15,6 +16,7 @@ from netmgr.rules.classifier import pod_set
 from netmgr.rules.engine import Rules
 from netmgr.rules.nftables import NftablesBackend
 from netmgr.rules.policy import Policy
+from tests.contracts.conftest import put_right
 from tests.contracts.star import HEADERS, HOSTS, MACHINE, PORT, Star, star
 from tests.fakes.sites import document
 
@@ -81,10 +83,8 @@ def test_classes_come_and_go_and_cost_the_others_no_count(kernel):
     pod, traffic = PODS[0], Traffic("hub-out")
     kernel.set_counts(pod_set(traffic, pod.family).name, [pod], 4, 4000)
     more = Rules(kernel.backend, Policy.of(MANY))
-    plan = more.plan(PODS)
-    assert plan.created == set(more.counters(PODS)) - set(rules.counters(PODS))
-    more.apply(plan)
-    assert not more.plan(PODS)
+    created = put_right(more, PODS).created
+    assert created == set(more.counters(PODS)) - set(rules.counters(PODS))
     assert Sample(Counter.of_pod(pod, traffic), 4000, 4) in more.read()
     less = settled(kernel, ONE)
     assert not less.plan(PODS)
@@ -115,25 +115,16 @@ def test_a_chain_that_sorting_leads_to_is_put_right_when_it_was_altered(
         try:
             rules.apply(rules.plan(PODS))
             if damage == "altered":
-                lines = program(f"nft -a list chain inet netmgr {chain}").splitlines()
-                (comment, handle) = next(
-                    line.split("comment ")[1].split(" # handle ")
-                    for line in lines
-                    if "comment" in line
-                )
-                program(
-                    "nft -f -",
-                    f"replace rule inet netmgr {chain} handle {handle} counter comment {comment}\n",
-                )
-            else:
-                program("nft -f -", damage.format(chain) + "\n")
+                listed = program(f"nft -a list chain inet netmgr {chain}")
+                comment, handle = re.search("comment (.*) # handle (.*)", listed).groups()
+                text = f"handle {handle} counter comment {comment}"
+                damage = f"replace rule inet netmgr {{}} {text}"
+            program("nft -f -", damage.format(chain) + "\n")
             way = "in v6" if "in6" in chain else "out v4"
-            plan = rules.plan(PODS)
+            plan = put_right(rules, PODS)
             hook = "forward" if "in6" in chain else "before_srcnat"
             assert plan.repairs == (f"chain {hook}: rule 'classes {way}' was altered",)
             assert plan.created == frozenset()
-            rules.apply(plan)
-            assert not rules.plan(PODS)
         finally:
             rules.close()
 
@@ -145,11 +136,7 @@ def world(real_kernel, namespaces, program) -> Iterator[Star]:
     with star(namespaces, program, pods=("own", "neighbour")) as made:
         with netns.entered(made.hosts["internet"]):
             for address in STORAGE.values():
-                program(
-                    (
-                        f"ip address add {address} dev eth0 {'nodad' if ':' in address else ''}"
-                    ).rstrip()
-                )
+                program(f"ip address add {address} dev eth0{' nodad' * (':' in address)}")
         program(f"ip route add {STORAGE[Family.V4]} dev internet")
         program(f"ip route add {STORAGE[Family.V6]} via fe80::2 dev internet")
         yield made

@@ -7,6 +7,7 @@ from __future__ import annotations
 import fcntl
 import subprocess
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,31 +21,29 @@ from netmgr.prefixes import Address, Family
 from netmgr.rules.engine import Rules
 from netmgr.rules.model import Hook
 from netmgr.rules.policy import NODE_HOOKS
-from tests.contracts.conftest import run
+from tests.contracts.conftest import put_right, run
 
 pytestmark = pytest.mark.root
 
+INPUT = Counter("INPUT", Family.V4, Traffic.INTERNET_IN)
 PODS = [Address.parse("10.1.0.5"), Address.parse("2001:db8:1::5")]
-TAG = '"iptables-exporter openai traffic='
 ARTICLE = {
-    '-A INPUT ! -s 10.0.0.0/8 -m comment --comment "iptables-exporter openai traffic=internet-in"',
-    (
-        '-A FORWARD ! -s 10.0.0.0/8 -m comment --comment "iptables-exporter openai '
-        'traffic=internet-in"'
-    ),
-    (
-        '-A OUTPUT ! -d 10.0.0.0/8 -m comment --comment "iptables-exporter openai '
-        'traffic=internet-out"'
-    ),
-    (
-        '-A FORWARD ! -d 10.0.0.0/8 -m comment --comment "iptables-exporter openai '
-        'traffic=internet-out"'
-    ),
+    f"-A {chain} ! -{end} 10.0.0.0/8 -m comment --comment "
+    f'"iptables-exporter openai traffic=internet-{way}"'
+    for end, way, chains in (("s", "in", ("INPUT", "FORWARD")), ("d", "out", ("OUTPUT", "FORWARD")))
+    for chain in chains
 }
+COUNTED = [f"[5:500] {line}" for line in sorted(ARTICLE)]
 
 
-def rules_of(saved: str) -> list[str]:
-    return [line for line in saved.splitlines() if line.startswith("-A")]
+def rules_of(saved: str, word: str = "-A") -> list[str]:
+    return [line for line in saved.splitlines() if line.startswith("-A") and word in line]
+
+
+def restore(variant_program, lines: Iterable[str]) -> None:
+    """Add rules to the mangle table, with their counts if they have any."""
+    command = "iptables-restore --noflush --counters"
+    variant_program(command, "\n".join(["*mangle", *lines, "COMMIT\n"]))
 
 
 def test_the_exact_rules_are_the_articles_word_for_word(backend, policy, variant_program):
@@ -81,19 +80,14 @@ def test_a_node_rule_given_twice_is_kept_once_with_its_count(
     rules.apply(rules.plan([]))
     lines = rules_of(variant_program("iptables-save -t mangle"))
     (rule,) = [line for line in lines if line.startswith("-A INPUT") and "NETMGR" not in line]
-    variant_program(
-        "iptables-restore --noflush --counters",
-        f"*mangle\n[5:500] {rule}\n[2:200] {rule}\nCOMMIT\n",
-    )
+    restore(variant_program, [f"[5:500] {rule}", f"[2:200] {rule}"])
     variant_program("iptables -t mangle -D INPUT 2")
-    plan = rules.plan([])
+    plan = put_right(rules)
     assert plan.repairs == (
         "chain input: rule 'node input internet-in v4' was there more than once",
     )
     assert plan.created == frozenset()
-    rules.apply(plan)
-    assert not rules.plan([])
-    assert Sample(Counter("INPUT", Family.V4, Traffic.INTERNET_IN), 500, 5) in rules.read()
+    assert Sample(INPUT, 500, 5) in rules.read()
 
 
 def test_a_rule_of_the_users_own_is_never_removed_whatever_its_comment_says(
@@ -105,15 +99,14 @@ def test_a_rule_of_the_users_own_is_never_removed_whatever_its_comment_says(
         f"-A INPUT -p udp {comment}",
         f"-A INPUT {comment} -j ACCEPT",
     }
-    variant_program("iptables-restore --noflush", "\n".join(["*mangle", *theirs, "COMMIT\n"]))
+    restore(variant_program, theirs)
     for node_rules, owner in (
         (NodeRules.CORRECTED, "openai"),
         (NodeRules.EXACT, "openai"),
         (NodeRules.EXACT, "other"),
     ):
         rules = Rules(backend, replace(policy, node_rules=node_rules, rule_owner=owner))
-        rules.apply(rules.plan(PODS))
-        assert not rules.plan(PODS)
+        put_right(rules, PODS)
         assert theirs <= set(rules_of(variant_program("iptables-save -t mangle")))
     rules.remove()
     assert theirs == set(rules_of(variant_program("iptables-save -t mangle")))
@@ -126,12 +119,10 @@ def test_an_altered_rule_is_nobodys_mistake_to_remove_and_ours_is_put_beside_it(
     rules.apply(rules.plan([]))
     comment = "iptables-exporter openai traffic=internet-in"
     altered = f'! -s 10.0.0.0/9 -m comment --comment "{comment}"'
-    variant_program("iptables-restore --noflush", f"*mangle\n-R INPUT 2 {altered}\nCOMMIT\n")
-    plan = rules.plan([])
+    restore(variant_program, [f"-R INPUT 2 {altered}"])
+    plan = put_right(rules)
     assert plan.repairs == ("chain input: rule 'node input internet-in v4' was missing",)
-    assert plan.created == {Counter("INPUT", Family.V4, Traffic.INTERNET_IN)}
-    rules.apply(plan)
-    assert not rules.plan([])
+    assert plan.created == {INPUT}
     assert f"-A INPUT {altered}" in rules_of(variant_program("iptables-save -t mangle"))
 
 
@@ -141,18 +132,12 @@ def test_the_articles_rules_of_the_users_own_serve_as_they_are_and_stay(
     """Who has the article's four rules already sees no second copy of them, and keeps them in the
     end.
     """
-    lines = "\n".join(f"[5:500] {line}" for line in sorted(ARTICLE))
-    variant_program("iptables-restore --noflush --counters", f"*mangle\n{lines}\nCOMMIT\n")
+    restore(variant_program, COUNTED)
     rules = Rules(backend, replace(policy, node_rules=NodeRules.EXACT))
-    rules.apply(rules.plan([]))
-    saved = [
-        line
-        for line in rules_of(variant_program("iptables-save -t mangle"))
-        if "iptables-exporter" in line
-    ]
+    put_right(rules)
+    saved = rules_of(variant_program("iptables-save -t mangle"), "iptables-exporter")
     assert sorted(saved) == sorted(ARTICLE)
-    assert Sample(Counter("INPUT", Family.V4, Traffic.INTERNET_IN), 500, 5) in rules.read()
-    assert not rules.plan([])
+    assert Sample(INPUT, 500, 5) in rules.read()
     rules.remove()
     assert set(rules_of(variant_program("iptables-save -t mangle"))) == ARTICLE
 
@@ -160,19 +145,12 @@ def test_the_articles_rules_of_the_users_own_serve_as_they_are_and_stay(
 def test_the_users_rule_that_equals_ours_stays_when_ours_goes(backend, policy, variant_program):
     rules = Rules(backend, replace(policy, node_rules=NodeRules.EXACT))
     rules.apply(rules.plan([]))
-    lines = "\n".join(f"[5:500] {line}" for line in sorted(ARTICLE))
-    variant_program("iptables-restore --noflush --counters", f"*mangle\n{lines}\nCOMMIT\n")
+    restore(variant_program, COUNTED)
     assert not rules.plan([])
-    assert Sample(Counter("INPUT", Family.V4, Traffic.INTERNET_IN), 0, 0) in rules.read(), (
-        "of the two, ours"
-    )
+    assert Sample(INPUT, 0, 0) in rules.read(), "of the two, ours"
     rules.remove()
-    saved = [
-        line
-        for line in variant_program("iptables-save -c -t mangle").splitlines()
-        if "iptables-exporter" in line
-    ]
-    assert sorted(saved) == sorted(f"[5:500] {line}" for line in ARTICLE)
+    saved = variant_program("iptables-save -c -t mangle").splitlines()
+    assert sorted(line for line in saved if "iptables-exporter" in line) == COUNTED
 
 
 @pytest.mark.parametrize("node_rules", NodeRules)
@@ -187,13 +165,10 @@ def test_another_programs_save_and_restore_of_all_tables_alters_nothing_of_ours(
 
 
 def article_owners(variant_program) -> set[str]:
-    saved = rules_of(
-        variant_program("iptables-save -t mangle") + variant_program("ip6tables-save -t mangle")
-    )
+    saved = "".join(variant_program(f"ip{n}tables-save -t mangle") for n in ("", "6"))
     return {
         line.split("iptables-exporter ")[1].split()[0]
-        for line in saved
-        if "iptables-exporter " in line
+        for line in rules_of(saved, "iptables-exporter ")
     }
 
 
@@ -205,14 +180,10 @@ def test_the_rules_of_the_former_owner_go_when_the_owner_changes(
     former = Rules(backend, replace(policy, node_rules=before))
     former.apply(former.plan(PODS))
     rules = Rules(backend, replace(policy, node_rules=now, rule_owner="other"))
-    plan = rules.plan(PODS)
-    assert "chain input: rule 'node input internet-in v4' was missing" in plan.repairs
-    assert (
-        "chain input: rule 'iptables-exporter openai traffic=internet-in' does not belong there"
-        in plan.repairs
-    )
-    rules.apply(plan)
-    assert not rules.plan(PODS)
+    assert {
+        "chain input: rule 'node input internet-in v4' was missing",
+        "chain input: rule 'iptables-exporter openai traffic=internet-in' does not belong there",
+    } <= set(put_right(rules, PODS).repairs)
     assert article_owners(variant_program) == {"other"}
     rules.remove()
     assert article_owners(variant_program) == set()
@@ -232,26 +203,16 @@ def test_another_programs_rules_of_the_articles_kind_stay(
     backend, policy, variant_program, node_rules
 ):
     variant_program("ipset create theirs hash:net")
+    tag = '-m comment --comment "iptables-exporter them traffic='
     foreign = [
-        (
-            '-A INPUT ! -s 172.16.0.0/12 -m comment --comment "iptables-exporter them '
-            'traffic=internet-in"'
-        ),
-        '-A INPUT ! -s 10.0.0.0/8 -m comment --comment "iptables-exporter them traffic=dns"',
-        (
-            '-A INPUT ! -s 10.0.0.0/8 -m comment --comment "iptables-exporter them '
-            'traffic=internet-in" -j ACCEPT'
-        ),
-        (
-            '-A INPUT -m set ! --match-set theirs src -m comment --comment "iptables-exporter '
-            'them traffic=internet-in"'
-        ),
+        f'-A INPUT ! -s 172.16.0.0/12 {tag}internet-in"',
+        f'-A INPUT ! -s 10.0.0.0/8 {tag}dns"',
+        f'-A INPUT ! -s 10.0.0.0/8 {tag}internet-in" -j ACCEPT',
+        f'-A INPUT -m set ! --match-set theirs src {tag}internet-in"',
     ]
-    lines = "\n".join(foreign)
-    variant_program("iptables-restore --noflush", f"*mangle\n{lines}\nCOMMIT\n")
+    restore(variant_program, foreign)
     rules = Rules(backend, replace(policy, node_rules=node_rules))
-    rules.apply(rules.plan([]))
-    assert not rules.plan([])
+    put_right(rules)
     rules.remove()
     assert rules_of(variant_program("iptables-save -t mangle")) == foreign
 
@@ -262,11 +223,9 @@ def test_a_lost_jump_means_that_the_rules_behind_it_are_not_in_force(
     rules = Rules(backend, policy)
     rules.apply(rules.plan([]))
     variant_program("iptables -t raw -D PREROUTING -j NETMGR-PREROUTING")
-    plan = rules.plan([])
     lost = [rule.id for rule in policy.sources.rules(Hook.PREROUTING, Family.V4, backend.abilities)]
-    assert plan.repairs == tuple(f"chain prerouting: rule '{name}' was missing" for name in lost)
-    rules.apply(plan)
-    assert not rules.plan([])
+    told = tuple(f"chain prerouting: rule '{name}' was missing" for name in lost)
+    assert put_right(rules).repairs == told
 
 
 @pytest.mark.parametrize("variant", ["legacy"], indirect=True)
@@ -289,11 +248,9 @@ COMMIT
     rules = Rules(backend, policy)
     rules.apply(rules.plan(PODS))
     rules.remove()
-    saved = [
-        variant_program(f"iptables-save -t {table}") for table in ("nat", "filter", "mangle", "raw")
-    ]
-    assert "NETMGR" not in "".join(saved)
-    assert rules_of(saved[0]) == ["-A PREROUTING -p tcp -j ACCEPT"]
+    saved = variant_program("iptables-save")
+    assert "NETMGR" not in saved
+    assert rules_of(saved) == ["-A PREROUTING -p tcp -j ACCEPT"]
 
 
 @pytest.mark.parametrize("variant", ["nft"], indirect=True)
@@ -347,16 +304,10 @@ while True:
 @pytest.mark.parametrize(
     ("made", "told"),
     [
+        (" { flags dormant; }", "it is dormant.*wake it with: nft add table ip mangle"),
+        ("\nadd chain ip mangle FORWARD", "chain FORWARD is not where iptables has it"),
         (
-            "add table ip mangle { flags dormant; }",
-            "it is dormant.*wake it with: nft add table ip mangle",
-        ),
-        (
-            "add table ip mangle\nadd chain ip mangle FORWARD",
-            "chain FORWARD is not where iptables has it",
-        ),
-        (
-            "add table ip mangle\nadd chain ip mangle INPUT { type filter hook input priority 7; }",
+            "\nadd chain ip mangle INPUT { type filter hook input priority 7; }",
             "a chain of it is not where iptables has it.*nft list table ip mangle",
         ),
     ],
@@ -364,7 +315,7 @@ while True:
 def test_tables_in_which_rules_would_have_no_effect_are_refused_with_the_reason(
     backend, policy, made, told
 ):
-    run("nft -f -", f"{made}\n")
+    run("nft -f -", f"add table ip mangle{made}\n")
     with pytest.raises(KernelError, match=told):
         Rules(backend, policy).plan([])
 
@@ -383,19 +334,15 @@ def test_changes_of_rules_wait_for_the_lock_only_so_long_and_pods_do_not_wait_at
         rules.admit(PODS)
         assert rules.read_pods(PODS)
         rules.expel(PODS)
-    rules.apply(rules.plan([]))
-    assert not rules.plan([])
+    put_right(rules)
 
 
 def test_only_the_tables_in_use_come_into_being(backend, policy, variant):
     rules = Rules(backend, policy)
     rules.apply(rules.plan(PODS))
     legacy = Path("/proc/thread-self/net/ip_tables_names").read_text(encoding="ascii").split()
-    nft = [
-        line.split()[2]
-        for line in run("nft list tables").splitlines()
-        if line.startswith("table ip ")
-    ]
+    tables = map(str.split, run("nft list tables").splitlines())
+    nft = [name for _, family, name in tables if family == "ip"]
     used, unused = (legacy, nft) if variant == "legacy" else (nft, legacy)
     assert sorted(used) == ["mangle", "nat", "raw"]
     assert unused == []

@@ -10,7 +10,7 @@ from netmgr.model import Counter, Sample, Traffic
 from netmgr.prefixes import Family
 from netmgr.rules.engine import Rules
 from netmgr.rules.iptables import IptablesBackend
-from tests.contracts.conftest import tables_of
+from tests.contracts.conftest import put_right, tables_of
 from tests.contracts.test_rules_iptables import PODS, rules_of
 
 pytestmark = pytest.mark.root
@@ -49,11 +49,9 @@ def test_a_chain_that_another_program_edits_is_repaired_and_keeps_its_counts(
     give_counts(variant_program)
     assert not rules.plan(PODS)
     variant_program(f"iptables -t mangle {damage}")
-    plan = rules.plan(PODS)
+    plan = put_right(rules, PODS)
     assert repairs in "\n".join(plan.repairs)
     assert plan.created == frozenset()
-    rules.apply(plan)
-    assert not rules.plan(PODS)
     assert Sample(UNATTRIBUTED_IN, 500, 5) in rules.read()
 
 
@@ -63,17 +61,11 @@ def test_a_chain_that_another_program_removes_is_made_again_and_counts_from_zero
     rules = Rules(backend, policy)
     rules.apply(rules.plan(PODS))
     give_counts(variant_program)
-    for command in (
-        "-D NETMGR-FORWARD 1",
-        "-F NETMGR-FORWARD-2",
-        "-X NETMGR-FORWARD-2",
-    ):
+    for command in ("-D NETMGR-FORWARD 1", "-F NETMGR-FORWARD-2", "-X NETMGR-FORWARD-2"):
         variant_program(f"iptables -t mangle {command}")
-    plan = rules.plan(PODS)
+    plan = put_right(rules, PODS)
     assert "chain forward: rule 'unattributed internet-in v4' was missing" in plan.repairs
     assert plan.created == {UNATTRIBUTED_IN}
-    rules.apply(plan)
-    assert not rules.plan(PODS)
     assert Sample(UNATTRIBUTED_IN, 0, 0) in rules.read()
 
 
@@ -87,20 +79,16 @@ class Former(IptablesBackend):
 def test_rules_of_a_former_version_are_replaced_without_losing_a_count(
     backend, policy, variant_program, variant, lock_path, restored
 ):
-    older = Former(
-        tables_of(variant, lock_path),
-    )
+    older = Former(tables_of(variant, lock_path))
     former = Rules(older, policy)
     former.apply(former.plan(PODS))
     older.close()
     if restored:
         give_counts(variant_program)
     rules = Rules(backend, policy)
-    plan = rules.plan(PODS)
+    plan = put_right(rules, PODS)
     assert "chain forward: rule 'unattributed internet-in v4' was altered" in plan.repairs
     assert plan.created == frozenset()
-    rules.apply(plan)
-    assert not rules.plan(PODS)
     saved = rules_of(variant_program("iptables-save -t mangle"))
     assert not [line for line in saved if "exporter" in line and "NETMGR" in line]
     assert Sample(UNATTRIBUTED_IN, 500 * restored, 5 * restored) in rules.read()
@@ -115,8 +103,7 @@ def test_chains_that_fewer_prefixes_need_are_made_and_those_of_before_go(
     before = variant_program("iptables-save -t mangle") + variant_program("ip6tables-save -t raw")
     narrow.apply(narrow.plan(PODS))
     assert ":NETMGR-FORWARD-2" in variant_program("iptables-save -t mangle")
-    wide.apply(wide.plan(PODS))
-    assert not wide.plan(PODS)
+    put_right(wide, PODS)
     after = variant_program("iptables-save -t mangle") + variant_program("ip6tables-save -t raw")
     assert without_head(after) == without_head(before)
     narrow.apply(narrow.plan(PODS))

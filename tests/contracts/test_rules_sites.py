@@ -15,6 +15,7 @@ from netmgr.rules.engine import Rules
 from netmgr.rules.isolation import Isolation, Spoke
 from netmgr.rules.model import Hook
 from netmgr.rules.policy import Policy
+from tests.contracts.conftest import put_right
 from tests.fakes.sites import SERVICES, SITES, document
 
 LONG = "a-name-as-long-as-the-name-of-a-site-can-be-which-is-63-letters"
@@ -63,36 +64,27 @@ def test_a_second_plan_is_empty_and_so_is_a_successors(kernel, machine):
     assert not Rules(kernel.backend, Policy.of(MACHINES[machine])).plan([])
 
 
-def test_changing_a_machines_part_leaves_nothing_of_the_former(kernel, policy, machine):
+def test_changing_a_machines_part_or_removing_it_leaves_nothing_of_the_former(
+    kernel, policy, machine
+):
     settled(kernel, machine)
     plain = Rules(kernel.backend, policy)
-    plain.apply(plain.plan([]))
-    assert not plain.plan([])
+    put_right(plain)
     wanted = kernel.backend.observe(plain._skeleton)
     assert wanted.members.keys() == {spec.name for spec in plain._skeleton.sets}
     assert wanted.orphans == frozenset()
     rules = settled(kernel, machine)
     assert not rules.plan([])
-
-
-def test_removing_leaves_nothing(kernel, machine):
-    rules = settled(kernel, machine)
     rules.remove()
     assert rules.plan([]).repairs == ("the whole ruleset was missing",)
 
 
 def test_a_set_that_nothing_uses_any_more_is_told_and_removed(kernel, policy):
-    node = settled(kernel, "node")
-    rules = Rules(kernel.backend, policy)
-    plan = rules.plan([])
-    surplus = {spec.name for spec in node._skeleton.sets} - {
-        spec.name for spec in rules._skeleton.sets
-    }
-    gone = [
-        sentence for sentence in plan.repairs if sentence.startswith("set ") and ":" not in sentence
-    ]
-    assert len(gone) == len(surplus) > 0
-    assert all(sentence.endswith("does not belong there") for sentence in gone)
+    node, rules = settled(kernel, "node"), Rules(kernel.backend, policy)
+    needed, made = ({spec.name for spec in each._skeleton.sets} for each in (rules, node))
+    told = [line for line in rules.plan([]).repairs if line.startswith("set ") and ":" not in line]
+    assert len(told) == len(made - needed) > 0
+    assert all(line.endswith("does not belong there") for line in told)
 
 
 @pytest.mark.parametrize(
@@ -111,11 +103,9 @@ def test_a_set_that_nothing_uses_any_more_is_told_and_removed(kernel, policy):
 def test_a_rule_that_is_lost_is_told_in_one_sentence_and_put_back(kernel, machine, hook, rule):
     rules = settled(kernel, machine)
     kernel.lose_rule(hook, rule)
-    plan = rules.plan([])
+    plan = put_right(rules)
     assert plan.repairs == (f"chain {hook}: rule '{rule}' was missing",)
     assert plan.created == frozenset()
-    rules.apply(plan)
-    assert not rules.plan([])
 
 
 def test_a_lost_rule_of_a_netmap_is_put_back(kernel):
@@ -126,19 +116,14 @@ def test_a_lost_rule_of_a_netmap_is_put_back(kernel):
         else (Hook.DSTNAT, "netmap")
     )
     kernel.lose_rule(hook, f"{rule} 100.64.1.0/24 v4")
-    plan = rules.plan([])
-    assert plan.repairs == (f"chain {hook}: rule '{rule} 100.64.1.0/24 v4' was missing",)
-    rules.apply(plan)
-    assert not rules.plan([])
+    told = f"chain {hook}: rule '{rule} 100.64.1.0/24 v4' was missing"
+    assert put_right(rules).repairs == (told,)
 
 
 def test_a_members_loss_is_told_and_put_right(kernel):
     rules = settled(kernel, "node")
     kernel.lose_element("site_spoke-b4", Prefix.parse("10.130.0.0/16"))
-    plan = rules.plan([])
-    assert plan.repairs == ("set site_spoke-b4: 10.130.0.0/16 was missing",)
-    rules.apply(plan)
-    assert not rules.plan([])
+    assert put_right(rules).repairs == ("set site_spoke-b4: 10.130.0.0/16 was missing",)
 
 
 def dropped(origin: str, destination: str, packets: int, size: int) -> DroppedTotals:
@@ -154,13 +139,8 @@ def test_every_pair_and_every_range_is_read_and_begins_at_zero(kernel):
     assert router.translated() == []
     host = settled(kernel, "NAT host")
     assert host.translated() == [
-        {
-            "vip_range": one["vip_range"],
-            "service_cidr": one["service_cidr"],
-            "bytes": 0,
-            "packets": 0,
-        }
-        for one in SERVICES
+        {key: service[key] for key in ("vip_range", "service_cidr")} | {"bytes": 0, "packets": 0}
+        for service in SERVICES
     ]
     assert {(one["origin"], one["destination"]) for one in host.drops().between} == {
         pair for pair in pairs if "spoke-a" in pair
@@ -182,13 +162,10 @@ def test_a_missing_ruleset_reads_as_zero(kernel):
 @pytest.mark.parametrize("machine", MACHINES)
 def test_the_printed_commands_make_the_same_rules_when_a_person_types_them(real_kernel, machine):
     rules = Rules(real_kernel.backend, Policy.of(MACHINES[machine]))
-    text = rules.plan([]).text
-    if real_kernel.backend.name == "nftables":
-        done = programs.run([programs.locate("nft", "nftables"), "-f", "-"], stdin=text.encode())
-        assert done.returncode == 0, done.stderr.decode()
-    else:
-        done = programs.run(["/bin/sh", "-e"], stdin=text.encode())
-        assert done.returncode == 0, done.stderr.decode()
+    is_nft = real_kernel.backend.name == "nftables"
+    typing = [programs.locate("nft", "nftables"), "-f", "-"] if is_nft else ["/bin/sh", "-e"]
+    done = programs.run(typing, stdin=rules.plan([]).text.encode())
+    assert done.returncode == 0, done.stderr.decode()
     typed = rules.plan([])
     assert typed.repairs == ()
     assert not typed
@@ -210,7 +187,6 @@ def test_a_new_spoke_costs_the_others_no_count(kernel):
         ),
     )
     more = Rules(kernel.backend, wider)
-    more.apply(more.plan([]))
-    assert not more.plan([])
+    put_right(more)
     assert dropped(*B_TO_A, 5, 500) in more.drops().between
     assert dropped("spoke-d", "spoke-a", 0, 0) in more.drops().between

@@ -7,6 +7,7 @@ from __future__ import annotations
 import socket
 from collections import Counter
 from collections.abc import Iterator
+from itertools import product
 
 import pytest
 
@@ -98,74 +99,63 @@ def answer(server, client, data: bytes = b"answer"):
     return source[:2]
 
 
+def backend_of(world: Star, family: Family):
+    """A socket of the Service's endpoint."""
+    return world.socket("own", family, "", BACKEND_PORT)
+
+
+def ends(world: Star, family: Family, *names: str):
+    """Sockets at these hosts."""
+    return (world.at(name, family) for name in names)
+
+
 @FAMILIES
 def test_a_node_drops_what_passes_between_its_spoke_and_another_in_either_direction(
     with_pod, real_kernel, family
 ):
     world, rules = with_pod, rules_of(real_kernel, "node")
-    own, foreign, researcher = (world.at(name, family) for name in ("own", "foreign", "researcher"))
+    own, foreign, researcher = ends(world, family, "own", "foreign", "researcher")
     assert world.is_lost(own, foreign, HOSTS["foreign"][family], 50)
     assert world.is_lost(foreign, own, HOSTS["own"][family], 70)
     assert world.is_lost(foreign, own, HOSTS["own"][family], 71)
     counted = {(A, B): (1, 50 + HEADERS[family]), (B, A): (2, 141 + 2 * HEADERS[family])}
     assert dropped(rules) == counted
-    assert world.source(researcher, own, HOSTS["own"][family]) == (
-        HOSTS["researcher"][family],
-        PORT,
-    )
-    assert world.source(own, researcher, HOSTS["researcher"][family]) == (
-        HOSTS["own"][family],
-        PORT,
-    )
-    assert world.source(foreign, researcher, HOSTS["researcher"][family]) == (
-        HOSTS["foreign"][family],
-        PORT,
-    )
+    for way in ((researcher, own), (own, researcher), (foreign, researcher)):
+        assert world.shows_itself(*way)
     assert dropped(rules) == counted
 
 
 @FAMILIES
 def test_a_machine_of_a_spoke_neither_hears_nor_speaks_to_another_spoke(world, real_kernel, family):
-    own, foreign, researcher = (
-        world.at(name, family) for name in ("machine", "foreign", "researcher")
-    )
+    own, foreign, researcher = ends(world, family, "machine", "foreign", "researcher")
     assert world.source(foreign, own, MACHINE[family]) is not None
     rules = rules_of(real_kernel, "node")
     assert world.is_lost(foreign, own, MACHINE[family], 30)
     with pytest.raises(PermissionError):
         own.sendto(b"x" * 40, (HOSTS["foreign"][family], PORT))
     assert dropped(rules) == {(B, A): (1, 30 + HEADERS[family]), (A, B): (1, 40 + HEADERS[family])}
-    assert world.source(researcher, own, MACHINE[family]) == (HOSTS["researcher"][family], PORT)
-    assert world.source(own, own, MACHINE[family]) == (MACHINE[family], PORT)
-    assert world.source(own, researcher, HOSTS["researcher"][family]) == (MACHINE[family], PORT)
+    for way in ((researcher, own), (own, own), (own, researcher)):
+        assert world.shows_itself(*way)
 
 
 @FAMILIES
 def test_a_hub_router_keeps_spokes_apart_and_joins_each_with_the_hub(world, real_kernel, family):
     rules = rules_of(real_kernel, "hub-router", node={"name": "router"})
-    own, neighbour, foreign, researcher, internet = (
-        world.at(name, family) for name in ("own", "neighbour", "foreign", "researcher", "internet")
+    own, neighbour, foreign, researcher, internet = ends(
+        world, family, "own", "neighbour", "foreign", "researcher", "internet"
     )
     assert world.is_lost(own, foreign, HOSTS["foreign"][family], 50)
     assert world.is_lost(foreign, own, HOSTS["own"][family], 70)
     assert dropped(rules) == {(A, B): (1, 50 + HEADERS[family]), (B, A): (1, 70 + HEADERS[family])}
-    for name, host in (("own", own), ("foreign", foreign)):
-        assert world.source(host, researcher, HOSTS["researcher"][family]) == (
-            HOSTS[name][family],
-            PORT,
-        )
-        assert world.source(researcher, host, HOSTS[name][family]) == (
-            HOSTS["researcher"][family],
-            PORT,
-        )
-    assert world.source(neighbour, own, HOSTS["own"][family]) == (HOSTS["neighbour"][family], PORT)
+    for way in (*product((own, foreign), [researcher]), *product([researcher], (own, foreign))):
+        assert world.shows_itself(*way)
+    assert world.shows_itself(neighbour, own)
     sources = {
         world.source(host, internet, HOSTS["internet"][family])[0]
         for host in (own, foreign, researcher)
     }
-    assert sources.isdisjoint(host[family] for host in HOSTS.values()), (
-        "the internet sees the router alone"
-    )
+    # The internet sees the router alone.
+    assert sources.isdisjoint(host[family] for host in HOSTS.values())
 
 
 FORGERIES = {
@@ -212,10 +202,7 @@ def test_a_service_is_reached_by_the_address_the_hub_sees_and_answers_from_it(
     world, opened, family
 ):
     rules = opened()
-    researcher, server = (
-        world.at("researcher", family),
-        world.socket("own", family, "", BACKEND_PORT),
-    )
+    researcher, server = world.at("researcher", family), backend_of(world, family)
     seen = world.source(researcher, server, VIP[family], 60)
     assert seen[0] == MACHINE[family], "the endpoint sees the host"
     assert answer((server, seen), researcher, b"a" * 40) == (VIP[family], PORT)
@@ -229,10 +216,7 @@ def test_a_service_is_reached_by_the_address_the_hub_sees_and_answers_from_it(
 @FAMILIES
 def test_a_preserved_source_is_the_clients_own(world, opened, family):
     opened(source="preserve")
-    researcher, server = (
-        world.at("researcher", family),
-        world.socket("own", family, "", BACKEND_PORT),
-    )
+    researcher, server = world.at("researcher", family), backend_of(world, family)
     seen = world.source(researcher, server, VIP[family])
     assert seen == (HOSTS["researcher"][family], PORT)
     assert answer((server, seen), researcher) == (VIP[family], PORT)
@@ -267,7 +251,7 @@ def test_a_stream_passes_both_ways_when_the_next_machine_translates_the_service(
 def test_every_address_of_the_host_takes_its_share_of_the_connections(world, opened, family):
     addresses = [MACHINE[family], *FURTHER[family]]
     opened(addresses=[address for each in Family for address in (MACHINE[each], *FURTHER[each])])
-    server = world.socket("own", family, "", BACKEND_PORT)
+    server = backend_of(world, family)
     sources: Counter[str] = Counter()
     for _ in range(12):
         client = world.socket("researcher", family, HOSTS["researcher"][family])
@@ -280,7 +264,7 @@ def test_every_address_of_the_host_takes_its_share_of_the_connections(world, ope
 @FAMILIES
 def test_another_spoke_does_not_reach_the_services(world, opened, family):
     rules = opened()
-    foreign, server = world.at("foreign", family), world.socket("own", family, "", BACKEND_PORT)
+    foreign, server = world.at("foreign", family), backend_of(world, family)
     assert world.is_lost(foreign, server, VIP[family], 20)
     assert dropped(rules) == {(B, A): (1, 20 + HEADERS[family])}
 
@@ -288,7 +272,7 @@ def test_another_spoke_does_not_reach_the_services(world, opened, family):
 @FAMILIES
 def test_within_the_spoke_a_service_is_reached_as_if_there_were_no_nat_host(world, opened, family):
     rules = opened(next_machine=False)
-    neighbour, server = world.at("neighbour", family), world.socket("own", family, "", BACKEND_PORT)
+    neighbour, server = world.at("neighbour", family), backend_of(world, family)
     seen = world.source(neighbour, server, CLUSTER_IP[family])
     assert seen == (HOSTS["neighbour"][family], PORT)
     assert answer((server, seen), neighbour) == (CLUSTER_IP[family], PORT)

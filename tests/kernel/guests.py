@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,17 +13,15 @@ from tests.kernel.namespaces import inside
 from tests.lab import wiring
 from tests.lab.nodes import LabNode
 from tests.lab.topology import INTERNET, Host
+from tests.waiting import eventually
 
 GUEST = "10.99.0.2"
 
 
 def wait_until_it_sends(namespace: Path, link: str) -> None:
     """A link that was just raised drops packets until it has learnt of its carrier."""
-    deadline = time.monotonic() + 10
     with wiring.inside(namespace), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as handle:
-        while not wiring.sends(handle, link):
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        eventually(lambda: wiring.sends(handle, link), every=0.02)
 
 
 @contextmanager

@@ -14,7 +14,6 @@ from __future__ import annotations
 import re
 import socket
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -43,7 +42,7 @@ from tests.lab.topology import (
     Topology,
 )
 from tests.lab.world import World
-from tests.waiting import PATIENCE
+from tests.waiting import eventually
 
 MACHINE = "machine"
 HOSTS = ("researcher", "a", "b")
@@ -105,15 +104,11 @@ def topology() -> Topology:
     return Topology("researcher", tuple(hosts), tuple(links))
 
 
-SITES = [
-    {"name": "hub", "prefixes": [str(NETWORKS[family][0]) for family in Family]},
-    {
-        "name": "a",
-        "prefixes": [str(NETWORKS[family][1]) for family in Family],
-        "services": [str(VIP_RANGE[family]) for family in Family],
-    },
-    {"name": "b", "prefixes": [str(NETWORKS[family][2]) for family in Family]},
+SITES: list[dict[str, Any]] = [
+    {"name": name, "prefixes": [str(NETWORKS[family][place]) for family in Family]}
+    for place, name in enumerate(("hub", "a", "b"))
 ]
+SITES[1]["services"] = [str(VIP_RANGE[family]) for family in Family]
 HUB_ROUTER: dict[str, Any] = {"role": "hub-router", "site": "hub", "sites": SITES}
 
 
@@ -222,11 +217,7 @@ class Joined:
 
     def wait_until(self, true: Callable[[], bool]) -> None:
         """Wait until something is so."""
-        deadline = time.monotonic() + PATIENCE
-        while not true():
-            if time.monotonic() > deadline:
-                raise AssertionError(f"never became so: {true}; {self.log()}")
-            time.sleep(0.01)
+        eventually(true, lambda: f"never became so: {true}; {self.log()}", every=0.01)
 
     def log(self) -> str:
         """The end of the agent's log."""

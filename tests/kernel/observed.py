@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +19,7 @@ from tests.lab.nodes import LabNode
 from tests.lab.runtime import Sandbox
 from tests.lab.topology import INTERNET, Pod, cluster
 from tests.lab.world import World
-from tests.waiting import PATIENCE
+from tests.waiting import eventually
 
 PLUGINS = Path("/usr/lib/cni")
 SUBNETS = ("10.88.1.0/24", "fd00:88:1::/112")
@@ -42,12 +41,8 @@ class ObservedNode:
         runtime.bin_dir.symlink_to(PLUGINS)
         runtime.conf_dir.mkdir()
         ranges = [[{"subnet": subnet}] for subnet in SUBNETS]
-        ipam = {
-            "type": "host-local",
-            "ranges": ranges,
-            "dataDir": str(self.node.directory / "ipam"),
-        }
-        ipam["routes"] = [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]
+        kept = {"type": "host-local", "dataDir": str(self.node.directory / "ipam")}
+        ipam = {**kept, "ranges": ranges, "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]}
         wired: dict[str, Any] = {"type": plugin, "ipMasq": True, "ipam": ipam}
         if plugin == "bridge":
             wired |= {"bridge": "cni0", "isGateway": True}
@@ -93,16 +88,11 @@ class ObservedNode:
 
     def talk(self, pod: Sandbox, forth: int = 20, back: int = 30) -> Amounts:
         """Exchange datagrams with the internet in both families; what that should count."""
-        out, home = (
-            [100 + number for number in range(forth)],
-            [7 * number for number in range(forth)],
-        )
+        out, home = range(100, 100 + forth), range(back, back + 7 * forth, 7)
         totals = {"internet-out": (0, 0), "internet-in": (0, 0)}
         for family in Family:
             there = End(self.world.internet, INTERNET[family])
-            heard = datagrams(
-                End(pod.netns, pod.address(family)), there, out, [back + size for size in home]
-            )
+            heard = datagrams(End(pod.netns, pod.address(family)), there, [*out], [*home])
             for traffic, tally in (("internet-out", heard.forth), ("internet-in", heard.back)):
                 size, packets = totals[traffic]
                 totals[traffic] = size + tally.bytes, packets + tally.packets
@@ -136,10 +126,7 @@ class ObservedNode:
         return (self.node.directory / "agent.log").read_text()
 
     def wait_until(self, holds: Callable[[], object]) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while not holds():
-            assert time.monotonic() < deadline, self.log()
-            time.sleep(0.02)
+        eventually(holds, self.log, every=0.02)
 
 
 @contextmanager

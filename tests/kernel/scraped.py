@@ -71,10 +71,19 @@ class Prometheus:
         except ConnectionRefusedError:
             return []
 
+    def answers(self, dashboard: Path) -> None:
+        """Wait until every query of a dashboard has a result above zero."""
+        for expression in queries(dashboard):
+            self.wait_for(expression, lambda result: any(value(series) > 0 for series in result))
+
     def wait_for_scrapes(self) -> None:
         """Until every target was scraped after now: what happened before is recorded then."""
         now = time.time()
         self.wait_for(f"min(timestamp(netmgr_up)) > {now}", bool)
+
+
+def value(series: dict) -> float:
+    return float(series["value"][1])
 
 
 def queries(dashboard: Path) -> Iterator[str]:

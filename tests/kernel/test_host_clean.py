@@ -16,6 +16,7 @@ import yaml
 from netmgr.documents.node import Backend
 from netmgr.rules.choose import FILE_NAME
 from tests.fakes.kustomize import build
+from tests.kernel.namespaces import inside
 from tests.lab.nodes import LabNode
 from tests.lab.topology import cluster
 from tests.lab.world import World
@@ -55,24 +56,27 @@ def world(backend: Backend, lab_name: str) -> Iterator[World]:
         made.down()
 
 
-def inside(node: LabNode, command: str) -> str:
-    words = ["nsenter", f"--net={node.namespace}", *command.split()]
-    return subprocess.run(words, check=True, capture_output=True, text=True).stdout
+def run(node: LabNode, command: str) -> str:
+    return inside(node.namespace, *command.split())
+
+
+def agent_was_there(node: LabNode) -> None:
+    node.write_document()
+    node.install_plugin()
+    node.start_until_ready()
+    node.stop_agent()
 
 
 def everything(node: LabNode) -> dict[str, list[str]]:
-    saved = [line for program in FAMILIES for line in inside(node, program).splitlines()]
+    saved = [line for program in FAMILIES for line in run(node, program).splitlines()]
+    ours = re.compile("-A|:.*NETMGR")
     return {
-        "nftables": _without_empty(inside(node, "nft -s list ruleset")).splitlines(),
-        "iptables": [
-            line
-            for line in saved
-            if line.startswith("-A") or (line[:1] == ":" and "NETMGR" in line)
-        ],
-        "ipset": inside(node, "ipset list -n").splitlines(),
-        "links": [line.split()[1] for line in inside(node, "ip -o link").splitlines()],
-        "routes": inside(node, "ip route show table all").splitlines(),
-        "routes6": inside(node, "ip -6 route show table all").splitlines(),
+        "nftables": _without_empty(run(node, "nft -s list ruleset")).splitlines(),
+        "iptables": [line for line in saved if ours.match(line)],
+        "ipset": run(node, "ipset list -n").splitlines(),
+        "links": [line.split()[1] for line in run(node, "ip -o link").splitlines()],
+        "routes": run(node, "ip route show table all").splitlines(),
+        "routes6": run(node, "ip -6 route show table all").splitlines(),
     }
 
 
@@ -84,57 +88,31 @@ def _without_empty(ruleset: str) -> str:
 
 def drift(before: dict[str, list[str]], after: dict[str, list[str]]) -> list[str]:
     return [
-        f"{kind}: {sign} {line}"
+        f"{kind}: {line}"
         for kind in before
-        for sign, here, there in (
-            ("-", before[kind], after[kind]),
-            ("+", after[kind], before[kind]),
-        )
-        for line in here
-        if line not in there
-        and not line.startswith("anycast")  # the kernel's own, of forwarding, which stays on
+        for line in sorted({*before[kind]} ^ {*after[kind]})
+        if not line.startswith("anycast")  # the kernel's own, of forwarding, which stays on
     ]
 
 
 def clean(
-    node: LabNode, *options: str, state_dir: Path | None = None, run_dir: Path | None = None
+    node: LabNode, *options: str, elsewhere: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    owner = ["--rule-owner", "lab-owner"]
-    where = [
-        "--state-dir",
-        str(state_dir or node.directory / "state"),
-        "--run-dir",
-        str(run_dir or node.run_dir),
-    ]
-    confined = [
-        "setpriv",
-        "--no-new-privs",
-        f"--bounding-set={','.join(['-all', *capabilities()])}",
-    ]
-    command = [
-        "nsenter",
-        f"--net={node.namespace}",
-        *confined,
-        sys.executable,
-        "-m",
-        "netmgr",
-        "host",
-        "clean",
-    ]
-    return subprocess.run(
-        [*command, *where, *owner, *options], check=False, capture_output=True, text=True
-    )
+    state, sockets = elsewhere or node.directory / "state", elsewhere or node.run_dir
+    powers = ",".join(["-all", *(f"+{name.lower()}" for name in capabilities())])
+    confined = ["setpriv", "--no-new-privs", f"--bounding-set={powers}"]
+    where = [f"--state-dir={state}", f"--run-dir={sockets}", "--rule-owner=lab-owner"]
+    command = [sys.executable, "-m", "netmgr", "host", "clean", *where, *options]
+    entered = ["nsenter", f"--net={node.namespace}", *confined, *command]
+    return subprocess.run(entered, check=False, capture_output=True, text=True)
 
 
 def capabilities() -> list[str]:
     """Those that the manifests give this command."""
-    (found,) = [item for item in build(UNINSTALL) if item["kind"] == "DaemonSet"]
-    (clean,) = [
-        item
-        for item in found["spec"]["template"]["spec"]["initContainers"]
-        if item["name"] == "clean"
-    ]
-    return [f"+{each.lower()}" for each in clean["securityContext"]["capabilities"]["add"]]
+    (uninstall,) = [item for item in build(UNINSTALL) if item["kind"] == "DaemonSet"]
+    first = uninstall["spec"]["template"]["spec"]["initContainers"]
+    (container,) = [item for item in first if item["name"] == "clean"]
+    return list(container["securityContext"]["capabilities"]["add"])
 
 
 def test_rules_of_a_backend_that_the_mark_does_not_name_go_too(
@@ -145,10 +123,7 @@ def test_rules_of_a_backend_that_the_mark_does_not_name_go_too(
     """
     (node,) = world.nodes
     before = everything(node)
-    node.write_document()
-    node.install_plugin()
-    node.start_until_ready()
-    node.stop_agent()
+    agent_was_there(node)
     former = Backend.NFTABLES if backend is not Backend.NFTABLES else Backend.IPTABLES_LEGACY
     (node.directory / "state" / FILE_NAME).write_text(f"{former}\n")
     done = clean(node)
@@ -161,14 +136,11 @@ def test_rules_of_a_backend_that_the_mark_does_not_name_go_too(
 )
 def test_what_others_have_of_another_variant_keeps_nothing_of_ours(world: World) -> None:
     (node,) = world.nodes
-    inside(node, "nft add table ip mangle")
-    inside(node, "nft add chain ip mangle FORWARD { type filter hook forward priority -150; }")
-    inside(node, "nft add rule ip mangle FORWARD ct state { new, related } drop")
+    run(node, "nft add table ip mangle")
+    run(node, "nft add chain ip mangle FORWARD { type filter hook forward priority -150; }")
+    run(node, "nft add rule ip mangle FORWARD ct state { new, related } drop")
     before = everything(node)
-    node.write_document()
-    node.install_plugin()
-    node.start_until_ready()
-    node.stop_agent()
+    agent_was_there(node)
     done = clean(node)
     assert done.returncode == 0, done.stderr
     assert "iptables-nft, which the agent did not use last, was not looked into: " in done.stdout
@@ -178,7 +150,7 @@ def test_what_others_have_of_another_variant_keeps_nothing_of_ours(world: World)
 def test_a_machine_is_left_as_it_was(world: World, tmp_path: Path):
     (node,) = world.nodes
     for command in FOREIGN:
-        inside(node, command)
+        run(node, command)
     before = everything(node)
     node.write_document()
     document = yaml.safe_load(node.document.read_text())
@@ -188,14 +160,13 @@ def test_a_machine_is_left_as_it_was(world: World, tmp_path: Path):
     node.start_until_ready()
     node.add("pod-1")
     # As a document with more in it would have made.
-    for table in ("netmgr-host-pods",):
-        inside(node, f"nft add table inet {table}")
+    run(node, "nft add table inet netmgr-host-pods")
     assert everything(node) != before
 
     running = clean(node)
     assert running.returncode == 1
     assert "another agent runs in this network namespace (process " in running.stderr
-    elsewhere = clean(node, "--with-pods", state_dir=tmp_path, run_dir=tmp_path)
+    elsewhere = clean(node, "--with-pods", elsewhere=tmp_path)
     assert elsewhere.returncode == 1, elsewhere.stdout
     assert not node.runtime.status()
     assert "pod-1" in node.ask("pods")["attachments"][0]["pod"]

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import fcntl
 import os
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
+from subprocess import PIPE, Popen
 
 import pytest
 
@@ -56,18 +57,16 @@ def named(pod: Pod, namespace: str, name: str, container: str = "") -> Pod:
     return replace(pod, container=container or pod.container, more={"CNI_ARGS": arguments})
 
 
-def unnamed(pod: Pod, container: str) -> Pod:
-    """The sandbox of a runtime outside Kubernetes."""
-    return replace(pod, container=container, more={"CNI_ARGS": ""})
-
-
 IDENTITIES: dict[str, Callable[[Pod], Pod]] = {
     "a text of 255 bytes": lambda pod: named(
         pod, "n" * 63, "p" * (255 - len(f"netmgr  eth0  {UID} ") - 2 * 63 - 1), "c" * 64
     ),
     "the longest names": lambda pod: named(pod, LONGEST_NAMESPACE, LONGEST_NAME, "c" * 64),
     "the longest container id": lambda pod: named(pod, LONGEST_NAMESPACE, LONGEST_NAME, "c" * 255),
-    "a long container id alone": lambda pod: unnamed(pod, "c" * 200),
+    # As runtimes outside Kubernetes have it.
+    "a long container id alone": lambda pod: replace(
+        pod, container="c" * 200, more={"CNI_ARGS": ""}
+    ),
 }
 
 
@@ -163,16 +162,12 @@ def alternative_name_taken(cni: Caller, pod: Pod) -> Iterator[None]:
 @contextmanager
 def table_of_another_program(cni: Caller) -> Iterator[None]:
     command = ["nsenter", f"--net={cni.node.namespace}", "nft", "--interactive"]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as owner:
+    with Popen(command, stdin=PIPE, stdout=PIPE, text=True) as owner:
         assert owner.stdin is not None
         assert owner.stdout is not None
         # Printed once the line before is done.
-        owner.stdin.write(
-            "delete table inet netmgr; add table inet netmgr { flags owner; }\nlist table "
-            "inet netmgr\n"
-        )
+        owner.stdin.write("delete table inet netmgr; add table inet netmgr { flags owner; }\n")
+        owner.stdin.write("list table inet netmgr\n")
         owner.stdin.flush()
         while "flags owner" not in owner.stdout.readline():
             pass
@@ -187,11 +182,10 @@ def tables_locked_by_another_program(cni: Caller) -> Iterator[None]:
     with Path("/run/xtables.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         entered = ["nsenter", f"--net={cni.node.namespace}"]
-        for table in ("raw", "mangle", "nat"):
-            for command in (["-F"], ["-X"]):
-                for program in ("iptables-legacy", "ip6tables-legacy"):
-                    done = programs.run([*entered, program, "-t", table, *command], env=elsewhere)
-                    assert done.returncode == 0, done.stderr
+        tables, programs_of_both = ("raw", "mangle", "nat"), ("iptables-legacy", "ip6tables-legacy")
+        for table, command, program in product(tables, ("-F", "-X"), programs_of_both):
+            done = programs.run([*entered, program, "-t", table, command], env=elsewhere)
+            assert done.returncode == 0, done.stderr
         assert programs.run([*entered, "ipset", "destroy"]).returncode == 0
         yield
     Path(elsewhere["XTABLES_LOCKFILE"]).unlink(missing_ok=True)
@@ -242,20 +236,8 @@ def test_a_failed_add_that_could_not_be_undone_is_undone_when_that_is_possible(
 def test_a_half_made_link_of_a_killed_agent_is_removed(cni: Caller, pod: Pod) -> None:
     cni.node.kill_agent()
     for name in ("nm0123456789ab", "nm0123456789ac"):
-        inside(
-            cni.node.namespace,
-            "ip",
-            "link",
-            "add",
-            name,
-            "group",
-            str(0x6E6E),
-            "type",
-            "veth",
-            "peer",
-            "name",
-            f"p{name[-2:]}",
-        )
+        made = f"ip link add {name} group {0x6E6E} type veth peer name p{name[-2:]}"
+        inside(cni.node.namespace, *made.split())
     cni.node.start_until_ready()
     assert eventually(lambda: not node_links(cni))
     assert cni.call("ADD", pod).exit_code == 0

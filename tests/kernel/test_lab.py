@@ -286,9 +286,7 @@ def test_an_unfit_name_is_refused_before_anything_is_made(lab: Lab, name: str) -
 @pytest.mark.slow
 def test_an_agent_that_cannot_start_is_told_with_its_last_words(lab_name: str) -> None:
     world = World(
-        cluster(pods=0),
-        name=lab_name,
-        settings={"node": {"name": "node-1", "uplink": "nowhere0"}},
+        cluster(pods=0), name=lab_name, settings={"node": {"name": "node-1", "uplink": "nowhere0"}}
     )
     with pytest.raises(LabError, match="the agent of node-1 did not start") as failure:
         world.up()

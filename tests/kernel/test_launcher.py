@@ -14,16 +14,8 @@ import pytest
 from cni.install import Installation, install
 from cni.wire import MAX_MESSAGE, STARTED, decode_request, encode_request
 from netmgr.programs import SEARCH_PATH
-from tests.kernel.launching import (
-    CONFIG,
-    MIB,
-    answering,
-    elf,
-    error_of,
-    execute,
-    layout,
-    variables,
-)
+from tests.kernel.launching import CONFIG, MIB, answering, elf, error_of, execute, layout, variables
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.programs
 
@@ -39,10 +31,8 @@ def test_request_arrives_to_the_byte(plugin, agent):
     assert message == (
         b"netmgr-cni 1\0CNI_COMMAND=ADD\0CNI_CONTAINERID=c1\0"
         b"CNI_NETNS=/run/netns/pod\0CNI_IFNAME=eth0\0"
-        b"CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAME=web\0CNI_PATH=/opt/cni/bin\0"
-        + started.group()
-        + b"\0"
-        + CONFIG
+        b"CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAME=web\0CNI_PATH=/opt/cni/bin\0%s\0%s"
+        % (started.group(), CONFIG)
     )
     assert before < int(started.group(1)) < time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
@@ -129,18 +119,14 @@ def test_a_damaged_path_file_is_told(plugin, text):
     assert "install the plugin again" in error["msg"]
 
 
-def replace_plugin(plugin):
-    """As an upgrade does: a new file takes the name, and the old one is gone."""
-    successor = plugin.bin_dir / "successor"
-    shutil.copy(plugin.launcher, successor)
-    successor.replace(plugin.launcher)
-
-
 def test_a_plugin_that_is_replaced_while_it_starts_finds_its_agent(plugin, agent):
     listening = agent(plugin, answering(b"0\n"))
     started = os.open(plugin.launcher, os.O_RDONLY)
     try:
-        replace_plugin(plugin)
+        # As an upgrade does: a new file takes the name, and the old one is gone.
+        successor = plugin.bin_dir / "successor"
+        shutil.copy(plugin.launcher, successor)
+        successor.replace(plugin.launcher)
         outcome = subprocess.run(
             [f"/proc/self/fd/{started}"],
             input=CONFIG,
@@ -156,20 +142,13 @@ def test_a_plugin_that_is_replaced_while_it_starts_finds_its_agent(plugin, agent
     assert len(listening.requests) == 1
 
 
-def is_waiting(process):
-    status = Path(f"/proc/{process.pid}/status").read_text(encoding="ascii")
-    return status.startswith("Name:\tnetmgr\n") and "State:\tS" in status
-
-
 def test_a_plugin_that_is_removed_while_it_waits_for_its_input_finds_its_agent(plugin, agent):
     listening = agent(plugin, answering(b"0\n"))
     with subprocess.Popen(
         [plugin.launcher], env=variables("ADD"), stdin=subprocess.PIPE
     ) as process:
-        deadline = time.monotonic() + 10
-        while not is_waiting(process):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        status = Path(f"/proc/{process.pid}/status")
+        eventually(lambda: re.match(r"(?s)Name:\tnetmgr\n.*State:\tS", status.read_text()))
         plugin.launcher.unlink()
         plugin.paths_file.unlink()
         process.communicate(CONFIG, timeout=10)

@@ -15,15 +15,7 @@ from cni.install import install
 from cni.request import Verb, check_text, check_variables
 from cni.wire import STARTED, decode_request
 from netmgr.errors import InvalidEnvironment
-from tests.kernel.launching import (
-    CONFIG,
-    MIB,
-    answering,
-    error_of,
-    execute,
-    layout,
-    variables,
-)
+from tests.kernel.launching import CONFIG, MIB, answering, error_of, execute, layout, variables
 
 pytestmark = pytest.mark.programs
 
@@ -36,11 +28,8 @@ def quick_launcher(tmp_path_factory):
     target = tmp_path_factory.mktemp("launcher") / "quick"
     compiler = next(build.available(build.host_architecture()))
     patience = tuple(f"-D{name}_MS={QUICK_MS}" for name in ("STDIN", "SEND", "REPLY"))
-    build.build(
-        target,
-        build.host_architecture(),
-        iter([build.Compiler(compiler.name, compiler.command + patience)]),
-    )
+    hasty = build.Compiler(compiler.name, compiler.command + patience)
+    build.build(target, build.host_architecture(), iter([hasty]))
     return target
 
 
@@ -55,45 +44,32 @@ def spooled(plugin):
     return sorted(plugin.spool.iterdir())
 
 
-def no_socket(_plugin, _agent):
-    pass
-
-
 def nobody_listens(plugin, _agent):
     plugin.run_dir.mkdir(exist_ok=True)
     with socket.socket(socket.AF_UNIX) as stale:
         stale.bind(str(plugin.socket))
 
 
-def closes_at_once(plugin, agent):
-    agent(plugin, lambda _agent, connection: connection.close())
+REPLIES = {
+    "closes after the request": b"",
+    "answers half a line": b"0",
+    "answers nonsense": b"ok\n{}",
+    "answers an impossible code": b"999\n{}",
+}
 
 
-def closes_after_the_request(plugin, agent):
-    agent(plugin, answering(b""))
+def closes_at_once(_agent, connection):
+    connection.close()
 
 
-def answers_half_a_line(plugin, agent):
-    agent(plugin, answering(b"0"))
-
-
-def answers_nonsense(plugin, agent):
-    agent(plugin, answering(b"ok\n{}"))
-
-
-def answers_an_impossible_code(plugin, agent):
-    agent(plugin, answering(b"999\n{}"))
-
-
-AWAY = [
-    no_socket,
-    nobody_listens,
-    closes_at_once,
-    closes_after_the_request,
-    answers_half_a_line,
-    answers_nonsense,
-    answers_an_impossible_code,
-]
+AWAY = {
+    "no socket": lambda _plugin, _agent: None,
+    "nobody listens": nobody_listens,
+    "closes at once": lambda plugin, agent: agent(plugin, closes_at_once),
+} | {
+    name: lambda plugin, agent, reply=reply: agent(plugin, answering(reply))
+    for name, reply in REPLIES.items()
+}
 
 
 @pytest.mark.parametrize("away", AWAY)
@@ -101,7 +77,7 @@ AWAY = [
     ("command", "code"), [("ADD", 11), ("CHECK", 11), ("GC", 11), ("STATUS", 50)]
 )
 def test_what_is_answered_while_the_agent_is_away(plugin, agent, away, command, code):
-    away(plugin, agent)
+    AWAY[away](plugin, agent)
     error = error_of(execute(plugin, command))
     assert (error["code"], error["cniVersion"]) == (code, "1.0.0")
     assert str(plugin.socket) in error["details"]
@@ -121,13 +97,13 @@ INVALID = [
 ]
 
 
-@pytest.mark.parametrize("away", [no_socket, closes_after_the_request])
+@pytest.mark.parametrize("away", ["no socket", "closes after the request"])
 @pytest.mark.parametrize("changes", INVALID, ids=str)
 @pytest.mark.parametrize("command", ["ADD", "DEL", "CHECK"])
 def test_what_can_never_succeed_is_refused_by_name_and_not_kept(
     plugin, agent, away, command, changes
 ):
-    away(plugin, agent)
+    AWAY[away](plugin, agent)
     error = error_of(execute(plugin, command, **changes))
     assert (error["code"], error["cniVersion"]) == (4, "1.0.0")
     assert next(iter(changes)) in error["msg"]
@@ -141,14 +117,7 @@ def test_an_unknown_verb_is_refused_while_the_agent_is_away(plugin):
 
 def test_bytes_that_are_not_utf8_never_reach_the_agent(plugin, agent):
     listening = agent(plugin, answering(b"0\n"))
-    for broken in (
-        b"\xff",
-        b"\xc0\x80",
-        b"\xed\xa0\x80",
-        b"\xf4\x90\x80\x80",
-        b"\xe2\x82",
-        b"\x80",
-    ):
+    for broken in b"\xff \xc0\x80 \xed\xa0\x80 \xf4\x90\x80\x80 \xe2\x82 \x80".split():
         error = error_of(execute(plugin, "ADD", CNI_IFNAME=os.fsdecode(b"eth" + broken)))
         assert (error["code"], "CNI_IFNAME" in error["msg"]) == (4, True)
     assert listening.requests == []
@@ -179,7 +148,7 @@ def test_the_launcher_refuses_what_the_agent_would_refuse(plugin):
 
 @pytest.mark.parametrize("away", AWAY)
 def test_a_del_is_kept_and_succeeds_while_the_agent_is_away(plugin, agent, away):
-    away(plugin, agent)
+    AWAY[away](plugin, agent)
     outcome = execute(plugin, "DEL")
     assert (outcome.returncode, outcome.stdout) == (0, b"")
     (kept,) = spooled(plugin)
@@ -191,13 +160,8 @@ def test_a_del_is_kept_and_succeeds_while_the_agent_is_away(plugin, agent, away)
 
 
 def test_a_del_that_comes_again_is_kept_once(plugin):
-    for container, ifname in (
-        ("c1", "eth0"),
-        ("c1", "eth0"),
-        ("c1", "net1"),
-        ("c2", "eth0"),
-        ("c1e", "th0"),
-    ):
+    for asked in ("c1 eth0", "c1 eth0", "c1 net1", "c2 eth0", "c1e th0"):
+        container, ifname = asked.split()
         execute(plugin, "DEL", CNI_CONTAINERID=container, CNI_IFNAME=ifname)
     assert len(spooled(plugin)) == 4
 
@@ -262,18 +226,9 @@ def test_an_agent_whose_queue_is_full_is_not_waited_for_forever(impatient_plugin
 
 
 def test_a_standard_input_without_end_is_not_waited_for_forever(impatient_plugin):
-    process = subprocess.Popen(
-        [impatient_plugin.launcher],
-        env=variables("ADD"),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    try:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([impatient_plugin.launcher], env=variables("ADD"), **pipes) as process:
         process.stdin.write(CONFIG)
         process.stdin.flush()
         assert process.wait(10) == 1
         assert json.loads(process.stdout.read())["code"] == 5
-    finally:
-        process.stdin.close()
-        process.stdout.close()
-        process.wait()

@@ -26,12 +26,11 @@ pytestmark = [pytest.mark.programs, pytest.mark.slow]
 
 HOST = build.host_architecture()
 MACHINES = {"amd64": 62, "arm64": 183}
+STRICT = "-std=c11 -Wall -Wextra -Werror -Wpedantic -Wshadow -Wconversion -O2 -static"
 BROKEN = Compiler("broken", ("false",))
 ZIGLANG = pytest.mark.skipif(
     importlib.util.find_spec("ziglang") is None,
-    reason=(
-        "ziglang is not installed (411 MB); get it with: pip install -r .ci/launcher-compiler.lock"
-    ),
+    reason="ziglang is missing (411 MB): pip install -r .ci/launcher-compiler.lock",
 )
 
 
@@ -48,22 +47,9 @@ def version_answer(program):
 
 def test_the_source_has_no_warning_in_it(tmp_path):
     compiler = next(build.available(HOST))
-    strict = (
-        "-std=c11",
-        "-Wall",
-        "-Wextra",
-        "-Werror",
-        "-Wpedantic",
-        "-Wshadow",
-        "-Wconversion",
-        "-O2",
-        "-static",
-    )
-    outcome = programs.run(
-        (*compiler.command, *strict, "-o", tmp_path / "launcher", build.SOURCE), timeout=600
-    )
-    assert outcome.stderr == b""
-    assert outcome.returncode == 0
+    command = (*compiler.command, *STRICT.split(), "-o", tmp_path / "launcher", build.SOURCE)
+    outcome = programs.run(command, timeout=600)
+    assert (outcome.returncode, outcome.stderr) == (0, b"")
 
 
 def test_functions_with_buffers_are_guarded_against_overflows(tmp_path):
@@ -81,11 +67,11 @@ def test_functions_with_buffers_are_guarded_against_overflows(tmp_path):
 def test_no_memory_of_the_launcher_is_written_and_executed(tmp_path):
     target = tmp_path / "launcher"
     build.build(target, HOST)
-    found = segments(target)
-    flags = dict(found)
+    parts = segments(target)
+    flags = dict(parts)
     assert not flags[GNU_STACK] & EXECUTE
     assert GNU_RELRO in flags
-    assert not [each for kind, each in found if kind == LOAD and each & WRITE and each & EXECUTE]
+    assert not [of for kind, of in parts if kind == LOAD and of & WRITE and of & EXECUTE]
 
 
 def test_this_machines_launcher_runs_and_is_current(tmp_path):

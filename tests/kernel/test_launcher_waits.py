@@ -17,13 +17,13 @@ import pytest
 
 from cni.install import Installation
 from cni.request import check_wait
-from netmgr.agent.cni import HEARTBEAT_SECONDS
 from netmgr.documents.node import Backend
 from netmgr.errors import InvalidNetworkConfig, TryAgainLater
 from tests.kernel.launching import CONFIG, answering, error_of, execute
 from tests.lab.nodes import LabNode
 from tests.lab.topology import cluster
 from tests.lab.world import World
+from tests.waiting import eventually
 
 RECENT_SECONDS = 60
 AT_ONCE_SECONDS = 0.02
@@ -115,39 +115,22 @@ def test_the_wait_is_three_seconds_where_the_configuration_names_none(plugin: In
     assert 3 <= seconds(lambda: execute(plugin, "ADD")) < 10
 
 
-def no_heartbeat(plugin: Installation) -> bytes:
-    del plugin
-    return CONFIG
-
-
-def an_old_heartbeat(plugin: Installation) -> bytes:
-    beat(plugin, RECENT_SECONDS + 2)
-    return CONFIG
-
-
-def a_heartbeat_of_tomorrow(plugin: Installation) -> bytes:
-    beat(plugin, -24 * 3600)
-    return CONFIG
-
-
-def no_directory(plugin: Installation) -> bytes:
-    shutil.rmtree(plugin.run_dir)
-    return CONFIG
-
-
-def switched_off(plugin: Installation) -> bytes:
-    beat(plugin)
-    return asking(wait=0)
+STATES: dict[str, Callable[[Installation], object]] = {
+    "no heartbeat": absent,
+    "an old heartbeat": lambda plugin: beat(plugin, RECENT_SECONDS + 2),
+    "a heartbeat of tomorrow": lambda plugin: beat(plugin, -24 * 3600),
+    "no directory": lambda plugin: shutil.rmtree(plugin.run_dir),
+    "switched off": beat,
+}
 
 
 @pytest.mark.programs
-@pytest.mark.parametrize(
-    "state", [no_heartbeat, an_old_heartbeat, a_heartbeat_of_tomorrow, no_directory, switched_off]
-)
+@pytest.mark.parametrize("state", STATES)
 def test_an_add_fails_at_once_where_no_agent_was_there_a_moment_ago(
-    plugin: Installation, state: Callable[[Installation], bytes]
+    plugin: Installation, state: str
 ) -> None:
-    stdin = state(plugin)
+    STATES[state](plugin)
+    stdin = asking(wait=0) if state == "switched off" else CONFIG
     assert error_of(execute(plugin, "ADD", stdin))["code"] == 11
     assert is_at_once(lambda: execute(plugin, "ADD", stdin))
 
@@ -192,8 +175,7 @@ def test_a_request_that_broke_off_is_repeated_as_it_was(
     agent(plugin, behave)
     assert execute(plugin, command).returncode == 0
     # The same start, too: a DEL that came between the two is still later than this request.
-    assert len(requests) == 2
-    assert requests[0] == requests[1]
+    assert requests == requests[:1] * 2
 
 
 @pytest.mark.programs
@@ -222,9 +204,12 @@ ODD = [-1, 11, 99, 100, 10**30, 0.5, 3.0, "3", "", None, True, False, [3], {"wai
 
 @pytest.mark.programs
 @pytest.mark.parametrize("value", ODD, ids=str)
-def test_an_odd_wait_is_refused_by_the_launcher_and_by_the_agent(
+def test_an_odd_wait_is_refused_to_add_alone_by_the_launcher_and_by_the_agent(
     plugin: Installation, value: object
 ) -> None:
+    # It keeps no pod from being checked.
+    error = error_of(execute(plugin, "CHECK", asking(wait=value)))
+    assert error["code"] == TryAgainLater.cni_code
     beat(plugin)
     error = error_of(execute(plugin, "ADD", asking(wait=value)))
     assert error["code"] == InvalidNetworkConfig.cni_code
@@ -281,24 +266,15 @@ def heartbeat_age(node: LabNode) -> float:
 
 
 @pytest.mark.root
-def test_an_agent_leaves_its_heartbeat_when_it_ends(node: LabNode) -> None:
+def test_an_agent_renews_its_heartbeat_and_leaves_one_when_it_ends(node: LabNode) -> None:
+    heartbeat = node.run_dir / "cni.heartbeat"
+    os.utime(heartbeat, (0, 0))
     # Right behind a heartbeat, so that the next one that the agent is due to leave is its last.
-    while heartbeat_age(node) > 0.5:
-        time.sleep(0.05)
-    os.utime(node.run_dir / "cni.heartbeat", (0, 0))
+    eventually(lambda: heartbeat_age(node) <= 0.5)
+    os.utime(heartbeat, (0, 0))
     node.stop_agent()
     assert heartbeat_age(node) < 5
-    node.start_agent()
-    node.wait_until_ready()
-
-
-@pytest.mark.root
-def test_a_running_agent_renews_its_heartbeat(node: LabNode) -> None:
-    os.utime(node.run_dir / "cni.heartbeat", (0, 0))
-    deadline = time.monotonic() + HEARTBEAT_SECONDS + 5
-    while heartbeat_age(node) > HEARTBEAT_SECONDS:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    node.start_until_ready()
 
 
 @pytest.mark.root
@@ -334,11 +310,3 @@ def test_no_add_fails_while_the_agent_is_replaced(
     assert sum(each["allocated"] for each in node.snapshot()["pool"]) == 2 * PODS
     for sandbox in node.runtime.sandboxes():
         node.runtime.delete(sandbox)
-
-
-@pytest.mark.programs
-@pytest.mark.parametrize("value", ODD, ids=str)
-def test_an_odd_wait_keeps_no_pod_from_being_checked(plugin: Installation, value: object) -> None:
-    """The agent refuses it to ADD alone, and so does the launcher."""
-    error = error_of(execute(plugin, "CHECK", asking(wait=value)))
-    assert error["code"] == TryAgainLater.cni_code

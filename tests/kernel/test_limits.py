@@ -7,17 +7,17 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
-from itertools import count
 
 import pytest
 
 from netmgr.documents.node import Backend
 from netmgr.prefixes import Family
 from tests.kernel.flows import MEASURED, MEGABIT, Flow, attain, attains, flows, rates
-from tests.kernel.spending import Spender, run
+from tests.kernel.limited import NewPod, pods_of, repaired, shown, without_limits
+from tests.kernel.spending import Spender
 from tests.lab.exchange import open_socket
 from tests.lab.nodes import LabNode
 from tests.lab.runtime import Sandbox
@@ -30,62 +30,32 @@ pytestmark = [pytest.mark.root, pytest.mark.alone]
 LIMITS = [
     {"pods": "*/limited-*", "internet-in": "40M", "internet-out": "20M"},
     {"namespaces": "shared", "internet-in": "50M", "internet-out": "50M"},
+    {"pods": "*/slow-*", "internet-out": "20M", "classes": {"others-out": "30M"}},
 ]
-NewPod = Callable[..., Sandbox]
-_numbers = count(1)
 
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
+    # Limits are nftables' whatever counts.
     room = replace(cluster(pods=20), pods=())
-    settings = {
-        "limits": LIMITS,
-        "reconcile_seconds": 1,
-        "accounting": {"min_reading_seconds": 0},
-    }
-    with World(
-        room, backend=Backend.NFTABLES, name=f"limits-{os.getpid()}", settings=settings
-    ) as made:
+    others = {"name": "others", "prefixes": [str(prefix) for prefix in room.nodes[1].ranges]}
+    accounting = {"min_reading_seconds": 0, "classes": [others]}
+    settings = {"limits": LIMITS, "reconcile_seconds": 1, "accounting": accounting}
+    name = f"limits-{os.getpid()}"
+    with World(room, backend=Backend.NFTABLES, name=name, settings=settings) as made:
         yield made
 
 
 @pytest.fixture
-def node(world: World) -> Iterator[LabNode]:
-    node = world.nodes[0]
-    yield node
-    if node.agent_pid() is None:
-        node.start_agent()
-        node.wait_until_ready()
-
-
-@pytest.fixture
-def new_pod(node: LabNode) -> Iterator[Callable[..., Sandbox]]:
-    made: list[Sandbox] = []
-
-    def add(kind: str, namespace: str = "research", where: LabNode = node) -> Sandbox:
-        made.append(where.add(f"{kind}-{next(_numbers)}", namespace=namespace))
-        return made[-1]
-
-    yield add
-    for sandbox in made:
-        node.runtime.delete(sandbox)
+def new_pod(node: LabNode) -> Iterator[NewPod]:
+    with pods_of(node) as add:
+        yield add
 
 
 def to_internet(
     world: World, pod: Sandbox, many: int = 1, family: Family = Family.V4
 ) -> AbstractContextManager[list[Flow]]:
     return flows(pod.netns, world.internet, INTERNET[family], many)
-
-
-def shown(node: LabNode, *command: str) -> str:
-    done = run(node, *command)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def repaired(node: LabNode) -> int:
-    found = {one["reason"]: one["count"] for one in node.snapshot()["drift_repaired"]}
-    return found.get("limits", 0)
 
 
 @pytest.mark.parametrize(("family", "many"), [(Family.V4, 1), (Family.V6, 8)])
@@ -165,8 +135,7 @@ def test_limits_stay_while_no_agent_runs_and_a_new_one_takes_them_over(
         node.kill_agent()
         assert attains(found, 20)
         sent = bytes_of_classes(node)
-        node.start_agent()
-        node.wait_until_ready()
+        node.start_until_ready()
         # The same classes: one that was made anew would have sent next to nothing.
         assert bytes_of_classes(node) >= sent > MEGABIT
         assert attains(found, 20)
@@ -184,13 +153,13 @@ def test_what_limits_do_is_shown(world: World, node: LabNode, new_pod: NewPod) -
     pod, other = new_pod("limited"), new_pod("a", "shared")
     with to_internet(world, pod) as found, to_internet(world, other) as beside:
         rates(found, beside)
-    shown_limits = {
-        (one["namespace"], one["pod"], one["traffic"]): one
-        for one in node.snapshot()["limits"]
-        if one["pod"] in (pod.pod.name, other.pod.name, "")
+    limits = {
+        (limit["namespace"], limit["pod"]): limit
+        for limit in node.snapshot()["limits"]
+        if limit["traffic"] == "internet-out"
     }
-    own = shown_limits["research", pod.pod.name, "internet-out"]
-    shared, part = (shown_limits["shared", name, "internet-out"] for name in ("", other.pod.name))
+    own = limits["research", pod.pod.name]
+    shared, part = (limits["shared", name] for name in ("", other.pod.name))
     assert own["rate"] == 20 * MEGABIT
     assert own["bytes"] > 20 * MEGABIT / 8 * MEASURED
     assert own["delays"] > 0
@@ -255,23 +224,35 @@ def test_what_a_limited_pod_sends_is_counted_to_the_byte(
 
 
 @pytest.mark.slow
-def test_limits_that_the_document_no_longer_has_go_with_the_next_start(
-    world: World,
-) -> None:
+def test_each_class_has_its_own_limit(world: World, node: LabNode, new_pod: NewPod) -> None:
+    with pods_of(world.nodes[1]) as far:
+        slow, beside, other = new_pod("slow"), new_pod("free"), far("free")
+        for family in Family:
+            there, here = other.address(family), beside.address(family)
+            with (
+                flows(slow.netns, other.netns, there) as to_class,
+                to_internet(world, slow, family=family) as outside,
+            ):
+                assert attains(to_class, 30)
+                assert attains(outside, 20)
+            # Neither what comes from the class, nor what is in no class.
+            with flows(slow.netns, other.netns, there, to_server=False) as from_class:
+                assert attain(lambda unlimited: unlimited > 200, from_class)
+            with flows(slow.netns, beside.netns, here) as inside:
+                assert attain(lambda unlimited: unlimited > 200, inside)
+        limits = [limit for limit in node.snapshot()["limits"] if limit["pod"] == slow.pod.name]
+        rates_shown = {limit["traffic"]: limit["rate"] for limit in limits}
+        assert rates_shown == {"internet-out": 20_000_000, "others-out": 30_000_000}
+
+
+@pytest.mark.slow
+def test_limits_that_the_document_no_longer_has_go_with_the_next_start(world: World) -> None:
     node = world.nodes[1]
-    pod = node.add("limited-for-now")
-    settings = node.settings
-    try:
+    with pods_of(node) as add:
+        pod = add("limited")
         assert "netmgr-out" in shown(node, "ip", "-br", "link")
-        node.stop_agent()
-        node.settings = {key: value for key, value in settings.items() if key != "limits"}
-        node.write_document()
-        node.start_agent()
-        node.wait_until_ready()
-        assert "netmgr-out" not in shown(node, "ip", "-br", "link")
-        assert "netdev netmgr" not in shown(node, "nft", "list", "tables")
-        with to_internet(world, pod) as found:
-            assert attain(lambda unlimited: unlimited > 200, found)
-    finally:
-        node.settings = settings
-        node.runtime.delete(pod)
+        with without_limits(node):
+            assert "netmgr-out" not in shown(node, "ip", "-br", "link")
+            assert "netdev netmgr" not in shown(node, "nft", "list", "tables")
+            with to_internet(world, pod) as free:
+                assert attain(lambda unlimited: unlimited > 200, free)

@@ -89,9 +89,7 @@ def test_what_cannot_be_kept_is_refused_with_its_key(
 def test_they_outlive_the_agent(cni: Caller) -> None:
     with cni.sandbox() as pod:
         assert add(cni, pod, annotated(**{EGRESS: "9M"})).exit_code == 0
-        cni.node.kill_agent()
-        cni.node.start_agent()
-        cni.node.wait_until_ready()
+        cni.node.restart_after_kill()
         assert in_force(cni, pod) == {"internet-out": 9}
 
 

@@ -7,17 +7,16 @@ import re
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from ipaddress import ip_address
-from itertools import count
 
 import pytest
 
 from netmgr.documents.node import Backend
 from netmgr.prefixes import Family
-from tests.kernel.spending import run
+from tests.kernel.limited import NewPod, pods_of, repaired, shown, without_limits
 from tests.lab.exchange import open_socket
 from tests.lab.nodes import LabNode
 from tests.lab.runtime import Sandbox
@@ -35,8 +34,6 @@ LIMITS = [
 ]
 TABLE = "inet netmgr_limits"
 KINDS = [socket.SOCK_STREAM, socket.SOCK_DGRAM]
-NewPod = Callable[..., Sandbox]
-_numbers = count(1)
 
 
 @pytest.fixture(scope="module")
@@ -50,21 +47,9 @@ def world() -> Iterator[World]:
 
 
 @pytest.fixture
-def node(world: World) -> LabNode:
-    return world.nodes[0]
-
-
-@pytest.fixture
 def new_pod(node: LabNode) -> Iterator[NewPod]:
-    made: list[Sandbox] = []
-
-    def add(kind: str, namespace: str = "research") -> Sandbox:
-        made.append(node.add(f"{kind}-{next(_numbers)}", namespace=namespace))
-        return made[-1]
-
-    yield add
-    for sandbox in made:
-        node.runtime.delete(sandbox)
+    with pods_of(node) as add:
+        yield add
 
 
 class Client:
@@ -134,17 +119,6 @@ def client(
 ) -> Iterator[Client]:
     with ExitStack() as stack:
         yield Client(world, pod, kind, family, stack)
-
-
-def shown(node: LabNode, *command: str) -> str:
-    done = run(node, *command)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def repaired(node: LabNode) -> int:
-    found = {one["reason"]: one["count"] for one in node.snapshot()["drift_repaired"]}
-    return found.get("connection-limits", 0)
 
 
 @pytest.mark.parametrize("family", Family)
@@ -220,33 +194,33 @@ def test_unanswered_packets_of_one_connection_are_one(world: World, new_pod: New
             slow.far.recv(1)
 
 
-@pytest.mark.parametrize("backend", ["nft", "iptables-legacy"])
+SEEN = "203.0.113.77"
+BY_IPTABLES = f"PREROUTING -d {SEEN} -j DNAT --to-destination {INTERNET[Family.V4]}"
+TRANSLATING = {
+    "nft": (
+        "nft add table ip other",
+        # Long before its usual priority: once translated, the kernel asks no later chain.
+        "nft add chain ip other translating { type nat hook prerouting priority -190; }",
+        f"nft add rule ip other translating ip daddr {SEEN} dnat to {INTERNET[Family.V4]}",
+        "nft delete table ip other",
+    ),
+    "iptables-legacy": (
+        f"iptables-legacy -t nat -I {BY_IPTABLES}",
+        f"iptables-legacy -t nat -D {BY_IPTABLES}",
+    ),
+}
+
+
+@pytest.mark.parametrize("program", TRANSLATING)
 def test_translation_by_another_program_lets_no_connection_past_a_limit(
-    world: World, node: LabNode, new_pod: NewPod, backend: str
+    world: World, node: LabNode, new_pod: NewPod, program: str
 ) -> None:
-    seen = "203.0.113.77"
-    to = INTERNET[Family.V4]
-    # Long before its usual priority: once translated, the kernel asks no later chain.
-    nft = "add chain ip other translating { type nat hook prerouting priority -190; }"
-    add, remove = {
-        "nft": (
-            [
-                "nft add table ip other",
-                f"nft {nft}",
-                f"nft add rule ip other translating ip daddr {seen} dnat to {to}",
-            ],
-            "nft delete table ip other",
-        ),
-        "iptables-legacy": (
-            [f"iptables-legacy -t nat -I PREROUTING -d {seen} -j DNAT --to-destination {to}"],
-            f"iptables-legacy -t nat -D PREROUTING -d {seen} -j DNAT --to-destination {to}",
-        ),
-    }[backend]
+    *add, remove = TRANSLATING[program]
     for command in add:
         shown(node, *command.split())
     try:
         with client(world, new_pod("held")) as held:
-            held.toward = seen
+            held.toward = SEEN
             assert held.begin(AT_ONCE + 2) == AT_ONCE
             assert held.go_on() == AT_ONCE
     finally:
@@ -268,12 +242,11 @@ def test_limits_and_counts_stay_while_no_agent_runs_and_after(
         assert held.begin(AT_ONCE - 1) == AT_ONCE - 1
         node.kill_agent()
         assert held.begin(2) == 1
-        node.start_agent()
-        node.wait_until_ready()
+        node.start_until_ready()
         new_pod("held")
         assert held.begin(1) == 0
         assert held.go_on() == AT_ONCE
-    assert repaired(node) == 0
+    assert repaired(node, "connection-limits") == 0
 
 
 @pytest.mark.parametrize("verb", ["flush", "delete"])
@@ -281,9 +254,9 @@ def test_what_another_program_removed_is_put_back_and_told(
     world: World, node: LabNode, new_pod: NewPod, verb: str
 ) -> None:
     pod = new_pod("held")
-    before = repaired(node)
+    before = repaired(node, "connection-limits")
     shown(node, "nft", verb, "table", *TABLE.split())
-    eventually(lambda: repaired(node) > before, "not repaired")
+    eventually(lambda: repaired(node, "connection-limits") > before, "not repaired")
     with client(world, pod) as held:
         assert held.begin(AT_ONCE + 1) == AT_ONCE
 
@@ -293,37 +266,26 @@ def test_a_new_pod_of_the_same_name_does_not_inherit_connections(
 ) -> None:
     for _ in range(2):
         pod = node.add("held-again")
-        try:
-            with client(world, pod, socket.SOCK_DGRAM) as held:
-                assert held.begin(AT_ONCE + 1) == AT_ONCE
-        finally:
-            node.runtime.delete(pod)
+        with client(world, pod, socket.SOCK_DGRAM) as held:
+            assert held.begin(AT_ONCE + 1) == AT_ONCE
+        node.runtime.delete(pod)
 
 
 def test_the_table_is_there_only_with_a_limited_pod(node: LabNode, new_pod: NewPod) -> None:
     new_pod("free")
     eventually(lambda: TABLE not in shown(node, "nft", "list", "tables"), "left")
-    before = repaired(node)
+    before = repaired(node, "connection-limits")
     new_pod("held")
     assert TABLE in shown(node, "nft", "list", "tables")
     assert len(re.findall("ct count over", shown(node, "nft", "list", "ruleset"))) == 1
-    assert repaired(node) == before
+    assert repaired(node, "connection-limits") == before
 
 
 def test_limits_that_the_document_no_longer_has_go_with_the_next_start(world: World) -> None:
     node = world.nodes[1]
-    pod = node.add("held-for-now")
-    settings = node.settings
-    try:
+    with pods_of(node) as add:
+        pod = add("held")
         assert TABLE in shown(node, "nft", "list", "tables")
-        node.stop_agent()
-        node.settings = {key: value for key, value in settings.items() if key != "limits"}
-        node.write_document()
-        node.start_agent()
-        node.wait_until_ready()
-        assert TABLE not in shown(node, "nft", "list", "tables")
-        with client(world, pod) as free:
+        with without_limits(node), client(world, pod) as free:
+            assert TABLE not in shown(node, "nft", "list", "tables")
             assert free.begin(AT_ONCE + 5) == AT_ONCE + 5
-    finally:
-        node.settings = settings
-        node.runtime.delete(pod)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
-from itertools import count
+from unittest.mock import patch
 
 import pytest
 
@@ -20,6 +20,7 @@ from netmgr.api.snapshot import QuotaState
 from netmgr.documents.node import Backend
 from netmgr.prefixes import Family
 from tests.kernel.flows import attain, flows
+from tests.kernel.limited import NewPod, pods_of, repaired
 from tests.kernel.quota_traffic import MEGABYTE, PACKET, SETTLED, Exchange
 from tests.kernel.spending import run
 from tests.lab.nodes import LabNode
@@ -41,8 +42,6 @@ LIMITS = [
     {"pods": "*/rated-*", "internet-out": "50M", "per-day": {"internet-out": "1M"}}
     | {"when-spent": "5M"},
 ]
-_numbers = count(1)
-NewPod = Callable[..., Sandbox]
 
 
 @pytest.fixture(scope="module")
@@ -64,38 +63,26 @@ def world(clock: WallClock) -> Iterator[World]:
     }
     room = replace(cluster(pods=30), pods=())
     name = f"quotas-{os.getpid()}"
-    with pytest.MonkeyPatch.context() as patched:
-        for key, value in clock.environment.items():
-            patched.setenv(key, value)
-        with World(room, backend=Backend.NFTABLES, name=name, settings=settings) as made:
-            yield made
-
-
-@pytest.fixture
-def node(world: World) -> LabNode:
-    return world.nodes[0]
+    with (
+        patch.dict(os.environ, clock.environment),
+        World(room, backend=Backend.NFTABLES, name=name, settings=settings) as made,
+    ):
+        yield made
 
 
 @pytest.fixture
 def new_pod(node: LabNode) -> Iterator[NewPod]:
-    made: list[Sandbox] = []
+    with pods_of(node) as add:
+        yield add
 
-    def add(kind: str, namespace: str = "research") -> Sandbox:
-        made.append(node.add(f"{kind}-{next(_numbers)}", namespace=namespace))
-        return made[-1]
 
-    yield add
-    for sandbox in made:
-        node.runtime.delete(sandbox)
+NewExchange = Callable[..., Exchange]
 
 
 @pytest.fixture
 def exchange(world: World) -> Iterator[Callable[..., Exchange]]:
     with ExitStack() as stack:
         yield lambda pod, family=Family.V4: Exchange(world, pod, stack, family)
-
-
-NewExchange = Callable[..., Exchange]
 
 
 @pytest.mark.parametrize("family", Family)
@@ -218,11 +205,6 @@ def test_a_pod_that_comes_back_by_its_name_has_what_is_left(
     assert passed == [400_000, 400_000, 200_000]
 
 
-def repaired(node: LabNode) -> int:
-    found = {one["reason"]: one["count"] for one in node.snapshot()["drift_repaired"]}
-    return found["limits"]
-
-
 def objects(node: LabNode) -> str:
     return run(node, "nft", "--handle", "list", "quotas").stdout
 
@@ -233,10 +215,7 @@ def handles(node: LabNode) -> list[str]:
 
 def restart(node: LabNode, clock: WallClock, *, kill: bool = True) -> None:
     node.kill_agent() if kill else node.stop_agent()
-    with pytest.MonkeyPatch.context() as patched:
-        for key, value in clock.environment.items():
-            patched.setenv(key, value)
-        node.start_agent()
+    node.start_agent(environment=clock.environment)
     node.wait_until_ready()
 
 

@@ -9,9 +9,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from netmgr.documents.node import Backend
 from netmgr.errors import NetmgrError
 from netmgr.prefixes import Family
 from tests.fakes.kustomize import added
+from tests.kernel.conforming import eventually
+from tests.kernel.namespaces import inside
 from tests.lab import exchange
 from tests.lab.errors import LabError
 from tests.lab.nodes import LabNode
@@ -39,22 +42,30 @@ START_SECONDS = 15.0
 AT_ONCE_SECONDS = 3.0
 
 
+def bounded(capabilities: Iterable[str]) -> list[str]:
+    """A command that gives another these capabilities alone."""
+    powers = ",".join(["-all", *(f"+{capability}" for capability in capabilities)])
+    return ["setpriv", "--no-new-privs", f"--bounding-set={powers}"]
+
+
 @contextmanager
 def confined(
-    node: LabNode, capabilities: list[str], *mounts: str
+    node: LabNode, capabilities: Iterable[str], *mounts: str
 ) -> Iterator[subprocess.Popen[bytes]]:
     """The node's agent with these capabilities alone, started by the command `mounts`."""
-    bounding = ",".join(["-all", *(f"+{capability}" for capability in capabilities)])
-    inside = ["nsenter", f"--net={node.namespace}"]
-    container = [*mounts, "setpriv", "--no-new-privs", f"--bounding-set={bounding}"]
+    inside = ["nsenter", f"--net={node.namespace}", *mounts, *bounded(capabilities)]
     agent = [sys.executable, "-m", "netmgr", "agent", "--config", str(node.document)]
     with (node.directory / "agent.log").open("ab") as log:
-        process = subprocess.Popen([*inside, *container, *agent], stdout=log, stderr=log)
+        process = subprocess.Popen([*inside, *agent], stdout=log, stderr=log)
     try:
         yield process
     finally:
         process.terminate()
         process.wait(15)
+
+
+def log_of(node: LabNode) -> str:
+    return log_of(node)
 
 
 @pytest.fixture(scope="module")
@@ -103,25 +114,21 @@ def serves(node: LabNode, process: subprocess.Popen[bytes]) -> bool:
 
 def test_the_agent_needs_no_more_than_the_manifest_adds(node: LabNode):
     with confined(node, added("cni", "netmgr")) as process:
-        assert serves(node, process), (node.directory / "agent.log").read_text()[-2000:]
+        assert serves(node, process), log_of(node)
 
 
 @pytest.mark.parametrize("backend", [Backend.NFTABLES], indirect=True, ids=str)
 def test_the_agent_starts_where_sysctls_are_read_only_once_forwarding_is_on(node: LabNode):
     read_only = ("unshare", "--mount", "sh", "-c", READ_ONLY_SYSCTLS, "sh")
     with confined(node, added("cni", "netmgr"), *read_only) as process:
-        assert ready(node, process), (node.directory / "agent.log").read_text()[-2000:]
+        assert ready(node, process), log_of(node)
 
 
 @pytest.mark.parametrize(
     ("backend", "missing"),
     [
-        *(
-            (Backend.NFTABLES, missing)
-            for missing in ("net_admin", "sys_admin", "net_raw", "chown")
-        ),
-        (Backend.IPTABLES_LEGACY, "net_raw"),
-        (Backend.IPTABLES_NFT, "net_raw"),
+        *product([Backend.NFTABLES], ("net_admin", "sys_admin", "net_raw", "chown")),
+        *product([Backend.IPTABLES_LEGACY, Backend.IPTABLES_NFT], ["net_raw"]),
     ],
     indirect=["backend"],
     ids=str,
@@ -141,16 +148,10 @@ def test_the_manifest_adds_nothing_that_the_agent_could_do_without(
 def follows_a_changed_mac_at_once(node: LabNode) -> bool:
     sandbox = node.add(f"pod-{time.monotonic_ns()}")
     mac = "02:00:00:00:0d:01"
-    entered = ["nsenter", f"--net={sandbox.netns}", "ip", "link", "set", "eth0", "address", mac]
-    shown = ["nsenter", f"--net={node.namespace}", "ip", "neigh", "show", "nud", "permanent"]
     try:
-        subprocess.run(entered, check=True)
-        deadline = time.monotonic() + AT_ONCE_SECONDS
-        while mac not in subprocess.run(shown, check=True, capture_output=True, text=True).stdout:
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.02)
-        return True
+        inside(sandbox.netns, "ip", "link", "set", "eth0", "address", mac)
+        permanent = ("ip", "neigh", "show", "nud", "permanent")
+        return bool(eventually(lambda: mac in inside(node.namespace, *permanent), AT_ONCE_SECONDS))
     finally:
         node.runtime.delete(sandbox)
 
@@ -160,7 +161,7 @@ def follows_a_changed_mac_at_once(node: LabNode) -> bool:
 def test_a_changed_mac_is_followed_at_once_with_one_capability_more(node: LabNode, missing: str):
     capabilities = added("cni", "netmgr")
     with confined(node, [each for each in capabilities if each != missing]) as process:
-        assert serves(node, process), (node.directory / "agent.log").read_text()[-2000:]
+        assert serves(node, process), log_of(node)
         assert follows_a_changed_mac_at_once(node) is not bool(missing)
 
 
@@ -171,10 +172,8 @@ def test_the_plugin_is_installed_with_no_more_than_the_manifest_adds(node: LabNo
     install = [sys.executable, "-m", "netmgr", "cni", "install", "--host-root=/", *where]
 
     def is_installed(capabilities: list[str]) -> bool:
-        bounding = ",".join(["-all", *(f"+{capability}" for capability in capabilities)])
-        confinement = ["setpriv", "--no-new-privs", f"--bounding-set={bounding}"]
-        done = subprocess.run([*confinement, *install], check=False, stderr=subprocess.DEVNULL)
-        return done.returncode == 0
+        command = [*bounded(capabilities), *install]
+        return not subprocess.run(command, check=False, stderr=subprocess.DEVNULL).returncode
 
     capabilities = added("cni", "netmgr", "plugin")
     assert capabilities == ["sys_chroot"]
@@ -203,13 +202,6 @@ def answers(ledger: Path) -> bool:
     return True
 
 
-def wait(holds: Callable[[], bool], folder: Path) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while not holds():
-        assert time.monotonic() < deadline, (folder / "agent.log").read_text()[-2000:]
-        time.sleep(0.05)
-
-
 @contextmanager
 def beside(node: LabNode, document: dict[str, Any], capabilities: list[str]) -> Iterator[Path]:
     """An agent of another document in the node's namespace, with a state of its own; its reader's
@@ -223,19 +215,24 @@ def beside(node: LabNode, document: dict[str, Any], capabilities: list[str]) -> 
     (folder / "node.yaml").write_text(yaml.safe_dump({**kept, **places, **document}))
     with confined(replace(node, directory=folder), capabilities) as process:
         ledger = folder / "run" / "ledger.sock"
-        wait(lambda: answers(ledger) and process.poll() is None, folder)
+        assert eventually(lambda: answers(ledger) and process.poll() is None, START_SECONDS), (
+            folder / "agent.log"
+        ).read_text()[-2000:]
         yield ledger
 
 
-def test_an_observer_needs_fewer(node: LabNode, tmp_path: Path):
-    capabilities = added("observer", "netmgr")
-    assert "sys_admin" not in capabilities
-    with beside(node, {"cni": False, "cni_results_dir": str(tmp_path)}, capabilities) as ledger:
-        assert read_snapshot(ledger)["ready"]
+OBSERVER = {"cni": False, "cni_results_dir": "/run/no-results"}
 
 
-def test_a_nat_host_needs_fewer(node: LabNode):
-    capabilities = added("nat-host", "netmgr-nat-host")
+@pytest.mark.parametrize(
+    ("overlay", "daemon_set", "document"),
+    [("observer", "netmgr", OBSERVER), ("nat-host", "netmgr-nat-host", NAT_HOST)],
+    ids=["observer", "NAT host"],
+)
+def test_an_observer_and_a_nat_host_need_fewer(
+    node: LabNode, overlay: str, daemon_set: str, document: dict[str, Any]
+):
+    capabilities = added(overlay, daemon_set)
     assert "sys_admin" not in capabilities
-    with beside(node, NAT_HOST, capabilities) as ledger:
+    with beside(node, document, capabilities) as ledger:
         assert read_snapshot(ledger)["ready"]

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from netmgr.documents.node import Backend
 from tests.kernel.spending import Spender, gaps
 from tests.lab.errors import LabError
 from tests.lab.nodes import LabNode
@@ -22,16 +21,10 @@ from tests.lab.world import World
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 
-@pytest.fixture(params=[Backend.NFTABLES], ids=str)
-def backend(request: pytest.FixtureRequest) -> Backend:
-    """What is refused does not depend on what holds the rules."""
-    return request.param
-
-
 @pytest.fixture
-def world(backend: Backend, lab_name: str) -> Iterator[World]:
-    topology = replace(cluster(pods=8), pods=())
-    with World(topology, backend=backend, name=lab_name, exporters=False) as made:
+def world(lab_name: str) -> Iterator[World]:
+    # What is refused does not depend on what holds the rules.
+    with World(replace(cluster(pods=8), pods=()), name=lab_name, exporters=False) as made:
         yield made
 
 
@@ -74,8 +67,7 @@ def test_it_is_left_alone_and_the_newer_version_goes_on_with_it(
     with pytest.raises(LabError, match="11"):
         node.add("refused")
     raise_schema(path, -1)
-    node.start_agent()
-    node.wait_until_ready()
+    node.start_until_ready()
     assert spender.counted() == sent
     assert lost(node) == {}
 
@@ -89,8 +81,7 @@ def test_what_the_message_says_begins_anew_and_keeps_the_file(
     raise_schema(path, 1)
     (remedy,) = re.findall(r"mkdir .*", refused(node))
     subprocess.run(["sh", "-ec", remedy], check=True)
-    node.start_agent()
-    node.wait_until_ready()
+    node.start_until_ready()
     assert (path.parent / "kept" / path.name).exists()
     (view,) = node.ask("pods")["attachments"]
     assert set(view["addresses"]) == set(map(str, spender.sandbox.addresses))

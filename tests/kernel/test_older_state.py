@@ -54,8 +54,7 @@ def restart_with(node: LabNode, copy: Path) -> None:
     for path in state.glob("ipam.sqlite*"):
         path.unlink()
     copy.rename(state / "ipam.sqlite")
-    node.start_agent()
-    node.wait_until_ready()
+    node.start_until_ready()
 
 
 def views(node: LabNode) -> dict[str, set[str]]:

@@ -15,13 +15,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from netmgr.documents.node import Backend
 from netmgr.prefixes import Family
+from tests.kernel.namespaces import inside
 from tests.lab import wiring
 from tests.lab.comparison import wait_for
 from tests.lab.exchange import End, datagrams
 from tests.lab.nodes import EXPORTER_PORT, LabNode
 from tests.lab.topology import INTERNET, cluster
 from tests.lab.world import World
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, eventually
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
@@ -33,6 +34,7 @@ ARTICLE = """\
 -A OUTPUT ! -d 10.0.0.0/8 -m comment --comment "iptables-exporter openai traffic=internet-out"
 -A FORWARD ! -d 10.0.0.0/8 -m comment --comment "iptables-exporter openai traffic=internet-out"
 """
+DIRECTIONS = ("openai traffic=internet-in", "openai traffic=internet-out")
 THEIR_PROGRAM = """
 import http.server
 import prometheus_client.exposition
@@ -43,8 +45,6 @@ main()
 """It imports HTTPServer from prometheus_client, where today's versions no longer have it; that is
 all we add.
 """
-
-"""Seconds until the thread that reads others' rules must have been round."""
 
 Series = dict[tuple[str, str, str, str, str], float]
 
@@ -82,11 +82,6 @@ COMMIT
 """In every table but raw; one with the words of ours, over other packets."""
 
 
-def in_node(node: LabNode, *command: str) -> str:
-    entered = ["nsenter", f"--net={node.namespace}", *command]
-    return subprocess.run(entered, capture_output=True, check=True, text=True).stdout
-
-
 def use_the_internet(world: World) -> None:
     pod = world.pods()[0]
     for family in Family:
@@ -114,7 +109,7 @@ def theirs(node: LabNode) -> Series:
     program = (sys.executable, "-c", THEIR_PROGRAM, "--tables", *TABLES)
     found: Series = {}
     for version in ("4", "6"):
-        found |= series(in_node(node, *program, "--ip-versions", version, "--dump-data"))
+        found |= series(inside(node.namespace, *program, "--ip-versions", version, "--dump-data"))
     return found
 
 
@@ -141,10 +136,9 @@ def test_both_exporters_give_the_same_values_under_the_same_names(world: World):
         for (name, version, _, chain, rule), value in expected.items()
         if value > 0
     }
-    directions = ("openai traffic=internet-in", "openai traffic=internet-out")
-    assert {(version, "forward", rule) for version in "46" for rule in directions} <= counted
-    assert {(version, "input", directions[0]) for version in "46"} <= counted
-    assert {(version, "output", directions[1]) for version in "46"} <= counted
+    both = [("forward", DIRECTIONS[0]), ("forward", DIRECTIONS[1])]
+    once = [("input", DIRECTIONS[0]), ("output", DIRECTIONS[1])]
+    assert {(version, *rule) for version in "46" for rule in (*both, *once)} <= counted
 
 
 def test_the_users_own_rules_of_all_tables_go_on_under_the_same_names(world: World):
@@ -152,14 +146,7 @@ def test_the_users_own_rules_of_all_tables_go_on_under_the_same_names(world: Wor
     add_foreign_rules(node)
     use_the_internet(world)
     expected = theirs(node)
-    names = {
-        "ssh in",
-        "web",
-        "nat 7",
-        "labels",
-        "openai traffic=internet-in",
-        "openai traffic=internet-out",
-    }
+    names = {"ssh in", "web", "nat 7", "labels", *DIRECTIONS}
     assert {rule for _, _, _, _, rule in expected} == {"", *names}
     assert expected["iptables_bytes_total", "6", "filter", "web", "web"] == 400
     assert wait_for(lambda: ours(world), expected, PATIENCE) == expected
@@ -170,21 +157,11 @@ def test_rules_in_the_legacy_tables_are_told_with_the_other_backends_too(backend
     with world_with(backend) as world:
         node = world.nodes[0]
         add_foreign_rules(node)
-        expected = {
-            name: value for name, value in theirs(node).items() if name[0] != "iptables_rules"
-        }
+        told = {name: value for name, value in theirs(node).items() if name[0] != NAMES[-1]}
         # With the words of ours: told as the sum of both, as their exporter does.
-        shared = {name for name in expected if name[-1].startswith("openai")}
-
-        def found() -> Series:
-            return {
-                name: value
-                for name, value in ours(world).items()
-                if name in expected.keys() - shared
-            }
-
-        wanted = {name: value for name, value in expected.items() if name not in shared}
-        assert wait_for(found, wanted, PATIENCE) == wanted
+        shared = {name for name in told if name[-1].startswith("openai")}
+        wanted = {name: value for name, value in told.items() if name not in shared}
+        eventually(lambda: wanted.items() <= ours(world).items())
         assert shared <= ours(world).keys()
 
 
@@ -192,14 +169,13 @@ def test_plain_iptables_of_todays_distributions_shows_the_articles_rules_and_the
     with world_with(Backend.IPTABLES, node_rules="exact") as world:
         node = world.nodes[0]
         assert node.snapshot()["backend"] == Backend.IPTABLES_NFT
-        saved = in_node(node, "iptables-nft-save", "-t", "mangle").splitlines()
+        saved = inside(node.namespace, "iptables-nft-save", "-t", "mangle").splitlines()
         assert sorted(line for line in saved if '"iptables-exporter ' in line) == sorted(
             ARTICLE.splitlines()
         )
         use_the_internet(world)
-        shown = in_node(
-            node, "iptables-nft", "-t", "mangle", "-L", "FORWARD", "-v", "-n", "-x"
-        ).splitlines()
+        command = ("iptables-nft", "-t", "mangle", "-L", "FORWARD", "-v", "-n", "-x")
+        shown = inside(node.namespace, *command).splitlines()
         counted = [line.split()[1] for line in shown if "traffic=internet-in" in line]
         told = ours(world)[
             "iptables_bytes_total", "4", "mangle", "forward", "openai traffic=internet-in"
@@ -209,18 +185,8 @@ def test_plain_iptables_of_todays_distributions_shows_the_articles_rules_and_the
 
 
 def add_foreign_rules(node: LabNode) -> None:
-    for program in ("iptables-legacy-restore", "ip6tables-legacy-restore"):
-        rules = (
-            FOREIGN
-            if program.startswith("iptables")
-            else FOREIGN.replace("198.51.100.0/24", "2001:db8:5::/48")
-        )
-        entered = ["nsenter", f"--net={node.namespace}", program, "--noflush", "--counters"]
+    for family, block in (("", "198.51.100.0/24"), ("6", "2001:db8:5::/48")):
+        restore = f"ip{family}tables-legacy-restore --noflush --counters".split()
+        rules = FOREIGN.replace("198.51.100.0/24", block)
+        entered = ["nsenter", f"--net={node.namespace}", *restore]
         subprocess.run(entered, input=rules, check=True, text=True)
-
-
-def test_the_articles_rules_stand_in_the_mangle_table_word_for_word():
-    with world_with(node_rules="exact") as world:
-        saved = in_node(world.nodes[0], "iptables-legacy-save", "-t", "mangle").splitlines()
-    tagged = [line for line in saved if '"iptables-exporter ' in line]
-    assert sorted(tagged) == sorted(ARTICLE.splitlines())

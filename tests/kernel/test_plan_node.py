@@ -6,19 +6,20 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
+import yaml
 
 from netmgr.documents import loader
 from netmgr.documents.node import NodeDocument
 from netmgr.plan import files, machines
-from netmgr.plan.lock import Segment
+from netmgr.plan.lock import LockDocument, Segment
 from netmgr.plan.machines import PlannedNode
 from netmgr.prefixes import Address, Family, Prefix
+from tests.kernel.namespaces import inside
 from tests.lab.exchange import End, datagrams, open_socket
 from tests.lab.nodes import LabNode
 from tests.lab.runtime import Sandbox
@@ -56,18 +57,20 @@ def rendered(name: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
 
 
+def lock() -> LockDocument:
+    found = files.load_lock(files.lock_path(PLAN))
+    assert found is not None
+    return found
+
+
 def planned(name: str) -> PlannedNode:
-    lock = files.load_lock(files.lock_path(PLAN))
-    assert lock is not None
-    node = machines.node_named(lock, name)
+    node = machines.node_named(lock(), name)
     assert node is not None
     return node
 
 
 def nat_hosts(node: PlannedNode) -> tuple[Prefix, ...]:
-    lock = files.load_lock(files.lock_path(PLAN))
-    assert lock is not None
-    return lock.clusters[node.cluster].nat.prefixes
+    return lock().clusters[node.cluster].nat.prefixes
 
 
 def gateways(segment: Segment) -> list[Address]:
@@ -141,13 +144,9 @@ def topology() -> Topology:
 
 def restart_on_the_rendered_document(node: LabNode) -> None:
     node.stop_agent()
-    here = {
-        "state_dir": node.directory / "state",
-        "run_dir": node.run_dir,
-        "reader_group": "nogroup",
-    }
-    text = rendered(node.name) + "".join(f"{key}: {value}\n" for key, value in here.items())
-    node.document.write_text(text)
+    here = {"state_dir": str(node.directory / "state"), "run_dir": str(node.run_dir)}
+    here["reader_group"] = "nogroup"
+    node.document.write_text(rendered(node.name) + yaml.safe_dump(here))
     node.start_agent()
 
 
@@ -175,13 +174,6 @@ def ledger_of(world: World, pod: Sandbox) -> dict[str, int]:
     return {item["traffic"]: item["bytes"] for item in found}
 
 
-def settled(world: World, pod: Sandbox, expected: dict[str, int]) -> dict[str, int]:
-    deadline = time.monotonic() + 10
-    while (seen := ledger_of(world, pod)) != expected and time.monotonic() < deadline:
-        time.sleep(0.2)
-    return seen
-
-
 def test_pods_get_addresses_of_the_blocks_that_the_plan_gave_their_node(
     world: World, pods: list[Sandbox]
 ) -> None:
@@ -198,21 +190,14 @@ def test_the_internet_is_counted_and_the_plan_is_not(
 ) -> None:
     one, other, _ = pods
     before = ledger_of(world, one)
-    internal = datagrams(
-        End(one.netns, one.address(family)), End(other.netns, other.address(family)), SIZES, SIZES
-    )
-    assert internal.forth.packets == len(SIZES)
-    heard = datagrams(
-        End(one.netns, one.address(family)),
-        End(world.internet, INTERNET[family]),
-        SIZES,
-        SIZES[::-1],
-    )
+    near, far = (End(pod.netns, pod.address(family)) for pod in (one, other))
+    assert datagrams(near, far, SIZES, SIZES).forth.packets == len(SIZES)
+    heard = datagrams(near, End(world.internet, INTERNET[family]), SIZES, SIZES[::-1])
     expected = {
         "internet-out": before.get("internet-out", 0) + heard.forth.bytes,
         "internet-in": before.get("internet-in", 0) + heard.back.bytes,
     }
-    assert settled(world, one, expected) == expected
+    eventually(lambda: ledger_of(world, one) == expected)
 
 
 @pytest.mark.parametrize("family", list(Family), ids=["v4", "v6"])
@@ -221,10 +206,8 @@ def test_another_cluster_is_not_reached_and_what_it_sends_is_dropped(
 ) -> None:
     one, _, other = pods
     for near, far in ((one, other), (other, one)):
-        pair = {
-            "origin": near.pod.node.partition("-")[0],
-            "destination": far.pod.node.partition("-")[0],
-        }
+        origin, destination = (pod.pod.node.partition("-")[0] for pod in (near, far))
+        pair = {"origin": origin, "destination": destination}
         before = dropped(world, near.pod.node, pair)
         assert not arrives(near, far, family)
         eventually(lambda: dropped(world, near.pod.node, pair) == before + 1)  # noqa: B023  called in this round
@@ -257,15 +240,5 @@ def test_the_way_back_to_researchers_is_the_nat_host(world: World) -> None:
 
 def routes(world: World, node: str) -> list[str]:
     """Those of ours by a gateway."""
-    command = [
-        "nsenter",
-        f"--net={world.namespace(node)}",
-        "ip",
-        "-4",
-        "route",
-        "show",
-        "proto",
-        "110",
-    ]
-    listed = subprocess.run(command, check=True, capture_output=True, text=True, timeout=20).stdout
+    listed = inside(world.namespace(node), "ip", "-4", "route", "show", "proto", "110")
     return [line.strip() for line in listed.splitlines() if " via " in line]

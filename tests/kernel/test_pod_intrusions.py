@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import struct
 import sys
 import time
@@ -13,12 +14,11 @@ from typing import NamedTuple
 
 import pytest
 
-from netmgr import programs
 from netmgr.documents.node import Backend
 from netmgr.prefixes import Address, Family
 from tests.kernel import forging
 from tests.kernel.forging import ALL_NODES, ALL_ROUTERS, BROADCAST, Power, link_layer
-from tests.kernel.namespaces import host_link
+from tests.kernel.namespaces import host_link, inside
 from tests.lab.exchange import End, datagrams
 from tests.lab.nodes import LabNode
 from tests.lab.runtime import Sandbox
@@ -44,28 +44,23 @@ class Scene(NamedTuple):
     victim: Sandbox
 
     def run(self, *command: str) -> str:
-        done = programs.run(["nsenter", f"--net={self.node.namespace}", *command])
-        assert done.returncode == 0, f"{command}: {done.stderr.decode()}"
-        return done.stdout.decode()
+        return inside(self.node.namespace, *command)
+
+    def ip(self, *command: str) -> list[str]:
+        """What it prints of both families."""
+        return [line for of in ("-4", "-6") for line in self.run("ip", of, *command).splitlines()]
 
     def link(self, sandbox: Sandbox) -> str:
         return host_link(self.node, sandbox)
 
     def state(self) -> list[str]:
         """Routes, addresses and permanent neighbours of the node."""
-        lines = (
-            self.run("ip", "-4", "route").splitlines() + self.run("ip", "-6", "route").splitlines()
-        )
-        lines += self.run("ip", "-o", "addr").splitlines()
+        lines = self.ip("route") + self.run("ip", "-o", "addr").splitlines()
         return sorted(line.split(" expires ")[0].split(" valid_lft ")[0].strip() for line in lines)
 
     def neighbours(self) -> list[str]:
         """Entries that are not permanent, of pods' links."""
-        listed = [
-            *self.run("ip", "-4", "neigh").splitlines(),
-            *self.run("ip", "-6", "neigh").splitlines(),
-        ]
-        return [line for line in listed if " dev nm" in line and "PERMANENT" not in line]
+        return [line for line in self.ip("neigh") if " dev nm" in line and "PERMANENT" not in line]
 
     def drops(self) -> dict[str, int]:
         return {item["reason"]: item["packets"] for item in self.node.snapshot()["drops"]}
@@ -79,15 +74,10 @@ class Scene(NamedTuple):
 
     def pods_work(self) -> None:
         for family in {address.family for address in self.victim.addresses}:
-            for pod in (self.intruder, self.victim):
-                datagrams(
-                    End(pod.netns, pod.address(family)),
-                    End(self.world.internet, INTERNET[family]),
-                    [100],
-                    [100],
-                )
-            ends = (End(one.netns, one.address(family)) for one in (self.intruder, self.victim))
-            datagrams(*ends, [100], [100])
+            pods = [End(pod.netns, pod.address(family)) for pod in (self.intruder, self.victim)]
+            internet = End(self.world.internet, INTERNET[family])
+            for near, far in (*product(pods, [internet]), pods):
+                datagrams(near, far, [100], [100])
 
 
 @pytest.fixture(scope="module", params=STACKS)
@@ -108,15 +98,7 @@ def scene(backend: Backend, stack: str) -> Iterator[Scene]:
     with World(topology, backend=backend, name=name, settings=SETTINGS, exporters=False) as world:
         node = world.node("node-1")
         for setting in TAKES_EVERYTHING:
-            programs.run(
-                [
-                    "nsenter",
-                    f"--net={node.namespace}",
-                    "sysctl",
-                    "-qw",
-                    f"net.ipv6.conf.{setting}.accept_ra=2",
-                ]
-            )
+            inside(node.namespace, "sysctl", "-qw", f"net.ipv6.conf.{setting}.accept_ra=2")
         yield Scene(world, node, node.add("intruder"), node.add("victim"))
 
 
@@ -132,12 +114,8 @@ def everything(scene: Scene, stack: str) -> Iterator[bytes]:
             yield from discovery(pod, mac, scene.victim)
             yield forging.udp(pod, node, (547, 546), b"\x07" + bytes(40))
         else:
-            quoted = (
-                struct.pack("!BBHHHBBH", 0x45, 0, 28, 0, 0, 64, 17, 0)
-                + node.packed
-                + victim.packed
-                + bytes(8)
-            )
+            quoted = struct.pack("!BBHHHBBH", 0x45, 0, 28, 0, 0, 64, 17, 0)
+            quoted += node.packed + victim.packed + bytes(8)
             for code in range(4):
                 yield forging.icmp4(pod, node, forging.REDIRECT4, code, pod.packed + quoted)
             yield forging.udp(pod, BROADCAST, (67, 68), bytes(240))
@@ -153,27 +131,31 @@ def everything(scene: Scene, stack: str) -> Iterator[bytes]:
 
 def discovery(source: Address, mac: bytes, victim: Sandbox) -> Iterator[bytes]:
     """Every type of neighbour discovery, from one source."""
-    targets = [
-        ALL_NODES,
-        Address.parse("2001:db8:bad::1"),
-        *(a for a in victim.addresses if a.family is Family.V6),
-    ]
-    yield forging.router_advertisement(source, routes=targets[1:])
-    yield forging.icmp6(
-        source, ALL_ROUTERS, forging.ROUTER_SOLICITATION, bytes(4) + link_layer(1, mac)
-    )
-    for target in targets[1:]:
-        yield forging.icmp6(
-            source,
-            ALL_NODES,
-            forging.NEIGHBOUR_SOLICITATION,
-            bytes(4) + target.packed + link_layer(1, mac),
-        )
-        told = struct.pack("!I", 0xE << 28) + target.packed + link_layer(2, mac)
-        yield forging.icmp6(source, ALL_NODES, forging.NEIGHBOUR_ADVERTISEMENT, told)
-        yield forging.icmp6(
-            source, ALL_NODES, forging.REDIRECT, bytes(4) + source.packed + target.packed
-        )
+    told = [address for address in victim.addresses if address.family is Family.V6]
+    targets = [Address.parse("2001:db8:bad::1"), *told]
+    yield forging.router_advertisement(source, routes=targets)
+    asking = bytes(4) + link_layer(1, mac)
+    yield forging.icmp6(source, ALL_ROUTERS, forging.ROUTER_SOLICITATION, asking)
+    for target in targets:
+        for kind, body in (
+            (forging.NEIGHBOUR_SOLICITATION, bytes(4) + target.packed + link_layer(1, mac)),
+            (
+                forging.NEIGHBOUR_ADVERTISEMENT,
+                struct.pack("!I", 0xE << 28) + target.packed + link_layer(2, mac),
+            ),
+            (forging.REDIRECT, bytes(4) + source.packed + target.packed),
+        ):
+            yield forging.icmp6(source, ALL_NODES, kind, body)
+
+
+METADATA = {
+    Family.V4: Address.parse("169.254.169.254"),
+    Family.V6: Address.parse("fd00:ec2::254"),
+}
+
+
+def to_metadata(pod: Sandbox) -> list[bytes]:
+    return [forging.udp(own, METADATA[own.family], (4000, 80), b"GET") for own in pod.addresses]
 
 
 @pytest.mark.slow
@@ -203,36 +185,28 @@ def test_the_links_themselves_take_no_advertisement_when_there_are_no_rules(
         if backend is Backend.NFTABLES:
             scene.run("nft", "delete", "table", "inet", "netmgr")
         else:
-            for program, table in product(
-                ("iptables-legacy", "ip6tables-legacy"), ("raw", "mangle")
-            ):
-                scene.run(program, "-t", table, "-F")
+            for family, table in product(("", "6"), ("raw", "mangle")):
+                scene.run(f"ip{family}tables-legacy", "-t", table, "-F")
         forging.send(scene.intruder, everything(scene, stack), Power.NET_RAW)
         time.sleep(0.3)
         assert scene.state() == before
     finally:
-        scene.node.start_agent()
-        scene.node.wait_until_ready()
+        scene.node.start_until_ready()
 
 
 @POWERS
 def test_invented_neighbours_cost_the_node_no_entries(scene: Scene, power: Power) -> None:
     node, mac = scene.node.node, forging.mac_of(scene.intruder)
-    asked = [
-        address
-        for address in (*node.addresses, Address.parse("169.254.1.1"))
-        if address.family is Family.V4
-    ]
+    asked = [node.address(Family.V4), Address.parse("169.254.1.1")]
     frames = []
     for number in range(INVENTED):
         local = Address(Family.V6, EVIL.value + 1 + number)
-        frames.append(
-            forging.icmp6(
-                local, ALL_ROUTERS, forging.ROUTER_SOLICITATION, bytes(4) + link_layer(1, mac)
-            )
-        )
-        frames.append(forging.icmp6(local, ALL_NODES, forging.ECHO_REQUEST6, bytes(8)))
-        frames.append(forging.udp(local, node.address(Family.V6), (4000, 4001), b"?"))
+        asking = bytes(4) + link_layer(1, mac)
+        frames += [
+            forging.icmp6(local, ALL_ROUTERS, forging.ROUTER_SOLICITATION, asking),
+            forging.icmp6(local, ALL_NODES, forging.ECHO_REQUEST6, bytes(8)),
+            forging.udp(local, node.address(Family.V6), (4000, 4001), b"?"),
+        ]
         invented = Address(Family.V4, Address.parse("10.200.0.1").value + number)
         frames += [forging.arp(forging.ARP_REQUEST, invented, address, mac) for address in asked]
     forging.send(scene.intruder, frames, power)
@@ -244,12 +218,8 @@ def test_invented_neighbours_cost_the_node_no_entries(scene: Scene, power: Power
 def test_the_metadata_service_is_kept_from_pods_and_counted_for_their_namespace(
     scene: Scene, power: Power
 ) -> None:
-    metadata = {
-        Family.V4: Address.parse("169.254.169.254"),
-        Family.V6: Address.parse("fd00:ec2::254"),
-    }
     pod, before = scene.intruder, scene.protected()
-    frames = [forging.udp(one, metadata[one.family], (4000, 80), b"GET") for one in pod.addresses]
+    frames = to_metadata(pod)
     forging.send(pod, frames, power)
     eventually(lambda: scene.protected() == before + len(frames))
     # Drops are a reading of their own, at most `min_reading_seconds` old.
@@ -260,20 +230,12 @@ def test_the_metadata_service_is_kept_from_pods_and_counted_for_their_namespace(
 def test_pods_of_an_excepted_namespace_reach_what_is_protected_also_after_a_restart(
     scene: Scene,
 ) -> None:
-    metadata = {
-        Family.V4: Address.parse("169.254.169.254"),
-        Family.V6: Address.parse("fd00:ec2::254"),
-    }
     pod, before = scene.node.add("trusted-pod", "trusted"), scene.drops()["protected"]
     try:
-        frames = [
-            forging.udp(one, metadata[one.family], (4000, 80), b"GET") for one in pod.addresses
-        ]
-        forging.send(pod, frames, Power.NET_RAW)
+        forging.send(pod, to_metadata(pod), Power.NET_RAW)
         scene.node.stop_agent()
-        scene.node.start_agent()
-        scene.node.wait_until_ready()
-        forging.send(pod, frames, Power.NET_RAW)
+        scene.node.start_until_ready()
+        forging.send(pod, to_metadata(pod), Power.NET_RAW)
         time.sleep(0.2)
         assert scene.drops()["protected"] == before
         assert not wiring_repairs(scene)
@@ -289,8 +251,8 @@ def test_what_stands_where_only_netmgrs_routes_may_is_removed_reported_and_count
     harm = [
         f"ip -6 route add default dev {intruder} metric 7",
         f"ip -6 addr add 2001:db8:bad::5/64 dev {intruder} nodad",
+        f"ip -4 route add 198.51.100.0/24 dev {intruder}",
     ]
-    harm.append(f"ip -4 route add 198.51.100.0/24 dev {intruder}")
     for address in scene.victim.addresses:
         # Another link, with whatever metric the kernel lets in beside ours.
         metric = "metric 5" if address.family is Family.V4 else "metric 256"
@@ -314,21 +276,24 @@ def wiring_repairs(scene: Scene) -> int:
 
 @pytest.mark.parametrize(
     "setting",
-    ["accept_ra=2", "autoconf=1", "accept_redirects=1", "arp on", "ipv4 accept_redirects=1"],
+    [
+        *("ipv6.accept_ra=2", "ipv6.autoconf=1", "ipv6.accept_redirects=1"),
+        *("ipv4.accept_redirects=1", "arp on"),
+    ],
 )
 def test_a_links_settings_are_kept(scene: Scene, setting: str) -> None:
     link, repairs = scene.link(scene.intruder), wiring_repairs(scene)
-    name, _, value = setting.rpartition("=")
     if setting == "arp on":
         scene.run("ip", "link", "set", link, "arp", "on")
     else:
-        family, _, key = name.rpartition(" ")
-        scene.run("sysctl", "-qw", f"net.{family or 'ipv6'}.conf.{link}.{key}={value}")
+        family, key, value = re.split("[.=]", setting)
+        name = f"net.{family}.conf.{link}.{key}"
+        scene.run("sysctl", "-qw", f"{name}={value}")
     eventually(lambda: wiring_repairs(scene) > repairs)
     if setting == "arp on":
         assert "NOARP" in scene.run("ip", "-o", "link", "show", link)
     else:
-        assert scene.run("sysctl", "-n", f"net.{family or 'ipv6'}.conf.{link}.{key}").strip() == "0"
+        assert scene.run("sysctl", "-n", name).strip() == "0"
     scene.node.runtime.check(scene.intruder)
     scene.pods_work()
 

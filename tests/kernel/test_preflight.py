@@ -11,6 +11,8 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -65,10 +67,7 @@ def test_a_node_of_one_family_passes_beside_a_hub_of_both(fabric: Fabric, family
 def test_a_range_that_the_fabric_does_not_deliver_here_is_named(
     fabric: Fabric, family: Family
 ) -> None:
-    via = NODE.address(family)
-    ip = f"ip -{family.value} route"
-    lost = f"{ip} del {RANGES[family]}"
-    with changed(fabric, "fabric", lost, f"{ip} add {RANGES[family]} via {via}"):
+    with undelivered(fabric, family):
         found = fabric.probed()
     (failure,) = found.failures
     assert (failure.check, failure.subject) == ("routes", f"{RANGES[family]} by peers")
@@ -91,16 +90,29 @@ LARGER = ("icmp type destination-unreachable drop", "icmpv6 type packet-too-big 
 
 
 def test_the_largest_packet_of_a_path_is_found_where_no_icmp_tells_it(fabric: Fabric) -> None:
-    narrow, wide = (f"ip link set {PEER.host} mtu {mtu}" for mtu in (1400, 1500))
-    with (
-        filtering(fabric, "fabric", "output", *LARGER),
-        changed(fabric, "fabric", narrow, wide),
-    ):
+    with filtering(fabric, "fabric", "output", *LARGER), narrow_peer(fabric):
         failures = fabric.probed().failures
     assert [each.check for each in failures] == ["mtu", "mtu"]
     for each in failures:
         assert each.message == "packets of up to 1400 bytes are answered, larger ones are lost"
         assert "or set mtu: 1400 in node.yaml" in each.remedy
+
+
+@contextmanager
+def narrow_peer(fabric: Fabric) -> Iterator[None]:
+    """The peer's link takes packets of up to 1400 bytes."""
+    narrow, wide = (f"ip link set {PEER.host} mtu {mtu}" for mtu in (1400, 1500))
+    with changed(fabric, "fabric", narrow, wide):
+        yield
+
+
+@contextmanager
+def undelivered(fabric: Fabric, family: Family = Family.V4) -> Iterator[None]:
+    """The fabric knows no way to the node's range."""
+    ip, block = f"ip -{family.value} route", RANGES[family]
+    back = f"{ip} add {block} via {NODE.address(family)}"
+    with changed(fabric, "fabric", f"{ip} del {block}", back):
+        yield
 
 
 def narrowed(fabric: Fabric, host: str, toward: Node) -> Any:
@@ -135,8 +147,7 @@ def test_a_smaller_mtu_on_the_way_there_is_not_hidden_by_the_kernel_that_learns_
 
 
 def test_the_mtu_of_pods_is_what_has_to_pass(fabric: Fabric) -> None:
-    narrow, wide = (f"ip link set {PEER.host} mtu {mtu}" for mtu in (1400, 1500))
-    with changed(fabric, "fabric", narrow, wide):
+    with narrow_peer(fabric):
         assert set(fabric.failed()) == {"mtu"}
         assert fabric.failed(mtu=1400) == {}
     # More than this node's own link takes.
@@ -165,17 +176,11 @@ def test_where_no_echo_is_answered_routes_are_found_by_tcp_and_the_rest_is_unmea
     with filtering(fabric, PEER.host, "input", *SILENT):
         found = fabric.probed()
         assert found.failures == []
-        outcomes = {(each.check, each.outcome) for each in found.results}
-        assert outcomes == {
-            ("reach", Outcome.PASSED),
-            ("routes", Outcome.PASSED),
-            ("mtu", Outcome.UNMEASURED),
-            ("loss", Outcome.UNMEASURED),
-        }
+        wanted = {*product(("reach", "routes"), [Outcome.PASSED])}
+        wanted |= {*product(("mtu", "loss"), [Outcome.UNMEASURED])}
+        assert {(result.check, result.outcome) for result in found.results} == wanted
         assert set(fabric.failed(preflight={"unmeasured": "fail"})) == {"mtu", "loss"}
-        lost = "ip route del 10.128.16.0/28"
-        there = f"ip route add 10.128.16.0/28 via {NODE.address(Family.V4)}"
-        with changed(fabric, "fabric", lost, there):
+        with undelivered(fabric):
             assert set(fabric.failed()) == {"routes"}
 
 
@@ -208,18 +213,12 @@ def test_nodes_of_a_flat_network_need_no_way_back_to_the_ranges_yet(
     listed.write_text(node_list.write([_listed(NODE)]))
     assert fabric.probed(**keys).failures == []
     listed.write_text(node_list.write([_listed(NODE), _listed(PEER)]))
-    lost = "ip route del 10.128.16.0/28"
-    there = f"ip route add 10.128.16.0/28 via {NODE.address(Family.V4)}"
-    with changed(fabric, "fabric", lost, there):
+    with undelivered(fabric):
         found = fabric.probed(**keys)
         assert found.failures == []
-        assert {each.check for each in found.results if each.outcome is Outcome.PASSED} == {
-            "reach",
-            "mtu",
-            "loss",
-        }
-        narrow, wide = (f"ip link set {PEER.host} mtu {mtu}" for mtu in (1400, 1500))
-        with changed(fabric, "fabric", narrow, wide):
+        passed = {result.check for result in found.results if result.outcome is Outcome.PASSED}
+        assert passed == {"reach", "mtu", "loss"}
+        with narrow_peer(fabric):
             assert set(fabric.failed(**keys)) == {"mtu"}
 
 
@@ -315,16 +314,12 @@ def test_nothing_to_probe_and_a_document_that_is_not_the_machines_are_errors(
 
 def command(fabric: Fabric, *options: str, before: tuple[str, ...] = ()) -> list[str]:
     entered = ["nsenter", f"--net={fabric.directory / NODE.host}", *before]
-    return [
-        *entered,
-        sys.executable,
-        "-m",
-        "netmgr",
-        "preflight",
-        "-c",
-        str(fabric.document),
-        *options,
-    ]
+    netmgr = [sys.executable, "-m", "netmgr", "preflight", "-c", str(fabric.document)]
+    return [*entered, *netmgr, *options]
+
+
+def ran(words: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
 
 
 def test_the_addresses_are_gone_when_it_ends_and_not_some_time_later(
@@ -370,16 +365,8 @@ def test_a_preflight_that_is_killed_leaves_nothing(fabric: Fabric) -> None:
 def test_the_command_says_what_it_found_in_a_short_text_too(fabric: Fabric, tmp_path: Path) -> None:
     fabric.write()
     message = tmp_path / "termination-log"
-    lost = "ip route del 10.128.16.0/28"
-    there = f"ip route add 10.128.16.0/28 via {NODE.address(Family.V4)}"
-    with changed(fabric, "fabric", lost, there):
-        done = subprocess.run(
-            command(fabric, "-o", "json", "--message", str(message)),
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-        )
+    with undelivered(fabric):
+        done = ran(command(fabric, "-o", "json", "--message", str(message)))
     assert (done.returncode, done.stderr) == (1, "")
     said = json.loads(done.stdout)
     assert (said["passed"], said["skipped"]) == (False, "")
@@ -406,9 +393,7 @@ def test_the_manifests_capabilities_are_enough_and_with_one_fewer_nothing_stays(
     assert len(given) == 3
     bounding = ",".join(["-all", *(f"+{each}" for each in given if each != missing)])
     confined = ("setpriv", "--no-new-privs", f"--bounding-set={bounding}", "--")
-    done = subprocess.run(
-        command(fabric, before=confined), capture_output=True, text=True, check=False, timeout=60
-    )
+    done = ran(command(fabric, before=confined))
     assert done.returncode == (SetupError.exit_code if missing else 0), done.stderr
     assert complaint in done.stderr
     assert not has_link(fabric)

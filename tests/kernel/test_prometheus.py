@@ -18,7 +18,7 @@ from netmgr.kube import health
 from netmgr.kube.api import Api
 from netmgr.kube.health import Telemetry
 from netmgr.prefixes import Family
-from tests.kernel.scraped import CONFIGS, PORT, Prometheus, Result, queries, scraping
+from tests.kernel.scraped import CONFIGS, PORT, Prometheus, Result, scraping, value
 from tests.lab import wiring
 from tests.lab.errors import LabError
 from tests.lab.exchange import End, datagrams
@@ -85,16 +85,9 @@ def busy(world: World, prometheus: Prometheus) -> Prometheus:
     with_traffic = {pod.pod.name: number for number, pod in enumerate(world.pods(), 1)}
     for _ in range(2):
         for pod in world.pods():
-            near, far = (
-                End(pod.netns, pod.address(Family.V4)),
-                End(world.internet, INTERNET[Family.V4]),
-            )
-            datagrams(
-                near,
-                far,
-                [1200] * 20 * with_traffic[pod.pod.name],
-                [100] * 20 * with_traffic[pod.pod.name],
-            )
+            near = End(pod.netns, pod.address(Family.V4))
+            many = 20 * with_traffic[pod.pod.name]
+            datagrams(near, End(world.internet, INTERNET[Family.V4]), [1200] * many, [100] * many)
         stranger = replace(world.pods()[0], container_id="stranger")
         with pytest.raises(LabError):
             world.nodes[0].runtime.execute("CHECK", stranger, {"cniVersion": "1.1.0", "ips": []})
@@ -103,18 +96,13 @@ def busy(world: World, prometheus: Prometheus) -> Prometheus:
     return prometheus
 
 
-def value(series: dict) -> float:
-    return float(series["value"][1])
-
-
 def by(result: Result, *labels: str) -> dict[tuple[str, ...], float]:
     return {tuple(series["metric"][label] for label in labels): value(series) for series in result}
 
 
 @pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda path: path.stem)
 def test_every_query_of_a_dashboard_has_a_result(busy: Prometheus, dashboard: Path) -> None:
-    for expression in queries(dashboard):
-        busy.wait_for(expression, lambda result: any(value(series) > 0 for series in result))
+    busy.answers(dashboard)
 
 
 def test_the_busiest_pods_and_namespaces_are_those_that_sent_most(busy: Prometheus) -> None:
@@ -143,12 +131,8 @@ def test_the_counters_arrive_to_the_byte(busy: Prometheus, world: World) -> None
 
 def test_every_rule_is_evaluated_without_complaint(busy: Prometheus) -> None:
     rules = [rule for group in busy.get("rules")["groups"] for rule in group["rules"]]
-    assert {
-        (rule["name"], rule.get("lastError", "")) for rule in rules if rule["health"] != "ok"
-    } == set()
-    assert [
-        rule["name"] for rule in rules if rule["type"] == "alerting" and rule["state"] == "firing"
-    ] == []
+    assert [rule for rule in rules if rule["health"] != "ok"] == []
+    assert [rule for rule in rules if rule.get("state") == "firing"] == []
 
 
 def test_an_agent_that_dies_is_noticed(busy: Prometheus, world: World) -> None:

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -16,14 +16,15 @@ import yaml
 from netmgr.documents.node import Backend
 from netmgr.prefixes import Family, Prefix
 from netmgr.ranges.assigned import AssignedRanges
+from tests import waiting
 from tests.fakes.metadata import MetadataServer, document, http
+from tests.kernel.namespaces import inside
 from tests.lab import exchange
 from tests.lab.errors import LabError
 from tests.lab.nodes import LabNode
 from tests.lab.runtime import Sandbox
 from tests.lab.topology import INTERNET, cluster
 from tests.lab.world import World
-from tests.waiting import eventually
 
 pytestmark = pytest.mark.root
 
@@ -33,6 +34,7 @@ SETTINGS = {
     "accounting": {"reading_seconds": 0.5, "min_reading_seconds": 0.05},
 }
 PORT = 9000
+NO_RANGE = "no range is known to give addresses of"
 ON_ONE_BACKEND = pytest.mark.parametrize("backend", [Backend.NFTABLES], indirect=True, ids=str)
 DATAGRAM = 20 + 8 + len(b"forth")
 
@@ -67,11 +69,9 @@ def cloud(node: LabNode) -> Iterator[MetadataServer]:
 
 
 def write(node: LabNode, **keys: Any) -> None:
-    text = yaml.safe_load(node.document.read_text())
-    text |= keys
-    node.document.write_text(
-        yaml.safe_dump({key: value for key, value in text.items() if value is not None})
-    )
+    text = yaml.safe_load(node.document.read_text()) | keys
+    given = {key: value for key, value in text.items() if value is not None}
+    node.document.write_text(yaml.safe_dump(given))
 
 
 def follow_cloud(node: LabNode) -> None:
@@ -109,25 +109,31 @@ def seen_by_the_internet(world: World, sandbox: Sandbox) -> str:
 
 
 def sent(node: LabNode, pod: str) -> int:
+    wanted = (pod, "internet-out")
     rows = node.snapshot()["pods"]
-    return sum(
-        row["bytes"] for row in rows if (row["pod"], row["traffic"]) == (pod, "internet-out")
-    )
+    return sum(row["bytes"] for row in rows if (row["pod"], row["traffic"]) == wanted)
 
 
 def has_rule_for(node: LabNode, text: str) -> bool:
-    backend = node.snapshot()["backend"]
-    command = (
-        ["nft", "list", "table", "inet", "netmgr"] if backend == "nftables" else ["ipset", "list"]
-    )
-    done = subprocess.run(
-        ["nsenter", f"--net={node.namespace}", *command], check=True, capture_output=True, text=True
-    )
-    return text in done.stdout.replace(",", " ").split()
+    nft = node.snapshot()["backend"] == "nftables"
+    command = ["nft", "list", "table", "inet", "netmgr"] if nft else ["ipset", "list"]
+    return text in inside(node.namespace, *command).replace(",", " ").split()
 
 
 def log(node: LabNode) -> str:
     return (node.directory / "agent.log").read_text()
+
+
+def ranges(node: LabNode) -> Any:
+    return node.snapshot()["ranges"]
+
+
+def eventually(node: LabNode, holds: Callable[[], object]) -> None:
+    waiting.eventually(holds, lambda: log(node))
+
+
+def refuses_for_want_of_ranges(node: LabNode) -> bool:
+    return NO_RANGE in node.runtime.status()
 
 
 def test_the_pool_grows_and_shrinks_while_pods_live(
@@ -141,11 +147,11 @@ def test_the_pool_grows_and_shrinks_while_pods_live(
     with pytest.raises(LabError, match="no IPv4 address is free"):
         node.add("third")
     seen_by_the_internet(world, first)
-    eventually(lambda: sent(node, "first") == DATAGRAM, lambda: str(sent(node, "first")))
+    eventually(node, lambda: sent(node, "first") == DATAGRAM)
 
     offer(cloud, node, 2, 3)
-    eventually(lambda: node.snapshot()["ranges"]["withdrawn"] != [], lambda: log(node))
-    assert node.snapshot()["ranges"]["withdrawn"] == [
+    eventually(node, lambda: ranges(node)["withdrawn"] != [])
+    assert ranges(node)["withdrawn"] == [
         {"address": "10.128.0.1", "namespace": "research", "pod": "first"}
     ]
     (pool,) = node.snapshot()["pool"]
@@ -156,18 +162,17 @@ def test_the_pool_grows_and_shrinks_while_pods_live(
         == "the machine's metadata (range_source: azure)"
     )
     assert seen_by_the_internet(world, first) == str(node.node.addresses[0])
-    eventually(lambda: sent(node, "first") == 2 * DATAGRAM, lambda: str(sent(node, "first")))
+    eventually(node, lambda: sent(node, "first") == 2 * DATAGRAM)
     assert "withdrawn-address-held address=10.128.0.1 pod=research/first" in log(node)
 
     node.stop_agent()
-    node.start_agent()
-    node.wait_until_ready()
+    node.start_until_ready()
     assert "no IPv4 address is free" in node.snapshot()["reason"]
     assert has_rule_for(node, "10.128.0.1")
     assert seen_by_the_internet(world, first) == str(node.node.addresses[0])
     node.runtime.delete(first)
-    eventually(lambda: not has_rule_for(node, "10.128.0.1"), lambda: log(node))
-    assert node.snapshot()["ranges"]["withdrawn"] == []
+    eventually(node, lambda: not has_rule_for(node, "10.128.0.1"))
+    assert ranges(node)["withdrawn"] == []
     with pytest.raises(LabError, match="no IPv4 address is free"):
         node.add("fourth")
     assert sum(item["count"] for item in node.snapshot()["drift_repaired"]) == 0
@@ -183,10 +188,7 @@ def test_a_source_that_fails_costs_nobody_anything_and_is_asked_with_back_off(
     node.wait_until_ready()
     node.add("first")
     cloud.answer = http(b"{}", "429 Too Many Requests")
-    eventually(
-        lambda: "asks to be asked less often (429" in node.snapshot()["ranges"]["failing"],
-        lambda: log(node),
-    )
+    eventually(node, lambda: "asks to be asked less often (429" in ranges(node)["failing"])
     began = time.monotonic()
     time.sleep(4)
     asked = [at for at, _ in cloud.requests if at > began]
@@ -198,8 +200,8 @@ def test_a_source_that_fails_costs_nobody_anything_and_is_asked_with_back_off(
     node.wait_until_ready()
     assert free(node) == 1, "the last good answer outlived the agent"
     offer(cloud, node, 1, 2, 3)
-    eventually(lambda: free(node) == 2, lambda: log(node))
-    assert node.snapshot()["ranges"]["failing"] == ""
+    eventually(node, lambda: free(node) == 2)
+    assert ranges(node)["failing"] == ""
 
 
 @pytest.mark.slow
@@ -213,20 +215,18 @@ def test_what_contradicts_the_plan_or_the_node_is_not_used_and_told(
     ]
     write(node, sites=sites, site="a")
     offer(cloud, node, 1, 2, 200)
-    link = ["ip", "address", "add", "10.128.0.2/32", "dev", "lo"]
-    subprocess.run(["nsenter", f"--net={node.namespace}", *link], check=True)
+    link = ("10.128.0.2/32", "dev", "lo")
+    inside(node.namespace, "ip", "address", "add", *link)
     try:
         follow_cloud(node)
         node.wait_until_ready()
-        eventually(lambda: bool(node.snapshot()["ranges"]["failing"]), lambda: log(node))
-        failing = node.snapshot()["ranges"]["failing"]
+        eventually(node, lambda: bool(ranges(node)["failing"]))
+        failing = ranges(node)["failing"]
         assert "10.128.0.200/32 is not used: it lies outside the prefixes of site a" in failing
         assert "10.128.0.2/32 is not used: 10.128.0.2 is set on lo" in failing
         assert free(node) == 1
     finally:
-        subprocess.run(
-            ["nsenter", f"--net={node.namespace}", "ip", "address", "del", *link[3:]], check=True
-        )
+        inside(node.namespace, "ip", "address", "del", *link)
 
 
 @pytest.mark.slow
@@ -239,19 +239,13 @@ def test_an_answer_of_which_nothing_can_be_used_is_not_remembered(
     node.wait_until_ready()
     own = [str(one) for one in node.node.addresses]
     cloud.answer = http(document([*own, "127.0.0.5"]))
-    eventually(
-        lambda: "127.0.0.5/32 is not used" in node.snapshot()["ranges"]["failing"],
-        lambda: log(node),
-    )
+    eventually(node, lambda: "127.0.0.5/32 is not used" in ranges(node)["failing"])
     node.stop_agent()
     node.start_agent()  # is told the same
-    eventually(
-        lambda: "no range is known to give addresses of" in node.runtime.status(), lambda: log(node)
-    )
+    eventually(node, lambda: refuses_for_want_of_ranges(node))
     node.stop_agent()
     cloud.answer = None
-    node.start_agent()
-    node.wait_until_ready()
+    node.start_until_ready()
     assert free(node) == 2, "the last good answer"
 
 
@@ -261,13 +255,11 @@ def test_without_any_answer_yet_adds_are_refused_and_served_as_soon_as_there_is_
 ):
     cloud.answer = http(b"<html>", "200 OK")
     follow_cloud(node)
-    eventually(
-        lambda: "no range is known to give addresses of" in node.runtime.status(), lambda: log(node)
-    )
-    with pytest.raises(LabError, match="no range is known to give addresses of"):
+    eventually(node, lambda: refuses_for_want_of_ranges(node))
+    with pytest.raises(LabError, match=NO_RANGE):
         node.add("early")
     offer(cloud, node, 5)
-    eventually(lambda: free(node) == 1, lambda: log(node))
+    eventually(node, lambda: free(node) == 1)
     assert address(node.add("late")) == "10.128.0.5"
 
 
@@ -275,18 +267,17 @@ def test_without_any_answer_yet_adds_are_refused_and_served_as_soon_as_there_is_
 @ON_ONE_BACKEND
 def test_a_document_that_is_edited_is_followed_and_a_broken_one_is_told(node: LabNode):
     write(node, ranges=["10.128.0.1/32"])
-    node.start_agent()
-    node.wait_until_ready()
+    node.start_until_ready()
     node.add("first")
     write(node, ranges=["10.128.0.1/32", "10.128.0.2/31"])
-    eventually(lambda: free(node) == 2, lambda: log(node))
+    eventually(node, lambda: free(node) == 2)
     whole = node.document.read_text()
     node.document.write_text(whole.replace("10.128.0.2/31", "10.128.0.3/31"))
-    eventually(lambda: "10.128.0.3/31" in node.snapshot()["ranges"]["failing"], lambda: log(node))
-    assert "node.yaml:" in node.snapshot()["ranges"]["failing"]
+    eventually(node, lambda: "10.128.0.3/31" in ranges(node)["failing"])
+    assert "node.yaml:" in ranges(node)["failing"]
     assert address(node.add("second")) == "10.128.0.2"
     node.document.write_text(whole)
-    eventually(lambda: node.snapshot()["ranges"]["failing"] == "", lambda: log(node))
+    eventually(node, lambda: ranges(node)["failing"] == "")
 
 
 @ON_ONE_BACKEND
@@ -301,40 +292,36 @@ def test_a_node_that_is_registered_anew_gives_out_its_new_ranges_alone(world: Wo
 
     assign("")
     write(node, ranges=["10.128.0.1/32"], ranges_file=str(file), ranges_version=100)
-    node.start_agent()
-    node.wait_until_ready()
+    node.start_until_ready()
     first = node.add("first")
     assert address(first) == "10.128.0.1"
 
     assign(AssignedRanges("", 0, (Prefix.parse("10.128.0.1/32"),)))
-    eventually(lambda: node.snapshot()["ranges"]["withdrawn"] != [], lambda: log(node))
-    with pytest.raises(LabError, match="no range is known to give addresses of"):
+    eventually(node, lambda: ranges(node)["withdrawn"] != [])
+    with pytest.raises(LabError, match=NO_RANGE):
         node.add("second")
-    assert "the Node was deleted" in node.snapshot()["ranges"]["changed"]
+    assert "the Node was deleted" in ranges(node)["changed"]
     assert seen_by_the_internet(world, first) == str(node.node.addresses[0]), "it keeps its address"
     node.stop_agent()
     write(node, reconcile_seconds=60)  # so that only the start itself reads the file
     node.start_agent()
-    eventually(
-        lambda: "no range is known to give addresses of" in node.runtime.status(), lambda: log(node)
-    )
+    eventually(node, lambda: refuses_for_want_of_ranges(node))
     node.stop_agent()
     write(node, reconcile_seconds=0.5)
     assign(AssignedRanges("uid-b", 101, (Prefix.parse("10.128.0.2/32"),)))
-    node.start_agent()
-    node.wait_until_ready()
+    node.start_until_ready()
     assert address(node.add("second")) == "10.128.0.2"
     with pytest.raises(LabError, match="no IPv4 address is free"):
         node.add("third")
 
     assign(AssignedRanges("uid-c", 102, (Prefix.parse("10.128.0.3/32"),)))
-    eventually(lambda: free(node) == 1, lambda: log(node))
+    eventually(node, lambda: free(node) == 1)
     assert address(node.add("third")) == "10.128.0.3"
-    assert "10.128.0.3/32 instead of 10.128.0.1/32" in node.snapshot()["ranges"]["changed"]
-    assert len(node.snapshot()["ranges"]["withdrawn"]) == 2
+    assert "10.128.0.3/32 instead of 10.128.0.1/32" in ranges(node)["changed"]
+    assert len(ranges(node)["withdrawn"]) == 2
 
     assign("half an annot")
-    eventually(lambda: "node-ranges: " in node.snapshot()["ranges"]["failing"], lambda: log(node))
+    eventually(node, lambda: "node-ranges: " in ranges(node)["failing"])
     assert sum(pool["allocated"] for pool in node.snapshot()["pool"]) == 1, "as it was before"
 
 
@@ -348,18 +335,10 @@ def test_status_shows_withdrawn_addresses_and_a_failing_source(
     node.wait_until_ready()
     node.add("first")
     offer(cloud, node, 2)
-    eventually(lambda: node.snapshot()["ranges"]["withdrawn"] != [], lambda: log(node))
+    eventually(node, lambda: ranges(node)["withdrawn"] != [])
     cloud.answer = None
-    eventually(lambda: node.snapshot()["ranges"]["failing"] != "", lambda: log(node))
-    command = [
-        sys.executable,
-        "-m",
-        "netmgr",
-        "node",
-        "status",
-        "--socket",
-        str(node.ledger_socket),
-    ]
+    eventually(node, lambda: ranges(node)["failing"] != "")
+    command = [sys.executable, "-m", "netmgr", "node", "status", f"--socket={node.ledger_socket}"]
     shown = subprocess.run(command, check=False, capture_output=True, text=True).stdout
     words = " ".join(shown.split())
     assert "10.128.0.1 was withdrawn; research/first holds it" in words

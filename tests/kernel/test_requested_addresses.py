@@ -47,16 +47,14 @@ def refused(cni, answer, *words):
 
 def test_an_address_may_be_asked_for_in_three_ways(cni):
     v4, v6 = nth(cni, 4, 9), nth(cni, 6, 9)
-    for number, (keys, changes) in enumerate(
-        [
-            ({"runtimeConfig": {"ips": [f"{v4}/24", v6]}}, {}),
-            ({"args": {"cni": {"ips": [v4, v6]}}}, {}),
-            ({}, {"CNI_ARGS": f"IgnoreUnknown=1;IP={v4},{v6}"}),
-            ({}, {"CNI_ARGS": f"IP={v4},{v6}"}),
-        ]
+    for keys, changes in (
+        ({"runtimeConfig": {"ips": [f"{v4}/24", v6]}}, {}),
+        ({"args": {"cni": {"ips": [v4, v6]}}}, {}),
+        ({}, {"CNI_ARGS": f"IgnoreUnknown=1;IP={v4},{v6}"}),
+        ({}, {"CNI_ARGS": f"IP={v4},{v6}"}),
     ):
         with cni.sandbox() as pod:
-            assert eventually(lambda: cni.call("STATUS", version="1.1.0").exit_code == 0), number
+            assert eventually(lambda: cni.call("STATUS", version="1.1.0").exit_code == 0)
             answer = add_when_free(cni, pod, keys, changes)
             assert addresses(answer) == [v4, v6]
             assert cni.call("CHECK", pod, keys={"prevResult": answer.body}).exit_code == 0
@@ -88,13 +86,9 @@ def test_an_address_that_is_held_is_refused_with_its_holder_and_nothing_is_left(
     with cni.sandbox() as first, cni.sandbox() as second:
         v4 = addresses(cni.call("ADD", first))[0]
         before = cni.occupancy()
-        code = refused(
-            cni,
-            cni.call("ADD", second, CNI_ARGS=arguments(second, f"IP={v4}")),
-            v4,
-            first.container,
-        )
-        assert (code, cni.occupancy()) == (101, before)
+        answer = cni.call("ADD", second, CNI_ARGS=arguments(second, f"IP={v4}"))
+        assert refused(cni, answer, v4, first.container) == 101
+        assert cni.occupancy() == before
 
 
 def test_an_address_of_another_range_is_refused(cni):
@@ -158,16 +152,6 @@ def test_the_runtimes_resolver_is_merged_into_the_configurations(cni):
     }
 
 
-def test_a_namespace_that_is_not_there_is_an_unknown_container(cni, tmp_path):
-    with cni.sandbox() as pod:
-        before = cni.node.snapshot()["pool"]
-        for path in (tmp_path / "absent", "/dev/null/absent"):
-            assert (
-                refused(cni, cni.call("ADD", pod, CNI_NETNS=str(path)), "CNI_NETNS", str(path)) == 3
-            )
-        assert cni.node.snapshot()["pool"] == before
-
-
 def test_code_3_holds_what_it_promises_where_the_container_was_attached_before(cni, tmp_path):
     with cni.sandbox() as pod:
         addresses(cni.call("ADD", pod))
@@ -176,10 +160,14 @@ def test_code_3_holds_what_it_promises_where_the_container_was_attached_before(c
 
 
 def test_what_is_no_network_namespace_is_refused_as_such(cni, tmp_path):
+    """Nothing at all is an unknown container."""
     with cni.sandbox() as pod:
         before = cni.node.snapshot()["pool"]
-        for path in ("/dev/null", tmp_path, "/proc/self/ns/mnt"):
-            assert (
-                refused(cni, cni.call("ADD", pod, CNI_NETNS=str(path)), "CNI_NETNS", str(path)) == 4
-            )
+        for code, paths in (
+            (3, (tmp_path / "absent", "/dev/null/absent")),
+            (4, ("/dev/null", tmp_path, "/proc/self/ns/mnt")),
+        ):
+            for path in paths:
+                answer = cni.call("ADD", pod, CNI_NETNS=str(path))
+                assert refused(cni, answer, "CNI_NETNS", str(path)) == code
         assert cni.node.snapshot()["pool"] == before

@@ -20,7 +20,7 @@ from tests.lab.topology import cluster
 
 pytestmark = pytest.mark.root
 
-MANY = 200
+MANY = 100
 ALL_ROUTES = ("ip", "route", "show", "table", "all")
 
 

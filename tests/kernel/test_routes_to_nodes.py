@@ -5,11 +5,9 @@ and a route that leads packets for unused addresses out again is reported.
 from __future__ import annotations
 
 import os
-import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import yaml
@@ -17,6 +15,7 @@ import yaml
 from netmgr.documents.node_list import ListedNode, write
 from netmgr.kube.node_listing import MOST_NODES
 from netmgr.prefixes import Address, Family, Prefix
+from tests.kernel.namespaces import inside
 from tests.lab.exchange import End, datagrams
 from tests.lab.nodes import LabNode
 from tests.lab.topology import Topology, cluster
@@ -28,11 +27,6 @@ pytestmark = pytest.mark.root
 LAN = {Family.V4: "192.168.77.{}", Family.V6: "fd00:77::{}"}
 LENGTH = {Family.V4: 24, Family.V6: 64}
 SETTINGS = {"reconcile_seconds": 0.3, "accounting": {"min_reading_seconds": 0}}
-
-
-def ip(namespace: Path, *arguments: str) -> str:
-    enter = ["nsenter", f"--net={namespace}", "ip", *arguments]
-    return subprocess.run(enter, check=True, capture_output=True, text=True, timeout=10).stdout
 
 
 def flat() -> Topology:
@@ -51,13 +45,13 @@ def world() -> Iterator[World]:
     with World(flat(), name=name, settings=SETTINGS, exporters=False) as made:
         one, two = (node.namespace for node in made.nodes)
         # Both ends are made in the first namespace, and one moves.
-        ip(one, "link", "add", "lan0", "type", "veth", "peer", "name", "lan1", "netns", str(two))
+        inside(one, *f"ip link add lan0 type veth peer name lan1 netns {two}".split())
         for number, (namespace, link) in enumerate(((one, "lan0"), (two, "lan1")), start=1):
             for family in Family:
                 address = f"{LAN[family].format(number)}/{LENGTH[family]}"
                 extra = ("nodad",) if family is Family.V6 else ()
-                ip(namespace, "address", "add", address, "dev", link, *extra)
-            ip(namespace, "link", "set", link, "up")
+                inside(namespace, "ip", "address", "add", address, "dev", link, *extra)
+            inside(namespace, "ip", "link", "set", link, "up")
         yield made
 
 
@@ -86,31 +80,44 @@ def nodes(world: World) -> list[LabNode]:
         document["nodes_file"] = str(node.directory / "nodes.json")
         node.document.write_text(yaml.safe_dump(document))
         (node.directory / "nodes.json").unlink(missing_ok=True)
-        node.start_agent()
-        node.wait_until_ready()
+        node.start_until_ready()
     return world.nodes
 
 
 def routes_to_nodes(node: LabNode) -> set[str]:
-    lines = ip(node.namespace, "route", "show", "proto", "111")
-    lines += ip(node.namespace, "-6", "route", "show", "proto", "111")
-    return {line.split()[0] for line in lines.splitlines()}
+    lines = [
+        line
+        for family in ("-4", "-6")
+        for line in inside(
+            node.namespace, "ip", family, "route", "show", "proto", "111"
+        ).splitlines()
+    ]
+    return {line.split()[0] for line in lines}
 
 
 def wanted(node: LabNode) -> set[str]:
     return {str(block) for block in node.node.ranges}
 
 
+def faults(node: LabNode) -> str:
+    return " ".join(node.snapshot()["route_faults"])
+
+
+def publish_nobody(node: LabNode) -> None:
+    publish(node, write([]))
+    eventually(lambda: not routes_to_nodes(node))
+
+
 def test_pods_of_two_nodes_reach_each_other_while_both_are_listed(
     world: World, nodes: list[LabNode]
 ) -> None:
     one, two = nodes
-    assert "is not there: the kubelet brings it" in " ".join(one.snapshot()["route_faults"])
+    assert "is not there: the kubelet brings it" in faults(one)
     text = write([entry(world, 1), entry(world, 2)])
     for node in nodes:
         publish(node, text)
     eventually(lambda: routes_to_nodes(one) == wanted(two) and routes_to_nodes(two) == wanted(one))
-    eventually(lambda: not one.snapshot()["route_faults"])
+    eventually(lambda: not faults(one))
     here, there = world.pod("pod-1"), world.pod("pod-2")
     for family in Family:
         near, far = here.address(family), there.address(family)
@@ -118,20 +125,19 @@ def test_pods_of_two_nodes_reach_each_other_while_both_are_listed(
         assert heard.peer == near, "not masqueraded, since it is internal"
 
     # Another program's flush is repaired, a file that cannot be read changes nothing.
-    ip(one.namespace, "route", "flush", "proto", "111")
+    inside(one.namespace, "ip", "route", "flush", "proto", "111")
     eventually(lambda: routes_to_nodes(one) == wanted(two))
     publish(one, "half a li")
-    eventually(lambda: "nodes.json: " in " ".join(one.snapshot()["route_faults"]))
+    eventually(lambda: "nodes.json: " in faults(one))
     assert routes_to_nodes(one) == wanted(two)
     (one.directory / "nodes.json").unlink()
     one.stop_agent()
-    one.start_agent()
-    one.wait_until_ready()
+    one.start_until_ready()
     assert routes_to_nodes(one) == wanted(two), "a restart without the file changes nothing"
 
     publish(one, write([entry(world, 1)]))
     eventually(lambda: not routes_to_nodes(one))
-    assert not one.snapshot()["route_faults"]
+    assert not faults(one)
 
 
 @pytest.mark.slow
@@ -141,8 +147,7 @@ def test_a_nodes_routes_go_with_the_key(world: World, nodes: list[LabNode]) -> N
     eventually(lambda: routes_to_nodes(one) == wanted(two))
     one.stop_agent()
     one.write_document()
-    one.start_agent()
-    one.wait_until_ready()
+    one.start_until_ready()
     assert not routes_to_nodes(one)
 
 
@@ -163,35 +168,32 @@ def test_an_administrators_route_stays_and_is_reported_if_it_leads_elsewhere(
 ) -> None:
     one, two = nodes
     same, other = two.node.ranges[:2]
-    publish(one, write([]))
-    eventually(lambda: not routes_to_nodes(one))
-    ip(one.namespace, "route", "add", str(same), "via", LAN[same.family].format(2))
-    ip(one.namespace, "route", "add", str(other), "via", LAN[other.family].format(3))
+    publish_nobody(one)
+    inside(one.namespace, "ip", "route", "add", str(same), "via", LAN[same.family].format(2))
+    inside(one.namespace, "ip", "route", "add", str(other), "via", LAN[other.family].format(3))
     publish(one, write([entry(world, 1), entry(world, 2)]))
     eventually(lambda: routes_to_nodes(one) == wanted(two) - {str(same), str(other)})
-    eventually(lambda: "another program's route" in " ".join(one.snapshot()["route_faults"]))
+    eventually(lambda: "another program's route" in faults(one))
     (fault,) = one.snapshot()["route_faults"]
     assert str(other) in fault
     for block in (same, other):
-        ip(one.namespace, "route", "delete", str(block))
+        inside(one.namespace, "ip", "route", "delete", str(block))
     eventually(lambda: routes_to_nodes(one) == wanted(two))
 
 
 @pytest.mark.slow
 def test_another_programs_route_with_several_next_hops_costs_no_node_its_route(
-    world: World,
-    nodes: list[LabNode],
+    world: World, nodes: list[LabNode]
 ) -> None:
     one, two = nodes
     hops = [f"nexthop via {LAN[Family.V4].format(number)}".split() for number in (2, 3)]
-    ip(one.namespace, "route", "add", "10.0.0.0/8", *hops[0], *hops[1])
+    inside(one.namespace, "ip", "route", "add", "10.0.0.0/8", *hops[0], *hops[1])
     try:
-        publish(one, write([]))
-        eventually(lambda: not routes_to_nodes(one))
+        publish_nobody(one)
         publish(one, write([entry(world, 2)]))
         eventually(lambda: routes_to_nodes(one) == wanted(two))
     finally:
-        ip(one.namespace, "route", "delete", "10.0.0.0/8")
+        inside(one.namespace, "ip", "route", "delete", "10.0.0.0/8")
 
 
 @pytest.mark.slow
@@ -207,8 +209,7 @@ def test_one_pass_changes_the_routes_of_as_many_nodes_as_a_list_may_have(
         many.append(ListedNode(f"listed-{number}", hops, tuple(map(Prefix.parse, blocks))))
     publish(one, write(many))
     eventually(lambda: len(routes_to_nodes(one)) == 2 * MOST_NODES)
-    publish(one, write([]))
-    eventually(lambda: not routes_to_nodes(one))
+    publish_nobody(one)
     assert "attempt-failed name=node-routes" not in (one.directory / "agent.log").read_text()
 
 
@@ -220,12 +221,13 @@ def test_a_route_of_the_own_range_that_outranks_its_blackhole_is_reported_until_
     one, _ = nodes
     own = one.node.ranges[0]
     publish(one, write([]))
-    eventually(lambda: not one.snapshot()["route_faults"])
-    ip(one.namespace, "route", "replace", str(own), "via", LAN[own.family].format(1))
+    eventually(lambda: not faults(one))
+    inside(one.namespace, "ip", "route", "replace", str(own), "via", LAN[own.family].format(1))
     unused = str(Address(own.family, own.last))
-    assert "dev lan0" in ip(one.namespace, "route", "get", unused), "it leaves the node again"
-    eventually(lambda: bool(one.snapshot()["route_faults"]))
+    way = inside(one.namespace, "ip", "route", "get", unused)
+    assert "dev lan0" in way, "it leaves the node again"
+    eventually(lambda: faults(one))
     (fault,) = one.snapshot()["route_faults"]
     assert f"the route to {own} via {LAN[own.family].format(1)} is not netmgr's" in fault, fault
-    ip(one.namespace, *fault.partition("(ip ")[2].rstrip(")").split())
-    eventually(lambda: not one.snapshot()["route_faults"])
+    inside(one.namespace, "ip", *fault.partition("(ip ")[2].rstrip(")").split())
+    eventually(lambda: not faults(one))

@@ -95,8 +95,7 @@ def test_an_interface_beside_another_plugins_talks_as_well(
         for address in addresses(result):
             exchange(End(pod.netns, address), End(cni.world.internet, INTERNET[address.family]))
         assert cni.call("CHECK", pod, CNI_IFNAME="net1", keys={"prevResult": result}).exit_code == 0
-        shown = inside(pod.netns, "ip", "route", "get", str(INTERNET[Family.V4]))
-        assert "dev eth0" in shown
+        assert "dev eth0" in way_to_the_internet(pod, Family.V4)
     finally:
         ptp(cni, "DEL", pod, tmp_path)
 
@@ -105,20 +104,14 @@ def test_an_interface_can_be_chosen_by_name_as_well(cni: Caller, pod: Pod) -> No
     for ifname in INTERFACES:
         add(cni, pod, ifname)
         for family in Family:
-            shown = inside(
-                pod.netns,
-                "ip",
-                f"-{family.value}",
-                "route",
-                "get",
-                str(INTERNET[family]),
-                "oif",
-                ifname,
-            )
-            assert f"dev {ifname}" in shown
+            assert f"dev {ifname}" in way_to_the_internet(pod, family, "oif", ifname)
     for family in Family:
-        shown = inside(pod.netns, "ip", f"-{family.value}", "route", "get", str(INTERNET[family]))
-        assert "dev eth0" in shown
+        assert "dev eth0" in way_to_the_internet(pod, family)
+
+
+def way_to_the_internet(pod: Pod, family: Family, *choice: str) -> str:
+    asked = ("route", "get", str(INTERNET[family]), *choice)
+    return inside(pod.netns, "ip", f"-{family.value}", *asked)
 
 
 def test_check_misses_a_rule_and_a_route(cni: Caller, pod: Pod) -> None:
@@ -128,32 +121,17 @@ def test_check_misses_a_rule_and_a_route(cni: Caller, pod: Pod) -> None:
     for family in Family:
         ip = ("ip", f"-{family.value}")
         inside(pod.netns, *ip, "route", "flush", "table", table)
-        assert (
-            fault(cni, pod, result) == f"default route of table {table} is missing in the sandbox"
-        )
+        lost = f"default route of table {table} is missing in the sandbox"
+        assert fault(cni, pod, result) == lost
         via = "169.254.1.1" if family is Family.V4 else "fe80::1"
-        inside(
-            pod.netns,
-            *ip,
-            "route",
-            "add",
-            "default",
-            "via",
-            via,
-            "dev",
-            "net1",
-            "onlink",
-            "table",
-            table,
-        )
+        back = f"route add default via {via} dev net1 onlink table {table}"
+        inside(pod.netns, *ip, *back.split())
         assert fault(cni, pod, result) == ""
         address = next(each for each in addresses(result) if each.family is family)
         rule = ("from", str(address), "table", table, "pref", "30000")
         inside(pod.netns, *ip, "rule", "del", *rule)
-        assert (
-            fault(cni, pod, result)
-            == f"rule of {address} for table {table} is missing in the sandbox"
-        )
+        lost = f"rule of {address} for table {table} is missing in the sandbox"
+        assert fault(cni, pod, result) == lost
         inside(pod.netns, *ip, "rule", "add", *rule)
     assert fault(cni, pod, result) == ""
 

@@ -10,12 +10,14 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
 from netmgr.documents.sites import Role
 from netmgr.kernel import nf_tables as nft
 from netmgr.kernel.nf_tables_socket import NftSocket
+from tests.kernel.namespaces import inside
 from tests.lab import planned, wiring
 from tests.lab.nodes import LabNode
 from tests.lab.world import World
@@ -29,20 +31,18 @@ table inet foreign {
     map verdicts { type mark : verdict; }
 }
 """
-SECONDS = 20
 
 
 @pytest.fixture(scope="module")
 def node() -> Iterator[LabNode]:
     """A node of a spoke whose agent was started anew beside such a table."""
     with World(planned.network(2, 1, 0), name=f"unlist-{os.getpid()}", exporters=False) as world:
-        found = next(each for each in world.nodes if each.node.role is Role.NODE)
-        found.stop_agent()
-        with wiring.inside(found.namespace):
+        made = next(node for node in world.nodes if node.node.role is Role.NODE)
+        made.stop_agent()
+        with wiring.inside(made.namespace):
             make_unlistable()
-        found.start_agent()
-        found.wait_until_ready()
-        yield found
+        made.start_until_ready()
+        yield made
 
 
 def make_unlistable() -> None:
@@ -53,43 +53,22 @@ def make_unlistable() -> None:
         nft.Expression("lookup", {1: b"numbers\0", 2: nft.number(1), 3: nft.number(1)}),
         nft.Expression("lookup", {1: b"verdicts\0", 2: nft.number(1), 3: nft.number(0)}),
     )
-    socket = NftSocket()
-    socket.commit([*nft.new_chain("foreign", nft.Chain("chain", (rule,)))])
-    socket.close()
+    with closing(NftSocket()) as socket:
+        socket.commit([*nft.new_chain("foreign", nft.Chain("chain", (rule,)))])
 
 
-def test_the_agent_starts_counts_and_attaches_pods(node: LabNode) -> None:
+def test_the_agent_starts_and_attaches_pods_and_the_table_is_as_it_was(node: LabNode) -> None:
     pod = node.add("pod-1")
-    try:
-        assert node.status() == ""
-        assert node.snapshot()["ready"]
-        assert node.agent_pid() is not None
-    finally:
-        node.runtime.delete(pod)
-
-
-def test_the_table_is_still_as_it_was(node: LabNode) -> None:
-    with wiring.inside(node.namespace):
-        socket = NftSocket()
+    assert node.status() == ""
+    assert node.snapshot()["ready"]
+    node.runtime.delete(pod)
+    with wiring.inside(node.namespace), closing(NftSocket()) as socket:
         rules = list(socket.list_of(nft.list_all(nft.GET_RULE, "foreign"), nft.rule_of))
-        socket.close()
-    assert [(table, chain) for table, chain, _ in rules if table == "foreign"] == [
-        ("foreign", "chain")
-    ]
+    assert [chain for table, chain, _ in rules if table == "foreign"] == ["chain"]
 
 
 def test_a_nat_hosts_own_tables_can_be_listed() -> None:
     with World(planned.network(2, 1, 1), name=f"listed-{os.getpid()}", exporters=False) as world:
         for spoke in world.topology.spokes:
-            command = [
-                "nsenter",
-                f"--net={world.namespace(spoke.nat_host)}",
-                "nft",
-                "list",
-                "ruleset",
-            ]
-            listed = subprocess.run(
-                command, capture_output=True, text=True, timeout=SECONDS, check=False
-            )
-            assert listed.returncode == 0, listed.stderr
-            assert "table inet netmgr" in listed.stdout
+            listed = inside(world.namespace(spoke.nat_host), "nft", "list", "ruleset")
+            assert "table inet netmgr" in listed

@@ -18,6 +18,7 @@ from tests.lab.nodes import LabNode
 from tests.lab.topology import INTERNET, cluster
 from tests.lab.traffic import Column
 from tests.lab.world import World
+from tests.waiting import eventually
 from tests.wall_clock import HOUR, WallClock
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
@@ -31,46 +32,26 @@ def clock(tmp_path: Path) -> WallClock:
 
 
 @pytest.fixture
-def world(clock: WallClock, monkeypatch: pytest.MonkeyPatch, lab_name: str) -> Iterator[World]:
+def world(clock: WallClock, lab_name: str) -> Iterator[World]:
     """Agents and exporters with this clock; launchers have the machine's."""
     settings = {"reconcile_seconds": 0.5, "pool": {"cooldown_seconds": COOLDOWN}}
     topology = replace(cluster(pods=4), pods=())
     with World(topology, name=lab_name, settings=settings) as made:
         node = made.node("node-1")
         node.stop_agent()
-        restart(node, clock, monkeypatch)
+        node.start_agent(environment=clock.environment)
+        node.wait_until_ready()
         yield made
-
-
-def restart(node: LabNode, clock: WallClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patched:
-        for name, value in clock.environment.items():
-            patched.setenv(name, value)
-        node.start_agent()
-    node.wait_until_ready()
 
 
 def in_cooldown(node: LabNode) -> int:
     return sum(state["cooldown"] for state in node.snapshot()["pool"])
 
 
-def eventually_is(found: object, wanted: object, seconds: float) -> None:
-    assert callable(found)
-    deadline = time.monotonic() + seconds
-    while (now := found()) != wanted:
-        assert time.monotonic() < deadline, f"{now}, not {wanted}"
-        time.sleep(0.1)
-
-
 @pytest.mark.parametrize("step", [HOUR, -HOUR], ids=["ahead", "behind"])
 @pytest.mark.parametrize("restarts", [False, True], ids=["runs-on", "restarts"])
 def test_leases_cooldowns_and_counts_do_not_follow_the_wall_clock(
-    world: World,
-    clock: WallClock,
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    step: int,
-    restarts: bool,
+    world: World, clock: WallClock, *, step: int, restarts: bool
 ) -> None:
     node = world.node("node-1")
     speaker, ended = node.add("speaker"), node.add("ended")
@@ -82,24 +63,27 @@ def test_leases_cooldowns_and_counts_do_not_follow_the_wall_clock(
         return {(way, found[Column("research", "speaker", way)]) for way in WAYS}
 
     datagrams(talking, internet, [1000] * 10, [500] * 10)
-    eventually_is(counted, expected(10), 20)
+    eventually(lambda: counted() == expected(10))
     node.runtime.delete(ended)
     released = time.monotonic()
     clock.set(step)
     if restarts:
         node.stop_agent()
-        restart(node, clock, monkeypatch)
+        node.start_agent(environment=clock.environment)
+        node.wait_until_ready()
     datagrams(talking, internet, [1000] * 10, [500] * 10)
     other = node.add("other")
     assert not set(other.addresses) & {*ended.addresses, *speaker.addresses}
-    assert in_cooldown(node) == len(ended.addresses)
-    eventually_is(counted, expected(20), 20)
-    eventually_is(lambda: in_cooldown(node), 0, COOLDOWN + 10)
+    still = in_cooldown(node)
+    # A busy machine may take longer for all this than a cooldown lasts.
+    assert still == len(ended.addresses) or time.monotonic() - released > COOLDOWN
+    eventually(lambda: counted() == expected(20))
+    eventually(lambda: in_cooldown(node) == 0)
     assert time.monotonic() - released >= COOLDOWN
     node.runtime.check(speaker)
     clock.set(0)
     datagrams(talking, internet, [1000] * 10, [500] * 10)
-    eventually_is(counted, expected(30), 20)
+    eventually(lambda: counted() == expected(30))
     assert all(gap["seconds"] < HOUR / 2 for gap in node.snapshot()["gaps"])
 
 

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Iterable
 
 from netmgr.prefixes import Address
-from tests.waiting import PATIENCE
+from tests.waiting import eventually
 
 
 def wait_until_usable(addresses: Iterable[Address]) -> None:
-    deadline = time.monotonic() + PATIENCE
     for address in addresses:
-        while not _is_usable(address):
-            assert time.monotonic() < deadline, f"{address} cannot be bound"
-            time.sleep(0.01)
+        eventually(lambda: _is_usable(address), f"{address} cannot be bound", every=0.01)  # noqa: B023
 
 
 def _is_usable(address: Address) -> bool:

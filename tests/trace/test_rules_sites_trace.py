@@ -5,6 +5,7 @@ translating.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -30,6 +31,11 @@ VIP, VIP6, VIP_B = "100.64.1.9", "fd64:1::9", "100.64.2.9"
 CLUSTER_IP, CLUSTER_IP6 = "10.96.0.9", "fd96::9"
 PASSES = ""
 
+
+def passing(*pairs: tuple[str, str]) -> list[tuple[str, str, str]]:
+    return [(*pair, PASSES) for pair in pairs]
+
+
 FORWARDS = {
     "node": [
         (A, B, "isolated_spoke-a_spoke-b_v4"),
@@ -39,18 +45,7 @@ FORWARDS = {
         (C, A, "isolated_spoke-c_spoke-a_v4"),
         (A6, B6, "isolated_spoke-a_spoke-b_v6"),
         (B6, A6, "isolated_spoke-b_spoke-a_v6"),
-        *[
-            (src, dst, PASSES)
-            for src, dst in [
-                (A, A2),
-                (A, HUB),
-                (HUB, A),
-                (A6, HUB6),
-                (HUB6, A6),
-                (A, WEB),
-                (WEB, A),
-            ]
-        ],
+        *passing((A, A2), (A, HUB), (HUB, A), (A6, HUB6), (HUB6, A6), (A, WEB), (WEB, A)),
     ],
     "hub-router": [
         (A, B, "isolated_spoke-a_spoke-b_v4"),
@@ -58,18 +53,7 @@ FORWARDS = {
         (B, C, "isolated_spoke-b_spoke-c_v4"),
         (C, VIP, "isolated_spoke-c_spoke-a_v4"),
         (B6, VIP6, "isolated_spoke-b_spoke-a_v6"),
-        *[
-            (src, dst, PASSES)
-            for src, dst in [
-                (A, A2),
-                (B, B2),
-                (HUB, VIP),
-                (A, HUB),
-                (HUB, B),
-                (B6, HUB6),
-                (C, WEB),
-            ]
-        ],
+        *passing((A, A2), (B, B2), (HUB, VIP), (A, HUB), (HUB, B), (B6, HUB6), (C, WEB)),
     ],
     "nat-host": [
         (B, VIP, "isolated_spoke-b_spoke-a_v4"),
@@ -82,14 +66,15 @@ FORWARDS = {
 }
 
 
+def made(role: str, *, rewrites: bool = True, **keys) -> Rules:
+    rules = Rules(FakeBackend(rewrites=rewrites), Policy.of(document(role, **keys)))
+    rules.apply(rules.plan([]))
+    return rules
+
+
 @pytest.fixture(params=[True, False], ids=["rewriting", "connections"])
 def machine(request) -> Callable[..., Rules]:
-    def make(role: str, **keys) -> Rules:
-        rules = Rules(FakeBackend(rewrites=request.param), Policy.of(document(role, **keys)))
-        rules.apply(rules.plan([]))
-        return rules
-
-    return make
+    return partial(made, rewrites=request.param)
 
 
 def send(rules: Rules, src: str, dst: str, hooks=FORWARDED, **keys) -> Outcome:
@@ -175,8 +160,7 @@ def test_a_hub_router_masquerades_what_leaves_for_the_internet_alone(
 
 
 def test_kube_proxy_on_the_same_host_finds_the_services_address_where_packets_are_rewritten():
-    rules = Rules(FakeBackend(), Policy.of(document("nat-host")))
-    rules.apply(rules.plan([]))
+    rules = made("nat-host")
     endpoint = {Address.parse(CLUSTER_IP): Address.parse(A)}
     there = send(rules, HUB, VIP, elsewhere=lambda address: endpoint.get(address, address))
     assert ends(there) == (NODE, A)
@@ -196,8 +180,7 @@ def test_kube_proxy_on_the_same_host_finds_the_services_address_where_packets_ar
     ],
 )
 def test_kube_proxy_leads_the_hub_to_pods_of_the_spoke_alone(endpoint, hooks, dropped_by):
-    rules = Rules(FakeBackend(), Policy.of(document("nat-host", nat={"machines": [f"{A2}/32"]})))
-    rules.apply(rules.plan([]))
+    rules = made("nat-host", nat={"machines": [f"{A2}/32"]})
     outcome = send(rules, HUB, VIP, hooks, elsewhere=lambda _: Address.parse(endpoint))
     assert outcome.dropped_by == dropped_by
     # The spoke's own clients go where kube-proxy leads them, as anywhere else in the cluster.
@@ -210,8 +193,7 @@ def test_kube_proxy_leads_the_hub_to_pods_of_the_spoke_alone(endpoint, hooks, dr
 
 
 def test_answers_of_a_service_outside_reach_the_host_that_asked():
-    rules = Rules(FakeBackend(), Policy.of(document("nat-host")))
-    rules.apply(rules.plan([]))
+    rules = made("nat-host")
     connection = Connection(
         (Address.parse(NODE), Address.parse(CLUSTER_IP)), (Address.parse(WEB), Address.parse(NODE))
     )
