@@ -116,7 +116,7 @@ def test_the_true_books_are_known_after_every_kind_of_end(node: Node) -> None:
         {"counters"},
         {"mark file"},
     ],
-    ids=str,
+    ids=lambda left: " and ".join(sorted(left)),
 )
 def test_lost_books_are_rebuilt_and_are_a_gap(node: Node, left: set[str]) -> None:
     node.ledger.close()

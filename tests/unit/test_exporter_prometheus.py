@@ -1,0 +1,106 @@
+"""A real Prometheus scrapes the exporter through TLS, with a token and with a password."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from netmgr import programs
+from netmgr.api.snapshot import Snapshot
+from tests.fakes.agent_socket import snapshot
+from tests.fakes.exporter_port import certificate, get, serving
+from tests.waiting import eventually
+
+pytestmark = [pytest.mark.programs, pytest.mark.slow]
+
+JOB = """\
+  - job_name: {job}
+    scheme: https
+    tls_config: {{ca_file: localhost.crt, server_name: localhost}}
+    {credentials}
+    label_value_length_limit: 253
+    sample_limit: 500
+    static_configs: [{{targets: ["127.0.0.1:{port}"]}}]
+"""
+WAYS = {
+    "bearer_token_file": ("c2VjcmV0", "authorization: {credentials_file: secret}"),
+    "basic_auth_file": (
+        "prometheus:c2VjcmV0",
+        "basic_auth: {username: prometheus, password_file: secret}",
+    ),
+}
+"""Option of ours: what its file holds, and what Prometheus is told."""
+
+
+@contextmanager
+def prometheus(configuration: Path) -> Iterator[int]:
+    """A Prometheus by this configuration; the port of its API."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    folder = configuration.parent
+    with (folder / "log").open("wb") as log:
+        process = programs.start(
+            [
+                programs.locate("prometheus", "prometheus"),
+                f"--config.file={configuration}",
+                f"--storage.tsdb.path={folder / 'data'}",
+                f"--web.listen-address=127.0.0.1:{port}",
+            ],
+            stderr=log,
+        )
+    try:
+        yield port
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def by_job(port: int, query: str) -> dict[str, float]:
+    """Prometheus' answer to a query; nothing while it is still starting."""
+    try:
+        _, body = get(port, f"/api/v1/query?query={quote(query)}")
+        return {
+            sample["metric"]["job"]: float(sample["value"][1])
+            for sample in json.loads(body)["data"]["result"]
+        }
+    except (ConnectionError, http.client.HTTPException, ValueError, KeyError):
+        return {}
+
+
+def crowded() -> Snapshot:
+    document = snapshot(60, 3)
+    for total in document["pods"][:2]:
+        total["pod"] = "p" * 9000
+    return document
+
+
+def test_prometheus_gets_every_total_through_tls_and_keeps_its_own_limits(tmp_path: Path) -> None:
+    cert, key = certificate(tmp_path)
+    (tmp_path / "secret").write_text("c2VjcmV0")
+    configuration = tmp_path / "prometheus.yml"
+    text = "global: {scrape_interval: 2s, scrape_timeout: 2s}\nscrape_configs:\n"
+    with ExitStack() as running:
+        for option, (secrets, credentials) in WAYS.items():
+            (tmp_path / option).write_text(secrets)
+            files = {option: tmp_path / option, "tls_cert": cert, "tls_key": key}
+            port = running.enter_context(serving(crowded, max_series=500, **files))
+            text += JOB.format(job=option, port=port, credentials=credentials)
+        configuration.write_text(text)
+        api = running.enter_context(prometheus(configuration))
+        eventually(
+            lambda: by_job(api, "netmgr_up") == dict.fromkeys(WAYS, 1), (tmp_path / "log").read_text
+        )
+        assert by_job(api, "netmgr_exporter_dropped_series{pods='live'}>0").keys() == WAYS.keys()
+        assert all(
+            496 < scraped <= 500 for scraped in by_job(api, "scrape_samples_scraped").values()
+        )
+        assert by_job(api, "count(netmgr_namespace_traffic_bytes_total)by(job)") == dict.fromkeys(
+            WAYS, 6
+        )
