@@ -21,10 +21,10 @@ from pathlib import Path
 
 from netmgr.documents.node import Backend
 from netmgr.prefixes import Family
-from tests.chaos import node
 from tests.chaos.books import Blind, Books, Faults
 from tests.chaos.kernel import Kernel
 from tests.chaos.node import INTERVAL, REPAIR_SECONDS
+from tests.chaos.node import SETTINGS as OF_A_NODE
 from tests.chaos.traffic import Conversation
 from tests.failpoints.order import FailPoints, Order, When
 from tests.kernel.spending import run
@@ -35,7 +35,7 @@ from tests.lab.runtime import Sandbox
 from tests.lab.world import World
 
 SETTINGS = {
-    **{key: value for key, value in node.SETTINGS.items() if key != "limits"},
+    **{key: value for key, value in OF_A_NODE.items() if key != "limits"},
     "pool": {"cooldown_seconds": 0, "conntrack_wait_seconds": 0},
 }
 PORT = 9999

@@ -174,7 +174,7 @@ class World:
             changeover.settle(folder, ledger, rules)
         self.accounts, self.ledger = Accounts(rules, ledger, Clock(), 0, change), ledger
         # As the agent does, which lets go of attachments that have no link before.
-        self.accounts.start([pod for pod in self.held.values() if pod.key in self.linked])
+        self.accounts.start([held for held in self.held.values() if held.key in self.linked])
 
     def _rules(self, name: Backend) -> Rules:
         return Rules(MortalCalls(self.kernels[name], self.life), POLICY)
