@@ -13,6 +13,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -38,6 +39,7 @@ Schema: TypeAlias = dict[str, Any]
 NUMBER, QUANTITY = quantity.SCHEMA["anyOf"]
 
 
+@cache
 def pages() -> dict[str, str]:
     """Path and content of each."""
     return {

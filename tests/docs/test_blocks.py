@@ -52,10 +52,12 @@ def test_documents_are_valid(block: Block, tmp_path: Path) -> None:
 
 
 @pytest.mark.programs
-@pytest.mark.parametrize("block", of("promql"), ids=lambda block: block.name)
-def test_queries_are_prometheus(block: Block, tmp_path: Path) -> None:
-    rule = {"record": "level:metric:operation", "expr": block.text}
-    check_rules(yaml.safe_dump({"groups": [{"name": "page", "rules": [rule]}]}), tmp_path)
+def test_queries_are_prometheus(tmp_path: Path) -> None:
+    groups = [
+        {"name": block.name, "rules": [{"record": "level:metric:operation", "expr": block.text}]}
+        for block in of("promql")
+    ]
+    check_rules(yaml.safe_dump({"groups": groups}), tmp_path)
 
 
 def check_rules(text: str, folder: Path) -> None:

@@ -18,17 +18,17 @@ HASH = re.compile(r"^    --hash=sha256:[0-9a-f]{64}(?: \\)?$")
 def _read(top: Path, lock: str) -> dict[str, str]:
     """Pinned version by package; a line of any other form is an error."""
     pins: dict[str, str] = {}
-    hashes: dict[str, int] = {}
+    hashed: set[str] = set()
     current = ""
     for line in (top / ".ci" / f"{lock}.lock").read_text().splitlines():
         if entry := ENTRY.match(line):
             current = entry["name"]
             pins[current] = entry["version"]
         elif HASH.match(line):
-            hashes[current] = hashes.get(current, 0) + 1
+            hashed.add(current)
         else:
             assert line.startswith("#"), f"{lock}.lock: {line!r} is neither a pin nor a hash"
-    assert set(hashes) == set(pins)
+    assert hashed == pins.keys()
     return pins
 
 

@@ -160,28 +160,3 @@ def lines(texts: dict[str, str], product: dict[str, ast.Module]) -> list[Line]:
 
 def test_every_idea_has_one_word(lines: list[Line]) -> None:
     assert found(ROWS, lines) == []
-
-
-EXAMPLES = [
-    Row("drift", ("departure", "put right")),
-    Row("hour bucket", ("slot",), only_in=("netmgr/ledger",)),
-    Row("verdict", ("verdict",), not_in=("netmgr/rules",)),
-]
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "refused"),
-    [
-        ("netmgr/plan/diff.py", "departure = 1\n", True),
-        ("netmgr/plan/diff.py", "class LastDeparture: ...\n", True),
-        ("netmgr/plan/diff.py", "a = 1  # a departure\n", True),
-        ("netmgr/plan/diff.py", 'a = f"put  right by {b}"\n', True),
-        ("netmgr/plan/diff.py", "departures_board = right\n", False),
-        ("netmgr/ledger/hours.py", "slot = 1\n", True),
-        ("netmgr/plan/hours.py", "slot = 1\n", False),
-        ("netmgr/rules/nft.py", "verdict = 1\n", False),
-        ("netmgr/agent/nft.py", "verdict = 1\n", True),
-    ],
-)
-def test_a_row_is_the_rule(name: str, text: str, refused: bool) -> None:  # noqa: FBT001 -- a row of the table above
-    assert bool(found(EXAMPLES, list(_lines_of_module(name, text)))) == refused
