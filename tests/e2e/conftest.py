@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from netmgr.prefixes import Family
-from tests.e2e import lifecycle, network, pods, programs
+from tests.e2e import lifecycle, netmgr, network, pods, programs
 from tests.e2e.cluster import Cluster
 from tests.e2e.pods import PODS, Pod
 from tests.lab.exchange import End
@@ -66,8 +66,16 @@ def pristine(cluster: Cluster) -> dict[str, list[str]]:
 
 
 @pytest.fixture(scope="module")
+def installed(cluster: Cluster) -> Cluster:
+    """The cluster with the overlay `cni`; most modules replace this."""
+    netmgr.apply(cluster, netmgr.overlay(cluster, "cni"))
+    netmgr.roll_out(cluster)
+    return cluster
+
+
+@pytest.fixture(scope="module")
 def running(installed: Cluster) -> dict[str, Pod]:
-    """Two pods on each node; the module's `installed` is a cluster with a network."""
+    """Two pods on each node."""
     return pods.run(installed, PODS)
 
 

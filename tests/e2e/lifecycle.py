@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from tests.e2e import counting, netmgr, network
@@ -23,8 +23,10 @@ SECONDS_TO_SPREAD = 20
 TAG = "0.1.1"
 
 
-def upgrade(cluster: Cluster, running: Mapping[str, Pod], internet: End, *overlays: str) -> None:
-    """Roll another image out while pods talk, come and go: no byte is lost, no pod disturbed."""
+def disturb_nobody(
+    cluster: Cluster, running: Mapping[str, Pod], internet: End, change: Callable[[], object]
+) -> None:
+    """Roll a change out while pods talk, come and go: no byte is lost, no pod disturbed."""
     before = counting.counts(cluster)
     talk, churn = Conversation(running, internet), Churn(cluster)
     with Capture(internet.namespace, network.UPLINK) as capture:
@@ -33,13 +35,23 @@ def upgrade(cluster: Cluster, running: Mapping[str, Pod], internet: End, *overla
             Background(talk.step, running),
             Background(churn.step, network.NODES),
         ):
-            for overlay in overlays:
-                netmgr.apply(cluster, netmgr.overlay(cluster, overlay, tag=TAG))
+            change()
             netmgr.roll_out(cluster)
         seen = talk.seen(capture)
     assert counting.gained(cluster, before, seen) == seen
-    assert images_of_agents(cluster) == {f"registry.example.com/netmgr:{TAG}"}
     assert len(churn.seconds) > len(network.NODES), churn.seconds
+
+
+def upgrade(cluster: Cluster, running: Mapping[str, Pod], internet: End, overlay: str) -> None:
+    """Roll another image out, which disturbs nobody."""
+    folder = netmgr.overlay(cluster, overlay, tag=TAG)
+    disturb_nobody(cluster, running, internet, lambda: netmgr.apply(cluster, folder))
+    images = {
+        container["image"]
+        for pod in agents(cluster)
+        for container in pod["spec"]["initContainers"] + pod["spec"]["containers"]
+    }
+    assert images == {f"registry.example.com/netmgr:{TAG}"}
 
 
 def stop_a_bad_configuration(
@@ -71,14 +83,6 @@ def uninstall(cluster: Cluster, *overlays: str) -> None:
     netmgr.apply(cluster, netmgr.overlay(cluster, "uninstall"))
     netmgr.roll_out(cluster, "netmgr-uninstall")
     kubectl("delete", "-k", netmgr.overlay(cluster, "uninstall"), timeout=90)
-
-
-def images_of_agents(cluster: Cluster) -> set[str]:
-    return {
-        container["image"]
-        for pod in agents(cluster)
-        for container in pod["spec"]["initContainers"] + pod["spec"]["containers"]
-    }
 
 
 def agents(cluster: Cluster) -> list[Object]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import permutations, product
 from pathlib import Path
 
 from netmgr.prefixes import Address, Family
@@ -88,6 +89,14 @@ def delete(cluster: Cluster, names: Iterable[str]) -> None:
         cluster.plane.ask("DELETE", _path(name), {"gracePeriodSeconds": 0})
     for name in wanted:
         wait_for(partial(_is_gone, cluster, name), f"the end of pod {name}", SECONDS_TO_START)
+
+
+def reach_each_other(running: Mapping[str, Pod], *families: Family) -> None:
+    """Every pod reaches every other one, which sees its own address."""
+    for (client, server), family in product(permutations(running.values(), 2), families):
+        own = client.end(family)
+        heard = exchange.stream(own, server.end(family), FORTH, BACK)
+        assert heard.peer == own.address, (client.name, server.name)
 
 
 def network_namespace(uid: str) -> Path:

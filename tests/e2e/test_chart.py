@@ -10,10 +10,8 @@ import pytest
 from tests.e2e import counting, lifecycle, netmgr, network
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.images import NETMGR_IMAGE
-from tests.e2e.load import Background, Conversation
 from tests.e2e.pods import Pod
 from tests.helm import programs
-from tests.lab.capture import Capture
 from tests.lab.exchange import End
 
 pytestmark = [pytest.mark.root, pytest.mark.e2e, pytest.mark.timeout(600)]
@@ -59,19 +57,10 @@ def test_every_byte_of_the_internet_is_counted_for_its_pod(
 def test_a_value_replaces_the_agents_and_disturbs_no_pod(
     installed: Cluster, running: dict[str, Pod], internet: End
 ):
-    before, old = counting.counts(installed), revisions(installed)
-    talk = Conversation(running, internet)
-    with Capture(internet.namespace, network.UPLINK) as capture:
-        with (
-            Background(lambda _: capture.drain(), ["capture"]),
-            Background(talk.step, running),
-        ):
-            changed = ("--reuse-values", "--set", "node.reconcile_seconds=20")
-            helm(installed, "upgrade", "netmgr", CHART, *changed)
-            netmgr.roll_out(installed)
-        seen = talk.seen(capture)
+    old = revisions(installed)
+    changed = ("upgrade", "netmgr", CHART, "--reuse-values", "--set", "node.reconcile_seconds=20")
+    lifecycle.disturb_nobody(installed, running, internet, lambda: helm(installed, *changed))
     assert not revisions(installed) & old
-    assert counting.gained(installed, before, seen) == seen
 
 
 def test_removing_it_leaves_the_nodes_as_they_were(

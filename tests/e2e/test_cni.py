@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 from ipaddress import ip_address, ip_network
-from itertools import permutations
 
 import pytest
 
-from netmgr.prefixes import Address
+from netmgr.prefixes import Address, Family
 from tests.e2e import counting, lifecycle, netmgr, network, pods, programs
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.pods import BACK, FORTH, PODS, Pod
@@ -51,12 +50,8 @@ def test_pods_have_addresses_of_their_nodes_podcidrs(installed: Cluster, running
         assert ip_address(str(pod.addresses[0])) in ip_network(pod_cidr)
 
 
-@pytest.mark.parametrize(("client", "server"), list(permutations(PODS, 2)))
-def test_pods_reach_each_other_with_their_own_addresses(
-    running: dict[str, Pod], client: str, server: str
-):
-    heard = exchange.stream(running[client].end(), running[server].end(), FORTH, BACK)
-    assert heard.peer == running[client].addresses[0]
+def test_pods_reach_each_other_with_their_own_addresses(running: dict[str, Pod]):
+    pods.reach_each_other(running, Family.V4)
 
 
 def test_pods_reach_the_internet_as_their_nodes(running: dict[str, Pod], internet: End):

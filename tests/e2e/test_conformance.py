@@ -16,7 +16,6 @@ import yaml
 
 from tests.e2e import companions, netmgr, programs
 from tests.e2e.cluster import Cluster
-from tests.runtimes.node import BIN_DIR
 
 pytestmark = [pytest.mark.root, pytest.mark.e2e, pytest.mark.timeout(3000)]
 
@@ -25,9 +24,6 @@ PROGRAM = "conformance.test"
 LIST = yaml.safe_load(Path(__file__).with_name("conformance.yaml").read_text())
 TESTS: list[str] = LIST["run"]
 LEFT_OUT: dict[str, str] = LIST["left out"]
-PORTMAP = Path("/usr/lib/cni/portmap")
-"""The reference plugin for hostPort, which netmgr chains where the runtime has it."""
-
 AT_ONCE = 4
 """Most of their time they wait."""
 
@@ -46,7 +42,8 @@ def results(cluster: Cluster) -> Results:
     if reason := programs.missing_of(MODULE, [PROGRAM]):
         pytest.fail(reason)
     for node in cluster.nodes:
-        node.machine.write(f"{BIN_DIR}/{PORTMAP.name}", PORTMAP.read_bytes(), 0o755)
+        # What netmgr chains for hostPort where the runtime has it.
+        node.add_plugin("portmap")
     netmgr.apply(cluster, netmgr.overlay(cluster, "cni"))
     netmgr.roll_out(cluster)
     companions.install_dns(cluster)

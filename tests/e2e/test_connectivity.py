@@ -8,7 +8,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -20,11 +19,9 @@ from tests.e2e.control_plane import API_PORT
 from tests.kernel.greeting import greeting
 from tests.kubernetes.control_plane import Object
 from tests.lab.topology import BESIDE_INTERNET, INTERNET
-from tests.runtimes.node import BIN_DIR
 
 pytestmark = [pytest.mark.root, pytest.mark.e2e, pytest.mark.timeout(900)]
 
-PORTMAP = Path("/usr/lib/cni/portmap")
 HOST_PORT = 18080
 NOWHERE = "198.51.100.77:80"
 """An address of the internet that no host has."""
@@ -40,7 +37,7 @@ def options() -> dict[str, object]:
 @pytest.fixture(scope="module")
 def installed(cluster: Cluster) -> Cluster:
     for node in cluster.nodes:
-        node.machine.write(f"{BIN_DIR}/{PORTMAP.name}", PORTMAP.read_bytes(), 0o755)
+        node.add_plugin("portmap")
     netmgr.apply(cluster, netmgr.overlay(cluster, "cni"))
     netmgr.roll_out(cluster)
     wait_for(cluster.nodes_are_ready, "Ready Nodes", 60)

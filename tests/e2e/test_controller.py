@@ -53,14 +53,6 @@ def test_every_byte_of_the_internet_is_counted_for_its_pod(
     counting.check(installed, running, internet)
 
 
-def test_an_upgrade_under_load_disturbs_no_pod_and_loses_no_byte(
-    installed: Cluster, running: dict[str, Pod], internet: End
-):
-    given = {node: installed.pod_cidrs(node) for node in network.NODES}
-    lifecycle.upgrade(installed, running, internet, "controller", "cni")
-    assert {node: installed.pod_cidrs(node) for node in network.NODES} == given
-
-
 def test_uninstalling_leaves_the_nodes_as_they_were(
     installed: Cluster, pristine: dict[str, list[str]]
 ):

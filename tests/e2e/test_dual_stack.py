@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from itertools import permutations
 
 import pytest
 
@@ -11,9 +10,9 @@ from netmgr.model import Traffic
 from netmgr.prefixes import Address, Family
 from tests.e2e import counting, netmgr, network, pods
 from tests.e2e.cluster import Cluster
-from tests.e2e.pods import BACK, FORTH, PODS, Pod
+from tests.e2e.pods import Pod
 from tests.kubernetes.control_plane import Object
-from tests.lab import comparison, exchange
+from tests.lab import comparison
 from tests.lab.capture import Capture
 from tests.lab.exchange import End, Frontend
 from tests.lab.topology import INTERNET
@@ -36,14 +35,8 @@ def installed(cluster: Cluster) -> Cluster:
     return cluster
 
 
-@each_family
-@pytest.mark.parametrize(("client", "server"), list(permutations(PODS, 2)))
-def test_pods_reach_each_other_with_their_own_addresses(
-    running: dict[str, Pod], client: str, server: str, family: Family
-):
-    own = running[client].end(family)
-    heard = exchange.stream(own, running[server].end(family), FORTH, BACK)
-    assert heard.peer == own.address
+def test_pods_reach_each_other_with_their_own_addresses(running: dict[str, Pod]):
+    pods.reach_each_other(running, *Family)
 
 
 def test_a_service_leads_to_its_pod_in_both_families(installed: Cluster, running: dict[str, Pod]):

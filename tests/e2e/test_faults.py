@@ -10,25 +10,17 @@ from functools import partial
 
 import pytest
 
-from netmgr.prefixes import Family
 from tests.e2e import agents, counting, netmgr, network, pods
 from tests.e2e.cluster import Cluster, wait_for
+from tests.e2e.pods import Pod
 from tests.lab import exchange
 from tests.lab.exchange import End
-from tests.lab.topology import INTERNET
 
 pytestmark = [pytest.mark.root, pytest.mark.e2e, pytest.mark.timeout(600)]
 
 NODE = network.NODES[0]
 PODS = 10
 KUBELET_RETRY_SECONDS = 15
-
-
-@pytest.fixture(scope="module")
-def installed(cluster: Cluster) -> Cluster:
-    netmgr.apply(cluster, netmgr.overlay(cluster, "cni"))
-    netmgr.roll_out(cluster)
-    return cluster
 
 
 def start_pods(cluster: Cluster, prefix: str) -> list[float]:
@@ -42,6 +34,10 @@ def start_pods(cluster: Cluster, prefix: str) -> list[float]:
 
     with ThreadPoolExecutor(PODS) as pool:
         return list(pool.map(start, [f"{prefix}-{number}" for number in range(PODS)]))
+
+
+def talk(speaker: Pod, internet: End) -> None:
+    exchange.datagrams(speaker.end(), internet, [1000] * 10, [500] * 10)
 
 
 def delete_pods(cluster: Cluster, prefix: str) -> None:
@@ -88,18 +84,19 @@ def test_an_agent_whose_pod_is_replaced_costs_no_pod_the_kubelets_retry(installe
     delete_pods(installed, "replaced")
 
 
-def test_pods_keep_their_network_and_counts_while_containerd_restarts(installed: Cluster) -> None:
+def test_pods_keep_their_network_and_counts_while_containerd_restarts(
+    installed: Cluster, internet: End
+) -> None:
     (speaker,) = pods.run(installed, {"speaker": NODE}).values()
-    internet = End(installed.namespace("internet"), INTERNET[Family.V4])
     gained = partial(counting.difference, installed, counting.counts(installed))
-    exchange.datagrams(speaker.end(), internet, [1000] * 10, [500] * 10)
+    talk(speaker, internet)
     node = installed.node(NODE)
     (server,) = [int(each) for each in node.machine.run("pgrep", "-x", "containerd").split()]
     node.machine.run("kill", "-9", str(server))
-    exchange.datagrams(speaker.end(), internet, [1000] * 10, [500] * 10)
+    talk(speaker, internet)
     node.machine.start("containerd", "containerd")
     wait_for(node.containerd_answers, "containerd", 30)
-    exchange.datagrams(speaker.end(), internet, [1000] * 10, [500] * 10)
+    talk(speaker, internet)
     expected = {30 * 1028, 30 * 528}
     wait_for(
         lambda: {tally.bytes for tally in gained().values()} == expected,
@@ -117,16 +114,17 @@ def _is_empty(cluster: Cluster) -> bool:
     return netmgr.links(cluster, NODE) == netmgr.leases(cluster, NODE) == 0
 
 
-def test_an_agent_starts_and_counts_while_the_api_server_is_away(installed: Cluster) -> None:
+def test_an_agent_starts_and_counts_while_the_api_server_is_away(
+    installed: Cluster, internet: End
+) -> None:
     (speaker,) = pods.run(installed, {"lonely": NODE}).values()
-    internet = End(installed.namespace("internet"), INTERNET[Family.V4])
     gained = partial(counting.difference, installed, counting.counts(installed))
     killed = agents.process(installed, NODE)
     installed.plane.stop_server()
     try:
-        exchange.datagrams(speaker.end(), internet, [1000] * 10, [500] * 10)
+        talk(speaker, internet)
         os.kill(killed, signal.SIGKILL)
-        exchange.datagrams(speaker.end(), internet, [1000] * 10, [500] * 10)
+        talk(speaker, internet)
         expected = {20 * 1028, 20 * 528}
         wait_for(
             lambda: {each.bytes for each in gained().values()} == expected,

@@ -65,14 +65,12 @@ def row(request: pytest.FixtureRequest) -> Row:
 
 
 @pytest.fixture(scope="module")
-def installed(cluster: Cluster) -> Cluster:
-    netmgr.apply(cluster, netmgr.overlay(cluster, "cni"))
-    netmgr.roll_out(cluster)
+def installed(installed: Cluster) -> Cluster:
     for node in network.NODES:
-        cluster.label(node, CONTROLLERS)
+        installed.label(node, CONTROLLERS)
     controllers = ("-n", netmgr.NAMESPACE, "rollout", "status", "deployment/netmgr-controller")
-    cluster.plane.kubectl(*controllers, "--timeout=60s", timeout=70)
-    return cluster
+    installed.plane.kubectl(*controllers, "--timeout=60s", timeout=70)
+    return installed
 
 
 def requests_during(cluster: Cluster, action: Callable[[], object]) -> Counter[str]:

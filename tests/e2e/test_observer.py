@@ -35,13 +35,7 @@ def options(main: str) -> dict[str, object]:
 
 
 @pytest.fixture(scope="module")
-def before() -> dict[str, list[str]]:
-    """What is on the nodes before netmgr, once they are installed."""
-    return {}
-
-
-@pytest.fixture(scope="module")
-def installed(main: str, cluster: Cluster, before: dict[str, list[str]]) -> Cluster:
+def installed(main: str, cluster: Cluster, request: pytest.FixtureRequest) -> Cluster:
     for node in cluster.nodes:
         (pod_cidr,) = cluster.pod_cidrs(node.name)
         for plugin in (main, "host-local"):
@@ -55,7 +49,8 @@ def installed(main: str, cluster: Cluster, before: dict[str, list[str]]) -> Clus
         conflist = {"cniVersion": "0.4.0", "name": "other", "plugins": [{**plugin, "ipam": ipam}]}
         node.machine.write("/etc/cni/net.d/20-other.conflist", json.dumps(conflist))
     wait_for(cluster.nodes_are_ready, "Ready Nodes", 30)
-    before.update({node: lifecycle.traces(cluster, node) for node in network.NODES})
+    # What is on the nodes before netmgr, once the plugins are installed.
+    request.getfixturevalue("pristine")
     printed = quick_starts.run(cluster, "Count traffic beside the CNI you have")
     assert 'daemon set "netmgr" successfully rolled out' in printed
     return cluster
@@ -74,9 +69,9 @@ def test_an_upgrade_under_load_disturbs_no_pod_and_loses_no_byte(
 
 
 def test_uninstalling_leaves_the_nodes_as_they_were(
-    installed: Cluster, before: dict[str, list[str]]
+    installed: Cluster, pristine: dict[str, list[str]]
 ):
     lifecycle.uninstall(installed, "observer")
     for node in network.NODES:
-        found = lifecycle.additions(installed, node, before[node])
+        found = lifecycle.additions(installed, node, pristine[node])
         assert [line for line in found if not OTHERS.search(line)] == []

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
-from itertools import permutations
 
 import pytest
 
-from netmgr.prefixes import Address, Prefix
-from tests.e2e import counting, lifecycle, netmgr, network
+from netmgr.prefixes import Address, Family, Prefix
+from tests.e2e import counting, netmgr, network, pods
 from tests.e2e.cluster import Cluster
 from tests.e2e.network import HUB, SPOKE
-from tests.e2e.pods import BACK, FORTH, PODS, Pod
+from tests.e2e.pods import BACK, FORTH, Pod
 from tests.fakes.metadata import MetadataServer, document, http
 from tests.lab import exchange
 from tests.lab.errors import LabError
@@ -32,13 +31,7 @@ def addresses(block: Prefix) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def before() -> dict[str, list[str]]:
-    """What is on the nodes before netmgr, once they are installed."""
-    return {}
-
-
-@pytest.fixture(scope="module")
-def installed(cluster: Cluster, before: dict[str, list[str]]) -> Iterator[Cluster]:
+def installed(cluster: Cluster) -> Iterator[Cluster]:
     with ExitStack() as serving:
         for node, blocks in BLOCKS.items():
             own = [str(network.address(node)), *addresses(blocks[0]), *addresses(blocks[1])]
@@ -47,7 +40,6 @@ def installed(cluster: Cluster, before: dict[str, list[str]]) -> Iterator[Cluste
             for block in blocks:
                 via = str(network.address(node))
                 cluster.run_at(network.FABRIC, "ip", "route", "replace", str(block), "via", via)
-        before.update({node: lifecycle.traces(cluster, node) for node in network.NODES})
         netmgr.apply(cluster, netmgr.overlay(cluster, "openai-like"))
         netmgr.roll_out(cluster)
         yield cluster
@@ -59,12 +51,8 @@ def test_pods_have_addresses_of_their_nodes_interface(running: dict[str, Pod]):
         assert any(block.holds(address) for block in BLOCKS[pod.node])
 
 
-@pytest.mark.parametrize(("client", "server"), list(permutations(PODS, 2)))
-def test_pods_reach_each_other_with_their_own_addresses(
-    running: dict[str, Pod], client: str, server: str
-):
-    heard = exchange.stream(running[client].end(), running[server].end(), FORTH, BACK)
-    assert heard.peer == running[client].addresses[0]
+def test_pods_reach_each_other_with_their_own_addresses(running: dict[str, Pod]):
+    pods.reach_each_other(running, Family.V4)
 
 
 def test_another_cluster_of_the_plan_reaches_no_pod(installed: Cluster, running: dict[str, Pod]):
@@ -84,17 +72,3 @@ def test_every_byte_of_the_internet_is_counted_for_its_pod(
     installed: Cluster, running: dict[str, Pod], internet: End
 ):
     counting.check(installed, running, internet)
-
-
-def test_an_upgrade_under_load_disturbs_no_pod_and_loses_no_byte(
-    installed: Cluster, running: dict[str, Pod], internet: End
-):
-    lifecycle.upgrade(installed, running, internet, "openai-like")
-
-
-def test_uninstalling_leaves_the_nodes_as_they_were(
-    installed: Cluster, before: dict[str, list[str]]
-):
-    lifecycle.uninstall(installed, "openai-like")
-    for node in network.NODES:
-        assert lifecycle.additions(installed, node, before[node]) == []

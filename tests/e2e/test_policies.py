@@ -9,22 +9,19 @@ from functools import partial
 import pytest
 
 from netmgr.model import Traffic
-from netmgr.prefixes import Family
 from tests.e2e import companions, counting, netmgr, pods
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.load import Conversation
-from tests.e2e.pods import Pod
+from tests.e2e.pods import BACK, FORTH, Pod
 from tests.lab import comparison, exchange
 from tests.lab.capture import Capture
 from tests.lab.comparison import Counts
 from tests.lab.errors import LabError
 from tests.lab.exchange import End
-from tests.lab.topology import INTERNET
 
 pytestmark = [pytest.mark.root, pytest.mark.e2e, pytest.mark.timeout(600)]
 
 PODS = {"friend": "node-1", "stranger": "node-1", "server": "node-2", "neighbour": "node-2"}
-FORTH, BACK = 200_000, 70_000
 SECONDS_TO_ENFORCE = 30
 SECONDS_TO_COUNT = 90
 
@@ -35,11 +32,6 @@ def running(cluster: Cluster) -> dict[str, Pod]:
     netmgr.roll_out(cluster)
     companions.install_policies(cluster)
     return pods.run(cluster, PODS)
-
-
-@pytest.fixture
-def internet(cluster: Cluster) -> End:
-    return End(cluster.namespace("internet"), INTERNET[Family.V4])
 
 
 def talks(client: Pod, server: End) -> bool:

@@ -7,14 +7,12 @@ from functools import partial
 
 import pytest
 
-from netmgr.prefixes import Family
 from tests.e2e import counting, netmgr, network, pods
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.pods import Pod
 from tests.lab import exchange
 from tests.lab.capture import Tally
 from tests.lab.exchange import End
-from tests.lab.topology import INTERNET
 from tests.lab.traffic import Column
 
 pytestmark = [pytest.mark.root, pytest.mark.e2e, pytest.mark.timeout(600)]
@@ -74,9 +72,9 @@ def _runs_again(cluster: Cluster, names: Iterable[str]) -> bool:
 
 
 def test_a_node_that_lost_its_power_counts_on_and_gives_no_address_twice(
-    installed: Cluster,
+    installed: Cluster, internet: End
 ) -> None:
-    node, internet = installed.node(NODE), End(installed.namespace("internet"), INTERNET[Family.V4])
+    node = installed.node(NODE)
     names = [f"powered-{number}" for number in range(PODS)]
     gained = partial(counting.difference, installed, counting.counts(installed))
 

@@ -5,21 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 
 import pytest
 import yaml
 
-from netmgr.prefixes import Family
-from tests.e2e import counting, images, netmgr, network, pods
+from tests.e2e import images, lifecycle, netmgr, pods
 from tests.e2e.cluster import Cluster
-from tests.e2e.load import Background, Churn, Conversation
 from tests.e2e.pods import Pod
-from tests.lab import comparison
-from tests.lab.capture import Capture
 from tests.lab.exchange import End
-from tests.lab.topology import INTERNET
 
 pytestmark = [pytest.mark.root, pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -28,7 +22,6 @@ BEFORE = "c6af4de249c519ad1aac09ecc2e81d20441503d2"
 
 TAG = "0.0.9"
 PODS = {"a1": "node-1", "b1": "node-2"}
-SECONDS_TO_COUNT = 20
 
 
 @pytest.fixture(scope="module")
@@ -68,20 +61,7 @@ def running(cluster: Cluster, before: Path) -> dict[str, Pod]:
 
 @pytest.mark.parametrize("way", ["forth", "back"])
 def test_no_pod_fails_and_every_byte_is_counted(
-    cluster: Cluster, before: Path, running: dict[str, Pod], way: str
+    cluster: Cluster, before: Path, running: dict[str, Pod], internet: End, way: str
 ) -> None:
-    internet = End(cluster.namespace("internet"), INTERNET[Family.V4])
-    counted = counting.counts(cluster)
-    talk, churn = Conversation(running, internet), Churn(cluster)
-    with Capture(internet.namespace, "eth0") as capture:
-        with (
-            Background(lambda _: capture.drain(), ["capture"]),
-            Background(talk.step, running),
-            Background(churn.step, network.NODES),
-        ):
-            netmgr.apply(cluster, netmgr.overlay(cluster, "cni") if way == "forth" else before)
-            netmgr.roll_out(cluster)
-        seen = talk.seen(capture)
-    gained = partial(counting.difference, cluster, counted)
-    assert comparison.wait_for(gained, seen, SECONDS_TO_COUNT) == seen
-    assert len(churn.seconds) > len(network.NODES), churn.seconds
+    folder = netmgr.overlay(cluster, "cni") if way == "forth" else before
+    lifecycle.disturb_nobody(cluster, running, internet, lambda: netmgr.apply(cluster, folder))
