@@ -88,9 +88,8 @@ def test_the_chart_is_complete_and_names_image_and_documentation(release: Path):
     chart = release / f"netmgr-{VERSION}.tgz"
     assert programs.run("lint", "--strict", chart, "--namespace", "netmgr").returncode == 0
     for mode in ("observer", "flat", "nat-host"):
-        done = programs.run(
-            "template", "a", chart, "--namespace", "netmgr", "--set", f"mode={mode}"
-        )
+        options = ("--namespace", "netmgr", "--set", f"mode={mode}")
+        done = programs.run("template", "a", chart, *options)
         assert done.returncode == 0, done.stderr
         found = containers([each for each in yaml.safe_load_all(done.stdout) if each])
         assert {each["image"] for each in found} == {IMAGE}
