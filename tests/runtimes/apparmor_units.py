@@ -17,9 +17,9 @@ from tests.runtimes import attempts
 from tests.runtimes import node as node_module
 from tests.runtimes.internet import Internet
 from tests.runtimes.machine import Machine
-from tests.runtimes.node import BIN_DIR, SOURCE, settled
+from tests.runtimes.node import BIN_DIR, SOURCE, scraped, settled
 from tests.runtimes.plugin import Plugin
-from tests.runtimes.test_units import INSTALLED, UnitNode, scraped
+from tests.runtimes.test_units import INSTALLED, UnitNode
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.root, pytest.mark.runtimes]

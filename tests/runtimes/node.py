@@ -27,6 +27,11 @@ NETMGR = ("env", f"PYTHONPATH={SOURCE}", sys.executable, "-m", "netmgr")
 BIN_DIR = "/opt/cni/bin"
 """Where these tests' engines look for plugins; `ctr` has it built in."""
 
+SCRAPE = (
+    "import urllib.request as r; print(r.urlopen('http://127.0.0.1:9119/metrics', "
+    "timeout=5).read().decode())"
+)
+
 Value = TypeVar("Value")
 
 
@@ -91,9 +96,7 @@ class NetmgrNode:
         shown = {
             "link": self.machine.run("ip", "-o", "link", "show", "type", "veth"),
             "route": self.machine.run("ip", "route", "show", "table", "all"),
-            "rule": self.machine.run("nft", "list", "ruleset")
-            if self.backend == "nftables"
-            else self._ipsets(),
+            "rule": self.machine.run("nft", "list", "ruleset"),
             "result": self.machine.run("sh", "-c", "ls /var/lib/cni/results 2>/dev/null || true"),
         }
         uplink = f" {self.node.uplink}@"
@@ -105,9 +108,6 @@ class NetmgrNode:
             if address in line.split()
         ]
         return found + shown["result"].split()
-
-    def _ipsets(self) -> str:
-        return self.machine.run("ipset", "list")
 
     def _document(self) -> dict[str, object]:
         return {
@@ -126,6 +126,22 @@ class NetmgrNode:
             return self.snapshot()["ready"]
         except OSError:
             return False
+
+
+def scraped(machine: Machine) -> list[str]:
+    """The lines of the exporter's page; none while it has no answer from the agent."""
+    page = machine.run(sys.executable, "-c", SCRAPE, check=False).splitlines()
+    return page if "netmgr_up 1.0" in page else []
+
+
+def sent_of_pod(page: list[str]) -> float:
+    """What an exporter's page says that its only pod sent to the internet."""
+    (line,) = [
+        each
+        for each in page
+        if each.startswith("netmgr_pod_traffic_bytes_total{") and "internet-out" in each
+    ]
+    return float(line.split()[-1])
 
 
 def settled(read: Callable[[], Value], expected: Callable[[], Value]) -> Value:

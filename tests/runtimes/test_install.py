@@ -41,25 +41,21 @@ def bare(machine: Machine, node: Node) -> NetmgrNode:
 
 def test_the_configuration_that_debian_ships_is_followed(machine: Machine):
     printed = machine.run(*NETMGR, "cni", "install")
-    assert (
-        f"containerd looks in {DEBIANS_PLUGINS} and /etc/cni/net.d (containerd config dump)"
-        in printed
-    )
+    found = f"containerd looks in {DEBIANS_PLUGINS} and /etc/cni/net.d (containerd config dump)"
+    assert found in printed
     assert machine.path(f"{DEBIANS_PLUGINS}/netmgr").exists()
     assert f"removed {DEBIANS_PLUGINS}/netmgr" in machine.run(*NETMGR, "cni", "uninstall")
 
 
-@pytest.mark.parametrize("bin_dir", ["/opt/cni/bin", "/etc/plugins"])
-def test_the_plugin_goes_where_containerd_looks(machine: Machine, bin_dir: str):
+def test_the_plugin_goes_where_containerd_looks(machine: Machine):
     """The release of containerd that runs here reads its own configuration,
     drop-in file included."""
     version = 2 if major("containerd") < 2 else 3
-    machine.write(
-        CONTAINERD_CONFIG, f'version = {version}\nimports = ["/etc/containerd/conf.d/*.toml"]\n'
-    )
-    machine.write("/etc/containerd/conf.d/cni.toml", containerd_config(bin_dir))
+    imports = f'version = {version}\nimports = ["/etc/containerd/conf.d/*.toml"]\n'
+    machine.write(CONTAINERD_CONFIG, imports)
+    machine.write("/etc/containerd/conf.d/cni.toml", containerd_config("/etc/plugins"))
     machine.run(*NETMGR, "cni", "install")
-    assert machine.path(f"{bin_dir}/netmgr").exists()
+    assert machine.path("/etc/plugins/netmgr").exists()
 
 
 def test_a_pod_of_the_runtime_gets_its_network_and_its_host_port_which_is_counted(
@@ -71,23 +67,9 @@ def test_a_pod_of_the_runtime_gets_its_network_and_its_host_port_which_is_counte
     assert [plugin["type"] for plugin in conflist["plugins"]] == ["netmgr", "portmap"]
     engine = ContainerdCri(machine, probe)
     pod = engine.run("server", {HOST_PORT: POD_PORT})
-    serve = (
-        "ctr",
-        "--namespace",
-        "k8s.io",
-        "task",
-        "exec",
-        "--exec-id",
-        "serve",
-        engine.ids["server"],
-    )
-    machine.start(
-        "server",
-        *serve,
-        "sh",
-        "-c",
-        f"while true; do echo hello from the pod | nc -l -p {POD_PORT}; done",
-    )
+    serve = ("--exec-id", "serve", engine.ids["server"], "sh", "-c")
+    script = f"while true; do echo hello from the pod | nc -l -p {POD_PORT}; done"
+    machine.start("server", "ctr", "--namespace", "k8s.io", "task", "exec", *serve, script)
 
     def asked() -> str:
         target = (str(node.address(Family.V4)), str(HOST_PORT))

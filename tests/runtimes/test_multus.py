@@ -44,16 +44,13 @@ PTP: Conf = {
         }
     ],
 }
-STATIC = {"type": "static", "addresses": [{"address": "192.0.2.10/24"}]}
-SECONDS = {
-    "host-device": {"type": "host-device", "device": "rdma0", "ipam": STATIC},
-    "macvlan": {"type": "macvlan", "master": "rdma0", "ipam": STATIC},
-    "bridge": {"type": "bridge", "bridge": "br-rdma", "ipam": STATIC},
+SECOND: Conf = {
+    "cniVersion": "1.0.0",
+    "name": "rdma",
+    "type": "host-device",
+    "device": "rdma0",
+    "ipam": {"type": "static", "addresses": [{"address": "192.0.2.10/24"}]},
 }
-
-
-def second(plugin: str) -> Conf:
-    return {"cniVersion": "1.0.0", "name": "rdma", **SECONDS[plugin]}
 
 
 @pytest.fixture
@@ -67,9 +64,7 @@ def fabric(world: World, node: Node) -> Callable[..., str]:
 
     far = ("peer", "name", "fabric", "netns", str(world.internet))
     on_node("ip", "link", "add", "rdma0", "type", "veth", *far)
-    on_node("ip", "link", "add", "br-rdma", "type", "bridge")
-    for link in ("rdma0", "br-rdma"):
-        on_node("ip", "link", "set", link, "up")
+    on_node("ip", "link", "set", "rdma0", "up")
     inside(world.internet, "ip", "address", "add", f"{FABRIC}/24", "dev", "fabric")
     inside(world.internet, "ip", "link", "set", "fabric", "up")
     return on_node
@@ -80,10 +75,6 @@ def kubelet(netmgr_node: NetmgrNode, probe: bytes) -> ContainerdCri:
     """containerd as kubelet uses it, with Multus in front of netmgr."""
     Multus(netmgr_node.machine, NETMGR)
     return ContainerdCri(netmgr_node.machine, probe)
-
-
-def multus_of(kubelet: ContainerdCri, *delegates: Conf) -> Multus:
-    return Multus(kubelet.machine, *delegates)
 
 
 def exchange(kubelet: ContainerdCri, pod: str, *targets: str) -> None:
@@ -104,17 +95,22 @@ def way_out(kubelet: ContainerdCri, pod: str) -> set[str]:
     return {re.search(r" dev (\S+)", way)[1] for way in ways}
 
 
-@pytest.mark.parametrize("plugin", SECONDS)
+def choose_net1(kubelet: ContainerdCri, pod: str, multus: Multus) -> None:
+    """Have the pod's packets to the internet go by its further interface."""
+    entered = ("nsenter", f"--net={multus.netns(kubelet.ids[pod])}")
+    for family, address in INTERNET.items():
+        route = ("route", "add", str(address), "via", str(POD_GATEWAYS[family]), "dev", "net1")
+        kubelet.machine.run(*entered, "ip", f"-{family.value}", *route)
+    assert way_out(kubelet, pod) == {"net1"}
+
+
 def test_the_default_network_beside_another_interface(
-    plugin: str,
     kubelet: ContainerdCri,
     netmgr_node: NetmgrNode,
     internet: Internet,
     fabric: Callable[..., str],
 ) -> None:
-    if plugin == "bridge":
-        fabric("ip", "link", "set", "rdma0", "master", "br-rdma")
-    multus = multus_of(kubelet, NETMGR, second(plugin))
+    multus = Multus(kubelet.machine, NETMGR, SECOND)
     pod = kubelet.run("trainer")
     sandbox = kubelet.ids["trainer"]
     assert kubelet.cri.addresses(sandbox) == held(kubelet, "trainer", "eth0")
@@ -142,7 +138,7 @@ def test_the_default_network_beside_another_interface(
 def test_a_further_interface_beside_another_default_network(
     kubelet: ContainerdCri, netmgr_node: NetmgrNode, internet: Internet
 ) -> None:
-    multus = multus_of(kubelet, PTP, NETMGR)
+    multus = Multus(kubelet.machine, PTP, NETMGR)
     pod = kubelet.run("trainer")
     sandbox = kubelet.ids["trainer"]
     assert kubelet.cri.addresses(sandbox) == held(kubelet, "trainer", "eth0")
@@ -154,11 +150,7 @@ def test_a_further_interface_beside_another_default_network(
     assert netmgr_node.counted(*pod) == {"internet-out": (0, 0), "internet-in": (0, 0)}
 
     # What is asked for goes by it, and back.
-    for family, address in INTERNET.items():
-        route = ("route", "add", str(address), "via", str(POD_GATEWAYS[family]), "dev", "net1")
-        entered = ("nsenter", f"--net={multus.netns(sandbox)}")
-        kubelet.machine.run(*entered, "ip", f"-{family.value}", *route)
-    assert way_out(kubelet, "trainer") == {"net1"}
+    choose_net1(kubelet, "trainer", multus)
     exchange(kubelet, "trainer")
     own = {
         traffic: tuple(now - before for now, before in zip(amounts, first[traffic], strict=True))
@@ -176,18 +168,14 @@ def test_a_further_interface_beside_another_default_network(
 def test_two_interfaces_of_one_pod(
     kubelet: ContainerdCri, netmgr_node: NetmgrNode, internet: Internet
 ) -> None:
-    multus = multus_of(kubelet, NETMGR, NETMGR)
+    multus = Multus(kubelet.machine, NETMGR, NETMGR)
     pod = kubelet.run("trainer")
     sandbox = kubelet.ids["trainer"]
     first, further = held(kubelet, "trainer", "eth0"), held(kubelet, "trainer", "net1")
     assert len({*first, *further}) == 4
     assert netmgr_node.addresses("allocated") == 4
     exchange(kubelet, "trainer")
-    entered = ("nsenter", f"--net={multus.netns(sandbox)}")
-    for family, address in INTERNET.items():
-        route = ("route", "add", str(address), "via", str(POD_GATEWAYS[family]), "dev", "net1")
-        kubelet.machine.run(*entered, "ip", f"-{family.value}", *route)
-    assert way_out(kubelet, "trainer") == {"net1"}
+    choose_net1(kubelet, "trainer", multus)
     exchange(kubelet, "trainer")
     assert internet.meter()["internet-out"][1] == 80
     assert settled(lambda: netmgr_node.counted(*pod), internet.meter) == internet.meter()
@@ -209,7 +197,7 @@ def test_two_interfaces_of_one_pod(
 def test_garbage_is_what_multus_has_no_result_of(
     kubelet: ContainerdCri, netmgr_node: NetmgrNode, internet: Internet
 ) -> None:
-    multus = multus_of(kubelet, NETMGR, NETMGR)
+    multus = Multus(kubelet.machine, NETMGR, NETMGR)
     kubelet.run("stays")
     pod = kubelet.run("lost")
     exchange(kubelet, "lost")
@@ -228,8 +216,7 @@ def test_garbage_is_what_multus_has_no_result_of(
 def test_a_failing_delegate_leaves_nothing_of_the_others(
     kubelet: ContainerdCri, netmgr_node: NetmgrNode
 ) -> None:
-    absent = {**SECONDS["host-device"], "device": "rdma9"}
-    multus = multus_of(kubelet, NETMGR, NETMGR, {"cniVersion": "1.0.0", "name": "rdma", **absent})
+    multus = Multus(kubelet.machine, NETMGR, NETMGR, SECOND | {"device": "rdma9"})
     with pytest.raises(grpc.RpcError, match="failed to find host device"):
         kubelet.run("trainer")
     assert netmgr_node.addresses("allocated") == 0
@@ -239,7 +226,7 @@ def test_a_failing_delegate_leaves_nothing_of_the_others(
 def test_a_pod_that_goes_while_the_agent_is_away_leaves_no_interface(
     kubelet: ContainerdCri, netmgr_node: NetmgrNode, internet: Internet
 ) -> None:
-    multus_of(kubelet, NETMGR, NETMGR)
+    Multus(kubelet.machine, NETMGR, NETMGR)
     pod = kubelet.run("trainer")
     exchange(kubelet, "trainer")
     netmgr_node.stop_agent()

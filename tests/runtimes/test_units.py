@@ -13,7 +13,16 @@ from tests.lab.topology import Node
 from tests.runtimes import attempts
 from tests.runtimes.internet import Internet
 from tests.runtimes.machine import Machine
-from tests.runtimes.node import BIN_DIR, DOCUMENT, NETMGR, SOURCE, NetmgrNode, settled
+from tests.runtimes.node import (
+    BIN_DIR,
+    DOCUMENT,
+    NETMGR,
+    SOURCE,
+    NetmgrNode,
+    scraped,
+    sent_of_pod,
+    settled,
+)
 from tests.runtimes.plugin import Plugin
 from tests.runtimes.systemd import UNITS, Systemd
 from tests.waiting import eventually
@@ -28,16 +37,6 @@ PYTHONPATH={INSTALLED}/source PYTHONDONTWRITEBYTECODE=1 exec {{python}} -P -m ne
 
 
 SETTINGS = {"reader_group": "netmgr", "reconcile_seconds": 1}
-SCRAPE = (
-    "import urllib.request as r; print(r.urlopen('http://127.0.0.1:9119/metrics', "
-    "timeout=5).read().decode())"
-)
-
-
-def scraped(machine: Machine) -> list[str]:
-    """The lines of the exporter's page; none while it has no answer from the agent."""
-    page = machine.run(sys.executable, "-c", SCRAPE, check=False).splitlines()
-    return page if "netmgr_up 1.0" in page else []
 
 
 @dataclass
@@ -107,17 +106,21 @@ def test_pods_come_talk_are_counted_and_scraped_and_go(
     plugin.check("inside")
     sent = internet.meter()["internet-out"][0]
     eventually(lambda: bool(scraped(machine)), lambda: unit_node.log("exporter"))
-    (line,) = [
-        each
-        for each in scraped(machine)
-        if each.startswith("netmgr_pod_traffic_bytes_total{") and "internet-out" in each
-    ]
-    assert float(line.split()[-1]) == sent
+    assert sent_of_pod(scraped(machine)) == sent
 
     unit_node.systemd.control("systemctl", "restart", "netmgr-agent")
     unit_node.wait_until_ready()
     plugin.speak("inside")
     assert settled(lambda: unit_node.counted(*pod), internet.meter) == internet.meter()
+    # Drift is repaired, and lost files are made again.
+    machine.run("sysctl", "-w", "net.ipv4.ip_forward=0")
+    machine.run("rm", "-r", "/run/netmgr")
+
+    def repaired() -> bool:
+        forwards = machine.run("sysctl", "--values", "net.ipv4.ip_forward").strip() == "1"
+        return forwards and bool(scraped(machine))
+
+    eventually(repaired, lambda: unit_node.log("agent"))
     plugin.remove("inside")
     assert settled(lambda: unit_node.addresses("allocated"), lambda: 0) == 0
     assert "attempt-failed" not in unit_node.log("agent")
@@ -135,19 +138,6 @@ def test_a_sandbox_that_another_users_process_names_is_entered(unit_node: UnitNo
     plugin.add("sandbox", netns)
     shown = systemd.control("nsenter", f"--net={netns}", "ip", "address")
     assert all(each["address"] in shown for each in plugin.results["sandbox"]["ips"])
-
-
-@pytest.mark.parametrize("unit_node", ["nftables"], indirect=True)
-def test_drift_is_repaired_and_lost_files_are_made_again(unit_node: UnitNode):
-    machine = unit_node.machine
-    machine.run("sysctl", "-w", "net.ipv4.ip_forward=0")
-    machine.run("rm", "-r", "/run/netmgr")
-
-    def repaired() -> bool:
-        forwards = machine.run("sysctl", "--values", "net.ipv4.ip_forward").strip() == "1"
-        return forwards and bool(scraped(machine))
-
-    eventually(repaired, lambda: unit_node.log("agent"))
 
 
 @pytest.mark.parametrize("unit_node", ["nftables"], indirect=True)
