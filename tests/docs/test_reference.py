@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.docs import reference, schemas
+from tests.docs import reference
 from tests.docs.blocks import ROOT
 
 
@@ -13,17 +13,6 @@ def test_the_page_is_what_the_code_gives(name: str) -> None:
     assert (ROOT / name).read_text("utf-8") == reference.pages()[name], (
         "run: .venv/bin/python -m tests.docs.reference"
     )
-
-
-@pytest.mark.parametrize("name", schemas.DOCUMENTS)
-def test_the_page_of_a_document_has_every_key_of_its_schema(name: str) -> None:
-    schema = schemas.generate(name)
-    page = (ROOT / "docs/reference" / f"{name.replace('.', '-')}.md").read_text()
-    shown = {path.rpartition(".")[2] for path in re.findall(r"(?m)^- `([^`]+)` \(", page)}
-    keys = {
-        key for part in (schema, *schema["$defs"].values()) for key in part.get("properties", ())
-    }
-    assert keys <= shown
 
 
 def test_contributors_read_of_every_target_of_make() -> None:

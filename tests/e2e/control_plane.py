@@ -81,22 +81,7 @@ class ClusterControlPlane(ControlPlane):
     def kubeconfig(self, user: str = ADMIN) -> Path:
         """A file for clients that act as `user`; it contains everything they need."""
         path = self.folder / f"{user.replace(':', '-')}.kubeconfig"
-        entry = {
-            "clusters": {
-                "cluster": {
-                    "server": f"https://{self.address}:{self.port}",
-                    "certificate-authority": str(self.authority),
-                }
-            },
-            "users": {"user": {"token": self._tokens[user]}},
-            "contexts": {"context": {"cluster": "e2e", "user": "e2e"}},
-        }
-        document: dict[str, object] = {
-            kind: [{"name": "e2e", **content}] for kind, content in entry.items()
-        }
-        document |= {"apiVersion": "v1", "kind": "Config", "current-context": "e2e"}
-        path.write_text(yaml.safe_dump(document))
-        return path
+        return self.write_kubeconfig(path, **{user: self._tokens[user]})
 
     def kubectl(self, *arguments: str | Path, stdin: str = "", timeout: float = 60) -> str:
         """Run kubectl as the administrator and return its output.

@@ -88,7 +88,8 @@ def _running(folder: Path, plan: Path, effort: Effort) -> Iterator[Site]:
         before = plane.requests()
         (port,) = free_ports(1)
         account = starter.account("netmgr", "netmgr-controller")
-        controller = starter.controller(plan, account, "netmgr-claims", port=port)
+        options = ("--namespace=netmgr-claims", f"--plan={plan}", f"--listen=127.0.0.1:{port}")
+        controller = starter.start("controller", *options, account=account, port=port)
         eventually(lambda: " leading " in controller.said)
         yield Site(plane, controller, before)
     finally:

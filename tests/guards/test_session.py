@@ -58,25 +58,6 @@ def test_a_kernel_test_may_not_be_skipped_in_ci(
     outcome.stdout.fnmatch_lines(["*may not be skipped as root or in CI*no nft*"])
 
 
-def test_the_kinds_that_ci_insists_on_are_counted(session: pytest.Pytester) -> None:
-    session.makepyfile("""
-        import pytest
-        def test_plain(): pass
-        @pytest.mark.root
-        def test_kernel(): pass
-        @pytest.mark.root
-        @pytest.mark.runtimes
-        def test_runtime(): pass
-        @pytest.mark.kubernetes
-        def test_kubernetes(): pass
-    """)
-    run = 1 if os.geteuid() == 0 else 0
-    outcome = session.runpytest_subprocess()
-    outcome.stdout.fnmatch_lines(
-        [f"kernel tests: {run} run*", f"runtime tests: {run} run*", "kubernetes tests: 1 run*"]
-    )
-
-
 @pytest.mark.parametrize("workers", ["0", "1"])
 def test_a_process_left_behind_ends_the_session_as_no_failed_test_does(
     session: pytest.Pytester, workers: str
@@ -103,24 +84,6 @@ def test_workers_take_whole_files_and_a_folder_that_shares_as_a_whole(
     workers = dict(path.name.rsplit("-", 1) for path in session.path.glob("*test_?-*"))
     assert len(workers) == len([*session.path.glob("*test_?-*")]) == 4
     assert workers["test_c"] == workers["test_d"]
-
-
-def test_namespaces_of_other_programs_are_not_the_sessions(session: pytest.Pytester) -> None:
-    session.makepyfile("""
-        import os, pathlib
-        def test_makes_two():
-            for name in (f"wire-{os.getpid()}-1", f"wire-{os.getpid()}1-1"):
-                path = pathlib.Path("/run/netmgr-lab") / name
-                path.mkdir(parents=True)
-                pathlib.Path("made").open("a").write(f"{path}\\n")
-    """)
-    outcome = session.runpytest_subprocess()
-    ours, other = map(Path, (session.path / "made").read_text().split())
-    ours.rmdir()
-    other.rmdir()
-    assert outcome.ret == pytest.ExitCode.INTERRUPTED
-    outcome.stdout.fnmatch_lines([f"*left behind by this session: {ours}*"])
-    outcome.stdout.no_fnmatch_line(f"*{other}*")
 
 
 FAILS_ONCE = """

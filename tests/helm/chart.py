@@ -44,13 +44,10 @@ def template(folder: Path, values: Object) -> CompletedProcess[str]:
 
 
 def keyed(objects: list[Object]) -> dict[tuple[str, str, str], Object]:
-    """Objects by what names them in a cluster, without the namespace that Helm has to find."""
-    found = {
-        (each["kind"], each["metadata"].get("namespace", ""), each["metadata"]["name"]): each
-        for each in objects
-    }
-    assert len(found) == len(objects)
-    return {key: each for key, each in found.items() if key != ("Namespace", "", "netmgr")}
+    """Without the namespace that Helm has to find."""
+    by_name = manifests.keyed(objects)
+    by_name.pop(("Namespace", "", "netmgr"), None)
+    return by_name
 
 
 def installed(folder: Path, **values: Any) -> dict[tuple[str, str, str], Object]:

@@ -15,10 +15,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from tests.kubernetes.control_plane import ControlPlane, Object
 from tests.kubernetes.controllers import (
     AGENTS,
+    MERGE,
     Crowd,
     add_nodes,
     add_pods,
@@ -30,7 +32,6 @@ APPS = "/apis/apps/v1/namespaces/netmgr"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/netmgr-claims/leases"
 REVISIONS = f"{APPS}/controllerrevisions"
 NEWEST, OLDER = "rev-2", "rev-1"
-MERGE = "merge-patch+json"
 
 
 class Exporter(socketserver.ThreadingTCPServer):
@@ -49,6 +50,27 @@ class Exporter(socketserver.ThreadingTCPServer):
         self.status = b"200 OK"
         self.asked = self.sent = 0
 
+    @property
+    def port(self) -> int:
+        return int(self.server_address[1])
+
+    def problems(self, *problems: tuple[str, str]) -> None:
+        """Report these from now on."""
+        self.pieces = lambda: iter([body(*problems)])
+
+    @classmethod
+    @contextmanager
+    def serving(cls, address: str = "127.0.0.1") -> Iterator[Self]:
+        """One that serves."""
+        with cls(address) as made:
+            thread = threading.Thread(target=made.serve_forever)
+            thread.start()
+            try:
+                yield made
+            finally:
+                made.shutdown()
+                thread.join()
+
 
 class _Answer(socketserver.BaseRequestHandler):
     server: Exporter
@@ -64,6 +86,12 @@ class _Answer(socketserver.BaseRequestHandler):
                 time.sleep(self.server.pause)
         except OSError:
             pass  # whoever asked had enough
+
+
+def endless(piece: bytes) -> Iterator[bytes]:
+    """An answer that does not end."""
+    while True:
+        yield piece
 
 
 def body(*problems: tuple[str, str]) -> bytes:
@@ -108,7 +136,7 @@ class Cluster:
     def _pod(self, name: str, revision: str) -> Object:
         pod = agent_pod(f"agent-{name}", name)
         pod["metadata"]["labels"]["controller-revision-hash"] = revision
-        port = {"name": "metrics", "containerPort": self.exporter.server_address[1]}
+        port = {"name": "metrics", "containerPort": self.exporter.port}
         pod["spec"]["containers"][1]["ports"] = [port]
         return pod
 
@@ -206,9 +234,7 @@ def cluster(installed: ControlPlane, folder: Path) -> Iterator[Cluster]:
     for name, number in ((NEWEST, 10), (OLDER, 9)):
         installed.ask("POST", REVISIONS, revision(name, number))
     installed.ask("POST", LEASES, lease("controller-a_1", time.time()))
-    with Exporter(own_address()) as exporter:
-        thread = threading.Thread(target=exporter.serve_forever)
-        thread.start()
+    with Exporter.serving(own_address()) as exporter:
         made = Cluster(installed, exporter, kubeconfig)
         made.count(0)
         made.describe("daemonsets/netmgr-nat-host", {"desiredNumberScheduled": 0})
@@ -216,8 +242,6 @@ def cluster(installed: ControlPlane, folder: Path) -> Iterator[Cluster]:
         try:
             yield made
         finally:
-            exporter.shutdown()
-            thread.join()
             installed.ask("DELETE", f"{AGENTS}?gracePeriodSeconds=0")
             installed.ask("DELETE", REVISIONS)
             installed.ask("DELETE", "/api/v1/namespaces/netmgr/events")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import count
 from pathlib import Path
 
@@ -10,7 +10,7 @@ import pytest
 
 from tests.kubernetes import manifests, programs
 from tests.kubernetes.control_plane import ControlPlane
-from tests.kubernetes.controllers import Starter
+from tests.kubernetes.controllers import Program, Start, Starter
 
 _numbers = count(1)
 
@@ -41,6 +41,21 @@ def starter(control_plane: ControlPlane, tmp_path: Path) -> Iterator[Starter]:
 
 
 @pytest.fixture
+def start(installed: ControlPlane, starter: Starter) -> Start:
+    """Starts a controller with the account and the options of the manifests, and more options."""
+    account = starter.account("netmgr", "netmgr-controller")
+
+    def start_controller(
+        *options: str, port: int = 0, environment: Mapping[str, str] | None = None
+    ) -> Program:
+        assert starter.plane is installed
+        own = ("controller", "--namespace=netmgr-claims", f"--listen=127.0.0.1:{port}")
+        return starter.start(*own, *options, account=account, port=port, environment=environment)
+
+    return start_controller
+
+
+@pytest.fixture
 def no_nodes(control_plane: ControlPlane, starter: Starter) -> Iterator[None]:
     """A cluster without Nodes, and afterwards without them, agents' pods, and what a controller of
     the manifests remembers.
@@ -61,8 +76,8 @@ def no_nodes(control_plane: ControlPlane, starter: Starter) -> Iterator[None]:
 def installed(control_plane: ControlPlane) -> ControlPlane:
     """The accounts and roles of the manifests, and all the rest of the overlays that have them."""
     for overlay in ("controller", "nat-host", "flat", "cni"):
-        for found in manifests.build(manifests.HERE / "overlays" / overlay):
-            manifests.apply(control_plane, found)
+        for wanted in manifests.overlay(overlay):
+            manifests.apply(control_plane, wanted)
     return control_plane
 
 
@@ -70,10 +85,9 @@ def installed(control_plane: ControlPlane) -> ControlPlane:
 def may_taint(installed: ControlPlane, tmp_path: Path) -> Iterator[None]:
     """The admission policy of components/taint-unhealthy, until the test is over."""
     policy = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/netmgr-controller"
-    usual = manifests.build(manifests.HERE / "overlays" / "cni")
     wider = manifests.with_component(tmp_path, "cni", "taint-unhealthy")
-    for found, is_over in ((wider, False), (usual, True)):
+    for objects, is_over in ((wider, False), (manifests.overlay("cni"), True)):
         if is_over:
             yield
-        (wanted,) = [each for each in found if manifests.path_of(installed, each) == policy]
+        (wanted,) = [each for each in objects if manifests.path_of(installed, each) == policy]
         manifests.apply(installed, wanted)

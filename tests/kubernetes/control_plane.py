@@ -117,10 +117,10 @@ class ControlPlane:
         finally:
             self.stop()
 
-    def write_kubeconfig(self, to: Path, port: int = 0, **tokens: str) -> Path:
+    def write_kubeconfig(self, to: Path, **tokens: str) -> Path:
         """A kubeconfig with a context for each user, by their tokens; the first is current."""
         cluster = {
-            "server": f"https://127.0.0.1:{port or self.port}",
+            "server": f"https://{self.address}:{self.port}",
             "certificate-authority": str(self.authority),
         }
         config = {

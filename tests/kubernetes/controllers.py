@@ -2,36 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import os
-import ssl
 import subprocess
 import sys
-import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.client import HTTPConnection, HTTPSConnection
+from http.client import HTTPConnection
 from pathlib import Path
 
-from netmgr.kube.nodes import HEALTHY
+from netmgr.kube.nodes import HEALTHY, STARTUP_TAINT
 from netmgr.plan import files
 from netmgr.plan.locking import make_lock
 from tests.kubernetes.control_plane import ControlPlane, Object
 
 POOL = "netmgr.io/node-pool"
-Rules = tuple[tuple[str, str, tuple[str, ...]], ...]
-RULES: Rules = (
-    ("", "nodes", ("get", "list", "watch", "patch")),
-    ("", "events", ("create", "patch")),
-    ("", "nodes/status", ("patch",)),
-    ("", "pods", ("list", "watch")),
-    ("", "pods/status", ("patch",)),
-)
-OWN_RULES: Rules = (
-    ("", "configmaps", ("list", "create", "patch")),
-    ("coordination.k8s.io", "leases", ("get", "create", "update")),
-)
+Rules = Iterable[tuple[str, str, tuple[str, ...]]]
+MERGE = "merge-patch+json"
 
 
 def write_plan(folder: Path, pools: str, *, v6: bool = False, lock: bool = True) -> Path:
@@ -56,42 +44,56 @@ def relock(plan: Path) -> None:
     files.write_lock(files.lock_path(plan), make_lock(document, before, limits))
 
 
-def make_account(
-    plane: ControlPlane, namespace: str, name: str = "controller", rules: Rules = RULES
-) -> str:
-    """A service account that may do what a controller does, or only what these rules say."""
-    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}}
+def make_account(plane: ControlPlane, namespace: str, rules: Rules) -> str:
+    """A service account that may do what these rules say; its token."""
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "some"}}
     plane.ask("POST", f"/api/v1/namespaces/{namespace}/serviceaccounts", account)
-    grant(plane, namespace, name, rules)
-    if rules is RULES:
-        grant(plane, namespace, name, OWN_RULES, everywhere=False)
-    return name
+    grant(plane, namespace, rules)
+    return plane.token(namespace, "some")
 
 
-def grant(
-    plane: ControlPlane, namespace: str, account: str, rules: Rules, *, everywhere: bool = True
-) -> None:
-    """Let a service account do more: in all namespaces or in its own."""
+def grant(plane: ControlPlane, namespace: str, rules: Rules) -> None:
+    """Let that service account do more, in all namespaces."""
     group = "rbac.authorization.k8s.io"
-    scope, prefix = ("", "Cluster") if everywhere else (f"/namespaces/{namespace}", "")
-    common = {
-        "apiVersion": f"{group}/v1",
-        "metadata": {"generateName": f"{namespace}-{account}-"},
-    }
-    role = common | {
-        "kind": f"{prefix}Role",
-        "rules": [
-            {"apiGroups": [g], "resources": [r], "verbs": list(verbs)} for g, r, verbs in rules
-        ],
-    }
-    path = f"/apis/{group}/v1{scope}/{prefix.lower()}role"
-    name = plane.ask("POST", f"{path}s", role)["metadata"]["name"]
+    common = {"apiVersion": f"{group}/v1", "metadata": {"generateName": f"{namespace}-"}}
+    allowed = [{"apiGroups": [g], "resources": [r], "verbs": list(verbs)} for g, r, verbs in rules]
+    role = common | {"kind": "ClusterRole", "rules": allowed}
+    name = plane.ask("POST", f"/apis/{group}/v1/clusterroles", role)["metadata"]["name"]
     binding = common | {
-        "kind": f"{prefix}RoleBinding",
-        "roleRef": {"apiGroup": group, "kind": f"{prefix}Role", "name": name},
-        "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": namespace}],
+        "kind": "ClusterRoleBinding",
+        "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": name},
+        "subjects": [{"kind": "ServiceAccount", "name": "some", "namespace": namespace}],
     }
-    plane.ask("POST", f"{path}bindings", binding)
+    plane.ask("POST", f"/apis/{group}/v1/clusterrolebindings", binding)
+
+
+@contextmanager
+def refusing(
+    plane: ControlPlane, resource: str, operation: str, expression: str, message: str
+) -> Iterator[None]:
+    """A policy of the cluster's, by which the server refuses what some do not fulfil."""
+    group = "admissionregistration.k8s.io/v1"
+    rule = {
+        "apiGroups": [""],
+        "apiVersions": ["v1"],
+        "operations": [operation],
+        "resources": [resource],
+    }
+    policy = {
+        "matchConstraints": {"resourceRules": [rule]},
+        "validations": [{"expression": expression, "message": message}],
+    }
+    binding = {"policyName": "refusing", "validationActions": ["Deny"]}
+    kinds = {"Policy": ("policies", policy), "PolicyBinding": ("policybindings", binding)}
+    for kind, (plural, spec) in kinds.items():
+        body = {"apiVersion": group, "kind": f"ValidatingAdmission{kind}", "spec": spec}
+        body["metadata"] = {"name": "refusing"}
+        plane.ask("POST", f"/apis/{group}/validatingadmission{plural}", body)
+    try:
+        yield
+    finally:
+        for plural, _ in kinds.values():
+            plane.ask("DELETE", f"/apis/{group}/validatingadmission{plural}/refusing")
 
 
 @dataclass
@@ -137,10 +139,8 @@ class Program:
     def most_memory(self) -> int:
         """The most memory it ever had at once, in bytes."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return (
-            int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1])
-            * 1024
-        )
+        (peak,) = [line for line in status.splitlines() if line.startswith("VmHWM")]
+        return int(peak.split()[1]) * 1024
 
 
 @dataclass
@@ -160,13 +160,14 @@ class Starter:
     def start(
         self,
         *arguments: str,
-        account: Path,
+        account: Path | None = None,
         port: int = 0,
         environment: Mapping[str, str] | None = None,
     ) -> Program:
         """Start `netmgr` with these arguments, and `environment` beside what a pod has."""
         log = self.folder / f"program-{len(self.started)}.log"
-        command = [sys.executable, "-m", "netmgr", *arguments, f"--service-account={account}"]
+        command = [sys.executable, "-m", "netmgr", *arguments]
+        command += [f"--service-account={account}"] if account else []
         kept = {
             k: v for k, v in os.environ.items() if "PROXY" not in k.upper() and k != "KUBECONFIG"
         }
@@ -176,18 +177,6 @@ class Starter:
         self.started.append(Program(process, log, port))
         return self.started[-1]
 
-    def controller(
-        self, plan: Path, account: Path, namespace: str, *more: str, port: int = 0
-    ) -> Program:
-        """Start a controller of the cluster `train`."""
-        options = [
-            f"--plan={plan}",
-            "--cluster=train",
-            f"--namespace={namespace}",
-            f"--listen=127.0.0.1:{port}",
-        ]
-        return self.start("controller", *options, *more, account=account, port=port)
-
     def stop(self) -> None:
         """End all that still run."""
         for program in self.started:
@@ -195,56 +184,29 @@ class Starter:
                 program.kill()
 
 
+Start = Callable[..., Program]
+"""Starts a controller with more options."""
+
+
 class Crowd:
-    """Many requests over few connections that stay open."""
+    """Many requests over few connections."""
 
     def __init__(self, plane: ControlPlane, connections: int = 4) -> None:
         self._plane = plane
         self._connections = connections
-        self._local = threading.local()
-        self._open: list[HTTPSConnection] = []
-        self._kind = "json"
 
     def ask(
         self, method: str, paths: Iterable[tuple[str, Object | None]], kind: str = "json"
     ) -> None:
         """One request for each path and body; every one must succeed."""
-        self._kind = kind
         with ThreadPoolExecutor(self._connections) as pool:
-            list(pool.map(lambda entry: self._one(method, *entry), paths))
-        for connection in self._open:
-            connection.close()
-        self._open.clear()
-        self._local = threading.local()
-
-    def _one(self, method: str, path: str, body: Object | None) -> None:
-        if not hasattr(self._local, "connection"):
-            context = ssl.create_default_context(cafile=str(self._plane.authority))
-            self._local.connection = HTTPSConnection(
-                "127.0.0.1", self._plane.port, timeout=60, context=context
-            )
-            self._open.append(self._local.connection)
-        headers = {
-            "Authorization": f"Bearer {self._plane.admin}",
-            "Content-Type": f"application/{self._kind}",
-        }
-        self._local.connection.request(
-            method, path, None if body is None else json.dumps(body), headers
-        )
-        reply = self._local.connection.getresponse()
-        text = reply.read()
-        assert reply.status in range(200, 300), text
+            list(pool.map(lambda entry: self._plane.ask(method, *entry, kind=kind), paths))
 
 
 def node(name: str, pool: str | None = None, **spec: object) -> Object:
     """A Node object as a kubelet registers it."""
-    labels = {POOL: pool} if pool else {}
-    return {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {"name": name, "labels": labels},
-        "spec": spec,
-    }
+    metadata = {"name": name, "labels": {POOL: pool} if pool else {}}
+    return {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": spec}
 
 
 def add_nodes(plane: ControlPlane, nodes: Iterable[Object]) -> None:
@@ -257,12 +219,9 @@ def agent_pod(name: str, node: str, component: str = "agent") -> Object:
     labels = {"app.kubernetes.io/name": "netmgr", "app.kubernetes.io/component": component}
     containers = [{"name": each, "image": "netmgr"} for each in ("agent", "exporter")]
     spec = {"serviceAccountName": "netmgr-node", "nodeName": node, "containers": containers}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "labels": labels},
-        "spec": spec | {"automountServiceAccountToken": False},
-    }
+    metadata = {"name": name, "labels": labels}
+    spec |= {"automountServiceAccountToken": False}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
 AGENTS = "/api/v1/namespaces/netmgr/pods"
@@ -282,7 +241,36 @@ def pod_status(**containers: bool) -> Object:
 
 def set_ready(plane: ControlPlane, pod: str, **containers: bool) -> None:
     """Say of a pod's containers whether they are ready, as its kubelet does."""
-    plane.ask("PATCH", f"{AGENTS}/{pod}/status", pod_status(**containers), kind="merge-patch+json")
+    plane.ask("PATCH", f"{AGENTS}/{pod}/status", pod_status(**containers), kind=MERGE)
+
+
+def add_exporter(plane: ControlPlane, name: str, port: int) -> None:
+    """A Node, and its agent's pod with an exporter at this port of the loopback."""
+    add_nodes(plane, [node(name)])
+    pod = agent_pod(f"agent-{name}", name)
+    pod["spec"]["containers"][1]["ports"] = [{"name": "metrics", "containerPort": port}]
+    add_pods(plane, [pod])
+    status = {"status": {"podIP": "127.0.0.1", "podIPs": [{"ip": "127.0.0.1"}]}}
+    plane.ask("PATCH", f"{AGENTS}/agent-{name}/status", status, kind=MERGE)
+
+
+def taints(plane: ControlPlane, name: str) -> list[Object]:
+    """A Node's taints."""
+    return plane.ask("GET", f"/api/v1/nodes/{name}")["spec"].get("taints") or []
+
+
+def starts_up(plane: ControlPlane, name: str) -> bool:
+    """Whether a Node still has the startup taint."""
+    return STARTUP_TAINT in {taint["key"] for taint in taints(plane, name)}
+
+
+def events_of(plane: ControlPlane, name: str) -> dict[str, Object]:
+    """A Node's Events by reason, of which each has one."""
+    path = f"/api/v1/namespaces/default/events?fieldSelector=involvedObject.name={name}"
+    items = plane.ask("GET", path)["items"]
+    by_reason = {event["reason"]: event for event in items}
+    assert len(by_reason) == len(items), items
+    return by_reason
 
 
 def all_nodes(plane: ControlPlane) -> dict[str, Object]:

@@ -1,10 +1,10 @@
-"""What kustomize makes of configs/kubernetes,
-applied to a real API server as `kubectl apply` does."""
+"""What kustomize makes of configs/kubernetes, applied as `kubectl apply` does."""
 
 from __future__ import annotations
 
 import os
 import subprocess
+from functools import cache
 from pathlib import Path
 
 import yaml
@@ -24,15 +24,36 @@ def build(folder: Path) -> list[Object]:
     return list(yaml.load_all(text, Loader=yaml.CSafeLoader))
 
 
-def with_component(folder: Path, overlay: str, component: str) -> list[Object]:
-    """The objects of an overlay with one more component; `folder` gets the kustomization."""
+@cache
+def overlay(name: str) -> list[Object]:
+    """The objects of an overlay."""
+    return build(HERE / "overlays" / name)
+
+
+def extended(folder: Path, overlay: str, *components: str) -> Path:
+    """A kustomization in `folder` that adds components to an overlay."""
     above = os.path.relpath(HERE, folder.resolve())
     lines = [
         f"resources: [{above}/overlays/{overlay}]",
-        f"components: [{above}/components/{component}]",
+        f"components: [{', '.join(f'{above}/components/{each}' for each in components)}]",
     ]
     (folder / "kustomization.yaml").write_text("\n".join(lines))
-    return build(folder)
+    return folder
+
+
+def with_component(folder: Path, overlay: str, component: str) -> list[Object]:
+    """The objects of an overlay with one more component; `folder` gets the kustomization."""
+    return build(extended(folder, overlay, component))
+
+
+def keyed(objects: list[Object]) -> dict[tuple[str, str, str], Object]:
+    """Objects by what names them in a cluster."""
+    by_name = {
+        (each["kind"], each["metadata"].get("namespace", ""), each["metadata"]["name"]): each
+        for each in objects
+    }
+    assert len(by_name) == len(objects)
+    return by_name
 
 
 def apply(plane: ControlPlane, found: Object, *, dry_run: bool = False) -> Object:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+import tarfile
 import threading
 import time
 from collections.abc import Iterator
@@ -15,17 +19,18 @@ from netmgr.kube.events import Notice, event
 from netmgr.kube.node_reports import LONGEST_ANSWER
 from netmgr.kube.nodes import HEALTHY, STARTUP_TAINT
 from tests.kubernetes import clusters
-from tests.kubernetes.clusters import (
-    APPS,
+from tests.kubernetes.clusters import APPS, OLDER, Cluster, condition, container, endless
+from tests.kubernetes.control_plane import ControlPlane
+from tests.kubernetes.controllers import (
     MERGE,
-    OLDER,
-    Cluster,
-    body,
-    condition,
-    container,
+    Crowd,
+    add_nodes,
+    add_pods,
+    agent_pod,
+    grant,
+    make_account,
+    node,
 )
-from tests.kubernetes.control_plane import ControlPlane, free_ports
-from tests.kubernetes.controllers import Crowd, grant, make_account
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.usefixtures("no_nodes")]
 
@@ -38,10 +43,13 @@ def cluster(installed: ControlPlane, tmp_path: Path) -> Iterator[Cluster]:
         yield made
 
 
-def test_a_healthy_cluster_is_described_in_a_few_lines(cluster: Cluster) -> None:
+def test_a_healthy_cluster_is_described_in_a_few_lines(cluster: Cluster, tmp_path: Path) -> None:
     cluster.add("a", "b")
     assert cluster.findings() == (0, {})
-    ended = cluster.run()
+    # Without a kubeconfig, kubectl's own is used.
+    (tmp_path / ".kube").mkdir()
+    cluster.plane.write_kubeconfig(tmp_path / ".kube/config", admin=cluster.plane.admin)
+    ended = cluster.run(KUBECONFIG="", HOME=str(tmp_path))
     assert (ended.returncode, ended.stderr) == (0, "")
     assert [" ".join(line.split()) for line in ended.stdout.splitlines()] == [
         "Nodes 2",
@@ -102,49 +110,32 @@ def test_each_node_that_is_not_well_is_named_with_the_reason(cluster: Cluster) -
         ("rollout", "node/behind"): "warning",
         ("event", "node/well"): "warning",
     }
-    message = {key: each["message"] for key, each in found.items()}
-    assert message["agent", "node/crashing"].endswith("CrashLoopBackOff, exit code 1")
-    assert message["preflight", "node/unprobed"].endswith("10.1.0.0/27: no answer")
-    assert message["network", "node/drifting"] == "DriftReturns: rules, again and again"
-    assert message["event", "node/well"] == "MorePodsThanAddresses: the kubelet takes 50"
-    remedy = found["preflight", "node/unprobed"]["remedy"]
-    assert remedy == "kubectl -n netmgr logs agent-unprobed -c preflight"
+    preflight = found["preflight", "node/unprobed"]
+    assert preflight["message"].endswith("10.1.0.0/27: no answer")
+    assert preflight["remedy"] == "kubectl -n netmgr logs agent-unprobed -c preflight"
     shown = cluster.run()
     assert shown.returncode == 1
-    lines = shown.stdout.splitlines()
-    severities = [line.split()[0] for line in lines if line.startswith(("error", "warning"))]
-    assert severities == sorted(severities)
-    assert "healthy" not in lines
+    assert "healthy" not in shown.stdout.splitlines()
 
 
 def test_problems_that_exporters_report_are_shown_and_odd_answers_bounded(cluster: Cluster) -> None:
     cluster.add("a")
-    cluster.exporter.pieces = lambda: iter([body(("CountersLost", "three times \x1b[2J"))])
+    cluster.exporter.problems(("CountersLost", "three times \x1b[2J"))
     code, found = cluster.findings()
     assert (code, found.keys()) == (1, {("network", "node/a")})
     assert found["network", "node/a"]["message"].startswith("CountersLost: three times")
     assert "\x1b" not in cluster.run().stdout
 
-    def endless(size: int = 1) -> Iterator[bytes]:
-        while True:
-            yield b" " * size
-
     forged = json.dumps({"message": "x" * 10_000}).encode()
     for status, pieces, pause, complaint in (
         (b"200 OK", lambda: iter([b"<html>"]), 0.0, "validation error for Report"),
-        (
-            b"200 OK",
-            lambda: endless(1 << 16),
-            0.0,
-            f"more than {LONGEST_ANSWER}",
-        ),
-        (b"401 Unauthorized", lambda: iter([b"who are you?"]), 0.0, "401: who are you?"),
+        (b"200 OK", lambda: endless(b" " * (1 << 16)), 0.0, f"more than {LONGEST_ANSWER}"),
         (b"403 Forbidden", lambda: iter([forged]), 0.0, f"403: {'x' * LONGEST_REASON}"),
-        (b"500 Failed", endless, 0.1, "500: "),
-        (b"200 OK", endless, 0.1, "takes longer than 3 s"),
+        (b"500 Failed", lambda: endless(b" "), 0.1, "500: "),
+        (b"200 OK", lambda: endless(b" "), 0.1, "takes longer than 3 s"),
     ):
-        cluster.exporter.pieces, cluster.exporter.pause = pieces, pause
-        cluster.exporter.status = status
+        cluster.exporter.pieces = pieces
+        cluster.exporter.status, cluster.exporter.pause = status, pause
         code, found = cluster.findings()
         assert (code, found.keys()) == (0, {("exporter", "node/a")})
         assert complaint in found["exporter", "node/a"]["message"]
@@ -170,8 +161,8 @@ def test_waiting_ends_as_soon_as_all_is_well(cluster: Cluster) -> None:
     assert ended.stderr == ""
 
 
-def test_a_thousand_nodes_with_one_cause_are_one_finding(cluster: Cluster) -> None:
-    names = [f"node-{number:04}" for number in range(1000)]
+def test_hundreds_of_nodes_with_one_cause_are_one_finding(cluster: Cluster) -> None:
+    names = [f"node-{number:04}" for number in range(600)]
     cluster.add(*names)
     begun = time.monotonic()
     with cluster.plane.counted() as asked:
@@ -188,7 +179,7 @@ def test_a_thousand_nodes_with_one_cause_are_one_finding(cluster: Cluster) -> No
     assert cluster.exporter.asked == 0, "of Nodes that are down, each would cost its time limit"
     assert found["node", "node/node-0000"]["objects"] == [f"node/{name}" for name in names]
     shown = cluster.run().stdout
-    assert "and 997 more" in shown
+    assert "and 597 more" in shown
     assert len(shown.splitlines()) < 20
 
 
@@ -197,9 +188,9 @@ def test_what_the_account_may_not_read_is_said_and_no_more_is_read_into_it(
 ) -> None:
     cluster.add("a")
     plane = cluster.plane
-    account = make_account(plane, namespace)
-    # It reads Nodes, pods and Events; and nothing of these: workloads, Leases, proxied pods.
-    tokens = {"reader": plane.token(namespace, account), "admin": plane.admin}
+    # It reads Nodes and pods; and nothing of these: workloads, Leases, proxied pods.
+    token = make_account(plane, namespace, [("", kind, ("list",)) for kind in ("nodes", "pods")])
+    tokens = {"reader": token, "admin": plane.admin}
     some = plane.write_kubeconfig(tmp_path / "some", **tokens)
     ended = cluster.run(KUBECONFIG=str(some))
     assert ended.returncode == 1
@@ -207,7 +198,7 @@ def test_what_the_account_may_not_read_is_said_and_no_more_is_read_into_it(
     # Another context of the same kubeconfig.
     assert cluster.run("--context", "admin", KUBECONFIG=str(some)).returncode == 0
     workloads = [("apps", kind, ("list",)) for kind in ("daemonsets", "deployments")]
-    grant(plane, namespace, account, (*workloads, ("", "events", ("list",))))
+    grant(plane, namespace, [*workloads, ("", "events", ("list",))])
     ended = cluster.run("-o", "json", KUBECONFIG=str(some))
     answer = json.loads(ended.stdout)
     assert ended.returncode == 0
@@ -221,15 +212,10 @@ def test_a_server_that_cannot_be_asked_is_one_clear_message(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     plane = cluster.plane
-    (closed,) = free_ports(1)
-    away = plane.write_kubeconfig(tmp_path / "away", port=closed, admin=plane.admin)
     wrong = plane.write_kubeconfig(tmp_path / "wrong", stranger=NOBODY)
-    (tmp_path / "broken").write_text("kind: [")
     for kubeconfig, options, code, complaint in (
-        (away, (), 1, "netmgr: GET /api/v1/nodes: no answer: "),
         (wrong, (), 1, "netmgr: GET /api/v1/nodes: 401: Unauthorized"),
         (tmp_path / "missing", (), 2, "missing: no way to reach an API server"),
-        (tmp_path / "broken", (), 2, "broken: no way to reach an API server"),
         (cluster.kubeconfig, ("--context", "other"), 2, "no way to reach an API server"),
         (cluster.kubeconfig, ("--namespace", "elsewhere"), 1, ""),
     ):
@@ -239,9 +225,27 @@ def test_a_server_that_cannot_be_asked_is_one_clear_message(
     assert "no DaemonSet or Deployment of netmgr is in elsewhere" in ended.stdout
 
 
-def test_without_a_kubeconfig_kubectls_own_is_used(cluster: Cluster, tmp_path: Path) -> None:
-    (tmp_path / ".kube").mkdir()
-    cluster.plane.write_kubeconfig(tmp_path / ".kube/config", admin=cluster.plane.admin)
-    ended = cluster.run(KUBECONFIG="", HOME=str(tmp_path))
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.splitlines()[0].split() == ["Nodes", "0"]
+def test_a_bundle_has_nodes_objects_and_logs_or_says_why_not(
+    installed: ControlPlane, tmp_path: Path
+) -> None:
+    add_nodes(installed, [node("a"), node("b")])
+    add_pods(installed, [agent_pod("netmgr-x", "a")])
+    target = tmp_path / "cluster.tar.gz"
+    command = [sys.executable, "-m", "netmgr", "kube", "bundle", "--to", str(target)]
+    command += ["--service-account", str(installed.credentials(tmp_path, installed.admin))]
+    environment = {k: v for k, v in os.environ.items() if k != "KUBECONFIG"}
+    subprocess.run(command, env=environment | installed.environment, check=True, timeout=60)
+    found = {}
+    with tarfile.open(target) as archive:
+        for entry in archive.getmembers():
+            file = archive.extractfile(entry)
+            assert file is not None
+            found[entry.name.partition("/")[2]] = file.read().decode()
+    names = {item["metadata"]["name"] for item in json.loads(found["nodes.json"])["items"]}
+    assert names == {"a", "b"}
+    kinds = ("pods", "configmaps", "events", "daemonsets")
+    assert {f"netmgr/{kind}.json" for kind in kinds} <= found.keys()
+    assert "netmgr-claims/leases.json" in found
+    # There is no kubelet, which would have the log.
+    assert found["netmgr/logs/netmgr-x-agent.log"].startswith("cannot be collected: GET /api/v1/")
+    assert not any("secrets" in name for name in found)

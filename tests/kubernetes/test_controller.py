@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
+from netmgr.errors import StateError
+from netmgr.kube.api import Api, connect
 from netmgr.kube.node_document import RANGES
+from netmgr.kube.reflector import PAGE, Reflector
 from netmgr.plan import files
 from netmgr.plan import machines as planned
 from netmgr.prefixes import merge
 from tests.kubernetes.control_plane import ControlPlane, Object, free_ports
 from tests.kubernetes.controllers import (
-    Program,
+    MERGE,
+    Start,
     Starter,
     add_nodes,
     all_nodes,
-    make_account,
+    events_of,
     node,
     pod_cidrs,
+    refusing,
     relock,
     write_plan,
 )
@@ -28,7 +34,7 @@ from tests.waiting import eventually
 pytestmark = [pytest.mark.kubernetes, pytest.mark.usefixtures("no_nodes")]
 
 POOLS = "{gpu: {nodes: 3, surge: 0}, odd: {nodes: 2, surge: 0, pods_per_node: 40}}"
-Start = Callable[..., Program]
+CLAIMS = "/api/v1/namespaces/netmgr-claims/configmaps"
 
 
 @pytest.fixture
@@ -37,13 +43,8 @@ def plan(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def start(control_plane: ControlPlane, namespace: str, starter: Starter, plan: Path) -> Start:
-    account = starter.account(namespace, make_account(control_plane, namespace))
-
-    def start_controller(*more: str, port: int = 0) -> Program:
-        return starter.controller(plan, account, namespace, *more, port=port)
-
-    return start_controller
+def start(start: Start, plan: Path) -> Start:
+    return lambda *more, port=0: start(f"--plan={plan}", *more, port=port)
 
 
 def ranges_of(plan: Path, name: str) -> list[str]:
@@ -54,9 +55,10 @@ def ranges_of(plan: Path, name: str) -> list[str]:
     return [str(prefix) for prefix in merge(found.blocks)]
 
 
-def events_of(plane: ControlPlane, name: str) -> dict[str, Object]:
-    path = f"/api/v1/namespaces/default/events?fieldSelector=involvedObject.name={name}"
-    return {event["reason"]: event for event in plane.ask("GET", path)["items"]}
+def nat_host() -> Object:
+    made = node("nat-host")
+    made["metadata"]["labels"] = {"node-restriction.kubernetes.io/netmgr-role": "nat-host"}
+    return made
 
 
 def test_a_node_gets_the_ranges_that_the_plan_has_for_it(
@@ -79,17 +81,14 @@ def test_a_node_gets_the_ranges_that_the_plan_has_for_it(
 
 
 def test_metrics_and_health_are_told_over_http(
-    control_plane: ControlPlane, namespace: str, starter: Starter, plan: Path
+    control_plane: ControlPlane, start: Start, plan: Path
 ) -> None:
     lock = files.load_lock(files.lock_path(plan))
     assert lock is not None
     capacity = lock.clusters["train"].node_pools["gpu"].capacity
     (port,) = free_ports(1)
-    account = starter.account(namespace, make_account(control_plane, namespace))
-    running = starter.controller(plan, account, namespace, port=port)
-    nat_host = node("nat-host")
-    nat_host["metadata"]["labels"] = {"node-restriction.kubernetes.io/netmgr-role": "nat-host"}
-    add_nodes(control_plane, [node("a", "gpu"), node("b"), nat_host])
+    running = start(port=port)
+    add_nodes(control_plane, [node("a", "gpu"), node("b"), nat_host()])
     eventually(lambda: pod_cidrs(control_plane))
     eventually(lambda: 'netmgr_controller_nodes{state="refused"} 1.0' in running.page("metrics"))
     eventually(lambda: 'netmgr_controller_lists{of="nodes"} 1.0' in running.page("metrics"))
@@ -102,12 +101,11 @@ def test_metrics_and_health_are_told_over_http(
         'netmgr_controller_allocations{pool="gpu",state="held"} 1.0',
         f'netmgr_controller_allocations{{pool="gpu",state="free"}} {capacity - 1}.0',
         "netmgr_controller_plan_refused 0.0",
-        'netmgr_controller_lists{of="nodes"} 1.0',
         'netmgr_controller_api_requests_total{code="201",verb="POST"}',
     ):
         assert line in shown
     assert running.page("healthz") == "ok\n"
-    taken = starter.controller(plan, account, namespace, port=port)
+    taken = start(port=port)
     assert taken.process.wait(20) == 1
     assert "give --listen" in taken.said
 
@@ -116,41 +114,23 @@ def test_a_node_that_cannot_be_served_is_told_why(
     control_plane: ControlPlane, start: Start, plan: Path
 ) -> None:
     taken = ranges_of(plan, "train-gpu-1")
-    nat_host = node("nat-host")
-    nat_host["metadata"]["labels"] = {"node-restriction.kubernetes.io/netmgr-role": "nat-host"}
-    add_nodes(
-        control_plane,
-        [
-            node("unlabelled"),
-            node("mislabelled", "cpu"),
-            nat_host,
-            node("outside", "gpu", podCIDRs=["192.168.7.0/24"], podCIDR="192.168.7.0/24"),
-            node("one", "gpu", podCIDRs=taken, podCIDR=taken[0]),
-            node("two", "gpu", podCIDRs=taken, podCIDR=taken[0]),
-            *(node(f"late-{number}", "odd") for number in range(3)),
-        ],
-    )
+    both = [node(name, "gpu", podCIDRs=taken, podCIDR=taken[0]) for name in ("one", "two")]
+    late = [node(f"late-{number}", "odd") for number in range(3)]
+    add_nodes(control_plane, [node("unlabelled"), nat_host(), *both, *late])
     start()
-    reasons = {
-        "unlabelled": "NoNodePool",
-        "mislabelled": "UnknownNodePool",
-        "outside": "PodCIDROutsidePlan",
-        "one": "PodCIDRTaken",
-        "two": "PodCIDRTaken",
-    }
-    for name, reason in reasons.items():
-        eventually(lambda name=name, reason=reason: reason in events_of(control_plane, name))
-    eventually(
-        lambda: (
-            sum("NodePoolFull" in events_of(control_plane, f"late-{number}") for number in range(3))
-            == 1
-        )
-    )
-    assert not events_of(control_plane, "nat-host"), "it runs no pods"
+    eventually(lambda: "NoNodePool" in events_of(control_plane, "unlabelled"))
+    eventually(lambda: "PodCIDRTaken" in events_of(control_plane, "two"))
+    eventually(lambda: "PodCIDRTaken" in events_of(control_plane, "one"))
     assert "Node two" in events_of(control_plane, "one")["PodCIDRTaken"]["message"]
-    assert "192.168.7.0/24" in events_of(control_plane, "outside")["PodCIDROutsidePlan"]["message"]
+
+    def full() -> int:
+        names = [each["metadata"]["name"] for each in late]
+        return sum("NodePoolFull" in events_of(control_plane, name) for name in names)
+
+    eventually(lambda: full() == 1)
+    assert not events_of(control_plane, "nat-host"), "it runs no pods"
     label = {"metadata": {"labels": {"netmgr.io/node-pool": "gpu"}}}
-    control_plane.ask("PATCH", "/api/v1/nodes/unlabelled", label, kind="merge-patch+json")
+    control_plane.ask("PATCH", "/api/v1/nodes/unlabelled", label, kind=MERGE)
     eventually(lambda: "unlabelled" in pod_cidrs(control_plane))
     assert pod_cidrs(control_plane)["unlabelled"] != taken
 
@@ -205,140 +185,96 @@ def test_a_plan_that_would_move_a_node_is_refused(
 
 
 def test_claims_that_were_lost_are_made_anew_from_the_nodes(
-    control_plane: ControlPlane, namespace: str, start: Start
+    control_plane: ControlPlane, start: Start
 ) -> None:
+    def claims() -> dict[str, Object]:
+        items = control_plane.ask("GET", f"{CLAIMS}?labelSelector=netmgr.io/claims-of")["items"]
+        return {each["metadata"]["name"]: each["data"] for each in items}
+
     first = start()
     add_nodes(control_plane, [node("a", "gpu"), node("b", "odd")])
     eventually(lambda: len(pod_cidrs(control_plane)) == 2)
     first.end()
-    claims = f"/api/v1/namespaces/{namespace}/configmaps"
-    before = {
-        each["metadata"]["name"]: each["data"] for each in control_plane.ask("GET", claims)["items"]
-    }
+    before = claims()
     assert len(before) == 2
-    control_plane.ask("DELETE", claims)
+    control_plane.ask("DELETE", CLAIMS)
     start()
     add_nodes(control_plane, [node("c", "gpu")])
     eventually(lambda: len(pod_cidrs(control_plane)) == 3)
-    found = {
-        each["metadata"]["name"]: each["data"] for each in control_plane.ask("GET", claims)["items"]
-    }
-    assert {
-        name: {key: data[key] for key in before[name]} for name, data in found.items()
-    } == before
+    again = claims()
+    assert {name: {key: again[name][key] for key in before[name]} for name in again} == before
     assert len({cidrs[0] for cidrs in pod_cidrs(control_plane).values()}) == 3
 
 
-@pytest.mark.parametrize(
-    ("annotations", "said"),
-    [
-        (
-            {},
-            (
-                "ConfigMap netmgr-claims-train-gpu-0 has the label netmgr.io/claims-of but no "
-                "annotation"
-            ),
-        ),
-        ({"netmgr.io/node-pool": "gpu"}, "claim 7 of node pool gpu cannot be read"),
-    ],
-)
 def test_claims_that_cannot_be_read_end_a_controller_that_says_so(
-    control_plane: ControlPlane,
-    namespace: str,
-    start: Start,
-    annotations: dict[str, str],
-    said: str,
+    control_plane: ControlPlane, start: Start
 ) -> None:
     metadata = {"name": "netmgr-claims-train-gpu-0", "labels": {"netmgr.io/claims-of": "train"}}
-    body = {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": metadata | {"annotations": annotations},
-    }
-    control_plane.ask(
-        "POST", f"/api/v1/namespaces/{namespace}/configmaps", body | {"data": {"7": "half a cla"}}
-    )
+    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
+    control_plane.ask("POST", CLAIMS, body | {"data": {"7": "half a cla"}})
     running = start()
     assert running.process.wait(20) != 0
-    assert said in running.said
+    assert f"ConfigMap {metadata['name']} has the label netmgr.io/claims-of but" in running.said
     assert "Traceback" not in running.said
 
 
-REFUSING: tuple[tuple[str, Object], ...] = (
-    (
-        "validatingadmissionpolicies",
-        {
-            "kind": "ValidatingAdmissionPolicy",
-            "spec": {
-                "matchConstraints": {
-                    "resourceRules": [
-                        {
-                            "apiGroups": [""],
-                            "apiVersions": ["v1"],
-                            "operations": ["UPDATE"],
-                            "resources": ["nodes"],
-                        }
-                    ]
-                },
-                "validations": [
-                    {"expression": "object.metadata.name != 'a-frozen'", "message": "it is frozen"}
-                ],
-            },
-        },
-    ),
-    (
-        "validatingadmissionpolicybindings",
-        {
-            "kind": "ValidatingAdmissionPolicyBinding",
-            "spec": {"policyName": "frozen", "validationActions": ["Deny"]},
-        },
-    ),
-)
-
-
-@pytest.fixture
-def frozen(control_plane: ControlPlane) -> Iterator[Callable[[], None]]:
-    """A policy of the cluster's that lets nobody write the Node `a-frozen`,
-    and how it is lifted."""
-    version = "admissionregistration.k8s.io/v1"
-    for kind, policy in REFUSING:
-        body = policy | {"apiVersion": version, "metadata": {"name": "frozen"}}
-        control_plane.ask("POST", f"/apis/{version}/{kind}", body)
-
-    def lift() -> None:
-        for kind, _ in REFUSING:
-            control_plane.answer("DELETE", f"/apis/{version}/{kind}/frozen")
-
-    yield lift
-    lift()
-
-
 def test_a_node_that_the_server_lets_nobody_write_keeps_no_other_waiting(
-    control_plane: ControlPlane, start: Start, frozen: Callable[[], None], plan: Path
+    control_plane: ControlPlane, start: Start, plan: Path
 ) -> None:
     write_plan(plan.parent, "{gpu: {nodes: 60, surge: 0}}", v6=True)
     add_nodes(control_plane, [node("a-frozen", "gpu")])
     touch = {"metadata": {"labels": {"touched": "yes"}}}
-    path = "/api/v1/nodes/a-frozen?dryRun=All"
-    eventually(
-        lambda: control_plane.answer("PATCH", path, touch, kind="merge-patch+json")[0] == 422
-    )
-    add_nodes(
-        control_plane, [*(node(f"b-{number}", "gpu") for number in range(50)), node("unlabelled")]
-    )
+
+    def touched() -> int:
+        path = "/api/v1/nodes/a-frozen?dryRun=All"
+        return control_plane.answer("PATCH", path, touch, kind=MERGE)[0]
+
     (port,) = free_ports(1)
-    running = start(port=port)
-    eventually(lambda: len(pod_cidrs(control_plane)) == 50, seconds=20)
-    eventually(lambda: "NoNodePool" in events_of(control_plane, "unlabelled"))
-    eventually(lambda: "it is frozen" in running.said)
-    for state, number in {"served": 50, "waiting": 1, "refused": 1}.items():
-        line = f'netmgr_controller_nodes{{state="{state}"}} {number}.0'
-        eventually(lambda line=line: line in running.page("metrics"))
-    frozen()
-    eventually(
-        lambda: control_plane.answer("PATCH", path, touch, kind="merge-patch+json")[0] == 200
-    )
-    add_nodes(
-        control_plane, [node("c", "gpu")]
-    )  # what is new is looked at at once, whatever was refused
+    frozen = "object.metadata.name != 'a-frozen'"
+    with refusing(control_plane, "nodes", "UPDATE", frozen, "it is frozen"):
+        eventually(lambda: touched() == 422)
+        others = [node(f"b-{number}", "gpu") for number in range(50)]
+        add_nodes(control_plane, [*others, node("unlabelled")])
+        running = start(port=port)
+        eventually(lambda: len(pod_cidrs(control_plane)) == 50, seconds=20)
+        eventually(lambda: "NoNodePool" in events_of(control_plane, "unlabelled"))
+        eventually(lambda: "it is frozen" in running.said)
+        for state, number in {"served": 50, "waiting": 1, "refused": 1}.items():
+            line = f'netmgr_controller_nodes{{state="{state}"}} {number}.0'
+            eventually(lambda line=line: line in running.page("metrics"))
+    eventually(lambda: touched() == 200)
+    # What is new is looked at at once, whatever was refused.
+    add_nodes(control_plane, [node("c", "gpu")])
     eventually(lambda: {"a-frozen", "c"} <= pod_cidrs(control_plane).keys())
+
+
+class Taker:
+    """Notes how many requests had been answered when each object came, keeps no object, and has
+    enough of one list.
+    """
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self.requests_by_then: dict[str, int] = {}
+
+    def replace(self, objects: Iterable[Object]) -> None:
+        for found in objects:
+            self.requests_by_then[found["metadata"]["name"]] = sum(self._api.asked().values())
+        raise StateError("this was the list")
+
+    def change(self, found: Object) -> None:
+        raise AssertionError(found)
+
+    delete = change
+
+
+def test_a_list_is_taken_a_page_at_a_time(installed: ControlPlane, starter: Starter) -> None:
+    """Nodes as their kubelets fill them in have 15 kB each: nobody may need to hold 7,500 of them
+    at once.
+    """
+    names = [f"n{number:04}" for number in range(PAGE + 20)]
+    add_nodes(installed, map(node, names))
+    api = connect(None, starter.account("netmgr", "netmgr-controller"), installed.environment)
+    taker = Taker(api)
+    Reflector(api, "/api/v1/nodes", taker, threading.Event()).run()
+    assert taker.requests_by_then == {name: 1 if name < names[PAGE] else 2 for name in names}

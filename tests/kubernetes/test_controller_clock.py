@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.kubernetes.control_plane import ControlPlane
 from tests.kubernetes.controllers import (
+    MERGE,
     Program,
-    Starter,
+    Start,
     add_nodes,
+    events_of,
     node,
     pod_cidrs,
     write_plan,
@@ -26,7 +29,8 @@ COOLDOWN = 8
 LEASE = 5
 RETRY = 1
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/netmgr-claims/leases"
-EITHER_WAY = pytest.mark.parametrize("step", [HOUR, -HOUR], ids=["ahead", "behind"])
+POOL = "{{gpu: {{nodes: {}, surge: 0}}}}"
+Begin = Callable[..., Program]
 
 
 @pytest.fixture
@@ -34,92 +38,87 @@ def clock(tmp_path: Path) -> WallClock:
     return WallClock(tmp_path)
 
 
-def start(starter: Starter, plan: Path, clock: WallClock | None = None) -> Program:
-    return starter.start(
-        "controller",
-        f"--plan={plan}",
-        "--cluster=train",
-        "--namespace=netmgr-claims",
-        "--listen=127.0.0.1:0",
-        f"--quarantine={COOLDOWN}",
-        f"--lease-seconds={LEASE}",
-        account=starter.account("netmgr", "netmgr-controller"),
-        environment=clock.environment if clock else None,
-    )
+@pytest.fixture
+def begin(start: Start, tmp_path: Path) -> Begin:
+    """Starts a controller by a clock, for so many nodes."""
+
+    def started(clock: WallClock | None = None, nodes: int = 2) -> Program:
+        plan = write_plan(tmp_path, POOL.format(nodes))
+        options = (f"--quarantine={COOLDOWN}", f"--lease-seconds={LEASE}")
+        environment = clock.environment if clock else None
+        return start(f"--plan={plan}", *options, environment=environment)
+
+    return started
 
 
-def reasons(plane: ControlPlane, name: str) -> set[str]:
-    events = plane.ask("GET", "/api/v1/namespaces/default/events")["items"]
-    return {each["reason"] for each in events if each["involvedObject"]["name"] == name}
+def release(plane: ControlPlane) -> float:
+    """Delete the Node that has the only allocation, register another; when it was deleted."""
+    plane.ask("DELETE", "/api/v1/nodes/first")
+    gone = time.monotonic()
+    add_nodes(plane, [node("second", "gpu")])
+    eventually(lambda: "NodePoolFull" in events_of(plane, "second"))
+    return gone
 
 
-@EITHER_WAY
-def test_a_step_of_the_clock_neither_ends_nor_prolongs_a_cooldown(
-    installed: ControlPlane, starter: Starter, tmp_path: Path, clock: WallClock, step: int
+def assert_cooldown(plane: ControlPlane, since: float) -> None:
+    eventually(lambda: pod_cidrs(plane), seconds=COOLDOWN + 15)
+    assert time.monotonic() - since >= COOLDOWN
+
+
+def test_no_step_of_the_clock_ends_or_prolongs_a_cooldown(
+    installed: ControlPlane, clock: WallClock, begin: Begin
 ) -> None:
-    plan = write_plan(tmp_path, "{gpu: {nodes: 1, surge: 0}}")
-    controller = start(starter, plan, clock)
+    controller = begin(clock, 1)
     add_nodes(installed, [node("first", "gpu")])
     eventually(lambda: pod_cidrs(installed))
-    installed.ask("DELETE", "/api/v1/nodes/first")
-    gone = time.monotonic()
-    add_nodes(installed, [node("second", "gpu")])
-    eventually(lambda: "NodePoolFull" in reasons(installed, "second"))
-    clock.set(step)
-    eventually(lambda: pod_cidrs(installed), seconds=COOLDOWN + 15)
-    assert time.monotonic() - gone >= COOLDOWN
+    gone = release(installed)
+    clock.set(HOUR)
+    # A wrong decision would be taken by now.
+    time.sleep(COOLDOWN / 4)
+    assert not pod_cidrs(installed)
+    clock.set(-HOUR)
+    assert_cooldown(installed, gone)
     assert controller.end() == 0
 
 
 def test_a_cooldown_that_a_leader_an_hour_ahead_began_ends(
-    installed: ControlPlane, starter: Starter, tmp_path: Path
+    installed: ControlPlane, tmp_path: Path, begin: Begin
 ) -> None:
-    plan = write_plan(tmp_path, "{gpu: {nodes: 1, surge: 0}}")
-    leader = start(starter, plan, WallClock(tmp_path, HOUR))
+    leader = begin(WallClock(tmp_path, HOUR), 1)
     add_nodes(installed, [node("first", "gpu")])
     eventually(lambda: pod_cidrs(installed))
-    installed.ask("DELETE", "/api/v1/nodes/first")
-    add_nodes(installed, [node("second", "gpu")])
-    eventually(lambda: "NodePoolFull" in reasons(installed, "second"))
+    release(installed)
     assert leader.end() == 0
     ended = time.monotonic()
-    start(starter, plan)
-    eventually(lambda: pod_cidrs(installed), seconds=COOLDOWN + 15)
-    assert time.monotonic() - ended >= COOLDOWN
+    begin(nodes=1)
+    assert_cooldown(installed, ended)
 
 
 def test_a_cooldown_lasts_though_its_leaders_clock_was_wrong_when_it_began_to_lead(
-    installed: ControlPlane, starter: Starter, tmp_path: Path, clock: WallClock
+    installed: ControlPlane, clock: WallClock, begin: Begin
 ) -> None:
     """As on a control plane that starts an hour slow, until NTP sets its clock."""
-    plan = write_plan(tmp_path, "{gpu: {nodes: 1, surge: 0}}")
     clock.set(-HOUR)
-    leader = start(starter, plan, clock)
+    leader = begin(clock, 1)
     add_nodes(installed, [node("first", "gpu")])
     eventually(lambda: pod_cidrs(installed))
     clock.set(0)
-    installed.ask("DELETE", "/api/v1/nodes/first")
-    gone = time.monotonic()
-    add_nodes(installed, [node("second", "gpu")])
-    eventually(lambda: "NodePoolFull" in reasons(installed, "second"))
+    gone = release(installed)
     assert leader.end() == 0
-    start(starter, plan)
-    eventually(lambda: pod_cidrs(installed), seconds=COOLDOWN + 15)
-    assert time.monotonic() - gone >= COOLDOWN
+    begin(nodes=1)
+    assert_cooldown(installed, gone)
 
 
-@EITHER_WAY
 def test_a_follower_whose_clock_is_set_takes_over_from_a_dead_leader_and_from_no_other(
-    installed: ControlPlane, starter: Starter, tmp_path: Path, clock: WallClock, step: int
+    installed: ControlPlane, clock: WallClock, begin: Begin
 ) -> None:
-    plan = write_plan(tmp_path, "{gpu: {nodes: 2, surge: 0}}")
-    leader = start(starter, plan)
+    leader = begin()
     eventually(lambda: " leading " in leader.said)
-    follower = start(starter, plan, clock)
+    follower = begin(clock)
     add_nodes(installed, [node("first", "gpu")])
     eventually(lambda: pod_cidrs(installed))
     # The client reads the clock anew with each renewal that it sees: some steps are in between.
-    for offset in [step, 0] * 4 * LEASE:
+    for offset in [HOUR, 0, -HOUR, 0] * 2 * LEASE:
         clock.set(offset)
         time.sleep(0.25)
     assert " leading " not in follower.said
@@ -127,7 +126,9 @@ def test_a_follower_whose_clock_is_set_takes_over_from_a_dead_leader_and_from_no
     leader.kill()
     killed = time.monotonic()
     time.sleep(LEASE / 3)
-    clock.set(step)
+    clock.set(HOUR)
+    time.sleep(LEASE / 6)
+    clock.set(-HOUR)
     eventually(lambda: " leading " in follower.said, seconds=3 * LEASE)
     assert time.monotonic() - killed > LEASE / 2
     add_nodes(installed, [node("second", "gpu")])
@@ -135,12 +136,11 @@ def test_a_follower_whose_clock_is_set_takes_over_from_a_dead_leader_and_from_no
 
 
 def test_a_follower_whose_clock_is_set_back_while_it_reads_the_lease_follows(
-    installed: ControlPlane, starter: Starter, tmp_path: Path, clock: WallClock
+    installed: ControlPlane, clock: WallClock, begin: Begin
 ) -> None:
-    plan = write_plan(tmp_path, "{gpu: {nodes: 2, surge: 0}}")
-    leader = start(starter, plan)
+    leader = begin()
     eventually(lambda: " leading " in leader.said)
-    follower = start(starter, plan, clock)
+    follower = begin(clock)
     (lease,) = installed.ask("GET", LEASES)["items"]
     leader.kill()
     path = f"{LEASES}/{lease['metadata']['name']}"
@@ -148,7 +148,7 @@ def test_a_follower_whose_clock_is_set_back_while_it_reads_the_lease_follows(
     for second in range(4):
         clock.set(0)
         renewed = {"spec": {"renewTime": f"2026-01-01T00:00:0{second}.000000Z"}}
-        installed.ask("PATCH", path, renewed, kind="merge-patch+json")
+        installed.ask("PATCH", path, renewed, kind=MERGE)
         # The follower's next request is sent now, and answered after the step.
         installed.server.send_signal(signal.SIGSTOP)
         try:
@@ -162,9 +162,9 @@ def test_a_follower_whose_clock_is_set_back_while_it_reads_the_lease_follows(
 
 
 def test_a_leader_whose_clock_is_set_back_gives_up_when_it_cannot_renew(
-    installed: ControlPlane, starter: Starter, tmp_path: Path, clock: WallClock
+    installed: ControlPlane, clock: WallClock, begin: Begin
 ) -> None:
-    leader = start(starter, write_plan(tmp_path, "{gpu: {nodes: 2, surge: 0}}"), clock)
+    leader = begin(clock)
     eventually(lambda: " leading " in leader.said)
     installed.stop_server()
     try:

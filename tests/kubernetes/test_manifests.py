@@ -5,75 +5,44 @@ else.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 
 import pytest
-import yaml
 
 from netmgr.ranges.assigned import NODE_RANGES
 from tests.kubernetes import manifests
 from tests.kubernetes.control_plane import ControlPlane, Object
-from tests.kubernetes.controllers import add_pods, agent_pod, node
+from tests.kubernetes.controllers import MERGE, add_pods, agent_pod, node
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.kubernetes
-
-POD_MONITORS = """
-apiVersion: apiextensions.k8s.io/v1
-kind: CustomResourceDefinition
-metadata: {name: podmonitors.monitoring.coreos.com}
-spec:
-  group: monitoring.coreos.com
-  scope: Namespaced
-  names: {kind: PodMonitor, plural: podmonitors, singular: podmonitor, listKind: PodMonitorList}
-  versions:
-    - name: v1
-      served: true
-      storage: true
-      schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
-"""
 
 OK, FORBIDDEN = 200, 403
 INVALID = 422
 """What a ValidatingAdmissionPolicy answers, unless it says another reason."""
 
-MERGE, STRATEGIC = "merge-patch+json", "strategic-merge-patch+json"
+STRATEGIC = "strategic-merge-patch+json"
 KEY = "netmgr.io/agent-not-ready"
 STARTUP = {"key": KEY, "effect": "NoSchedule"}
 GPU = {"key": "example.org/gpu", "effect": "NoSchedule"}
 UNHEALTHY = {"key": "netmgr.io/unhealthy", "effect": "NoSchedule"}
+RBAC = "rbac.authorization.k8s.io"
 NODES, EVENTS, CONFIG_MAPS = ("", "nodes"), ("", "events"), ("", "configmaps")
 PODS, POD_STATUS, NODE_STATUS = ("", "pods"), ("", "pods/status"), ("", "nodes/status")
-SERVICES, SLICES, LEASES = (
-    ("", "services"),
-    ("discovery.k8s.io", "endpointslices"),
-    ("coordination.k8s.io", "leases"),
-)
+SERVICES, SLICES = ("", "services"), ("discovery.k8s.io", "endpointslices")
+LEASES = ("coordination.k8s.io", "leases")
 VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
 EVERYTHING = (
     *(NODES, NODE_STATUS, PODS, POD_STATUS, EVENTS, CONFIG_MAPS, SERVICES, SLICES, LEASES),
-    *(
-        ("", name)
-        for name in (
-            "secrets",
-            "namespaces",
-            "endpoints",
-            "serviceaccounts",
-        )
-    ),
+    *(("", name) for name in ("secrets", "namespaces", "endpoints", "serviceaccounts")),
     *(("", name) for name in ("pods/exec", "nodes/proxy", "serviceaccounts/token")),
     *(("apps", name) for name in ("daemonsets", "deployments")),
-    *(
-        ("rbac.authorization.k8s.io", name)
-        for name in ("clusterroles", "clusterrolebindings", "roles")
-    ),
+    *((RBAC, name) for name in ("clusterroles", "clusterrolebindings", "roles")),
 )
 ALLOWED: dict[str, dict[tuple[tuple[str, str], str], set[str]]] = {
     "netmgr-node": {(NODES, ""): {"get"}, (EVENTS, "default"): {"create"}},
-    "netmgr-nat-host": {
-        (NODES, ""): {"get"},
-        (EVENTS, "default"): {"create"},
-    },
+    "netmgr-nat-host": {(NODES, ""): {"get"}, (EVENTS, "default"): {"create"}},
     "netmgr-controller": {
         (NODES, ""): {"get", "list", "watch", "patch"},
         (EVENTS, "default"): {"create", "patch"},
@@ -106,7 +75,7 @@ def holds(wanted: object, found: object) -> bool:
 def test_every_object_of_an_overlay_is_applied_and_read_back(
     control_plane: ControlPlane, overlay: str
 ) -> None:
-    for wanted in manifests.build(manifests.HERE / "overlays" / overlay):
+    for wanted in manifests.overlay(overlay):
         manifests.apply(control_plane, wanted)
         found = control_plane.ask("GET", manifests.path_of(control_plane, wanted))
         assert holds(wanted, found), f"{wanted['kind']} {wanted['metadata']['name']}: {found}"
@@ -114,17 +83,6 @@ def test_every_object_of_an_overlay_is_applied_and_read_back(
         assert again["metadata"]["resourceVersion"] == found["metadata"]["resourceVersion"], (
             "applied twice, changed twice"
         )
-
-
-def test_the_pod_monitor_is_added_where_the_prometheus_operator_is(
-    installed: ControlPlane, tmp_path: Path
-) -> None:
-    built = manifests.with_component(tmp_path, "controller", "pod-monitor")
-    (wanted,) = [found for found in built if found["kind"] == "PodMonitor"]
-    manifests.apply(installed, yaml.safe_load(POD_MONITORS))
-    eventually(lambda: installed.answer("GET", "/apis/monitoring.coreos.com/v1")[0] == 200)
-    manifests.apply(installed, wanted)
-    assert holds(wanted, installed.ask("GET", manifests.path_of(installed, wanted)))
 
 
 @pytest.mark.parametrize(
@@ -144,27 +102,35 @@ def test_a_component_changes_workloads_as_the_server_allows(
 def test_an_account_may_do_what_it_needs_and_nothing_else(
     installed: ControlPlane, account: str
 ) -> None:
-    token = installed.token("netmgr", account)
+    token, allowed = installed.token("netmgr", account), ALLOWED[account]
     wrong = []
-    for group_and_resource in EVERYTHING:
-        for namespace in NAMESPACES:
-            for verb in VERBS:
-                everywhere = ALLOWED[account].get((group_and_resource, ""), set())
-                here = ALLOWED[account].get((group_and_resource, namespace), set())
-                may = verb in everywhere | here
-                if _may(installed, token, verb, group_and_resource, namespace) != may:
-                    wrong.append(
-                        f"{verb} {group_and_resource} in {namespace or 'all namespaces'}: "
-                        f"should be {may}"
-                    )
+    for resource, namespace, verb in product(EVERYTHING, NAMESPACES, VERBS):
+        everywhere, here = allowed.get((resource, ""), set()), allowed.get((resource, namespace))
+        may = verb in everywhere | (here or set())
+        if _may(installed, token, verb, resource, namespace) != may:
+            wrong.append(f"{verb} {resource} in {namespace or 'all'}: should be {may}")
     assert not wrong, "\n".join(wrong)
 
 
-def test_the_controllers_lease_is_its_own_and_no_other(installed: ControlPlane) -> None:
+@pytest.mark.parametrize(
+    ("resource", "namespace", "verbs", "own", "other"),
+    [
+        (LEASES, "netmgr-claims", ("get", "update"), "netmgr-controller", "another"),
+        (CONFIG_MAPS, "netmgr", ("patch",), "netmgr-nodes", "netmgr-plan"),
+    ],
+    ids=["lease", "list of nodes"],
+)
+def test_what_the_controller_writes_by_name_is_its_own_and_no_other(
+    installed: ControlPlane,
+    resource: tuple[str, str],
+    namespace: str,
+    verbs: tuple[str, ...],
+    own: str,
+    other: str,
+) -> None:
     token = installed.token("netmgr", "netmgr-controller")
-    for name, may in (("netmgr-controller", True), ("another", False)):
-        for verb in ("get", "update"):
-            assert _may(installed, token, verb, LEASES, "netmgr-claims", name) is may, (verb, name)
+    for verb, (name, may) in product(verbs, ((own, True), (other, False))):
+        assert _may(installed, token, verb, resource, namespace, name) is may, (verb, name)
 
 
 @pytest.fixture
@@ -180,70 +146,56 @@ def guarded(installed: ControlPlane) -> Iterator[tuple[ControlPlane, str, str]]:
     installed.ask("PATCH", f"{path}/status", {"status": {"conditions": conditions}}, kind=MERGE)
 
     def refused() -> bool:
-        return (
-            installed.answer(
-                "PATCH", path, {"metadata": {"labels": {"probe": "x"}}}, token=token, kind=MERGE
-            )[0]
-            == INVALID
-        )
+        label = {"metadata": {"labels": {"probe": "x"}}}
+        return installed.answer("PATCH", path, label, token=token, kind=MERGE)[0] == INVALID
 
     eventually(refused)
     yield installed, path, token
     installed.ask("DELETE", path)
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        {"metadata": {"labels": {"netmgr.io/node-pool": "cpu"}}},
-        {"metadata": {"labels": {"node-role.kubernetes.io/control-plane": ""}}},
-        {"metadata": {"annotations": {"example.org/owner": "x"}}},
-        {"metadata": {"finalizers": ["example.org/keep"]}},
-        {"spec": {"taints": [{"key": "example.org/away", "effect": "NoExecute"}]}},
-        {"spec": {"taints": None}},
-        {"spec": {"taints": [STARTUP]}},
-        {"spec": {"taints": [{"key": "example.org/gpu", "effect": "NoExecute"}]}},
-        {"spec": {"unschedulable": True}},
-        {"spec": {"providerID": "example://another"}},
-        {"spec": {"podCIDR": "10.0.0.0/28", "podCIDRs": ["10.0.0.0/28"], "unschedulable": True}},
-    ],
-    ids=str,
+OF_NODE: tuple[Object, ...] = (
+    {"metadata": {"labels": {"netmgr.io/node-pool": "cpu"}}},
+    {"metadata": {"annotations": {"example.org/owner": "x"}}},
+    {"metadata": {"finalizers": ["example.org/keep"]}},
+    {"spec": {"taints": [{"key": "example.org/away", "effect": "NoExecute"}]}},
+    {"spec": {"taints": None}},
+    {"spec": {"taints": [STARTUP]}},
+    {"spec": {"taints": [{"key": "example.org/gpu", "effect": "NoExecute"}]}},
+    {"spec": {"unschedulable": True}},
+    {"spec": {"providerID": "example://another"}},
+    {"spec": {"podCIDR": "10.0.0.0/28", "podCIDRs": ["10.0.0.0/28"], "unschedulable": True}},
 )
-def test_the_controller_may_change_nothing_of_a_node_but_its_ranges(
-    guarded: tuple[ControlPlane, str, str], body: Object
-) -> None:
-    plane, path, token = guarded
-    before = plane.ask("GET", path)
-    status, text = plane.answer("PATCH", path, body, token=token, kind=MERGE)
-    assert (status, "netmgr-controller may" in str(text)) == (INVALID, True), text
-    assert (
-        plane.ask("GET", path)["metadata"]["resourceVersion"]
-        == before["metadata"]["resourceVersion"]
-    )
+OF_STATUS: tuple[Object, ...] = (
+    {"status": {"conditions": [{"type": "Ready", "status": "True"}]}},
+    {"status": {"conditions": [{"type": "DiskPressure", "status": "True"}]}},
+    {"status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.9"}]}},
+    {"status": {"capacity": {"cpu": "1000"}}},
+    {"status": {"allocatable": {"pods": "1000"}}},
+    {"status": {"daemonEndpoints": {"kubeletEndpoint": {"Port": 1}}}},
+    {"status": {"nodeInfo": {"kubeletVersion": "v0"}}},
+    {"metadata": {"labels": {"netmgr.io/node-pool": "cpu"}}},
+    {"metadata": {"annotations": {"example.org/owner": "x"}}},
+)
+OF_POD: tuple[Object, ...] = (
+    {"metadata": {"labels": {"app.kubernetes.io/name": "another"}}},
+    {"metadata": {"annotations": {"example.org/owner": "x"}}},
+    {"metadata": {"finalizers": ["example.org/keep"]}},
+    {"status": {"phase": "Failed"}},
+    {"status": {"podIP": "10.0.0.9", "podIPs": [{"ip": "10.0.0.9"}]}},
+    {"status": {"conditions": [{"type": "Ready", "status": "True"}]}},
+)
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        {"status": {"conditions": [{"type": "Ready", "status": "True"}]}},
-        {"status": {"conditions": [{"type": "DiskPressure", "status": "True"}]}},
-        {"status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.9"}]}},
-        {"status": {"capacity": {"cpu": "1000"}}},
-        {"status": {"allocatable": {"pods": "1000"}}},
-        {"status": {"daemonEndpoints": {"kubeletEndpoint": {"Port": 1}}}},
-        {"status": {"nodeInfo": {"kubeletVersion": "v0"}}},
-        {"metadata": {"labels": {"netmgr.io/node-pool": "cpu"}}},
-        {"metadata": {"annotations": {"example.org/owner": "x"}}},
-    ],
-    ids=str,
-)
-def test_the_controller_may_change_nothing_of_a_nodes_status_but_one_condition(
-    guarded: tuple[ControlPlane, str, str], body: Object
+def test_the_controller_may_change_nothing_of_a_node_but_its_ranges_and_one_condition(
+    guarded: tuple[ControlPlane, str, str],
 ) -> None:
     plane, path, token = guarded
     before = plane.ask("GET", path)["metadata"]["resourceVersion"]
-    status, text = plane.answer("PATCH", f"{path}/status", body, token=token, kind=STRATEGIC)
-    assert (status, "netmgr-controller may" in str(text)) == (INVALID, True), text
+    for of, kind, bodies in ((path, MERGE, OF_NODE), (f"{path}/status", STRATEGIC, OF_STATUS)):
+        for body in bodies:
+            status, text = plane.answer("PATCH", of, body, token=token, kind=kind)
+            assert (status, "netmgr-controller may" in text) == (INVALID, True), (body, text)
     assert plane.ask("GET", path)["metadata"]["resourceVersion"] == before
 
 
@@ -331,24 +283,13 @@ def guarded_pod(guarded: tuple[ControlPlane, str, str]) -> Iterator[tuple[Contro
     plane.ask("DELETE", f"{path}?gracePeriodSeconds=0")
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        {"metadata": {"labels": {"app.kubernetes.io/name": "another"}}},
-        {"metadata": {"annotations": {"example.org/owner": "x"}}},
-        {"metadata": {"finalizers": ["example.org/keep"]}},
-        {"status": {"phase": "Failed"}},
-        {"status": {"podIP": "10.0.0.9", "podIPs": [{"ip": "10.0.0.9"}]}},
-        {"status": {"conditions": [{"type": "Ready", "status": "True"}]}},
-    ],
-    ids=str,
-)
 def test_the_controller_may_change_nothing_of_an_agents_pod_but_its_annotation(
-    guarded_pod: tuple[ControlPlane, str, str], body: Object
+    guarded_pod: tuple[ControlPlane, str, str],
 ) -> None:
     plane, path, token = guarded_pod
-    status, text = plane.answer("PATCH", f"{path}/status", body, token=token, kind=MERGE)
-    assert (status, "netmgr-controller may" in str(text)) == (INVALID, True), text
+    for body in OF_POD:
+        status, text = plane.answer("PATCH", f"{path}/status", body, token=token, kind=MERGE)
+        assert (status, "netmgr-controller may" in text) == (INVALID, True), (body, text)
 
 
 def test_the_controller_writes_the_annotation_and_can_change_no_image(
@@ -372,13 +313,8 @@ def test_the_controller_gives_ranges_and_others_are_not_concerned(
     ranges = {"metadata": {"annotations": {"netmgr.io/ranges": "10.0.0.0/28,10.0.1.0/28"}}}
     given = ranges | {"spec": {"podCIDR": "10.0.0.0/28", "podCIDRs": ["10.0.0.0/28"]}}
     plane.ask("PATCH", path, given, token=token, kind=MERGE)
-    plane.ask(
-        "PATCH",
-        path,
-        {"metadata": {"annotations": {"netmgr.io/ranges": None}}},
-        token=token,
-        kind=MERGE,
-    )
+    without = {"metadata": {"annotations": {"netmgr.io/ranges": None}}}
+    plane.ask("PATCH", path, without, token=token, kind=MERGE)
     plane.ask("PATCH", path, {"spec": {"unschedulable": True}}, kind=MERGE)
     assert plane.ask("GET", path)["spec"]["podCIDRs"] == ["10.0.0.0/28"]
 
@@ -392,14 +328,13 @@ def _may(
     name: str = "",
 ) -> bool:
     """What the server says to the account itself (SelfSubjectAccessReview)."""
-    group, path = resource
-    kind, _, part = path.partition("/")
+    group, name_of_kind = resource
+    kind, _, part = name_of_kind.partition("/")
     attributes: Object = {"verb": verb, "group": group, "resource": kind, "subresource": part}
     body = {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SelfSubjectAccessReview",
         "spec": {"resourceAttributes": attributes | {"namespace": namespace, "name": name}},
     }
-    return plane.ask(
-        "POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body, token=token
-    )["status"]["allowed"]
+    path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+    return plane.ask("POST", path, body, token=token)["status"]["allowed"]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import yaml
 
@@ -15,29 +13,21 @@ from netmgr.kube.node_document import render
 from netmgr.prefixes import Prefix
 from tests.kubernetes import manifests
 from tests.kubernetes.control_plane import ControlPlane, Object
-from tests.kubernetes.controllers import Program, Starter, add_nodes, node
+from tests.kubernetes.controllers import MERGE, Start, add_nodes, events_of, node
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.usefixtures("no_nodes")]
 
 PATH = "/api/v1/namespaces/netmgr/configmaps/netmgr-nodes"
-Start = Callable[[], Program]
 
 
 @pytest.fixture
-def flat() -> list[Object]:
-    """The objects of the overlay."""
-    return manifests.build(manifests.HERE / "overlays/flat")
-
-
-@pytest.fixture
-def start(installed: ControlPlane, starter: Starter, flat: list[Object]) -> Start:
+def start(installed: ControlPlane, start: Start) -> Start:
     """Starts a controller as the overlay `flat` does; the list is empty."""
-    installed.ask("PATCH", PATH, {"data": None}, kind="merge-patch+json")
-    account = starter.account("netmgr", "netmgr-controller")
-    (deployment,) = [each for each in flat if each["kind"] == "Deployment"]
+    installed.ask("PATCH", PATH, {"data": None}, kind=MERGE)
+    (deployment,) = [each for each in manifests.overlay("flat") if each["kind"] == "Deployment"]
     command = deployment["spec"]["template"]["spec"]["containers"][0]["command"]
-    return lambda: starter.start(*command[1:], "--listen=127.0.0.1:0", account=account)
+    return lambda: start(*command[2:], "--listen=127.0.0.1:0")
 
 
 def flat_node(number: int, cidr: str = "") -> Object:
@@ -54,15 +44,20 @@ def flat_node(number: int, cidr: str = "") -> Object:
 
 def listed(plane: ControlPlane) -> dict[str, ListedNode]:
     text = (plane.ask("GET", PATH).get("data") or {}).get("nodes.json")
-    return {one.name: one for one in parse(text)} if text else {}
+    return {listed_node.name: listed_node for listed_node in parse(text)} if text else {}
 
 
 def test_agents_of_the_overlay_learn_of_every_other_node_that_there_is(
-    installed: ControlPlane, start: Start, flat: list[Object]
+    installed: ControlPlane, start: Start
 ) -> None:
     add_nodes(installed, [flat_node(1), flat_node(2), flat_node(3)])
+    add_nodes(installed, [flat_node(5, "10.244.1.0/25")])
     running = start()
     eventually(lambda: listed(installed).keys() == {"flat-1", "flat-2", "flat-3"})
+    # Who claims another one's range is left out.
+    eventually(lambda: "NoRouteToNode" in events_of(installed, "flat-5"))
+    message = events_of(installed, "flat-5")["NoRouteToNode"]["message"]
+    assert "overlaps 10.244.1.0/24 of Node flat-1" in message
     template = yaml.safe_load((manifests.HERE / "overlays/flat/node.yaml").read_text())
     own = render(template, installed.ask("GET", "/api/v1/nodes/flat-1"))
     lan = [
@@ -78,39 +73,14 @@ def test_agents_of_the_overlay_learn_of_every_other_node_that_there_is(
     }
 
     installed.ask("DELETE", "/api/v1/nodes/flat-3")
-    eventually(lambda: listed(installed).keys() == {"flat-1", "flat-2"}, seconds=20)
-    (wanted,) = [each for each in flat if each["metadata"]["name"] == "netmgr-nodes"]
+    eventually(lambda: listed(installed).keys() == {"flat-1", "flat-2"})
+    (wanted,) = [
+        each for each in manifests.overlay("flat") if each["metadata"]["name"] == "netmgr-nodes"
+    ]
     manifests.apply(installed, wanted)
     assert listed(installed).keys() == {"flat-1", "flat-2"}, "applying again keeps the list"
     assert running.end() == 0
     again = start()
     add_nodes(installed, [flat_node(4)])
-    eventually(lambda: "flat-4" in listed(installed), seconds=20)
+    eventually(lambda: "flat-4" in listed(installed))
     assert "nodes-listed number=3" in again.said
-
-
-def test_a_node_that_claims_another_ones_range_is_left_out_and_its_event_says_so(
-    installed: ControlPlane, start: Start
-) -> None:
-    add_nodes(installed, [flat_node(1)])
-    add_nodes(installed, [flat_node(2, "10.244.1.0/25"), flat_node(3)])
-    start()
-    path = "/api/v1/namespaces/default/events?fieldSelector=involvedObject.name=flat-2"
-    eventually(lambda: installed.ask("GET", path)["items"])
-    (event,) = installed.ask("GET", path)["items"]
-    assert event["reason"] == "NoRouteToNode"
-    assert "overlaps 10.244.1.0/24 of Node flat-1" in event["message"]
-    eventually(lambda: listed(installed).keys() == {"flat-1", "flat-3"})
-
-
-def test_the_account_may_write_no_other_config_map(installed: ControlPlane) -> None:
-    token = installed.token("netmgr", "netmgr-controller")
-    others = "/api/v1/namespaces/netmgr/configmaps"
-    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "netmgr-plan"}}
-    assert installed.answer("POST", others, body, token=token)[0] == 403
-    patch = {"data": {"plan.yaml": ""}}
-    for name, status in (("netmgr-nodes", 200), ("netmgr-plan", 403), ("kube-root-ca.crt", 403)):
-        found = installed.answer(
-            "PATCH", f"{others}/{name}?dryRun=All", patch, token=token, kind="merge-patch+json"
-        )
-        assert found[0] == status, name

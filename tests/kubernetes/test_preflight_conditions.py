@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from netmgr.kube.agent_pods import LONGEST_MESSAGE
@@ -11,15 +9,18 @@ from netmgr.kube.nodes import STARTUP_TAINT
 from tests.kubernetes.control_plane import ControlPlane, Object, free_ports
 from tests.kubernetes.controllers import (
     AGENTS,
-    Program,
-    Starter,
+    MERGE,
+    Start,
     add_nodes,
     add_pods,
     agent_pod,
+    events_of,
     health,
     health_state,
     node,
     pod_status,
+    set_ready,
+    starts_up,
 )
 from tests.waiting import eventually
 
@@ -39,20 +40,7 @@ def set_preflight(plane: ControlPlane, name: str, now: Object, last: Object | No
     (status,) = pod_status(preflight=False)["status"]["containerStatuses"]
     found = {**status, "state": now, "lastState": last or {}}
     body: Object = {"status": {"initContainerStatuses": [found]}}
-    plane.ask("PATCH", f"{AGENTS}/agent-{name}/status", body, kind="merge-patch+json")
-
-
-@pytest.fixture
-def start(installed: ControlPlane, starter: Starter) -> Callable[..., Program]:
-    """Starts a controller with the account of the manifests."""
-    assert starter.plane is installed
-    account = starter.account("netmgr", "netmgr-controller")
-
-    def started(*more: str, port: int = 0) -> Program:
-        options = ("--namespace=netmgr-claims", f"--listen=127.0.0.1:{port}", *more)
-        return starter.start("controller", *options, account=account, port=port)
-
-    return started
+    plane.ask("PATCH", f"{AGENTS}/agent-{name}/status", body, kind=MERGE)
 
 
 def add(plane: ControlPlane, *names: str) -> None:
@@ -65,18 +53,8 @@ def add(plane: ControlPlane, *names: str) -> None:
     add_pods(plane, pods)
 
 
-def taints(plane: ControlPlane, name: str) -> list[str]:
-    found = plane.ask("GET", f"/api/v1/nodes/{name}")["spec"].get("taints") or []
-    return [taint["key"] for taint in found]
-
-
-def events(plane: ControlPlane, name: str) -> list[Object]:
-    found = plane.ask("GET", "/api/v1/namespaces/default/events")["items"]
-    return [each for each in found if each["involvedObject"]["name"] == name]
-
-
 def test_the_startup_taint_stays_while_the_preflight_fails_and_goes_once_the_agent_serves(
-    installed: ControlPlane, start: Callable[..., Program]
+    installed: ControlPlane, start: Start
 ) -> None:
     add(installed, "bad", "fresh")
     (port,) = free_ports(1)
@@ -87,8 +65,7 @@ def test_the_startup_taint_stays_while_the_preflight_fails_and_goes_once_the_age
     found = health(installed, "bad")
     assert found["message"].endswith(f"its preflight fails: {LOST.strip()}")
     assert "node-health node=bad healthy=False reason=PreflightFailed" in running.said
-    (event,) = events(installed, "bad")
-    assert (event["reason"], event["message"]) == ("PreflightFailed", LOST.strip())
+    assert events_of(installed, "bad")["PreflightFailed"]["message"] == LOST.strip()
     assert "netmgr_controller_preflight_failed 1.0" in running.figures()
     # It is tried again, in vain, and what fails is something else now.
     for now in (WAITING, RUNNING):
@@ -101,7 +78,7 @@ def test_the_startup_taint_stays_while_the_preflight_fails_and_goes_once_the_age
     assert health(installed, "bad") == found
     eventually(lambda: "dns of example.com" in health(installed, "bad")["message"])
     assert health(installed, "bad")["lastTransitionTime"] == found["lastTransitionTime"]
-    assert STARTUP_TAINT in taints(installed, "bad")
+    assert starts_up(installed, "bad")
     assert health_state(installed, "fresh") == ("", "")
     # A controller that comes later finds the same.
     running.end()
@@ -112,16 +89,15 @@ def test_the_startup_taint_stays_while_the_preflight_fails_and_goes_once_the_age
     eventually(lambda: health_state(installed, "fresh") == ("False", "PreflightFailed"))
     eventually(lambda: "netmgr_controller_preflight_failed 1.0" in running.figures())
     assert health_state(installed, "bad") == ("False", "PreflightFailed")
-    assert STARTUP_TAINT in taints(installed, "bad")
-    path = f"{AGENTS}/agent-bad/status"
-    installed.ask("PATCH", path, pod_status(agent=True), kind="merge-patch+json")
-    eventually(lambda: STARTUP_TAINT not in taints(installed, "bad"))
+    assert starts_up(installed, "bad")
+    set_ready(installed, "agent-bad", agent=True)
+    eventually(lambda: not starts_up(installed, "bad"))
     eventually(lambda: health_state(installed, "bad") == ("True", "PreflightPassed"))
-    assert len(events(installed, "bad")) == 1
+    assert events_of(installed, "bad").keys() == {"PreflightFailed"}
 
 
 def test_whatever_a_kubelet_writes_is_bounded_and_safe_to_show(
-    installed: ControlPlane, start: Callable[..., Program]
+    installed: ControlPlane, start: Start
 ) -> None:
     messages = {
         "huge": "x" * 500_000,
@@ -143,4 +119,4 @@ def test_whatever_a_kubelet_writes_is_bounded_and_safe_to_show(
     for name in ("empty", "blank"):
         assert said[name] == "it ended with exit code 137, and said nothing"
     for name in messages:
-        assert STARTUP_TAINT in taints(installed, name)
+        assert starts_up(installed, name)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
-import socketserver
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import yaml
@@ -19,16 +18,9 @@ import yaml
 from netmgr.documents.node import Backend
 from netmgr.prefixes import Family
 from tests.kubernetes import manifests
-from tests.kubernetes.control_plane import ControlPlane, Object
-from tests.kubernetes.controllers import (
-    AGENTS,
-    Program,
-    Starter,
-    add_nodes,
-    add_pods,
-    agent_pod,
-    node,
-)
+from tests.kubernetes.clusters import Exporter, endless
+from tests.kubernetes.control_plane import ControlPlane, Object, free_ports
+from tests.kubernetes.controllers import Start, add_exporter
 from tests.lab.exchange import open_socket
 from tests.lab.runtime import Sandbox
 from tests.lab.topology import INTERNET, cluster
@@ -44,7 +36,7 @@ LIMITS = [
     {"namespaces": NAMESPACE, "per-month": {"internet-out": "2M"}, "when-spent": "5M"},
 ]
 ACCOUNTING = {"history_hours": 744, "history_rows": 200_000}
-ANSWER = b"HTTP/1.0 200 OK\r\n\r\n"
+EVENTS = f"/api/v1/namespaces/{NAMESPACE}/events"
 
 
 @pytest.fixture
@@ -64,47 +56,24 @@ def plane(installed: ControlPlane) -> Iterator[ControlPlane]:
     body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
     installed.answer("POST", "/api/v1/namespaces", body)
     yield installed
-    installed.ask("DELETE", events_path())
+    installed.ask("DELETE", EVENTS)
 
 
 @pytest.fixture
-def controller(plane: ControlPlane, starter: Starter) -> Callable[[], Program]:
-    assert starter.plane is plane
-    account = starter.account("netmgr", "netmgr-controller")
-    options = ("--namespace=netmgr-claims", "--listen=127.0.0.1:0", "--quota-events")
-    return lambda: starter.start("controller", *options, account=account)
-
-
-def events_path() -> str:
-    return f"/api/v1/namespaces/{NAMESPACE}/events"
+def start(plane: ControlPlane, start: Start) -> Start:
+    assert plane
+    return lambda: start("--quota-events")
 
 
 def events(plane: ControlPlane) -> dict[str, Object]:
-    found = plane.ask("GET", events_path())["items"]
+    found = plane.ask("GET", EVENTS)["items"]
     return {one["involvedObject"]["kind"]: one for one in found}
-
-
-def add_agent(plane: ControlPlane, name: str, port: int) -> None:
-    """A Node, and its agent's pod with an exporter at this port of the loopback."""
-    add_nodes(plane, [node(name)])
-    pod = agent_pod(f"agent-{name}", name)
-    for container in pod["spec"]["containers"]:
-        if container["name"] == "exporter":
-            container["ports"] = [{"name": "metrics", "containerPort": port}]
-    add_pods(plane, [pod])
-    status = {"status": {"podIP": "127.0.0.1", "podIPs": [{"ip": "127.0.0.1"}]}}
-    plane.ask("PATCH", f"{AGENTS}/agent-{name}/status", status, kind="merge-patch+json")
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
 
 
 @contextmanager
 def exporter(world: World) -> Iterator[int]:
     """The exporter of the world's first node, where the controller reaches it."""
-    port = free_port()
+    (port,) = free_ports(1)
     command = [sys.executable, "-m", "netmgr", "exporter", f"--listen=127.0.0.1:{port}"]
     socket_option = f"--socket={world.nodes[0].ledger_socket}"
     process = subprocess.Popen([*command, socket_option])
@@ -128,104 +97,65 @@ def spend(world: World, pod: Sandbox, size: int) -> None:
 
 
 def test_a_spent_quota_is_an_event_of_its_pod_and_of_its_namespace(
-    world: World, plane: ControlPlane, controller: Callable[[], Program]
+    world: World, plane: ControlPlane, start: Start
 ) -> None:
-    greedy, frugal = (world.nodes[0].add(each) for each in ("greedy", "frugal"))
+    greedy, frugal = (world.nodes[0].add(name) for name in ("greedy", "frugal"))
     with exporter(world) as port:
-        add_agent(plane, "node-1", port)
+        add_exporter(plane, "node-1", port)
         spend(world, frugal, 500_000)
         spend(world, greedy, 1_600_000)
         eventually(lambda: sum(one["spent"] for one in world.nodes[0].snapshot()["quotas"]) == 1)
-        running = controller()
+        running = start()
         eventually(lambda: "Pod" in events(plane), 30)
         found = events(plane)
         assert set(found) == {"Pod"}
         about, message = found["Pod"]["involvedObject"], found["Pod"]["message"]
         # What `kubectl describe pod` looks for.
-        assert (about["namespace"], about["name"], about["uid"]) == (
-            NAMESPACE,
-            "greedy",
-            greedy.uid,
-        )
+        wanted = (NAMESPACE, "greedy", greedy.uid)
+        assert (about["namespace"], about["name"], about["uid"]) == wanted
         assert (found["Pod"]["type"], found["Pod"]["reason"]) == ("Warning", "QuotaSpent")
         assert message.startswith("1000000 bytes of internet-out a day are used on node-1: ")
         assert "further packets are dropped until " in message
         spend(world, frugal, 600_000)
         running.kill()
         # Another leader says nothing twice.
-        controller()
+        start()
         eventually(lambda: "Namespace" in events(plane), 60)
-        items = plane.ask("GET", events_path())["items"]
-        assert sorted(one["involvedObject"]["name"] for one in items) == [
-            "frugal",
-            "greedy",
-            NAMESPACE,
-        ]
+        items = plane.ask("GET", EVENTS)["items"]
+        names = sorted(item["involvedObject"]["name"] for item in items)
+        assert names == ["frugal", "greedy", NAMESPACE]
         assert "pass at 5000000 bits a second" in events(plane)["Namespace"]["message"]
 
 
-class Drips(socketserver.BaseRequestHandler):
-    """Never comes to an end."""
-
-    def handle(self) -> None:
-        with suppress(OSError):
-            self.request.sendall(ANSWER)
-            while True:
-                self.request.sendall(b" ")
-                time.sleep(0.1)
-
-
-class Floods(socketserver.BaseRequestHandler):
-    """Sends more than anybody has memory for."""
-
-    def handle(self) -> None:
-        with suppress(OSError):
-            self.request.sendall(ANSWER + b"[")
-            while True:
-                self.request.sendall(b"1," * 100_000)
-
-
-class Lies(socketserver.BaseRequestHandler):
-    """Names what is no pod."""
-
-    def handle(self) -> None:
-        self.request.recv(1000)
-        self.request.sendall(ANSWER + b'{"spent": [{"namespace": "../../default", "pod": "x"}]}')
-
-
-class Refuses(socketserver.BaseRequestHandler):
-    """Wants a secret."""
-
-    def handle(self) -> None:
-        self.request.recv(1000)
-        self.request.sendall(b"HTTP/1.0 401 Unauthorized\r\n\r\nno")
-
-
-@contextmanager
-def hostile(handler: type[socketserver.BaseRequestHandler]) -> Iterator[int]:
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler) as server:
-        server.daemon_threads = True
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield int(server.server_address[1])
-        finally:
-            server.shutdown()
-            thread.join()
+ANSWERS = {
+    "drips": (b"200 OK", b" ", 0.1),
+    "floods": (b"200 OK", b"1," * 100_000, 0.0),
+    "names what is no pod": (
+        b"200 OK",
+        b'{"spent": [{"namespace": "../../default", "pod": "x"}]}',
+        0.0,
+    ),
+    "wants a secret": (b"401 Unauthorized", b"no", 0.0),
+}
 
 
 def test_nodes_that_answer_nonsense_or_nothing_keep_no_other_event_back(
-    world: World, plane: ControlPlane, controller: Callable[[], Program]
+    world: World, plane: ControlPlane, start: Start
 ) -> None:
     greedy = world.nodes[0].add("greedy")
     with ExitStack() as stack:
-        for number, handler in enumerate((Drips, Floods, Lies, Refuses)):
-            add_agent(plane, f"hostile-{number}", stack.enter_context(hostile(handler)))
-        add_agent(plane, "down", free_port())
-        add_agent(plane, "node-1", stack.enter_context(exporter(world)))
+        for number, (name, (status, piece, pause)) in enumerate(ANSWERS.items()):
+            hostile = stack.enter_context(Exporter.serving())
+            hostile.status, hostile.pause = status, pause
+            ends = name not in ("drips", "floods")
+            hostile.pieces = partial(iter, [piece]) if ends else partial(endless, piece)
+            add_exporter(plane, f"hostile-{number}", hostile.port)
+        (closed,) = free_ports(1)
+        add_exporter(plane, "down", closed)
+        add_exporter(plane, "node-1", stack.enter_context(exporter(world)))
         spend(world, greedy, 1_600_000)
-        eventually(lambda: any(one["spent"] for one in world.nodes[0].snapshot()["quotas"]))
-        running = controller()
+        eventually(lambda: any(row["spent"] for row in world.nodes[0].snapshot()["quotas"]))
+        running = start()
         eventually(lambda: "Pod" in events(plane), 30)
         eventually(lambda: "reports-unread nodes=5 " in running.said)
         assert set(events(plane)) == {"Pod"}
