@@ -7,6 +7,7 @@ import io
 import json
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
