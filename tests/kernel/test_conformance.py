@@ -203,12 +203,12 @@ def test_check_of_what_was_never_added_fails(cni, pod):
 def test_gc_removes_exactly_what_is_not_listed(cni):
     with cni.sandbox() as kept, cni.sandbox() as lost, cni.sandbox() as other:
         pods = (kept, lost, other)
-        results = [added(cni, pod) for pod in pods]
+        results = [added(cni, sandbox) for sandbox in pods]
         answer = cni.call("GC", version="1.1.0", keys=valid(kept, other))
         assert (answer.exit_code, answer.body) == (0, None)
         checks = [
-            cni.call("CHECK", pod, keys={"prevResult": result}).code
-            for pod, result in zip(pods, results, strict=True)
+            cni.call("CHECK", sandbox, keys={"prevResult": result}).code
+            for sandbox, result in zip(pods, results, strict=True)
         ]
         assert checks == [0, 104, 0]
         assert cni.occupancy() == {"ipv4": 2, "ipv6": 2}
