@@ -56,6 +56,7 @@ def dribbling(path: Path) -> Iterator[None]:
         thread.join()
 
 
+@pytest.mark.alone
 def test_idle_readers_keep_the_agent_neither_from_answering_nor_from_stopping(
     node: LabNode,
 ) -> None:
@@ -71,6 +72,7 @@ def test_idle_readers_keep_the_agent_neither_from_answering_nor_from_stopping(
     node.start_until_ready()
 
 
+@pytest.mark.alone
 def test_a_crowd_of_idle_readers_keeps_nobody_waiting(node: LabNode) -> None:
     with ExitStack() as crowd:
         for _ in range(300):
@@ -112,6 +114,7 @@ def received(connection: socket.socket) -> bytes:
         return answer
 
 
+@pytest.mark.alone
 @pytest.mark.usefixtures("server")
 def test_a_deadline_is_for_the_whole_line(tmp_path: Path) -> None:
     begin = time.monotonic()
@@ -124,6 +127,7 @@ def test_a_deadline_is_for_the_whole_line(tmp_path: Path) -> None:
     connection.close()
 
 
+@pytest.mark.alone
 @pytest.mark.usefixtures("server")
 def test_readers_who_take_nothing_keep_nobody_waiting(tmp_path: Path) -> None:
     with ExitStack() as crowd:
@@ -135,6 +139,7 @@ def test_readers_who_take_nothing_keep_nobody_waiting(tmp_path: Path) -> None:
         assert time.monotonic() - begin < READER_SECONDS
 
 
+@pytest.mark.alone
 def test_what_was_asked_is_answered_when_the_server_stops(
     server: UnixServer, tmp_path: Path
 ) -> None:

@@ -5,6 +5,7 @@ traceback.
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -52,6 +53,7 @@ def place() -> Iterator[Path]:
     )
     yield made
     subprocess.run(["umount", str(made / "read-only")], check=True)
+    shutil.rmtree(made)
 
 
 def run(place: Path, *arguments: str, user: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:

@@ -107,6 +107,7 @@ def test_a_hundred_pods_come_at_once_and_go_at_once_without_duplicate_or_leak(no
     assert {row["live"] for row in node.snapshot()["pods"]} <= {False}
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("node", [Backend.NFTABLES], indirect=True, ids=str)
 def test_adds_are_answered_while_many_requests_of_one_pod_hang_and_others_leave(
     node: LabNode, tmp_path: Path

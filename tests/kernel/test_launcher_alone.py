@@ -188,6 +188,7 @@ def hang(_agent, connection):
     connection.close()
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(("command", "code"), [("ADD", 11), ("STATUS", 50)])
 def test_an_agent_that_hangs_is_not_waited_for_forever(impatient_plugin, agent, command, code):
     agent(impatient_plugin, hang)

@@ -13,6 +13,7 @@ import pytest
 from netmgr.prefixes import Family
 from tests.kernel.fabric import PEER, Fabric, changed, filtering, serving
 from tests.lab import wiring
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.root
 
@@ -58,7 +59,7 @@ def test_answers_that_are_no_echo_are_not_believed_and_keep_nobody_busy(
         began = time.monotonic()
         said = fabric.failed(preflight={"peers": [str(PEER.address(Family.V4))]})
         assert set(said) == {"reach"}
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < PATIENCE
 
 
 def test_a_true_answer_among_many_wrong_and_double_ones_counts_once(fabric: Fabric) -> None:

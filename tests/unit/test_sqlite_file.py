@@ -57,6 +57,7 @@ def test_a_connection_waits_for_no_disk_and_begins_no_transaction_of_its_own(pat
         assert found == ["a"]
 
 
+@pytest.mark.alone
 def test_nobody_is_waited_for_longer_than_the_bound(path, monkeypatch):
     monkeypatch.setattr(sqlite_file, "BUSY_SECONDS", 0.02)
     opened(path).close()

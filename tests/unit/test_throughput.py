@@ -15,14 +15,14 @@ import pytest
 import exporter.server
 import exporter.throughput
 from exporter.throughput import Stream
-from netmgr.api.throughput import PATH, TAKING_SECONDS
+from netmgr.api.throughput import PATH
 from netmgr.documents.preflight import Endpoint
 from netmgr.prefixes import Address
 from netmgr.preflight import throughput
 from netmgr.preflight.throughput import LEAST_BYTES, MOST_MEASURED, measure
 from tests.fakes.agent_socket import snapshot
 from tests.fakes.exporter_port import get, serving
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 LOOPBACK = Address.parse("127.0.0.1")
 REQUEST = f"GET {PATH} HTTP/1.0\r\n\r\n".encode()
@@ -67,7 +67,7 @@ def test_a_stream_without_end_of_bytes_ends_by_time(monkeypatch):
     with serving(snapshot, throughput_test=True) as port:
         began = time.monotonic()
         get(port, PATH)
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < PATIENCE
 
 
 @pytest.mark.usefixtures("short")
@@ -81,9 +81,7 @@ def test_whoever_takes_nothing_is_hung_up_on_and_the_next_one_is_served(monkeypa
         eventually(lambda: get(port, PATH)[0].status == 503)
         assert get(port, PATH)[0].getheader("Retry-After") == "2"
         monkeypatch.setattr(exporter.throughput, "STREAM_SECONDS", 0.02)
-        began = time.monotonic()
         eventually(lambda: get(port, PATH)[0].status == 200)
-        assert time.monotonic() - began < 3 * TAKING_SECONDS
 
 
 class Counted(Stream):
@@ -194,7 +192,7 @@ def test_a_peer_that_drips_is_slow_and_takes_no_longer_than_a_stream():
     with answering(OK, b"x" * 100, apart=0.05, times=1000) as port:
         began = time.monotonic()
         found = measured(port, floor=1e9)
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < PATIENCE
     assert 0 < found.rates[peer(port)] < 1e6
 
 
@@ -203,7 +201,7 @@ def test_a_peer_that_drips_a_head_is_not_waited_for():
     with answering(b"H", apart=0.05, times=1000) as port:
         began = time.monotonic()
         found = measured(port)
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < PATIENCE
     assert found.rates == {}
 
 
@@ -212,7 +210,7 @@ def test_a_peer_that_sends_without_end_is_heard_for_a_while():
     with answering(OK, b"x" * (1 << 20), times=1_000_000) as port:
         began = time.monotonic()
         assert measured(port).rates[peer(port)] > 1e6
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < PATIENCE
 
 
 @pytest.mark.usefixtures("hasty")
