@@ -8,6 +8,7 @@ import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -158,7 +159,7 @@ def wait_until_up(*names: str) -> None:
     """Wait until these interfaces of the calling thread's namespace send and receive."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as handle:
         for name in names:
-            eventually(lambda: wiring.sends(handle, name), f"{name} stayed down", every=0.005)  # noqa: B023
+            eventually(partial(wiring.sends, handle, name), f"{name} stayed down", every=0.005)
 
 
 def inside(addresses: Mapping[Family, str]) -> str:

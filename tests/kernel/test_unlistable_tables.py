@@ -37,7 +37,7 @@ table inet foreign {
 def node() -> Iterator[LabNode]:
     """A node of a spoke whose agent was started anew beside such a table."""
     with World(planned.network(2, 1, 0), name=f"unlist-{os.getpid()}", exporters=False) as world:
-        made = next(node for node in world.nodes if node.node.role is Role.NODE)
+        made = next(host for host in world.nodes if host.node.role is Role.NODE)
         made.stop_agent()
         with wiring.inside(made.namespace):
             make_unlistable()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterable
+from functools import partial
 
 from netmgr.prefixes import Address
 from tests.waiting import eventually
@@ -11,7 +12,7 @@ from tests.waiting import eventually
 
 def wait_until_usable(addresses: Iterable[Address]) -> None:
     for address in addresses:
-        eventually(lambda: _is_usable(address), f"{address} cannot be bound", every=0.01)  # noqa: B023
+        eventually(partial(_is_usable, address), f"{address} cannot be bound", every=0.01)
 
 
 def _is_usable(address: Address) -> bool:

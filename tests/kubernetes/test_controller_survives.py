@@ -36,7 +36,7 @@ from tests.waiting import eventually
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.usefixtures("no_nodes")]
 
-MANY = 2000
+MANY = 7500
 NEW = 100
 
 
@@ -126,7 +126,7 @@ def follow_agents(
     assert MANY <= asked["PATCH", "pods"] <= MANY * 1.01
     assert NEW <= asked["PATCH", "nodes"] <= NEW * 1.01
     assert asked["GET", "nodes"] == 0
-    assert controller.most_memory < 128 << 20
+    assert controller.most_memory < 256 << 20
 
 
 def test_a_leader_that_is_killed_is_followed_by_another_and_no_range_is_given_twice(

@@ -278,7 +278,7 @@ HONEST = [NodeView(f"node-{number}", f"uid-{number}", "2", "gpu") for number in 
 def test_a_prefix_that_is_more_than_a_node_has_keeps_nobody_waiting(nodes: int, text: str) -> None:
     liar = NodeView("liar", "uid-liar", "1", "gpu", (Prefix.parse(text),))
     decision = decide(of_gpus(nodes), {}, [liar, *HONEST], 0.0, 100.0)
-    assert decision.assignments.keys() == {node.name for node in HONEST}
+    assert decision.assignments.keys() == {view.name for view in HONEST}
     (refusal,) = decision.refusals
     assert refusal.node is liar
     assert f"podCIDR {text} is more than one node has" in refusal.message

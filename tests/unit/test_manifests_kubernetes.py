@@ -101,7 +101,7 @@ def test_pods_are_confined_start_what_the_image_has_and_mount_their_volumes(over
             # The image has no shell and no coreutils.
             probes = [container[key] for key in container if key.endswith("Probe")]
             commands = [probe["exec"]["command"] for probe in probes if "exec" in probe]
-            programs = {command[0] for command in (*commands, container["command"])}
+            programs = {words[0] for words in (*commands, container["command"])}
             assert programs <= {"netmgr", "python3"}
             mounted |= {mount["name"] for mount in container.get("volumeMounts", ())}
         assert mounted == {volume["name"] for volume in pod["volumes"]}
