@@ -70,6 +70,24 @@ def test_a_process_left_behind_ends_the_session_as_no_failed_test_does(
     outcome.stdout.fnmatch_lines(["*left behind by this session: process *(sleep)*"])
 
 
+def test_namespaces_of_other_programs_are_not_the_sessions(session: pytest.Pytester) -> None:
+    session.makepyfile("""
+        import os, pathlib
+        def test_makes_two():
+            for name in (f"wire-{os.getpid()}-1", f"wire-{os.getpid()}1-1"):
+                path = pathlib.Path("/run/netmgr-lab") / name
+                path.mkdir(parents=True)
+                pathlib.Path("made").open("a").write(f"{path}\\n")
+    """)
+    outcome = session.runpytest_subprocess()
+    ours, other = map(Path, (session.path / "made").read_text().split())
+    ours.rmdir()
+    other.rmdir()
+    assert outcome.ret == pytest.ExitCode.INTERRUPTED
+    outcome.stdout.fnmatch_lines([f"*left behind by this session: {ours}*"])
+    outcome.stdout.no_fnmatch_line(f"*{other}*")
+
+
 def test_workers_take_whole_files_and_a_folder_that_shares_as_a_whole(
     session: pytest.Pytester,
 ) -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from netmgr.kernel import netns
 from tests.lab.world import World
-from tests.waiting import PATIENCE
 
 DEBIAN_PLUGINS = Path("/usr/lib/cni")
 VERSIONS = ("0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
@@ -149,16 +148,6 @@ def one_node(topology, **settings):
     backend = settings.pop("backend")
     with World(topology, backend=backend, name=name, settings=patient | settings) as world:
         yield Caller(world, world.nodes[0])
-
-
-def eventually(holds, seconds=PATIENCE):
-    """Whether it holds within some time: a link is taken down at once, but the kernel needs a while
-    to remove it.
-    """
-    deadline = time.monotonic() + seconds
-    while not (held := holds()) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return held
 
 
 def ptp(cni, command, pod, state):

@@ -6,10 +6,11 @@ from pyroute2 import IPRoute
 
 from netmgr.documents.node import Backend
 from netmgr.kernel import netns
-from tests.kernel.conforming import CHECKING, VERSIONS, eventually, one_node, valid
+from tests.kernel.conforming import CHECKING, VERSIONS, one_node, valid
 from tests.lab import wiring
 from tests.lab.topology import cluster
 from tests.unit import cni_shapes
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.root
 
@@ -233,7 +234,7 @@ def test_gc_without_a_list_collects_only_what_lost_its_sandbox(cni, pod):
     with cni.sandbox() as gone:
         added(cni, gone)
         netns.delete(gone.netns)
-        assert eventually(
+        eventually(
             lambda: cni.call("GC", version="1.1.0").exit_code == 0 and cni.occupancy()["ipv4"] == 1
         )
     assert cni.call("CHECK", pod, keys={"prevResult": result}).exit_code == 0

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 
@@ -102,7 +103,7 @@ def test_udp_is_counted_to_the_byte_for_each_pod_and_direction(
     assert sent[0][OUT].bytes == of_one != sent[0][IN].bytes
     for pod, expected in zip(pods, sent, strict=True):
         node = world.node(pod.pod.node)
-        wait_until_counted(lambda: counted(node, pod), expected)  # noqa: B023 (called at once)
+        wait_until_counted(partial(counted, node, pod), expected)
 
 
 @FAMILIES
@@ -138,7 +139,7 @@ def test_a_pod_deleted_right_after_sending_loses_nothing(
         pod = new_pod()
         expected = converse(world, pod, family)
         node.runtime.delete(pod)
-        wait_until_counted(lambda: counted(node, pod), expected)  # noqa: B023 (called at once)
+        wait_until_counted(partial(counted, node, pod), expected)
 
 
 def test_a_namespaces_total_keeps_what_its_deleted_pods_sent(world: World) -> None:

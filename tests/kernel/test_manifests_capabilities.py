@@ -24,7 +24,6 @@ from netmgr.documents.node import Backend
 from netmgr.errors import NetmgrError
 from netmgr.prefixes import Family
 from tests.fakes.kustomize import added
-from tests.kernel.conforming import eventually
 from tests.kernel.namespaces import inside
 from tests.lab import exchange
 from tests.lab.errors import LabError
@@ -32,6 +31,7 @@ from tests.lab.nodes import LabNode
 from tests.lab.topology import INTERNET, cluster
 from tests.lab.unprivileged import NOBODY
 from tests.lab.world import World
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
@@ -151,7 +151,11 @@ def follows_a_changed_mac_at_once(node: LabNode) -> bool:
     try:
         inside(sandbox.netns, "ip", "link", "set", "eth0", "address", mac)
         permanent = ("ip", "neigh", "show", "nud", "permanent")
-        return bool(eventually(lambda: mac in inside(node.namespace, *permanent), AT_ONCE_SECONDS))
+        eventually(lambda: mac in inside(node.namespace, *permanent), seconds=AT_ONCE_SECONDS)
+    except AssertionError:
+        return False
+    else:
+        return True
     finally:
         node.runtime.delete(sandbox)
 
@@ -215,9 +219,11 @@ def beside(node: LabNode, document: dict[str, Any], capabilities: list[str]) -> 
     (folder / "node.yaml").write_text(yaml.safe_dump({**kept, **places, **document}))
     with confined(replace(node, directory=folder), capabilities) as process:
         ledger = folder / "run" / "ledger.sock"
-        assert eventually(lambda: answers(ledger) and process.poll() is None, START_SECONDS), (
-            folder / "agent.log"
-        ).read_text()[-2000:]
+        eventually(
+            lambda: answers(ledger) and process.poll() is None,
+            lambda: (folder / "agent.log").read_text()[-2000:],
+            START_SECONDS,
+        )
         yield ledger
 
 

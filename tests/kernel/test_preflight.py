@@ -29,11 +29,11 @@ from netmgr.preflight import dns
 from netmgr.preflight.results import Outcome
 from tests.fakes.kustomize import added
 from tests.fakes.nameserver import answer
-from tests.kernel.conforming import eventually
 from tests.kernel.fabric import NODE, PEER, RANGES, STATE, Fabric, changed, filtering, serving
 from tests.lab import wiring
 from tests.lab.exchange import open_socket
 from tests.lab.topology import INTERNET, Node
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.root
 
@@ -351,14 +351,14 @@ def test_a_preflight_that_is_killed_leaves_nothing(fabric: Fabric) -> None:
     fabric.write(preflight={"peers": ["10.64.2.77"], "answer_seconds": 30})
     with subprocess.Popen(command(fabric)) as process:
         try:
-            assert eventually(lambda: has_link(fabric), 20)
+            eventually(lambda: has_link(fabric), seconds=20)
             # A second one at the same time does not disturb the first, and does not pass either.
             with pytest.raises(instance.Held, match="netmgr preflight"):
                 fabric.probed()
             assert has_link(fabric)
         finally:
             process.send_signal(signal.SIGKILL)
-    assert eventually(lambda: [fabric.at(NODE.host, *each) for each in STATE] == before, 10)
+    eventually(lambda: [fabric.at(NODE.host, *each) for each in STATE] == before, seconds=10)
     assert fabric.failed() == {}
 
 

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from netmgr.cli.main import main
 from netmgr.plan import files
-
-Netmgr = Callable[..., tuple[int, str]]
 
 CLUSTERS = [f"--cluster=spoke-{number}" for number in range(40)]
 ANSWERS = [
@@ -31,46 +27,44 @@ ANSWERS = [
 
 
 @pytest.fixture
-def netmgr(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Netmgr:
+def run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, netmgr: Callable[..., tuple[int, str, str]]
+) -> Callable[..., tuple[int, str]]:
+    """Runs `netmgr plan …` in an empty folder; gives its exit code and all that it printed."""
     monkeypatch.chdir(tmp_path)
 
-    def run(*arguments: str) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["netmgr", "plan", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        shown = capsys.readouterr()
-        return int(ended.value.code or 0), shown.out + shown.err
+    def command(*arguments: str) -> tuple[int, str]:
+        code, out, err = netmgr("plan", *arguments)
+        return code, out + err
 
-    return run
+    return command
 
 
 @pytest.mark.parametrize("answers", ANSWERS, ids=lambda each: " ".join(each[:3]))
-def test_what_is_written_can_be_locked_and_is_sound(netmgr, answers):
+def test_what_is_written_can_be_locked_and_is_sound(run, answers):
     for line in (("init", *answers), ("lock", "--yes"), ("check",)):
-        code, said = netmgr(*line)
+        code, said = run(*line)
         assert code == 0, said
     assert "error" not in said
 
 
-def test_a_check_says_that_there_is_no_lock_yet(netmgr):
-    netmgr("init")
-    code, said = netmgr("check")
+def test_a_check_says_that_there_is_no_lock_yet(run):
+    run("init")
+    code, said = run("check")
     assert (code, "plan.lock.yaml is not there yet; run: netmgr plan lock" in said) == (2, True)
 
 
-def test_limits_that_no_cloud_sets_are_shown_only_on_request(netmgr):
-    netmgr("init", "--cloud=none")
-    netmgr("lock", "--yes")
-    shown, every = netmgr("check")[1], netmgr("check", "--all")[1]
+def test_limits_that_no_cloud_sets_are_shown_only_on_request(run):
+    run("init", "--cloud=none")
+    run("lock", "--yes")
+    shown, every = run("check")[1], run("check", "--all")[1]
     assert "nodes (tested by Kubernetes)" in shown
     assert "unknown" not in shown
     assert "peerings" in every
 
 
-def test_the_plan_has_what_was_answered(netmgr, tmp_path):
-    netmgr(
+def test_the_plan_has_what_was_answered(run, tmp_path):
+    run(
         *("init", "--file=other.yaml", "--name=lab", "--cloud=azure", "--pool=10.0.0.0/12"),
         *("--services=172.16.0.0/16", "--cluster=one", "--cluster=two", "--nodes=7"),
         *("--pods-per-node=20", "--researchers=40", "--routers=3"),
@@ -87,23 +81,23 @@ def test_the_plan_has_what_was_answered(netmgr, tmp_path):
 
 
 @pytest.mark.parametrize("cloud", ["none", "azure"])
-def test_every_example_in_a_comment_is_one(netmgr, tmp_path, cloud):
-    netmgr("init", "--cloud", cloud)
+def test_every_example_in_a_comment_is_one(run, tmp_path, cloud):
+    run("init", "--cloud", cloud)
     path = tmp_path / "plan.yaml"
     head, _, rest = path.read_text().partition("apiVersion")
     examples = re.findall(r"^ *# (.*)$", rest, flags=re.MULTILINE)
     assert len(examples) == 6
     path.write_text(head + "apiVersion" + re.sub(r"^( *)# ", r"\1", rest, flags=re.MULTILINE))
-    assert netmgr("lock", "--yes")[0] == 0
+    assert run("lock", "--yes")[0] == 0
     plan = files.load_plan(path)
     assert plan.exclude
     assert plan.clusters["cluster-1"].grow_to == 400
 
 
 @pytest.mark.parametrize("name", ["plan.yaml", "plan.lock.yaml"])
-def test_nothing_is_replaced(netmgr, tmp_path, name):
+def test_nothing_is_replaced(run, tmp_path, name):
     (tmp_path / name).write_text("mine")
-    code, said = netmgr("init")
+    code, said = run("init")
     assert code == 1
     assert f"{name}: is there already, and is not replaced" in said
     assert (tmp_path / name).read_text() == "mine"
@@ -125,8 +119,8 @@ def test_nothing_is_replaced(netmgr, tmp_path, name):
     ],
     ids=lambda each: each[0] if isinstance(each, list) else "",
 )
-def test_a_plan_that_could_not_be_locked_is_not_written(netmgr, tmp_path, answers, said):
-    code, text = netmgr("init", *answers)
+def test_a_plan_that_could_not_be_locked_is_not_written(run, tmp_path, answers, said):
+    code, text = run("init", *answers)
     assert code == 1
     assert said in text
     assert not list(tmp_path.iterdir())
