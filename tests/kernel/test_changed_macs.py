@@ -15,11 +15,12 @@ import pytest
 
 from netmgr.documents.node import Backend
 from netmgr.prefixes import Address
-from tests.kernel.conforming import DEBIAN_PLUGINS, Caller, Pod, eventually, one_node
+from tests.kernel.conforming import DEBIAN_PLUGINS, Caller, Pod, one_node
 from tests.kernel.namespaces import inside
 from tests.lab.errors import LabError
 from tests.lab.exchange import End, datagrams
 from tests.lab.topology import INTERNET, cluster
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.root
 
@@ -103,12 +104,12 @@ def test_a_chain_with_tuning_gives_a_pod_that_works_without_anybody_asking(
 ) -> None:
     result = tuned(pod, add(cni, pod), mac=MAC, dataDir=str(tmp_path))
     assert result["interfaces"][1]["mac"] == MAC
-    assert eventually(lambda: is_followed(cni, pod, result))
+    eventually(lambda: is_followed(cni, pod, result))
     assert talks(cni, pod, result)
     assert cni.call("CHECK", pod, keys={"prevResult": result}).exit_code == 0
     for number in range(10):
         inside(pod.netns, "ip", "link", "set", "eth0", "address", f"02:00:00:00:0b:{number:02x}")
-    assert eventually(lambda: is_followed(cni, pod, result))
+    eventually(lambda: is_followed(cni, pod, result))
     assert talks(cni, pod, result)
 
 
@@ -154,7 +155,7 @@ def test_an_add_that_comes_again_and_asks_for_another_mac_gets_it(cni: Caller, p
 def test_a_further_interface_is_followed_as_well(cni: Caller, pod: Pod) -> None:
     first, second = add(cni, pod), add(cni, pod, CNI_IFNAME="net1")
     inside(pod.netns, "ip", "link", "set", "net1", "address", MAC)
-    assert eventually(lambda: is_followed(cni, pod, second, "net1"))
+    eventually(lambda: is_followed(cni, pod, second, "net1"))
     assert talks(cni, pod, second)
     assert talks(cni, pod, first)
     assert cni.call("DEL", pod, CNI_IFNAME="net1").exit_code == 0
@@ -164,7 +165,7 @@ def test_what_a_sandbox_removes_of_its_gateways_comes_back(cni: Caller, pod: Pod
     result = add(cni, pod)
     inside(pod.netns, "ip", "neigh", "del", "169.254.1.1", "dev", "eth0")
     inside(pod.netns, "ip", "-6", "neigh", "del", "fe80::1", "dev", "eth0")
-    assert eventually(lambda: is_followed(cni, pod, result))
+    eventually(lambda: is_followed(cni, pod, result))
     assert talks(cni, pod, result)
 
 
@@ -173,7 +174,7 @@ def test_a_change_while_no_agent_ran_is_found_at_its_start(cni: Caller, pod: Pod
     cni.node.kill_agent()
     inside(pod.netns, "ip", "link", "set", "eth0", "address", MAC)
     cni.node.start_until_ready()
-    assert eventually(lambda: is_followed(cni, pod, result))
+    eventually(lambda: is_followed(cni, pod, result))
     assert talks(cni, pod, result)
 
 
@@ -188,7 +189,7 @@ def test_a_pod_that_changes_without_an_end_costs_nobody_else(cni: Caller, pod: P
         try:
             result = add(cni, other)
             inside(other.netns, "ip", "link", "set", "eth0", "address", MAC)
-            assert eventually(lambda: is_followed(cni, other, result))
+            eventually(lambda: is_followed(cni, other, result))
             assert talks(cni, other, result)
         finally:
             noise.kill()
@@ -213,5 +214,5 @@ def test_a_change_that_the_kernel_had_no_room_to_report_is_found(
             inside(other.netns, "ip", "link", "set", "eth0", "address", MAC)
         finally:
             os.kill(agent, signal.SIGCONT)
-        assert eventually(lambda: is_followed(cni, other, result))
+        eventually(lambda: is_followed(cni, other, result))
         assert talks(cni, other, result)

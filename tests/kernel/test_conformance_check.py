@@ -6,10 +6,11 @@ import pytest
 
 from cni.wire import decode_request
 from netmgr.documents.node import Backend
-from tests.kernel.conforming import eventually, one_node
+from tests.kernel.conforming import one_node
 from tests.kernel.namespaces import inside
 from tests.lab.topology import cluster
 from tests.unit import cni_shapes
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.root
 
@@ -208,7 +209,7 @@ def test_a_full_pool_fails_adds_and_not_status_which_would_evict_the_nodes_pods(
             assert cni.occupancy() == {"ipv4": 2}
             assert cni.call("DEL", first).exit_code == 0
             assert cni.call("STATUS", version="1.1.0").exit_code == 0
-            assert eventually(lambda: cni.node.snapshot()["ready"])
+            eventually(lambda: cni.node.snapshot()["ready"])
             assert cni.call("ADD", third).exit_code == 0
 
 
@@ -230,7 +231,7 @@ def test_what_runtimes_are_told_while_the_agent_is_away_and_what_it_does_when_it
         (waiting,) = spool.iterdir()
         assert decode_request(waiting.read_bytes())[0]["CNI_CONTAINERID"] == gone.container
         cni.node.start_until_ready()
-        assert eventually(lambda: list(spool.iterdir()) == [])
+        eventually(lambda: list(spool.iterdir()) == [])
         assert cni.occupancy() == {"ipv4": 1, "ipv6": 1}
         assert check(cni, kept).exit_code == 0
         assert check(cni, lost).code == 104

@@ -19,9 +19,10 @@ from netmgr import programs
 from netmgr.dataplane.desired import host_link_name
 from netmgr.documents.node import Backend
 from netmgr.model import AttachmentKey
-from tests.kernel.conforming import Caller, Pod, eventually, one_node
+from tests.kernel.conforming import Caller, Pod, one_node
 from tests.kernel.namespaces import inside
 from tests.lab.topology import cluster
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.root
 
@@ -112,7 +113,7 @@ def test_long_identities_are_attached_remembered_by_the_kernel_alone_and_deleted
     assert cni.call("CHECK", long, keys={"prevResult": answer.body}).exit_code == 0
     assert cni.call("DEL", long).exit_code == 0
     assert attachments(cni) == []
-    assert eventually(lambda: not node_links(cni))
+    eventually(lambda: not node_links(cni))
 
 
 def test_a_container_id_longer_than_any_file_name_is_refused(cni: Caller, pod: Pod) -> None:
@@ -215,7 +216,7 @@ def test_a_failed_add_leaves_nothing_whatever_step_failed(
         answer = cni.call("ADD", long)
         assert answer.exit_code == 1
         assert (cni.occupancy(), attachments(cni)) == before
-    assert eventually(lambda: not node_links(cni))
+    eventually(lambda: not node_links(cni))
     assert "eth0" not in inside(pod.netns, "ip", "-o", "link")
     answer = cni.call("ADD", long)
     assert answer.exit_code == 0, answer.body
@@ -229,7 +230,7 @@ def test_a_failed_add_that_could_not_be_undone_is_undone_when_that_is_possible(
     with UNCHANGEABLE[backend](cni):
         assert cni.call("ADD", pod).exit_code == 1
         assert not node_links(cni)
-    assert eventually(lambda: cni.occupancy() == before, HEALED_SECONDS)
+    eventually(lambda: cni.occupancy() == before, seconds=HEALED_SECONDS)
     assert cni.call("ADD", pod).exit_code == 0
 
 
@@ -239,7 +240,7 @@ def test_a_half_made_link_of_a_killed_agent_is_removed(cni: Caller, pod: Pod) ->
         made = f"ip link add {name} group {0x6E6E} type veth peer name p{name[-2:]}"
         inside(cni.node.namespace, *made.split())
     cni.node.start_until_ready()
-    assert eventually(lambda: not node_links(cni))
+    eventually(lambda: not node_links(cni))
     assert cni.call("ADD", pod).exit_code == 0
 
 
@@ -258,11 +259,11 @@ def test_a_pod_whose_links_alias_another_program_changed_stays_and_gets_it_back(
 
     before = attachments(cni)
     inside(cni.node.namespace, "ip", "link", "set", name, "alias", alias)
-    assert eventually(lambda: f"alias netmgr {pod.container}" in shown(), HEALED_SECONDS)
+    eventually(lambda: f"alias netmgr {pod.container}" in shown(), seconds=HEALED_SECONDS)
     cni.node.kill_agent()
     inside(cni.node.namespace, "ip", "link", "set", name, "alias", alias)
     cni.node.start_until_ready()
-    assert eventually(lambda: f"alias netmgr {pod.container}" in shown(), HEALED_SECONDS)
+    eventually(lambda: f"alias netmgr {pod.container}" in shown(), seconds=HEALED_SECONDS)
     assert attachments(cni) == before
     assert "state UP" in shown()
     assert cni.call("CHECK", pod, keys={"prevResult": answer.body}).exit_code == 0
@@ -274,4 +275,4 @@ def test_del_takes_down_a_link_whose_alias_is_anothers(cni: Caller, pod: Pod) ->
     inside(cni.node.namespace, "ip", "link", "set", name, "alias", "somebody's own words")
     assert cni.call("DEL", pod).exit_code == 0
     assert "eth0" not in inside(pod.netns, "ip", "-o", "link")
-    assert eventually(lambda: name not in node_links(cni))
+    eventually(lambda: name not in node_links(cni))

@@ -6,9 +6,10 @@ import pytest
 
 from netmgr.documents.node import Backend
 from netmgr.prefixes import Address
-from tests.kernel.conforming import eventually, one_node
+from tests.kernel.conforming import one_node
 from tests.lab.topology import cluster
 from tests.unit import cni_shapes
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.root
 
@@ -54,7 +55,7 @@ def test_an_address_may_be_asked_for_in_three_ways(cni):
         ({}, {"CNI_ARGS": f"IP={v4},{v6}"}),
     ):
         with cni.sandbox() as pod:
-            assert eventually(lambda: cni.call("STATUS", version="1.1.0").exit_code == 0)
+            eventually(lambda: cni.call("STATUS", version="1.1.0").exit_code == 0)
             answer = add_when_free(cni, pod, keys, changes)
             assert addresses(answer) == [v4, v6]
             assert cni.call("CHECK", pod, keys={"prevResult": answer.body}).exit_code == 0

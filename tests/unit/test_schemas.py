@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -14,7 +13,6 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from netmgr.cli.main import main
 from netmgr.documents import loader
 from netmgr.documents.node import NodeDocument
 from netmgr.errors import ConfigError
@@ -91,13 +89,11 @@ def test_an_editor_finds_a_samples_schema(path):
     assert named.name in schemas.files()
 
 
-def test_what_netmgr_writes_keeps_to_its_schema(tmp_path, monkeypatch):
+def test_what_netmgr_writes_keeps_to_its_schema(netmgr, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for line in ("plan init", "plan lock --yes", "plan render machines --to machines"):
-        monkeypatch.setattr(sys, "argv", ["netmgr", *line.split()])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        assert not ended.value.code
+        code, *_ = netmgr(*line.split())
+        assert not code
     validator("plan.yaml").validate(yaml.safe_load((tmp_path / "plan.yaml").read_text()))
     for machine in ("router-0.hub", "nat-0.cluster-1", "cluster-1-default-0"):
         text = (tmp_path / "machines" / f"{machine}.yaml").read_text()
