@@ -43,7 +43,7 @@ MOUNT_POINT = 4
 """Place of the mount point in a line of /proc/self/mountinfo (proc(5))."""
 
 SETTINGS: Mapping[str, Any] = {
-    "accounting": {"reading_seconds": 1, "min_reading_seconds": 0.05},
+    "accounting": {"reading_seconds": 1, "min_reading_seconds": 0},
     "pool": {"cooldown_seconds": 5, "conntrack_wait_seconds": 5},
 }
 """What a lab's node.yaml says beside the topology: as in production, only more impatient."""
