@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+RAISED_AGAIN_SECONDS = 0.01
+"""Until after the finalizer that an exception was dropped in."""
 UNLIMITED = 1 << 16
 """Columns of what has no width: more than any line of ours."""
 
@@ -65,22 +67,41 @@ def progress() -> Progress:
 
 
 @contextmanager
-def undone_when_interrupted(what: str) -> Iterator[None]:
-    """Turn the first signal to end into an exception, so that what is half done is undone.
+def undone_when_interrupted(
+    what: str = "", endings: Iterable[signal.Signals] = ENDINGS
+) -> Iterator[None]:
+    """Turn the first of these signals into an exception, so that what is half done is undone.
 
-    Later signals are ignored: they would interrupt that. `what` says what is done about it.
+    Later ones are ignored: they would interrupt that. `what` says what is done about it.
     """
 
     def leave(number: int, _: FrameType | None) -> None:
-        for each in ENDINGS:
+        for each in before:
             # A second Ctrl-C is common, and would leave half of it behind.
             signal.signal(each, signal.SIG_IGN)
-        typer.echo(f"\nInterrupted: {what}", err=True)
+        if what:
+            typer.echo(f"\nInterrupted: {what}", err=True)
         raise SystemExit(SIGNAL_EXIT + number)
 
-    before = {number: signal.signal(number, leave) for number in ENDINGS}
+    def look_at_dropped(dropped: sys.UnraisableHookArgs) -> None:
+        # Python drops what is raised within a finalizer or a weak reference's callback.
+        interruption = dropped.exc_value
+
+        if isinstance(interruption, SystemExit):
+
+            def raise_again(*_: object) -> None:
+                raise interruption
+
+            signal.signal(signal.SIGALRM, raise_again)
+            signal.setitimer(signal.ITIMER_REAL, RAISED_AGAIN_SECONDS)
+        else:
+            hook(dropped)
+
+    before = {number: signal.signal(number, leave) for number in endings}
+    hook, sys.unraisablehook = sys.unraisablehook, look_at_dropped
     try:
         yield
     finally:
+        sys.unraisablehook = hook
         for number, handler in before.items():
             signal.signal(number, handler)

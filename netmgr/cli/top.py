@@ -17,8 +17,8 @@ from netmgr.api.snapshot import Snapshot
 from netmgr.cli.asking import ask
 from netmgr.cli.options import Socket
 from netmgr.cli.output import size
-from netmgr.cli.terminal import console
-from netmgr.errors import SIGNAL_EXIT, NetmgrError
+from netmgr.cli.terminal import console, undone_when_interrupted
+from netmgr.errors import NetmgrError
 from netmgr.printable import plain
 
 if TYPE_CHECKING:
@@ -180,14 +180,10 @@ def _live(screen: Console, readings: Readings, draw: Draw) -> None:
     from rich.live import Live
     from rich.text import Text
 
-    def end(number: int, _: object) -> None:
-        sys.exit(SIGNAL_EXIT + number)
-
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        # As an exception, so that the terminal is left as it was.
-        signal.signal(number, end)
     shown: Text | Table = Text("measuring")
-    with Live(shown, console=screen, screen=True, auto_refresh=False) as live:
+    # A signal is an exception, so that the terminal is left as it was.
+    ended = undone_when_interrupted(endings=(signal.SIGTERM, signal.SIGHUP))
+    with ended, Live(shown, console=screen, screen=True, auto_refresh=False) as live:
         for reading in readings:
             if isinstance(reading, NetmgrError):
                 fault = Text(f"no answer, figures are old: {plain(reading.message)}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import signal
 import struct
 import subprocess
 import sys
@@ -121,3 +122,28 @@ def test_a_tree_in_a_pipe_is_whole(plan: Path) -> None:
     entries = ("├", "└", "s")
     assert all(line.strip("│ ").startswith(entries) for line in tree.splitlines())
     assert widest(piped("plan", "show", "--tree", cwd=plan, COLUMNS="60")) <= 60
+
+
+INTERRUPTED_IN_A_FINALIZER = """
+import os, signal, time
+from netmgr.cli.terminal import undone_when_interrupted
+
+class Finalized:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+with undone_when_interrupted("undoing"):
+    try:
+        Finalized()
+        time.sleep(60)
+    finally:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.1)
+        print("undone")
+"""
+
+
+def test_an_interruption_that_python_drops_in_a_finalizer_is_raised_after_it() -> None:
+    outcome = programs.run([sys.executable, "-c", INTERRUPTED_IN_A_FINALIZER], cwd=ROOT, timeout=50)
+    assert (outcome.returncode, outcome.stdout) == (128 + signal.SIGTERM, b"undone\n")
+    assert outcome.stderr == b"\nInterrupted: undoing\n"
