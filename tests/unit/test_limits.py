@@ -22,7 +22,7 @@ from netmgr.limits import quotas, rules, tree
 from netmgr.limits.quotas import Budget
 from netmgr.limits.rules import Chain, Peers
 from netmgr.limits.tree import Limited, Target, Tree
-from netmgr.model import Attachment, AttachmentKey, PodRef, Traffic
+from netmgr.model import ALL_IN, ALL_OUT, Attachment, AttachmentKey, PodRef, Traffic
 from netmgr.prefixes import Address
 from tests.fakes.sites import document
 
@@ -151,6 +151,14 @@ BATCH = {"pods": "a/*", "internet-out": "20M"}
 TEAM = {"namespaces": "a", "internet-out": "50M"}
 
 
+OTHER_WAY = {OUT: IN, IN: OUT, ALL_OUT: ALL_IN, ALL_IN: ALL_OUT}
+
+
+def turned(rates: dict) -> dict:
+    return {OTHER_WAY.get(key, key): rates[key] for key in rates}
+
+
+@pytest.mark.parametrize("traffic", [OUT, IN])
 @pytest.mark.parametrize(
     ("items", "brought", "expected", "target"),
     [
@@ -176,10 +184,16 @@ TEAM = {"namespaces": "a", "internet-out": "50M"}
     ],
 )
 def test_a_pod_may_tighten_what_the_document_allows(
-    items: list[dict], brought: dict[str, int], expected: dict[str, int], target: list[str]
+    items: list[dict],
+    brought: dict[str, int],
+    expected: dict[str, int],
+    target: list[str],
+    traffic: Traffic,
 ) -> None:
+    if traffic == IN:
+        items, brought = [turned(item) for item in items], turned(brought)
     given = tuple((traffic, rate * 10**6) for traffic, rate in brought.items())
-    found = made(*items, pods=[replace(pod("a", "b"), rates=given)], traffic=OUT)
+    found = made(*items, pods=[replace(pod("a", "b"), rates=given)], traffic=traffic)
     assert rates(found) == {key: rate * 10**6 for key, rate in expected.items()}
     assert shown(found) == ({"nmb": target} if target else {})
 
