@@ -4,6 +4,7 @@ what may be left behind (nothing).
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import socket
@@ -73,6 +74,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                         reason="needs root: the kernel's own rules and links are tested"
                     )
                 )
+
+
+def pytest_collection() -> None:
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """What was collected lives to the end: looking through it again and again is a waste."""
+    gc.freeze()
+    gc.enable()
 
 
 def _leave_out_clusters(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -309,6 +309,7 @@ def check(world: World, when: str) -> None:
     assert all(one.missed.bytes == 0 for one in totals.audits), when
 
 
+@pytest.mark.slow
 def test_an_agent_killed_between_any_two_steps_loses_and_invents_nothing(room: Path) -> None:
     whole = lived(room)
     taken = whole.life.taken

@@ -17,6 +17,7 @@ def values(figures: Iterator[Figure]) -> dict[str, float]:
     return measured
 
 
+@pytest.mark.slow
 @pytest.mark.root
 def test_a_real_prometheus_is_measured() -> None:
     measured = values(scraping.measure(SMOKE))

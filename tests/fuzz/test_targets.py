@@ -20,6 +20,7 @@ ROUNDS_SANITIZED = 3000
 pytestmark = pytest.mark.programs  # the launcher is compiled
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TARGETS)
 def test_the_property_holds(name: str) -> None:
     target = TARGETS[name]

@@ -115,6 +115,7 @@ FAILS_ONCE = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("failing", "failures", "repeated"),
     [(3, [1], True), (1, [1, 4], False), (4, [1], False)],

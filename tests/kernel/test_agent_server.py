@@ -114,6 +114,7 @@ def received(connection: socket.socket) -> bytes:
         return answer
 
 
+@pytest.mark.slow
 @pytest.mark.alone
 @pytest.mark.usefixtures("server")
 def test_a_deadline_is_for_the_whole_line(tmp_path: Path) -> None:

@@ -25,7 +25,10 @@ V4_ONLY = {
 
 @pytest.fixture(
     scope="module",
-    params=[Backend.NFTABLES, Backend.IPTABLES_LEGACY],
+    params=[
+        Backend.NFTABLES,
+        pytest.param(Backend.IPTABLES_LEGACY, marks=pytest.mark.slow),
+    ],
     ids=str,
 )
 def cni(request):

@@ -63,6 +63,7 @@ def test_the_whole_matrix_is_as_the_design_says(world: World) -> None:
     assert found.agrees
 
 
+@pytest.mark.slow
 def test_spokes_of_other_kinds_are_as_the_design_and_their_plan_say_too(backend: Backend) -> None:
     with World(
         planned.network(3, 1, 2, planned.OTHER_KINDS),

@@ -93,6 +93,7 @@ def test_they_outlive_the_agent(cni: Caller) -> None:
         assert in_force(cni, pod) == {"internet-out": 9}
 
 
+@pytest.mark.slow
 @pytest.mark.alone
 def test_all_traffic_is_limited_and_internet_traffic_within_it(cni: Caller) -> None:
     with cni.sandbox() as pod, cni.sandbox() as server:

@@ -85,7 +85,7 @@ def exchange(world: World) -> Iterator[Callable[..., Exchange]]:
         yield lambda pod, family=Family.V4: Exchange(world, pod, stack, family)
 
 
-@pytest.mark.parametrize("family", Family)
+@pytest.mark.parametrize("family", [Family.V4, pytest.param(Family.V6, marks=pytest.mark.slow)])
 def test_a_quota_is_kept_to_the_packet(
     new_pod: NewPod, exchange: NewExchange, family: Family
 ) -> None:
@@ -102,7 +102,7 @@ def test_both_families_are_charged_to_one_quota(new_pod: NewPod, exchange: NewEx
     assert exchange(pod, Family.V6).exhaust() == 300_000
 
 
-@pytest.mark.parametrize("family", Family)
+@pytest.mark.parametrize("family", [Family.V4, pytest.param(Family.V6, marks=pytest.mark.slow)])
 def test_what_comes_in_has_a_quota_too(
     new_pod: NewPod, exchange: NewExchange, family: Family
 ) -> None:

@@ -227,6 +227,7 @@ def test_every_command_with_output_formats_is_run_in_all_of_them() -> None:
     assert answering == {command.partition(" --")[0] for command in KEYS}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("offer", "arguments"), tuple(_cases()))
 def test_every_output_format_is_well_formed_and_says_the_same(
     offer: Formats,

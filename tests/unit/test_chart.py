@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import yaml
-from jsonschema import Draft7Validator
 
 import netmgr
 
@@ -32,6 +31,8 @@ def schema() -> Any:
 
 
 def test_default_values_are_complete_and_follow_the_schema():
+    from jsonschema import Draft7Validator
+
     schema = json.loads((CHART / "values.schema.json").read_text())
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     Draft7Validator.check_schema(schema)

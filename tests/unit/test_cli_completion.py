@@ -172,6 +172,7 @@ echo "${{COMPREPLY[@]}}"
 FISH = "source {}/fish; complete -C 'netmgr plan grow al'"
 
 
+@pytest.mark.slow
 @pytest.mark.programs
 @pytest.mark.parametrize(
     ("shell", "program", "offered"),
@@ -187,6 +188,7 @@ def test_shells_complete(
     assert (outcome.stdout, outcome.stderr) == (offered, b"")
 
 
+@pytest.mark.slow
 @pytest.mark.programs
 @pytest.mark.parametrize("how", ["eval", "fpath"])
 def test_zsh_completes_at_the_first_tab(scripts: Path, folder: Path, how: str) -> None:

@@ -18,7 +18,7 @@ import netmgr
 from cni import build
 from netmgr.provenance import COMMIT
 
-pytestmark = pytest.mark.programs
+pytestmark = [pytest.mark.programs, pytest.mark.slow]
 
 SOURCE = Path(__file__).parents[2]
 HOST = build.host_architecture()

@@ -11,8 +11,6 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from cyclonedx.schema import SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
 
 import netmgr
 from netmgr import programs
@@ -65,6 +63,9 @@ def listed(script: ModuleType, tmp_path: Path) -> dict[str, Any]:
 
 
 def test_the_list_is_valid_by_the_formats_own_schema(listed: dict[str, Any]):
+    from cyclonedx.schema import SchemaVersion
+    from cyclonedx.validation.json import JsonStrictValidator
+
     validator = JsonStrictValidator(SchemaVersion.V1_6)
     assert validator.validate_str(json.dumps(listed)) is None
     assert validator.validate_str(json.dumps(listed | {"components": [{"name": "x"}]})) is not None

@@ -147,6 +147,7 @@ def install(wheel: Path, target: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*command, target, wheel], check=False, capture_output=True, text=True)
 
 
+@pytest.mark.slow
 def test_pip_installs_the_wheel_of_this_machine_and_its_launcher_alone(wheels, tmp_path):
     own = build.host_architecture()
     done = install(wheels[own], tmp_path)
@@ -154,6 +155,7 @@ def test_pip_installs_the_wheel_of_this_machine_and_its_launcher_alone(wheels, t
     assert [path.name for path in (tmp_path / "cni" / "bin").iterdir()] == [f"netmgr-cni-{own}"]
 
 
+@pytest.mark.slow
 def test_pip_refuses_the_other_architectures_wheel(wheels, tmp_path):
     (other,) = wheels.keys() - {build.host_architecture()}
     done = install(wheels[other], tmp_path)
@@ -161,6 +163,7 @@ def test_pip_refuses_the_other_architectures_wheel(wheels, tmp_path):
     assert "is not a supported wheel on this platform" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_source_archive_has_the_manifests_and_the_chart_that_links_to_them(tmp_path):
     hatch("sdist", ROOT, tmp_path)
     (path,) = tmp_path.iterdir()

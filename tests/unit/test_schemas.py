@@ -7,11 +7,10 @@ import json
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
-from jsonschema import Draft202012Validator
 
 from netmgr.documents import loader
 from netmgr.documents.node import NodeDocument
@@ -19,6 +18,9 @@ from netmgr.errors import ConfigError
 from netmgr.plan.document import PlanDocument
 from tests.builders import NODE_KEYS, SMALL_PLAN
 from tests.docs import schemas
+
+if TYPE_CHECKING:
+    from jsonschema import Draft202012Validator
 
 ROOT = Path(__file__).parents[2]
 PLANS = [
@@ -31,6 +33,8 @@ NODE = {**NODE_KEYS, "node": {"name": "one"}, "ranges": ["10.9.0.0/28"]}
 @functools.cache
 def validator(name: str) -> Draft202012Validator:
     """Of the schema in the file that an editor reads."""
+    from jsonschema import Draft202012Validator
+
     schema = json.loads((schemas.FOLDER / f"{name}.{schemas.VERSION}.json").read_text())
     Draft202012Validator.check_schema(schema)
     return Draft202012Validator(schema)
