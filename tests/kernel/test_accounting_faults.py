@@ -80,6 +80,7 @@ def test_what_is_lost_while_rules_are_gone_is_a_gap_as_long_as_it_was(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [rules_alone, rules_off], ids=lambda fault: fault.__name__)
 def test_rules_that_were_lost_while_no_agent_was_there_are_a_gap_too(
     node: LabNode,

@@ -165,6 +165,7 @@ def test_an_older_copy_is_recognised_by_the_kernel_and_brought_up(
     assert node.snapshot()["state_rebuilds"] == 1
 
 
+@pytest.mark.slow
 def test_a_log_that_was_removed_makes_an_older_copy_too(
     node: LabNode, spender: Spender, new_spender: NewSpender
 ) -> None:
@@ -189,6 +190,7 @@ def cut_now(path: Path) -> None:
     path.open("r+b").truncate(0)
 
 
+@pytest.mark.slow
 @ONLY_NFTABLES
 @pytest.mark.parametrize("harm", [replaced_now, cut_now])
 def test_a_file_that_is_harmed_under_a_running_agent_is_written_again(
@@ -208,6 +210,7 @@ def test_a_file_that_is_harmed_under_a_running_agent_is_written_again(
     assert (spender.counted(), gaps(node)) == (sent, before)
 
 
+@pytest.mark.slow
 def test_a_pod_that_an_agent_was_killed_before_it_counted_is_no_gap(
     node: LabNode, spender: Spender
 ) -> None:

@@ -159,6 +159,7 @@ def test_no_flush_takes_the_lock_away_and_listings_stay_whole(node: LabNode) -> 
     assert "owner" in table["flags"]
 
 
+@pytest.mark.slow
 def test_who_may_not_change_the_network_cannot_take_the_lock(node: LabNode) -> None:
     """As a pod in the host's network would try to, to keep the agent out."""
     unprivileged = "setpriv --reuid=65534 --clear-groups --bounding-set=-all --inh-caps=-all"

@@ -138,6 +138,7 @@ def test_what_was_translated_and_the_ports_it_takes_are_told(world: Joined) -> N
     assert f"translated here to {cluster_ip(Family.V4)}" in " ".join(explained.split())
 
 
+@pytest.mark.slow
 @ONLY_NFTABLES
 def test_ports_of_a_link_s_own_address_are_told_where_the_document_names_none(
     world: Joined,
@@ -151,6 +152,7 @@ def test_ports_of_a_link_s_own_address_are_told_where_the_document_names_none(
     assert tcp == [(PORTS_PER_ADDRESS, 1)] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("role", ["hub-router", "nat-host"])
 def test_what_is_dropped_between_spokes_is_told_from_the_first_packet(
     world: Joined, role: str

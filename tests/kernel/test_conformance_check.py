@@ -126,6 +126,7 @@ def test_check_finds_a_counter_that_was_taken_from_a_pod_and_only_there(cni, dam
     assert_only_there(cni, damage)
 
 
+@pytest.mark.slow
 def test_check_misses_rules_that_every_pod_needs_until_an_agent_starts(cni):
     with cni.sandbox() as pod:
         attached = Attached(cni, pod)

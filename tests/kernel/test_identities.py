@@ -222,6 +222,7 @@ def test_a_failed_add_leaves_nothing_whatever_step_failed(
     assert answer.exit_code == 0, answer.body
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", UNCHANGEABLE, indirect=True, ids=str)
 def test_a_failed_add_that_could_not_be_undone_is_undone_when_that_is_possible(
     cni: Caller, pod: Pod, backend: Backend

@@ -86,6 +86,7 @@ def left_of(name: str) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_a_lab_comes_up_counts_every_byte_and_leaves_nothing(
     lab: Lab, lab_name: str, backend: str
 ) -> None:

@@ -281,6 +281,7 @@ def test_the_table_is_there_only_with_a_limited_pod(node: LabNode, new_pod: NewP
     assert repaired(node, "connection-limits") == before
 
 
+@pytest.mark.slow
 def test_limits_that_the_document_no_longer_has_go_with_the_next_start(world: World) -> None:
     node = world.nodes[1]
     with pods_of(node) as add:

@@ -69,6 +69,7 @@ def test_a_program_that_keeps_changing_the_rules_is_a_problem_until_it_ends(node
     assert "DriftReturns" not in status(node)
 
 
+@pytest.mark.slow
 def test_a_lasting_share_of_traffic_without_a_pod_is_a_problem(node: LabNode) -> None:
     with guest(node) as send:
 

@@ -133,6 +133,7 @@ def test_an_agent_that_is_killed_loses_nothing_of_pods_that_stay_or_go_meanwhile
     assert node.gaps().get("late") == late
 
 
+@pytest.mark.slow
 def test_books_that_were_lost_are_rebuilt_for_the_pods_that_are_there(node: ObservedNode):
     pod = new_pod(node, "outliving")
     sent = node.talk(pod)
@@ -145,6 +146,7 @@ def test_books_that_were_lost_are_rebuilt_for_the_pods_that_are_there(node: Obse
     assert node.gaps() == {"ledger-lost": 1}
 
 
+@pytest.mark.slow
 def test_what_a_pod_sent_while_the_agent_was_away_is_told_as_a_gap_and_shown_by_the_nodes_rules(
     node: ObservedNode,
 ):

@@ -227,6 +227,7 @@ def test_the_metadata_service_is_kept_from_pods_and_counted_for_their_namespace(
     assert not [row for row in scene.node.snapshot()["pods"] if row["traffic"] == "protected-out"]
 
 
+@pytest.mark.slow
 def test_pods_of_an_excepted_namespace_reach_what_is_protected_also_after_a_restart(
     scene: Scene,
 ) -> None:

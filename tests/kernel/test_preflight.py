@@ -376,6 +376,7 @@ def test_the_command_says_what_it_found_in_a_short_text_too(fabric: Fabric, tmp_
     assert message.read_text() == text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("missing", "complaint"),
     [

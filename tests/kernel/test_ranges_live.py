@@ -280,6 +280,7 @@ def test_a_document_that_is_edited_is_followed_and_a_broken_one_is_told(node: La
     eventually(node, lambda: ranges(node)["failing"] == "")
 
 
+@pytest.mark.slow
 @ON_ONE_BACKEND
 def test_a_node_that_is_registered_anew_gives_out_its_new_ranges_alone(world: World, node: LabNode):
     """The kubelet replaces the file by a rename, as here."""

@@ -151,6 +151,7 @@ def test_a_nodes_routes_go_with_the_key(world: World, nodes: list[LabNode]) -> N
     assert not routes_to_nodes(one)
 
 
+@pytest.mark.slow
 def test_a_node_that_claims_what_is_not_its_own_gets_no_route_and_costs_no_other_its_own(
     world: World, nodes: list[LabNode]
 ) -> None:

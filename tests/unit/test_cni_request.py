@@ -344,6 +344,12 @@ def test_a_previous_result_is_refused_where_it_does_not_fit_the_verb(verb, previ
         parsed(verb, prevResult=previous)
 
 
+def test_a_plugin_before_netmgr_may_have_made_another_interface():
+    for name, sandbox in (("net1", "/run/netns/pod"), ("eth0", "")):
+        previous = PREVIOUS | {"interfaces": [{"name": name, "sandbox": sandbox}], "ips": []}
+        assert parsed("ADD", prevResult=previous).previous.addresses_of("eth0") == ()
+
+
 @pytest.mark.parametrize(
     ("lists", "expected"),
     [

@@ -300,3 +300,9 @@ def test_a_head_ends_with_its_last_byte_and_the_rest_is_the_files() -> None:
         head.readline()
     # No more than a byte is read of what is too long.
     assert file.tell() == HEAD_BYTES + 1
+
+
+def test_a_stream_that_ends_within_the_head_is_a_client_that_went_away() -> None:
+    words = "^the client went away before its request was complete$"
+    with pytest.raises(ConnectionResetError, match=words):
+        connections.Head(io.BytesIO()).readline()

@@ -286,6 +286,7 @@ def test_the_command_stops_cleanly_when_told_to(started, ending: signal.Signals)
     assert process.wait(10) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.programs
 def test_the_process_stays_within_its_memory(socket_path: Path, started) -> None:
     """With a full node, and 1,750 pods that ended lately."""
