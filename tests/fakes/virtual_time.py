@@ -150,10 +150,9 @@ class VirtualTime:
                 work()
         except _Killed:
             pass
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001
             # `run` raises it in the thread that waits for this one.
             actor.error = error
-            raise
         finally:
             self._paused.release()
 

@@ -199,7 +199,6 @@ def test_another_leads_only_after_the_former_leader_has_stopped(cluster: Virtual
     assert all(began > former.spans[0][1] for began, _ in (*former.spans[1:], *other.spans))
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_work_that_dies_of_a_bug_ends_its_thread_and_frees_the_lease(cluster: Virtual) -> None:
     def die(_lost: threading.Event) -> None:
         cluster.time.sleep(5)
