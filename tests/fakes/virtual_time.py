@@ -40,6 +40,14 @@ class _Actor:
         self.is_killed = False
         self.error: BaseException | None = None
 
+    def __enter__(self) -> None:
+        self.turn.acquire()
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
+        """Keep what the thread dies of: `run` raises it in the thread that waits for this one."""
+        self.error = None if isinstance(error, _Killed) else error
+        return True
+
 
 class VirtualTime:
     """Implements `netmgr.kube.concurrency.Concurrency`, and a calendar of what happens when."""
@@ -144,17 +152,10 @@ class VirtualTime:
 
     def _live(self, actor: _Actor, work: Callable[[], object]) -> None:
         self._local.actor = actor
-        actor.turn.acquire()
-        try:
+        with actor:
             if not actor.is_killed:
                 work()
-        except _Killed:
-            pass
-        except BaseException as error:  # noqa: BLE001
-            # `run` raises it in the thread that waits for this one.
-            actor.error = error
-        finally:
-            self._paused.release()
+        self._paused.release()
 
     def _pause(self, event: threading.Event | None, seconds: float | None) -> None:
         """Let others run until the event is set or the time has passed."""
