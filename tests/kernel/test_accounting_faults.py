@@ -59,8 +59,9 @@ def test_what_is_lost_while_rules_are_gone_is_a_gap_as_long_as_it_was(
 ) -> None:
     commands, counters_stay = FAULTS[fault]
     kept = spender.send()
+    read_at = time.monotonic()
     assert spender.counted() == kept
-    before, repaired, read_at = gaps(node)["removed"], repairs(node, "rules"), time.monotonic()
+    before, repaired = gaps(node)["removed"], repairs(node, "rules")
     unread = spender.send()
     for command in commands(backend):
         done = run(node, *command)
@@ -89,8 +90,9 @@ def test_rules_that_were_lost_while_no_agent_was_there_are_a_gap_too(
     fault: Callable[[Backend], list[list[str]]],
 ) -> None:
     kept = spender.send()
+    read_at = time.monotonic()
     assert spender.counted() == kept
-    before, read_at = gaps(node)["removed"], time.monotonic()
+    before = gaps(node)["removed"]
     node.kill_agent()
     for command in fault(backend):
         assert run(node, *command).returncode == 0
