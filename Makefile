@@ -34,12 +34,8 @@ test-all: ## run every test but whole clusters': more ways, faults and backends,
 e2e: ## run the tests on a real Kubernetes of two nodes, whose programs are built once (root; ARGS=--stay keeps it)
 	@.ci/setup e2e
 	@.venv/bin/python -m cni.build
-	@.ci/programs e2e/programs e2e
-	@.ci/programs e2e/programs/previous e2e
-	@.ci/programs e2e/programs/containerd e2e
-	@.ci/programs e2e/programs/conformance e2e
-	@.ci/programs e2e/programs/coredns e2e
-	@.ci/programs e2e/programs/policies e2e
+	@for folder in "" /previous /containerd /conformance /coredns /policies; do \
+		.ci/programs e2e/programs$$folder e2e || exit; done
 	@.ci/programs helm/programs helm
 	image=$$(.ci/e2e-image) && NETMGR_E2E_IMAGE=$$image .ci/tests tests/e2e $(ARGS)
 
