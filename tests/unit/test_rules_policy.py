@@ -104,6 +104,19 @@ def test_a_class_that_isolation_drops_whole_is_empty():
     assert classifier.pieces == (("foreign", ()),)
 
 
+def test_a_class_that_is_looked_up_is_a_set_and_a_rule_each_way():
+    policy = Policy.of(document("node", accounting=CLASSES))
+    wanted = desired(policy, (), Abilities(compares=0, verdict_maps=False))
+    sets = {(spec.name, spec.family) for spec in wanted.sets if spec.name.startswith("class")}
+    assert sets == {
+        ("class_other4", Family.V4),
+        ("classes4", Family.V4),
+        ("classes6", Family.V6),
+    }
+    rules = {rule.id for rule in wanted.rules() if rule.id.startswith("class other")}
+    assert rules == {"class other in v4", "class other out v4"}
+
+
 @pytest.mark.parametrize("machine", ["node", "hub-router"])
 def test_rules_look_into_a_set_just_where_they_have_more_to_compare_than_they_may(machine):
     more: dict[str, Any] = {"accounting": CLASSES} if machine == "node" else {}
