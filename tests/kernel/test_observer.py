@@ -182,6 +182,7 @@ def test_a_cache_directory_that_vanishes_ends_nobody_and_is_watched_when_it_retu
 
 def test_what_is_no_result_is_passed_over_and_counted(node: ObservedNode):
     hostile = node.results
+    hostile.mkdir(parents=True, exist_ok=True)
     (hostile / "garbage").write_bytes(b"\xff{")
     (hostile / "huge").write_bytes(b" " * (2 << 20))
     (hostile / "link").symlink_to("/etc/passwd")
@@ -204,6 +205,7 @@ def test_what_is_no_result_is_passed_over_and_counted(node: ObservedNode):
 
 
 def test_a_cache_that_cannot_be_listed_makes_the_node_unready_until_it_can(node: ObservedNode):
+    node.results.mkdir(parents=True, exist_ok=True)
     aside = node.results.with_name("aside")
     node.results.rename(aside)
     node.results.symlink_to(node.results)
