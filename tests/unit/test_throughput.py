@@ -214,7 +214,10 @@ def test_a_peer_that_sends_without_end_is_heard_for_a_while():
 
 
 @pytest.mark.usefixtures("hasty")
-def test_a_slow_peer_is_no_slow_node_as_long_as_another_one_is_fast():
+def test_a_slow_peer_is_no_slow_node_as_long_as_another_one_is_fast(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(throughput, "_CONNECT_SECONDS", PATIENCE)
     slow = answering(OK, b"x" * 100, apart=0.1, times=1000)
     with serving(snapshot, throughput_test=True) as fast, slow as port:
         for _ in range(4):
