@@ -265,6 +265,7 @@ def heartbeat_age(node: LabNode) -> float:
     return time.time() - (node.run_dir / "cni.heartbeat").stat().st_mtime
 
 
+@pytest.mark.slow
 @pytest.mark.root
 def test_an_agent_renews_its_heartbeat_and_leaves_one_when_it_ends(node: LabNode) -> None:
     heartbeat = node.run_dir / "cni.heartbeat"

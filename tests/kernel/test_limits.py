@@ -76,6 +76,7 @@ def test_a_limited_pod_gets_what_its_limit_allows(
         assert attains(found, limit)
 
 
+@pytest.mark.slow
 def test_neither_other_pods_nor_internal_traffic_are_limited(world: World, new_pod: NewPod) -> None:
     limited, other, server = new_pod("limited"), new_pod("free"), new_pod("free")
     with to_internet(world, other) as free, to_internet(world, limited) as slow:

@@ -59,6 +59,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pod_probes, "TRY_SECONDS", 1.0)
 
 
+@pytest.mark.slow
 def test_what_a_client_reports_is_what_its_node_counts_to_the_byte(
     world: World, new_pod: Callable[[str], Sandbox]
 ) -> None:

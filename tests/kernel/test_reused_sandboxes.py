@@ -108,6 +108,7 @@ def test_del_touches_no_other_sandbox_that_came_to_be_at_the_path(cni: Caller, p
         assert is_as_new(pod.netns)
 
 
+@pytest.mark.slow
 def test_a_hundred_containers_one_after_the_other_have_the_same_sandbox(
     cni: Caller, pod: Pod
 ) -> None:
