@@ -48,7 +48,6 @@ def reasons(node: LabNode) -> list[str]:
     return [one["reason"] for one in node.snapshot()["problems"]]
 
 
-@pytest.mark.slow
 def test_a_program_that_keeps_changing_the_rules_is_a_problem_until_it_ends(node: LabNode) -> None:
     eventually(lambda: reasons(node) == [])
     assert f"{PROBLEM} 0.0" in node.scrape()
