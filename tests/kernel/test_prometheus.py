@@ -105,16 +105,19 @@ def test_every_query_of_a_dashboard_has_a_result(busy: Prometheus, dashboard: Pa
     busy.answers(dashboard)
 
 
+def sent_alike(result: Result) -> bool:
+    sent = by(result, "namespace")
+    return len(sent) == len(NAMESPACES) and math.isclose(*sent.values(), rel_tol=0.1)
+
+
 def test_the_busiest_pods_and_namespaces_are_those_that_sent_most(busy: Prometheus) -> None:
     out = '{traffic="internet-out"}'
-    everyone = {pod for pods in NAMESPACES.values() for pod in pods}
-    pods = busy.wait_for(
+    # What rules recorded may be of a scrape in the middle of the traffic.
+    busy.wait_for(
         f"sort_desc({BUSIEST_PODS}{out} > 0)",
-        lambda result: {series["metric"]["pod"] for series in result} == everyone,
+        lambda result: [pod for (pod,) in by(result, "pod")] == ["pod-3", "pod-2", "pod-1"],
     )
-    assert [series["metric"]["pod"] for series in pods] == ["pod-3", "pod-2", "pod-1"]
-    namespaces = by(busy.query(f"{NAMESPACE_BYTES}{out}"), "namespace")
-    assert math.isclose(namespaces["research",], namespaces["serving",], rel_tol=0.3)
+    busy.wait_for(f"{NAMESPACE_BYTES}{out}", sent_alike)
     assert {series["metric"]["cluster"] for series in busy.query(CLUSTER_BYTES)} == {"training"}
 
 
