@@ -86,6 +86,10 @@ def value(series: dict) -> float:
     return float(series["value"][1])
 
 
+def by(result: Result, *labels: str) -> dict[tuple[str, ...], float]:
+    return {tuple(series["metric"][label] for label in labels): value(series) for series in result}
+
+
 def queries(dashboard: Path) -> Iterator[str]:
     """Every query of a dashboard, for all clusters."""
     for panel in json.loads(dashboard.read_text())["panels"]:

@@ -18,7 +18,7 @@ from netmgr.kube import health
 from netmgr.kube.api import Api
 from netmgr.kube.health import Telemetry
 from netmgr.prefixes import Family
-from tests.kernel.scraped import CONFIGS, PORT, Prometheus, Result, scraping, value
+from tests.kernel.scraped import CONFIGS, PORT, Prometheus, Result, by, scraping
 from tests.lab import wiring
 from tests.lab.errors import LabError
 from tests.lab.exchange import End, datagrams
@@ -94,10 +94,6 @@ def busy(world: World, prometheus: Prometheus) -> Prometheus:
         world.nodes[1].runtime.delete(world.nodes[1].add("short", "serving"))
         prometheus.wait_for_scrapes()
     return prometheus
-
-
-def by(result: Result, *labels: str) -> dict[tuple[str, ...], float]:
-    return {tuple(series["metric"][label] for label in labels): value(series) for series in result}
 
 
 @pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda path: path.stem)

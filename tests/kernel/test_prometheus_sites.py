@@ -13,7 +13,7 @@ import pytest
 from netmgr.documents.node import Backend
 from netmgr.prefixes import Family
 from tests.kernel.joined import MACHINE, Joined, cluster_ip, joined, nat_host, vip
-from tests.kernel.scraped import CONFIGS, PORT, Prometheus, scraping
+from tests.kernel.scraped import CONFIGS, PORT, Prometheus, by, scraping
 from tests.lab.exchange import open_socket
 from tests.lab.unprivileged import NOBODY
 
@@ -62,10 +62,9 @@ def test_every_query_of_the_dashboard_has_a_result(
         prometheus.wait_for("netmgr_up == 1", bool)
         busy(machine, prometheus)
         prometheus.answers(DASHBOARD)
-        pairs = {
-            (one["metric"]["from"], one["metric"]["to"])
-            for one in prometheus.query(f"{ISOLATION} > 0")
-        }
-        assert pairs == {("a", "b"), ("b", "a")}
+        prometheus.wait_for(
+            f"{ISOLATION} > 0",
+            lambda result: set(by(result, "from", "to")) == {("a", "b"), ("b", "a")},
+        )
         raw = prometheus.query("netmgr_isolation_dropped_packets_total")
         assert [one["value"][1] for one in raw] == ["1", "1"]
