@@ -142,6 +142,8 @@ def test_a_server_that_takes_its_time_is_given_up(
 
 
 def test_nobody_at_the_address_is_told_at_once(machine: Path):
+    with MetadataServer(machine):
+        pass  # It leaves its address.
     assert "refused" in refusal(machine).message.lower()
 
 
