@@ -17,7 +17,7 @@ from netmgr.model import LINK_PREFIX
 from netmgr.prefixes import Family
 from netmgr.rules.engine import Rules
 from tests.lab import wiring
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 PORT = 4000
 HEADERS = {Family.V4: 20 + 8, Family.V6: 40 + 8}
@@ -37,10 +37,6 @@ HOSTS = {
 VIP = {Family.V4: "100.64.1.9", Family.V6: "fd64:1::9"}
 CLUSTER_IP = {Family.V4: "10.96.0.9", Family.V6: "fd96::9"}
 RANGES = ("10.96.0.0/24", "fd96::/120")
-SECONDS_TO_ARRIVE = 5.0
-"""A datagram passes all namespaces within the sender's system call, but on a busy machine a thread
-of the kernel's may have to carry it on.
-"""
 SECONDS_TO_BE_LOST = 0.2
 
 
@@ -63,7 +59,7 @@ class Star:
         with netns.entered(self.hosts[at]) if at != "machine" else nullcontext():
             made = socket.socket(socket.AF_INET if family is Family.V4 else socket.AF_INET6, kind)
             self.sockets.enter_context(made)
-            made.settimeout(2)
+            made.settimeout(PATIENCE)
             made.bind((address, port))
             return made
 
@@ -79,7 +75,7 @@ class Star:
         receiver: Any,
         to: str,
         size: int = 100,
-        seconds: float = SECONDS_TO_ARRIVE,
+        seconds: float = PATIENCE,
     ) -> tuple[str, int] | None:
         """Sends one datagram; where it seems to come from, or None if it does not arrive."""
         sender.sendto(b"x" * size, (to, PORT))

@@ -22,7 +22,8 @@ from netmgr.rules.model import Hook
 from netmgr.rules.policy import ARRIVED, Policy, desired
 from netmgr.rules.protection import Protection
 from tests.contracts.conftest import Kernel
-from tests.contracts.star import SECONDS_TO_ARRIVE, SECONDS_TO_BE_LOST, set_kernel, wait_until_up
+from tests.contracts.star import SECONDS_TO_BE_LOST, set_kernel, wait_until_up
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.root
 
@@ -109,7 +110,7 @@ class World:
                 socket.AF_INET if family is Family.V4 else socket.AF_INET6, socket.SOCK_DGRAM
             )
             self.sockets.enter_context(made)
-            made.settimeout(SECONDS_TO_ARRIVE)
+            made.settimeout(PATIENCE)
             made.bind((address, port))
             return made
 
@@ -119,7 +120,7 @@ class World:
         receiver: socket.socket,
         to: str,
         size: int = 100,
-        seconds: float = SECONDS_TO_ARRIVE,
+        seconds: float = PATIENCE,
     ) -> str | None:
         """Sends one datagram; the source address it arrived with, or None if it did not arrive."""
         sender.sendto(b"x" * size, (to, PORT))

@@ -14,8 +14,18 @@ import pytest
 from netmgr.prefixes import Family
 from netmgr.rules.engine import Rules
 from netmgr.rules.policy import Policy
-from tests.contracts.star import CLUSTER_IP, FURTHER, HOSTS, MACHINE, PORT, VIP, Star
+from tests.contracts.star import (
+    CLUSTER_IP,
+    FURTHER,
+    HOSTS,
+    MACHINE,
+    PORT,
+    SECONDS_TO_BE_LOST,
+    VIP,
+    Star,
+)
 from tests.fakes.sites import document
+from tests.waiting import PATIENCE
 
 pytestmark = [
     pytest.mark.root,
@@ -107,18 +117,17 @@ def nat_host(kernel, **nat: object) -> Rules:
     return rules
 
 
-def reached(world: Star, host: str, family: Family, to: str) -> str:
+def reached(world: Star, host: str, family: Family, to: str, seconds: float = PATIENCE) -> str:
     """Whom a host sees when a researcher sends there; nobody if nothing arrives."""
-    with world.socket("researcher", family) as client:
-        server = world.socket(host, family, _address(host, family), TARGET_PORT)
-        with server:
-            seen = world.source(client, server, to, seconds=0.3)
-            if seen is None:
-                return ""
-            server.sendto(b"answer", seen)
-            client.settimeout(2)
-            assert client.recvfrom(100)[1][:2] == (to, PORT)
-            return seen[0]
+    # It stays open: a later client with the same port would be of the same connection.
+    client = world.socket("researcher", family)
+    with world.socket(host, family, _address(host, family), TARGET_PORT) as server:
+        seen = world.source(client, server, to, seconds=seconds)
+        if seen is None:
+            return ""
+        server.sendto(b"answer", seen)
+        assert client.recvfrom(100)[1][:2] == (to, PORT)
+        return seen[0]
 
 
 def dropped(rules: Rules) -> int:
@@ -134,7 +143,7 @@ def test_a_service_leads_the_hub_neither_to_machines_nor_out_of_the_spoke(
     assert reached(world, host, family, CLUSTER_IP[family]), "kube-proxy alone would lead there"
     rules = nat_host(real_kernel)
     for number, to in enumerate((VIP, CLUSTER_IP), start=1):
-        assert not reached(world, host, family, to[family])
+        assert not reached(world, host, family, to[family], SECONDS_TO_BE_LOST)
         assert dropped(rules) == number
 
 
@@ -151,7 +160,7 @@ def test_machines_are_endpoints_where_the_document_allows_it_and_other_spokes_ne
 def test_another_spoke_is_no_endpoint_where_machines_may_be(world, lead, real_kernel, family):
     lead("foreign")
     rules = nat_host(real_kernel, host_endpoints=True)
-    assert not reached(world, "foreign", family, VIP[family])
+    assert not reached(world, "foreign", family, VIP[family], SECONDS_TO_BE_LOST)
     assert dropped(rules) == 1
 
 

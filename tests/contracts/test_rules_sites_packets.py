@@ -92,7 +92,6 @@ def rules_of(real_kernel, role: str, **keys: object) -> Rules:
 
 def answer(server, client, data: bytes = b"answer"):
     """The server answers who it has heard of; where the client takes the answer to come from."""
-    client.settimeout(2)
     server[0].sendto(data, server[1])
     got, source = client.recvfrom(100)
     assert got == data
