@@ -221,7 +221,8 @@ def test_a_slow_peer_is_no_slow_node_as_long_as_another_one_is_fast(
     slow = answering(OK, b"x" * 100, apart=0.1, times=1000)
     with serving(snapshot, throughput_test=True) as fast, slow as port:
         for _ in range(4):
-            found = measure([peer(port), peer(fast)], 1e6, 0, CHANCE)
+            # The exporter may still be busy with the stream before.
+            found = measure([peer(port), peer(fast)], 1e6, PATIENCE, CHANCE)
             assert found.rates[peer(fast)] > 1e6
 
 
