@@ -19,6 +19,7 @@ from tests.runtimes.internet import ECHO_PORT, PAGE, WEB_PORT, Internet
 from tests.runtimes.machine import Machine
 from tests.runtimes.multus import RESULTS, Multus
 from tests.runtimes.node import DOCUMENT, NetmgrNode, settled
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.root, pytest.mark.runtimes]
 
@@ -98,6 +99,8 @@ def test_a_pod_of_another_plugin_is_counted_to_the_byte_and_kept_when_it_is_gone
     observed.use("ptp" if engine_name == "cri" else "bridge")
     runtime = ENGINES[engine_name](observed.machine, probe)
     pod = runtime.run("talker")
+    # On a busy machine it would speak before it is found.
+    eventually(lambda: observed.counted(*pod))
     for family in Family:
         runtime.speak(
             "talker", "probe", str(INTERNET[family]), str(ECHO_PORT), str(DATAGRAMS), str(PAYLOAD)
