@@ -10,7 +10,6 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 
 import pytest
 
@@ -32,7 +31,6 @@ from tests.kernel.joined import (
     vip,
 )
 from tests.lab.exchange import open_socket
-from tests.waiting import eventually
 
 pytestmark = pytest.mark.root
 
@@ -170,7 +168,7 @@ def test_what_is_dropped_between_spokes_is_told_from_the_first_packet(
             assert world.send(*pair, family) == ""
             world.wait_until(lambda pair=pair, number=number: world.drops()[pair] == number)
         for pair in (("researcher", "a"), ("b", "researcher")):
-            eventually(partial(world.send, *pair, family))
+            world.wait_until(lambda pair=pair, family=family: world.send(*pair, family) != "")
     rows = [row.split() for row in netmgr(world, "node", "status").stdout.splitlines()]
     assert ["b", "a", "2", "86", "B"] in rows, rows
 
