@@ -166,7 +166,7 @@ class CniSocket(Component):
             case Verb.CHECK:
                 check(self._node, request)
             case Verb.GC:
-                collect_garbage(self._node, request)
+                collect_garbage(self._node, request, started_at)
             case Verb.STATUS:
                 # Whoever asks has found the plugin, whatever a configuration says by now.
                 # containerd 2 asks every five seconds. An error makes the Node NotReady, which

@@ -19,6 +19,7 @@ from netmgr.agent.scheduler import Task
 from netmgr.dataplane.neighbours import listen_for_losses
 from netmgr.errors import KernelError
 from netmgr.kernel.neighbours import NeighbourLosses
+from netmgr.suspects import Suspects
 
 _GATHERING_SECONDS = 0.01
 """One change is several messages, and a pod that changes all the time must not cost much."""
@@ -89,4 +90,5 @@ class MacFollower(Component):
         if lost is None:
             self._follow_all()
         elif names := self._node.dataplane.neighbours.host_links_of(lost):
-            self._node.follow(each for each in self._node.leases.all() if each.host_link in names)
+            listed = self._node.leases.all()
+            self._node.follow(Suspects(tuple(one for one in listed if one.host_link in names)))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager
 from typing import Self
 
 from netmgr.agent.accounting import Accounting
@@ -24,12 +24,15 @@ from netmgr.agent.limits import Limits
 from netmgr.agent.pool import Pool
 from netmgr.agent.requests import AttachmentLocks, Requests
 from netmgr.dataplane import desired
+from netmgr.dataplane.drift import Foreign
 from netmgr.dataplane.wiring import Dataplane
-from netmgr.errors import KernelError, NetmgrError, SetupError, StateError, TryAgainLater
+from netmgr.errors import NetmgrError, StateError
 from netmgr.ipam.leases import Leases
 from netmgr.kernel.capabilities import Capability
+from netmgr.kernel.routes import Route
 from netmgr.model import NOTHING_REQUESTED, Attachment, AttachmentKey, PodRef, Requested
 from netmgr.prefixes import Family
+from netmgr.suspects import Suspects, unlocked
 
 LOCK_SECONDS = 20.0
 """How long a request waits for another one of the same attachment."""
@@ -139,39 +142,45 @@ class Node(Component):
         self.accounts.end(attachment)
         self.leases.release(attachment)
 
+    def _holding(self, found: Attachment, seconds: float = 0.0) -> AbstractContextManager[object]:
+        # Not waited for: the request that holds the lock decides about this attachment.
+        return self.locks.holding(found.key, seconds)
+
+    def _is_current(self, found: Attachment) -> bool:
+        # Again under the lock: the list of a pass is older, and the key or the address may be
+        # another sandbox's by now.
+        return self.leases.get(found.key) == found
+
     def collect(
-        self, key: AttachmentKey, why: str, still: Callable[[Attachment], bool] = lambda _: True
-    ) -> bool:
-        """Detach an attachment for which no DEL will come, unless a request for it is under way.
+        self, suspects: Suspects[Attachment], why: str, still: Callable[[Attachment], bool]
+    ) -> None:
+        """Detach attachments for which no DEL will come, but for those with a request under way.
 
         `still` checks under the attachment's lock whether the reason still holds.
+
+        Raises:
+            NetmgrError: one could not be detached; all the others were.
         """
-        try:
-            # Not waited for: the request that holds the lock decides about this attachment.
-            with self.locks.holding(key, 0):
-                attachment = self.leases.get(key)
-                if attachment is None or not still(attachment):
-                    return False
-                self.detach(attachment)
-        except TryAgainLater:
-            return False
-        log.info(
-            "collected container=%s ifname=%s pod=%s why=%s",
-            key.container_id,
-            key.ifname,
-            attachment.pod,
-            why,
+
+        def detach(found: Attachment) -> None:
+            self.detach(found)
+            log.info(
+                "collected container=%s ifname=%s pod=%s why=%s",
+                found.key.container_id,
+                found.key.ifname,
+                found.pod,
+                why,
+            )
+
+        suspects.settle(
+            self._holding, lambda found: self._is_current(found) and still(found), detach
         )
-        return True
 
     def collect_vanished(self) -> None:
         """Collect attachments whose sandbox went without a DEL; their links went with it."""
-        # The kernel before the list, and what is missing again under its lock: a pod that is being
-        # attached is in the list before it has a link, and must not be collected.
-        present = self.dataplane.attached_links()
-        for attachment in self.leases.all():
-            if attachment.host_link not in present:
-                self.collect(attachment.key, "its sandbox is gone", self._has_vanished)
+        self.collect(
+            self.dataplane.vanished(self.leases.all), "its sandbox is gone", self._has_vanished
+        )
 
     def _has_vanished(self, attachment: Attachment) -> bool:
         return not self.dataplane.is_attached(attachment.host_link)
@@ -185,20 +194,34 @@ class Node(Component):
         # The list is passed as a function, since it must be read after the kernel.
         drift = self.dataplane.drift(self.leases.all)
         # First, since the kernel drops a link's routes with its last address (fib_disable_ip).
-        done = self.dataplane.remove_foreign(drift.addresses)
+        done = self._remove_foreign(drift.addresses)
         if done:
             drift = self.dataplane.drift(self.leases.all)
-        failure: NetmgrError | None = None
-        for attachment in drift.broken:
-            try:
-                done += self._rewire(attachment)
-            except (KernelError, SetupError) as error:
-                failure = error
-        # Last, so that a pod whose route another replaces is not without any meanwhile.
-        done += self.dataplane.remove_foreign(drift.foreign)
-        if failure:
-            raise failure
+        try:
+            done += drift.broken.settle(self._holding, self._is_current, self.dataplane.rewire)
+        finally:
+            # Last, so that a pod whose route another replaces is not without any meanwhile.
+            done += self._remove_foreign(drift.routes)
         return done
+
+    def _remove_foreign(self, found: Suspects[Foreign]) -> list[str]:
+        def holding(one: Foreign) -> AbstractContextManager[object]:
+            # Whatever comes, a route to an address that nobody holds is not made right by it: the
+            # kernel does not give the index of its link again.
+            holder = self._holder(one)
+            return self._holding(holder) if holder else unlocked(one)
+
+        def is_foreign(one: Foreign) -> bool:
+            return self.dataplane.is_foreign(one, self._holder(one))
+
+        return found.settle(holding, is_foreign, self.dataplane.remove_foreign)
+
+    def _holder(self, found: Foreign) -> Attachment | None:
+        """The attachment that has the address which a route leads to."""
+        if not isinstance(found, Route) or not found.destination.is_address:
+            return None
+        address = found.destination.network
+        return next((each for each in self.leases.all() if address in each.addresses), None)
 
     def check(
         self, attachment: Attachment, netns: str, moved: Collection[Family] = ()
@@ -213,35 +236,18 @@ class Node(Component):
         self.dataplane.neighbours.follow(attachment, netns)
         return self.dataplane.check(attachment, netns, moved)
 
-    def follow(self, attachments: Iterable[Attachment]) -> None:
+    def follow(self, outdated: Suspects[Attachment]) -> None:
         """Update neighbour entries to the MACs that these pods have now.
 
         Raises:
             KernelError: one could not be updated; all the others were tried.
         """
-        failure: KernelError | None = None
-        for attachment in attachments:
-            try:
-                self._follow(attachment)
-            except KernelError as error:
-                failure = error
-        if failure:
-            raise failure
-
-    def _follow(self, attachment: Attachment) -> None:
         # If another request holds it for longer, the next pass comes back to it.
-        with suppress(TryAgainLater), self.locks.holding(attachment.key, FOLLOW_SECONDS):
-            # Again under the lock: the caller's list is older, and the address may be another
-            # pod's.
-            if self.leases.get(attachment.key) == attachment:
-                self.dataplane.neighbours.follow(attachment, attachment.netns)
-
-    def _rewire(self, attachment: Attachment) -> list[str]:
-        with suppress(TryAgainLater), self.locks.holding(attachment.key, 0):
-            # Again under the lock, as in `_follow`.
-            if self.leases.get(attachment.key) == attachment:
-                return self.dataplane.rewire(attachment)
-        return []
+        outdated.settle(
+            lambda found: self._holding(found, FOLLOW_SECONDS),
+            self._is_current,
+            lambda found: self.dataplane.neighbours.follow(found, found.netns),
+        )
 
     @classmethod
     def remove(cls, remnants: Remnants) -> Iterator[str]:
@@ -260,8 +266,12 @@ class Node(Component):
                     "drain the node first, or cut them off with --with-pods"
                 )
             yield from (
-                f"link {name} of a pod was removed" for name in dataplane.detach_orphans(())
+                f"link {name} of a pod was removed" for name in dataplane.detach_orphans(tuple)
             )
-            yield from dataplane.remove_foreign(dataplane.drift(tuple).foreign)
+            drift = dataplane.drift(tuple)
+            for found in (drift.addresses, drift.routes):
+                yield from found.settle(
+                    unlocked, lambda one: dataplane.is_foreign(one, None), dataplane.remove_foreign
+                )
         finally:
             dataplane.close()

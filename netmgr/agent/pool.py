@@ -65,8 +65,12 @@ class Pool(Component):
         families = self._agent.document.families or tuple(Family)
         is_older = take_over(self.leases, self.dataplane, families, boot_id())
         self._agent.health.rebuilds += is_older
-        # After `take_over`, which adopts whatever link can be understood.
-        for name in self.dataplane.detach_orphans(a.host_link for a in self.leases.all()):
+        # After `take_over`, which adopts whatever link can be understood. One that the kernel does
+        # not let go of is no reason to serve no pods.
+        self._agent.health.attempt("orphans", self._detach_orphans)
+
+    def _detach_orphans(self) -> None:
+        for name in self.dataplane.detach_orphans(self.leases.all):
             log.info("orphan-link-deleted link=%s", name)
 
     def reconcile(self) -> None:

@@ -85,13 +85,13 @@ def take_over(
 def _follow_kernel(leases: Leases, dataplane: Dataplane, families: tuple[Family, ...]) -> bool:
     """Follow the kernel's links; returns whether any attachment was unknown or wrong."""
     links = _attached(dataplane, families)
-    # A link whose alias somebody else has written is not in `links`; its alias is repaired later.
-    present = dataplane.attached_links()
     holders = {address: each.key for each in links.values() for address in each.addresses}
     is_changed = False
     for remembered in leases.all():
         found = links.get(remembered.key)
-        is_gone = found is None and remembered.host_link not in present
+        # A link whose alias somebody else has written is not in `links`; its alias is repaired
+        # later.
+        is_gone = found is None and not dataplane.is_attached(remembered.host_link)
         is_wrong = _differs(remembered, found, holders)
         if is_gone or is_wrong:
             # One whose sandbox went while no agent ran merely ends.

@@ -24,6 +24,7 @@ from netmgr.kernel import netns
 from netmgr.kernel.contents import contents_of, own_contents
 from netmgr.model import Attachment, Requested
 from netmgr.prefixes import Family
+from netmgr.suspects import Suspects
 
 MOST_ID_BYTES = 255
 """Of a container id: NAME_MAX, since runtimes and libcni name files by it."""
@@ -205,14 +206,22 @@ def _moved_defaults(request: Request) -> frozenset[Family]:
     return frozenset(Family) - kept
 
 
-def collect_garbage(node: Node, request: Request) -> None:
+def collect_garbage(node: Node, request: Request, started_at: float) -> None:
     """GC: detach what is not in `cni.dev/valid-attachments`, unless a request for it is under way.
 
-    Without that list only what has lost its sandbox is detached.
+    Without that list only what has lost its sandbox is detached. `started_at` is when the launcher
+    began, in seconds since boot.
+
+    Raises:
+        NetmgrError: one could not be detached; all the others were.
     """
-    if request.valid_attachments is None:
+    valid = request.valid_attachments
+    if valid is None:
         node.collect_vanished()
         return
-    for attachment in node.leases.all():
-        if attachment.key not in request.valid_attachments:
-            node.collect(attachment.key, "the runtime no longer lists it")
+    node.collect(
+        Suspects(tuple(each for each in node.leases.all() if each.key not in valid)),
+        "the runtime no longer lists it",
+        # What an ADD made since then cannot be listed.
+        lambda found: found.started_at < started_at,
+    )

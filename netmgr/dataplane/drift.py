@@ -16,6 +16,7 @@ from netmgr.kernel.links import Link
 from netmgr.kernel.routes import Route
 from netmgr.model import ROUTE_PROTOCOL, Attachment
 from netmgr.prefixes import Address, Prefix
+from netmgr.suspects import Suspects
 
 Foreign = Route | tuple[Prefix, int]
 """A route, or an address and its link's index."""
@@ -26,13 +27,9 @@ _LINK_SCOPE = Prefix.parse("fe80::/10")
 class Drift(NamedTuple):
     """What the kernel has otherwise than it should."""
 
-    broken: list[Attachment]
-    foreign: list[Foreign]
-
-    @property
-    def addresses(self) -> list[Foreign]:
-        """What of it is an address on a pod's link."""
-        return [one for one in self.foreign if not isinstance(one, Route)]
+    broken: Suspects[Attachment]
+    addresses: Suspects[Foreign]
+    routes: Suspects[Foreign]
 
 
 class Host(NamedTuple):
@@ -81,14 +78,19 @@ class Host(NamedTuple):
             index = self.links[each.host_link].number
             expected |= dict.fromkeys(each.addresses, index)
         own = self._own_links()
-        foreign: list[Foreign] = [
-            route for route in self.routes if _is_foreign(route, own, expected)
-        ]
-        routable = [held for held in self.addresses if not _LINK_SCOPE.covers(held[0])]
-        foreign += [held for held in routable if held[1] in own]
         # Once for all attachments: a node may have hundreds of pods, each with its routes.
         routed = self._routed()
-        return Drift([each for each in wired if self._faults(each, routed)], foreign)
+        return Drift(
+            Suspects(tuple(each for each in wired if self._faults(each, routed))),
+            Suspects(tuple(held for held in self.addresses if _is_astray(held, own))),
+            Suspects(tuple(each for each in self.routes if _is_foreign(each, own, expected))),
+        )
+
+
+def _is_astray(held: tuple[Prefix, int], own: Collection[int]) -> bool:
+    """Whether an address is on a pod's link, where none belongs."""
+    address, index = held
+    return index in own and not _LINK_SCOPE.covers(address)
 
 
 def is_own(route: Route) -> bool:

@@ -28,6 +28,7 @@ from netmgr.kernel.neighbours import (
 )
 from netmgr.kernel.netlink import Netlink, Operation
 from netmgr.model import Attachment
+from netmgr.suspects import Suspects
 
 _ABSENCE = (ENODEV, EINVAL)
 """The kernel knows no such device, or no namespace of this number."""
@@ -84,7 +85,7 @@ class Neighbours:
                 mac,
             )
 
-    def outdated(self, attachments: Callable[[], Iterable[Attachment]]) -> list[Attachment]:
+    def outdated(self, attachments: Callable[[], Iterable[Attachment]]) -> Suspects[Attachment]:
         """Attachments whose entries on the host are missing or not of the pod's MAC."""
         # Before the list: the link of an attachment that is made meanwhile is not in `ends` then.
         present, ends = read_permanent(self._host), self._ends_in_use()
@@ -95,7 +96,7 @@ class Neighbours:
                 wanted = {Neighbour(address, mac, index) for address in attachment.addresses}
                 if not wanted <= present:
                     found.append(attachment)
-        return found
+        return Suspects(tuple(found))
 
     def _ends_in_use(self) -> dict[str, tuple[int, bytes]]:
         """Index of each host end, by name, and the MAC of the pod's end, if that is up."""

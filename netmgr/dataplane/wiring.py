@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Collection, Iterable
-from errno import EEXIST, ENODEV
+from errno import EEXIST, EINVAL, ENODEV
 
 from netmgr.dataplane import desired, drift, sandbox, settings
 from netmgr.dataplane.deletion import Deletion
@@ -19,6 +19,7 @@ from netmgr.kernel.netlink import Netlink, Operation
 from netmgr.kernel.routes import Route, read_routes
 from netmgr.model import ROUTE_PROTOCOL, Attachment
 from netmgr.prefixes import Address, Family
+from netmgr.suspects import Suspects, unlocked
 
 DEFAULT_MTU = 1500
 
@@ -184,16 +185,34 @@ class Dataplane:
         link = self._link(name)
         return link is not None and desired.is_host_end(link)
 
-    def detach_orphans(self, wanted: Iterable[str]) -> list[str]:
-        """Delete host ends of ours that belong to no attachment in `wanted`; their names."""
-        orphans = self.attached_links().difference(wanted)
-        return [name for name in sorted(orphans) if self.detach(name)]
+    def vanished(self, attachments: Callable[[], Iterable[Attachment]]) -> Suspects[Attachment]:
+        """Attachments whose host end is gone; called while one is being made, it has none yet."""
+        present = self.attached_links()
+        return Suspects(tuple(one for one in attachments() if one.host_link not in present))
+
+    def detach_orphans(self, attachments: Callable[[], Iterable[Attachment]]) -> list[str]:
+        """Delete host ends of ours that belong to no attachment, while no request is served.
+
+        Returns:
+            Their names.
+
+        Raises:
+            KernelError: one could not be deleted; all the others were.
+        """
+
+        def is_orphan(name: str) -> bool:
+            return all(each.host_link != name for each in attachments())
+
+        present = Suspects(tuple(sorted(self.attached_links())))
+        return present.settle(
+            unlocked, is_orphan, lambda name: [name] if self.detach(name) else None
+        )
 
     def drift(self, attachments: Callable[[], Iterable[Attachment]]) -> Drift:
         """Compare the kernel with what it should hold.
 
         The kernel is read before `attachments` is called: what a new attachment adds meanwhile
-        then has its owner in the list, and is never taken for foreign.
+        then has its owner in the list.
         """
         host, listed = self._look(), list(attachments())
         # Most looks find what the last one found; comparing that takes far less time than judging.
@@ -202,13 +221,27 @@ class Dataplane:
             compared = self._compared = host, listed, host.drift(listed)
         return compared[2]
 
-    def remove_foreign(self, found: Iterable[Foreign]) -> list[str]:
-        """Remove what `drift` found to be foreign; a line for each."""
-        removals = {}
-        for one in found:
-            removals[_removal(one)] = drift.described(one)
-        failures = self._netlink.attempt(list(removals))
-        return [line for operation, line in removals.items() if operation not in failures]
+    def is_foreign(self, found: Foreign, holder: Attachment | None) -> bool:
+        """Whether what `drift` suspects is foreign by a look at this one alone.
+
+        `holder` has the address that a route leads to, and cannot be attached or detached now.
+        """
+        index = found.oif if isinstance(found, Route) else found[1]
+        asked = [links.show_link_in(links.HERE, index)]
+        if holder is not None:
+            asked.append(links.show_link(holder.host_link))
+        # Of several next hops (index 0), or of one that is gone, there is no link.
+        answers = self._netlink.query_each(asked, links.link_of, (ENODEV, EINVAL))
+        present = {link.name: link for link in answers if link}
+        held = [holder] if holder else []
+        if isinstance(found, Route):
+            return bool(Host(present, [found], ()).drift(held).routes)
+        return bool(Host(present, (), [found]).drift(held).addresses)
+
+    def remove_foreign(self, found: Foreign) -> list[str]:
+        """Remove something foreign, if it is still there; a line about it."""
+        removal = _removal(found)
+        return [] if self._netlink.attempt([removal]) else [drift.described(found)]
 
     def rewire(self, attachment: Attachment) -> list[str]:
         """Repair the host's side of an attachment, if it needs that; a line for each fault.

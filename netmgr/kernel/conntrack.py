@@ -165,7 +165,7 @@ def begun_by(addresses: Iterable[Address]) -> Counter[Address]:
         for family, wanted in _by_family(addresses).items():
             # Bytes are compared: making an Address of each entry would take five times as long.
             counts = dict.fromkeys(wanted, 0)
-            channel.dump(_listing(family), _counting(family, counts))
+            channel.dump_once(_listing(family), _counting(family, counts))
             found.update({wanted[packed]: count for packed, count in counts.items()})
     return found
 
@@ -242,7 +242,7 @@ def _connections(family: Family, own: Collection[bytes]) -> Counter[tuple[int, b
     status += u32_attribute(_CTA_STATUS_MASK, _SOURCE_TRANSLATED)
     try:
         with Netlink(NETLINK_NETFILTER) as channel:
-            channel.dump(_listing(family, status), count)
+            channel.dump_once(_listing(family, status), count)
     except KernelError as error:
         if error.errno not in _NO_CONNTRACK:
             raise

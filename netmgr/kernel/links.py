@@ -288,13 +288,12 @@ class Links:
 
     def read(self) -> list[Link]:
         """The links as they are now."""
-        last, listed = self._last, dict[bytes, Link]()
+        last = self._last
 
-        def keep(body: bytes) -> None:
-            listed[body] = last.get(body) or link_of(body)
+        def keep(body: bytes) -> tuple[bytes, Link]:
+            return body, last.get(body) or link_of(body)
 
-        self._channel.dump(dump_links(), keep)
-        self._last = listed
+        self._last = listed = dict(self._channel.dump(dump_links(), keep))
         return list(listed.values())
 
 

@@ -44,6 +44,7 @@ _ATTRIBUTE = struct.Struct("=HH")
 # The kernel lists in buffers of at most 32 KiB, however much room there is (netlink_recvmsg).
 _RECEIVE_BYTES = 1 << 17
 _RECEIVE_SECONDS = 10
+_MOST_REPEATS = 4
 _BATCH, _QUESTIONS = 100, 40
 """Requests that are sent at once, to change something and to ask: the kernel answers all of them
 before one answer is read. An error takes some 800 bytes of the socket's receive buffer, 208 KiB by
@@ -320,8 +321,17 @@ class Netlink:
         return [answers[position] for position in range(len(requests))]
 
     def dump(self, request: Operation, decode: Callable[[bytes], Decoded | None]) -> list[Decoded]:
-        """Everything the kernel lists for a request; `decode` returns None to leave one out."""
-        return self.dump_once(request, decode)[0]
+        """Everything the kernel lists for a request; `decode` returns None to leave one out.
+
+        What a change interrupts is listed again, unless changes do not end. And routes of IPv6 may
+        be missing without notice. So what removes something looks at it again (`suspects`).
+        """
+        found, interrupted = self.dump_once(request, decode)
+        for _ in range(_MOST_REPEATS):
+            if not interrupted:
+                break
+            found, interrupted = self.dump_once(request, decode)
+        return found
 
     def dump_once(
         self, request: Operation, decode: Callable[[bytes], Decoded | None]

@@ -13,6 +13,7 @@ from netmgr.kernel.netlink import attribute, nested
 from netmgr.kernel.routes import Route
 from netmgr.model import Attachment, AttachmentKey, PodRef
 from netmgr.prefixes import Address, Family, Prefix
+from netmgr.suspects import Suspects
 
 OURS, KERNELS, UNIVERSE, LINK_SCOPE = 110, 2, 0, 253
 UPLINK = 2
@@ -66,13 +67,15 @@ def host(
     return Host({each.name: each for each in links}, routes, addresses)
 
 
-def foreign(*more: Route, without: Sequence[Route] = ()) -> list[Foreign]:
-    routes = [each for each in WANTED if each not in without]
-    return host(routes=[*more, *routes]).drift([WEB, DB]).foreign
+def drift(broken: Sequence[Attachment] = (), *foreign: Foreign) -> Drift:
+    """What is amiss; foreign addresses come before foreign routes."""
+    addresses = tuple(each for each in foreign if not isinstance(each, Route))
+    routes = foreign[len(addresses) :]
+    return Drift(Suspects(tuple(broken)), Suspects(addresses), Suspects(routes))
 
 
 def test_a_host_as_it_should_be_has_no_drift() -> None:
-    assert host().drift([WEB, DB]) == Drift([], [])
+    assert host().drift([WEB, DB]) == drift()
     assert (host().faults(WEB), host().faults(DB)) == ([], [])
 
 
@@ -88,12 +91,12 @@ def test_every_fault_of_a_link_is_named() -> None:
 
 
 def test_a_pod_whose_link_has_a_fault_is_broken_and_no_other() -> None:
-    assert host([link(WEB, up=False), link(DB)]).drift([WEB, DB]).broken == [WEB]
-    assert host(routes=WANTED[:2]).drift([WEB, DB]).broken == [DB]
+    assert host([link(WEB, up=False), link(DB)]).drift([WEB, DB]) == drift([WEB])
+    assert host(routes=WANTED[:2]).drift([WEB, DB]) == drift([DB])
 
 
 def test_a_pod_whose_link_is_gone_is_not_repaired_here_and_its_routes_are_foreign() -> None:
-    assert host([link(DB)]).drift([WEB, DB]) == Drift([], WANTED[:2])
+    assert host([link(DB)]).drift([WEB, DB]) == drift([], *WANTED[:2])
 
 
 @pytest.mark.parametrize(
@@ -112,7 +115,7 @@ def test_a_pod_whose_link_is_gone_is_not_repaired_here_and_its_routes_are_foreig
     ids=str,
 )
 def test_a_route_that_takes_a_pods_packets_or_leads_into_its_link_is_foreign(other: Route) -> None:
-    assert foreign(other) == [other]
+    assert host(routes=[other, *WANTED]).drift([WEB, DB]) == drift([], other)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +131,7 @@ def test_a_route_that_takes_a_pods_packets_or_leads_into_its_link_is_foreign(oth
     ids=str,
 )
 def test_other_routes_are_left_alone(other: Route) -> None:
-    assert foreign(other) == []
+    assert host(routes=[other, *WANTED]).drift([WEB, DB]) == drift()
 
 
 def test_an_address_on_a_pods_link_is_foreign_unless_it_is_link_local() -> None:
@@ -138,12 +141,10 @@ def test_an_address_on_a_pods_link_is_foreign_unless_it_is_link_local() -> None:
         (Prefix.parse("10.0.0.4"), UPLINK),
         (Prefix.parse("fe80::1"), 7),
     ]
-    assert host(addresses=held).drift([WEB, DB]).foreign == held[:2]
+    assert host(addresses=held).drift([WEB, DB]) == drift([], *held[:2])
     # A link that has lost its alias may be anybody's.
-    assert host([link(WEB, alias=""), link(DB)], addresses=held).drift([DB]).foreign == [
-        *WANTED[:2],
-        held[1],
-    ]
+    lost = host([link(WEB, alias=""), link(DB)], addresses=held)
+    assert lost.drift([DB]) == drift([], held[1], *WANTED[:2])
 
 
 def test_what_was_removed_is_described_by_where_it_was() -> None:
