@@ -33,18 +33,18 @@ class Wiring:
     """What ADD made: everything that a success result contains.
 
     Attributes:
-        mtu: bytes, of both ends of the pair.
         gateways: next hop of each family's default route in the pod.
     """
 
     host_link: str
     host_mac: str
+    host_mtu: int
     pod_link: str
     pod_mac: str
+    pod_mtu: int
     netns: str
     addresses: tuple[Address, ...]
     gateways: Mapping[Family, Address]
-    mtu: int
 
 
 def add_result(
@@ -79,10 +79,11 @@ def add_result(
 
 
 def _interfaces(version: str, wiring: Wiring) -> list[Json]:
-    size: Json = {"mtu": wiring.mtu} if at_least(version, "1.1.0") else {}
     host: Json = {"name": wiring.host_link, "mac": wiring.host_mac}
     pod: Json = {"name": wiring.pod_link, "mac": wiring.pod_mac, "sandbox": wiring.netns}
-    return [host | size, pod | size]
+    if at_least(version, "1.1.0"):
+        host["mtu"], pod["mtu"] = wiring.host_mtu, wiring.pod_mtu
+    return [host, pod]
 
 
 def _ip(version: str, wiring: Wiring, address: Address, interface: int) -> Json:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from errno import ENOENT, ENOTDIR
+from errno import ELOOP, ENAMETOOLONG, ENOENT, ENOTDIR
 from pathlib import Path
 
 from cni.request import Request, pod_ref
@@ -62,12 +62,28 @@ def add(node: Node, request: Request, started_at: float) -> dict[str, object]:
                 request.key, pod_ref(request), request.netns, started_at, request.requested
             )
             mac = request.requested.mac or desired.pod_mac(attachment.key)
+            host_mtu = pod_mtu = node.dataplane.mtu
         else:
             # So that a DEL of the earlier ADD, which may be in the spool, does not end this one.
-            node.leases.renew(attachment.key, started_at)
-            # A later plugin of the chain may have changed it.
-            mac = node.dataplane.pod_mac(attachment)
-    return _result(node, request, attachment, mac)
+            node.leases.renew(attachment.key, started_at, request.netns)
+            # A later plugin of the chain may have changed them, and the uplink has another MTU.
+            host, pod = node.dataplane.ends(attachment)
+            mac, host_mtu, pod_mtu = pod.mac, host.mtu, pod.mtu
+    wiring = Wiring(
+        host_link=attachment.host_link,
+        host_mac=desired.HOST_MAC.hex(":"),
+        host_mtu=host_mtu,
+        pod_link=attachment.key.ifname,
+        pod_mac=mac.hex(":"),
+        pod_mtu=pod_mtu,
+        netns=request.netns,
+        addresses=attachment.addresses,
+        gateways=POD_GATEWAYS,
+    )
+    previous = request.config.get("prevResult")
+    return add_result(
+        request.version, wiring, request.dns, previous if isinstance(previous, dict) else None
+    )
 
 
 def _existing(node: Node, request: Request) -> Attachment | None:
@@ -75,8 +91,8 @@ def _existing(node: Node, request: Request) -> Attachment | None:
     attachment = node.leases.get(request.key)
     if attachment is None:
         return None
-    is_there = attachment.netns in ("", request.netns) and not node.check(attachment, request.netns)
-    if is_there and _is_as_asked(node, request.requested, attachment):
+    is_whole = not node.check(attachment, request.netns)
+    if is_whole and _is_as_asked(node, request.requested, attachment):
         return attachment
     # The container came back with another sandbox or request, or its attachment is incomplete:
     # the ADD makes a new one.
@@ -86,9 +102,7 @@ def _existing(node: Node, request: Request) -> Attachment | None:
 
 def _is_as_asked(node: Node, requested: Requested, attachment: Attachment) -> bool:
     has_addresses = set(requested.addresses) <= set(attachment.addresses)
-    return has_addresses and (
-        not requested.mac or node.dataplane.pod_mac(attachment) == requested.mac
-    )
+    return has_addresses and requested.mac in (b"", node.dataplane.ends(attachment)[1].mac)
 
 
 def _require_sandbox(node: Node, request: Request) -> None:
@@ -103,7 +117,7 @@ def _require_sandbox(node: Node, request: Request) -> None:
             raise UnknownContainer(
                 f"CNI_NETNS: there is no {request.netns}, so no container"
             ) from None
-        if not error.errno:
+        if error.errno in (0, ELOOP, ENAMETOOLONG):
             raise InvalidEnvironment(f"CNI_NETNS: {error.message}") from None
         raise
     try:
@@ -132,23 +146,6 @@ def _refuse_long_id(request: Request) -> None:
             f"CNI_CONTAINERID: {request.container_id[:40]!r}… has {len(request.container_id)} "
             f"bytes, more than the {MOST_ID_BYTES} that a runtime could name a file by"
         )
-
-
-def _result(node: Node, request: Request, attachment: Attachment, mac: bytes) -> dict[str, object]:
-    wiring = Wiring(
-        host_link=attachment.host_link,
-        host_mac=desired.HOST_MAC.hex(":"),
-        pod_link=attachment.key.ifname,
-        pod_mac=mac.hex(":"),
-        netns=request.netns,
-        addresses=attachment.addresses,
-        gateways=POD_GATEWAYS,
-        mtu=node.dataplane.mtu,
-    )
-    previous = request.config.get("prevResult")
-    return add_result(
-        request.version, wiring, request.dns, previous if isinstance(previous, dict) else None
-    )
 
 
 def delete(node: Node, request: Request, started_at: float) -> None:

@@ -124,8 +124,8 @@ class Neighbours:
                 found.add(outside.name)
         return found
 
-    def pod_mac(self, link: Link) -> bytes:
-        """The MAC that the pod's end of a link has now.
+    def pod_end(self, link: Link) -> Link:
+        """The pod's end of a link, as it is now.
 
         Raises:
             KernelError: it is gone.
@@ -133,7 +133,7 @@ class Neighbours:
         end = self._pod_end(link)
         if end is None:
             raise KernelError(f"find the pod's end of {link.name}", ENODEV)
-        return end.mac
+        return end
 
     def _pod_end(self, link: Link) -> Link | None:
         # By the kernel's number of the sandbox, since its path may belong to another one by now.

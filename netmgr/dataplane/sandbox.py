@@ -15,7 +15,7 @@ from netmgr.kernel import links, netns, routes
 from netmgr.kernel.links import Link, read_addresses, read_links
 from netmgr.kernel.neighbours import Neighbour, read_permanent
 from netmgr.kernel.netlink import Netlink
-from netmgr.kernel.routes import RT_TABLE_LOCAL, RTN_LOCAL, read_routes, read_rules
+from netmgr.kernel.routes import ANY_TABLE, RT_TABLE_LOCAL, RTN_LOCAL, read_routes, read_rules
 from netmgr.model import Attachment
 from netmgr.prefixes import Address, Family
 
@@ -98,7 +98,7 @@ def faults(
     for family in sorted({address.family for address in attachment.addresses}):
         missing = [
             *_missing_addresses(inside, attachment, family, index),
-            *_missing_ways_out(inside, family, index, is_moved=family in moved),
+            *_missing_ways_out(inside, attachment, family, index, is_moved=family in moved),
             *_missing_source_routing(inside, attachment, family, index),
         ]
         found += [f"{what} is missing in the sandbox" for what in missing]
@@ -115,14 +115,16 @@ def _missing_addresses(
 
 
 def _missing_ways_out(
-    inside: Netlink, family: Family, index: int, *, is_moved: bool
+    inside: Netlink, attachment: Attachment, family: Family, index: int, *, is_moved: bool
 ) -> Iterator[str]:
     """Routes to the gateway and beyond, and the gateway's neighbour entry."""
     gateway = POD_GATEWAYS[family]
+    # In any table but a further interface's own: `sbr` and `vrf`, later in the chain, move them.
+    own = desired.route_metric(attachment.key)
     present = {
         (route.destination, route.gateway)
-        for route in read_routes(inside, families=(family,))
-        if route.oif == index
+        for route in read_routes(inside, table=ANY_TABLE, oif=index, families=(family,))
+        if not own or route.table != own
     }
     wanted = [(gateway.prefix, None)] + ([] if is_moved else [(DEFAULT_ROUTES[family], gateway)])
     for destination, via in wanted:

@@ -260,7 +260,7 @@ class Dataplane:
             # Without the alternative names, which the kernel refuses if one is there already
             # (EEXIST).
             *desired.naming(attachment)[-2:],
-            *desired.host_side(attachment, link.number, self.neighbours.pod_mac(link)),
+            *desired.host_side(attachment, link.number, self.neighbours.pod_end(link).mac),
         ]
         if settings.lacking(link):
             # First, since a link whose ARP is switched forgets its neighbours (arp_netdev_event).
@@ -281,25 +281,29 @@ class Dataplane:
             return [error.message]
         try:
             inside, index = netlink.open_in(sandbox_ns, attachment.key.ifname)
+            number = self._netlink.query(links.show_namespace_id(sandbox_ns), links.namespace_id_of)
         finally:
             os.close(sandbox_ns)
         with inside:
-            faults = self._look_at(attachment).faults(attachment)
+            host, ifname = self._look_at(attachment), attachment.key.ifname
+            faults, link = host.faults(attachment), host.links.get(attachment.host_link)
             if not index:
-                missing = f"interface {attachment.key.ifname} is missing in the sandbox"
-                return [*faults, missing]
+                return [*faults, f"interface {ifname} is missing in the sandbox"]
+            # By the kernel's numbers, since many paths lead to one sandbox, and one to another's.
+            if link and (link.peer_netns, link.peer) != (number, index):
+                faults.append(f"interface {ifname} in the sandbox is not the peer of {link.name}")
             return faults + sandbox.faults(inside, attachment, index, moved)
 
-    def pod_mac(self, attachment: Attachment) -> bytes:
-        """The MAC that the pod's end has now.
+    def ends(self, attachment: Attachment) -> tuple[Link, Link]:
+        """The host's end and the pod's, as they are now.
 
         Raises:
-            KernelError: it is gone.
+            KernelError: they are gone.
         """
         link = self._link(attachment.host_link)
         if link is None:
-            raise KernelError(f"find the pod's end of {attachment.host_link}", ENODEV)
-        return self.neighbours.pod_mac(link)
+            raise KernelError(f"find {attachment.host_link}", ENODEV)
+        return link, self.neighbours.pod_end(link)
 
     def _look(self) -> Host:
         addresses = read_addresses(self._netlink)

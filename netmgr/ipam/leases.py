@@ -169,13 +169,13 @@ class Leases:
             self._attachments[wanted.key] = attachment
             return attachment
 
-    def renew(self, key: AttachmentKey, started_at: float) -> None:
-        """Note that another ADD, begun at `started_at`, found this attachment whole."""
+    def renew(self, key: AttachmentKey, started_at: float, netns: str) -> None:
+        """Note that another ADD, begun at `started_at`, found this attachment whole, at `netns`."""
         with self._lock:
             attachment = self._attachments[key]
             if started_at > attachment.started_at:
-                self._attachments[key] = replace(attachment, started_at=started_at)
-                self.store.renew(key, started_at)
+                self._attachments[key] = replace(attachment, started_at=started_at, netns=netns)
+                self.store.renew(key, started_at, netns)
 
     def adopt(self, attachment: Attachment) -> None:
         """Remember an attachment that the kernel has and the store lost."""

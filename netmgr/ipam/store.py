@@ -174,12 +174,11 @@ class Store:
             *rates,
         )
 
-    def renew(self, key: AttachmentKey, started_at: float) -> None:
-        """Remember a later ADD of an attachment."""
-        row = (started_at, key.container_id, key.ifname)
-        self._give(
-            ("UPDATE attachments SET started_at = ? WHERE container_id = ? AND ifname = ?", row)
-        )
+    def renew(self, key: AttachmentKey, started_at: float, netns: str) -> None:
+        """Remember a later ADD of an attachment, and by which path it found the sandbox."""
+        changed = "UPDATE attachments SET started_at = ?, netns = ?"
+        row = (started_at, netns, key.container_id, key.ifname)
+        self._give((f"{changed} WHERE container_id = ? AND ifname = ?", row))
 
     def release(self, attachment: Attachment, released_at: float) -> None:
         """Forget an attachment; its addresses enter their cooldown."""

@@ -13,6 +13,7 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from errno import EACCES, ENXIO, EPERM
 from pathlib import Path
 
 from netmgr.errors import Exit, KernelError
@@ -63,7 +64,11 @@ def open_namespace(path: str) -> int:
         # Non-blocking, since what is at the path may be a pipe whose other end never comes.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
-        raise KernelError(operation, error.errno or 0) from None
+        # Anybody may open a namespace that he can find. A file that refuses is another's: of mode
+        # 0, as `ip netns` makes it, when it is not mounted over, or a socket.
+        is_refused = error.errno in (EACCES, EPERM, ENXIO) and Path(path).exists()
+        number = 0 if is_refused else error.errno or 0
+        raise KernelError(operation, number, "it is no network namespace") from None
     try:
         kind = fcntl.ioctl(descriptor, _NS_GET_NSTYPE)
     except OSError:

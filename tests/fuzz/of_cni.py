@@ -35,10 +35,9 @@ servers searches options 10M 64k 1Ti containerId ifName networkName cniArgs capa
 result kind cniCacheV1 ip4 ip6 ip
 """
 WIRING = Wiring(
-    *("nm0", "02:00:00:00:00:01", "eth0", "02:00:00:00:00:02", "/run/netns/a"),
+    *("nm0", "02:00:00:00:00:01", 1500, "eth0", "02:00:00:00:00:02", 1400, "/run/netns/a"),
     addresses=(Address.parse("10.0.0.1"), Address.parse("2001:db8::1")),
     gateways={Family.V4: Address.parse("169.254.1.1"), Family.V6: Address.parse("fe80::1")},
-    mtu=1500,
 )
 
 

@@ -152,24 +152,25 @@ def one_node(topology, **settings):
 
 def ptp(cni, command, pod, state):
     """Debian's `ptp` on a node; `state` is where it keeps what it gave."""
-    config = {
-        "cniVersion": "1.0.0",
-        "name": "another",
-        "type": "ptp",
-        "ipam": {
-            "type": "host-local",
-            "dataDir": str(state),
-            "ranges": [[{"subnet": "192.0.2.0/24"}]],
-            "routes": [{"dst": "0.0.0.0/0"}],
-        },
+    ipam = {
+        "type": "host-local",
+        "dataDir": str(state),
+        "ranges": [[{"subnet": "192.0.2.0/24"}]],
+        "routes": [{"dst": "0.0.0.0/0"}],
     }
+    return debians("ptp", cni, command, pod, name="another", ipam=ipam)
+
+
+def debians(plugin, cni, command, pod, **keys):
+    """One of Debian's plugins on a node, with these keys of its configuration."""
+    config = {"cniVersion": "1.0.0", "name": "netmgr", "type": plugin} | keys
     environment = {
         **pod.variables,
         "CNI_COMMAND": command,
         "CNI_PATH": str(DEBIAN_PLUGINS),
         "PATH": os.defpath + ":/usr/sbin:/sbin",
     }
-    entered = ["nsenter", f"--net={cni.node.namespace}", str(DEBIAN_PLUGINS / "ptp")]
+    entered = ["nsenter", f"--net={cni.node.namespace}", str(DEBIAN_PLUGINS / plugin)]
     done = subprocess.run(
         entered,
         env=environment,

@@ -2,11 +2,13 @@
 the truth.
 """
 
+import json
+
 import pytest
 
 from cni.wire import decode_request
 from netmgr.documents.node import Backend
-from tests.kernel.conforming import one_node
+from tests.kernel.conforming import debians, one_node
 from tests.kernel.namespaces import inside
 from tests.lab.topology import cluster
 from tests.unit import cni_shapes
@@ -167,10 +169,67 @@ def test_check_reads_of_a_previous_result_what_it_has(cni):
         _, link = result["interfaces"]
         link["mac"] = link["mac"].upper()
         assert checked(result["routes"]).exit_code == 0
-        inside(pod.netns, "ip", "link", "set", "eth0", "mtu", "1400")
+        inside(pod.netns, "ip", "link", "set", "eth0", "mtu", "9000")
         answer = checked(result["routes"])
         assert failed(answer)
-        assert "MTU" in answer.body["msg"]
+        assert "MTU 1500 of eth0, the sandbox has 9000" in answer.body["msg"]
+
+
+def tuned(cni, pod, result):
+    # Up to 1.10, the newest, it hands on the former MTU.
+    debians("tuning", cni, "ADD", pod, mtu=1400, prevResult=result)
+
+
+def routed_by_source(cni, pod, result):
+    debians("sbr", cni, "ADD", pod, prevResult=result)
+
+
+def moved_to_a_vrf(_cni, pod, _result):
+    # What `vrf` leaves behind, on a kernel that has no such device, too.
+    for family, gateway in (("-4", "169.254.1.1"), ("-6", "fe80::1")):
+        for route in (f"{gateway} dev eth0", f"default via {gateway} dev eth0"):
+            inside(pod.netns, "ip", family, "route", "add", *route.split(), "table", "10")
+        inside(pod.netns, "ip", family, "route", "del", "default")
+        inside(pod.netns, "ip", family, "route", "del", gateway)
+
+
+@pytest.mark.parametrize("later", [tuned, routed_by_source, moved_to_a_vrf])
+@ONE_BACKEND
+def test_check_lets_a_later_plugin_change_what_it_can_own(cni, later):
+    with cni.sandbox() as pod:
+        result = cni.call("ADD", pod, "1.1.0").body
+        older = cni.call("ADD", pod).body
+        later(cni, pod, older)
+
+        def checked():
+            return cni.call("CHECK", pod, "1.1.0", keys={"prevResult": result})
+
+        answer = checked()
+        assert answer.exit_code == 0, answer.body
+        host = result["interfaces"][0]["name"]
+        inside(cni.node.namespace, "ip", "link", "set", host, "mtu", "1400")
+        assert f"MTU 1500 of {host}, the host has 1400" in checked().body["msg"]
+        inside(cni.node.namespace, "ip", "link", "set", host, "mtu", "1500")
+        inside(pod.netns, "ip", "route", "flush", "table", "all", "exact", "default")
+        assert failed(checked())
+
+
+@ONE_BACKEND
+def test_check_finds_another_interface_in_the_place_of_the_pods_end(cni):
+    with cni.sandbox() as pod:
+        result = cni.call("ADD", pod).body
+        mac, state = result["interfaces"][1]["mac"], ["ip", "-j", "address", "show", "eth0"]
+        former = json.loads(inside(pod.netns, *state))[0]["addr_info"]
+        inside(pod.netns, "ip", "link", "set", "eth0", "name", "moved")
+        inside(pod.netns, *f"ip link add eth0 address {mac} type bridge".split())
+        inside(pod.netns, "ip", "link", "set", "eth0", "up")
+        for held in former:
+            taken = f"{held['local']}/{held['prefixlen']}"
+            inside(pod.netns, "ip", "address", "del", taken, "dev", "moved")
+            inside(pod.netns, "ip", "address", "add", taken, "dev", "eth0", "nodad")
+        answer = cni.call("CHECK", pod, keys={"prevResult": result})
+        host = result["interfaces"][0]["name"]
+        assert f"interface eth0 in the sandbox is not the peer of {host}" in answer.body["msg"]
 
 
 @ONE_BACKEND

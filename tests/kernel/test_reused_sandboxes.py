@@ -5,7 +5,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from netmgr.kernel import netns
 from tests.kernel.conforming import Caller, Pod, one_node, ptp
 from tests.kernel.namespaces import inside
 from tests.lab.topology import cluster
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.root
 
@@ -143,3 +146,94 @@ def test_a_sandbox_that_went_before_its_del_is_no_fault(cni: Caller, pod: Pod) -
     pod.netns.touch()
     assert cni.call("DEL", pod).exit_code == 0
     assert cni.occupancy() == {"ipv4": 0, "ipv6": 0}
+
+
+def test_a_second_add_answers_what_the_link_is_like_now(cni: Caller, pod: Pod) -> None:
+    first = cni.call("ADD", pod, "1.1.0").body
+    assert first is not None
+    inside(pod.netns, "ip", "link", "set", "eth0", "mtu", "1400", "address", "02:00:00:00:00:09")
+    again = cni.call("ADD", pod, "1.1.0").body
+    assert again is not None
+    host, end = first["interfaces"]
+    assert again["interfaces"] == [host, end | {"mtu": 1400, "mac": "02:00:00:00:00:09"}]
+    assert cni.call("CHECK", pod, "1.1.0", keys={"prevResult": again}).exit_code == 0
+
+
+@contextmanager
+def by_a_link(path: Path) -> Iterator[Path]:
+    other = path.with_name("linked")
+    other.symlink_to(path)
+    try:
+        yield other
+    finally:
+        other.unlink()
+
+
+@contextmanager
+def by_a_process(path: Path) -> Iterator[Path]:
+    with subprocess.Popen(["nsenter", f"--net={path}", "sleep", "600"]) as process:
+        try:
+            other = Path(f"/proc/{process.pid}/ns/net")
+            eventually(lambda: other.samefile(path))
+            yield other
+        finally:
+            process.kill()
+
+
+@contextmanager
+def when_its_path_is_gone(path: Path) -> Iterator[Path]:
+    with by_a_process(path) as other:
+        netns.delete(path)
+        yield other
+
+
+@pytest.mark.parametrize("found", [by_a_link, by_a_process, when_its_path_is_gone])
+def test_a_second_add_by_another_path_finds_the_same_attachment(
+    cni: Caller, pod: Pod, found: Callable[[Path], AbstractContextManager[Path]]
+) -> None:
+    first = add(cni, pod)
+    with found(pod.netns) as other:
+        before = inside(other, "ip", "-o", "link", "show", "eth0")
+        again = add(cni, pod, CNI_NETNS=str(other))
+        assert (again["ips"], again["routes"]) == (first["ips"], first["routes"])
+        assert inside(other, "ip", "-o", "link", "show", "eth0") == before
+        elsewhere = replace(pod, netns=other)
+        assert cni.call("CHECK", elsewhere, keys={"prevResult": again}).exit_code == 0
+        assert cni.call("DEL", pod, CNI_NETNS="").exit_code == 0
+        assert is_as_new(other)
+
+
+def test_another_sandbox_at_the_same_path_gets_an_attachment_of_its_own(
+    cni: Caller, pod: Pod
+) -> None:
+    first = add(cni, pod)
+    with by_a_process(pod.netns) as former:
+        netns.delete(pod.netns)
+        netns.create(pod.netns)
+        second = add(cni, pod)
+        assert first["ips"] != second["ips"]
+        assert is_as_new(former)
+
+
+@pytest.mark.parametrize("mode", [0o444, 0], ids=["readable", "as ip netns makes it"])
+def test_a_namespace_file_that_is_only_unmounted_is_no_sandbox(
+    cni: Caller, pod: Pod, mode: int
+) -> None:
+    result = add(cni, pod)
+    netns.delete(pod.netns)
+    pod.netns.touch(mode)
+    for verb, code in (("ADD", 4), ("CHECK", 104), ("DEL", 0), ("ADD", 4)):
+        answer = cni.call(verb, pod, keys={"prevResult": result} if verb == "CHECK" else {})
+        assert answer.code == code, answer.body
+        assert code == 0 or "it is no network namespace" in answer.body["msg"]
+    assert cni.occupancy() == {"ipv4": 0, "ipv6": 0}
+
+
+def test_a_namespace_that_can_be_no_path_is_refused_as_such(cni: Caller, pod: Pod) -> None:
+    loop = pod.netns.with_name("loop")
+    loop.symlink_to(loop)
+    for path in ("/" + "n" * 300, str(loop)):
+        answer = cni.call("ADD", pod, CNI_NETNS=path)
+        assert answer.code == 4, answer.body
+        assert "CNI_NETNS" in answer.body["msg"]
+    loop.unlink()

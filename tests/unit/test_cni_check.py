@@ -97,6 +97,12 @@ def test_a_result_of_a_chain_may_list_more_as_long_as_it_is_there() -> None:
     assert found(more) == []
 
 
+def test_a_later_plugin_may_have_lowered_the_mtu_in_the_sandbox() -> None:
+    listed = result()
+    changed(LINKS, 1, mtu=9000)(listed)
+    assert found(listed) == []
+
+
 def without(key: str, index: int) -> Callable[[Result], None]:
     return lambda result: result[key].pop(index)
 
@@ -137,6 +143,8 @@ NO_ROUTE = "has route {}, which the sandbox does not"
             f"has MAC {OTHER_MAC} of eth0, the sandbox has {POD_MAC}",
         ),
         (changed(LINKS, 0, mtu=1400), f"has MTU 1400 of {HOST_LINK}, the host has 1500"),
+        (changed(LINKS, 0, mtu=9000), f"has MTU 9000 of {HOST_LINK}, the host has 1500"),
+        (changed(LINKS, 1, mtu=1400), "has MTU 1400 of eth0, the sandbox has 1500"),
         (changed(IPS, 0, address="10.1.0.5/24"), NO_ADDRESS.format("10.1.0.5/24", "eth0")),
         (changed(IPS, 0, interface=0), NO_ADDRESS.format("10.1.0.5/32", HOST_LINK)),
         *(

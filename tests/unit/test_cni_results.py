@@ -29,12 +29,13 @@ V4, V6 = Address.parse("203.0.113.5"), Address.parse("2001:db8::5")
 WIRING = Wiring(
     host_link="nm0123456789ab",
     host_mac="ee:ee:ee:ee:ee:ee",
+    host_mtu=1500,
     pod_link="eth0",
     pod_mac="02:00:00:00:00:01",
+    pod_mtu=1400,
     netns="/run/netns/pod",
     addresses=(V4, V6),
     gateways={Family.V4: Address.parse("169.254.1.1"), Family.V6: Address.parse("fe80::1")},
-    mtu=1500,
 )
 UPSTREAM = {
     "interfaces": [{"name": "lo", "mac": "00:00:00:00:00:00", "sandbox": "/run/netns/pod"}],
@@ -53,7 +54,7 @@ def test_a_result_has_the_shape_of_its_version(version):
     result = as_sent(add_result(version, WIRING))
     cni_shapes.success(result, version)
     sizes = [entry.get("mtu") for entry in result["interfaces"]]
-    assert sizes == ([1500, 1500] if version == "1.1.0" else [None, None])
+    assert sizes == ([1500, 1400] if version == "1.1.0" else [None, None])
 
 
 def test_addresses_and_default_routes_are_of_the_sandbox_interface():

@@ -161,9 +161,10 @@ def test_nobody_waits_while_the_disk_is_waited_for(opened: Open) -> None:
 def test_a_later_add_of_the_same_attachment_is_remembered(opened: Open) -> None:
     leases = opened()
     attachment = held(leases, "pod", started_at=5.0)
-    leases.renew(attachment.key, 9.0)
-    leases.renew(attachment.key, 7.0)
-    assert opened().get(attachment.key) == replace(attachment, started_at=9.0)
+    leases.renew(attachment.key, 9.0, "/run/netns/other")
+    leases.renew(attachment.key, 7.0, "/run/netns/older")
+    renewed = replace(attachment, started_at=9.0, netns="/run/netns/other")
+    assert opened().get(attachment.key) == renewed
 
 
 def test_a_late_del_does_not_make_an_earlier_one_seem_older(opened: Open) -> None:
