@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from http.client import LineTooLong
 from typing import Any, Protocol
 
+from netmgr.logs import caused_by
+
 log = logging.getLogger(__name__)
 
 MOST_CONNECTIONS = 32
@@ -34,7 +36,7 @@ TAKING_SECONDS = 10.0
 ANSWER_SECONDS = 30.0
 """Until a client has taken the whole answer: longer than any scrape_timeout that makes sense."""
 
-REPORT_SECONDS = 60.0
+_CROWD = caused_by("clients")
 
 
 class Readable(Protocol):
@@ -95,14 +97,12 @@ class Connections:
         self._clock = clock
         self._lock = threading.Lock()
         self._open: dict[Any, _Connection] = {}
-        self._turned_away = 0
-        self._reported = clock()
 
     def admit(self, client: Any, connection: socket.socket) -> bool:  # noqa: ANN401  as in socket
         """Count a connection; False if there is no room, and no other makes room."""
         with self._lock:
             if len(self._open) >= MOST_CONNECTIONS:
-                self._turned_away += 1
+                log.warning("connections-turned-away most=%d", MOST_CONNECTIONS, extra=_CROWD)
                 overdue = self._clock() - TAKING_SECONDS
                 waiting = []
                 for key, each in self._open.items():
@@ -144,8 +144,3 @@ class Connections:
             for each in self._open.values():
                 if now - each.began > (ANSWER_SECONDS if each.complete else HEAD_SECONDS):
                     _end(each.socket)
-            if self._turned_away and now - self._reported >= REPORT_SECONDS:
-                log.warning(
-                    "connections-turned-away count=%d most=%d", self._turned_away, MOST_CONNECTIONS
-                )
-                self._turned_away, self._reported = 0, now

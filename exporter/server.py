@@ -16,17 +16,12 @@ import logging
 import math
 import os
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
-from http import HTTPStatus
-from http.client import HTTPMessage, LineTooLong
 from ipaddress import ip_address
 from pathlib import Path
-from socketserver import ThreadingMixIn
 from typing import Any, Generic, TypeVar, cast
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from wsgiref.types import StartResponse, WSGIEnvironment
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
@@ -36,9 +31,10 @@ from prometheus_client.metrics_core import Metric as Family
 from exporter import access
 from exporter.access import Door
 from exporter.collector import Collector
-from exporter.connections import Connections, Head
+from exporter.connections import Connections
 from exporter.settings import Settings
 from exporter.throughput import CONNECTION, Stream
+from exporter.wsgi import PublicHandler, PublicServer
 from netmgr.api import throughput
 from netmgr.api.client import ask_ready, ask_report, read_snapshot
 from netmgr.api.snapshot import Snapshot
@@ -118,32 +114,16 @@ class Scraped:
         self.collect = collect
 
 
-class Handler(WSGIRequestHandler):
+class Handler(PublicHandler):
     """One request; a client that sends nothing, or too much, is hung up on."""
 
     timeout = IDLE_SECONDS
     server: Server
 
-    def setup(self) -> None:
-        """Bound what is read before anything is."""
-        super().setup()
-        self.rfile = Head(self.rfile)  # type: ignore[assignment]  # what http.server uses
-
-    def handle(self) -> None:
-        """Answer one request; one whose first line never ends gets 431."""
-        try:
-            super().handle()
-        except LineTooLong:
-            # What sending an error asks for, and what parsing would have set.
-            self.requestline = self.request_version = self.command = ""
-            self.send_error(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
-
     def parse_request(self) -> bool:
-        """Read the head; a client of this server sends no body."""
+        """Read the head, which ends the client's time for it."""
         parsed = super().parse_request()
         if parsed:
-            # HTTP/0.9 has none. Python 3.14 leaves a dict then, which wsgiref cannot read.
-            self.headers = self.headers or HTTPMessage()
             self.server.connections.complete(self.client_address)
         return parsed
 
@@ -151,16 +131,8 @@ class Handler(WSGIRequestHandler):
         """The request, with the socket that it came by."""
         return {**super().get_environ(), CONNECTION: self.connection}
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  as the base class
-        """Log a request, for debugging only."""
-        log.debug("request client=%s request=%s", self.client_address[0], format % args)
 
-    def address_string(self) -> str:
-        """The client's address, never looked up in the DNS."""
-        return str(self.client_address[0])
-
-
-class Server(ThreadingMixIn, WSGIServer):
+class Server(PublicServer):
     """A thread for each request, bound when made.
 
     Args:
@@ -173,7 +145,6 @@ class Server(ThreadingMixIn, WSGIServer):
         SetupError: the address cannot be bound.
     """
 
-    daemon_threads = True
     request_queue_size = 128
 
     def __init__(
@@ -242,14 +213,6 @@ class Server(ThreadingMixIn, WSGIServer):
                 secured.close()
         finally:
             self.connections.leave(client_address)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401, ARG002  as above
-        """Log our own bugs as errors, and clients that went away for debugging only."""
-        fault = sys.exception()
-        if isinstance(fault, OSError):
-            log.debug("client-lost client=%s error=%s", client_address[0], str(fault))
-        else:
-            log.error("request-failed client=%s", client_address[0], exc_info=fault)
 
     def server_bind(self) -> None:
         """Bind v4 and v6 at once without an address; the base class's DNS look-up is left out."""

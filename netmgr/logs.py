@@ -5,6 +5,10 @@ a value that holds a space, a quote or an equals sign as JSON does, so that a pr
 line. JSON has the same keys beside `time` (UTC), `level`, `logger` and `event`; lines of other
 packages have a `message` instead of an event. A guard in tests/guards checks every call against
 the grammar.
+
+A line that an outsider can cause as often as it likes (a pod, a client, another machine) says who
+or what does: `extra=caused_by(pod)`. Each cause then has one such line a minute, and another line
+counts what was left out.
 """
 
 from __future__ import annotations
@@ -13,15 +17,24 @@ import copy
 import json
 import logging
 import re
+import threading
+from collections import Counter
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
 
 RESERVED = frozenset({"time", "level", "logger", "event", "traceback"})
 """Keys of a JSON line that no event may use for a value of its own."""
 
+LIMIT_SECONDS = 60.0
+"""In which a cause has one line of each event."""
+
 _FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 _OURS = ("netmgr", "exporter", "cni")
 _PLAIN = re.compile(r"[^\s\"'=\\]+")
+_CAUSE = "caused_by"
+
+log = logging.getLogger(__name__)
 
 
 class LogFormat(StrEnum):
@@ -64,10 +77,51 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, ensure_ascii=False)
 
 
+class Limit(logging.Filter):
+    """Passes the first line of each event and cause in a period, and counts the others."""
+
+    def __init__(self, seconds: float = LIMIT_SECONDS) -> None:
+        super().__init__()
+        self._seconds = seconds
+        self._lock = threading.Lock()
+        self._seen: Counter[tuple[str, str, int]] = Counter()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the line is written."""
+        cause = getattr(record, _CAUSE, None)
+        if cause is None:
+            return True
+        with self._lock:
+            if not self._seen:
+                timer = threading.Timer(self._seconds, self._end_period)
+                timer.daemon = True
+                timer.start()
+            line = str(record.msg).partition(" ")[0], cause, record.levelno
+            self._seen[line] += 1
+            return self._seen[line] == 1
+
+    def _end_period(self) -> None:
+        with self._lock:
+            seen, self._seen = self._seen, Counter()
+        for (event, cause, level), count in seen.items():
+            if count > 1:
+                log.log(level, "lines-left-out of=%s cause=%s count=%d", event, cause, count - 1)
+
+
+def caused_by(cause: object) -> Mapping[str, str]:
+    """The `extra` of a line that this outsider, or this kind of fault, may cause again and again.
+
+    Where an outsider chooses among many names (a client among its addresses), the cause is what
+    happened: its lines must be few, whatever it does.
+    """
+    return {_CAUSE: str(cause)}
+
+
 def begin(level: str, form: LogFormat = LogFormat.TEXT) -> None:
     """Log to standard error from `level` on, in the format `form`."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if form is LogFormat.JSON else TextFormatter())
+    handler.addFilter(Limit())
     logging.basicConfig(level=level.upper(), handlers=[handler])
 
 

@@ -25,6 +25,7 @@ from netmgr.documents.node import NodeDocument
 from netmgr.errors import LimitedConnectivity, NetmgrError, NodeFull, NotReady
 from netmgr.kernel import capabilities
 from netmgr.kernel.capabilities import Capability
+from netmgr.logs import caused_by
 from netmgr.model import Attachment
 
 Query = Callable[[Mapping[str, object]], object]
@@ -144,7 +145,9 @@ class Health:
         try:
             action()
         except (NetmgrError, OSError, sqlite3.Error) as error:
-            log.error("attempt-failed name=%s error=%s", name, error)  # noqa: TRY400  expected kinds only
+            # Also after what a pod does to its own link, which may be a hundred times a second.
+            extra = caused_by(f"{name}: {error}")
+            log.error("attempt-failed name=%s error=%s", name, error, extra=extra)  # noqa: TRY400  expected kinds only
             self.failing[name] = str(error)
         else:
             self.failing.pop(name, None)

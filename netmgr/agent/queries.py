@@ -18,6 +18,7 @@ from netmgr.api.snapshot import VERSION, AttachmentView, Snapshot
 from netmgr.documents import loader
 from netmgr.documents.explain import explain, reason_of
 from netmgr.errors import ConfigError, LimitedConnectivity, NetmgrError, NotReady, SetupError
+from netmgr.logs import caused_by
 from netmgr.model import Attachment
 from netmgr.prefixes import Address
 
@@ -45,7 +46,7 @@ class Readers(Component):
         except (ValueError, RecursionError) as error:
             return _refusal(f"not a query: {error}")
         except NetmgrError as error:
-            log.warning("query-failed error=%s", error)
+            log.warning("query-failed error=%s", error, extra=caused_by(type(error).__name__))
             return _refusal(error.message)
 
     def _query(self, request: Mapping[str, object]) -> object:

@@ -24,6 +24,7 @@ from netmgr.api.peers import PATIENCE_SECONDS, Peer, Peers
 from netmgr.documents.node import NodeDocument
 from netmgr.errors import ConfigError, SetupError, StateError
 from netmgr.file_version import FileIdentity, identity_of
+from netmgr.logs import caused_by
 
 BACKLOG = 1024
 READER_SECONDS = 2.0
@@ -209,7 +210,7 @@ class UnixServer(socketserver.UnixStreamServer):
 def _log_fault(served: Future[None]) -> None:
     """A fault of ours ends one request, not the worker; the peer sees the connection closed."""
     if fault := served.exception():
-        log.error("request-fault", exc_info=fault)
+        log.error("request-fault", exc_info=fault, extra=caused_by(type(fault).__name__))
 
 
 def _remove_stale(path: Path) -> None:

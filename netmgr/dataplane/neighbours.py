@@ -27,6 +27,7 @@ from netmgr.kernel.neighbours import (
     read_permanent,
 )
 from netmgr.kernel.netlink import Netlink, Operation
+from netmgr.logs import caused_by
 from netmgr.model import Attachment
 from netmgr.suspects import Suspects
 
@@ -83,6 +84,7 @@ class Neighbours:
                 key.ifname,
                 attachment.pod,
                 mac,
+                extra=caused_by(attachment.pod),
             )
 
     def outdated(self, attachments: Callable[[], Iterable[Attachment]]) -> Suspects[Attachment]:

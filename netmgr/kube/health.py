@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from socketserver import ThreadingMixIn
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from wsgiref.types import StartResponse, WSGIEnvironment
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, make_wsgi_app
@@ -17,10 +14,9 @@ from prometheus_client.registry import Collector
 
 from exporter import controller_catalog as catalog
 from exporter.metric import Metric
+from exporter.wsgi import PublicHandler, PublicServer
 from netmgr.errors import SetupError
 from netmgr.kube.api import Api
-
-log = logging.getLogger(__name__)
 
 PLAIN = (("Content-Type", "text/plain; charset=utf-8"),)
 
@@ -97,18 +93,13 @@ class _Requests(Collector):
         yield family
 
 
-class _Handler(WSGIRequestHandler):
+class _Handler(PublicHandler):
     # Without it a client that sends nothing would keep its thread for ever.
     timeout = 10
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  as the base class
-        log.debug("request line=%s", format % args)
 
-
-class _Server(ThreadingMixIn, WSGIServer):
+class _Server(PublicServer):
     """Listens on IPv4 and IPv6 without an address: the kubelet asks at whichever the pod has."""
-
-    daemon_threads = True
 
     def __init__(self, address: str, port: int) -> None:
         everywhere = not address and socket.has_dualstack_ipv6()

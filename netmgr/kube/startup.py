@@ -18,6 +18,7 @@ from netmgr.kube.events import as_time
 from netmgr.kube.node_taints import rewrite, without
 from netmgr.kube.nodes import NETWORK_UNAVAILABLE, STARTUP_TAINT
 from netmgr.kube.reconciling import Leadership, write_each
+from netmgr.logs import caused_by
 from netmgr.ranges.assigned import AssignedRanges
 
 log = logging.getLogger(__name__)
@@ -69,7 +70,7 @@ class Startup:
     def _untaint(self, view: NodeView) -> bool:
         is_written = rewrite(self._leadership, view, lambda taints: without(taints, STARTUP_TAINT))
         if is_written:
-            log.info("startup-taint-removed node=%s", view.name)
+            log.info("startup-taint-removed node=%s", view.name, extra=caused_by(view.name))
         return is_written
 
     def _clear(self, view: NodeView) -> bool:
@@ -91,7 +92,7 @@ class Startup:
             if not is_outdated(error):
                 raise
             return False
-        log.info("network-available node=%s", view.name)
+        log.info("network-available node=%s", view.name, extra=caused_by(view.name))
         return True
 
 

@@ -10,6 +10,7 @@ import re
 import shutil
 import socket
 import ssl
+import threading
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,12 @@ from netmgr import programs
 from netmgr.errors import ConfigError
 from tests.fakes.agent_socket import snapshot
 from tests.fakes.exporter_port import certificate, get, serving
+from tests.waiting import eventually
 
+SERVING = "process_request_thread"
+"""What a thread of socketserver's is named by."""
+
+WHOLE = b"GET /metrics HTTP/1.1\r\n\r\n"
 ROOT = Path(__file__).parent.parent.parent
 TOKEN = "c2VjcmV0LXRva2Vu.-_~+/=="  # noqa: S105  opens nothing but this file's doors
 
@@ -133,6 +139,36 @@ def test_a_client_that_never_shakes_hands_holds_nobody_up(pair) -> None:
     ):
         half.sendall(b"\x16\x03\x01")
         assert get(port, tls=trusting(cert))[0].status == 200
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize(
+    ("said", "reads"), [(b"", 0), (b"GET /m", 0), (WHOLE, 0), (WHOLE, 1)], ids=repr
+)
+def test_clients_that_close_early_leave_no_line(
+    pair,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+    said: bytes,
+    reads: int,
+) -> None:
+    cert, key = pair
+    caplog.set_level(logging.DEBUG)
+    page = snapshot(5000, 1)
+    with serving(lambda: page, tls_cert=cert, tls_key=key) as port:
+        with (
+            socket.socket() as plain,
+            trusting(cert).wrap_socket(plain, server_hostname="localhost") as client,
+        ):
+            # So little that the answer is still being written when its client goes.
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.connect(("127.0.0.1", port))
+            client.sendall(said)
+            for _ in range(reads):
+                client.recv(1)
+        eventually(lambda: not [each for each in threading.enumerate() if SERVING in each.name])
+    assert not [each for each in caplog.records if each.levelno > logging.DEBUG]
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.programs

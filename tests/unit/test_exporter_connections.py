@@ -5,7 +5,7 @@ are bounded.
 from __future__ import annotations
 
 import io
-import re
+import logging
 import socket
 import threading
 import time
@@ -108,6 +108,21 @@ def test_a_client_that_goes_within_its_head_costs_no_page() -> None:
         assert asked == []
         get(port)
     assert len(asked) == 1
+
+
+def test_a_fault_of_ours_is_answered_and_told_with_its_kind_as_cause(
+    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def read():
+        raise OSError("no room")
+
+    with serving(read) as port:
+        assert get(port)[0].status == 500
+    (told,) = (each for each in caplog.records if each.levelno >= logging.INFO)
+    assert told.getMessage() == "request-failed client=127.0.0.1"
+    assert told.exc_info is not None
+    assert vars(told)["caused_by"] == "OSError"
+    assert capfd.readouterr().err == ""
 
 
 def test_answers_are_shared_by_those_who_ask_at_the_same_time() -> None:
@@ -260,35 +275,16 @@ def test_a_connection_that_tls_took_over_is_ended_by_its_new_socket(
             assert not is_open(far)
 
 
-def test_who_is_turned_away_is_reported_once_and_not_before_its_time(
+def test_each_that_is_turned_away_or_makes_room_is_told_with_the_crowd_as_cause(
     ports: Ports, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def reported_at(now: float) -> list[str]:
-        ports.now = now
-        ports.counted.expire()
-        counts = re.findall(r"connections-turned-away count=(\d+)", caplog.text)
-        caplog.clear()
-        return counts
-
-    period = connections.REPORT_SECONDS
-    assert reported_at(period + 1) == []
     ports.fill()
-    ports.now = period - 1
+    assert not caplog.records
     assert not ports.admit("one more")
-    assert [reported_at(now) for now in (period - 1, period)] == [[], ["1"]]
-    assert not ports.admit("another", "and another")
-    assert [reported_at(now) for now in (period, 2 * period, 4 * period)] == [[], ["2"], []]
-
-
-def test_one_that_makes_room_is_turned_away_too(
-    ports: Ports, caplog: pytest.LogCaptureFixture
-) -> None:
-    ports.fill()
     ports.now = connections.TAKING_SECONDS + 1
     assert ports.admit("late"), "one that takes nothing of its answer makes room by now"
-    ports.now = connections.REPORT_SECONDS
-    ports.counted.expire()
-    assert "connections-turned-away count=1" in caplog.text
+    lines = [(each.getMessage(), vars(each)["caused_by"]) for each in caplog.records]
+    assert lines == [(f"connections-turned-away most={MOST_CONNECTIONS}", "clients")] * 2
 
 
 def test_a_head_ends_with_its_last_byte_and_the_rest_is_the_files() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import socket
+import struct
 from contextlib import nullcontext
 from http.client import HTTPConnection
 
@@ -14,6 +16,9 @@ from exporter.controller_catalog import CONTROLLER
 from netmgr.errors import SetupError
 from netmgr.kube.api import Api
 from netmgr.kube.health import SILENCE, Health, Telemetry, serve
+
+RESET, KEPT = struct.pack("@ii", 1, 0), struct.pack("@ii", 0, 0)
+"""What SO_LINGER has a socket do when it is closed."""
 
 
 def health(address: str, port: int) -> tuple[int, str]:
@@ -53,6 +58,21 @@ def test_health_is_served_over_every_family(listen: str, reached: tuple[str, ...
         refused = nullcontext() if address in reached else pytest.raises(ConnectionRefusedError)
         with refused:
             assert health(address, port) == (200, "ok\n")
+
+
+def test_what_clients_do_leaves_no_line(
+    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    port = serve(CollectorRegistry(), "127.0.0.1:0", str)
+    for said, end in ((b"", RESET), (b"GET /m", RESET), (b"GET /" + b"x" * (1 << 17), KEPT)):
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, end)
+            client.sendall(said)
+            if end == KEPT:
+                assert client.recv(100).split()[1] == b"431"
+    assert health("127.0.0.1", port) == (200, "ok\n")
+    assert not [each for each in caplog.records if each.levelno > logging.DEBUG]
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize("listen", [":x", ":70000", "192.0.2.1:0"])

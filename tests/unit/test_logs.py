@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from netmgr.logs import JsonFormatter, TextFormatter
+from netmgr.logs import JsonFormatter, Limit, TextFormatter, caused_by
+from tests.waiting import eventually
 
 
 def line(
@@ -72,6 +73,35 @@ def test_a_traceback_stays_in_its_json_line() -> None:
     assert text.count("\n") == 1
     assert json.loads(text)["event"] == "request-fault"
     assert "ValueError: first\nsecond" in json.loads(text)["traceback"]
+
+
+def test_each_cause_has_one_line_a_period_and_is_told_what_was_left_out() -> None:
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.addFilter(Limit(0.5))
+    log = logging.getLogger("netmgr")
+    log.addHandler(handler)
+    try:
+        for number in range(50):
+            log.warning("first number=%d", number, extra=caused_by("pod"))
+            log.warning("second number=%d", number, extra=caused_by("pod"))
+            log.warning("first number=%d", number, extra=caused_by(f"pod-{number % 2}"))
+        log.warning("second", extra=caused_by("once"))
+        log.warning("not-limited")
+        log.warning("not-limited")
+        eventually(lambda: stream.getvalue().count("lines-left-out") == 4)
+        log.warning("first number=%d", 50, extra=caused_by("pod"))
+        assert stream.getvalue().splitlines() == [
+            *("first number=0", "second number=0", "first number=0", "first number=1"),
+            *("second", "not-limited", "not-limited"),
+            "lines-left-out of=first cause=pod count=49",
+            "lines-left-out of=second cause=pod count=49",
+            "lines-left-out of=first cause=pod-0 count=24",
+            "lines-left-out of=first cause=pod-1 count=24",
+            "first number=50",
+        ]
+    finally:
+        log.removeHandler(handler)
 
 
 @pytest.mark.programs

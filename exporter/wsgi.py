@@ -1,0 +1,100 @@
+"""A WSGI server for whoever connects: what its clients do is neither a fault nor a traceback.
+
+The base classes write a traceback to standard error for every client that goes away too early.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from http import HTTPStatus
+from http.client import HTTPMessage, LineTooLong
+from socketserver import ThreadingMixIn
+from typing import Any
+from wsgiref.simple_server import ServerHandler, WSGIRequestHandler, WSGIServer
+
+from exporter.connections import Head
+from netmgr.logs import caused_by
+
+log = logging.getLogger(__name__)
+
+
+class PublicServer(ThreadingMixIn, WSGIServer):
+    """A thread for each request."""
+
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401, ARG002  as in typeshed
+        """Log our own bugs as errors, and clients that went away for debugging only."""
+        if isinstance(sys.exception(), OSError):
+            log.debug("client-lost client=%s error=%s", client_address[0], str(sys.exception()))
+        else:
+            _log_fault(client_address)
+
+
+class PublicHandler(WSGIRequestHandler):
+    """One request."""
+
+    server: PublicServer
+
+    def setup(self) -> None:
+        """Bound what is read before anything is."""
+        super().setup()
+        self.rfile = Head(self.rfile)  # type: ignore[assignment]  # what http.server uses
+
+    def handle(self) -> None:
+        """Answer one request; one whose head never ends gets 431."""
+        try:
+            self.raw_requestline = self.rfile.readline()
+            if self.parse_request():
+                _Answer(self).run(self.server.get_app())  # type: ignore[arg-type]  # it is set
+        except LineTooLong:
+            # What sending an error asks for, and what parsing would have set.
+            self.requestline = self.request_version = self.command = ""
+            self.send_error(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+
+    def parse_request(self) -> bool:
+        """Read the head; a client of this server sends no body."""
+        parsed = super().parse_request()
+        # HTTP/0.9 has none. Python 3.14 leaves a dict then, which wsgiref cannot read.
+        self.headers = self.headers or HTTPMessage()
+        return parsed
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  as the base class
+        """Log a request, for debugging only."""
+        log.debug("request client=%s request=%s", self.client_address[0], format % args)
+
+    def address_string(self) -> str:
+        """The client's address, never looked up in the DNS."""
+        return str(self.client_address[0])
+
+
+class _Answer(ServerHandler):
+    def __init__(self, request: PublicHandler) -> None:
+        super().__init__(
+            request.rfile,
+            request.wfile,  # type: ignore[arg-type]  # typeshed calls it `IO` here and not there
+            sys.stderr,
+            request.get_environ(),
+            multithread=False,
+        )
+        self.request_handler = request
+
+    def log_exception(self, exc_info: Any) -> None:  # noqa: ANN401, ARG002  as in typeshed
+        handler = self.request_handler
+        # Nothing is sent to the client before the answer's head.
+        if self.headers_sent:  # type: ignore[attr-defined]  # not in typeshed
+            handler.server.handle_error(handler.connection, handler.client_address)
+        else:
+            _log_fault(handler.client_address)
+
+
+def _log_fault(client_address: Any) -> None:  # noqa: ANN401  as above
+    fault = sys.exception()
+    log.error(
+        "request-failed client=%s",
+        client_address[0],
+        exc_info=fault,
+        # Not the client, which may have any number of addresses.
+        extra=caused_by(type(fault).__name__),
+    )
