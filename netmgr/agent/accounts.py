@@ -24,7 +24,7 @@ from netmgr.kernel import links
 from netmgr.ledger.history import By, Period
 from netmgr.ledger.ledger import Ledger
 from netmgr.ledger.mark import MENDED
-from netmgr.ledger.tables import Gap
+from netmgr.ledger.tables import Gap, Lost
 from netmgr.model import Attachment, Counter, PodRef, Sample, Traffic
 from netmgr.prefixes import Address, Prefix
 from netmgr.rules.engine import Rules
@@ -326,6 +326,10 @@ class Accounts:
         with self._lock:
             # The ledger's lock as well: a write to a disk that hangs holds it.
             self._ledger.recall(POLICY)
+
+    def losses(self) -> Mapping[Gap, Lost]:
+        """The gaps so far."""
+        return self._ledger.losses()
 
     def usage(self, period: Period, by: Sequence[By]) -> list[UsageRow]:
         """What pods exchanged in a period, up to now where it is still going on."""

@@ -64,7 +64,7 @@ class Limits(Component):
             SetupError: the kernel lacks what limits need.
         """
         self._apply()
-        self._shaper.settle(self._spending.now)
+        self._shaper.settle(self._spending)
 
     def begin(self, attachment: Attachment) -> None:
         """Limit a pod that was attached, if a limit is for it.
@@ -88,7 +88,7 @@ class Limits(Component):
         # A month's first sums of an hour take a third of a second, in which no ADD is to wait for
         # the shaper.
         self._spending.recent(self._shaper.budgets)
-        self._shaper.settle(self._spending.now)
+        self._shaper.settle(self._spending)
 
     def _follow(self) -> None:
         self._agent.health.repair("limits", self._apply)
@@ -103,7 +103,7 @@ class Limits(Component):
         try:
             usage = self._shaper.usage()
             if budgets := self._shaper.budgets:
-                snapshot["quotas"] = self._spending.states(budgets)
+                snapshot["quotas"] = self._spending.states(budgets, self._shaper.missed)
         except (KernelError, StateError, SetupError) as error:
             log.warning("limits-unread error=%s", error)
             return
@@ -116,7 +116,7 @@ class Limits(Component):
     def _spent(self, request: Mapping[str, object]) -> Mapping[str, object]:
         del request
         pods = [one.pod for one in self._agent.attachments()]
-        spent = self._spending.spent(self._shaper.budgets, pods)
+        spent = self._spending.spent(self._shaper.budgets, pods, self._shaper.missed)
         return {"version": VERSION, "spent": spent}
 
     def _apply(self) -> list[str]:
@@ -128,8 +128,9 @@ class Limits(Component):
 
     def _trees_of(self, attachments: Iterable[Attachment]) -> dict[Traffic, Tree]:
         pods = [replace(one, rates=self._rates(one)) for one in attachments]
+        now = self._agent.clock.now()
         return {
-            traffic: tree.tree(self._limits, pods, traffic)
+            traffic: tree.tree(self._limits, pods, traffic, now)
             for traffic in (Traffic.INTERNET_OUT, Traffic.INTERNET_IN)
         }
 

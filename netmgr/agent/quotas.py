@@ -6,7 +6,7 @@ Hours that are ahead of the clock count as well. So a clock that is set back giv
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from netmgr.agent.accounts import Accounts
 from netmgr.api.snapshot import QuotaState, SpentQuota
@@ -18,6 +18,9 @@ from netmgr.model import PodRef
 
 _Sums = Counter[tuple[str, str, str]]
 """Bytes by namespace, pod and traffic; also of each namespace, with an empty pod."""
+
+Missed = Callable[[Budget], int]
+"""Bytes of a budget that passed and are not in the ledger."""
 
 _END = int(FARTHEST // SECONDS)
 
@@ -40,6 +43,10 @@ class Spending:
         self._accounts.read(at_once=True)
         return self.recent(budgets)
 
+    def losses(self) -> object:
+        """What the ledger has missed so far."""
+        return self._accounts.losses()
+
     def recent(self, budgets: Iterable[Budget]) -> Mapping[Budget, int]:
         """Bytes used, as of the last reading.
 
@@ -53,7 +60,7 @@ class Spending:
         past = {period: sums for period, sums in self._past.items() if period.end == hour}
         found: dict[Budget, int] = {}
         for budget in budgets:
-            period = Period(quotas.beginning(budget.period, now) // SECONDS, hour)
+            period = Period(budget.began // SECONDS, hour)
             if period not in past:
                 past[period] = self._sums(period)
             key = budget.namespace, budget.pod, str(budget.traffic)
@@ -69,7 +76,9 @@ class Spending:
                 sums[key] += row["bytes"]
         return sums
 
-    def spent(self, budgets: Iterable[Budget], pods: Iterable[PodRef]) -> list[SpentQuota]:
+    def spent(
+        self, budgets: Iterable[Budget], pods: Iterable[PodRef], missed: Missed
+    ) -> list[SpentQuota]:
         """Those of the budgets that are spent; `pods` are those that the node has.
 
         Raises:
@@ -89,10 +98,10 @@ class Spending:
                 "until": quotas.end(one.period, now),
             }
             for one, used in self.recent(budgets).items()
-            if quotas.is_spent(one, used)
+            if quotas.is_spent(one, used + missed(one))
         ]
 
-    def states(self, budgets: Iterable[Budget]) -> list[QuotaState]:
+    def states(self, budgets: Iterable[Budget], missed: Missed) -> list[QuotaState]:
         """Budgets, and what is used of them.
 
         Raises:
@@ -111,5 +120,6 @@ class Spending:
                 "spent": quotas.is_spent(one, used),
                 "forecast": quotas.forecast(one, used, now),
             }
-            for one, used in self.recent(budgets).items()
+            for one, seen in self.recent(budgets).items()
+            for used in (seen + missed(one),)
         ]

@@ -24,7 +24,7 @@ from netmgr.ledger.book import Book, Moment
 from netmgr.ledger.history import By, Period, Retention, grouped, usage_row
 from netmgr.ledger.mark import Found, Mark, Own, Synced
 from netmgr.ledger.store import Store
-from netmgr.ledger.tables import Amount, Gap
+from netmgr.ledger.tables import Amount, Gap, Lost
 from netmgr.ledger.totals import Totals, picture
 from netmgr.model import Counter, PodRef, Sample
 
@@ -290,6 +290,11 @@ class Ledger:
         with self._lock:
             self._note_undurable_time()
             return picture(self._book, durable=self._durable)
+
+    def losses(self) -> dict[Gap, Lost]:
+        """The gaps so far, by their reasons."""
+        with self._lock:
+            return dict(self._book.gaps)
 
     def usage(self, period: Period, by: Sequence[By]) -> list[UsageRow]:
         """Sums of the period's roll-ups by `by` and by traffic, most bytes first.

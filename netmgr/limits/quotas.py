@@ -2,7 +2,12 @@
 
 The kernel decides about each packet, by a quota object that every packet raises. The object's
 count goes on for as long as the object lives; what the agent sets is the count at which it is
-spent. So a new day, or a correction, loses no packet that passes meanwhile.
+spent, so that a correction loses no packet that passes meanwhile. Another day, and another size
+of the budget, is another object.
+
+The object counts what is dropped later, too, and the ledger misses what passes while its rules
+are gone. So the ledger lowers a bound at once, and raises one only by what it did not see pass
+while it saw everything.
 """
 
 from __future__ import annotations
@@ -13,6 +18,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import product
+from typing import NamedTuple
 
 from netmgr.documents.limits import Limit, QuotaPeriod
 from netmgr.model import PodRef, Traffic
@@ -36,28 +42,73 @@ class Budget:
     bytes: int
     slow: int
     """Bits a second at which packets beyond it pass; 0 drops them."""
+    began: int
+    """When its period began, in seconds since the epoch."""
 
     @property
     def object(self) -> str:
-        """Name of its object in the kernel, the same whatever the budget is."""
+        """Name of its object in the kernel."""
         # A pod's name may be as long as an object's may.
-        owner = hashlib.sha256(f"{self.namespace}/{self.pod}".encode()).hexdigest()[:32]
-        return f"{self.traffic.replace('-', '_')}_{self.period}_{owner}"
+        whose = f"{self.namespace}/{self.pod} {self.bytes} {self.began}"
+        digest = hashlib.sha256(whose.encode()).hexdigest()[:32]
+        return f"{self.traffic.replace('-', '_')}_{self.period}_{digest}"
 
 
-def of_pod(pod: PodRef, limits: Iterable[Limit], traffic: Traffic) -> tuple[Budget, ...]:
+class Look(NamedTuple):
+    """What the kernel and the ledger showed of a budget together; all in bytes.
+
+    Attributes:
+        bound: the count at which its object is spent.
+        before: the object's count before the ledger was read; also what was dropped later, and
+            Ethernet headers.
+        after: the count after that.
+        waiting: what was counted before and the ledger may not have yet.
+        used: what the ledger has.
+    """
+
+    bound: int
+    before: int
+    after: int
+    waiting: int
+    used: int
+
+
+class Standing(NamedTuple):
+    """What is kept of a budget from one look to the next; all in bytes.
+
+    Attributes:
+        bound: the count at which its object is to be spent.
+        left: what the kernel lets pass.
+        used: what the ledger has.
+        credit: what the ledger would let pass beyond that.
+        least: what the ledger has missed, at least.
+        most: what it has missed, at most.
+    """
+
+    bound: int
+    left: int
+    used: int
+    credit: int = 0
+    least: int = 0
+    most: int = 0
+
+
+def of_pod(
+    pod: PodRef, limits: Iterable[Limit], traffic: Traffic, now: float
+) -> tuple[Budget, ...]:
     """The quotas that a pod's packets are charged to: those that drop first, then by rate.
 
     Of several for the same pod or namespace and period, the lowest one is in force.
     """
-    found: dict[str, Budget] = {}
+    found: dict[tuple[str, QuotaPeriod], Budget] = {}
     matching = [limit for limit in limits if limit.covers(pod)]
     for limit, period in product(matching, QuotaPeriod):
         if size := limit.quota(period, traffic):
             name = pod.name if limit.pods else ""
-            one = Budget(pod.namespace, name, traffic, period, size, limit.when_spent)
-            other = found.get(one.object, one)
-            found[one.object] = min(one, other, key=lambda each: (each.bytes, each.slow))
+            began = beginning(period, now)
+            one = Budget(pod.namespace, name, traffic, period, size, limit.when_spent, began)
+            other = found.get((name, period), one)
+            found[name, period] = min(one, other, key=lambda each: (each.bytes, each.slow))
     # A packet that is dropped is charged to nothing slow, and of slow classes the last one is it.
     by_rate = sorted(found.values(), key=lambda one: (-(one.slow or math.inf), one.object))
     return tuple(by_rate)
@@ -88,13 +139,27 @@ def is_spent(budget: Budget, used: int) -> bool:
     return used + LONGEST_PACKET > budget.bytes
 
 
-def bound(budget: Budget, used: int, count: int, waiting: int) -> int:
-    """The count of its object at which a budget is spent.
+def settle(budget: Budget, look: Look, former: Standing | None, *, is_whole: bool) -> Standing:
+    """When a budget is spent, by its object and the ledger.
 
     Args:
         budget: the quota.
-        used: bytes that the ledger has; read after `count`, so that it is rather too high.
-        count: what the object has counted; also what was dropped later, and Ethernet headers.
-        waiting: bytes that it has counted and the ledger may not have yet.
+        look: what both showed.
+        former: how it stood before; None where nothing is known, as after a start.
+        is_whole: the ledger has seen everything since then.
     """
-    return max(0, budget.bytes - used + count - waiting)
+    # What passes during the look is in the ledger or not.
+    low = budget.bytes - look.used + look.before - look.waiting
+    high = budget.bytes - look.used + look.after
+    if former is None:
+        former, is_whole = Standing(look.bound, look.bound - look.before, look.used), False
+    # The count falls if another program resets it.
+    bound = min(look.bound, look.before + former.left)
+    if is_whole := is_whole and look.used >= former.used:
+        # By what was seen a look ago: the rules may have gone since.
+        bound += max(0, min(former.credit, low - former.most - bound))
+    bound = max(0, min(bound, high - former.least))
+    least, most = former.least, former.most
+    if not is_whole:
+        least, most = max(0, low - bound), max(0, high - bound)
+    return Standing(bound, bound - look.after, look.used, low - most - bound, least, most)

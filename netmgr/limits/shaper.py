@@ -14,6 +14,7 @@ import socket
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from typing import Protocol
 
 from netmgr.errors import KernelError, SetupError
 from netmgr.kernel import links, nf_tables, traffic_control
@@ -23,7 +24,7 @@ from netmgr.kernel.nf_tables import NFPROTO_NETDEV
 from netmgr.kernel.nf_tables_socket import NO_NF_TABLES, NftSocket
 from netmgr.kernel.traffic_control import ClassUsage, Shape
 from netmgr.limits import quotas, rules, tree
-from netmgr.limits.quotas import Budget
+from netmgr.limits.quotas import Budget, Look, Standing
 from netmgr.limits.rules import IFBS, Chain, Peers, QuotaObject
 from netmgr.limits.tree import Limited, Tree
 from netmgr.model import Traffic
@@ -34,7 +35,19 @@ _Blocks = dict[tuple[str, str], str]
 """A table's chains, sets and quotas, by kind and name, as nft shows them."""
 
 Used = Callable[[Iterable[Budget]], Mapping[Budget, int]]
-"""Bytes of budgets that are used, as of now."""
+"""Bytes of budgets that are used, by the ledger."""
+
+
+class Books(Protocol):
+    """The ledger."""
+
+    def now(self, budgets: Iterable[Budget]) -> Mapping[Budget, int]:
+        """Bytes that are used, after a reading."""
+        ...
+
+    def losses(self) -> object:
+        """Something that differs after the ledger has missed anything."""
+        ...
 
 
 class Shaper:
@@ -67,6 +80,8 @@ class Shaper:
         self._unlisted: frozenset[Chain] = frozenset()
         self._placed: dict[Traffic, set[int]] = {}
         self._budgets: dict[str, Budget] = {}
+        self._standings: dict[Budget, Standing] = {}
+        self._losses: object = None
 
     def close(self) -> None:
         """Close the sockets; the limits stay in force."""
@@ -128,7 +143,7 @@ class Shaper:
         """The quotas in force."""
         return tuple(self._budgets.values())
 
-    def settle(self, used: Used) -> None:
+    def settle(self, books: Books) -> None:
         """Have each quota be spent when what is left of its budget has passed.
 
         Raises:
@@ -137,29 +152,44 @@ class Shaper:
         with self._lock:
             if not self._budgets:
                 return
-            present = {name: one for name, one in self._objects().items() if name in self._budgets}
-            # In this order: a packet that passes meanwhile is charged twice, and never not at all.
-            waiting = self._waiting()
-            spent = used(self._budgets.values())
-            # What a quota that is over has counted is not shown. It goes on from 0; until then all
-            # packets are beyond it.
-            begun = [
-                name
-                for name, one in present.items()
-                if one.is_over and spent[self._budgets[name]] < self._budgets[name].bytes
-            ]
+            before, waiting = self._objects(), self._waiting()
+            used, losses = books.now(self._budgets.values()), books.losses()
+            after = self._objects()
+            is_whole, self._losses = losses == self._losses, losses
+            changes: dict[str, int] = {}
+            begun: list[str] = []
+            for name in self._budgets.keys() & before.keys() & after.keys():
+                budget, one = self._budgets[name], after[name]
+                counts = one.bound, before[name].counted, one.counted
+                # What a quota that is over has counted is not shown. It goes on from 0; until then
+                # all packets are beyond it, even if another program resets it.
+                look = Look(*((0, 0, 0) if one.is_over else counts), waiting[budget], used[budget])
+                standing = quotas.settle(
+                    budget, look, self._standings.get(budget), is_whole=is_whole
+                )
+                self._standings[budget] = standing
+                if one.is_over and standing.bound:
+                    begun.append(name)
+                if standing.bound != one.bound:
+                    changes[name] = standing.bound
             if begun:
                 self._nft.run(rules.bounds(dict.fromkeys(begun, 0)))
                 self._nft.run(rules.resets(begun))
-                present |= dict.fromkeys(begun, QuotaObject(0, 0))
-            bounds = {
-                name: quotas.bound(budget, spent[budget], present[name].counted, waiting[budget])
-                for name, budget in self._budgets.items()
-                if name in present
-            }
-            changes = {name: at for name, at in bounds.items() if at != present[name].bound}
             if changes:
                 self._nft.run(rules.bounds(changes))
+            self._forget_periods()
+
+    def missed(self, budget: Budget) -> int:
+        """Bytes that passed of a budget and that the ledger has not seen, at least."""
+        standing = self._standings.get(budget)
+        return standing.least if standing else 0
+
+    def _forget_periods(self) -> None:
+        """Forget how budgets stood whose periods are over. A pod may come back until then."""
+        current = {one.began for one in self._budgets.values()}
+        self._standings = {
+            one: standing for one, standing in self._standings.items() if one.began in current
+        }
 
     def _objects(self) -> dict[str, QuotaObject]:
         try:
@@ -319,9 +349,12 @@ class Shaper:
         """The objects that are not there yet."""
         missing = {name: one for name, one in budgets.items() if name not in present}
         used = self._used(missing.values()) if missing else {}
+        for one in missing.values():
+            new = Standing(one.bytes, one.bytes - used[one], used[one])
+            self._standings.setdefault(one, new)
         return {
             # The kernel refuses one of which more is used than there is (nft_quota_do_init).
-            name: QuotaObject(one.bytes, min(used[one], one.bytes))
+            name: QuotaObject(one.bytes, min(used[one] + self.missed(one), one.bytes))
             for name, one in missing.items()
         }
 

@@ -92,7 +92,9 @@ class Tree:
         return Tree(self.classes | other.classes, self.links | other.links)
 
 
-def tree(limits: Sequence[Limit], attachments: Iterable[Attachment], traffic: Traffic) -> Tree:
+def tree(
+    limits: Sequence[Limit], attachments: Iterable[Attachment], traffic: Traffic, now: float
+) -> Tree:
     """What the limits make of the pods that are there, and of what these brought along.
 
     Of several limits that are for a pod, or for a namespace, the lowest one is in force.
@@ -102,7 +104,7 @@ def tree(limits: Sequence[Limit], attachments: Iterable[Attachment], traffic: Tr
     for attachment in attachments:
         # An observer does not know every pod's link.
         if attachment.host_link:
-            found, target = _charged(attachment, limits, traffic)
+            found, target = _charged(attachment, limits, traffic, now)
             classes |= {limited.key: limited for limited in found}
             if target:
                 links[attachment.host_link] = target
@@ -110,11 +112,11 @@ def tree(limits: Sequence[Limit], attachments: Iterable[Attachment], traffic: Tr
 
 
 def _charged(
-    attachment: Attachment, limits: Sequence[Limit], traffic: Traffic
+    attachment: Attachment, limits: Sequence[Limit], traffic: Traffic, now: float
 ) -> tuple[list[Limited], Target | None]:
     """As `_of_pod`, with the pod's quotas and the classes of what is beyond them."""
     found, target = _of_pod(attachment, limits, traffic)
-    budgets = quotas.of_pod(attachment.pod, limits, traffic)
+    budgets = quotas.of_pod(attachment.pod, limits, traffic, now)
     if not budgets:
         return found, target
     target = target or Target("")

@@ -6,6 +6,7 @@ A scenario has to take every durable step of the source (`sites.py`) that a node
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sqlite3
 import time
@@ -345,6 +346,16 @@ def spend_quotas(bench: Bench) -> None:
     bench.clock.set(int(DAY - now % DAY) + 60)
     _let_it_reconcile()
     bench.clock.set(0)
+    _let_it_reconcile()
+
+
+@scenario(document={**OFTEN, **QUOTAS}, shares=True)
+def spend_another_programs(bench: Bench) -> None:
+    """Another program has quotas be spent, of which the ledger knows what is left."""
+    listed = bench.kernel.run("nft", "list", "quotas", "table", "netdev", "netmgr")
+    for name in re.findall(r"quota (\S+) {", listed):
+        spent = f"add quota netdev netmgr {name} {{ over 0 bytes used 0 bytes }}"
+        bench.kernel.run("nft", spent)
     _let_it_reconcile()
 
 

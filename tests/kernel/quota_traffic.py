@@ -52,7 +52,7 @@ class Exchange:
         """Send twice so many bytes, more than a quota has; returns the bytes that arrived."""
         before = self.arrived
         self.send(size, seconds=size / 10 / MEGABYTE)
-        # What passed during a reading was charged twice.
+        # What was dropped is charged until the agent has looked.
         time.sleep(SETTLED)
         self.send(size, seconds=size / 10 / MEGABYTE)
         return self.arrived - before
