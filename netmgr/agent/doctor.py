@@ -19,6 +19,7 @@ from cni import installed
 from cni.runtimes import DEFAULT_CONF_DIR
 from netmgr import sqlite_file
 from netmgr.agent import instance, link_managers, machine_check
+from netmgr.agent.instance import Holder
 from netmgr.agent.link_managers import Setting
 from netmgr.agent.uplinks import uplinks
 from netmgr.api import client
@@ -341,7 +342,7 @@ def _agent(machine: Machine) -> Iterator[Finding]:
     socket = machine.document.run_dir / "ledger.sock"
     if not socket.exists():
         try:
-            with instance.namespace("netmgr doctor"):
+            with instance.namespace(Holder.DOCTOR):
                 return
         except instance.Held as error:
             yield Finding(

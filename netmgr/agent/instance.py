@@ -1,13 +1,12 @@
 """One agent for a network namespace, and one for a state or run directory.
 
 Two agents in one namespace would each take the other's pods for remains of a predecessor and
-take their links down. So whoever changes a namespace first takes a lock on it: the nf_tables
-table `inet netmgr-agent`, which the kernel keeps for the socket that made it (`flags owner`).
-Making it needs CAP_NET_ADMIN, which a pod in the host's network does not have, it is gone with
-the process however that ends, and no `nft flush ruleset` removes it. Where the kernel has no
-such tables (none before Linux 5.12, or no nf_tables at all) the namespace's own file is locked
-instead (flock(2)): any process in that network could take that, but two agents still exclude
-each other.
+take their links down. So whoever changes a namespace first takes a lock on it: a queue for
+packets, to which no packet is ever led. Binding it needs CAP_NET_ADMIN, which a pod in the host's
+network does not have. It is free again with the process however that ends, no `nft flush ruleset`
+touches it, and no saved ruleset has it. Where the kernel has no such queues
+(CONFIG_NETFILTER_NETLINK_QUEUE) the namespace's own file is locked instead (flock(2)): any process
+in that network could take that, but two agents still exclude each other.
 
 The directories are locked beside, since agents of two namespaces may be given the same ones.
 """
@@ -21,37 +20,49 @@ import os
 import signal
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from enum import StrEnum
 from pathlib import Path
 
 from netmgr.errors import KernelError, SetupError, StateError
 from netmgr.file_version import FileIdentity, identity_of
-from netmgr.kernel import nf_tables
-from netmgr.kernel.nf_tables_socket import NO_NF_TABLES, NftSocket
+from netmgr.kernel import nf_tables, packet_queue
+from netmgr.kernel.netlink import NETLINK_NETFILTER, Netlink
+from netmgr.kernel.nf_tables_socket import NO_NF_TABLES
 
-TABLE = "netmgr-agent"
+QUEUE = int.from_bytes(b"nm", "big")
+"""Far from those that programs count up from 0."""
+
 LOCK_FILE = "agent.lock"
 HANDOVER_SECONDS = 12.0
 """How long a starting agent waits for one that ends: longer than its last requests may take."""
 
 _LOOK_SECONDS = 0.1
 _NAMESPACE = Path("/proc/thread-self/ns/net")
-# EINVAL: a kernel that has nf_tables, but knows no tables with an owner.
+# EINVAL: a kernel that has nfnetlink, but no queues.
 _UNSUPPORTED = NO_NF_TABLES | {errno.EINVAL}
-_COMMENT_BYTES = 200
 
 log = logging.getLogger(__name__)
 
 
+class Holder(StrEnum):
+    """Who holds a namespace."""
+
+    AGENT = "another agent"
+    DOCTOR = "netmgr doctor"
+    PREFLIGHT = "netmgr preflight"
+    CLEAN = "netmgr host clean"
+
+    @property
+    def note(self) -> int:
+        """What the kernel keeps with the lock."""
+        return list(Holder).index(self) + 1
+
+
 class Held(StateError):
-    """Another process holds the lock.
+    """Another process holds the lock: of a namespace, this `holder`."""
 
-    Attributes:
-        holder: what the holder of a namespace says of itself, where that is known: an agent's state
-            directory, or a command.
-    """
-
-    def __init__(self, message: str, holder: str = "") -> None:
+    def __init__(self, message: str, holder: Holder = Holder.AGENT) -> None:
         super().__init__(message)
         self.holder = holder
 
@@ -142,10 +153,8 @@ def only_one(
         SetupError: the process may not change the network, or not write the directories.
     """
     with ExitStack() as stack:
-        # The last one is the state directory, which names this agent best to people.
-        comment = str(directories[-1].path)
         # The namespace first: until it is held, not even a directory is made.
-        _wait(lambda: stack.enter_context(namespace(comment)), endings)
+        _wait(lambda: stack.enter_context(namespace(Holder.AGENT)), endings)
         for directory in directories:
             stack.callback(directory.close)
             _wait(directory.take, endings)
@@ -174,8 +183,8 @@ def _wait(take: Callable[[], object], endings: Collection[signal.Signals]) -> No
 
 
 @contextmanager
-def namespace(comment: str) -> Iterator[None]:
-    """Hold the calling thread's network namespace; `comment` shows other programs who holds it.
+def namespace(holder: Holder) -> Iterator[None]:
+    """Hold the calling thread's network namespace.
 
     Raises:
         Held: another process has it.
@@ -183,12 +192,12 @@ def namespace(comment: str) -> Iterator[None]:
     """
     with ExitStack() as stack:
         try:
-            _own_table(stack.enter_context(NftSocket()), comment)
+            _bind(stack.enter_context(Netlink(NETLINK_NETFILTER)), holder)
         except KernelError as error:
-            # Only where the kernel has no such tables: no other error may weaken the lock.
+            # Only where the kernel has no queues: no other error may weaken the lock.
             if error.errno not in _UNSUPPORTED:
                 raise
-            log.warning("no-owned-tables lock=%s error=%s", _NAMESPACE, error.message)
+            log.warning("no-packet-queues lock=%s error=%s", _NAMESPACE, error.message)
             descriptor = os.open(_NAMESPACE, os.O_RDONLY | os.O_CLOEXEC)
             stack.callback(
                 os.close,
@@ -197,45 +206,34 @@ def namespace(comment: str) -> Iterator[None]:
         yield
 
 
-def _own_table(socket: NftSocket, comment: str) -> None:
+def _bind(channel: Netlink, holder: Holder) -> None:
     try:
-        socket.commit(
-            [
-                nf_tables.new_owned_table(
-                    # The kernel takes 256 bytes of user data. Cut in bytes, a letter may be cut in
-                    # two.
-                    TABLE,
-                    comment.encode()[:_COMMENT_BYTES].decode(errors="ignore"),
-                )
-            ]
-        )
+        channel.transact([packet_queue.bind(QUEUE, holder.note)])
     except KernelError as error:
-        # The kernel answers EPERM both to a process without CAP_NET_ADMIN and for a table that
-        # another socket owns.
+        # To a process without CAP_NET_ADMIN, and for a queue that another socket has.
         if error.errno == errno.EPERM:
-            raise _refusal(socket) from None
-        # An owned table goes with its socket, so one without an owner is not an agent's.
-        if error.errno == errno.EEXIST:
-            raise SetupError(
-                f"an nf_tables table {TABLE} is there that no agent made: "
-                f"remove it with nft delete table inet {TABLE}"
-            ) from None
+            raise _refusal(channel) from None
         raise
 
 
-def _refusal(socket: NftSocket) -> Exception:
-    """Why the kernel refused the table: a missing capability, or another owner."""
-    listing = nf_tables.list_all(nf_tables.GET_TABLE, TABLE)
+def _refusal(channel: Netlink) -> Exception:
+    """Why the kernel refused the queue: a missing capability, or another holder."""
     try:
-        owners = socket.list_of(listing, lambda body: nf_tables.owner_of(body, TABLE))
-    except KernelError:
-        # Listing takes the same capability: if it is refused as well, that is what is missing.
-        return SetupError(
-            "the network cannot be changed by this user: run it as root (CAP_NET_ADMIN is needed)"
-        )
-    who = "".join(f" (process {port}, {comment})" for port, comment in owners)
-    holder = next((comment for _, comment in owners), "")
-    return Held(f"another agent runs in this network namespace{who}; stop it first", holder)
+        channel.query(nf_tables.get_generation(), nf_tables.generation_of)
+    except KernelError as error:
+        # This takes the same capability, on any kernel.
+        if error.errno == errno.EPERM:
+            return SetupError(
+                "the network cannot be changed by this user: run it as root "
+                "(CAP_NET_ADMIN is needed)"
+            )
+    holder, process = Holder.AGENT, ""
+    # It may have gone meanwhile, or not be shown.
+    with suppress(OSError):
+        if owner := packet_queue.owner_of(QUEUE):
+            process, note = f" (process {owner[0]})", owner[1]
+            holder = next((one for one in Holder if one.note == note), holder)
+    return Held(f"{holder} runs in this network namespace{process}; stop it first", holder)
 
 
 def _locked(descriptor: int, otherwise: str) -> int:

@@ -14,7 +14,7 @@ from netmgr.agent.accounting import Accounting
 from netmgr.agent.components import Component, Reconciler, Remnants
 from netmgr.agent.files import Files
 from netmgr.agent.host_pods import HostPods
-from netmgr.agent.instance import HeldDirectory
+from netmgr.agent.instance import HeldDirectory, Holder
 from netmgr.agent.problems import Problems
 from netmgr.agent.queries import Readers
 from netmgr.agent.router import Router
@@ -155,7 +155,7 @@ def remove(remnants: Remnants) -> Iterator[str]:
 def _no_agent(remnants: Remnants) -> Iterator[None]:
     """Hold the locks that an agent would hold; directories that are not there are not made."""
     with ExitStack() as stack:
-        stack.enter_context(instance.namespace("netmgr host clean"))
+        stack.enter_context(instance.namespace(Holder.CLEAN))
         for path in {remnants.run_dir, remnants.state_dir}:
             if path.is_dir():
                 directory = HeldDirectory(path, 0o700)

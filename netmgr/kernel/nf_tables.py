@@ -18,7 +18,6 @@ from netmgr.kernel.netlink import (
     NFGENMSG,
     NLM_F_CREATE,
     NLM_F_DUMP,
-    NLM_F_EXCL,
     Counted,
     Operation,
     attribute,
@@ -46,11 +45,8 @@ GET_OBJECT = 19
 JUMP, GOTO = -3, -4
 
 _HEADER = struct.Struct("=HH")
-_TABLE_NAME, _TABLE_FLAGS, _TABLE_USERDATA, _TABLE_OWNER = 1, 2, 6, 7
+_TABLE_NAME, _TABLE_FLAGS = 1, 2
 _DORMANT, _DROP = 1, 0
-_OWNED = 2
-_COMMENT = 0
-"""In a table's user data, as nft writes and lists it: type, length, text."""
 _CHAIN_TABLE, _CHAIN_NAME, _CHAIN_HOOK, _CHAIN_POLICY, _CHAIN_TYPE = 1, 3, 4, 5, 7
 _HOOK_NUMBER, _HOOK_PRIORITY = 1, 2
 _RULE_TABLE, _RULE_CHAIN, _RULE_EXPRESSIONS = 1, 2, 4
@@ -143,21 +139,6 @@ def new_table(table: str) -> Operation:
     return message(
         NEW_TABLE, attribute(_TABLE_NAME, text(table)), f"add table inet {table}", NLM_F_CREATE
     )
-
-
-def new_owned_table(table: str, comment: str) -> Operation:
-    """Add a table that only this socket may change or delete, and that goes when it is closed.
-
-    Refused with EPERM while another socket owns it. Needs Linux 5.12 (NFT_TABLE_F_OWNER).
-    `comment` has at most 254 bytes; `nft list ruleset` shows it.
-    """
-    shown = text(comment)
-    # Dormant changes nothing for a table without chains. But nft 1.0.6 (Debian 12) prints a
-    # single flag of a table from memory it has freed, so that anybody's `nft -j list ruleset`
-    # would end in the middle.
-    body = attribute(_TABLE_NAME, text(table)) + attribute(_TABLE_FLAGS, number(_OWNED | _DORMANT))
-    body += attribute(_TABLE_USERDATA, bytes((_COMMENT, len(shown))) + shown)
-    return message(NEW_TABLE, body, f"add table inet {table}", NLM_F_CREATE | NLM_F_EXCL)
 
 
 def delete_table(table: str, family: int = NFPROTO_INET) -> Operation:
@@ -265,20 +246,6 @@ def table_of(body: bytes) -> tuple[str, bool]:
     found = attributes(body, NFGENMSG.size)
     flags = int.from_bytes(found.get(_TABLE_FLAGS, b""), "big")
     return string_of(found[_TABLE_NAME]), bool(flags & _DORMANT)
-
-
-def owner_of(body: bytes, table: str) -> tuple[int, str] | None:
-    """Who owns a listed table (the socket's port, and the comment); None for any but `table`.
-
-    The port is most often the number of the owner's process (netlink(7)); 0 without an owner.
-    """
-    found = attributes(body, NFGENMSG.size)
-    if body[0] != NFPROTO_INET or string_of(found[_TABLE_NAME]) != table:
-        return None
-    userdata = found.get(_TABLE_USERDATA, b"")
-    has_comment = len(userdata) > 1 and userdata[0] == _COMMENT
-    comment = userdata[2 : 2 + userdata[1]] if has_comment else b""
-    return int.from_bytes(found.get(_TABLE_OWNER, b""), "big"), string_of(comment)
 
 
 def dropping_chain_of(body: bytes, hook: int) -> str | None:

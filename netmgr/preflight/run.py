@@ -15,6 +15,7 @@ from pathlib import Path
 from random import Random, SystemRandom
 
 from netmgr.agent import instance, known_ranges, machine_check
+from netmgr.agent.instance import Holder
 from netmgr.agent.listed_nodes import ListedNodes
 from netmgr.agent.uplinks import uplinks
 from netmgr.dataplane import desired
@@ -56,12 +57,12 @@ def run(path: Path) -> Report:
         found = error("names nothing to probe", ("preflight",), remedy="give peers or a hub")
         raise ConfigError(loader.describe(found, path))
     try:
-        with instance.namespace("netmgr preflight"):
+        with instance.namespace(Holder.PREFLIGHT):
             machine_check.check_network(path, document)
             return _probe(document, SystemRandom())
     except instance.Held as other:
         # A command is no sign that the network is fit, and soon ends: the caller tries again.
-        if other.holder.startswith("netmgr "):
+        if other.holder is not Holder.AGENT:
             raise
         return Report(skipped=other.message.partition(";")[0])
 

@@ -16,6 +16,7 @@ from ipaddress import IPv6Address
 from itertools import chain
 from pathlib import Path
 
+from netmgr.agent.instance import QUEUE
 from netmgr.agent.spool import REFUSED
 from netmgr.errors import NetmgrError
 from tests.chaos.foreign import Foreign
@@ -131,8 +132,8 @@ class Invariants:
         if self.kernel.run("sysctl", "-n", *SWITCHES).split() != ["1", "1"]:
             yield "packets are not forwarded"
         # The one agent of this namespace (11).
-        if "netmgr-agent" not in self.kernel.run("nft", "list", "tables"):
-            yield "the agent does not hold its table"
+        if f"{QUEUE} " not in self.kernel.run("cat", "/proc/net/netfilter/nfnetlink_queue"):
+            yield "the agent does not hold its lock"
 
     def _state(self, links: Links) -> Iterator[str]:
         """Files hold what the agent holds, and nothing is left in their folders."""

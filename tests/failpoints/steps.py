@@ -44,6 +44,8 @@ _LINK_CHANGE = 12
 _SUBSYSTEMS: dict[int, Callable[[int], bool]] = {
     _BATCH_MARKS: lambda _: False,
     1: lambda kind: kind not in _CONNTRACK_GETS,
+    # Queues: the agent's lock.
+    3: lambda _: True,
     6: lambda kind: kind in _IPSET_CHANGES,
     10: lambda kind: kind not in _NFT_GETS,
     # nft_compat, which only says what it has.

@@ -15,14 +15,15 @@ import pytest
 import yaml
 
 from netmgr.agent import instance
-from netmgr.agent.instance import HANDOVER_SECONDS, Held
+from netmgr.agent.instance import HANDOVER_SECONDS, Held, Holder
 from netmgr.documents.node import Backend
-from netmgr.kernel import nf_tables
+from netmgr.kernel import packet_queue
 from tests.kernel.common import ROLES, kernel_state
 from tests.lab import wiring
 from tests.lab.nodes import LabNode
 from tests.lab.runtime import Sandbox
 from tests.lab.world import World
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.root
 
@@ -83,7 +84,7 @@ def test_whoever_finds_an_agent_is_refused_before_it_changes_anything(
     roles = {"node": {}, **ROLES}
     places = {role: tmp_path / role for role in roles}
     in_this_namespace = (
-        f"another agent runs in this network namespace (process {node.agent_pid()}, "
+        f"another agent runs in this network namespace (process {node.agent_pid()}); "
     )
     other = world.node("node-2")
     in_that_namespace = in_this_namespace.replace(str(node.agent_pid()), str(other.agent_pid()))
@@ -132,12 +133,18 @@ def test_a_waiting_agent_takes_over_from_one_that_is_killed(
         )
         node.kill_agent()
         line_with(waiting, " ready ")
-        assert "dormant,owner" in inside(node, "nft", "list", "ruleset").stdout
+        assert owner(node) == waiting.pid
         waiting.terminate()
         assert waiting.wait(30) == 0
-    assert "netmgr-agent" not in inside(node, "nft", "list", "tables").stdout
+    assert owner(node) is None
     node.start_until_ready()
     node.runtime.check(sandbox)
+
+
+def owner(node: LabNode) -> int | None:
+    with wiring.inside(node.namespace):
+        found = packet_queue.owner_of(instance.QUEUE)
+    return found and found[0]
 
 
 def test_an_agent_that_waits_can_be_stopped(node: LabNode, tmp_path: Path) -> None:
@@ -149,21 +156,27 @@ def test_an_agent_that_waits_can_be_stopped(node: LabNode, tmp_path: Path) -> No
         assert time.monotonic() - began < HANDOVER_SECONDS / 2
 
 
-def test_no_flush_takes_the_lock_away_and_listings_stay_whole(node: LabNode) -> None:
+def test_no_flush_takes_the_lock_away(node: LabNode) -> None:
     assert inside(node, "nft", "flush", "ruleset").returncode == 0
-    assert inside(node, "nft", "delete", "table", "inet", instance.TABLE).returncode != 0
-    listed = json.loads(inside(node, "nft", "-j", "list", "ruleset").stdout)["nftables"]
-    (table,) = [
-        item["table"] for item in listed if item.get("table", {}).get("name") == instance.TABLE
-    ]
-    assert "owner" in table["flags"]
+    assert owner(node) == node.agent_pid()
+
+
+def test_a_ruleset_that_was_saved_while_an_agent_runs_loads(node: LabNode) -> None:
+    """With the nft of the machine, as its boot would load it."""
+    eventually(lambda: "chain" in inside(node, "nft", "list", "table", "inet", "netmgr").stdout)
+    saved = inside(node, "nft", "list", "ruleset").stdout
+    loaded = ["nsenter", f"--net={node.namespace}", "nft", "-c", "-f", "-"]
+    done = subprocess.run(loaded, input=saved, check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(inside(node, "nft", "-j", "list", "ruleset").stdout)["nftables"]
 
 
 @pytest.mark.slow
 def test_who_may_not_change_the_network_cannot_take_the_lock(node: LabNode) -> None:
     """As a pod in the host's network would try to, to keep the agent out."""
     unprivileged = "setpriv --reuid=65534 --clear-groups --bounding-set=-all --inh-caps=-all"
-    program = "from netmgr.agent import instance\nwith instance.namespace('mine'): print('taken')"
+    taking = "with instance.namespace(instance.Holder.AGENT): print('taken')"
+    program = f"from netmgr.agent import instance\n{taking}"
     node.stop_agent()
     done = inside(node, *unprivileged.split(), sys.executable, "-c", program)
     assert "taken" not in done.stdout
@@ -172,21 +185,20 @@ def test_who_may_not_change_the_network_cannot_take_the_lock(node: LabNode) -> N
 
 
 @pytest.mark.slow
-def test_a_kernel_without_owned_tables_locks_the_namespace_all_the_same(
+def test_a_kernel_without_packet_queues_locks_the_namespace_all_the_same(
     node: LabNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    unknown = 0x80
-    monkeypatch.setattr(
-        nf_tables, "_OWNED", unknown
-    )  # refused as an old kernel refuses what it does not know
+    # Refused as a kernel refuses what it was built without.
+    monkeypatch.setattr(packet_queue, "_SUBSYSTEM", 0x1F)
     node.stop_agent()
-    with wiring.inside(node.namespace), instance.namespace("one"):
+    with wiring.inside(node.namespace), instance.namespace(Holder.AGENT):
         with (
             pytest.raises(Held, match="another agent runs in this network namespace"),
-            instance.namespace("other"),
+            instance.namespace(Holder.CLEAN),
         ):
             pass
-        assert instance.TABLE not in inside(node, "nft", "list", "tables").stdout
-    with instance.namespace("this test's own, which is another"):
+        assert owner(node) is None
+    # This test's own is another one.
+    with instance.namespace(Holder.DOCTOR):
         pass
     node.start_until_ready()

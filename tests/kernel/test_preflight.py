@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from netmgr.agent import instance
+from netmgr.agent.instance import Holder
 from netmgr.documents import node_list
 from netmgr.documents.node_list import ListedNode
 from netmgr.errors import ConfigError, SetupError
@@ -290,14 +291,14 @@ def test_an_observer_is_not_probed(fabric: Fabric) -> None:
 
 
 def test_a_node_whose_agent_runs_is_not_probed(fabric: Fabric) -> None:
-    with wiring.inside(fabric.directory / NODE.host), instance.namespace("/var/lib/netmgr"):
+    with wiring.inside(fabric.directory / NODE.host), instance.namespace(Holder.AGENT):
         assert "another agent runs in this network namespace" in fabric.probed().skipped
 
 
 def test_a_node_does_not_pass_because_another_command_holds_it(fabric: Fabric) -> None:
     with (
         wiring.inside(fabric.directory / NODE.host),
-        instance.namespace("netmgr doctor"),
+        instance.namespace(Holder.DOCTOR),
         pytest.raises(instance.Held, match="netmgr doctor"),
     ):
         fabric.probed()
