@@ -147,10 +147,7 @@ class Accounts:
             self._sound_at = self._ledger.read_at
 
     def _begin_owned(self, known: Mapping[Counter, PodRef | None]) -> None:
-        """Begin what the pods need, before anything is posted.
-
-        In an older copy of the ledger an address may still be another pod's.
-        """
+        """Begin what the pods need, before anything is posted."""
         for address, attachment in self._attached.items():
             counters = self._rules.counters([address])
             self._ledger.begin(counters, attachment.pod)
@@ -158,12 +155,8 @@ class Accounts:
             self._announced.update(c for c in counters if c not in known)
 
     def _end_unread(self, gone: Collection[Counter]) -> None:
-        """End counters of pods that are gone and that were not read any more: something was lost.
-
-        Unless the ledger is an older copy, which is reported as one gap.
-        """
-        if not self.is_rebuilt:
-            self._ledger.restart(gone, unmade=gone)
+        """End counters of pods that are gone; of those that were not read, something was lost."""
+        self._ledger.restart(gone, unmade=gone)
         self._ledger.end(gone)
 
     def _post_found(self, closing: Collection[Counter]) -> frozenset[Counter]:

@@ -17,6 +17,7 @@ from netmgr.agent.components import Agent, Component, Remnants
 from netmgr.errors import KernelError, SetupError
 from netmgr.kernel.capabilities import Capability
 from netmgr.kernel.nf_tables_socket import NO_NF_TABLES
+from netmgr.ledger.book import UNREAD
 from netmgr.ledger.ledger import Ledger
 from netmgr.model import Counter, Sample, Traffic
 from netmgr.prefixes import Family, Prefix
@@ -60,6 +61,10 @@ class HostPods(Component):
 
         finder = HostPodFinder(settings.cgroup_dir, settings.pod_logs_dir)
         rules = CgroupCounters(accounting.rules.policy.known, finder.depths)
+        if accounting.ledger.recall(UNREAD):
+            # A loss that is still to be settled: these pods may be found after it was, and what
+            # they were counted for is part of it.
+            rules.remove()
         host_pods = cls(finder, rules, accounting.ledger)
         accounting.accounts.count_host_pods(host_pods)
         return host_pods

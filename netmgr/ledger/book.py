@@ -33,15 +33,14 @@ The rules; the methods below name the one they follow:
     long the machine was off, or up without an agent before it went down, no such clock can know.
 10. What a posting adds to a pod it adds to the pod's roll-up of the hour as well (`history.py`),
     and what it adds to a pod's address to what is attributed (`audit.py`).
-11. A counter that the kernel has and the books do not know is begun at nothing and read whole. So
-    lost books are rebuilt from what the live counters show, and an older copy of the books is
-    brought up by it.
+11. A counter that the kernel has and the books do not know is begun at nothing and read whole,
+    but by books that lack something (rule 12).
 12. A mark shows whether books are the true ones (`mark.py`). New ones where there had been
-    others, or where those are another machine's, are one gap "ledger-lost": all totals begin with
-    what the live counters show, and everything counted by counters that ended before is missing.
-    An older copy is one gap "ledger-older": it lacks what counters that ended since had counted.
-    Seconds are those since the boot for the first, and since the copy's last reading for the
-    second.
+    others, or where those are another machine's, are one gap "ledger-lost", an older copy is one
+    gap "ledger-older". Seconds are those since the boot for the first, and since the copy's last
+    reading for the second. Either way every total begins at zero, which whoever takes rates of it
+    understands; a smaller total would pass for all of it once more. What the live counters show in
+    the first reading is what they go on from (`forget`). Of an older copy, hours and gaps stay.
 13. Two backends that count at once show the same packets. `rebase` has counters go on from what
     the new one shows, after the last reading of the former one was posted (`agent/changeover.py`).
 
@@ -79,9 +78,11 @@ BOOT_ID = "boot_id"
 READ_AT, LONGEST_PAUSE = "read_at_steady", "longest_pause"
 BOOKS, SEQUENCE = "books", "sequence"
 GAP_AT = "gap_at "
+UNREAD = "unread"
 """Facts: the boot's identity; when counters were read last, in seconds since the boot, and the
-longest pause between two readings of this life; both parts of the mark; and, with a gap's reason
-behind it, when the last of that reason was noted, in seconds since the epoch."""
+longest pause between two readings of this life; both parts of the mark; with a gap's reason behind
+it, when the last of that reason was noted, in seconds since the epoch; and, until the first reading
+after a loss, that there was one."""
 
 
 class Moment(NamedTuple):
@@ -162,6 +163,27 @@ class Book:
         self.facts[BOOKS] = f"{mark.books:016x}"
         self.facts[SEQUENCE] = str(max(mark.sequence, self._sequence))
 
+    def forget(self) -> None:
+        """Rule 12, but for the gap: begin every total at zero, from what the next reading shows."""
+        self.counters.clear()
+        self.totals.clear()
+        self.ended.clear()
+        self.read_at.clear()
+        self.facts[UNREAD] = "yes"
+
+    def counted_gaps(self) -> tuple[tuple[Gap, Lost], ...]:
+        """Every gap, its seconds as the small file has them: in whole milliseconds, never more."""
+        listed = sorted(self.gaps.items())
+        return tuple((gap, Lost(one.times, int(one.seconds * 1000) / 1000)) for gap, one in listed)
+
+    def recall(self, gaps: Iterable[tuple[Gap, Lost]]) -> None:
+        """Count gaps on from these, where more of them were noted than these books have."""
+        for gap, kept in gaps:
+            known = self.gaps.get(gap, Lost())
+            merged = Lost(max(known.times, kept.times), max(known.seconds, kept.seconds))
+            if merged != known:
+                self.gaps[gap] = merged
+
     def lasting_bytes(self) -> int:
         """The sum of the totals that never fall."""
         lasting = (amount for account, amount in self.totals.items() if account.scope in LASTING)
@@ -231,8 +253,12 @@ class Book:
         return phase is Phase.ENDING or (phase is Phase.BEGUN and may_be_unmade)
 
     def post(self, samples: Iterable[Sample], now: Moment, taken_at: Moment | None = None) -> None:
-        """Rules 2, 3 and 10. `taken_at` is from before the reading, which may take long."""
+        """Rules 2, 3, 10 and 12. `taken_at` is from before the reading, which may take long."""
         taken_at = taken_at or now
+        if UNREAD in self.facts:
+            del self.facts[UNREAD]
+            samples = list(samples)
+            self.rebase(samples, taken_at)
         read = [sample for sample in samples if sample.counter in self.counters]
         # Hooks and pods are read together; a pod's own last reading says nothing for the audit.
         is_whole = any(audit.audited_by(sample.counter) for sample in read)

@@ -20,7 +20,7 @@ from netmgr.api.snapshot import UsageRow
 from netmgr.clock import Clock
 from netmgr.errors import SetupError, StateError
 from netmgr.ledger import mark, store
-from netmgr.ledger.book import Book, Moment
+from netmgr.ledger.book import BOOKS, Book, Moment
 from netmgr.ledger.history import By, Period, Retention, grouped, usage_row
 from netmgr.ledger.mark import Found, Mark, Own, Synced
 from netmgr.ledger.store import Store
@@ -94,7 +94,7 @@ class Ledger:
 
     def _take_up(self, book: Book) -> None:
         book.keeps_hours = self._retention.hours > 0
-        self.is_new = not (book.totals or book.counters)
+        self.is_new = not (book.totals or book.counters or BOOKS in book.facts)
         try:
             book.open(self.moment(), self._boot_id)
         except ValueError as error:
@@ -223,9 +223,9 @@ class Ledger:
     def examine(self, kernel: Collection[Mark], *, has_counters: bool) -> Found:
         """Find out whether these are the books that were written last, and take them into use.
 
-        Called before the first reading is posted. Books that lack something are one gap. It is
-        written in the same transaction as the number that makes them the true ones, so that a
-        crash reports it neither twice nor never. A file of other books is set aside.
+        Called before the first reading is posted. Books that lack something are one gap, and begin
+        anew. That is written in the same transaction as the number that makes them the true ones,
+        so that a crash reports it neither twice nor never. A file of other books is set aside.
 
         Args:
             kernel: the marks found beside the kernel's counters.
@@ -242,24 +242,27 @@ class Ledger:
                 self._begin_anew()
             with self._changing() as book:
                 book.number(mark.successor(book.mark, kernel, synced))
+                book.recall(synced.gaps if synced else ())
                 if found in _GAPS:
+                    book.forget()
                     self._note_loss(book, found)
             # After the transaction: what was not written down is found again by the next start.
             self.found = found
-            return found
+        if found in _GAPS:
+            # At once, since the next loss may come before the next sync, and is to be counted, too.
+            self.checkpoint()
+        return found
 
     def _note_loss(self, book: Book, found: Found) -> None:
-        is_older = found is Found.OLDER
-        since = book.last_reading.steady if is_older else 0.0
+        since = book.last_reading.steady if found is Found.OLDER else 0.0
         seconds = self.moment().steady - since
         book.note(_GAPS[found], seconds)
         log.error(
-            "ledger-gap kind=%s path=%s found=%s seconds=%.0f action=%s",
+            "ledger-gap kind=%s path=%s found=%s seconds=%.0f action=begin-totals-at-zero",
             _GAPS[found],
             self._store.path,
             found.value,
             seconds,
-            "bring-up-by-live-counters" if is_older else "rebuild-from-live-counters",
         )
 
     def _begin_anew(self) -> None:
@@ -340,7 +343,7 @@ class Ledger:
             current = self._book.mark
             # A sync does not cover what could not be written and is in memory alone.
             if current and not self._book.dirty:
-                synced = Synced(current, self._book.lasting_bytes())
+                synced = Synced(current, self._book.lasting_bytes(), self._book.counted_gaps())
         is_whole = self._store.checkpoint()
         if sqlite_file.is_long(self._store.path):
             with self._lock:

@@ -10,7 +10,8 @@ never ahead of the true file, and a file that is behind one of them is an older 
 - The kernel's mark is written in the same step that takes a counter away, and by every
   reconcile. It is gone after a reboot, as the counters are.
 - The small file is written after a sync of the ledger to the disk, with what that sync made
-  sure of, and with the sum of the totals that never fall. It outlives a power cut.
+  sure of, and with the sum of the totals that never fall. It outlives a power cut. It also has the
+  gaps, whose counts go on from there when a ledger is lost.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -26,6 +27,7 @@ from typing import NamedTuple, Self
 
 from netmgr import durable
 from netmgr.errors import StateError
+from netmgr.ledger.tables import Gap, Lost
 from netmgr.prefixes import Address, Family
 
 log = logging.getLogger(__name__)
@@ -33,7 +35,8 @@ log = logging.getLogger(__name__)
 _HALF = 64
 # As an address, a mark is a unique local one (fd00::/8, RFC 4193).
 _FIRST_BYTE = 0xFD << (_HALF - 8)
-_LINE = re.compile(r"([0-9a-f]{16}) ([0-9]{1,20}) ([0-9]{1,40})\n")
+_GAP = r"[a-z-]{1,40} [0-9]{1,18} [0-9]{1,12}\.[0-9]{3}\n"
+_TEXT = re.compile(rf"([0-9a-f]{{16}}) ([0-9]{{1,20}}) ([0-9]{{1,40}})\n((?:{_GAP})*)")
 
 
 class Mark(NamedTuple):
@@ -59,10 +62,11 @@ class Mark(NamedTuple):
 
 
 class Synced(NamedTuple):
-    """What the disk had of the ledger at a sync: mark and sum of the totals that never fall."""
+    """What the disk had of the ledger at a sync: mark, sum of the totals that never fall, gaps."""
 
     mark: Mark
     bytes: int
+    gaps: tuple[tuple[Gap, Lost], ...] = ()
 
 
 class Found(Enum):
@@ -154,14 +158,22 @@ def read(path: Path) -> Synced | None:
 
 
 def _parsed(text: str) -> Synced:
-    found = _LINE.fullmatch(text)
+    found = _TEXT.fullmatch(text)
     if found is None:
         raise ValueError(f"{text[:60]!r} is no mark")
-    books, sequence, total = found.groups()
+    books, sequence, total, gaps = found.groups()
     # More would be no address, which a mark has to be in the kernel.
     if int(sequence) >> _HALF:
         raise ValueError(f"its sequence is {sequence}")
-    return Synced(Mark(int(books, 16), int(sequence)), int(total))
+    return Synced(Mark(int(books, 16), int(sequence)), int(total), tuple(_gaps(gaps)))
+
+
+def _gaps(text: str) -> Iterator[tuple[Gap, Lost]]:
+    for line in text.splitlines():
+        reason, times, seconds = line.split()
+        # A later release may know more reasons.
+        if reason in tuple(Gap):
+            yield Gap(reason), Lost(int(times), float(seconds))
 
 
 def write(path: Path, synced: Synced) -> None:
@@ -170,6 +182,6 @@ def write(path: Path, synced: Synced) -> None:
     Raises:
         StateError: it cannot be written.
     """
-    durable.write(
-        path, f"{synced.mark.books:016x} {synced.mark.sequence} {synced.bytes}\n".encode(), 0o600
-    )
+    lines = [f"{synced.mark.books:016x} {synced.mark.sequence} {synced.bytes}\n"]
+    lines += [f"{gap} {lost.times} {lost.seconds:.3f}\n" for gap, lost in synced.gaps]
+    durable.write(path, "".join(lines).encode(), 0o600)

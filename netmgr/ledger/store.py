@@ -34,7 +34,7 @@ from netmgr.ledger.tables import (
 from netmgr.model import Counter, PodRef, Traffic
 from netmgr.prefixes import Address, Family
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 # STRICT, or SQLite would keep any type in any column. WITHOUT ROWID, since each table is looked up
 # by its key alone: with a rowid each row would be in two trees.

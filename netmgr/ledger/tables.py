@@ -81,9 +81,9 @@ class Gap(StrEnum):
     """A pod that another plugin wired was noticed late. What it sent before is not in its totals,
     or is in those of the pod that had its address before."""
     LEDGER_LOST = "ledger-lost"
-    """The file was gone, damaged or another machine's; totals began again from live counters."""
+    """The file was gone, damaged or another machine's; totals began again at zero."""
     LEDGER_OLDER = "ledger-older"
-    """The file was an older copy, or lacked what had been in it; live counters brought it up."""
+    """The file was an older copy, or lacked what had been in it; totals began again at zero."""
 
 
 class Lost(NamedTuple):
@@ -112,8 +112,8 @@ class LiveCounter:
     phase: Phase = Phase.BEGUN
 
 
-# Only item assignment and `del` are noticed: dict's own update(), pop() and setdefault() do not
-# call the methods below.
+# Only item assignment, `del` and clear() are noticed: dict's own update(), pop() and setdefault()
+# do not call the methods below.
 class Tracked(dict[Key, Value], Generic[Key, Value]):
     """A dictionary that knows which keys were set or deleted since it was last written."""
 
@@ -128,6 +128,11 @@ class Tracked(dict[Key, Value], Generic[Key, Value]):
     def __delitem__(self, key: Key) -> None:
         self._touched.add(key)
         super().__delitem__(key)
+
+    def clear(self) -> None:
+        """Delete every entry."""
+        self._touched.update(self)
+        super().clear()
 
     @property
     def changed(self) -> list[tuple[Key, Value]]:

@@ -65,7 +65,7 @@ def damage_leases(chaos: Chaos) -> None:
 
 
 def lose_ledger(chaos: Chaos) -> None:
-    """Totals begin anew with what live counters show, and a gap says so."""
+    """Totals begin at zero, and a gap says so."""
     with _while_dead(chaos):
         chaos.faults.books_since = 0.0
         for path in chaos.state.glob("ledger.sqlite*"):

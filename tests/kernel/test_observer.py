@@ -134,7 +134,7 @@ def test_an_agent_that_is_killed_loses_nothing_of_pods_that_stay_or_go_meanwhile
 
 
 @pytest.mark.slow
-def test_books_that_were_lost_are_rebuilt_for_the_pods_that_are_there(node: ObservedNode):
+def test_books_that_were_lost_begin_at_zero_for_the_pods_that_are_there(node: ObservedNode):
     pod = new_pod(node, "outliving")
     sent = node.talk(pod)
     assert node.counted("outliving") == sent
@@ -142,6 +142,8 @@ def test_books_that_were_lost_are_rebuilt_for_the_pods_that_are_there(node: Obse
     for path in (node.node.directory / "state").glob("ledger*"):
         path.unlink()
     node.start_agent()
+    assert node.counted("outliving") == NOTHING
+    sent = node.talk(pod)
     assert node.counted("outliving") == sent
     assert node.gaps() == {"ledger-lost": 1}
 

@@ -27,16 +27,23 @@ from tests.fakes.accounts_node import HostPods, Node
 from tests.fakes.ledger_tools import LINGER, counts
 
 
-def test_a_ledger_that_lacks_a_hook_begins_it_with_what_it_shows(node: Node) -> None:
-    """As one of an earlier version does, or one that was lost."""
+def test_a_ledger_that_was_lost_begins_at_zero_and_goes_on_from_what_counters_show(
+    node: Node,
+) -> None:
     node.start(WEB)
     node.send(WEB, 1000)
     node.own(70)
     node.ledger.close()
     node.path.unlink()
     node.start(WEB)
-    assert node.totals == {"node": 1070, "web": 1000}
+    assert node.totals == {"node": 0, "web": 0}
     assert counts(node.ledger.totals()) == {"ledger-lost": 1}
+    node.send(WEB, 30)
+    node.own(4)
+    node.accounts.begin(DB)
+    node.send(DB, 5)
+    node.accounts.read()
+    assert node.totals == {"node": 39, "web": 30, "db": 5}
 
 
 def test_the_kernel_is_read_no_more_often_than_that_however_often_it_is_asked(node: Node) -> None:

@@ -16,8 +16,10 @@ from unittest.mock import Mock
 import pytest
 
 from netmgr.ledger import mark
+from netmgr.ledger.history import By, Period
 from netmgr.ledger.ledger import MARK_FILE, Ledger
 from netmgr.ledger.mark import Found, Mark, Own, Synced, compare
+from netmgr.ledger.tables import Gap, Lost
 from netmgr.model import PodRef
 from netmgr.prefixes import Address
 from tests.fakes.ledger_tools import (
@@ -82,8 +84,7 @@ class Node:
             assert ledger.examine(marks, has_counters=bool(self.bytes)) is found
             assert (ledger.mark or Mark(0, 0)) >= (self.mark or Mark(0, 0))
             ledger.begin([counter()], WEB)
-            if self.bytes:
-                ledger.post([reading(self.bytes)])
+            ledger.post([reading(self.bytes)] if self.bytes else [])
             yield ledger
 
 
@@ -118,7 +119,7 @@ def test_the_true_books_are_known_after_every_kind_of_end(node: Node) -> None:
     ],
     ids=lambda left: " and ".join(sorted(left)),
 )
-def test_lost_books_are_rebuilt_and_are_a_gap(node: Node, left: set[str]) -> None:
+def test_lost_books_begin_at_zero_and_are_a_gap(node: Node, left: set[str]) -> None:
     node.ledger.close()
     node.remove_books()
     former = node.mark
@@ -131,7 +132,10 @@ def test_lost_books_are_rebuilt_and_are_a_gap(node: Node, left: set[str]) -> Non
     if "counters" not in left:
         node.reboot()
     with node.again(Found.LOST) as after:
-        assert (pod_bytes(after), gaps(after)) == (node.bytes, {"ledger-lost": 1})
+        assert (pod_bytes(after), namespace_bytes(after)) == (0, 0)
+        assert gaps(after) == {"ledger-lost": 1}
+        after.post([reading(node.bytes + 7)])
+        assert (pod_bytes(after), namespace_bytes(after)) == (7, 7)
         assert after.mark
         assert former
         assert (after.mark.books == former.books) is (left != {"counters"})
@@ -140,7 +144,7 @@ def test_lost_books_are_rebuilt_and_are_a_gap(node: Node, left: set[str]) -> Non
 
 
 @pytest.mark.parametrize("is_rebooted", [False, True])
-def test_an_older_copy_is_brought_up_by_live_counters_and_is_a_gap_since_it_was_made(
+def test_an_older_copy_begins_at_zero_and_is_a_gap_since_it_was_made(
     node: Node, *, is_rebooted: bool
 ) -> None:
     node.ledger.close()
@@ -152,10 +156,41 @@ def test_an_older_copy_is_brought_up_by_live_counters_and_is_a_gap_since_it_was_
         if is_rebooted:
             assert gaps(after) == {"ledger-older": 1, "reboot": 1}
         else:
-            assert (pod_bytes(after), gaps(after)) == (300, {"ledger-older": 1})
+            assert (pod_bytes(after), gaps(after)) == (0, {"ledger-older": 1})
             assert gap_seconds(after, "ledger-older") == 70
+        after.post([reading(node.bytes + 7)])
+        assert (pod_bytes(after), namespace_bytes(after)) == (7, 7)
+        hours = after.usage(Period(0, 1_000_000), [By.POD])
+        assert [(row["pod"], row["bytes"]) for row in hours if row["bytes"]] == [("web-0", 107)]
     with node.again(Found.CURRENT):
         pass
+
+
+@pytest.mark.parametrize("found", [Found.LOST, Found.OLDER])
+def test_killed_before_its_first_reading_an_agent_leaves_the_beginning_to_the_next(
+    node: Node, found: Found
+) -> None:
+    node.ledger.close()
+    node.remove_books()
+    if found is Found.OLDER:
+        shutil.copy(node.path.with_name(COPY), node.path)
+    with closing(opened(node.path, node.clock)) as killed:
+        assert killed.examine([node.mark or A], has_counters=True) is found
+        node.mark = killed.mark
+    with node.again(Found.CURRENT) as after:
+        assert (pod_bytes(after), namespace_bytes(after)) == (0, 0)
+
+
+def test_gaps_are_counted_on_whatever_is_lost(node: Node) -> None:
+    node.ledger.note(Gap.REMOVED, 1.25, 3)
+    node.ledger.checkpoint()
+    for times in (1, 2, 3):
+        node.ledger._store.close()
+        node.remove_books()
+        with node.again(Found.LOST) as node.ledger:
+            assert gaps(node.ledger) == {"removed": 3, "ledger-lost": times}
+            assert gap_seconds(node.ledger, "removed") == 1.25
+            assert gap_seconds(node.ledger, "ledger-lost") > 1_000_000 * times
 
 
 @pytest.mark.parametrize("is_behind_the_mark", [True, False])
@@ -173,7 +208,7 @@ def test_a_copy_of_the_whole_disk_is_older_if_live_counters_do_not_show_what_it_
     shutil.rmtree(folder)
     shutil.move(whole, folder)
     with node.again(Found.OLDER if is_behind_the_mark else Found.CURRENT) as after:
-        assert pod_bytes(after) == 350
+        assert pod_bytes(after) == (0 if is_behind_the_mark else 350)
         assert gaps(after) == ({"ledger-older": 1} if is_behind_the_mark else {})
 
 
@@ -187,7 +222,7 @@ def test_another_machines_books_are_set_aside(node: Node) -> None:
         other.post([reading(9_999_999)])
     shutil.copy(foreign, node.path)
     with node.again(Found.FOREIGN) as after:
-        assert (pod_bytes(after), gaps(after)) == (300, {"ledger-lost": 1})
+        assert (pod_bytes(after), gaps(after)) == (0, {"ledger-lost": 1})
     (kept,) = node.path.parent.glob(f"{node.path.name}.foreign-*")
     assert sqlite3.connect(kept).execute("SELECT max(bytes) FROM total").fetchone() == (9_999_999,)
 
@@ -201,7 +236,7 @@ def test_what_could_not_be_written_before_a_crash_is_missed(node: Node) -> None:
         node.ledger._store.close()
         other.rollback()
     with node.again(Found.OLDER) as after:
-        assert (pod_bytes(after), gaps(after)) == (350, {"ledger-older": 1})
+        assert (pod_bytes(after), gaps(after)) == (0, {"ledger-older": 1})
 
 
 def test_totals_that_fell_within_the_true_books_are_noticed(node: Node) -> None:
@@ -301,16 +336,20 @@ def test_killed_while_the_file_is_written_again_an_agent_leaves_the_former_one(
     [
         *("", "fd00000000000001 5\n", "-d00000000000001 5 1\n", "fd000000000000001 5 1\n"),
         *(f"fd00000000000001 {rest}" for rest in (f"{1 << 64} 1\n", "-5 1\n", "5 1_0\n", "5 1\n2")),
+        *(f"fd00000000000001 5 1\nreset {rest}\n" for rest in ("1", "-1 2.000", "1 nan", "1 2")),
     ],
 )
 def test_a_small_file_that_no_kernels_set_could_hold_is_none(tmp_path: Path, text: str) -> None:
     path = tmp_path / "mark"
     path.write_text(text)
     assert mark.read(path) is None
-    latest = Synced(Mark(0xFDFFFFFFFFFFFFFF, (1 << 64) - 1), 1 << 100)
+    lost = ((Gap.LATE, Lost(2, 0.125)), (Gap.RESET, Lost(10**17, 10.0**12 - 0.001)))
+    latest = Synced(Mark(0xFDFFFFFFFFFFFFFF, (1 << 64) - 1), 1 << 100, lost)
     mark.write(path, latest)
     assert mark.read(path) == latest
     assert path.stat().st_mode & 0o777 == 0o600
+    path.write_text(path.read_text() + "of-a-later-release 1 2.000\n")
+    assert mark.read(path) == latest
     assert Mark.of(Address.unpack(latest.mark.address.packed)) == latest.mark
 
 
