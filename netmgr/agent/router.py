@@ -58,7 +58,10 @@ class Router(Component):
             _change_routes(self._to_nodes.remove)
 
     def _drop_unused(self) -> None:
-        _change_routes(lambda: self._unused.reconcile(self._ranges))
+        _change_routes(self._block_unused)
+
+    def _block_unused(self) -> list[str]:
+        return self._unused.reconcile(lambda: self._ranges)
 
     def follow(self, document: NodeDocument) -> None:
         """Follow a document whose ranges changed."""
@@ -71,7 +74,7 @@ class Router(Component):
         """Repair what another program switched, removed or added."""
         repair = self._agent.health.repair
         repair("forwarding", lambda: settings.enable_forwarding(self._families, self._uplink))
-        repair("routes", lambda: [*self._unused.reconcile(self._ranges), *self._routes.reconcile()])
+        repair("routes", lambda: [*self._block_unused(), *self._routes.reconcile()])
         self._agent.health.attempt("node-routes", self._check_routes)
 
     def _check_routes(self) -> None:
@@ -103,7 +106,7 @@ class Router(Component):
         routes, unused, to_nodes = StaticRoutes(()), UnusedAddresses(), RoutesToNodes()
         try:
             yield from routes.reconcile()
-            yield from unused.reconcile(())
+            yield from unused.reconcile(tuple)
             yield from to_nodes.remove()
         finally:
             routes.close()

@@ -9,8 +9,10 @@ replaced nor removed.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping
 from errno import EEXIST, EHOSTUNREACH, ENETUNREACH, ENOENT, ESRCH
+from functools import cache
 
 from netmgr.dataplane import routes_to_nodes
 from netmgr.documents.node import NodeDocument
@@ -22,6 +24,7 @@ from netmgr.kernel.netlink import Netlink, Operation
 from netmgr.kernel.routes import RTN_BLACKHOLE, Route, read_routes
 from netmgr.model import NODE_ROUTE_PROTOCOL, ROUTE_PROTOCOL
 from netmgr.prefixes import Address, Prefix, merge
+from netmgr.suspects import Suspects, unlocked
 
 _FOREIGN_ROUTE = (
     "a route that is not netmgr's goes there already; remove it, or take it out of routes"
@@ -100,7 +103,7 @@ class RoutesToNodes:
         self._netlink.close()
 
     def reconcile(
-        self, nodes: Iterable[ListedNode], document: NodeDocument
+        self, nodes: Collection[ListedNode], document: NodeDocument
     ) -> tuple[list[str], list[str]]:
         """Have the routes to these nodes, and no others, with protocol 111.
 
@@ -111,18 +114,29 @@ class RoutesToNodes:
             KernelError: the kernel's routes cannot be read.
         """
         everything = read_routes(self._netlink)
-        foreign = _foreign(everything)
-        accepted, refused = routes_to_nodes.decide(nodes, document, foreign)
-        wanted = {(one.to, one.via): one.node for one in accepted}
+        wanted, refused = _wanted(nodes, document, everything)
         present = _to_nodes(everything)
-        # An administrator's own route to that node does the same.
-        made_by_others = {(route.destination, route.gateway) for route in foreign}
+        # Where the network of a next hop is missing in one listing, a second one shows it.
+        again = cache(lambda: _wanted(nodes, document, read_routes(self._netlink))[0])
+        failures: dict[Operation, KernelError] = {}
+
+        def change(changes: Mapping[Operation, str]) -> list[str]:
+            lines, failed = _carry_out(self._netlink, changes)
+            failures.update(failed)
+            return lines
+
         # Removals first: a new gateway for the same prefix is refused while the old one is there.
-        changes = _removals(present - wanted.keys())
+        # This thread alone changes these routes.
+        done = Suspects(tuple(sorted(present - wanted.keys()))).settle(
+            unlocked, lambda way: way not in again(), lambda way: change(_removals([way]))
+        )
+        # An administrator's own route to that node does the same.
+        made_by_others = {(route.destination, route.gateway) for route in _foreign(everything)}
+        additions = {}
         for to, via in sorted(wanted.keys() - present - made_by_others):
             addition = routes.add_gateway_route(to, via, protocol=NODE_ROUTE_PROTOCOL)
-            changes[addition] = f"route to {to} via {via} of Node {wanted[to, via]} was missing"
-        done, failures = _carry_out(self._netlink, changes)
+            additions[addition] = f"route to {to} via {via} of Node {wanted[to, via]} was missing"
+        done += change(additions)
         for operation, error in failures.items():
             if error.errno == EEXIST:
                 refused.append(f"{operation.text}: another program's route goes there; remove it")
@@ -138,6 +152,14 @@ class RoutesToNodes:
         """
         present = _to_nodes(read_routes(self._netlink, protocol=NODE_ROUTE_PROTOCOL))
         return _carry_out(self._netlink, _removals(present))[0]
+
+
+def _wanted(
+    nodes: Iterable[ListedNode], document: NodeDocument, everything: Iterable[Route]
+) -> tuple[dict[tuple[Prefix, Address], str], list[str]]:
+    """Which routes to whose pods should be there, and a line for each that is refused."""
+    accepted, refused = routes_to_nodes.decide(nodes, document, _foreign(everything))
+    return {(one.to, one.via): one.node for one in accepted}, refused
 
 
 def _to_nodes(present: Iterable[Route]) -> set[tuple[Prefix, Address]]:
@@ -161,19 +183,25 @@ class UnusedAddresses:
 
     def __init__(self) -> None:
         self._netlink = Netlink()
+        self._lock = threading.Lock()
 
     def close(self) -> None:
         """Close the netlink socket; the routes stay."""
         self._netlink.close()
 
-    def reconcile(self, ranges: Iterable[Prefix]) -> list[str]:
+    def reconcile(self, ranges: Callable[[], Iterable[Prefix]]) -> list[str]:
         """Have these ranges, and no others, be blackholes of ours; a line for each change.
 
         Raises:
             KernelError: the kernel refused one; all the others were tried.
         """
+        with self._lock:
+            # Read within the lock: older ranges must not come last, or a new one would go again.
+            return self._reconcile(set(merge(ranges())))
+
+    def _reconcile(self, wanted: set[Prefix]) -> list[str]:
         listed = read_routes(self._netlink, kind=RTN_BLACKHOLE, protocol=ROUTE_PROTOCOL)
-        wanted, present = set(merge(ranges)), {route.destination for route in listed}
+        present = {route.destination for route in listed}
         # The network delivers a node's ranges to it. A packet to an address without a pod would
         # take the default route back to the network that has just brought it, and bounce until its
         # hops are used up; one packet would be counted thirty times. A pod's own route is longer,
@@ -187,7 +215,7 @@ class UnusedAddresses:
             changes[addition] = f"blackhole for unused addresses of {one} was missing"
         done, failures = _carry_out(self._netlink, changes)
         for error in failures.values():
-            # Another thread may have been faster.
+            # Another program may have been faster.
             if error.errno not in (EEXIST, *_GONE):
                 raise error
         return done
