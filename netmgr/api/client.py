@@ -18,6 +18,7 @@ from typing import Any, cast
 
 from netmgr.api.snapshot import VERSION, Report, Snapshot
 from netmgr.errors import Exit, NetmgrError, NotReady, RequestError, SetupError, TryAgainLater
+from netmgr.printable import plain
 
 DEFAULT_SOCKET = Path("/run/netmgr/ledger.sock")
 PATIENCE_SECONDS = 5.0
@@ -155,7 +156,7 @@ def _understood(path: Path, answer: bytearray) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise TryAgainLater(f"{path}: the agent's answer is no document")
     if "error" in document:
-        raise RequestError(str(document["error"]))
+        raise RequestError(plain(str(document["error"])))
     if document.get("version") != VERSION:
         raise SetupError(
             f"{path}: the agent answers in version {document.get('version')!r}, "

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from netmgr.api import client
 from netmgr.api.client import DEFAULT_SOCKET, PATIENCE_SECONDS
 from netmgr.errors import SetupError, TryAgainLater
+from netmgr.printable import plain
 
 NODE_DOCUMENT = Path("/etc/netmgr/node.yaml")
 VARIABLE = "NETMGR_SOCKET"
@@ -63,7 +64,19 @@ def ask(
     """
     found = find(socket)
     try:
-        return client.ask(found.path, query, timeout=timeout, **arguments)
+        answer = client.ask(found.path, query, timeout=timeout, **arguments)
     except (TryAgainLater, SetupError) as error:
         error.details = f"{found.path} is {found.why}"
         raise
+    return {name: _plain(value) for name, value in answer.items()}
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401  whatever JSON can say
+    """The same without control characters: who answers may be no agent, and terminals obey them."""
+    if isinstance(value, str):
+        return plain(value.replace("\n", " "))
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    if isinstance(value, dict):
+        return {plain(name): _plain(each) for name, each in value.items()}
+    return value

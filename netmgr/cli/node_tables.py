@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from netmgr.cli.output import Styled, Table, signed_size, size
+from netmgr.cli.output import Styled, Table, short, signed_size, size
 
 IN, OUT = "internet-in", "internet-out"
 _ADDRESS_STATES = ("allocated", "cooldown", "free", "withdrawn")
@@ -139,7 +139,7 @@ def pods(snapshot: Mapping[str, Any]) -> Table:
         item = attached.get((name[0], name[1]))
         addresses = ", ".join(item["addresses"]) if item else Styled("gone", is_dim=True)
         link = item["host_link"] if item else ""
-        table.row(*name, addresses, link, *_both(totals.get(name, {})))
+        table.row(*map(short, name), addresses, link, *_both(totals.get(name, {})))
     return table
 
 
@@ -196,7 +196,7 @@ def _links(answer: Mapping[str, Any]) -> Table:
     for one in answer["links"]:
         counted = sum(one["counted"].values())
         figures = (size(one["carried"]), size(one["headers"]), size(counted))
-        names = (", ".join(one["pods"]), one["link"], one["direction"])
+        names = (", ".join(map(short, one["pods"])), one["link"], one["direction"])
         table.row(*names, *figures, signed_size(one["rest"]))
     return table
 

@@ -17,6 +17,8 @@ from netmgr.printable import plain
 
 UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 STEP = 1000.0
+LONGEST_NAME = 64
+"""Characters of a pod's name in a table: container ids have so many, names may have 253."""
 
 
 class Styled(NamedTuple):
@@ -76,6 +78,11 @@ def _split(row: list[Styled]) -> Iterator[list[Styled]]:
     for texts in zip_longest(*split, fillvalue=""):
         # A name must not carry escape sequences to the terminal.
         yield [cell._replace(text=plain(text)) for cell, text in zip(row, texts, strict=True)]
+
+
+def short(name: str) -> str:
+    """A name as tables show it: without the middle where it is longer than any usual one."""
+    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 21]}…{name[-20:]}"
 
 
 def show(*parts: Table | str) -> None:

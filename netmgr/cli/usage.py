@@ -18,7 +18,7 @@ import typer
 
 from netmgr.cli.asking import ask
 from netmgr.cli.options import Socket
-from netmgr.cli.output import Table, show, size
+from netmgr.cli.output import Table, short, show, size
 from netmgr.errors import RequestError, TryAgainLater
 from netmgr.ledger.history import FARTHEST, By, Period, grouped, view
 
@@ -175,7 +175,7 @@ def as_table(answer: UsageView) -> Iterator[Table | str]:
     headings = (*columns, *(["class"] if by_class else []), "in>", "out>")
     table = Table(*headings, title=f"{_time(answer['since'])} until {_time(answer['until'])}")
     for key, kind, incoming, outgoing in lines:
-        table.row(*key, *([kind] if by_class else []), size(incoming), size(outgoing))
+        table.row(*map(short, key), *([kind] if by_class else []), size(incoming), size(outgoing))
     yield table
     if not lines:
         yield "no traffic in these hours"

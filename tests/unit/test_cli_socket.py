@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from netmgr.cli import asking
+from netmgr.model import Traffic
 from tests.docs.reference import whole
 from tests.fakes.agent_socket import agent, canned, snapshot
 
@@ -94,6 +95,56 @@ def test_an_error_says_where_was_looked_and_why(
     assert f"{looked_at}: no agent answers there" in err
     assert why.format(node_document) in err
     assert "--socket or NETMGR_SOCKET names another" in err
+
+
+HOSTILE = "\x1b[2J\x9b31m\x7f\u202e\nforged"
+
+
+def hostile(value: Any) -> Any:
+    """The same document, with what a terminal would obey in each of its texts but classes'."""
+    if isinstance(value, str):
+        return value if value in tuple(Traffic) else value + HOSTILE
+    if isinstance(value, list):
+        return [hostile(each) for each in value]
+    return {key: hostile(each) for key, each in value.items()} if isinstance(value, dict) else value
+
+
+@pytest.mark.parametrize("command", ["node status", "node pods", "node audit", "nat status"])
+def test_nothing_that_a_socket_says_reaches_the_terminal_as_a_command(
+    command: str, socket_path: Path, netmgr: Netmgr
+) -> None:
+    attached = {"namespace": "team", "pod": "new", "addresses": ["10.0.0.1"], "host_link": "nm0"}
+    links = [
+        {"link": "nm0", "pods": ["team/new"], "direction": "out", "rest": -1}
+        | {"carried": 1, "headers": 1, "counted": {"internet-out": 1}}
+    ]
+    forward = [{"traffic": "internet-in", "forwarded": 1, "attributed": 0, "unattributed": 1}]
+    document = {**snapshot(pods=1), "reason": "none", "ready": False, "attachments": [attached]}
+    document |= {"forward": forward, "links": links}
+    with agent(socket_path, canned(hostile(document))):
+        _, out, err = netmgr(*command.split(), "--socket", str(socket_path))
+    assert "forged" in out
+    assert all(character.isprintable() for character in (out + err).replace("\n", ""))
+    assert not any(line.startswith("forged") for line in out.splitlines())
+
+
+def test_nor_does_what_it_refuses(socket_path: Path, netmgr: Netmgr) -> None:
+    with agent(socket_path, canned({"error": HOSTILE})):
+        code, _, err = netmgr("node", "status", "--socket", str(socket_path))
+    assert (code, "forged" in err) == (1, True)
+    assert all(character.isprintable() for character in err.replace("\n", ""))
+
+
+def test_a_name_of_any_length_leaves_a_table_readable(socket_path: Path, netmgr: Netmgr) -> None:
+    name = "c" * 200 + "d" * 55
+    attached = {"namespace": "-", "pod": name, "addresses": ["10.0.0.1"], "host_link": "nm0"}
+    document = {**snapshot(pods=1), "attachments": [attached]}
+    with agent(socket_path, canned(document)):
+        _, table, _ = netmgr("node", "pods", "--socket", str(socket_path))
+        _, whole, _ = netmgr("node", "pods", "-o", "json", "--socket", str(socket_path))
+    assert max(map(len, table.splitlines())) < 160
+    assert f"ccc…{'d' * 20} " in table
+    assert json.loads(whole)["attachments"][0]["pod"] == name
 
 
 def test_an_exporter_is_given_the_same_socket(
