@@ -285,9 +285,10 @@ def _sample(spec: SetSpec, member: Member) -> Sample:
 
 def _in_order(seen: list[ObservedRule], rules: Sequence[Rule]) -> tuple[ObservedRule, ...]:
     """The rules found, in the ruleset's order if each family's are in theirs."""
-    return in_order(
-        seen, [rule.id for family in Family for rule in rules if rule.family is family], rules
-    )
+    # The article's are in the built-in chain, and so seen first, wherever the ruleset has them.
+    listed = sorted(rules, key=lambda rule: not rule.comment)
+    written = [rule.id for family in Family for rule in listed if rule.family is family]
+    return in_order(seen, written, rules)
 
 
 def _changes_chains(operation: Operation) -> bool:

@@ -21,6 +21,7 @@ from netmgr.rules.model import (
     Drop,
     Element,
     GoOn,
+    IcmpOfNobody,
     IcmpType,
     InPrefix,
     InSet,
@@ -159,7 +160,7 @@ def _option(match: Match, family: Family) -> str:
         case OnLink(side, name, negated) if match != FORWARDED:
             option = "-i" if side is Side.SOURCE else "-o"
             return f"{_not(negated=negated)}{option} {name.replace('*', '+')}"
-        case IcmpType():
+        case IcmpType() | IcmpOfNobody():
             return "-p icmp" if family is Family.V4 else "-p ipv6-icmp"
         case UdpTo():
             return "-p udp"
@@ -180,11 +181,8 @@ def _extension(match: Match, family: Family) -> str:  # noqa: PLR0911 - one retu
         # xt_rpfilter works in PREROUTING of raw and mangle alone.
         case Returnable(negated):
             return f"-m rpfilter{' --invert' if negated else ''}"
-        case IcmpType(number):
-            kind = "icmp" if family is Family.V4 else "icmpv6"
-            return f"-m {kind.replace('v', '')} --{kind}-type {number}"
-        case UdpTo(port):
-            return f"-m udp --dport {port}"
+        case IcmpType() | IcmpOfNobody() | UdpTo():
+            return _transport(match, family)
         case Asking(besides):
             answering = f"! --ctreplsrcport {besides} " if besides else ""
             return f"-m conntrack {answering}--ctdir ORIGINAL"
@@ -193,6 +191,17 @@ def _extension(match: Match, family: Family) -> str:  # noqa: PLR0911 - one retu
         case OneIn(number):
             return f"-m statistic --mode nth --every {number} --packet 0"
     assert_never(match)
+
+
+def _transport(match: IcmpType | IcmpOfNobody | UdpTo, family: Family) -> str:
+    match match:
+        case IcmpType(number):
+            kind = "icmp" if family is Family.V4 else "icmpv6"
+            return f"-m {kind.replace('v', '')} --{kind}-type {number}"
+        case IcmpOfNobody():
+            return "-m conntrack --ctstate INVALID"
+        case UdpTo(port):
+            return f"-m udp --dport {port}"
 
 
 def _originally(match: OriginallyTo) -> str:

@@ -128,6 +128,14 @@ class IcmpType:
 
 
 @dataclass(frozen=True, slots=True)
+class IcmpOfNobody:
+    """An ICMP or, in a rule of IPv6, ICMPv6 message that belongs to no connection.
+
+    Such as an error that quotes a packet which nobody sent.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class Asking:
     """The packet has its connection's original direction; answers come from a port but `besides`.
 
@@ -144,7 +152,18 @@ class UdpTo:
     port: int
 
 
-Match = InSet | InPrefix | OnLink | Returnable | IcmpType | UdpTo | Asking | OriginallyTo | OneIn
+Match = (
+    InSet
+    | InPrefix
+    | OnLink
+    | Returnable
+    | IcmpType
+    | IcmpOfNobody
+    | UdpTo
+    | Asking
+    | OriginallyTo
+    | OneIn
+)
 
 
 @dataclass(frozen=True, slots=True)

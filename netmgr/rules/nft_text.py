@@ -31,6 +31,7 @@ from netmgr.rules.model import (
     Element,
     GoOn,
     Hook,
+    IcmpOfNobody,
     IcmpType,
     InPrefix,
     InSet,
@@ -384,10 +385,8 @@ def _match_text(match: Match, rule: Rule) -> str:  # noqa: PLR0911 - one return 
             # The way back is looked up for the incoming link alone (`. iif`); without one, the
             # answer is 0.
             return f"fib saddr . iif oif {'' if negated else '!= '}0"
-        case IcmpType(number):
-            return f"{'icmp' if rule.family is Family.V4 else 'icmpv6'} type {number}"
-        case UdpTo(port):
-            return f"udp dport {port}"
+        case IcmpType() | IcmpOfNobody() | UdpTo():
+            return _transport_text(match, rule.family)
         case Asking(besides):
             # The packet's port, where answers come from; nft has no `ct reply proto-src` of any
             # protocol.
@@ -397,6 +396,17 @@ def _match_text(match: Match, rule: Rule) -> str:  # noqa: PLR0911 - one return 
         case OneIn(number):
             return f"numgen inc mod {number} 0"
     assert_never(match)
+
+
+def _transport_text(match: IcmpType | IcmpOfNobody | UdpTo, family: Family) -> str:
+    match match:
+        case IcmpType(number):
+            return f"{'icmp' if family is Family.V4 else 'icmpv6'} type {number}"
+        case IcmpOfNobody():
+            protocol = "icmp" if family is Family.V4 else "ipv6-icmp"
+            return f"meta l4proto {protocol} ct state invalid"
+        case UdpTo(port):
+            return f"udp dport {port}"
 
 
 def _link_text(match: OnLink) -> str:

@@ -290,8 +290,11 @@ def _chain(policy: Policy, hook: Hook, abilities: Abilities) -> Iterator[Rule]:
     """The rules of a hook. What many packets meet comes before what is long, in either family."""
     sources = None if policy.counts_only else policy.sources
     for family in Family:
+        first, last = (sources, None) if hook is Hook.FORWARD else (None, sources)
+        if first:
+            yield from first.rules(hook, family, abilities)
         yield from _rules(policy, hook, family, abilities)
-        for part in (policy.translation, policy.protection, policy.classifier, sources):
+        for part in (policy.translation, policy.protection, policy.classifier, last):
             if part:
                 yield from part.rules(hook, family, abilities)
     # Behind all counting of either family: what passes here leaves the chain.

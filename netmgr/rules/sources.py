@@ -6,23 +6,28 @@ and for others of pods', one that has the kernel look whether it would answer th
 link (RFC 3704, strict), which takes several times as long. All others are dropped, and counted by
 reason:
 
+- `loopback`: to 127.0.0.0/8, which a setting (`route_localnet`) would let in;
 - `router`, `redirect`: a pod advertises itself as a router, or a better way (RFC 4861, RFC 792);
 - `link_local`: a pod sends from a link-local address or none;
 - `spoofed`: a pod sends from any other address that is not its own;
 - `forged`: this machine's or its pods' addresses, or loopback, come from elsewhere;
-- `dhcp`: a pod sends answers of a DHCP server to the node (RFC 2131, RFC 8415).
+- `dhcp`: a pod sends answers of a DHCP server to the node (RFC 2131, RFC 8415);
+- `icmp`: a pod sends, or the node gets, an ICMP message of no connection. Whoever believes an error
+  that nobody caused narrows a path that all its pods share (RFC 5927).
 
 A router between sites has no pods. It checks the way back of packets that claim to come from a
-site, or go to one. It cannot tell apart several sites behind one link.
+site, or go to one. It cannot tell apart several sites behind one link; but what comes to a spoke
+from a private address that no site has (`unplanned`), it passes by no link.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from netmgr.documents.node import NodeDocument
-from netmgr.documents.sites import Role
+from netmgr.documents.sites import HUB, Role
 from netmgr.model import LINK_PREFIX
 from netmgr.prefixes import Family, Prefix, merge
 from netmgr.rules.model import (
@@ -30,6 +35,7 @@ from netmgr.rules.model import (
     Drop,
     Element,
     Hook,
+    IcmpOfNobody,
     IcmpType,
     InPrefix,
     InSet,
@@ -49,6 +55,8 @@ LINK_LOCAL = tuple(map(Prefix.parse, ("::/128", "fe80::/10")))
 
 _MULTICAST6 = Prefix.parse("ff00::/8")
 _LOOPBACK = tuple(map(Prefix.parse, ("127.0.0.0/8", "::1")))
+# To ::1 the kernel takes nothing from another link, whatever the settings (ip6_rcv_core).
+_TO_LOOPBACK = InPrefix(Side.DESTINATION, _LOOPBACK[0])
 _ADVERTISEMENT, _REDIRECT = 134, {Family.V4: 5, Family.V6: 137}
 _DHCP_CLIENT = {Family.V4: 68, Family.V6: 546}
 """Where clients listen (RFC 2131, 4.1; RFC 8415, 7.2); a server need not send from its own port."""
@@ -62,11 +70,14 @@ class Sources:
     """Who may send as whom here.
 
     `own` are the addresses that only this machine and its pods may have. `sites` are a router's
-    alone: what claims to be of one, or goes to one, must come from where it would be answered.
+    alone: what claims to be of one, or goes to one, must come from where it would be answered. Of
+    these, `spokes` get nothing from a `private` address that is of no site.
     """
 
     own: tuple[Prefix, ...] = ()
     sites: tuple[Prefix, ...] = ()
+    spokes: tuple[Prefix, ...] = ()
+    private: tuple[Prefix, ...] = ()
     guards_pods: bool = True
 
     @classmethod
@@ -76,8 +87,15 @@ class Sources:
         own = tuple(merge((*addresses, *_LOOPBACK, *document.ranges)))
         if document.role is not Role.HUB_ROUTER:
             return cls(own, guards_pods=document.wires_pods)
-        sites = [prefix for site in document.sites for prefix in site.every_prefix]
-        return cls(own, tuple(merge(sites)), guards_pods=False)
+        sites = {site.name: site.every_prefix for site in document.sites}
+        spokes = [prefixes for name, prefixes in sites.items() if name != HUB]
+        return cls(
+            own,
+            tuple(merge(chain.from_iterable(sites.values()))),
+            tuple(merge(chain.from_iterable(spokes))),
+            document.internal_prefixes,
+            guards_pods=False,
+        )
 
     def sets(self, abilities: Abilities) -> dict[SetSpec, frozenset[Element]]:
         """The sets of the rules, and what is in them."""
@@ -86,37 +104,54 @@ class Sources:
             own = _of(self.own, family)
             if len(own) > abilities.compares:
                 found[_own(family)] = frozenset(own)
-            if sites := _of(self.sites, family):
-                found[_sites(family)] = frozenset(sites)
+            found |= self._of_sites(family)
         if self.guards_pods:
             found[_LINK_LOCAL] = frozenset(LINK_LOCAL)
             if abilities.senders:
                 found |= {sender_set(family): frozenset() for family in Family}
         return found
 
+    def _of_sites(self, family: Family) -> dict[SetSpec, frozenset[Element]]:
+        if not _of(self.sites, family):
+            return {}
+        listed = {"sites": self.sites, "spokes": self.spokes, "private": self.private}
+        return {
+            _routers(name, family): frozenset(_of(prefixes, family))
+            for name, prefixes in listed.items()
+        }
+
     def rules(self, hook: Hook, family: Family, abilities: Abilities) -> Iterator[Rule]:
-        """The rules of one hook and family; in prerouting they are the last of the family."""
-        if hook is Hook.INPUT and self.guards_pods:
+        """The rules of one hook and family; in prerouting they are the last of the family.
+
+        In forward they are the first: what counts there may end the chain.
+        """
+        if hook is Hook.PREROUTING:
+            of_machine = self._of_a_node if self.guards_pods else self._of_a_gateway
+            yield from of_machine(family, abilities)
+        elif hook is Hook.INPUT and self.guards_pods:
             yield from self._sent_to_the_node(family)
-        elif hook is Hook.PREROUTING and self.guards_pods:
-            yield from self._of_a_node(family, abilities)
-        elif hook is Hook.PREROUTING:
-            yield from self._of_a_gateway(family, abilities)
+        elif hook is Hook.FORWARD and self.guards_pods:
+            yield _drop("icmp", family, IcmpOfNobody(), _FROM_PODS, what="forwarded icmp")
 
     def _sent_to_the_node(self, family: Family) -> Iterator[Rule]:
         """Drops what a pod sends to the node itself; forwarded packets meet none of these rules."""
         if family is Family.V4:
             yield _drop("redirect", family, _FROM_PODS, IcmpType(_REDIRECT[family]))
         yield _drop("dhcp", family, _FROM_PODS, UdpTo(_DHCP_CLIENT[family]))
+        # Not from pods alone: nobody's error is true of a packet that this machine never sent.
+        yield _drop("icmp", family, IcmpOfNobody(), _FROM_OUTSIDE)
 
     def _of_a_node(self, family: Family, abilities: Abilities) -> Iterator[Rule]:
         others = outside(Side.SOURCE, _own(family).name, _of(self.own, family), abilities.compares)
         # The common kinds of packets leave the chain here.
+        others += _not_to_loopback(family)
         yield Rule(f"elsewhere v{family.value}", family, (_FROM_ELSEWHERE, *others), Pass())
         if abilities.senders:
             # Whatever is missing in the set costs its packets the rule after this one, no more.
             known = InSet(Side.SOURCE, sender_set(family).name, by_link=True)
-            yield Rule(f"known pods v{family.value}", family, (known,), Pass())
+            matches = (known, *_not_to_loopback(family))
+            yield Rule(f"known pods v{family.value}", family, matches, Pass())
+        yield from _loopback(family)
         near = LINK_LOCAL if family is Family.V6 else ()
         beyond = outside(Side.SOURCE, _LINK_LOCAL.name, near, abilities.compares)
         yield Rule(
@@ -133,6 +168,7 @@ class Sources:
         yield from _forged(family, own_pods=True)
 
     def _of_a_gateway(self, family: Family, abilities: Abilities) -> Iterator[Rule]:
+        yield from _loopback(family)
         own = _of(self.own, family)
         if len(own) > abilities.compares:
             yield from _forged(family, InSet(Side.SOURCE, _own(family).name))
@@ -140,7 +176,7 @@ class Sources:
             for one in own:
                 yield from _forged(family, InPrefix(Side.SOURCE, one), what=f"forged {one}")
         if _of(self.sites, family):
-            of_a_site, to_a_site = (InSet(side, _sites(family).name) for side in Side)
+            of_a_site, to_a_site = (InSet(side, _routers("sites", family).name) for side in Side)
             # What the router itself gets may come by a way that it does not answer by: a cloud's
             # DHCP, for one.
             through = outside(Side.DESTINATION, _own(family).name, own, abilities.compares)
@@ -153,6 +189,23 @@ class Sources:
                 Returnable(negated=True),
                 what="forged to a site",
             )
+            yield _drop(
+                "unplanned",
+                family,
+                InSet(Side.DESTINATION, _routers("spokes", family).name),
+                InSet(Side.SOURCE, _routers("private", family).name),
+                replace(of_a_site, negated=True),
+            )
+
+
+def _not_to_loopback(family: Family) -> tuple[Match, ...]:
+    return (replace(_TO_LOOPBACK, negated=True),) if family is Family.V4 else ()
+
+
+def _loopback(family: Family) -> Iterator[Rule]:
+    """Drops what another machine or a pod sends to this machine's loopback (CVE-2020-8558)."""
+    if family is Family.V4:
+        yield _drop("loopback", family, _TO_LOOPBACK, _FROM_OUTSIDE)
 
 
 def _forged(
@@ -211,8 +264,8 @@ def _own(family: Family) -> SetSpec:
     return SetSpec(f"own{family.value}", family)
 
 
-def _sites(family: Family) -> SetSpec:
-    return SetSpec(f"sites{family.value}", family)
+def _routers(name: str, family: Family) -> SetSpec:
+    return SetSpec(f"{name}{family.value}", family)
 
 
 def ranges_set(family: Family) -> SetSpec:

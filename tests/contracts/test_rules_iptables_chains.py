@@ -34,7 +34,7 @@ def give_counts(variant_program) -> None:
     ("damage", "repairs"),
     [
         ("-D NETMGR-FORWARD-2 1", "unattributed internet-in v4' was altered"),
-        ("-D NETMGR-FORWARD 1", "unattributed internet-in v4' was altered"),
+        ("-D NETMGR-FORWARD 2", "unattributed internet-in v4' was altered"),
         ("-R NETMGR-FORWARD-2 1 -d 10.0.0.0/9", "'(without a comment)' does not belong there"),
         ("-I NETMGR-FORWARD-2 -j ACCEPT", "'ACCEPT' does not belong there"),
         ("-D FORWARD -j NETMGR-FORWARD", "unattributed internet-in v4' was missing"),
@@ -61,7 +61,7 @@ def test_a_chain_that_another_program_removes_is_made_again_and_counts_from_zero
     rules = Rules(backend, policy)
     rules.apply(rules.plan(PODS))
     give_counts(variant_program)
-    for command in ("-D NETMGR-FORWARD 1", "-F NETMGR-FORWARD-2", "-X NETMGR-FORWARD-2"):
+    for command in ("-D NETMGR-FORWARD 2", "-F NETMGR-FORWARD-2", "-X NETMGR-FORWARD-2"):
         variant_program(f"iptables -t mangle {command}")
     plan = put_right(rules, PODS)
     assert "chain forward: rule 'unattributed internet-in v4' was missing" in plan.repairs

@@ -8,8 +8,7 @@ import itertools
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 
@@ -22,169 +21,39 @@ from netmgr.rules.model import Hook
 from netmgr.rules.policy import ARRIVED, Policy, desired
 from netmgr.rules.protection import Protection
 from tests.contracts.conftest import Kernel
-from tests.contracts.star import SECONDS_TO_BE_LOST, set_kernel, wait_until_up
-from tests.waiting import PATIENCE
+from tests.contracts.routed import (
+    FAMILIES,
+    FORGERIES,
+    HEADERS,
+    INTERNAL,
+    INTERNET,
+    LINK,
+    LINKS_KNOWN,
+    NODE_INTERNAL,
+    NODES,
+    PODS,
+    PORT,
+    World,
+    counts,
+    guarded,
+    refused,
+    routed,
+)
+from tests.contracts.star import SECONDS_TO_BE_LOST
 
 pytestmark = pytest.mark.root
-
-LINK = "nm0123456789ab"
-PODS = {Family.V4: "10.1.0.5", Family.V6: "2001:db8:1::5"}
-FORGERIES = {
-    "an address without a route": {Family.V4: "10.1.0.66", Family.V6: "2001:db8:1::66"},
-    "an address behind the uplink": {Family.V4: "198.51.100.66", Family.V6: "2001:db8:fffe::66"},
-    "the node's own address": {Family.V4: "203.0.113.1", Family.V6: "2001:db8:ffff::1"},
-}
-NODES = {Family.V4: "203.0.113.1", Family.V6: "2001:db8:ffff::1"}
-INTERNET = {Family.V4: "203.0.113.9", Family.V6: "2001:db8:ffff::9"}
-INTERNAL = {Family.V4: "10.200.0.9", Family.V6: "fd00::9"}
-NODE_INTERNAL = {Family.V4: "10.200.0.1", Family.V6: "fd00::1"}
-HEADERS = {Family.V4: 20 + 8, Family.V6: 40 + 8}
-PORT = 4000
-FAMILIES = pytest.mark.parametrize("family", Family, ids=lambda family: f"v{family.value}")
-
-MACS = ("02:00:00:00:00:01", "02:00:00:00:00:02")
-"""Told to both ends of each pair beforehand: neighbour discovery with internet addresses is counted
-too, rightly.
-"""
-
-NODE_WIRING = f"""
-link set {LINK} up
-link set uplink up
-addr add 203.0.113.1/24 dev uplink
-addr add 198.51.100.1/32 dev uplink
-addr add 10.200.0.1/32 dev uplink
-addr add fd00::1/128 dev uplink nodad
-addr add 2001:db8:ffff::1/64 dev uplink nodad
-neigh add 203.0.113.9 lladdr {MACS[1]} dev uplink
-neigh add 2001:db8:ffff::9 lladdr {MACS[1]} dev uplink
-route add 198.51.100.66 dev uplink
-route add 2001:db8:fffe::66 dev uplink
-route add 10.200.0.9 dev uplink
-route add fd00::9 dev uplink
-addr add 169.254.1.1/32 dev {LINK}
-addr add fe80::1/64 dev {LINK} nodad
-route add 10.1.0.5/32 dev {LINK}
-route add 2001:db8:1::5/128 dev {LINK}
-"""
-HOST_WIRING = f"""
-link set eth0 up
-addr add 203.0.113.9/24 dev eth0
-addr add 2001:db8:ffff::9/64 dev eth0 nodad
-addr add 10.200.0.9/32 dev eth0
-addr add fd00::9/128 dev eth0 nodad
-neigh add 203.0.113.1 lladdr {MACS[0]} dev eth0
-neigh add 2001:db8:ffff::1 lladdr {MACS[0]} dev eth0
-route add default via 203.0.113.1
-route add default via 2001:db8:ffff::1
-"""
-POD_WIRING = f"""
-link set lo up
-link set eth0 up
-addr add 10.1.0.5/32 dev eth0
-addr add 10.1.0.66/32 dev eth0
-addr add 198.51.100.66/32 dev eth0
-addr add 203.0.113.1/32 dev eth0
-addr add 2001:db8:1::5/128 dev eth0 nodad
-addr add 2001:db8:1::66/128 dev eth0 nodad
-addr add 2001:db8:fffe::66/128 dev eth0 nodad
-addr add 2001:db8:ffff::1/128 dev eth0 nodad
-neigh add 169.254.1.1 lladdr {MACS[0]} dev eth0
-neigh add fe80::1 lladdr {MACS[0]} dev eth0
-route add 169.254.1.1 dev eth0
-route add default via 169.254.1.1
-route add default via fe80::1 dev eth0
-"""
-
-
-@dataclass
-class World:
-    """A pod and a host, with the node between them, in whose namespace the test runs."""
-
-    pod: int
-    host: int
-    sockets: ExitStack
-
-    def socket(self, at: int | None, family: Family, address: str, port: int = 0) -> socket.socket:
-        with netns.entered(at) if at is not None else nullcontext():
-            made = socket.socket(
-                socket.AF_INET if family is Family.V4 else socket.AF_INET6, socket.SOCK_DGRAM
-            )
-            self.sockets.enter_context(made)
-            made.settimeout(PATIENCE)
-            made.bind((address, port))
-            return made
-
-    def reaches(
-        self,
-        sender: socket.socket,
-        receiver: socket.socket,
-        to: str,
-        size: int = 100,
-        seconds: float = PATIENCE,
-    ) -> str | None:
-        """Sends one datagram; the source address it arrived with, or None if it did not arrive."""
-        sender.sendto(b"x" * size, (to, PORT))
-        receiver.settimeout(seconds)
-        try:
-            data, source = receiver.recvfrom(65535)
-        except TimeoutError:
-            return None
-        assert len(data) == size
-        return str(source[0])
-
-    def is_lost(
-        self, sender: socket.socket, receiver: socket.socket, to: str, size: int = 100
-    ) -> bool:
-        """Sends one datagram; whether it does not arrive."""
-        return self.reaches(sender, receiver, to, size, SECONDS_TO_BE_LOST) is None
 
 
 @pytest.fixture
 def world(real_kernel, namespaces, program) -> Iterator[World]:
-    """The node is this test's namespace already; the pod is wired as netmgr wires pods."""
     del real_kernel
-    pod, host = namespaces("pod"), namespaces("host")
-    for inside in (nullcontext(), netns.entered(pod.descriptor), netns.entered(host.descriptor)):
-        with inside:
-            set_kernel("ipv6/conf/default/accept_dad", 0)
-    set_kernel("ipv4/ip_forward", 1)
-    set_kernel("ipv6/conf/all/forwarding", 1)
-    pairs = "".join(
-        f"link add {link} address {MACS[0]} type veth peer name eth0 address {MACS[1]} "
-        f"netns {far.name}\n"
-        for link, far in ((LINK, pod), ("uplink", host))
-    )
-    program("ip -b -", pairs + NODE_WIRING)
-    program(f"ip -n {host.name} -b -", HOST_WIRING)
-    program(f"ip -n {pod.name} -b -", POD_WIRING)
-    for far in (pod, host):
-        with netns.entered(far.descriptor):
-            wait_until_up("eth0")
-    wait_until_up(LINK, "uplink")
-    with ExitStack() as sockets:
-        yield World(pod.descriptor, host.descriptor, sockets)
+    with routed(namespaces, program) as made:
+        yield made
 
 
-@pytest.fixture(params=["link known", "link unknown"])
+@pytest.fixture(params=LINKS_KNOWN)
 def node(real_kernel, policy, request) -> Rules:
-    """The node's rules, applied, with the pod admitted."""
-    rules = Rules(real_kernel.backend, policy)
-    pods = [Address.parse(address) for address in PODS.values()]
-    if request.param == "link known":
-        rules.know(pods, "research", LINK)
-    rules.apply(rules.plan(pods))
-    return rules
-
-
-def counts(rules: Rules) -> dict[Counter, tuple[int, int]]:
-    """Bytes and packets of the counters that are not zero."""
-    return {
-        sample.counter: (sample.bytes, sample.packets) for sample in rules.read() if sample.packets
-    }
-
-
-def refused(rules: Rules) -> dict[str, int]:
-    return {one["reason"]: one["packets"] for one in rules.drops().refused}
+    return guarded(real_kernel.backend, policy, knows_links=request.param == "link known")
 
 
 def expected(

@@ -197,6 +197,25 @@ def test_a_hub_router_passes_nothing_to_a_spoke_that_claims_to_come_from_elsewhe
 
 
 @FAMILIES
+def test_a_hub_router_passes_nothing_to_a_spoke_from_a_private_address_that_no_site_has(
+    world, real_kernel, program, family
+):
+    """Not even where the router would answer it, as a cloud's router with one link does."""
+    rules = rules_of(real_kernel, "hub-router")
+    source = {Family.V4: "192.168.7.7", Family.V6: "fd99::7"}[family]
+    with netns.entered(world.hosts["researcher"]):
+        program(f"ip addr add {source}/{family.width} dev lo")
+    way = {Family.V4: "dev", Family.V6: "via fe80::2 dev"}[family]
+    program(f"ip route add {source} {way} researcher")
+    unplanned, foreign = world.socket("researcher", family, source), world.at("foreign", family)
+    assert world.is_lost(unplanned, foreign, HOSTS["foreign"][family])
+    (refused,) = [one for one in rules.drops().refused if one["reason"] == "unplanned"]
+    assert refused["packets"] == 1
+    for planned in ("researcher", "internet"):
+        assert world.shows_itself(world.at(planned, family), foreign)
+
+
+@FAMILIES
 def test_a_service_is_reached_by_the_address_the_hub_sees_and_answers_from_it(
     world, opened, family
 ):

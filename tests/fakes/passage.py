@@ -18,6 +18,7 @@ from netmgr.rules.model import (
     Count,
     Drop,
     Hook,
+    IcmpOfNobody,
     IcmpType,
     InPrefix,
     InSet,
@@ -57,7 +58,8 @@ class Packet:
 
     `way_back` is the link its source would be routed out of, `own` the address of the link it
     leaves by. `icmp` is its type, `udp` its ports, if it is of either protocol; `port` is whom it
-    asks. `elsewhere` translates destinations as kube-proxy on the same host does.
+    asks. One that `is_of_nobody` belongs to no connection. `elsewhere`
+    translates destinations as kube-proxy on the same host does.
     """
 
     src: Address
@@ -69,6 +71,7 @@ class Packet:
     length: int = 100
     own: Address | None = None
     icmp: int | None = None
+    is_of_nobody: bool = False
     udp: tuple[int, int] | None = None
     port: int = 80
     elsewhere: Callable[[Address], Address] = lambda address: address
@@ -228,33 +231,44 @@ class Passage:
                 return self._in_set(match)
             case InPrefix(side, prefix, negated):
                 return prefix.holds(_address(packet, side)) != negated
-            case OnLink(side, name, negated, _):
-                is_own = hook is Hook.BEFORE_SRCNAT and Hook.OUTPUT in packet.hooks
-                incoming = packet.iif if hook in ARRIVING and not is_own else ""
-                outgoing = packet.oif if hook in LEAVING else ""
-                link = incoming if side is Side.SOURCE else outgoing
-                return (
-                    link.startswith(name[:-1]) if name.endswith("*") else link == name
-                ) != negated
+            case OnLink():
+                return self._on_link(match, hook)
             case Returnable(negated):
                 return (packet.way_back == packet.iif) != negated
-            case IcmpType(number):
-                return packet.icmp == number
-            case UdpTo(port):
-                return packet.udp is not None and packet.udp[1] == port
+            case IcmpType() | IcmpOfNobody() | UdpTo():
+                return self._is_sent_by(match)
             case Asking(besides):
                 return not self._is_reply and packet.port != besides
-            case OriginallyTo(prefix, redirected):
-                known = self._connection
-                return (
-                    known is not None
-                    and prefix.holds(known.original[1])
-                    and not (redirected and known.reply[0] == known.original[1])
-                )
+            case OriginallyTo():
+                return self._is_originally_to(match)
             case OneIn(number):
                 turn = self._state.turns.get(rule.id, 0)
                 self._state.turns[rule.id] = (turn + 1) % number
                 return turn == 0
+
+    def _is_sent_by(self, match: IcmpType | IcmpOfNobody | UdpTo) -> bool:
+        packet = self._packet
+        match match:
+            case IcmpType(number):
+                return packet.icmp == number
+            case IcmpOfNobody():
+                return packet.icmp is not None and packet.is_of_nobody
+            case UdpTo(port):
+                return packet.udp is not None and packet.udp[1] == port
+
+    def _on_link(self, match: OnLink, hook: Hook) -> bool:
+        packet, name = self._packet, match.name
+        is_own = hook is Hook.BEFORE_SRCNAT and Hook.OUTPUT in packet.hooks
+        incoming = packet.iif if hook in ARRIVING and not is_own else ""
+        outgoing = packet.oif if hook in LEAVING else ""
+        link = incoming if match.side is Side.SOURCE else outgoing
+        found = link.startswith(name[:-1]) if name.endswith("*") else link == name
+        return found != match.negated
+
+    def _is_originally_to(self, match: OriginallyTo) -> bool:
+        if (known := self._connection) is None or not match.prefix.holds(known.original[1]):
+            return False
+        return not (match.redirected and known.reply[0] == known.original[1])
 
     def _in_set(self, match: InSet) -> bool:
         address = _address(self._packet, match.side)

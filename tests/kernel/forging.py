@@ -29,7 +29,10 @@ ARP_REQUEST, ARP_REPLY = 1, 2
     REDIRECT,
 ) = range(133, 138)
 ECHO_REQUEST6 = 128
-REDIRECT4 = 5
+REDIRECT4, UNREACHABLE4, TOO_BIG6 = 5, 3, 2
+ERRORS = {Family.V4: (3, 4, 11, 12), Family.V6: (1, 2, 3, 4)}
+"""Every type by which routers report that they could not deliver (RFC 792, RFC 4443)."""
+
 UDP, ICMP, ICMP6 = 17, 1, 58
 _ETHERTYPE = {Family.V4: 0x0800, Family.V6: 0x86DD}
 _ARP = 0x0806
@@ -130,6 +133,21 @@ def icmp4(source: Address, destination: Address, kind: int, code: int, body: byt
     return ip(
         source, destination, ICMP, message[:2] + struct.pack("!H", _checksum(message)) + message[4:]
     )
+
+
+def too_big(source: Address, destination: Address, sent_to: Address, kind: int = 0) -> bytes:
+    """An error about an echo reply that its receiver never sent to `sent_to`: it was too big.
+
+    With `kind`, another error.
+    """
+    ends = destination.packed + sent_to.packed
+    if source.family is Family.V6:
+        quoted = struct.pack("!IHBB", 6 << 28, 1400, ICMP6, 64) + ends + b"\x81" + bytes(7)
+        return icmp6(source, destination, kind or TOO_BIG6, struct.pack("!I", 1280) + quoted)
+    quoted = struct.pack("!BBHHHBBH", 0x45, 0, 1400, 1, 0x4000, 64, ICMP, 0) + ends + bytes(8)
+    kind = kind or UNREACHABLE4
+    code = 4 if kind == UNREACHABLE4 else 0
+    return icmp4(source, destination, kind, code, struct.pack("!HH", 0, 552) + quoted)
 
 
 def udp(source: Address, destination: Address, ports: tuple[int, int], data: bytes) -> bytes:

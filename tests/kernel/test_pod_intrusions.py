@@ -148,6 +148,31 @@ def discovery(source: Address, mac: bytes, victim: Sandbox) -> Iterator[bytes]:
             yield forging.icmp6(source, ALL_NODES, kind, body)
 
 
+@POWERS
+def test_errors_that_nobody_caused_narrow_no_path_of_a_node_or_pod_or_router(
+    scene: Scene, power: Power
+) -> None:
+    """Each would be believed for ten minutes, by all that share the path."""
+    world, before = scene.world, scene.drops()["icmp"]
+    others = {
+        "node-1": scene.node.node.addresses,
+        "node-2": world.node("node-2").node.addresses,
+        world.topology.internet: tuple(INTERNET.values()),
+    }
+    places = [scene.victim.netns, *map(world.namespace, (*others, "fabric"))]
+    frames = []
+    for pod, victim in zip(scene.intruder.addresses, scene.victim.addresses, strict=True):
+        family = pod.family
+        ends = [victim, *(one for of in others.values() for one in of if one.family is family)]
+        for to, kind in product(ends, forging.ERRORS[family]):
+            frames += [forging.too_big(pod, to, far, kind) for far in ends if far != to]
+    forging.send(scene.intruder, frames, power)
+    eventually(lambda: scene.drops()["icmp"] == before + len(frames))
+    for place, of in product(places, ("-4", "-6")):
+        assert not inside(place, "ip", of, "route", "show", "cache")
+    scene.pods_work()
+
+
 METADATA = {
     Family.V4: Address.parse("169.254.169.254"),
     Family.V6: Address.parse("fd00:ec2::254"),

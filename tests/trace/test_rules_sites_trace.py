@@ -150,6 +150,29 @@ def test_what_is_dropped_is_told_by_pair_over_hooks_and_families(machine):
 
 
 @pytest.mark.parametrize(
+    ("src", "dst", "dropped_by"),
+    [
+        ("192.168.7.7", A, "unplanned4"),
+        ("169.254.7.7", B, "unplanned4"),
+        ("fd99::7", A6, "unplanned6"),
+        ("192.168.7.7", HUB, PASSES),
+        *passing((WEB, A), (WEB6, A6), (HUB, A), (HUB6, A6)),
+    ],
+)
+def test_a_hub_router_passes_nothing_to_a_spoke_from_a_private_address_that_no_site_has(
+    machine, src, dst, dropped_by
+):
+    assert send(machine("hub-router"), src, dst).dropped_by == dropped_by
+
+
+@pytest.mark.parametrize("role", ["node", "hub-router", "nat-host"])
+def test_loopback_is_reached_from_loopback_alone(machine, role):
+    rules = machine(role)
+    assert send(rules, HUB, "127.0.0.1", RECEIVED).dropped_by == "loopback4"
+    assert send(rules, "127.0.0.1", "127.0.0.1", RECEIVED).dropped_by == PASSES
+
+
+@pytest.mark.parametrize(
     ("src", "dst", "is_masqueraded"), [(A, WEB, True), (B6, WEB6, True), (A, HUB, False)]
 )
 def test_a_hub_router_masquerades_what_leaves_for_the_internet_alone(

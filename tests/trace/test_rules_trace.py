@@ -169,6 +169,35 @@ BOTH_MODES = {
         packet("127.0.0.1", NODE, UPLINK, way_back="lo", hooks=RECEIVED),
         ELSEWHERE,
     ),
+    "a pod to loopback": (
+        packet(POD, "127.0.0.1", LINK, hooks=RECEIVED),
+        Outcome(dropped_by="loopback4"),
+    ),
+    "the uplink to loopback": (
+        packet(NODE2, "127.0.0.1", UPLINK, hooks=RECEIVED),
+        Outcome(dropped_by="loopback4"),
+    ),
+    "an error of a connection": (packet(POD, NEIGHBOUR, LINK, OTHER_LINK, icmp=3), NOTHING),
+    "an error that nobody caused": (
+        packet(POD, NEIGHBOUR, LINK, OTHER_LINK, icmp=3, is_of_nobody=True),
+        Outcome(dropped_by="icmp4"),
+    ),
+    "an error that nobody caused, to the internet": (
+        packet(POD, WEB, LINK, UPLINK, icmp=3, is_of_nobody=True),
+        Outcome(dropped_by="icmp4"),
+    ),
+    "an error that nobody caused, to the node, v6": (
+        packet(POD6, "2001:db8:ff::1", LINK, hooks=RECEIVED, icmp=2, is_of_nobody=True),
+        Outcome(dropped_by="icmp6"),
+    ),
+    "an error that nobody caused, of the uplink": (
+        packet(NODE2, NODE, UPLINK, hooks=RECEIVED, icmp=3, is_of_nobody=True),
+        Outcome(dropped_by="icmp4"),
+    ),
+    "an error that nobody caused, of the uplink to a pod": (
+        packet(NODE2, POD, UPLINK, LINK, icmp=3, is_of_nobody=True),
+        NOTHING,
+    ),
     "loopback from a pod": (packet("127.0.0.1", NODE, LINK, way_back="lo", hooks=RECEIVED), FORGED),
     "the node's own address to many, heard by itself": (
         packet(NODE, "224.0.0.251", UPLINK, hooks=RECEIVED),

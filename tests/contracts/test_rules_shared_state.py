@@ -1,0 +1,100 @@
+"""What a pod sends to harm what it shares with others, and how little of it passes."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from netmgr.kernel import netns
+from netmgr.prefixes import Address, Family
+from netmgr.rules.engine import Rules
+from tests.contracts.routed import (
+    FAMILIES,
+    INTERNAL,
+    INTERNET,
+    LINK,
+    LINKS_KNOWN,
+    MACS,
+    NODE_INTERNAL,
+    PODS,
+    PORT,
+    World,
+    counts,
+    guarded,
+    refused,
+    routed,
+)
+from tests.contracts.star import set_kernel
+from tests.kernel import forging
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.root
+
+
+@pytest.fixture
+def world(real_kernel, namespaces, program) -> Iterator[World]:
+    del real_kernel
+    with routed(namespaces, program) as made:
+        yield made
+
+
+@pytest.fixture(params=LINKS_KNOWN)
+def node(real_kernel, policy, request) -> Rules:
+    return guarded(real_kernel.backend, policy, knows_links=request.param == "link known")
+
+
+def told_to_narrow(world: World, family: Family, to: str, sent_to: str) -> None:
+    """Has the pod say of an echo reply, which nobody sent, that it was too big."""
+    pod, *ends = map(Address.parse, (PODS[family], to, sent_to))
+    frame = forging.too_big(pod, *ends)
+    with netns.entered(world.pod), socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as link:
+        link.bind(("eth0", 0))
+        link.send(bytes.fromhex(MACS[0].replace(":", "")) + frame[6:])
+
+
+@FAMILIES
+def test_an_error_of_a_pod_about_a_packet_that_nobody_sent_narrows_nobodys_path(
+    world, node, program, family
+):
+    own, far = NODE_INTERNAL[family], INTERNAL[family]
+    for ends in ((own, far), (far, own)):
+        told_to_narrow(world, family, *ends)
+    eventually(lambda: refused(node)["icmp"] == 2)
+    assert " mtu " not in program(f"ip route get {far} from {own}")
+    with netns.entered(world.host):
+        assert " mtu " not in program(f"ip route get {own} from {far}")
+    assert counts(node) == {}
+
+
+@FAMILIES
+def test_an_error_of_a_connection_reaches_whoever_opened_it(world, node, family):
+    own = world.socket(None, family, NODE_INTERNAL[family])
+    host = world.socket(world.host, family, INTERNAL[family])
+    for client in (own, host):
+        client.connect((PODS[family], PORT))
+        client.send(b"is anybody there?")
+        with pytest.raises(ConnectionRefusedError):
+            client.recv(100)
+    assert refused(node)["icmp"] == 0
+
+
+@pytest.mark.parametrize("sender", ["pod", "host"])
+def test_the_nodes_loopback_is_reached_by_no_link(world, node, program, sender):
+    """Also where a plugin opened it, as portmap does for its ports."""
+    link = {"pod": LINK, "host": "uplink"}[sender]
+    set_kernel(f"ipv4/conf/{link}/route_localnet", 1)
+    with netns.entered(getattr(world, sender)):
+        set_kernel("ipv4/conf/all/route_localnet", 1)
+        program("ip addr flush dev lo")
+        via = {"pod": "169.254.1.1", "host": "203.0.113.1"}[sender]
+        program(f"ip route add 127.0.0.0/8 via {via}")
+    address = {"pod": PODS, "host": INTERNET}[sender][Family.V4]
+    client = world.socket(getattr(world, sender), Family.V4, address, PORT)
+    server = world.socket(None, Family.V4, "127.0.0.1", PORT)
+    assert world.is_lost(client, server, "127.0.0.1")
+    assert refused(node)["loopback"] == 1
+    assert world.reaches(server, server, "127.0.0.1") == "127.0.0.1"
+    node.remove()
+    assert world.reaches(client, server, "127.0.0.1") == address
