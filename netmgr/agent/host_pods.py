@@ -76,8 +76,10 @@ class HostPods(Component):
     def _start(self) -> None:
         """Take over from a predecessor: post what its counters show, and end pods that are gone."""
         made = self._rules.make()
-        self._live = {one.cgroup.number: one for one in self._finder.find()}
         known = _open_counters(self._ledger)
+        # A pod that has no process just now keeps its cgroup, whose counters go on.
+        counted = {int(str(one.subject).removeprefix(SUBJECT)) for one in known}
+        self._live = {one.cgroup.number: one for one in self._finder.find(counted)}
         # A table that was just made counts from zero, which would look like zeroed counters. Its
         # pods are begun anew below instead, as one gap.
         if not made:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,8 +95,12 @@ class HostPodFinder:
         """Why none can be counted; empty if they can."""
         return uncountable(self._cgroups)
 
-    def find(self) -> list[HostPod]:
-        """List every host-network pod there is now."""
+    def find(self, counted: Collection[int] = ()) -> list[HostPod]:
+        """List every host-network pod there is now.
+
+        A pod between two containers has no process: it is listed if its cgroup's number is in
+        `counted`.
+        """
         names, own = self._names(), os.stat("/proc/self/ns/net").st_ino  # noqa: PTH116  a magic link
         found = []
         for path in self._folders_of_pods():
@@ -110,7 +114,7 @@ class HostPodFinder:
             with suppress(OSError):
                 depth = self._above + len(path.relative_to(self._cgroups).parts)
                 cgroup = Cgroup(cgroup_counters.number_of(path), path, depth)
-                if _is_on(own, path):
+                if cgroup.number in counted or _is_on(own, path):
                     found.append(HostPod(names[uid], cgroup))
         return found
 

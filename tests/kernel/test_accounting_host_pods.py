@@ -221,6 +221,24 @@ def test_a_host_network_pods_bytes_survive_its_end_the_agents_and_the_rules(
     assert "packets" not in inside(node.namespace, "nft", "list table inet netmgr-host-pods")
 
 
+def test_a_pod_between_two_containers_while_the_agent_starts_is_counted_once(
+    world: World, node: LabNode, cgroups: Path, tmp_path: Path
+) -> None:
+    """It has no process for a moment, and its cgroup stays."""
+    container = kubelets(cgroups, tmp_path, "restarting")
+    with process(world, node.namespace, container) as talker:
+        wait_for(node, "restarting", live=True)
+        out, back = talker.talk(Family.V4, 4, 500, 20)
+        assert counted(node, "restarting") == {OUT: out, IN: back}
+    node.kill_agent()
+    node.start_until_ready()
+    with process(world, node.namespace, container) as talker:
+        wait_for(node, "restarting", live=True)
+        more = talker.talk(Family.V6, 2, 300, 40)
+        assert counted(node, "restarting") == {OUT: out + more[0], IN: back + more[1]}
+    assert not any(gap["count"] for gap in node.snapshot()["gaps"])
+
+
 def test_a_pod_with_a_network_of_its_own_is_none_of_these(
     world: World, node: LabNode, cgroups: Path, tmp_path: Path
 ) -> None:
