@@ -40,6 +40,7 @@ from netmgr.model import LINK_PREFIX
 from netmgr.prefixes import Address, Family
 from netmgr.rules.choose import open_kind, would_use
 from netmgr.rules.engine import Rules
+from netmgr.rules.iptables_chains import obstacles
 from netmgr.rules.policy import Policy
 
 FULL = 0.8
@@ -290,6 +291,23 @@ def _firewall(machine: Machine) -> Iterator[Finding]:
         )
 
 
+def _order(machine: Machine) -> Iterator[Finding]:
+    """Rules of others before ours, which the agent moves to the front while it runs."""
+    backend = would_use(machine.document.backend, machine.document.state_dir)
+    if backend is Backend.NFTABLES:
+        return
+    variant = Variant(backend)
+    for family in machine.families:
+        for table, rule in obstacles(variant.tables(family), family):
+            program = f"{variant.program(family)} -t {table}"
+            yield Finding(
+                Severity.WARNING,
+                f"a rule comes before netmgr's, so that packets are not counted or examined: "
+                f"{program} -A {rule}",
+                f"have its owner append it, or remove it: {program} -D {rule}",
+            )
+
+
 def _of_others(settings_of: Callable[[], Iterable[Setting]]) -> Check:
     """A check whose findings are other programs' settings."""
     return lambda _: (Finding(Severity.WARNING, *each) for each in settings_of())
@@ -392,6 +410,7 @@ CHECKS: dict[str, Check] = {
     "mtu": _mtu,
     "room": _room,
     "firewall": _firewall,
+    "order": _order,
     "networkd": _of_others(link_managers.networkd),
     "network-manager": _of_others(link_managers.network_manager),
     "udev": _of_others(link_managers.udev),

@@ -6,6 +6,7 @@ them. Among others' rules ours are known by the set of ours that they look into.
 none reads like a user's that has the same words; then an empty chain NETMGR-RULE-… says that we put
 one in, which is the first of its like. Other rules are never touched or moved, whatever their
 comment says. One that equals an article's rule of ours serves in its place and stays its owner's.
+But ours come before any that may decide about a packet, except where addresses are translated.
 
 A rule that stays as it is is never written again, since its count is the table's alone.
 """
@@ -19,9 +20,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import replace
 from difflib import SequenceMatcher
 from functools import cached_property
-from itertools import chain
+from itertools import chain, dropwhile
 
-from netmgr.kernel.xtables.saved import SavedRule, SavedTable
+from netmgr.kernel.xtables.saved import NO_TABLE, SavedRule, SavedTable
 from netmgr.model import CHAIN_PREFIX
 from netmgr.prefixes import Family
 from netmgr.rules.ipset import PREFIX as SET_PREFIX
@@ -57,6 +58,11 @@ ReadTable = Callable[[str, Family], SavedTable]
 _ANY_OWNER = re.compile(r"iptables-exporter .* traffic=internet-(in|out)")
 _BUILTIN = {Hook.DSTNAT: "PREROUTING", Hook.BEFORE_SRCNAT: "POSTROUTING"}
 _NOTHING = (0, 0)
+# The next rule gets the packet after these (iptables-extensions(8)), but in a built-in chain not
+# after RETURN.
+_GOES_ON = frozenset(
+    {"CLASSIFY", "CONNMARK", "CT", "DSCP", "LOG", "MARK", "NFLOG", "SET", "TCPMSS"}
+)
 _DIGEST_LENGTH = 8
 
 
@@ -91,6 +97,7 @@ class HookRules:
     Attributes:
         article: the article's rules, as the built-in chain should have them.
         own: the rules for our own chains.
+        obstacle: another program's rule that may keep packets from ours, which come after it.
     """
 
     def __init__(
@@ -107,6 +114,17 @@ class HookRules:
         # Whatever a layout of before had, too.
         ours = re.compile(rf"{chain_name(hook)}(-\d+)?")
         self._present = [name for name in table.lines if ours.fullmatch(name)]
+        self.obstacle, self._late = self._find_obstacle()
+
+    def _find_obstacle(self) -> tuple[SavedRule | None, frozenset[str]]:
+        """The first such rule, and the words of ours that come after it."""
+        # Where addresses are translated, the first verdict wins, and others' rules go first.
+        if TABLES[self._hook] == "nat":
+            return None, frozenset()
+        ours = {self._jump, *(rule.text for rule in self._ours)}
+        rest = list(dropwhile(lambda one: one.text in ours or _goes_on(one), self._rules))
+        late = frozenset(rule.text for rule in rest) & ours
+        return (rest[0] if late else None), late
 
     @cached_property
     def _wanted(self) -> dict[str, list[Line]]:
@@ -119,6 +137,8 @@ class HookRules:
         """
         yield from self._observed_article(malformed)
         yield from self._observed_others()
+        if self.obstacle:
+            yield ObservedRule(f"{self.obstacle.text}, before ours", intact=False)
         jumps = self._jumps()
         if not self._wanted:
             yield from (ObservedRule(f"chain {name}", intact=False) for name in self._present)
@@ -136,6 +156,7 @@ class HookRules:
             # Another's that is equal serves in its place.
             present = written or [words] * (words in all_words)
             is_sound = wanted.set_names.isdisjoint(malformed)
+            is_sound = is_sound and words not in self._late
             yield from (ObservedRule(wanted.id, is_sound and one == words) for one in present)
 
     def _observed_others(self) -> Iterator[ObservedRule]:
@@ -214,7 +235,7 @@ class HookRules:
         wanted = {words: rule for rule in article if (words := text(rule)) not in theirs}
         # A rule of the article is itself a counter of the node, so it is left alone while it is
         # intact.
-        kept = {words for words in wanted if ours[words] == 1}
+        kept = {words for words in wanted if ours[words] == 1 and words not in self._late}
         # By its words: others may insert rules of their own at this moment. Ours is the first.
         yield from (f"-D {name} {words}" for words in ours.elements() if words not in kept)
         yield from self._mark_edits(wanted)
@@ -234,7 +255,7 @@ class HookRules:
         self, wanted: Mapping[str, Sequence[Line]], counts: Mapping[str, tuple[int, int]]
     ) -> Iterator[str]:
         name, jumps = builtin(self._hook), self._jumps()
-        is_reached = bool(wanted) and self._jump in jumps
+        is_reached = bool(wanted) and self._jump in jumps and self._jump not in self._late
         if is_reached:
             jumps.remove(self._jump)
         yield from (f"-D {name} {words}" for words in jumps)
@@ -243,8 +264,6 @@ class HookRules:
             yield from _chain_edits(own, _rules(self._table, own), lines, counts)
         yield from _without_chains([own for own in self._present if own not in wanted])
         if wanted and not is_reached:
-            # Counting and dropping come first, or an earlier verdict would hide packets from them.
-            # Where addresses are translated, the first verdict wins, and others' rules go first.
             how = f"-A {name}" if TABLES[self._hook] == "nat" else f"-I {name} 1"
             yield f"{how} {self._jump}"
 
@@ -276,6 +295,13 @@ def counters(
         for rule in desired.rules()
         if isinstance(rule.action, Count | Drop | Tally) and rule.id in there
     )
+
+
+def obstacles(tables: Mapping[str, SavedTable], family: Family) -> Iterator[tuple[str, str]]:
+    """Others' rules that may keep packets from ours: the table, and the rule with its chain."""
+    for hook, name in TABLES.items():
+        if rule := HookRules(tables.get(name, NO_TABLE), hook, (), family).obstacle:
+            yield name, f"{builtin(hook)} {rule.text}"
 
 
 def script(changes: Sequence[DropChain | FillChain], family: Family, read: ReadTable) -> str:
@@ -326,6 +352,11 @@ def _without_chains(names: Sequence[str]) -> Iterator[str]:
 
 def _rules(table: SavedTable, name: str) -> list[SavedRule]:
     return [replace(rule, text=same_words(rule.text)) for rule in table.rules(name)]
+
+
+def _goes_on(rule: SavedRule) -> bool:
+    """Whether the next rule gets every packet that comes to this one, or the rule is ours."""
+    return not rule.target or rule.target in _GOES_ON or rule.target.startswith(CHAIN_PREFIX)
 
 
 def _is_ours(

@@ -55,6 +55,47 @@ def test_a_chain_that_another_program_edits_is_repaired_and_keeps_its_counts(
     assert Sample(UNATTRIBUTED_IN, 500, 5) in rules.read()
 
 
+@pytest.mark.parametrize(
+    ("place", "hook", "rule"),
+    [
+        ("mangle -I FORWARD", "forward", "-j ACCEPT"),
+        ("mangle -I FORWARD", "forward", "-s 10.1.0.2/32 -j RETURN"),
+        ("mangle -I POSTROUTING", "before_srcnat", "-j ACCEPT"),
+        ("mangle -I OUTPUT", "output", "-o eth0 -g others"),
+        ("raw -I PREROUTING", "prerouting", "-j ACCEPT"),
+    ],
+)
+def test_ours_come_before_what_may_decide_and_keep_their_counts(
+    backend, policy, variant_program, place, hook, rule
+):
+    rules = Rules(backend, policy)
+    rules.apply(rules.plan(PODS))
+    give_counts(variant_program)
+    before = rules.read()
+    variant_program("iptables -t mangle -N others")
+    # What goes on to the next rule is no obstacle, and stays where it is.
+    goes_on = "-m comment --comment other -j MARK --set-xmark 0x1/0xffffffff"
+    variant_program(f"iptables -t {place} {goes_on}")
+    assert not rules.plan(PODS)
+    variant_program(f"iptables -t {place} {rule}")
+    plan = put_right(rules, PODS)
+    assert f"chain {hook}: rule '{rule}, before ours' does not belong there" in plan.repairs
+    assert plan.created == frozenset()
+    assert rules.read() == before
+    # Theirs stay, in their order.
+    table, _, builtin = place.split()
+    saved = variant_program(f"iptables-save -t {table}").splitlines()
+    theirs = [line for line in saved if line.endswith((rule, goes_on.partition(" -j")[2]))]
+    assert theirs == [f"-A {builtin} {each}" for each in (rule, goes_on)]
+
+
+def test_where_addresses_are_translated_others_rules_come_first(backend, policy, variant_program):
+    rules = Rules(backend, policy)
+    rules.apply(rules.plan(PODS))
+    variant_program("iptables -t nat -I POSTROUTING -j ACCEPT")
+    assert not rules.plan(PODS)
+
+
 def test_a_chain_that_another_program_removes_is_made_again_and_counts_from_zero(
     backend, policy, variant_program
 ):

@@ -81,6 +81,27 @@ def test_what_is_lost_while_rules_are_gone_is_a_gap_as_long_as_it_was(
     )
 
 
+@pytest.mark.parametrize("backend", [Backend.IPTABLES_LEGACY], indirect=True, ids=str)
+@pytest.mark.parametrize("chain", ["FORWARD", "POSTROUTING"])
+def test_a_rule_before_ours_is_a_gap_until_it_comes_after_them(
+    node: LabNode, spender: Spender, chain: str
+) -> None:
+    kept = spender.send()
+    assert spender.counted() == kept
+    before, repaired = gaps(node)["removed"], repairs(node, "rules")
+    mangle = ("iptables-legacy", "-w", "-t", "mangle")
+    assert run(node, *mangle, "-I", chain, "-j", "ACCEPT").returncode == 0
+    try:
+        eventually(lambda: repairs(node, "rules") > repaired)
+        counted = spender.counted()
+        assert counted + spender.send() == spender.counted()
+        assert gaps(node)["removed"] > before
+        listed = run(node, *mangle, "-S", chain).stdout.splitlines()
+        assert listed[-1] == f"-A {chain} -j ACCEPT"
+    finally:
+        assert run(node, *mangle, "-D", chain, "-j", "ACCEPT").returncode == 0
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", [rules_alone, rules_off], ids=lambda fault: fault.__name__)
 def test_rules_that_were_lost_while_no_agent_was_there_are_a_gap_too(

@@ -122,6 +122,27 @@ def test_a_policy_that_drops_what_is_forwarded_is_named_with_commands_that_work(
     inside(machine, "sh", "-ec", finding["remedy"].partition("or: ")[2])
 
 
+OURS_BEHIND = """
+{0} -N NETMGR-FORWARD
+{0} -A FORWARD -d 192.0.2.1 -j ACCEPT
+{0} -A FORWARD -j NETMGR-FORWARD
+"""
+
+
+@pytest.mark.parametrize("backend", [Backend.IPTABLES_LEGACY, Backend.IPTABLES_NFT], ids=str)
+def test_a_rule_before_ours_is_named_with_a_command_that_works(
+    doctor: Doctor, machine: Path, backend: Backend
+) -> None:
+    inside(machine, "sh", "-ec", OURS_BEHIND.format(f"{backend} -w -t mangle"))
+    code, found = doctor(backend=backend.value)
+    (finding,) = found.pop("order")
+    assert (code, found, finding["severity"]) == (0, {}, "warning")
+    rule = f"{backend} -t mangle -A FORWARD -d 192.0.2.1/32 -j ACCEPT"
+    assert finding["message"].endswith(rule)
+    inside(machine, "sh", "-ec", finding["remedy"].partition("remove it: ")[2])
+    assert doctor(backend=backend.value) == (0, {})
+
+
 def test_a_policy_that_accepts_is_no_finding(doctor: Doctor, machine: Path) -> None:
     inside(machine, "iptables-legacy", "-A", "FORWARD", "-j", "DROP")
     inside(machine, "iptables-legacy", "-P", "INPUT", "DROP")
