@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 
 from netmgr.agent.components import Agent, Component, Remnants
 from netmgr.agent.listed_nodes import ListedNodes
+from netmgr.agent.scheduler import Task
 from netmgr.api.snapshot import Snapshot
 from netmgr.dataplane import settings
 from netmgr.dataplane.node_routes import RoutesToNodes, StaticRoutes, UnusedAddresses
 from netmgr.documents.node import NodeDocument
 from netmgr.documents.sites import Role
 from netmgr.errors import ConfigError, KernelError
+from netmgr.kernel.route_losses import BlackholeLosses
+from netmgr.model import ROUTE_PROTOCOL
 from netmgr.prefixes import Family, Prefix
 
 log = logging.getLogger(__name__)
@@ -36,6 +39,8 @@ class Router(Component):
         agent.stack.callback(self._routes.close)
         self._unused = UnusedAddresses()
         agent.stack.callback(self._unused.close)
+        self._losses = BlackholeLosses(ROUTE_PROTOCOL)
+        agent.stack.callback(self._losses.close)
         self._document = document
         self._listed = ListedNodes(document.nodes_file) if document.nodes_file else None
         self._to_nodes = RoutesToNodes()
@@ -74,8 +79,20 @@ class Router(Component):
         """Repair what another program switched, removed or added."""
         repair = self._agent.health.repair
         repair("forwarding", lambda: settings.enable_forwarding(self._families, self._uplink))
-        repair("routes", lambda: [*self._block_unused(), *self._routes.reconcile()])
+        repair("routes", self._repair_routes)
         self._agent.health.attempt("node-routes", self._check_routes)
+
+    def tasks(self) -> Iterable[Task]:
+        """Restore blackholes at once: without one, packets go in circles and count each time."""
+        if self._document.wires_pods:
+            yield Task(self._restore_unused, wakes=self._losses.fileno())
+
+    def _restore_unused(self) -> None:
+        if self._losses.read():
+            self._agent.health.repair("routes", self._repair_routes)
+
+    def _repair_routes(self) -> list[str]:
+        return [*self._block_unused(), *self._routes.reconcile()]
 
     def _check_routes(self) -> None:
         faults = self._unused.outranking(self._ranges)

@@ -89,6 +89,18 @@ def test_what_still_comes_for_a_pod_that_has_ended_counts_nothing(
     assert received(node) == before
 
 
+def test_blackholes_come_back_at_once(lab_name: str) -> None:
+    settings = {"reconcile_seconds": 3600}
+    room = cluster(nodes=1, pods=0)
+    with World(room, name=lab_name, settings=settings, exporters=False) as world:
+        (node,) = world.nodes
+        made = blackholes(node)
+        for _ in range(3):
+            for family in Family:
+                inside(node.namespace, *IP[family], "route", "flush", "type", "blackhole")
+            eventually(lambda: blackholes(node) == made > 0)
+
+
 def test_blackholes_that_somebody_removes_come_back_and_withdrawn_ranges_lose_theirs(
     node: LabNode,
 ) -> None:
