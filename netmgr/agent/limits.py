@@ -16,6 +16,7 @@ from netmgr.agent.components import Agent, Component, Query, Remnants
 from netmgr.agent.quotas import Spending
 from netmgr.agent.scheduler import Task
 from netmgr.api.snapshot import VERSION, LimitState, Snapshot
+from netmgr.dataplane import sandbox
 from netmgr.documents.node import NodeDocument
 from netmgr.errors import KernelError, SetupError, StateError
 from netmgr.kernel.traffic_control import ClassUsage
@@ -75,6 +76,8 @@ class Limits(Component):
         found = self._trees_of([attachment])
         if any(one.links for one in found.values()):
             self._shaper.add(found)
+        if any(target.charges for one in found.values() for target in one.links.values()):
+            sandbox.segment_early(attachment)
 
     def _rates(self, attachment: Attachment) -> tuple[PodRate, ...]:
         return attachment.rates if self.honours_annotations else ()

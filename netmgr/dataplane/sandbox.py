@@ -9,9 +9,10 @@ from contextlib import contextmanager
 
 from netmgr.dataplane import desired
 from netmgr.dataplane.desired import DEFAULT_ROUTES, HOST_MAC
+from netmgr.dataplane.settings import sysctls
 from netmgr.documents.node import POD_GATEWAYS
 from netmgr.errors import KernelError
-from netmgr.kernel import links, netns, routes
+from netmgr.kernel import links, netns, offloads, routes
 from netmgr.kernel.links import Link, read_addresses, read_links
 from netmgr.kernel.neighbours import Neighbour, read_permanent
 from netmgr.kernel.netlink import Netlink
@@ -22,6 +23,9 @@ from netmgr.prefixes import Address, Family
 SETTLE_SECONDS = 2.0
 """How long the kernel may take until a new address is usable; it takes less than a millisecond."""
 _SETTLE_POLL_SECONDS = 0.0002
+_OFFLOADS_OF_SMALL = ("tx-udp-segmentation", "tx-sctp-segmentation")
+_LEAST_MSS = "536"
+"""What every host takes (RFC 9293, 3.7.1)."""
 
 
 @contextmanager
@@ -152,3 +156,25 @@ def _missing_source_routing(
     }
     if (DEFAULT_ROUTES[family], index, POD_GATEWAYS[family]) not in ways:
         yield f"default route of table {table}"
+
+
+def segment_early(attachment: Attachment) -> None:
+    """Have a pod's small packets be what they will be on a wire, before they are charged.
+
+    A packet that is segmented later is charged with one header for all segments. So a process
+    without privileges could send twenty times its quota in datagrams of one byte (UDP_SEGMENT), or
+    TCP segments of 76 (TCP_MAXSEG). Bulk TCP, whose headers are 3 %, keeps its offload.
+
+    Raises:
+        KernelError: the sandbox is gone, or the kernel refused.
+    """
+    sandbox = netns.open_namespace(attachment.netns)
+    try:
+        with netns.entered(sandbox):
+            offloads.switch_off(attachment.key.ifname, _OFFLOADS_OF_SMALL)
+            # Of the thread's namespace, for both families.
+            (sysctls() / "ipv4/tcp_min_snd_mss").write_text(_LEAST_MSS, encoding="ascii")
+    except OSError as error:
+        raise KernelError(f"segment packets of {attachment.key.ifname}", error.errno or 0) from None
+    finally:
+        os.close(sandbox)

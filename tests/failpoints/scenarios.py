@@ -351,7 +351,9 @@ def spend_quotas(bench: Bench) -> None:
 
 @scenario(document={**OFTEN, **QUOTAS}, shares=True)
 def spend_another_programs(bench: Bench) -> None:
-    """Another program has quotas be spent, of which the ledger knows what is left."""
+    """Another program has quotas be spent, of which the ledger knows what is left; a pod comes."""
+    with bench.caller.sandbox() as pod:
+        bench.caller.call("ADD", pod)
     listed = bench.kernel.run("nft", "list", "quotas", "table", "netdev", "netmgr")
     for name in re.findall(r"quota (\S+) {", listed):
         spent = f"add quota netdev netmgr {name} {{ over 0 bytes used 0 bytes }}"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import socket
+import struct
 import threading
 import time
 from calendar import monthrange
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from unittest.mock import patch
@@ -23,15 +25,20 @@ from tests.kernel.flows import attain, flows
 from tests.kernel.limited import NewPod, pods_of, repaired
 from tests.kernel.quota_traffic import MEGABYTE, PACKET, SETTLED, Exchange
 from tests.kernel.spending import run
+from tests.lab.exchange import open_socket
 from tests.lab.nodes import LabNode
 from tests.lab.runtime import Sandbox
-from tests.lab.topology import cluster
+from tests.lab.topology import INTERNET, cluster
 from tests.lab.world import World
 from tests.wall_clock import WallClock
 
 pytestmark = [pytest.mark.root, pytest.mark.alone]
 
 DAY = 86_400
+UDP_SEGMENT = 103
+SEGS_IN = 140
+"""Offset in struct tcp_info (linux/tcp.h): segments as on a wire."""
+TCP_HEADERS = 20 + 20 + 12
 LIMITS = [
     {"pods": "*/daily-*", "per-day": {"internet-in": "1M", "internet-out": "1M"}},
     {"pods": "*/monthly-*", "per-month": {"internet-out": "4M"}},
@@ -109,6 +116,65 @@ def test_what_comes_in_has_a_quota_too(
     found = exchange(new_pod("daily"), family)
     # The kernel counts Ethernet headers here, until the agent has looked.
     assert 0.95 * MEGABYTE <= found.answer(2 * MEGABYTE) <= MEGABYTE
+
+
+def test_datagrams_that_are_segmented_later_are_charged_as_on_a_wire(
+    world: World, new_pod: NewPod
+) -> None:
+    """The smallest, which have 28 bytes of headers each and would be charged with one of them."""
+    pod, wire, arrived = new_pod("daily"), 29, 0
+    with (
+        open_socket(world.internet, Family.V4, socket.SOCK_DGRAM) as far,
+        open_socket(pod.netns, Family.V4, socket.SOCK_DGRAM) as near,
+    ):
+        far.bind((str(INTERNET[Family.V4]), 0))
+        far.settimeout(0)
+        near.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, 1)
+        for number in range(2 * MEGABYTE // wire // 64):
+            near.sendto(bytes(64), far.getsockname())
+            if number % 4 == 3:
+                time.sleep(0.002)
+                arrived += received(far)
+        time.sleep(0.1)
+        arrived += received(far)
+    assert 0.95 * MEGABYTE < wire * arrived <= MEGABYTE
+
+
+def received(end: socket.socket) -> int:
+    many = 0
+    with suppress(BlockingIOError):
+        while end.recv(1):
+            many += 1
+    return many
+
+
+def test_small_segments_of_tcp_pass_a_quota_by_a_tenth_at_most(
+    world: World, new_pod: NewPod
+) -> None:
+    pod = new_pod("daily")
+    with (
+        open_socket(world.internet, Family.V4, socket.SOCK_STREAM) as listening,
+        open_socket(pod.netns, Family.V4, socket.SOCK_STREAM) as near,
+    ):
+        listening.bind((str(INTERNET[Family.V4]), 0))
+        listening.listen()
+        near.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 88)
+        near.connect(listening.getsockname())
+        far, _ = listening.accept()
+        near.settimeout(0)
+        with far:
+            far.settimeout(0)
+            stalled_at = time.monotonic()
+            size = 0
+            while time.monotonic() < stalled_at + 1:
+                with suppress(BlockingIOError):
+                    near.send(bytes(16_384))
+                with suppress(BlockingIOError):
+                    size += len(far.recv(1 << 20))
+                    stalled_at = time.monotonic()
+            info = far.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 232)
+    (segments,) = struct.unpack_from("I", info, SEGS_IN)
+    assert 0.95 * MEGABYTE < size + segments * TCP_HEADERS < 1.1 * MEGABYTE
 
 
 @pytest.mark.slow

@@ -1,0 +1,48 @@
+"""Switching offloads of a link off (linux/ethtool.h), as `ethtool --features` does."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import socket
+import struct
+from collections.abc import Iterable
+
+_SIOCETHTOOL = 0x8946
+_GET_STRINGS, _GET_STRING_SETS, _SET_FEATURES = 0x1B, 0x37, 0x3B
+_FEATURES = 4
+"""ETH_SS_FEATURES."""
+_NAME_BYTES = 32
+_REQUEST, _STRINGS = struct.Struct("=II"), struct.Struct("=III")
+_SETS = struct.Struct("=IIQI")
+
+
+def switch_off(link: str, names: Iterable[str]) -> None:
+    """Switch offloads off, of a link in the calling thread's namespace; unknown ones are none.
+
+    Raises:
+        OSError: there is no such link, or the kernel refused.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
+        sets = _asked(channel, link, _SETS.pack(_GET_STRING_SETS, 0, 1 << _FEATURES, 0))
+        (many,) = struct.unpack_from("=I", sets, _SETS.size - 4)
+        request = _STRINGS.pack(_GET_STRINGS, _FEATURES, many) + bytes(many * _NAME_BYTES)
+        listed = _asked(channel, link, request)[_STRINGS.size :]
+        places = {
+            listed[at : at + _NAME_BYTES].rstrip(b"\0").decode(): at // _NAME_BYTES
+            for at in range(0, len(listed), _NAME_BYTES)
+        }
+        # Blocks of 32 offloads: those that are to change, and which of them are to be on.
+        blocks = [0] * (2 * -(-many // 32))
+        for name in places.keys() & frozenset(names):
+            blocks[places[name] // 32 * 2] |= 1 << places[name] % 32
+        request = _REQUEST.pack(_SET_FEATURES, len(blocks) // 2)
+        _asked(channel, link, request + struct.pack(f"={len(blocks)}I", *blocks))
+
+
+def _asked(channel: socket.socket, link: str, request: bytes) -> bytes:
+    data = ctypes.create_string_buffer(request, len(request))
+    fcntl.ioctl(
+        channel, _SIOCETHTOOL, struct.pack("16sP16x", link.encode(), ctypes.addressof(data))
+    )
+    return data.raw
