@@ -46,6 +46,12 @@ def http(body: bytes, status: str = "200 OK", **headers: str) -> bytes:
     return f"HTTP/1.1 {status}\r\n{lines}\r\n\r\n".encode() + body
 
 
+def give_address(namespace: Path) -> None:
+    """Make a namespace the machine at the server's address; again changes nothing."""
+    add = ["ip", "address", "replace", f"{HOST}/32", "dev", "lo"]
+    subprocess.run(["nsenter", f"--net={namespace}", *add], check=True)
+
+
 @dataclass
 class MetadataServer:
     """Answers each request with `answer`, whatever bytes these are; a context manager.
@@ -64,8 +70,7 @@ class MetadataServer:
     requests: list[tuple[float, str]] = field(default_factory=list)
 
     def __enter__(self) -> Self:
-        add = ["ip", "address", "replace", f"{HOST}/32", "dev", "lo"]
-        subprocess.run(["nsenter", f"--net={self.namespace}", *add], check=True)
+        give_address(self.namespace)
         with wiring.inside(self.namespace):
             self._listening = socket.create_server((HOST, PORT), backlog=16)
         self._ended = threading.Event()

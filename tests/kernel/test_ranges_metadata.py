@@ -19,7 +19,7 @@ from netmgr.kernel import netns
 from netmgr.prefixes import Prefix
 from netmgr.ranges.azure import ENDPOINT, AzureRanges
 from netmgr.ranges.metadata import MAX_BYTES, MAX_RETRY_AFTER
-from tests.fakes.metadata import MetadataServer, document, http
+from tests.fakes.metadata import MetadataServer, document, give_address, http
 from tests.lab import wiring
 from tests.waiting import PATIENCE
 
@@ -142,8 +142,7 @@ def test_a_server_that_takes_its_time_is_given_up(
 
 
 def test_nobody_at_the_address_is_told_at_once(machine: Path):
-    with MetadataServer(machine):
-        pass  # It leaves its address.
+    give_address(machine)
     assert "refused" in refusal(machine).message.lower()
 
 
