@@ -136,6 +136,11 @@ class Attachment:
     started_at: float = 0.0
     rates: tuple[PodRate, ...] = ()
 
+    @property
+    def families(self) -> tuple[Family, ...]:
+        """Those of its addresses."""
+        return tuple(sorted({address.family for address in self.addresses}))
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Sender:

@@ -24,7 +24,7 @@ from netmgr.agent.link_managers import Setting
 from netmgr.agent.uplinks import uplinks
 from netmgr.api import client
 from netmgr.api.snapshot import AccountingGaps, Snapshot
-from netmgr.dataplane import settings
+from netmgr.dataplane import desired, settings
 from netmgr.documents import loader
 from netmgr.documents.diagnostics import Severity
 from netmgr.documents.node import Backend, NodeDocument
@@ -209,14 +209,22 @@ def _scratch_namespace() -> Iterator[int]:
 
 
 def _settings(machine: Machine) -> Iterator[Finding]:
-    for switch in settings.switched_off(machine.families):
+    for switch in settings.switched_off(machine.families, machine.document.node.uplink):
         if not os.access(switch, os.W_OK):
-            name = ".".join(switch.relative_to(settings.sysctls()).parts)
             yield Finding(
                 Severity.ERROR,
                 f"packets are not forwarded, and {switch} is read-only",
-                f"sysctl -w net.{name}=1 on the machine, or mount its /proc/sys/net writable at "
-                "/host/proc/sys/net",
+                f"sysctl -w {settings.name_of(switch)}=1 on the machine, or mount its "
+                "/proc/sys/net writable at /host/proc/sys/net",
+            )
+    with Netlink() as channel:
+        pods = [(desired.identity_of(link), link) for link in links.read_links(channel)]
+    for identity, link in pods:
+        if identity and (lacking := settings.lacking(link, machine.families)):
+            yield Finding(
+                Severity.ERROR,
+                f"{link.name}, the link of pod {identity.pod}, lacks {', '.join(lacking)}",
+                "an agent repairs it; if it comes back, see which program sets it (sysctl.d)",
             )
 
 

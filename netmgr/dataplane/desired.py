@@ -162,7 +162,7 @@ def pod_side(attachment: Attachment, index: int) -> list[Operation]:
     operations = [links.raise_index(LOOPBACK_INDEX), links.raise_index(index)]
     operations += [links.add_address(address, index) for address in attachment.addresses]
     metric = route_metric(attachment.key)
-    for family in sorted({address.family for address in attachment.addresses}):
+    for family in attachment.families:
         gateway, default = POD_GATEWAYS[family], DEFAULT_ROUTES[family]
         operations += [
             add_neighbour(gateway, HOST_MAC, index),

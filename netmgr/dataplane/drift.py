@@ -61,7 +61,8 @@ class Host(NamedTuple):
         faults = [] if link.up else [f"host link {link.name} is down"]
         if desired.identity_of(link) is None:
             faults.append(f"host link {link.name} has lost its alias")
-        faults += [f"host link {link.name} lacks {setting}" for setting in settings.lacking(link)]
+        lacking = settings.lacking(link, attachment.families)
+        faults += [f"host link {link.name} lacks {setting}" for setting in lacking]
         present = routed.get(link.number, set())
         return faults + [
             f"host route to {one} is missing" for one in attachment.addresses if one not in present

@@ -71,8 +71,10 @@ class Neighbours:
         lost: list[Neighbour] = []
         with sandbox.reached(self._host, link, netns_path) as inside:
             if inside:
-                families = sorted({address.family for address in attachment.addresses})
-                wanted = [Neighbour(POD_GATEWAYS[each], HOST_MAC, end.number) for each in families]
+                wanted = [
+                    Neighbour(POD_GATEWAYS[each], HOST_MAC, end.number)
+                    for each in attachment.families
+                ]
                 lost = _restore(inside, end.number, wanted)
         wanted = [Neighbour(each, end.mac, link.number) for each in attachment.addresses]
         wrong = _restore(self._host, link.number, wanted)

@@ -99,7 +99,7 @@ def faults(
     """
     link = next(link for link in read_links(inside) if link.number == index)
     found = [] if link.up else [f"interface {link.name} is down in the sandbox"]
-    for family in sorted({address.family for address in attachment.addresses}):
+    for family in attachment.families:
         missing = [
             *_missing_addresses(inside, attachment, family, index),
             *_missing_ways_out(inside, attachment, family, index, is_moved=family in moved),

@@ -1,6 +1,8 @@
 """Kernel settings that make the node a router, and those that keep pods from configuring it.
 
-Forwarding (Documentation/networking/ip-sysctl.rst) is switched on for the families that pods have.
+Forwarding (Documentation/networking/ip-sysctl.rst) is switched on for the families that pods have:
+for all links, and for IPv4 on each link that a pod's packets come in by, which has a switch of its
+own (IN_DEV_FORWARD). For IPv6, the switch of a single link decides nothing (ip6_forward).
 
 The node takes no configuration from a pod. By its kernel's defaults a node that does not forward
 IPv6 takes addresses and a default route from router advertisements on any link, and on every link
@@ -9,25 +11,29 @@ learns a neighbour from each address that asks for one. A pod that may send raw 
 neighbour tables. So the host's end of a pod's link, before it comes up and whatever `default` and
 `all` say:
 
+- forwards, and has IPv6 where the pod has;
 - makes no address and takes no router advertisement or redirect;
 - hears no ARP (IFF_NOARP, arp_rcv); a rule drops neighbour discovery (`netmgr/rules/sources.py`).
 
-Netlink reads a link's settings of both families, and writes IPv4's; IPv6's are written as files.
+`_OF_PODS_LINKS` lists them, and all work is done by that list: setting, checking, repairing,
+`netmgr doctor`. Netlink reads a link's settings of both families, and writes IPv4's; IPv6's are
+written as files.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from netmgr.errors import SetupError
 from netmgr.kernel import links
 from netmgr.kernel.links import Link
 from netmgr.kernel.netlink import Netlink, Operation, u32_of
 from netmgr.kernel.routes import read_routes
-from netmgr.model import LINK_PREFIX
+from netmgr.model import LINK_PREFIX, NODE_ROUTE_PROTOCOL, ROUTE_PROTOCOL
 from netmgr.prefixes import Family
 
 _SYSCTLS = (Path("/host/proc/sys/net"), Path("/proc/sys/net"))
@@ -38,13 +44,38 @@ _ACCEPT_RA_WHILE_FORWARDING = "2"
 
 _TOWARD_A_NETWORK = ("", "bond", "team", "vlan")
 """Kinds of links to the machine's network: hardware, which has no kind, and what is built on it."""
+_NODES_ROUTES = (ROUTE_PROTOCOL, NODE_ROUTE_PROTOCOL)
+
+
+class _Setting(NamedTuple):
+    """A setting of a link: the name of its file, its place in the kernel's list, and its value."""
+
+    family: Family
+    name: str
+    place: int
+    value: int
+
 
 # rp_filter is not among them. For it the kernel uses the larger value of the link and of `all`, so
 # a distribution's all=2 would turn strict into loose. A rule does that work (rules/sources.py).
-_IPV4_OFF = {"accept_redirects": 4, "accept_source_route": 9}
-"""Numbers of settings to be 0 (IPV4_DEVCONF_…, linux/ip.h), which the kernel counts from 1."""
-_IPV6_OFF = {"accept_ra": 3, "accept_redirects": 4, "autoconf": 5}
-"""Numbers of settings to be 0 (DEVCONF_…, linux/ipv6.h), from 0, by the names of their files."""
+_OF_PODS_LINKS = (
+    # IPV4_DEVCONF_… of linux/ip.h, less one.
+    _Setting(Family.V4, "forwarding", 0, 1),
+    _Setting(Family.V4, "accept_redirects", 3, 0),
+    _Setting(Family.V4, "accept_source_route", 8, 0),
+    # DEVCONF_… of linux/ipv6.h.
+    _Setting(Family.V6, "accept_ra", 3, 0),
+    _Setting(Family.V6, "accept_redirects", 4, 0),
+    _Setting(Family.V6, "autoconf", 5, 0),
+    _Setting(Family.V6, "addr_gen_mode", 47, links.ADDR_GEN_MODE_NONE),
+    # Last, since the kernel takes the others into account when it switches IPv6 on.
+    _Setting(Family.V6, "disable_ipv6", 26, 0),
+)
+_LONGEST = 16
+"""More bytes than a number has."""
+
+_BY_NETLINK = ("addr_gen_mode",)
+"""Of IPv6's. Writing its file would spin for the routing lock (addrconf_sysctl_addr_gen_mode)."""
 
 
 @cache
@@ -54,88 +85,120 @@ def sysctls() -> Path:
 
 
 def enable_forwarding(families: Iterable[Family], uplink: str | None = None) -> list[str]:
-    """Have the kernel forward packets of these families; a line for each it did not forward before.
+    """Have the kernel forward packets of these families; a line for each switch that was off.
 
-    Links toward the machine's network (hardware, `uplink`, and whatever has a default route) go on
+    Links toward the machine's network (hardware, `uplink`, and whatever routes lead over) go on
     taking router advertisements.
 
     Raises:
-        SetupError: the setting is off and cannot be written (a read-only /proc/sys).
+        SetupError: one is off and cannot be written (a read-only /proc/sys).
     """
-    root = sysctls()
     done = []
-    for family in families:
-        switch = root / _FORWARDING[family]
-        # Nothing is written where it is on: /proc/sys may be read-only.
+    # Nothing is written where it is on: /proc/sys may be read-only.
+    for switch in _switches(families, uplink):
+        # Again, since IPv4's switch for all links has switched each of them on.
         if _read(switch) == "1":
             continue
         # With forwarding on, links with accept_ra=1 ignore router advertisements (ip-sysctl.rst),
         # and the node would lose its own default route. So this is done first.
-        if family is Family.V6:
-            _keep_router_advertisements(root, uplink)
-        _write(root, switch, "1")
-        done.append(f"forwarding of IPv{family.value} was switched off")
+        if switch.match(_FORWARDING[Family.V6]):
+            _keep_router_advertisements(uplink)
+        _write(switch, "1")
+        done.append(f"{name_of(switch)} was 0")
     return done
 
 
-def switched_off(families: Iterable[Family]) -> list[Path]:
-    """The switches of families that the kernel does not forward packets of."""
-    switches = [sysctls() / _FORWARDING[family] for family in families]
-    return [switch for switch in switches if switch.exists() and _read(switch) != "1"]
+def switched_off(families: Iterable[Family], uplink: str | None = None) -> list[Path]:
+    """The switches that keep the kernel from forwarding packets of these families."""
+    return [
+        switch for switch in _switches(families, uplink) if switch.exists() and _read(switch) != "1"
+    ]
 
 
-def _keep_router_advertisements(root: Path, uplink: str | None) -> None:
+def _switches(families: Iterable[Family], uplink: str | None) -> list[Path]:
+    """Of all links and, for IPv4, of each by which pods' packets come from elsewhere."""
+    wanted = sorted(families)
+    switches = [_FORWARDING[family] for family in wanted]
+    if Family.V4 in wanted:
+        switches += [f"ipv4/conf/{name}/forwarding" for name in sorted(_links_away(uplink))]
+    return [sysctls() / switch for switch in switches]
+
+
+def name_of(setting: Path) -> str:
+    """The name of a setting, as sysctl(8) has it."""
+    return str("net" / setting.relative_to(sysctls())).replace("/", ".")
+
+
+def _keep_router_advertisements(uplink: str | None) -> None:
     # Never `default`: links that come later, those of pods too, would inherit it.
-    for name in sorted(_network_links(uplink)):
-        setting = root / "ipv6/conf" / name / "accept_ra"
+    for name in sorted(_links_away(uplink, _TOWARD_A_NETWORK)):
+        setting = sysctls() / "ipv6/conf" / name / "accept_ra"
         if setting.exists() and _read(setting) == "1":
-            _write(root, setting, _ACCEPT_RA_WHILE_FORWARDING)
+            _write(setting, _ACCEPT_RA_WHILE_FORWARDING)
 
 
-def _network_links(uplink: str | None) -> set[str]:
+def _links_away(uplink: str | None, kinds: Collection[str] = ()) -> set[str]:
+    """Links to elsewhere: `uplink`, those that routes lead over, and any of these kinds."""
     with Netlink() as channel:
         present, routes = links.read_links(channel), read_routes(channel)
-    defaults = {route.oif for route in routes if route.destination.length == 0}
-    found = set()
-    for link in present:
-        # A pod's link with a default route has it from an advertisement that was taken before.
-        if link.name == "lo" or link.name.startswith(LINK_PREFIX):
-            continue
-        if link.name == uplink or link.number in defaults or link.kind in _TOWARD_A_NETWORK:
-            found.add(link.name)
-    return found
+    ways = {
+        route.oif
+        for route in routes
+        if not route.destination.length or route.protocol in _NODES_ROUTES
+    }
+    others = (one for one in present if one.name != "lo" and not one.name.startswith(LINK_PREFIX))
+    return {
+        link.name
+        for link in others
+        if link.name == uplink or link.number in ways or link.kind in kinds
+    }
 
 
-def restrict(host_link: str) -> Operation:
+def prepare(host_link: str, families: Collection[Family]) -> Operation:
     """Give a pod's link its settings, while it is down: IPv6's now, the others by this message.
+
+    `families` are those that the pod has addresses of.
 
     Raises:
         SetupError: one cannot be written (a read-only /proc/sys).
     """
-    root = sysctls()
-    directory = f"{root}/ipv6/conf/{host_link}"
+    directory = f"{sysctls()}/ipv6/conf/{host_link}"
     # Absent where IPv6 is off, or the MTU too small for it (RFC 8200, 5).
     has_ipv6 = os.path.isdir(directory)  # noqa: PTH112 - on the path of each ADD
     if has_ipv6:
-        for setting in _IPV6_OFF:
-            _write(root, f"{directory}/{setting}", "0")
-    return links.restrict_inet(host_link, _IPV4_OFF.values(), has_ipv6=has_ipv6)
+        for setting in _wanted(families):
+            if setting.family is Family.V6 and setting.name not in _BY_NETLINK:
+                _write(f"{directory}/{setting.name}", str(setting.value))
+    v4 = {one.place + 1: one.value for one in _OF_PODS_LINKS if one.family is Family.V4}
+    return links.prepare_inet(host_link, v4, has_ipv6=has_ipv6)
 
 
-def lacking(link: Link) -> list[str]:
-    """Which of the settings above a pod's link does not have."""
-    v4, v6 = links.inet_settings(link)
+def lacking(link: Link, families: Collection[Family]) -> list[str]:
+    """Which of the settings above the link of a pod with these families does not have."""
+    values = dict(zip(Family, links.inet_settings(link), strict=True))
     # By ARP and router advertisements a pod could become its node's router, or fill its neighbour
     # tables. Runtimes give CAP_NET_RAW by default, and the defaults of the kernel accept both.
     found = ["arp off"] if link.has_arp else []
-    found += [f"ipv4 {name}=0" for name, number in _IPV4_OFF.items() if _value(v4, number - 1)]
-    found += [f"ipv6 {name}=0" for name, number in _IPV6_OFF.items() if _value(v6, number)]
+    for family, name, place, value in _wanted(families):
+        # There is no list where the family is not on the link.
+        if values[family] and u32_of(values[family][4 * place : 4 * place + 4]) != value:
+            found.append(f"ipv{family.value} {name}={value}")
     return found
 
 
-def _value(settings: bytes, number: int) -> int:
-    """One of an array of settings; 0 where the family is switched off and there is no array."""
-    return u32_of(settings[4 * number : 4 * number + 4])
+def _wanted(families: Collection[Family]) -> Iterable[_Setting]:
+    return (one for one in _OF_PODS_LINKS if one.name != "disable_ipv6" or Family.V6 in families)
+
+
+def enable_ipv6(links_of_a_sandbox: Iterable[str]) -> None:
+    """Switch IPv6 on for links of the thread's namespace, where it is off but not absent.
+
+    Raises:
+        SetupError: it cannot be written.
+    """
+    for name in links_of_a_sandbox:
+        if os.path.isdir(directory := f"{sysctls()}/ipv6/conf/{name}"):  # noqa: PTH112 - as above
+            _write(f"{directory}/disable_ipv6", "0")
 
 
 def _read(path: Path) -> str:
@@ -147,21 +210,23 @@ def _read(path: Path) -> str:
         ) from None
 
 
-def _write(root: Path, path: Path | str, value: str) -> None:
-    """Write a setting below `root`.
+def _write(path: Path | str, value: str) -> None:
+    """Write a setting if it has another value: some writes wait for the routing lock.
 
     Raises:
         SetupError: it cannot be written; names the setting as sysctl(8) does.
     """
     try:
         # Not `write_text`, whose buffers cost three times as much.
-        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            os.write(descriptor, value.encode("ascii"))
+            if os.read(descriptor, _LONGEST).strip() != value.encode("ascii"):
+                os.lseek(descriptor, 0, os.SEEK_SET)
+                os.write(descriptor, value.encode("ascii"))
         finally:
             os.close(descriptor)
     except OSError as error:
-        name = str("net" / Path(path).relative_to(root)).replace("/", ".")
         raise SetupError(
-            f"{path}: cannot be set to {value} ({error.strerror}); set {name}={value} on the node"
+            f"{path}: cannot be set to {value} ({error.strerror}); "
+            f"set {name_of(Path(path))}={value} on the node"
         ) from None

@@ -87,9 +87,9 @@ class Dataplane:
             try:
                 # Both ends are down until now. Once the host's end is up it would take a router
                 # advertisement or an ARP request of the pod's, so its settings come first.
-                restricting = settings.restrict(attachment.host_link)
+                preparing = settings.prepare(attachment.host_link, attachment.families)
                 # The last of these brings the host's end up.
-                self._netlink.transact([restricting, *desired.naming(attachment)])
+                self._netlink.transact([preparing, *desired.naming(attachment)])
                 self._configure(attachment, sandbox_ns, mac)
             # A failed ADD leaves nothing behind, also one that ends by a signal's exception.
             except BaseException:
@@ -125,6 +125,10 @@ class Dataplane:
             log.error("link-not-removed link=%s error=%s", host_link, error)  # noqa: TRY400  expected, no fault
 
     def _configure(self, attachment: Attachment, sandbox_ns: int, mac: bytes) -> None:
+        if Family.V6 in attachment.families:
+            # Docker's sandboxes have it off. `ptp` does the same.
+            with netns.entered(sandbox_ns):
+                settings.enable_ipv6(("lo", attachment.key.ifname))
         inside, pod_index = netlink.open_in(sandbox_ns, attachment.key.ifname)
         with inside:
             # The sandbox first: a link with its route on the host is a pod that runs, which is
@@ -262,9 +266,9 @@ class Dataplane:
             *desired.naming(attachment)[-2:],
             *desired.host_side(attachment, link.number, self.neighbours.pod_end(link).mac),
         ]
-        if settings.lacking(link):
+        if settings.lacking(link, attachment.families):
             # First, since a link whose ARP is switched forgets its neighbours (arp_netdev_event).
-            operations.insert(0, settings.restrict(link.name))
+            operations.insert(0, settings.prepare(link.name, attachment.families))
         self._netlink.transact(operations)
         return faults
 
@@ -285,8 +289,11 @@ class Dataplane:
         finally:
             os.close(sandbox_ns)
         with inside:
+            off = settings.switched_off(attachment.families, self._uplink)
+            faults = [f"{settings.name_of(switch)} is not 1" for switch in off]
             host, ifname = self._look_at(attachment), attachment.key.ifname
-            faults, link = host.faults(attachment), host.links.get(attachment.host_link)
+            faults += host.faults(attachment)
+            link = host.links.get(attachment.host_link)
             if not index:
                 return [*faults, f"interface {ifname} is missing in the sandbox"]
             # By the kernel's numbers, since many paths lead to one sandbox, and one to another's.

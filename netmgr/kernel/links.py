@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -42,7 +42,7 @@ _IFLA_NUM_TX_QUEUES, _IFLA_NUM_RX_QUEUES = 31, 32
 _IFLA_TARGET_NETNSID, _IFLA_PROP_LIST, _IFLA_ALT_IFNAME = 46, 52, 53
 _IFLA_INFO_KIND, _IFLA_INFO_DATA, _VETH_INFO_PEER = 1, 2, 1
 _IFLA_INET_CONF, _IFLA_INET6_CONF, _IFLA_INET6_ADDR_GEN_MODE = 1, 2, 8
-_ADDR_GEN_MODE_NONE = 1
+ADDR_GEN_MODE_NONE = 1
 _IFA_ADDRESS, _IFA_LOCAL, _IFA_F_NODAD = 1, 2, 0x02
 _NETNSA_NSID, _NETNSA_FD = 1, 3
 
@@ -196,16 +196,16 @@ def add_alternative_names(name: str, more: Iterable[str]) -> Operation:
     return Operation(text, RTM_NEWLINKPROP, NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL, body)
 
 
-def restrict_inet(name: str, ipv4_off: Iterable[int], *, has_ipv6: bool) -> Operation:
-    """Switch off ARP, these IPv4 settings (IPV4_DEVCONF_*) and automatic IPv6 addresses.
+def prepare_inet(name: str, ipv4: Mapping[int, int], *, has_ipv6: bool) -> Operation:
+    """Switch off ARP and automatic IPv6 addresses, and set these of IPv4 (IPV4_DEVCONF_*).
 
     Sent while the link is down, since a message's flags come into force before its attributes.
     """
-    v4 = [attribute(number, bytes(4)) for number in ipv4_off]
+    v4 = [u32_attribute(number, value) for number, value in ipv4.items()]
     families = [nested(Family.V4.af, nested(_IFLA_INET_CONF, *v4))]
     if has_ipv6:
         # Without IPv6 on the link the kernel refuses the whole message (inet6_validate_link_af).
-        v6 = attribute(_IFLA_INET6_ADDR_GEN_MODE, bytes([_ADDR_GEN_MODE_NONE]))
+        v6 = attribute(_IFLA_INET6_ADDR_GEN_MODE, bytes([ADDR_GEN_MODE_NONE]))
         families.append(nested(Family.V6.af, v6))
 
     body = _IFINFO.pack(0, 0, 0, _IFF_NOARP, _IFF_NOARP) + string_attribute(_IFLA_IFNAME, name)

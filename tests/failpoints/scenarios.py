@@ -111,6 +111,15 @@ def add_where_a_link_is_left(bench: Bench) -> None:
 
 
 @scenario(shares=True)
+def add_to_a_sandbox_without_ipv6(bench: Bench) -> None:
+    """It is switched on there."""
+    with bench.caller.sandbox() as pod:
+        for name in ("default", "lo"):
+            inside(pod.netns, "sysctl", "-qw", f"net.ipv6.conf.{name}.disable_ipv6=1")
+        bench.caller.call("ADD", pod)
+
+
+@scenario(shares=True)
 def further_interface(bench: Bench) -> None:
     """It has rules of its own in the sandbox, which its DEL removes."""
     with bench.caller.sandbox() as pod:
@@ -175,6 +184,8 @@ def restore_wiring(bench: Bench) -> None:
 @scenario(document=OFTEN, shares=True)
 def restore_forwarding(bench: Bench) -> None:
     bench.kernel.run("sysctl", "-qw", "net.ipv4.ip_forward=0")
+    _let_it_reconcile()
+    bench.kernel.run("sysctl", "-qw", f"net.ipv4.conf.{bench.node.node.uplink}.forwarding=0")
     bench.kernel.run("ip", "route", "flush", "protocol", "110", "type", "blackhole")
     _let_it_reconcile()
 

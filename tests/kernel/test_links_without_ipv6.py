@@ -1,5 +1,5 @@
-"""Links on which the kernel has no IPv6: it is switched off (`ipv6.disable=1`), or they are below
-its least MTU.
+"""Links on which the kernel has no IPv6: it is switched off, on the host or in a sandbox, or they
+are below its least MTU.
 """
 
 from __future__ import annotations
@@ -41,3 +41,17 @@ def test_a_node_of_ipv4_alone_attaches_pods(backend: Backend) -> None:
     ) as cni:
         output(cni.node.namespace, "ip", "link", "set", cni.node.node.uplink, "mtu", str(TOO_SMALL))
         eventually(lambda: is_attached(cni))
+
+
+def test_a_sandbox_without_ipv6_gets_it(backend: Backend) -> None:
+    """As `ptp` does it, since Docker makes sandboxes so."""
+    with one_node(cluster(nodes=1, pods=0), backend=backend) as cni, cni.sandbox() as pod:
+        for name in ("all", "default", "lo"):
+            output(pod.netns, "sysctl", "-qw", f"net.ipv6.conf.{name}.disable_ipv6=1")
+        answer = cni.call("ADD", pod)
+        assert answer.code == 0, answer.body
+        addresses = [each["address"].partition("/")[0] for each in answer.body["ips"]]
+        assert len(addresses) == 2
+        for held in (*addresses, "::1"):
+            assert held in output(pod.netns, "ip", "address")
+        assert cni.call("CHECK", pod, keys={"prevResult": answer.body}).code == 0

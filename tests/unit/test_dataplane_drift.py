@@ -30,7 +30,7 @@ INDEX = {WEB: 7, DB: 8}
 
 
 def link(of: Attachment, *, up: bool = True, arp: bool = False, alias: str | None = None) -> Link:
-    # Settings of IPv4, of which the fourth is accept_redirects; those of IPv6 are off.
+    # Settings of IPv4, the first forwarding and the fourth accept_redirects; IPv6 is off.
     settings = bytes(12) + (1).to_bytes(4, "little") * arp
     return Link(
         INDEX[of],
@@ -83,7 +83,8 @@ def test_every_fault_of_a_link_is_named() -> None:
     name = WEB.host_link
     assert host(links=[]).faults(WEB) == [f"host link {name} is missing"]
     astray = [route("10.1.0.5", 8), route("fd00:1::5", 7, KERNELS)]
-    of_link = "is down", "has lost its alias", "lacks arp off", "lacks ipv4 accept_redirects=0"
+    lacking = "arp off", "ipv4 forwarding=1", "ipv4 accept_redirects=0"
+    of_link = "is down", "has lost its alias", *(f"lacks {one}" for one in lacking)
     assert host([link(WEB, up=False, arp=True, alias="")], astray).faults(WEB) == [
         *(f"host link {name} {fault}" for fault in of_link),
         *(f"host route to {address} is missing" for address in WEB.addresses),
