@@ -34,7 +34,7 @@ SPOKE_PAIRS = 2 * (SPOKES - 1)
 """A node drops between its own spoke and each other one, both ways; a hub router all 380."""
 DROP_REASONS = 9
 """Of a node: spoofed, forged, loopback, link-local, router, redirect, dhcp, icmp, protected."""
-PROBLEM_REASONS = 7
+PROBLEM_REASONS = 8
 NAT_RANGES = FAMILIES
 PORT_BUDGETS = FAMILIES * 3
 """TCP, UDP and SCTP of each family."""

@@ -45,6 +45,7 @@ class Look:
         gaps: how often counters lost their past.
         forwarded: bytes that were forwarded from or to the internet.
         unattributed: those that were counted for no pod, where that is a fault.
+        wiring: what cannot be repaired of pods' links and routes.
     """
 
     at: float
@@ -57,6 +58,7 @@ class Look:
     gaps: int = 0
     forwarded: int = 0
     unattributed: int = 0
+    wiring: tuple[str, ...] = ()
 
 
 def look_at(snapshot: Snapshot, uplinks: Iterable[Carried], at: float) -> Look:
@@ -75,6 +77,7 @@ def look_at(snapshot: Snapshot, uplinks: Iterable[Carried], at: float) -> Look:
         gaps=sum(one["count"] for one in snapshot["gaps"]),
         forwarded=sum(one["forwarded"] for one in snapshot["unattributed"]),
         unattributed=_unattributed(snapshot),
+        wiring=tuple(snapshot.get("wiring_faults", ())),
     )
 
 
@@ -101,15 +104,18 @@ def problems(looks: Sequence[Look]) -> list[Problem]:
 
 
 def _problems(looks: Sequence[Look]) -> Iterator[tuple[Fault, str]]:
-    yield from _of_what_is_full(looks[-LOOKS:])
+    yield from _of_what_lasts(looks[-LOOKS:])
     yield from _of_uplinks(looks)
     yield from _of_accounting(looks)
     yield from _of_what_returns(looks)
 
 
-def _of_what_is_full(looks: Sequence[Look]) -> Iterator[tuple[Fault, str]]:
+def _of_what_lasts(looks: Sequence[Look]) -> Iterator[tuple[Fault, str]]:
     if len(looks) < LOOKS:
         return
+    if wiring := min((look.wiring for look in looks), key=len):
+        message = f"the wiring of {len(wiring)} pods cannot be repaired, first of all {wiring[0]}"
+        yield Fault.WIRING, message
     if min(look.tracked for look in looks) >= FULL:
         message = (
             f"the connection table is {looks[-1].tracked:.0%} full, and nobody can connect once it "

@@ -12,6 +12,7 @@ The order of steps is what makes every crash harmless:
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Self
@@ -23,10 +24,11 @@ from netmgr.agent.connections import ConnectionLimits
 from netmgr.agent.limits import Limits
 from netmgr.agent.pool import Pool
 from netmgr.agent.requests import AttachmentLocks, Requests
+from netmgr.api.snapshot import Snapshot
 from netmgr.dataplane import desired
 from netmgr.dataplane.drift import Foreign
 from netmgr.dataplane.wiring import Dataplane
-from netmgr.errors import NetmgrError, StateError
+from netmgr.errors import KernelError, NetmgrError, SetupError, StateError
 from netmgr.ipam.leases import Leases
 from netmgr.kernel.capabilities import Capability
 from netmgr.kernel.routes import Route
@@ -39,6 +41,8 @@ LOCK_SECONDS = 20.0
 
 FOLLOW_SECONDS = 1.0
 """How long a change of a pod's hardware address waits for a request of the same attachment."""
+
+_FOLLOW_POLL_SECONDS = 0.01
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +71,7 @@ class Node(Component):
         self.locks = AttachmentLocks()
         self.requests = Requests()
         self._health = health
+        self._faults: list[str] = []
 
     @classmethod
     def open(cls, agent: Agent) -> Self:
@@ -188,9 +193,18 @@ class Node(Component):
     def repair_wiring(self) -> list[str]:
         """Repair links and routes that another program altered; describes each repair.
 
-        Raises:
-            KernelError: one could not be repaired; all the others were tried.
+        What cannot be repaired is in the snapshot, by pod.
         """
+        faults: list[str] = []
+
+        def rewire(found: Attachment) -> list[str]:
+            # One pod's fault keeps no other from the network, nor new ones.
+            try:
+                return self.dataplane.rewire(found)
+            except (KernelError, SetupError) as error:
+                faults.append(f"pod {found.pod}: {error}")
+                return []
+
         # The list is passed as a function, since it must be read after the kernel.
         drift = self.dataplane.drift(self.leases.all)
         # First, since the kernel drops a link's routes with its last address (fib_disable_ip).
@@ -198,11 +212,21 @@ class Node(Component):
         if done:
             drift = self.dataplane.drift(self.leases.all)
         try:
-            done += drift.broken.settle(self._holding, self._is_current, self.dataplane.rewire)
+            done += drift.broken.settle(self._holding, self._is_current, rewire)
+            self._note(faults)
         finally:
             # Last, so that a pod whose route another replaces is not without any meanwhile.
             done += self._remove_foreign(drift.routes)
         return done
+
+    def _note(self, faults: list[str]) -> None:
+        for fault in sorted(set(faults) - set(self._faults)):
+            log.error("not-repaired what=%s", fault)
+        self._faults = faults
+
+    def snapshot(self, snapshot: Snapshot) -> None:
+        """Which pods' wiring could not be repaired, and why."""
+        snapshot["wiring_faults"] = self._faults
 
     def _remove_foreign(self, found: Suspects[Foreign]) -> list[str]:
         def holding(one: Foreign) -> AbstractContextManager[object]:
@@ -229,12 +253,19 @@ class Node(Component):
         """Describes the drift of an attachment's wiring.
 
         The sandbox may lack the default routes of families that are `moved`.
-
-        A MAC that the chain changed a moment ago is followed first: the kernel's message may still
-        be on its way.
         """
-        self.dataplane.neighbours.follow(attachment, netns)
         return self.dataplane.check(attachment, netns, moved)
+
+    def await_followed(self, key: AttachmentKey) -> None:
+        """Wait a moment for entries of a MAC that the chain has just changed to be followed.
+
+        That takes the attachment's lock, which the caller must not hold.
+        """
+        deadline = time.monotonic() + FOLLOW_SECONDS
+        while (attachment := self.leases.get(key)) and self.dataplane.lags_behind(attachment):
+            if time.monotonic() > deadline:
+                return
+            time.sleep(_FOLLOW_POLL_SECONDS)
 
     def follow(self, outdated: Suspects[Attachment]) -> None:
         """Update neighbour entries to the MACs that these pods have now.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from contextlib import suppress
 from errno import ELOOP, ENAMETOOLONG, ENOENT, ENOTDIR
 from pathlib import Path
 
@@ -91,6 +92,9 @@ def _existing(node: Node, request: Request) -> Attachment | None:
     attachment = node.leases.get(request.key)
     if attachment is None:
         return None
+    # A MAC that the chain changed a moment ago: the kernel's message may still be on its way.
+    with suppress(KernelError):
+        node.dataplane.neighbours.follow(attachment, request.netns)
     is_whole = not node.check(attachment, request.netns)
     if is_whole and _is_as_asked(node, request.requested, attachment):
         return attachment
@@ -174,6 +178,7 @@ def check(node: Node, request: Request) -> None:
     Raises:
         CheckFailed: something differs; every difference is named.
     """
+    node.await_followed(request.key)
     with node.locks.holding(request.key, LOCK_SECONDS):
         attachment = node.leases.get(request.key)
         if attachment is None:

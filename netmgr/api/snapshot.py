@@ -278,6 +278,7 @@ class Fault(StrEnum):
     DRIFT = "DriftReturns"
     GAPS = "CountersLost"
     UNATTRIBUTED = "TrafficUnattributed"
+    WIRING = "PodWiringBroken"
 
 
 class Problem(TypedDict):
@@ -432,6 +433,8 @@ class NodeStatus(TypedDict):
     ranges: NotRequired[RangesState]
     route_faults: NotRequired[list[str]]
     """Routes to other nodes that are missing, and others' routes that outrank our blackholes."""
+    wiring_faults: NotRequired[list[str]]
+    """What cannot be repaired of pods' links and routes."""
     max_pods: NotRequired[int]
     """How many pods the node's kubelet takes, those with the host's network included."""
     result_files: list[ResultFiles]

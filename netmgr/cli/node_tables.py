@@ -115,6 +115,7 @@ def _troubles(snapshot: Mapping[str, Any]) -> Iterator[str]:
     for item in ranges["withdrawn"]:
         yield f"{item['address']} was withdrawn; {item['namespace']}/{item['pod']} holds it"
     yield from snapshot.get("route_faults", ())
+    yield from snapshot.get("wiring_faults", ())
     yield from snapshot.get("flowtable", {}).get("others", ())
     yield from _too_few_addresses(snapshot)
     yield from _spent(snapshot)

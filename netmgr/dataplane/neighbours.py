@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable
-from errno import EINVAL, ENODEV
+from errno import ENODEV
 
 from netmgr.dataplane import desired, sandbox
+from netmgr.dataplane.checking import ABSENCE, answered
 from netmgr.dataplane.desired import HOST_MAC
 from netmgr.documents.node import POD_GATEWAYS
 from netmgr.errors import KernelError
@@ -29,10 +30,8 @@ from netmgr.kernel.neighbours import (
 from netmgr.kernel.netlink import Netlink, Operation
 from netmgr.logs import caused_by
 from netmgr.model import Attachment
+from netmgr.prefixes import Address
 from netmgr.suspects import Suspects
-
-_ABSENCE = (ENODEV, EINVAL)
-"""The kernel knows no such device, or no namespace of this number."""
 
 log = logging.getLogger(__name__)
 
@@ -59,26 +58,25 @@ class Neighbours:
     def follow(self, attachment: Attachment, netns_path: str) -> None:
         """Make the entries at both ends match the MAC that the pod's end has now.
 
+        A family that either link does not have is left out there: without IPv6 in its sandbox, a
+        pod keeps IPv4.
+
         Raises:
-            KernelError: the kernel refused.
+            KernelError: the kernel refused something of one family; the other's was done.
         """
         link = self._asked(links.show_link(attachment.host_link))
         end = self._pod_end(link) if link else None
         if link is None or end is None or not end.up:
             return
-        # The sandbox's entries first: while the host's are wrong, `outdated` still finds the
-        # attachment, should this end half-way.
-        lost: list[Neighbour] = []
+        is_renewed, failure = False, None
         with sandbox.reached(self._host, link, netns_path) as inside:
-            if inside:
-                wanted = [
-                    Neighbour(POD_GATEWAYS[each], HOST_MAC, end.number)
-                    for each in attachment.families
-                ]
-                lost = _restore(inside, end.number, wanted)
-        wanted = [Neighbour(each, end.mac, link.number) for each in attachment.addresses]
-        wrong = _restore(self._host, link.number, wanted)
-        if lost or wrong:
+            for family in attachment.families:
+                held = [each for each in attachment.addresses if each.family is family]
+                try:
+                    is_renewed |= self._renew(held, link, end, inside)
+                except KernelError as error:
+                    failure = error
+        if is_renewed:
             key, mac = attachment.key, end.mac.hex(":")
             log.info(
                 "pod-neighbours-renewed container=%s ifname=%s pod=%s mac=%s",
@@ -88,6 +86,21 @@ class Neighbours:
                 mac,
                 extra=caused_by(attachment.pod),
             )
+        if failure:
+            raise failure
+
+    def _renew(self, held: list[Address], link: Link, end: Link, inside: Netlink | None) -> bool:
+        """Renew the entries of one family's addresses at both ends; whether any was wrong."""
+        family, lost, wrong = held[0].family, False, False
+        # The sandbox's first: while the host's are wrong, `outdated` still finds the attachment,
+        # should this end half-way.
+        if inside and links.has_family(end, family):
+            gateway = [Neighbour(POD_GATEWAYS[family], HOST_MAC, end.number)]
+            lost = _restore(inside, end.number, gateway)
+        if links.has_family(link, family):
+            own = [Neighbour(each, end.mac, link.number) for each in held]
+            wrong = _restore(self._host, link.number, own)
+        return lost or wrong
 
     def outdated(self, attachments: Callable[[], Iterable[Attachment]]) -> Suspects[Attachment]:
         """Attachments whose entries on the host are missing or not of the pod's MAC."""
@@ -106,7 +119,7 @@ class Neighbours:
         """Index of each host end, by name, and the MAC of the pod's end, if that is up."""
         own = [link for link in read_links(self._host) if desired.identity_of(link)]
         requests = [links.show_link_in(link.peer_netns, link.peer) for link in own]
-        ends = self._host.query_each(requests, links.link_of, _ABSENCE)
+        ends = self._host.query_each(requests, links.link_of, ABSENCE)
         found = {}
         for link, end in zip(own, ends, strict=True):
             # An end that is down belongs to a pod that is being attached, or waits to be deleted.
@@ -144,17 +157,12 @@ class Neighbours:
         return self._asked(links.show_link_in(link.peer_netns, link.peer))
 
     def _asked(self, request: Operation) -> Link | None:
-        try:
-            return self._host.query(request, links.link_of)
-        except KernelError as error:
-            if error.errno not in _ABSENCE:
-                raise
-            return None
+        return answered(self._host, request)
 
 
-def _restore(channel: Netlink, index: int, wanted: list[Neighbour]) -> list[Neighbour]:
-    """Make those entries of a link that are missing or of another MAC; which they were."""
+def _restore(channel: Netlink, index: int, wanted: list[Neighbour]) -> bool:
+    """Make those entries of a link that are missing or of another MAC; whether there were any."""
     present = read_permanent(channel, index)
     missing = [entry for entry in wanted if entry not in present]
     channel.transact([add_neighbour(*entry) for entry in missing])
-    return missing
+    return bool(missing)

@@ -15,7 +15,7 @@ from netmgr.errors import KernelError
 from netmgr.kernel import links, netns, offloads, routes
 from netmgr.kernel.links import Link, read_addresses, read_links
 from netmgr.kernel.neighbours import Neighbour, read_permanent
-from netmgr.kernel.netlink import Netlink
+from netmgr.kernel.netlink import Netlink, Reader
 from netmgr.kernel.routes import ANY_TABLE, RT_TABLE_LOCAL, RTN_LOCAL, read_routes, read_rules
 from netmgr.model import Attachment
 from netmgr.prefixes import Address, Family
@@ -52,7 +52,7 @@ def reached(host: Netlink, link: Link, path: str) -> Iterator[Netlink | None]:
         os.close(sandbox)
 
 
-def wait_for_addresses(inside: Netlink, addresses: Iterable[Address]) -> None:
+def wait_for_addresses(inside: Reader, addresses: Iterable[Address]) -> None:
     """Wait until the kernel accepts packets for those of these addresses that are IPv6.
 
     Raises:
@@ -91,7 +91,7 @@ def remove_rules(host: Netlink, link: Link, path: str, table: int) -> None:
 
 
 def faults(
-    inside: Netlink, attachment: Attachment, index: int, moved: Collection[Family] = ()
+    inside: Reader, attachment: Attachment, index: int, moved: Collection[Family] = ()
 ) -> list[str]:
     """What is missing in a sandbox of all that `attach` made, for the pod's end of this index.
 
@@ -110,7 +110,7 @@ def faults(
 
 
 def _missing_addresses(
-    inside: Netlink, attachment: Attachment, family: Family, index: int
+    inside: Reader, attachment: Attachment, family: Family, index: int
 ) -> Iterator[str]:
     held = {address.network for address, _ in read_addresses(inside, index)}
     for address in attachment.addresses:
@@ -119,7 +119,7 @@ def _missing_addresses(
 
 
 def _missing_ways_out(
-    inside: Netlink, attachment: Attachment, family: Family, index: int, *, is_moved: bool
+    inside: Reader, attachment: Attachment, family: Family, index: int, *, is_moved: bool
 ) -> Iterator[str]:
     """Routes to the gateway and beyond, and the gateway's neighbour entry."""
     gateway = POD_GATEWAYS[family]
@@ -139,7 +139,7 @@ def _missing_ways_out(
 
 
 def _missing_source_routing(
-    inside: Netlink, attachment: Attachment, family: Family, index: int
+    inside: Reader, attachment: Attachment, family: Family, index: int
 ) -> Iterator[str]:
     """What of a further interface's own table and rules is gone; the first has neither."""
     wanted = [rule for rule in desired.source_rules(attachment) if rule.source.family is family]

@@ -69,7 +69,7 @@ _OF_PODS_LINKS = (
     _Setting(Family.V6, "autoconf", 5, 0),
     _Setting(Family.V6, "addr_gen_mode", 47, links.ADDR_GEN_MODE_NONE),
     # Last, since the kernel takes the others into account when it switches IPv6 on.
-    _Setting(Family.V6, "disable_ipv6", 26, 0),
+    _Setting(Family.V6, "disable_ipv6", links.DISABLE_IPV6, 0),
 )
 _LONGEST = 16
 """More bytes than a number has."""

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Collection, Iterable
 from errno import EEXIST, EINVAL, ENODEV
 
-from netmgr.dataplane import desired, drift, sandbox, settings
+from netmgr.dataplane import checking, desired, drift, sandbox, settings
 from netmgr.dataplane.deletion import Deletion
 from netmgr.dataplane.desired import Identity
 from netmgr.dataplane.drift import Drift, Foreign, Host
@@ -69,7 +69,11 @@ class Dataplane:
         ]
         # A node may be without a default route, or have one over several links (with no link of
         # its own), for a moment or for good: then what was measured last still holds.
-        uplink = self._answered(links.show_link_in(links.HERE, defaults[0])) if defaults else None
+        uplink = (
+            checking.answered(self._netlink, links.show_link_in(links.HERE, defaults[0]))
+            if defaults
+            else None
+        )
         return uplink.mtu if uplink else self.mtu
 
     def attach(self, attachment: Attachment, mac: bytes = b"") -> None:
@@ -254,7 +258,7 @@ class Dataplane:
             KernelError: it could not be repaired.
             SetupError: a setting of the link cannot be written.
         """
-        host = self._look_at(attachment)
+        host = checking.look_at(self._netlink, attachment)
         # Looked at again, since the caller did not hold the attachment's lock when it found the
         # drift: an ADD or a DEL may have come between.
         faults, link = host.faults(attachment), host.links.get(attachment.host_link)
@@ -266,10 +270,15 @@ class Dataplane:
             *desired.naming(attachment)[-2:],
             *desired.host_side(attachment, link.number, self.neighbours.pod_end(link).mac),
         ]
-        if settings.lacking(link, attachment.families):
-            # First, since a link whose ARP is switched forgets its neighbours (arp_netdev_event).
-            operations.insert(0, settings.prepare(link.name, attachment.families))
-        self._netlink.transact(operations)
+        try:
+            if settings.lacking(link, attachment.families):
+                # First, since a link whose ARP is switched forgets its neighbours
+                # (arp_netdev_event).
+                preparing = settings.prepare(link.name, attachment.families)
+                self._netlink.transact([preparing])
+        finally:
+            # What one family lacks keeps nothing from the other.
+            self._netlink.transact(operations)
         return faults
 
     def check(
@@ -279,27 +288,11 @@ class Dataplane:
 
         Another plugin has `moved` the default routes of these families to another interface.
         """
-        try:
-            sandbox_ns = netns.open_namespace(netns_path)
-        except KernelError as error:
-            return [error.message]
-        try:
-            inside, index = netlink.open_in(sandbox_ns, attachment.key.ifname)
-            number = self._netlink.query(links.show_namespace_id(sandbox_ns), links.namespace_id_of)
-        finally:
-            os.close(sandbox_ns)
-        with inside:
-            off = settings.switched_off(attachment.families, self._uplink)
-            faults = [f"{settings.name_of(switch)} is not 1" for switch in off]
-            host, ifname = self._look_at(attachment), attachment.key.ifname
-            faults += host.faults(attachment)
-            link = host.links.get(attachment.host_link)
-            if not index:
-                return [*faults, f"interface {ifname} is missing in the sandbox"]
-            # By the kernel's numbers, since many paths lead to one sandbox, and one to another's.
-            if link and (link.peer_netns, link.peer) != (number, index):
-                faults.append(f"interface {ifname} in the sandbox is not the peer of {link.name}")
-            return faults + sandbox.faults(inside, attachment, index, moved)
+        return checking.faults(self._netlink, attachment, netns_path, moved, self._uplink)
+
+    def lags_behind(self, attachment: Attachment) -> bool:
+        """Whether the host's neighbour entries are of another MAC than the pod has now."""
+        return bool(checking.neighbour_faults(self._netlink, attachment))
 
     def ends(self, attachment: Attachment) -> tuple[Link, Link]:
         """The host's end and the pod's, as they are now.
@@ -317,25 +310,8 @@ class Dataplane:
         present = {link.name: link for link in self._links.read()}
         return Host(present, read_routes(self._netlink), addresses)
 
-    def _look_at(self, attachment: Attachment) -> Host:
-        """As `_look`, but for one attachment's link and its routes alone."""
-        # Reading everything for each of many would take the square of the number of pods.
-        link = self._link(attachment.host_link)
-        if link is None:
-            return Host({}, (), ())
-        own = read_routes(self._netlink, protocol=ROUTE_PROTOCOL, oif=link.number)
-        return Host({link.name: link}, own, ())
-
     def _link(self, name: str) -> Link | None:
-        return self._answered(links.show_link(name))
-
-    def _answered(self, request: Operation) -> Link | None:
-        try:
-            return self._netlink.query(request, links.link_of)
-        except KernelError as error:
-            if error.errno != ENODEV:
-                raise
-            return None
+        return checking.link_named(self._netlink, name)
 
 
 def _removal(foreign: Foreign) -> Operation:

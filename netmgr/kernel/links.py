@@ -16,8 +16,8 @@ from netmgr.kernel.netlink import (
     NLM_F_DUMP,
     NLM_F_EXCL,
     NLM_F_REPLACE,
-    Netlink,
     Operation,
+    Reader,
     attribute,
     attributes,
     each_attribute,
@@ -43,6 +43,8 @@ _IFLA_TARGET_NETNSID, _IFLA_PROP_LIST, _IFLA_ALT_IFNAME = 46, 52, 53
 _IFLA_INFO_KIND, _IFLA_INFO_DATA, _VETH_INFO_PEER = 1, 2, 1
 _IFLA_INET_CONF, _IFLA_INET6_CONF, _IFLA_INET6_ADDR_GEN_MODE = 1, 2, 8
 ADDR_GEN_MODE_NONE = 1
+DISABLE_IPV6 = 26
+"""The place of a setting in `inet_settings` (DEVCONF_DISABLE_IPV6)."""
 _IFA_ADDRESS, _IFA_LOCAL, _IFA_F_NODAD = 1, 2, 0x02
 _NETNSA_NSID, _NETNSA_FD = 1, 3
 
@@ -270,7 +272,14 @@ def inet_settings(link: Link) -> tuple[bytes, bytes]:
     return v4, v6
 
 
-def read_links(channel: Netlink) -> list[Link]:
+def has_family(link: Link, family: Family) -> bool:
+    """Whether a link has addresses, routes and neighbours of this family."""
+    values = inet_settings(link)[tuple(Family).index(family)]
+    at = 4 * DISABLE_IPV6
+    return bool(values) and (family is Family.V4 or not u32_of(values[at : at + 4]))
+
+
+def read_links(channel: Reader) -> list[Link]:
     """Every link of the channel's namespace."""
     return channel.dump(dump_links(), link_of)
 
@@ -282,7 +291,7 @@ class Links:
     of a link, and a node has hundreds.
     """
 
-    def __init__(self, channel: Netlink) -> None:
+    def __init__(self, channel: Reader) -> None:
         self._channel = channel
         self._last: dict[bytes, Link] = {}
 
@@ -331,7 +340,7 @@ def address_of(body: bytes) -> tuple[Prefix, int] | None:
     return Prefix(family, value, length), index
 
 
-def read_addresses(channel: Netlink, index: int = 0) -> list[tuple[Prefix, int]]:
+def read_addresses(channel: Reader, index: int = 0) -> list[tuple[Prefix, int]]:
     """Addresses with length and host bits, and their link's index: of one link, or of all."""
     request = Operation(
         f"address dump of link {index}" if index else "address dump",
@@ -342,7 +351,7 @@ def read_addresses(channel: Netlink, index: int = 0) -> list[tuple[Prefix, int]]
     return [(held, link) for held, link in channel.dump(request, address_of) if index in (0, link)]
 
 
-def read_holders(channel: Netlink) -> dict[Address, str]:
+def read_holders(channel: Reader) -> dict[Address, str]:
     """Every address of the channel's namespace, with the name of its link."""
     names = {link.number: link.name for link in read_links(channel)}
     return {

@@ -17,8 +17,8 @@ from netmgr.kernel.netlink import (
     NLM_F_DUMP,
     NLM_F_REPLACE,
     SOL_NETLINK,
-    Netlink,
     Operation,
+    Reader,
     attribute,
     attributes,
     messages,
@@ -61,7 +61,7 @@ def add_neighbour(address: Address, mac: bytes, index: int) -> Operation:
     return Operation(text, RTM_NEWNEIGH, NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE, body)
 
 
-def read_permanent(channel: Netlink, index: int = 0) -> set[Neighbour]:
+def read_permanent(channel: Reader, index: int = 0) -> set[Neighbour]:
     """The permanent entries of both families: of one link, or of all."""
     # The link is an attribute, because with the strict check the header of a dump must be empty
     # (neigh_valid_dump_req).

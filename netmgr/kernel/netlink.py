@@ -188,8 +188,11 @@ def string_of(value: bytes) -> str:
     return value.rstrip(b"\0").decode(errors="replace")
 
 
-class Netlink:
-    """One socket, usable from any thread; it stays in the namespace it was opened in."""
+class Reader:
+    """One socket, usable from any thread; it stays in the namespace it was opened in.
+
+    What gets a `Reader` asks the kernel and changes nothing.
+    """
 
     def __init__(self, protocol: int = socket.NETLINK_ROUTE) -> None:
         """Open the socket of a netlink protocol.
@@ -222,41 +225,6 @@ class Netlink:
     def close(self) -> None:
         """Close the socket."""
         self._socket.close()
-
-    def transact(self, operations: Sequence[Operation]) -> None:
-        """Send all operations and wait for every acknowledgement.
-
-        The kernel carries out the rest of them after one failed.
-
-        Raises:
-            KernelError: the first operation that failed, by its text.
-        """
-        if failures := self.attempt(operations):
-            raise next(iter(failures.values()))
-
-    def attempt(self, operations: Sequence[Operation]) -> dict[Operation, KernelError]:
-        """As `transact`, but returns what failed instead of raising."""
-        failures: dict[Operation, KernelError] = {}
-        with self._lock:
-            for start in range(0, len(operations), _BATCH):
-                failures |= self._attempt_batch(operations[start : start + _BATCH])
-        return failures
-
-    def _attempt_batch(self, operations: Sequence[Operation]) -> dict[Operation, KernelError]:
-        failures: dict[Operation, KernelError] = {}
-        # The kernel carries messages out in order, goes on after one failed, and reports failures
-        # without being asked (netlink_rcv_skb). So one acknowledgement, the last, is enough.
-        last = len(operations) - 1
-        for position, kind, flags, body in self._exchange(operations, silent=last):
-            if kind != NLMSG_ERROR:
-                continue
-            operation = operations[position]
-            errno, reason = error_of(flags, body)
-            if errno:
-                failures[operation] = KernelError(operation.text, errno, reason)
-            if position == last:
-                break
-        return failures
 
     def query(self, request: Operation, decode: Callable[[bytes], Decoded]) -> Decoded:
         """The kernel's one answer to a request, decoded.
@@ -394,6 +362,45 @@ class Netlink:
                 "receive from netlink", details=f"the answer is longer than {_RECEIVE_BYTES} bytes"
             )
         return messages(data)
+
+
+class Netlink(Reader):
+    """A socket that changes things, too."""
+
+    def transact(self, operations: Sequence[Operation]) -> None:
+        """Send all operations and wait for every acknowledgement.
+
+        The kernel carries out the rest of them after one failed.
+
+        Raises:
+            KernelError: the first operation that failed, by its text.
+        """
+        if failures := self.attempt(operations):
+            raise next(iter(failures.values()))
+
+    def attempt(self, operations: Sequence[Operation]) -> dict[Operation, KernelError]:
+        """As `transact`, but returns what failed instead of raising."""
+        failures: dict[Operation, KernelError] = {}
+        with self._lock:
+            for start in range(0, len(operations), _BATCH):
+                failures |= self._attempt_batch(operations[start : start + _BATCH])
+        return failures
+
+    def _attempt_batch(self, operations: Sequence[Operation]) -> dict[Operation, KernelError]:
+        failures: dict[Operation, KernelError] = {}
+        # The kernel carries messages out in order, goes on after one failed, and reports failures
+        # without being asked (netlink_rcv_skb). So one acknowledgement, the last, is enough.
+        last = len(operations) - 1
+        for position, kind, flags, body in self._exchange(operations, silent=last):
+            if kind != NLMSG_ERROR:
+                continue
+            operation = operations[position]
+            errno, reason = error_of(flags, body)
+            if errno:
+                failures[operation] = KernelError(operation.text, errno, reason)
+            if position == last:
+                break
+        return failures
 
 
 def _decoded(request: Operation, decode: Callable[[bytes], Decoded], body: bytes) -> Decoded:

@@ -14,8 +14,8 @@ from netmgr.kernel.netlink import (
     NLM_F_DUMP,
     NLM_F_EXCL,
     NLM_F_REPLACE,
-    Netlink,
     Operation,
+    Reader,
     attribute,
     attributes,
     u32_attribute,
@@ -162,7 +162,7 @@ def _route(destination: Prefix, protocol: int, scope: int, kind: int = 0) -> byt
 
 
 def read_routes(
-    channel: Netlink,
+    channel: Reader,
     *,
     table: int = RT_TABLE_MAIN,
     kind: int = RTN_UNICAST,
@@ -247,7 +247,7 @@ def _rule(rule: SourceRule) -> bytes:
     )
 
 
-def read_rules(channel: Netlink, families: Iterable[Family] = Family) -> list[SourceRule]:
+def read_rules(channel: Reader, families: Iterable[Family] = Family) -> list[SourceRule]:
     """The source rules of ours."""
     found = []
     for family in families:

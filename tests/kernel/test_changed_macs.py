@@ -124,6 +124,17 @@ def test_a_pod_that_changes_its_mac_all_the_time_has_a_line_a_minute(cni: Caller
     assert 1 <= sum("pod-neighbours-renewed" in line for line in lines) <= 2
 
 
+def test_a_chain_that_switches_ipv6_off_leaves_ipv4(cni: Caller, pod: Pod, tmp_path: Path) -> None:
+    first = add(cni, pod)
+    off = {"net.ipv6.conf.all.disable_ipv6": "1"}
+    result = tuned(pod, first, mac=MAC, sysctl=off, dataDir=str(tmp_path))
+    only = result | {"ips": [each for each in first["ips"] if ":" not in each["address"]]}
+    eventually(lambda: talks(cni, pod, only))
+    assert cni.call("CHECK", pod, keys={"prevResult": result}).code == 104
+    assert "attempt-failed" not in (cni.node.directory / "agent.log").read_text()
+    assert cni.call("STATUS", version="1.1.0").code == 0
+
+
 def test_an_add_that_comes_again_finds_the_pod_as_it_is(
     cni: Caller, pod: Pod, tmp_path: Path
 ) -> None:

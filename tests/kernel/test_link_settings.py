@@ -22,6 +22,7 @@ SETTINGS = [
     "ipv4.conf.{link}.forwarding=0",
     "ipv4.conf.{uplink}.forwarding=0",
     "ipv4.conf.{link}.accept_source_route=1",
+    "ipv6.conf.{link}.disable_ipv6=1",
     "ipv6.conf.{link}.addr_gen_mode=0",
     "ipv6.conf.{link}.accept_ra=1",
 ]
@@ -127,3 +128,14 @@ def test_a_links_own_switch_of_ipv6_forwarding_decides_nothing(cni: Caller, pod:
     for name in (wired.link, cni.node.node.uplink):
         set_in(cni, f"ipv6.conf.{name}.forwarding=0")
     wired.assert_talks()
+
+
+def test_a_check_reads_and_repairs_nothing(cni: Caller, pod: Pod) -> None:
+    wired = added(cni, pod)
+    (address, *_) = (each["address"].partition("/")[0] for each in wired.result["ips"])
+    entry = ("neigh", "show", address, "dev", wired.link)
+    inside(cni.node.namespace, "ip", "neigh", "del", *entry[2:])
+    answer = wired.check()
+    assert answer.code == 104
+    assert f"host neighbour {address}" in answer.body["msg"]
+    assert inside(cni.node.namespace, "ip", *entry) == ""

@@ -55,3 +55,31 @@ def test_a_sandbox_without_ipv6_gets_it(backend: Backend) -> None:
         for held in (*addresses, "::1"):
             assert held in output(pod.netns, "ip", "address")
         assert cni.call("CHECK", pod, keys={"prevResult": answer.body}).code == 0
+
+
+def test_a_pod_whose_link_cannot_have_ipv6_is_reported_and_nobody_else_suffers(
+    backend: Backend,
+) -> None:
+    topology = cluster(nodes=1, pods=0)
+    with one_node(topology, backend=backend, reconcile_seconds=0.2) as cni, cni.sandbox() as pod:
+        answer = cni.call("ADD", pod)
+        (link,) = (each["name"] for each in answer.body["interfaces"] if "sandbox" not in each)
+        output(cni.node.namespace, "ip", "link", "set", link, "mtu", str(TOO_SMALL))
+        output(cni.node.namespace, "ip", "-4", "route", "flush", "dev", link)
+
+        def reasons() -> list[str]:
+            return [each["reason"] for each in cni.node.snapshot()["problems"]]
+
+        eventually(lambda: "PodWiringBroken" in reasons())
+        (fault,) = cni.node.snapshot()["wiring_faults"]
+        assert pod.container in fault
+        assert output(cni.node.namespace, "ip", "-4", "route", "show", "dev", link)
+        assert cni.call("STATUS", version="1.1.0").code == 0
+        with cni.sandbox() as another:
+            assert cni.call("ADD", another).code == 0
+        output(cni.node.namespace, "ip", "link", "set", link, "mtu", "1500")
+        eventually(lambda: not cni.node.snapshot()["wiring_faults"])
+        output(cni.node.namespace, "sysctl", "-qw", f"net.ipv6.conf.{link}.disable_ipv6=1")
+        keys = {"prevResult": answer.body}
+        eventually(lambda: cni.call("CHECK", pod, keys=keys).code == 0)
+        assert cni.call("STATUS", version="1.1.0").code == 0

@@ -1,0 +1,95 @@
+"""Compares the wiring of one attachment with what `attach` made, by sockets that only read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from errno import EINVAL, ENODEV
+
+from netmgr.dataplane import sandbox, settings
+from netmgr.dataplane.drift import Host
+from netmgr.errors import KernelError
+from netmgr.kernel import links, netns
+from netmgr.kernel.links import Link
+from netmgr.kernel.neighbours import Neighbour, read_permanent
+from netmgr.kernel.netlink import Operation, Reader, index_of
+from netmgr.kernel.routes import read_routes
+from netmgr.model import ROUTE_PROTOCOL, Attachment
+from netmgr.prefixes import Family
+
+ABSENCE = (ENODEV, EINVAL)
+"""The kernel knows no such device, or no namespace of this number."""
+
+
+def faults(
+    host: Reader,
+    attachment: Attachment,
+    netns_path: str,
+    moved: Collection[Family] = (),
+    uplink: str | None = None,
+) -> list[str]:
+    """What is not as `attach` left it, in this sandbox and on the host.
+
+    Another plugin has `moved` the default routes of these families to another interface.
+    """
+    try:
+        sandbox_ns = netns.open_namespace(netns_path)
+    except KernelError as error:
+        return [error.message]
+    try:
+        with netns.entered(sandbox_ns):
+            inside, index = Reader(), index_of(attachment.key.ifname)
+        number = host.query(links.show_namespace_id(sandbox_ns), links.namespace_id_of)
+    finally:
+        os.close(sandbox_ns)
+    with inside:
+        off = settings.switched_off(attachment.families, uplink)
+        found = [f"{settings.name_of(switch)} is not 1" for switch in off]
+        present, ifname = look_at(host, attachment), attachment.key.ifname
+        found += [*present.faults(attachment), *neighbour_faults(host, attachment)]
+        link = present.links.get(attachment.host_link)
+        if not index:
+            return [*found, f"interface {ifname} is missing in the sandbox"]
+        # By the kernel's numbers, since many paths lead to one sandbox, and one to another's.
+        if link and (link.peer_netns, link.peer) != (number, index):
+            found.append(f"interface {ifname} in the sandbox is not the peer of {link.name}")
+        return found + sandbox.faults(inside, attachment, index, moved)
+
+
+def look_at(host: Reader, attachment: Attachment) -> Host:
+    """One attachment's link and its routes alone."""
+    # Reading everything for each of many would take the square of the number of pods.
+    link = link_named(host, attachment.host_link)
+    if link is None:
+        return Host({}, (), ())
+    own = read_routes(host, protocol=ROUTE_PROTOCOL, oif=link.number)
+    return Host({link.name: link}, own, ())
+
+
+def neighbour_faults(host: Reader, attachment: Attachment) -> list[str]:
+    """Entries on the host that are not there, or not of the MAC that the pod's end has now."""
+    link = link_named(host, attachment.host_link)
+    end = link and answered(host, links.show_link_in(link.peer_netns, link.peer))
+    if not link or not end or not end.up:
+        return []
+    present = read_permanent(host, link.number)
+    return [
+        f"host neighbour {address} is missing, or has another MAC than the pod"
+        for address in attachment.addresses
+        if Neighbour(address, end.mac, link.number) not in present
+    ]
+
+
+def link_named(host: Reader, name: str) -> Link | None:
+    """The link of this name, if there is one."""
+    return answered(host, links.show_link(name))
+
+
+def answered(host: Reader, request: Operation) -> Link | None:
+    """The link that is asked for; None if there is none."""
+    try:
+        return host.query(request, links.link_of)
+    except KernelError as error:
+        if error.errno not in ABSENCE:
+            raise
+        return None
