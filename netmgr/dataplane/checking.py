@@ -6,11 +6,11 @@ import os
 from collections.abc import Collection
 from errno import EINVAL, ENODEV
 
-from netmgr.dataplane import sandbox, settings
+from netmgr.dataplane import desired, sandbox, settings
 from netmgr.dataplane.drift import Host
 from netmgr.errors import KernelError
 from netmgr.kernel import links, netns
-from netmgr.kernel.links import Link
+from netmgr.kernel.links import Link, read_links
 from netmgr.kernel.neighbours import Neighbour, read_permanent
 from netmgr.kernel.netlink import Operation, Reader, index_of
 from netmgr.kernel.routes import read_routes
@@ -59,16 +59,16 @@ def faults(
 def look_at(host: Reader, attachment: Attachment) -> Host:
     """One attachment's link and its routes alone."""
     # Reading everything for each of many would take the square of the number of pods.
-    link = link_named(host, attachment.host_link)
+    link = host_end(host, attachment.host_link)
     if link is None:
         return Host({}, (), ())
     own = read_routes(host, protocol=ROUTE_PROTOCOL, oif=link.number)
-    return Host({link.name: link}, own, ())
+    return Host({attachment.host_link: link}, own, ())
 
 
 def neighbour_faults(host: Reader, attachment: Attachment) -> list[str]:
     """Entries on the host that are not there, or not of the MAC that the pod's end has now."""
-    link = link_named(host, attachment.host_link)
+    link = host_end(host, attachment.host_link)
     end = link and answered(host, links.show_link_in(link.peer_netns, link.peer))
     if not link or not end or not end.up:
         return []
@@ -78,6 +78,15 @@ def neighbour_faults(host: Reader, attachment: Attachment) -> list[str]:
         for address in attachment.addresses
         if Neighbour(address, end.mac, link.number) not in present
     ]
+
+
+def host_end(host: Reader, name: str) -> Link | None:
+    """The host end of ours that was made with this name, whatever somebody calls it now."""
+    link = link_named(host, name)
+    if link and desired.is_host_end(link):
+        return link
+    others = (one for one in read_links(host) if one.name != name)
+    return next((one for one in others if desired.own_name(one) == name), None)
 
 
 def link_named(host: Reader, name: str) -> Link | None:

@@ -81,17 +81,25 @@ def identity_text(key: AttachmentKey, pod: PodRef) -> str:
 
 
 def identity_of(link: Link) -> Identity | None:
-    """Who a link belongs to, if it is one of ours."""
-    if not link.name.startswith(LINK_PREFIX):
+    """Who a link belongs to, if it is one of ours, even if it was renamed."""
+    if not link.alias.startswith(_ALIAS_MARK):
         return None
     parts = (link.alias + _from_names(link)).split(" ", _IDENTITY_PARTS - 1)
     if len(parts) != _IDENTITY_PARTS:
         return None
     mark, container_id, ifname, namespace, uid, name = parts
     key = AttachmentKey(container_id, ifname)
-    if mark != _ALIAS_MARK or link.name != host_link_name(key):
+    if mark != _ALIAS_MARK or (link.group != LINK_GROUP and link.name != host_link_name(key)):
         return None
     return Identity(key, PodRef(namespace, name, "" if uid == "-" else uid))
+
+
+def own_name(link: Link) -> str:
+    """The name that a host end of ours was made with; of any other link the one it has."""
+    if _HOST_LINK_NAME.fullmatch(link.name):
+        return link.name
+    identity = identity_of(link)
+    return host_link_name(identity.key) if identity else link.name
 
 
 def is_host_end(link: Link) -> bool:
@@ -116,10 +124,9 @@ def _alternative_names(host_link: str, text: str) -> list[str]:
 
 
 def _from_names(link: Link) -> str:
-    start = f"{link.name}."
-    parts = sorted(
-        name.removeprefix(start) for name in link.alternative_names if name.startswith(start)
-    )
+    # By the form, since the link may have been renamed.
+    names = [name.partition(".") for name in link.alternative_names]
+    parts = sorted(part for start, _, part in names if _HOST_LINK_NAME.fullmatch(start))
     return "".join(part[len("00.") :].replace("/", " ") for part in parts)
 
 

@@ -35,8 +35,8 @@ class Drift(NamedTuple):
 class Host(NamedTuple):
     """What one look at the kernel found.
 
-    `links` are all that do not wait to be deleted, by name; `routes` are those of the main table;
-    `addresses` come with their link's index.
+    `links` are all that do not wait to be deleted, by name, pods' by the one they were made with;
+    `routes` are those of the main table; `addresses` come with their link's index.
     """
 
     links: Mapping[str, Link]
@@ -59,6 +59,8 @@ class Host(NamedTuple):
         if link is None:
             return [f"host link {attachment.host_link} is missing"]
         faults = [] if link.up else [f"host link {link.name} is down"]
+        if link.name != attachment.host_link:
+            faults.append(f"host link {attachment.host_link} is called {link.name}")
         if desired.identity_of(link) is None:
             faults.append(f"host link {link.name} has lost its alias")
         lacking = settings.lacking(link, attachment.families)

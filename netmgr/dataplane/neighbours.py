@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable
 from errno import ENODEV
 
 from netmgr.dataplane import desired, sandbox
-from netmgr.dataplane.checking import ABSENCE, answered
+from netmgr.dataplane.checking import ABSENCE, answered, host_end
 from netmgr.dataplane.desired import HOST_MAC
 from netmgr.documents.node import POD_GATEWAYS
 from netmgr.errors import KernelError
@@ -64,7 +64,7 @@ class Neighbours:
         Raises:
             KernelError: the kernel refused something of one family; the other's was done.
         """
-        link = self._asked(links.show_link(attachment.host_link))
+        link = host_end(self._host, attachment.host_link)
         end = self._pod_end(link) if link else None
         if link is None or end is None or not end.up:
             return
@@ -124,7 +124,7 @@ class Neighbours:
         for link, end in zip(own, ends, strict=True):
             # An end that is down belongs to a pod that is being attached, or waits to be deleted.
             if end is not None and end.up:
-                found[link.name] = link.number, end.mac
+                found[desired.own_name(link)] = link.number, end.mac
         return found
 
     def host_links_of(self, ends: Collection[LinkEnd]) -> set[str]:
@@ -138,7 +138,7 @@ class Neighbours:
             # The peer of a foreign link may be in a third namespace, under a number of a link here.
             leads_there = outside and (outside.peer_netns, outside.peer) == end
             if outside and leads_there and desired.identity_of(outside):
-                found.add(outside.name)
+                found.add(desired.own_name(outside))
         return found
 
     def pod_end(self, link: Link) -> Link:

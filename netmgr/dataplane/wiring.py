@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Collection, Iterable
-from errno import EEXIST, EINVAL, ENODEV
+from errno import EEXIST, ENODEV
 
 from netmgr.dataplane import checking, desired, drift, sandbox, settings
 from netmgr.dataplane.deletion import Deletion
@@ -151,8 +151,8 @@ class Dataplane:
         When this returns, its traffic has ended. Where its sandbox is at `netns_path`, rules that
         only a further interface has are removed as well.
         """
-        link = self._link(host_link)
-        if link is None or not desired.is_host_end(link):
+        link = checking.host_end(self._netlink, host_link)
+        if link is None:
             return False
         if netns_path:
             self._remove_rules(link, netns_path)
@@ -181,17 +181,16 @@ class Dataplane:
             identity = desired.identity_of(link)
             if identity is not None:
                 held = sorted(address for address, oif in link_of.items() if oif == link.number)
-                found[identity] = link, tuple(held)
+                found[identity] = link._replace(name=desired.own_name(link)), tuple(held)
         return found
 
     def attached_links(self) -> set[str]:
-        """Names of the host ends of ours that are in use."""
-        return {link.name for link in self._links.read() if desired.is_host_end(link)}
+        """Names of the host ends of ours that are in use, as they were made."""
+        return {desired.own_name(each) for each in self._links.read() if desired.is_host_end(each)}
 
     def is_attached(self, name: str) -> bool:
-        """Whether a host end of ours that is in use has this name."""
-        link = self._link(name)
-        return link is not None and desired.is_host_end(link)
+        """Whether a host end of ours that is in use was made with this name."""
+        return checking.host_end(self._netlink, name) is not None
 
     def vanished(self, attachments: Callable[[], Iterable[Attachment]]) -> Suspects[Attachment]:
         """Attachments whose host end is gone; called while one is being made, it has none yet."""
@@ -235,12 +234,10 @@ class Dataplane:
         `holder` has the address that a route leads to, and cannot be attached or detached now.
         """
         index = found.oif if isinstance(found, Route) else found[1]
-        asked = [links.show_link_in(links.HERE, index)]
-        if holder is not None:
-            asked.append(links.show_link(holder.host_link))
         # Of several next hops (index 0), or of one that is gone, there is no link.
-        answers = self._netlink.query_each(asked, links.link_of, (ENODEV, EINVAL))
-        present = {link.name: link for link in answers if link}
+        asked = checking.answered(self._netlink, links.show_link_in(links.HERE, index))
+        own = checking.host_end(self._netlink, holder.host_link) if holder else None
+        present = _by_name(link for link in (asked, own) if link)
         held = [holder] if holder else []
         if isinstance(found, Route):
             return bool(Host(present, [found], ()).drift(held).routes)
@@ -270,11 +267,14 @@ class Dataplane:
             *desired.naming(attachment)[-2:],
             *desired.host_side(attachment, link.number, self.neighbours.pod_end(link).mac),
         ]
+        if link.name != attachment.host_link:
+            # What follows goes by the name, which another link may have.
+            self._netlink.transact(links.rename_index(link.number, attachment.host_link))
         try:
             if settings.lacking(link, attachment.families):
                 # First, since a link whose ARP is switched forgets its neighbours
                 # (arp_netdev_event).
-                preparing = settings.prepare(link.name, attachment.families)
+                preparing = settings.prepare(attachment.host_link, attachment.families)
                 self._netlink.transact([preparing])
         finally:
             # What one family lacks keeps nothing from the other.
@@ -300,18 +300,25 @@ class Dataplane:
         Raises:
             KernelError: they are gone.
         """
-        link = self._link(attachment.host_link)
+        link = checking.host_end(self._netlink, attachment.host_link)
         if link is None:
             raise KernelError(f"find {attachment.host_link}", ENODEV)
         return link, self.neighbours.pod_end(link)
 
     def _look(self) -> Host:
         addresses = read_addresses(self._netlink)
-        present = {link.name: link for link in self._links.read()}
+        present = _by_name(self._links.read())
         return Host(present, read_routes(self._netlink), addresses)
 
     def _link(self, name: str) -> Link | None:
         return checking.link_named(self._netlink, name)
+
+
+def _by_name(found: Iterable[Link]) -> dict[str, Link]:
+    """Links by their names, and host ends by those that they were made with, whoever has them."""
+    named = {link.name: link for link in found}
+    renamed = [link for link in named.values() if desired.own_name(link) != link.name]
+    return named | {desired.own_name(link): link for link in renamed}
 
 
 def _removal(foreign: Foreign) -> Operation:

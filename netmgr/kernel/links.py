@@ -174,6 +174,17 @@ def raise_index(index: int) -> Operation:
     return _set_link(f"link set {index} up", index, up=True)
 
 
+def rename_index(index: int, name: str) -> list[Operation]:
+    """Give the link of this index a name, and leave it up. It loses its routes by this."""
+    named = string_attribute(_IFLA_IFNAME, name)
+    return [
+        # Linux before 6.2 renames no link that is up (dev_change_name).
+        _set_link(f"link set {index} down", index, up=False),
+        _set_link(f"link set {index} name {name}", index, attributes=named),
+        raise_index(index),
+    ]
+
+
 def settle_link(index: int) -> Operation:
     """Have the link of this index send from now on.
 

@@ -182,6 +182,14 @@ def restore_wiring(bench: Bench) -> None:
 
 
 @scenario(document=OFTEN, shares=True)
+def restore_name(bench: Bench) -> None:
+    link = next(iter(bench.kernel.routes().values()))
+    for change in (f"{link} down", f"{link} name stolen0", "stolen0 up"):
+        bench.kernel.run("ip", "link", "set", *change.split())
+    _let_it_reconcile()
+
+
+@scenario(document=OFTEN, shares=True)
 def restore_forwarding(bench: Bench) -> None:
     bench.kernel.run("sysctl", "-qw", "net.ipv4.ip_forward=0")
     _let_it_reconcile()

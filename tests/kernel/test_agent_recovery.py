@@ -92,6 +92,68 @@ def test_a_lowered_link_is_raised_again(world: World, node: LabNode, new_pod: Ne
     node.runtime.check(sandbox)
 
 
+def rename(node: LabNode, link: str, *more: str) -> None:
+    """Call a link `stolen0`, and do more before an agent has looked."""
+    changes = (f"link set {link} down", f"link set {link} name stolen0", "link set stolen0 up")
+    batch = "\n".join((*changes, *more))
+    inside(node.namespace, "sh", "-c", f"echo '{batch}' | ip -batch -")
+
+
+@ONLY_NFTABLES
+@pytest.mark.parametrize("name", ["renamed", "renamed-" + "n" * 240], ids=["short", "long"])
+def test_a_renamed_link_gets_its_name_back(world: World, node: LabNode, name: str) -> None:
+    sandbox = node.add(name)
+    try:
+        link, before = host_link(node, sandbox), views(node)
+        repaired = repairs(node, "wiring")
+        rename(node, link)
+        eventually(lambda: repairs(node, "wiring") > repaired)
+        eventually(lambda: not faults(node, sandbox))
+        assert views(node) == before
+        assert reaches_internet(world, sandbox)
+    finally:
+        node.runtime.delete(sandbox)
+
+
+@ONLY_NFTABLES
+def test_a_renamed_link_whose_name_is_taken_is_reported_and_its_pod_keeps_its_addresses(
+    world: World, node: LabNode, new_pod: NewPod
+) -> None:
+    sandbox = new_pod("node-1")
+    link, before = host_link(node, sandbox), views(node)
+
+    def is_taken() -> bool:
+        # On a busy machine it may have its name again before the other link is made.
+        with suppress(AssertionError):
+            rename(node, link, f"link add {link} type bridge")
+            return True
+        return False
+
+    eventually(is_taken)
+    try:
+        eventually(lambda: link in " ".join(node.snapshot()["wiring_faults"]))
+        assert views(node) == before
+        assert f"{link} is called stolen0" in faults(node, sandbox)
+        assert node.status() == ""
+    finally:
+        inside(node.namespace, "ip", "link", "delete", link)
+    eventually(lambda: not faults(node, sandbox))
+    assert reaches_internet(world, sandbox)
+    assert not node.snapshot()["wiring_faults"]
+
+
+@ONLY_NFTABLES
+def test_a_renamed_link_goes_with_its_pod(node: LabNode, new_pod: NewPod) -> None:
+    sandbox = new_pod("node-1")
+    link = host_link(node, sandbox)
+    node.kill_agent()
+    rename(node, link)
+    node.start_until_ready()
+    rename(node, link)
+    node.runtime.delete(sandbox)
+    assert "stolen0" not in inside(node.namespace, "ip", "link")
+
+
 @ONLY_NFTABLES
 def test_an_address_on_a_pods_link_is_removed_and_the_pod_keeps_its_routes(
     node: LabNode, new_pod: NewPod
