@@ -89,7 +89,8 @@ def identity_of(link: Link) -> Identity | None:
         return None
     mark, container_id, ifname, namespace, uid, name = parts
     key = AttachmentKey(container_id, ifname)
-    if mark != _ALIAS_MARK or (link.group != LINK_GROUP and link.name != host_link_name(key)):
+    is_renamed = link.group == LINK_GROUP and not _HOST_LINK_NAME.fullmatch(link.name)
+    if mark != _ALIAS_MARK or not (is_renamed or link.name == host_link_name(key)):
         return None
     return Identity(key, PodRef(namespace, name, "" if uid == "-" else uid))
 

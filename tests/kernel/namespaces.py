@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from subprocess import Popen
 
 from netmgr import programs
 from tests.lab.nodes import LabNode
@@ -14,6 +17,18 @@ def inside(namespace: Path, *command: str) -> str:
     done = programs.run(["nsenter", f"--net={namespace}", *command])
     assert done.returncode == 0, done.stderr.decode()
     return done.stdout.decode()
+
+
+@contextmanager
+def ipv6_kept_off(namespace: Path) -> Iterator[None]:
+    """For the length of the block, somebody switches IPv6 off again whenever it is on there."""
+    off = "while :; do echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6; done"
+    with Popen(["nsenter", f"--net={namespace}", "sh", "-c", off]) as switching:
+        try:
+            yield
+        finally:
+            switching.kill()
+    inside(namespace, "sysctl", "-qw", "net.ipv6.conf.all.disable_ipv6=0")
 
 
 def host_link(node: LabNode, sandbox: Sandbox) -> str:

@@ -62,11 +62,17 @@ def test_an_alias_says_whose_a_link_is_with_every_blank_of_a_name(pod: PodRef) -
         *((NAME, ""), (NAME, "netmgr c1 eth0 team-a 12345678")),
         (NAME, ALIAS.replace("netmgr", "other")),
         (NAME, ALIAS.replace("c1", "c2")),
-        *(("nmca4978b4555a", ALIAS), ("veth0", ALIAS)),
+        ("nmca4978b4555a", ALIAS),
     ],
 )
 def test_an_alias_that_does_not_match_the_name_says_nothing(name: str, alias: str) -> None:
     assert desired.identity_of(link(name, alias)) is None
+
+
+def test_a_renamed_link_is_known_by_its_alias_in_our_group_alone() -> None:
+    renamed = link("veth0", ALIAS)
+    for group, name in ((OURS, NAME), (OTHERS, "veth0")):
+        assert desired.own_name(renamed._replace(group=group)) == name
 
 
 @pytest.mark.parametrize(
