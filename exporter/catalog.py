@@ -24,7 +24,7 @@ COMMANDS = 7
 """Six verbs, and "invalid" for anything else."""
 CODES = 18
 """0, and every code of netmgr/errors.py."""
-GAP_REASONS = 7
+GAP_REASONS = 8
 DRIFT_REASONS = 6
 """Rules, wiring, forwarding, routes, files, limits."""
 TABLES_OF_RULES = FAMILIES * 6
@@ -120,9 +120,9 @@ GAPS = Metric(
     "netmgr_accounting_gaps_total",
     ("reason",),
     GAP_REASONS,
-    "Times that traffic may be missing from the totals: counters removed or reset by others, "
-    "reboots, a state file that was unwritable, lost or an older copy, pods of other plugins that "
-    "were noticed late.",
+    "Times that traffic may be missing from the totals: counters removed, reset or restored by "
+    "others, reboots, a state file that was unwritable, lost or an older copy, pods of other "
+    "plugins that were noticed late.",
 )
 GAP_SECONDS = Metric(
     "netmgr_accounting_gap_seconds_total",

@@ -70,6 +70,9 @@ UNATTRIBUTED = "UNATTRIBUTED"
 """Subject of the counters of what the internet exchanged through this node with no pod that has a
 counter."""
 
+PODS = "PODS"
+"""Subject of the counters of what pods' own counters counted together: a sum to check them by."""
+
 PROTECTED = Traffic("protected-out")
 """What pods sent to addresses that are kept from them; it was dropped."""
 
@@ -181,8 +184,13 @@ class Counter(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """One reading of a kernel counter: bytes (with IP headers) and packets since it was made."""
+    """One reading of a kernel counter: bytes (with IP headers) and packets since it was made.
+
+    `life` differs between a counter and any that another program puts in its place; 0 if that
+    cannot be known.
+    """
 
     counter: Counter
     bytes: int
     packets: int
+    life: int = 0

@@ -246,6 +246,9 @@ class Accounts:
                 self._rules.apply(transaction, before_removals=self._end_former)
                 self._announced.clear()
             self._prolong_gap()
+            if transaction.created and self._changeover is None:
+                # So that the ledger knows the new counters from any that somebody puts back.
+                self.read(at_once=True)
             # Only after the repair: if it fails, the gap must reach back to the last sound look.
             self._sound_at = looked_at
             self._mark()

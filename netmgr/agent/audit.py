@@ -31,7 +31,8 @@ class Report:
         """
         found: list[AuditRatio] = []
         for one in self.totals.forwarded:
-            ratio = 1 - one.missed.bytes / one.passed.bytes if one.passed.bytes else 1.0
+            missed = one.missed.bytes + self.totals.lost(one.traffic)
+            ratio = max(0.0, 1 - missed / one.passed.bytes) if one.passed.bytes else 1.0
             found.append({"against": FORWARD, "traffic": one.traffic, "ratio": ratio})
         carried = {"in": 0, "out": 0}
         counted: dict[str, int] = {}

@@ -316,10 +316,12 @@ class QuotaState(TypedDict):
 class AccountingGaps(Gaps):
     """Times that traffic may be missing, and how long counting may have been incomplete.
 
-    `last` is when, in seconds since the epoch; 0 if that is not known.
+    `bytes` are those that are known to be missing; most gaps have more. `last` is when, in seconds
+    since the epoch; 0 if that is not known.
     """
 
     seconds: float
+    bytes: NotRequired[int]
     last: NotRequired[float]
 
 

@@ -49,9 +49,18 @@ _WITH_COUNTERS = 1 << 3
 _BIG_ENDIAN = 0x4000
 """NLA_F_NET_BYTEORDER, which the kernel insists on for numbers and addresses."""
 _HEADER_BYTES = 4
-_NO_COUNT = b"".join(attribute(kind | _BIG_ENDIAN, bytes(8)) for kind in (_BYTES, _PACKETS))
+
+
+def _count(packets: int) -> bytes:
+    """A counter that has so many packets and no bytes."""
+    numbers = ((_BYTES, 0), (_PACKETS, packets))
+    return b"".join(
+        attribute(kind | _BIG_ENDIAN, number.to_bytes(8, "big")) for kind, number in numbers
+    )
+
+
 _COUNTING_ELEMENT = {
-    family: nested(_DATA, nested(_IP, attribute(kind, bytes(family.octets))), _NO_COUNT)
+    family: nested(_DATA, nested(_IP, attribute(kind, bytes(family.octets))), _count(0))
     for family, kind in _ADDRESS.items()
 }
 """What lists an element of a counting set of addresses."""
@@ -113,11 +122,14 @@ def destroy(name: str) -> Operation:
     return _request(_DESTROY, name, f"destroy {name}")
 
 
-def add(name: str, element: Address | Prefix, *, counts: bool) -> Operation:
-    """Put an element in; one that is there is refused (ERROR_EXIST), and keeps its counter."""
+def add(name: str, element: Address | Prefix, packets: int | None) -> Operation:
+    """Put an element in; one that is there is refused (ERROR_EXIST), and keeps its counter.
+
+    `packets` is what a newcomer's counter begins at; None if there is none.
+    """
     # Without NLM_F_EXCL the kernel would zero the counter of one that is there. And given no
     # number, it gives a newcomer the count of whoever had its room in the hash before.
-    data = _element(element) + (_NO_COUNT if counts else b"")
+    data = _element(element) + (b"" if packets is None else _count(packets))
     text = f"add {name} {element}"
     return _request(_ADD, name, text, nested(_DATA, data), flags=NLM_F_EXCL)
 

@@ -45,7 +45,7 @@ GET_OBJECT = 19
 JUMP, GOTO = -3, -4
 
 _HEADER = struct.Struct("=HH")
-_TABLE_NAME, _TABLE_FLAGS = 1, 2
+_TABLE_NAME, _TABLE_FLAGS, _TABLE_HANDLE = 1, 2, 4
 _DORMANT, _DROP = 1, 0
 _CHAIN_TABLE, _CHAIN_NAME, _CHAIN_HOOK, _CHAIN_POLICY, _CHAIN_TYPE = 1, 3, 4, 5, 7
 _HOOK_NUMBER, _HOOK_PRIORITY = 1, 2
@@ -168,10 +168,16 @@ def new_chain(table: str, chain: Chain) -> Iterator[Operation]:
         )
 
 
-def add_elements(table: str, name: str, keys: Iterable[bytes]) -> Iterator[Operation]:
-    """Add elements by their keys."""
+def add_elements(
+    table: str, name: str, keys: Iterable[bytes], packets: int = 0
+) -> Iterator[Operation]:
+    """Add elements by their keys; `packets` is what the newcomers' counters begin at."""
+    # Without it, also for sets whose elements count nothing.
+    counter = _counting(0, packets) if packets else b""
     for part in _parts(keys):
-        items = b"".join(attribute(_LIST_ITEM, attribute(_ELEMENT_KEY, plain(key))) for key in part)
+        items = b"".join(
+            attribute(_LIST_ITEM, attribute(_ELEMENT_KEY, plain(key)) + counter) for key in part
+        )
         yield _elements(
             NEW_ELEMENTS, table, name, items, f"add {len(part)} elements to {name}", NLM_F_CREATE
         )
@@ -248,6 +254,16 @@ def table_of(body: bytes) -> tuple[str, bool]:
     return string_of(found[_TABLE_NAME]), bool(flags & _DORMANT)
 
 
+def get_table(table: str) -> Operation:
+    """Ask for a table, which `handle_of` decodes."""
+    return message(GET_TABLE, attribute(_TABLE_NAME, text(table)), f"get table inet {table}")
+
+
+def handle_of(body: bytes) -> int:
+    """A number that no other table of the namespace ever has."""
+    return int.from_bytes(attributes(body, NFGENMSG.size)[_TABLE_HANDLE], "big")
+
+
 def dropping_chain_of(body: bytes, hook: int) -> str | None:
     """Family, table and name of a listed base chain of this hook whose policy is to drop."""
     found = attributes(body, NFGENMSG.size)
@@ -284,11 +300,16 @@ def counts_of(body: bytes) -> list[Counted]:
 @cache
 def _counting_element(key_length: int) -> bytes:
     """An element with a counter and nothing else."""
-    zero = bytes(8)
-    counter = attribute(_COUNTER_BYTES, zero) + attribute(_COUNTER_PACKETS, zero)
-    expression = attribute(_EXPRESSION_NAME, text("counter")) + attribute(_EXPRESSION_DATA, counter)
     key = attribute(_ELEMENT_KEY, plain(bytes(key_length)))
-    return attribute(_LIST_ITEM, key + attribute(_ELEMENT_EXPRESSION, expression))
+    return attribute(_LIST_ITEM, key + _counting(0, 0))
+
+
+def _counting(octets: int, packets: int) -> bytes:
+    """What an element has that counts, and has counted so much."""
+    counter = attribute(_COUNTER_BYTES, octets.to_bytes(8, "big"))
+    counter += attribute(_COUNTER_PACKETS, packets.to_bytes(8, "big"))
+    expression = attribute(_EXPRESSION_NAME, text("counter")) + attribute(_EXPRESSION_DATA, counter)
+    return attribute(_ELEMENT_EXPRESSION, expression)
 
 
 def _counts_of_one(item: bytes) -> Iterator[Counted]:

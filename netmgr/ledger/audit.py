@@ -15,6 +15,10 @@ had counted by then and that has an owner is in the owners' later reading; the d
 therefore at most the truth. The largest one so far is what is shown. It reaches the truth whenever
 nothing passed between two readings, and lags behind it by no more than passed between them.
 
+What pods' counters counted has a counter of its own, too (`PODS`), which no change of theirs
+touches. It is raised after theirs and read before them. So whatever it has and they have not is
+lost: that is shown by the audit `PODS`, at once and to the byte.
+
 When somebody zeroed a hook's counter, the difference fell by what that lost of owners' traffic.
 With the reading after the one that showed it, the difference is measured from a new base: these
 hooks less the owners of the reading before, so that at most one interval is hidden. An *owner's*
@@ -28,12 +32,15 @@ from enum import StrEnum
 from itertools import product
 from typing import NamedTuple
 
-from netmgr.ledger.tables import NOTHING, Account, Amount, Scope
-from netmgr.model import REMOTE_PODS, UNATTRIBUTED, Counter, Traffic
+from netmgr.ledger.tables import LARGEST, NOTHING, Account, Amount, Scope
+from netmgr.model import PODS, REMOTE_PODS, UNATTRIBUTED, Counter, Traffic
 from netmgr.prefixes import Address, Family
 
 COUNTED, MISSED, BASE = "counted", "missed", "base"
 """An audit's accounts: what owners counted, what is shown, and what that is measured from."""
+
+UNKNOWN = Amount(LARGEST, LARGEST)
+"""A base that the next reading sets."""
 
 Totals = Mapping[Account, Amount]
 
@@ -45,25 +52,32 @@ class Audit(StrEnum):
     """What the node forwarded, against its pods' addresses; the rest is unattributed."""
     LOCAL = "local"
     """What the node received and sent itself, against host-network pods; the rest is its own."""
+    PODS = "pods"
+    """The sum of what pods' counters counted, against these counters; the rest is lost."""
 
 
 _HOOKS: Mapping[Address | str, Audit] = {
     "FORWARD": Audit.FORWARD,
     "INPUT": Audit.LOCAL,
     "OUTPUT": Audit.LOCAL,
+    PODS: Audit.PODS,
 }
 
 
-def counted(counter: Counter) -> Account:
-    """The account that every byte of a counter with an owner is posted to."""
-    return Account(
-        Scope.AUDIT, Audit.FORWARD if counter.is_pod else Audit.LOCAL, COUNTED, counter.traffic
-    )
+def counted(counter: Counter) -> Iterator[Account]:
+    """The accounts of audits that every byte of a counter with an owner is posted to."""
+    for audit in (Audit.FORWARD, Audit.PODS) if counter.is_pod else (Audit.LOCAL,):
+        yield Account(Scope.AUDIT, audit, COUNTED, counter.traffic)
 
 
 def is_of_node(counter: Counter) -> bool:
     """Whether this is one of the node's own counters, which have no pod as their owner."""
     return str(counter.subject) in (*_HOOKS, REMOTE_PODS, UNATTRIBUTED)
+
+
+def is_hook(account: Account) -> bool:
+    """Whether this is a part of what the node exchanged."""
+    return account.scope is Scope.HOOK and account.owner != PODS
 
 
 def remote_pods(totals: Totals, audit: Audit, traffic: Traffic) -> Amount | None:
@@ -149,19 +163,42 @@ def settle(
             continue
         shown = missed(totals, audit, traffic)
         base = Account(Scope.AUDIT, audit, BASE, traffic)
-        if key in rebasing:
+        if key in rebasing or totals.get(base) == UNKNOWN:
             # The hooks as just read less the pods as of before: so the difference, again, is at
             # most the truth.
             totals[base] = now.passed - then.counted - shown
             continue
         # Without any counted owner no reading can be late, so that the newest one holds.
         has_owners = Account(Scope.AUDIT, audit, COUNTED, traffic) in totals
-        passed = then.passed if has_owners else now.passed
+        passed = then.passed if has_owners and audit is not Audit.PODS else now.passed
         least = passed - now.counted - totals.get(base, NOTHING)
         most = Amount(max(shown.bytes, least.bytes), max(shown.packets, least.packets))
         # Setting an account makes it a row to write.
         if most != shown:
             totals[Account(Scope.AUDIT, audit, MISSED, traffic)] = most
+
+
+PODS_KEYS: Collection[Key] = [(Audit.PODS, traffic) for traffic in Traffic]
+
+
+def shake(
+    totals: MutableMapping[Account, Amount], keys: Collection[Key] = PODS_KEYS
+) -> Collection[Key]:
+    """Have what pods lost measured anew, by the agent's next life if need be; returns the keys."""
+    for audit, traffic in keys:
+        if audit is Audit.PODS:
+            totals[Account(Scope.AUDIT, audit, BASE, traffic)] = UNKNOWN
+    return keys
+
+
+def has_counted(totals: Totals, traffic: Traffic) -> bool:
+    """Whether pods' counters have counted anything."""
+    return totals.get(Account(Scope.AUDIT, Audit.PODS, COUNTED, traffic), NOTHING) != NOTHING
+
+
+def lost(totals: Totals) -> int:
+    """Bytes that pods' counters are known to have lost."""
+    return sum(missed(totals, Audit.PODS, traffic).bytes for traffic in Traffic)
 
 
 def _is_counted(traffic: Traffic, counters: Collection[Counter]) -> bool:

@@ -8,9 +8,11 @@ The rules; the methods below name the one they follow:
  2. A reading posts its difference from the last one to every account of the counter, in one
     step: a pod's counter to its pod and its namespace, a hook's counter to its hook. The same
     reading again has no difference and posts nothing.
- 3. A reading below the last one means that somebody zeroed the counter. What it shows now
-    passed since; what passed between our last reading and the zeroing is lost: gap "reset".
-    (Zeroed *and* past its old value within one reading interval is growth to any reader.)
+ 3. A reading below the last one, or of another life (`Sample`), means that somebody zeroed the
+    counter or put back what it had shown before. Zeroed, it is in no life: what it shows now passed
+    since, and what passed between our last reading and the zeroing is lost: gap "reset". Put back,
+    it shows what was counted already, and goes on from there: gap "restored". (Of counters that
+    have no lives, zeroed *and* past the old value within one interval is growth to any reader.)
  4. A counter that vanished is begun anew by `restart`, before the kernel makes it again: what
     passed between our last reading and its removal is lost: gap "removed". Nothing is lost of one
     that the kernel never had, or that `close` read for the last time: an agent was killed just
@@ -43,6 +45,8 @@ The rules; the methods below name the one they follow:
     the first reading is what they go on from (`forget`). Of an older copy, hours and gaps stay.
 13. Two backends that count at once show the same packets. `rebase` has counters go on from what
     the new one shows, after the last reading of the former one was posted (`agent/changeover.py`).
+14. What pods' counters lost is known in bytes by their sum (`audit.py`). It belongs to the gap of
+    these counters; without one, to a gap "reset" of its own.
 
 Readings must be posted in the order in which they were taken: an old one that overtakes a
 newer looks like a reset.
@@ -50,18 +54,18 @@ newer looks like a reset.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
 from netmgr.ledger import audit
 from netmgr.ledger.history import SECONDS, HourBucket, Unwritten
 from netmgr.ledger.mark import Mark
+from netmgr.ledger.readings import continued, understood
 from netmgr.ledger.tables import (
     LARGEST,
     LASTING,
     NOTHING,
-    WRAP,
     Account,
     Amount,
     Gap,
@@ -72,7 +76,7 @@ from netmgr.ledger.tables import (
     Scope,
     Tracked,
 )
-from netmgr.model import Counter, PodRef, Sample
+from netmgr.model import PODS, Counter, PodRef, Sample
 
 BOOT_ID = "boot_id"
 READ_AT, LONGEST_PAUSE = "read_at_steady", "longest_pause"
@@ -107,6 +111,7 @@ class Book:
         shaken: directions of hooks that lost something since the last audit.
         rebasing: those that had lost something by the audit before.
         noted: reasons of gaps that were noted since they were dated last.
+        explained: the gap of pods' counters since the last whole reading.
     """
 
     facts: Tracked[str, str]
@@ -123,6 +128,7 @@ class Book:
     shaken: set[audit.Key] = field(default_factory=set)
     rebasing: set[audit.Key] = field(default_factory=set)
     noted: set[Gap] = field(default_factory=set)
+    explained: Gap | None = None
 
     def open(self, now: Moment, boot_id: str) -> None:
         """Work out when the last reading was, from what was written down; follow rule 5.
@@ -174,13 +180,19 @@ class Book:
     def counted_gaps(self) -> tuple[tuple[Gap, Lost], ...]:
         """Every gap, its seconds as the small file has them: in whole milliseconds, never more."""
         listed = sorted(self.gaps.items())
-        return tuple((gap, Lost(one.times, int(one.seconds * 1000) / 1000)) for gap, one in listed)
+        return tuple(
+            (gap, one._replace(seconds=int(one.seconds * 1000) / 1000)) for gap, one in listed
+        )
 
     def recall(self, gaps: Iterable[tuple[Gap, Lost]]) -> None:
         """Count gaps on from these, where more of them were noted than these books have."""
         for gap, kept in gaps:
             known = self.gaps.get(gap, Lost())
-            merged = Lost(max(known.times, kept.times), max(known.seconds, kept.seconds))
+            merged = Lost(
+                max(known.times, kept.times),
+                max(known.seconds, kept.seconds),
+                max(known.bytes, kept.bytes),
+            )
             if merged != known:
                 self.gaps[gap] = merged
 
@@ -218,6 +230,9 @@ class Book:
             if account not in self.totals:
                 self.totals[account] = NOTHING
         self.counters[counter] = LiveCounter(owner)
+        if counter.subject == PODS and audit.has_counted(self.totals, counter.traffic):
+            # Pods were counted before there was a sum of it.
+            audit.shake(self.totals, [(audit.Audit.PODS, counter.traffic)])
         if former is not None:
             # Its address passed to another pod before the former one was ended here.
             self.note(Gap.REMOVED, self._unread_for(counter, now))
@@ -238,7 +253,7 @@ class Book:
         known = [counter for counter in dict.fromkeys(counters) if counter in self.counters]
         lost = [c for c in known if not self._lost_nothing(c, may_be_unmade=c in unmade)]
         if lost:
-            self._lose(Gap.REMOVED, lost, now)
+            self._lose({Gap.REMOVED: lost}, now)
         if known:
             # An older copy of the books could not get these readings from the kernel again.
             self._advance()
@@ -255,51 +270,67 @@ class Book:
     def post(self, samples: Iterable[Sample], now: Moment, taken_at: Moment | None = None) -> None:
         """Rules 2, 3, 10 and 12. `taken_at` is from before the reading, which may take long."""
         taken_at = taken_at or now
+        read = [sample for sample in samples if sample.counter in self.counters]
         if UNREAD in self.facts:
             del self.facts[UNREAD]
-            samples = list(samples)
-            self.rebase(samples, taken_at)
-        read = [sample for sample in samples if sample.counter in self.counters]
-        # Hooks and pods are read together; a pod's own last reading says nothing for the audit.
-        is_whole = any(audit.audited_by(sample.counter) for sample in read)
+            self.rebase(read, taken_at)
         # Before posting: the audit compares owners as of now with hooks as of the last reading.
-        former = audit.compared(self.totals)
-        zeroed = [sample.counter for sample in read if self._post_one(sample, now)]
-        if zeroed:
-            self._lose(Gap.RESET, zeroed, now)
+        former, unread_since = audit.compared(self.totals), self.last_reading
+        self._post_each(read, now)
         self.read_at.update(dict.fromkeys([sample.counter for sample in read], taken_at.steady))
         # The first reading of a life ends no pause of this life.
         if self.last_reading is not self.inherited:
             self.longest_pause = max(self.longest_pause, taken_at.steady - self.last_reading.steady)
         self.last_reading = taken_at
-        if is_whole:
-            audit.settle(self.totals, former, self.rebasing, self.counters)
-            self.rebasing, self.shaken = self.shaken, set()
+        # Hooks and pods are read together; a pod's own last reading says nothing for the audit.
+        if any(audit.audited_by(sample.counter) for sample in read):
+            self._settle(former, read, now.steady - unread_since.steady)
 
-    def _post_one(self, sample: Sample, now: Moment) -> bool:
-        """Post what passed since the last reading; returns whether the counter had been zeroed."""
-        counter, octets, packets = sample
-        live = self.counters[counter]
-        last = live.reading
-        if (octets, packets) == (last.bytes, last.packets) and live.phase is Phase.COUNTING:
-            return False  # as most are
-        # The kernel's counters have 64 bits, one more than SQLite's integers (rule 8).
-        reading = Amount(octets % WRAP, packets % WRAP)
-        self.counters[counter] = LiveCounter(live.owner, reading, Phase.COUNTING)
-        if reading == last:
-            return False
-        passed = Amount(_growth(reading.bytes, last.bytes), _growth(reading.packets, last.packets))
-        fell = passed.bytes < 0 or passed.packets < 0
-        if fell:
-            # Rule 3: what it shows now passed after the zeroing.
-            passed = reading
+    def _post_each(self, read: Iterable[Sample], now: Moment) -> None:
+        lost: dict[Gap, list[Counter]] = {}
+        for sample in read:
+            if gap := self._post_one(sample, now):
+                lost.setdefault(gap, []).append(sample.counter)
+        if lost:
+            self._lose(lost, now)
+
+    def _settle(
+        self, former: Mapping[audit.Key, audit.Comparison], read: Sequence[Sample], seconds: float
+    ) -> None:
+        """Audit, and follow rule 14; `seconds` are those since the reading before."""
+        known = audit.lost(self.totals)
+        audit.settle(self.totals, former, self.rebasing, self.counters)
+        audit.shake(self.totals, self.shaken)
+        self.rebasing, self.shaken = self.shaken, set()
+        if size := audit.lost(self.totals) - known:
+            if gap := self.explained or self._gap_to_come(read):
+                self.note(gap, count=0, size=size)
+            else:
+                self.note(Gap.RESET, seconds, size=size)
+        self.explained = None
+
+    def _gap_to_come(self, read: Iterable[Sample]) -> Gap | None:
+        """What `restart` will count, before counters that were not found are made again."""
+        found = {sample.counter for sample in read}
+        counting = (one for one, live in self.counters.items() if live.phase is Phase.COUNTING)
+        return Gap.REMOVED if any(one.is_pod and one not in found for one in counting) else None
+
+    def _post_one(self, sample: Sample, now: Moment) -> Gap | None:
+        """Post what passed since the last reading; returns what was lost."""
+        counter = sample.counter
+        found = understood(self.counters[counter], sample)
+        if found is None:
+            return None
+        self.counters[counter] = live = found.live
+        if found.passed == NOTHING:
+            return found.gap
         for account in _accounts(counter, live.owner):
-            self.totals[account] = self.totals.get(account, NOTHING) + passed
+            self.totals[account] = self.totals.get(account, NOTHING) + found.passed
         if self.keeps_hours and live.owner is not None:
             # The wall clock, since people ask for hours of the day.
             hour = int(now.wall // SECONDS)
-            self.hours.add(HourBucket(hour, *_name(live.owner), counter.traffic), passed)
-        return fell
+            self.hours.add(HourBucket(hour, *_name(live.owner), counter.traffic), found.passed)
+        return found.gap
 
     def close(self, counters: Iterable[Counter]) -> None:
         """Note that the last reading of these was posted and that they will be taken away."""
@@ -313,9 +344,10 @@ class Book:
         for sample in samples:
             # A counter may have ended while both backends were read.
             if (live := self.counters.get(sample.counter)) is not None:
-                reading = Amount(sample.bytes % WRAP, sample.packets % WRAP)
-                self.counters[sample.counter] = replace(live, reading=reading, phase=Phase.COUNTING)
+                self.counters[sample.counter] = continued(live, sample)
                 self.read_at[sample.counter] = now.steady
+        # Pods and their sum are never read at one instant.
+        self.shaken.update(audit.shake(self.totals))
         self._advance()
 
     def end(self, counters: Iterable[Counter], now: Moment) -> None:
@@ -371,12 +403,16 @@ class Book:
         """Count something that the kernel will not show a second time, for rule 12."""
         self.facts[SEQUENCE] = str(self._sequence + 1)
 
-    def note(self, gap: Gap, seconds: float = 0.0, count: int = 1) -> None:
-        """Count gaps of one stretch of time."""
+    def note(self, gap: Gap, seconds: float = 0.0, count: int = 1, size: int = 0) -> None:
+        """Count gaps of one stretch of time, of which so many bytes are known to be lost."""
         self._advance()
         self.noted.add(gap)
         lost = self.gaps.get(gap, Lost())
-        self.gaps[gap] = Lost(lost.times + count, lost.seconds + max(0.0, seconds))
+        self.gaps[gap] = Lost(
+            lost.times + count,
+            lost.seconds + max(0.0, seconds),
+            min(lost.bytes + size, LARGEST),
+        )
 
     def date_gaps(self, wall: float) -> None:
         """Note when gaps occurred, for people alone: the wall clock may be wrong."""
@@ -388,10 +424,16 @@ class Book:
         """When the last gap of a reason was noted, in seconds since the epoch; 0 if unknown."""
         return float(self.facts.get(GAP_AT + gap, "0"))
 
-    def _lose(self, gap: Gap, counters: Collection[Counter], now: Moment) -> None:
+    def _lose(self, lost: Mapping[Gap, Collection[Counter]], now: Moment) -> None:
         """Rule 9 for the counters that one call reports."""
-        self.note(gap, max(self._unread_for(counter, now) for counter in counters), len(counters))
-        self.shaken |= {key for counter in counters if (key := audit.audited_by(counter))}
+        seconds = max(self._unread_for(one, now) for counters in lost.values() for one in counters)
+        for gap, counters in lost.items():
+            self.note(gap, seconds, len(counters))
+            # One stretch of time, whatever happened to each.
+            seconds = 0.0
+            self.shaken |= {key for counter in counters if (key := audit.audited_by(counter))}
+            if any(counter.is_pod for counter in counters):
+                self.explained = gap
 
     def _unread_for(self, counter: Counter, now: Moment) -> float:
         return now.steady - self.read_at.get(counter, self.inherited.steady)
@@ -419,10 +461,6 @@ class _Table(Protocol):
     def written(self) -> None: ...
 
 
-def _growth(reading: int, last: int) -> int:
-    return reading - last + (WRAP if 2 * (last - reading) > WRAP else 0)
-
-
 def _name(owner: PodRef) -> PodName:
     return PodName(owner.namespace, owner.name)
 
@@ -442,4 +480,4 @@ def _accounts(counter: Counter, owner: PodRef | None) -> Iterator[Account]:
     else:
         yield Account(Scope.POD, owner.namespace, owner.name, counter.traffic)
         yield Account(Scope.NAMESPACE, owner.namespace, "", counter.traffic)
-        yield audit.counted(counter)
+        yield from audit.counted(counter)

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 _HALF = 64
 # As an address, a mark is a unique local one (fd00::/8, RFC 4193).
 _FIRST_BYTE = 0xFD << (_HALF - 8)
-_GAP = r"[a-z-]{1,40} [0-9]{1,18} [0-9]{1,12}\.[0-9]{3}\n"
+_GAP = r"[a-z-]{1,40} [0-9]{1,18} [0-9]{1,12}\.[0-9]{3} [0-9]{1,18}\n"
 _TEXT = re.compile(rf"([0-9a-f]{{16}}) ([0-9]{{1,20}}) ([0-9]{{1,40}})\n((?:{_GAP})*)")
 
 
@@ -170,10 +170,10 @@ def _parsed(text: str) -> Synced:
 
 def _gaps(text: str) -> Iterator[tuple[Gap, Lost]]:
     for line in text.splitlines():
-        reason, times, seconds = line.split()
+        reason, times, seconds, size = line.split()
         # A later release may know more reasons.
         if reason in tuple(Gap):
-            yield Gap(reason), Lost(int(times), float(seconds))
+            yield Gap(reason), Lost(int(times), float(seconds), int(size))
 
 
 def write(path: Path, synced: Synced) -> None:
@@ -183,5 +183,5 @@ def write(path: Path, synced: Synced) -> None:
         StateError: it cannot be written.
     """
     lines = [f"{synced.mark.books:016x} {synced.mark.sequence} {synced.bytes}\n"]
-    lines += [f"{gap} {lost.times} {lost.seconds:.3f}\n" for gap, lost in synced.gaps]
+    lines += [f"{gap} {one.times} {one.seconds:.3f} {one.bytes}\n" for gap, one in synced.gaps]
     durable.write(path, "".join(lines).encode(), 0o600)

@@ -34,7 +34,7 @@ from netmgr.ledger.tables import (
 from netmgr.model import Counter, PodRef, Traffic
 from netmgr.prefixes import Address, Family
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
 # STRICT, or SQLite would keep any type in any column. WITHOUT ROWID, since each table is looked up
 # by its key alone: with a rowid each row would be in two trees.
@@ -44,6 +44,7 @@ CREATE TABLE counter (
     subject TEXT, family INTEGER, traffic TEXT,
     namespace TEXT, pod TEXT, uid TEXT,
     phase INTEGER NOT NULL, bytes INTEGER NOT NULL, packets INTEGER NOT NULL,
+    life INTEGER NOT NULL,
     PRIMARY KEY (subject, family, traffic)
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE total (
@@ -55,7 +56,7 @@ CREATE TABLE ended (
     namespace TEXT, pod TEXT, since REAL NOT NULL, PRIMARY KEY (namespace, pod)
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE gap (
-    reason TEXT PRIMARY KEY, count INTEGER NOT NULL, seconds REAL NOT NULL DEFAULT 0
+    reason TEXT PRIMARY KEY, count INTEGER NOT NULL, seconds REAL NOT NULL, bytes INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE hour (
     hour INTEGER, namespace TEXT, pod TEXT, traffic TEXT,
@@ -274,7 +275,7 @@ def _replacements(book: Book, *, is_whole: bool) -> Iterator[tuple[str, Iterable
 
     yield "REPLACE INTO fact VALUES (?, ?)", entries(book.facts)
     yield (
-        "REPLACE INTO counter VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "REPLACE INTO counter VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         map(_counter_row, entries(book.counters)),
     )
     yield "REPLACE INTO total VALUES (?, ?, ?, ?, ?, ?)", map(_total_row, entries(book.totals))
@@ -283,7 +284,7 @@ def _replacements(book: Book, *, is_whole: bool) -> Iterator[tuple[str, Iterable
         ((*name, since) for name, since in entries(book.ended)),
     )
     yield (
-        "REPLACE INTO gap VALUES (?, ?, ?)",
+        "REPLACE INTO gap VALUES (?, ?, ?, ?)",
         ((gap, *lost) for gap, lost in entries(book.gaps)),
     )
     yield _ADD_HOURS, _hour_rows(book.hours.items())
@@ -300,17 +301,18 @@ def _counter_row(entry: tuple[Counter, LiveCounter]) -> Row:
         if live.owner
         else (None, None, None)
     )
-    return (*_key(counter), *owner, int(live.phase), live.reading.bytes, live.reading.packets)
+    reading = live.reading
+    return (*_key(counter), *owner, int(live.phase), reading.bytes, reading.packets, live.life)
 
 
 def _counter(
-    row: tuple[str, int, str, str | None, str, str, int, int, int],
+    row: tuple[str, int, str, str | None, str, str, int, int, int, int],
 ) -> tuple[Counter, LiveCounter]:
-    subject, family, traffic, namespace, pod, uid, phase, count, packets = row
+    subject, family, traffic, namespace, pod, uid, phase, count, packets, life = row
     owner = PodRef(namespace, pod, uid) if namespace is not None else None
     # With an owner and no address it is a host-network pod's: `cgroup 4711`.
     identity = Address.parse(subject) if owner and " " not in subject else subject
-    live = LiveCounter(owner, Amount(count, packets), Phase(phase))
+    live = LiveCounter(owner, Amount(count, packets), Phase(phase), life)
     return Counter(identity, Family(family), Traffic(traffic)), live
 
 

@@ -73,6 +73,9 @@ class Gap(StrEnum):
     """Another program removed a counter; up to one reading interval of its traffic is lost."""
     RESET = "reset"
     """Another program zeroed a counter; up to one reading interval of its traffic is lost."""
+    RESTORED = "restored"
+    """Another program put back what a counter had shown before. Nothing of that is counted again;
+    up to one reading interval of its traffic is lost."""
     REBOOT = "reboot"
     """The machine went down with counters live; what was read last before that may be lost too."""
     NOT_DURABLE = "not-durable"
@@ -87,10 +90,11 @@ class Gap(StrEnum):
 
 
 class Lost(NamedTuple):
-    """How often bytes may have been lost for one reason, and for how many seconds in all."""
+    """How often bytes may have been lost for one reason, for how many seconds, and known bytes."""
 
     times: int = 0
     seconds: float = 0.0
+    bytes: int = 0
 
 
 class Phase(IntEnum):
@@ -110,6 +114,7 @@ class LiveCounter:
     owner: PodRef | None
     reading: Amount = NOTHING
     phase: Phase = Phase.BEGUN
+    life: int = 0
 
 
 # Only item assignment, `del` and clear() are noticed: dict's own update(), pop() and setdefault()

@@ -17,7 +17,7 @@ from netmgr.ledger import audit
 from netmgr.ledger.audit import Audit
 from netmgr.ledger.book import Book
 from netmgr.ledger.tables import NOTHING, Amount, Gap, Lost, PodName, Scope
-from netmgr.model import Sample, Traffic
+from netmgr.model import PODS, Sample, Traffic
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,14 @@ class Totals:
         """Both directions of what the node forwarded."""
         return [one for one in self.audits if one.audit is Audit.FORWARD]
 
+    def lost(self, traffic: Traffic) -> int:
+        """Bytes of pods that their counters are known to have lost."""
+        return sum(
+            one.missed.bytes
+            for one in self.audits
+            if (one.audit, one.traffic) == (Audit.PODS, traffic)
+        )
+
     def unattributed(self, *, runs_pods: bool) -> list[Audited]:
         """What was forwarded for no pod, by direction; without pods that is all, and not listed."""
         return [
@@ -96,6 +104,8 @@ class Totals:
         }
         parts: list[OriginTotals] = []
         for one in self.audits:
+            if one.audit is Audit.PODS:
+                continue
             of_owners, of_others = names[one.audit]
             if one.remote_pods is not None:
                 parts.append({"origin": "remote-pods", **_amount(one.traffic, one.remote_pods)})
@@ -119,7 +129,7 @@ def picture(book: Book, *, durable: bool) -> Totals:
             pods.append(_pod(series, traffic, amount, is_live=series not in book.ended))
         elif scope is Scope.NAMESPACE:
             namespaces.append({"namespace": owner, **_amount(traffic, amount)})
-        elif scope is Scope.HOOK:
+        elif audit.is_hook(account):
             node[traffic] = node.get(traffic, NOTHING) + amount
     return Totals(
         pods=pods,
@@ -148,7 +158,13 @@ def _pod(series: PodName, traffic: Traffic, amount: Amount, *, is_live: bool) ->
 
 
 def _gap(gap: Gap, lost: Lost, at: float) -> AccountingGaps:
-    return {"reason": gap, "count": lost.times, "seconds": lost.seconds, "last": at}
+    return {
+        "reason": gap,
+        "count": lost.times,
+        "seconds": lost.seconds,
+        "bytes": lost.bytes,
+        "last": at,
+    }
 
 
 def _audits(book: Book) -> list[AuditTotal]:
@@ -165,6 +181,10 @@ def _audits(book: Book) -> list[AuditTotal]:
 
 
 def _raw(book: Book) -> list[Sample]:
-    hooks = sorted(counter for counter in book.counters if audit.audited_by(counter))
+    hooks = sorted(
+        counter
+        for counter in book.counters
+        if audit.audited_by(counter) and counter.subject != PODS
+    )
     readings = ((counter, book.counters[counter].reading) for counter in hooks)
     return [Sample(counter, reading.bytes, reading.packets) for counter, reading in readings]

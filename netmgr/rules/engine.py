@@ -16,7 +16,7 @@ from netmgr.api.snapshot import DroppedTotals, RefusedTotals, TranslatedRange
 from netmgr.errors import KernelError
 from netmgr.model import Counter, Sample, Sender
 from netmgr.prefixes import Address, Family, Prefix
-from netmgr.rules import tagged
+from netmgr.rules import lives, tagged
 from netmgr.rules.classifier import pod_set
 from netmgr.rules.diff import diff, faults
 from netmgr.rules.model import (
@@ -76,7 +76,7 @@ class RuleBackend(Protocol):
         ...
 
     def read(self, desired: Ruleset) -> list[Sample]:
-        """Every counter of ours that the kernel has, the pods' and the node's."""
+        """Every counter of ours that the kernel has: the node's, and after them the pods'."""
         ...
 
     def read_pods(self, pods: PodSets) -> list[Sample]:
@@ -191,16 +191,15 @@ class Rules:
             TryAgainLater: another program holds the kernel's rule lock; nothing more was changed.
         """
         changes, removals = transaction.split()
-        self.backend.apply(changes)
+        self.backend.apply(lives.begin(changes))
         if removals:
             before_removals()
             self.backend.apply(removals)
 
     def admit(self, addresses: Collection[Address]) -> None:
         """Have these pods counted from now on; a counter that exists goes on counting."""
-        self.backend.apply(
-            [AddElements(spec, members) for spec, members in self._every_set(addresses).items()]
-        )
+        added = [AddElements(spec, found) for spec, found in self._every_set(addresses).items()]
+        self.backend.apply(lives.begin(added))
 
     def expel(self, addresses: Collection[Address], mark: Address | None = None) -> None:
         """Stop counting these pods and forget their counters, with a new mark.

@@ -14,6 +14,7 @@ from netmgr.kernel.netlink import NETLINK_NETFILTER, Counted, Netlink, Operation
 from netmgr.model import Sender
 from netmgr.prefixes import Address, Prefix
 from netmgr.rules.model import IPSET_CAPACITY, Element, SetSpec
+from netmgr.rules.transaction import AddElements
 
 Batch = tuple[SetSpec, Iterable[Element]]
 """A set and elements of it."""
@@ -76,13 +77,12 @@ class IpSets:
                         raise
                     time.sleep(_BUSY_POLL_SECONDS)
 
-    def add(self, batches: Iterable[Batch]) -> None:
+    def add(self, operations: Iterable[AddElements]) -> None:
         """Put elements in; one that is there keeps its counter."""
-        adding = [
-            ipset.add(kernel_name(spec.name), element, counts=spec.counts is not None)
-            for spec, elements in batches
-            for element in _sorted(elements)
-        ]
+        adding = []
+        for one in operations:
+            name, packets = kernel_name(one.spec.name), one.packets if one.spec.counts else None
+            adding += [ipset.add(name, element, packets) for element in _sorted(one.elements)]
         self._transact(adding, absence=ipset.ERROR_EXIST)
 
     def delete(self, batches: Iterable[Batch]) -> None:

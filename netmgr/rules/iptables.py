@@ -18,7 +18,7 @@ from netmgr.kernel.xtables.saved import NO_TABLE, SavedRule, SavedTable
 from netmgr.kernel.xtables.variant import Changed, Variant
 from netmgr.model import Sample
 from netmgr.prefixes import Family
-from netmgr.rules import iptables_chains
+from netmgr.rules import iptables_chains, lives
 from netmgr.rules.ipset import Batch, IpSets, Member
 from netmgr.rules.iptables_chains import TABLES, HookRules, builtin
 from netmgr.rules.iptables_text import set_commands
@@ -153,14 +153,14 @@ class IptablesBackend:
                 yield f"{program} -w --noflush --counters <<'END'\n{script}END"
 
     def read(self, desired: Ruleset) -> list[Sample]:
-        """The pods' counters from the sets, the node's from the article's rules."""
+        """The node's counters from the article's rules and ours, then the pods' from the sets."""
         samples: list[Sample] = []
-        for spec in desired.sets:
-            if spec.counts is not None:
-                samples += self._samples.of(spec, self._sets.counts(spec))
         for rule, counted in self._counting(desired, Count):
             if isinstance(rule.action, Count):
                 samples.append(Sample(rule.action.counter, counted.bytes, counted.packets))
+        for spec in desired.sets:
+            if spec.counts is not None:
+                samples += self._samples.of(spec, self._sets.counts(spec))
         return samples
 
     def read_pods(self, pods: PodSets) -> list[Sample]:
@@ -244,12 +244,12 @@ class IptablesBackend:
 
     def _change_sets(self, operations: Sequence[Operation]) -> None:
         """Change sets by operations that are all of one kind."""
-        added: list[Batch] = []
+        added: list[AddElements] = []
         removed: list[Batch] = []
         for operation in operations:
             match operation:
-                case AddElements(spec, elements):
-                    added.append((spec, elements))
+                case AddElements():
+                    added.append(operation)
                 case RemoveElements(spec, elements):
                     removed.append((spec, elements))
                 case ReplaceElements(spec, elements):
@@ -275,12 +275,12 @@ class IptablesBackend:
             raise KernelError(f"ipset replace elements of {spec.name}", errno.ENOENT)
         present = {member.element for member in held.members}
         # Added before others go, so that nothing is in neither the old nor the new set meanwhile.
-        self._sets.add([(spec, elements - present)])
+        self._sets.add([AddElements(spec, elements - present)])
         self._sets.delete([(spec, present - elements)])
 
 
 def _sample(spec: SetSpec, member: Member) -> Sample:
-    return Sample(spec.counter(member.element), member.bytes, member.packets)
+    return lives.sample(spec.counter(member.element), member.bytes, member.packets)
 
 
 def _in_order(seen: list[ObservedRule], rules: Sequence[Rule]) -> tuple[ObservedRule, ...]:

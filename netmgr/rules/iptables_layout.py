@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from itertools import count, groupby
 
 from netmgr.model import CHAIN_PREFIX
-from netmgr.rules.model import GoOn, Hook, InPrefix, Match, OnLink, Pass, Rule
+from netmgr.rules.model import Action, Count, GoOn, Hook, InPrefix, Match, OnLink, Pass, Rule
 
 _ENOUGH = 5
 """So many rules with the same link are worth a chain."""
@@ -69,6 +69,10 @@ def chains(hook: Hook, rules: Sequence[Rule]) -> dict[str, list[Line]]:
     return made
 
 
+def _ends(action: Action) -> bool:
+    return isinstance(action, Pass) or (isinstance(action, Count) and action.ends)
+
+
 def _worthwhile(head: Sequence[Match], group: list[Rule]) -> tuple[tuple[Match, ...], list[Rule]]:
     """The group, without what its rules share if that is a link and they are few."""
     is_link = not any(_left_out(head))
@@ -87,7 +91,7 @@ def _place(
         if not head:
             lines += map(Line, group)
             continue
-        passes = any(isinstance(rule.action, Pass) for rule in group)
+        passes = any(_ends(rule.action) for rule in group)
         after = groups[place:] if passes else ()
         guarded, rest = next(names), next(names) if after else ""
         made[guarded] = list(_guarded(guarded, head, group, rest))

@@ -107,8 +107,10 @@ def set_commands(operation: Operation) -> list[str]:  # noqa: PLR0911 - one retu
             return [f"ipset destroy {kernel_name(spec.name)}"]
         case DeleteOrphan(name):
             return [f"ipset destroy {name}"]
-        case AddElements(spec, elements):
+        case AddElements(spec, elements, packets=0):
             return _each("add", spec, elements)
+        case AddElements(spec, elements, packets=packets):
+            return [f"{one} packets {packets} bytes 0" for one in _each("add", spec, elements)]
         case RemoveElements(spec, elements):
             return _each("del", spec, elements)
         case ReplaceElements(spec, elements):
@@ -135,7 +137,7 @@ def _each(verb: str, spec: SetSpec, elements: frozenset[Element]) -> list[str]:
 
 def _target(rule: Rule) -> list[str]:
     match rule.action:
-        case Pass():
+        case Pass() | Count(ends=True):
             return ["-j RETURN"]
         case Count() | Tally() | GoOn():
             return []

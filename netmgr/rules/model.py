@@ -208,10 +208,12 @@ class Count:
     """Raise one of the node's counters, which survives new rules where the kernel allows it.
 
     With `each`, the address on that side is also counted by itself, in a dynamic set of this name.
+    One that `ends` is the packet's last rule of the chain.
     """
 
     counter: Counter
     each: tuple[Side, str] | None = None
+    ends: bool = False
 
     @property
     def name(self) -> str:

@@ -13,6 +13,7 @@ from netmgr.kernel import netlink, nf_tables
 from netmgr.kernel.netlink import Netlink
 from netmgr.model import Sample, Sender
 from netmgr.prefixes import Address, Prefix
+from netmgr.rules import lives
 from netmgr.rules.model import Element
 from netmgr.rules.nft_text import TABLE
 from netmgr.rules.policy import PodSets
@@ -58,7 +59,8 @@ def _messages(operation: AddElements | RemoveElements) -> Iterator[netlink.Opera
         for one in operation.elements
         if isinstance(one, Prefix)
     ]
-    yield from nf_tables.add_elements(NAME, name, keys)
+    packets = operation.packets if isinstance(operation, AddElements) else 0
+    yield from nf_tables.add_elements(NAME, name, keys, packets)
     yield from (nf_tables.add_interval(NAME, name, *one) for one in intervals)
     # Added first, since deleting an element that is not there fails the whole transaction.
     if isinstance(operation, RemoveElements):
@@ -82,5 +84,5 @@ def read(channel: Netlink, pods: PodSets) -> list[Sample]:
     samples: list[Sample] = []
     for (spec, address), answer in zip(wanted, answers, strict=True):
         for _, packets, octets in answer or ():
-            samples.append(Sample(spec.counter(address), octets, packets))
+            samples.append(lives.sample(spec.counter(address), octets, packets))
     return samples

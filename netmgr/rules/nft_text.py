@@ -147,8 +147,10 @@ def _changed_elements(operation: AddElements | RemoveElements | ReplaceElements)
     spec, elements = operation.spec, operation.elements
     added = [_elements("add", spec, elements)] if elements else []
     match operation:
-        case AddElements():
+        case AddElements(packets=0):
             return added
+        case AddElements(packets=packets):
+            return [_elements("add", spec, elements, f" counter packets {packets} bytes 0")]
         case RemoveElements():
             # Added first, since deleting an element that is not there fails the whole transaction;
             # there is no `destroy` before nft 1.0.7.
@@ -262,7 +264,8 @@ def fused(rules: Sequence[Rule]) -> list[Line]:
     lines: list[Line] = []
     counting: dict[tuple[Match, ...], int] = {}
     for rule in rules:
-        counts = isinstance(rule.action, Count | Tally)
+        # What ends the chain is the pod rule.
+        counts = isinstance(rule.action, Tally) or _goes_on(rule.action)
         place = counting.get(rule.matches) if counts else counting.pop(rule.matches[:-1], None)
         if place is not None:
             lines[place] += (rule,)
@@ -271,6 +274,10 @@ def fused(rules: Sequence[Rule]) -> list[Line]:
             counting[rule.matches] = len(lines)
         lines.append((rule,))
     return lines
+
+
+def _goes_on(action: Action) -> bool:
+    return isinstance(action, Count) and not action.ends
 
 
 def _set_type(spec: SetSpec) -> str:
@@ -287,8 +294,9 @@ def _set_type(spec: SetSpec) -> str:
     return f"{kind} size {SET_CAPACITY};{' counter;' * (spec.counts is not None)}"
 
 
-def _elements(verb: str, spec: SetSpec, elements: Iterable[Element]) -> str:
-    return f"{verb} element {TABLE} {spec.name} {{ {', '.join(map(str, sorted(elements)))} }}"
+def _elements(verb: str, spec: SetSpec, elements: Iterable[Element], counter: str = "") -> str:
+    listed = ", ".join(f"{element}{counter}" for element in sorted(elements))
+    return f"{verb} element {TABLE} {spec.name} {{ {listed} }}"
 
 
 def mark(line: Line) -> str:
@@ -328,6 +336,8 @@ def text(line: Line) -> str:
 
 def _action_text(action: Action, family: Family) -> str:  # noqa: PLR0911 - one return per kind of action reads best
     match action:
+        case Count(ends=True):
+            return f'counter name "{action.name}" return'
         case Count() | Tally():
             return f'counter name "{action.name}"{_each(action, family)}'
         case Drop(name):

@@ -85,18 +85,22 @@ class NftablesBackend:
         return "".join(f"{line}\n" for line in nft_text.commands(operations))
 
     def read(self, desired: Ruleset) -> list[Sample]:
-        """The pods' counters from the sets, then the node's.
+        """The node's counters, then the pods' from the sets.
 
         By messages of our own: libnftables' listing takes ten times as long.
         """
-        samples: list[Sample] = []
+        node = desired.node_counters()
+        # No named counter can be put back, or made again, but together with the table.
+        asked = [nf_tables.get_table(NAME)]
+        (life,) = self._socket.query_each(asked, nf_tables.handle_of, absence=[errno.ENOENT])
+        samples = [
+            Sample(node[name], octets, packets, life or 0)
+            for name, packets, octets in self._named_counters()
+            if name in node
+        ]
         for spec in desired.sets:
             if spec.counts is not None:
                 samples += self._samples.of(spec, self._socket.counts(NAME, spec.name))
-        node = desired.node_counters()
-        for name, packets, octets in self._named_counters():
-            if name in node:
-                samples.append(Sample(node[name], octets, packets))
         return samples
 
     def read_pods(self, pods: PodSets) -> list[Sample]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from netmgr.kernel.netlink import Counted
 from netmgr.model import Counter, Sample
 from netmgr.prefixes import Address
+from netmgr.rules import lives
 from netmgr.rules.model import Element, Hook, Rule, SetSpec
 
 
@@ -77,4 +78,6 @@ class Samples:
             for packed, _, _ in listed
         }
         self._counters[spec.name] = counters
-        return [Sample(counters[packed], octets, packets) for packed, packets, octets in listed]
+        return [
+            lives.sample(counters[packed], octets, packets) for packed, packets, octets in listed
+        ]

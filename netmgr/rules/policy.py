@@ -24,6 +24,7 @@ from netmgr.documents.sites import Role
 from netmgr.model import (
     LINK_GROUP,
     LINK_PREFIX,
+    PODS,
     PROTECTED,
     REMOTE_PODS,
     UNATTRIBUTED,
@@ -416,8 +417,10 @@ def _of_others(
 
 
 def _pod_rule(traffic: Traffic, family: Family, internet: tuple[Match, ...], pod: Side) -> Rule:
+    # The look-up counts the packet on its element, and only then is it counted in the sum.
     matches = (*internet, InSet(pod, pod_set(traffic, family).name))
-    return Rule(f"pod {traffic} v{family.value}", family, matches, Pass())
+    count = Count(Counter(PODS, family, traffic), ends=True)
+    return Rule(f"pod {traffic} v{family.value}", family, matches, count)
 
 
 def _internet(

@@ -8,6 +8,9 @@ from typing import Literal
 from netmgr.model import Counter
 from netmgr.rules.model import Element, Hook, Rule, SetSpec
 
+LIFE_BITS = 47
+"""A pod's counter of packets has its life above so many bits: those last four years at 1 MHz."""
+
 
 @dataclass(frozen=True, slots=True)
 class DropChain:
@@ -41,10 +44,19 @@ class CreateSet:
 
 @dataclass(frozen=True, slots=True)
 class AddElements:
-    """Put elements in. One that is there already keeps its counter."""
+    """Put elements in. One that is there already keeps its counter.
+
+    `life` is that of the newcomers' counters (`lives.py`).
+    """
 
     spec: SetSpec
     elements: frozenset[Element]
+    life: int = 0
+
+    @property
+    def packets(self) -> int:
+        """What their counters begin at."""
+        return self.life << LIFE_BITS
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,7 @@ class Faults:
 
     @property
     def allowed(self) -> frozenset[Gap]:
-        found = {Gap.REMOVED, Gap.RESET} if self.blinds else set()
+        found = {Gap.REMOVED, Gap.RESET, Gap.RESTORED} if self.blinds else set()
         found |= OF_BOOKS if self.books_since is not None else set()
         found |= {Gap.NOT_DURABLE} if self.undurable else set()
         return frozenset(found)

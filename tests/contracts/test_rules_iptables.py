@@ -281,7 +281,7 @@ def test_rules_are_changed_and_read_while_another_program_changes_its_own_withou
             others.stdout.read(1)
             for _ in range(5):
                 rules.apply(rules.plan(PODS))
-                of_node = len(NODE_HOOKS) + len(Traffic)
+                of_node = len(NODE_HOOKS) + 2 * len(Traffic)
                 assert len(rules.read()) == len(rules.counters(PODS)) + of_node * len(Family)
                 assert not rules.plan(PODS)
                 rules.remove()

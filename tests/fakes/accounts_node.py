@@ -24,9 +24,9 @@ from tests.fakes.rules import FakeBackend, Packet
 
 Totals = dict[str, int]
 OUT = "internet-out"
-EVERY = 2 * len(NODE_HOOKS) + 2 * len(Family) + len(Traffic)
-"""Counters of a node with one pod: four hooks and two for others' pods, of each family, and the
-pod's own."""
+EVERY = 2 * len(NODE_HOOKS) + 4 * len(Family) + len(Traffic)
+"""Counters of a node with one pod: four hooks, two for others' pods and two sums, of each family,
+and the pod's own."""
 NODE = Address.parse("10.64.0.10")
 
 

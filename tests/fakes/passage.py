@@ -165,12 +165,12 @@ class Passage:
             if dropped_by := self._hit(rule.action):
                 return dropped_by
             match rule.action:
+                case Pass() | Count(ends=True):
+                    break
                 case Count(counter):
                     self._counted.add(counter)
                 case Rewrite(side, prefix):
                     self._put(side, _moved(_address(self._packet, side), prefix))
-                case Pass():
-                    break
                 case Classify():
                     self._classify(rule.action)
                 case Netmap() | SourceNat() | Masquerade():

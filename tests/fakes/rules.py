@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 
 from netmgr.errors import KernelError
 from netmgr.model import Sample
+from netmgr.rules import lives
 from netmgr.rules.model import Abilities, Element, Rule, Ruleset
 from netmgr.rules.observed import Observed, ObservedRule
 from netmgr.rules.policy import PodSets
@@ -89,7 +90,7 @@ class FakeBackend:
         """Every counter: the pods' and the node's."""
         with self._lock:
             found = [
-                Sample(one.spec.counter(element), hits.bytes, hits.packets)
+                lives.sample(one.spec.counter(element), hits.bytes, hits.packets)
                 for one in self.state.sets.values()
                 if one.spec.counts is not None
                 for element, hits in one.elements.items()
@@ -105,7 +106,7 @@ class FakeBackend:
         """The counters of these elements, as far as they exist."""
         with self._lock:
             return [
-                Sample(spec.counter(element), hits.bytes, hits.packets)
+                lives.sample(spec.counter(element), hits.bytes, hits.packets)
                 for spec, members in pods.items()
                 for element in members
                 if (hits := self._hits(spec.name, element))
@@ -187,4 +188,5 @@ def _change(
         if isinstance(operation, RemoveElements):
             elements.pop(element, None)
         else:
-            elements.setdefault(element, Hits())
+            packets = operation.packets if isinstance(operation, AddElements) else 0
+            elements.setdefault(element, Hits(packets))

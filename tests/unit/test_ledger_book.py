@@ -324,6 +324,7 @@ def test_every_byte_of_a_pod_is_its_namespaces_as_well(book: Book) -> None:
         Account(Scope.POD, "team-a", "web-0", OUT): 100,
         Account(Scope.NAMESPACE, "team-a", "", OUT): 100,
         Account(Scope.AUDIT, Audit.FORWARD, audit.COUNTED, OUT): 100,
+        Account(Scope.AUDIT, Audit.PODS, audit.COUNTED, OUT): 100,
     }
 
 

@@ -336,19 +336,22 @@ def test_killed_while_the_file_is_written_again_an_agent_leaves_the_former_one(
     [
         *("", "fd00000000000001 5\n", "-d00000000000001 5 1\n", "fd000000000000001 5 1\n"),
         *(f"fd00000000000001 {rest}" for rest in (f"{1 << 64} 1\n", "-5 1\n", "5 1_0\n", "5 1\n2")),
-        *(f"fd00000000000001 5 1\nreset {rest}\n" for rest in ("1", "-1 2.000", "1 nan", "1 2")),
+        *(
+            f"fd00000000000001 5 1\nreset {rest}\n"
+            for rest in ("1", "-1 2.000 3", "1 nan 3", "1 2 3")
+        ),
     ],
 )
 def test_a_small_file_that_no_kernels_set_could_hold_is_none(tmp_path: Path, text: str) -> None:
     path = tmp_path / "mark"
     path.write_text(text)
     assert mark.read(path) is None
-    lost = ((Gap.LATE, Lost(2, 0.125)), (Gap.RESET, Lost(10**17, 10.0**12 - 0.001)))
+    lost = ((Gap.LATE, Lost(2, 0.125)), (Gap.RESET, Lost(10**17, 10.0**12 - 0.001, 10**17)))
     latest = Synced(Mark(0xFDFFFFFFFFFFFFFF, (1 << 64) - 1), 1 << 100, lost)
     mark.write(path, latest)
     assert mark.read(path) == latest
     assert path.stat().st_mode & 0o777 == 0o600
-    path.write_text(path.read_text() + "of-a-later-release 1 2.000\n")
+    path.write_text(path.read_text() + "of-a-later-release 1 2.000 3\n")
     assert mark.read(path) == latest
     assert Mark.of(Address.unpack(latest.mark.address.packed)) == latest.mark
 

@@ -1,0 +1,192 @@
+"""Counters that another program saved, took away and put back, zeroed or set: nothing is billed
+twice, and what is lost is a gap, in bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+
+from netmgr.documents.node import Backend
+from tests.kernel.common import flushing, repairs
+from tests.kernel.spending import OUT, Spender, run
+from tests.lab.nodes import LabNode
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.root
+
+WORLD = {
+    "nodes": 1,
+    "settings": {
+        "accounting": {"min_reading_seconds": 0, "reading_seconds": 300},
+        "reconcile_seconds": 300,
+    },
+    "exporters": False,
+}
+Command = list[str]
+
+
+class Told(NamedTuple):
+    count: int
+    bytes: int
+
+
+def gaps(node: LabNode) -> dict[str, Told]:
+    return {one["reason"]: Told(one["count"], one["bytes"]) for one in node.snapshot()["gaps"]}
+
+
+def more(before: dict[str, Told], after: dict[str, Told]) -> dict[str, Told]:
+    grown = {
+        reason: Told(*(now - then for now, then in zip(after[reason], before[reason], strict=True)))
+        for reason in after
+    }
+    return {reason: told for reason, told in grown.items() if any(told)}
+
+
+def save(node: LabNode, backend: Backend) -> None:
+    """Keep the pods' counters."""
+    if backend is Backend.NFTABLES:
+        done = run(node, "sh", "-ec", f"nft list table inet netmgr > {node.directory}/saved")
+    else:
+        done = run(node, "sh", "-ec", f"ipset save > {node.directory}/saved")
+    assert done.returncode == 0, done.stderr
+
+
+def put_back(node: LabNode, backend: Backend) -> None:
+    """Have the pods' counters show what they showed when they were kept."""
+    if backend is Backend.NFTABLES:
+        text = f"nft delete table inet netmgr; nft -f {node.directory}/saved"
+    else:
+        text = f"grep ^add {node.directory}/saved | ipset -exist restore"
+    done = run(node, "sh", "-ec", text)
+    assert done.returncode == 0, done.stderr
+
+
+def zero(node: LabNode, spender: Spender, backend: Backend) -> None:
+    if backend is Backend.NFTABLES:
+        element = f"element inet netmgr pod_out4 {{ {spender.address} }}"
+        done = run(node, "nft", f"delete {element}; add {element}")
+    else:
+        words = f"-exist add netmgr-pod-out4 {spender.address} packets 0 bytes 0"
+        done = run(node, "ipset", *words.split())
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(params=["the agent runs", "it was stopped"])
+def disturbed(
+    request: pytest.FixtureRequest, node: LabNode
+) -> Callable[[Callable[[], object]], None]:
+    """Disturb counters while the agent runs, or while none does."""
+
+    def disturb(act: Callable[[], object]) -> None:
+        if request.param == "the agent runs":
+            act()
+            return
+        node.kill_agent()
+        act()
+        node.start_until_ready()
+
+    return disturb
+
+
+Disturb = Callable[[Callable[[], object]], None]
+
+
+def test_counters_that_are_put_back_are_not_counted_again(
+    node: LabNode, spender: Spender, backend: Backend, disturbed: Disturb
+) -> None:
+    kept = spender.send() + spender.send(700)
+    assert spender.counted() == kept
+    save(node, backend)
+    kept += spender.send(900)
+    assert spender.counted() == kept
+    before = gaps(node)
+    disturbed(lambda: put_back(node, backend))
+    assert spender.counted() == kept
+    assert more(before, gaps(node))["restored"].count >= 1
+    after = gaps(node)
+    kept += spender.send(300)
+    assert spender.counted() == kept
+    assert gaps(node) == after
+
+
+def test_what_passed_until_they_were_put_back_is_lost_and_told(
+    node: LabNode, spender: Spender, backend: Backend, disturbed: Disturb
+) -> None:
+    kept = spender.send(2000)
+    assert spender.counted() == kept
+    save(node, backend)
+    before = gaps(node)
+    lost = spender.send(700)
+    disturbed(lambda: put_back(node, backend))
+    kept += spender.send(500)
+    assert spender.counted() in {kept, kept - 500}
+    told = more(before, gaps(node))
+    assert set(told) <= {"restored", "reset"}
+    assert told
+    if backend is not Backend.NFTABLES:
+        # The sum of the pods' counters is in a table of iptables.
+        assert sum(one.bytes for one in told.values()) == lost
+
+
+def test_a_counter_of_a_former_life_is_not_taken_for_traffic(
+    node: LabNode, spender: Spender, backend: Backend
+) -> None:
+    kept = spender.send(5000)
+    assert spender.counted() == kept
+    save(node, backend)
+    before, repaired = gaps(node), repairs(node, "rules")
+    for command in flushing(backend):
+        assert run(node, *command).returncode == 0
+    node.restart_after_kill()
+    eventually(lambda: repairs(node, "rules") >= repaired)
+    kept += spender.send(300)
+    assert spender.counted() == kept
+    put_back(node, backend)
+    assert spender.counted() == kept
+    assert more(before, gaps(node))["restored"].count >= 1
+
+
+def test_a_counter_that_is_zeroed_again_and_again_tells_every_byte_it_lost(
+    node: LabNode, spender: Spender, backend: Backend, disturbed: Disturb
+) -> None:
+    sent = spender.send(100)
+    assert spender.counted() == sent
+    before = gaps(node)
+    for size in (400, 900, 1300, 2000):
+        sent += spender.send(size)
+        disturbed(lambda: zero(node, spender, backend))
+        sent += spender.send(size + 100)
+        spender.counted()
+    told = more(before, gaps(node))
+    assert set(told) == {"reset"}
+    assert told["reset"].count == 4
+    assert spender.counted() + told["reset"].bytes == sent
+    (ratio,) = [
+        one["ratio"]
+        for one in node.ask("audit")["ratios"]
+        if (one["against"], one["traffic"]) == ("forward", OUT)
+    ]
+    assert ratio < 1
+
+
+def test_a_sum_that_is_zeroed_accuses_no_pod(
+    node: LabNode, spender: Spender, backend: Backend, disturbed: Disturb
+) -> None:
+    kept = spender.send(100)
+    assert spender.counted() == kept
+    before = gaps(node)
+    zeroing = (
+        ["nft", "reset", "counters", "table", "inet", "netmgr"]
+        if backend is Backend.NFTABLES
+        else ["iptables-legacy", "-t", "mangle", "-Z"]
+    )
+    for size in (50, 1000, 60):
+        kept += spender.send(size)
+        disturbed(lambda: run(node, *zeroing))
+        kept += spender.send(900)
+        assert spender.counted() == kept
+    assert not any(one.bytes for one in more(before, gaps(node)).values())
+    assert "restored" not in more(before, gaps(node))
