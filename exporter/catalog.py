@@ -32,8 +32,9 @@ TABLES_OF_RULES = FAMILIES * 6
 SPOKES = 20
 SPOKE_PAIRS = 2 * (SPOKES - 1)
 """A node drops between its own spoke and each other one, both ways; a hub router all 380."""
-DROP_REASONS = 9
-"""Of a node: spoofed, forged, loopback, link-local, router, redirect, dhcp, icmp, protected."""
+DROP_REASONS = 10
+"""Of a node: spoofed, forged, fragments, loopback, link-local, router, redirect, dhcp, icmp,
+protected."""
 PROBLEM_REASONS = 8
 NAT_RANGES = FAMILIES
 PORT_BUDGETS = FAMILIES * 3
@@ -189,7 +190,7 @@ ISOLATION_BYTES = Metric(
 )
 _DROPS = (
     "Packets dropped here: spoofed, link-local, router, redirect, dhcp (what a pod may not send), "
-    "icmp (of no connection), loopback (from another link), "
+    "icmp (of no connection), loopback (from another link), fragments (too many of a pod), "
     "forged (this machine's or its pods' addresses from elsewhere; on a router a site's), "
     "unplanned (private sources of no site, to a spoke), stranded "
     "(a NAT host's), endpoint (of a Service, that is a machine or outside the spoke), protected."

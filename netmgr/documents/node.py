@@ -161,6 +161,8 @@ class NodeDocument(Document):
     """What pods of this agent may not reach, but for DNS; never internet."""
     protect_except: tuple[Annotated[str, Field(min_length=1, max_length=63)], ...] = ()
     """Namespaces whose pods may reach all of `protect`."""
+    fragments_per_second: Annotated[int, Field(ge=0, le=1_000_000)] = 10
+    """IP fragments that each pod may send, and 20 times as many at once; 0 for any number."""
     # IPv6 needs links of 1280 bytes (RFC 8200).
     mtu: Annotated[int, Field(ge=1280, le=65_535)] | None = None
     """MTU of the pods' interfaces, in bytes; default: the uplink's."""

@@ -58,7 +58,12 @@ class IptablesBackend:
     """Holds the ruleset in the tables of one variant of iptables, and in ipsets."""
 
     abilities = Abilities(
-        rewrites=False, verdict_maps=False, dynamic_sets=False, senders=False, fuses=False
+        rewrites=False,
+        verdict_maps=False,
+        dynamic_sets=False,
+        senders=False,
+        fuses=False,
+        sees_fragments=False,
     )
 
     def __init__(self, tables: Variant) -> None:

@@ -20,6 +20,7 @@ from netmgr.rules.model import (
     Count,
     Drop,
     Element,
+    Fragment,
     GoOn,
     IcmpOfNobody,
     IcmpType,
@@ -188,6 +189,8 @@ def _extension(match: Match, family: Family) -> str:  # noqa: PLR0911 - one retu
         case Asking(besides):
             answering = f"! --ctreplsrcport {besides} " if besides else ""
             return f"-m conntrack {answering}--ctdir ORIGINAL"
+        case Fragment():
+            raise ValueError(f"iptables cannot do that: {match}")
         case OriginallyTo():
             return _originally(match)
         case OneIn(number):

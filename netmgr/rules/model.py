@@ -27,10 +27,16 @@ DYNAMIC_CAPACITY, DYNAMIC_SECONDS = 1024, 3600
 """Of sets whose elements come with packets: most elements, and how long one stays without any."""
 
 
+FRAGMENT_BURST, FRAGMENT_SECONDS = 20, 60
+"""Seconds' worth of fragments that a link may send at once, and how long it is remembered without
+any: a time in which all of that comes back."""
+
+
 class Hook(StrEnum):
     """The places a packet passes, in its order, each at the one priority netmgr uses there.
 
-    The first is before connection tracking, the last behind all translation of addresses.
+    The first is before connection tracking and, where the backend can, before the kernel puts
+    fragments together; the last is behind all translation of addresses.
     """
 
     PREROUTING = "prerouting"
@@ -128,6 +134,19 @@ class IcmpType:
 
 
 @dataclass(frozen=True, slots=True)
+class Fragment:
+    """The packet is (or, negated, is not) a part of a datagram that is not put together yet.
+
+    With `beyond`, one more than its link may send: so many in a second, FRAGMENT_BURST times as
+    many at once. The set of that name remembers what each link has sent.
+    """
+
+    negated: bool = False
+    beyond: int = 0
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class IcmpOfNobody:
     """An ICMP or, in a rule of IPv6, ICMPv6 message that belongs to no connection.
 
@@ -157,6 +176,7 @@ Match = (
     | InPrefix
     | OnLink
     | Returnable
+    | Fragment
     | IcmpType
     | IcmpOfNobody
     | UdpTo
@@ -332,7 +352,9 @@ class Rule:
     def set_names(self) -> frozenset[str]:
         """Names of the sets the rule looks into."""
         return _sets_of(self.action) | {
-            match.name for match in self.matches if isinstance(match, InSet)
+            match.name
+            for match in self.matches
+            if isinstance(match, InSet | Fragment) and match.name
         }
 
 
@@ -346,6 +368,8 @@ class SetSpec:
     DYNAMIC_CAPACITY, and forgets those without a packet for DYNAMIC_SECONDS. A dynamic one with
     room for `pairs` has pairs of spokes, which it never forgets.
 
+    One that `has_links`, a dynamic one, remembers how much came in by each of the pods'.
+
     One that `has_flows` is a flowtable, of both families. Which devices it has is not the ruleset's
     business.
     """
@@ -356,6 +380,7 @@ class SetSpec:
     is_dynamic: bool = False
     pairs: int = 0
     has_senders: bool = False
+    has_links: bool = False
     has_flows: bool = False
 
     @property
@@ -427,7 +452,8 @@ class Abilities:
     `verdict_maps`: one look-up decides between many branches. `dynamic_sets`: a rule can add the
     packet's address to a set. `senders`: sets can have links and addresses together. `flowtables`:
     a rule can hand connections to a flowtable. `fuses`: neighbours that begin with the same matches
-    are one rule, which compares once.
+    are one rule, which compares once. `sees_fragments`: in prerouting, datagrams are not put
+    together yet.
     """
 
     rewrites: bool = True
@@ -437,3 +463,4 @@ class Abilities:
     senders: bool = True
     flowtables: bool = False
     fuses: bool = True
+    sees_fragments: bool = True

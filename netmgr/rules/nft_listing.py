@@ -19,6 +19,7 @@ from netmgr.rules import nft_pairs
 from netmgr.rules.model import (
     DYNAMIC_CAPACITY,
     DYNAMIC_SECONDS,
+    FRAGMENT_SECONDS,
     SET_CAPACITY,
     Element,
     Hook,
@@ -214,12 +215,14 @@ def _is_made_as(spec: SetSpec, body: Listing) -> bool:
         return False
     if spec.pairs:
         return (body.get("type"), body.get("size")) == (nft_pairs.KEY_TYPES, spec.pairs)
-    kind = f"ipv{spec.family.value}_addr"
+    made = (body.get("size"), body.get("timeout"))
+    kind = "ifname" if spec.has_links else f"ipv{spec.family.value}_addr"
     if body.get("type") != (["ifname", kind] if spec.has_senders else kind):
         return False
     if spec.is_dynamic:
         # nft 1.0.6 does not show the flag `dynamic` in JSON.
-        return (body.get("size"), body.get("timeout")) == (DYNAMIC_CAPACITY, DYNAMIC_SECONDS)
+        of_links = SET_CAPACITY, FRAGMENT_SECONDS
+        return made == (of_links if spec.has_links else (DYNAMIC_CAPACITY, DYNAMIC_SECONDS))
     if spec.has_prefixes:
         return interval
     # An earlier release made larger ones, whose counters must not be lost.

@@ -22,6 +22,8 @@ from netmgr.rules.model import (
     DYNAMIC_CAPACITY,
     DYNAMIC_SECONDS,
     FORWARDED,
+    FRAGMENT_BURST,
+    FRAGMENT_SECONDS,
     SET_CAPACITY,
     Action,
     Asking,
@@ -29,6 +31,7 @@ from netmgr.rules.model import (
     Count,
     Drop,
     Element,
+    Fragment,
     GoOn,
     Hook,
     IcmpOfNobody,
@@ -76,12 +79,12 @@ class _Base(NamedTuple):
     priority: int
 
 
-# Connection tracking begins at -200: -300 is before it. 320 is behind source translation (100) and
-# the helpers of connection tracking (300). -110 and 90 are just before kube-proxy's -100 and 100:
-# the first chain that translates a connection decides. 99 is behind the filters of postrouting,
-# such as kube-network-policies' at 95.
+# Fragments are put together at -400, and connection tracking begins at -200: -450 is before both.
+# 320 is behind source translation (100) and the helpers of connection tracking (300). -110 and 90
+# are just before kube-proxy's -100 and 100: the first chain that translates a connection decides.
+# 99 is behind the filters of postrouting, such as kube-network-policies' at 95.
 BASES = {
-    Hook.PREROUTING: _Base("filter", "prerouting", -300),
+    Hook.PREROUTING: _Base("filter", "prerouting", -450),
     Hook.DSTNAT: _Base("nat", "prerouting", -110),
     Hook.INPUT: _Base("filter", "input", -150),
     Hook.FORWARD: _Base("filter", "forward", -150),
@@ -90,8 +93,8 @@ BASES = {
     Hook.POSTROUTING: _Base("nat", "postrouting", 90),
     Hook.DEPARTURE: _Base("filter", "postrouting", 320),
 }
-"""Chain type, the kernel's hook and priority: raw, before others' translation, mangle, around
-source translation, the end."""
+"""Chain type, the kernel's hook and priority: before all else, before others' translation, mangle,
+around source translation, the end."""
 
 COMMENT_LENGTH = 127
 """The most bytes a rule's comment has (NFTNL_UDATA_COMMENT_MAXLEN, less the final zero)."""
@@ -285,6 +288,9 @@ def _set_type(spec: SetSpec) -> str:
         return f"type {' . '.join(nft_pairs.KEY_TYPES)}; size {spec.pairs}; flags dynamic;"
     if spec.has_flows:
         return "hook ingress priority 0;"
+    if spec.has_links:
+        lifetime = f"timeout {FRAGMENT_SECONDS}s;"
+        return f"type ifname; size {SET_CAPACITY}; flags dynamic,timeout; {lifetime}"
     kind = f"type {'ifname . ' * spec.has_senders}ipv{spec.family.value}_addr;"
     if spec.is_dynamic:
         lifetime = f"timeout {DYNAMIC_SECONDS}s;"
@@ -395,7 +401,7 @@ def _match_text(match: Match, rule: Rule) -> str:  # noqa: PLR0911 - one return 
             # The way back is looked up for the incoming link alone (`. iif`); without one, the
             # answer is 0.
             return f"fib saddr . iif oif {'' if negated else '!= '}0"
-        case IcmpType() | IcmpOfNobody() | UdpTo():
+        case Fragment() | IcmpType() | IcmpOfNobody() | UdpTo():
             return _transport_text(match, rule.family)
         case Asking(besides):
             # The packet's port, where answers come from; nft has no `ct reply proto-src` of any
@@ -408,8 +414,10 @@ def _match_text(match: Match, rule: Rule) -> str:  # noqa: PLR0911 - one return 
     assert_never(match)
 
 
-def _transport_text(match: IcmpType | IcmpOfNobody | UdpTo, family: Family) -> str:
+def _transport_text(match: Fragment | IcmpType | IcmpOfNobody | UdpTo, family: Family) -> str:
     match match:
+        case Fragment():
+            return _fragment_text(match, family)
         case IcmpType(number):
             return f"{'icmp' if family is Family.V4 else 'icmpv6'} type {number}"
         case IcmpOfNobody():
@@ -417,6 +425,18 @@ def _transport_text(match: IcmpType | IcmpOfNobody | UdpTo, family: Family) -> s
             return f"meta l4proto {protocol} ct state invalid"
         case UdpTo(port):
             return f"udp dport {port}"
+
+
+def _fragment_text(match: Fragment, family: Family) -> str:
+    if family is Family.V4:
+        # More fragments follow, or this is not the first.
+        found = f"ip frag-off & 0x3fff {'==' if match.negated else '!='} 0"
+    else:
+        found = f"exthdr frag {'missing' if match.negated else 'exists'}"
+    if not match.beyond:
+        return found
+    rate = f"{match.beyond}/second burst {match.beyond * FRAGMENT_BURST} packets"
+    return f"{found} update @{match.name} {{ iifname limit rate over {rate} }}"
 
 
 def _link_text(match: OnLink) -> str:

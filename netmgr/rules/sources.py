@@ -9,6 +9,7 @@ reason:
 - `loopback`: to 127.0.0.0/8, which a setting (`route_localnet`) would let in;
 - `router`, `redirect`: a pod advertises itself as a router, or a better way (RFC 4861, RFC 792);
 - `link_local`: a pod sends from a link-local address or none;
+- `fragments`: a pod sends more of them than it may; incomplete ones fill the memory of all pods;
 - `spoofed`: a pod sends from any other address that is not its own;
 - `forged`: this machine's or its pods' addresses, or loopback, come from elsewhere;
 - `dhcp`: a pod sends answers of a DHCP server to the node (RFC 2131, RFC 8415);
@@ -34,6 +35,7 @@ from netmgr.rules.model import (
     Abilities,
     Drop,
     Element,
+    Fragment,
     Hook,
     IcmpOfNobody,
     IcmpType,
@@ -71,13 +73,15 @@ class Sources:
 
     `own` are the addresses that only this machine and its pods may have. `sites` are a router's
     alone: what claims to be of one, or goes to one, must come from where it would be answered. Of
-    these, `spokes` get nothing from a `private` address that is of no site.
+    these, `spokes` get nothing from a `private` address that is of no site. A pod may send so many
+    `fragments` in a second; 0: any number.
     """
 
     own: tuple[Prefix, ...] = ()
     sites: tuple[Prefix, ...] = ()
     spokes: tuple[Prefix, ...] = ()
     private: tuple[Prefix, ...] = ()
+    fragments: int = 0
     guards_pods: bool = True
 
     @classmethod
@@ -86,7 +90,8 @@ class Sources:
         addresses = [address.prefix for address in document.node.addresses]
         own = tuple(merge((*addresses, *_LOOPBACK, *document.ranges)))
         if document.role is not Role.HUB_ROUTER:
-            return cls(own, guards_pods=document.wires_pods)
+            bound = document.fragments_per_second
+            return cls(own, fragments=bound, guards_pods=document.wires_pods)
         sites = {site.name: site.every_prefix for site in document.sites}
         spokes = [prefixes for name, prefixes in sites.items() if name != HUB]
         return cls(
@@ -109,7 +114,12 @@ class Sources:
             found[_LINK_LOCAL] = frozenset(LINK_LOCAL)
             if abilities.senders:
                 found |= {sender_set(family): frozenset() for family in Family}
+            if self._bounds_fragments(abilities):
+                found[_FRAGMENTS] = frozenset()
         return found
+
+    def _bounds_fragments(self, abilities: Abilities) -> bool:
+        return self.fragments > 0 and abilities.sees_fragments
 
     def _of_sites(self, family: Family) -> dict[SetSpec, frozenset[Element]]:
         if not _of(self.sites, family):
@@ -149,9 +159,15 @@ class Sources:
         if abilities.senders:
             # Whatever is missing in the set costs its packets the rule after this one, no more.
             known = InSet(Side.SOURCE, sender_set(family).name, by_link=True)
-            matches = (known, *_not_to_loopback(family))
-            yield Rule(f"known pods v{family.value}", family, matches, Pass())
+            common: list[Match] = [known, *_not_to_loopback(family)]
+            if self._bounds_fragments(abilities):
+                common.append(Fragment(negated=True))
+            yield Rule(f"known pods v{family.value}", family, tuple(common), Pass())
         yield from _loopback(family)
+        if self._bounds_fragments(abilities):
+            # Before their sources are checked: counted by link, nobody uses up another's bound.
+            too_many = Fragment(beyond=self.fragments, name=_FRAGMENTS.name)
+            yield _drop("fragments", family, _FROM_PODS, too_many)
         near = LINK_LOCAL if family is Family.V6 else ()
         beyond = outside(Side.SOURCE, _LINK_LOCAL.name, near, abilities.compares)
         yield Rule(
@@ -258,6 +274,8 @@ def _of(prefixes: Iterable[Prefix], family: Family) -> list[Prefix]:
 
 
 _LINK_LOCAL = SetSpec("link_local6", Family.V6)
+_FRAGMENTS = SetSpec("fragments", Family.V4, is_dynamic=True, has_links=True)
+"""Of either family: both are a link's."""
 
 
 def _own(family: Family) -> SetSpec:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -122,6 +122,14 @@ class World:
             return None
         assert len(data) == size
         return str(source[0])
+
+    def send(self, frames: Iterable[bytes], at: int | None = None) -> None:
+        """Have the pod, or another, send frames to the node as they are."""
+        there = self.pod if at is None else at
+        with netns.entered(there), socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as link:
+            link.bind(("eth0", 0))
+            for frame in frames:
+                link.send(bytes.fromhex(MACS[0].replace(":", "")) + frame[6:])
 
     def is_lost(
         self, sender: socket.socket, receiver: socket.socket, to: str, size: int = 100

@@ -232,6 +232,13 @@ def test_a_service_is_reached_by_the_address_the_hub_sees_and_answers_from_it(
 
 
 @FAMILIES
+def test_a_service_is_reached_in_fragments(world, opened, family):
+    opened()
+    researcher, server = world.at("researcher", family), backend_of(world, family)
+    assert world.source(researcher, server, VIP[family], 8000)[0] == MACHINE[family]
+
+
+@FAMILIES
 def test_a_preserved_source_is_the_clients_own(world, opened, family):
     opened(source="preserve")
     researcher, server = world.at("researcher", family), backend_of(world, family)

@@ -43,10 +43,8 @@ CHAINS = (
     *(("mangle", chain) for chain in ("input", "forward", "output", "netmgr-forward")),
     ("nat", "postrouting"),
 )
-REFUSED = (
-    *("spoofed", "forged", "loopback", "link-local", "router", "redirect", "dhcp", "icmp"),
-    "protected",
-)
+_OF_LINKS = ("spoofed", "forged", "fragments", "loopback", "link-local")
+REFUSED = (*_OF_LINKS, "router", "redirect", "dhcp", "icmp", "protected")
 MAPPED = (("10.100.0.0/20", "10.96.0.0/20"), ("fd00:100::/112", "fd00:96::/112"))
 BUCKETS = [(str(bound), count) for count, bound in enumerate((*LATENCY_BUCKETS, "+Inf"))]
 BYTES, PACKETS = 123_456_789_012, 87_654_321

@@ -12,11 +12,13 @@ from dataclasses import dataclass, field, replace
 from netmgr.model import Counter, Sender
 from netmgr.prefixes import Address, Family, Prefix
 from netmgr.rules.model import (
+    FRAGMENT_BURST,
     Action,
     Asking,
     Classify,
     Count,
     Drop,
+    Fragment,
     Hook,
     IcmpOfNobody,
     IcmpType,
@@ -58,8 +60,9 @@ class Packet:
 
     `way_back` is the link its source would be routed out of, `own` the address of the link it
     leaves by. `icmp` is its type, `udp` its ports, if it is of either protocol; `port` is whom it
-    asks. One that `is_of_nobody` belongs to no connection. `elsewhere`
-    translates destinations as kube-proxy on the same host does.
+    asks. One that `is_of_nobody` belongs to no connection. One with `fragments` is the last of so
+    many that its link sent at once. `elsewhere` translates destinations as kube-proxy on the same
+    host does.
     """
 
     src: Address
@@ -72,6 +75,7 @@ class Packet:
     own: Address | None = None
     icmp: int | None = None
     is_of_nobody: bool = False
+    fragments: int = 0
     udp: tuple[int, int] | None = None
     port: int = 80
     elsewhere: Callable[[Address], Address] = lambda address: address
@@ -235,7 +239,7 @@ class Passage:
                 return self._on_link(match, hook)
             case Returnable(negated):
                 return (packet.way_back == packet.iif) != negated
-            case IcmpType() | IcmpOfNobody() | UdpTo():
+            case Fragment() | IcmpType() | IcmpOfNobody() | UdpTo():
                 return self._is_sent_by(match)
             case Asking(besides):
                 return not self._is_reply and packet.port != besides
@@ -246,9 +250,11 @@ class Passage:
                 self._state.turns[rule.id] = (turn + 1) % number
                 return turn == 0
 
-    def _is_sent_by(self, match: IcmpType | IcmpOfNobody | UdpTo) -> bool:
+    def _is_sent_by(self, match: Fragment | IcmpType | IcmpOfNobody | UdpTo) -> bool:
         packet = self._packet
         match match:
+            case Fragment(negated, beyond):
+                return (packet.fragments > beyond * FRAGMENT_BURST) != negated
             case IcmpType(number):
                 return packet.icmp == number
             case IcmpOfNobody():

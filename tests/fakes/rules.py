@@ -43,7 +43,13 @@ class FakeBackend:
         self.abilities = (
             Abilities()
             if rewrites
-            else Abilities(rewrites=False, verdict_maps=False, senders=False, fuses=False)
+            else Abilities(
+                rewrites=False,
+                verdict_maps=False,
+                senders=False,
+                fuses=False,
+                sees_fragments=False,
+            )
         )
         self.state = State()
         self.connections: list[Connection] = []

@@ -27,9 +27,10 @@ NODE = """
 apiVersion netmgr.io/v1alpha1 kind Node node name addresses uplink max_pods ranges ranges_file
 ranges_version range_source azure file role hub-router nat-host cni off backend nftables
 iptables auto sites site prefixes nat services vip_range service_cidr source preserve
-machines protect protect_except internal accounting classes cluster_cidrs host_pods node_rules
-exact corrected limits per-day per-month when-spent connections routes via 10.64.0.10
-10.128.0.16/28 2001:db8:128:1::/112 169.254.169.254 0.0.0.0/0 ::/0 flowtable reconcile_seconds
+machines protect protect_except fragments_per_second internal accounting classes cluster_cidrs
+host_pods node_rules exact corrected limits per-day per-month when-spent connections routes via
+10.64.0.10 10.128.0.16/28 2001:db8:128:1::/112 169.254.169.254 0.0.0.0/0 ::/0 flowtable
+reconcile_seconds
 """
 PLAN = """
 Plan hub clusters node_pools nodes max_pods surge subnets region cloud azure space prefixes pods

@@ -33,7 +33,7 @@ REDIRECT4, UNREACHABLE4, TOO_BIG6 = 5, 3, 2
 ERRORS = {Family.V4: (3, 4, 11, 12), Family.V6: (1, 2, 3, 4)}
 """Every type by which routers report that they could not deliver (RFC 792, RFC 4443)."""
 
-UDP, ICMP, ICMP6 = 17, 1, 58
+UDP, ICMP, ICMP6, FRAGMENT6 = 17, 1, 58, 44
 _ETHERTYPE = {Family.V4: 0x0800, Family.V6: 0x86DD}
 _ARP = 0x0806
 _NET_RAW = "net_raw"
@@ -148,6 +148,19 @@ def too_big(source: Address, destination: Address, sent_to: Address, kind: int =
     kind = kind or UNREACHABLE4
     code = 4 if kind == UNREACHABLE4 else 0
     return icmp4(source, destination, kind, code, struct.pack("!HH", 0, 552) + quoted)
+
+
+def fragment(
+    source: Address, destination: Address, number: int, place: int, data: bytes, *, more: bool
+) -> bytes:
+    """A part of the datagram of UDP with this number: `data` from this place of it on."""
+    if source.family is Family.V6:
+        part = struct.pack("!BBHI", UDP, 0, place | more, number)
+        return ip(source, destination, FRAGMENT6, part + data)
+    frame = ip(source, destination, UDP, data)
+    head = frame[14:18] + struct.pack("!HHBBH", number, more << 13 | place >> 3, 255, UDP, 0)
+    head += frame[26:34]
+    return frame[:14] + head[:10] + struct.pack("!H", _checksum(head)) + head[12:] + data
 
 
 def udp(source: Address, destination: Address, ports: tuple[int, int], data: bytes) -> bytes:

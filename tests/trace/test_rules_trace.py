@@ -169,6 +169,20 @@ BOTH_MODES = {
         packet("127.0.0.1", NODE, UPLINK, way_back="lo", hooks=RECEIVED),
         ELSEWHERE,
     ),
+    "as many fragments as a pod may send": (packet(POD, WEB, LINK, UPLINK, fragments=200), OUTWARD),
+    "more fragments than a pod may send": (
+        packet(POD, WEB, LINK, UPLINK, fragments=201),
+        Outcome(dropped_by="fragments4"),
+    ),
+    "more fragments than a pod may send, v6": (
+        packet(POD6, WEB6, LINK, UPLINK, fragments=201),
+        Outcome(dropped_by="fragments6"),
+    ),
+    "many fragments of the uplink": (packet(NODE2, POD, UPLINK, LINK, fragments=201), NOTHING),
+    "a forged fragment": (
+        packet(NEIGHBOUR, WEB, LINK, UPLINK, way_back=OTHER_LINK, fragments=1),
+        FORGED,
+    ),
     "a pod to loopback": (
         packet(POD, "127.0.0.1", LINK, hooks=RECEIVED),
         Outcome(dropped_by="loopback4"),
@@ -267,7 +281,8 @@ def kernel_with() -> Callable[..., FakeBackend]:
             exact_prefix=Prefix.parse("10.0.0.0/8"),
             protection=Protection(PLATFORMS, excepted=frozenset({"trusted"})),
             sources=Sources(
-                own=tuple(merge((*ranges, *map(Prefix.parse, (NODE, "127.0.0.0/8", "::1")))))
+                own=tuple(merge((*ranges, *map(Prefix.parse, (NODE, "127.0.0.0/8", "::1"))))),
+                fragments=10,
             ),
         )
         kernel = FakeBackend()

@@ -21,6 +21,7 @@ from netmgr.rules import iptables_chains, iptables_layout, iptables_text, nft_te
 from netmgr.rules.classifier import pod_set
 from netmgr.rules.diff import diff
 from netmgr.rules.engine import Rules
+from netmgr.rules.iptables import IptablesBackend
 from netmgr.rules.model import Abilities, Hook, InPrefix, Offload, Ruleset, Sender, Side
 from netmgr.rules.observed import Observed, ObservedRule
 from netmgr.rules.policy import Policy, desired
@@ -43,7 +44,7 @@ PODS = [Address.parse("10.1.0.5"), Address.parse("10.1.0.6"), Address.parse("200
 
 
 WITH_FLOWTABLES = Abilities(flowtables=True)
-LEGACY = Abilities(rewrites=False, verdict_maps=False, senders=False, fuses=False)
+LEGACY = IptablesBackend.abilities
 CLASSES = [
     {"name": "hub", "prefixes": ["10.0.0.0/16", "fd00::/48"]},
     {"name": "storage", "prefixes": ["203.0.113.0/25", "10.0.7.0/24"]},
