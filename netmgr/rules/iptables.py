@@ -64,6 +64,7 @@ class IptablesBackend:
         senders=False,
         fuses=False,
         sees_fragments=False,
+        finds_ends=False,
     )
 
     def __init__(self, tables: Variant) -> None:

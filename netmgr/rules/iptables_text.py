@@ -23,6 +23,7 @@ from netmgr.rules.model import (
     Fragment,
     GoOn,
     IcmpOfNobody,
+    IcmpOfOthers,
     IcmpType,
     InPrefix,
     InSet,
@@ -189,7 +190,7 @@ def _extension(match: Match, family: Family) -> str:  # noqa: PLR0911 - one retu
         case Asking(besides):
             answering = f"! --ctreplsrcport {besides} " if besides else ""
             return f"-m conntrack {answering}--ctdir ORIGINAL"
-        case Fragment():
+        case Fragment() | IcmpOfOthers():
             raise ValueError(f"iptables cannot do that: {match}")
         case OriginallyTo():
             return _originally(match)

@@ -155,6 +155,13 @@ class IcmpOfNobody:
 
 
 @dataclass(frozen=True, slots=True)
+class IcmpOfOthers:
+    """An ICMP error about a connection that nobody in the set of this name began or answers."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Asking:
     """The packet has its connection's original direction; answers come from a port but `besides`.
 
@@ -179,6 +186,7 @@ Match = (
     | Fragment
     | IcmpType
     | IcmpOfNobody
+    | IcmpOfOthers
     | UdpTo
     | Asking
     | OriginallyTo
@@ -354,7 +362,7 @@ class Rule:
         return _sets_of(self.action) | {
             match.name
             for match in self.matches
-            if isinstance(match, InSet | Fragment) and match.name
+            if isinstance(match, InSet | Fragment | IcmpOfOthers) and match.name
         }
 
 
@@ -453,7 +461,7 @@ class Abilities:
     packet's address to a set. `senders`: sets can have links and addresses together. `flowtables`:
     a rule can hand connections to a flowtable. `fuses`: neighbours that begin with the same matches
     are one rule, which compares once. `sees_fragments`: in prerouting, datagrams are not put
-    together yet.
+    together yet. `finds_ends`: a connection's addresses can be looked up in a set.
     """
 
     rewrites: bool = True
@@ -464,3 +472,4 @@ class Abilities:
     flowtables: bool = False
     fuses: bool = True
     sees_fragments: bool = True
+    finds_ends: bool = True

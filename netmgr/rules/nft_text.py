@@ -35,6 +35,7 @@ from netmgr.rules.model import (
     GoOn,
     Hook,
     IcmpOfNobody,
+    IcmpOfOthers,
     IcmpType,
     InPrefix,
     InSet,
@@ -328,9 +329,10 @@ def text(line: Line) -> str:
     """
     first, *more = line
     parts = [_match_text(match, first) for match in first.matches]
-    if not any(isinstance(match, InSet | InPrefix) for match in first.matches):
+    implying = InSet | InPrefix | IcmpOfNobody | IcmpOfOthers
+    if not any(isinstance(match, implying) for match in first.matches):
         # A chain of an inet table gets packets of both families; an address comparison implies its
-        # own.
+        # own, and so does ICMP's protocol.
         parts.insert(0, f"meta nfproto ipv{first.family.value}")
     parts.append(_action_text(first.action, first.family))
     for other in more:
@@ -401,7 +403,7 @@ def _match_text(match: Match, rule: Rule) -> str:  # noqa: PLR0911 - one return 
             # The way back is looked up for the incoming link alone (`. iif`); without one, the
             # answer is 0.
             return f"fib saddr . iif oif {'' if negated else '!= '}0"
-        case Fragment() | IcmpType() | IcmpOfNobody() | UdpTo():
+        case Fragment() | IcmpType() | IcmpOfNobody() | IcmpOfOthers() | UdpTo():
             return _transport_text(match, rule.family)
         case Asking(besides):
             # The packet's port, where answers come from; nft has no `ct reply proto-src` of any
@@ -414,15 +416,20 @@ def _match_text(match: Match, rule: Rule) -> str:  # noqa: PLR0911 - one return 
     assert_never(match)
 
 
-def _transport_text(match: Fragment | IcmpType | IcmpOfNobody | UdpTo, family: Family) -> str:
+def _transport_text(
+    match: Fragment | IcmpType | IcmpOfNobody | IcmpOfOthers | UdpTo, family: Family
+) -> str:
+    icmp = f"meta l4proto {'icmp' if family is Family.V4 else 'ipv6-icmp'} ct"
     match match:
         case Fragment():
             return _fragment_text(match, family)
         case IcmpType(number):
             return f"{'icmp' if family is Family.V4 else 'icmpv6'} type {number}"
         case IcmpOfNobody():
-            protocol = "icmp" if family is Family.V4 else "ipv6-icmp"
-            return f"meta l4proto {protocol} ct state invalid"
+            return f"{icmp} state invalid"
+        case IcmpOfOthers(name):
+            ends = (f"ct {way} {_protocol(family)} saddr" for way in ("original", "reply"))
+            return " ".join([f"{icmp} state related", *(f"{end} != @{name}" for end in ends)])
         case UdpTo(port):
             return f"udp dport {port}"
 

@@ -13,8 +13,9 @@ reason:
 - `spoofed`: a pod sends from any other address that is not its own;
 - `forged`: this machine's or its pods' addresses, or loopback, come from elsewhere;
 - `dhcp`: a pod sends answers of a DHCP server to the node (RFC 2131, RFC 8415);
-- `icmp`: a pod sends, or the node gets, an ICMP message of no connection. Whoever believes an error
-  that nobody caused narrows a path that all its pods share (RFC 5927).
+- `icmp`: a pod sends, or the node gets, an ICMP message of no connection; or a pod an error about a
+  connection of no pod, whose ports it knows. Whoever believes an error that nobody caused narrows a
+  path that all its pods share (RFC 5927).
 
 A router between sites has no pods. It checks the way back of packets that claim to come from a
 site, or go to one. It cannot tell apart several sites behind one link; but what comes to a spoke
@@ -38,6 +39,7 @@ from netmgr.rules.model import (
     Fragment,
     Hook,
     IcmpOfNobody,
+    IcmpOfOthers,
     IcmpType,
     InPrefix,
     InSet,
@@ -140,16 +142,15 @@ class Sources:
             yield from of_machine(family, abilities)
         elif hook is Hook.INPUT and self.guards_pods:
             yield from self._sent_to_the_node(family)
+            yield from _errors(hook, family, abilities)
         elif hook is Hook.FORWARD and self.guards_pods:
-            yield _drop("icmp", family, IcmpOfNobody(), _FROM_PODS, what="forwarded icmp")
+            yield from _errors(hook, family, abilities)
 
     def _sent_to_the_node(self, family: Family) -> Iterator[Rule]:
         """Drops what a pod sends to the node itself; forwarded packets meet none of these rules."""
         if family is Family.V4:
             yield _drop("redirect", family, _FROM_PODS, IcmpType(_REDIRECT[family]))
         yield _drop("dhcp", family, _FROM_PODS, UdpTo(_DHCP_CLIENT[family]))
-        # Not from pods alone: nobody's error is true of a packet that this machine never sent.
-        yield _drop("icmp", family, IcmpOfNobody(), _FROM_OUTSIDE)
 
     def _of_a_node(self, family: Family, abilities: Abilities) -> Iterator[Rule]:
         others = outside(Side.SOURCE, _own(family).name, _of(self.own, family), abilities.compares)
@@ -212,6 +213,15 @@ class Sources:
                 InSet(Side.SOURCE, _routers("private", family).name),
                 replace(of_a_site, negated=True),
             )
+
+
+def _errors(hook: Hook, family: Family, abilities: Abilities) -> Iterator[Rule]:
+    # To the node, not from pods alone: nobody's error is true of a packet that it never sent.
+    whose = _FROM_OUTSIDE if hook is Hook.INPUT else _FROM_PODS
+    yield _drop("icmp", family, IcmpOfNobody(), whose, what=f"{hook} icmp")
+    if abilities.finds_ends:
+        others = IcmpOfOthers(ranges_set(family).name)
+        yield _drop("icmp", family, others, _FROM_PODS, what=f"{hook} icmp of no pod")
 
 
 def _not_to_loopback(family: Family) -> tuple[Match, ...]:

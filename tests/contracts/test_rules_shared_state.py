@@ -58,6 +58,23 @@ def test_an_error_of_a_pod_about_a_packet_that_nobody_sent_narrows_nobodys_path(
 
 
 @FAMILIES
+@pytest.mark.parametrize("real_kernel", ["nftables"], indirect=True)
+def test_a_pod_that_knows_the_ports_of_a_connection_of_no_pod_does_not_narrow_its_path(
+    world, node, program, family
+):
+    pod, own, far = (Address.parse(ends[family]) for ends in (PODS, NODE_INTERNAL, INTERNAL))
+    near = world.socket(None, family, str(own), PORT)
+    host = world.socket(world.host, family, str(far), PORT)
+    assert world.reaches(near, host, str(far)) == str(own)
+    assert world.reaches(host, near, str(own)) == str(far)
+    world.send(forging.too_big(pod, *ends, ports=(PORT, PORT)) for ends in ((own, far), (far, own)))
+    eventually(lambda: refused(node)["icmp"] == 2)
+    assert " mtu " not in program(f"ip route get {far} from {own}")
+    with netns.entered(world.host):
+        assert " mtu " not in program(f"ip route get {own} from {far}")
+
+
+@FAMILIES
 def test_an_error_of_a_connection_reaches_whoever_opened_it(world, node, family):
     own = world.socket(None, family, NODE_INTERNAL[family])
     host = world.socket(world.host, family, INTERNAL[family])

@@ -21,6 +21,7 @@ from netmgr.rules.model import (
     Fragment,
     Hook,
     IcmpOfNobody,
+    IcmpOfOthers,
     IcmpType,
     InPrefix,
     InSet,
@@ -60,7 +61,8 @@ class Packet:
 
     `way_back` is the link its source would be routed out of, `own` the address of the link it
     leaves by. `icmp` is its type, `udp` its ports, if it is of either protocol; `port` is whom it
-    asks. One that `is_of_nobody` belongs to no connection. One with `fragments` is the last of so
+    asks. One that `is_of_nobody` belongs to no connection, one that `is_of_others` to one of no
+    pod. One with `fragments` is the last of so
     many that its link sent at once. `elsewhere` translates destinations as kube-proxy on the same
     host does.
     """
@@ -75,6 +77,7 @@ class Packet:
     own: Address | None = None
     icmp: int | None = None
     is_of_nobody: bool = False
+    is_of_others: bool = False
     fragments: int = 0
     udp: tuple[int, int] | None = None
     port: int = 80
@@ -239,7 +242,7 @@ class Passage:
                 return self._on_link(match, hook)
             case Returnable(negated):
                 return (packet.way_back == packet.iif) != negated
-            case Fragment() | IcmpType() | IcmpOfNobody() | UdpTo():
+            case Fragment() | IcmpType() | IcmpOfNobody() | IcmpOfOthers() | UdpTo():
                 return self._is_sent_by(match)
             case Asking(besides):
                 return not self._is_reply and packet.port != besides
@@ -250,7 +253,7 @@ class Passage:
                 self._state.turns[rule.id] = (turn + 1) % number
                 return turn == 0
 
-    def _is_sent_by(self, match: Fragment | IcmpType | IcmpOfNobody | UdpTo) -> bool:
+    def _is_sent_by(self, match: Fragment | IcmpType | IcmpOfNobody | IcmpOfOthers | UdpTo) -> bool:
         packet = self._packet
         match match:
             case Fragment(negated, beyond):
@@ -259,6 +262,8 @@ class Passage:
                 return packet.icmp == number
             case IcmpOfNobody():
                 return packet.icmp is not None and packet.is_of_nobody
+            case IcmpOfOthers():
+                return packet.icmp is not None and packet.is_of_others
             case UdpTo(port):
                 return packet.udp is not None and packet.udp[1] == port
 

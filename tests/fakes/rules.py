@@ -49,6 +49,7 @@ class FakeBackend:
                 senders=False,
                 fuses=False,
                 sees_fragments=False,
+                finds_ends=False,
             )
         )
         self.state = State()

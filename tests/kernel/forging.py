@@ -135,16 +135,26 @@ def icmp4(source: Address, destination: Address, kind: int, code: int, body: byt
     )
 
 
-def too_big(source: Address, destination: Address, sent_to: Address, kind: int = 0) -> bytes:
+def too_big(
+    source: Address,
+    destination: Address,
+    sent_to: Address,
+    kind: int = 0,
+    ports: tuple[int, int] | None = None,
+) -> bytes:
     """An error about an echo reply that its receiver never sent to `sent_to`: it was too big.
 
-    With `kind`, another error.
+    With `kind`, another error; with `ports`, about a datagram.
     """
     ends = destination.packed + sent_to.packed
+    of4, of6 = (UDP, UDP) if ports else (ICMP, ICMP6)
+    datagram = struct.pack("!HHHH", *ports, 1380, 0) if ports else b""
     if source.family is Family.V6:
-        quoted = struct.pack("!IHBB", 6 << 28, 1400, ICMP6, 64) + ends + b"\x81" + bytes(7)
+        quoted = struct.pack("!IHBB", 6 << 28, 1400, of6, 64) + ends
+        quoted += datagram or b"\x81" + bytes(7)
         return icmp6(source, destination, kind or TOO_BIG6, struct.pack("!I", 1280) + quoted)
-    quoted = struct.pack("!BBHHHBBH", 0x45, 0, 1400, 1, 0x4000, 64, ICMP, 0) + ends + bytes(8)
+    quoted = struct.pack("!BBHHHBBH", 0x45, 0, 1400, 1, 0x4000, 64, of4, 0) + ends
+    quoted += datagram or bytes(8)
     kind = kind or UNREACHABLE4
     code = 4 if kind == UNREACHABLE4 else 0
     return icmp4(source, destination, kind, code, struct.pack("!HH", 0, 552) + quoted)

@@ -204,6 +204,18 @@ BOTH_MODES = {
         packet(POD6, "2001:db8:ff::1", LINK, hooks=RECEIVED, icmp=2, is_of_nobody=True),
         Outcome(dropped_by="icmp6"),
     ),
+    "an error about others' connection": (
+        packet(POD, WEB, LINK, UPLINK, icmp=3, is_of_others=True),
+        Outcome(dropped_by="icmp4"),
+    ),
+    "an error about the node's connection, v6": (
+        packet(POD6, "2001:db8:ff::1", LINK, hooks=RECEIVED, icmp=2, is_of_others=True),
+        Outcome(dropped_by="icmp6"),
+    ),
+    "an error of the uplink about the node's connection": (
+        packet(NODE2, NODE, UPLINK, hooks=RECEIVED, icmp=3, is_of_others=True),
+        NOTHING,
+    ),
     "an error that nobody caused, of the uplink": (
         packet(NODE2, NODE, UPLINK, hooks=RECEIVED, icmp=3, is_of_nobody=True),
         Outcome(dropped_by="icmp4"),
