@@ -7,8 +7,9 @@
 #include <string.h>
 
 #define NEWEST "1.1.0"
-#define WAIT_SECONDS 3 /* the configuration may say otherwise, by "wait" */
-#define MOST_WAIT_SECONDS 10
+/* The configuration may say less, by "wait". A loaded node's agent starts in some 6 s, and the kubelet
+ * tries again after 15 s. With REPLY_MS this is the 120 s after which runtimes give up. */
+#define WAIT_SECONDS 10
 
 /* The first "cniVersion" of the configuration: libcni sorts keys, so it comes before nested ones.
  * A wrong guess only changes the version of an error message. */
@@ -62,5 +63,5 @@ static int seconds_to_wait(const char *config)
     if (digits == 0 || digits > 2 || strchr(" \t\r\n,}", value[digits]) == NULL)
         return -1;
     int seconds = atoi(value);
-    return seconds <= MOST_WAIT_SECONDS ? seconds : -1;
+    return seconds <= WAIT_SECONDS ? seconds : -1;
 }

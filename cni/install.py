@@ -55,7 +55,7 @@ class Installation:
         portmap: whether `portmap`, for pods' hostPort, follows in the chain. Default: whether
             `bin_dir` has it.
         bandwidth: whether `bandwidth`, for pods' bandwidth annotations, follows as well.
-        wait: seconds that an ADD waits for an agent that is being replaced. Default: 3.
+        wait: seconds that an ADD waits for an agent that is being replaced. Default: 10.
     """
 
     bin_dir: Path

@@ -7,10 +7,10 @@
  * sending side is shut.
  * Reply: the exit code in decimal, a line feed, and standard output, up to the end.
  *
- * It answers alone: VERSION, and any request while the agent is away. Then STATUS gets code 50, a
- * DEL is kept on disk for the agent to carry out later, and anything else gets code 11, "try again
- * later". A request that can never succeed gets code 4 even then, and is not kept. Codes: CNI
- * specification 1.1.0, section 5, "Error".
+ * It answers alone: VERSION, and any request while the agent is away or hangs. Then STATUS gets code
+ * 50, as CHECK does of an agent that hangs, a DEL is kept on disk for the agent to carry out later, and
+ * anything else gets code 11, "try again later". A request that can never succeed gets code 4 even then,
+ * and is not kept. Codes: CNI specification 1.1.0, section 5, "Error".
  *
  * ADD and CHECK wait once before that, if the agent was there a moment ago: it is being replaced, and
  * a kubelet would try again only after 15 s. Its file "cni.heartbeat", beside the socket, shows when
@@ -54,6 +54,9 @@
 #endif
 #ifndef REPLY_MS /* container runtimes give up after 120 s at the earliest */
 #define REPLY_MS 110000
+#endif
+#ifndef LOOK_MS /* STATUS and CHECK only look: containerd asks for STATUS every 5 s */
+#define LOOK_MS 3000
 #endif
 
 #define HEARTBEAT "cni.heartbeat"
@@ -233,10 +236,10 @@ static ssize_t read_to_end(int file, char *data, size_t limit, int timeout_ms)
 
 /* ---- the agent ---- */
 
-static int connect_to_agent(void)
+static int connect_to_agent(int64_t timeout_ms)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    struct timeval patience = {.tv_sec = SEND_MS / 1000, .tv_usec = SEND_MS % 1000 * 1000};
+    struct timeval patience = {.tv_sec = timeout_ms / 1000, .tv_usec = timeout_ms % 1000 * 1000};
     if (strlen(socket_path) >= sizeof address.sun_path) {
         errno = ENAMETOOLONG;
         return -1;
@@ -249,17 +252,22 @@ static int connect_to_agent(void)
     (void)setsockopt(agent, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
     if (connect(agent, (struct sockaddr *)&address, sizeof address) == 0)
         return agent;
-    int reason = errno;
+    int reason = errno == EAGAIN ? ETIMEDOUT : errno;
     close(agent);
     errno = reason;
     return -1;
+}
+
+static int64_t smaller(int64_t one, int64_t other)
+{
+    return one < other ? one : other;
 }
 
 /* Length of the reply, or -1. The agent may refuse a request before it has read all of it, so a send
  * that fails is not final: the answer may be there. */
 static ssize_t ask_agent(int64_t deadline)
 {
-    int agent = connect_to_agent();
+    int agent = connect_to_agent(smaller(SEND_MS, deadline - now_ms()));
     if (agent < 0)
         return -1;
     size_t sent = 0;
@@ -272,7 +280,9 @@ static ssize_t ask_agent(int64_t deadline)
         sent += (size_t)now;
     }
     (void)shutdown(agent, SHUT_WR);
-    int64_t left = sent < request.length ? SEND_MS : deadline - now_ms();
+    int64_t left = deadline - now_ms();
+    if (sent < request.length)
+        left = smaller(SEND_MS, left);
     ssize_t length = read_to_end(agent, reply, sizeof reply, (int)left);
     int reason = errno;
     close(agent);
@@ -312,19 +322,21 @@ static bool was_there_recently(void)
     return found.st_mtim.tv_sec <= now.tv_sec && now.tv_sec - found.st_mtim.tv_sec <= RECENT_SECONDS;
 }
 
+/* With ECONNRESET it ended before it had read the request (unix(7)), which thus may be sent again. */
 static bool is_away(int reason)
 {
-    return reason == ENOENT || reason == ECONNREFUSED;
+    return reason == ENOENT || reason == ECONNREFUSED || reason == ECONNRESET;
 }
 
-/* As ask_agent, once an agent listens again. */
+/* As ask_agent, once an agent listens again, which then has LOOK_MS at least. */
 static ssize_t ask_successor(int seconds, int64_t deadline)
 {
     int64_t patience = now_ms() + 1000 * seconds;
     for (int pause = FIRST_PAUSE_MS;; pause = pause < LONGEST_PAUSE_MS / 2 ? 2 * pause : LONGEST_PAUSE_MS) {
         int64_t left = patience - now_ms();
         (void)poll(NULL, 0, left > pause ? pause : left > 0 ? (int)left : 0);
-        ssize_t length = ask_agent(deadline);
+        int64_t soonest = now_ms() + LOOK_MS;
+        ssize_t length = ask_agent(deadline > soonest ? deadline : soonest);
         if (length >= 0 || !is_away(errno) || now_ms() >= patience)
             return length;
     }
@@ -374,8 +386,9 @@ static bool keep_request(void)
 static int answer_without_agent(const char *command)
 {
     char details[PATH_MAX + 128];
+    const bool hangs = errno == ETIMEDOUT;
     snprintf(details, sizeof details, "%s: %s", socket_path, strerror(errno));
-    if (strcmp(command, "STATUS") == 0)
+    if (strcmp(command, "STATUS") == 0 || (hangs && strcmp(command, "CHECK") == 0))
         return fail(NOT_AVAILABLE, "the netmgr agent does not answer", details);
     if (strcmp(command, "DEL") != 0)
         return fail(TRY_AGAIN_LATER, "the netmgr agent does not answer", details);
@@ -446,7 +459,8 @@ int main(int count, char **arguments, char **environment)
     if (!paths_known)
         return fail(IO_FAILURE, "the .path file beside the plugin is damaged: install the plugin again", strerror(fault));
     size_t output = 0;
-    int64_t deadline = now_ms() + REPLY_MS;
+    bool only_looks = strcmp(command, "STATUS") == 0 || strcmp(command, "CHECK") == 0;
+    int64_t deadline = now_ms() + (only_looks ? LOOK_MS : REPLY_MS);
     ssize_t replied = ask_agent(deadline);
     int code = exit_code(replied, &output);
     if (code < 0)

@@ -65,7 +65,7 @@ def install(  # noqa: PLR0913 (each is one option of the command)
         int | None,
         typer.Option(
             help="Seconds that a pod's start waits for an agent that is being replaced, 0 to 10 "
-            "[default: 3]"
+            "[default: 10]"
         ),
     ] = None,
     force: Annotated[

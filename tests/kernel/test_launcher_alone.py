@@ -27,7 +27,7 @@ def quick_launcher(tmp_path_factory):
     """The same program with short patience."""
     target = tmp_path_factory.mktemp("launcher") / "quick"
     compiler = next(build.available(build.host_architecture()))
-    patience = tuple(f"-D{name}_MS={QUICK_MS}" for name in ("STDIN", "SEND", "REPLY"))
+    patience = tuple(f"-D{name}_MS={QUICK_MS}" for name in ("STDIN", "SEND", "LOOK", "REPLY"))
     hasty = build.Compiler(compiler.name, compiler.command + patience)
     build.build(target, build.host_architecture(), iter([hasty]))
     return target
@@ -78,7 +78,7 @@ AWAY = {
 )
 def test_what_is_answered_while_the_agent_is_away(plugin, agent, away, command, code):
     AWAY[away](plugin, agent)
-    error = error_of(execute(plugin, command))
+    error = error_of(execute(plugin, command, CONFIG[:-1] + b',"wait":1}'))
     assert (error["code"], error["cniVersion"]) == (code, "1.0.0")
     assert str(plugin.socket) in error["details"]
     assert spooled(plugin) == []
@@ -189,7 +189,7 @@ def hang(_agent, connection):
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize(("command", "code"), [("ADD", 11), ("STATUS", 50)])
+@pytest.mark.parametrize(("command", "code"), [("ADD", 11), ("STATUS", 50), ("CHECK", 50)])
 def test_an_agent_that_hangs_is_not_waited_for_forever(impatient_plugin, agent, command, code):
     agent(impatient_plugin, hang)
     begin = time.monotonic()
@@ -217,13 +217,14 @@ def test_an_agent_that_does_not_read_is_not_waited_for_forever(impatient_plugin,
         done.set()
 
 
-def test_an_agent_whose_queue_is_full_is_not_waited_for_forever(impatient_plugin):
+@pytest.mark.parametrize(("command", "code"), [("ADD", 11), ("STATUS", 50), ("CHECK", 50)])
+def test_an_agent_whose_queue_is_full_is_not_waited_for_forever(impatient_plugin, command, code):
     impatient_plugin.run_dir.mkdir(exist_ok=True)
     with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as waiting:
         listener.bind(str(impatient_plugin.socket))
         listener.listen(0)
         waiting.connect(str(impatient_plugin.socket))
-        assert error_of(execute(impatient_plugin, "ADD"))["code"] == 11
+        assert error_of(execute(impatient_plugin, command))["code"] == code
 
 
 def test_a_standard_input_without_end_is_not_waited_for_forever(impatient_plugin):

@@ -73,7 +73,7 @@ def widest(text: str) -> int:
 def test_help_in_a_pipe_has_every_option_on_one_line() -> None:
     lines = piped(*INSTALL).splitlines()
     (wait,) = [line for line in lines if "--wait" in line]
-    assert wait.endswith("being replaced, 0 to 10 [default: 3]")
+    assert wait.endswith("being replaced, 0 to 10 [default: 10]")
     assert all(line.startswith(("  -", "Options", "Usage", "  Install")) for line in lines if line)
 
 

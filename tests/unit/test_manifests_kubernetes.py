@@ -125,7 +125,7 @@ def test_a_token_reaches_only_what_asks_the_api_server(overlay: str):
 )
 def test_an_overlay_can_insist_on_a_chained_plugin(overlay: str, component: str, option: str):
     plugin = containers(pods(overlay, component)["netmgr"])["plugin"]
-    usual = ["netmgr", "cni", "install", "--host-root", "/host", "--wait", "10"]
+    usual = ["netmgr", "cni", "install", "--host-root", "/host"]
     assert plugin["command"] == [*usual, option]
 
 
