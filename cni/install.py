@@ -238,7 +238,7 @@ def install(
     wanted = {
         plan.launcher: (launcher, _EXECUTABLE),
         plan.paths_file: (f"{plan.socket}\n{plan.spool}\n".encode(), _PLAIN),
-        plan.record: (_record(plan).encoded(), _PLAIN),
+        plan.record: (_record(plan).encoded(), 0o600),
         plan.conflist: (json.dumps(conflist(plan), indent=2).encode() + b"\n", _PLAIN),
     }
     manifest = Manifest.read(plan.bin_dir, plan.name)
@@ -337,10 +337,11 @@ def _put(
     for directory in (plan.bin_dir, plan.conf_dir, plan.spool):
         manifest.directories += _make_directory(directory, manifest.directories)
     # Whoever could write there could have any pod's network deleted.
-    plan.spool.chmod(0o700)
+    for directory in (plan.state_dir, plan.spool):
+        durable.close_to_others(directory)
     # Unchanged files are not written: a runtime reloads its networks at every change of the
     # directory.
-    changed = [path for path, (content, _) in wanted.items() if not _holds(path, content)]
+    changed = [path for path, (content, _) in wanted.items() if not durable.holds(path, content)]
     final = {**former, **{str(path): [_digest(each)] for path, (each, _) in wanted.items()}}
     if plan.conflist not in wanted:
         # Extended by an administrator. It stays in the manifest, so that `uninstall` finds it.
@@ -423,10 +424,6 @@ def _make_directory(directory: Path, known: list[str]) -> list[str]:
 def _remove_if_empty(directory: Path) -> None:
     if directory.is_dir() and not any(directory.iterdir()):
         directory.rmdir()
-
-
-def _holds(path: Path, content: bytes) -> bool:
-    return path.is_file() and not path.is_symlink() and path.read_bytes() == content
 
 
 def _digest(content: bytes) -> str:

@@ -17,7 +17,8 @@
  * it was there last. A request that broke off is repeated once; the agent may get either verb twice.
  *
  * A file beside the program, of its name with ".path" added, has the agent's socket in the first
- * line and the directory of kept DELs in the second. Every wait is bounded.
+ * line and the directory of kept DELs in the second. If that takes none, they are kept in "spool" beside
+ * the socket. Every wait is bounded.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -59,7 +60,6 @@
 #define LOOK_MS 3000
 #endif
 
-#define HEARTBEAT "cni.heartbeat"
 #define RECENT_SECONDS 60 /* an agent renews its heartbeat every 10 s */
 #define FIRST_PAUSE_MS 10
 #define LONGEST_PAUSE_MS 50
@@ -308,14 +308,20 @@ static int exit_code(ssize_t length, size_t *output)
 
 /* ---- the agent is being replaced ---- */
 
+/* The path of what is called so in the socket's directory. */
+static void set_beside_socket(char path[PATH_MAX], const char *name)
+{
+    const char *end = strrchr(socket_path, '/') + 1;
+    snprintf(path, PATH_MAX, "%.*s%s", (int)(end - socket_path), socket_path, name);
+}
+
 /* False, too, after a reboot, which clears the directory, and if the clock was set back. */
 static bool was_there_recently(void)
 {
     char heartbeat[PATH_MAX];
     struct stat found;
     struct timespec now;
-    const char *name = strrchr(socket_path, '/') + 1;
-    snprintf(heartbeat, sizeof heartbeat, "%.*s" HEARTBEAT, (int)(name - socket_path), socket_path);
+    set_beside_socket(heartbeat, "cni.heartbeat");
     if (stat(heartbeat, &found) != 0)
         return false;
     clock_gettime(CLOCK_REALTIME, &now);
@@ -359,16 +365,16 @@ static uint64_t attachment_hash(void)
 }
 
 /* By rename, so that the agent never reads half a request. */
-static bool keep_request(void)
+static bool keep_request_in(const char *directory)
 {
     char temporary[PATH_MAX], name[PATH_MAX];
     unsigned long long hash = attachment_hash();
-    snprintf(name, sizeof name, "%s/%016llx.del", spool_path, hash);
-    if (snprintf(temporary, sizeof temporary, "%s/.%016llx.%ld", spool_path, hash, (long)getpid()) >= PATH_MAX) {
+    snprintf(name, sizeof name, "%s/%016llx.del", directory, hash);
+    if (snprintf(temporary, sizeof temporary, "%s/.%016llx.%ld", directory, hash, (long)getpid()) >= PATH_MAX) {
         errno = ENAMETOOLONG;
         return false;
     }
-    if (mkdir(spool_path, 0700) != 0 && errno != EEXIST)
+    if (mkdir(directory, 0700) != 0 && errno != EEXIST)
         return false;
     int file = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (file < 0)
@@ -381,6 +387,19 @@ static bool keep_request(void)
     unlink(temporary);
     errno = reason;
     return false;
+}
+
+/* Where the state's disk refuses (it is full), beside the socket, which usually is in memory. */
+static bool keep_request(void)
+{
+    char second[PATH_MAX];
+    if (keep_request_in(spool_path))
+        return true;
+    int reason = errno;
+    set_beside_socket(second, "spool");
+    bool kept = keep_request_in(second);
+    errno = reason;
+    return kept;
 }
 
 static int answer_without_agent(const char *command)

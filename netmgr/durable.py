@@ -11,6 +11,7 @@ import fcntl
 import glob
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -29,7 +30,7 @@ _RANDOM_LETTERS = 8
 
 
 def write(path: Path, content: bytes, mode: int | None = None) -> None:
-    """Replace a file in one step; file and name are on the disk then.
+    """Replace a file in one step, unless it is so already; file and name are on the disk then.
 
     `mode` None: that of the file that is replaced, else 0644.
 
@@ -39,22 +40,33 @@ def write(path: Path, content: bytes, mode: int | None = None) -> None:
     try:
         if mode is None:
             mode = path.stat().st_mode & 0o777 if path.exists() else _PLAIN
-        descriptor, scratch = _make_scratch(path)
-        try:
-            with os.fdopen(descriptor, "wb") as stream:
-                _remove_abandoned(path)
-                stream.write(content)
-                stream.flush()
-                # Before the file has its name: mkstemp made it for its owner alone.
-                os.fchmod(stream.fileno(), mode)
-                os.fsync(stream.fileno())
-                scratch.replace(path)
-        finally:
-            scratch.unlink(missing_ok=True)
+        # A full disk has no room for the same once more.
+        if not holds(path, content) or path.stat().st_mode & 0o7777 != mode:
+            _replace(path, content, mode)
         # A renamed file is on the disk only when its folder is.
         _sync_names(path.parent)
     except OSError as error:
         raise StateError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def holds(path: Path, content: bytes) -> bool:
+    """Whether a file, and no link to one, has this content."""
+    return path.is_file() and not path.is_symlink() and path.read_bytes() == content
+
+
+def _replace(path: Path, content: bytes, mode: int) -> None:
+    descriptor, scratch = _make_scratch(path)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            _remove_abandoned(path)
+            stream.write(content)
+            stream.flush()
+            # Before the file has its name: mkstemp made it for its owner alone.
+            os.fchmod(stream.fileno(), mode)
+            os.fsync(stream.fileno())
+            scratch.replace(path)
+    finally:
+        scratch.unlink(missing_ok=True)
 
 
 def _make_scratch(path: Path) -> tuple[int, Path]:
@@ -123,6 +135,26 @@ def make_folder(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StateError(f"{path}: cannot be made: {error.strerror}") from None
+
+
+def close_to_others(path: Path, most: int = 0o700) -> bool:
+    """Take the permissions beyond `most` from a file or folder of ours; whether it had any.
+
+    Raises:
+        StateError: the file system refused.
+    """
+    try:
+        found = path.lstat()
+        is_kept = stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)
+        # Another owner could open it again.
+        if not is_kept or found.st_uid != os.geteuid() or not found.st_mode & 0o777 & ~most:
+            return False
+        path.chmod(found.st_mode & most)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise StateError(f"{path}: cannot be closed to others: {error.strerror}") from None
+    return True
 
 
 def read(path: Path, parse: Callable[[str], Value]) -> Value | None:

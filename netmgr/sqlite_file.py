@@ -14,7 +14,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from urllib.parse import quote
 
@@ -140,6 +140,7 @@ def put_back(
     scratch = path.with_name(f".{path.name}.restored")
     try:
         scratch.unlink(missing_ok=True)
+        scratch.touch(0o600)
         with closing(sqlite3.connect(scratch)) as copy:
             # Through the open connection: it still reads the file that has lost its name, and its
             # log.
@@ -216,6 +217,9 @@ def is_long(path: Path) -> bool:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
+    # SQLite would make it for everybody to read. Its companions get the mode that it has.
+    with suppress(OSError):
+        path.touch(0o600, exist_ok=False)
     # Without an isolation level, the module begins no transactions of its own. Threads share the
     # connection under its owner's lock.
     return sqlite3.connect(

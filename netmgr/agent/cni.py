@@ -44,6 +44,8 @@ class CniSocket(Component):
         self._node = agent.get(Node)
         self._serves = False
         self._spool_dir = agent.document.state_dir / "spool"
+        # Where launchers leave a DEL that the state's disk has no room for.
+        self._spool_dirs = {self._spool_dir, agent.document.run_dir / "spool"}
         self._heartbeat = agent.document.run_dir / "cni.heartbeat"
 
     @classmethod
@@ -95,7 +97,7 @@ class CniSocket(Component):
         self._agent.health.attempt(PLUGIN, lambda: installed.check(state_dir))
 
     def _replay_spool(self) -> None:
-        self._agent.health.attempt("spool", lambda: spool.replay(self._spool_dir, self._code_of))
+        self._agent.health.attempt("spool", lambda: spool.replay(self._spool_dirs, self._code_of))
 
     def _code_of(self, message: bytes) -> int:
         return self.serve(message)[0]

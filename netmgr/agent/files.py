@@ -11,17 +11,23 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self
 
+from netmgr import durable
 from netmgr.agent.components import Agent, Component, Remnants
+from netmgr.agent.instance import STATE_MODE
+from netmgr.agent.scheduler import Task
 from netmgr.api.server import UnixServer
 from netmgr.errors import NotReady
 from netmgr.kernel.capabilities import Capability
 
 FILES = "files"
 """Name of the attempt, and area of the repairs."""
+
+_RESERVE_FILES, _RESERVE_BYTES = 8, 32 << 10
 
 
 class Kept(Protocol):
@@ -62,12 +68,50 @@ class Made:
         self.make()
 
 
+class Reserve:
+    """Room that a start on a full disk uses: for two logs, their indexes, and what is replaced.
+
+    A disk may lack inodes as well as blocks, so it is as many files as a start may make.
+    """
+
+    def __init__(self, state_dir: Path) -> None:
+        self._folder = state_dir / "reserve"
+
+    def release(self) -> None:
+        """Give it to whoever comes first: called just before it is used."""
+        with suppress(OSError):
+            shutil.rmtree(self._folder)
+
+    def take(self) -> None:
+        """Take as much of it again as there is room for."""
+        for number in range(_RESERVE_FILES):
+            path = self._folder / str(number)
+            with suppress(OSError):
+                self._folder.mkdir(mode=0o700, exist_ok=True)
+                if not path.exists() or path.stat().st_size < _RESERVE_BYTES:
+                    # Random, since some file systems keep no room for zeros.
+                    path.write_bytes(os.urandom(_RESERVE_BYTES))
+
+
 class Files(Component):
     """All files of one agent, in the order in which they are made again: directories first."""
 
     def __init__(self, agent: Agent) -> None:
         super().__init__(agent)
         self._kept: list[Kept] = list(agent.directories)
+        self._reserve = Reserve(agent.document.state_dir)
+
+    @classmethod
+    def open(cls, agent: Agent) -> Self:
+        """Release the reserve, until everything else has been opened, or closed again."""
+        files = cls(agent)
+        files._reserve.release()
+        agent.stack.callback(files._reserve.take)
+        return files
+
+    def tasks(self) -> Iterable[Task]:
+        """Take the reserve again, from the end of the start on."""
+        return (Task(self._reserve.take, self._agent.document.reconcile_seconds),)
 
     def keep(self, *kept: Kept) -> None:
         """Restore these as well."""
@@ -98,7 +142,7 @@ class Files(Component):
             raise NotReady(f"{FILES}: {failing[FILES]}")
 
     def restore(self) -> list[str]:
-        """Restore what was removed or replaced; describes each repair.
+        """Restore what was removed or replaced, and close what was opened; describes each repair.
 
         Raises:
             NetmgrError: one cannot be made; those after it wait for the next time.
@@ -106,7 +150,11 @@ class Files(Component):
         lost = [each for each in self._kept if each.is_lost()]
         for each in lost:
             each.restore()
-        return [f"{each.path} was removed or replaced, and is made again" for each in lost]
+        made = [f"{each.path} was removed or replaced, and is made again" for each in lost]
+        modes = dict.fromkeys(self._agent.document.state_dir.iterdir(), STATE_MODE)
+        modes |= {each.path: each.mode for each in self._agent.directories}
+        opened = [path for path, mode in modes.items() if durable.close_to_others(path, mode)]
+        return [*made, *(f"{path} was open to others, and is closed" for path in opened)]
 
     @classmethod
     def remove(cls, remnants: Remnants) -> Iterator[str]:

@@ -24,6 +24,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
 
+from netmgr import durable
 from netmgr.errors import KernelError, SetupError, StateError
 from netmgr.file_version import FileIdentity, identity_of
 from netmgr.kernel import nf_tables, packet_queue
@@ -34,6 +35,8 @@ QUEUE = int.from_bytes(b"nm", "big")
 """Far from those that programs count up from 0."""
 
 LOCK_FILE = "agent.lock"
+RUN_MODE, STATE_MODE = 0o755, 0o700
+"""Of the directories. Readers pass through the run directory."""
 HANDOVER_SECONDS = 12.0
 """How long a starting agent waits for one that ends: longer than its last requests may take."""
 
@@ -76,12 +79,12 @@ class HeldDirectory:
 
     Args:
         path: the directory; made with its parents when it is taken.
-        mode: of a directory that is made.
+        mode: of a directory that is made; one that is there gets no more open than this.
     """
 
     def __init__(self, path: Path, mode: int) -> None:
         self.path = path
-        self._mode = mode
+        self.mode = mode
         self._lock: int | None = None
 
     def take(self) -> None:
@@ -94,8 +97,10 @@ class HeldDirectory:
         try:
             if not self.path.is_dir():
                 self.path.mkdir(parents=True, exist_ok=True)
-                # Whatever the umask: readers pass through the run directory.
-                self.path.chmod(self._mode)
+                # Whatever the umask.
+                self.path.chmod(self.mode)
+            # `cni install` or a kubelet may have made it, for everybody.
+            durable.close_to_others(self.path, self.mode)
             descriptor = os.open(
                 self.path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
             )

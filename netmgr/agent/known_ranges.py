@@ -82,7 +82,7 @@ def write(document: NodeDocument) -> None:
         StateError: they cannot be written.
     """
     content = {"source": document.range_source, "ranges": [str(block) for block in document.ranges]}
-    durable.write(document.state_dir / FILE_NAME, json.dumps(content).encode())
+    durable.write(document.state_dir / FILE_NAME, json.dumps(content).encode(), 0o600)
 
 
 def _recall(document: NodeDocument) -> tuple[Prefix, ...]:

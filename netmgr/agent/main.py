@@ -14,7 +14,7 @@ from netmgr import faults, logs
 from netmgr.agent import doctor, instance, machine_check, roles
 from netmgr.agent.accounting import Accounting
 from netmgr.agent.components import Agent
-from netmgr.agent.instance import HeldDirectory
+from netmgr.agent.instance import RUN_MODE, STATE_MODE, HeldDirectory
 from netmgr.documents import loader
 from netmgr.documents.node import NodeDocument
 from netmgr.errors import StateError
@@ -80,8 +80,8 @@ def run(config: Path, log_format: LogFormat = LogFormat.TEXT) -> None:
 
 def _directories(document: NodeDocument) -> tuple[HeldDirectory, ...]:
     """The two directories of an agent, one where they are the same."""
-    found = {document.run_dir: HeldDirectory(document.run_dir, 0o755)}
-    found |= {document.state_dir: HeldDirectory(document.state_dir, 0o700)}
+    found = {document.run_dir: HeldDirectory(document.run_dir, RUN_MODE)}
+    found |= {document.state_dir: HeldDirectory(document.state_dir, STATE_MODE)}
     return tuple(found.values())
 
 

@@ -14,7 +14,7 @@ from netmgr.agent.accounting import Accounting
 from netmgr.agent.components import Component, Reconciler, Remnants
 from netmgr.agent.files import Files
 from netmgr.agent.host_pods import HostPods
-from netmgr.agent.instance import HeldDirectory, Holder
+from netmgr.agent.instance import RUN_MODE, HeldDirectory, Holder
 from netmgr.agent.problems import Problems
 from netmgr.agent.queries import Readers
 from netmgr.agent.router import Router
@@ -158,7 +158,7 @@ def _no_agent(remnants: Remnants) -> Iterator[None]:
         stack.enter_context(instance.namespace(Holder.CLEAN))
         for path in {remnants.run_dir, remnants.state_dir}:
             if path.is_dir():
-                directory = HeldDirectory(path, 0o700)
+                directory = HeldDirectory(path, RUN_MODE)
                 stack.callback(directory.close)
                 directory.take()
         yield

@@ -8,7 +8,7 @@ import re
 import sqlite3
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -32,7 +32,7 @@ _PASSING = (NetmgrError, OSError, MemoryError, sqlite3.Error)
 log = logging.getLogger(__name__)
 
 
-def replay(directory: Path, serve: Callable[[bytes], int]) -> None:
+def replay(directories: Iterable[Path], serve: Callable[[bytes], int]) -> None:
     """Carry out spooled requests, oldest first; `serve` returns a CNI error code, 0 for success.
 
     A request that is itself at fault, or that even ends in a fault of ours, never will succeed:
@@ -42,12 +42,11 @@ def replay(directory: Path, serve: Callable[[bytes], int]) -> None:
     What launchers left unfinished is removed in the end.
 
     Raises:
-        OSError: the directory cannot be listed.
+        OSError: a directory cannot be listed.
     """
-    if not directory.is_dir():
-        return
+    files = [found for each in directories if each.is_dir() for found in _files(each)]
     # By mtime, since the names are hashes.
-    for path, _ in sorted(_files(directory), key=lambda found: found[1].st_mtime_ns):
+    for path, _ in sorted(files, key=lambda found: found[1].st_mtime_ns):
         try:
             _replay(path, serve)
         except OSError as error:

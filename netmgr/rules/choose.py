@@ -84,7 +84,7 @@ def remember(name: str, state_dir: Path) -> None:
         StateError: the note cannot be written.
     """
     durable.make_folder(state_dir)
-    durable.write(state_dir / FILE_NAME, f"{name}\n".encode())
+    durable.write(state_dir / FILE_NAME, f"{name}\n".encode(), 0o600)
 
 
 def would_use(choice: Backend, state_dir: Path) -> Backend:

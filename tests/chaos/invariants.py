@@ -26,7 +26,7 @@ from tests.lab.nodes import LabNode
 from tests.lab.runtime import Sandbox
 
 STATE_FILES = re.compile(
-    r"agent\.lock|(ipam|ledger)\.sqlite(-wal|-shm)?|ledger-mark|rules-backend|ranges\.json|spool"
+    r"agent\.lock|(ipam|ledger)\.sqlite(-wal|-shm)?|ledger-mark|rules-backend|ranges\.json|spool|reserve"
     r"|plugin\.json"
 )
 SCRATCH = re.compile(

@@ -252,6 +252,7 @@ def restore_files(bench: Bench) -> None:
         with suppress(FileNotFoundError):
             path.with_suffix(".other").write_bytes(b"another program's")
             path.with_suffix(".other").replace(path)
+            bench.state.chmod(0o755)
     _let_it_reconcile()
 
 

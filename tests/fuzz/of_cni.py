@@ -153,7 +153,7 @@ def kept_del(data: bytes) -> None:
         path = Path(folder, "0123456789abcdef.del")
         path.write_bytes(data)
         carried_out: list[Request] = []
-        spool.replay(Path(folder), lambda message: _carry_out(message, carried_out))
+        spool.replay([Path(folder)], lambda message: _carry_out(message, carried_out))
         (left,) = [*Path(folder).iterdir()] or [None]
         if carried_out:
             assert left is None

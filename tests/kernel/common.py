@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 
 import pytest
 
+from netmgr import programs
 from netmgr.documents.node import Backend
 from netmgr.prefixes import Family
 from tests.kernel.namespaces import inside
@@ -58,6 +61,42 @@ def flushing(backend: Backend) -> list[list[str]]:
         for table in ("raw", "mangle", "nat")
     ]
     return [[*table, what] for table in tables for what in ("-F", "-X")] + [["ipset", "destroy"]]
+
+
+@contextmanager
+def on_small_disk(folder: Path) -> Iterator[Path]:
+    """A file system of 1 MiB and 64 inodes there; a folder of it to use these up with."""
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m,nr_inodes=64", "netmgr-test", str(folder)]
+    assert programs.run(mount).returncode == 0
+    try:
+        filler = folder / "filler"
+        filler.mkdir()
+        yield filler
+    finally:
+        assert programs.run(["umount", str(folder)]).returncode == 0
+
+
+def use_up_blocks(folder: Path) -> None:
+    """Leave no room on the folder's disk; `shutil.rmtree` gives it back."""
+    with suppress(OSError), (folder / "room").open("ab", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+
+
+def use_up_inodes(folder: Path) -> None:
+    """Leave no new file to the folder's disk."""
+    with suppress(OSError):
+        for number in count():
+            (folder / str(number)).touch()
+
+
+def goes_on(_: LabNode) -> None:
+    """Nothing happens to the agent."""
+
+
+USE_UP = pytest.mark.parametrize("use_up", [use_up_blocks, use_up_inodes])
+END = pytest.mark.parametrize("end", [goes_on, LabNode.stop_agent, LabNode.kill_agent])
+"""A fault is met by an agent that runs, and by one that starts."""
 
 
 def talk(

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from cni.install import Installation, install
-from netmgr import programs
 from netmgr.documents.node import Backend
 from netmgr.preflight import probing
+from tests.kernel.common import on_small_disk
 from tests.kernel.fabric import Fabric, built
 from tests.kernel.launching import Agent, agents, layout
 from tests.kernel.spending import Spender
@@ -108,17 +108,14 @@ def spender(node: LabNode, new_spender: Callable[[], Spender]) -> Iterator[Spend
 
 @pytest.fixture
 def small_disk(node: LabNode) -> Iterator[Path]:
-    """The node's state on a file system of 1 MiB; a file to `fill` the rest of it with."""
+    """The node's state on a small disk, as `on_small_disk` has it."""
     node.kill_agent()
-    state = node.directory / "state"
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "netmgr-test", str(state)]
-    assert programs.run(mount).returncode == 0
-    try:
-        node.start_until_ready()
-        yield state / "filler"
-    finally:
-        node.kill_agent()
-        assert programs.run(["umount", str(state)]).returncode == 0
+    with on_small_disk(node.directory / "state") as filler:
+        try:
+            node.start_until_ready()
+            yield filler
+        finally:
+            node.kill_agent()
     node.start_until_ready()
 
 

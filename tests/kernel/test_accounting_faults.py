@@ -7,6 +7,7 @@ is lost is known to the byte.
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,15 @@ import pytest
 
 from netmgr.documents.node import Backend
 from netmgr.kernel import netns
-from tests.kernel.common import ONLY_NFTABLES, flushing, repairs
+from tests.kernel.common import (
+    END,
+    ONLY_NFTABLES,
+    USE_UP,
+    flushing,
+    goes_on,
+    repairs,
+    use_up_blocks,
+)
 from tests.kernel.spending import Spender, gaps, run
 from tests.lab.nodes import LabNode
 from tests.waiting import eventually
@@ -198,10 +207,31 @@ def test_a_counter_that_wraps_loses_nothing(
 
 
 @ONLY_NFTABLES
+@USE_UP
+@END
+def test_what_is_exchanged_while_the_disk_is_full_is_counted_by_whoever_reads_next(
+    node: LabNode,
+    small_disk: Path,
+    spender: Spender,
+    use_up: Callable[[Path], None],
+    end: Callable[[LabNode], None],
+) -> None:
+    use_up(small_disk)
+    sent = spender.send()
+    end(node)
+    use_up(small_disk)
+    sent += spender.send()
+    if end is not goes_on:
+        node.start_until_ready()
+    sent += spender.send()
+    assert spender.counted() == sent
+
+
+@ONLY_NFTABLES
 def test_counting_goes_on_while_the_disk_is_full_and_the_time_to_durable_is_told(
     node: LabNode, small_disk: Path, spender: Spender
 ) -> None:
-    run(node, "dd", "if=/dev/zero", f"of={small_disk}")
+    use_up_blocks(small_disk)
     sent = 0
     while node.snapshot()["durable"]:
         sent += spender.send(100)
@@ -213,7 +243,7 @@ def test_counting_goes_on_while_the_disk_is_full_and_the_time_to_durable_is_told
     second = gaps(node)["not-durable"]
     assert first[0] == second[0] == 1
     assert second[1] >= first[1] + 0.3
-    small_disk.unlink()
+    shutil.rmtree(small_disk)
     sent += spender.send()
     assert spender.counted() == sent
     assert node.snapshot()["durable"]

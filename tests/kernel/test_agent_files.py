@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from netmgr.api import client
 from netmgr.documents.node import Backend
 from netmgr.errors import NetmgrError
 from tests.builders import NODE_KEYS
-from tests.kernel.common import ROLES, repairs, talk, views
+from tests.kernel.common import ROLES, USE_UP, goes_on, on_small_disk, repairs, talk, views
 from tests.lab.errors import LabError
 from tests.lab.nodes import LabNode
 from tests.lab.runtime import Sandbox
@@ -187,14 +187,59 @@ def test_what_stands_in_anothers_way_is_not_unlinked(node: LabNode) -> None:
     soon(lambda: not node.runtime.status())
 
 
+def mode_of(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+OPENED = {"state": (0o755, 0o700), "run": (0o777, 0o755)} | {
+    f"state/{name}": (0o666, 0o600) for name in ("ipam.sqlite", "ledger.sqlite-wal", "agent.lock")
+}
+"""A mode that somebody else gives them, and the one that they have afterwards."""
+
+
+@pytest.mark.parametrize("end", [goes_on, LabNode.restart_after_kill])
+def test_what_somebody_opens_to_others_is_closed_and_told(
+    node: LabNode, end: Callable[[LabNode], None]
+) -> None:
+    for name, (opened, _) in OPENED.items():
+        (node.directory / name).chmod(opened)
+    end(node)
+    soon(
+        lambda: (
+            {name: mode_of(node.directory / name) for name in OPENED}
+            == {name: mode for name, (_, mode) in OPENED.items()}
+        )
+    )
+    log = (node.directory / "agent.log").read_text()
+    assert f"{node.directory}/state/ipam.sqlite was open to others, and is closed" in log
+    soon(lambda: not node.runtime.status())
+
+
+def test_a_state_directory_that_somebody_else_made_is_closed_and_nothing_in_it_is_open(
+    node: LabNode,
+) -> None:
+    node.stop_agent()
+    state = node.directory / "state"
+    shutil.rmtree(state)
+    state.mkdir()
+    state.chmod(0o755)
+    node.start_until_ready()
+    for restart in (goes_on, LabNode.restart_after_kill):
+        restart(node)
+        assert mode_of(state) == 0o700
+        assert [path for path in state.iterdir() if mode_of(path) & 0o077] == []
+        # None of its own files is reported.
+        assert repairs(node, "files") == 0
+
+
 def files_repaired(directory: Path) -> int:
     drift = asked(directory)["drift_repaired"]
     return sum(item["count"] for item in drift if item["reason"] == "files")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("role", ROLES)
-def test_agents_of_every_role_do_so(tmp_path: Path, role: str) -> None:
+@contextmanager
+def running(tmp_path: Path, role: str) -> Iterator[None]:
+    """An agent of a role, in a network of its own, until the block ends."""
     keys = {
         **NODE_KEYS,
         "node": {"name": "one"},
@@ -210,15 +255,36 @@ def test_agents_of_every_role_do_so(tmp_path: Path, role: str) -> None:
     with subprocess.Popen(command) as agent:
         try:
             soon(lambda: asked(tmp_path)["ready"])
-            for name in ("state", "run"):
-                remove(tmp_path / name)
-            repaired = len(("two lock files", "the ledger", "the backend's mark", "the socket"))
-            # A repair is counted when all of it is done, after the ledger is there again.
-            soon(lambda: asked(tmp_path)["ready"] and files_repaired(tmp_path) >= repaired)
-            assert (tmp_path / "state" / "ledger.sqlite").exists()
+            yield
         finally:
             agent.terminate()
         assert agent.wait(30) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("role", ROLES)
+def test_agents_of_every_role_do_so(tmp_path: Path, role: str) -> None:
+    with running(tmp_path, role):
+        for name in ("state", "run"):
+            remove(tmp_path / name)
+        repaired = len(("two lock files", "the ledger", "the backend's mark", "the socket"))
+        # A repair is counted when all of it is done, after the ledger is there again.
+        soon(lambda: asked(tmp_path)["ready"] and files_repaired(tmp_path) >= repaired)
+        assert (tmp_path / "state" / "ledger.sqlite").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("role", ROLES)
+@USE_UP
+def test_agents_of_every_role_start_on_a_full_disk(
+    tmp_path: Path, role: str, use_up: Callable[[Path], None]
+) -> None:
+    (tmp_path / "state").mkdir()
+    with on_small_disk(tmp_path / "state") as filler:
+        for _ in range(3):
+            with running(tmp_path, role):
+                use_up(filler)
+            use_up(filler)
 
 
 def asked(directory: Path) -> dict[str, Any]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import resource
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from netmgr import programs
 from netmgr.documents.node import Backend
-from tests.kernel.common import talk, views
+from tests.kernel.common import END, USE_UP, goes_on, talk, use_up_blocks, views
 from tests.lab.errors import LabError
 from tests.lab.nodes import LabNode
 from tests.lab.runtime import Sandbox
@@ -64,23 +64,56 @@ def test_a_spooled_del_of_an_earlier_life_leaves_a_newer_attachment_alone(
     assert sandbox.pod.name not in views(node)
 
 
-def test_a_full_disk_stops_adds_and_never_dels(node: LabNode, small_disk: Path) -> None:
-    pods = [node.add(f"full-{number}") for number in range(4)]
-    programs.run(["dd", "if=/dev/zero", f"of={small_disk}"])
-    with pytest.raises(LabError, match=r"code 103: .* full"):
-        # What the log has room for already is still used.
-        pods.extend(node.add(f"more-{number}") for number in range(30))
+@USE_UP
+@END
+def test_a_full_disk_never_stops_dels_whether_the_agent_goes_on_or_starts_on_it(
+    node: LabNode,
+    new_pod: NewPod,
+    small_disk: Path,
+    use_up: Callable[[Path], None],
+    end: Callable[[LabNode], None],
+) -> None:
+    pods = [new_pod("node-1") for _ in range(4)]
+    use_up(small_disk)
+    for _ in range(2):
+        end(node)
+        # What the agent gave back when it ended is taken by others.
+        use_up(small_disk)
+        node.runtime.delete(pods.pop())
+        if end is not goes_on:
+            node.start_until_ready()
+    assert set(views(node)) == {sandbox.pod.name for sandbox in pods}
     for sandbox in pods:
+        node.runtime.check(sandbox)
         node.runtime.delete(sandbox)
     assert views(node) == {}
-    shown = node.snapshot()
-    assert (shown["ready"], "disk is full" in shown["reason"]) == (False, True)
     assert not node.runtime.status(), "STATUS succeeds, or the node's pods would be evicted"
-    small_disk.unlink()
-    eventually(lambda: node.snapshot()["ready"])
+    shutil.rmtree(small_disk)
     node.restart_after_kill()
     assert views(node) == {}
     node.runtime.delete(node.add("again"))
+
+
+@END
+def test_a_full_disk_stops_adds(
+    node: LabNode, small_disk: Path, end: Callable[[LabNode], None]
+) -> None:
+    use_up_blocks(small_disk)
+    end(node)
+    use_up_blocks(small_disk)
+    if end is not goes_on:
+        node.start_until_ready()
+    pods = []
+    with pytest.raises(LabError, match=r"code 103: .* full"):
+        # What the log has room for already is still used.
+        pods.extend(node.add(f"{end.__name__}-{number}".replace("_", "-")) for number in range(60))
+    for sandbox in pods:
+        node.runtime.delete(sandbox)
+    shown = node.snapshot()
+    assert (shown["ready"], "disk is full" in shown["reason"]) == (False, True)
+    shutil.rmtree(small_disk)
+    eventually(lambda: node.snapshot()["ready"])
+    node.runtime.delete(node.add("later"))
 
 
 def test_a_disk_that_fails_otherwise_fails_status(node: LabNode) -> None:

@@ -173,6 +173,17 @@ def test_the_spool_directory_is_made_for_root_alone(plugin):
     assert len(spooled(plugin)) == 1
 
 
+def test_a_del_that_the_state_directory_refuses_is_kept_beside_the_socket(plugin):
+    plugin.spool.rmdir()
+    plugin.spool.touch()
+    plugin.run_dir.mkdir()
+    assert execute(plugin, "DEL").returncode == 0
+    folder = plugin.run_dir / "spool"
+    (kept,) = folder.iterdir()
+    assert (folder.stat().st_mode & 0o777, kept.stat().st_mode & 0o777) == (0o700, 0o600)
+    assert decode_request(kept.read_bytes())[1] == CONFIG
+
+
 def test_a_del_that_cannot_be_kept_fails(plugin):
     plugin.spool.rmdir()
     plugin.spool.touch()

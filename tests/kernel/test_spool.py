@@ -50,7 +50,7 @@ def test_the_oldest_is_done_first_and_what_is_done_is_removed(
 ) -> None:
     for name, age in (("young.del", 1), ("old.del", 3), ("middle.del", 2)):
         put(tmp_path, name, age=age)
-    replay(tmp_path, server)
+    replay([tmp_path], server)
     assert server.served == [b"old.del", b"middle.del", b"young.del"]
     assert names(tmp_path) == []
 
@@ -65,7 +65,7 @@ def test_a_request_at_fault_is_set_aside_and_one_that_failed_here_stays(
     for name in ("wrong.del", "later.del"):
         put(tmp_path, name)
     for _ in range(2):
-        replay(tmp_path, server)
+        replay([tmp_path], server)
     assert names(tmp_path) == ["later.del", "wrong.del.refused"]
     assert server.served.count(b"wrong.del") == 1
     assert [
@@ -84,7 +84,7 @@ def test_a_request_that_ends_in_a_fault_of_ours_is_set_aside_and_holds_no_later_
             raise UnicodeEncodeError("utf-8", "\udcff", 0, 1, "surrogates not allowed")
         return server(message)
 
-    replay(tmp_path, serve)
+    replay([tmp_path], serve)
     assert names(tmp_path) == ["1.del.refused"]
     assert server.served == [b"2.del"]
     assert "surrogates not allowed" in caplog.text
@@ -96,7 +96,7 @@ def test_what_a_launcher_of_another_version_kept_stays_for_its_agent(
     kept = tmp_path / "1.del"
     kept.write_bytes(b"netmgr-cni 2\0CNI_COMMAND=DEL\0\0{}")
     (tmp_path / "2.del").write_bytes(b"netmgr-cni 1\0CNI_COMMAND=DEL\0\0{}")
-    replay(tmp_path, server)
+    replay([tmp_path], server)
     assert names(tmp_path) == ["1.del"]
     assert len(server.served) == 1
 
@@ -107,20 +107,20 @@ def test_a_failure_of_the_nodes_own_keeps_the_request(tmp_path: Path) -> None:
     def serve(message: bytes) -> int:
         raise OSError(28, message.decode())
 
-    replay(tmp_path, serve)
+    replay([tmp_path], serve)
     assert names(tmp_path) == ["1.del"]
 
 
 def test_a_file_larger_than_any_request_is_not_even_read(tmp_path: Path, server: Server) -> None:
     with (tmp_path / "1.del").open("wb") as file:
         file.truncate(1 << 40)
-    replay(tmp_path, server)
+    replay([tmp_path], server)
     assert names(tmp_path) == ["1.del.refused"]
     assert server.served == []
 
 
 def test_there_need_be_no_spool(tmp_path: Path, server: Server) -> None:
-    replay(tmp_path / "none", server)
+    replay([tmp_path / "none"], server)
     assert server.served == []
 
 
@@ -129,7 +129,7 @@ def test_what_no_launcher_left_holds_nothing_up_and_stays(tmp_path: Path, server
     (tmp_path / "b-link").symlink_to("nowhere")
     os.mkfifo(tmp_path / "c-pipe")
     put(tmp_path, "request.del")
-    replay(tmp_path, server)
+    replay([tmp_path], server)
     assert server.served == [b"request.del"]
     assert names(tmp_path) == ["a-directory", "b-link", "c-pipe"]
 
@@ -143,7 +143,7 @@ def test_a_file_that_cannot_be_read_holds_no_later_one_up(tmp_path: Path, server
         vanishing.unlink(missing_ok=True)
         return server(message)
 
-    replay(tmp_path, serve)
+    replay([tmp_path], serve)
     assert server.served == [b"1.del", b"3.del"]
     assert names(tmp_path) == []
 
@@ -154,6 +154,6 @@ def test_what_a_launcher_left_unfinished_goes_once_nobody_can_be_writing_it(
     put(tmp_path, ".0123456789abcdef.4711", age=HOUR + 60)
     put(tmp_path, ".0123456789abcdef.4712", age=HOUR - 60)
     put(tmp_path, ".somebody-elses", age=2 * HOUR)
-    replay(tmp_path, server)
+    replay([tmp_path], server)
     assert server.served == []
     assert names(tmp_path) == [".0123456789abcdef.4712", ".somebody-elses"]

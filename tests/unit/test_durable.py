@@ -73,6 +73,20 @@ def test_a_file_keeps_its_mode_or_gets_the_one_that_is_asked_for(tmp_path: Path)
     assert names(tmp_path) == ["file"]
 
 
+def test_a_file_that_is_so_already_is_not_written(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("same")
+    path.chmod(0o600)
+    before = path.stat().st_ino
+    durable.write(path, b"same")
+    durable.write(path, b"same", 0o600)
+    assert path.stat().st_ino == before
+    link = tmp_path / "link"
+    link.symlink_to(path)
+    durable.write(link, b"same")
+    assert not link.is_symlink()
+
+
 def test_what_cannot_be_written_is_told_and_nothing_stays_behind(tmp_path: Path) -> None:
     with pytest.raises(StateError, match="missing/file: cannot be written: No such file or dir"):
         durable.write(tmp_path / "missing" / "file", b"x")

@@ -182,8 +182,9 @@ def test_an_unknown_key_of_a_lock_is_refused_by_name(run, plan):
 def test_a_full_disk_leaves_the_old_lock(run, plan):
     assert run("lock", "--yes")[0] == 0
     path = plan.with_name("plan.lock.yaml")
-    before = path.read_bytes()
     lock = files.load_lock(path)
+    before = path.read_bytes() + b"# to be written again\n"
+    path.write_bytes(before)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (64, limits[1]))
     try:
