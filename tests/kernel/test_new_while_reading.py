@@ -283,14 +283,15 @@ def test_a_pod_that_is_attached_again_while_a_pass_reads_keeps_all_it_has(
     assert (repaired(parts), parts.agent.health.failing) == (before, {})
 
 
+@pytest.mark.parametrize("hops", ["dev lo", "nexthop dev lo nexthop dev eth0"])
 def test_what_is_foreign_goes_also_while_its_pod_is_attached_again(
-    parts: Parts, sandbox: Callable[[], Pod], monkeypatch: pytest.MonkeyPatch
+    parts: Parts, sandbox: Callable[[], Pod], monkeypatch: pytest.MonkeyPatch, hops: str
 ) -> None:
     pod = sandbox()
     parts.attach(pod, Requested())
     attachment = parts.attachment(pod)
     other = str(attachment.addresses[0])
-    foreign = ["route", "add", other, "dev", "lo", "metric", "7", "proto", "static"]
+    foreign = ["route", "add", other, "metric", "7", "proto", "static", *hops.split()]
 
     def again() -> None:
         parts.detach(pod)
