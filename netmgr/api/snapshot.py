@@ -316,13 +316,16 @@ class QuotaState(TypedDict):
 class AccountingGaps(Gaps):
     """Times that traffic may be missing, and how long counting may have been incomplete.
 
-    `bytes` are those that are known to be missing; most gaps have more. `last` is when, in seconds
-    since the epoch; 0 if that is not known.
+    `bytes` are those that are known to be missing; most gaps have more. The last one was from
+    `since` to `last`, in seconds since the epoch, 0 if that is not known; `counters` are the first
+    of those concerned.
     """
 
     seconds: float
     bytes: NotRequired[int]
+    since: NotRequired[float]
     last: NotRequired[float]
+    counters: NotRequired[list[str]]
 
 
 class Audited(TrafficTotals):

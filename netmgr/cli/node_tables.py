@@ -209,11 +209,18 @@ def _findings(answer: Mapping[str, Any]) -> Iterator[str]:
         if gap["count"]:
             yield (
                 f"gap {gap['reason']}: {gap['count']} times; "
-                f"counts of {gap['seconds']:.1f} s may be incomplete."
+                f"counts of {gap['seconds']:.1f} s may be incomplete, "
+                f"and {gap.get('bytes', 0):,} bytes are known to be lost. The last: "
+                f"{_time(gap.get('since', 0))} to {_time(gap.get('last', 0))}"
+                f"{', '.join(['', *gap.get('counters', ())])}."
             )
     for one in answer["links"]:
         if one["rest"] < 0:
             yield _overcounted(one)
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds") if seconds else "?"
 
 
 def _unexplained(one: Mapping[str, Any]) -> Iterator[str]:

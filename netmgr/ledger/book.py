@@ -69,6 +69,7 @@ from netmgr.ledger.tables import (
     Account,
     Amount,
     Gap,
+    LastGap,
     LiveCounter,
     Lost,
     Phase,
@@ -85,7 +86,7 @@ GAP_AT = "gap_at "
 UNREAD = "unread"
 """Facts: the boot's identity; when counters were read last, in seconds since the boot, and the
 longest pause between two readings of this life; both parts of the mark; with a gap's reason behind
-it, when the last of that reason was noted, in seconds since the epoch; and, until the first reading
+it, the last of that reason (`LastGap`); and, until the first reading
 after a loss, that there was one."""
 
 
@@ -110,7 +111,7 @@ class Book:
             not read in this life has `inherited`, when the life before read last.
         shaken: directions of hooks that lost something since the last audit.
         rebasing: those that had lost something by the audit before.
-        noted: reasons of gaps that were noted since they were dated last.
+        noted: gaps that were noted since they were dated last, as if they ended at 0.
         explained: the gap of pods' counters since the last whole reading.
     """
 
@@ -127,7 +128,7 @@ class Book:
     longest_pause: float = 0.0
     shaken: set[audit.Key] = field(default_factory=set)
     rebasing: set[audit.Key] = field(default_factory=set)
-    noted: set[Gap] = field(default_factory=set)
+    noted: dict[Gap, LastGap] = field(default_factory=dict)
     explained: Gap | None = None
 
     def open(self, now: Moment, boot_id: str) -> None:
@@ -403,10 +404,21 @@ class Book:
         """Count something that the kernel will not show a second time, for rule 12."""
         self.facts[SEQUENCE] = str(self._sequence + 1)
 
-    def note(self, gap: Gap, seconds: float = 0.0, count: int = 1, size: int = 0) -> None:
-        """Count gaps of one stretch of time, of which so many bytes are known to be lost."""
+    def note(
+        self,
+        gap: Gap,
+        seconds: float = 0.0,
+        count: int = 1,
+        size: int = 0,
+        concerned: Iterable[Counter] = (),
+    ) -> None:
+        """Count gaps of one stretch of time, of which so many bytes are known to be lost.
+
+        Without a count, the last gap of the reason goes on.
+        """
         self._advance()
-        self.noted.add(gap)
+        if count or gap not in self.noted:
+            self.noted[gap] = LastGap.of(concerned, -seconds if count else None)
         lost = self.gaps.get(gap, Lost())
         self.gaps[gap] = Lost(
             lost.times + count,
@@ -416,19 +428,19 @@ class Book:
 
     def date_gaps(self, wall: float) -> None:
         """Note when gaps occurred, for people alone: the wall clock may be wrong."""
-        for gap in self.noted:
-            self.facts[GAP_AT + gap] = f"{wall:.0f}"
+        for gap, noted in self.noted.items():
+            self.facts[GAP_AT + gap] = noted.dated(wall, self.last_gap(gap)).text
         self.noted.clear()
 
-    def last_gap(self, gap: Gap) -> float:
-        """When the last gap of a reason was noted, in seconds since the epoch; 0 if unknown."""
-        return float(self.facts.get(GAP_AT + gap, "0"))
+    def last_gap(self, gap: Gap) -> LastGap:
+        """The last gap of a reason; all zero if it is unknown."""
+        return LastGap.parse(self.facts.get(GAP_AT + gap, "0 0 "))
 
     def _lose(self, lost: Mapping[Gap, Collection[Counter]], now: Moment) -> None:
         """Rule 9 for the counters that one call reports."""
         seconds = max(self._unread_for(one, now) for counters in lost.values() for one in counters)
         for gap, counters in lost.items():
-            self.note(gap, seconds, len(counters))
+            self.note(gap, seconds, len(counters), concerned=counters)
             # One stretch of time, whatever happened to each.
             seconds = 0.0
             self.shaken |= {key for counter in counters if (key := audit.audited_by(counter))}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import Generic, NamedTuple, TypeVar
 
-from netmgr.model import PodRef, Traffic
+from netmgr.model import Counter, PodRef, Traffic
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -95,6 +95,44 @@ class Lost(NamedTuple):
     times: int = 0
     seconds: float = 0.0
     bytes: int = 0
+
+
+NAMED_COUNTERS = 5
+"""So many of the counters that a gap concerned are named; its count has the number of all."""
+
+
+class LastGap(NamedTuple):
+    """From when to when, in seconds since the epoch, and the first of the counters concerned.
+
+    `since` None: since the gap before it began.
+    """
+
+    since: float | None
+    until: float
+    counters: tuple[str, ...]
+
+    @classmethod
+    def of(cls, counters: Iterable[Counter], since: float | None) -> LastGap:
+        """One that ends at 0."""
+        listed = sorted(f"{one.subject} {one.traffic}" for one in counters)
+        return cls(since, 0.0, tuple(listed[:NAMED_COUNTERS]))
+
+    @classmethod
+    def parse(cls, text: str) -> LastGap:
+        """What `text` wrote."""
+        since, until, counters = text.split(" ", 2)
+        return cls(float(since), float(until), tuple(filter(None, counters.split(","))))
+
+    @property
+    def text(self) -> str:
+        """For a fact of the ledger."""
+        return f"{self.since or 0:.0f} {self.until:.0f} {','.join(self.counters)}"
+
+    def dated(self, wall: float, former: LastGap) -> LastGap:
+        """The same, ending now; one that goes on has what the former had."""
+        if self.since is None:
+            return former._replace(until=wall)
+        return LastGap(wall + self.since, wall, self.counters)
 
 
 class Phase(IntEnum):

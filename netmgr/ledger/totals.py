@@ -16,7 +16,7 @@ from netmgr.api.snapshot import (
 from netmgr.ledger import audit
 from netmgr.ledger.audit import Audit
 from netmgr.ledger.book import Book
-from netmgr.ledger.tables import NOTHING, Amount, Gap, Lost, PodName, Scope
+from netmgr.ledger.tables import NOTHING, Amount, Gap, LastGap, Lost, PodName, Scope
 from netmgr.model import PODS, Sample, Traffic
 
 
@@ -157,13 +157,15 @@ def _pod(series: PodName, traffic: Traffic, amount: Amount, *, is_live: bool) ->
     }
 
 
-def _gap(gap: Gap, lost: Lost, at: float) -> AccountingGaps:
+def _gap(gap: Gap, lost: Lost, last: LastGap) -> AccountingGaps:
     return {
         "reason": gap,
         "count": lost.times,
         "seconds": lost.seconds,
         "bytes": lost.bytes,
-        "last": at,
+        "since": last.since or 0.0,
+        "last": last.until,
+        "counters": list(last.counters),
     }
 
 

@@ -7,16 +7,19 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from netmgr.api.snapshot import AccountingGaps
 from netmgr.errors import StateError
 from netmgr.ledger.ledger import Ledger
 from netmgr.ledger.tables import Gap
-from netmgr.model import PodRef, Sample
+from netmgr.model import Counter, PodRef, Sample
 from netmgr.prefixes import Address, Family
 from tests.fakes.ledger_tools import (
+    ADDRESS,
     ADDRESS6,
     IN,
     LINGER,
@@ -357,6 +360,39 @@ def test_dates_of_gaps_outlive_the_agent(counting: Ledger, path: Path, clocks: T
     again = opened(path, clocks)
     assert dates(again) == {Gap.LATE: round(first + 200), Gap.REMOVED: round(first + 100)}
     again.close()
+
+
+def test_a_gap_has_from_and_to_the_counters_concerned_and_bytes_where_these_are_known(
+    path: Path, clocks: TwoClocks
+) -> None:
+    def told(of: Ledger) -> AccountingGaps:
+        (gap,) = (one for one in of.totals().gaps if one["count"])
+        return gap
+
+    pods = Counter("PODS", Family.V4, OUT)
+    began = clocks.time
+    with closing(opened(path, clocks)) as ledger:
+        ledger.begin([pods], None)
+        ledger.begin([counter()], WEB)
+        ledger.post([reading(100, of=pods), reading(100)])
+        clocks.pass_time(60)
+        ledger.post([reading(350, of=pods), reading(30, 1)])
+        expected = {
+            "reason": "reset",
+            "count": 1,
+            "seconds": 60.0,
+            "bytes": 250 - 30,
+            "since": round(began),
+            "last": round(began + 60),
+            "counters": [f"{ADDRESS} internet-out"],
+        }
+        assert told(ledger) == expected
+    with closing(opened(path, clocks)) as again:
+        assert told(again) == expected
+        clocks.pass_time(10)
+        again.post([reading(390, of=pods), reading(30, 1)])
+        assert told(again)["bytes"] == 250 - 30 + 40
+        assert (told(again)["count"], told(again)["seconds"]) == (2, 70.0)
 
 
 def many_pods(path: Path) -> bytearray:

@@ -65,7 +65,11 @@ def lost(book: Book, gap: Gap) -> Lost:
 
 @pytest.mark.parametrize(
     ("facts", "words"),
-    [({"books": "0fg"}, "0fg"), ({"sequence": "many"}, "many"), ({GAP_AT + "reset": "-"}, "'-'")],
+    [
+        ({"books": "0fg"}, "0fg"),
+        ({"sequence": "many"}, "many"),
+        ({GAP_AT + "reset": "- 0 "}, "'-'"),
+    ],
 )
 def test_a_fact_that_is_no_number_is_found_at_once(facts: dict[str, str], words: str) -> None:
     with pytest.raises(ValueError, match=words):

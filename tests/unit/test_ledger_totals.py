@@ -109,8 +109,8 @@ def test_a_picture_has_every_table_of_the_book_in_order() -> None:
     ]
     # Readings of hooks alone, by name.
     assert found.rules == sorted(of_node, key=lambda sample: str(sample.counter))
-    none = {"count": 0, "seconds": 0.0, "bytes": 0, "last": 0.0}
-    late = none | {"count": 1, "seconds": 1.5}
+    none = {"count": 0, "seconds": 0.0, "bytes": 0, "since": 0.0, "last": 0.0, "counters": []}
+    late = none | {"count": 1, "seconds": 1.5, "since": round(NOW.wall - 1.5)}
     assert found.gaps == [
         {"reason": gap, **(late | {"last": NOW.wall} if gap is Gap.LATE else none)} for gap in Gap
     ]
