@@ -7,9 +7,8 @@ import time
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 
-from netmgr.dataplane import desired
+from netmgr.dataplane import desired, settings
 from netmgr.dataplane.desired import DEFAULT_ROUTES, HOST_MAC
-from netmgr.dataplane.settings import sysctls
 from netmgr.documents.node import POD_GATEWAYS
 from netmgr.errors import KernelError
 from netmgr.kernel import links, netns, offloads, routes
@@ -24,8 +23,6 @@ SETTLE_SECONDS = 2.0
 """How long the kernel may take until a new address is usable; it takes less than a millisecond."""
 _SETTLE_POLL_SECONDS = 0.0002
 _OFFLOADS_OF_SMALL = ("tx-udp-segmentation", "tx-sctp-segmentation")
-_LEAST_MSS = "536"
-"""What every host takes (RFC 9293, 3.7.1)."""
 
 
 @contextmanager
@@ -167,13 +164,13 @@ def segment_early(attachment: Attachment) -> None:
 
     Raises:
         KernelError: the sandbox is gone, or the kernel refused.
+        SetupError: a setting cannot be written.
     """
     sandbox = netns.open_namespace(attachment.netns)
     try:
         with netns.entered(sandbox):
             offloads.switch_off(attachment.key.ifname, _OFFLOADS_OF_SMALL)
-            # Of the thread's namespace, for both families.
-            (sysctls() / "ipv4/tcp_min_snd_mss").write_text(_LEAST_MSS, encoding="ascii")
+            settings.bound_segments()
     except OSError as error:
         raise KernelError(f"segment packets of {attachment.key.ifname}", error.errno or 0) from None
     finally:
