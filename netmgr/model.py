@@ -21,7 +21,7 @@ LINK_PREFIX = "nm"
 """Host ends of our veth pairs are named with this prefix and twelve hexadecimal digits."""
 
 LINK_GROUP = 0x6E6E
-"""Link group of our host ends, by which rules match them quickly. See ip-link(8), "group"."""
+"""Link group of our host ends, by which one without its alias is known. See ip-link(8), "group"."""
 
 
 PROBE_LINK = "netmgr-probe"

@@ -81,16 +81,11 @@ class InPrefix:
 
 @dataclass(frozen=True, slots=True)
 class OnLink:
-    """The packet came in (`src`) or goes out (`dst`) by a link of this name; `*` ends a prefix.
-
-    `group` is the link group of such links, for matches where a mistake costs time and nothing
-    else: a backend may compare that number instead, which is quicker than a name.
-    """
+    """The packet came in (`src`) or goes out (`dst`) by a link of this name; `*` ends a prefix."""
 
     side: Side
     name: str
     negated: bool = False
-    group: int = 0
 
 
 FORWARDED = OnLink(Side.SOURCE, "", negated=True)

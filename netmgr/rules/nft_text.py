@@ -330,9 +330,10 @@ def text(line: Line) -> str:
     first, *more = line
     parts = [_match_text(match, first) for match in first.matches]
     implying = InSet | InPrefix | IcmpOfNobody | IcmpOfOthers
-    if not any(isinstance(match, implying) for match in first.matches):
+    by_link = bool(first.matches) and isinstance(first.matches[0], OnLink)
+    if by_link or not any(isinstance(match, implying) for match in first.matches):
         # A chain of an inet table gets packets of both families; an address comparison implies its
-        # own, and so does ICMP's protocol.
+        # own, and so does ICMP's protocol, but behind a link's name, which takes longer to compare.
         parts.insert(0, f"meta nfproto ipv{first.family.value}")
     parts.append(_action_text(first.action, first.family))
     for other in more:
@@ -450,8 +451,6 @@ def _link_text(match: OnLink) -> str:
     way, operator = "i" if match.side is Side.SOURCE else "o", _operator(negated=match.negated)
     if match == FORWARDED:
         return "iif != 0"
-    if match.group:
-        return f"meta {way}ifgroup {operator}{match.group}"
     return f'{way}ifname {operator}"{match.name}"'
 
 

@@ -22,7 +22,6 @@ from netmgr.documents.accounting import NodeRules
 from netmgr.documents.node import NodeDocument
 from netmgr.documents.sites import Role
 from netmgr.model import (
-    LINK_GROUP,
     LINK_PREFIX,
     PODS,
     PROTECTED,
@@ -242,9 +241,9 @@ def _sets(policy: Policy, abilities: Abilities) -> dict[SetSpec, frozenset[Eleme
 
 
 _POD_LINKS = f"{LINK_PREFIX}*"
-# By the link's group, which is compared sooner than a name. A link that lost its group costs its
-# packets some comparisons of the peer, and nothing else.
-_NO_POD = partial(OnLink, name=_POD_LINKS, negated=True, group=LINK_GROUP)
+# Not by the link's group, though it is compared sooner: whoever gives it to the uplink would have
+# nothing counted.
+_NO_POD = partial(OnLink, name=_POD_LINKS, negated=True)
 _NO_LOOPBACK = partial(OnLink, name="lo", negated=True)
 
 
@@ -344,7 +343,7 @@ def _arriving(
     if policy.runs_pods:
         if abilities.fuses:
             # Nothing else here is for these. As part of the node's rule it costs next to nothing.
-            from_pods = OnLink(Side.SOURCE, _POD_LINKS, group=LINK_GROUP)
+            from_pods = OnLink(Side.SOURCE, _POD_LINKS)
             yield Rule(f"pods' own v{family.value}", family, (*outward, from_pods), Pass())
         # The same matches as the pods' rule has: where the backend can, they are one.
         yield _tally(ARRIVED, family, inward)
@@ -362,7 +361,7 @@ def _offload(policy: Policy, family: Family) -> Rule:
     One packet, of either direction, hands over both; so it is enough to look at those to pods, and
     what leaves for the internet pays for one comparison.
     """
-    to_pods = OnLink(Side.DESTINATION, _POD_LINKS, group=LINK_GROUP)
+    to_pods = OnLink(Side.DESTINATION, _POD_LINKS)
     both: list[Match] = [InSet(side, internal_set(family).name) for side in Side]
     # The article's own text takes more for internet than we do, and its rules count that.
     if policy.node_rules is NodeRules.EXACT and family is policy.exact_prefix.family:

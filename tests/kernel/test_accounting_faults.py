@@ -16,6 +16,8 @@ import pytest
 
 from netmgr.documents.node import Backend
 from netmgr.kernel import netns
+from netmgr.model import LINK_GROUP
+from netmgr.prefixes import Family
 from tests.kernel.common import (
     END,
     ONLY_NFTABLES,
@@ -25,8 +27,10 @@ from tests.kernel.common import (
     repairs,
     use_up_blocks,
 )
-from tests.kernel.spending import Spender, gaps, run
+from tests.kernel.spending import HEADERS, IN, OUT, Spender, gaps, run
+from tests.lab.exchange import End, datagrams
 from tests.lab.nodes import LabNode
+from tests.lab.topology import INTERNET
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.root
@@ -39,6 +43,9 @@ WORLD = {
     },
     "exporters": False,
 }
+
+
+GROUP = ("group", str(LINK_GROUP))
 
 
 def rules_alone(backend: Backend) -> list[list[str]]:
@@ -161,6 +168,30 @@ def _is_back(node: LabNode, backend: Backend) -> bool:
         else ["ipset", "list", "-n"]
     )
     return "pod_out4" in run(node, *command).stdout.replace("-", "_")
+
+
+def test_an_uplink_in_the_pods_link_group_is_counted_as_any_other(
+    node: LabNode, spender: Spender
+) -> None:
+    before, passed = totals(spender), run(node, "ip", "link", "set", node.node.uplink, *GROUP)
+    assert passed.returncode == 0, passed.stderr
+    try:
+        far = End(spender.world.internet, INTERNET[Family.V4])
+        datagrams(End(spender.sandbox.netns, spender.sandbox.address(Family.V4)), far, [500], [700])
+        assert totals(spender) == (before[0] + 500 + HEADERS, before[1] + 700 + HEADERS)
+    finally:
+        run(node, "ip", "link", "set", node.node.uplink, "group", "default")
+
+
+def totals(spender: Spender) -> tuple[int, int]:
+    """Bytes that the pod has sent to the internet, and received from there, over IPv4."""
+    rows = [
+        one for one in spender.node.snapshot()["pods"] if one["pod"] == spender.sandbox.pod.name
+    ]
+    sent, received = (
+        sum(one["bytes"] for one in rows if one["traffic"] == way) for way in (OUT, IN)
+    )
+    return sent, received
 
 
 def test_zeroed_counters_are_a_gap_and_what_they_show_since_counts(

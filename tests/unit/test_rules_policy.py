@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from netmgr.documents.node import NodeDocument
-from netmgr.model import LINK_GROUP, LINK_PREFIX, PROTECTED, Traffic
+from netmgr.model import LINK_PREFIX, PROTECTED, Traffic
 from netmgr.prefixes import Address, Family, Prefix
 from netmgr.rules.isolation import Isolation
 from netmgr.rules.model import Abilities, Hook, OnLink, SetSpec, Side
@@ -137,7 +137,7 @@ def test_what_is_handed_over_goes_to_a_pod():
     rules = desired(Policy.of(document("node")), (), Abilities(flowtables=True)).rules()
     handing = [rule for rule in rules if rule.id.startswith("offload")]
     assert [rule.family for rule in handing] == list(Family)
-    to_pods = OnLink(Side.DESTINATION, f"{LINK_PREFIX}*", group=LINK_GROUP)
+    to_pods = OnLink(Side.DESTINATION, f"{LINK_PREFIX}*")
     assert {rule.matches[0] for rule in handing} == {to_pods}
 
 
