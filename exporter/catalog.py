@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from exporter import limits_catalog
 from exporter.metric import Metric, metrics_of
-from netmgr.api.snapshot import LATENCY_BUCKETS
+from netmgr.api.snapshot import LATENCY_BUCKETS, Fault
 
 PODS = 250
 NAMESPACES = 20
@@ -35,7 +35,7 @@ SPOKE_PAIRS = 2 * (SPOKES - 1)
 DROP_REASONS = 10
 """Of a node: spoofed, forged, fragments, loopback, link-local, router, redirect, dhcp, icmp,
 protected."""
-PROBLEM_REASONS = 8
+PROBLEM_REASONS = len(Fault)
 NAT_RANGES = FAMILIES
 PORT_BUDGETS = FAMILIES * 3
 """TCP, UDP and SCTP of each family."""
@@ -149,10 +149,11 @@ UNDELIVERED = Metric(
 AUDIT_RATIO = Metric(
     "netmgr_accounting_audit_ratio",
     ("against", "traffic"),
-    2 * TRAFFICS,
+    3 * TRAFFICS,
     "1 less the unattributed share of what the forward rules counted (against=forward; 1 is "
-    "everything), or what pods were counted for, divided by what their links carried, Ethernet "
-    "headers taken off (against=links; their internet share, never above 1).",
+    "everything), or what was counted, divided by what the pods' links (against=links) or, since "
+    "the agent started, the uplinks (against=uplinks) carried, Ethernet headers taken off: the "
+    "internet share. The rest bounds what nobody was counted for.",
 )
 FORWARDED = Metric(
     "netmgr_accounting_forwarded_bytes_total",

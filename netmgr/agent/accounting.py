@@ -14,6 +14,7 @@ from netmgr.agent.components import Agent, Component, Query, Remnants
 from netmgr.agent.files import Files, Made
 from netmgr.agent.recovery import boot_id, open_or_set_aside
 from netmgr.agent.scheduler import Latest, Task
+from netmgr.agent.uplinks import uplinks
 from netmgr.api.snapshot import (
     VERSION,
     AuditView,
@@ -87,7 +88,12 @@ class Accounting(Component):
         note = Made(document.state_dir / FILE_NAME, lambda: remember(name, document.state_dir))
         agent.get(Files).keep(ledger, note)
         accounts = Accounts(
-            rules, ledger, agent.clock, document.accounting.min_reading_seconds, change
+            rules,
+            ledger,
+            agent.clock,
+            document.accounting.min_reading_seconds,
+            change,
+            lambda: uplinks(document),
         )
         # Registered after the rules, so that it runs before they are closed: it takes a last
         # reading.

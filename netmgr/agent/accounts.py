@@ -11,20 +11,22 @@ import hashlib
 import logging
 import math
 import threading
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from errno import ENOENT
 from typing import TYPE_CHECKING, Protocol
 
 import netmgr
-from netmgr.agent.audit import Report, link_audits
+from netmgr.agent.audit import Passed, Report, link_audits, through
 from netmgr.api.snapshot import AuditRatio, UsageRow
 from netmgr.clock import Clock
 from netmgr.errors import KernelError, SetupError
 from netmgr.kernel import links
+from netmgr.kernel.links import Carried
 from netmgr.ledger.history import By, Period
 from netmgr.ledger.ledger import Ledger
 from netmgr.ledger.mark import MENDED
 from netmgr.ledger.tables import Gap, Lost
+from netmgr.ledger.totals import Totals
 from netmgr.model import Attachment, Counter, PodRef, Sample, Traffic
 from netmgr.prefixes import Address, Prefix
 from netmgr.rules.engine import Rules
@@ -66,6 +68,7 @@ class Accounts:
     Args:
         min_reading_seconds: the kernel is read no more often than this, however often it is asked.
         changeover: a change of backend that `start` makes.
+        uplinks: their names as of now.
     """
 
     def __init__(
@@ -75,8 +78,11 @@ class Accounts:
         clock: Clock,
         min_reading_seconds: float,
         changeover: Changeover | None = None,
+        uplinks: Callable[[], Collection[str]] = tuple,
     ) -> None:
         self._rules = rules
+        self._uplinks = uplinks
+        self._first: dict[str, Passed] = {}
         self._changeover = changeover
         self._ledger = ledger
         self._clock = clock
@@ -343,9 +349,20 @@ class Accounts:
             # Counters before links: what passes in between can only be missing from the counters.
             readings = self._ledger.readings()
             carried = links.read_carried()
+            totals = self._ledger.totals()
             return Report(
-                self._ledger.totals(), link_audits(set(self._attached.values()), readings, carried)
+                totals,
+                link_audits(set(self._attached.values()), readings, carried),
+                self._through_uplinks(carried, totals),
             )
+
+    def _through_uplinks(self, carried: Mapping[str, Carried], totals: Totals) -> dict[str, Passed]:
+        """What passed the uplinks since the first look, or since their counters were made anew."""
+        now = through((carried[name] for name in self._uplinks() if name in carried), totals)
+        passed = {name: one.since(self._first.get(name, one)) for name, one in now.items()}
+        is_anew = any(min(one) < 0 for one in passed.values())
+        self._first = now if is_anew else now | self._first
+        return {} if is_anew else passed
 
     def ratios(self) -> list[AuditRatio]:
         """The audit's figures as of the last tidying."""

@@ -1,9 +1,10 @@
-"""Compares what was counted with what passed: forward rules, and the links of pods."""
+"""Compares what was counted with what passed: forward rules, the links of pods, and uplinks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from netmgr.api.snapshot import AuditRatio, LinkAudit
 from netmgr.kernel.links import Carried
@@ -14,20 +15,44 @@ from netmgr.model import PROTECTED, Attachment, Counter, Traffic
 ETHERNET_HEADER = 14
 """Bytes before the IP header on a veth pair: two addresses and the type (IEEE 802.3)."""
 
-FORWARD, LINKS = "forward", "links"
+FORWARD, LINKS, UPLINKS = "forward", "links", "uplinks"
+
+
+class Passed(NamedTuple):
+    """Bytes that uplinks carried, their headers taken off, and those of the internet counted."""
+
+    carried: int
+    counted: int
+
+    def since(self, former: Passed) -> Passed:
+        """What passed after that."""
+        return Passed(self.carried - former.carried, self.counted - former.counted)
+
+
+def through(uplinks: Iterable[Carried], totals: Totals) -> dict[str, Passed]:
+    """What passed these uplinks so far, by traffic."""
+    sizes = {"in": 0, "out": 0}
+    for one in uplinks:
+        sizes["in"] += one.received - ETHERNET_HEADER * one.received_packets
+        sizes["out"] += one.sent - ETHERNET_HEADER * one.sent_packets
+    return {
+        total["traffic"]: Passed(sizes[_direction(total["traffic"])], total["bytes"])
+        for total in totals.node
+    }
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Both comparisons, as of one reading."""
+    """All comparisons, as of one reading. `uplinks` is what passed them since the first one."""
 
     totals: Totals
     links: list[LinkAudit]
+    uplinks: Mapping[str, Passed] = field(default_factory=dict)
 
     def ratios(self) -> list[AuditRatio]:
-        """Both comparisons as figures to export: 1 if all was counted.
+        """All comparisons as figures to export: 1 if all was counted.
 
-        Without traffic it is 1 for what was forwarded, and 0 for links.
+        Without traffic it is 1 for what was forwarded and for uplinks, and 0 for links.
         """
         found: list[AuditRatio] = []
         for one in self.totals.forwarded:
@@ -44,6 +69,9 @@ class Report:
             whole = carried[_direction(traffic)]
             ratio = size / whole if whole else 0.0
             found.append({"against": LINKS, "traffic": traffic, "ratio": ratio})
+        for traffic, passed in sorted(self.uplinks.items()):
+            ratio = passed.counted / passed.carried if passed.carried else 1.0
+            found.append({"against": UPLINKS, "traffic": traffic, "ratio": ratio})
         return found
 
 

@@ -1,12 +1,12 @@
 """What is wrong with a node's network for good, by what its figures did in the last minutes (pure).
 
-Each problem needs something that lasts or comes back, since what happened once is repaired and
-counted, and nobody has to do anything about it.
+Each problem of figures needs something that lasts or comes back, since what happened once is
+repaired and counted, and nobody has to do anything about it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -18,6 +18,9 @@ WINDOW = 10
 
 LOOKS = 3
 """In how many looks, one after the other or within the window, a problem has to show."""
+
+SHOWN = 3
+"""Links that a message names."""
 
 FULL = 0.95
 """Share of a table or of ports."""
@@ -46,6 +49,8 @@ class Look:
         forwarded: bytes that were forwarded from or to the internet.
         unattributed: those that were counted for no pod, where that is a fault.
         wiring: what cannot be repaired of pods' links and routes.
+        taps: where somebody reads or sends beside the node's own network stack.
+        missing: uplinks that are gone.
     """
 
     at: float
@@ -59,6 +64,8 @@ class Look:
     forwarded: int = 0
     unattributed: int = 0
     wiring: tuple[str, ...] = ()
+    taps: Collection[str] = ()
+    missing: Collection[str] = ()
 
 
 def look_at(snapshot: Snapshot, uplinks: Iterable[Carried], at: float) -> Look:
@@ -105,6 +112,7 @@ def problems(looks: Sequence[Look]) -> list[Problem]:
 
 def _problems(looks: Sequence[Look]) -> Iterator[tuple[Fault, str]]:
     yield from _of_what_lasts(looks[-LOOKS:])
+    yield from _of_links(looks)
     yield from _of_uplinks(looks)
     yield from _of_accounting(looks)
     yield from _of_what_returns(looks)
@@ -177,6 +185,24 @@ def _of_accounting(looks: Sequence[Look]) -> Iterator[tuple[Fault, str]]:
             "`netmgr doctor` looks for other programs"
         )
         yield Fault.UNATTRIBUTED, message
+
+
+def _of_links(looks: Sequence[Look]) -> Iterator[tuple[Fault, str]]:
+    # One look is enough: whoever does it on purpose does not wait for the next.
+    if missing := _seen(look.missing for look in looks):
+        message = f"uplink {', '.join(missing)} is or was gone; `ip -d link` shows what there is"
+        yield Fault.UPLINK_MISSING, message
+    if taps := _seen(look.taps for look in looks):
+        more = f" and {len(taps) - SHOWN} more" if len(taps) > SHOWN else ""
+        message = (
+            f"{', '.join(taps[:SHOWN])}{more}: what is sent or read there meets neither rules nor "
+            "counters; see SECURITY.md, and run pods that have NET_ADMIN with `hostUsers: false`"
+        )
+        yield Fault.LINK_TAPPED, message
+
+
+def _seen(found: Iterable[Collection[str]]) -> list[str]:
+    return sorted(set().union(*found))
 
 
 def _increases(counts: Sequence[int]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from netmgr.agent import diagnosis
 from netmgr.agent.components import Agent, Component, Query
@@ -13,6 +14,7 @@ from netmgr.agent.queries import Readers
 from netmgr.agent.scheduler import Task
 from netmgr.agent.uplinks import uplinks
 from netmgr.api.snapshot import VERSION, Problem, Snapshot
+from netmgr.dataplane.taps import read_taps
 from netmgr.kernel import links
 
 ROUNDS = 6
@@ -28,6 +30,7 @@ class Problems(Component):
     def __init__(self, agent: Agent) -> None:
         super().__init__(agent)
         self._looks: list[Look] = []
+        self._uplinks: frozenset[str] = frozenset()
         self._problems: list[Problem] = []
 
     def tasks(self) -> Iterable[Task]:
@@ -40,8 +43,15 @@ class Problems(Component):
     def _look(self) -> None:
         snapshot = self._agent.get(Readers).snapshot_now()
         carried = links.read_carried()
-        found = [carried[name] for name in uplinks(self._agent.document) if name in carried]
-        self._looks = diagnosis.recent([*self._looks, diagnosis.look_at(snapshot, found, _now())])
+        # Without its uplink a node has no default route either, which would name it.
+        former, self._uplinks = self._uplinks, uplinks(self._agent.document) or self._uplinks
+        found = [carried[name] for name in self._uplinks if name in carried]
+        look = replace(
+            diagnosis.look_at(snapshot, found, _now()),
+            taps=read_taps(self._uplinks),
+            missing=(former | self._uplinks) - carried.keys(),
+        )
+        self._looks = diagnosis.recent([*self._looks, look])
         problems = diagnosis.problems(self._looks)
         known = {one["reason"] for one in self._problems}
         for one in problems:

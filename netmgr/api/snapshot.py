@@ -279,6 +279,8 @@ class Fault(StrEnum):
     GAPS = "CountersLost"
     UNATTRIBUTED = "TrafficUnattributed"
     WIRING = "PodWiringBroken"
+    UPLINK_MISSING = "UplinkMissing"
+    LINK_TAPPED = "LinkTapped"
 
 
 class Problem(TypedDict):

@@ -37,7 +37,7 @@ IFF_UP, _IFF_NOARP = 0x1, 0x80
 
 _IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MTU, _IFLA_LINK, _IFLA_MASTER = 1, 3, 4, 5, 10
 _IFLA_LINKINFO, _IFLA_IFALIAS, _IFLA_AF_SPEC, _IFLA_GROUP = 18, 20, 26, 27
-_IFLA_NET_NS_FD, _IFLA_EXT_MASK, _IFLA_LINK_NETNSID = 28, 29, 37
+_IFLA_NET_NS_FD, _IFLA_EXT_MASK, _IFLA_PROMISCUITY, _IFLA_LINK_NETNSID = 28, 29, 30, 37
 _IFLA_NUM_TX_QUEUES, _IFLA_NUM_RX_QUEUES = 31, 32
 _IFLA_TARGET_NETNSID, _IFLA_PROP_LIST, _IFLA_ALT_IFNAME = 46, 52, 53
 _IFLA_INFO_KIND, _IFLA_INFO_DATA, _VETH_INFO_PEER = 1, 2, 1
@@ -78,7 +78,8 @@ HERE = -1
 class Link(NamedTuple):
     """What the kernel says of one interface.
 
-    `peer` is the index of a pair's other end, in the namespace with the number `peer_netns`.
+    `peer` is the index of a pair's other end, or of the link below, in the namespace with the
+    number `peer_netns`. `promiscuity` is how many ask for all that arrives.
     `kind` is its type as ip-link(8) names it, "" for hardware. `master` is the index of
     its bridge, 0 without one.
     `af_spec` holds what `inet_settings` reads.
@@ -98,6 +99,7 @@ class Link(NamedTuple):
     master: int = 0
     has_arp: bool = True
     af_spec: bytes = b""
+    promiscuity: int = 0
 
 
 def create_veth(host: VethEnd, pod: VethEnd, netns: int, group: int = 0) -> Operation:
@@ -240,16 +242,19 @@ def show_link(name: str) -> Operation:
 
 def show_link_in(netns: int, index: int) -> Operation:
     """Ask for a link in another namespace, by that one's number in this one, or `HERE`."""
-    body = _IFINFO.pack(0, 0, index, 0, 0)
-    if netns >= 0:
-        body += attribute(_IFLA_TARGET_NETNSID, struct.pack("=i", netns))
+    body = _IFINFO.pack(0, 0, index, 0, 0) + _in_namespace(netns)
     text = f"link show {index} in namespace {netns}"
-    return Operation(text, RTM_GETLINK, NLM_F_ACK, body + _WITHOUT_STATISTICS)
+    return Operation(text, RTM_GETLINK, NLM_F_ACK, body)
 
 
-def dump_links() -> Operation:
-    """Ask for every link."""
-    return Operation("link dump", RTM_GETLINK, NLM_F_DUMP, _ANY_LINK + _WITHOUT_STATISTICS)
+def dump_links(netns: int = HERE) -> Operation:
+    """Ask for every link, of this or of another namespace."""
+    return Operation("link dump", RTM_GETLINK, NLM_F_DUMP, _ANY_LINK + _in_namespace(netns))
+
+
+def _in_namespace(netns: int) -> bytes:
+    named = b"" if netns == HERE else attribute(_IFLA_TARGET_NETNSID, struct.pack("=i", netns))
+    return named + _WITHOUT_STATISTICS
 
 
 def link_of(body: bytes) -> Link:
@@ -272,6 +277,7 @@ def link_of(body: bytes) -> Link:
         u32_of(found.get(_IFLA_MASTER)),
         not flags & _IFF_NOARP,
         found.get(_IFLA_AF_SPEC, b""),
+        u32_of(found.get(_IFLA_PROMISCUITY)),
     )
 
 
@@ -290,9 +296,9 @@ def has_family(link: Link, family: Family) -> bool:
     return bool(values) and (family is Family.V4 or not u32_of(values[at : at + 4]))
 
 
-def read_links(channel: Reader) -> list[Link]:
-    """Every link of the channel's namespace."""
-    return channel.dump(dump_links(), link_of)
+def read_links(channel: Reader, netns: int = HERE) -> list[Link]:
+    """Every link of the channel's namespace, or of another one."""
+    return channel.dump(dump_links(netns), link_of)
 
 
 class Links:

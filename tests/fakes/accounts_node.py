@@ -90,6 +90,7 @@ class Node:
         self.kernel = Kernel(self.clock)
         self.policy = POLICY
         self.host_pods: HostPods | None = None
+        self.uplinks: list[str] = []
 
     def start(
         self, *pods: Attachment, boot: str = "boot-1", min_seconds: float = 0, crashed: bool = False
@@ -101,7 +102,9 @@ class Node:
         self.ledger = Ledger(store, clock=self.clock, linger_seconds=LINGER, boot_id=boot)
         self.rules = Rules(self.kernel, self.policy)
         examine(self.ledger, self.rules)
-        self.accounts = Accounts(self.rules, self.ledger, self.clock, min_seconds)
+        self.accounts = Accounts(
+            self.rules, self.ledger, self.clock, min_seconds, uplinks=lambda: self.uplinks
+        )
         if self.host_pods is not None:
             self.accounts.count_host_pods(self.host_pods)
         return self.accounts.start(pods)

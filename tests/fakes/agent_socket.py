@@ -159,7 +159,7 @@ def snapshot(pods: int = 250, namespaces: int = 20) -> Snapshot:
         ],
         "audit": [
             {"against": against, "traffic": traffic, "ratio": 0.875}
-            for against in ("forward", "links")
+            for against in ("forward", "links", "uplinks")
             for traffic in Traffic
         ],
         "drift_repaired": [{"reason": area, "count": 2} for area in AREAS],

@@ -12,6 +12,7 @@ from errno import EPERM
 
 import pytest
 
+from netmgr.agent.audit import Passed
 from netmgr.errors import KernelError
 from netmgr.kernel import links
 from netmgr.kernel.links import Carried
@@ -186,6 +187,28 @@ def test_the_audit_compares_what_was_counted_with_the_links(
     assert node.accounts.ratios() == report.ratios()
     node.accounts.end(WEB)
     assert node.accounts.audit().links == []
+
+
+def test_the_audit_compares_what_was_counted_with_the_uplinks_since_it_began(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    carried = {"eth0": Carried(0, 0, 700, 0), "eth1": Carried(0, 0, 9, 0)}
+    monkeypatch.setattr(links, "read_carried", lambda: carried)
+    node.uplinks = ["eth0", "gone"]
+    node.start(WEB)
+
+    def passed() -> Passed | None:
+        return node.accounts.audit().uplinks.get("internet-out")
+
+    assert passed() == Passed(0, 0)
+    node.send(WEB, 1000)
+    carried["eth0"] = Carried(0, 0, 700 + 1000 + 400 + 3 * 14, 3)
+    assert passed() == Passed(1400, 1000)
+    # The uplink was made anew.
+    carried["eth0"] = Carried(0, 0, 0, 0)
+    assert passed() is None
+    carried["eth0"] = Carried(0, 0, 100, 0)
+    assert passed() == Passed(100, 0)
 
 
 def test_tidying_drops_what_lingered_and_syncs_beside_other_work(node: Node) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from netmgr.agent.audit import Report, link_audits
+from netmgr.agent.audit import Passed, Report, link_audits, through
 from netmgr.kernel.links import Carried
 from netmgr.ledger.audit import Audit
 from netmgr.ledger.tables import NOTHING, Amount
@@ -79,6 +79,21 @@ def test_ratios_are_of_all_links_together_and_of_what_was_forwarded() -> None:
         {"against": "links", "traffic": IN, "ratio": pytest.approx(100 / 200)},
         {"against": "links", "traffic": OUT, "ratio": pytest.approx(1700 / 2400)},
         {"against": "links", "traffic": OF_CLASS, "ratio": pytest.approx(300 / 2400)},
+    ]
+
+
+def test_uplinks_are_compared_with_what_was_counted_as_the_internets() -> None:
+    node = [
+        {"traffic": traffic, "bytes": size, "packets": 1} for traffic, size in ((IN, 50), (OUT, 90))
+    ]
+    totals = Totals([], [], node, [], [], [])
+    links = [Carried(100 + 28, 2, 200 + 14, 1), Carried(100 + 14, 1, 100, 0)]
+    passed = through(links, totals)
+    assert passed == {IN: Passed(200, 50), OUT: Passed(300, 90)}
+    assert passed[OUT].since(Passed(100, 30)) == Passed(200, 60)
+    assert Report(totals, [], {OUT: Passed(200, 60), IN: Passed(0, 0)}).ratios() == [
+        {"against": "uplinks", "traffic": IN, "ratio": 1.0},
+        {"against": "uplinks", "traffic": OUT, "ratio": 0.3},
     ]
 
 

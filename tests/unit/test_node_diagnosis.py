@@ -130,6 +130,19 @@ def test_each_problem_says_how_much_and_what_to_do():
     assert all(said[fault].startswith(text) for fault, text in figures.items())
 
 
+def test_a_link_that_was_seen_once_is_told_until_the_window_has_passed():
+    seen = looks(diagnosis.WINDOW + 2)
+    seen[1] = replace(seen[1], taps=["b", "a"], missing=["eth1", "eth0"])
+    seen[2] = replace(seen[2], taps=["a", "c", "d"], missing=["eth0"])
+    assert reasons(diagnosis.recent(seen[:2])) == [Fault.UPLINK_MISSING, Fault.LINK_TAPPED]
+    missing, tapped = (one["message"] for one in diagnosis.problems(seen))
+    assert missing.startswith("uplink eth0, eth1 is or was gone; ")
+    assert tapped.startswith("a, b, c and 1 more: what is sent or read there ")
+    three = diagnosis.problems(seen[:2])[1]["message"]
+    assert three.startswith("a, b: ")
+    assert reasons(seen[3:]) == []
+
+
 def test_the_bounds_of_errors_are_a_count_and_a_share():
     for packets, errors, many in ((99_900, 100, 1), (99_901, 100, 0), (0, 99, 0), (0, 100, 1)):
         seen = [
