@@ -89,6 +89,11 @@ soak: ## have 100,000 pods come and go, and show that nothing of netmgr grows wi
 	@.venv/bin/python -m cni.build
 	NETMGR_SOAK_PODS=$${NETMGR_SOAK_PODS:-100000} .venv/bin/python -m pytest --timeout 7200 tests/kernel/test_bounds.py $(ARGS)
 
+intrusions: ## have a pod with NET_ADMIN and NET_RAW attack its node for NETMGR_INTRUSION_SECONDS (180), on each backend (root)
+	@.ci/setup test
+	@.venv/bin/python -m cni.build
+	NETMGR_INTRUSION_SECONDS=$${NETMGR_INTRUSION_SECONDS:-180} .venv/bin/python -m pytest --timeout 1800 tests/kernel/test_pod_with_capabilities.py $(ARGS)
+
 fuzz: ## fuzz all parsers with coverage feedback, NETMGR_FUZZ_SECONDS (60) each; ARGS are targets (an hour in all)
 	@.ci/setup fuzz
 	.ci/fuzz $(ARGS)
