@@ -12,6 +12,7 @@ from netmgr.errors import ApiAway, ApiError
 from netmgr.kube.api import CONFLICT, Object
 from netmgr.kube.assigning import Refusal
 from netmgr.kube.reconciling import Leadership, write_each
+from netmgr.logs import caused_by
 
 log = logging.getLogger(__name__)
 
@@ -117,7 +118,12 @@ class Events:
         except ApiAway:
             raise
         except ApiError as error:
-            log.warning("event-not-written of=%s reason=%s", notice.name, error.message)
+            log.warning(
+                "event-not-written of=%s reason=%s",
+                notice.name,
+                error.message,
+                extra=caused_by(notice.reason),
+            )
         # Each by itself: what fails later must not have this one written again.
         self._reported[notice.full_name] = self._leadership.concurrency.monotonic()
         return True
@@ -149,6 +155,8 @@ def _log(notice: Notice) -> None:
         notice.name,
         notice.reason,
         notice.message,
+        # Root of a node may report a thousand pods a minute that do not exist.
+        extra=caused_by(notice.reason),
     )
 
 
