@@ -185,9 +185,10 @@ def check(node: Node, request: Request) -> None:
             raise CheckFailed(
                 f"container {request.container_id} has no attachment at {request.ifname}"
             )
-        moved = _moved_defaults(request)
-        faults = [*node.check(attachment, request.netns, moved), *node.accounts.check(attachment)]
+        faults = node.accounts.check(attachment)
+        # The sandbox may go at any moment.
         try:
+            faults += node.check(attachment, request.netns, _moved_defaults(request))
             if request.previous:
                 inside, outside = contents_of(request.netns), own_contents()
                 faults += differences(request.previous, request, attachment, inside, outside)

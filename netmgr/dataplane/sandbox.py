@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections.abc import Collection, Iterable, Iterator
@@ -27,26 +28,39 @@ _OFFLOADS_OF_SMALL = ("tx-udp-segmentation", "tx-sctp-segmentation")
 
 @contextmanager
 def reached(host: Netlink, link: Link, path: str) -> Iterator[Netlink | None]:
-    """A socket in the sandbox of a link; None when that is not at this path any more.
+    """A socket in the sandbox of a link; None if neither this path nor another leads there.
 
     `host` is a socket in the namespace that `link` is in.
     """
-    try:
-        sandbox = netns.open_namespace(path)
-    except KernelError:
+    sandbox = _opened(host, link, path)
+    if sandbox is None:
         yield None
         return
     try:
-        # Another sandbox may have come to be at the path: the number says whether it is the one.
-        if host.query(links.show_namespace_id(sandbox), links.namespace_id_of) != link.peer_netns:
-            yield None
-            return
         with netns.entered(sandbox):
             inside = Netlink()
         with inside:
             yield inside
     finally:
         os.close(sandbox)
+
+
+def _opened(host: Netlink, link: Link, path: str) -> int | None:
+    # The process that the path names (/proc/PID/ns/net) may have ended, and others live there.
+    others = () if link.peer_netns == links.HERE else netns.places()
+    for place in itertools.chain((path,), others):
+        try:
+            sandbox = netns.open_namespace(place)
+        except KernelError:
+            continue
+        try:
+            # Another sandbox may have come to be at the path: the number says whether it is this.
+            number = host.query(links.show_namespace_id(sandbox), links.namespace_id_of)
+            if number == link.peer_netns:
+                return os.dup(sandbox)
+        finally:
+            os.close(sandbox)
+    return None
 
 
 def wait_for_addresses(inside: Reader, addresses: Iterable[Address]) -> None:

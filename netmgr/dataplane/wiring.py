@@ -148,14 +148,13 @@ class Dataplane:
     def detach(self, host_link: str, netns_path: str = "") -> bool:
         """Delete a link, both its ends; False if there is no such link of ours.
 
-        When this returns, its traffic has ended. Where its sandbox is at `netns_path`, rules that
-        only a further interface has are removed as well.
+        When this returns, its traffic has ended. Rules that only a further interface has are
+        removed from its sandbox, which is at `netns_path` or wherever it is found.
         """
         link = checking.host_end(self._netlink, host_link)
         if link is None:
             return False
-        if netns_path:
-            self._remove_rules(link, netns_path)
+        self._remove_rules(link, netns_path)
         return self._deletion.delete(link.number)
 
     def _remove_rules(self, link: Link, netns_path: str) -> None:

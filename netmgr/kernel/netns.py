@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import glob
 import os
 import threading
 from collections.abc import Iterator
@@ -66,8 +67,8 @@ def open_namespace(path: str) -> int:
     except OSError as error:
         # Anybody may open a namespace that he can find. A file that refuses is another's: of mode
         # 0, as `ip netns` makes it, when it is not mounted over, or a socket.
-        is_refused = error.errno in (EACCES, EPERM, ENXIO) and Path(path).exists()
-        number = 0 if is_refused else error.errno or 0
+        is_there = os.path.exists(path)  # noqa: PTH110  Path.exists raises where it may not look
+        number = 0 if is_there and error.errno in (EACCES, EPERM, ENXIO) else error.errno or 0
         raise KernelError(operation, number, "it is no network namespace") from None
     try:
         kind = fcntl.ioctl(descriptor, _NS_GET_NSTYPE)
@@ -77,6 +78,16 @@ def open_namespace(path: str) -> int:
         os.close(descriptor)
         raise KernelError(operation, details="it is no network namespace")
     return descriptor
+
+
+def places() -> Iterator[str]:
+    """A path of each namespace that a mount or a process keeps, once or more often."""
+    for mount in Path("/proc/thread-self/mountinfo").read_text(encoding="utf-8").splitlines():
+        fields = mount.split()
+        # proc_pid_mountinfo(5): root, place, options, optional fields, a dash, the file system.
+        if fields[fields.index("-") + 1] == "nsfs" and fields[3].startswith("net:"):
+            yield fields[4]
+    yield from glob.iglob("/proc/[0-9]*/ns/net")  # noqa: PTH207  paths as text
 
 
 def create(path: Path) -> None:

@@ -225,7 +225,7 @@ def test_a_namespace_file_that_is_only_unmounted_is_no_sandbox(
     for verb, code in (("ADD", 4), ("CHECK", 104), ("DEL", 0), ("ADD", 4)):
         answer = cni.call(verb, pod, keys={"prevResult": result} if verb == "CHECK" else {})
         assert answer.code == code, answer.body
-        assert code == 0 or "it is no network namespace" in answer.body["msg"]
+        assert code != 4 or "it is no network namespace" in answer.body["msg"]
     assert cni.occupancy() == {"ipv4": 0, "ipv6": 0}
 
 

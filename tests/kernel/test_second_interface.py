@@ -5,7 +5,10 @@ when it goes.
 from __future__ import annotations
 
 import socket
+import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -177,3 +180,31 @@ def test_a_sandbox_that_went_takes_the_rules_with_it(cni: Caller, pod: Pod) -> N
     add(cni, pod, "net1")
     netns.delete(pod.netns)
     assert cni.call("DEL", pod, CNI_IFNAME="net1").exit_code == 0
+
+
+@contextmanager
+def process_in(namespace: Path) -> Iterator[Path]:
+    """The path by which a runtime names the namespace of a process."""
+    with subprocess.Popen(["nsenter", f"--net={namespace}", "sleep", "600"]) as process:
+        try:
+            path = Path(f"/proc/{process.pid}/ns/net")
+            eventually(lambda: path.samefile(namespace))
+            yield path
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("is_mounted", [True, False], ids=["by a mount", "by a process"])
+def test_del_finds_a_sandbox_whose_process_has_ended(
+    cni: Caller, pod: Pod, *, is_mounted: bool
+) -> None:
+    before = rules(pod)
+    with process_in(pod.netns) as other:
+        with process_in(pod.netns) as path:
+            assert cni.call("ADD", pod, CNI_NETNS=str(path), CNI_IFNAME="net1").exit_code == 0
+            assert rules(pod) != before
+        assert not path.exists()
+        if not is_mounted:
+            netns.delete(pod.netns)
+        assert cni.call("DEL", pod, CNI_NETNS=str(path), CNI_IFNAME="net1").exit_code == 0
+        assert rules(replace(pod, netns=other)) == before
