@@ -154,17 +154,16 @@ class Health:
 
     def repair(self, area: str, action: Callable[[], Iterable[str]]) -> None:
         """Run an action that repairs drift; count and log each repair that it describes."""
+        # An action may be a generator: what it raises has to come before anything is counted.
+        self.attempt(area, lambda: self.repaired(area, list(action())))
 
-        def repair() -> None:
-            # An action may be a generator: what it raises has to come before anything is counted.
-            repairs = list(action())
-            with self._lock:
-                # Also without a repair: readers get every area, zeros included.
-                self._repairs[area] += len(repairs)
-            for what in repairs:
-                log.warning("repaired area=%s what=%s", area, what)
-
-        self.attempt(area, repair)
+    def repaired(self, area: str, repairs: Sequence[str]) -> None:
+        """Count and log repairs."""
+        with self._lock:
+            # Also without a repair: readers get every area, zeros included.
+            self._repairs[area] += len(repairs)
+        for what in repairs:
+            log.warning("repaired area=%s what=%s", area, what)
 
     def repairs(self) -> list[Gaps]:
         """Repairs by area."""

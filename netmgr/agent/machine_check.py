@@ -153,7 +153,7 @@ def _why_no_ipv6(uplink: str | None) -> str:
 def _named_as_pods_links(present: Iterable[Link]) -> Iterator[Diagnostic]:
     """Links that the rules would take for pods' by their names."""
     for link in present:
-        if link.name.startswith(LINK_PREFIX) and not desired.is_host_end(link):
+        if link.name.startswith(LINK_PREFIX) and not desired.may_be_host_end(link):
             remedy = f"names that begin with {LINK_PREFIX} are pods' links to the rules: rename it"
             yield error(f"this node has an interface {link.name}", ("node",), remedy=remedy)
 

@@ -30,6 +30,7 @@ from netmgr.dataplane.drift import Foreign
 from netmgr.dataplane.wiring import Dataplane
 from netmgr.errors import KernelError, NetmgrError, SetupError, StateError
 from netmgr.ipam.leases import Leases
+from netmgr.kernel import netns
 from netmgr.kernel.capabilities import Capability
 from netmgr.kernel.routes import Route
 from netmgr.model import NOTHING_REQUESTED, Attachment, AttachmentKey, PodRef, Requested
@@ -157,7 +158,10 @@ class Node(Component):
         return self.leases.get(found.key) == found
 
     def collect(
-        self, suspects: Suspects[Attachment], why: str, still: Callable[[Attachment], bool]
+        self,
+        suspects: Suspects[Attachment],
+        why: Callable[[Attachment], str],
+        still: Callable[[Attachment], bool],
     ) -> None:
         """Detach attachments for which no DEL will come, but for those with a request under way.
 
@@ -174,7 +178,7 @@ class Node(Component):
                 found.key.container_id,
                 found.key.ifname,
                 found.pod,
-                why,
+                why(found),
             )
 
         suspects.settle(
@@ -184,8 +188,15 @@ class Node(Component):
     def collect_vanished(self) -> None:
         """Collect attachments whose sandbox went without a DEL; their links went with it."""
         self.collect(
-            self.dataplane.vanished(self.leases.all), "its sandbox is gone", self._has_vanished
+            self.dataplane.vanished(self.leases.all), self._why_vanished, self._has_vanished
         )
+
+    def _why_vanished(self, found: Attachment) -> str:
+        if not netns.is_one(found.netns):
+            return "its sandbox is gone"
+        what = f"link {found.host_link} of pod {found.pod} was deleted, its sandbox {found.netns} "
+        self._health.repaired("wiring", [what + "lives without a network until it is made anew"])
+        return "its link was deleted"
 
     def _has_vanished(self, attachment: Attachment) -> bool:
         return not self.dataplane.is_attached(attachment.host_link)

@@ -224,7 +224,7 @@ def collect_garbage(node: Node, request: Request, started_at: float) -> None:
         return
     node.collect(
         Suspects(tuple(each for each in node.leases.all() if each.key not in valid)),
-        "the runtime no longer lists it",
+        lambda _: "the runtime no longer lists it",
         # What an ADD made since then cannot be listed.
         lambda found: found.started_at < started_at,
     )

@@ -86,7 +86,8 @@ def host_end(host: Reader, name: str) -> Link | None:
     if link and desired.is_host_end(link):
         return link
     others = (one for one in read_links(host) if one.name != name)
-    return next((one for one in others if desired.own_name(one) == name), None)
+    renamed = next((one for one in others if desired.own_name(one) == name), None)
+    return renamed or (link if link and desired.may_be_host_end(link) else None)
 
 
 def link_named(host: Reader, name: str) -> Link | None:

@@ -111,6 +111,13 @@ def is_host_end(link: Link) -> bool:
     return is_marked or identity_of(link) is not None
 
 
+def may_be_host_end(link: Link) -> bool:
+    """Whether the link that an attachment names is its host end, whatever others wrote on it."""
+    # Nobody comes upon 48 bits of a digest by chance.
+    is_named = link.kind == "veth" and bool(_HOST_LINK_NAME.fullmatch(link.name))
+    return is_named or is_host_end(link)
+
+
 def _alternative_names(host_link: str, text: str) -> list[str]:
     """What an alias has no room for, as alternative names: `<link>.<number>.<part of the text>`.
 
@@ -147,7 +154,7 @@ def naming(attachment: Attachment) -> list[Operation]:
     names = _alternative_names(attachment.host_link, more)
     adding = [links.add_alternative_names(attachment.host_link, names)] if names else []
     link = attachment.host_link
-    return [*adding, links.set_alias(link, alias), links.raise_link(link)]
+    return [*adding, links.mark(link, alias, LINK_GROUP), links.raise_link(link)]
 
 
 def host_side(attachment: Attachment, index: int, mac: bytes) -> list[Operation]:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from netmgr.dataplane import desired, settings
 from netmgr.kernel.links import Link
 from netmgr.kernel.routes import Route
-from netmgr.model import ROUTE_PROTOCOL, Attachment
+from netmgr.model import LINK_GROUP, ROUTE_PROTOCOL, Attachment
 from netmgr.prefixes import Address, Prefix
 from netmgr.suspects import Suspects
 
@@ -63,6 +63,8 @@ class Host(NamedTuple):
             faults.append(f"host link {attachment.host_link} is called {link.name}")
         if desired.identity_of(link) is None:
             faults.append(f"host link {link.name} has lost its alias")
+        if link.group != LINK_GROUP:
+            faults.append(f"host link {link.name} has lost its group")
         lacking = settings.lacking(link, attachment.families)
         faults += [f"host link {link.name} lacks {setting}" for setting in lacking]
         present = routed.get(link.number, set())

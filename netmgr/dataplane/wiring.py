@@ -116,7 +116,7 @@ class Dataplane:
     def _has_cleared(self, attachment: Attachment) -> bool:
         """Whether the host end's name is free now. A foreign link keeps it."""
         present = self._link(attachment.host_link)
-        if present is not None and not desired.is_host_end(present):
+        if present is not None and not desired.may_be_host_end(present):
             return False
         self._remove(attachment.host_link, attachment.netns)
         return True
@@ -146,7 +146,7 @@ class Dataplane:
             sandbox.wait_for_addresses(inside, attachment.addresses)
 
     def detach(self, host_link: str, netns_path: str = "") -> bool:
-        """Delete a link, both its ends; False if there is no such link of ours.
+        """Delete an attachment's link, both its ends; False if there is none.
 
         When this returns, its traffic has ended. Rules that only a further interface has are
         removed from its sandbox, which is at `netns_path` or wherever it is found.
@@ -193,7 +193,8 @@ class Dataplane:
 
     def vanished(self, attachments: Callable[[], Iterable[Attachment]]) -> Suspects[Attachment]:
         """Attachments whose host end is gone; called while one is being made, it has none yet."""
-        present = self.attached_links()
+        found = filter(desired.may_be_host_end, self._links.read())
+        present = set(map(desired.own_name, found))
         return Suspects(tuple(one for one in attachments() if one.host_link not in present))
 
     def detach_orphans(self, attachments: Callable[[], Iterable[Attachment]]) -> list[str]:

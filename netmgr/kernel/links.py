@@ -154,15 +154,16 @@ def _set_link(
     return Operation(text, RTM_NEWLINK, NLM_F_ACK, body)
 
 
-def set_alias(name: str, alias: str) -> Operation:
-    """Give a link an alias.
+def mark(name: str, alias: str, group: int) -> Operation:
+    """Give a link an alias and a group.
 
     Not in the message that brings it up, which would do that first: a change of a link without a
     carrier has the kernel look through every route of IPv6 (rt6_sync_down_dev).
     """
     # The alias goes without a NUL, or the longest one would be refused.
     named = string_attribute(_IFLA_IFNAME, name) + attribute(_IFLA_IFALIAS, alias.encode())
-    return _set_link(f"link set {name} alias '{alias}'", 0, attributes=named)
+    named += u32_attribute(_IFLA_GROUP, group)
+    return _set_link(f"link set {name} group {group} alias '{alias}'", 0, attributes=named)
 
 
 def raise_link(name: str) -> Operation:

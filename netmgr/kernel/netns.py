@@ -80,6 +80,15 @@ def open_namespace(path: str) -> int:
     return descriptor
 
 
+def is_one(path: str) -> bool:
+    """Whether a path leads to a network namespace."""
+    try:
+        os.close(open_namespace(path))
+    except KernelError:
+        return False
+    return True
+
+
 def places() -> Iterator[str]:
     """A path of each namespace that a mount or a process keeps, once or more often."""
     for mount in Path("/proc/thread-self/mountinfo").read_text(encoding="utf-8").splitlines():

@@ -18,7 +18,8 @@ import pytest
 from netmgr import programs
 from netmgr.dataplane.desired import host_link_name
 from netmgr.documents.node import Backend
-from netmgr.model import AttachmentKey
+from netmgr.kernel import netns
+from netmgr.model import LINK_GROUP, AttachmentKey
 from tests.kernel.conforming import Caller, Pod, one_node
 from tests.kernel.namespaces import inside, ipv6_kept_off
 from tests.lab.topology import cluster
@@ -251,35 +252,74 @@ def test_a_half_made_link_of_a_killed_agent_is_removed(cni: Caller, pod: Pod) ->
     assert cni.call("ADD", pod).exit_code == 0
 
 
+MARKS = {
+    "alias taken away": ("alias", ""),
+    "alias written over": ("alias", "somebody's own words"),
+    "group": ("group", "7"),
+    "both": ("alias", "somebody's own words", "group", "7"),
+}
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("restarted")
-@pytest.mark.parametrize("alias", ["", "somebody's own words"], ids=["taken away", "written over"])
-def test_a_pod_whose_links_alias_another_program_changed_stays_and_gets_it_back(
-    cni: Caller, pod: Pod, alias: str
+@pytest.mark.parametrize("changed", MARKS.values(), ids=MARKS)
+def test_a_pod_whose_links_marks_another_program_changed_stays_and_gets_them_back(
+    cni: Caller, pod: Pod, changed: tuple[str, ...]
 ) -> None:
     answer = cni.call("ADD", pod)
     assert answer.exit_code == 0, answer.body
     name = host_link_name(AttachmentKey(pod.container, "eth0"))
 
-    def shown() -> str:
-        return inside(cni.node.namespace, "ip", "link", "show", name)
+    def has_its_marks() -> bool:
+        shown = inside(cni.node.namespace, "ip", "link", "show", name)
+        return f"alias netmgr {pod.container}" in shown and f"group {LINK_GROUP} " in shown
 
     before = attachments(cni)
-    inside(cni.node.namespace, "ip", "link", "set", name, "alias", alias)
-    eventually(lambda: f"alias netmgr {pod.container}" in shown(), seconds=HEALED_SECONDS)
+    index = inside(pod.netns, "cat", "/sys/class/net/eth0/ifindex")
+    inside(cni.node.namespace, "ip", "link", "set", name, *changed)
+    eventually(has_its_marks, seconds=HEALED_SECONDS)
     cni.node.kill_agent()
-    inside(cni.node.namespace, "ip", "link", "set", name, "alias", alias)
+    inside(cni.node.namespace, "ip", "link", "set", name, *changed)
     cni.node.start_until_ready()
-    eventually(lambda: f"alias netmgr {pod.container}" in shown(), seconds=HEALED_SECONDS)
+    eventually(has_its_marks, seconds=HEALED_SECONDS)
     assert attachments(cni) == before
-    assert "state UP" in shown()
+    assert inside(pod.netns, "cat", "/sys/class/net/eth0/ifindex") == index
+    assert "state UP" in inside(cni.node.namespace, "ip", "link", "show", name)
     assert cni.call("CHECK", pod, keys={"prevResult": answer.body}).exit_code == 0
 
 
-def test_del_takes_down_a_link_whose_alias_is_anothers(cni: Caller, pod: Pod) -> None:
+@pytest.mark.parametrize("changed", MARKS.values(), ids=MARKS)
+def test_del_takes_down_a_link_whose_marks_are_anothers(
+    cni: Caller, pod: Pod, changed: tuple[str, ...]
+) -> None:
     assert cni.call("ADD", pod).exit_code == 0
     name = host_link_name(AttachmentKey(pod.container, "eth0"))
-    inside(cni.node.namespace, "ip", "link", "set", name, "alias", "somebody's own words")
+    inside(cni.node.namespace, "ip", "link", "set", name, *changed)
     assert cni.call("DEL", pod).exit_code == 0
     assert "eth0" not in inside(pod.netns, "ip", "-o", "link")
     eventually(lambda: name not in node_links(cni))
+
+
+def test_a_link_that_is_deleted_under_a_living_pod_is_told(cni: Caller, pod: Pod) -> None:
+    assert cni.call("ADD", pod).exit_code == 0
+    name = host_link_name(AttachmentKey(pod.container, "eth0"))
+    before = repairs(cni)
+    inside(cni.node.namespace, "ip", "link", "delete", name)
+    eventually(lambda: repairs(cni) == before + 1)
+    log = (cni.node.directory / "agent.log").read_text()
+    told = f"link {name} of pod train/{pod.container} was deleted, its sandbox {pod.netns} lives"
+    assert told in log
+    eventually(lambda: cni.occupancy() == {"ipv4": 0, "ipv6": 0})
+
+
+def test_a_link_that_goes_with_its_sandbox_is_no_fault(cni: Caller, pod: Pod) -> None:
+    assert cni.call("ADD", pod).exit_code == 0
+    before = repairs(cni)
+    netns.delete(pod.netns)
+    eventually(lambda: cni.occupancy() == {"ipv4": 0, "ipv6": 0})
+    assert repairs(cni) == before
+
+
+def repairs(cni: Caller) -> int:
+    found = cni.node.snapshot()["drift_repaired"]
+    return next(each["count"] for each in found if each["reason"] == "wiring")

@@ -118,7 +118,7 @@ def test_a_link_has_its_alias_before_it_is_up_and_what_that_has_no_room_for_is_i
     adding = [links.add_alternative_names(made.host_link, names)] if names else []
     assert desired.naming(made) == [
         *adding,
-        links.set_alias(made.host_link, alias),
+        links.mark(made.host_link, alias, OURS),
         links.raise_link(made.host_link),
     ]
     # The kernel lists them in any order, and beside other programs' names.

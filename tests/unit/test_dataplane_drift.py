@@ -29,7 +29,14 @@ WEB, DB = attachment("web", "10.1.0.5", "fd00:1::5"), attachment("db", "10.1.0.6
 INDEX = {WEB: 7, DB: 8}
 
 
-def link(of: Attachment, *, up: bool = True, arp: bool = False, alias: str | None = None) -> Link:
+def link(
+    of: Attachment,
+    *,
+    up: bool = True,
+    arp: bool = False,
+    alias: str | None = None,
+    group: int = 0x6E6E,
+) -> Link:
     # Settings of IPv4, the first forwarding and the fourth accept_redirects; IPv6 is off.
     settings = bytes(12) + (1).to_bytes(4, "little") * arp
     return Link(
@@ -39,7 +46,7 @@ def link(of: Attachment, *, up: bool = True, arp: bool = False, alias: str | Non
         desired.HOST_MAC,
         1500,
         desired.identity_text(of.key, of.pod) if alias is None else alias,
-        0x6E6E,
+        group,
         has_arp=arp,
         af_spec=nested(Family.V4.af, attribute(1, settings)) if arp else b"",
     )
@@ -84,8 +91,9 @@ def test_every_fault_of_a_link_is_named() -> None:
     assert host(links=[]).faults(WEB) == [f"host link {name} is missing"]
     astray = [route("10.1.0.5", 8), route("fd00:1::5", 7, KERNELS)]
     lacking = "arp off", "ipv4 forwarding=1", "ipv4 accept_redirects=0"
-    of_link = "is down", "has lost its alias", *(f"lacks {one}" for one in lacking)
-    assert host([link(WEB, up=False, arp=True, alias="")], astray).faults(WEB) == [
+    lost = "is down", "has lost its alias", "has lost its group"
+    of_link = *lost, *(f"lacks {one}" for one in lacking)
+    assert host([link(WEB, up=False, arp=True, alias="", group=0)], astray).faults(WEB) == [
         *(f"host link {name} {fault}" for fault in of_link),
         *(f"host route to {address} is missing" for address in WEB.addresses),
     ]
