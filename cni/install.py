@@ -55,6 +55,8 @@ class Installation:
         portmap: whether `portmap`, for pods' hostPort, follows in the chain. Default: whether
             `bin_dir` has it.
         bandwidth: whether `bandwidth`, for pods' bandwidth annotations, follows as well.
+        disable_gc: whether runtimes are to call no GC (CNI 1.1.0, `disableGC`): each
+            lists its own pods as valid, and those of another on the node would be detached.
         wait: seconds that an ADD waits for an agent that is being replaced. Default: 10.
     """
 
@@ -67,6 +69,7 @@ class Installation:
     cni_version: str | None = None
     portmap: bool | None = None
     bandwidth: bool = False
+    disable_gc: bool = False
     wait: int | None = None
 
     def __post_init__(self) -> None:
@@ -186,6 +189,8 @@ def conflist(plan: Installation) -> Json:
     versions: Json = {"cniVersion": plan.cni_version or DEFAULT_VERSION}
     if plan.cni_version is None:
         versions["cniVersions"] = _versions(plan)
+    if plan.disable_gc:
+        versions["disableGC"] = True
     # What a later plugin does is not done twice.
     others = {_CHAINED[plugin] for plugin in plan.chained}
     own = {name: True for name in CAPABILITIES if name not in others}

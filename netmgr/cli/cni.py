@@ -60,6 +60,12 @@ def install(  # noqa: PLR0913 (each is one option of the command)
         bool,
         typer.Option("--bandwidth", help="Chain `bandwidth`, for pods' bandwidth annotations."),
     ] = False,
+    disable_gc: Annotated[
+        bool,
+        typer.Option(
+            "--disable-gc", help="Forbid GC, where several runtimes share this configuration."
+        ),
+    ] = False,
     host_root: HostRoot = None,
     wait: Annotated[
         int | None,
@@ -92,6 +98,7 @@ def install(  # noqa: PLR0913 (each is one option of the command)
         cni_version,
         portmap=portmap,
         bandwidth=bandwidth,
+        disable_gc=disable_gc,
         wait=wait,
     )
     changed = install(plan, program, force=force)

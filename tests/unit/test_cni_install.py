@@ -82,6 +82,13 @@ def test_a_wait_can_be_asked_for_within_bounds(plan):
             replace(plan, wait=outside)
 
 
+def test_runtimes_that_share_a_configuration_can_be_kept_from_collecting_each_others_pods(plan):
+    assert "disableGC" not in installer.conflist(plan)
+    shared = installer.conflist(replace(plan, disable_gc=True))
+    assert shared["disableGC"] is True
+    assert shared | {"disableGC": None} == installer.conflist(plan) | {"disableGC": None}
+
+
 def test_only_what_changed_is_replaced(installed, launcher):
     before = {path: path.stat().st_ino for path in installed.bin_dir.iterdir()}
     assert install(installed, launcher) == []
