@@ -142,7 +142,7 @@ class Node(Component):
 
     def detach(self, attachment: Attachment, netns: str = "") -> None:
         """Undo `attach`, as far as it came. `netns` is where the sandbox is, if it moved."""
-        self.dataplane.detach(attachment.host_link, netns or attachment.netns)
+        self.dataplane.detach(attachment.host_link, netns or attachment.netns, attachment.key)
         # After the link is gone, so that the last reading misses nothing. The address goes last:
         # until it is released, a DEL that is repeated finds the attachment.
         self.accounts.end(attachment)

@@ -165,7 +165,8 @@ def delete(node: Node, request: Request, started_at: float) -> None:
         attachment = node.leases.get(request.key)
         if attachment is None:
             # A link may be there without an attachment, and this DEL may be the last one for it.
-            node.dataplane.detach(desired.host_link_name(request.key), request.netns)
+            link = desired.host_link_name(request.key)
+            node.dataplane.detach(link, request.netns, request.key)
         elif started_at < attachment.started_at:
             log.info("late-del-ignored container=%s", request.container_id)
         else:

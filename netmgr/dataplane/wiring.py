@@ -17,7 +17,7 @@ from netmgr.kernel import links, netlink, netns, routes
 from netmgr.kernel.links import Link, Links, read_addresses
 from netmgr.kernel.netlink import Netlink, Operation
 from netmgr.kernel.routes import Route, read_routes
-from netmgr.model import ROUTE_PROTOCOL, Attachment
+from netmgr.model import ROUTE_PROTOCOL, Attachment, AttachmentKey
 from netmgr.prefixes import Address, Family
 from netmgr.suspects import Suspects, unlocked
 
@@ -145,21 +145,24 @@ class Dataplane:
             self._netlink.transact([*operations, links.settle_link(host_index)])
             sandbox.wait_for_addresses(inside, attachment.addresses)
 
-    def detach(self, host_link: str, netns_path: str = "") -> bool:
+    def detach(
+        self, host_link: str, netns_path: str = "", key: AttachmentKey | None = None
+    ) -> bool:
         """Delete an attachment's link, both its ends; False if there is none.
 
         When this returns, its traffic has ended. Rules that only a further interface has are
-        removed from its sandbox, which is at `netns_path` or wherever it is found.
+        removed from its sandbox, which is at `netns_path` or wherever it is found. Without its
+        `key` the link's alias says which they are.
         """
         link = checking.host_end(self._netlink, host_link)
         if link is None:
             return False
-        self._remove_rules(link, netns_path)
+        identity = desired.identity_of(link)
+        if key := key or (identity.key if identity else None):
+            self._remove_rules(link, netns_path, desired.route_metric(key))
         return self._deletion.delete(link.number)
 
-    def _remove_rules(self, link: Link, netns_path: str) -> None:
-        identity = desired.identity_of(link)
-        table = desired.route_metric(identity.key) if identity else 0
+    def _remove_rules(self, link: Link, netns_path: str, table: int) -> None:
         if not table:
             return
         try:

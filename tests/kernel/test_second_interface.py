@@ -159,6 +159,15 @@ def test_del_removes_the_rules_of_its_interface_alone(cni: Caller, pod: Pod) -> 
     assert cni.call("CHECK", pod, keys={"prevResult": first}).exit_code == 0
 
 
+def test_del_removes_them_although_another_program_wrote_on_the_link(cni: Caller, pod: Pod) -> None:
+    before = rules(pod)
+    host = add(cni, pod, "net1")["interfaces"]
+    assert isinstance(host, list)
+    inside(cni.node.namespace, "ip", "link", "set", host[0]["name"], "alias", "words", "group", "7")
+    assert cni.call("DEL", pod, CNI_IFNAME="net1").exit_code == 0
+    assert rules(pod) == before
+
+
 def test_a_failed_add_of_a_second_interface_leaves_no_rules(cni: Caller, pod: Pod) -> None:
     before = rules(pod)
     add(cni, pod, "eth0")
