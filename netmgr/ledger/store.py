@@ -174,6 +174,7 @@ class Store:
             book.totals.deleted,
         )
         self._run("DELETE FROM ended WHERE (namespace, pod) = (?, ?)", book.ended.deleted)
+        self._run("DELETE FROM fact WHERE key = ?", ((key,) for key in book.facts.deleted))
         for statement, rows in _replacements(book, is_whole=False):
             self._run(statement, rows)
 

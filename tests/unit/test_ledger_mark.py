@@ -139,8 +139,9 @@ def test_lost_books_begin_at_zero_and_are_a_gap(node: Node, left: set[str]) -> N
         assert after.mark
         assert former
         assert (after.mark.books == former.books) is (left != {"counters"})
-    with node.again(Found.CURRENT):
-        pass
+    node.bytes += 30
+    with node.again(Found.CURRENT) as after:
+        assert pod_bytes(after) == 30, "what came between two agents counts"
 
 
 @pytest.mark.parametrize("is_rebooted", [False, True])
@@ -162,8 +163,9 @@ def test_an_older_copy_begins_at_zero_and_is_a_gap_since_it_was_made(
         assert (pod_bytes(after), namespace_bytes(after)) == (7, 7)
         hours = after.usage(Period(0, 1_000_000), [By.POD])
         assert [(row["pod"], row["bytes"]) for row in hours if row["bytes"]] == [("web-0", 107)]
-    with node.again(Found.CURRENT):
-        pass
+    node.bytes += 30
+    with node.again(Found.CURRENT) as after:
+        assert pod_bytes(after) == 30, "what came between two agents counts"
 
 
 @pytest.mark.parametrize("found", [Found.LOST, Found.OLDER])
