@@ -403,11 +403,15 @@ class AuditView(TypedDict):
 
 
 class UsageRow(TrafficTotals):
-    """A sum of hourly roll-ups; columns that name no group are empty, `hour` is 0."""
+    """A sum of hourly roll-ups; columns that name no group are empty, `hour` is 0.
+
+    `missing` is how many bytes it may lack at most; None where that is not known.
+    """
 
     hour: int
     namespace: str
     pod: str
+    missing: NotRequired[int | None]
 
 
 class UsageView(TypedDict):

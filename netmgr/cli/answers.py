@@ -77,7 +77,10 @@ class ConnectivityReport(Versioned):
 
 
 class UsageDocumentRow(TypedDict):
-    """A sum; the first three are there where `--by` asks for them."""
+    """A sum; the first three are there where `--by` asks for them.
+
+    `missing` is how many bytes it may lack at most; null where that is not known.
+    """
 
     hour: NotRequired[str]
     namespace: NotRequired[str]
@@ -85,6 +88,7 @@ class UsageDocumentRow(TypedDict):
     traffic: str
     bytes: int
     packets: int
+    missing: NotRequired[int | None]
 
 
 class UsageDocument(Versioned):

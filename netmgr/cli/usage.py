@@ -20,7 +20,7 @@ from netmgr.cli.asking import ask
 from netmgr.cli.options import Socket
 from netmgr.cli.output import Table, short, show, size
 from netmgr.errors import RequestError, TryAgainLater
-from netmgr.ledger.history import FARTHEST, By, Period, grouped, view
+from netmgr.ledger.history import FARTHEST, By, Period, view
 
 if TYPE_CHECKING:
     from netmgr.api.snapshot import UsageRow, UsageView
@@ -132,8 +132,7 @@ def _read(ledger: Path, period: tuple[float, float], by: list[By]) -> UsageView:
 
     hours, names = Period.around(*period), list(dict.fromkeys(by))
     with store.reading(ledger) as connection:
-        rows = store.usage(connection, hours, names)
-    return view(hours, names, grouped(rows, names))
+        return view(hours, names, store.usage(connection, hours, names))
 
 
 def as_json(answer: UsageView) -> str:
@@ -142,6 +141,7 @@ def as_json(answer: UsageView) -> str:
     rows = [
         dict(zip(columns, _key(row, columns), strict=True))
         | {"traffic": row["traffic"], "bytes": row["bytes"], "packets": row["packets"]}
+        | ({"missing": row["missing"]} if "missing" in row else {})
         for row in answer["rows"]
     ]
     document: UsageDocument = {
@@ -160,9 +160,9 @@ def as_csv(answer: UsageView) -> str:
     columns = _columns(answer)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*columns, "traffic", "bytes", "packets"])
+    writer.writerow([*columns, "traffic", "bytes", "packets", "missing"])
     writer.writerows(
-        [*_key(row, columns), row["traffic"], row["bytes"], row["packets"]]
+        [*_key(row, columns), row["traffic"], row["bytes"], row["packets"], row.get("missing")]
         for row in answer["rows"]
     )
     return text.getvalue()
@@ -179,9 +179,18 @@ def as_table(answer: UsageView) -> Iterator[Table | str]:
     yield table
     if not lines:
         yield "no traffic in these hours"
+    yield from _lacking(answer)
     if answer["left_out"]:
         left_out = f"{answer['left_out']} smaller rows are left out; ask for a shorter time"
         yield typer.style(left_out, fg="yellow")
+
+
+def _lacking(answer: UsageView) -> Iterator[str]:
+    found = [row.get("missing", 0) for row in answer["rows"]]
+    if None in found:
+        yield "rows may lack bytes that nobody counted: `netmgr node audit` has the gaps"
+    elif most := max(filter(None, found), default=0):
+        yield f"each row may lack up to {size(most)}, which are known to be lost"
 
 
 def _columns(answer: UsageView) -> tuple[str, ...]:

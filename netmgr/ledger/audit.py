@@ -33,7 +33,7 @@ from itertools import product
 from typing import NamedTuple
 
 from netmgr.ledger.tables import LARGEST, NOTHING, Account, Amount, Scope
-from netmgr.model import PODS, REMOTE_PODS, UNATTRIBUTED, Counter, Traffic
+from netmgr.model import PODS, REMOTE_PODS, UNATTRIBUTED, Counter, PodRef, Traffic
 from netmgr.prefixes import Address, Family
 
 COUNTED, MISSED, BASE = "counted", "missed", "base"
@@ -68,6 +68,16 @@ def counted(counter: Counter) -> Iterator[Account]:
     """The accounts of audits that every byte of a counter with an owner is posted to."""
     for audit in (Audit.FORWARD, Audit.PODS) if counter.is_pod else (Audit.LOCAL,):
         yield Account(Scope.AUDIT, audit, COUNTED, counter.traffic)
+
+
+def accounts(counter: Counter, owner: PodRef | None) -> Iterator[Account]:
+    """Everything that a reading of the counter is posted to."""
+    if owner is None:
+        yield from of_node(counter)
+    else:
+        yield Account(Scope.POD, owner.namespace, owner.name, counter.traffic)
+        yield Account(Scope.NAMESPACE, owner.namespace, "", counter.traffic)
+        yield from counted(counter)
 
 
 def is_of_node(counter: Counter) -> bool:
@@ -196,9 +206,9 @@ def has_counted(totals: Totals, traffic: Traffic) -> bool:
     return totals.get(Account(Scope.AUDIT, Audit.PODS, COUNTED, traffic), NOTHING) != NOTHING
 
 
-def lost(totals: Totals) -> int:
+def lost(totals: Totals) -> dict[Traffic, int]:
     """Bytes that pods' counters are known to have lost."""
-    return sum(missed(totals, Audit.PODS, traffic).bytes for traffic in Traffic)
+    return {traffic: missed(totals, Audit.PODS, traffic).bytes for traffic in Traffic}
 
 
 def _is_counted(traffic: Traffic, counters: Collection[Counter]) -> bool:

@@ -54,7 +54,7 @@ newer looks like a reset.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
@@ -76,8 +76,9 @@ from netmgr.ledger.tables import (
     PodName,
     Scope,
     Tracked,
+    is_same_pod,
 )
-from netmgr.model import PODS, Counter, PodRef, Sample
+from netmgr.model import PODS, Counter, PodRef, Sample, Traffic
 
 BOOT_ID = "boot_id"
 READ_AT, LONGEST_PAUSE = "read_at_steady", "longest_pause"
@@ -113,6 +114,7 @@ class Book:
         rebasing: those that had lost something by the audit before.
         noted: gaps that were noted since they were dated last, as if they ended at 0.
         explained: the gap of pods' counters since the last whole reading.
+        unsized: what gaps of an unknown size concern that were noted since they were dated last.
     """
 
     facts: Tracked[str, str]
@@ -130,6 +132,7 @@ class Book:
     rebasing: set[audit.Key] = field(default_factory=set)
     noted: dict[Gap, LastGap] = field(default_factory=dict)
     explained: Gap | None = None
+    unsized: set[Traffic] = field(default_factory=set)
 
     def open(self, now: Moment, boot_id: str) -> None:
         """Work out when the last reading was, from what was written down; follow rule 5.
@@ -223,11 +226,11 @@ class Book:
 
     def _begin_one(self, counter: Counter, owner: PodRef | None, now: Moment) -> None:
         former = self.counters.get(counter)
-        if former is not None and _same(former.owner, owner):
+        if former is not None and is_same_pod(former.owner, owner):
             return
         # Shown before the first byte: a series that appears with a value has lost that value for
         # whoever takes rates of it.
-        for account in _accounts(counter, owner):
+        for account in audit.accounts(counter, owner):
             if account not in self.totals:
                 self.totals[account] = NOTHING
         self.counters[counter] = LiveCounter(owner)
@@ -285,7 +288,7 @@ class Book:
         self.last_reading = taken_at
         # Hooks and pods are read together; a pod's own last reading says nothing for the audit.
         if any(audit.audited_by(sample.counter) for sample in read):
-            self._settle(former, read, now.steady - unread_since.steady)
+            self._settle(former, read, now, unread_since)
 
     def _post_each(self, read: Iterable[Sample], now: Moment) -> None:
         lost: dict[Gap, list[Counter]] = {}
@@ -296,18 +299,27 @@ class Book:
             self._lose(lost, now)
 
     def _settle(
-        self, former: Mapping[audit.Key, audit.Comparison], read: Sequence[Sample], seconds: float
+        self,
+        former: Mapping[audit.Key, audit.Comparison],
+        read: Sequence[Sample],
+        now: Moment,
+        unread_since: Moment,
     ) -> None:
-        """Audit, and follow rule 14; `seconds` are those since the reading before."""
+        """Audit, and follow rule 14."""
         known = audit.lost(self.totals)
         audit.settle(self.totals, former, self.rebasing, self.counters)
         audit.shake(self.totals, self.shaken)
         self.rebasing, self.shaken = self.shaken, set()
-        if size := audit.lost(self.totals) - known:
+        lacks = audit.lost(self.totals)
+        for traffic in lacks:
+            lacks[traffic] -= known[traffic]
+            if self.keeps_hours and lacks[traffic]:
+                self.hours.lose(now.wall, traffic, lacks[traffic])
+        if size := sum(lacks.values()):
             if gap := self.explained or self._gap_to_come(read):
                 self.note(gap, count=0, size=size)
             else:
-                self.note(Gap.RESET, seconds, size=size)
+                self.note(Gap.RESET, now.steady - unread_since.steady, size=size)
         self.explained = None
 
     def _gap_to_come(self, read: Iterable[Sample]) -> Gap | None:
@@ -325,7 +337,7 @@ class Book:
         self.counters[counter] = live = found.live
         if found.passed == NOTHING:
             return found.gap
-        for account in _accounts(counter, live.owner):
+        for account in audit.accounts(counter, live.owner):
             self.totals[account] = self.totals.get(account, NOTHING) + found.passed
         if self.keeps_hours and live.owner is not None:
             # The wall clock, since people ask for hours of the day.
@@ -410,13 +422,15 @@ class Book:
         seconds: float = 0.0,
         count: int = 1,
         size: int = 0,
-        concerned: Iterable[Counter] = (),
+        concerned: Collection[Counter] = (),
     ) -> None:
         """Count gaps of one stretch of time, of which so many bytes are known to be lost.
 
         Without a count, the last gap of the reason goes on.
         """
         self._advance()
+        if count and not concerned and gap not in (Gap.RESET, Gap.NOT_DURABLE):
+            self.unsized |= set(Traffic)
         if count or gap not in self.noted:
             self.noted[gap] = LastGap.of(concerned, -seconds if count else None)
         lost = self.gaps.get(gap, Lost())
@@ -431,6 +445,9 @@ class Book:
         for gap, noted in self.noted.items():
             self.facts[GAP_AT + gap] = noted.dated(wall, self.last_gap(gap)).text
         self.noted.clear()
+        for traffic in self.unsized if self.keeps_hours else ():
+            self.hours.lose(wall, traffic)
+        self.unsized.clear()
 
     def last_gap(self, gap: Gap) -> LastGap:
         """The last gap of a reason; all zero if it is unknown."""
@@ -438,14 +455,20 @@ class Book:
 
     def _lose(self, lost: Mapping[Gap, Collection[Counter]], now: Moment) -> None:
         """Rule 9 for the counters that one call reports."""
-        seconds = max(self._unread_for(one, now) for counters in lost.values() for one in counters)
+        every = [counter for counters in lost.values() for counter in counters]
+        seconds = max(self._unread_for(counter, now) for counter in every)
+        self.shaken |= {key for counter in every if (key := audit.audited_by(counter))}
+        # Without the sum nobody knows what pods' counters lost.
+        self.unsized |= {counter.traffic for counter in every if counter.subject == PODS}
         for gap, counters in lost.items():
             self.note(gap, seconds, len(counters), concerned=counters)
             # One stretch of time, whatever happened to each.
             seconds = 0.0
-            self.shaken |= {key for counter in counters if (key := audit.audited_by(counter))}
-            if any(counter.is_pod for counter in counters):
-                self.explained = gap
+            self._explain(gap, counters)
+
+    def _explain(self, gap: Gap, counters: Iterable[Counter]) -> None:
+        if any(counter.is_pod for counter in counters):
+            self.explained = gap
 
     def _unread_for(self, counter: Counter, now: Moment) -> float:
         return now.steady - self.read_at.get(counter, self.inherited.steady)
@@ -475,21 +498,3 @@ class _Table(Protocol):
 
 def _name(owner: PodRef) -> PodName:
     return PodName(owner.namespace, owner.name)
-
-
-def _same(former: PodRef | None, owner: PodRef | None) -> bool:
-    """Whether both are one pod; a UID that one side does not know decides nothing."""
-    if former is None or owner is None:
-        return former is owner
-    return _name(former) == _name(owner) and (
-        former.uid == owner.uid or not (former.uid and owner.uid)
-    )
-
-
-def _accounts(counter: Counter, owner: PodRef | None) -> Iterator[Account]:
-    if owner is None:
-        yield from audit.of_node(counter)
-    else:
-        yield Account(Scope.POD, owner.namespace, owner.name, counter.traffic)
-        yield Account(Scope.NAMESPACE, owner.namespace, "", counter.traffic)
-        yield from audit.counted(counter)

@@ -6,6 +6,9 @@ steps back or forth decides which hour is raised, never by how much: the roll-up
 sum to the totals. The reading just after a full hour brings what passed since the one before:
 an hour is exact to one reading interval (`reading_seconds`), or to the agent's absence.
 
+What is lost has roll-ups of its own, of no namespace: the bytes that are known to be lost, and as
+packets the gaps whose bytes nobody knows. They bound the error of each row (`bounded`).
+
 What bounds the file: the latest `Retention.hours` hours that had traffic are kept. They are
 counted, not reckoned from the clock, so a clock that jumps for a minute to another year costs
 one hour of the past and not all of it. Beyond `Retention.rows`, the pods of the oldest hours are
@@ -52,6 +55,11 @@ class HourBucket(NamedTuple):
 class Unwritten(dict[HourBucket, Amount]):
     """What is to be added to the file's roll-ups."""
 
+    def lose(self, wall: float, traffic: Traffic, size: int = 0) -> None:
+        """Note bytes that were lost, or a gap of an unknown size."""
+        bucket = HourBucket(int(wall // SECONDS), "", "", traffic)
+        self.add(bucket, Amount(size, 0 if size else 1))
+
     def add(self, bucket: HourBucket, amount: Amount) -> None:
         """Raise one roll-up."""
         # A disk that is full for days must not fill the memory as well.
@@ -89,6 +97,7 @@ def usage_row(
         "traffic": traffic,
         "bytes": size,
         "packets": packets,
+        "missing": 0,
     }
 
 
@@ -135,6 +144,17 @@ def grouped(rows: Iterable[UsageRow], by: Iterable[By]) -> list[UsageRow]:
     # The key decides between equal sums, so that an answer does not depend on the file's order.
     order = sorted(sums, key=lambda key: (-sums[key].bytes, key))
     return [usage_row(*key, sums[key].bytes, sums[key].packets) for key in order]
+
+
+def bounded(rows: Iterable[UsageRow], lost: Iterable[UsageRow], by: Iterable[By]) -> list[UsageRow]:
+    """The rows, each with the bytes that it may lack at most; None where nobody knows."""
+    has_hours = "hour" in columns_of(by)
+    most: dict[tuple[int, str], int | None] = {}
+    for one in lost:
+        key = one["hour"] if has_hours else 0, one["traffic"]
+        known = most.get(key, 0)
+        most[key] = None if one["packets"] or known is None else known + one["bytes"]
+    return [{**row, "missing": most.get((row["hour"], row["traffic"]), 0)} for row in rows]
 
 
 def view(period: Period, by: Sequence[By], rows: Sequence[UsageRow]) -> UsageView:

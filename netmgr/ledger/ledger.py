@@ -21,7 +21,7 @@ from netmgr.clock import Clock
 from netmgr.errors import SetupError, StateError
 from netmgr.ledger import mark, store
 from netmgr.ledger.book import BOOKS, Book, Moment
-from netmgr.ledger.history import By, Period, Retention, grouped, usage_row
+from netmgr.ledger.history import By, Period, Retention, bounded, grouped, usage_row
 from netmgr.ledger.mark import Found, Mark, Own, Synced
 from netmgr.ledger.store import Store
 from netmgr.ledger.tables import Amount, Gap, Lost
@@ -316,8 +316,10 @@ class Ledger:
                     for bucket, amount in self._book.hours.items()
                     if period.holds(bucket.hour)
                 ]
-            written = store.usage(connection, period, by)
-        return grouped([*written, *unwritten], by)
+            written, lost = store.parts(connection, period, by)
+        lost += [row for row in unwritten if not row["namespace"]]
+        sums = [*written, *(row for row in unwritten if row["namespace"])]
+        return bounded(grouped(sums, by), lost, by)
 
     @property
     def durable(self) -> bool:

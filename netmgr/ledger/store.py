@@ -16,7 +16,16 @@ from netmgr import sqlite_file
 from netmgr.api.snapshot import UsageRow
 from netmgr.errors import SetupError, StateError
 from netmgr.ledger.book import Book
-from netmgr.ledger.history import By, HourBucket, Period, Retention, columns_of, usage_row
+from netmgr.ledger.history import (
+    By,
+    HourBucket,
+    Period,
+    Retention,
+    bounded,
+    columns_of,
+    grouped,
+    usage_row,
+)
 from netmgr.ledger.tables import (
     LARGEST,
     Account,
@@ -87,6 +96,7 @@ SELECT hour, namespace, '', traffic, bytes, packets FROM hour
 WHERE (hour, namespace, pod) = (?, ?, ?)
 {_ADDING}
 """  # noqa: S608  a constant of this module
+_LOST = "SELECT * FROM hour WHERE hour >= ? AND hour < ? AND namespace = ''"
 _DROP_POD = "DELETE FROM hour WHERE (hour, namespace, pod) = (?, ?, ?)"
 
 Row = tuple[str | int | float | None, ...]
@@ -410,7 +420,15 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def usage(connection: sqlite3.Connection, period: Period, by: Sequence[By]) -> list[UsageRow]:
-    """Sums of the period's roll-ups by what `by` names and by traffic."""
+    """Sums of the period's roll-ups by what `by` names and by traffic, with their bounds."""
+    sums, lost = parts(connection, period, by)
+    return bounded(grouped(sums, by), lost, by)
+
+
+def parts(
+    connection: sqlite3.Connection, period: Period, by: Sequence[By]
+) -> tuple[list[UsageRow], list[UsageRow]]:
+    """The sums, and the roll-ups of what was lost."""
     columns = columns_of(by)
     chosen = [
         name if name in columns else blank
@@ -418,6 +436,8 @@ def usage(connection: sqlite3.Connection, period: Period, by: Sequence[By]) -> l
     ]
     statement = f"""
 SELECT {", ".join(chosen)}, traffic, sum(bytes), sum(packets) FROM hour
-WHERE hour >= ? AND hour < ? GROUP BY {", ".join((*columns, "traffic"))}
+WHERE hour >= ? AND hour < ? AND namespace <> '' GROUP BY {", ".join((*columns, "traffic"))}
 """  # noqa: S608  column names are this module's own
-    return [usage_row(*row) for row in connection.execute(statement, (period.first, period.end))]
+    sums = [usage_row(*row) for row in connection.execute(statement, (period.first, period.end))]
+    lost = connection.execute(_LOST, (period.first, period.end))
+    return sums, [usage_row(*row) for row in lost]

@@ -66,6 +66,15 @@ class PodName(NamedTuple):
     name: str
 
 
+def is_same_pod(former: PodRef | None, owner: PodRef | None) -> bool:
+    """Whether both are one pod; a UID that one side does not know decides nothing."""
+    if former is None or owner is None:
+        return former is owner
+    return (former.namespace, former.name) == (owner.namespace, owner.name) and (
+        former.uid == owner.uid or not (former.uid and owner.uid)
+    )
+
+
 class Gap(StrEnum):
     """Why bytes may be missing from the totals. Values are label values."""
 

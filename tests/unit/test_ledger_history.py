@@ -12,7 +12,8 @@ from netmgr.ledger import store
 from netmgr.ledger.history import By, Period, Retention, grouped, usage_row
 from netmgr.ledger.ledger import Ledger
 from netmgr.ledger.store import Store
-from netmgr.model import Counter, PodRef
+from netmgr.ledger.tables import Gap
+from netmgr.model import PODS, Counter, PodRef
 from netmgr.prefixes import Address, Family
 from tests.fakes.ledger_tools import (
     IN,
@@ -97,6 +98,28 @@ def test_rows_that_differ_in_what_groups_do_not_name_are_one() -> None:
         usage_row(0, "b", "", OUT, 300, 1),
         usage_row(0, "a", "", OUT, 21, 2),
     ]
+
+
+def test_each_row_has_what_it_may_lack_at_most(ledger: Ledger, clock: Clock) -> None:
+    def missing(*by: By) -> dict[tuple[int, str], int | None]:
+        return {(one["hour"], one["traffic"]): one["missing"] for one in ledger.usage(ALL, by)}
+
+    sums = [Counter(PODS, Family.V4, traffic) for traffic in (IN, OUT)]
+    ledger.begin(sums, None)
+    ledger.begin([counter(IN), counter(OUT)], WEB)
+    ledger.post([reading(9, 1, of=counter(IN)), reading(100, 9)])
+    ledger.post([reading(100, 9, of=sums[1]), reading(0, 0, of=sums[0])])
+    assert set(missing(By.POD).values()) == {0}
+    clock.time += HOUR
+    ledger.post([reading(700, 9, of=sums[1]), reading(150, 9)])
+    assert missing(By.POD) == {(0, IN): 0, (0, OUT): 550}
+    assert missing(By.HOUR) == {(START, IN): 0, (START, OUT): 0, (START + 1, OUT): 550}
+    clock.time += HOUR
+    ledger.note(Gap.LATE, 1)
+    ledger.post([reading(800, 9, of=sums[1]), reading(250, 9)])
+    assert missing(By.POD) == {(0, IN): None, (0, OUT): None}
+    assert missing(By.HOUR)[START + 1, OUT] == 550
+    assert missing(By.HOUR)[START + 2, OUT] is None
 
 
 def test_pods_stay_in_the_history_after_their_series_went(ledger: Ledger, clock: Clock) -> None:

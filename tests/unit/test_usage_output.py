@@ -66,8 +66,9 @@ def test_what_is_no_time_is_refused_with_examples(text):
 
 def test_csv_has_a_line_for_each_row_whatever_its_names_hold():
     lines = list(csv.reader(as_csv(view("pod", "hour")).splitlines(keepends=True)))
-    assert lines[0] == ["hour", "namespace", "pod", "traffic", "bytes", "packets"]
-    assert lines[1] == ["2026-03-10T14:00Z", "team-a", 'we"b,\n', "internet-out", "5000000", "1"]
+    assert lines[0] == ["hour", "namespace", "pod", "traffic", "bytes", "packets", "missing"]
+    expected = ["2026-03-10T14:00Z", "team-a", 'we"b,\n', "internet-out", "5000000", "1", ""]
+    assert lines[1] == expected
     assert lines[2][2] == "(others)"
 
 
@@ -78,6 +79,20 @@ def test_json_tells_the_whole_answer():
     assert document["left_out"] == 3
     row = {"namespace": "team-[b]", "traffic": "hub-out", "bytes": 40, "packets": 1}
     assert document["rows"][2] == row
+
+
+@pytest.mark.parametrize(
+    ("missing", "words"),
+    [(2_000_000, "each row may lack up to 2.0 MB"), (None, "rows may lack bytes that nobody")],
+)
+def test_what_rows_may_lack_is_shown(
+    missing: int | None, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = view("namespace")
+    answer["rows"][0]["missing"] = missing
+    show(*as_table(answer))
+    assert words in capsys.readouterr().out
+    assert json.loads(as_json(answer))["rows"][0]["missing"] == missing
 
 
 def test_a_table_has_in_and_out_beside_each_other_and_a_class_where_there_are_several(capsys):
