@@ -19,6 +19,9 @@ WINDOW = 10
 LOOKS = 3
 """In how many looks, one after the other or within the window, a problem has to show."""
 
+DELETED_LINKS = "deleted-links"
+"""What running pods' links count as, among repairs: their addresses are others' by then."""
+
 SHOWN = 3
 """Links that a message names."""
 
@@ -199,6 +202,12 @@ def _of_links(looks: Sequence[Look]) -> Iterator[tuple[Fault, str]]:
             "counters; see SECURITY.md, and run pods that have NET_ADMIN with `hostUsers: false`"
         )
         yield Fault.LINK_TAPPED, message
+    if lost := _increase([look.repairs.get(DELETED_LINKS, 0) for look in looks]):
+        message = (
+            f"{lost} links of running pods were deleted in the last minutes; the agent's log names "
+            "the pods: delete them, since they have neither a network nor their addresses"
+        )
+        yield Fault.POD_LINK_DELETED, message
 
 
 def _seen(found: Iterable[Collection[str]]) -> list[str]:

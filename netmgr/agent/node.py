@@ -21,6 +21,7 @@ from netmgr.agent.accounting import Accounting
 from netmgr.agent.accounts import Accounts
 from netmgr.agent.components import Agent, Component, Health, Remnants
 from netmgr.agent.connections import ConnectionLimits
+from netmgr.agent.diagnosis import DELETED_LINKS
 from netmgr.agent.limits import Limits
 from netmgr.agent.pool import Pool
 from netmgr.agent.requests import AttachmentLocks, Requests
@@ -195,7 +196,9 @@ class Node(Component):
         if not netns.is_one(found.netns):
             return "its sandbox is gone"
         what = f"link {found.host_link} of pod {found.pod} was deleted, its sandbox {found.netns} "
-        self._health.repaired("wiring", [what + "lives without a network until it is made anew"])
+        self._health.repaired(
+            DELETED_LINKS, [what + "lives without a network until it is made anew"]
+        )
         return "its link was deleted"
 
     def _has_vanished(self, attachment: Attachment) -> bool:

@@ -281,6 +281,7 @@ class Fault(StrEnum):
     WIRING = "PodWiringBroken"
     UPLINK_MISSING = "UplinkMissing"
     LINK_TAPPED = "LinkTapped"
+    POD_LINK_DELETED = "PodLinkDeleted"
 
 
 class Problem(TypedDict):

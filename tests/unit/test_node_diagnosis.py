@@ -143,6 +143,16 @@ def test_a_link_that_was_seen_once_is_told_until_the_window_has_passed():
     assert reasons(seen[3:]) == []
 
 
+def test_a_link_of_a_running_pod_that_was_deleted_is_a_problem_at_once():
+    seen = looks(4)
+    seen[2:] = [replace(look, repairs={diagnosis.DELETED_LINKS: 2}) for look in seen[2:]]
+    assert reasons(seen[:2]) == []
+    (found,) = diagnosis.problems(seen)
+    assert found["reason"] == Fault.POD_LINK_DELETED
+    assert found["message"].startswith("2 links of running pods were deleted ")
+    assert reasons(seen[2:]) == []
+
+
 def test_the_bounds_of_errors_are_a_count_and_a_share():
     for packets, errors, many in ((99_900, 100, 1), (99_901, 100, 0), (0, 99, 0), (0, 100, 1)):
         seen = [
