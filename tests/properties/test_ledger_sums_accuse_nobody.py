@@ -114,12 +114,13 @@ class Undisturbed(RuleBasedStateMachine):
         self.ledger.close()
         self.open()
 
-    @rule()
-    def go_on_with_another_backend(self) -> None:
+    @rule(meanwhile=PACKETS)
+    def go_on_with_another_backend(self, meanwhile: list[tuple[int, int, bool]]) -> None:
         """Or after a loss: counters go on from a reading whose counters are not of one instant."""
-        self.read_quietly()
-        samples = [Sample(SUM, self.sum, 0, TABLE), *self.elements.values()]
-        self.ledger.hand_over(samples, samples, "nftables", 0, 0)
+        self.settle()
+        last = [Sample(SUM, self.sum, 0, TABLE), *self.elements.values()]
+        self.send(meanwhile)
+        self.ledger.hand_over(last, [last[0], *self.elements.values()], "nftables", 0, 0)
 
     def read_quietly(self) -> None:
         self.settle()

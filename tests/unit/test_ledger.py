@@ -362,6 +362,48 @@ def test_dates_of_gaps_outlive_the_agent(counting: Ledger, path: Path, clocks: T
     again.close()
 
 
+@pytest.mark.parametrize(
+    ("shown", "counted", "found"),
+    [
+        (Sample(counter(), 700, 7, 5), 700, {}),
+        (Sample(counter(), 500, 5, 5), 500, {}),
+        (Sample(counter(), 300, 3, 5), 500, {"restored": 1}),
+        (Sample(counter(), 900, 9, 4), 500, {"restored": 1}),
+        (Sample(counter(), 300, 3, 4), 500, {"restored": 1}),
+        (Sample(counter(), 300, 3), 800, {"reset": 1}),
+        (Sample(counter(), 900, 9), 1400, {"reset": 1}),
+    ],
+    ids=["more", "the same", "less", "another life", "less in it", "zeroed", "zeroed and more"],
+)
+def test_what_was_put_back_is_not_counted_and_what_was_zeroed_is(
+    ledger: Ledger, shown: Sample, counted: int, found: dict[str, int]
+) -> None:
+    ledger.begin([counter()], WEB)
+    ledger.post([Sample(counter(), 500, 5, 5)])
+    ledger.post([shown])
+    assert (pod_bytes(ledger), gaps(ledger)) == (counted, found)
+    ledger.post([shown._replace(bytes=shown.bytes + 40)])
+    assert pod_bytes(ledger) == counted + 40
+
+
+@pytest.mark.parametrize(
+    ("shown", "counted", "found"),
+    [
+        (Sample(hook("INPUT", IN), 300, 3, 7), 800, {"reset": 1}),
+        (Sample(hook("INPUT", IN), 300, 3, 8), 500, {"restored": 1}),
+        (Sample(hook("INPUT", IN), 900, 9, 8), 500, {"restored": 1}),
+    ],
+    ids=["zeroed", "less in another table", "more in another table"],
+)
+def test_the_nodes_counters_live_as_long_as_their_table(
+    ledger: Ledger, shown: Sample, counted: int, found: dict[str, int]
+) -> None:
+    ledger.begin([shown.counter], None)
+    ledger.post([Sample(shown.counter, 500, 5, 7)])
+    ledger.post([shown])
+    assert ([one["bytes"] for one in ledger.totals().node], gaps(ledger)) == ([counted], found)
+
+
 def test_a_gap_has_from_and_to_the_counters_concerned_and_bytes_where_these_are_known(
     path: Path, clocks: TwoClocks
 ) -> None:
