@@ -48,6 +48,9 @@ def open_file(path: Path, schema: str, version: int) -> sqlite3.Connection:
         StateError: the file is damaged or not netmgr's; it has to be set aside.
         SetupError: the file cannot be reached or made; it may be perfectly good.
     """
+    # SQLite would make it for everybody to read. Its companions get the mode that it has.
+    with suppress(OSError):
+        path.touch(0o600, exist_ok=False)
     try:
         connection = _connect(path)
     except FAILURES as error:
@@ -217,9 +220,6 @@ def is_long(path: Path) -> bool:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    # SQLite would make it for everybody to read. Its companions get the mode that it has.
-    with suppress(OSError):
-        path.touch(0o600, exist_ok=False)
     # Without an isolation level, the module begins no transactions of its own. Threads share the
     # connection under its owner's lock.
     return sqlite3.connect(

@@ -90,7 +90,11 @@ class Reserve:
                 self._folder.mkdir(mode=0o700, exist_ok=True)
                 if not path.exists() or path.stat().st_size < _RESERVE_BYTES:
                     # Random, since some file systems keep no room for zeros.
-                    path.write_bytes(os.urandom(_RESERVE_BYTES))
+                    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+                    try:
+                        os.write(descriptor, os.urandom(_RESERVE_BYTES))
+                    finally:
+                        os.close(descriptor)
 
 
 class Files(Component):
