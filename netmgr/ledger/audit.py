@@ -85,6 +85,13 @@ def is_of_node(counter: Counter) -> bool:
     return str(counter.subject) in (*_HOOKS, REMOTE_PODS, UNATTRIBUTED)
 
 
+def is_unsized(counter: Counter) -> bool:
+    """Whether nobody knows how many bytes of pods it lost: no sum has them, or it is the sum."""
+    if counter.is_pod:
+        return counter.traffic not in tuple(Traffic)
+    return counter.subject == PODS or not is_of_node(counter)
+
+
 def is_hook(account: Account) -> bool:
     """Whether this is a part of what the node exchanged."""
     return account.scope is Scope.HOOK and account.owner != PODS

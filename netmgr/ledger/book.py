@@ -59,8 +59,8 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
 from netmgr.ledger import audit
-from netmgr.ledger.history import SECONDS, HourBucket, Unwritten
-from netmgr.ledger.mark import Mark
+from netmgr.ledger.history import EVERY, SECONDS, HourBucket, Unwritten
+from netmgr.ledger.mark import Mark, Own
 from netmgr.ledger.readings import continued, understood
 from netmgr.ledger.tables import (
     LARGEST,
@@ -78,17 +78,17 @@ from netmgr.ledger.tables import (
     Tracked,
     is_same_pod,
 )
-from netmgr.model import PODS, Counter, PodRef, Sample, Traffic
+from netmgr.model import PODS, Counter, PodRef, Sample
 
 BOOT_ID = "boot_id"
 READ_AT, LONGEST_PAUSE = "read_at_steady", "longest_pause"
-BOOKS, SEQUENCE = "books", "sequence"
+BOOKS, SEQUENCE, ZEROED_AT = "books", "sequence", "zeroed_at"
 GAP_AT = "gap_at "
 UNREAD = "unread"
 """Facts: the boot's identity; when counters were read last, in seconds since the boot, and the
-longest pause between two readings of this life; both parts of the mark; with a gap's reason behind
-it, the last of that reason (`LastGap`); and, until the first reading
-after a loss, that there was one."""
+longest pause between two readings of this life; both parts of the mark, and the sequence at which
+totals began at zero; with a gap's reason behind it, the last of that reason (`LastGap`); and, until
+the first reading after a loss, that there was one."""
 
 
 class Moment(NamedTuple):
@@ -114,7 +114,7 @@ class Book:
         rebasing: those that had lost something by the audit before.
         noted: gaps that were noted since they were dated last, as if they ended at 0.
         explained: the gap of pods' counters since the last whole reading.
-        unsized: what gaps of an unknown size concern that were noted since they were dated last.
+        unsized: traffic of gaps of an unknown size that were noted since they were dated last.
     """
 
     facts: Tracked[str, str]
@@ -132,7 +132,7 @@ class Book:
     rebasing: set[audit.Key] = field(default_factory=set)
     noted: dict[Gap, LastGap] = field(default_factory=dict)
     explained: Gap | None = None
-    unsized: set[Traffic] = field(default_factory=set)
+    unsized: set[str] = field(default_factory=set)
 
     def open(self, now: Moment, boot_id: str) -> None:
         """Work out when the last reading was, from what was written down; follow rule 5.
@@ -143,6 +143,7 @@ class Book:
         former = self.facts.get(BOOT_ID)
         # Parsed now, while the file can still be set aside if it is no mark.
         Mark(int(self.facts.get(BOOKS, "0"), 16), self._sequence)
+        int(self.facts.get(ZEROED_AT, "0"))
         for gap in Gap:
             self.last_gap(gap)
         steady = min(float(self.facts.get(READ_AT, now.steady)), now.steady)
@@ -174,12 +175,19 @@ class Book:
         self.facts[SEQUENCE] = str(max(mark.sequence, self._sequence))
 
     def forget(self) -> None:
-        """Rule 12, but for the gap: begin every total at zero, from what the next reading shows."""
+        """Rule 12, after its gap: begin every total at zero, from what the next reading shows."""
+        # The gap advanced the sequence, so no mark that was synced before comes up to this.
+        self.facts[ZEROED_AT] = str(self._sequence)
         self.counters.clear()
         self.totals.clear()
         self.ended.clear()
         self.read_at.clear()
         self.facts[UNREAD] = "yes"
+
+    def own(self, *, is_new: bool) -> Own:
+        """What the books say of themselves."""
+        zeroed_at = int(self.facts.get(ZEROED_AT, "0"))
+        return Own(self.mark, is_new, self.lasting_bytes(), zeroed_at)
 
     def counted_gaps(self) -> tuple[tuple[Gap, Lost], ...]:
         """Every gap, its seconds as the small file has them: in whole milliseconds, never more."""
@@ -430,7 +438,7 @@ class Book:
         """
         self._advance()
         if count and not concerned and gap not in (Gap.RESET, Gap.NOT_DURABLE):
-            self.unsized |= set(Traffic)
+            self.unsized.add(EVERY)
         if count or gap not in self.noted:
             self.noted[gap] = LastGap.of(concerned, -seconds if count else None)
         lost = self.gaps.get(gap, Lost())
@@ -457,9 +465,10 @@ class Book:
         """Rule 9 for the counters that one call reports."""
         every = [counter for counters in lost.values() for counter in counters]
         seconds = max(self._unread_for(counter, now) for counter in every)
-        self.shaken |= {key for counter in every if (key := audit.audited_by(counter))}
-        # Without the sum nobody knows what pods' counters lost.
-        self.unsized |= {counter.traffic for counter in every if counter.subject == PODS}
+        keys = {key for counter in every if (key := audit.audited_by(counter))}
+        # Now, since the sum has posted again what it shows if it was put back.
+        self.shaken.update(audit.shake(self.totals, keys))
+        self.unsized |= {counter.traffic for counter in every if audit.is_unsized(counter)}
         for gap, counters in lost.items():
             self.note(gap, seconds, len(counters), concerned=counters)
             # One stretch of time, whatever happened to each.

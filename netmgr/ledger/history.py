@@ -24,9 +24,10 @@ from typing import NamedTuple
 
 from netmgr.api.snapshot import VERSION, UsageRow, UsageView
 from netmgr.ledger.tables import NOTHING, Amount
-from netmgr.model import Traffic
 
 SECONDS = 3600
+EVERY = ""
+"""In place of a class and direction: all of them, also those that are not counted yet."""
 FARTHEST = 1e11
 """Seconds from the epoch that are still a time: three thousand years."""
 MOST_ROWS = 10_000
@@ -49,13 +50,13 @@ class HourBucket(NamedTuple):
     hour: int
     namespace: str
     pod: str
-    traffic: Traffic
+    traffic: str
 
 
 class Unwritten(dict[HourBucket, Amount]):
     """What is to be added to the file's roll-ups."""
 
-    def lose(self, wall: float, traffic: Traffic, size: int = 0) -> None:
+    def lose(self, wall: float, traffic: str, size: int = 0) -> None:
         """Note bytes that were lost, or a gap of an unknown size."""
         bucket = HourBucket(int(wall // SECONDS), "", "", traffic)
         self.add(bucket, Amount(size, 0 if size else 1))
@@ -154,7 +155,15 @@ def bounded(rows: Iterable[UsageRow], lost: Iterable[UsageRow], by: Iterable[By]
         key = one["hour"] if has_hours else 0, one["traffic"]
         known = most.get(key, 0)
         most[key] = None if one["packets"] or known is None else known + one["bytes"]
-    return [{**row, "missing": most.get((row["hour"], row["traffic"]), 0)} for row in rows]
+    return [
+        {
+            **row,
+            "missing": None
+            if (row["hour"], EVERY) in most
+            else most.get((row["hour"], row["traffic"]), 0),
+        }
+        for row in rows
+    ]
 
 
 def view(period: Period, by: Sequence[By], rows: Sequence[UsageRow]) -> UsageView:

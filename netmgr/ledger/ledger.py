@@ -22,7 +22,7 @@ from netmgr.errors import SetupError, StateError
 from netmgr.ledger import mark, store
 from netmgr.ledger.book import BOOKS, Book, Moment
 from netmgr.ledger.history import By, Period, Retention, bounded, grouped, usage_row
-from netmgr.ledger.mark import Found, Mark, Own, Synced
+from netmgr.ledger.mark import Found, Mark, Synced
 from netmgr.ledger.store import Store
 from netmgr.ledger.tables import Amount, Gap, Lost
 from netmgr.ledger.totals import Totals, picture
@@ -236,7 +236,7 @@ class Ledger:
         """
         with self._lock:
             synced = mark.read(self._mark_path)
-            own = Own(self._book.mark, self.is_new, self._book.lasting_bytes())
+            own = self._book.own(is_new=self.is_new)
             found = mark.compare(own, kernel, synced, has_counters=has_counters)
             if found is Found.FOREIGN:
                 self._begin_anew()
@@ -244,8 +244,8 @@ class Ledger:
                 book.number(mark.successor(book.mark, kernel, synced))
                 book.recall(synced.gaps if synced else ())
                 if found in _GAPS:
-                    book.forget()
                     self._note_loss(book, found)
+                    book.forget()
             # After the transaction: what was not written down is found again by the next start.
             self.found = found
         if found in _GAPS:

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 _HALF = 64
 # As an address, a mark is a unique local one (fd00::/8, RFC 4193).
 _FIRST_BYTE = 0xFD << (_HALF - 8)
-_GAP = r"[a-z-]{1,40} [0-9]{1,18} [0-9]{1,12}\.[0-9]{3} [0-9]{1,18}\n"
+_GAP = r"[a-z-]{1,40} [0-9]{1,18} [0-9]{1,12}\.[0-9]{3} [0-9]{1,19}\n"
 _TEXT = re.compile(rf"([0-9a-f]{{16}}) ([0-9]{{1,20}}) ([0-9]{{1,40}})\n((?:{_GAP})*)")
 
 
@@ -90,11 +90,15 @@ MENDED = frozenset({Found.LOST, Found.OLDER, Found.FOREIGN})
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """What a ledger file says of itself; `bytes` as in `Synced`."""
+    """What a ledger file says of itself; `bytes` as in `Synced`.
+
+    `zeroed_at` is the sequence at which totals began at zero after the last loss.
+    """
 
     mark: Mark | None
     is_new: bool
     bytes: int
+    zeroed_at: int = 0
 
 
 def compare(
@@ -118,8 +122,9 @@ def _compare_marks(own: Own, others: list[Mark], synced: Synced | None) -> Found
         return Found.FOREIGN
     if synced and synced.mark.books == own.mark.books:
         # Readings of counters that go on do not advance the sequence, but these sums never fall: an
-        # older copy has less, even with an equal mark.
-        if own.bytes < synced.bytes:
+        # older copy has less, even with an equal mark. Only a loss has them begin at zero, and the
+        # small file of before it may be there still.
+        if own.bytes < synced.bytes and synced.mark.sequence >= own.zeroed_at:
             return Found.OLDER
         others.append(synced.mark)
     # All have one number here, so this compares sequences.

@@ -19,7 +19,7 @@ from netmgr.ledger.tables import (
     Scope,
     Tracked,
 )
-from netmgr.model import REMOTE_PODS, UNATTRIBUTED, Counter, PodRef, Sample
+from netmgr.model import PODS, REMOTE_PODS, UNATTRIBUTED, Counter, PodRef, Sample
 from netmgr.prefixes import Family
 from tests.fakes.ledger_tools import ADDRESS6, IN, OUT, WEB, counter, hook
 
@@ -69,6 +69,7 @@ def lost(book: Book, gap: Gap) -> Lost:
         ({"books": "0fg"}, "0fg"),
         ({"sequence": "many"}, "many"),
         ({GAP_AT + "reset": "- 0 "}, "'-'"),
+        ({"zeroed_at": "once"}, "once"),
     ],
 )
 def test_a_fact_that_is_no_number_is_found_at_once(facts: dict[str, str], words: str) -> None:
@@ -220,6 +221,20 @@ def test_a_zeroed_hook_hides_no_more_than_an_interval(book: Book) -> None:
     # From the reading after it on: 1,000 for others.
     assert book.totals[SHOWN].bytes == shown + 1000
     assert book.totals[SHOWN].packets == book.totals[SHOWN].bytes // 10
+
+
+def test_a_sum_that_is_put_back_says_of_no_pod_that_it_lost_something(book: Book) -> None:
+    """`iptables-restore -c`: the sum and FORWARD are both rules of one table."""
+    of_sum, mega = Counter(PODS, Family.V4, OUT), 1_000_000
+    book.begin([of_sum, OUT_FORWARD], None, at(0))
+    book.begin([ONE], WEB, at(0))
+    for second, (rules, pod) in enumerate([(20, 20), (25, 25), (30, 30), (25, 30), (26, 31)]):
+        shown = {of_sum: rules, OUT_FORWARD: rules, ONE: pod}
+        samples = [Sample(one, size * mega, size * 1000) for one, size in shown.items()]
+        book.post(samples, at(second))
+    assert audit.lost(book.totals) == {IN: 0, OUT: 0}
+    assert lost(book, Gap.RESET) == Lost(2, 1.0)
+    assert [gap for gap, one in book.gaps.items() if one.bytes] == []
 
 
 def test_two_hooks_that_are_zeroed_after_each_other_are_both_measured_anew(book: Book) -> None:

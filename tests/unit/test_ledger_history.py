@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,10 @@ from netmgr.errors import OtherSchema, SetupError, StateError
 from netmgr.ledger import store
 from netmgr.ledger.history import By, Period, Retention, grouped, usage_row
 from netmgr.ledger.ledger import Ledger
+from netmgr.ledger.mark import Mark
 from netmgr.ledger.store import Store
 from netmgr.ledger.tables import Gap
-from netmgr.model import PODS, Counter, PodRef
+from netmgr.model import PODS, Counter, PodRef, Traffic
 from netmgr.prefixes import Address, Family
 from tests.fakes.ledger_tools import (
     IN,
@@ -120,6 +122,43 @@ def test_each_row_has_what_it_may_lack_at_most(ledger: Ledger, clock: Clock) -> 
     assert missing(By.POD) == {(0, IN): None, (0, OUT): None}
     assert missing(By.HOUR)[START + 1, OUT] == 550
     assert missing(By.HOUR)[START + 2, OUT] is None
+
+
+def missing(ledger: Ledger) -> dict[str, int | None]:
+    return {one["traffic"]: one["missing"] for one in ledger.usage(ALL, [By.CLASS])}
+
+
+HUB, HOST = counter(Traffic("hub-out")), Counter("cgroup 7", Family.V4, IN)
+
+
+def test_what_has_no_sum_lacks_nobody_knows_how_many_bytes(ledger: Ledger) -> None:
+    ledger.begin([HUB, counter()], WEB)
+    ledger.begin([HOST], PodRef("kube-system", "proxy"))
+    samples = [reading(100, of=one) for one in (HUB, HOST, counter())]
+    ledger.post(samples)
+    assert missing(ledger) == {HUB.traffic: 0, IN: 0, OUT: 0}
+    ledger.restart([HUB, HOST, counter()])
+    ledger.post(samples)
+    assert missing(ledger) == {HUB.traffic: None, IN: None, OUT: 0}
+
+
+def test_after_a_reboot_or_a_lost_ledger_every_row_may_lack_something(
+    path: Path, clock: Clock
+) -> None:
+    def spent(ledger: Ledger) -> dict[str, int | None]:
+        ledger.begin([HUB, counter()], WEB)
+        ledger.post([reading(100, of=HUB), reading(100)])
+        return missing(ledger)
+
+    with closing(opened(path, clock)) as ledger:
+        assert spent(ledger) == {HUB.traffic: 0, OUT: 0}
+    with closing(opened(path, clock, "boot-2")) as ledger:
+        assert spent(ledger) == {HUB.traffic: None, OUT: None}
+    path.unlink()
+    with closing(opened(path, clock)) as ledger:
+        ledger.examine([Mark(1, 9)], has_counters=False)
+        ledger.post([])
+        assert spent(ledger) == {HUB.traffic: None, OUT: None}
 
 
 def test_pods_stay_in_the_history_after_their_series_went(ledger: Ledger, clock: Clock) -> None:

@@ -15,11 +15,12 @@ from unittest.mock import Mock
 
 import pytest
 
+from netmgr.errors import StateError
 from netmgr.ledger import mark
 from netmgr.ledger.history import By, Period
 from netmgr.ledger.ledger import MARK_FILE, Ledger
 from netmgr.ledger.mark import Found, Mark, Own, Synced, compare
-from netmgr.ledger.tables import Gap, Lost
+from netmgr.ledger.tables import LARGEST, Gap, Lost
 from netmgr.model import PodRef
 from netmgr.prefixes import Address
 from tests.fakes.ledger_tools import (
@@ -183,6 +184,31 @@ def test_killed_before_its_first_reading_an_agent_leaves_the_beginning_to_the_ne
         assert (pod_bytes(after), namespace_bytes(after)) == (0, 0)
 
 
+@pytest.mark.parametrize("found", [Found.LOST, Found.OLDER])
+def test_a_loss_is_one_gap_although_the_small_file_of_before_is_there_still(
+    node: Node, monkeypatch: pytest.MonkeyPatch, found: Found
+) -> None:
+    node.ledger.close()
+    node.remove_books()
+    if found is Found.OLDER:
+        shutil.copy(node.path.with_name(COPY), node.path)
+    before = node.path.with_name(MARK_FILE).read_text()
+    with monkeypatch.context() as failing:
+        failing.setattr(mark, "write", Mock(side_effect=StateError("no space")))
+        with node.again(found):
+            pass
+        with node.again(Found.CURRENT) as after:
+            after.post([reading(node.bytes + 7)])
+    assert node.path.with_name(MARK_FILE).read_text() == before
+    node.bytes += 30
+    with node.again(Found.CURRENT) as after:
+        assert (pod_bytes(after), sum(gaps(after).values())) == (30, 1)
+    with sqlite3.connect(node.path) as connection:
+        connection.execute("UPDATE total SET bytes = 7 WHERE scope = 'namespace'")
+    with node.again(Found.OLDER):
+        pass
+
+
 def test_gaps_are_counted_on_whatever_is_lost(node: Node) -> None:
     node.ledger.note(Gap.REMOVED, 1.25, 3)
     node.ledger.checkpoint()
@@ -282,6 +308,12 @@ def test_the_kernel_is_believed_before_the_disk(
     assert compare(Own(own, is_new=False, bytes=10), kernel, synced, has_counters=True) is found
 
 
+@pytest.mark.parametrize(("zeroed_at", "found"), [(5, Found.OLDER), (6, Found.CURRENT)])
+def test_totals_of_before_a_loss_are_not_compared(zeroed_at: int, found: Found) -> None:
+    own = Own(A, is_new=False, bytes=10, zeroed_at=zeroed_at)
+    assert compare(own, [], Synced(Mark(1, 5), 11), has_counters=True) is found
+
+
 DISPLACED: dict[str, Callable[[Path], object]] = {
     "gone": Path.unlink,
     "gone with all": lambda path: shutil.rmtree(path.parent),
@@ -348,7 +380,7 @@ def test_a_small_file_that_no_kernels_set_could_hold_is_none(tmp_path: Path, tex
     path = tmp_path / "mark"
     path.write_text(text)
     assert mark.read(path) is None
-    lost = ((Gap.LATE, Lost(2, 0.125)), (Gap.RESET, Lost(10**17, 10.0**12 - 0.001, 10**17)))
+    lost = ((Gap.LATE, Lost(2, 0.125, LARGEST)), (Gap.RESET, Lost(10**17, 10.0**12 - 0.001, 1)))
     latest = Synced(Mark(0xFDFFFFFFFFFFFFFF, (1 << 64) - 1), 1 << 100, lost)
     mark.write(path, latest)
     assert mark.read(path) == latest
