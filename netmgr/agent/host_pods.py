@@ -210,4 +210,4 @@ _WAYS = (Traffic.INTERNET_IN, Traffic.INTERNET_OUT)
 
 def _sample(reading: Reading) -> Sample:
     counter = Counter(f"{SUBJECT}{reading.number}", reading.family, reading.traffic)
-    return Sample(counter, reading.bytes, reading.packets)
+    return Sample(counter, reading.bytes, reading.packets, reading.life)

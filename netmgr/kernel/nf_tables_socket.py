@@ -119,6 +119,12 @@ class NftSocket(Netlink):
                 return list(chain.from_iterable(map(itemgetter(1), parts)))
         raise TryAgainLater(_NEVER_WHOLE)
 
+    def table_handle(self, table: str) -> int:
+        """A number that no other table of the namespace ever has; 0 if there is no such table."""
+        asked = [nf_tables.get_table(table)]
+        (handle,) = self.query_each(asked, nf_tables.handle_of, absence=[errno.ENOENT])
+        return handle or 0
+
     def generation(self) -> int:
         """A number that changes with every transaction of any program in this namespace."""
         return self.query(nf_tables.get_generation(), nf_tables.generation_of)

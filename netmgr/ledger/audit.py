@@ -27,7 +27,7 @@ zeroed counter needs no such thing: the hooks counted what it lost, and it shows
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, MutableMapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapping
 from enum import StrEnum
 from itertools import product
 from typing import NamedTuple
@@ -133,6 +133,11 @@ def audited_by(counter: Counter) -> Key | None:
     """The audit that a hook's counter is one side of; None for the counters on the other side."""
     audit = _HOOKS.get(counter.subject)
     return (audit, counter.traffic) if audit else None
+
+
+def audited(counters: Iterable[Counter]) -> set[Key]:
+    """The audits that any of these are the hooks' side of."""
+    return {key for counter in counters if (key := audited_by(counter))}
 
 
 class Comparison(NamedTuple):

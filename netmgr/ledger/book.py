@@ -60,7 +60,7 @@ from typing import NamedTuple, Protocol
 
 from netmgr.ledger import audit
 from netmgr.ledger.history import EVERY, SECONDS, HourBucket, Unwritten
-from netmgr.ledger.mark import Mark, Own
+from netmgr.ledger.mark import Mark
 from netmgr.ledger.readings import continued, understood
 from netmgr.ledger.tables import (
     LARGEST,
@@ -183,11 +183,6 @@ class Book:
         self.ended.clear()
         self.read_at.clear()
         self.facts[UNREAD] = "yes"
-
-    def own(self, *, is_new: bool) -> Own:
-        """What the books say of themselves."""
-        zeroed_at = int(self.facts.get(ZEROED_AT, "0"))
-        return Own(self.mark, is_new, self.lasting_bytes(), zeroed_at)
 
     def counted_gaps(self) -> tuple[tuple[Gap, Lost], ...]:
         """Every gap, its seconds as the small file has them: in whole milliseconds, never more."""
@@ -465,19 +460,15 @@ class Book:
         """Rule 9 for the counters that one call reports."""
         every = [counter for counters in lost.values() for counter in counters]
         seconds = max(self._unread_for(counter, now) for counter in every)
-        keys = {key for counter in every if (key := audit.audited_by(counter))}
-        # Now, since the sum has posted again what it shows if it was put back.
-        self.shaken.update(audit.shake(self.totals, keys))
+        # Before the audit, since a sum that was put back has posted again what it shows.
+        self.shaken.update(audit.shake(self.totals, audit.audited(every)))
         self.unsized |= {counter.traffic for counter in every if audit.is_unsized(counter)}
         for gap, counters in lost.items():
             self.note(gap, seconds, len(counters), concerned=counters)
             # One stretch of time, whatever happened to each.
             seconds = 0.0
-            self._explain(gap, counters)
-
-    def _explain(self, gap: Gap, counters: Iterable[Counter]) -> None:
-        if any(counter.is_pod for counter in counters):
-            self.explained = gap
+            if any(counter.is_pod for counter in counters):
+                self.explained = gap
 
     def _unread_for(self, counter: Counter, now: Moment) -> float:
         return now.steady - self.read_at.get(counter, self.inherited.steady)

@@ -20,9 +20,9 @@ from netmgr.api.snapshot import UsageRow
 from netmgr.clock import Clock
 from netmgr.errors import SetupError, StateError
 from netmgr.ledger import mark, store
-from netmgr.ledger.book import BOOKS, Book, Moment
+from netmgr.ledger.book import BOOKS, ZEROED_AT, Book, Moment
 from netmgr.ledger.history import By, Period, Retention, bounded, grouped, usage_row
-from netmgr.ledger.mark import Found, Mark, Synced
+from netmgr.ledger.mark import Found, Mark, Own, Synced
 from netmgr.ledger.store import Store
 from netmgr.ledger.tables import Amount, Gap, Lost
 from netmgr.ledger.totals import Totals, picture
@@ -236,8 +236,7 @@ class Ledger:
         """
         with self._lock:
             synced = mark.read(self._mark_path)
-            own = self._book.own(is_new=self.is_new)
-            found = mark.compare(own, kernel, synced, has_counters=has_counters)
+            found = mark.compare(self._own(), kernel, synced, has_counters=has_counters)
             if found is Found.FOREIGN:
                 self._begin_anew()
             with self._changing() as book:
@@ -252,6 +251,10 @@ class Ledger:
             # At once, since the next loss may come before the next sync, and is to be counted, too.
             self.checkpoint()
         return found
+
+    def _own(self) -> Own:
+        zeroed_at = int(self._book.facts.get(ZEROED_AT, "0"))
+        return Own(self._book.mark, self.is_new, self._book.lasting_bytes(), zeroed_at)
 
     def _note_loss(self, book: Book, found: Found) -> None:
         since = book.last_reading.steady if found is Found.OLDER else 0.0

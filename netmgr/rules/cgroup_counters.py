@@ -55,13 +55,14 @@ class Cgroup:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one cgroup's sockets received or sent since it was admitted."""
+    """What one cgroup's sockets received or sent since it was admitted; `life` as in `Sample`."""
 
     number: int
     family: Family
     traffic: Traffic
     bytes: int
     packets: int
+    life: int
 
 
 class CgroupCounters:
@@ -172,10 +173,12 @@ class CgroupCounters:
     def read(self) -> list[Reading]:
         """Every counter."""
         readings: list[Reading] = []
+        # nft(8) puts an element back by its cgroup's path, in a table that was made for it.
+        life = self._socket.table_handle(TABLE)
         for (way, traffic, *_), family, depth in product(_WAYS, _FAMILIES, self._depths):
             listed = self._socket.counts(TABLE, _set_name(way, family, depth))
             readings += [
-                Reading(_KEY.unpack(key)[0], family, traffic, octets, packets)
+                Reading(_KEY.unpack(key)[0], family, traffic, octets, packets, life)
                 for key, packets, octets in listed
             ]
         return readings

@@ -91,10 +91,9 @@ class NftablesBackend:
         """
         node = desired.node_counters()
         # No named counter can be put back, or made again, but together with the table.
-        asked = [nf_tables.get_table(NAME)]
-        (life,) = self._socket.query_each(asked, nf_tables.handle_of, absence=[errno.ENOENT])
+        life = self._socket.table_handle(NAME)
         samples = [
-            Sample(node[name], octets, packets, life or 0)
+            Sample(node[name], octets, packets, life)
             for name, packets, octets in self._named_counters()
             if name in node
         ]

@@ -221,6 +221,30 @@ def test_a_host_network_pods_bytes_survive_its_end_the_agents_and_the_rules(
     assert "packets" not in inside(node.namespace, "nft", "list table inet netmgr-host-pods")
 
 
+def test_a_host_network_pods_counters_that_are_put_back_are_not_counted_again(
+    world: World, node: LabNode, cgroups: Path, tmp_path: Path
+) -> None:
+    container, saved = kubelets(cgroups, tmp_path, "proxy"), tmp_path / "saved"
+    with process(world, node.namespace, container) as talker:
+        wait_for(node, "proxy", live=True)
+        out, back = talker.talk(Family.V4, 4, 500, 20)
+        assert counted(node, "proxy") == {OUT: out, IN: back}
+        saved.write_text(inside(node.namespace, "nft", "list table inet netmgr-host-pods"))
+        more = talker.talk(Family.V4, 3, 200, 10)
+        out, back = out + more[0], back + more[1]
+        assert counted(node, "proxy") == {OUT: out, IN: back}
+        # While no agent runs, or its next look may make the table anew.
+        node.kill_agent()
+        inside(node.namespace, "nft", "delete table inet netmgr-host-pods")
+        inside(node.namespace, "nft", "-f", str(saved))
+        node.start_until_ready()
+        wait_for(node, "proxy", live=True)
+        assert counted(node, "proxy") == {OUT: out, IN: back}
+        assert {gap["reason"] for gap in node.snapshot()["gaps"] if gap["count"]} == {"restored"}
+        more = talker.talk(Family.V6, 2, 300, 40)
+        assert counted(node, "proxy") == {OUT: out + more[0], IN: back + more[1]}
+
+
 def test_a_pod_between_two_containers_while_the_agent_starts_is_counted_once(
     world: World, node: LabNode, cgroups: Path, tmp_path: Path
 ) -> None:
