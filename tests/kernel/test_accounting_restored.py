@@ -190,3 +190,24 @@ def test_a_sum_that_is_zeroed_accuses_no_pod(
         assert spender.counted() == kept
     assert not any(one.bytes for one in more(before, gaps(node)).values())
     assert "restored" not in more(before, gaps(node))
+
+
+@pytest.mark.parametrize("backend", [Backend.IPTABLES_LEGACY], indirect=True, ids=str)
+def test_a_sum_that_is_put_back_with_its_rules_accuses_no_pod(
+    node: LabNode, spender: Spender, disturbed: Disturb
+) -> None:
+    saved = node.directory / "saved"
+    kept = spender.send(2000)
+    assert spender.counted() == kept
+    assert run(node, "sh", "-c", f"iptables-legacy-save -c -t mangle > {saved}").returncode == 0
+    kept += spender.send(700)
+    assert spender.counted() == kept
+    before = gaps(node)
+    disturbed(lambda: run(node, "iptables-legacy-restore", "-c", str(saved)))
+    for size in (300, 400, 500):
+        assert spender.counted() == kept
+        kept += spender.send(size)
+    assert spender.counted() == kept
+    told = more(before, gaps(node))
+    assert set(told) == {"reset"}
+    assert told["reset"].bytes == 0
