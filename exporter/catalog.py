@@ -25,8 +25,8 @@ COMMANDS = 7
 CODES = 18
 """0, and every code of netmgr/errors.py."""
 GAP_REASONS = 8
-DRIFT_REASONS = 7
-"""Rules, wiring, deleted links, forwarding, routes, files, limits."""
+DRIFT_REASONS = 8
+"""Rules, wiring, deleted links, forwarding, routes, files, limits, connection limits."""
 TABLES_OF_RULES = FAMILIES * 6
 """Chains of `raw`, `mangle` and `nat` with the backend iptables; any other chain is one more."""
 SPOKES = 20

@@ -36,7 +36,16 @@ def cni_codes() -> list[int]:
     return sorted(codes)
 
 
-AREAS = ("rules", "wiring", "deleted-links", "forwarding", "routes", "files", "limits")
+AREAS = (
+    "rules",
+    "wiring",
+    "deleted-links",
+    "forwarding",
+    "routes",
+    "files",
+    "limits",
+    "connection-limits",
+)
 SPOKES = 20
 CHAINS = (
     ("raw", "prerouting"),
