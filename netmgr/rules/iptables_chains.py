@@ -61,7 +61,8 @@ _NOTHING = (0, 0)
 # The next rule gets the packet after these (iptables-extensions(8)), but in a built-in chain not
 # after RETURN.
 _GOES_ON = frozenset(
-    {"CLASSIFY", "CONNMARK", "CT", "DSCP", "LOG", "MARK", "NFLOG", "SET", "TCPMSS"}
+    {"CHECKSUM", "CLASSIFY", "CONNMARK", "CT", "DSCP", "ECN", "HL", "LOG", "MARK", "NFLOG"}
+    | {"NOTRACK", "SET", "TCPMSS", "TEE", "TOS", "TRACE", "TTL"}
 )
 _DIGEST_LENGTH = 8
 

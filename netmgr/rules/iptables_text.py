@@ -13,6 +13,7 @@ from netmgr.prefixes import Address, Family
 from netmgr.rules.ipset import kernel_name
 from netmgr.rules.iptables_layout import Line
 from netmgr.rules.model import (
+    ECHO_REPLY,
     FORWARDED,
     IPSET_CAPACITY,
     Asking,
@@ -202,12 +203,17 @@ def _extension(match: Match, family: Family) -> str:  # noqa: PLR0911 - one retu
 def _transport(match: IcmpType | IcmpOfNobody | UdpTo, family: Family) -> str:
     match match:
         case IcmpType(number):
-            kind = "icmp" if family is Family.V4 else "icmpv6"
-            return f"-m {kind.replace('v', '')} --{kind}-type {number}"
-        case IcmpOfNobody():
-            return "-m conntrack --ctstate INVALID"
+            return _icmp_type(number, family)
+        case IcmpOfNobody(but_replies):
+            besides = f" {_icmp_type(ECHO_REPLY[family], family, '! ')}" if but_replies else ""
+            return f"-m conntrack --ctstate INVALID{besides}"
         case UdpTo(port):
             return f"-m udp --dport {port}"
+
+
+def _icmp_type(number: int, family: Family, negation: str = "") -> str:
+    kind = "icmp" if family is Family.V4 else "icmpv6"
+    return f"-m {kind.replace('v', '')} {negation}--{kind}-type {number}"
 
 
 def _originally(match: OriginallyTo) -> str:

@@ -121,6 +121,9 @@ class Returnable:
     negated: bool = False
 
 
+ECHO_REPLY = {Family.V4: 0, Family.V6: 129}
+
+
 @dataclass(frozen=True, slots=True)
 class IcmpType:
     """An ICMP or, in a rule of IPv6, ICMPv6 message of this type."""
@@ -145,8 +148,11 @@ class Fragment:
 class IcmpOfNobody:
     """An ICMP or, in a rule of IPv6, ICMPv6 message that belongs to no connection.
 
-    Such as an error that quotes a packet which nobody sent.
+    Such as an error that quotes a packet which nobody sent. With `but_replies` no echo reply is
+    meant: none that a broadcast or multicast address was asked for comes from that address.
     """
+
+    but_replies: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from netmgr.rules import nft_pairs
 from netmgr.rules.model import (
     DYNAMIC_CAPACITY,
     DYNAMIC_SECONDS,
+    ECHO_REPLY,
     FORWARDED,
     FRAGMENT_BURST,
     FRAGMENT_SECONDS,
@@ -421,13 +422,14 @@ def _transport_text(
     match: Fragment | IcmpType | IcmpOfNobody | IcmpOfOthers | UdpTo, family: Family
 ) -> str:
     icmp = f"meta l4proto {'icmp' if family is Family.V4 else 'ipv6-icmp'} ct"
+    kind = "icmp" if family is Family.V4 else "icmpv6"
     match match:
         case Fragment():
             return _fragment_text(match, family)
         case IcmpType(number):
-            return f"{'icmp' if family is Family.V4 else 'icmpv6'} type {number}"
-        case IcmpOfNobody():
-            return f"{icmp} state invalid"
+            return f"{kind} type {number}"
+        case IcmpOfNobody(but_replies):
+            return f"{icmp} state invalid{f' {kind} type != {ECHO_REPLY[family]}' * but_replies}"
         case IcmpOfOthers(name):
             ends = (f"ct {way} {_protocol(family)} saddr" for way in ("original", "reply"))
             return " ".join([f"{icmp} state related", *(f"{end} != @{name}" for end in ends)])

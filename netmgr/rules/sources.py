@@ -212,13 +212,15 @@ class Sources:
                 InSet(Side.DESTINATION, _routers("spokes", family).name),
                 InSet(Side.SOURCE, _routers("private", family).name),
                 replace(of_a_site, negated=True),
+                *through,
             )
 
 
 def _errors(hook: Hook, family: Family, abilities: Abilities) -> Iterator[Rule]:
     # To the node, not from pods alone: nobody's error is true of a packet that it never sent.
     whose = _FROM_OUTSIDE if hook is Hook.INPUT else _FROM_PODS
-    yield _drop("icmp", family, IcmpOfNobody(), whose, what=f"{hook} icmp")
+    of_nobody = IcmpOfNobody(but_replies=hook is Hook.INPUT)
+    yield _drop("icmp", family, of_nobody, whose, what=f"{hook} icmp")
     if abilities.finds_ends:
         others = IcmpOfOthers(ranges_set(family).name)
         yield _drop("icmp", family, others, _FROM_PODS, what=f"{hook} icmp of no pod")

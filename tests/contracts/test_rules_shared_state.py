@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 
 import pytest
@@ -26,7 +27,7 @@ from tests.contracts.routed import (
 )
 from tests.contracts.star import set_kernel
 from tests.kernel import forging
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 pytestmark = pytest.mark.root
 
@@ -83,6 +84,32 @@ def test_an_error_of_a_connection_reaches_whoever_opened_it(world, node, family)
         client.send(b"is anybody there?")
         with pytest.raises(ConnectionRefusedError):
             client.recv(100)
+    assert refused(node)["icmp"] == 0
+
+
+@FAMILIES
+def test_answers_to_what_the_node_asks_a_group_reach_it(world, node, family):
+    """They come from addresses that nobody asked, so they belong to no connection."""
+    request, answer = {Family.V4: (8, 0), Family.V6: (128, 129)}[family]
+    group = {Family.V4: "203.0.113.255", Family.V6: "ff02::1%uplink"}[family]
+    kinds = {
+        Family.V4: (socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP),
+        Family.V6: (socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6),
+    }
+    with netns.entered(world.host):
+        set_kernel("ipv4/icmp_echo_ignore_broadcasts", 0)
+    with socket.socket(*kinds[family]) as asking:
+        asking.settimeout(PATIENCE)
+        asking.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+        # RFC 1071's sum of these eight bytes; of ICMPv6 the kernel makes it.
+        asking.sendto(bytes((request, 0, 0xF7, 0xFE, 0, 0, 0, 1)), (group, 0))
+        header = {Family.V4: 20, Family.V6: 0}[family]
+        # An IPv6 node is of the group itself.
+        answers = set[str]()
+        while len(answers) < {Family.V4: 1, Family.V6: 2}[family]:
+            packet, source = asking.recvfrom(100)
+            if packet[header] == answer:
+                answers.add(source[0])
     assert refused(node)["icmp"] == 0
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from netmgr.model import Counter, Sender
 from netmgr.prefixes import Address, Family, Prefix
 from netmgr.rules.model import (
+    ECHO_REPLY,
     FRAGMENT_BURST,
     Action,
     Asking,
@@ -260,8 +261,9 @@ class Passage:
                 return (packet.fragments > beyond * FRAGMENT_BURST) != negated
             case IcmpType(number):
                 return packet.icmp == number
-            case IcmpOfNobody():
-                return packet.icmp is not None and packet.is_of_nobody
+            case IcmpOfNobody(but_replies):
+                is_meant = packet.icmp is not None and packet.is_of_nobody
+                return is_meant and not (but_replies and packet.icmp in ECHO_REPLY.values())
             case IcmpOfOthers():
                 return packet.icmp is not None and packet.is_of_others
             case UdpTo(port):

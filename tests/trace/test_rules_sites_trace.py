@@ -156,6 +156,8 @@ def test_what_is_dropped_is_told_by_pair_over_hooks_and_families(machine):
         ("169.254.7.7", B, "unplanned4"),
         ("fd99::7", A6, "unplanned6"),
         ("192.168.7.7", HUB, PASSES),
+        # A cloud's DHCP, to an address of the router's own among a spoke's.
+        ("169.254.7.7", NODE, PASSES),
         *passing((WEB, A), (WEB6, A6), (HUB, A), (HUB6, A6)),
     ],
 )
