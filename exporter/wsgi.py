@@ -56,8 +56,9 @@ class PublicHandler(WSGIRequestHandler):
     def parse_request(self) -> bool:
         """Read the head; a client of this server sends no body."""
         parsed = super().parse_request()
-        # HTTP/0.9 has none. Python 3.14 leaves a dict then, which wsgiref cannot read.
-        self.headers = self.headers or HTTPMessage()
+        if parsed:
+            # HTTP/0.9 has none. Python 3.14 leaves a dict then, which wsgiref cannot read.
+            self.headers = self.headers or HTTPMessage()
         return parsed
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  as the base class

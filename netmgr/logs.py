@@ -13,13 +13,16 @@ counts what was left out.
 
 from __future__ import annotations
 
+import atexit
 import copy
 import json
 import logging
+import math
 import re
 import threading
+import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
 
@@ -78,31 +81,35 @@ class JsonFormatter(logging.Formatter):
 
 
 class Limit(logging.Filter):
-    """Passes the first line of each event and cause in a period, and counts the others."""
+    """Passes the first line of each event and cause in a period, and counts the others.
 
-    def __init__(self, seconds: float = LIMIT_SECONDS) -> None:
+    The first line of any kind after the period has what was left out in front of it.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
-        self._seconds = seconds
+        self._clock = clock
         self._lock = threading.Lock()
         self._seen: Counter[tuple[str, str, int]] = Counter()
+        self._until = -math.inf
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether the line is written."""
+        if self._clock() >= self._until:
+            self.end_period()
         cause = getattr(record, _CAUSE, None)
         if cause is None:
             return True
         with self._lock:
-            if not self._seen:
-                timer = threading.Timer(self._seconds, self._end_period)
-                timer.daemon = True
-                timer.start()
             line = str(record.msg).partition(" ")[0], cause, record.levelno
             self._seen[line] += 1
             return self._seen[line] == 1
 
-    def _end_period(self) -> None:
+    def end_period(self) -> None:
+        """Log what was left out, and begin the next period."""
         with self._lock:
             seen, self._seen = self._seen, Counter()
+            self._until = self._clock() + LIMIT_SECONDS
         for (event, cause, level), count in seen.items():
             if count > 1:
                 log.log(level, "lines-left-out of=%s cause=%s count=%d", event, cause, count - 1)
@@ -121,7 +128,9 @@ def begin(level: str, form: LogFormat = LogFormat.TEXT) -> None:
     """Log to standard error from `level` on, in the format `form`."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if form is LogFormat.JSON else TextFormatter())
-    handler.addFilter(Limit())
+    limit = Limit()
+    handler.addFilter(limit)
+    atexit.register(limit.end_period)
     logging.basicConfig(level=level.upper(), handlers=[handler])
 
 

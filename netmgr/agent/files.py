@@ -27,7 +27,7 @@ from netmgr.kernel.capabilities import Capability
 FILES = "files"
 """Name of the attempt, and area of the repairs."""
 
-_RESERVE_FILES, _RESERVE_BYTES = 8, 32 << 10
+RESERVE_FILES, RESERVE_BYTES = 8, 32 << 10
 
 
 class Kept(Protocol):
@@ -84,15 +84,15 @@ class Reserve:
 
     def take(self) -> None:
         """Take as much of it again as there is room for."""
-        for number in range(_RESERVE_FILES):
+        for number in range(RESERVE_FILES):
             path = self._folder / str(number)
             with suppress(OSError):
                 self._folder.mkdir(mode=0o700, exist_ok=True)
-                if not path.exists() or path.stat().st_size < _RESERVE_BYTES:
+                if not path.exists() or path.stat().st_size < RESERVE_BYTES:
                     # Random, since some file systems keep no room for zeros.
                     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
                     try:
-                        os.write(descriptor, os.urandom(_RESERVE_BYTES))
+                        os.write(descriptor, os.urandom(RESERVE_BYTES))
                     finally:
                         os.close(descriptor)
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from cni.install import Installation, install
+from netmgr.agent.files import RESERVE_BYTES, RESERVE_FILES
 from netmgr.documents.node import Backend
 from netmgr.preflight import probing
 from tests.kernel.common import on_small_disk
@@ -23,6 +24,7 @@ from tests.lab.nodes import LabNode
 from tests.lab.runtime import Sandbox
 from tests.lab.topology import cluster
 from tests.lab.world import World
+from tests.waiting import eventually
 
 _numbers = count(1)
 
@@ -113,6 +115,14 @@ def small_disk(node: LabNode) -> Iterator[Path]:
     with on_small_disk(node.directory / "state") as filler:
         try:
             node.start_until_ready()
+            # The agent takes its reserve once it is ready.
+            reserve = (node.directory / "state").glob
+            eventually(
+                lambda: (
+                    sum(file.stat().st_size for file in reserve("reserve/*"))
+                    == RESERVE_FILES * RESERVE_BYTES
+                )
+            )
             yield filler
         finally:
             node.kill_agent()

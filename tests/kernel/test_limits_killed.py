@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from itertools import count
@@ -55,7 +56,7 @@ def trees(world: World, limits: list[Limit]) -> dict[Traffic, Tree]:
         )
         for one in node.ask("pods")["attachments"]
     ]
-    return {way: tree.tree(limits, pods, way) for way in Traffic}
+    return {way: tree.tree(limits, pods, way, time.time()) for way in Traffic}
 
 
 def killed_at(
