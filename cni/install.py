@@ -342,8 +342,8 @@ def _put(
     for directory in (plan.bin_dir, plan.conf_dir, plan.spool):
         manifest.directories += _make_directory(directory, manifest.directories)
     # Whoever could write there could have any pod's network deleted.
-    for directory in (plan.state_dir, plan.spool):
-        durable.close_to_others(directory)
+    plan.spool.chmod(0o700)
+    durable.close_to_others(plan.state_dir.resolve())
     # Unchanged files are not written: a runtime reloads its networks at every change of the
     # directory.
     changed = [path for path, (content, _) in wanted.items() if not durable.holds(path, content)]

@@ -25,6 +25,14 @@ MAX_MESSAGE = 2 * 1024 * 1024
 """More bytes than the launcher ever sends: 256 KiB of variables and 1 MiB of standard input."""
 
 
+_LOOKS = (b"\0CNI_COMMAND=STATUS\0", b"\0CNI_COMMAND=CHECK\0")
+
+
+def only_looks(request: bytes) -> bool:
+    """Whether a request changes nothing, and is soon over."""
+    return any(verb in request for verb in _LOOKS)
+
+
 def encode_request(environment: Mapping[str, str], stdin: bytes) -> bytes:
     """The request the launcher would send for this environment."""
     variables = []

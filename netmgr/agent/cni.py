@@ -12,7 +12,7 @@ from typing import Self
 from cni import installed
 from cni.request import Request, Verb, parse_request, version_of
 from cni.results import error_result, version_result
-from cni.wire import STARTED, decode_request, encode_reply
+from cni.wire import STARTED, decode_request, encode_reply, only_looks
 from netmgr.agent import spool
 from netmgr.agent.components import Agent, Component
 from netmgr.agent.files import Files, Made
@@ -64,7 +64,7 @@ class CniSocket(Component):
     def start(self) -> None:
         """Serve requests."""
         self._agent.get(Files).serve(
-            UnixServer(self._agent.document.run_dir / "cni.sock", self.answer)
+            UnixServer(self._agent.document.run_dir / "cni.sock", self.answer, is_quick=only_looks)
         )
         self._serves = True
         # Once more: a launcher that found no socket a moment ago spooled its DEL after the

@@ -100,7 +100,7 @@ class HeldDirectory:
                 # Whatever the umask.
                 self.path.chmod(self.mode)
             # `cni install` or a kubelet may have made it, for everybody.
-            durable.close_to_others(self.path, self.mode)
+            durable.close_to_others(self.path.resolve(), self.mode)
             descriptor = os.open(
                 self.path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
             )

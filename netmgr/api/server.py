@@ -35,6 +35,7 @@ _LONGEST_REQUEST = 2 * 1024 * 1024
 _LONGEST_LINE = 4096
 _CHUNK = 1 << 16
 _QUEUED_FOR_A_WORKER = 2
+_QUICK_WORKERS = 8
 _AT_ONCE_SECONDS = 0.001
 _RESTORED_SECONDS = 1.0
 """After how long at most a restored socket is listened to."""
@@ -52,6 +53,8 @@ class UnixServer(socketserver.UnixStreamServer):
         answer: request bytes to answer bytes; must not raise.
         line: whether a request ends with its first line, as readers' do, not with the half-close.
         workers: how many requests are served at a time.
+        is_quick: which requests are answered beside those, by the few threads that then read every
+            request, so that they do not wait behind hundreds of others.
 
     Raises:
         StateError: another process answers at `path`.
@@ -71,6 +74,7 @@ class UnixServer(socketserver.UnixStreamServer):
         group: str | int | None = None,
         line: bool = False,
         workers: int = 32,
+        is_quick: Callable[[bytes], bool] | None = None,
     ) -> None:
         self.path = path
         self._answer = answer
@@ -79,6 +83,8 @@ class UnixServer(socketserver.UnixStreamServer):
         self._peers = Peers()
         self._room = threading.BoundedSemaphore(_QUEUED_FOR_A_WORKER * workers)
         self._workers = ThreadPoolExecutor(workers, thread_name_prefix=path.stem)
+        self._is_quick = is_quick
+        self._quick = ThreadPoolExecutor(_QUICK_WORKERS, thread_name_prefix=f"{path.stem} quick")
         self._mode, self._group = mode, group
         self._bound: FileIdentity | None = None
         super().__init__(str(path), socketserver.BaseRequestHandler)
@@ -138,6 +144,8 @@ class UnixServer(socketserver.UnixStreamServer):
             self.path.unlink(missing_ok=True)
         # Once more, for what was accepted before the accepting thread ended.
         self._peers.dismiss()
+        # First who reads requests, which hands them on.
+        self._quick.shutdown()
         self._workers.shutdown()
 
     def process_request(
@@ -153,9 +161,8 @@ class UnixServer(socketserver.UnixStreamServer):
             # Until then further connections wait in the kernel's backlog, at no cost for us.
             while not self._room.acquire(timeout=PATIENCE_SECONDS):
                 self._peers.make_room(self._most - 1)
-        self._workers.submit(self._serve, self._peers.welcome(request)).add_done_callback(
-            _log_fault
-        )
+        first = self._quick if self._is_quick else self._workers
+        first.submit(self._serve, self._peers.welcome(request)).add_done_callback(_log_fault)
 
     def _accept(self) -> None:
         """Accept until stopped; meanwhile give up idle readers that keep workers from others."""
@@ -169,7 +176,18 @@ class UnixServer(socketserver.UnixStreamServer):
         """Serve one connection; a peer that goes away or dawdles harms only itself."""
         try:
             request = self._receive(peer)
-            self._peers.heard(peer)
+        except OSError as error:
+            log.debug("connection-ended-early socket=%s error=%s", self.path.name, error)
+            self._part(peer)
+            return
+        self._peers.heard(peer)
+        if self._is_quick and not self._is_quick(request):
+            self._workers.submit(self._reply, peer, request).add_done_callback(_log_fault)
+        else:
+            self._reply(peer, request)
+
+    def _reply(self, peer: Peer, request: bytes) -> None:
+        try:
             answer = self._answer(request)
             peer.connection.settimeout(READER_SECONDS if self._line else _REQUEST_SECONDS)
             self._peers.answering(peer)
@@ -177,9 +195,12 @@ class UnixServer(socketserver.UnixStreamServer):
         except OSError as error:
             log.debug("connection-ended-early socket=%s error=%s", self.path.name, error)
         finally:
-            self._peers.part(peer)
-            if self._line:
-                self._room.release()
+            self._part(peer)
+
+    def _part(self, peer: Peer) -> None:
+        self._peers.part(peer)
+        if self._line:
+            self._room.release()
 
     def _receive(self, peer: Peer) -> bytes:
         """The whole request, or the beginning of one that is too long.

@@ -91,7 +91,9 @@ def is_one(path: str) -> bool:
 
 def places() -> Iterator[str]:
     """A path of each namespace that a mount or a process keeps, once or more often."""
-    for mount in Path("/proc/thread-self/mountinfo").read_text(encoding="utf-8").splitlines():
+    # A mount point need not be text; any user may have made it (fusermount).
+    mounts = Path("/proc/thread-self/mountinfo").read_text("utf-8", "surrogateescape")
+    for mount in mounts.splitlines():
         fields = mount.split()
         # proc_pid_mountinfo(5): root, place, options, optional fields, a dash, the file system.
         if fields[fields.index("-") + 1] == "nsfs" and fields[3].startswith("net:"):

@@ -215,13 +215,19 @@ def test_what_somebody_opens_to_others_is_closed_and_told(
     soon(lambda: not node.runtime.status())
 
 
+@pytest.mark.parametrize("is_linked", [True, False])
 def test_a_state_directory_that_somebody_else_made_is_closed_and_nothing_in_it_is_open(
-    node: LabNode,
+    node: LabNode, *, is_linked: bool
 ) -> None:
     node.stop_agent()
     state = node.directory / "state"
-    shutil.rmtree(state)
-    state.mkdir()
+    state.unlink() if state.is_symlink() else shutil.rmtree(state)
+    if is_linked:
+        elsewhere = node.directory / "elsewhere"
+        elsewhere.mkdir()
+        state.symlink_to(elsewhere)
+    else:
+        state.mkdir()
     state.chmod(0o755)
     node.start_until_ready()
     for restart in (goes_on, LabNode.restart_after_kill):

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from cni.wire import encode_request, only_looks
 from netmgr.api.server import READER_SECONDS, UnixServer
 from netmgr.documents.node import Backend
 from tests.lab.nodes import LabNode
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.root
 
@@ -152,3 +154,30 @@ def test_what_was_asked_is_answered_when_the_server_stops(
     assert time.monotonic() - begin < STOPPED_SECONDS
     assert [received(connection) for connection in crowd] == [b"slow\n"] * len(crowd)
     assert [received(connection) for connection in idle] == [b""] * len(idle)
+
+
+def test_whoever_only_looks_does_not_wait_behind_hundreds_that_change(tmp_path: Path) -> None:
+    done = threading.Event()
+
+    def answer(request: bytes) -> bytes:
+        assert only_looks(request) or done.wait(PATIENCE)
+        return b"0\n"
+
+    server = UnixServer(tmp_path / "s", answer, workers=WORKERS, is_quick=only_looks)
+    server.start()
+    add, status = (encode_request({"CNI_COMMAND": verb}, b"{}") for verb in ("ADD", "STATUS"))
+    try:
+        crowd = [sent(tmp_path / "s", add) for _ in range(100)]
+        assert received(sent(tmp_path / "s", status)) == b"0\n"
+        done.set()
+        assert {received(connection) for connection in crowd} == {b"0\n"}
+    finally:
+        done.set()
+        server.stop()
+
+
+def sent(path: Path, request: bytes) -> socket.socket:
+    connection = connected(path)
+    connection.sendall(request)
+    connection.shutdown(socket.SHUT_WR)
+    return connection
