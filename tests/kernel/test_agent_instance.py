@@ -162,7 +162,7 @@ def test_no_flush_takes_the_lock_away(node: LabNode) -> None:
 
 
 def test_a_ruleset_that_was_saved_while_an_agent_runs_loads(node: LabNode) -> None:
-    """With the nft of the machine, as its boot would load it."""
+    """With the nft of the machine: what it prints it can read."""
     eventually(lambda: "chain" in inside(node, "nft", "list", "table", "inet", "netmgr").stdout)
     saved = inside(node, "nft", "list", "ruleset").stdout
     loaded = ["nsenter", f"--net={node.namespace}", "nft", "-c", "-f", "-"]
