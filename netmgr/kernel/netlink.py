@@ -13,6 +13,7 @@ import struct
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Self, TypeVar
@@ -44,11 +45,15 @@ _ATTRIBUTE = struct.Struct("=HH")
 # The kernel lists in buffers of at most 32 KiB, however much room there is (netlink_recvmsg).
 _RECEIVE_BYTES = 1 << 17
 _RECEIVE_SECONDS = 10
+_SO_RCVBUFFORCE = 33
+_QUEUED_BYTES = 1 << 22
+"""Half of what may wait to be read, as the kernel doubles it (socket(7)). An answer about a link of
+many alternative names, which its pod chooses, takes 128 KiB."""
 _MOST_REPEATS = 4
 _BATCH, _QUESTIONS = 100, 40
 """Requests that are sent at once, to change something and to ask: the kernel answers all of them
-before one answer is read. An error takes some 800 bytes of the socket's receive buffer, 208 KiB by
-default, and a link 4 KiB (ENOBUFS)."""
+before one answer is read, and what finds no room is lost (ENOBUFS). An error takes some 800 bytes
+of the receive buffer, 208 KiB without CAP_NET_ADMIN, and most links 4 KiB."""
 
 Decoded = TypeVar("Decoded")
 
@@ -213,6 +218,8 @@ class Reader:
         # Not `settimeout`, which has Python poll before each call.
         seconds = struct.pack("@ll", _RECEIVE_SECONDS, 0)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, seconds)
+        with suppress(PermissionError):
+            self._socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _QUEUED_BYTES)
         self._lock = threading.Lock()
         self._sequence = 0
 
@@ -339,11 +346,21 @@ class Reader:
         self._sequence += count
         self._send(data)
         del data
-        while True:
-            for kind, flags, sequence, body in self._receive():
-                # An earlier exchange may have ended before its last answer: skip what it left.
-                if first <= sequence < first + count:
-                    yield sequence - first, kind, flags, body
+        try:
+            while True:
+                for kind, flags, sequence, body in self._receive():
+                    # An earlier exchange may have ended before its last answer: skip what it left.
+                    if first <= sequence < first + count:
+                        yield sequence - first, kind, flags, body
+        except KernelError:
+            self._drain()
+            raise
+
+    def _drain(self) -> None:
+        """Take all that waits to be read: until then an overflown socket gets no answer at all."""
+        with suppress(OSError):
+            while self._socket.recv(1, socket.MSG_DONTWAIT):
+                pass
 
     def _send(self, data: bytes) -> None:
         try:

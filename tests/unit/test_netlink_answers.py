@@ -30,7 +30,7 @@ class Answered(Netlink):
         super().__init__()
         self._socket.close()
         self._socket, self._kernel = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._socket.settimeout(5)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", 5, 0))
         for datagram in datagrams:
             self._kernel.send(datagram)
 
