@@ -66,6 +66,7 @@ _PROBE_QUEUE = "probe-ifb"
 _ANY_FAMILY = 0
 _LEAST_MTU = 1280
 _STATISTICS = Path("/proc/net/stat")
+_REPAIRED = "an agent repairs it; if it comes back, see which program sets it (sysctl.d)"
 
 log = logging.getLogger(__name__)
 
@@ -209,22 +210,27 @@ def _scratch_namespace() -> Iterator[int]:
 
 
 def _settings(machine: Machine) -> Iterator[Finding]:
+    with Netlink() as channel:
+        found = ((desired.identity_of(link), link) for link in links.read_links(channel))
+        pods = [(identity, link) for identity, link in found if identity]
     for switch in settings.switched_off(machine.families, machine.document.node.uplink):
+        name = settings.name_of(switch)
         if not os.access(switch, os.W_OK):
             yield Finding(
                 Severity.ERROR,
                 f"packets are not forwarded, and {switch} is read-only",
-                f"sysctl -w {settings.name_of(switch)}=1 on the machine, or mount its "
+                f"sysctl -w {name}=1 on the machine, or mount its "
                 "/proc/sys/net writable at /host/proc/sys/net",
             )
-    with Netlink() as channel:
-        pods = [(desired.identity_of(link), link) for link in links.read_links(channel)]
+        # Before there are pods, it is the first start that switches forwarding on.
+        elif pods:
+            yield Finding(Severity.ERROR, f"pods' packets need {name}=1, and it is not", _REPAIRED)
     for identity, link in pods:
-        if identity and (lacking := settings.lacking(link, machine.families)):
+        if lacking := settings.lacking(link, machine.families):
             yield Finding(
                 Severity.ERROR,
                 f"{link.name}, the link of pod {identity.pod}, lacks {', '.join(lacking)}",
-                "an agent repairs it; if it comes back, see which program sets it (sysctl.d)",
+                _REPAIRED,
             )
 
 
