@@ -8,8 +8,10 @@ is lost is known to the byte.
 from __future__ import annotations
 
 import shutil
+import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,8 @@ import pytest
 from netmgr.documents.node import Backend
 from netmgr.kernel import netns
 from netmgr.model import LINK_GROUP
-from netmgr.prefixes import Family
+from netmgr.prefixes import Address, Family
+from tests.kernel import forging
 from tests.kernel.common import (
     END,
     ONLY_NFTABLES,
@@ -28,7 +31,7 @@ from tests.kernel.common import (
     use_up_blocks,
 )
 from tests.kernel.spending import HEADERS, IN, OUT, Spender, gaps, run
-from tests.lab.exchange import End, datagrams
+from tests.lab.exchange import End, datagrams, open_socket
 from tests.lab.nodes import LabNode
 from tests.lab.topology import INTERNET
 from tests.waiting import eventually
@@ -97,25 +100,90 @@ def test_what_is_lost_while_rules_are_gone_is_a_gap_as_long_as_it_was(
     )
 
 
-@pytest.mark.parametrize("backend", [Backend.IPTABLES_LEGACY], indirect=True, ids=str)
+ONLY_LEGACY = pytest.mark.parametrize("backend", [Backend.IPTABLES_LEGACY], indirect=True, ids=str)
+
+
+@ONLY_LEGACY
+@END
 @pytest.mark.parametrize("chain", ["FORWARD", "POSTROUTING"])
 def test_a_rule_before_ours_is_a_gap_until_it_comes_after_them(
-    node: LabNode, spender: Spender, chain: str
+    node: LabNode, spender: Spender, chain: str, end: Callable[[LabNode], None]
 ) -> None:
     kept = spender.send()
     assert spender.counted() == kept
-    before, repaired = gaps(node)["removed"], repairs(node, "rules")
-    mangle = ("iptables-legacy", "-w", "-t", "mangle")
-    assert run(node, *mangle, "-I", chain, "-j", "ACCEPT").returncode == 0
-    try:
-        eventually(lambda: repairs(node, "rules") > repaired)
+    before = gaps(node)["removed"]
+    with rule_before_ours(node, "mangle", chain, end) as put_right:
+        spender.send()
+        put_right()
         counted = spender.counted()
         assert counted + spender.send() == spender.counted()
-        assert gaps(node)["removed"] > before
-        listed = run(node, *mangle, "-S", chain).stdout.splitlines()
-        assert listed[-1] == f"-A {chain} -j ACCEPT"
+        times, seconds = gaps(node)["removed"]
+        assert times > before[0]
+        assert seconds > before[1]
+
+
+@ONLY_LEGACY
+@END
+def test_a_rule_before_ours_lets_no_forged_source_pass_once_it_comes_after_them(
+    node: LabNode, spender: Spender, end: Callable[[LabNode], None]
+) -> None:
+    assert not passes_forged(spender)
+    with rule_before_ours(node, "raw", "PREROUTING", end) as put_right:
+        # An agent that runs may have put it right by now.
+        assert end is goes_on or passes_forged(spender)
+        put_right()
+        assert not passes_forged(spender)
+
+
+@contextmanager
+def rule_before_ours(
+    node: LabNode, table: str, chain: str, end: Callable[[LabNode], None]
+) -> Iterator[Callable[[], None]]:
+    """Another program's rule accepts everything before ours see it; the agent may have ended.
+
+    The block gets what waits until the rule comes last, and the agent has told of that.
+    """
+    command = ["iptables-legacy", "-w", "-t", table]
+    rule = [chain, "-j", "ACCEPT"]
+    repaired, told = repairs(node, "rules"), told_of_others(node)
+
+    def put_right() -> None:
+        if end is goes_on:
+            eventually(lambda: repairs(node, "rules") > repaired)
+        else:
+            node.start_until_ready()
+        assert told_of_others(node) > told
+        assert run(node, *command, "-S", chain).stdout.splitlines()[-1] == " ".join(["-A", *rule])
+
+    end(node)
+    assert run(node, *command, "-I", *rule).returncode == 0
+    try:
+        yield put_right
     finally:
-        assert run(node, *mangle, "-D", chain, "-j", "ACCEPT").returncode == 0
+        assert run(node, *command, "-D", *rule).returncode == 0
+
+
+def told_of_others(node: LabNode) -> int:
+    """How often the log tells of a rule before ours; a start tells of it there alone."""
+    log = (node.directory / "agent.log").read_text()
+    return log.count("rule '-j ACCEPT, before ours' does not belong there")
+
+
+def passes_forged(spender: Spender) -> bool:
+    """Whether a datagram with another source than the pod's reaches the internet."""
+    (block, *_) = (each for each in spender.node.node.ranges if each.family is Family.V4)
+    forged, internet = Address(Family.V4, block.last - 1), INTERNET[Family.V4]
+    own = spender.sandbox.address(Family.V4)
+    with open_socket(spender.world.internet, Family.V4, socket.SOCK_DGRAM) as far:
+        far.bind((str(internet), 0))
+        port = far.getsockname()[1]
+        frames = [
+            forging.udp(source, internet, (9, port), data)
+            for source, data in ((forged, b"forged"), (own, b"own"))
+        ]
+        # They stay in order, so nothing is waited for in vain.
+        forging.send(spender.sandbox, frames, forging.Power.ALL)
+        return far.recv(100) == b"forged"
 
 
 @pytest.mark.slow

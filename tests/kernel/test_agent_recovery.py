@@ -17,7 +17,16 @@ from netmgr import programs
 from netmgr.documents.node import Backend
 from netmgr.kernel import netns
 from netmgr.prefixes import Family
-from tests.kernel.common import ONLY_NFTABLES, flushing, repairs, talk, views
+from tests.kernel.common import (
+    END,
+    ONLY_NFTABLES,
+    flushing,
+    goes_on,
+    kernel_state,
+    repairs,
+    talk,
+    views,
+)
 from tests.kernel.namespaces import host_link, inside
 from tests.lab.errors import LabError
 from tests.lab.nodes import LabNode
@@ -100,15 +109,24 @@ def rename(node: LabNode, link: str, *more: str) -> None:
 
 
 @ONLY_NFTABLES
+@END
 @pytest.mark.parametrize("name", ["renamed", "renamed-" + "n" * 240], ids=["short", "long"])
-def test_a_renamed_link_gets_its_name_back(world: World, node: LabNode, name: str) -> None:
+def test_a_renamed_link_gets_its_name_back(
+    world: World, node: LabNode, name: str, end: Callable[[LabNode], None]
+) -> None:
     sandbox = node.add(name)
     try:
         link, before = host_link(node, sandbox), views(node)
-        repaired = repairs(node, "wiring")
+        state, repaired = kernel_state(node.namespace), repairs(node, "wiring")
+        end(node)
         rename(node, link)
+        if end is not goes_on:
+            node.start_until_ready()
+            repaired = 0
         eventually(lambda: repairs(node, "wiring") > repaired)
         eventually(lambda: not faults(node, sandbox))
+        assert host_link(node, sandbox) == link
+        eventually(lambda: kernel_state(node.namespace) == state)
         assert views(node) == before
         assert reaches_internet(world, sandbox)
     finally:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -89,16 +89,38 @@ def test_what_still_comes_for_a_pod_that_has_ended_counts_nothing(
     assert received(node) == before
 
 
-def test_blackholes_come_back_at_once(lab_name: str) -> None:
+@pytest.fixture(scope="module")
+def slow_node() -> Iterator[LabNode]:
+    """A node that looks at everything once an hour."""
     settings = {"reconcile_seconds": 3600}
-    room = cluster(nodes=1, pods=0)
-    with World(room, name=lab_name, settings=settings, exporters=False) as world:
-        (node,) = world.nodes
-        made = blackholes(node)
-        for _ in range(3):
-            for family in Family:
-                inside(node.namespace, *IP[family], "route", "flush", "type", "blackhole")
-            eventually(lambda: blackholes(node) == made > 0)
+    room, name = cluster(nodes=1, pods=0), f"unlooked-{os.getpid()}"
+    with World(room, name=name, settings=settings, exporters=False) as world:
+        yield world.nodes[0]
+
+
+def lose_blackholes(node: LabNode, *families: Family) -> None:
+    for family in families:
+        inside(node.namespace, *IP[family], "route", "flush", "type", "blackhole")
+
+
+def test_blackholes_come_back_at_once(slow_node: LabNode) -> None:
+    made = blackholes(slow_node)
+    for _ in range(3):
+        for family in Family:
+            lose_blackholes(slow_node, family)
+            eventually(lambda: blackholes(slow_node) == made > 0)
+
+
+@pytest.mark.parametrize("end", [LabNode.stop_agent, LabNode.kill_agent])
+def test_blackholes_that_went_while_no_agent_was_there_are_back_once_it_is_ready(
+    slow_node: LabNode, end: Callable[[LabNode], None]
+) -> None:
+    made = blackholes(slow_node)
+    end(slow_node)
+    lose_blackholes(slow_node, *Family)
+    assert blackholes(slow_node) == 0
+    slow_node.start_until_ready()
+    assert blackholes(slow_node) == made > 0
 
 
 def test_blackholes_that_somebody_removes_come_back_and_withdrawn_ranges_lose_theirs(
@@ -106,8 +128,7 @@ def test_blackholes_that_somebody_removes_come_back_and_withdrawn_ranges_lose_th
 ) -> None:
     made = len(node.node.ranges)
     assert blackholes(node) == made
-    for family in Family:
-        inside(node.namespace, *IP[family], "route", "flush", "type", "blackhole")
+    lose_blackholes(node, *Family)
     eventually(lambda: blackholes(node) == made)
     document = node.document.read_text()
     gone = str(node.node.ranges[1])
