@@ -16,6 +16,7 @@ from netmgr.kernel import netns
 from netmgr.model import LINK_PREFIX
 from netmgr.prefixes import Family
 from netmgr.rules.engine import Rules
+from tests.kernel.usable import wait_until_usable
 from tests.lab import wiring
 from tests.waiting import PATIENCE, eventually
 
@@ -106,9 +107,7 @@ def star(namespaces: Any, program: Any, pods: Sequence[str] = ()) -> Iterator[St
     set_kernel("ipv6/conf/default/accept_dad", 0)
     set_kernel("ipv4/ip_forward", 1)
     set_kernel("ipv6/conf/all/forwarding", 1)
-    own = [MACHINE[Family.V4], *FURTHER[Family.V4]]
-    # An IPv6 address can be used once the kernel's worker has come to it, unless it is `nodad`.
-    own += [f"{address} nodad" for address in (MACHINE[Family.V6], *FURTHER[Family.V6])]
+    own = [*MACHINE.values(), *FURTHER[Family.V4], *FURTHER[Family.V6]]
     for name, addresses in HOSTS.items():
         space = namespaces(name)
         hosts[name] = space.descriptor
@@ -124,7 +123,7 @@ def star(namespaces: Any, program: Any, pods: Sequence[str] = ()) -> Iterator[St
         """
         links += f"neigh add fe80::2 lladdr {MACS[1]} dev {link}\n" if name in pods else ""
         routes += f"route add {addresses[Family.V6]} via fe80::2 dev {link}\n"
-    program("ip -b -", "".join(f"addr add dev lo {address}\n" for address in own) + links)
+    program("ip -b -", "".join(f"addr add {address} dev lo\n" for address in own) + links)
     for name, addresses in HOSTS.items():
         with netns.entered(hosts[name]):
             program("ip -b -", inside(addresses))
@@ -154,10 +153,13 @@ def set_kernel(key: str, value: int) -> None:
 
 
 def wait_until_up(*names: str) -> None:
-    """Wait until these interfaces of the calling thread's namespace send and receive."""
+    """Wait until these interfaces of the calling thread's namespace send and receive, and all its
+    addresses can be used.
+    """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as handle:
         for name in names:
             eventually(partial(wiring.sends, handle, name), f"{name} stayed down", every=0.005)
+    wait_until_usable()
 
 
 def inside(addresses: Mapping[Family, str]) -> str:

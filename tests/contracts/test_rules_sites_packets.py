@@ -29,6 +29,7 @@ from tests.contracts.star import (
     star,
 )
 from tests.fakes.sites import SERVICES, document
+from tests.kernel.usable import wait_until_usable
 
 pytestmark = pytest.mark.root
 
@@ -204,9 +205,8 @@ def test_a_hub_router_passes_nothing_to_a_spoke_from_a_private_address_that_no_s
     rules = rules_of(real_kernel, "hub-router")
     source = {Family.V4: "192.168.7.7", Family.V6: "fd99::7"}[family]
     with netns.entered(world.hosts["researcher"]):
-        # Else an IPv6 address can be used only once the kernel's worker has come to it.
-        nodad = " nodad" if family is Family.V6 else ""
-        program(f"ip addr add {source}/{family.width} dev lo{nodad}")
+        program(f"ip addr add {source}/{family.width} dev lo")
+        wait_until_usable()
     way = {Family.V4: "dev", Family.V6: "via fe80::2 dev"}[family]
     program(f"ip route add {source} {way} researcher")
     unplanned, foreign = world.socket("researcher", family, source), world.at("foreign", family)

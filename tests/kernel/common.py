@@ -65,8 +65,8 @@ def flushing(backend: Backend) -> list[list[str]]:
 
 @contextmanager
 def on_small_disk(folder: Path) -> Iterator[Path]:
-    """A file system of 1 MiB and 64 inodes there; a folder of it to use these up with."""
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m,nr_inodes=64", "netmgr-test", str(folder)]
+    """A file system of 4 MiB and 64 inodes there; a folder of it to use these up with."""
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4m,nr_inodes=64", "netmgr-test", str(folder)]
     assert programs.run(mount).returncode == 0
     try:
         filler = folder / "filler"

@@ -44,7 +44,7 @@ def _inside() -> Iterator[None]:
             for command in commands:
                 assert programs.run(["ip", *command.split()]).returncode == 0
             assert programs.run(["nft", "-f", "-"], stdin=TRACKING).returncode == 0
-            wait_until_usable(NAMED)
+            wait_until_usable()
             yield
     finally:
         os.close(descriptor)

@@ -47,8 +47,7 @@ def _inside() -> Iterator[None]:
             for command in commands:
                 assert programs.run(["ip", *command.split()]).returncode == 0
             assert programs.run(["nft", "-f", "-"], stdin=TRANSLATING).returncode == 0
-            own = (CLIENT[Family.V6], str(OWN[Family.V6]), ENDPOINT[Family.V6])
-            wait_until_usable(Address.parse(text) for text in own)
+            wait_until_usable()
             yield
     finally:
         os.close(descriptor)
