@@ -46,8 +46,8 @@ def faults(
         off = settings.switched_off(attachment.families, uplink)
         found = [f"{settings.name_of(switch)} is not 1" for switch in off]
         present, ifname = look_at(host, attachment), attachment.key.ifname
-        found += [*present.faults(attachment), *neighbour_faults(host, attachment)]
         link = present.links.get(attachment.host_link)
+        found += [*present.faults(attachment), *neighbour_faults(host, attachment, link)]
         if not index:
             return [*found, f"interface {ifname} is missing in the sandbox"]
         # By the kernel's numbers, since many paths lead to one sandbox, and one to another's.
@@ -66,10 +66,9 @@ def look_at(host: Reader, attachment: Attachment) -> Host:
     return Host({attachment.host_link: link}, own, ())
 
 
-def neighbour_faults(host: Reader, attachment: Attachment) -> list[str]:
-    """Entries on the host that are not there, or not of the MAC that the pod's end has now."""
-    link = host_end(host, attachment.host_link)
-    end = link and answered(host, links.show_link_in(link.peer_netns, link.peer))
+def neighbour_faults(host: Reader, attachment: Attachment, link: Link | None) -> list[str]:
+    """Entries on the host's end that are not there, or not of the MAC that the pod's end has."""
+    end = link and pod_end(host, link)
     if not link or not end or not end.up:
         return []
     present = read_permanent(host, link.number)
@@ -88,6 +87,12 @@ def host_end(host: Reader, name: str) -> Link | None:
     others = (one for one in read_links(host) if one.name != name)
     renamed = next((one for one in others if desired.own_name(one) == name), None)
     return renamed or (link if link and desired.may_be_host_end(link) else None)
+
+
+def pod_end(host: Reader, link: Link) -> Link | None:
+    """The pod's end of a link, as it is now."""
+    # By the kernel's number of the sandbox, since its path may belong to another one by now.
+    return answered(host, links.show_link_in(link.peer_netns, link.peer))
 
 
 def link_named(host: Reader, name: str) -> Link | None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable
 from errno import ENODEV
 
 from netmgr.dataplane import desired, sandbox
-from netmgr.dataplane.checking import ABSENCE, answered, host_end
+from netmgr.dataplane.checking import ABSENCE, answered, host_end, pod_end
 from netmgr.dataplane.desired import HOST_MAC
 from netmgr.documents.node import POD_GATEWAYS
 from netmgr.errors import KernelError
@@ -27,7 +27,7 @@ from netmgr.kernel.neighbours import (
     add_neighbour,
     read_permanent,
 )
-from netmgr.kernel.netlink import Netlink, Operation
+from netmgr.kernel.netlink import Netlink
 from netmgr.logs import caused_by
 from netmgr.model import Attachment
 from netmgr.prefixes import Address
@@ -65,7 +65,7 @@ class Neighbours:
             KernelError: the kernel refused something of one family; the other's was done.
         """
         link = host_end(self._host, attachment.host_link)
-        end = self._pod_end(link) if link else None
+        end = pod_end(self._host, link) if link else None
         if link is None or end is None or not end.up:
             return
         is_renewed, failure = False, None
@@ -131,10 +131,10 @@ class Neighbours:
         """Names of the host ends of these links in sandboxes, but for those about to be deleted."""
         found = set()
         for end in ends:
-            inside = self._asked(links.show_link_in(*end))
+            inside = answered(self._host, links.show_link_in(*end))
             if inside is None or not inside.up:
                 continue
-            outside = self._asked(links.show_link_in(links.HERE, inside.peer))
+            outside = answered(self._host, links.show_link_in(links.HERE, inside.peer))
             # The peer of a foreign link may be in a third namespace, under a number of a link here.
             leads_there = outside and (outside.peer_netns, outside.peer) == end
             if outside and leads_there and desired.identity_of(outside):
@@ -147,17 +147,10 @@ class Neighbours:
         Raises:
             KernelError: it is gone.
         """
-        end = self._pod_end(link)
+        end = pod_end(self._host, link)
         if end is None:
             raise KernelError(f"find the pod's end of {link.name}", ENODEV)
         return end
-
-    def _pod_end(self, link: Link) -> Link | None:
-        # By the kernel's number of the sandbox, since its path may belong to another one by now.
-        return self._asked(links.show_link_in(link.peer_netns, link.peer))
-
-    def _asked(self, request: Operation) -> Link | None:
-        return answered(self._host, request)
 
 
 def _restore(channel: Netlink, index: int, wanted: list[Neighbour]) -> bool:

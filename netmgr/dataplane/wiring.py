@@ -295,7 +295,8 @@ class Dataplane:
 
     def lags_behind(self, attachment: Attachment) -> bool:
         """Whether the host's neighbour entries are of another MAC than the pod has now."""
-        return bool(checking.neighbour_faults(self._netlink, attachment))
+        link = checking.host_end(self._netlink, attachment.host_link)
+        return bool(checking.neighbour_faults(self._netlink, attachment, link))
 
     def ends(self, attachment: Attachment) -> tuple[Link, Link]:
         """The host's end and the pod's, as they are now.
