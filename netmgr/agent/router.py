@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 
 from netmgr.agent.components import Agent, Component, Remnants
 from netmgr.agent.listed_nodes import ListedNodes
@@ -39,8 +40,10 @@ class Router(Component):
         agent.stack.callback(self._routes.close)
         self._unused = UnusedAddresses()
         agent.stack.callback(self._unused.close)
-        self._losses = BlackholeLosses(ROUTE_PROTOCOL)
-        agent.stack.callback(self._losses.close)
+        self._losses = None
+        if document.wires_pods:
+            self._losses = BlackholeLosses(ROUTE_PROTOCOL)
+            agent.stack.callback(self._losses.close)
         self._document = document
         self._listed = ListedNodes(document.nodes_file) if document.nodes_file else None
         self._to_nodes = RoutesToNodes()
@@ -84,11 +87,11 @@ class Router(Component):
 
     def tasks(self) -> Iterable[Task]:
         """Restore blackholes at once: without one, packets go in circles and count each time."""
-        if self._document.wires_pods:
-            yield Task(self._restore_unused, wakes=self._losses.fileno())
+        if self._losses:
+            yield Task(partial(self._restore_unused, self._losses), wakes=self._losses.fileno())
 
-    def _restore_unused(self) -> None:
-        if self._losses.read():
+    def _restore_unused(self, losses: BlackholeLosses) -> None:
+        if losses.read():
             self._agent.health.repair("routes", self._repair_routes)
 
     def _repair_routes(self) -> list[str]:
