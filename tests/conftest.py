@@ -20,6 +20,8 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
+from tests import legacy_lock
+
 IN_CI = os.environ.get("CI") == "true"
 IS_ROOT = os.geteuid() == 0
 NEEDING_ROOT = ("root", "runtimes")
@@ -52,7 +54,7 @@ def _refuse_programs(event: str, arguments: tuple[object, ...]) -> None:
 
 
 sys.addaudithook(_refuse_programs)
-os.environ.update([SESSION_MARK])
+os.environ.update([SESSION_MARK, (legacy_lock.VARIABLE, str(legacy_lock.path()))])
 # xdist tells its workers how large its terminal is; programs on a terminal of their own believe it.
 os.environ.pop("LINES", None)
 os.environ.pop("COLUMNS", None)
@@ -185,6 +187,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     No repetition of a test could excuse that, so it is no test's failure. A worker tells the
     session that has the terminal.
     """
+    legacy_lock.path().unlink(missing_ok=True)
     if not session.config.pluginmanager.has_plugin("dsession"):
         _left.update(_processes_after_a_while() | _namespaces_and_links())
     if hasattr(session.config, "workeroutput"):

@@ -21,7 +21,8 @@ lost: that is shown by the audit `PODS`, at once and to the byte.
 
 When somebody zeroed a hook's counter, the difference fell by what that lost of owners' traffic.
 With the reading after the one that showed it, the difference is measured from a new base: these
-hooks less the owners of the reading before, so that at most one interval is hidden. An *owner's*
+hooks less the owners of the reading before, so that at most one interval is hidden. The former base
+stays where it shows more, since what was lost was little. An *owner's*
 zeroed counter needs no such thing: the hooks counted what it lost, and it shows.
 """
 
@@ -185,15 +186,19 @@ def settle(
             continue
         shown = missed(totals, audit, traffic)
         base = Account(Scope.AUDIT, audit, BASE, traffic)
-        if key in rebasing or totals.get(base) == UNKNOWN:
+        former_base = totals.get(base, NOTHING)
+        if key in rebasing or former_base == UNKNOWN:
             # The hooks as just read less the pods as of before: so the difference, again, is at
-            # most the truth.
-            totals[base] = now.passed - then.counted - shown
+            # most the truth. So it is from the former base, whichever shows more.
+            new_base = now.passed - then.counted - shown
+            totals[base] = Amount(
+                min(former_base.bytes, new_base.bytes), min(former_base.packets, new_base.packets)
+            )
             continue
         # Without any counted owner no reading can be late, so that the newest one holds.
         has_owners = Account(Scope.AUDIT, audit, COUNTED, traffic) in totals
         passed = then.passed if has_owners and audit is not Audit.PODS else now.passed
-        least = passed - now.counted - totals.get(base, NOTHING)
+        least = passed - now.counted - former_base
         most = Amount(max(shown.bytes, least.bytes), max(shown.packets, least.packets))
         # Setting an account makes it a row to write.
         if most != shown:

@@ -23,11 +23,10 @@ from netmgr.kernel.netlink import (
     nested,
 )
 from netmgr.prefixes import Family
+from tests import legacy_lock
 from tests.chaos.node import Chaos
 from tests.kernel.namespaces import inside
 from tests.lab import wiring
-
-LOCK = Path("/run/xtables.lock")
 
 _NEW = 1 << 8
 _ORIGINAL, _REPLY, _TIMEOUT = 1, 2, 7
@@ -177,7 +176,7 @@ def remove_queues(chaos: Chaos) -> None:
 
 def hold_lock(chaos: Chaos) -> None:
     """Another program keeps the lock of iptables; pods do not wait for it."""
-    with LOCK.open("a") as file, suppress(BlockingIOError):
+    with legacy_lock.path().open("a") as file, suppress(BlockingIOError):
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         began = time.monotonic()
         chaos.delete(chaos.add().pod.name)

@@ -348,12 +348,10 @@ class IptablesKernel:
         return "\n".join(lines) + run("ipset save other")
 
 
-KERNELS: dict[str, Callable[[Path], Kernel]] = {
-    "nftables": lambda _: NftKernel(),
-    "iptables-legacy": lambda folder: IptablesKernel(
-        Variant(LEGACY, lock_path=folder / "xtables.lock", lock_wait_seconds=1)
-    ),
-    "iptables-nft": lambda _: IptablesKernel(Variant(NFT)),
+KERNELS: dict[str, Callable[[], Kernel]] = {
+    "nftables": NftKernel,
+    "iptables-legacy": lambda: IptablesKernel(Variant(LEGACY, lock_wait_seconds=1)),
+    "iptables-nft": lambda: IptablesKernel(Variant(NFT)),
 }
 
 
@@ -366,9 +364,9 @@ def put_right(rules: Rules, pods: Iterable[Address] = ()) -> Transaction:
     return plan
 
 
-def tables_of(variant: str, lock_path: Path) -> Variant:
-    """The tables of `legacy` or `nft`, with a lock of the test's own."""
-    return Variant(f"iptables-{variant}", lock_path=lock_path, lock_wait_seconds=1)
+def tables_of(variant: str) -> Variant:
+    """The tables of `legacy` or `nft`."""
+    return Variant(f"iptables-{variant}", lock_wait_seconds=1)
 
 
 @dataclass
@@ -404,26 +402,26 @@ REAL = [
 
 
 @pytest.fixture(params=["fake", *REAL])
-def kernel(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kernel]:
+def kernel(request: pytest.FixtureRequest) -> Iterator[Kernel]:
     """One of them; the test runs inside the real ones' namespace."""
     if request.param == "fake":
         yield FakeKernel()
         return
-    yield from _real(request, tmp_path)
+    yield from _real(request)
 
 
 @pytest.fixture(params=REAL)
-def real_kernel(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kernel]:
+def real_kernel(request: pytest.FixtureRequest) -> Iterator[Kernel]:
     """One of those that exist."""
-    yield from _real(request, tmp_path)
+    yield from _real(request)
 
 
-def _real(request: pytest.FixtureRequest, folder: Path) -> Iterator[Kernel]:
+def _real(request: pytest.FixtureRequest) -> Iterator[Kernel]:
     node = request.getfixturevalue("namespaces")("node")
     with netns.entered(node.descriptor):
         with Netlink() as channel:
             channel.transact([links.raise_index(LOOPBACK_INDEX)])
-        kernel = KERNELS[request.param](folder)
+        kernel = KERNELS[request.param]()
         try:
             yield kernel
         finally:
@@ -462,20 +460,15 @@ def many_internal(policy) -> Policy:
     return replace(policy, internal=tuple(merge((*policy.internal, *more))))
 
 
-@pytest.fixture
-def lock_path(tmp_path: Path) -> Path:
-    return tmp_path / "xtables.lock"
-
-
 @pytest.fixture(params=["legacy", "nft"])
 def variant(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
 @pytest.fixture
-def backend(namespaces, lock_path, variant) -> Iterator[IptablesBackend]:
+def backend(namespaces, variant) -> Iterator[IptablesBackend]:
     with netns.entered(namespaces("node").descriptor):
-        made = IptablesBackend(tables_of(variant, lock_path))
+        made = IptablesBackend(tables_of(variant))
         try:
             yield made
         finally:

@@ -4,7 +4,6 @@ iptables makes them.
 
 from __future__ import annotations
 
-import fcntl
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -21,6 +20,7 @@ from netmgr.prefixes import Address, Family
 from netmgr.rules.engine import Rules
 from netmgr.rules.model import Hook
 from netmgr.rules.policy import NODE_HOOKS
+from tests import legacy_lock
 from tests.contracts.conftest import put_right, run
 
 pytestmark = pytest.mark.root
@@ -322,13 +322,12 @@ def test_tables_in_which_rules_would_have_no_effect_are_refused_with_the_reason(
 
 @pytest.mark.parametrize("variant", ["legacy"], indirect=True)
 def test_changes_of_rules_wait_for_the_lock_only_so_long_and_pods_do_not_wait_at_all(
-    backend, policy, lock_path
+    backend, policy
 ):
     rules = Rules(backend, policy)
     rules.apply(rules.plan([]))
     rules.remove()
-    with lock_path.open() as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with legacy_lock.held():
         with pytest.raises(TryAgainLater, match=r"xtables\.lock is held by another program"):
             rules.apply(rules.plan([]))
         rules.admit(PODS)

@@ -118,9 +118,9 @@ class Former(IptablesBackend):
 
 @pytest.mark.parametrize("restored", [False, True])
 def test_rules_of_a_former_version_are_replaced_without_losing_a_count(
-    backend, policy, variant_program, variant, lock_path, restored
+    backend, policy, variant_program, variant, restored
 ):
-    older = Former(tables_of(variant, lock_path))
+    older = Former(tables_of(variant))
     former = Rules(older, policy)
     former.apply(former.plan(PODS))
     older.close()

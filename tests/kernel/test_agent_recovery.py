@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import sqlite3
 import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 import pytest
 
@@ -17,6 +14,7 @@ from netmgr import programs
 from netmgr.documents.node import Backend
 from netmgr.kernel import netns
 from netmgr.prefixes import Family
+from tests import legacy_lock
 from tests.kernel.common import (
     END,
     ONLY_NFTABLES,
@@ -215,16 +213,10 @@ def table_owned_by_another_program(node: LabNode) -> Iterator[None]:
 
 @contextmanager
 def legacy_tables_locked_by_another_program(node: LabNode) -> Iterator[None]:
-    with Path("/run/xtables.lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        elsewhere = {
-            "XTABLES_LOCKFILE": "/run/netmgr-test-xtables.lock",
-            "PATH": os.environ["PATH"],
-        }
+    with legacy_lock.held() as environment:
         flush = ["nsenter", f"--net={node.namespace}", "iptables-legacy", "-t", "mangle", "-F"]
-        assert programs.run(flush, env=elsewhere).returncode == 0
+        assert programs.run(flush, env=environment).returncode == 0
         yield
-    Path(elsewhere["XTABLES_LOCKFILE"]).unlink(missing_ok=True)
 
 
 def test_status_says_that_running_pods_suffer_while_the_rules_cannot_be_put_back(

@@ -4,13 +4,10 @@ fails midway.
 
 from __future__ import annotations
 
-import fcntl
-import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 from subprocess import PIPE, Popen
 
 import pytest
@@ -20,6 +17,7 @@ from netmgr.dataplane.desired import host_link_name
 from netmgr.documents.node import Backend
 from netmgr.kernel import netns
 from netmgr.model import LINK_GROUP, AttachmentKey
+from tests import legacy_lock
 from tests.kernel.conforming import Caller, Pod, one_node
 from tests.kernel.namespaces import inside, ipv6_kept_off
 from tests.lab.topology import cluster
@@ -179,17 +177,14 @@ def table_of_another_program(cni: Caller) -> Iterator[None]:
 
 @contextmanager
 def tables_locked_by_another_program(cni: Caller) -> Iterator[None]:
-    elsewhere = {"XTABLES_LOCKFILE": "/run/netmgr-test-xtables.lock", "PATH": os.environ["PATH"]}
-    with Path("/run/xtables.lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with legacy_lock.held() as environment:
         entered = ["nsenter", f"--net={cni.node.namespace}"]
         tables, programs_of_both = ("raw", "mangle", "nat"), ("iptables-legacy", "ip6tables-legacy")
         for table, command, program in product(tables, ("-F", "-X"), programs_of_both):
-            done = programs.run([*entered, program, "-t", table, command], env=elsewhere)
+            done = programs.run([*entered, program, "-t", table, command], env=environment)
             assert done.returncode == 0, done.stderr
         assert programs.run([*entered, "ipset", "destroy"]).returncode == 0
         yield
-    Path(elsewhere["XTABLES_LOCKFILE"]).unlink(missing_ok=True)
 
 
 UNCHANGEABLE = {

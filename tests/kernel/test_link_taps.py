@@ -135,9 +135,9 @@ def test_a_pods_link_on_top_of_another_pods_is_reported(node: LabNode) -> None:
 
 
 def test_a_pod_with_a_user_namespace_cannot(node: LabNode) -> None:
-    with subprocess.Popen(
-        ["unshare", "--user", "--net", "--map-root-user", "cat"], stdin=-1
-    ) as pod:
+    # At the root of its mounts: the kernel refuses user namespaces to whoever is in a chroot.
+    command = "nsenter --mount=/proc/self/ns/mnt unshare --user --net --map-root-user cat"
+    with subprocess.Popen(command.split(), stdin=subprocess.PIPE) as pod:
         users = Path(f"/proc/{pod.pid}/ns/user")
         eventually(lambda: users.readlink() != Path("/proc/self/ns/user").readlink())
         network = Path(f"/proc/{pod.pid}/ns/net")
@@ -146,8 +146,8 @@ def test_a_pod_with_a_user_namespace_cannot(node: LabNode) -> None:
         node.runtime.execute("ADD", sandbox)
         try:
             into = ["nsenter", f"--target={pod.pid}", "--user", "--net"]
-            command = [sys.executable, "-c", ON_TOP, "macvlan", index_of(node, "eth0"), "bridge"]
-            refused = programs.run([*into, *command])
+            on_top = [sys.executable, "-c", ON_TOP, "macvlan", index_of(node, "eth0"), "bridge"]
+            refused = programs.run([*into, *on_top])
             assert "Operation not permitted" in refused.stderr.decode()
         finally:
             node.runtime.execute("DEL", sandbox)

@@ -205,21 +205,26 @@ def test_owners_are_compared_with_what_hooks_had_counted_before(book: Book) -> N
     assert book.totals[SHOWN] == Amount(300, 30)
 
 
-def test_a_zeroed_hook_hides_no_more_than_an_interval(book: Book) -> None:
+@pytest.mark.parametrize(
+    ("lost_by_zeroing", "shown", "at_the_end"), [(0, 1500, 2750), (1500, 600, 600 + 1000)]
+)
+def test_a_zeroed_hook_hides_what_it_lost_or_an_interval(
+    book: Book, lost_by_zeroing: int, shown: int, at_the_end: int
+) -> None:
     book.begin([OUT_FORWARD, IN_FORWARD], None, at(0))
     book.begin([ONE], WEB, at(0))
     post(book, 1, hook_out=1000, hook_in=500, one=400)
     post(book, 2, hook_out=2000, hook_in=500, one=400)
     assert book.totals[SHOWN] == Amount(600, 60)
-    # Zeroed, and then 100 of the pod's, and 50 for others.
-    post(book, 3, hook_out=150, hook_in=600, one=500)
+    # Some of the pod's, zeroed, and then 100 of the pod's, and 50 for others.
+    pods = 500 + lost_by_zeroing
+    post(book, 3, hook_out=150, hook_in=600, one=pods)
     assert lost(book, Gap.RESET).times == 1
-    shown = book.totals[SHOWN].bytes
-    post(book, 4, hook_out=250, hook_in=700, one=500)
-    post(book, 5, hook_out=1250, hook_in=800, one=500)
-    post(book, 6, hook_out=1250, hook_in=900, one=500)
-    # From the reading after it on: 1,000 for others.
-    assert book.totals[SHOWN].bytes == shown + 1000
+    assert book.totals[SHOWN].bytes == shown
+    post(book, 4, hook_out=250, hook_in=700, one=pods)
+    post(book, 5, hook_out=1250, hook_in=800, one=pods)
+    post(book, 6, hook_out=1250, hook_in=900, one=pods)
+    assert book.totals[SHOWN].bytes == at_the_end
     assert book.totals[SHOWN].packets == book.totals[SHOWN].bytes // 10
 
 

@@ -27,8 +27,8 @@ from netmgr.prefixes import Family
 BUILT_IN = ("PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING")
 TABLES = ("raw", "mangle", "nat", "filter", "security")
 """All that iptables knows."""
-LOCK_PATH = Path("/run/xtables.lock")
-"""iptables' XT_LOCK_NAME."""
+LOCK_PATH = Path(os.environ.get("XTABLES_LOCKFILE", "/run/xtables.lock"))
+"""The lock of the legacy tables, found as iptables finds it (XT_LOCK_NAME)."""
 LEGACY, NFT = "iptables-legacy", "iptables-nft"
 
 _NFPROTO = {Family.V4: NFPROTO_IPV4, Family.V6: NFPROTO_IPV6}
@@ -63,13 +63,10 @@ class Variant:
 
     Args:
         name: `LEGACY` or `NFT`.
-        lock_path: the lock of the legacy tables, if it is not iptables' own.
-        lock_wait_seconds: how long a change waits for it.
+        lock_wait_seconds: how long a change waits for the lock of the legacy tables.
     """
 
-    def __init__(
-        self, name: str, lock_path: Path | None = None, lock_wait_seconds: int = 5
-    ) -> None:
+    def __init__(self, name: str, lock_wait_seconds: int = 5) -> None:
         """Find the programs.
 
         Raises:
@@ -77,8 +74,6 @@ class Variant:
         """
         self.name = name
         self._wait = lock_wait_seconds
-        self._lock = lock_path or LOCK_PATH
-        self._env = {**os.environ, "XTABLES_LOCKFILE": str(lock_path)} if lock_path else None
         self._programs = {
             (family, verb): programs.locate(self.program(family, verb), "iptables")
             for family in Family
@@ -149,7 +144,7 @@ class Variant:
         reason = done.stderr.decode(errors="replace").strip()
         if done.returncode == _LOCKED and "lock" in reason:
             raise TryAgainLater(
-                f"{self._lock} is held by another program for over {self._wait} seconds"
+                f"{LOCK_PATH} is held by another program for over {self._wait} seconds"
             )
         operation = self.program(family, "restore")
         if _CHANGED.search(reason):
@@ -167,7 +162,7 @@ class Variant:
 
     def _run(self, command: list[str], stdin: str, seconds: float) -> programs.Outcome:
         try:
-            return programs.run(command, stdin=stdin.encode(), env=self._env, timeout=seconds)
+            return programs.run(command, stdin=stdin.encode(), timeout=seconds)
         except programs.TimedOut:
             raise TryAgainLater(f"{command[0]} took over {seconds:g} seconds") from None
 
