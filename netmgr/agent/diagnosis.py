@@ -202,7 +202,9 @@ def _of_links(looks: Sequence[Look]) -> Iterator[tuple[Fault, str]]:
             "counters; see SECURITY.md, and run pods that have NET_ADMIN with `hostUsers: false`"
         )
         yield Fault.LINK_TAPPED, message
-    if lost := _increase([look.repairs.get(DELETED_LINKS, 0) for look in looks]):
+    # An agent's repairs count from its start; what happened before its first look counts as well.
+    before = [0] if len(looks) <= WINDOW else []
+    if lost := _increase(before + [look.repairs.get(DELETED_LINKS, 0) for look in looks]):
         message = (
             f"{lost} links of running pods were deleted in the last minutes; the agent's log names "
             "the pods: delete them, since they have neither a network nor their addresses"

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from netmgr import sqlite_file
 from netmgr.errors import OtherSchema, StateError
+from netmgr.kernel import netns
 from netmgr.model import Attachment, AttachmentKey, PodRef
 from netmgr.prefixes import Address, Family
 
@@ -92,6 +93,9 @@ def _follow_kernel(leases: Leases, dataplane: Dataplane, families: tuple[Family,
         # A link whose alias somebody else has written is not in `links`; its alias is repaired
         # later.
         is_gone = found is None and not dataplane.is_attached(remembered.host_link)
+        # One whose sandbox lives is left to the first pass, which reports it: by then the runtime
+        # has repeated an ADD that a killed agent did not answer.
+        is_gone = is_gone and not _awaits_link(leases, remembered)
         is_wrong = _differs(remembered, found, holders)
         if is_gone or is_wrong:
             # One whose sandbox went while no agent ran merely ends.
@@ -135,6 +139,13 @@ def _differs(
     return any(
         holders.get(address, remembered.key) != remembered.key for address in remembered.addresses
     )
+
+
+def _awaits_link(leases: Leases, remembered: Attachment) -> bool:
+    """Whether its sandbox is there, and no DEL came."""
+    deleted_at = leases.tombstone(remembered.key)
+    is_deleted = deleted_at is not None and deleted_at >= remembered.started_at
+    return not is_deleted and netns.is_one(remembered.netns)
 
 
 def _names(attachment: Attachment) -> tuple[str, PodRef]:

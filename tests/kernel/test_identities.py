@@ -295,11 +295,18 @@ def test_del_takes_down_a_link_whose_marks_are_anothers(
     eventually(lambda: name not in node_links(cni))
 
 
-def test_a_link_that_is_deleted_under_a_living_pod_is_told(cni: Caller, pod: Pod) -> None:
+@pytest.mark.parametrize("agent", ["runs", "is killed"])
+def test_a_link_that_is_deleted_under_a_living_pod_is_told(
+    cni: Caller, pod: Pod, agent: str
+) -> None:
     assert cni.call("ADD", pod).exit_code == 0
     name = host_link_name(AttachmentKey(pod.container, "eth0"))
-    before = repairs(cni)
+    before = repairs(cni) if agent == "runs" else 0
+    if agent == "is killed":
+        cni.node.kill_agent()
     inside(cni.node.namespace, "ip", "link", "delete", name)
+    if agent == "is killed":
+        cni.node.start_until_ready()
     eventually(lambda: repairs(cni) == before + 1)
     log = (cni.node.directory / "agent.log").read_text()
     told = f"link {name} of pod train/{pod.container} was deleted, its sandbox {pod.netns} lives"

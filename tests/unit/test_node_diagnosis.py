@@ -150,7 +150,9 @@ def test_a_link_of_a_running_pod_that_was_deleted_is_a_problem_at_once():
     (found,) = diagnosis.problems(seen)
     assert found["reason"] == Fault.POD_LINK_DELETED
     assert found["message"].startswith("2 links of running pods were deleted ")
-    assert reasons(seen[2:]) == []
+    # An agent's first look has what was noticed since its start.
+    assert reasons(seen[2:]) == [Fault.POD_LINK_DELETED]
+    assert reasons(seen[2:3] * (diagnosis.WINDOW + 1)) == []
 
 
 def test_the_bounds_of_errors_are_a_count_and_a_share():
