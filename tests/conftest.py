@@ -20,8 +20,6 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
-from tests import legacy_lock
-
 IN_CI = os.environ.get("CI") == "true"
 IS_ROOT = os.geteuid() == 0
 NEEDING_ROOT = ("root", "runtimes")
@@ -29,6 +27,10 @@ STARTING_PROGRAMS = frozenset(
     {"subprocess.Popen", "os.posix_spawn", "os.system", "os.exec", "os.fork", "os.forkpty"}
 )
 SESSION_MARK = ("NETMGR_TEST_SESSION", str(os.getpid()))
+LEGACY_LOCK = Path(f"/run/netmgr-test-{os.getpid()}-xtables.lock")
+"""Where iptables of this session's tests finds the lock of the legacy tables: no test waits for
+another's.
+"""
 SECONDS_TO_END = 5
 LEFT = pytest.ExitCode.INTERRUPTED
 LINKS_BEFORE = frozenset(name for _, name in socket.if_nameindex())
@@ -54,7 +56,7 @@ def _refuse_programs(event: str, arguments: tuple[object, ...]) -> None:
 
 
 sys.addaudithook(_refuse_programs)
-os.environ.update([SESSION_MARK, (legacy_lock.VARIABLE, str(legacy_lock.path()))])
+os.environ.update([SESSION_MARK, ("XTABLES_LOCKFILE", str(LEGACY_LOCK))])
 # xdist tells its workers how large its terminal is; programs on a terminal of their own believe it.
 os.environ.pop("LINES", None)
 os.environ.pop("COLUMNS", None)
@@ -187,7 +189,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     No repetition of a test could excuse that, so it is no test's failure. A worker tells the
     session that has the terminal.
     """
-    legacy_lock.path().unlink(missing_ok=True)
+    LEGACY_LOCK.unlink(missing_ok=True)
     if not session.config.pluginmanager.has_plugin("dsession"):
         _left.update(_processes_after_a_while() | _namespaces_and_links())
     if hasattr(session.config, "workeroutput"):

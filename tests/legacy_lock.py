@@ -1,4 +1,4 @@
-"""The lock of the legacy tables: each session of tests has one of its own."""
+"""The lock of the legacy tables, which each session of tests has for itself (`conftest.py`)."""
 
 from __future__ import annotations
 
@@ -8,20 +8,19 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-VARIABLE = "XTABLES_LOCKFILE"
-"""Where iptables looks for the lock."""
+_VARIABLE = "XTABLES_LOCKFILE"
 
 
-def path(purpose: str = "") -> Path:
-    """This session's lock, or one beside it for a purpose of its own."""
-    return Path(f"/run/netmgr-test-{os.getpid()}{purpose}-xtables.lock")
+def path() -> Path:
+    """Where iptables finds it."""
+    return Path(os.environ[_VARIABLE])
 
 
 @contextmanager
 def held() -> Iterator[Mapping[str, str]]:
     """Hold the lock; gives the environment of a program that changes tables all the same."""
-    beside = path("-beside")
+    another = path().with_suffix(".another")
     with path().open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        yield {VARIABLE: str(beside), "PATH": os.environ["PATH"]}
-    beside.unlink(missing_ok=True)
+        yield {_VARIABLE: str(another), "PATH": os.environ["PATH"]}
+    another.unlink(missing_ok=True)

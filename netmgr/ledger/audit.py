@@ -19,11 +19,12 @@ What pods' counters counted has a counter of its own, too (`PODS`), which no cha
 touches. It is raised after theirs and read before them. So whatever it has and they have not is
 lost: that is shown by the audit `PODS`, at once and to the byte.
 
-When somebody zeroed a hook's counter, the difference fell by what that lost of owners' traffic.
-With the reading after the one that showed it, the difference is measured from a new base: these
-hooks less the owners of the reading before, so that at most one interval is hidden. The former base
-stays where it shows more, since what was lost was little. An *owner's*
-zeroed counter needs no such thing: the hooks counted what it lost, and it shows.
+When somebody zeroed a hook's counter, the difference fell by what that lost of owners' traffic, and
+would hide as much of what is for others from then on. Whether the zero was seen or not: a reading
+of the hooks less the owners of the reading *before* it is at least the truth. Where that is below
+what is shown, the difference is measured from a new base, which makes them equal. So at most one
+interval is hidden. An *owner's* zeroed counter needs no such thing: the hooks counted what it lost,
+and it shows.
 """
 
 from __future__ import annotations
@@ -167,7 +168,6 @@ def compared(totals: Totals) -> dict[Key, Comparison]:
 def settle(
     totals: MutableMapping[Account, Amount],
     former: Mapping[Key, Comparison],
-    rebasing: Collection[Key],
     counters: Collection[Counter],
 ) -> None:
     """Compare the owners' counters, as just read, with the hooks as of the reading before.
@@ -175,7 +175,6 @@ def settle(
     Args:
         totals: the accounts, this reading included.
         former: `compared` before this reading was posted.
-        rebasing: hooks that had turned out zeroed by the reading before.
         counters: all live ones.
     """
     current = compared(totals)
@@ -187,35 +186,34 @@ def settle(
         shown = missed(totals, audit, traffic)
         base = Account(Scope.AUDIT, audit, BASE, traffic)
         former_base = totals.get(base, NOTHING)
-        if key in rebasing or former_base == UNKNOWN:
-            # The hooks as just read less the pods as of before: so the difference, again, is at
-            # most the truth. So it is from the former base, whichever shows more.
-            new_base = now.passed - then.counted - shown
-            totals[base] = Amount(
-                min(former_base.bytes, new_base.bytes), min(former_base.packets, new_base.packets)
-            )
-            continue
+        measured_from = _smallest(former_base, now.passed - then.counted - shown)
+        # Setting an account makes it a row to write.
+        if measured_from != former_base:
+            totals[base] = measured_from
         # Without any counted owner no reading can be late, so that the newest one holds.
         has_owners = Account(Scope.AUDIT, audit, COUNTED, traffic) in totals
         passed = then.passed if has_owners and audit is not Audit.PODS else now.passed
-        least = passed - now.counted - former_base
-        most = Amount(max(shown.bytes, least.bytes), max(shown.packets, least.packets))
-        # Setting an account makes it a row to write.
-        if most != shown:
-            totals[Account(Scope.AUDIT, audit, MISSED, traffic)] = most
+        largest = _largest(shown, passed - now.counted - measured_from)
+        if largest != shown:
+            totals[Account(Scope.AUDIT, audit, MISSED, traffic)] = largest
+
+
+def _smallest(one: Amount, other: Amount) -> Amount:
+    return Amount(min(one.bytes, other.bytes), min(one.packets, other.packets))
+
+
+def _largest(one: Amount, other: Amount) -> Amount:
+    return Amount(max(one.bytes, other.bytes), max(one.packets, other.packets))
 
 
 PODS_KEYS: Collection[Key] = [(Audit.PODS, traffic) for traffic in Traffic]
 
 
-def shake(
-    totals: MutableMapping[Account, Amount], keys: Collection[Key] = PODS_KEYS
-) -> Collection[Key]:
-    """Have what pods lost measured anew, by the agent's next life if need be; returns the keys."""
+def shake(totals: MutableMapping[Account, Amount], keys: Collection[Key] = PODS_KEYS) -> None:
+    """Have what pods lost measured anew, by the agent's next life if need be."""
     for audit, traffic in keys:
         if audit is Audit.PODS:
             totals[Account(Scope.AUDIT, audit, BASE, traffic)] = UNKNOWN
-    return keys
 
 
 def has_counted(totals: Totals, traffic: Traffic) -> bool:

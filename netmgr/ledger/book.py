@@ -110,8 +110,6 @@ class Book:
         keeps_hours: false where no roll-ups are wanted.
         read_at: when each live counter was read last, by the steady clock. A counter that was
             not read in this life has `inherited`, when the life before read last.
-        shaken: directions of hooks that lost something since the last audit.
-        rebasing: those that had lost something by the audit before.
         noted: gaps that were noted since they were dated last, as if they ended at 0.
         explained: the gap of pods' counters since the last whole reading.
         unsized: traffic of gaps of an unknown size that were noted since they were dated last.
@@ -128,8 +126,6 @@ class Book:
     last_reading: Moment = NEVER
     inherited: Moment = NEVER
     longest_pause: float = 0.0
-    shaken: set[audit.Key] = field(default_factory=set)
-    rebasing: set[audit.Key] = field(default_factory=set)
     noted: dict[Gap, LastGap] = field(default_factory=dict)
     explained: Gap | None = None
     unsized: set[str] = field(default_factory=set)
@@ -278,7 +274,8 @@ class Book:
         """Rules 2, 3, 10 and 12. `taken_at` is from before the reading, which may take long."""
         taken_at = taken_at or now
         read = [sample for sample in samples if sample.counter in self.counters]
-        if UNREAD in self.facts:
+        is_rebased = UNREAD in self.facts
+        if is_rebased:
             del self.facts[UNREAD]
             self.rebase(read, taken_at)
         # Before posting: the audit compares owners as of now with hooks as of the last reading.
@@ -292,6 +289,9 @@ class Book:
         # Hooks and pods are read together; a pod's own last reading says nothing for the audit.
         if any(audit.audited_by(sample.counter) for sample in read):
             self._settle(former, read, now, unread_since)
+        if is_rebased:
+            # What passed between the readings of pods and of their sum shows in the next one.
+            audit.shake(self.totals)
 
     def _post_each(self, read: Iterable[Sample], now: Moment) -> None:
         lost: dict[Gap, list[Counter]] = {}
@@ -310,9 +310,7 @@ class Book:
     ) -> None:
         """Audit, and follow rule 14."""
         known = audit.lost(self.totals)
-        audit.settle(self.totals, former, self.rebasing, self.counters)
-        audit.shake(self.totals, self.shaken)
-        self.rebasing, self.shaken = self.shaken, set()
+        audit.settle(self.totals, former, self.counters)
         lacks = audit.lost(self.totals)
         for traffic in lacks:
             lacks[traffic] -= known[traffic]
@@ -363,7 +361,7 @@ class Book:
                 self.counters[sample.counter] = continued(live, sample)
                 self.read_at[sample.counter] = now.steady
         # Pods and their sum are never read at one instant.
-        self.shaken.update(audit.shake(self.totals))
+        audit.shake(self.totals)
         self._advance()
 
     def end(self, counters: Iterable[Counter], now: Moment) -> None:
@@ -461,7 +459,7 @@ class Book:
         every = [counter for counters in lost.values() for counter in counters]
         seconds = max(self._unread_for(counter, now) for counter in every)
         # Before the audit, since a sum that was put back has posted again what it shows.
-        self.shaken.update(audit.shake(self.totals, audit.audited(every)))
+        audit.shake(self.totals, audit.audited(every))
         self.unsized |= {counter.traffic for counter in every if audit.is_unsized(counter)}
         for gap, counters in lost.items():
             self.note(gap, seconds, len(counters), concerned=counters)

@@ -220,10 +220,9 @@ def test_a_state_directory_that_somebody_else_made_is_closed_and_nothing_in_it_i
     node: LabNode, *, is_linked: bool
 ) -> None:
     node.stop_agent()
-    state = node.directory / "state"
-    state.unlink() if state.is_symlink() else shutil.rmtree(state)
+    state, elsewhere = node.directory / "state", node.directory / "elsewhere"
+    shutil.rmtree(state)
     if is_linked:
-        elsewhere = node.directory / "elsewhere"
         elsewhere.mkdir()
         state.symlink_to(elsewhere)
     else:
@@ -236,6 +235,11 @@ def test_a_state_directory_that_somebody_else_made_is_closed_and_nothing_in_it_i
         assert [path for path in state.iterdir() if mode_of(path) & 0o077] == []
         # None of its own files is reported.
         assert repairs(node, "files") == 0
+    if is_linked:
+        node.stop_agent()
+        state.unlink()
+        elsewhere.rename(state)
+        node.start_until_ready()
 
 
 def files_repaired(directory: Path) -> int:

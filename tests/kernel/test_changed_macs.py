@@ -114,11 +114,12 @@ def test_a_chain_with_tuning_gives_a_pod_that_works_without_anybody_asking(
 
 
 def test_a_pod_that_changes_its_mac_all_the_time_has_a_line_a_minute(cni: Caller, pod: Pod) -> None:
-    add(cni, pod)
+    result = add(cni, pod)
     log = cni.node.directory / "agent.log"
     before = len(log.read_text())
     change = "ip link set eth0 address 02:00:00:00:0c:$(printf %02x $each)"
     inside(pod.netns, "sh", "-c", f"for each in $(seq 100); do {change}; done")
+    eventually(lambda: is_followed(cni, pod, result))
     lines = log.read_text()[before:].splitlines()
     # A minute may end between two changes.
     assert 1 <= sum("pod-neighbours-renewed" in line for line in lines) <= 2

@@ -145,7 +145,8 @@ class Disturbed(Undisturbed):
 
     @rule()
     def save(self) -> None:
-        self.saved = dict(self.elements)
+        """A counter that was zeroed is in no life: a copy of it cannot be told from traffic."""
+        self.saved = {address: one for address, one in self.elements.items() if one.life}
 
     @rule()
     def put_back(self) -> None:

@@ -242,16 +242,6 @@ def test_a_sum_that_is_put_back_says_of_no_pod_that_it_lost_something(book: Book
     assert [gap for gap, one in book.gaps.items() if one.bytes] == []
 
 
-def test_two_hooks_that_are_zeroed_after_each_other_are_both_measured_anew(book: Book) -> None:
-    book.begin([OUT_FORWARD, IN_FORWARD], None, at(0))
-    post(book, 1, hook_out=1000, hook_in=1000)
-    book.post([Sample(OUT_FORWARD, 1, 1)], at(2))
-    assert book.rebasing == {(Audit.FORWARD, OUT)}
-    book.restart([OUT_FORWARD], at(3))
-    book.restart([IN_FORWARD], at(3))
-    assert book.shaken == {(Audit.FORWARD, OUT), (Audit.FORWARD, IN)}
-
-
 @pytest.mark.parametrize("family", Family)
 def test_where_traffic_of_nobody_is_counted_nothing_is_compared(book: Book, family: Family) -> None:
     everything = Counter(UNATTRIBUTED, family, OUT)
