@@ -336,8 +336,8 @@ def _total_row(entry: tuple[Account, Amount]) -> Row:
         owner,
         name,
         str(traffic),
-        min(amount.bytes, LARGEST),
-        min(amount.packets, LARGEST),
+        max(-LARGEST, min(amount.bytes, LARGEST)),
+        max(-LARGEST, min(amount.packets, LARGEST)),
     )
 
 
