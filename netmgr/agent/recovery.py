@@ -90,12 +90,7 @@ def _follow_kernel(leases: Leases, dataplane: Dataplane, families: tuple[Family,
     is_changed = False
     for remembered in leases.all():
         found = links.get(remembered.key)
-        # A link whose alias somebody else has written is not in `links`; its alias is repaired
-        # later.
-        is_gone = found is None and not dataplane.is_attached(remembered.host_link)
-        # One whose sandbox lives is left to the first pass, which reports it: by then the runtime
-        # has repeated an ADD that a killed agent did not answer.
-        is_gone = is_gone and not _awaits_link(leases, remembered)
+        is_gone = found is None and _is_gone(remembered, leases, dataplane)
         is_wrong = _differs(remembered, found, holders)
         if is_gone or is_wrong:
             # One whose sandbox went while no agent ran merely ends.
@@ -141,11 +136,16 @@ def _differs(
     )
 
 
-def _awaits_link(leases: Leases, remembered: Attachment) -> bool:
-    """Whether its sandbox is there, and no DEL came."""
+def _is_gone(remembered: Attachment, leases: Leases, dataplane: Dataplane) -> bool:
+    """Whether nothing is left of an attachment for which no link was understood."""
+    # Somebody else may have written its link's alias, which is repaired later.
+    if dataplane.is_attached(remembered.host_link):
+        return False
+    # Without a DEL, one whose sandbox lives is left to the first pass, which reports it: by then
+    # the runtime has repeated an ADD that a killed agent did not answer.
     deleted_at = leases.tombstone(remembered.key)
     is_deleted = deleted_at is not None and deleted_at >= remembered.started_at
-    return not is_deleted and netns.is_one(remembered.netns)
+    return is_deleted or not netns.is_one(remembered.netns)
 
 
 def _names(attachment: Attachment) -> tuple[str, PodRef]:
