@@ -45,40 +45,22 @@ SIGNAL_EXIT = 128
 class Exit(IntEnum):
     """Exit codes, and what each says; `docs/reference/exit-codes.md` has the same table.
 
-    Attributes:
-        meaning: for most commands.
-        in_plan: for `netmgr plan`, as `terraform plan -detailed-exitcode` has them.
+    A code has one meaning in all commands, so that a mistyped one is never taken for changes.
     """
 
     meaning: str
-    in_plan: str
 
-    SUCCESS = (
-        0,
-        "done; what was examined is as it should be",
-        "done, or nothing to do",
-    )
-    FAILURE = (
-        1,
-        "an error, or what was examined is not as it should be",
-        "an error, wrong options and documents included; or the plan is not sound",
-    )
-    INVALID = (
-        2,
-        "wrong options or arguments, or a wrong document: nothing was done",
-        "changes: there is something to write, and nothing was written",
-    )
-    FAULT = (
-        70,
-        "a fault of netmgr's own in a daemon, which is to be started again (EX_SOFTWARE)",
-        "",
-    )
+    SUCCESS = 0, "done, or nothing to do; what was examined is as it should be"
+    FAILURE = 1, "an error, or what was examined is not as it should be"
+    INVALID = 2, "wrong options or arguments, or a missing or wrong document: nothing was done"
+    CHANGES = 3, "changes: there is something to write, and nothing was written"
+    FAULT = 70, "a fault of netmgr's own in a daemon, which is to be started again (EX_SOFTWARE)"
 
-    def __new__(cls, code: int, meaning: str, in_plan: str) -> Self:
-        """A code with its meanings."""
+    def __new__(cls, code: int, meaning: str) -> Self:
+        """A code with its meaning."""
         self = int.__new__(cls, code)
         self._value_ = code
-        self.meaning, self.in_plan = meaning, in_plan
+        self.meaning = meaning
         return self
 
 
@@ -103,7 +85,9 @@ class ConfigError(NetmgrError):
 
 
 class RequestError(NetmgrError):
-    """The runtime's request breaks the CNI specification."""
+    """A request breaks its rules: a runtime's those of CNI, or a command's those of a query."""
+
+    exit_code = Exit.INVALID
 
 
 class IncompatibleVersion(RequestError):

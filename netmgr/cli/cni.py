@@ -122,7 +122,8 @@ def uninstall(
 ) -> None:
     """Remove exactly what was installed.
 
-    Afterwards the runtime cannot delete pods that still run.
+    Afterwards the runtime cannot delete pods that still run. Exit 1 if a file was edited since its
+    installation, and was left.
     """
     from cni.install import Manifest, uninstall, uninstalled_name
     from cni.runtimes import DEFAULT_BIN_DIR, found

@@ -68,7 +68,9 @@ def connectivity_test(  # noqa: PLR0913  one a command-line option
     service_account: ServiceAccount = SERVICE_ACCOUNT,
     output: Format = Output.TABLE,
 ) -> None:
-    """Probe a cluster's pod network, and whether it counts right. Exit 1 if something fails.
+    """Probe a cluster's pod network, and whether it counts right.
+
+    Exit 1 if a check fails on a Node, or a Node that was named cannot be tested.
 
     Pods are started on Nodes of kubectl's context, in a namespace that is deleted in the end. They
     probe each other by TCP and UDP, a Service, its name, and what options name. What they exchange

@@ -5,12 +5,12 @@ from __future__ import annotations
 import typer
 
 from netmgr.cli import plan_check, plan_growth, plan_init, plan_lock, plan_render, plan_show
-from netmgr.cli.plan_common import EXIT_CODES, PlanGroup
+from netmgr.cli.plan_common import PlanGroup
 
 app = typer.Typer(
     cls=PlanGroup,
     no_args_is_help=True,
-    help=f"Plan the addresses of a hub and every cluster.\n\n{EXIT_CODES}",
+    help="Plan the addresses of a hub and every cluster.",
 )
 
 for _command in (

@@ -12,16 +12,13 @@ import typer
 from netmgr.cli.options import DEFAULT_PLAN, Format, Output, PlanFile
 from netmgr.cli.output import Styled, Table, show, show_document
 from netmgr.cli.plan_common import (
-    CHANGES,
-    FAILED,
-    NOTHING_TO_DO,
     Planned,
     answer,
     load,
     print_findings,
     up_to_date,
 )
-from netmgr.errors import ConfigError
+from netmgr.errors import ConfigError, Exit
 
 if TYPE_CHECKING:
     from netmgr.cli.answers import DocumentsCheck, PlanCheck, Reach, ReachCell
@@ -58,7 +55,7 @@ def check(
     range, all agree on the sites, and each is as the plan renders it. Without a plan they are only
     checked against each other.
 
-    Exit codes: 0 the plan is sound, 1 an error, 2 the lock is out of date.
+    Exit 1 if an error is found, 3 if nothing but the lock is out of date.
     """
     if documents:
         _check_documents(documents, file, output)
@@ -87,8 +84,8 @@ def _check_plan(file: Path, output: Output, *, every: bool) -> None:
     else:
         show_document(_describe(checked), output)
     if checked.errors:
-        raise typer.Exit(FAILED)
-    raise typer.Exit(CHANGES if checked.planned.is_outdated else NOTHING_TO_DO)
+        raise typer.Exit(Exit.FAILURE)
+    raise typer.Exit(Exit.CHANGES if checked.planned.is_outdated else Exit.SUCCESS)
 
 
 def _checked(planned: Planned) -> _Checked:
@@ -218,12 +215,12 @@ def _check_documents(folder: Path, file: Path, output: Output) -> None:
     if output is not Output.TABLE:
         document: DocumentsCheck = {"version": 1, "errors": errors}
         show_document(document, output)
-        raise typer.Exit(FAILED if errors else NOTHING_TO_DO)
+        raise typer.Exit(Exit.FAILURE if errors else Exit.SUCCESS)
     for line in errors:
         typer.echo(f"{typer.style('error', fg='red', bold=True)}: {line}")
     if errors:
         typer.secho(f"{len(errors)} error{'s' if len(errors) > 1 else ''}.", fg="red", bold=True)
-        raise typer.Exit(FAILED)
+        raise typer.Exit(Exit.FAILURE)
     against = (
         f"{file} and each other" if given else f"each other; there is no {file} to compare with"
     )
@@ -270,9 +267,8 @@ def reach(
 ) -> None:
     """Compute who reaches whom from planned routes and rules.
 
-    Packets are followed hop by hop. Exit 0: all reach what they should and nothing else. Exit 1: a
-    spoke reaches another, or something that should be reachable is not; each case is shown with
-    the packet and its path.
+    Packets are followed hop by hop; what is wrong is shown with a packet and its path. Exit 1 if a
+    spoke reaches another, or something does not reach what it should.
     """
     from netmgr.plan.check.reach import matrix, weakened
     from netmgr.plan.derive import network
@@ -292,7 +288,7 @@ def reach(
     else:
         document: Reach = {"version": 1, "cells": [_plain(cell) for cell in cells], "wrong": wrong}
         show_document(document, output)
-    raise typer.Exit(FAILED if wrong else NOTHING_TO_DO)
+    raise typer.Exit(Exit.FAILURE if wrong else Exit.SUCCESS)
 
 
 def _plain(cell: Cell) -> ReachCell:

@@ -1,4 +1,4 @@
-"""What the commands of `netmgr plan` share: exit codes, a plan with its lock, printed changes."""
+"""What the commands of `netmgr plan` share: a plan with its lock, printed changes."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import typer
 from typer.core import TyperGroup
 
-from netmgr.errors import ConfigError, Exit, NetmgrError
+from netmgr.errors import ConfigError
 
 if TYPE_CHECKING:
     from netmgr.documents.diagnostics import Diagnostic
@@ -20,10 +20,6 @@ if TYPE_CHECKING:
     from netmgr.plan.diff import Change
     from netmgr.plan.document import PlanDocument
     from netmgr.plan.lock import LockDocument
-
-NOTHING_TO_DO, FAILED, CHANGES = Exit.SUCCESS, Exit.FAILURE, Exit.INVALID
-
-EXIT_CODES = "Exit codes: 0 nothing to do, 1 error, 2 changes."
 
 COLOURS = {
     "+": "green",
@@ -36,33 +32,14 @@ COLOURS = {
 }
 
 
-class PlanFailed(ConfigError):
-    """Any error of a plan command: 2 means changes here, so errors are 1."""
-
-    exit_code = FAILED
-
-
 class PlanGroup(TyperGroup):
-    """A group of commands whose errors exit with 1, wrong options included."""
+    """The commands, which run without the collection of garbage."""
 
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401  typer has no public name for its context
         """Run the command."""
-        try:
-            # A document of a thousand clusters is a million objects, and then the process ends.
-            with _without_collection():
-                return super().invoke(ctx)
-        except NetmgrError as error:
-            # Of any kind: an error's own exit code may be 2, which means changes here.
-            raise PlanFailed(error.message, error.details) from None
-        except typer.Exit:
-            raise
-        except _USAGE_ERROR as error:
-            error.exit_code = FAILED
-            raise
-
-
-_USAGE_ERROR = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[1])
-"""typer's error for any wrong use, which has no public name: the parent of the one that has."""
+        # A document of a thousand clusters is a million objects, and then the process ends.
+        with _without_collection():
+            return super().invoke(ctx)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +100,7 @@ def up_to_date(path: Path) -> Planned:
     """
     given = load(path)
     if given.locked and given.is_outdated:
-        raise PlanFailed(f"{given.lock_path}: is out of date; run: netmgr plan lock -f {path}")
+        raise ConfigError(f"{given.lock_path}: is out of date; run: netmgr plan lock -f {path}")
     return given
 
 
@@ -156,7 +133,7 @@ def _refusals_located(path: Path) -> Iterator[None]:
         yield
     except PlanRefused as refused:
         lines = [files.located(path, finding) for finding in refused.diagnostics]
-        raise PlanFailed("\n".join(dict.fromkeys(lines))) from None
+        raise ConfigError("\n".join(dict.fromkeys(lines))) from None
 
 
 def write(to: Path | None, text: str) -> None:

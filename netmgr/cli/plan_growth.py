@@ -12,14 +12,12 @@ from netmgr.cli import completion
 from netmgr.cli.options import DEFAULT_PLAN, ClusterName, Format, Output, PlanFile
 from netmgr.cli.output import Table, show, show_document
 from netmgr.cli.plan_common import (
-    CHANGES,
-    FAILED,
-    NOTHING_TO_DO,
     answer,
     print_changes,
     print_findings,
     up_to_date,
 )
+from netmgr.errors import Exit
 
 if TYPE_CHECKING:
     from netmgr.cli.answers import MaxPods, PlanGrowth, Upgrade, UpgradeStep
@@ -50,8 +48,7 @@ def grow(
 ) -> None:
     """Show what growth would change, and that no node moves.
 
-    Writes nothing, and lists what else is to do. Exit codes: 0 nothing to do, 1 it does not fit,
-    2 changes.
+    Writes nothing, and lists what else is to do. Exit 1 if it does not fit, 3 if it takes changes.
     """
     from dataclasses import replace
 
@@ -78,8 +75,8 @@ def grow(
     else:
         show_document(_describe(growth), output)
     if not growth.is_sound:
-        raise typer.Exit(FAILED)
-    raise typer.Exit(CHANGES if growth.changes or growth.todo else NOTHING_TO_DO)
+        raise typer.Exit(Exit.FAILURE)
+    raise typer.Exit(Exit.CHANGES if growth.changes or growth.todo else Exit.SUCCESS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +148,7 @@ def upgrade(
 ) -> None:
     """Simulate an upgrade of every node pool with surge nodes.
 
-    Exit codes: 0 it succeeds, 1 it fails.
+    Exit 1 if the upgrade would fail.
     """
     from netmgr.plan.growth import dry_run_upgrade
 
@@ -180,7 +177,7 @@ def upgrade(
             "over": over,
         }
         show_document(document, output)
-    raise typer.Exit(NOTHING_TO_DO if found.succeeds else FAILED)
+    raise typer.Exit(Exit.SUCCESS if found.succeeds else Exit.FAILURE)
 
 
 def _steps(found: UpgradeDryRun) -> Table:
@@ -196,10 +193,7 @@ def _steps(found: UpgradeDryRun) -> Table:
 def max_pods(
     cluster: ClusterName, *, file: PlanFile = DEFAULT_PLAN, output: Format = Output.TABLE
 ) -> None:
-    """Show how many pods a node can have, and how many nodes fit.
-
-    Exit codes: 0, or 1 on an error.
-    """
+    """Show how many pods a node can have, and how many nodes fit."""
     from netmgr.plan.growth import max_pods as choose
 
     planned = up_to_date(file)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from netmgr.cli.options import DEFAULT_PLAN, PlanFile
-from netmgr.cli.plan_common import PlanFailed
+from netmgr.errors import ConfigError
 
 if TYPE_CHECKING:
     from netmgr.prefixes import Prefix
@@ -55,8 +55,6 @@ def init(  # noqa: PLR0913  one a command-line option
     """Write a first plan with a comment on each key.
 
     It is written only if `plan lock` and `plan check` accept it, and never over another file.
-
-    Exit codes: 0 written, 1 error.
     """
     from netmgr.plan.clouds.cloud import Cloud
     from netmgr.plan.files import lock_path
@@ -88,7 +86,7 @@ def init(  # noqa: PLR0913  one a command-line option
 def _refuse_to_replace(*files: Path) -> None:
     for file in files:
         if file.exists():
-            raise PlanFailed(
+            raise ConfigError(
                 f"{file}: is there already, and is not replaced; name another plan with --file"
             )
 
@@ -99,7 +97,7 @@ def _prefixes(option: str, given: Iterable[str]) -> tuple[Prefix, ...]:
     try:
         return tuple(map(Prefix.parse, given))
     except ValueError as error:
-        raise PlanFailed(f"{option}: {error}") from None
+        raise ConfigError(f"{option}: {error}") from None
 
 
 def _validate(written: str, file: Path) -> None:
@@ -119,4 +117,4 @@ def _validate(written: str, file: Path) -> None:
         refuse_errors(plan, make_lock(plan, None, limits), limits)
     except PlanRefused as refused:
         lines = (f"{source}: {dotted(each.at.key)}: {each}" for each in refused.diagnostics)
-        raise PlanFailed("\n".join(dict.fromkeys(lines))) from None
+        raise ConfigError("\n".join(dict.fromkeys(lines))) from None

@@ -12,9 +12,6 @@ from netmgr.cli import completion
 from netmgr.cli.options import DEFAULT_PLAN, Format, Output, PlanFile, Yes
 from netmgr.cli.output import show_document
 from netmgr.cli.plan_common import (
-    CHANGES,
-    NOTHING_TO_DO,
-    PlanFailed,
     Planned,
     answer,
     load,
@@ -22,6 +19,7 @@ from netmgr.cli.plan_common import (
     refuse_errors,
 )
 from netmgr.documents.sites import HUB
+from netmgr.errors import ConfigError, Exit, StateError
 
 if TYPE_CHECKING:
     from netmgr.cli.answers import PlanDiff
@@ -42,7 +40,7 @@ def lock(
 ) -> None:
     """Allocate prefixes, show the diff, ask, and write the lock.
 
-    Exit codes: 0 the lock is up to date, 1 error, 2 changes that were not written.
+    Exit 3 if changes were not written.
     """
     planned = load(file)
     after = answer(planned, renumber=renumber)
@@ -67,17 +65,14 @@ def release(
 
     It must have left the plan; then others can get its addresses.
 
-    Exit codes: 0 released, 1 error, 2 changes that were not written.
+    Exit 3 if changes were not written.
     """
     planned = load(file)
     _settle(planned, answer(planned, released=[name]), yes=yes)
 
 
 def diff(*, file: PlanFile = DEFAULT_PLAN, output: Format = Output.TABLE) -> None:
-    """Show what `plan lock` would change; -/+ is renumbering.
-
-    Exit codes: 0 nothing to do, 1 error, 2 changes.
-    """
+    """Show what `plan lock` would change; -/+ is renumbering. Exit 3 if there are changes."""
     from netmgr.plan.clouds.registry import narrowings
     from netmgr.plan.diff import diff as compare
 
@@ -93,7 +88,7 @@ def diff(*, file: PlanFile = DEFAULT_PLAN, output: Format = Output.TABLE) -> Non
     else:
         document: PlanDiff = {"version": 1, "changes": changes, "narrowed": narrowed}
         show_document(document, output)
-    raise typer.Exit(NOTHING_TO_DO if planned.lock == after else CHANGES)
+    raise typer.Exit(Exit.SUCCESS if planned.lock == after else Exit.CHANGES)
 
 
 def _settle(planned: Planned, after: LockDocument, *, yes: bool) -> None:
@@ -110,10 +105,10 @@ def _settle(planned: Planned, after: LockDocument, *, yes: bool) -> None:
         typer.secho(line, fg="yellow")
     if not (yes or _is_wanted(planned)):
         typer.echo("Nothing was written.")
-        raise typer.Exit(CHANGES)
+        raise typer.Exit(Exit.CHANGES)
     # Somebody may have locked while the question waited for an answer; writing now would undo that.
     if files.load_lock(planned.lock_path) != planned.lock:
-        raise PlanFailed(f"{planned.lock_path}: was changed meanwhile; run the command again")
+        raise StateError(f"{planned.lock_path}: was changed meanwhile; run the command again")
     files.write_lock(planned.lock_path, after)
     typer.echo(f"Wrote {planned.lock_path}.")
 
@@ -171,7 +166,7 @@ def adopt(
     move their subnets from `exclude` to `subnets`.
 
     Lines are added to the plan, none is changed; the next `plan lock` allocates addresses.
-    Exit codes: 0 the plan has them, 1 error, 2 changes that were not written.
+    Exit 3 if changes were not written.
     """
     from netmgr import durable
     from netmgr.plan import files
@@ -190,7 +185,7 @@ def adopt(
     _print_adopted(plan, found, live)
     if not (yes or (sys.stdin.isatty() and typer.confirm(f"Write {file}?"))):
         typer.echo("Nothing was written; to write without being asked, add --yes.")
-        raise typer.Exit(CHANGES)
+        raise typer.Exit(Exit.CHANGES)
     durable.write_text(file, after)
     typer.echo(f"Wrote {file}. Next: netmgr plan diff -f {file}")
 
@@ -211,4 +206,4 @@ def _refuse_overlaps(text: str, file: Path) -> None:
 
     if faults := list(pin_faults(loader.parse(text, str(file), PlanDocument))):
         lines = [f"{file}: {'.'.join(map(str, fault.at.key))}: {fault}" for fault in faults]
-        raise PlanFailed("\n".join(lines), "nothing was written")
+        raise ConfigError("\n".join(lines), "nothing was written")

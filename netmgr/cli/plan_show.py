@@ -10,7 +10,8 @@ import typer
 from netmgr.cli import terminal
 from netmgr.cli.options import DEFAULT_PLAN, Format, Output, PlanFile, To
 from netmgr.cli.output import Table, show_document
-from netmgr.cli.plan_common import PlanFailed, load, up_to_date, write
+from netmgr.cli.plan_common import load, up_to_date, write
+from netmgr.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.tree import Tree
@@ -35,7 +36,7 @@ def show(
         bool, typer.Option("--tree", help="Show a tree: prefixes, subnets, node pools.")
     ] = False,
 ) -> None:
-    """Show what is locked. Exit codes: 0, or 1 on an error."""
+    """Show what is locked."""
     planned = load(file)
     if output is not Output.TABLE:
         from netmgr.plan.files import sealed, to_plain
@@ -147,10 +148,7 @@ def explain(
     file: PlanFile = DEFAULT_PLAN,
     output: Format = Output.TABLE,
 ) -> None:
-    """Explain an address: owner, node, block, key and packets.
-
-    Exit codes: 0, or 1 on an error.
-    """
+    """Explain an address: owner, node, block, key and packets."""
     from dataclasses import asdict
 
     from netmgr.plan.explain import explain as look_up
@@ -160,7 +158,7 @@ def explain(
     try:
         wanted = Address.parse(address)
     except ValueError as error:
-        raise PlanFailed(str(error)) from None
+        raise ConfigError(str(error)) from None
     found = look_up(planned.plan, planned.locked, wanted)
     if output is not Output.TABLE:
         show_document(found, output)

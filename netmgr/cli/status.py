@@ -62,7 +62,9 @@ def status(  # noqa: PLR0913  one a command-line option
     socket: Socket = None,
     output: Format = Output.TABLE,
 ) -> None:
-    """Show whether netmgr is healthy here, or in a cluster. Exit 1 if it is not.
+    """Show whether netmgr is healthy here, or in a cluster.
+
+    Exit 1 if the node is not ready, or a finding about the cluster is an error.
 
     Without --cluster this is `netmgr node status`. With it, the API server is asked for Nodes,
     netmgr's pods and Events, and the nodes' exporters, through it, for problems. What is wrong

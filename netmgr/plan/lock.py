@@ -16,7 +16,7 @@ from pydantic import ConfigDict, Field, field_validator
 
 from netmgr.documents.diagnostics import Diagnostic, Location
 from netmgr.documents.fields import AddressText, Document, PrefixText
-from netmgr.errors import ConfigError, Exit
+from netmgr.errors import ConfigError
 from netmgr.plan.document import PlanDocument, ServiceMode
 from netmgr.prefixes import Address, Family, Prefix
 
@@ -38,8 +38,6 @@ LOCK_FILE = "plan.lock.yaml"
 
 class PlanRefused(ConfigError):
     """The plan cannot be locked as it is; the lock is unchanged. `diagnostics` say why."""
-
-    exit_code = Exit.FAILURE
 
     def __init__(self, diagnostics: Iterable[Diagnostic]) -> None:
         self.diagnostics = tuple(diagnostics)

@@ -27,6 +27,7 @@ from exporter.metric import Metric
 from netmgr.cli.main import COMMANDS as GROUPS
 from netmgr.cli.main import command_line
 from netmgr.documents import quantity
+from netmgr.errors import Exit
 from tests.docs import schemas
 
 ROOT = Path(__file__).parents[2]
@@ -46,6 +47,7 @@ def pages() -> dict[str, str]:
         "configs/prometheus/prometheus-rule.yaml": _rule_object(),
         "docs/reference/alerts.md": ALERTS + "".join(_alerts()),
         "docs/reference/commands.md": _commands(),
+        "docs/reference/exit-codes.md": _exit_codes(),
         "docs/reference/metrics.md": _metrics(),
         "docs/reference/node-yaml.md": _document("node.yaml", NODE_YAML),
         "docs/reference/plan-yaml.md": _document("plan.yaml", PLAN_YAML),
@@ -200,9 +202,8 @@ def _contexts(command: Command, above: typer.Context | None) -> Iterator[typer.C
 
 def _section(here: typer.Context, shared: AbstractSet[str]) -> str:
     level = "###" if here.parent and here.parent.parent else "##"
-    # Paragraphs end their lines where the source does; exit codes have a page of their own.
-    help_ = re.sub(r"\s*Exit codes: .+(?:\n.+)*", "", inspect.cleandoc(here.command.help or ""))
-    parts = [f"{level} {here.command_path}", _escaped(help_)]
+    # Paragraphs end their lines where the source does.
+    parts = [f"{level} {here.command_path}", _escaped(inspect.cleandoc(here.command.help or ""))]
     parameters = _parameters(here)
     own = [text for text in parameters.values() if text not in shared]
     others = [f"`{name}`" for name, text in parameters.items() if text in shared]
@@ -221,6 +222,43 @@ def _parameters(here: typer.Context) -> dict[str, str]:
             text = _line(_escaped(help_))
             lines[max(parameter.opts, key=len)] = f"- `{names}`: {text}"
     return lines
+
+
+EXIT_CODES = """\
+# Exit codes
+
+Every command of `netmgr` ends with one of these codes. Each has one meaning, so that a pipeline
+takes neither an error nor a mistyped command for changes.
+
+| code | meaning |
+|---|---|
+{codes}
+| 128 + n | signal n ended the command: 130 after Ctrl-C, 143 after SIGTERM |
+
+These commands examine or change something, and say what came of it:
+
+| command | exit |
+|---|---|
+{commands}
+
+The CNI plugin ends with 0 or 1; its error codes are in the answer that it prints.
+
+Programs that look for more than success or failure should treat a code that is not in this table
+as 1.
+"""
+
+
+def _exit_codes() -> str:
+    contexts = _contexts(whole(), None)
+    ends = ((here.command_path, _EXIT.search(_line(here.command.help or ""))) for here in contexts)
+    return EXIT_CODES.format(
+        codes="\n".join(f"| {code.value} | {code.meaning} |" for code in Exit),
+        commands="\n".join(f"| `{path}` | {end[1]} |" for path, end in ends if end),
+    )
+
+
+_EXIT = re.compile(r"\bExit (\d if [^.]+)\.(?= |$)")
+"""What the help of a command says of its own codes."""
 
 
 NODE_YAML = """\

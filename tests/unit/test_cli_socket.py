@@ -131,7 +131,7 @@ def test_nothing_that_a_socket_says_reaches_the_terminal_as_a_command(
 def test_nor_does_what_it_refuses(socket_path: Path, netmgr: Netmgr) -> None:
     with agent(socket_path, canned({"error": HOSTILE})):
         code, _, err = netmgr("node", "status", "--socket", str(socket_path))
-    assert (code, "forged" in err) == (1, True)
+    assert (code, "forged" in err) == (2, True)
     assert all(character.isprintable() for character in err.replace("\n", ""))
 
 

@@ -9,8 +9,8 @@ from typing import NoReturn
 import pytest
 from typer.testing import CliRunner
 
-from netmgr.cli import plan_common
 from netmgr.cli.plan import app
+from netmgr.errors import ConfigError
 
 
 def test_commands_about_plans_run_without_it(
@@ -20,7 +20,7 @@ def test_commands_about_plans_run_without_it(
 
     def load(*_: object, **__: object) -> NoReturn:
         enabled.append(gc.isenabled())
-        raise plan_common.PlanFailed("seen")
+        raise ConfigError("seen")
 
     monkeypatch.setattr("netmgr.cli.plan_lock.load", load)
     CliRunner().invoke(app, ["lock", "-f", str(tmp_path / "plan.yaml")])

@@ -128,7 +128,7 @@ def test_an_edit_is_refused_by_line_with_the_cure(run, lock, command):
     write(lock, document)
     before = lock.read_bytes()
     code, text = run(*command)
-    assert code == 1
+    assert code == 2
     line = before.decode().count("\n")
     assert f"{lock}:{line}: digest: is not that of what the file says" in text
     assert CURE in text
@@ -140,7 +140,7 @@ def test_a_lock_without_a_digest_was_edited(run, lock):
     del document["digest"]
     write(lock, document)
     code, text = run("check")
-    assert code == 1
+    assert code == 2
     assert "digest: is missing: it was edited or merged by hand" in text
 
 
@@ -149,7 +149,7 @@ def test_a_lock_of_another_version_is_refused(run, lock, version, who):
     lock.write_text(lock.read_text().replace(f"version: {LOCK_VERSION}", f"version: {version}"))
     before = lock.read_bytes()
     code, text = run("lock", "--yes")
-    assert code == 1
+    assert code == 2
     assert f"version: was written by {who} netmgr (version {version}; this one reads" in text
     assert lock.read_bytes() == before
 
@@ -161,12 +161,12 @@ def test_a_plan_of_the_same_content_is_answered_and_another_is_not(run, plan, lo
     assert run("check")[0] == 0
     assert run("render", "node", "alpha-gpu-0")[0] == 0
     plan.write_text(PLAN.replace("{nodes: 3,", "{nodes: 4,"))
-    assert run("check")[0] == 2
+    assert run("check")[0] == 3
     code, text = run("render", "node", "alpha-gpu-0")
-    assert code == 1
+    assert code == 2
     assert f"{lock}: is out of date; run: netmgr plan lock -f {plan}" in text
     before = read(lock)
-    for command, expected in ((("diff",), 2), (("lock", "--yes"), 0)):
+    for command, expected in ((("diff",), 3), (("lock", "--yes"), 0)):
         code, text = run(*command)
         assert code == expected
         assert f"No address changes; only the plan's digest in {lock} does." in text
@@ -182,9 +182,9 @@ def test_the_services_of_a_tombstone_are_nobody_elses(run, plan, lock):
     plan.write_text(without)
     assert run("lock", "--yes")[0] == 0
     plan.write_text(without + f"pinned:\n  vpn: [{held}]\n")
-    for command in (("lock", "--yes"), ("check",)):
+    for command, expected in ((("lock", "--yes"), 2), (("check",), 1)):
         code, text = run(*command)
-        assert code == 1
+        assert code == expected
         assert f"{held} is pinned to vpn, but beta has its Services at {held}" in text
         assert "netmgr plan release beta" in text
     plan.write_text(without)
@@ -224,11 +224,11 @@ def test_marks_of_an_unfinished_merge_are_named_with_their_line_and_cure(run, pl
     line = lock.read_text().partition("<<<<<<<")[0].count("\n") + 1
     for command in ("check", "lock", "diff", "show"):
         code, text = run(command)
-        assert code == 1
+        assert code == 2
         assert f"{lock}:{line}: has the marks of an unfinished git merge; {CURE}" in text
     plan.write_text(PLAN + "<<<<<<< HEAD\n" + GAMMA + "=======\n" + DELTA + ">>>>>>> one\n")
     code, text = run("check")
-    assert code == 1
+    assert code == 2
     line = PLAN.count("\n") + 1
     assert f"{plan}:{line}: has the marks of an unfinished git merge; resolve" in text
 
@@ -239,7 +239,7 @@ def test_the_advice_after_a_merge_cures_it(run, merged, plan):
     assert "git checkout --ours" in run("check")[1]
     assert git(merged, "checkout", "--ours", "plan.lock.yaml").returncode == 0
     kept = read(lock)["clusters"]
-    assert run("check")[0] == 2
+    assert run("check")[0] == 3
     assert run("lock", "--yes")[0] == 0
     assert run("check")[0] == 0
     assert read(lock)["clusters"].items() >= kept.items()
