@@ -150,7 +150,7 @@ def _choice_problems(record: Record, root: Path, conflist: Path) -> Iterator[str
     if first.name != conflist.name and not _names(first, record, conflist):
         yield (
             f"the runtime takes {record.conf_dir / first.name}, not netmgr's: it sorts before "
-            f"{conflist.name}; move one of them away"
+            f"{conflist.name}; drain the node, and move away the one that is not meant"
         )
 
 

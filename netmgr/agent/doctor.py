@@ -194,7 +194,7 @@ def _queues() -> Iterator[Finding]:
             yield Finding(
                 Severity.ERROR,
                 f"the kernel has no IFB links or no HTB, which `limits` need: {error}",
-                "modprobe -a ifb sch_htb, or remove `limits`",
+                "modprobe -a ifb sch_htb; without them no pod is limited",
             )
 
 
@@ -286,8 +286,9 @@ def _firewall(machine: Machine) -> Iterator[Finding]:
         listed = channel.list_of(
             request, lambda body: nf_tables.dropping_chain_of(body, nf_tables.FORWARD_HOOK)
         )
-    insertions = {
-        chain: f"nft insert rule {chain} {{}}ifname '{LINK_PREFIX}*' accept" for chain in listed
+    # Appended: the chain's own rules, network policies among them, still come first.
+    additions = {
+        chain: f"nft add rule {chain} {{}}ifname '{LINK_PREFIX}*' accept" for chain in listed
     }
     for family in Family:
         if "filter" not in legacy_tables(family):
@@ -295,13 +296,13 @@ def _firewall(machine: Machine) -> Iterator[Finding]:
         variant = Variant(LEGACY)
         if variant.table("filter", family).policies["FORWARD"] == "DROP":
             command = variant.program(family)
-            insertions[command] = f"{command} -I FORWARD -{{}} {LINK_PREFIX}+ -j ACCEPT"
-    for chain, insertion in insertions.items():
+            additions[command] = f"{command} -A FORWARD -{{}} {LINK_PREFIX}+ -j ACCEPT"
+    for chain, addition in additions.items():
         yield Finding(
             Severity.WARNING,
             f"the policy of {chain} is to drop what is forwarded; its rules have to accept what "
             "pods exchange",
-            f"see whether they do, or: {insertion.format('i')}; {insertion.format('o')}",
+            f"see whether they do, or: {addition.format('i')}; {addition.format('o')}",
         )
 
 
@@ -318,7 +319,8 @@ def _order(machine: Machine) -> Iterator[Finding]:
                 Severity.WARNING,
                 f"a rule comes before netmgr's, so that packets are not counted or examined: "
                 f"{program} -A {rule}",
-                f"have its owner append it, or remove it: {program} -D {rule}",
+                f"have its owner append it, or move it behind: {program} -A {rule} && "
+                f"{program} -D {rule}",
             )
 
 
@@ -380,7 +382,7 @@ def _agent(machine: Machine) -> Iterator[Finding]:
             yield Finding(
                 Severity.ERROR,
                 f"{error.message.partition(';')[0]}, and {socket} is not there",
-                "stop it, or give --config the document that it runs with",
+                "give --config the document that it runs with; stop it only if it should not run",
             )
             return
     try:

@@ -23,6 +23,11 @@ from netmgr.kernel.netlink import Netlink
 from netmgr.model import LINK_PREFIX, PROBE_LINK
 from netmgr.prefixes import Address, Family, Prefix
 
+_WHOSE = (
+    "if this is another machine's document, use this machine's own, or both give out the same "
+    "addresses; if this machine's address has changed, write the new one"
+)
+
 
 def check(path: Path, document: NodeDocument) -> None:
     """Compare the document read from `path` with this machine.
@@ -104,7 +109,7 @@ def _links(document: NodeDocument) -> Iterator[Diagnostic]:
             yield error(
                 f"this node has no interface {uplink!r}",
                 ("node", "uplink"),
-                remedy="name one it has, or leave it out",
+                remedy="name the one that leads to other nodes",
             )
         own = links.read_holders(kernel)
     yield from _addresses(document, own)
@@ -122,8 +127,7 @@ def _addresses(document: NodeDocument, own: Mapping[Address, str]) -> Iterator[D
     for index, address in enumerate(document.node.addresses):
         key = ("node", "addresses", index)
         if address not in own and key not in reported:
-            message = f"no link of this machine has {address}"
-            yield error(message, key, remedy="correct it, or leave it out")
+            yield error(f"no link of this machine has {address}", key, remedy=_WHOSE)
 
 
 def _without_ipv6(document: NodeDocument) -> Iterator[Diagnostic]:
@@ -177,6 +181,6 @@ def _translation(
     for index, address in enumerate(taken):
         if address.family in families and address not in own:
             message = f"no link of this machine has {address}, so answers to it would not come here"
-            yield error(message, (*key, index), remedy="add it")
+            yield error(message, (*key, index), remedy=_WHOSE)
     for index, item in enumerate(nat.services):
         yield from _holding_own(item.vip_range, ("nat", "services", index, "vip_range"), own)

@@ -27,7 +27,8 @@ from netmgr.prefixes import Address, Prefix, merge
 from netmgr.suspects import Suspects, unlocked
 
 _FOREIGN_ROUTE = (
-    "a route that is not netmgr's goes there already; remove it, or take it out of routes"
+    "a route that is not netmgr's goes there already: if that is right, take it out of routes; "
+    "else have its owner remove it"
 )
 _OFF_LINK = (ENETUNREACH, EHOSTUNREACH)
 """What the kernel answers of IPv4 and of IPv6 when no link has the gateway."""
@@ -139,7 +140,7 @@ class RoutesToNodes:
         done += change(additions)
         for operation, error in failures.items():
             if error.errno == EEXIST:
-                refused.append(f"{operation.text}: another program's route goes there; remove it")
+                refused.append(f"{operation.text}: another program's route goes there already")
             elif error.errno not in _GONE:
                 refused.append(error.message)
         return done, refused

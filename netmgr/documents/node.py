@@ -399,7 +399,7 @@ def _of_own_addresses(document: NodeDocument, own: Site) -> Iterator[Diagnostic]
         if not any(prefix.covers(block) for prefix in own.prefixes):
             beside = ("sites", document.sites.index(own), "prefixes")
             message = f"{block} lies in no prefix of {own.name}"
-            remedy = "correct the range, the prefixes or site"
+            remedy = "give the ranges and the site that the plan has for this machine"
             yield error(message, ("ranges", number), beside, remedy)
     for number, address in enumerate(document.node.addresses):
         for foreign in _of_other_spokes(document):
@@ -408,7 +408,12 @@ def _of_own_addresses(document: NodeDocument, own: Site) -> Iterator[Diagnostic]
                 message = (
                     f"{address} lies in {foreign.prefix} of {foreign.owner}, not in {own.name}"
                 )
-                yield error(message, key, foreign.key, "correct the address or site")
+                yield error(
+                    message,
+                    key,
+                    foreign.key,
+                    "give the addresses and the site that the plan has for this machine",
+                )
 
 
 def _of_services(document: NodeDocument, own: Site) -> Iterator[Diagnostic]:

@@ -30,7 +30,7 @@ with 10.0.0.0/8. kube-controller-manager's default of a /24 for a node touches 1
 """
 
 _REGISTER = (
-    "podCIDRs never change, so delete the Node and let its kubelet register it again; "
+    "podCIDRs never change, so drain and delete the Node and let its kubelet register it again; "
     "kube-controller-manager must run with --allocate-node-cidrs=false"
 )
 
@@ -245,7 +245,7 @@ def _adopt(view: _View, node: NodeView, allocation: NodeAllocation) -> None:
             view.refuse(
                 one,
                 Reason.TAKEN,
-                f"podCIDR {cidrs} is also that of Node {other.name}; delete one of the two",
+                f"podCIDR {cidrs} is also that of Node {other.name}; drain and delete one of them",
             )
         return
     view.set(allocation.index, Claim(allocation, node.name, node.uid))

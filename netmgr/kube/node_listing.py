@@ -49,7 +49,7 @@ _TOO_MANY = (
     "oldest Nodes; have the network deliver each node's podCIDRs instead (a route table, or BGP)"
 )
 
-_REGISTER = "no other node gets a route to it; delete the Node and restart its kubelet"
+_REGISTER = "no other node gets a route to it; drain and delete the Node, and restart its kubelet"
 
 
 class _Taken:

@@ -70,7 +70,7 @@ class PlanWatch:
         more = f" and {len(moves) - SHOWN} more" if len(moves) > SHOWN else ""
         self._refuse(
             f"the plan would move Nodes, which never happens: {'; '.join(moves[:SHOWN])}{more}. "
-            "Restore plan.lock.yaml from version control, or delete these Nodes first"
+            "Restore plan.lock.yaml from version control, or drain and delete these Nodes first"
         )
 
     def _refuse(self, reason: str) -> None:

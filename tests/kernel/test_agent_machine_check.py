@@ -138,7 +138,7 @@ def listing(directory: Path) -> list[tuple[Path, int]]:
         ),
         (
             {"node": {"name": "node-1", "addresses": ["10.64.0.10", "10.64.0.99"]}},
-            ":7: node.addresses[1]: no link of this machine has 10.64.0.99; correct it,",
+            ":7: node.addresses[1]: no link of this machine has 10.64.0.99; if this is another",
         ),
         ({"reader_group": "nobodies"}, ":10: reader_group: this node has no group 'nobodies'"),
         (

@@ -99,20 +99,27 @@ def test_a_document_that_is_wrong_or_missing_is_a_finding(
 OWN_CHAIN = """
 nft add table inet fw
 nft add chain inet fw f '{ type filter hook forward priority 0; policy drop; }'
+nft add rule inet fw f ip saddr 192.0.2.1 drop
 """
+XTABLES = "{0} -P FORWARD DROP; {0} -A FORWARD -s {1} -j DROP"
 
 
 @pytest.mark.parametrize(
-    ("setup", "policy"),
+    ("setup", "policy", "listing"),
     [
-        (OWN_CHAIN, "inet fw f"),
-        ("iptables-legacy -P FORWARD DROP", "iptables-legacy"),
-        ("ip6tables-legacy -P FORWARD DROP", "ip6tables-legacy"),
-        ("iptables-nft -P FORWARD DROP", "ip filter FORWARD"),
+        (OWN_CHAIN, "inet fw f", "nft list chain inet fw f"),
+        *(
+            (XTABLES.format(program, source), policy, f"{program} -S FORWARD")
+            for program, policy, source in (
+                ("iptables-legacy", "iptables-legacy", "192.0.2.1"),
+                ("ip6tables-legacy", "ip6tables-legacy", "2001:db8::1"),
+                ("iptables-nft", "ip filter FORWARD", "192.0.2.1"),
+            )
+        ),
     ],
 )
-def test_a_policy_that_drops_what_is_forwarded_is_named_with_commands_that_work(
-    doctor: Doctor, machine: Path, setup: str, policy: str
+def test_a_policy_that_drops_what_is_forwarded_is_named_with_commands_that_pass_no_rule_by(
+    doctor: Doctor, machine: Path, setup: str, policy: str, listing: str
 ) -> None:
     inside(machine, "sh", "-ec", setup)
     code, found = doctor()
@@ -120,6 +127,9 @@ def test_a_policy_that_drops_what_is_forwarded_is_named_with_commands_that_work(
     assert (code, found, finding["severity"]) == (0, {}, "warning")
     assert f"the policy of {policy} is to drop" in finding["message"]
     inside(machine, "sh", "-ec", finding["remedy"].partition("or: ")[2])
+    others, ours, _ = inside(machine, *listing.split()).partition("nm")
+    assert ours
+    assert "192.0.2.1" in others or "2001:db8::1" in others
 
 
 OURS_BEHIND = """
@@ -130,7 +140,7 @@ OURS_BEHIND = """
 
 
 @pytest.mark.parametrize("backend", [Backend.IPTABLES_LEGACY, Backend.IPTABLES_NFT], ids=str)
-def test_a_rule_before_ours_is_named_with_a_command_that_works(
+def test_a_rule_before_ours_is_named_with_a_command_that_keeps_it(
     doctor: Doctor, machine: Path, backend: Backend
 ) -> None:
     inside(machine, "sh", "-ec", OURS_BEHIND.format(f"{backend} -w -t mangle"))
@@ -139,8 +149,9 @@ def test_a_rule_before_ours_is_named_with_a_command_that_works(
     assert (code, found, finding["severity"]) == (0, {}, "warning")
     rule = f"{backend} -t mangle -A FORWARD -d 192.0.2.1/32 -j ACCEPT"
     assert finding["message"].endswith(rule)
-    inside(machine, "sh", "-ec", finding["remedy"].partition("remove it: ")[2])
+    inside(machine, "sh", "-ec", finding["remedy"].partition("behind: ")[2])
     assert doctor(backend=backend.value) == (0, {})
+    assert "192.0.2.1" in inside(machine, backend, "-t", "mangle", "-S", "FORWARD")
 
 
 def test_a_policy_that_accepts_is_no_finding(doctor: Doctor, machine: Path) -> None:

@@ -136,8 +136,16 @@ def test_two_nodes_with_one_podcidr_are_both_refused_with_the_others_name() -> N
     decision = decided(held(0, "a"), node("a", at(0).cidrs), node("b", at(0).cidrs))
     cidrs = ", ".join(map(str, at(0).cidrs))
     assert [(one.node.name, one.reason, one.message) for one in decision.refusals] == [
-        ("b", Reason.TAKEN, f"podCIDR {cidrs} is also that of Node a; delete one of the two"),
-        ("a", Reason.TAKEN, f"podCIDR {cidrs} is also that of Node b; delete one of the two"),
+        (
+            "b",
+            Reason.TAKEN,
+            f"podCIDR {cidrs} is also that of Node a; drain and delete one of them",
+        ),
+        (
+            "a",
+            Reason.TAKEN,
+            f"podCIDR {cidrs} is also that of Node b; drain and delete one of them",
+        ),
     ]
     assert (decision.claims, decision.assignments) == ({}, {})
 
@@ -205,8 +213,8 @@ def test_podcidrs_that_are_no_allocation_are_refused_and_block_so_much(
     assert (refusal.node.name, refusal.reason) == ("odd", Reason.OUTSIDE)
     assert refusal.message.startswith(f"podCIDR {cidr} {fault}")
     assert refusal.message.endswith(
-        "; podCIDRs never change, so delete the Node and let its kubelet register it again; "
-        "kube-controller-manager must run with --allocate-node-cidrs=false"
+        "; podCIDRs never change, so drain and delete the Node and let its kubelet register it "
+        "again; kube-controller-manager must run with --allocate-node-cidrs=false"
     )
     assert decision.assignments == {"next": at(first)}
 

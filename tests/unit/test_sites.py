@@ -57,7 +57,12 @@ OTHER, SITE = "[10.2.0.0/16]", "site: a"
         (NODE, "name: b", "name: a", "10: sites[2].name: a is named already (line 7); name every"),
         (NODE, SITE, "site: c", "13: site: c is not one of sites (line 4); there are hub, a, b"),
         (NODE, "site: a\n", "", "4: sites: site is missing; say which of the sites"),
-        (NODE, SITE, "site: b", "14: ranges[0]: 10.1.0.0/28 lies in no prefix of b (line 11); cor"),
+        (
+            NODE,
+            SITE,
+            "site: b",
+            "14: ranges[0]: 10.1.0.0/28 lies in no prefix of b (line 11); ",
+        ),
         (
             NODE,
             "{name: m}",

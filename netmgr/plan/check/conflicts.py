@@ -174,7 +174,7 @@ def _services_of_tombstone(
     plan: PlanDocument, name: str, held: ClusterLock, taken: Sequence[_Elsewhere]
 ) -> Iterator[Conflict]:
     """A tombstone keeps its Service range, too, until it is released."""
-    remedy = f"undo the change, or give its addresses up: netmgr plan release {name}"
+    remedy = f"undo the change, or once none of its machines runs: netmgr plan release {name}"
     for vip_range, service_cidr in held.services.pairs:
         for conflict in _misplaced_services(plan, name, held, (vip_range, service_cidr), taken):
             yield Conflict((name,), replace(conflict.diagnostic, remedy=remedy))
