@@ -58,6 +58,8 @@ class Installation:
         disable_gc: whether runtimes are to call no GC (CNI 1.1.0, `disableGC`): each
             lists its own pods as valid, and those of another on the node would be detached.
         wait: seconds that an ADD waits for an agent that is being replaced. Default: 10.
+        boot_rules: where systemd-tmpfiles has its rules. With it, a boot removes the conflist
+            before a runtime starts, so that it announces no plugin whose agent does not serve yet.
     """
 
     bin_dir: Path
@@ -71,6 +73,7 @@ class Installation:
     bandwidth: bool = False
     disable_gc: bool = False
     wait: int | None = None
+    boot_rules: Path | None = None
 
     def __post_init__(self) -> None:
         for key in ("network", "name"):
@@ -121,6 +124,11 @@ class Installation:
     def conflist(self) -> Path:
         """The network configuration; runtimes take the first in the order of names."""
         return self.conf_dir / f"10-{self.name}.conflist"
+
+    @property
+    def boot_rule(self) -> Path | None:
+        """The file that has a boot remove the conflist."""
+        return self.boot_rules / f"{self.name}-cni.conf" if self.boot_rules else None
 
     @property
     def record(self) -> Path:
@@ -251,6 +259,9 @@ def install(
     manifest.files = {**former, **manifest.files}
     if not force and _is_extended(manifest, plan.conflist, plan.name, plan.network):
         del wanted[plan.conflist]
+    elif plan.boot_rule:
+        # Before the conflist. An extended one is kept, also at a boot.
+        wanted = {plan.boot_rule: (_removal(plan.conflist), _PLAIN), **wanted}
     # The record is in the agent's own directory, and says where the last installation was.
     contents = {path: content for path, (content, _) in wanted.items() if path != plan.record}
     try:
@@ -259,6 +270,12 @@ def install(
         return _put(plan, manifest, wanted, former)
     except OSError as error:
         raise SetupError(f"{error.filename}: cannot be written: {error.strerror}") from None
+
+
+def _removal(path: Path) -> bytes:
+    """A rule of tmpfiles.d(5) that removes a file at a boot, and at no other time."""
+    quoted = json.dumps(str(path)).replace("%", "%%")
+    return f"# Of netmgr: it is written again once the agent serves.\nr! {quoted}\n".encode()
 
 
 def _record(plan: Installation) -> Record:
@@ -339,7 +356,8 @@ def _put(
     wanted: Mapping[Path, tuple[bytes, int]],
     former: Mapping[str, list[str]],
 ) -> list[Path]:
-    for directory in (plan.bin_dir, plan.conf_dir, plan.spool):
+    rules = [plan.boot_rules] if plan.boot_rules else []
+    for directory in (*rules, plan.bin_dir, plan.conf_dir, plan.spool):
         manifest.directories += _make_directory(directory, manifest.directories)
     # Whoever could write there could have any pod's network deleted.
     plan.spool.chmod(0o700)

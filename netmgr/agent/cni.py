@@ -93,8 +93,10 @@ class CniSocket(Component):
     def reconcile(self) -> None:
         """Carry out spooled DELs; check whether runtimes find the plugin: else none asks here."""
         self._replay_spool()
-        state_dir = self._agent.document.state_dir
-        self._agent.health.attempt(PLUGIN, lambda: installed.check(state_dir))
+        # In a pod, the plugin is installed once the socket listens.
+        if self._serves:
+            state_dir = self._agent.document.state_dir
+            self._agent.health.attempt(PLUGIN, lambda: installed.check(state_dir))
 
     def _replay_spool(self) -> None:
         self._agent.health.attempt("spool", lambda: spool.replay(self._spool_dirs, self._code_of))

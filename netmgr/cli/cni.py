@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -67,6 +68,14 @@ def install(  # noqa: PLR0913 (each is one option of the command)
         ),
     ] = False,
     host_root: HostRoot = None,
+    in_pod: Annotated[
+        bool,
+        typer.Option(
+            "--in-pod",
+            help="Install once the agent serves, have the next boot remove the network "
+            "configuration, and stay until SIGTERM: as a container of the agent's pod.",
+        ),
+    ] = False,
     wait: Annotated[
         int | None,
         typer.Option(
@@ -80,11 +89,15 @@ def install(  # noqa: PLR0913 (each is one option of the command)
 ) -> None:
     """Install or update launcher and network configuration."""
     from cni import build, runtimes
+    from cni import in_pod as beside
     from cni.install import Installation, install, remarks
 
     # Read before the root changes: the launcher is in the image.
     program = (launcher or build.launcher()).read_bytes()
+    own_root = os.open("/", os.O_PATH)
     _enter(host_root)
+    if in_pod:
+        beside.await_agent(run_dir / "cni.sock")
     plugins, networks, why = runtimes.directories(bin_dir, conf_dir)
     if why:
         typer.echo(why)
@@ -100,6 +113,7 @@ def install(  # noqa: PLR0913 (each is one option of the command)
         bandwidth=bandwidth,
         disable_gc=disable_gc,
         wait=wait,
+        boot_rules=beside.BOOT_RULES if in_pod else None,
     )
     changed = install(plan, program, force=force)
     for path in changed:
@@ -108,6 +122,9 @@ def install(  # noqa: PLR0913 (each is one option of the command)
         typer.echo(f"{plan.conflist}: up to date")
     for remark in remarks(plan):
         typer.echo(remark, err=True)
+    if in_pod:
+        sys.stdout.flush()
+        beside.stay(own_root)
 
 
 @app.command()

@@ -113,6 +113,9 @@ class ClusterNode:
     def power_on(self) -> None:
         """Start the machine that lost its power, with another boot id, and containerd."""
         self.machine.__enter__()
+        # What systemd does before it starts containerd.
+        rules = "/etc/tmpfiles.d/netmgr-cni.conf"
+        self.machine.run("systemd-tmpfiles", "--remove", "--boot", rules)
         self.start_containerd()
 
     def add_plugin(self, name: str) -> None:

@@ -168,7 +168,7 @@ class ContainerdCri:
         machine.run("mkdir", "-p", BIN_DIR)
         machine.run("ln", "-sf", LOOPBACK, BIN_DIR)
         start_containerd(machine, probe, "k8s.io")
-        self.cri = Cri(machine.path("/run/containerd/containerd.sock"))
+        self.cri = self._client()
         eventually(self.cri.network_is_ready, lambda: machine.log("containerd"))
 
     def run(
@@ -189,6 +189,15 @@ class ContainerdCri:
     def remove(self, pod: str) -> None:
         self.cri.stop_pod_sandbox(self.ids[pod])
         self.cri.remove_pod_sandbox(self.ids.pop(pod))
+
+    def restart(self) -> None:
+        """Start containerd again after its end, with what is on the disk."""
+        self.cri.close()
+        launch_containerd(self.machine)
+        self.cri = self._client()
+
+    def _client(self) -> Cri:
+        return Cri(self.machine.path("/run/containerd/containerd.sock"))
 
 
 class Podman:
@@ -218,8 +227,7 @@ def start_containerd(machine: Machine, probe: bytes, namespace: str) -> None:
     """
     if not machine.written(CONTAINERD_CONFIG):
         machine.write(CONTAINERD_CONFIG, containerd_config())
-    machine.start("containerd", "containerd")
-    eventually(lambda: _answers(machine), lambda: machine.log("containerd"))
+    launch_containerd(machine)
     machine.write(
         "/run/image.tar", images.oci_archive(IMAGE, list(PAUSE), images.root_files(probe))
     )
@@ -229,6 +237,12 @@ def start_containerd(machine: Machine, probe: bytes, namespace: str) -> None:
     machine.run(
         "ctr", "--namespace", namespace, "image", "import", *local, *NATIVE, "/run/image.tar"
     )
+
+
+def launch_containerd(machine: Machine) -> None:
+    """Start containerd, and wait until it answers."""
+    machine.start("containerd", "containerd")
+    eventually(lambda: _answers(machine), lambda: machine.log("containerd"))
 
 
 def _answers(machine: Machine) -> bool:

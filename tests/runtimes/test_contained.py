@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 import yaml
@@ -43,11 +44,15 @@ PYTHON = "python3" if IMAGE_ROOT else sys.executable
 """The interpreter in there."""
 
 DEBIANS_PLUGINS = "/usr/lib/cni"
+CONF_DIR = "/etc/cni/net.d"
 ANNOTATIONS = "/run/annotations"
 """As the kubelet makes it of a pod that nothing was written to: its file is empty."""
 
 SECCOMP = "/var/lib/kubelet/seccomp"
 IMAGES_PROFILES = "/opt/netmgr/share"
+
+MOST_KIB = 16 << 10
+"""What the container `plugin` requests."""
 
 K3S = "/var/lib/rancher/k3s"
 K3S_CONFIG = f"{K3S}/agent/etc/containerd/config.toml"
@@ -99,11 +104,12 @@ def contained(name: str, overlay: Path = OVERLAY, *components: Path) -> list[str
 class ContainedNode(NetmgrNode):
     """The node with its agent and exporter in containers.
 
-    `bin_dir` is where containerd is configured to look for plugins. `components` are of the
-    manifests.
+    `bin_dir` and `conf_dir` are where containerd is configured to look for plugins and networks.
+    `components` are of the manifests.
     """
 
     bin_dir: str = BIN_DIR
+    conf_dir: str = CONF_DIR
     components: tuple[Path, ...] = ()
 
     def start(self) -> None:
@@ -116,6 +122,8 @@ class ContainedNode(NetmgrNode):
         folders = (BIN_DIR, "/run/netmgr", "/run/netns", "/var/lib/netmgr", f"{SECCOMP}/netmgr")
         machine.run("mkdir", "-p", *folders, ROOT, "/run/upper", "/run/work")
         machine.run("touch", "/run/xtables.lock")
+        # Networks of this machine's own packages.
+        machine.run("sh", "-c", f"rm -f {CONF_DIR}/*")
         machine.run("mount", "--make-shared", "/run")
         overlay = f"lowerdir={IMAGE_ROOT or '/'},upperdir=/run/upper,workdir=/run/work"
         machine.run("mount", "-t", "overlay", "-o", overlay, "overlay", ROOT)
@@ -131,16 +139,43 @@ class ContainedNode(NetmgrNode):
         for container in manifest(OVERLAY, *self.components)["initContainers"]:
             if container["name"] != "document":  # which asks an API server
                 machine.run(*contained(container["name"], OVERLAY, *self.components))
-        machine.start("agent", *contained("agent", OVERLAY, *self.components))
-        eventually(self._is_ready, lambda: f"the agent is not ready:\n{machine.log('agent')}")
+        self.start_container("agent")
+        self.wait_until_ready()
+        self.start_container("plugin")
+        eventually(self.conflist.exists, lambda: machine.log("plugin"))
+
+    @property
+    def conflist(self) -> Path:
+        """What announces the plugin."""
+        return self.machine.path(f"{self.conf_dir}/10-netmgr.conflist")
+
+    def start_container(self, name: str) -> None:
+        """Start one of the pod's, anew if it ran."""
+        self.machine.run("podman", "rm", "--force", "--ignore", "--time", "5", name)
+        self.machine.start(name, *contained(name, OVERLAY, *self.components))
+
+    def reboot(self, engine: ContainerdCri) -> None:
+        """As a loss of power and a boot, up to containerd's start: /run is empty, and systemd has
+        done what tmpfiles.d says of this node.
+        """
+        machine = self.machine
+        remove_containers(machine)
+        machine.run("sh", "-c", "kill -KILL $(pidof containerd)")
+        machine.running["containerd"].wait(10)
+        machine.run("sh", "-c", "rm -rf /run/netmgr/* /run/containerd")
+        machine.run("systemd-tmpfiles", "--remove", "--boot", "/etc/tmpfiles.d/netmgr-cni.conf")
+        engine.restart()
 
     def configure_containerd(self) -> None:
         """Write its configuration."""
         self.machine.write(CONTAINERD_CONFIG, containerd_config(self.bin_dir))
 
 
+@dataclass
 class K3sNode(ContainedNode):
     """A node whose containerd is configured as k3s does it."""
+
+    conf_dir: str = K3S_CONF_DIR
 
     def configure_containerd(self) -> None:
         """Write the same configuration where k3s generates it, and its directories."""
@@ -150,6 +185,31 @@ class K3sNode(ContainedNode):
         config = containerd_config(K3S_BIN_DIR) + f'conf_dir = "{K3S_CONF_DIR}"\n'
         for path in (CONTAINERD_CONFIG, K3S_CONFIG):
             self.machine.write(path, config)
+
+
+class Looking:
+    """Looks at a file all the time."""
+
+    def __init__(self, path: Path) -> None:
+        self.seen: set[bytes | None] = set()
+        self._path = path
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._look)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while not self._ended.wait(0.001):
+            try:
+                self.seen.add(self._path.read_bytes())
+            except FileNotFoundError:
+                self.seen.add(None)
 
 
 @pytest.fixture
@@ -207,7 +267,7 @@ def test_an_agent_that_runtimes_do_not_find_is_not_ready_and_its_plugin_is_remov
     contained_node: ContainedNode,
 ):
     machine, launcher = contained_node.machine, f"{contained_node.bin_dir}/netmgr"
-    first = "/etc/cni/net.d/05-other.conflist"
+    first = f"{CONF_DIR}/05-other.conflist"
 
     def reason_has(words: str) -> bool:
         return words in contained_node.snapshot()["reason"]
@@ -225,16 +285,51 @@ def test_an_agent_that_runtimes_do_not_find_is_not_ready_and_its_plugin_is_remov
     eventually(lambda: contained_node.snapshot()["ready"], lambda: "not ready again")
     machine.write(CONTAINERD_CONFIG, containerd_config("/etc/elsewhere"))
     expect(f"{CONTAINERD_CONFIG} has changed what it says about CNI plugins")
-    # What the message asks for: the init container runs again.
-    machine.run("podman", "rm", "plugin")
-    machine.run(*contained("plugin"))
-    assert machine.path("/etc/elsewhere/netmgr").exists()
+    # What the message asks for: the container that installs the plugin runs again.
+    contained_node.start_container("plugin")
+    eventually(machine.path("/etc/elsewhere/netmgr").exists, lambda: machine.log("plugin"))
     eventually(lambda: contained_node.snapshot()["ready"], lambda: "not ready again")
 
-    machine.run("podman", "rm", "plugin")
+    machine.run("podman", "rm", "--force", "--time", "5", "plugin")
     machine.run(*contained("plugin", OVERLAYS / "uninstall"))
     assert not machine.path("/etc/elsewhere/netmgr").exists()
-    assert machine.run("find", "/etc/cni/net.d", "-name", "*netmgr*") == ""
+    assert machine.run("find", CONF_DIR, "/etc/tmpfiles.d", "-name", "*netmgr*") == ""
+
+
+def test_the_plugin_is_announced_once_the_agent_serves_and_through_its_restarts_until_a_reboot(
+    contained_node: ContainedNode, probe: bytes
+):
+    machine, conflist = contained_node.machine, contained_node.conflist
+    engine = ContainerdCri(machine, probe)
+    with Looking(conflist) as looking:
+        for _ in range(3):
+            contained_node.start_container("agent")
+            contained_node.wait_until_ready()
+        contained_node.start_container("plugin")
+        eventually(lambda: "up to date" in machine.log("plugin"), lambda: machine.log("plugin"))
+    assert looking.seen == {conflist.read_bytes()}
+    # It stays, with little, and ends when it is told.
+    (stays,) = machine.run("pgrep", "-f", "signal.sigwait").split()
+    resident = machine.path(f"/proc/{stays}/status").read_text().partition("VmRSS:")[2]
+    assert int(resident.split()[0]) < MOST_KIB
+    machine.run("podman", "stop", "--time", "1000", "plugin")
+
+    contained_node.reboot(engine)
+    assert not engine.cri.network_is_ready()
+    # An agent that hangs before it serves.
+    lock = "/run/netmgr/agent.lock"
+    machine.start("lock", "flock", lock, "sleep", "1000")
+    eventually(machine.path(lock).exists)
+    contained_node.start_container("plugin")
+    contained_node.start_container("agent")
+    eventually(lambda: "waiting-for-predecessor" in machine.log("agent"))
+    assert machine.run("pgrep", "-f", "install --in-pod")
+    assert not conflist.exists()
+    assert not engine.cri.network_is_ready()
+    machine.run("pkill", "-f", f"^(flock {lock} )?sleep 1000$")
+    eventually(engine.cri.network_is_ready, lambda: machine.log("plugin") + machine.log("agent"))
+    # The first ADD meets an agent that serves.
+    engine.run("after")
 
 
 def test_pods_start_with_k3s_whose_directories_a_component_shows_the_agent(

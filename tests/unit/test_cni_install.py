@@ -11,6 +11,7 @@ from cni import build
 from cni import install as installer
 from cni.install import Installation, install, uninstall
 from cni.runtime_config import CAPABILITIES
+from netmgr import programs
 from netmgr.errors import SetupError, StateError
 
 SAMPLES = Path(__file__).parents[2] / "configs" / "cni"
@@ -364,6 +365,45 @@ def test_uninstall_takes_an_extended_configuration_out_of_the_runtimes_sight(ins
     assert uninstall(installed.bin_dir) == (removed, [])
     assert installer.uninstalled_name(installed.conflist).read_text() == text
     assert tree(installed.conf_dir) == {"10-netmgr.conflist.uninstalled"}
+
+
+@pytest.fixture
+def in_pod(plan, tmp_path):
+    return replace(plan, conf_dir=tmp_path / "a %conf", boot_rules=tmp_path / "tmpfiles.d")
+
+
+def boot(plan):
+    """What systemd does to the files of a node before it starts a runtime."""
+    rules = sorted(plan.boot_rules.iterdir())
+    if rules:
+        programs.run(("systemd-tmpfiles", "--remove", *rules))
+        assert plan.conflist.exists()
+        done = programs.run(("systemd-tmpfiles", "--remove", "--boot", *rules))
+        assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.programs
+def test_a_boot_removes_the_configuration_that_a_pod_installed_and_nothing_else(in_pod, launcher):
+    everything = [in_pod.boot_rule, in_pod.launcher, in_pod.paths_file, in_pod.record]
+    assert install(in_pod, launcher) == [*everything, in_pod.conflist]
+    text = in_pod.conflist.read_text()
+    boot(in_pod)
+    assert not in_pod.conflist.exists()
+    assert all(path.exists() for path in everything)
+    assert install(in_pod, launcher) == [in_pod.conflist]
+    assert in_pod.conflist.read_text() == text
+    assert uninstall(in_pod.bin_dir) == ([in_pod.conflist, *reversed(everything)], [])
+    assert not in_pod.boot_rules.exists()
+
+
+@pytest.mark.programs
+def test_an_extended_configuration_survives_boots_from_the_next_installation_on(in_pod, launcher):
+    install(in_pod, launcher)
+    text = extended(in_pod)
+    in_pod.conflist.write_text(text)
+    install(in_pod, launcher)
+    boot(in_pod)
+    assert in_pod.conflist.read_text() == text
 
 
 @pytest.mark.programs

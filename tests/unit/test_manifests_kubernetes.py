@@ -125,7 +125,7 @@ def test_a_token_reaches_only_what_asks_the_api_server(overlay: str):
 )
 def test_an_overlay_can_insist_on_a_chained_plugin(overlay: str, component: str, option: str):
     plugin = containers(pods(overlay, component)["netmgr"])["plugin"]
-    usual = ["netmgr", "cni", "install", "--host-root", "/host"]
+    usual = ["netmgr", "cni", "install", "--in-pod", "--host-root", "/host"]
     assert plugin["command"] == [*usual, option]
 
 
@@ -140,7 +140,7 @@ def test_an_overlay_can_have_both_kinds_of_reports():
 @pytest.mark.parametrize("overlay", ["cni", "flat", "openai-like"])
 def test_an_overlay_can_probe_a_fresh_node_before_anything_of_it_is_touched(overlay: str):
     pod = pods(overlay, "preflight", "throughput-test")["netmgr"]
-    assert [item["name"] for item in pod["initContainers"]] == ["document", PREFLIGHT, "plugin"]
+    assert [item["name"] for item in pod["initContainers"]] == ["document", PREFLIGHT]
     probing = containers(pod)[PREFLIGHT]
     check_is_confined(probing)
     assert probing["command"][-1] == probing.get("terminationMessagePath", "/dev/termination-log")
@@ -168,14 +168,12 @@ def test_an_overlay_can_have_unhealthy_nodes_tainted():
     assert policy["spec"]["variables"][0] == {"name": "taints", "expression": "true"}
 
 
-@pytest.mark.parametrize(
-    ("overlay", "first"), [("cni", ["document", "plugin"]), ("observer", ["document"])]
-)
-def test_the_document_is_made_before_the_node_is_touched(overlay: str, first: list[str]):
+@pytest.mark.parametrize(("overlay", "wires"), [("cni", True), ("observer", False)])
+def test_the_document_is_made_before_the_node_is_touched(overlay: str, wires: bool):
     pod = pods(overlay)["netmgr"]
-    assert [item["name"] for item in pod["initContainers"]] == first
+    assert [item["name"] for item in pod["initContainers"]] == ["document"]
     added = containers(pod)["agent"]["securityContext"]["capabilities"]["add"]
-    assert ("SYS_ADMIN" in added) == ("plugin" in first)
+    assert ("SYS_ADMIN" in added) == ("plugin" in containers(pod)) == wires
 
 
 @pytest.mark.parametrize("overlay", ["cni", "observer"])

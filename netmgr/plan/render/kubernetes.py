@@ -117,8 +117,8 @@ def _pod(image: str) -> Object:
         # A node stays tainted as not ready until it has a network, which comes from here.
         "tolerations": [{"operator": "Exists"}],
         "terminationGracePeriodSeconds": 30,
-        "initContainers": [_write_document(image), _install_plugin(image)],
-        "containers": [_agent(image), _exporter(image)],
+        "initContainers": [_write_document(image)],
+        "containers": [_agent(image), _exporter(image), _install_plugin(image)],
         "volumes": [
             {"name": "plan", "configMap": {"name": "netmgr-plan"}},
             {"name": "document", "emptyDir": {}},
@@ -156,8 +156,10 @@ def _install_plugin(image: str) -> Object:
     return {
         "name": "plugin",
         "image": image,
-        "command": ["netmgr", "cni", "install", "--host-root", HOST.seen_at],
+        # It waits for the agent, so that no plugin is announced that nobody serves.
+        "command": ["netmgr", "cni", "install", "--in-pod", "--host-root", HOST.seen_at],
         "securityContext": _root("SYS_CHROOT"),
+        "resources": {"requests": {"cpu": "1m", "memory": "16Mi"}, "limits": {"memory": "256Mi"}},
         "volumeMounts": [HOST.mount],
     }
 
