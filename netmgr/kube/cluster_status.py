@@ -298,6 +298,9 @@ def _unready(state: NodeState, found: PodState) -> Finding:
 def _serving(view: NodeView, found: PodState, cluster: Cluster) -> Iterator[Finding]:
     """What keeps pods from a Node although its agent is ready, and an exporter that is silent."""
     about = f"node/{view.name}"
+    if found.trouble:
+        remedy = f"kubectl -n {found.namespace} logs {found.pod.name} -c {found.container}"
+        yield _found(Severity.ERROR, "agent", found.trouble, remedy, about)
     if view.has_taint(STARTUP_TAINT):
         message = f"its agent is ready, and it still has the taint {STARTUP_TAINT}"
         yield _found(Severity.ERROR, "taint", message, _controller(cluster), about)

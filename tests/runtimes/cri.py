@@ -53,6 +53,14 @@ class Cri:
             f"unix:{socket}", options=[("grpc.default_authority", "localhost")]
         )
 
+    def answers(self) -> bool:
+        """Whether the service is there: containerd starts it after others."""
+        try:
+            self._call("Status", {})
+        except grpc.RpcError:
+            return False
+        return True
+
     def network_is_ready(self) -> bool:
         """StatusResponse: status 1, its conditions 1 (RuntimeCondition: type 1, status 2, left out
         when false).

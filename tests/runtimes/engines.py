@@ -168,7 +168,7 @@ class ContainerdCri:
         machine.run("mkdir", "-p", BIN_DIR)
         machine.run("ln", "-sf", LOOPBACK, BIN_DIR)
         start_containerd(machine, probe, "k8s.io")
-        self.cri = self._client()
+        self._connect()
         eventually(self.cri.network_is_ready, lambda: machine.log("containerd"))
 
     def run(
@@ -194,10 +194,11 @@ class ContainerdCri:
         """Start containerd again after its end, with what is on the disk."""
         self.cri.close()
         launch_containerd(self.machine)
-        self.cri = self._client()
+        self._connect()
 
-    def _client(self) -> Cri:
-        return Cri(self.machine.path("/run/containerd/containerd.sock"))
+    def _connect(self) -> None:
+        self.cri = Cri(self.machine.path("/run/containerd/containerd.sock"))
+        eventually(self.cri.answers, lambda: self.machine.log("containerd"))
 
 
 class Podman:

@@ -248,8 +248,8 @@ ENDED = {"lastState": {"terminated": {"exitCode": 3}}}
         ({"phase": "Failed", "reason": "Evicted"}, "its agent's pod failed: Evicted"),
         ({"phase": "Failed"}, "its agent's pod failed: no reason is given"),
         (
-            waiting("initContainer", "plugin", "ImagePullBackOff", lastState={}),
-            "container plugin of its agent's pod: ImagePullBackOff",
+            waiting("initContainer", "preflight", "ImagePullBackOff", lastState={}),
+            "container preflight of its agent's pod: ImagePullBackOff",
         ),
         (
             waiting("container", "agent", "CrashLoopBackOff", **ENDED),
@@ -265,6 +265,16 @@ ENDED = {"lastState": {"terminated": {"exitCode": 3}}}
 def test_an_agent_that_does_not_run_has_its_kubelets_reason(status: Object, message: str) -> None:
     (finding,) = findings_of(node("a"), pods=[pod("a", ready=False, **status)])
     assert finding.message == message
+
+
+def test_a_container_beside_a_ready_agent_that_does_not_run_is_an_error() -> None:
+    """Without the plugin no pod starts."""
+    crashing = waiting("container", "plugin", "CrashLoopBackOff", **ENDED)["containerStatuses"]
+    statuses = [{"name": "agent", "ready": True}, *crashing]
+    message = "container plugin of its agent's pod: CrashLoopBackOff, exit code 3"
+    remedy = "kubectl -n netmgr logs agent-a -c plugin"
+    found = findings_of(node("a"), pods=[pod("a", containerStatuses=statuses)])
+    assert found == [error("agent", message, remedy)]
 
 
 def test_an_agent_of_an_older_revision_lags_where_the_newest_is_known() -> None:
