@@ -169,7 +169,7 @@ def test_an_overlay_can_have_unhealthy_nodes_tainted():
 
 
 @pytest.mark.parametrize(("overlay", "wires"), [("cni", True), ("observer", False)])
-def test_the_document_is_made_before_the_node_is_touched(overlay: str, wires: bool):
+def test_the_document_is_made_before_the_node_is_touched(overlay: str, *, wires: bool):
     pod = pods(overlay)["netmgr"]
     assert [item["name"] for item in pod["initContainers"]] == ["document"]
     added = containers(pod)["agent"]["securityContext"]["capabilities"]["add"]
