@@ -57,6 +57,7 @@ class Ranges(Component):
         self._source, interval = _source(agent.config, agent.document)
         self._interval = interval
         self._backoff = Backoff(FIRST_RETRY, max(LONGEST_RETRY, interval))
+        self._native = agent.document.native
         self._said = agent.document.ranges
         self._valid = ValidRanges(agent.document.ranges, ())
         self._reported: set[Address] = set()
@@ -78,7 +79,11 @@ class Ranges(Component):
         )
 
     def start(self) -> None:
-        """Add withdrawn addresses that pods hold to the rules, before these are first applied."""
+        """Add what the document does not have to the rules, before these are first applied.
+
+        These are withdrawn addresses that pods hold, and other nodes.
+        """
+        self._follow_nodes()
         self._agent.get(Accounting).rules.change_policy(self._policy(self._in_use()))
 
     def tasks(self) -> Iterable[Task]:
@@ -89,6 +94,7 @@ class Ranges(Component):
 
     def refresh(self) -> float:
         """Ask the source once and do what it says; returns the seconds until the next time."""
+        self._follow_nodes()
         try:
             self._validate(self._source.read())
             self._apply(self._valid.ranges)
@@ -100,6 +106,12 @@ class Ranges(Component):
         self._report_failure("; ".join(map(str, self._valid.refused)))
         self._backoff.reset()
         return regular(self._interval)
+
+    def _follow_nodes(self) -> None:
+        """Have pods keep their addresses toward the nodes with whose pods they have routes."""
+        if self._native is not None:
+            native = (*self._native, *self._agent.get(Router).nodes)
+            self._agent.document = self._agent.document.model_copy(update={"native": native})
 
     def _validate(self, said: tuple[Prefix, ...]) -> None:
         """Validate ranges; those of a document only when they changed."""

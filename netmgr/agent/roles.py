@@ -51,10 +51,10 @@ def wiring_node() -> Kinds:
         # attachment is gone is taken down here, so that nothing of it passes once it is not
         # counted.
         Pool,
-        # Before the rules are applied for the first time: withdrawn addresses that pods still hold
-        # are masqueraded and guarded like the others.
-        Ranges,
         Router,
+        # Before the rules are applied for the first time: withdrawn addresses that pods still hold
+        # are masqueraded and guarded like the others. After the router, which knows other nodes.
+        Ranges,
         # The ledger knows a counter before the kernel has it, and a former backend is retired only
         # when all components are open: an agent that cannot go on must not take it away.
         Accounting,

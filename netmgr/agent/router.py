@@ -49,6 +49,8 @@ class Router(Component):
         self._to_nodes = RoutesToNodes()
         agent.stack.callback(self._to_nodes.close)
         self._faults: list[str] = []
+        self.nodes: tuple[Prefix, ...] = ()
+        """Nodes that there are routes to, by their addresses, and their pods'."""
 
     def start(self) -> None:
         """Switch forwarding on and install the routes.
@@ -64,6 +66,9 @@ class Router(Component):
         if self._listed is None:
             # A predecessor with a list left them.
             _change_routes(self._to_nodes.remove)
+        else:
+            # The rules, which come next, have to know the other nodes.
+            self._agent.health.attempt("node-routes", self._check_routes)
 
     def _drop_unused(self) -> None:
         _change_routes(self._block_unused)
@@ -106,7 +111,7 @@ class Router(Component):
                 # Nodes that are not known are not gone: their routes stay.
                 faults.append(error.message)
             else:
-                changes, refused = self._to_nodes.reconcile(nodes, self._document)
+                changes, refused, self.nodes = self._to_nodes.reconcile(nodes, self._document)
                 faults += refused
                 for what in changes:
                     log.info("routes-changed what=%s", what)

@@ -105,11 +105,12 @@ class RoutesToNodes:
 
     def reconcile(
         self, nodes: Collection[ListedNode], document: NodeDocument
-    ) -> tuple[list[str], list[str]]:
+    ) -> tuple[list[str], list[str], tuple[Prefix, ...]]:
         """Have the routes to these nodes, and no others, with protocol 111.
 
         Returns:
-            A line for each change, and one for each route that is refused, by us or by the kernel.
+            A line for each change, and one for each route that is refused, by us or by the kernel;
+            and all that is reached by such routes, the next hops with it.
 
         Raises:
             KernelError: the kernel's routes cannot be read.
@@ -143,7 +144,7 @@ class RoutesToNodes:
                 refused.append(f"{operation.text}: another program's route goes there already")
             elif error.errno not in _GONE:
                 refused.append(error.message)
-        return done, refused
+        return done, refused, tuple(merge(each for to, via in wanted for each in (to, via.prefix)))
 
     def remove(self) -> list[str]:
         """Remove them all; a line for each.

@@ -168,7 +168,11 @@ def _listed(role: str, key: KeyPath, prefixes: Iterable[Prefix]) -> Iterator[tup
 
 
 def _is_internet(document: NodeDocument, address: Address) -> bool:
-    return not any(prefix.holds(address) for prefix in document.internal_prefixes)
+    return not _holds(document.internal_prefixes, address)
+
+
+def _holds(prefixes: Iterable[Prefix], address: Address) -> bool:
+    return any(prefix.holds(address) for prefix in prefixes)
 
 
 def _packet(document: NodeDocument, address: Address) -> tuple[PacketPath, str]:
@@ -200,7 +204,7 @@ def _packet(document: NodeDocument, address: Address) -> tuple[PacketPath, str]:
 
 def _protected(document: NodeDocument, address: Address) -> tuple[PacketPath, str] | None:
     """What becomes of a pod's packet to a protected address; None for other addresses."""
-    if not document.wires_pods or not any(prefix.holds(address) for prefix in document.protect):
+    if not document.wires_pods or not _holds(document.protect, address):
         return None
     excepted = ""
     if document.protect_except:
@@ -241,11 +245,16 @@ def _translated(
 
 
 def _outside(document: NodeDocument, address: Address) -> tuple[PacketPath, str]:
-    if not _is_internet(document, address):
-        return PacketPath.NATIVE, "native, the sender's own address is kept"
-    if document.masquerade and (document.wires_pods or document.role is Role.HUB_ROUTER):
+    is_internet = _is_internet(document, address)
+    masquerades = document.masquerade and (document.wires_pods or document.role is Role.HUB_ROUTER)
+    if masquerades and not _holds(document.native_prefixes, address):
         machine = "node" if document.role is Role.NODE else "router"
-        return PacketPath.MASQUERADED, f"to the internet as this {machine}"
+        if is_internet:
+            return PacketPath.MASQUERADED, f"to the internet as this {machine}"
+        text = f"seen there as this {machine}: native of node.yaml does not hold it"
+        return PacketPath.MASQUERADED, text
+    if not is_internet:
+        return PacketPath.NATIVE, "native, the sender's own address is kept"
     text = "to the internet with the sender's own address, as far as this machine is concerned"
     return PacketPath.NATIVE, text
 

@@ -156,7 +156,10 @@ class NodeDocument(Document):
     internal: Annotated[tuple[PrefixText, ...], Field(validate_default=True)] = PRIVATE_USE
     """Prefixes that are not internet, beside the special-use ones, which never are."""
     masquerade: bool = True
-    """Whether pods reach the internet as the node."""
+    """Whether pods reach what is not `native` as the node."""
+    native: tuple[PrefixText, ...] | None = None
+    """Internal prefixes where pods are seen by their own addresses, beside `ranges`, `sites`, and
+    the nodes of `nodes_file` with their pods; default: all that is internal."""
     protect: tuple[PrefixText, ...] = PLATFORM
     """What pods of this agent may not reach, but for DNS; never internet."""
     protect_except: tuple[Annotated[str, Field(min_length=1, max_length=63)], ...] = ()
@@ -298,10 +301,22 @@ class NodeDocument(Document):
     @property
     def internal_prefixes(self) -> tuple[Prefix, ...]:
         """All that is not internet: `internal`, special use, own ranges, every site's prefixes."""
+        protected = self.protect if self.wires_pods else ()
+        return _internal(self.internal, (*self._planned, *protected))
+
+    @property
+    def native_prefixes(self) -> tuple[Prefix, ...]:
+        """Where packets keep their source; to everything else they are masqueraded."""
+        if self.native is None:
+            return self.internal_prefixes
+        # Without `protect`: DNS passes there, and its answers have to come back.
+        return _internal(self.native, self._planned)
+
+    @property
+    def _planned(self) -> tuple[Prefix, ...]:
         sites = [prefix for site in self.sites for prefix in site.every_prefix]
         services = [service.service_cidr for service in self.nat.services] if self.nat else []
-        protected = self.protect if self.wires_pods else ()
-        return _internal(self.internal, (*self.ranges, *sites, *services, *protected))
+        return (*self.ranges, *sites, *services)
 
     @property
     def not_internet(self) -> tuple[Prefix, ...]:
@@ -357,6 +372,7 @@ def _contradictions(document: NodeDocument) -> Iterator[Diagnostic]:
         yield from _of_own_addresses(document, own)
         yield from _of_services(document, own)
     yield from _of_routes(document)
+    yield from _of_native(document)
 
 
 def _of_site(document: NodeDocument) -> Iterator[Diagnostic]:
@@ -391,6 +407,21 @@ def _of_role(document: NodeDocument) -> Iterator[Diagnostic]:
     if document.ranges and role is not Role.NODE:
         remedy = "remove it, or say role: node"
         yield error(f"a {role} runs no pods", ("ranges",), ("role",), remedy)
+
+
+def _of_native(document: NodeDocument) -> Iterator[Diagnostic]:
+    if document.native is not None and not (
+        document.wires_pods or document.role is Role.HUB_ROUTER
+    ):
+        beside = "role" if document.cni else "cni"
+        remedy = "remove it; only a hub-router and a node whose pods netmgr wires do"
+        yield error("masquerades nothing", ("native",), (beside,), remedy)
+    internal = document.internal_prefixes
+    for number, block in enumerate(document.native or ()):
+        if not any(prefix.covers(block) for prefix in internal):
+            message = f"{block} is internet, which has no way back to pods' addresses"
+            remedy = "add it to internal if it has one, or remove it"
+            yield error(message, ("native", number), ("internal",), remedy)
 
 
 def _of_own_addresses(document: NodeDocument, own: Site) -> Iterator[Diagnostic]:

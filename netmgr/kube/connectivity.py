@@ -305,6 +305,11 @@ def _remedy(planned: Planned) -> str:
             return "kubectl -n kube-system get pods -l k8s-app=kube-proxy -o wide"
         case Check.HOST_PORT:
             return "the plugin portmap has to be in the chain: components/host-ports"
+        case Check.INTERNAL:
+            return (
+                f"netmgr node explain {planned.probe.host}, on the node: if it is native, it needs "
+                "a way back to the pods' addresses"
+            )
         case _:
             return f"netmgr node explain {planned.probe.host}, on the node"
 

@@ -110,10 +110,10 @@ def egress_sources(
     None is whatever address the kernel chooses for the node itself, as masquerading does. A
     destination of a family that pods do not have is left out.
     """
-    internal = PrefixTable((prefix, None) for prefix in document.not_internet)
+    native = PrefixTable((prefix, None) for prefix in document.native_prefixes)
     of_family = {address.family: address for address in held}
     for destination in _of_pods_families(document):
-        is_masqueraded = document.masquerade and not internal.match(destination.address)
+        is_masqueraded = document.masquerade and not native.match(destination.address)
         if is_masqueraded or not document.wires_pods:
             yield destination, None
         elif source := of_family.get(destination.address.family):

@@ -6,9 +6,9 @@ internet is counted in the forward hook, before any filter, since whoever bills 
 arrived. What goes there is counted behind every filter, where it still has the pod's own address
 (postrouting, before source translation): it leaves the node. The article's four rules ("Scaling
 Kubernetes to 7,500 nodes") count the node as a whole. Masquerading touches only what pods send to
-the internet. Who may send as whom is decided before all that (`sources`). After the counting come
-the rules that keep spokes apart (`isolation`), and on a NAT host those that open Services
-(`translation`).
+where no way back leads to them: the internet, unless node.yaml's `native` says more. Who may send
+as whom is decided before all that (`sources`). After the counting come the rules that keep spokes
+apart (`isolation`), and on a NAT host those that open Services (`translation`).
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Policy:
     for other nodes' pods is counted. With `counts_only` pods are counted and no more: none of their
     packets is dropped as forged, or translated. A machine between sites `runs_pods` none. One that
     `offloads` hands established connections between internal addresses to a flowtable, where the
-    backend can.
+    backend can. With `native`, what is internal and lies outside it is reached as the machine, too.
     """
 
     internal: tuple[Prefix, ...]
@@ -107,12 +107,18 @@ class Policy:
     cluster_cidrs: tuple[Prefix, ...] = ()
     runs_pods: bool = True
     offloads: bool = False
+    native: tuple[Prefix, ...] | None = None
 
     @property
     def traffics(self) -> tuple[Traffic, ...]:
         """What is counted for each pod."""
         kept_away = (PROTECTED,) if self.protection else ()
         return (*Traffic, *(self.classifier.traffics if self.classifier else ()), *kept_away)
+
+    @property
+    def unmasqueraded(self) -> tuple[Prefix, ...]:
+        """Where packets keep their source."""
+        return self.internal if self.native is None else self.native
 
     @property
     def known(self) -> tuple[Prefix, ...]:
@@ -146,6 +152,7 @@ class Policy:
             runs_pods=document.role is Role.NODE,
             # Classes count internal packets, too: every one has to meet the rules.
             offloads=document.flowtable and document.wires_pods and not document.traffic_classes,
+            native=document.native_prefixes,
         )
 
 
@@ -231,8 +238,8 @@ def _sets(policy: Policy, abilities: Abilities) -> dict[SetSpec, frozenset[Eleme
     for part in parts:
         sets |= part.sets(abilities) if part else {}
     sets |= _cluster_sets(policy, abilities)
-    if policy.known != policy.internal:
-        sets |= {_unhidden(family): _of_family(policy.internal, family) for family in Family}
+    if policy.unmasqueraded != policy.known:
+        sets |= {_native(family): _of_family(policy.unmasqueraded, family) for family in Family}
     for family, traffic in product(Family, policy.traffics):
         sets[pod_set(traffic, family)] = frozenset()
     if policy.offloads and abilities.flowtables:
@@ -256,9 +263,9 @@ INTERNAL_SETS = frozenset(internal_set(family).name for family in Family)
 """The sets that the corrected form of the article's rules looks into."""
 
 
-def _unhidden(family: Family) -> SetSpec:
-    """Whom pods reach by their own addresses, where a class has prefixes that are not internal."""
-    return SetSpec(f"unhidden{family.value}", family)
+def _native(family: Family) -> SetSpec:
+    """Where pods are seen by their own addresses, if that is not all that is not internet."""
+    return SetSpec(f"native{family.value}", family)
 
 
 def _cluster(family: Family) -> SetSpec:
@@ -458,7 +465,7 @@ def _node_rule(
 def _masquerade(policy: Policy, family: Family) -> Rule:
     # A class may have prefixes of the internet. It changes what their packets are counted as, but
     # pods still need the node's address to get there.
-    known = internal_set if policy.known == policy.internal else _unhidden
+    known = internal_set if policy.unmasqueraded == policy.known else _native
     from_pods = InSet(Side.SOURCE, ranges_set(family).name)
-    to_internet = InSet(Side.DESTINATION, known(family).name, negated=True)
-    return Rule(f"masquerade v{family.value}", family, (from_pods, to_internet), Masquerade())
+    elsewhere = InSet(Side.DESTINATION, known(family).name, negated=True)
+    return Rule(f"masquerade v{family.value}", family, (from_pods, elsewhere), Masquerade())

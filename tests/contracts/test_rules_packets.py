@@ -20,7 +20,7 @@ from netmgr.rules.engine import Rules
 from netmgr.rules.model import Hook
 from netmgr.rules.policy import ARRIVED, Policy, desired
 from netmgr.rules.protection import Protection
-from tests.contracts.conftest import Kernel
+from tests.contracts.conftest import RANGES, Kernel, put_right
 from tests.contracts.routed import (
     FAMILIES,
     FORGERIES,
@@ -29,6 +29,7 @@ from tests.contracts.routed import (
     INTERNET,
     LINK,
     LINKS_KNOWN,
+    MACS,
     NODE_INTERNAL,
     NODES,
     PODS,
@@ -101,6 +102,41 @@ def test_internal_traffic_is_neither_counted_nor_translated(world, node, family)
     assert world.reaches(pod, host, INTERNAL[family]) == PODS[family]
     assert world.reaches(host, pod, PODS[family]) == INTERNAL[family]
     assert counts(node) == {}
+
+
+@FAMILIES
+def test_an_internal_machine_without_a_way_back_to_pods_sees_the_node_unless_it_is_native(
+    world, real_kernel, policy, program, family
+):
+    machine, own = INTERNAL[family], NODE_INTERNAL[family]
+    with netns.entered(world.host):
+        for other in Family:
+            program(f"ip -{other.value} route del default")
+        version = f"ip -{family.value}"
+        program(f"{version} neigh add {own} lladdr {MACS[0]} dev eth0")
+        program(f"{version} route add {own} dev eth0")
+    rules = guarded(real_kernel.backend, replace(policy, native=RANGES), knows_links=True)
+    pod = world.socket(world.pod, family, PODS[family], PORT)
+    host = world.socket(world.host, family, machine, PORT)
+    pod.sendto(b"who?", (machine, PORT))
+    _, seen = host.recvfrom(100)
+    assert seen[0] in (NODES[family], own)
+    host.sendto(b"me", seen)
+    assert pod.recv(100) == b"me"
+    assert counts(rules) == {}, "it is internal all the same"
+    rules.change_policy(replace(policy, native=(*RANGES, Address.parse(machine).prefix)))
+    put_right(rules, map(Address.parse, PODS.values()))
+    # What is known to connection tracking keeps its translation.
+    later = world.socket(world.pod, family, PODS[family], PORT + 1)
+    assert world.reaches(later, host, machine) == PODS[family]
+    with pytest.raises(OSError, match="unreachable"):
+        host.sendto(b"me", (PODS[family], PORT + 1))
+    assert counts(rules) == {}
+    internet = world.socket(world.host, family, INTERNET[family], PORT)
+    assert world.reaches(later, internet, INTERNET[family]) == NODES[family]
+    assert {counter for counter in counts(rules) if counter.is_pod} == {
+        Counter.of_pod(Address.parse(PODS[family]), Traffic.INTERNET_OUT)
+    }
 
 
 @FAMILIES

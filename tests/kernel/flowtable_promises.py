@@ -250,6 +250,23 @@ def test_a_rule_that_comes_later_is_for_connections_that_were_there(
         eventually(lambda: is_offloaded(node, between), "it was not handed over again")
 
 
+@pytest.mark.parametrize("family", Family)
+def test_internal_machines_that_see_the_node_are_reached_past_the_rules_too(
+    node: LabNode, new_pod: Callable[[LabNode], Sandbox], world: World, family: Family
+) -> None:
+    client, server = new_pod(node), new_pod(world.nodes[1])
+    restart(node, native=[])
+    try:
+        wait_for_links(node)
+        near, far = (End(each.netns, each.address(family)) for each in (client, server))
+        assert stream(near, far, 3_000_000, 3_000_000).peer == node.node.address(family)
+        with connection(client, server, family) as between:
+            between.exchange()
+            assert is_offloaded(node, between)
+    finally:
+        restart(node, native=None)
+
+
 def test_what_is_no_longer_internal_is_counted_in_connections_that_were_there(
     node: LabNode, new_pod: Callable[[LabNode], Sandbox], world: World
 ) -> None:

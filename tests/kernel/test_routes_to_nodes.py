@@ -16,7 +16,8 @@ from netmgr.documents.node_list import ListedNode, write
 from netmgr.kube.node_listing import MOST_NODES
 from netmgr.prefixes import Address, Family, Prefix
 from tests.kernel.namespaces import inside
-from tests.lab.exchange import End, datagrams
+from tests.lab.errors import LabError
+from tests.lab.exchange import End, datagrams, stream
 from tests.lab.nodes import LabNode
 from tests.lab.topology import Topology, cluster
 from tests.lab.world import World
@@ -84,6 +85,14 @@ def nodes(world: World) -> list[LabNode]:
     return world.nodes
 
 
+def restart(node: LabNode, **keys: object) -> None:
+    """Start the agent again with other keys in its document."""
+    node.stop_agent()
+    document = yaml.safe_load(node.document.read_text())
+    node.document.write_text(yaml.safe_dump(document | keys))
+    node.start_until_ready()
+
+
 def routes_to_nodes(node: LabNode) -> set[str]:
     lines = [
         line
@@ -138,6 +147,54 @@ def test_pods_of_two_nodes_reach_each_other_while_both_are_listed(
     publish(one, write([entry(world, 1)]))
     eventually(lambda: not routes_to_nodes(one))
     assert not faults(one)
+
+
+def test_only_nodes_and_their_pods_see_pods_own_addresses_where_no_other_machine_has_routes(
+    world: World, nodes: list[LabNode]
+) -> None:
+    """As in the overlay `flat`. The fabric is a machine of the network that knows no pods."""
+    one, two = nodes
+    text = write([entry(world, 1), entry(world, 2)])
+    for node in nodes:
+        restart(node, native=[])
+        publish(node, text)
+        eventually(lambda node=node: not faults(node))
+    here, there = world.pod("pod-1"), world.pod("pod-2")
+
+    def heard(family: Family, far: End) -> Address:
+        near = End(here.netns, here.address(family))
+        stream(near, far, 300_000, 300_000)
+        return datagrams(near, far, [100], [900]).peer
+
+    def fabric(family: Family) -> End:
+        link = next(end for end in world.topology.interfaces() if end.name == one.name)
+        address = next(each.address for each in link.addresses if each.address.family is family)
+        return End(world.namespace("fabric"), address)
+
+    def path_to(address: Address) -> str:
+        return str(one.ask("explain", address=str(address))["path"])
+
+    for family in Family:
+        own, of_two = here.address(family), Address.parse(LAN[family].format(2))
+        assert heard(family, fabric(family)) == one.node.address(family)
+        assert path_to(fabric(family).address) == "masqueraded"
+        for far in (End(there.netns, there.address(family)), End(two.namespace, of_two)):
+            eventually(lambda family=family, far=far, own=own: heard(family, far) == own)
+            assert path_to(far.address) == "native"
+    assert not any(each["bytes"] for each in one.snapshot()["pods"]), "all of them are internal"
+
+    log = one.directory / "agent.log"
+    begun = log.read_text().count("rules-begin")
+    restart(one)
+    assert log.read_text().count("rules-begin") == begun, "the rules name the nodes from the start"
+    assert path_to(Address.parse(LAN[Family.V4].format(2))) == "native"
+    publish(one, write([entry(world, 1)]))
+    eventually(lambda: path_to(Address.parse(LAN[Family.V4].format(2))) == "masqueraded")
+
+    restart(one, native=[str(fabric(Family.V4).address)])
+    with pytest.raises(LabError, match="did not arrive"):
+        heard(Family.V4, fabric(Family.V4))
+    assert heard(Family.V6, fabric(Family.V6)) == one.node.address(Family.V6)
 
 
 @pytest.mark.slow

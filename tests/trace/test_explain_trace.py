@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
+from typing import Any
 
 import pytest
 
@@ -81,10 +82,14 @@ def fate(document: NodeDocument, kernel: FakeBackend, address: Address) -> Packe
 
 @pytest.mark.parametrize("backend", [Backend.NFTABLES, Backend.IPTABLES_LEGACY], ids=str)
 @pytest.mark.parametrize("kinds", ["default", "others"])
-def test_a_packet_fares_as_explained_on_every_machine(kinds: str, backend: Backend) -> None:
+@pytest.mark.parametrize("keys", [{}, {"native": []}], ids=["all native", "sites native"])
+def test_a_packet_fares_as_explained_on_every_machine(
+    keys: dict[str, Any], kinds: str, backend: Backend
+) -> None:
     checked: set[tuple[Role, str]] = set()
     for node in drawn(kinds).nodes:
-        document = NodeDocument.model_validate(node.document)
+        more = keys if node.role is not Role.NAT_HOST else {}
+        document = NodeDocument.model_validate(node.document | more)
         kernel = FakeBackend(rewrites=backend is not Backend.IPTABLES_LEGACY)
         rules = Rules(kernel, Policy.of(document))
         rules.apply(rules.plan(list(pods(node))))
@@ -97,6 +102,9 @@ def test_a_packet_fares_as_explained_on_every_machine(kinds: str, backend: Backe
                 str(address),
                 expected,
             )
+            if address in NOBODYS[:2] and document.role is not Role.NAT_HOST:
+                assert told["masqueraded"] == ("native" in more)
+                assert not told["counted"]
             checked.add((document.role, told["path"]))
     wanted = {(Role.NODE, path) for path in PacketPath if path is not PacketPath.TRANSLATED}
     wanted |= {(Role.HUB_ROUTER, PacketPath.MASQUERADED), (Role.NAT_HOST, PacketPath.DROPPED)}

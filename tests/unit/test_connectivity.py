@@ -235,7 +235,8 @@ def test_a_server_inside_that_refuses_is_named_and_one_that_answers_says_nothing
 ) -> None:
     probe = Planned(Check.INTERNAL, "", Probe(by="connect", host=host, port=443))
     one = given((probe, ending(Result.REFUSED)))
-    remedy = f"netmgr node explain {host}, on the node"
+    way_back = "if it is native, it needs a way back to the pods' addresses"
+    remedy = f"netmgr node explain {host}, on the node: {way_back}"
     assert failed(one) == error(Check.INTERNAL, f"{Target(host, 443)}: refused", remedy)
     found = concluded(given((probe, ending(Result.OK, "10.64.0.4"))))
     assert (found[Check.INTERNAL], found.get(Check.PATH_MTU)) == (State.OK, None)

@@ -8,7 +8,7 @@ from netmgr.documents.explain import explain
 from netmgr.documents.loader import parse
 from netmgr.documents.node import NodeDocument
 from netmgr.model import Attachment, AttachmentKey, PodRef
-from netmgr.prefixes import Address
+from netmgr.prefixes import Address, Prefix
 
 DOCUMENT = parse(
     """apiVersion: netmgr.io/v1alpha1
@@ -55,6 +55,19 @@ def test_the_longest_prefix_says_what_an_address_is(address, role, prefix, becau
     assert (answer["role"], answer["prefix"], answer["because"]) == (role, prefix, because)
     assert answer["counted"] == answer["masqueraded"] == (role == "internet")
     assert answer["pod"] == ("ns/web" if role == "pod" else "")
+
+
+def test_internal_machines_without_a_way_back_to_pods_see_the_node() -> None:
+    lan = DOCUMENT.model_copy(update={"native": (Prefix.parse("10.7.0.0/16"),)})
+    for address, masqueraded, packet in (
+        ("10.9.9.9", True, "seen there as this node: native of node.yaml does not hold it"),
+        ("10.7.0.9", False, "native, the sender's own address is kept"),
+        ("10.1.0.4", False, "native, the sender's own address is kept"),
+        ("203.0.113.1", True, "to the internet as this node"),
+    ):
+        answer = explain(lan, Address.parse(address), [])
+        assert (answer["masqueraded"], answer["packet"]) == (masqueraded, packet)
+        assert answer["counted"] == (address == "203.0.113.1")
 
 
 SITES = """sites:

@@ -12,11 +12,13 @@ from typer.testing import CliRunner
 
 from netmgr.cli import plan_render
 from netmgr.documents import loader
+from netmgr.documents.explain import explain
 from netmgr.documents.node import NodeDocument, RangeSource
 from netmgr.documents.sites import Role
 from netmgr.kube.agent_pods import PREFLIGHT
 from netmgr.kube.node_document import RANGES_FILE
 from netmgr.kube.nodes import ROLE, STARTUP_TAINT, UNHEALTHY_TAINT
+from netmgr.prefixes import Address
 from netmgr.ranges.assigned import NODE_RANGES
 from tests.fakes.kustomize import build
 
@@ -86,6 +88,16 @@ def check_is_confined(container: Object) -> None:
     assert (context["allowPrivilegeEscalation"], context["readOnlyRootFilesystem"]) == (False, True)
     assert context["capabilities"]["drop"] == ["ALL"]
     assert "privileged" not in context
+
+
+@pytest.mark.parametrize("overlay", ["cni", "flat"])
+def test_on_a_flat_network_pods_reach_other_machines_as_their_node(overlay: str):
+    document = template(overlay, pods(overlay)["netmgr"])
+    document["node"] = {"name": "worker-0", "addresses": ["192.168.0.4"]}
+    loaded = NodeDocument.model_validate(document | {"ranges": ["10.244.1.0/24"]})
+    answers = [explain(loaded, Address.parse(each), []) for each in ("192.168.0.53", "10.244.1.9")]
+    assert [each["masqueraded"] for each in answers] == [overlay == "flat", False]
+    assert not any(each["counted"] for each in answers)
 
 
 @pytest.mark.parametrize("overlay", EVERY_OVERLAY)

@@ -19,6 +19,7 @@ from netmgr.rules.policy import Policy, desired
 
 HEAD = "apiVersion: netmgr.io/v1alpha1\nkind: Node\nnode: {name: node-a, addresses: [10.1.0.200]}\n"
 RANGES = "ranges: [10.1.0.0/28]\n"
+NO_WAY_BACK = "is internet, which has no way back to pods' addresses"
 
 
 def document(text: str) -> NodeDocument:
@@ -80,6 +81,18 @@ def refused(text: str) -> str:
             RANGES + "accounting:\n  node_rules: exact\n  exact_prefix: 0.0.0.0/0",
             "7: accounting.exact_prefix: 0.0.0.0/0 excepts everything",
         ),
+        (
+            RANGES + "native: [10.0.0.0/8, 203.0.113.0/24]",
+            f"5: native[1]: 203.0.113.0/24 {NO_WAY_BACK}; add it to internal if it has one, or",
+        ),
+        (
+            RANGES + "internal: [10.0.0.0/8]\nnative: ['fd00::/8', 10.0.0.0/8]",
+            f"6: native[0]: fd00::/8 {NO_WAY_BACK} (line 5);",
+        ),
+        (
+            RANGES + "cni: off\nnative: []",
+            "6: native: masquerades nothing (line 5); remove it; only a hub-router and a node",
+        ),
         (RANGES + "state_dir: state", "5: state_dir: 'state' is no absolute path"),
         (RANGES + 'state_dir: "/a\\0b"', "5: state_dir: "),
         (RANGES + "cni_results_dir: x", "5: cni_results_dir: 'x' is no absolute path"),
@@ -132,6 +145,22 @@ def test_every_address_of_every_range_is_usable_and_internal() -> None:
 def test_special_use_prefixes_are_internal_whatever_the_document_says() -> None:
     internal = document(RANGES + "internal: []").internal_prefixes
     assert all(any(outer.covers(inner) for outer in internal) for inner in SPECIAL_USE)
+
+
+def test_native_prefixes_are_the_internal_ones_or_those_that_are_named_and_the_nodes_own() -> None:
+    every = document(RANGES)
+    assert every.native_prefixes == every.internal_prefixes
+    few = document(RANGES + "native: [192.168.7.0/24]\nprotect: [10.0.0.53]")
+    assert few.internal_prefixes == every.internal_prefixes, "they are counted as they were"
+    for text, is_native in {
+        "192.168.7.9": True,
+        "192.168.8.9": False,
+        "10.0.0.53": False,
+        "10.1.0.3": True,
+        "224.0.0.251": True,
+    }.items():
+        held = any(prefix.holds(Address.parse(text)) for prefix in few.native_prefixes)
+        assert (text, held) == (text, is_native)
 
 
 def test_a_run_dir_may_be_as_long_as_its_sockets_allow() -> None:
