@@ -129,9 +129,12 @@ class RoutesToNodes:
 
         # Removals first: a new gateway for the same prefix is refused while the old one is there.
         # This thread alone changes these routes.
-        done = Suspects(tuple(sorted(present - wanted.keys()))).settle(
+        suspects = tuple(sorted(present - wanted.keys()))
+        done = Suspects(suspects).settle(
             unlocked, lambda way: way not in again(), lambda way: change(_removals([way]))
         )
+        if suspects:
+            wanted |= again()
         # An administrator's own route to that node does the same.
         made_by_others = {(route.destination, route.gateway) for route in _foreign(everything)}
         additions = {}

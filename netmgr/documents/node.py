@@ -158,7 +158,7 @@ class NodeDocument(Document):
     masquerade: bool = True
     """Whether pods reach what is not `native` as the node."""
     native: tuple[PrefixText, ...] | None = None
-    """Internal prefixes where pods are seen by their own addresses, beside `ranges`, `sites`, and
+    """Internal prefixes toward which pods keep their own addresses, beside `ranges`, `sites`, and
     the nodes of `nodes_file` with their pods; default: all that is internal."""
     protect: tuple[PrefixText, ...] = PLATFORM
     """What pods of this agent may not reach, but for DNS; never internet."""

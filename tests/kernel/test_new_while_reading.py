@@ -411,7 +411,7 @@ def test_a_listing_that_lacks_a_network_for_once_costs_no_node_its_route(
     other = ListedNode("other", (Address.parse("fd00:77::2"),), (Prefix.parse("fd00:64::/64"),))
     to_nodes, listed = RoutesToNodes(), Netlink.dump_once
     made = "route to fd00:64::/64 via fd00:77::2 of Node other was missing"
-    reached = (other.addresses[0].prefix, *other.ranges)
+    reached = (*other.ranges, other.addresses[0].prefix)
     assert to_nodes.reconcile((other,), parts.agent.document) == ([made], [], reached)
     readings = itertools.count()
 
@@ -426,7 +426,8 @@ def test_a_listing_that_lacks_a_network_for_once_costs_no_node_its_route(
             readings = itertools.count()
             with monkeypatch.context() as patch:
                 patch.setattr(Netlink, "dump_once", partialmethod(lacking, left_out=number))
-                assert to_nodes.reconcile((other,), parts.agent.document)[0] == []
+                done, _, found = to_nodes.reconcile((other,), parts.agent.document)
+                assert (done, found) == ([], reached)
         gone = "route to fd00:64::/64 via fd00:77::2 is no other node's"
         assert to_nodes.reconcile((), parts.agent.document) == ([gone], [], ())
     finally:
