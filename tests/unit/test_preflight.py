@@ -128,13 +128,18 @@ def test_of_very_many_ranges_some_are_probed() -> None:
     assert len(targets.held_addresses(many, ())) == MOST_RANGES
 
 
+STORAGE = {"classes": [{"name": "storage", "prefixes": ["203.0.113.0/24"]}]}
+
+
 @pytest.mark.parametrize(
     ("keys", "destination", "source"),
     [
         ({}, "203.0.113.1:443", None),
         ({"masquerade": False}, "203.0.113.1:443", "10.1.0.15"),
-        # Internal destinations are never masqueraded.
         ({}, "10.7.0.1:443", "10.1.0.15"),
+        ({"native": ["10.7.1.0/24"]}, "10.7.0.1:443", None),
+        ({"native": ["10.7.1.0/24"]}, "10.7.1.1:443", "10.1.0.15"),
+        ({"accounting": STORAGE}, "203.0.113.1:443", None),
         ({"masquerade": False}, "[2001:db8:ffff::1]:443", "2001:db8::ff"),
         ({"role": "hub-router", "ranges": [], "masquerade": False}, "203.0.113.1:443", None),
     ],
