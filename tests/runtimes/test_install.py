@@ -47,6 +47,26 @@ def test_the_configuration_that_debian_ships_is_followed(machine: Machine):
     assert f"removed {DEBIANS_PLUGINS}/netmgr" in machine.run(*NETMGR, "cni", "uninstall")
 
 
+def test_the_chain_is_offered_a_version_only_if_the_runtimes_own_portmap_takes_requests_of_it(
+    machine: Machine,
+):
+    """libcni asks the whole chain in the newest version that is offered."""
+    machine.run(*NETMGR, "cni", "install", "--bin-dir", DEBIANS_PLUGINS)
+    offered = json.loads(machine.path("/etc/cni/net.d/10-netmgr.conflist").read_text())
+    names = {"COMMAND": "ADD", "CONTAINERID": "a", "IFNAME": "eth0", "NETNS": "/run/netns/a"}
+    environment = [f"CNI_{name}={value}" for name, value in names.items()]
+
+    def takes(version: str) -> bool:
+        result = {"cniVersion": version, "interfaces": [], "ips": []}
+        asked = {"cniVersion": version, "name": "a", "type": "portmap", "prevResult": result}
+        command = ("env", *environment, f"CNI_PATH={DEBIANS_PLUGINS}", f"{DEBIANS_PLUGINS}/portmap")
+        answer = json.loads(machine.run(*command, stdin=json.dumps(asked).encode(), check=False))
+        return "incompatible CNI versions" not in str(answer)
+
+    assert [plugin["type"] for plugin in offered["plugins"]] == ["netmgr", "portmap"]
+    assert offered["cniVersions"] == [each for each in ("1.0.0", "1.1.0") if takes(each)]
+
+
 def test_the_plugin_goes_where_containerd_looks(machine: Machine):
     """The release of containerd that runs here reads its own configuration,
     drop-in file included."""
