@@ -121,9 +121,9 @@ GAPS = Metric(
     "netmgr_accounting_gaps_total",
     ("reason",),
     GAP_REASONS,
-    "Times that traffic may be missing from the totals: counters removed, reset or restored by "
-    "others, reboots, a state file that was unwritable, lost or an older copy, pods of other "
-    "plugins that were noticed late.",
+    "Gaps: events in which traffic may be missing from the totals, whatever the number of counters "
+    "they concern: counters removed, reset or restored by others, reboots, a state file that was "
+    "unwritable, lost or an older copy, pods of other plugins that were noticed late.",
 )
 GAP_SECONDS = Metric(
     "netmgr_accounting_gap_seconds_total",

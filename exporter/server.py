@@ -11,6 +11,7 @@ secret.
 from __future__ import annotations
 
 import gc
+import html
 import json
 import logging
 import math
@@ -37,7 +38,8 @@ from exporter.throughput import CONNECTION, Stream
 from exporter.wsgi import PublicHandler, PublicServer
 from netmgr.api import throughput
 from netmgr.api.client import ask_ready, ask_report, read_snapshot
-from netmgr.api.snapshot import Snapshot
+from netmgr.api.gaps import described
+from netmgr.api.snapshot import Report, Snapshot
 from netmgr.errors import ConfigError, NetmgrError, SetupError
 
 log = logging.getLogger(__name__)
@@ -54,11 +56,14 @@ LINKS = """<!doctype html>
 <h1>netmgr exporter</h1>
 <ul>
 <li><a href="/metrics">/metrics</a>: for Prometheus
-<li><a href="/report">/report</a>: spent quotas and problems
+<li><a href="/report">/report</a>: spent quotas, problems and gaps
 <li><a href="/healthz">/healthz</a>: the exporter runs
 <li><a href="/readyz">/readyz</a>: the agent answers
 </ul>
+<h2>Gaps in the totals</h2>
+<pre>{}</pre>
 </html>"""
+NOTHING: Report = {"spent": [], "problems": [], "gaps": []}
 GUARDED = ("/", "/metrics", "/report", throughput.PATH)
 ANYWHERE = ""
 
@@ -138,7 +143,7 @@ class Server(PublicServer):
     Args:
         read: asks the agent for a snapshot.
         health: asks it whether it answers; default: `read`.
-        report: asks it for spent quotas and problems; default: there are none.
+        report: asks it for spent quotas, problems and gaps; default: there are none.
 
     Raises:
         ConfigError: the settings contradict each other, or a file is wrong. No port is open then.
@@ -152,7 +157,7 @@ class Server(PublicServer):
         settings: Settings,
         read: Read,
         health: Callable[[], object] | None = None,
-        report: Callable[[], object] | None = None,
+        report: Callable[[], Report] | None = None,
     ) -> None:
         host, port = settings.check()
         # Files first: no port is open while a secret or certificate cannot be read.
@@ -173,7 +178,7 @@ class Server(PublicServer):
             application(
                 read,
                 Shared(health or read, HEALTH_SECONDS),
-                Shared(report or dict, HEALTH_SECONDS),
+                Shared(report or (lambda: NOTHING), HEALTH_SECONDS),
                 settings.max_series,
                 door,
                 Stream() if settings.throughput_test else None,
@@ -262,7 +267,7 @@ def _must_be_local(settings: Settings, address: str) -> None:
 def application(
     read: Read,
     health: Callable[[], object],
-    report: Callable[[], object],
+    report: Callable[[], Report],
     max_series: int = 0,
     door: Door | None = None,
     stream: Stream | None = None,
@@ -307,11 +312,11 @@ def _drop_odd_accept(environ: WSGIEnvironment) -> None:
 
 
 def _answer(
-    path: str, health: Callable[[], object], report: Callable[[], object]
+    path: str, health: Callable[[], object], report: Callable[[], Report]
 ) -> tuple[str, tuple[str, str], str]:
     try:
         if path == "/":
-            return "200 OK", HTML, LINKS
+            return "200 OK", HTML, LINKS.format(html.escape(_gaps(report)))
         if path == "/report":
             return "200 OK", JSON, json.dumps(report())
         if path == "/readyz":
@@ -321,6 +326,13 @@ def _answer(
     if path in ("/healthz", "/readyz"):
         return "200 OK", PLAIN, "ok"
     return "404 Not Found", PLAIN, "here are /, /metrics, /report, /healthz and /readyz"
+
+
+def _gaps(report: Callable[[], Report]) -> str:
+    try:
+        return "\n".join(described(report()["gaps"])) or "none"
+    except NetmgrError as error:
+        return error.message
 
 
 def serve(agent: Path, settings: Settings, wait: Callable[[], object]) -> None:

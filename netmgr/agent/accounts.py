@@ -268,7 +268,8 @@ class Accounts:
     def _prolong_gap(self) -> None:
         """Prolong a gap that was recorded before the rules were restored until they count again."""
         if self._gap_since is not None:
-            self._ledger.note(Gap.REMOVED, self._clock.monotonic() - self._gap_since, count=0)
+            seconds = self._clock.monotonic() - self._gap_since
+            self._ledger.note(Gap.REMOVED, seconds, goes_on=True)
             self._gap_since = None
 
     def _end_former(self) -> None:

@@ -118,14 +118,15 @@ class Changeover:
             names = " ".join(str(rules.backend.name) for rules in (self._successor, *self.rules))
             # The ledger before the removals: killed in between, the next start finds the successor
             # named as the one that is read, and removes the rest.
-            self._ledger.hand_over(both.last.values(), first, names, len(both.moved), both.seconds)
+            seconds = both.seconds if both.moved else None
+            self._ledger.hand_over(both.last.values(), first, names, seconds)
             log.info(
                 "backend-changed from=%s to=%s counters=%d moving=%d seconds=%.4f",
                 self._former.backend.name,
                 self._successor.backend.name,
                 len(both.last),
                 len(both.moved),
-                both.seconds if both.moved else 0.0,
+                seconds or 0.0,
             )
         for rules in self.rules:
             rules.remove()

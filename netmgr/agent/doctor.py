@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -23,7 +22,7 @@ from netmgr.agent.instance import Holder
 from netmgr.agent.link_managers import Setting
 from netmgr.agent.uplinks import uplinks
 from netmgr.api import client
-from netmgr.api.snapshot import AccountingGaps, Snapshot
+from netmgr.api.gaps import described
 from netmgr.dataplane import desired, settings
 from netmgr.documents import loader
 from netmgr.documents.diagnostics import Severity
@@ -395,29 +394,8 @@ def _agent(machine: Machine) -> Iterator[Finding]:
         yield Finding(Severity.ERROR, f"it is not ready: {snapshot['reason']}", "see its log")
     for problem in snapshot.get("problems", ()):
         yield Finding(Severity.WARNING, problem["message"])
-    yield from _gaps(snapshot)
-
-
-def _gaps(snapshot: Snapshot) -> Iterator[Finding]:
-    gaps = [one for one in snapshot["gaps"] if one["count"]]
-    if gaps:
-        shown = ", ".join(f"{one['reason']} {one['count']} times{_ago(one)}" for one in gaps)
-        yield Finding(
-            Severity.NOTE,
-            f"gaps since the ledger began: {shown}",
-            "docs/accounting.md explains each",
-        )
-
-
-def _ago(gap: AccountingGaps) -> str:
-    """How long the last one is ago, where it is known."""
-    seconds = time.time() - gap.get("last", 0.0)
-    if not gap.get("last"):
-        return ""
-    for length, unit in ((86_400, "days"), (3600, "hours"), (60, "minutes")):
-        if seconds >= length:
-            return f" (last {seconds / length:.0f} {unit} ago)"
-    return " (last within this minute)"
+    for gap in described(snapshot["gaps"]):
+        yield Finding(Severity.NOTE, gap, "docs/accounting.md explains each reason")
 
 
 CHECKS: dict[str, Check] = {

@@ -52,18 +52,15 @@ def ask_ready(path: Path, *, timeout: float = PATIENCE_SECONDS) -> None:
 
 
 def ask_report(path: Path, *, timeout: float = PATIENCE_SECONDS) -> Report:
-    """The quotas that are spent, and the problems of the node's network.
-
-    An agent of an older release, which refuses the questions, has neither.
+    """The quotas that are spent, the problems of the node's network, and the gaps.
 
     Raises: as `ask`.
     """
-    found: Report = {"spent": [], "problems": []}
-    # One without limits refuses the first.
+    problems, gaps = (ask(path, query, timeout=timeout)[query] for query in ("problems", "gaps"))
+    found: Report = {"spent": [], "problems": problems, "gaps": gaps}
+    # An agent without limits refuses this.
     with suppress(RequestError):
         found["spent"] = ask(path, "quotas", timeout=timeout)["spent"]
-    with suppress(RequestError):
-        found["problems"] = ask(path, "problems", timeout=timeout)["problems"]
     return found
 
 

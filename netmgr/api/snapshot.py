@@ -125,7 +125,7 @@ class AttachmentView(TypedDict):
 
 
 class Gaps(TypedDict):
-    """Times a counter lost its past, by reason."""
+    """How often something happened, by reason."""
 
     reason: str
     count: int
@@ -292,10 +292,11 @@ class Problem(TypedDict):
 
 
 class Report(TypedDict):
-    """What the controller asks a node's exporter for, about once a minute."""
+    """What the exporter's page shows, and the controller asks for about once a minute."""
 
     spent: list[SpentQuota]
     problems: list[Problem]
+    gaps: list[AccountingGaps]
 
 
 class QuotaState(TypedDict):
@@ -317,17 +318,18 @@ class QuotaState(TypedDict):
 
 
 class AccountingGaps(Gaps):
-    """Times that traffic may be missing, and how long counting may have been incomplete.
+    """Events in which traffic may be missing, and how long counting may have been incomplete.
 
     `bytes` are those that are known to be missing; most gaps have more. The last one was from
-    `since` to `last`, in seconds since the epoch, 0 if that is not known; `counters` are the first
-    of those concerned.
+    `since` to `last`, in seconds since the epoch, 0 if that is not known, and of so many counters
+    (`concerned`), of which `counters` are the first; 0 if it was of all.
     """
 
     seconds: float
     bytes: NotRequired[int]
     since: NotRequired[float]
     last: NotRequired[float]
+    concerned: NotRequired[int]
     counters: NotRequired[list[str]]
 
 

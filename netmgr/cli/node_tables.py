@@ -8,6 +8,7 @@ from typing import Any
 
 import typer
 
+from netmgr.api.gaps import described
 from netmgr.cli.output import Styled, Table, short, signed_size, size
 
 IN, OUT = "internet-in", "internet-out"
@@ -121,9 +122,7 @@ def _troubles(snapshot: Mapping[str, Any]) -> Iterator[str]:
     yield from _spent(snapshot)
     for problem in snapshot.get("problems", ()):
         yield f"{problem['reason']}: {problem['message']}"
-    for gap in snapshot["gaps"]:
-        if gap["count"]:
-            yield f"counter gap: {gap['reason']} x {gap['count']}"
+    yield from described(snapshot["gaps"])
     for drift in snapshot["drift_repaired"]:
         if drift["count"]:
             yield f"repaired: {drift['reason']} x {drift['count']}"
@@ -205,22 +204,10 @@ def _links(answer: Mapping[str, Any]) -> Table:
 def _findings(answer: Mapping[str, Any]) -> Iterator[str]:
     for one in answer["forward"]:
         yield from _unexplained(one)
-    for gap in answer["gaps"]:
-        if gap["count"]:
-            yield (
-                f"gap {gap['reason']}: {gap['count']} times; "
-                f"counts of {gap['seconds']:.1f} s may be incomplete, "
-                f"and {gap.get('bytes', 0):,} bytes are known to be lost. The last: "
-                f"{_time(gap.get('since', 0))} to {_time(gap.get('last', 0))}"
-                f"{', '.join(['', *gap.get('counters', ())])}."
-            )
+    yield from described(answer["gaps"])
     for one in answer["links"]:
         if one["rest"] < 0:
             yield _overcounted(one)
-
-
-def _time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds") if seconds else "?"
 
 
 def _unexplained(one: Mapping[str, Any]) -> Iterator[str]:

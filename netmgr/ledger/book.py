@@ -25,14 +25,15 @@ The rules; the methods below name the one they follow:
  8. Counters wrap at 2**63, where SQLite's integers end: after almost six years of 400 Gbit/s, or
     because someone set one. A reading that fell by more than half of that has wrapped, and nothing
     of it is lost.
- 9. A gap is counted once for every counter it concerns. Its seconds are how long counting may
-    have been incomplete. Of the counters that one call reports, the longest time counts, so that
-    a hundred counters that were flushed together are one stretch of time. It begins before each
-    one's last reading. It lasts until the counter counts again for "removed", until the loss was
-    seen for "reset", as long as the caller says for "late", and until the file can be written
-    for "not-durable". The clock never steps and starts with the boot. So for "reboot" the seconds
-    are the time since the boot and the longest pause between two readings of the life before: how
-    long the machine was off, or up without an agent before it went down, no such clock can know.
+ 9. A gap is one event, whatever the number of its counters: what one call finds of one reason,
+    and what later ones find that nobody had read since it began. Its seconds are how long counting
+    may have been incomplete, by the counter that was unread for longest; two reasons in one call
+    are one stretch of time, which the first has. It begins before each one's last reading. It
+    lasts until the counter counts again for "removed", until the loss was seen for "reset", as
+    long as the caller says for "late", and until the file can be written for "not-durable". The
+    clock never steps and starts with the boot. So for "reboot" the seconds are the time since the
+    boot and the longest pause between two readings of the life before: how long the machine was
+    off, or up without an agent before it went down, no such clock can know.
 10. What a posting adds to a pod it adds to the pod's roll-up of the hour as well (`history.py`),
     and what it adds to a pod's address to what is attributed (`audit.py`).
 11. A counter that the kernel has and the books do not know is begun at nothing and read whole,
@@ -68,6 +69,7 @@ from netmgr.ledger.tables import (
     NOTHING,
     Account,
     Amount,
+    Blind,
     Gap,
     LastGap,
     LiveCounter,
@@ -110,9 +112,8 @@ class Book:
         keeps_hours: false where no roll-ups are wanted.
         read_at: when each live counter was read last, by the steady clock. A counter that was
             not read in this life has `inherited`, when the life before read last.
-        noted: gaps that were noted since they were dated last, as if they ended at 0.
         explained: the gap of pods' counters since the last whole reading.
-        unsized: traffic of gaps of an unknown size that were noted since they were dated last.
+        blind: when counters lost something, by the steady clock.
     """
 
     facts: Tracked[str, str]
@@ -126,9 +127,8 @@ class Book:
     last_reading: Moment = NEVER
     inherited: Moment = NEVER
     longest_pause: float = 0.0
-    noted: dict[Gap, LastGap] = field(default_factory=dict)
     explained: Gap | None = None
-    unsized: set[str] = field(default_factory=set)
+    blind: Blind = field(default_factory=Blind)
 
     def open(self, now: Moment, boot_id: str) -> None:
         """Work out when the last reading was, from what was written down; follow rule 5.
@@ -151,7 +151,7 @@ class Book:
             return
         self.facts[BOOT_ID] = boot_id
         if former is not None and self.counters:
-            self.note(Gap.REBOOT, now.steady - steady)
+            self.note(Gap.REBOOT, steady, now)
             # A list, since ending deletes from the dictionary.
             self.end(list(self.counters), now)
 
@@ -238,7 +238,8 @@ class Book:
             audit.shake(self.totals, [(audit.Audit.PODS, counter.traffic)])
         if former is not None:
             # Its address passed to another pod before the former one was ended here.
-            self.note(Gap.REMOVED, self._unread_for(counter, now))
+            self._lose({Gap.REMOVED: [counter]}, now, now)
+            self._lose_unsized({EVERY}, now)
             self._end_pods({former.owner}, now)
         self.read_at[counter] = now.steady
 
@@ -256,7 +257,7 @@ class Book:
         known = [counter for counter in dict.fromkeys(counters) if counter in self.counters]
         lost = [c for c in known if not self._lost_nothing(c, may_be_unmade=c in unmade)]
         if lost:
-            self._lose({Gap.REMOVED: lost}, now)
+            self._lose({Gap.REMOVED: lost}, now, now)
         if known:
             # An older copy of the books could not get these readings from the kernel again.
             self._advance()
@@ -280,7 +281,7 @@ class Book:
             self.rebase(read, taken_at)
         # Before posting: the audit compares owners as of now with hooks as of the last reading.
         former, unread_since = audit.compared(self.totals), self.last_reading
-        self._post_each(read, now)
+        self._post_each(read, now, taken_at)
         self.read_at.update(dict.fromkeys([sample.counter for sample in read], taken_at.steady))
         # The first reading of a life ends no pause of this life.
         if self.last_reading is not self.inherited:
@@ -293,13 +294,13 @@ class Book:
             # What passed between the readings of pods and of their sum shows in the next one.
             audit.shake(self.totals)
 
-    def _post_each(self, read: Iterable[Sample], now: Moment) -> None:
+    def _post_each(self, read: Iterable[Sample], now: Moment, taken_at: Moment) -> None:
         lost: dict[Gap, list[Counter]] = {}
         for sample in read:
             if gap := self._post_one(sample, now):
                 lost.setdefault(gap, []).append(sample.counter)
         if lost:
-            self._lose(lost, now)
+            self._lose(lost, now, taken_at)
 
     def _settle(
         self,
@@ -318,9 +319,9 @@ class Book:
                 self.hours.lose(now.wall, traffic, lacks[traffic])
         if size := sum(lacks.values()):
             if gap := self.explained or self._gap_to_come(read):
-                self.note(gap, count=0, size=size)
+                self.note(gap, now.steady, now, size=size, goes_on=True)
             else:
-                self.note(Gap.RESET, now.steady - unread_since.steady, size=size)
+                self.note(Gap.RESET, unread_since.steady, now, size=size)
         self.explained = None
 
     def _gap_to_come(self, read: Iterable[Sample]) -> Gap | None:
@@ -420,56 +421,55 @@ class Book:
     def note(
         self,
         gap: Gap,
-        seconds: float = 0.0,
-        count: int = 1,
+        since: float,
+        now: Moment,
+        *,
+        known: float = 0.0,
         size: int = 0,
         concerned: Collection[Counter] = (),
+        goes_on: bool = False,
     ) -> None:
-        """Count gaps of one stretch of time, of which so many bytes are known to be lost.
+        """Count a gap since then, by the steady clock, or have the reason's last one go on.
 
-        Without a count, the last gap of the reason goes on.
+        So many seconds of it are known already; so many bytes are known to be lost.
         """
         self._advance()
-        if count and not concerned and gap not in (Gap.RESET, Gap.NOT_DURABLE):
-            self.unsized.add(EVERY)
-        if count or gap not in self.noted:
-            self.noted[gap] = LastGap.of(concerned, -seconds if count else None)
+        if not (goes_on or concerned or gap in (Gap.RESET, Gap.NOT_DURABLE)):
+            self._lose_unsized({EVERY}, now)
+        # By the wall clock, which may be wrong, for people alone.
+        last = LastGap.of(concerned, now.wall - (now.steady - since), now.wall)
+        self.facts[GAP_AT + gap] = (self.last_gap(gap).prolonged(last) if goes_on else last).text
         lost = self.gaps.get(gap, Lost())
         self.gaps[gap] = Lost(
-            lost.times + count,
-            lost.seconds + max(0.0, seconds),
+            lost.times + (not goes_on),
+            lost.seconds + max(0.0, now.steady - since - known),
             min(lost.bytes + size, LARGEST),
         )
 
-    def date_gaps(self, wall: float) -> None:
-        """Note when gaps occurred, for people alone: the wall clock may be wrong."""
-        for gap, noted in self.noted.items():
-            self.facts[GAP_AT + gap] = noted.dated(wall, self.last_gap(gap)).text
-        self.noted.clear()
-        for traffic in self.unsized if self.keeps_hours else ():
-            self.hours.lose(wall, traffic)
-        self.unsized.clear()
+    def _lose_unsized(self, kinds: Iterable[str], now: Moment) -> None:
+        for traffic in kinds if self.keeps_hours else ():
+            self.hours.lose(now.wall, traffic)
 
     def last_gap(self, gap: Gap) -> LastGap:
         """The last gap of a reason; all zero if it is unknown."""
-        return LastGap.parse(self.facts.get(GAP_AT + gap, "0 0 "))
+        return LastGap.parse(self.facts.get(GAP_AT + gap, "0 0 0 "))
 
-    def _lose(self, lost: Mapping[Gap, Collection[Counter]], now: Moment) -> None:
-        """Rule 9 for the counters that one call reports."""
+    def _lose(self, lost: Mapping[Gap, Collection[Counter]], now: Moment, read_at: Moment) -> None:
+        """Rule 9 for the counters that one call reports, which are read as of `read_at` then."""
         every = [counter for counters in lost.values() for counter in counters]
-        seconds = max(self._unread_for(counter, now) for counter in every)
+        since = min(self.read_at.get(counter, self.inherited.steady) for counter in every)
         # Before the audit, since a sum that was put back has posted again what it shows.
         audit.shake(self.totals, audit.audited(every))
-        self.unsized |= {counter.traffic for counter in every if audit.is_unsized(counter)}
+        self._lose_unsized({one.traffic for one in every if audit.is_unsized(one)}, now)
+        counted = 0.0
         for gap, counters in lost.items():
-            self.note(gap, seconds, len(counters), concerned=counters)
+            known, goes_on = self.blind.extend(gap, since, read_at.steady)
+            known += counted
+            self.note(gap, since, now, known=known, concerned=counters, goes_on=goes_on)
             # One stretch of time, whatever happened to each.
-            seconds = 0.0
+            counted = now.steady - since
             if any(counter.is_pod for counter in counters):
                 self.explained = gap
-
-    def _unread_for(self, counter: Counter, now: Moment) -> float:
-        return now.steady - self.read_at.get(counter, self.inherited.steady)
 
     @property
     def dirty(self) -> bool:

@@ -128,13 +128,14 @@ class Ledger:
         with self._changing() as book:
             return book.restart(counters, self.moment(), unmade)
 
-    def note(self, gap: Gap, seconds: float = 0.0, count: int = 1) -> None:
+    def note(self, gap: Gap, seconds: float = 0.0, *, goes_on: bool = False) -> None:
         """Report a gap that counters do not show, and how long counting was incomplete.
 
-        With `count` 0, one that was reported before lasted so much longer.
+        If it goes on, the last one that was reported lasted so much longer.
         """
         with self._changing() as book:
-            book.note(gap, seconds, count)
+            now = self.moment()
+            book.note(gap, now.steady - seconds, now, goes_on=goes_on)
 
     def moment(self) -> Moment:
         """Now. A reading is stamped with the instant before it was taken."""
@@ -167,8 +168,7 @@ class Ledger:
         last: Iterable[Sample],
         first: Iterable[Sample],
         backends: str,
-        moving: int,
-        seconds: float,
+        seconds: float | None,
     ) -> None:
         """Post one backend's last reading, and have counters go on from another one's first.
 
@@ -176,16 +176,16 @@ class Ledger:
             last: what the former shows.
             first: what the successor shows.
             backends: what to remember under `BACKENDS`.
-            moving: how many counters moved between both readings, and may have lost something.
-            seconds: how far apart both readings were.
+            seconds: how far apart readings of counters were that moved between them, and may have
+                lost something; None if none did.
         """
         # One transaction: after a crash within it the former backend's readings still hold.
         with self._changing() as book:
             now = self.moment()
             book.post(last, now)
             book.rebase(first, now)
-            if moving:
-                book.note(Gap.REMOVED, seconds, moving)
+            if seconds is not None:
+                book.note(Gap.REMOVED, now.steady - seconds, now)
             book.facts[BACKENDS] = backends
 
     def end(self, counters: Iterable[Counter]) -> None:
@@ -258,14 +258,14 @@ class Ledger:
 
     def _note_loss(self, book: Book, found: Found) -> None:
         since = book.last_reading.steady if found is Found.OLDER else 0.0
-        seconds = self.moment().steady - since
-        book.note(_GAPS[found], seconds)
+        now = self.moment()
+        book.note(_GAPS[found], since, now)
         log.error(
             "ledger-gap kind=%s path=%s found=%s seconds=%.0f action=begin-totals-at-zero",
             _GAPS[found],
             self._store.path,
             found.value,
-            seconds,
+            now.steady - since,
         )
 
     def _begin_anew(self) -> None:
@@ -408,15 +408,15 @@ class Ledger:
         self._note_undurable_time()
         # Only with something else to write: the time alone is not worth a transaction.
         self._book.write_down_reading()
-        self._book.date_gaps(self._clock.now())
         try:
             self._store.write(self._book)
         except StateError as error:
             if self._durable:
                 log.error("ledger-not-durable action=totals-in-memory error=%s", error.message)  # noqa: TRY400  the message says file and reason
                 # Once for each such time; `_note_undurable_time` prolongs it.
-                self._book.note(Gap.NOT_DURABLE)
-                self._undurable_since = self._clock.monotonic()
+                now = self.moment()
+                self._undurable_since = now.steady
+                self._book.note(Gap.NOT_DURABLE, now.steady, now)
             self._durable = False
         else:
             if not self._durable:
@@ -426,9 +426,9 @@ class Ledger:
     def _note_undurable_time(self) -> None:
         """Called before a write, so that the one that succeeds includes this."""
         if not self._durable:
-            now = self._clock.monotonic()
-            self._book.note(Gap.NOT_DURABLE, now - self._undurable_since, count=0)
-            self._undurable_since = now
+            now = self.moment()
+            self._book.note(Gap.NOT_DURABLE, self._undurable_since, now, goes_on=True)
+            self._undurable_since = now.steady
 
     def _prune(self) -> None:
         # Before the attempt: a disk that is full is not asked every minute.

@@ -99,7 +99,7 @@ class Gap(StrEnum):
 
 
 class Lost(NamedTuple):
-    """How often bytes may have been lost for one reason, for how many seconds, and known bytes."""
+    """Events that may have lost bytes for one reason, their seconds, and the bytes known of."""
 
     times: int = 0
     seconds: float = 0.0
@@ -107,41 +107,51 @@ class Lost(NamedTuple):
 
 
 NAMED_COUNTERS = 5
-"""So many of the counters that a gap concerned are named; its count has the number of all."""
+"""So many of the counters that a gap concerned are named."""
 
 
 class LastGap(NamedTuple):
-    """From when to when, in seconds since the epoch, and the first of the counters concerned.
+    """From when to when, in seconds since the epoch; how many counters, and the first of them."""
 
-    `since` None: since the gap before it began.
-    """
-
-    since: float | None
+    since: float
     until: float
+    concerned: int
     counters: tuple[str, ...]
 
     @classmethod
-    def of(cls, counters: Iterable[Counter], since: float | None) -> LastGap:
-        """One that ends at 0."""
+    def of(cls, counters: Iterable[Counter], since: float, until: float) -> LastGap:
+        """The gap of these counters."""
         listed = sorted(f"{one.subject} {one.traffic}" for one in counters)
-        return cls(since, 0.0, tuple(listed[:NAMED_COUNTERS]))
+        return cls(since, until, len(listed), tuple(listed[:NAMED_COUNTERS]))
 
     @classmethod
     def parse(cls, text: str) -> LastGap:
         """What `text` wrote."""
-        since, until, counters = text.split(" ", 2)
-        return cls(float(since), float(until), tuple(filter(None, counters.split(","))))
+        since, until, concerned, counters = text.split(" ", 3)
+        names = tuple(filter(None, counters.split(",")))
+        return cls(float(since), float(until), int(concerned), names)
 
     @property
     def text(self) -> str:
         """For a fact of the ledger."""
-        return f"{self.since or 0:.0f} {self.until:.0f} {','.join(self.counters)}"
+        return f"{self.since:.0f} {self.until:.0f} {self.concerned} {','.join(self.counters)}"
 
-    def dated(self, wall: float, former: LastGap) -> LastGap:
-        """The same, ending now; one that goes on has what the former had."""
-        if self.since is None:
-            return former._replace(until=wall)
-        return LastGap(wall + self.since, wall, self.counters)
+    def prolonged(self, later: LastGap) -> LastGap:
+        """The same until the end of what was found later."""
+        names = (self.counters + later.counters)[:NAMED_COUNTERS]
+        since, concerned = min(self.since, later.since), self.concerned + later.concerned
+        return LastGap(since, later.until, concerned, names)
+
+
+class Blind(dict[Gap, tuple[float, float]]):
+    """From when to when counters lost something in the last gap of each reason in this life."""
+
+    def extend(self, gap: Gap, since: float, until: float) -> tuple[float, bool]:
+        """How many of these seconds that gap has already, and whether this is not another one."""
+        began, ended = self.get(gap, (since, since))
+        goes_on = since < ended
+        self[gap] = min(began, since) if goes_on else since, until
+        return ended - max(began, since) if goes_on else 0.0, goes_on
 
 
 class Phase(IntEnum):

@@ -163,8 +163,9 @@ def _gap(gap: Gap, lost: Lost, last: LastGap) -> AccountingGaps:
         "count": lost.times,
         "seconds": lost.seconds,
         "bytes": lost.bytes,
-        "since": last.since or 0.0,
+        "since": last.since,
         "last": last.until,
+        "concerned": last.concerned,
         "counters": list(last.counters),
     }
 

@@ -122,6 +122,12 @@ class Node:
         """How often another program took counting away, and for how many seconds."""
         return counts(self.ledger.totals()).get("removed", 0), gap_seconds(self.ledger, "removed")
 
+    @property
+    def concerned(self) -> int:
+        """How many counters went the last time."""
+        (gap,) = (one for one in self.ledger.totals().gaps if one["reason"] == "removed")
+        return gap["concerned"]
+
     def send(self, pod: Attachment, size: int) -> None:
         link = pod.host_link
         self.kernel.send(

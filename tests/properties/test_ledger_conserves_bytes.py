@@ -111,6 +111,9 @@ class World(RuleBasedStateMachine):
     def revive(self) -> None:
         self.store = MortalStore(self.path)
         self.ledger = Ledger(self.store, clock=self.clock, linger_seconds=LINGER, boot_id="boot")
+        self.read_at: dict[Counter, float] = {}
+        self.found_at: dict[Gap, float] = {}
+        self.inherited = self.ledger.read_at
 
     def die(self) -> None:
         former, self.lives = self.path, self.lives + 1
@@ -153,15 +156,38 @@ class World(RuleBasedStateMachine):
 
     def read(self, counters: Iterable[Counter]) -> bool:
         samples = self.samples(counters)
-        return self.survives(lambda: self.ledger.post(samples), lambda: self.account_for(samples))
+        shrunk = [sample.counter for sample in samples if self.has_shrunk(sample)]
+        is_new = self.is_new(Gap.RESET, shrunk)
+
+        def told() -> None:
+            self.gaps[Gap.RESET] += is_new
+            self.account_for(samples)
+
+        if survived := self.survives(lambda: self.ledger.post(samples), told):
+            self.known([sample.counter for sample in samples], Gap.RESET if shrunk else None)
+        return survived
+
+    def is_new(self, gap: Gap, lost: Iterable[Counter]) -> bool:
+        """Whether these are an event of their own: one was read since the last one was found."""
+        unread_since = [self.read_at.get(counter, self.inherited) for counter in lost]
+        return bool(unread_since) and min(unread_since) >= self.found_at.get(gap, -1)
+
+    def known(self, counters: Iterable[Counter], gap: Gap | None = None) -> None:
+        """This life of the agent knows of these counters as of now."""
+        self.read_at.update(dict.fromkeys(counters, self.clock.uptime))
+        if gap:
+            self.found_at[gap] = self.clock.uptime
+
+    def has_shrunk(self, sample: Sample) -> bool:
+        size, packets = self.last[sample.counter]
+        return sample.bytes < size or sample.packets < packets
 
     def account_for(self, samples: Iterable[Sample]) -> None:
         """What these readings mean, by the model's own knowledge of who meddled."""
         for sample in samples:
-            state, (size, packets) = self.kernel[sample.counter], self.last[sample.counter]
-            if sample.bytes < size or sample.packets < packets:
+            state, (size, _) = self.kernel[sample.counter], self.last[sample.counter]
+            if self.has_shrunk(sample):
                 assert state.meddled
-                self.gaps[Gap.RESET] += 1
             elif state.meddled:
                 # Grown past its old value since: nobody can tell, and that much is lost.
                 self.lost[state.owner.namespace] += size
@@ -204,6 +230,7 @@ class World(RuleBasedStateMachine):
         pod = PodRef(*owner, str(uid))
         counters = [Counter.of_pod(address, traffic) for traffic in Traffic]
         if self.survives(lambda: self.ledger.begin(counters, pod)):
+            self.known(counters)
             self.running[address] = pod
             for counter in counters:
                 self.kernel[counter] = KernelCounter(pod)
@@ -249,12 +276,14 @@ class World(RuleBasedStateMachine):
     @rule()
     def reconcile(self) -> None:
         missing = [counter for counter in self.ledger.counters() if counter not in self.kernel]
+        is_new = self.is_new(Gap.REMOVED, missing)
 
         def told() -> None:
-            self.gaps[Gap.REMOVED] += len(missing)
+            self.gaps[Gap.REMOVED] += is_new
             self.last.update(dict.fromkeys(missing, (0, 0)))
 
         if self.survives(lambda: self.ledger.restart(missing), told):
+            self.known(missing, Gap.REMOVED if missing else None)
             for counter in missing:
                 self.kernel[counter] = KernelCounter(self.running[counter.subject])
 

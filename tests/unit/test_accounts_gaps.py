@@ -64,7 +64,7 @@ def test_a_pod_that_went_with_its_counter_while_no_agent_ran_is_a_gap(node: Node
     node.accounts.read()
     node.rules.expel(WEB.addresses)
     node.start(DB, crashed=True)
-    assert node.removed[0] == len(Traffic)
+    assert (node.removed[0], node.concerned) == (1, len(Traffic))
     assert node.totals == {"node": 30, "web": 30, "db": 0}
 
 
@@ -89,12 +89,26 @@ def test_flushed_counters_begin_again_and_are_a_gap_since_the_last_reading(node:
     assert node.accounts.reconcile() != []
     node.kernel.changing_seconds = 0
     # From just before that reading until the counters were there again.
-    assert node.removed == (EVERY, pytest.approx(2 + 10 + 5))
+    assert node.removed == (1, pytest.approx(2 + 10 + 5))
+    assert node.concerned == EVERY
     node.send(WEB, 7)
     node.accounts.read()
     assert node.totals == {"node": 1007, "web": 1007}
     assert node.accounts.reconcile() == []
-    assert node.removed == (EVERY, pytest.approx(17))
+    assert node.removed == (1, pytest.approx(17))
+    node.flush()
+    node.accounts.reconcile()
+    assert node.removed[0] == 2
+
+
+def test_what_one_start_finds_removed_is_one_gap_of_running_and_of_gone_pods(node: Node) -> None:
+    node.start(WEB, DB)
+    node.accounts.read()
+    node.clock.time += 10
+    node.flush()
+    node.start(DB, crashed=True)
+    assert node.removed == (1, pytest.approx(10))
+    assert node.concerned == EVERY + len(Traffic)
 
 
 def test_a_pod_that_is_attached_when_the_rules_were_flushed_waits_for_nobody(node: Node) -> None:
@@ -107,7 +121,7 @@ def test_a_pod_that_is_attached_when_the_rules_were_flushed_waits_for_nobody(nod
     node.send(WEB, 7)
     node.accounts.read()
     assert node.totals == {"node": 42, "web": 12, "db": 30}
-    assert node.removed[0] == EVERY
+    assert (node.removed[0], node.concerned) == (1, EVERY)
 
 
 @pytest.mark.parametrize("hook", sorted(COUNTING_HOOKS))
@@ -133,7 +147,7 @@ def test_a_chain_that_counted_nothing_for_a_while_is_a_gap_since_the_last_look(
 
 @pytest.mark.parametrize(
     ("lose", "counters"),
-    [(lambda node: node.empty(Hook.FORWARD), 1), (Node.flush, EVERY)],
+    [(lambda node: node.empty(Hook.FORWARD), 0), (Node.flush, EVERY)],
     ids=["a chain", "everything"],
 )
 def test_a_gap_is_recorded_once_however_often_its_repair_is_tried(
@@ -149,7 +163,8 @@ def test_a_gap_is_recorded_once_however_often_its_repair_is_tried(
         node.clock.time += 2
     node.kernel.fault = None
     node.accounts.reconcile()
-    assert node.removed == (counters, pytest.approx(14))
+    assert node.removed == (1, pytest.approx(14))
+    assert node.concerned == counters
 
 
 def test_a_reading_is_from_before_it_was_taken_since_it_takes_time(node: Node) -> None:
@@ -203,7 +218,7 @@ def test_killed_in_its_very_first_start_an_agent_lost_nothing(node: Node) -> Non
     assert node.removed == (0, 0)
     node.flush()
     node.accounts.reconcile()
-    assert node.removed[0] > 0
+    assert node.removed[0] == 1
 
 
 @pytest.mark.parametrize(

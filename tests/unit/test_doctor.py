@@ -16,7 +16,6 @@ from netmgr.documents.node import Backend, NodeDocument
 from netmgr.errors import KernelError, SetupError
 from netmgr.kernel.conntrack import Occupancy
 from tests.builders import NODE_KEYS
-from tests.fakes.agent_socket import snapshot
 from tests.fakes.rules import FakeBackend
 
 
@@ -166,25 +165,6 @@ def test_a_kernel_without_what_limits_wait_in_is_an_error(monkeypatch: pytest.Mo
     assert finding.severity is Severity.ERROR
     assert "IFB links or no HTB, which `limits` need: link add probe-ifb" in finding.message
     assert finding.remedy.startswith("modprobe -a ifb sch_htb")
-
-
-@pytest.mark.parametrize(
-    ("last", "shown"),
-    [
-        ({"last": 1e9 - 30}, " (last within this minute)"),
-        ({"last": 1e9 - 150}, " (last 2 minutes ago)"),
-        ({"last": 1e9 - 200_000}, " (last 2 days ago)"),
-        ({}, ""),
-    ],
-)
-def test_how_long_the_last_gap_is_ago_is_said(
-    monkeypatch: pytest.MonkeyPatch, last: dict[str, float], shown: str
-) -> None:
-    monkeypatch.setattr(doctor.time, "time", lambda: 1e9)
-    given = snapshot(1, 1)
-    given["gaps"] = [{"reason": "reboot", "count": 3, "seconds": 1.0} | last]
-    (finding,) = doctor._gaps(given)
-    assert finding.message == f"gaps since the ledger began: reboot 3 times{shown}"
 
 
 @pytest.mark.parametrize(("state", "findings"), [("managed=true\n", 1), ("managed=false\n", 0)])

@@ -13,6 +13,7 @@ from netmgr.ledger.tables import (
     Account,
     Amount,
     Gap,
+    LastGap,
     LiveCounter,
     Lost,
     Phase,
@@ -68,7 +69,7 @@ def lost(book: Book, gap: Gap) -> Lost:
     [
         ({"books": "0fg"}, "0fg"),
         ({"sequence": "many"}, "many"),
-        ({GAP_AT + "reset": "- 0 "}, "'-'"),
+        ({GAP_AT + "reset": "- 0 0 "}, "'-'"),
         ({"zeroed_at": "once"}, "once"),
     ],
 )
@@ -238,7 +239,7 @@ def test_a_sum_that_is_put_back_says_of_no_pod_that_it_lost_something(book: Book
         samples = [Sample(one, size * mega, size * 1000) for one, size in shown.items()]
         book.post(samples, at(second))
     assert audit.lost(book.totals) == {IN: 0, OUT: 0}
-    assert lost(book, Gap.RESET) == Lost(2, 1.0)
+    assert lost(book, Gap.RESET) == Lost(1, 1.0)
     assert [gap for gap, one in book.gaps.items() if one.bytes] == []
 
 
@@ -280,6 +281,37 @@ def test_a_counter_that_is_lost_twice_is_unread_since_it_was_lost_first(book: Bo
     book.restart([ONE], at(5))
     book.restart([ONE], at(7))
     assert lost(book, Gap.REMOVED) == Lost(2, 4 + 2)
+
+
+@pytest.mark.parametrize(
+    ("first", "later", "seconds"), [(ONE, OTHER, 5 - 1 + 2), (OTHER, ONE, 5 - 3 + 2 + 2)]
+)
+def test_what_nobody_had_read_since_a_gap_began_belongs_to_it(
+    book: Book, first: Counter, later: Counter, seconds: float
+) -> None:
+    book.begin([ONE, OTHER], WEB, at(0))
+    post(book, 1, one=100)
+    post(book, 3, other=100)
+    book.restart([first], at(5))
+    book.restart([later], at(7))
+    assert lost(book, Gap.REMOVED) == Lost(1, seconds)
+    assert book.last_gap(Gap.REMOVED) == LastGap(
+        at(1).wall, at(7).wall, 2, tuple(f"{one.subject} {OUT}" for one in (first, later))
+    )
+    # Read since then, so that it is another one.
+    post(book, 8, one=1, other=1)
+    book.restart([ONE, OTHER], at(9))
+    assert lost(book, Gap.REMOVED) == Lost(2, seconds + 1)
+
+
+def test_two_reasons_at_once_are_two_gaps_of_one_stretch_of_time(book: Book) -> None:
+    book.begin([ONE, OTHER], WEB, at(0))
+    book.post([Sample(ONE, 100, 1, 5), Sample(OTHER, 100, 1, 5)], at(1))
+    book.post([Sample(ONE, 40, 1, 4), Sample(OTHER, 40, 1)], at(4))
+    assert book.gaps == {Gap.RESTORED: Lost(1, 3.0), Gap.RESET: Lost(1, 0.0)}
+    for gap, of in ((Gap.RESTORED, ONE), (Gap.RESET, OTHER)):
+        names = (f"{of.subject} {of.traffic}",)
+        assert book.last_gap(gap) == LastGap(at(1).wall, at(4).wall, 1, names)
 
 
 def test_the_nodes_counters_that_begin_twice_keep_their_readings(book: Book) -> None:

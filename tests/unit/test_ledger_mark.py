@@ -210,14 +210,15 @@ def test_a_loss_is_one_gap_although_the_small_file_of_before_is_there_still(
 
 
 def test_gaps_are_counted_on_whatever_is_lost(node: Node) -> None:
-    node.ledger.note(Gap.REMOVED, 1.25, 3)
+    for _ in range(3):
+        node.ledger.note(Gap.REMOVED, 0.5)
     node.ledger.checkpoint()
     for times in (1, 2, 3):
         node.ledger._store.close()
         node.remove_books()
         with node.again(Found.LOST) as node.ledger:
             assert gaps(node.ledger) == {"removed": 3, "ledger-lost": times}
-            assert gap_seconds(node.ledger, "removed") == 1.25
+            assert gap_seconds(node.ledger, "removed") == 1.5
             assert gap_seconds(node.ledger, "ledger-lost") > 1_000_000 * times
 
 

@@ -89,8 +89,7 @@ def test_a_picture_has_every_table_of_the_book_in_order() -> None:
     of_node = [Sample(hook, 100 * (index + 1), index + 1) for index, hook in enumerate(HOOKS)]
     book.post([*of_pods, *of_node, Sample(others[0], 20, 2), Sample(others[1], 30, 3)], NOW)
     book.end(counters(DB, 6), NOW)
-    book.note(Gap.LATE, 1.5)
-    book.date_gaps(NOW.wall)
+    book.note(Gap.LATE, NOW.steady - 1.5, NOW)
 
     found = picture(book, durable=False)
     assert found.namespaces == [
@@ -109,7 +108,8 @@ def test_a_picture_has_every_table_of_the_book_in_order() -> None:
     ]
     # Readings of hooks alone, by name.
     assert found.rules == sorted(of_node, key=lambda sample: str(sample.counter))
-    none = {"count": 0, "seconds": 0.0, "bytes": 0, "since": 0.0, "last": 0.0, "counters": []}
+    never = {"count": 0, "seconds": 0.0, "bytes": 0, "since": 0.0, "last": 0.0}
+    none = never | {"concerned": 0, "counters": []}
     late = none | {"count": 1, "seconds": 1.5, "since": round(NOW.wall - 1.5)}
     assert found.gaps == [
         {"reason": gap, **(late | {"last": NOW.wall} if gap is Gap.LATE else none)} for gap in Gap
