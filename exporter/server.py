@@ -39,7 +39,7 @@ from exporter.wsgi import PublicHandler, PublicServer
 from netmgr.api import throughput
 from netmgr.api.client import ask_ready, ask_report, read_snapshot
 from netmgr.api.gaps import described
-from netmgr.api.snapshot import Report, Snapshot
+from netmgr.api.snapshot import Snapshot
 from netmgr.errors import ConfigError, NetmgrError, SetupError
 
 log = logging.getLogger(__name__)
@@ -56,14 +56,13 @@ LINKS = """<!doctype html>
 <h1>netmgr exporter</h1>
 <ul>
 <li><a href="/metrics">/metrics</a>: for Prometheus
-<li><a href="/report">/report</a>: spent quotas, problems and gaps
+<li><a href="/report">/report</a>: spent quotas and problems
 <li><a href="/healthz">/healthz</a>: the exporter runs
 <li><a href="/readyz">/readyz</a>: the agent answers
 </ul>
 <h2>Gaps in the totals</h2>
 <pre>{}</pre>
 </html>"""
-NOTHING: Report = {"spent": [], "problems": [], "gaps": []}
 GUARDED = ("/", "/metrics", "/report", throughput.PATH)
 ANYWHERE = ""
 
@@ -143,7 +142,7 @@ class Server(PublicServer):
     Args:
         read: asks the agent for a snapshot.
         health: asks it whether it answers; default: `read`.
-        report: asks it for spent quotas, problems and gaps; default: there are none.
+        report: asks it for spent quotas and problems; default: there are none.
 
     Raises:
         ConfigError: the settings contradict each other, or a file is wrong. No port is open then.
@@ -157,7 +156,7 @@ class Server(PublicServer):
         settings: Settings,
         read: Read,
         health: Callable[[], object] | None = None,
-        report: Callable[[], Report] | None = None,
+        report: Callable[[], object] | None = None,
     ) -> None:
         host, port = settings.check()
         # Files first: no port is open while a secret or certificate cannot be read.
@@ -178,7 +177,7 @@ class Server(PublicServer):
             application(
                 read,
                 Shared(health or read, HEALTH_SECONDS),
-                Shared(report or (lambda: NOTHING), HEALTH_SECONDS),
+                Shared(report or dict, HEALTH_SECONDS),
                 settings.max_series,
                 door,
                 Stream() if settings.throughput_test else None,
@@ -267,7 +266,7 @@ def _must_be_local(settings: Settings, address: str) -> None:
 def application(
     read: Read,
     health: Callable[[], object],
-    report: Callable[[], Report],
+    report: Callable[[], object],
     max_series: int = 0,
     door: Door | None = None,
     stream: Stream | None = None,
@@ -281,6 +280,7 @@ def application(
     families = Shared(lambda: list(collector.collect()))
     registry.register(Scraped(collector, lambda: families(request.arrived)))
     metrics = make_wsgi_app(registry)
+    links = Shared(lambda: LINKS.format(html.escape(_gaps(read))), HEALTH_SECONDS)
     # A page of 5,000 series takes 4 MB while it is made: one at a time, however many clients ask.
     making = threading.Lock()
 
@@ -296,7 +296,8 @@ def application(
                 return metrics(environ, start_response)  # type: ignore[no-any-return]  # untyped
         if stream and path == throughput.PATH:
             return stream(environ, start_response)
-        status, kind, body = _answer(path, health, report)
+        found = ("200 OK", HTML, links()) if path == "/" else _answer(path, health, report)
+        status, kind, body = found
         start_response(status, [kind])
         return [body.encode() + b"\n"]
 
@@ -312,11 +313,9 @@ def _drop_odd_accept(environ: WSGIEnvironment) -> None:
 
 
 def _answer(
-    path: str, health: Callable[[], object], report: Callable[[], Report]
+    path: str, health: Callable[[], object], report: Callable[[], object]
 ) -> tuple[str, tuple[str, str], str]:
     try:
-        if path == "/":
-            return "200 OK", HTML, LINKS.format(html.escape(_gaps(report)))
         if path == "/report":
             return "200 OK", JSON, json.dumps(report())
         if path == "/readyz":
@@ -328,9 +327,9 @@ def _answer(
     return "404 Not Found", PLAIN, "here are /, /metrics, /report, /healthz and /readyz"
 
 
-def _gaps(report: Callable[[], Report]) -> str:
+def _gaps(read: Read) -> str:
     try:
-        return "\n".join(described(report()["gaps"])) or "none"
+        return "\n".join(described(read()["gaps"])) or "none"
     except NetmgrError as error:
         return error.message
 

@@ -169,12 +169,8 @@ class Accounting(Component):
         ]
 
     def queries(self) -> Mapping[str, Query]:
-        """The audit, the gaps, and the history."""
-        return {
-            "audit": self._audit,
-            "gaps": lambda _: {"version": VERSION, "gaps": self.ledger.totals().gaps},
-            "usage": self._usage,
-        }
+        """The audit, and the history."""
+        return {"audit": self._audit, "usage": self._usage}
 
     def _audit(self, _request: Mapping[str, object]) -> AuditView:
         """Both comparisons, as of now."""

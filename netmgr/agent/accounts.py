@@ -251,7 +251,10 @@ class Accounts:
                 # is removed.
                 self._rules.apply(transaction, before_removals=self._end_former)
                 self._announced.clear()
-            self._prolong_gap()
+            if self._gap_since is not None:
+                # A gap that was recorded before the repair lasts until the rules count again.
+                self._ledger.note(Gap.REMOVED, self._gap_since, goes_on=True)
+                self._gap_since = None
             if transaction.created and self._changeover is None:
                 # So that the ledger knows the new counters from any that somebody puts back.
                 self.read(at_once=True)
@@ -264,13 +267,6 @@ class Accounts:
         """Write the ledger's mark to the kernel."""
         if mark := self._ledger.mark:
             self._rules.mark(mark.address)
-
-    def _prolong_gap(self) -> None:
-        """Prolong a gap that was recorded before the rules were restored until they count again."""
-        if self._gap_since is not None:
-            seconds = self._clock.monotonic() - self._gap_since
-            self._ledger.note(Gap.REMOVED, seconds, goes_on=True)
-            self._gap_since = None
 
     def _end_former(self) -> None:
         """Take the last readings of classes of traffic that are no longer counted."""
@@ -293,10 +289,9 @@ class Accounts:
             and not transaction.created
             and any(map(_counts, transaction.operations))
         ):
-            now = self._clock.monotonic()
-            self._ledger.note(Gap.REMOVED, now - self._sound_at)
+            self._gap_since = self._clock.monotonic()
+            self._ledger.note(Gap.REMOVED, self._sound_at)
             self._sound_at = None  # recorded once, even if applying must be tried again
-            self._gap_since = now
 
     def change_policy(self, policy: Policy) -> list[str]:
         """Change the rules to another policy; describes each change."""

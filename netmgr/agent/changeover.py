@@ -118,7 +118,7 @@ class Changeover:
             names = " ".join(str(rules.backend.name) for rules in (self._successor, *self.rules))
             # The ledger before the removals: killed in between, the next start finds the successor
             # named as the one that is read, and removes the rest.
-            seconds = both.seconds if both.moved else None
+            seconds = both.seconds if both.moved else 0.0
             self._ledger.hand_over(both.last.values(), first, names, seconds)
             log.info(
                 "backend-changed from=%s to=%s counters=%d moving=%d seconds=%.4f",
@@ -126,7 +126,7 @@ class Changeover:
                 self._successor.backend.name,
                 len(both.last),
                 len(both.moved),
-                seconds or 0.0,
+                seconds,
             )
         for rules in self.rules:
             rules.remove()

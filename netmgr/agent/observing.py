@@ -136,7 +136,7 @@ class Observation(Component):
         """Pod by pod, so that what failed in the middle is known and taken up by the next look."""
         # The first look finds pods of the time without an agent, whose delay is the agent's
         # absence.
-        looked_before, late = bool(self._files), 0.0
+        looked_before, latest = bool(self._files), 0.0
         # Ends before begins, so that an address that changes hands begins at zero.
         for pod in reconcile_plan.attachments(plan.ends):
             self._accounts.end(pod)
@@ -158,8 +158,9 @@ class Observation(Component):
             if self._reports_late and delay > PROMPT_SECONDS:
                 log.warning("pod-noticed-late effect=some-bytes-uncounted pod=%s", pod.pod)
                 # One event for all that one look finds, as long as the longest.
-                self._ledger.note(Gap.LATE, max(0.0, delay - late), goes_on=late > 0)
-                late = max(late, delay)
+                since = self._clock.monotonic() - max(0.0, delay - latest)
+                self._ledger.note(Gap.LATE, since, goes_on=latest > 0)
+                latest = max(latest, delay)
         # Also what neither began nor ended: `unconfirmed_since` may have changed.
         self._counted = dict(plan.counted)
 

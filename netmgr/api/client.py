@@ -52,12 +52,12 @@ def ask_ready(path: Path, *, timeout: float = PATIENCE_SECONDS) -> None:
 
 
 def ask_report(path: Path, *, timeout: float = PATIENCE_SECONDS) -> Report:
-    """The quotas that are spent, the problems of the node's network, and the gaps.
+    """The quotas that are spent, and the problems of the node's network.
 
     Raises: as `ask`.
     """
-    problems, gaps = (ask(path, query, timeout=timeout)[query] for query in ("problems", "gaps"))
-    found: Report = {"spent": [], "problems": problems, "gaps": gaps}
+    problems = ask(path, "problems", timeout=timeout)["problems"]
+    found: Report = {"spent": [], "problems": problems}
     # An agent without limits refuses this.
     with suppress(RequestError):
         found["spent"] = ask(path, "quotas", timeout=timeout)["spent"]

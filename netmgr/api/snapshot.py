@@ -292,11 +292,10 @@ class Problem(TypedDict):
 
 
 class Report(TypedDict):
-    """What the exporter's page shows, and the controller asks for about once a minute."""
+    """What the controller asks a node's exporter for, about once a minute."""
 
     spent: list[SpentQuota]
     problems: list[Problem]
-    gaps: list[AccountingGaps]
 
 
 class QuotaState(TypedDict):

@@ -128,14 +128,13 @@ class Ledger:
         with self._changing() as book:
             return book.restart(counters, self.moment(), unmade)
 
-    def note(self, gap: Gap, seconds: float = 0.0, *, goes_on: bool = False) -> None:
-        """Report a gap that counters do not show, and how long counting was incomplete.
+    def note(self, gap: Gap, since: float, *, goes_on: bool = False) -> None:
+        """Report a gap since then, by the steady clock, that counters do not show.
 
-        If it goes on, the last one that was reported lasted so much longer.
+        If it goes on, the last one that was reported lasted until now.
         """
         with self._changing() as book:
-            now = self.moment()
-            book.note(gap, now.steady - seconds, now, goes_on=goes_on)
+            book.note(gap, since, self.moment(), goes_on=goes_on)
 
     def moment(self) -> Moment:
         """Now. A reading is stamped with the instant before it was taken."""
@@ -164,11 +163,7 @@ class Ledger:
             book.close(closing)
 
     def hand_over(
-        self,
-        last: Iterable[Sample],
-        first: Iterable[Sample],
-        backends: str,
-        seconds: float | None,
+        self, last: Iterable[Sample], first: Iterable[Sample], backends: str, seconds: float
     ) -> None:
         """Post one backend's last reading, and have counters go on from another one's first.
 
@@ -176,15 +171,14 @@ class Ledger:
             last: what the former shows.
             first: what the successor shows.
             backends: what to remember under `BACKENDS`.
-            seconds: how far apart readings of counters were that moved between them, and may have
-                lost something; None if none did.
+            seconds: how far apart readings were of counters that moved meanwhile; 0 if none did.
         """
         # One transaction: after a crash within it the former backend's readings still hold.
         with self._changing() as book:
             now = self.moment()
             book.post(last, now)
             book.rebase(first, now)
-            if seconds is not None:
+            if seconds:
                 book.note(Gap.REMOVED, now.steady - seconds, now)
             book.facts[BACKENDS] = backends
 
@@ -257,8 +251,7 @@ class Ledger:
         return Own(self._book.mark, self.is_new, self._book.lasting_bytes(), zeroed_at)
 
     def _note_loss(self, book: Book, found: Found) -> None:
-        since = book.last_reading.steady if found is Found.OLDER else 0.0
-        now = self.moment()
+        now, since = self.moment(), book.last_reading.steady if found is Found.OLDER else 0.0
         book.note(_GAPS[found], since, now)
         log.error(
             "ledger-gap kind=%s path=%s found=%s seconds=%.0f action=begin-totals-at-zero",

@@ -12,15 +12,13 @@ from pathlib import Path
 from exporter.server import Server
 from exporter.settings import Settings
 from netmgr import programs
-from netmgr.api.snapshot import Report, Snapshot
+from netmgr.api.snapshot import Snapshot
 
 
 @contextmanager
-def serving(
-    read: Callable[[], Snapshot], report: Callable[[], Report] | None = None, **settings: object
-) -> Iterator[int]:
+def serving(read: Callable[[], Snapshot], **settings: object) -> Iterator[int]:
     """Serve what `read` gives on a port of the loopback's; that port's number."""
-    with Server(Settings(**{"listen": "127.0.0.1:0", **settings}), read, report=report) as server:
+    with Server(Settings(**{"listen": "127.0.0.1:0", **settings}), read) as server:
         worker = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         worker.start()
         try:

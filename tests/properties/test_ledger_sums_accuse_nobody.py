@@ -120,7 +120,7 @@ class Undisturbed(RuleBasedStateMachine):
         self.settle()
         last = [Sample(SUM, self.sum, 0, TABLE), *self.elements.values()]
         self.send(meanwhile)
-        self.ledger.hand_over(last, [last[0], *self.elements.values()], "nftables", None)
+        self.ledger.hand_over(last, [last[0], *self.elements.values()], "nftables", 0)
 
     def read_quietly(self) -> None:
         self.settle()

@@ -11,7 +11,7 @@ import pytest
 
 from netmgr.agent import doctor
 from netmgr.agent.doctor import assumed
-from netmgr.api.client import ask_report, read_snapshot
+from netmgr.api.client import read_snapshot
 from netmgr.api.gaps import described
 from tests.fakes.agent_socket import agent, canned, snapshot
 from tests.fakes.exporter_port import get, serving
@@ -54,7 +54,7 @@ def test_reasons_that_never_were_are_left_out() -> None:
 
 @pytest.fixture
 def flushed(tmp_path: Path) -> Iterator[Path]:
-    answer = snapshot(1, 1) | {"gaps": [FLUSHED], "spent": [], "problems": []}
+    answer = snapshot(1, 1) | {"gaps": [FLUSHED], "problems": []}
     with agent(tmp_path / "ledger.sock", canned(answer)):
         yield tmp_path / "ledger.sock"
 
@@ -71,9 +71,11 @@ def test_status_and_doctor_tell_of_it(flushed: Path, netmgr: Callable[..., Any])
 def test_the_exporters_page_tells_of_it_and_is_there_without_an_agent(flushed: Path) -> None:
     absent = flushed.with_name("absent.sock")
     for path, shown in ((flushed, LINE), (absent, str(absent))):
-        read, report = partial(read_snapshot, path), partial(ask_report, path)
-        with serving(read, report) as at:
-            response, body = get(at, "/")
+        with serving(partial(read_snapshot, path)) as port:
+            response, body = get(port, "/")
         assert (response.status, shown in body.decode()) == (200, True)
-    with serving(lambda: read_snapshot(flushed)) as at:
-        assert "<pre>none</pre>" in get(at, "/")[1].decode()
+
+
+def test_the_exporters_page_says_that_there_was_none() -> None:
+    with serving(lambda: snapshot(1, 1)) as port:
+        assert "<pre>none</pre>" in get(port, "/")[1].decode()

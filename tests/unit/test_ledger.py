@@ -348,11 +348,11 @@ def test_dates_of_gaps_outlive_the_agent(counting: Ledger, path: Path, clocks: T
 
     assert dates(counting) == {}
     first = clocks.time
-    counting.note(Gap.LATE)
+    counting.note(Gap.LATE, clocks.uptime)
     clocks.pass_time(100)
-    counting.note(Gap.REMOVED)
+    counting.note(Gap.REMOVED, clocks.uptime)
     clocks.pass_time(100)
-    counting.note(Gap.LATE)
+    counting.note(Gap.LATE, clocks.uptime)
     assert dates(counting) == {Gap.LATE: round(first + 200), Gap.REMOVED: round(first + 100)}
     clocks.pass_time(100)
     counting.post([reading(10)])

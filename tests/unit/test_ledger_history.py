@@ -117,7 +117,7 @@ def test_each_row_has_what_it_may_lack_at_most(ledger: Ledger, clock: Clock) -> 
     assert missing(By.POD) == {(0, IN): 0, (0, OUT): 550}
     assert missing(By.HOUR) == {(START, IN): 0, (START, OUT): 0, (START + 1, OUT): 550}
     clock.time += HOUR
-    ledger.note(Gap.LATE, 1)
+    ledger.note(Gap.LATE, clock.monotonic() - 1)
     ledger.post([reading(800, 9, of=sums[1]), reading(250, 9)])
     assert missing(By.POD) == {(0, IN): None, (0, OUT): None}
     assert missing(By.HOUR)[START + 1, OUT] == 550

@@ -211,7 +211,7 @@ def test_a_loss_is_one_gap_although_the_small_file_of_before_is_there_still(
 
 def test_gaps_are_counted_on_whatever_is_lost(node: Node) -> None:
     for _ in range(3):
-        node.ledger.note(Gap.REMOVED, 0.5)
+        node.ledger.note(Gap.REMOVED, node.ledger.moment().steady - 0.5)
     node.ledger.checkpoint()
     for times in (1, 2, 3):
         node.ledger._store.close()
