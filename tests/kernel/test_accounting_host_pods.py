@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
@@ -210,7 +211,7 @@ def test_a_host_network_pods_bytes_survive_its_end_the_agents_and_the_rules(
         more = talker.talk(Family.V6, 2, 900, 90)
         out, back = out + more[0], back + more[1]
         assert counted(node, "etcd") == {OUT: out, IN: back}
-        assert {gap["reason"] for gap in node.snapshot()["gaps"] if gap["count"]} == {"removed"}
+        assert gaps(node) == {"removed": 1}
         more = talker.talk(Family.V4, 1, 1000, 1)
         out, back = out + more[0], back + more[1]
     # Its last packets were read by nobody when its cgroup goes.
@@ -219,6 +220,30 @@ def test_a_host_network_pods_bytes_survive_its_end_the_agents_and_the_rules(
     wait_for(node, "etcd", live=False)
     assert counted(node, "etcd") == {OUT: out, IN: back}
     assert "packets" not in inside(node.namespace, "nft", "list table inet netmgr-host-pods")
+
+
+@pytest.mark.parametrize("backend", [Backend.NFTABLES], indirect=True, ids=str)
+def test_a_flush_of_all_rules_is_one_gap_of_pods_and_host_network_pods(
+    world: World, node: LabNode, cgroups: Path, tmp_path: Path
+) -> None:
+    with process(world, node.namespace, kubelets(cgroups, tmp_path, "dns")) as talker:
+        wait_for(node, "dns", live=True)
+        talker.talk(Family.V4, 1, 500, 20)
+        node.snapshot()
+        inside(node.namespace, "nft", "flush ruleset")
+
+        with sqlite3.connect(node.directory / "state" / "ledger.sqlite") as ledger:
+            ((every,),) = ledger.execute("SELECT count(*) FROM counter").fetchall()
+
+        def concerned() -> int:
+            return sum(gap["concerned"] for gap in node.snapshot()["gaps"])
+
+        eventually(lambda: concerned() >= every)
+        assert (gaps(node), concerned()) == ({"removed": 1}, every)
+
+
+def gaps(node: LabNode) -> dict[str, int]:
+    return {gap["reason"]: gap["count"] for gap in node.snapshot()["gaps"] if gap["count"]}
 
 
 def test_a_host_network_pods_counters_that_are_put_back_are_not_counted_again(
@@ -240,7 +265,7 @@ def test_a_host_network_pods_counters_that_are_put_back_are_not_counted_again(
         node.start_until_ready()
         wait_for(node, "proxy", live=True)
         assert counted(node, "proxy") == {OUT: out, IN: back}
-        assert {gap["reason"] for gap in node.snapshot()["gaps"] if gap["count"]} == {"restored"}
+        assert gaps(node) == {"restored": 1}
         more = talker.talk(Family.V6, 2, 300, 40)
         assert counted(node, "proxy") == {OUT: out + more[0], IN: back + more[1]}
 
