@@ -12,11 +12,14 @@ import secrets
 import tarfile
 import time
 from collections.abc import Callable, Collection, Mapping
+from typing import NamedTuple
 
 from netmgr.errors import NetmgrError
 
 MOST_BYTES = 16 << 20
 """Of one part; a longer one keeps its end, where logs have what matters."""
+
+_MISSING = "cannot be collected: "
 
 _NAMED = re.compile(r'(\b(?:pod|namespace)=|"(?:pod|namespace)": )("[^"]*"|[^\s",]+)')
 """What log lines and documents say of pods, those that are gone included."""
@@ -37,7 +40,7 @@ def collect(parts: Mapping[str, Part]) -> dict[str, str]:
         try:
             text = part()
         except (NetmgrError, OSError, ValueError) as error:
-            found[name] = f"cannot be collected: {error}\n"
+            found[name] = f"{_MISSING}{error}\n"
             continue
         if (excess := len(text) - MOST_BYTES) > 0:
             text = f"the first {excess} characters are left out\n{text[excess:]}"
@@ -73,8 +76,15 @@ def redacted(parts: Mapping[str, str], names: Collection[str]) -> dict[str, str]
     return {name: hide(text) for name, text in parts.items()}
 
 
-def packed(folder: str, parts: Mapping[str, str]) -> bytes:
-    """A compressed tar archive of the parts, below one folder."""
+class Archive(NamedTuple):
+    """A compressed tar archive, and why parts of it are missing."""
+
+    content: bytes
+    missing: dict[str, str]
+
+
+def packed(folder: str, parts: Mapping[str, str]) -> Archive:
+    """The archive of the parts, below one folder."""
     written = io.BytesIO()
     with tarfile.open(fileobj=written, mode="w:gz") as archive:
         for name, text in parts.items():
@@ -82,4 +92,9 @@ def packed(folder: str, parts: Mapping[str, str]) -> bytes:
             entry = tarfile.TarInfo(f"{folder}/{name}")
             entry.size, entry.mtime, entry.mode = len(content), int(time.time()), 0o600
             archive.addfile(entry, io.BytesIO(content))
-    return written.getvalue()
+    missing = {
+        name: text.removeprefix(_MISSING).strip()
+        for name, text in parts.items()
+        if text.startswith(_MISSING)
+    }
+    return Archive(written.getvalue(), missing)

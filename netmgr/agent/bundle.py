@@ -24,7 +24,7 @@ from cni.runtimes import DEFAULT_CONF_DIR
 from netmgr import archive, durable, programs, sqlite_file
 from netmgr.agent import doctor
 from netmgr.api import client
-from netmgr.archive import Part
+from netmgr.archive import Archive, Part
 from netmgr.dataplane import settings
 from netmgr.documents import loader
 from netmgr.documents.node import NodeDocument
@@ -43,7 +43,7 @@ _UNIT = "netmgr-agent"
 _LEGACY = {Family.V4: "iptables-legacy-save", Family.V6: "ip6tables-legacy-save"}
 
 
-def collect(config: Path, logs: tuple[Path, ...] = (), *, redact: bool = False) -> bytes:
+def collect(config: Path, logs: tuple[Path, ...] = (), *, redact: bool = False) -> Archive:
     """The archive for the node document at `config`, with the end of these log files."""
     try:
         document = loader.load(config, NodeDocument)

@@ -115,7 +115,7 @@ def examine(path: Path) -> dict[str, list[Finding]]:
             Finding(
                 Severity.WARNING,
                 f"{path} is not there, so the machine is examined for a node with default settings",
-                "make it, or name another with --config",
+                "make it, or name another with --config or NETMGR_CONFIG",
             )
         ]
     machine = Machine(path, document)

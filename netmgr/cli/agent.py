@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from netmgr.cli.asking import NODE_DOCUMENT
 from netmgr.cli.options import (
     DEFAULT_RUN_DIR,
     DEFAULT_STATE_DIR,
+    Config,
     LogFormatOption,
     RunDir,
     StateDir,
@@ -21,9 +22,7 @@ host = typer.Typer(no_args_is_help=True)
 
 def agent(
     *,
-    config: Annotated[
-        Path, typer.Option("--config", "-c", help="The node document (node.yaml).")
-    ] = Path("/etc/netmgr/node.yaml"),
+    config: Config = NODE_DOCUMENT,
     check: Annotated[bool, typer.Option("--check", help="Validate the document and exit.")] = False,
     log_format: LogFormatOption = LogFormat.TEXT,
 ) -> None:

@@ -1,11 +1,12 @@
 """Finds the agent's read-only socket, and asks through it, for every command that has --socket.
 
-The socket is named by --socket, by NETMGR_SOCKET, or by `run_dir` of the node document where this
-user can read it; else it is the default.
+The socket is named by --socket, by NETMGR_SOCKET, or by `run_dir` of the node document (that of
+NETMGR_CONFIG, where it is set) if this user can read it; else it is the default.
 """
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ from netmgr.errors import SetupError, TryAgainLater
 from netmgr.printable import plain
 
 NODE_DOCUMENT = Path("/etc/netmgr/node.yaml")
-VARIABLE = "NETMGR_SOCKET"
+CONFIG_VARIABLE, VARIABLE = "NETMGR_CONFIG", "NETMGR_SOCKET"
 
 
 class Found(NamedTuple):
@@ -30,7 +31,7 @@ def find(given: Path | None) -> Found:
     if given is not None:
         return Found(given, f"named by --socket or {VARIABLE}")
     other = f"; --socket or {VARIABLE} names another"
-    path = NODE_DOCUMENT
+    path = Path(os.environ.get(CONFIG_VARIABLE) or NODE_DOCUMENT)
     try:
         run_dir = _run_dir(path)
     except OSError as error:

@@ -5,11 +5,16 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from netmgr.cli.asking import NODE_DOCUMENT
+from netmgr.cli.options import Config
 from netmgr.cli.output import size
+
+if TYPE_CHECKING:
+    from netmgr.archive import Archive
 
 To = Annotated[
     Path | None,
@@ -24,9 +29,7 @@ Redact = Annotated[
 
 def bundle(
     *,
-    config: Annotated[
-        Path, typer.Option("--config", "-c", help="The node document (node.yaml).")
-    ] = Path("/etc/netmgr/node.yaml"),
+    config: Config = NODE_DOCUMENT,
     to: To = None,
     log: Annotated[
         list[Path] | None, typer.Option(metavar="FILE", help="A log to include; may be repeated.")
@@ -43,8 +46,11 @@ def bundle(
     write(collect(config, tuple(log or ()), redact=redact), to, "node")
 
 
-def write(content: bytes, to: Path | None, what: str) -> None:
-    """Write an archive, readable by its owner alone, and say so."""
+def write(archive: Archive, to: Path | None, what: str) -> None:
+    """Write an archive, readable by its owner alone, and say so, and what it lacks."""
+    content, missing = archive
+    for name, why in missing.items():
+        typer.echo(f"without {name}: {why}", err=True)
     if to == Path("-"):
         sys.stdout.buffer.write(content)
         return

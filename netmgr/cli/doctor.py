@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from netmgr.cli.options import Format, Output
+from netmgr.cli.asking import NODE_DOCUMENT
+from netmgr.cli.options import Config, Format, Output
 from netmgr.cli.output import Styled, Table, show, show_document
 from netmgr.errors import Exit
 
@@ -21,9 +21,7 @@ _COLOURS = {"ok": "green", "note": None, "warning": "yellow", "error": "red"}
 
 def doctor(
     *,
-    config: Annotated[
-        Path, typer.Option("--config", "-c", help="The node document (node.yaml).")
-    ] = Path("/etc/netmgr/node.yaml"),
+    config: Config = NODE_DOCUMENT,
     output: Format = Output.TABLE,
 ) -> None:
     """Examine this machine, before or after an installation. Exit 1 if netmgr cannot work here.

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from netmgr.cli import completion
+from netmgr.cli.asking import CONFIG_VARIABLE, VARIABLE
 from netmgr.logs import LogFormat
 
 
@@ -23,15 +24,19 @@ class Output(StrEnum):
 Format = Annotated[
     Output, typer.Option("--output", "-o", help="table for people, json or yaml for programs.")
 ]
+Config = Annotated[
+    Path,
+    typer.Option("--config", "-c", envvar=CONFIG_VARIABLE, help="The node document (node.yaml)."),
+]
 Socket = Annotated[
     Path | None,
     typer.Option(
         "--socket",
         metavar="PATH",
         readable=False,  # typer's own message would not name reader_group
-        help="The agent's read-only socket [default: ledger.sock in the run_dir that "
-        "/etc/netmgr/node.yaml names, or in /run/netmgr]",
-        envvar="NETMGR_SOCKET",
+        help="The agent's read-only socket [default: ledger.sock in the run_dir that the node "
+        "document names, or in /run/netmgr]",
+        envvar=VARIABLE,
     ),
 ]
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from netmgr.cli.options import Format, Output
+from netmgr.cli.asking import NODE_DOCUMENT
+from netmgr.cli.options import Config, Format, Output
 from netmgr.cli.output import Styled, Table, show, show_document
 from netmgr.errors import Exit
 
@@ -19,9 +20,7 @@ _COLOURS = {"passed": "green", "failed": "red", "unmeasured": "yellow"}
 
 def preflight(
     *,
-    config: Annotated[
-        Path, typer.Option("--config", "-c", help="The node document (node.yaml).")
-    ] = Path("/etc/netmgr/node.yaml"),
+    config: Config = NODE_DOCUMENT,
     message: Annotated[
         Path | None,
         typer.Option(

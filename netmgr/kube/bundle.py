@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from netmgr import archive
-from netmgr.archive import Part
+from netmgr.archive import Archive, Part
 from netmgr.kube.api import Api, Object
 
 LOG_LINES = 2000
@@ -25,7 +25,7 @@ NAMESPACES = ("netmgr", "netmgr-claims")
 """Those of the manifests."""
 
 
-def collect(api: Api, namespaces: tuple[str, ...], *, redact: bool = False) -> bytes:
+def collect(api: Api, namespaces: tuple[str, ...], *, redact: bool = False) -> Archive:
     """The archive, with the objects of netmgr's own namespaces.
 
     Raises:

@@ -246,13 +246,40 @@ def test_exec_runs_a_command_where_it_is_told_to(lab: Lab) -> None:
     assert lab("exec", "pod-1", "--", "sh", "-c", "exit 7").returncode == 7
     assert lab("exec", "pod-1", "--", "sh", "-c", "kill -TERM $$").returncode == 128 + 15
     # A command of netmgr's asks the agent of that node.
-    ask = ("--", sys.executable, "-m", "netmgr", "node", "status", "-o", "json")
+    ask = ("--", "netmgr", "node", "status", "-o", "json")
     for where, node in {"pod-1": "node-1", "pod-2": "node-2", "node-2": "node-2"}.items():
         assert json.loads(lab("exec", where, *ask).stdout)["node"] == node
+    doctor = lab("exec", "node-1", "--", "netmgr", "doctor")
+    assert doctor.returncode == 0, doctor.stdout
     unknown = lab("exec", "pod-9", "--", "true")
     assert unknown.returncode == 1
     assert "pod-1" in unknown.stderr
     assert "Traceback" not in unknown.stderr
+
+
+@pytest.mark.slow
+def test_what_up_advises_works_as_it_is_printed(lab: Lab, lab_name: str) -> None:
+    advised = [line for line in lab("up").stdout.splitlines() if " -m tests.lab " in line]
+    assert len(advised) == 6
+    for line in advised:
+        assert len(line) < 80 + len(lab_name)
+        done = subprocess.run(["sh", "-c", line], cwd=TOP, capture_output=True, check=False)
+        assert done.returncode == 0, (line, done.stderr)
+    assert left_of(lab_name) == []
+
+
+@pytest.mark.slow
+def test_a_document_that_was_changed_is_in_force_after_a_restart(lab: Lab, lab_name: str) -> None:
+    assert lab("up", "--pods", "1").returncode == 0
+    document = ROOT / lab_name / "nodes" / "node-1" / "node.yaml"
+    text = document.read_text()
+    document.write_text(f"{text}limits: [{{pods: '*/*', internet-out: 1GB}}]\n")
+    refused = lab("restart", "node-1")
+    assert (refused.returncode, "limits[0].internet-out" in refused.stderr) == (1, True)
+    document.write_text(f"{text}limits: [{{pods: '*/*', internet-out: 1G}}]\n")
+    assert lab("restart", "node-1").returncode == 0
+    explained = lab("exec", "node-1", "--", "netmgr", "node", "explain", "10.128.16.0")
+    assert "internet-out 1" in explained.stdout
 
 
 @pytest.mark.slow

@@ -15,12 +15,11 @@ import typer
 
 from netmgr import programs
 from netmgr.cli import terminal
-from netmgr.cli.asking import VARIABLE
-from netmgr.cli.output import Styled, Table
-from netmgr.documents import node
+from netmgr.cli.asking import CONFIG_VARIABLE
+from netmgr.documents import loader, node
 from netmgr.errors import SIGNAL_EXIT, Exit, NetmgrError
 from tests.lab import comparison, planned, tables, traffic, verify, world
-from tests.lab.errors import LabError
+from tests.lab.errors import PROGRAM, LabError
 from tests.lab.nodes import EXPORTER_PORT
 from tests.lab.topology import cluster
 from tests.lab.world import World
@@ -71,7 +70,7 @@ def run(
             began = time.monotonic()
             lab.down()
     typer.echo(f"\nRemoved in {time.monotonic() - began:.1f} s.")
-    typer.echo(f"{_dim('To keep a lab and look around:')} {_program()} up")
+    typer.echo(f"{_dim('To keep a lab and look around:')} {PROGRAM} up")
     if not agrees:
         raise typer.Exit(Exit.FAILURE)
 
@@ -96,10 +95,8 @@ def up(
         except BaseException:
             lab.down()
             raise
-    hints = Table("", "")
     for command, meaning in _next_commands(lab):
-        hints.row(f"  {command}", Styled(meaning, is_dim=True))
-    typer.echo(f"\n{_dim('Next:')}\n{hints}")
+        typer.echo(f"\n{_dim(f'# {meaning}')}\n{command}")
 
 
 @app.command("exec", context_settings={"ignore_unknown_options": True})
@@ -116,12 +113,14 @@ def execute(
 ) -> None:
     """Run a command in the network namespace of a pod or host.
 
-    NETMGR_SOCKET is the socket of that node's agent, which `netmgr node`, `nat` and `usage` ask.
+    `netmgr` is on its path, and NETMGR_CONFIG is that node's document, which names its agent.
     """
     lab = World.open(name)
     namespace, host = lab.find(where), lab.node_of(where)
     nsenter = [programs.locate("nsenter", "util-linux"), f"--net={namespace}", "--", *command]
-    environment = {**os.environ, VARIABLE: str(host.ledger_socket)} if host else None
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    if host:
+        environment[CONFIG_VARIABLE] = str(host.document)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the command
     running = programs.start(
         nsenter,
@@ -133,6 +132,21 @@ def execute(
     code = running.wait()
     # As a shell reports a process that a signal ended.
     raise typer.Exit(code if code >= 0 else SIGNAL_EXIT - code)
+
+
+@app.command()
+def restart(
+    where: Annotated[str, typer.Argument(metavar="NODE", help="A node: node-1.")],
+    *,
+    name: Name = None,
+) -> None:
+    """Restart a node's agent, which reads its document again."""
+    host = World.open(name).node(where)
+    # An agent that is refused would be missed only later.
+    loader.load(host.document, node.NodeDocument)
+    host.stop_agent()
+    host.start_until_ready()
+    typer.echo(f"{where} is ready, with {host.document}.")
 
 
 @app.command("traffic")
@@ -188,24 +202,15 @@ def _next_commands(lab: World) -> Iterator[tuple[str, str]]:
     which = "" if world.names() == [lab.name] else f" --name {lab.name}"
     first = lab.nodes[0].name
     if lab.topology.spokes:
-        yield f"{_program()} verify{which}", "who reaches whom, and as whom"
-        yield f"{_program()} exec{which} researcher -- ip addr", "run anything in a pod or host"
+        yield f"{PROGRAM} verify{which}", "who reaches whom, and as whom"
+        yield f"{PROGRAM} exec{which} researcher -- ip addr", "run anything in a pod or host"
     else:
-        yield f"{_program()} traffic{which}", "send UDP and TCP, compare with the count"
-        yield f"{_program()} exec{which} pod-1 -- ip addr", "run anything in a pod or host"
-    netmgr = _beside("netmgr")
-    yield f"{_program()} exec{which} {first} -- {netmgr} node status", f"ask {first}'s agent"
-    yield f"{_program()} status{which}", "what runs, with which addresses"
-    yield f"{_program()} down{which}", "remove all of it"
-
-
-def _program() -> str:
-    """What to type in this directory."""
-    return f"{_beside('python')} -m tests.lab"
-
-
-def _beside(program: str) -> str:
-    return os.path.relpath(Path(sys.executable).with_name(program))
+        yield f"{PROGRAM} traffic{which}", "send UDP and TCP, compare with the count"
+        yield f"{PROGRAM} exec{which} pod-1 -- ip addr", "run anything in a pod or host"
+    yield f"{PROGRAM} exec{which} {first} -- netmgr node status", f"ask {first}'s agent"
+    yield f"{PROGRAM} restart{which} {first}", f"after a change of {lab.nodes[0].document}"
+    yield f"{PROGRAM} status{which}", "what runs, with which addresses"
+    yield f"{PROGRAM} down{which}", "remove all of it"
 
 
 def _compare(lab: World) -> bool:
@@ -225,7 +230,7 @@ def _verify(lab: World) -> bool:
     if not lab.topology.spokes:
         raise LabError(
             f"lab {lab.name} has no hub and spokes to verify; "
-            "make one with: python -m tests.lab up --spokes 3"
+            f"make one with: {PROGRAM} up --spokes 3"
         )
     with terminal.console().status("Probing …"):
         outcome = verify.verify(lab)

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 from netmgr.errors import NetmgrError
+
+PROGRAM = f"{os.path.relpath(sys.executable)} -m tests.lab"
+"""What to type in this directory."""
 
 
 class LabError(NetmgrError):

@@ -29,7 +29,7 @@ from netmgr.documents.node import Backend
 from netmgr.errors import SetupError
 from netmgr.kernel import netns
 from tests.lab import processes, services, wiring
-from tests.lab.errors import LabError
+from tests.lab.errors import PROGRAM, LabError
 from tests.lab.nodes import TRAVERSABLE, LabNode
 from tests.lab.runtime import Sandbox
 from tests.lab.topology import Topology
@@ -89,7 +89,7 @@ class World:
         if not (directory / "complete").exists():
             raise LabError(
                 f"lab {directory.name} is not complete; "
-                f"remove it with: python -m tests.lab down --name {directory.name}"
+                f"remove it with: {PROGRAM} down --name {directory.name}"
             )
         kept = json.loads((directory / "topology.json").read_text("utf-8"))
         world = cls(
@@ -241,7 +241,7 @@ def choose(name: str | None) -> str:
     if name is None and len(known) == 1:
         return known[0]
     if not known:
-        raise LabError("there is no lab; make one with: python -m tests.lab up")
+        raise LabError(f"there is no lab; make one with: {PROGRAM} up")
     if name is None:
         raise LabError(f"there are several labs; say which with --name: {', '.join(known)}")
     if name not in known:
@@ -283,7 +283,7 @@ def _claim(name: str | None) -> str:
         )
     if not _make(ROOT / name):
         raise LabError(
-            f"there is a lab {name} already; remove it with: python -m tests.lab down --name {name}"
+            f"there is a lab {name} already; remove it with: {PROGRAM} down --name {name}"
         )
     return name
 

@@ -22,7 +22,8 @@ def node_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "node.yaml"
     monkeypatch.setattr(asking, "NODE_DOCUMENT", path)
     monkeypatch.setattr(asking, "DEFAULT_SOCKET", tmp_path / "ledger.sock")
-    monkeypatch.delenv("NETMGR_SOCKET", raising=False)
+    for variable in ("NETMGR_SOCKET", "NETMGR_CONFIG"):
+        monkeypatch.delenv(variable, raising=False)
     return path
 
 
@@ -47,7 +48,7 @@ def test_every_command_that_asks_an_agent_takes_its_socket_from_the_environment(
 COMMANDS = ("node status", "node pods", "node explain 10.0.0.1", "node audit", "nat status")
 
 
-@pytest.mark.parametrize("named_by", ["option", "variable", "node.yaml"])
+@pytest.mark.parametrize("named_by", ["option", "variable", "node.yaml", "NETMGR_CONFIG"])
 def test_the_agent_is_asked_at_the_socket_that_is_named(
     named_by: str,
     socket_path: Path,
@@ -63,6 +64,9 @@ def test_the_agent_is_asked_at_the_socket_that_is_named(
         monkeypatch.setenv("NETMGR_SOCKET", str(socket_path))
         node_document.write_text("run_dir: /nowhere\n")
     else:
+        if named_by == "NETMGR_CONFIG":
+            monkeypatch.setattr(asking, "NODE_DOCUMENT", Path("/nowhere"))
+            monkeypatch.setenv("NETMGR_CONFIG", str(node_document))
         node_document.write_text(f"cni: off\nrun_dir: {socket_path.parent}\nunknown: 1\n")
     with agent(socket_path, canned(snapshot(pods=1))):
         code, out, err = netmgr("node", "status", "-o", "json", *option)
