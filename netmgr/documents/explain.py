@@ -251,7 +251,7 @@ def _outside(document: NodeDocument, address: Address) -> tuple[PacketPath, str]
         machine = "node" if document.role is Role.NODE else "router"
         if is_internet:
             return PacketPath.MASQUERADED, f"to the internet as this {machine}"
-        text = f"there as this {machine}: native of node.yaml does not hold it"
+        text = f"leaves as this {machine}: native of node.yaml does not hold it"
         return PacketPath.MASQUERADED, text
     if not is_internet:
         return PacketPath.NATIVE, "native, the sender's own address is kept"

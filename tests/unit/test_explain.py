@@ -60,7 +60,7 @@ def test_the_longest_prefix_says_what_an_address_is(address, role, prefix, becau
 def test_internal_machines_without_a_way_back_to_pods_see_the_node() -> None:
     lan = DOCUMENT.model_copy(update={"native": (Prefix.parse("10.7.0.0/16"),)})
     for address, masqueraded, packet in (
-        ("10.9.9.9", True, "there as this node: native of node.yaml does not hold it"),
+        ("10.9.9.9", True, "leaves as this node: native of node.yaml does not hold it"),
         ("10.7.0.9", False, "native, the sender's own address is kept"),
         ("10.1.0.4", False, "native, the sender's own address is kept"),
         ("203.0.113.1", True, "to the internet as this node"),
