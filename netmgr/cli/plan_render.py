@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -254,6 +255,12 @@ def conflist(
     )
 
 
+def _share(text: str) -> str:
+    if not re.fullmatch(r"[1-9][0-9]*|[1-9][0-9]?%|100%", text, re.ASCII):
+        raise typer.BadParameter(f"{text!r} is neither a number of agents nor a share such as 10%")
+    return text
+
+
 @app.command()
 def kubernetes(
     cluster: ClusterName,
@@ -262,6 +269,15 @@ def kubernetes(
     image: Annotated[
         str | None, typer.Option(help="Image with netmgr [default: netmgr:<version>]")
     ] = None,
+    max_unavailable: Annotated[
+        str,
+        typer.Option(
+            metavar="COUNT",
+            callback=_share,
+            help="How many agents a rollout may replace at once, as a number or a share; nodes "
+            "that are down count.",
+        ),
+    ] = "10%",
     to: To = None,
 ) -> None:
     """Render a cluster's manifests.
@@ -283,7 +299,7 @@ def kubernetes(
     services = ",".join(
         str(service_cidr) for _, service_cidr in given.locked.clusters[cluster].services.pairs
     )
-    every = objects(documents, services, image or f"netmgr:{__version__}")
+    every = objects(documents, services, image or f"netmgr:{__version__}", max_unavailable)
     write(to, yaml.dump_all(every, Dumper=yaml.CSafeDumper, sort_keys=False, width=1 << 20))
 
 

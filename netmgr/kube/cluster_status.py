@@ -69,6 +69,8 @@ class Workload:
     ready: int
     is_current: bool
     """Whether its status is of its newest form."""
+    most_unavailable: int = 0
+    """Without how many of its pods a rollout may leave Nodes; 0 where that stops none."""
 
     @property
     def path(self) -> str:
@@ -168,7 +170,17 @@ def workload(kind: str, found: Mapping[str, Any]) -> Workload:
         scheduled=status.get("currentNumberScheduled" if is_everywhere else "replicas", 0),
         ready=status.get("numberReady" if is_everywhere else "readyReplicas", 0),
         is_current=status.get("observedGeneration", 0) >= metadata.get("generation", 0),
+        most_unavailable=_most_unavailable(found["spec"], wanted) if is_everywhere else 0,
     )
+
+
+def _most_unavailable(spec: Mapping[str, Any], wanted: int) -> int:
+    most = spec.get("updateStrategy", {}).get("rollingUpdate", {}).get("maxUnavailable", 0)
+    if isinstance(most, int):
+        return most
+    # As the DaemonSet controller rounds.
+    share = most.removesuffix("%")
+    return -(-int(share) * wanted // 100) if share.isdecimal() else 0
 
 
 def leader(found: Mapping[str, Any]) -> Leader:
@@ -252,6 +264,29 @@ def _nodes(cluster: Cluster) -> Iterator[Finding]:
         if wanted:
             yield from _agent(state, pods.get(name), wanted, cluster)
             yield from _network(state, cluster.reports.get(name))
+    for each in cluster.workloads:
+        yield from _rollout(each, cluster, pods)
+
+
+def _rollout(one: Workload, cluster: Cluster, pods: Mapping[str, PodState]) -> Iterator[Finding]:
+    """A rollout that Nodes which are not Ready stop: their agents count as those under way."""
+    nodes = [each for each in cluster.nodes if each.component == one.component]
+    down = sorted(each.view.name for each in nodes if not each.is_ready)
+    newest = cluster.revisions.get((one.namespace, one.name))
+    older = {
+        each.view.name
+        for each in nodes
+        if each.view.name in pods and pods[each.view.name].revision != newest
+    }
+    if not newest or not older or not 0 < one.most_unavailable <= len(down):
+        return
+    message = (
+        f"the rollout of {one.path} has stopped: no more than {one.most_unavailable} may be "
+        f"without an agent, {len(down)} are not Ready, and {len(older)} have an older revision"
+    )
+    remedy = f"repair these Nodes or delete them, or raise maxUnavailable of {one.path}"
+    for name in down:
+        yield _found(Severity.ERROR, "rollout", message, remedy, f"node/{name}")
 
 
 def _agent(

@@ -176,9 +176,13 @@ def test_pods_have_the_settings_of_the_values(tmp_path: Path):
         "tolerations": [{"key": "gpu", "operator": "Exists"}],
         "nodeSelector": {"pool": "gpu"},
         "podAnnotations": {"team": "net"},
+        "maxUnavailable": 2,
     }
     values = {"agent": agents, "controller": {"priorityClassName": "ours"}}
-    found = pods(installed(tmp_path, mode="cni", resources={"agent": resources}, **values))
+    made = installed(tmp_path, mode="cni", resources={"agent": resources}, **values)
+    strategy = made["DaemonSet", "netmgr", "netmgr"]["spec"]["updateStrategy"]
+    assert strategy["rollingUpdate"] == {"maxUnavailable": 2}
+    found = pods(made)
     agent, controller = found["netmgr"], found["netmgr-controller"]
     assert agent["spec"]["tolerations"] == [{"key": "gpu", "operator": "Exists"}]
     assert agent["spec"]["nodeSelector"] == {"kubernetes.io/os": "linux", "pool": "gpu"}
@@ -199,6 +203,8 @@ def test_pods_have_the_settings_of_the_values(tmp_path: Path):
         ({"node": {"intern": []}}, "intern"),
         ({"components": ["pod-monitors"]}, "components"),
         ({"agent": {"toleration": []}}, "toleration"),
+        ({"agent": {"maxUnavailable": "0%"}}, "maxUnavailable"),
+        ({"controller": {"maxUnavailable": 2}}, "maxUnavailable"),
         ({"resources": {"agent": {"limit": {}}}}, "limit"),
     ],
     ids=lambda given: given if isinstance(given, str) else "",

@@ -290,6 +290,45 @@ def test_an_agent_of_an_older_revision_lags_where_the_newest_is_known() -> None:
         assert findings_of(node("a"), revisions={("netmgr", name): newest}) == expected
 
 
+NOT_READY = {"type": "Ready", "status": "Unknown"}
+
+
+@pytest.mark.parametrize(("most", "is_stopped"), [(0, False), (1, True), (2, True), (3, False)])
+def test_a_rollout_that_nodes_which_are_down_stop_names_them(
+    most: int, *, is_stopped: bool
+) -> None:
+    nodes = [node("a"), node("b"), node("c")]
+    down = [replace(each, is_ready=False) for each in nodes[:2]]
+    sets = [of(AGENT, 3, 3, most_unavailable=most)]
+    revisions = {("netmgr", "netmgr-agent"): "newer"}
+    found = findings_of(*down, nodes[2], workloads=sets, revisions=revisions)
+    message = (
+        f"the rollout of daemonset/netmgr-agent has stopped: no more than {most} may be without "
+        "an agent, 2 are not Ready, and 3 have an older revision"
+    )
+    remedy = "repair these Nodes or delete them, or raise maxUnavailable of daemonset/netmgr-agent"
+    expected = error("rollout", message, remedy, "node/a", "node/b")
+    assert (expected in found) is is_stopped
+    assert any(each.message.startswith("the rollout") for each in found) is is_stopped
+    # Nothing is left to replace.
+    revisions = {("netmgr", "netmgr-agent"): "new"}
+    found = findings_of(*down, nodes[2], workloads=sets, revisions=revisions)
+    assert {each.check for each in found} == {"node"}
+
+
+@pytest.mark.parametrize(
+    ("most", "wanted", "expected"),
+    [("10%", 2, 1), ("10%", 10, 1), ("10%", 11, 2), ("10%", 7500, 750), (3, 2, 3), (None, 9, 0)],
+)
+def test_a_share_of_a_daemon_set_is_rounded_up(
+    most: str | int | None, wanted: int, expected: int
+) -> None:
+    strategy = {"rollingUpdate": {"maxUnavailable": most}} if most else {"type": "OnDelete"}
+    given = {"metadata": METADATA, "spec": {"updateStrategy": strategy}}
+    status = {"desiredNumberScheduled": wanted}
+    assert workload("daemonset", given | {"status": status}).most_unavailable == expected
+
+
 def test_what_the_condition_says_is_not_said_again_by_the_report() -> None:
     uplink, drift = (
         Problem(reason=reason, message="found") for reason in ("UplinkErrors", "DriftReturns")

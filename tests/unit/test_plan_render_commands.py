@@ -154,6 +154,23 @@ def test_an_unknown_cluster_is_refused(command):
     assert "evals" in str(done.exception)
 
 
+@pytest.mark.parametrize(("given", "taken"), [("2", 2), ("25%", "25%"), ("100%", "100%")])
+def test_how_many_agents_a_rollout_may_replace_is_chosen(given, taken):
+    done = run("render", "kubernetes", "evals", "--max-unavailable", given)
+    daemon_set = list(yaml.safe_load_all(done.stdout))[-1]
+    strategy = daemon_set["spec"]["updateStrategy"]
+    assert strategy["rollingUpdate"] == {"maxUnavailable": taken}
+
+
+@pytest.mark.parametrize("given", ["0", "0%", "101%", "-1", "many", "10 %"])
+def test_a_rollout_that_could_replace_no_agent_is_refused(given):
+    done = run("render", "kubernetes", "evals", f"--max-unavailable={given}")
+    assert done.exit_code == 2
+    assert "neither a number of agents nor a share" in " ".join(
+        done.output.replace("│", "").split()
+    )
+
+
 def test_the_init_container_asks_for_what_the_command_line_has(tmp_path):
     daemon_set = list(yaml.safe_load_all(run("render", "kubernetes", "evals").stdout))[-1]
     command = daemon_set["spec"]["template"]["spec"]["initContainers"][0]["command"]

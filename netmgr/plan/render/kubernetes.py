@@ -61,20 +61,23 @@ _DOCUMENT: Object = {"name": "document", "mountPath": "/etc/netmgr"}
 _PLAN: Object = {"name": "plan", "mountPath": "/plan", "readOnly": True}
 
 
-def objects(documents: Mapping[str, str], services: str, image: str) -> list[Object]:
+def objects(
+    documents: Mapping[str, str], services: str, image: str, most_unavailable: str = "10%"
+) -> list[Object]:
     """Everything to apply, in order.
 
     Args:
         documents: `plan.yaml` and `plan.lock.yaml` as text.
         services: the cluster's Service range, for whoever starts the API server.
         image: container image that has netmgr.
+        most_unavailable: how many agents a rollout may replace at once, as a number or a share.
     """
     return [
         _object("v1", "Namespace", NAMESPACE, namespaced=False),
         _object("v1", "ServiceAccount", "netmgr") | {"automountServiceAccountToken": False},
         _object("v1", "ConfigMap", "netmgr-plan")
         | {"data": {**documents, "service-cluster-ip-range": services}},
-        _object("apps/v1", "DaemonSet", "netmgr") | {"spec": _daemon_set(image)},
+        _object("apps/v1", "DaemonSet", "netmgr") | {"spec": _daemon_set(image, most_unavailable)},
     ]
 
 
@@ -87,11 +90,13 @@ def _object(version: str, kind: str, name: str, *, namespaced: bool = True) -> O
     }
 
 
-def _daemon_set(image: str) -> Object:
+def _daemon_set(image: str, most_unavailable: str) -> Object:
+    # The API takes a share as text, and a number as a number.
+    most = int(most_unavailable) if most_unavailable.isdigit() else most_unavailable
     return {
         "selector": {"matchLabels": dict(APP)},
         # A broken image must not take the agents off all nodes at once.
-        "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "10%"}},
+        "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": most}},
         "template": {
             "metadata": {
                 "labels": dict(APP),

@@ -27,6 +27,9 @@
 {{- with $settings.podAnnotations -}}
   {{- $_ := set $template.metadata "annotations" (merge (dict) . ($template.metadata.annotations | default dict)) -}}
 {{- end -}}
+{{- with $settings.maxUnavailable -}}
+  {{- with dig "updateStrategy" "rollingUpdate" nil $.object.spec }}{{ $_ := set . "maxUnavailable" $settings.maxUnavailable }}{{ end -}}
+{{- end -}}
 {{- range $values.image.pullSecrets -}}
   {{- $_ := set $pod "imagePullSecrets" (append ($pod.imagePullSecrets | default list) (dict "name" .)) -}}
 {{- end -}}
