@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from exporter.catalog import CATALOG
 from exporter.controller_catalog import CONTROLLER
-from tests.unit.monitoring import JOB
+from tests.unit.monitoring import CONTROLLER_JOB, JOB
 
 TARGET = {"cluster": "training", "instance": "node-1", "job": JOB}
 LABELS = (
@@ -25,6 +25,7 @@ LABELS = (
 MB = 60_000_000
 """A minute of a million bytes a second."""
 
+CONTROLLERS = {metric.name for metric in CONTROLLER}
 EXPOSED = {metric.name: metric.labels for metric in (*CATALOG, *CONTROLLER)} | {"up": ()}
 
 
@@ -46,7 +47,8 @@ def series(line: str) -> tuple[str, dict[str, str], str]:
     name, written, values = re.fullmatch(r" +(\w+)(?:{(.*?)})? (.*)", line).groups(default="")
     given = dict(label.split("=") for label in written.split(",") if label)
     own = {label: LABELS.get(label) for label in EXPOSED[name.removesuffix("_bucket")]}
-    labels = TARGET | own | given
+    job = {"job": CONTROLLER_JOB} if name in CONTROLLERS else {}
+    labels = TARGET | job | own | given
     assert None not in labels.values()
     return name, labels, re.sub(r"([\d.]+)MB", lambda part: f"{float(part[1]) * MB:.0f}", values)
 
@@ -88,9 +90,36 @@ NetmgrDriftRepairedRepeatedly 40 {instance reason} Something on node-1 keeps cha
 NetmgrExporterDown 16 {instance job} The netmgr exporter of node-1 does not answer
     up 1x9 0x20
     up{instance=node-2} 1x40
-NetmgrAgentDown 16 {instance job} The netmgr agent of node-1 does not answer its exporter
+NetmgrExporterDown 20 {instance} The netmgr exporter of node-1 does not answer
+    # Its pod is gone, and no controller is scraped.
+    up 1x9 stale
+    up{instance=node-2} 1x40
+NetmgrExporterDown 20 {instance} The netmgr exporter of node-1 does not answer
+    # The controller has a Node more than there are exporters.
+    up 1x9 stale
+    up{instance=node-2} 1x40
+    netmgr_controller_leader{instance=node-2} 1x40
+    netmgr_controller_nodes{instance=node-2,state=served} 1x40
+    netmgr_controller_nodes{instance=node-2,state=waiting} 1x40
+NetmgrAgentDown 16 {instance job} \
+The netmgr agent of node-1 does not answer its exporter, or both are gone
     netmgr_up 1x9 0x20
     netmgr_up{instance=node-2} 1x40
+NetmgrAgentDown 20 {instance} \
+The netmgr agent of node-1 does not answer its exporter, or both are gone
+    up 1x9 stale
+    netmgr_up 1x9 stale
+NetmgrNodesWithoutAgent 90 {} 2 Nodes in training have no netmgr pod that is scraped
+    # Two are gone for longer than anybody remembers.
+    up 1x9 stale
+    up{instance=node-2} 1x9 stale
+    up{instance=node-3} 1x100
+    netmgr_controller_leader{instance=node-3} 1x100
+    netmgr_controller_nodes{instance=node-3,state=served} 3x100
+NetmgrNodesWithoutAgent 90 {} 3 Nodes in training have no netmgr pod that is scraped
+    # There never was one.
+    netmgr_controller_leader{instance=node-3} 1x100
+    netmgr_controller_nodes{instance=node-3,state=served} 3x100
 NetmgrAgentNotReady 16 {instance job} The netmgr agent of node-1 is not ready
     netmgr_agent_ready 1x9 0x20
     netmgr_agent_ready{instance=node-2} 1x40
@@ -159,6 +188,16 @@ node-1 has 85% of its tcp ports toward one endpoint in use
 NetmgrControllerNotLed 20 {} 0 range controllers lead in training
     netmgr_controller_leader 1x9 0x30
     netmgr_controller_leader{instance=node-2} 0x40
+NetmgrControllerNotLed 90 {} 0 range controllers lead in training
+    # Both pods are gone, and their targets with them.
+    up{job=netmgr-controller} 1x9 stale
+    up{job=netmgr-controller,instance=node-2} 1x9 stale
+    netmgr_controller_leader 1x9 stale
+    netmgr_controller_leader{instance=node-2} 0x9 stale
+NetmgrControllerNotLed 20 {} 0 range controllers lead in training
+    # They are listed, and none ever answered.
+    up{job=netmgr-controller} 0x40
+    up{job=netmgr-controller,instance=node-2} 0x40
 NetmgrControllerNotLed 20 {} 2 range controllers lead in training
     netmgr_controller_leader 1x40
     netmgr_controller_leader{instance=node-2} 0x9 1x30
@@ -218,6 +257,29 @@ NetmgrExporterDown 13 a restart
     up 1x9 0x3 1x20
 NetmgrExporterDown 30 not ours
     up{job=other} 0x40
+NetmgrExporterDown 30 a controller is none
+    up{job=netmgr-controller} 0x40
+NetmgrExporterDown 20 it went with its Node, as the controller knows
+    up 1x9 stale
+    up{instance=node-2} 1x40
+    netmgr_controller_leader{instance=node-2} 1x40
+    netmgr_controller_nodes{instance=node-2,state=served} 2x9 1x30
+    netmgr_controller_nodes{instance=node-2,state=waiting} 0x40
+NetmgrExporterDown 90 it was removed long ago
+    up 1x9 stale
+NetmgrAgentDown 13 its pod was replaced
+    up 1x9 stale stale stale 1x20
+    netmgr_up 1x9 stale stale stale 1x20
+NetmgrNodesWithoutAgent 90 every Node has one, and so has a NAT host
+    up 1x100
+    up{instance=node-2} 0x100
+    up{instance=nat-1} 1x100
+    netmgr_controller_leader{instance=node-3} 1x100
+    netmgr_controller_leader 0x100
+    netmgr_controller_nodes{state=served} 9x100
+    netmgr_controller_nodes{instance=node-3,state=served} 2x100
+NetmgrNodesWithoutAgent 30 no controller counts Nodes
+    up 1x9 stale
 NetmgrAgentDown 13 a restart
     netmgr_up 1x9 0x3 1x20
 NetmgrAgentNotReady 13 a restart
@@ -270,6 +332,12 @@ NetmgrSpokesApart 30 once
     netmgr_isolation_dropped_packets_total 0x5 60x40
 NetmgrNatPortsScarce 30 room
     netmgr_nat_ports_used_ratio 0.7x40
+NetmgrControllerNotLed 60 no cluster has one
+    up 1x60
+NetmgrControllerNotLed 60 the one that leads answers, and the other never did
+    up{job=netmgr-controller} 1x60
+    up{job=netmgr-controller,instance=node-2} 0x60
+    netmgr_controller_leader 1x60
 NetmgrControllerNotLed 25 the other took over
     netmgr_controller_leader 1x9 0x3 0x40
     netmgr_controller_leader{instance=node-2} 0x13 1x30

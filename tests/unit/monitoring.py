@@ -12,7 +12,8 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 PROMETHEUS = CONFIGS / "prometheus"
 RULE_FILES = ("recording.yml", "alerts.yml")
 JOB = "netmgr"
-"""What scrape.yml calls the exporters."""
+CONTROLLER_JOB = "netmgr-controller"
+"""What scrape.yml calls the exporters, and the controllers."""
 
 Rule = dict[str, Any]
 

@@ -25,6 +25,7 @@ from tests.fakes import kustomize
 from tests.unit.monitoring import (
     ALERTS,
     CONFIGS,
+    CONTROLLER_JOB,
     DASHBOARDS,
     JOB,
     PROMETHEUS,
@@ -107,11 +108,35 @@ def test_nothing_that_is_evaluated_often_reads_every_pod() -> None:
 
 
 def test_targets_are_asked_where_exporters_listen() -> None:
-    (job,) = yaml.safe_load(SCRAPE)["scrape_configs"]
-    targets = [target for targets in job["static_configs"] for target in targets["targets"]]
-    assert {target.partition(":")[2] for target in targets} == {str(kubernetes.EXPORTER_PORT)}
+    ports = {
+        job["job_name"]: {
+            target.partition(":")[2]
+            for targets in job["static_configs"]
+            for target in targets["targets"]
+        }
+        for job in yaml.safe_load(SCRAPE)["scrape_configs"]
+    }
+    assert ports == {JOB: {DEFAULT_LISTEN.partition(":")[2]}, CONTROLLER_JOB: {"9121"}}
     assert f":{kubernetes.EXPORTER_PORT}" == DEFAULT_LISTEN
-    assert job["job_name"] == JOB
+
+
+def test_the_pod_monitor_gives_controllers_a_job_of_their_own() -> None:
+    components = CONFIGS / "kubernetes" / "components"
+    monitor = yaml.safe_load((components / "pod-monitor" / "pod-monitor.yaml").read_text("utf-8"))
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    deployment = yaml.safe_load((components / "controller" / "deployment.yaml").read_text("utf-8"))
+    pod = deployment["spec"]["template"]
+    (container,) = pod["spec"]["containers"]
+    assert deployment["metadata"]["namespace"] == monitor["metadata"]["namespace"]
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+    assert [(port["name"], port["containerPort"]) for port in container["ports"]] == [
+        (endpoint["port"], 9121)
+    ]
+    (relabeling,) = [each for each in endpoint["relabelings"] if each["targetLabel"] == "job"]
+    (source,) = relabeling["sourceLabels"]
+    assert source == "__meta_kubernetes_pod_label_app_kubernetes_io_component"
+    assert relabeling["regex"] == pod["metadata"]["labels"]["app.kubernetes.io/component"]
+    assert relabeling["replacement"] == CONTROLLER_JOB
 
 
 @pytest.mark.parametrize("dashboard", DASHBOARDS.values(), ids=DASHBOARDS)
@@ -161,7 +186,7 @@ def test_promtool_finds_nothing_to_complain_about(arguments: tuple[str, ...]) ->
 def test_what_the_scrape_configuration_offers_in_comments_is_valid_too(tmp_path: Path) -> None:
     offered = re.sub(r"(?m)^( *)# ( *(?:- )?[a-z_]+: ?.*)$", r"\1\2", SCRAPE)
     document = yaml.safe_load(offered)
-    (job,) = document["scrape_configs"]
+    job, _ = document["scrape_configs"]
     assert {"scheme", "tls_config", "authorization", "relabel_configs"} <= job.keys()
     assert "write_relabel_configs" in document["remote_write"][0]
     assert job.pop("kubernetes_sd_configs") == [{"role": "node"}], (
