@@ -163,7 +163,8 @@ def _configure(folder: Path, pages: int, effort: Effort) -> Path:
     interval = f"{effort.scrape_seconds}s"
     scrape = yaml.safe_load((CONFIGS / "prometheus" / "scrape.yml").read_text())
     scrape["global"] = {"scrape_interval": interval, "evaluation_interval": interval}
-    (job,) = scrape["scrape_configs"]
+    job = scrape["scrape_configs"][0]
+    scrape["scrape_configs"] = [job]
     job |= {"scrape_interval": interval, "scrape_timeout": interval}
     job["static_configs"] = [
         {

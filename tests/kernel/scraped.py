@@ -98,12 +98,14 @@ def queries(dashboard: Path) -> Iterator[str]:
 
 
 @contextmanager
-def scraping(namespace: Path, targets: Sequence[str], directory: Path) -> Iterator[Prometheus]:
+def scraping(
+    namespace: Path, targets: Sequence[str], directory: Path, controllers: Sequence[str] = ()
+) -> Iterator[Prometheus]:
     """A Prometheus in this namespace that scrapes these targets; its files are in `directory`."""
     command = [
         *(programs.locate("nsenter", "util-linux"), f"--net={namespace}"),
         programs.locate("prometheus", "prometheus"),
-        f"--config.file={_configure(targets, directory)}",
+        f"--config.file={_configure((targets, controllers), directory)}",
         f"--storage.tsdb.path={directory / 'data'}",
         f"--web.listen-address=127.0.0.1:{WEB_PORT}",
     ]
@@ -117,12 +119,12 @@ def scraping(namespace: Path, targets: Sequence[str], directory: Path) -> Iterat
         process.wait(timeout=20)
 
 
-def _configure(targets: Sequence[str], directory: Path) -> Path:
+def _configure(of_jobs: Sequence[Sequence[str]], directory: Path) -> Path:
     scrape = yaml.safe_load((CONFIGS / "prometheus" / "scrape.yml").read_text())
     scrape["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
-    (job,) = scrape["scrape_configs"]
-    job |= {"scrape_interval": "1s", "scrape_timeout": "1s"}
-    job["static_configs"][0]["targets"] = list(targets)
+    for job, targets in zip(scrape["scrape_configs"], of_jobs, strict=True):
+        job |= {"scrape_interval": "1s", "scrape_timeout": "1s"}
+        job["static_configs"][0]["targets"] = list(targets)
     (directory / "scrape.yml").write_text(yaml.safe_dump(scrape))
     for name in scrape["rule_files"]:
         rules = yaml.safe_load((CONFIGS / "prometheus" / name).read_text())

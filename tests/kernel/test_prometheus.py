@@ -60,8 +60,9 @@ def world() -> Iterator[World]:
 def prometheus(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     fabric = world.namespace("fabric")
     targets = [f"{node.node.address(Family.V4)}:{PORT}" for node in world.nodes]
-    targets.append(controller_metrics(fabric))
-    with scraping(fabric, targets, tmp_path_factory.mktemp("prometheus")) as running:
+    controllers = [controller_metrics(fabric)]
+    folder = tmp_path_factory.mktemp("prometheus")
+    with scraping(fabric, targets, folder, controllers) as running:
         yield running
 
 
@@ -81,7 +82,7 @@ def busy(world: World, prometheus: Prometheus) -> Prometheus:
     """Prometheus after the pods were busy between two scrapes and more: traffic, a new pod, a
     failed request.
     """
-    prometheus.wait_for(f"count(up{{job='netmgr'}} == 1) == {len(world.nodes) + 1}", bool)
+    prometheus.wait_for(f"count(up == 1) == {len(world.nodes) + 1}", bool)
     with_traffic = {pod.pod.name: number for number, pod in enumerate(world.pods(), 1)}
     for _ in range(2):
         for pod in world.pods():
