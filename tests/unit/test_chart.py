@@ -61,6 +61,14 @@ def test_every_option_of_the_overlays_is_a_component_of_the_chart(schema: Any):
     ] == []
 
 
+def test_the_pages_values_ask_for_nothing_that_a_new_cluster_does_not_have():
+    page = (CONFIGS.parent / "docs/how-to/helm.md").read_text()
+    values = yaml.safe_load(page.partition("```yaml\n")[2].partition("```")[0])
+    for name in values["components"]:
+        for path in (KUBERNETES / "components" / name).glob("*.yaml"):
+            assert "monitoring.coreos.com" not in path.read_text()
+
+
 def test_node_knows_the_keys_of_node_yaml(schema: Any):
     document = json.loads((CONFIGS / "schemas" / "node.yaml.v1alpha1.json").read_text())
     known = schema["node"]["propertyNames"]["enum"]

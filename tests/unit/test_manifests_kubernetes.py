@@ -141,6 +141,15 @@ def test_an_overlay_can_insist_on_a_chained_plugin(overlay: str, component: str,
     assert plugin["command"] == [*usual, option]
 
 
+@pytest.mark.parametrize("overlay", AGENTS)
+def test_an_exporter_that_starts_is_asked_late_enough_to_listen_and_then_often(overlay: str):
+    for pod in agents(overlay).values():
+        exporter = containers(pod)["exporter"]
+        starting, ready = exporter["startupProbe"], exporter["readinessProbe"]
+        assert starting["httpGet"] == ready["httpGet"]
+        assert starting["initialDelaySeconds"] > starting["periodSeconds"] == 1
+
+
 def test_an_overlay_can_have_both_kinds_of_reports():
     options = command("flat", "quota-events", "node-health")
     assert options[-2:] == ["--quota-events", "--node-health"]

@@ -206,6 +206,9 @@ def _exporter(image: str) -> Object:
             "capabilities": {"drop": ["ALL"]},
             "seccompProfile": {"type": "RuntimeDefault"},
         },
+        # Every probe that fails is a warning: none asks before it usually listens.
+        "startupProbe": _probe("/healthz")
+        | {"initialDelaySeconds": 3, "periodSeconds": 1, "failureThreshold": 60},
         "readinessProbe": _probe("/healthz"),
         # Not /readyz: an exporter cannot be cured by a restart while its agent is away.
         "livenessProbe": _probe("/healthz"),
