@@ -151,13 +151,14 @@ def explanation(answer: Mapping[str, Any]) -> Table:
         ("address", answer["address"]),
         ("is", answer["role"]),
         ("pod", answer["pod"] or "none"),
-        ("limited by", "; ".join(answer.get("limits", [])) or "nothing"),
+        ("limited by", "\n".join(answer.get("limits", [])) or "nothing"),
         ("prefix", answer["prefix"] or "none"),
         ("of", answer["site"] or "no site"),
         ("because", answer["because"]),
         ("written in", answer["where"] or "no document"),
         ("a packet there", answer["packet"]),
-        ("traffic with it is counted", yes[answer["counted"]]),
+        ("is internet, and counted", yes[answer["counted"]]),
+        *([("its own internet traffic", "is counted")] if answer["pod"] else ()),
         ("pods reach it as the node", yes[answer["masqueraded"]]),
     ):
         table.row(Styled(name, is_dim=True), value)

@@ -24,7 +24,7 @@ class Accounting(Document):
     """What is counted and for how long it is shown."""
 
     node_rules: NodeRules = NodeRules.CORRECTED
-    rule_owner: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]{0,62}$")] = "netmgr"
+    rule_owner: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")] = "netmgr"
     """`<owner>` in the rules' comment `iptables-exporter <owner> traffic=…`."""
     exact_prefix: PrefixText = Prefix.parse("10.0.0.0/8")
     """The one v4 prefix that `node_rules: exact` excepts, as the article's text does."""

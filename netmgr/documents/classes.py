@@ -24,7 +24,7 @@ Label = TypeVar("Label")
 class TrafficClass(Document):
     """One class: prefixes, or the name of a site for all of that site's."""
 
-    name: Annotated[str, Field(pattern=r"^[a-z]([a-z0-9\-]{0,18}[a-z0-9])?$")]
+    name: Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,18}[a-z0-9])?$")]
     """Becomes `<name>-in` and `<name>-out` in the label `traffic`."""
     prefixes: tuple[PrefixText, ...] = ()
     """What the class consists of, where it is no site."""

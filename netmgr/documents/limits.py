@@ -11,19 +11,28 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Annotated
 
-from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    WithJsonSchema,
+    model_validator,
+)
 
 from netmgr.documents.accounting import Accounting
 from netmgr.documents.classes import INTERNET
 from netmgr.documents.diagnostics import Diagnostic, KeyPath, error
 from netmgr.documents.fields import Document
-from netmgr.documents.quantity import SCHEMA, bit_rate, quantity
+from netmgr.documents.quantity import SCHEMA, bit_rate, quantity, written
 from netmgr.model import PodRef, Traffic
 
-BitRate = Annotated[int, BeforeValidator(bit_rate), WithJsonSchema(SCHEMA)]
+_WRITTEN = PlainSerializer(written, return_type=str, when_used="json")
+
+BitRate = Annotated[int, BeforeValidator(bit_rate), WithJsonSchema(SCHEMA), _WRITTEN]
 """Bits a second."""
 
-Bytes = Annotated[int, BeforeValidator(quantity), Field(ge=1), WithJsonSchema(SCHEMA)]
+Bytes = Annotated[int, BeforeValidator(quantity), Field(ge=1), WithJsonSchema(SCHEMA), _WRITTEN]
 
 LEAST_QUOTA, MOST_QUOTA = 1_000_000, 10**18
 """Bytes. Below, a few of the kernel's longest packets (64 KiB) would be all of it."""
@@ -33,6 +42,7 @@ Quota = Annotated[
     BeforeValidator(quantity),
     Field(ge=LEAST_QUOTA, le=MOST_QUOTA),
     WithJsonSchema(SCHEMA),
+    _WRITTEN,
 ]
 
 _PODS = 110
@@ -55,6 +65,26 @@ def _spent(value: object) -> int:
     return 0 if value in ("drop", 0) else bit_rate(value)
 
 
+def _of_pods(value: object) -> object:
+    if isinstance(value, str) and "/" not in value:
+        raise ValueError(
+            f"{value!r} is not NAMESPACE/NAME; for all pods of that namespace write {value}/*"
+        )
+    return value
+
+
+def _of_namespaces(value: object) -> object:
+    if isinstance(value, str) and "/" in value:
+        raise ValueError(f"{value!r} names pods; write pods: {value}")
+    return value
+
+
+def _flow(value: object) -> str:
+    if not isinstance(value, dict):
+        return str(value)
+    return "{" + ", ".join(f"{key}: {_flow(each)}" for key, each in value.items()) + "}"
+
+
 class _Part(Document):
     """Keys of a limit that belong together."""
 
@@ -62,8 +92,9 @@ class _Part(Document):
 
     def __str__(self) -> str:
         """What it says, in the document's own words."""
-        given = self.model_dump(by_alias=True, exclude_none=True)
-        return "{" + ", ".join(f"{key}: {value}" for key, value in given.items()) + "}"
+        return _flow(
+            self.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_unset=True)
+        )
 
 
 class Connections(_Part):
@@ -96,14 +127,14 @@ class Quotas(_Part):
         return self
 
 
-class Limit(Document):
+class Limit(_Part):
     """A limit for some pods, each by itself (`pods`), or for each of some namespaces."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
-
-    pods: Annotated[str, Field(pattern=r"^[^/]+/[^/]+$")] | None = None
+    pods: Annotated[str, BeforeValidator(_of_pods), Field(pattern=r"^[^/]+/[^/]+$")] | None = None
     """NAMESPACE/NAME, where * and ? stand for any characters (fnmatch(3)); / is in neither."""
-    namespaces: Annotated[str, Field(pattern=r"^[^/]+$")] | None = None
+    namespaces: (
+        Annotated[str, BeforeValidator(_of_namespaces), Field(pattern=r"^[^/]+$")] | None
+    ) = None
     """Namespaces, likewise. The pods that a namespace has on this node share the limit."""
     internet_in: Annotated[BitRate | None, Field(alias="internet-in")] = None
     """Bits a second from the internet, Ethernet headers included."""
@@ -122,6 +153,7 @@ class Limit(Document):
         BeforeValidator(_spent),
         Field(alias="when-spent"),
         WithJsonSchema({"anyOf": [{"const": "drop"}, *SCHEMA["anyOf"]]}),
+        PlainSerializer(lambda rate: written(rate) if rate else "drop", str, when_used="json"),
     ] = 0
     """What happens to packets beyond a quota: `drop`, or bits a second at which they pass."""
     connections: Connections | None = None
@@ -141,12 +173,6 @@ class Limit(Document):
         if "when_spent" in self.model_fields_set and not has_quotas:
             raise ValueError("when-spent has no quota; give per-day or per-month")
         return self
-
-    def __str__(self) -> str:
-        """What it says, in the document's own words."""
-        fields = type(self).model_fields
-        given = {fields[name].alias or name: value for name, value in self if value}
-        return ", ".join(f"{key} {value}" for key, value in given.items())
 
     def rate(self, traffic: Traffic) -> int | None:
         """Bits a second of a class in one direction."""

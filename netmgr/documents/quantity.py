@@ -28,11 +28,20 @@ def quantity(value: object) -> int:
     found = _QUANTITY.match(str(value)) if isinstance(value, str | int | float) else None
     if isinstance(value, bool) or found is None:
         raise ValueError(
-            f"{str(value)[:40]!r} is no quantity; write a number, as 500k, 100M or 1Gi"
+            f"{str(value)[:40]!r} is no quantity; write a number without a unit: 500k, 100M, 1Gi"
         )
     number, suffix = found.groups()
     base = 1024 if suffix.endswith("i") else 1000
     return int(float(number) * base ** _POWERS[suffix.removesuffix("i")])
+
+
+def written(number: int) -> str:
+    """A number as a document has it: 1000000 is 1M."""
+    for base, suffixes in ((1000, ("T", "G", "M", "k")), (1024, ("Ti", "Gi", "Mi", "Ki"))):
+        for power, suffix in zip((4, 3, 2, 1), suffixes, strict=True):
+            if number and number % base**power == 0:
+                return f"{number // base**power}{suffix}"
+    return str(number)
 
 
 def bit_rate(value: object) -> int:
@@ -41,7 +50,13 @@ def bit_rate(value: object) -> int:
     Raises:
         ValueError: it is none, or too little or too much.
     """
-    rate = quantity(value)
+    try:
+        rate = quantity(value)
+    except ValueError:
+        raise ValueError(
+            f"{str(value)[:40]!r} is no rate; write bits a second, without a unit: 100M "
+            "are 100 Mbit/s, 800M are 100 MB/s"
+        ) from None
     if not LEAST_RATE <= rate <= MOST_RATE:
         raise ValueError(f"{rate} bits a second: give at least 64k, and at most 1T")
     return rate

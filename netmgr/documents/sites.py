@@ -39,7 +39,7 @@ class SourceAddress(StrEnum):
 class Site(Document):
     """The hub or one spoke."""
 
-    name: Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9\-]{0,61}[a-z0-9])?$")]
+    name: Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
     """`hub`, or the spoke's name."""
     prefixes: Annotated[tuple[PrefixText, ...], Field(min_length=1)]
     """Of its nodes and pods."""

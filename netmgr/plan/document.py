@@ -32,7 +32,7 @@ PERCENT = 100
 V6_SUBNET = 64
 """Length of an IPv6 subnet; clouds allow no other."""
 
-Name = Annotated[str, Field(pattern=r"^[a-z]([a-z0-9\-]{0,30}[a-z0-9])?$")]
+Name = Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,30}[a-z0-9])?$")]
 """Of clusters and node pools: it becomes part of node and resource names."""
 
 NodeCount = Annotated[int, Field(ge=0, le=1_000_000)]
@@ -399,7 +399,7 @@ class PlanDocument(CloudKeys):
     hub: Hub = Hub()
     clusters: dict[Name, Cluster] = Field(default_factory=dict)
     """The clusters, by name. None reaches another."""
-    rule_owner: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]{0,62}$")] = "netmgr"
+    rule_owner: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")] = "netmgr"
     """`<owner>` in the comments of the agents' accounting rules."""
     limits: dict[str, Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
     """Quotas agreed with the cloud's support; an unknown name is refused with a list of all."""

@@ -386,7 +386,10 @@ def _code(value: object) -> str:
 
 def _escaped(text: str) -> str:
     """Text of the command line, in which nothing but `code` is Markdown."""
-    return text.replace("<", "&lt;").replace("*", "\\*")
+    plain, *others = re.split(r"(`[^`]*`)", text)
+    escaped = [plain, *others]
+    escaped[::2] = [each.replace("<", "&lt;").replace("*", "\\*") for each in escaped[::2]]
+    return "".join(escaped)
 
 
 def _line(text: str) -> str:

@@ -279,7 +279,7 @@ def test_a_document_that_was_changed_is_in_force_after_a_restart(lab: Lab, lab_n
     document.write_text(f"{text}limits: [{{pods: '*/*', internet-out: 1G}}]\n")
     assert lab("restart", "node-1").returncode == 0
     explained = lab("exec", "node-1", "--", "netmgr", "node", "explain", "10.128.16.0")
-    assert "internet-out 1" in explained.stdout
+    assert "internet-out: 1G" in explained.stdout
 
 
 @pytest.mark.slow

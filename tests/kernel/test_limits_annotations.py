@@ -67,12 +67,12 @@ def test_annotations_tighten_what_the_document_allows(cni: Caller) -> None:
 @pytest.mark.parametrize(
     ("runtime", "words"),
     [
-        (annotated(**{EGRESS: "fast"}), f"{EGRESS}: 'fast' is no quantity"),
+        (annotated(**{EGRESS: "fast"}), f"{EGRESS}: 'fast' is no rate"),
         (annotated(**{EGRESS: "1k"}), f"{EGRESS}: 1000 bits a second: give at least 64k"),
-        (annotated(**{INGRESS: ["1M"]}), f"{INGRESS}: \"['1M']\" is no quantity"),
-        (annotated(**{INGRESS: "9" * 400}), "is no quantity"),
+        (annotated(**{INGRESS: ["1M"]}), f"{INGRESS}: \"['1M']\" is no rate"),
+        (annotated(**{INGRESS: "9" * 400}), "is no rate"),
         ({ANNOTATIONS: []}, f"runtimeConfig.{ANNOTATIONS}: must be an object"),
-        ({"bandwidth": {"egressRate": -5}}, "bandwidth.egressRate: '-5' is no quantity"),
+        ({"bandwidth": {"egressRate": -5}}, "bandwidth.egressRate: '-5' is no rate"),
         ({"bandwidth": 7}, "runtimeConfig.bandwidth: must be an object"),
     ],
 )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from netmgr.cli.node_tables import explanation
 from netmgr.documents.explain import explain
 from netmgr.documents.loader import parse
 from netmgr.documents.node import NodeDocument
@@ -68,6 +71,45 @@ def test_internal_machines_without_a_way_back_to_pods_see_the_node() -> None:
         answer = explain(lan, Address.parse(address), [])
         assert (answer["masqueraded"], answer["packet"]) == (masqueraded, packet)
         assert answer["counted"] == (address == "203.0.113.1")
+
+
+LIMITED = parse(
+    """apiVersion: netmgr.io/v1alpha1
+kind: Node
+node: {name: node-a}
+ranges: [10.1.0.0/28]
+accounting: {history_hours: 24}
+limits:
+- {pods: ns/*, internet-out: 1M, burst: 128Ki, connections: {at-once: 2000, new-per-second: 9}}
+- {namespaces: n?, per-day: {internet-in: 1.5G}, when-spent: drop}
+""",
+    "node.yaml",
+    NodeDocument,
+)
+
+
+def shown(document: NodeDocument, address: str) -> str:
+    """The answer for people, without colours."""
+    table = explanation(explain(document, Address.parse(address), [POD]))
+    return re.sub(r"\x1b\[[0-9;]*m", "", str(table))
+
+
+def test_a_pods_limits_are_shown_as_the_document_has_them_one_a_line() -> None:
+    of_pod = shown(LIMITED, str(POD.addresses[0]))
+    first, second = [line.strip() for line in of_pod.splitlines() if "limits[" in line]
+    assert re.fullmatch(
+        r"limited by +limits\[0\] of node.yaml: \{pods: ns/\*, internet-out: 1M, burst: 128Ki, "
+        r"connections: \{at-once: 2000, new-per-second: 9\}\}",
+        first,
+    )
+    quota = "{namespaces: n?, per-day: {internet-in: 1500M}, when-spent: drop}"
+    assert second == f"limits[1] of node.yaml: {quota}"
+
+
+def test_a_pods_own_traffic_is_never_said_not_to_be_counted() -> None:
+    of_pod = shown(LIMITED, str(POD.addresses[0]))
+    assert re.search("its own internet traffic +is counted", of_pod)
+    assert re.search("is internet, and counted +yes", shown(LIMITED, "203.0.113.1"))
 
 
 SITES = """sites:

@@ -280,6 +280,27 @@ def test_a_volume_is_the_bytes_sent_at_any_interval(interval: str, tmp_path: Pat
     simulate(tmp_path, rules, interval, input_series=[given], promql_expr_test=[volume])
 
 
+@pytest.mark.programs
+def test_a_legend_names_a_pod_or_a_namespace(tmp_path: Path) -> None:
+    panels = DASHBOARDS["netmgr-talkers.json"]["panels"]
+    targets = [target for panel in panels for target in panel["targets"]]
+    (query, *_) = [one["expr"] for one in targets if "netmgr_quota_used" in one["expr"]]
+    assert {one["legendFormat"][:6] for one in targets if "_limit_" in one["expr"]} == {"{{of}}"}
+    given = [
+        series(name, f"{value}x5", namespace="a", **pod)
+        for name, value in (("netmgr_quota_used_bytes", 1), ("netmgr_quota_bytes", 1))
+        for pod in ({"pod": "web"}, {})
+    ]
+    labels = ('{namespace="a",of="a"}', '{namespace="a",of="a/web",pod="web"}')
+    shown = {
+        "expr": query.replace("$cluster", ".*"),
+        "eval_time": "2m",
+        "exp_samples": [{"labels": each, "value": 1} for each in labels],
+    }
+    rules = PROMETHEUS / "recording.yml"
+    simulate(tmp_path, rules, input_series=given, promql_expr_test=[shown])
+
+
 def remote(instance: str, address: str, rate: int) -> dict[str, str]:
     labels = {"cluster": "a", "instance": instance, "address": address, "traffic": "internet-in"}
     return series(catalog.REMOTE_POD_BYTES.name, f"0+{60 * rate}x20", **labels)

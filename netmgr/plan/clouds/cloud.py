@@ -31,7 +31,7 @@ class Azure(Document):
 
     location: str = "eastus"
     """Cloud region of whatever names none."""
-    resource_group: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.()\-]{1,90}$")] = "netmgr"
+    resource_group: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.()-]{1,90}$")] = "netmgr"
     """The group of all resources."""
     vm_size: str = "Standard_D4s_v5"
     """Of routers and NAT hosts."""
