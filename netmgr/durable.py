@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-from netmgr.errors import StateError
+from netmgr.errors import StateError, reason
 
 Value = TypeVar("Value")
 
@@ -46,7 +46,7 @@ def write(path: Path, content: bytes, mode: int | None = None) -> None:
         # A renamed file is on the disk only when its folder is.
         _sync_names(path.parent)
     except OSError as error:
-        raise StateError(f"{path}: cannot be written: {error.strerror}") from None
+        raise StateError(f"{path}: cannot be written: {reason(error)}") from None
 
 
 def holds(path: Path, content: bytes) -> bool:
@@ -116,7 +116,7 @@ def write_many(folder: Path, files: Iterable[tuple[str, bytes]]) -> int:
         finally:
             shutil.rmtree(scratch)
     except OSError as error:
-        raise StateError(f"{folder}: cannot be written: {error.strerror}") from None
+        raise StateError(f"{folder}: cannot be written: {reason(error)}") from None
     return len(names)
 
 

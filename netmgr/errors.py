@@ -258,5 +258,10 @@ _REMEDIES = {
 def of_system(error: OSError) -> SetupError:
     """The error for what the operating system refused: where, why, and what to do about it."""
     place = f"{error.filename}: " if error.filename is not None else ""
+    return SetupError(place + reason(error))
+
+
+def reason(error: OSError) -> str:
+    """Why the operating system refused, and what to do about it."""
     remedy = _REMEDIES.get(error.errno or 0, "")
-    return SetupError(f"{place}{error.strerror or error}" + (f"; {remedy}" if remedy else ""))
+    return f"{error.strerror or error}" + (f"; {remedy}" if remedy else "")

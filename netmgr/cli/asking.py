@@ -67,7 +67,10 @@ def ask(
     try:
         answer = client.ask(found.path, query, timeout=timeout, **arguments)
     except (TryAgainLater, SetupError) as error:
-        error.details = f"{found.path} is {found.why}"
+        why = f"{found.path} is {found.why}"
+        if not found.path.exists():  # no agent was ever started: trying again is no advice
+            raise SetupError(error.message, why) from None
+        error.details = why
         raise
     return {name: _plain(value) for name, value in answer.items()}
 

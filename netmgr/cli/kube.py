@@ -165,11 +165,10 @@ def _read_template(path: Path) -> Object:
     """
     import yaml
 
-    from netmgr.documents import yaml_loader
-    from netmgr.plan.files import read_text
+    from netmgr.documents import loader, yaml_loader
 
     try:
-        given = yaml_loader.load(read_text(path))
+        given = yaml_loader.load(loader.read(path))
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: is not YAML: {error}") from None
     if not isinstance(given, dict):

@@ -169,12 +169,13 @@ def adopt(
     Exit 3 if changes were not written.
     """
     from netmgr import durable
+    from netmgr.documents import loader
     from netmgr.plan import files
     from netmgr.plan.adopt import add_excluded, add_pinned, called, live_subnets, read_existing
 
     plan, lock = files.load_plan(file), files.load_lock(files.lock_path(file))
     text = file.read_text(encoding="utf-8")
-    found = called(read_existing(files.read_text(existing), str(existing)), names or (), plan)
+    found = called(read_existing(loader.read(existing), str(existing)), names or (), plan)
     live = live_subnets(plan, lock, found)
     after = add_excluded(add_pinned(text, plan.pinned, found.prefixes, str(file)), live, str(file))
     if after == text:

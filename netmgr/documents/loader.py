@@ -9,15 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from netmgr.documents import spelling, yaml_loader
+from netmgr.documents import validation, yaml_loader
 from netmgr.documents.diagnostics import Diagnostic, Invalid, KeyPath, dotted
 from netmgr.documents.yaml_loader import Unusable
-from netmgr.errors import ConfigError
+from netmgr.errors import ConfigError, of_system
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -33,13 +33,21 @@ def load(path: Path, model: type[Model]) -> Model:
     Raises:
         ConfigError: the file is missing, is not YAML, or fails validation; every fault is named.
     """
+    return parse(read(path), str(path), model)
+
+
+def read(path: Path) -> str:
+    """A document's text.
+
+    Raises:
+        ConfigError: it cannot be read, or is not UTF-8.
+    """
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+        raise ConfigError(str(of_system(error))) from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: is not UTF-8: byte {error.start} cannot be decoded") from None
-    return parse(text, str(path), model)
 
 
 def parse(text: str, source: str, model: type[Model]) -> Model:
@@ -58,11 +66,24 @@ def parse(text: str, source: str, model: type[Model]) -> Model:
         raise ConfigError(
             f"{source}:1: must be a mapping of keys, for example 'apiVersion: netmgr.io/v1alpha1'"
         )
+    # First: every key of another kind of document would be unknown.
+    given, wanted = data.get("kind"), _kind(model)
+    if wanted and isinstance(given, str) and given != wanted:
+        raise ConfigError(
+            f"{source}:{lines['kind',]}: kind: is {given}, and this has to be a {wanted}; "
+            "name another file, or correct it"
+        )
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        faults = [_describe(fault, source, lines, model) for fault in _root_causes(error.errors())]
-        raise ConfigError("\n".join(faults)) from None
+        faults = validation.root_causes(error.errors())
+        described = [_describe(fault, source, lines, model) for fault in faults]
+        raise ConfigError("\n".join(described)) from None
+
+
+def _kind(model: type[BaseModel]) -> str:
+    field = model.model_fields.get("kind")
+    return str(get_args(field.annotation)[0]) if field else ""
 
 
 def _read(text: str, source: str) -> tuple[object, dict[KeyPath, int]]:
@@ -78,6 +99,8 @@ def _read(text: str, source: str) -> tuple[object, dict[KeyPath, int]]:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 1
         problem = error.problem or error.context
+        if mark and "\t" in "".join(text.splitlines()[mark.line : line])[: mark.column + 1]:
+            problem = "a tab does not indent; write spaces"
         raise ConfigError(f"{source}:{line}: is not YAML: {problem}") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{source}: is not YAML: {in_one_line(error)}") from None
@@ -151,40 +174,20 @@ def _entries(node: yaml.Node) -> Iterator[tuple[str | int, int, yaml.Node]]:
             yield index, item.start_mark.line + 1, item
 
 
-def _root_causes(faults: list[ErrorDetails]) -> Iterator[ErrorDetails]:
-    """The faults, without lists that are too short only because their items are at fault."""
-    for fault in faults:
-        above = fault["loc"]
-        if fault["type"] != "too_short" or not any(
-            other is not fault and other["loc"][: len(above)] == above for other in faults
-        ):
-            yield fault
-
-
 def _describe(
     fault: ErrorDetails, source: str, lines: dict[KeyPath, int], model: type[BaseModel]
 ) -> str:
     location: KeyPath = fault["loc"]
-    message = fault["msg"].removeprefix("Value error, ")
+    message = validation.message(fault, model)
     cause = fault.get("ctx", {}).get("error")
     if isinstance(cause, Invalid):
         found = cause.diagnostic
         beside = lines.get((*location, *found.beside.key)) if found.beside else None
         message = found.text(f"line {beside}" if beside else "")
         location = (*location, *found.at.key)
-    elif fault["type"] == "extra_forbidden":
-        message = _of_unknown_key(location, model)
-    elif fault["type"] == "missing":
-        message = "is required and missing"
     known = _nearest(location, lines)
     key = dotted(location) if location else "document"
     return f"{source}:{lines[known]}: {key}: {message}"
-
-
-def _of_unknown_key(location: KeyPath, model: type[BaseModel]) -> str:
-    if known := spelling.meant(model, location):
-        return f"unknown key; did you mean {known}?"
-    return "unknown key; remove it or correct its spelling"
 
 
 def _nearest(key: KeyPath, lines: dict[KeyPath, int]) -> KeyPath:

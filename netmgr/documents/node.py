@@ -14,13 +14,22 @@ list is of no use, and is refused unless `cni: off`.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 
 from netmgr.documents.accounting import Accounting
 from netmgr.documents.classes import resolved
@@ -76,9 +85,27 @@ class RangeSource(StrEnum):
     AZURE = "azure"
 
 
-# Strict, or pydantic would take YAML's `true` for group 1.
-GroupNumber = Annotated[int, Field(strict=True, ge=0, le=LARGEST_GROUP)]
-GroupName = Annotated[str, Field(min_length=1, pattern=r"^[^\x00:\n]+$")]
+def _group(value: object) -> object:
+    if isinstance(value, str) and re.fullmatch(r"[^\x00:\n]+", value):
+        return value
+    # YAML's `true` is an int of Python's.
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST_GROUP:
+        return value
+    raise ValueError(f"{value!r} is neither the name of a group nor its number")
+
+
+Group = Annotated[
+    str | int,
+    BeforeValidator(_group),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string", "minLength": 1, "pattern": r"^[^\x00:\n]+$"},
+                {"type": "integer", "minimum": 0, "maximum": LARGEST_GROUP},
+            ]
+        }
+    ),
+]
 
 
 class NodeIdentity(Document):
@@ -86,7 +113,7 @@ class NodeIdentity(Document):
 
     name: Annotated[
         str,
-        Field(min_length=1, max_length=253, pattern=r"^[A-Za-z0-9]([A-Za-z0-9.\-]*[A-Za-z0-9])?$"),
+        Field(min_length=1, max_length=253, pattern=r"^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$"),
     ]
     """The node's name, on Kubernetes that of its Node."""
     addresses: tuple[AddressText, ...] = ()
@@ -137,7 +164,7 @@ class NodeDocument(Document):
     """Routes the agent installs and keeps."""
     nodes_file: AbsolutePath | None = None
     """List of the cluster's nodes, from `netmgr controller --routes nodes`; for a flat network."""
-    network: Annotated[str, Field(pattern=r"^[a-zA-Z0-9][a-zA-Z0-9_.\-]*$")] = "netmgr"
+    network: Annotated[str, Field(pattern=r"^[a-zA-Z0-9][a-zA-Z0-9_.-]*$")] = "netmgr"
     """Name of the CNI network this agent serves."""
     cni: bool = True
     """Whether this agent wires pods; `off` only observes pods that another plugin wired."""
@@ -187,7 +214,7 @@ class NodeDocument(Document):
     """Leases, totals and DELs to be carried out; has to outlast reboots."""
     run_dir: AbsolutePath = Path("/run/netmgr")
     """The agent's sockets."""
-    reader_group: GroupName | GroupNumber | None = None
+    reader_group: Group | None = None
     """Group (name or number) that may read the ledger socket; default: root alone."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """The least severe events that are logged."""

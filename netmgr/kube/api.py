@@ -262,8 +262,9 @@ def connect(
         return Credentials(folder, environment).api()
     except UNUSABLE as error:
         where = str(kubeconfig or folder)
-        hint = "" if kubeconfig else "; in a pod it is mounted, elsewhere give --kubeconfig"
-        raise ConfigError(f"{where}: no way to reach an API server: {error}{hint}") from None
+        hint = "" if kubeconfig else "; outside a pod, give --kubeconfig FILE or set KUBECONFIG"
+        fault = str(error).removesuffix(".")
+        raise ConfigError(f"{where}: no way to reach an API server: {fault}{hint}") from None
 
 
 def _client(configure: Any) -> ApiClient:  # noqa: ANN401  it takes an untyped configuration

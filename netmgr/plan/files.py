@@ -39,6 +39,10 @@ def load_plan(path: Path) -> PlanDocument:
     Raises:
         ConfigError: a fault in the file; every one is named with its key and line.
     """
+    if not path.exists():
+        raise ConfigError(
+            f"{path}: is not there; run: netmgr plan init -f {path}, or name another with -f"
+        )
     return loader.load(path, PlanDocument)
 
 
@@ -51,7 +55,7 @@ def load_lock(path: Path) -> LockDocument | None:
     """
     if not path.exists():
         return None
-    text = read_text(path)
+    text = loader.read(path)
     if line := loader.merge_mark(text):
         raise ConfigError(f"{path}:{line}: has the marks of an unfinished git merge; {_cure(path)}")
     try:
@@ -91,18 +95,6 @@ def limits_of(plan: PlanDocument, path: Path) -> CloudLimits:
             where = loader.place(path, ("limits", name))
             raise ConfigError(f"{where}: is no limit; there are {', '.join(known)}")
     return published.agreed(plan.limits)
-
-
-def read_text(path: Path) -> str:
-    """A file's text.
-
-    Raises:
-        ConfigError: it cannot be read, or is not UTF-8.
-    """
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from None
 
 
 def located(path: Path, diagnostic: Diagnostic) -> str:

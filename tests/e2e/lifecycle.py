@@ -66,7 +66,7 @@ def stop_a_bad_configuration(
         time.sleep(SECONDS_TO_SPREAD)
         assert len(failed_agents(cluster)) == 1
         (message,) = failed_agents(cluster).values()
-        assert "backend: Input should be" in message
+        assert "backend: " in message
         cluster.plane.kubectl("-n", "netmgr", "rollout", "undo", "daemonset/netmgr")
         netmgr.roll_out(cluster)
     assert not failed_agents(cluster)

@@ -38,7 +38,7 @@ def of_pod(*items: dict, traffic: Traffic = OUT) -> list[tuple[str, str, int, in
         ({"per-day": {}}, "give bytes for internet-in, internet-out or both"),
         ({"per-day": {"internet-out": "10k"}}, "greater than or equal to 1000000"),
         ({"internet-in": "1M", "when-spent": "drop"}, "when-spent has no quota; give per-day"),
-        ({"per-day": {"internet-out": "1G"}, "when-spent": "stop"}, "'stop' is no quantity"),
+        ({"per-day": {"internet-out": "1G"}, "when-spent": "stop"}, "'stop' is no rate"),
         ({"per-day": {"internet-out": "1G"}, "when-spent": "1k"}, "give at least 64k"),
     ],
 )
