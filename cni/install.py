@@ -23,7 +23,7 @@ from cni.request import MOST_WAIT_SECONDS, NAME
 from cni.results import SUPPORTED_VERSIONS, Json
 from cni.runtime_config import CAPABILITIES
 from netmgr import durable, programs
-from netmgr.errors import SetupError, StateError
+from netmgr.errors import SetupError, StateError, of_system
 
 DEFAULT_VERSION = "1.0.0"
 """The newest version that containerd 1.6 and podman 4.3 (libcni 1.1) decode results of."""
@@ -269,7 +269,7 @@ def install(
             _refuse_foreign(manifest, contents)
         return _put(plan, manifest, wanted, former)
     except OSError as error:
-        raise SetupError(f"{error.filename}: cannot be written: {error.strerror}") from None
+        raise of_system(error) from None
 
 
 def _removal(path: Path) -> bytes:
@@ -417,7 +417,7 @@ def uninstall(bin_dir: Path, name: str = "netmgr") -> tuple[list[Path], list[Pat
             return removed, left
         manifest.path.unlink()
     except OSError as error:
-        raise SetupError(f"{error.filename}: cannot be removed: {error.strerror}") from None
+        raise of_system(error) from None
     # Innermost first; a directory that others use by now is not empty, and stays.
     for directory in reversed(manifest.directories):
         _remove_if_empty(Path(directory))

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
-from netmgr.errors import NetmgrError
+from netmgr.errors import NetmgrError, of_system
 
 MOST_BYTES = 16 << 20
 """Of one part; a longer one keeps its end, where logs have what matters."""
@@ -40,7 +40,8 @@ def collect(parts: Mapping[str, Part]) -> dict[str, str]:
         try:
             text = part()
         except (NetmgrError, OSError, ValueError) as error:
-            found[name] = f"{_MISSING}{error}\n"
+            why = of_system(error) if isinstance(error, OSError) else error
+            found[name] = f"{_MISSING}{why}\n"
             continue
         if (excess := len(text) - MOST_BYTES) > 0:
             text = f"the first {excess} characters are left out\n{text[excess:]}"

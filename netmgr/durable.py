@@ -134,7 +134,7 @@ def make_folder(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise StateError(f"{path}: cannot be made: {error.strerror}") from None
+        raise StateError(f"{path}: cannot be made: {reason(error)}") from None
 
 
 def close_to_others(path: Path, most: int = 0o700) -> bool:
@@ -153,7 +153,7 @@ def close_to_others(path: Path, most: int = 0o700) -> bool:
     except FileNotFoundError:
         return False
     except OSError as error:
-        raise StateError(f"{path}: cannot be closed to others: {error.strerror}") from None
+        raise StateError(f"{path}: cannot be closed to others: {reason(error)}") from None
     return True
 
 
@@ -168,7 +168,7 @@ def read(path: Path, parse: Callable[[str], Value]) -> Value | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise StateError(f"{path}: cannot be read: {error.strerror}") from None
+        raise StateError(f"{path}: cannot be read: {reason(error)}") from None
     except KeyError as error:
         raise StateError(f"{path}: cannot be understood: {error} is missing") from None
     except _NONSENSE as error:

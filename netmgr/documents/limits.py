@@ -73,12 +73,6 @@ def _of_pods(value: object) -> object:
     return value
 
 
-def _of_namespaces(value: object) -> object:
-    if isinstance(value, str) and "/" in value:
-        raise ValueError(f"{value!r} names pods; write pods: {value}")
-    return value
-
-
 def _flow(value: object) -> str:
     if not isinstance(value, dict):
         return str(value)
@@ -132,9 +126,7 @@ class Limit(_Part):
 
     pods: Annotated[str, BeforeValidator(_of_pods), Field(pattern=r"^[^/]+/[^/]+$")] | None = None
     """NAMESPACE/NAME, where * and ? stand for any characters (fnmatch(3)); / is in neither."""
-    namespaces: (
-        Annotated[str, BeforeValidator(_of_namespaces), Field(pattern=r"^[^/]+$")] | None
-    ) = None
+    namespaces: Annotated[str, Field(pattern=r"^[^/]+$")] | None = None
     """Namespaces, likewise. The pods that a namespace has on this node share the limit."""
     internet_in: Annotated[BitRate | None, Field(alias="internet-in")] = None
     """Bits a second from the internet, Ethernet headers included."""

@@ -86,26 +86,16 @@ class RangeSource(StrEnum):
 
 
 def _group(value: object) -> object:
-    if isinstance(value, str) and re.fullmatch(r"[^\x00:\n]+", value):
-        return value
-    # YAML's `true` is an int of Python's.
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST_GROUP:
+    is_name = isinstance(value, str) and re.fullmatch(r"[^\x00:\n]+", value)
+    # Not isinstance: YAML's `true` is an int of Python's.
+    if is_name or (type(value) is int and 0 <= value <= LARGEST_GROUP):
         return value
     raise ValueError(f"{value!r} is neither the name of a group nor its number")
 
 
-Group = Annotated[
-    str | int,
-    BeforeValidator(_group),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "string", "minLength": 1, "pattern": r"^[^\x00:\n]+$"},
-                {"type": "integer", "minimum": 0, "maximum": LARGEST_GROUP},
-            ]
-        }
-    ),
-]
+_NAME = {"type": "string", "pattern": "^[^:]+$"}
+_NUMBER = {"type": "integer", "minimum": 0, "maximum": LARGEST_GROUP}
+Group = Annotated[str | int, BeforeValidator(_group), WithJsonSchema({"anyOf": [_NAME, _NUMBER]})]
 
 
 class NodeIdentity(Document):

@@ -125,7 +125,7 @@ def test_a_folder_is_made_with_its_parents_and_kept_if_it_is_there(tmp_path: Pat
         durable.make_folder(path)
         assert path.is_dir()
     (tmp_path / "file").touch()
-    with pytest.raises(StateError, match=r"file/a: cannot be made: Not a directory$"):
+    with pytest.raises(StateError, match=r"file/a: cannot be made: Not a directory;"):
         durable.make_folder(tmp_path / "file" / "a")
 
 

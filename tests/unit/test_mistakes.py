@@ -115,7 +115,7 @@ VALUES = [
     ("backend: nftable", "'iptables-legacy' or 'iptables-nft'; did you mean nftables?"),
     (
         "log_level: INFO",
-        "log_level: 'INFO' is none of 'debug', 'info', 'warning' or 'error'; did you mean info?",
+        "log_level: 'INFO' is not one of 'debug', 'info', 'warning' or 'error'; did you mean info?",
     ),
     (
         "network: a b",
@@ -149,7 +149,7 @@ VALUES = [
     ),
     (
         "limits: [{namespaces: batch/web, internet-out: 1M}]",
-        "limits[0].namespaces: 'batch/web' names pods; write pods: batch/web",
+        "limits[0].namespaces: 'batch/web' is not of the form ^[^/]+$; it cannot have '/'",
     ),
     *(
         (
