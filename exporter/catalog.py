@@ -334,7 +334,7 @@ PROBLEMS = Metric(
     "netmgr_node_problem",
     ("reason",),
     PROBLEM_REASONS,
-    "1 while this problem of the node's network lasts or keeps coming back, 0 otherwise; "
+    "1 while the node's network has this problem, or keeps having it, 0 otherwise; "
     "`netmgr node status` says what to do.",
 )
 READY = Metric(

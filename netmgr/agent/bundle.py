@@ -14,6 +14,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -101,7 +102,7 @@ def _versions() -> str:
 
 def _doctor(config: Path) -> str:
     found = doctor.examine(config)
-    return _json({check: [one._asdict() for one in each] for check, each in found.items()})
+    return _json({check: [asdict(one) for one in each] for check, each in found.items()})
 
 
 def _answer(socket: Path, query: str) -> str:

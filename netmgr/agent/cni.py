@@ -14,17 +14,14 @@ from cni.request import Request, Verb, parse_request, version_of
 from cni.results import error_result, version_result
 from cni.wire import STARTED, decode_request, encode_reply, only_looks
 from netmgr.agent import spool
-from netmgr.agent.components import Agent, Component
+from netmgr.agent.components import PLUGIN, Agent, Component
 from netmgr.agent.files import Files, Made
 from netmgr.agent.node import Node
 from netmgr.agent.scheduler import Task
 from netmgr.agent.verbs import add, check, collect_garbage, delete
 from netmgr.api.server import UnixServer
-from netmgr.api.snapshot import Snapshot
+from netmgr.api.snapshot import Fault, Problem, Snapshot
 from netmgr.errors import InvalidNetworkConfig, NetmgrError, NodeFull, NotReady, StateError
-
-PLUGIN = "plugin"
-"""Name of the attempt that checks whether runtimes find the plugin."""
 
 HEARTBEAT_SECONDS = 10.0
 """How often the file is touched by which launchers know that an agent was there a moment ago."""
@@ -89,6 +86,11 @@ class CniSocket(Component):
             raise NotReady("the agent is starting: its CNI socket does not listen yet")
         if PLUGIN in failing:
             raise NotReady(f"container runtimes do not find the plugin: {failing[PLUGIN]}")
+
+    def problems(self) -> Iterable[Problem]:
+        """That runtimes do not find the plugin, or take another network."""
+        if message := self._agent.health.failing.get(PLUGIN):
+            yield {"reason": Fault.PLUGIN, "message": message}
 
     def reconcile(self) -> None:
         """Carry out spooled DELs; check whether runtimes find the plugin: else none asks here."""

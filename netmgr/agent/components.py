@@ -19,7 +19,7 @@ from typing import Self, TypeVar
 
 from netmgr.agent.instance import HeldDirectory
 from netmgr.agent.scheduler import Scheduler, Task
-from netmgr.api.snapshot import Gaps, Snapshot
+from netmgr.api.snapshot import Gaps, Problem, Snapshot
 from netmgr.clock import Clock
 from netmgr.documents.node import NodeDocument
 from netmgr.errors import LimitedConnectivity, NetmgrError, NodeFull, NotReady
@@ -30,6 +30,9 @@ from netmgr.model import Attachment
 
 Query = Callable[[Mapping[str, object]], object]
 """Answers a reader's request with what JSON can hold; raises NetmgrError or ValueError."""
+
+PLUGIN = "plugin"
+"""Name of the attempt that checks whether runtimes find the plugin."""
 
 log = logging.getLogger(__name__)
 
@@ -106,6 +109,10 @@ class Component:
             if name in failing:
                 raise LimitedConnectivity(f"{name} cannot be reconciled: {failing[name]}")
 
+    def problems(self) -> Iterable[Problem]:
+        """What is wrong now, and who can mend it; `Problems` adds what only lasting shows."""
+        return ()
+
     def snapshot(self, snapshot: Snapshot) -> None:
         """Fill in its part of what readers get."""
 
@@ -180,6 +187,7 @@ class Agent:
         document: the node document, with the current ranges if another source has them.
         directories: held by this process, restored by `Files`.
         stack: closes what components open.
+        serves: whether all components are started.
     """
 
     def __init__(
@@ -197,6 +205,7 @@ class Agent:
         self.stack = stack
         self.health = Health()
         self.components: list[Component] = []
+        self.serves = False
 
     def open(self, kinds: Iterable[type[Component]]) -> None:
         """Open components of these kinds, in order."""
@@ -233,6 +242,7 @@ class Agent:
             # After `start`: what failed to start is not stopped. The stack closes in reverse, so
             # every component stops before the files that were opened before.
             self.stack.callback(component.stop)
+        self.serves = True
 
     def attachments(self) -> list[Attachment]:
         """Every pod that is counted."""

@@ -23,7 +23,7 @@ DELETED_LINKS = "deleted-links"
 """What running pods' links count as, among repairs: their addresses are others' by then."""
 
 SHOWN = 3
-"""Links that a message names."""
+"""Things of one kind that a message names."""
 
 FULL = 0.95
 """Share of a table or of ports."""
@@ -196,9 +196,8 @@ def _of_links(looks: Sequence[Look]) -> Iterator[tuple[Fault, str]]:
         message = f"uplink {', '.join(missing)} is or was gone; `ip -d link` shows what there is"
         yield Fault.UPLINK_MISSING, message
     if taps := _seen(look.taps for look in looks):
-        more = f" and {len(taps) - SHOWN} more" if len(taps) > SHOWN else ""
         message = (
-            f"{', '.join(taps[:SHOWN])}{more}: what is sent or read there meets neither rules nor "
+            f"{shortened(taps)}: what is sent or read there meets neither rules nor "
             "counters; see SECURITY.md, and run pods that have NET_ADMIN with `hostUsers: false`"
         )
         yield Fault.LINK_TAPPED, message
@@ -210,6 +209,12 @@ def _of_links(looks: Sequence[Look]) -> Iterator[tuple[Fault, str]]:
             "the pods: delete them, since they have neither a network nor their addresses"
         )
         yield Fault.POD_LINK_DELETED, message
+
+
+def shortened(names: Sequence[str]) -> str:
+    """The first of these, and how many more there are."""
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return f"{', '.join(names[:SHOWN])}{more}"
 
 
 def _seen(found: Iterable[Collection[str]]) -> list[str]:

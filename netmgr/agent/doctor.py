@@ -11,29 +11,31 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from cni import installed
 from cni.runtimes import DEFAULT_CONF_DIR
 from netmgr import sqlite_file
-from netmgr.agent import instance, link_managers, machine_check
+from netmgr.agent import firewall, instance, link_managers, machine_check
 from netmgr.agent.instance import Holder
 from netmgr.agent.link_managers import Setting
 from netmgr.agent.uplinks import uplinks
 from netmgr.api import client
 from netmgr.api.gaps import described
+from netmgr.api.snapshot import Fault
 from netmgr.dataplane import desired, settings
 from netmgr.documents import loader
 from netmgr.documents.diagnostics import Severity
 from netmgr.documents.node import Backend, NodeDocument
 from netmgr.errors import KernelError, NetmgrError, StateError
+from netmgr.findings import Finding
 from netmgr.ipam import store as leases
-from netmgr.kernel import conntrack, links, netns, nf_tables, traffic_control
+from netmgr.kernel import conntrack, links, netns, traffic_control
 from netmgr.kernel.links import VethEnd
-from netmgr.kernel.netlink import NLM_F_DUMP, Netlink
-from netmgr.kernel.nf_tables_socket import NftSocket
-from netmgr.kernel.xtables.variant import LEGACY, Variant, legacy_tables
+from netmgr.kernel.netlink import Netlink
+from netmgr.kernel.xtables.variant import Variant
 from netmgr.ledger import store as ledger
 from netmgr.model import LINK_PREFIX
 from netmgr.prefixes import Address, Family
@@ -70,14 +72,6 @@ _REPAIRED = "an agent repairs it; if it comes back, see which program sets it (s
 log = logging.getLogger(__name__)
 
 
-class Finding(NamedTuple):
-    """What a check found: WARNING where netmgr works in spite of it, ERROR where it does not."""
-
-    severity: Severity
-    message: str
-    remedy: str = ""
-
-
 class Machine(NamedTuple):
     """What is examined.
 
@@ -100,34 +94,34 @@ Check = Callable[[Machine], Iterator[Finding]]
 
 def examine(path: Path) -> dict[str, list[Finding]]:
     """What each check finds on this machine, by the check's name, for the document at `path`."""
-    found: dict[str, list[Finding]] = {"document": []}
-    document = assumed()
-    if path.exists():
-        try:
-            document = loader.load(path, NodeDocument)
-            machine_check.check(path, document)
-        except NetmgrError as error:
-            found["document"] = [
-                Finding(Severity.ERROR, line) for line in error.message.splitlines()
-            ]
-    else:
-        found["document"] = [
-            Finding(
-                Severity.WARNING,
-                f"{path} is not there, so the machine is examined for a node with default settings",
-                "make it, or name another with --config or NETMGR_CONFIG",
-            )
-        ]
+    document, findings = _document(path)
     machine = Machine(path, document)
     missing = list(_privileges(machine))
-    found["privileges"] = missing
+    found = {"document": findings, "privileges": missing}
     # Without them every further check would find the same again, in other words.
     for name, check in {} if missing else CHECKS.items():
         try:
             found[name] = list(check(machine))
         except (NetmgrError, OSError) as error:
             found[name] = [Finding(Severity.ERROR, f"cannot be examined: {error}")]
-    return found
+    return {name: [replace(finding, check=name) for finding in found[name]] for name in found}
+
+
+def _document(path: Path) -> tuple[NodeDocument, list[Finding]]:
+    """The document that the machine is examined for, and what is wrong with it."""
+    document = assumed()
+    if not path.exists():
+        message = (
+            f"{path} is not there, so the machine is examined for a node with default settings"
+        )
+        remedy = "make it, or name another with --config or NETMGR_CONFIG"
+        return document, [Finding(Severity.WARNING, message, remedy)]
+    try:
+        document = loader.load(path, NodeDocument)
+        machine_check.check(path, document)
+    except NetmgrError as error:
+        return document, [Finding(Severity.ERROR, line) for line in error.message.splitlines()]
+    return document, []
 
 
 def report(path: Path, document: NodeDocument) -> None:
@@ -275,34 +269,11 @@ def _room(machine: Machine) -> Iterator[Finding]:
 
 
 def _firewall(machine: Machine) -> Iterator[Finding]:
-    """Chains that drop what they forward, unless a rule of theirs accepts it: docker's policy."""
+    """Chains that drop what they forward, as by docker's policy."""
     if not machine.document.wires_pods:
         return
-    with closing(NftSocket()) as channel:
-        request = nf_tables.message(
-            nf_tables.GET_CHAIN, b"", "list chains", NLM_F_DUMP, _ANY_FAMILY
-        )
-        listed = channel.list_of(
-            request, lambda body: nf_tables.dropping_chain_of(body, nf_tables.FORWARD_HOOK)
-        )
-    # Appended: the chain's own rules, network policies among them, still come first.
-    additions = {
-        chain: f"nft add rule {chain} {{}}ifname '{LINK_PREFIX}*' accept" for chain in listed
-    }
-    for family in Family:
-        if "filter" not in legacy_tables(family):
-            continue
-        variant = Variant(LEGACY)
-        if variant.table("filter", family).policies["FORWARD"] == "DROP":
-            command = variant.program(family)
-            additions[command] = f"{command} -A FORWARD -{{}} {LINK_PREFIX}+ -j ACCEPT"
-    for chain, addition in additions.items():
-        yield Finding(
-            Severity.WARNING,
-            f"the policy of {chain} is to drop what is forwarded; its rules have to accept what "
-            "pods exchange",
-            f"see whether they do, or: {addition.format('i')}; {addition.format('o')}",
-        )
+    for obstacle in firewall.obstacles():
+        yield Finding(Severity.WARNING, obstacle.message, obstacle.remedy)
 
 
 def _order(machine: Machine) -> Iterator[Finding]:
@@ -390,10 +361,9 @@ def _agent(machine: Machine) -> Iterator[Finding]:
         remedy = "start the agent, and see its log (`systemctl status netmgr-agent`)"
         yield Finding(Severity.ERROR, error.message, remedy)
         return
-    if not snapshot["ready"]:
-        yield Finding(Severity.ERROR, f"it is not ready: {snapshot['reason']}", "see its log")
     for problem in snapshot.get("problems", ()):
-        yield Finding(Severity.WARNING, problem["message"])
+        is_ready = problem["reason"] not in (Fault.NOT_READY, Fault.PLUGIN)
+        yield Finding(Severity.WARNING if is_ready else Severity.ERROR, problem["message"])
     for gap in described(snapshot["gaps"]):
         yield Finding(Severity.NOTE, gap, "docs/accounting.md explains each reason")
 

@@ -13,7 +13,7 @@ from netmgr.agent.files import Files
 from netmgr.agent.known_ranges import RANGES, resolved
 from netmgr.agent.recovery import boot_id, open_or_set_aside, take_over
 from netmgr.agent.scheduler import Task
-from netmgr.api.snapshot import Snapshot
+from netmgr.api.snapshot import Fault, Problem, Snapshot
 from netmgr.dataplane.wiring import Dataplane
 from netmgr.errors import DiskFull, NodeFull, NotReady, StateError
 from netmgr.ipam.leases import Leases
@@ -25,6 +25,9 @@ from netmgr.prefixes import Family
 
 TOMBSTONE_SECONDS = 600.0
 """Longer than any launcher lives, so no ADD older than its DEL can still be under way."""
+
+WAITING_SECONDS = 60.0
+"""Longer than a kubelet waits before it tries again to start a pod."""
 
 log = logging.getLogger(__name__)
 
@@ -121,6 +124,16 @@ class Pool(Component):
                     f"{state['allocated']} held, {state['cooldown']} in cooldown",
                     "give the node more ranges, or wait until cooldowns end",
                 )
+
+    def problems(self) -> Iterable[Problem]:
+        """That pods wait for addresses."""
+        full = [family for family, state in self.leases.occupancy().items() if not state["free"]]
+        if full and self.leases.lacks_addresses(WAITING_SECONDS):
+            message = (
+                f"pods wait for an IPv{full[0].value} address, and none is free; give the node "
+                "more ranges, or fewer pods (the kubelet's maxPods)"
+            )
+            yield {"reason": Fault.POOL, "message": message}
 
     def snapshot(self, snapshot: Snapshot) -> None:
         """How many addresses are in which state."""

@@ -1,20 +1,25 @@
-"""Watches the node's figures for problems that last, for whoever looks after the cluster."""
+"""What is wrong with the node's network, for whoever looks after the cluster.
+
+What a component knows to be wrong is reported at once. The node's figures are watched for problems
+that last.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from netmgr.agent import diagnosis
-from netmgr.agent.components import Agent, Component, Query
+from netmgr.agent.components import PLUGIN, Agent, Component, Query
 from netmgr.agent.diagnosis import Look
 from netmgr.agent.queries import Readers
 from netmgr.agent.scheduler import Task
 from netmgr.agent.uplinks import uplinks
-from netmgr.api.snapshot import VERSION, Problem, Snapshot
+from netmgr.api.snapshot import VERSION, Fault, Problem, Snapshot
 from netmgr.dataplane.taps import read_taps
+from netmgr.errors import LimitedConnectivity, NodeFull, NotReady
 from netmgr.kernel import links
 
 ROUNDS = 6
@@ -31,7 +36,8 @@ class Problems(Component):
         super().__init__(agent)
         self._looks: list[Look] = []
         self._uplinks: frozenset[str] = frozenset()
-        self._problems: list[Problem] = []
+        self._lasting: list[Problem] = []
+        self._known: set[str] = set()
 
     def tasks(self) -> Iterable[Task]:
         """Look at all figures now and then."""
@@ -52,22 +58,38 @@ class Problems(Component):
             missing=(former | self._uplinks) - carried.keys(),
         )
         self._looks = diagnosis.recent([*self._looks, look])
-        problems = diagnosis.problems(self._looks)
-        known = {one["reason"] for one in self._problems}
+        self._lasting = diagnosis.problems(self._looks)
+
+    def _now(self) -> list[Problem]:
+        problems = [*self._of_components(), *self._lasting]
+        known, self._known = self._known, {one["reason"] for one in problems}
         for one in problems:
             if one["reason"] not in known:
                 log.warning("node-unhealthy reason=%s message=%s", one["reason"], one["message"])
-        for reason in sorted(known - {one["reason"] for one in problems}):
+        for reason in sorted(known - self._known):
             log.info("node-healthy-again reason=%s", reason)
-        self._problems = problems
+        return problems
+
+    def _of_components(self) -> Iterator[Problem]:
+        if not self._agent.serves:
+            return
+        for component in self._agent.components:
+            yield from component.problems()
+        try:
+            self._agent.check_health(apart_from=(PLUGIN,))
+        except NodeFull:
+            # Pods that have used up its addresses or its disk are no fault of the network.
+            pass
+        except (NotReady, LimitedConnectivity) as error:
+            yield {"reason": Fault.NOT_READY, "message": error.message}
 
     def snapshot(self, snapshot: Snapshot) -> None:
-        """The problems found last."""
-        snapshot["problems"] = self._problems
+        """The problems, as of now."""
+        snapshot["problems"] = self._now()
 
     def queries(self) -> Mapping[str, Query]:
         """The problems alone, which many nodes may be asked for at a time."""
-        return {"problems": lambda _: {"version": VERSION, "problems": self._problems}}
+        return {"problems": lambda _: {"version": VERSION, "problems": self._now()}}
 
 
 def _now() -> float:

@@ -17,12 +17,13 @@ from typing import Self
 
 from netmgr.agent.accounting import Accounting
 from netmgr.agent.components import Agent, Component
+from netmgr.agent.diagnosis import shortened
 from netmgr.agent.files import Files, Made
 from netmgr.agent.known_ranges import FILE_NAME, RANGES, on_links, remember, write
 from netmgr.agent.pool import Pool
 from netmgr.agent.router import Router
 from netmgr.agent.scheduler import Task
-from netmgr.api.snapshot import Snapshot, WithdrawnAddress
+from netmgr.api.snapshot import Fault, Problem, Snapshot, WithdrawnAddress
 from netmgr.backoff import Backoff, regular
 from netmgr.dataplane import settings
 from netmgr.documents import loader
@@ -150,6 +151,18 @@ class Ranges(Component):
         # Also without a change: a pod that held a withdrawn address may have ended.
         self._follow(self._in_use())
         self._report_withdrawn()
+
+    def problems(self) -> Iterable[Problem]:
+        """That ranges are not followed, or that pods hold addresses of none."""
+        if failing := self._agent.health.failing.get(RANGES):
+            yield {"reason": Fault.RANGES, "message": f"ranges cannot be followed: {failing}"}
+        if withdrawn := self._leases.withdrawn():
+            held = [f"{address} of {each.pod}" for address, each in sorted(withdrawn.items())]
+            message = (
+                "pods hold addresses of no range of this node any more, which the network may "
+                f"deliver elsewhere: {shortened(held)}; delete these pods to have them replaced"
+            )
+            yield {"reason": Fault.WITHDRAWN, "message": message}
 
     def snapshot(self, snapshot: Snapshot) -> None:
         """Where the ranges come from, and which pods hold withdrawn addresses."""

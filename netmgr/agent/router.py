@@ -7,10 +7,13 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 
+from netmgr.agent import firewall
 from netmgr.agent.components import Agent, Component, Remnants
+from netmgr.agent.diagnosis import shortened
+from netmgr.agent.firewall import Obstacle
 from netmgr.agent.listed_nodes import ListedNodes
 from netmgr.agent.scheduler import Task
-from netmgr.api.snapshot import Snapshot
+from netmgr.api.snapshot import Fault, Problem, Snapshot
 from netmgr.dataplane import settings
 from netmgr.dataplane.node_routes import RoutesToNodes, StaticRoutes, UnusedAddresses
 from netmgr.documents.node import NodeDocument
@@ -51,6 +54,7 @@ class Router(Component):
         self._faults: list[str] = []
         self.nodes: tuple[Prefix, ...] = ()
         """Nodes that there are routes to, by their addresses, and their pods'."""
+        self._obstacles: list[Obstacle] = []
 
     def start(self) -> None:
         """Switch forwarding on and install the routes.
@@ -89,6 +93,11 @@ class Router(Component):
         repair("forwarding", lambda: settings.enable_forwarding(self._families, self._uplink))
         repair("routes", self._repair_routes)
         self._agent.health.attempt("node-routes", self._check_routes)
+        if self._document.wires_pods:
+            self._agent.health.attempt("firewall", self._look_for_obstacles)
+
+    def _look_for_obstacles(self) -> None:
+        self._obstacles = list(firewall.obstacles())
 
     def tasks(self) -> Iterable[Task]:
         """Restore blackholes at once: without one, packets go in circles and count each time."""
@@ -119,6 +128,14 @@ class Router(Component):
             if fault not in self._faults:
                 log.warning("route-fault what=%s", fault)
         self._faults = faults
+
+    def problems(self) -> Iterable[Problem]:
+        """What is wrong with the routes, and who else drops what is forwarded."""
+        if self._faults:
+            yield {"reason": Fault.ROUTES, "message": shortened(self._faults)}
+        if self._obstacles:
+            said = [f"{each.message}; {each.remedy}" for each in self._obstacles]
+            yield {"reason": Fault.FORWARD, "message": shortened(said)}
 
     def snapshot(self, snapshot: Snapshot) -> None:
         """What is wrong with the routes."""

@@ -271,6 +271,13 @@ class Tracking(TypedDict):
 class Fault(StrEnum):
     """Problems that a node's network may have: reasons of its Node's condition, label values."""
 
+    NOT_READY = "AgentNotReady"
+    PLUGIN = "PluginNotFound"
+    RANGES = "RangesNotFollowed"
+    POOL = "AddressesUsedUp"
+    WITHDRAWN = "AddressesWithdrawn"
+    ROUTES = "RoutesWrong"
+    FORWARD = "ForwardDropped"
     CONNECTIONS_FULL = "ConnectionTrackingFull"
     PORTS_FULL = "NatPortsUsedUp"
     LINK_ERRORS = "UplinkErrors"
@@ -285,14 +292,14 @@ class Fault(StrEnum):
 
 
 class Problem(TypedDict):
-    """What is wrong with a node's network for good: one word, and for people what to do."""
+    """What is wrong with a node's network, now or for good: one word, and for people what to do."""
 
     reason: str
     message: str
 
 
 class Report(TypedDict):
-    """What the controller asks a node's exporter for, about once a minute."""
+    """What the controller asks a node's exporter for, every few seconds."""
 
     spent: list[SpentQuota]
     problems: list[Problem]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Literal, NotRequired, TypedDict
 
 from netmgr.documents.diagnostics import Severity
-from netmgr.kube.cluster_status import Finding as ClusterFinding
+from netmgr.findings import Finding as MachineFinding
 from netmgr.kube.connectivity import Check, State
 from netmgr.ledger.history import By
 from netmgr.plan.check.reach import Target
@@ -25,18 +25,10 @@ class Versioned(TypedDict):
     version: Literal[1]
 
 
-class Found(TypedDict):
-    """A finding about a machine, and the command that mends it, or empty."""
-
-    severity: Severity
-    message: str
-    remedy: str
-
-
 class Examination(Versioned):
     """Of `doctor`: the findings of each check, none where nothing is wrong."""
 
-    checks: dict[str, list[Found]]
+    checks: dict[str, list[MachineFinding]]
 
 
 class HowMany(TypedDict):
@@ -56,7 +48,7 @@ class ClusterStatus(Versioned):
     leader: str
     reports: HowMany
     images: dict[str, int]
-    findings: Sequence[ClusterFinding]
+    findings: Sequence[MachineFinding]
 
 
 class ConnectivityOfNode(TypedDict):
@@ -73,7 +65,7 @@ class ConnectivityReport(Versioned):
     namespace: str
     kept: bool
     nodes: list[ConnectivityOfNode]
-    findings: Sequence[ClusterFinding]
+    findings: Sequence[MachineFinding]
 
 
 class UsageDocumentRow(TypedDict):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from netmgr.cli import status, terminal
+from netmgr.cli.findings import findings_table
 from netmgr.cli.options import (
     SERVICE_ACCOUNT,
     Context,
@@ -101,7 +102,7 @@ def connectivity_test(  # noqa: PLR0913  one a command-line option
     document = _document(outcome, kept=keep)
     if output is Output.TABLE:
         passed = document["passed"]
-        findings = status.findings_table(outcome.findings, is_healthy=passed, word="passed")
+        findings = findings_table(outcome.findings, is_healthy=passed, word="passed")
         show(*_tables(document), *findings)
     else:
         show_document(document, output)

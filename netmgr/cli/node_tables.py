@@ -108,14 +108,8 @@ def _spent(snapshot: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _troubles(snapshot: Mapping[str, Any]) -> Iterator[str]:
-    ranges = snapshot.get("ranges", {"failing": "", "withdrawn": []})
-    if ranges["failing"]:
-        yield f"ranges cannot be followed: {ranges['failing']}"
-    if ranges.get("changed"):
-        yield ranges["changed"]
-    for item in ranges["withdrawn"]:
-        yield f"{item['address']} was withdrawn; {item['namespace']}/{item['pod']} holds it"
-    yield from snapshot.get("route_faults", ())
+    if changed := snapshot.get("ranges", {}).get("changed"):
+        yield changed
     yield from snapshot.get("wiring_faults", ())
     yield from snapshot.get("flowtable", {}).get("others", ())
     yield from _too_few_addresses(snapshot)

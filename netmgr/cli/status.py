@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from netmgr.cli import node, terminal
+from netmgr.cli.findings import findings_table
 from netmgr.cli.kube import LEASE
 from netmgr.cli.options import (
     SERVICE_ACCOUNT,
@@ -22,24 +23,22 @@ from netmgr.cli.options import (
     ServiceAccount,
     Socket,
 )
-from netmgr.cli.output import Styled, Table, show, show_document
+from netmgr.cli.output import Table, show, show_document
 from netmgr.errors import ApiAway, ConfigError, Exit
 from netmgr.printable import plain
 
 if TYPE_CHECKING:
     from netmgr.cli.answers import ClusterStatus
+    from netmgr.findings import Finding
     from netmgr.kube.api import Api
     from netmgr.kube.cluster import Reading
-    from netmgr.kube.cluster_status import Cluster, Finding
+    from netmgr.kube.cluster_status import Cluster
 
 USUAL_KUBECONFIG = Path("~/.kube/config")
 """Where kubectl looks without KUBECONFIG."""
 
 PAUSE_SECONDS = 5.0
 """Between two looks while `--wait` goes on."""
-
-_COLOURS = {"error": "red", "warning": "yellow", "note": None}
-_ROWS, _NAMES = 30, 3
 
 
 def status(  # noqa: PLR0913  one a command-line option
@@ -103,6 +102,7 @@ def connect(kubeconfig: Path | None, service_account: Path, context: str) -> Api
 
 def _look(api: Api, reading: Reading, wait: float) -> tuple[Cluster, list[Finding]]:
     """Look until all is healthy, or the time is over; with progress where a terminal shows it."""
+    from netmgr.findings import is_healthy
     from netmgr.kube.cluster import read
     from netmgr.kube.cluster_status import findings
 
@@ -117,7 +117,7 @@ def _look(api: Api, reading: Reading, wait: float) -> tuple[Cluster, list[Findin
             try:
                 found = read(api, reading, advance)
                 wrong = findings(found, time.time())
-                if _is_healthy(wrong) or time.monotonic() > until:
+                if is_healthy(wrong) or time.monotonic() > until:
                     return found, wrong
                 waited_for = f"{wrong[0].objects[0]}: {wrong[0].message}"
             except ApiAway as error:
@@ -128,18 +128,15 @@ def _look(api: Api, reading: Reading, wait: float) -> tuple[Cluster, list[Findin
             time.sleep(min(PAUSE_SECONDS, max(0.1, until - time.monotonic())))
 
 
-def _is_healthy(findings: list[Finding]) -> bool:
-    return all(each.severity != "error" for each in findings)
-
-
 def _document(found: Cluster, findings: list[Finding]) -> ClusterStatus:
+    from netmgr.findings import is_healthy
     from netmgr.kube.cluster_status import AGENT, CONTROLLER, NAT_HOST
 
     agents = [*found.of(AGENT), *found.of(NAT_HOST)]
     controllers = found.of(CONTROLLER)
     return {
         "version": 1,
-        "healthy": _is_healthy(findings),
+        "healthy": is_healthy(findings),
         "nodes": len(found.nodes),
         "agents": {
             "wanted": sum(each.wanted for each in agents),
@@ -172,22 +169,3 @@ def _lines(counts: ClusterStatus) -> list[Table | str]:
     for image, number in counts["images"].items():
         table.row("image", f"{image} ({number:,})")
     return [table, ""]
-
-
-def findings_table(
-    findings: list[Finding], *, is_healthy: bool, word: str = "healthy"
-) -> list[Table | str]:
-    """Findings as they come, the worst first, and `word` if all is well nevertheless."""
-    well = [typer.style(word, fg="green")] if is_healthy else []
-    if not findings:
-        return [*well]
-    table = Table("", "CHECK", "OF", "FINDING")
-    for each in findings[:_ROWS]:
-        names = list(each.objects[:_NAMES])
-        if more := len(each.objects) - len(names):
-            names.append(f"and {more:,} more")
-        severity = Styled(each.severity, _COLOURS[each.severity])
-        table.row(severity, each.check, "\n".join(names), f"{each.message}\n→ {each.remedy}")
-    left = len(findings) - _ROWS
-    rest = [f"and {left:,} more findings, which -o json lists"] if left > 0 else []
-    return [table, *rest, *well]

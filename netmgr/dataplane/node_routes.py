@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from errno import EEXIST, EHOSTUNREACH, ENETUNREACH, ENOENT, ESRCH
 from functools import cache
 
@@ -142,6 +142,7 @@ class RoutesToNodes:
             addition = routes.add_gateway_route(to, via, protocol=NODE_ROUTE_PROTOCOL)
             additions[addition] = f"route to {to} via {via} of Node {wanted[to, via]} was missing"
         done += change(additions)
+        refused += _detours(wanted, everything)
         for operation, error in failures.items():
             if error.errno == EEXIST:
                 refused.append(f"{operation.text}: another program's route goes there already")
@@ -165,6 +166,20 @@ def _wanted(
     """Which routes to whose pods should be there, and a line for each that is refused."""
     accepted, refused = routes_to_nodes.decide(nodes, document, _foreign(everything))
     return {(one.to, one.via): one.node for one in accepted}, refused
+
+
+def _detours(
+    wanted: Mapping[tuple[Prefix, Address], str], everything: Iterable[Route]
+) -> Iterator[str]:
+    """Other programs' routes that lead packets for some of these nodes' pods elsewhere."""
+    ranges = {to: node for (to, _), node in wanted.items()}
+    for route in _foreign(everything):
+        for to, node in ranges.items():
+            if to.covers(route.destination) and to != route.destination:
+                yield (
+                    f"another program's route to {route.destination} leads packets for pods of "
+                    f"Node {node} elsewhere; remove it (ip route delete {route.destination})"
+                )
 
 
 def _to_nodes(present: Iterable[Route]) -> set[tuple[Prefix, Address]]:

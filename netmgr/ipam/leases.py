@@ -11,6 +11,7 @@ boot, and one of another boot that does not is older than it seems. No cooldown 
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
@@ -47,6 +48,7 @@ class Leases:
         self._lock = threading.Lock()
         # Held before the other one, by ADDs that found no address; never by anybody else.
         self._settling = threading.Lock()
+        self._refused_at = -math.inf
         # Both families, also without ranges: held addresses and cooldowns must be known when a
         # range comes back.
         self._pools = {family: Pool(family, (), timing) for family in Family}
@@ -141,6 +143,7 @@ class Leases:
                 except CapacityError:
                     # They were taken by ADDs that came meanwhile.
                     if not were_over:
+                        self._refused_at = self._clock.monotonic()
                         raise
 
     def _reserve(self, wanted: Attachment) -> Attachment:
@@ -221,6 +224,10 @@ class Leases:
             self.store.end_cooldown(ended)
         # One that did not end here although no connection names it was another thread's.
         return not named.issuperset(waiting)
+
+    def lacks_addresses(self, seconds: float) -> bool:
+        """Whether an attachment was refused for lack of an address, so many seconds ago at most."""
+        return self._clock.monotonic() - self._refused_at <= seconds
 
     def occupancy(self) -> dict[Family, PoolState]:
         """Addresses by state, of families that have ranges or held addresses of former ones."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from netmgr.kernel.netlink import (
     NFGENMSG,
@@ -30,6 +30,8 @@ from netmgr.kernel.netlink import (
 _SUBSYSTEM = 10
 BATCH_BEGIN, BATCH_END = 0x10, 0x11
 NLM_F_APPEND = 0x800
+NFPROTO_UNSPEC = 0
+"""Of a listing: every family."""
 NFPROTO_INET, NFPROTO_IPV4, NFPROTO_NETDEV, NFPROTO_IPV6 = 1, 2, 5, 10
 _FAMILY_NAMES = {NFPROTO_INET: "inet", NFPROTO_IPV4: "ip", NFPROTO_IPV6: "ip6"}
 FORWARD_HOOK = 2
@@ -49,7 +51,7 @@ _TABLE_NAME, _TABLE_FLAGS, _TABLE_HANDLE = 1, 2, 4
 _DORMANT, _DROP = 1, 0
 _CHAIN_TABLE, _CHAIN_NAME, _CHAIN_HOOK, _CHAIN_POLICY, _CHAIN_TYPE = 1, 3, 4, 5, 7
 _HOOK_NUMBER, _HOOK_PRIORITY = 1, 2
-_RULE_TABLE, _RULE_CHAIN, _RULE_EXPRESSIONS = 1, 2, 4
+_RULE_TABLE, _RULE_CHAIN, _RULE_HANDLE, _RULE_EXPRESSIONS = 1, 2, 3, 4
 _LIST_TABLE, _LIST_SET, _LIST_ELEMENTS = 1, 2, 3
 _ELEMENT_KEY, _ELEMENT_FLAGS, _ELEMENT_EXPRESSION = 1, 3, 7
 _INTERVAL_END = 1
@@ -59,6 +61,9 @@ _VALUE, _VERDICT, _VERDICT_CODE, _VERDICT_CHAIN = 1, 2, 1, 2
 _COUNTER_BYTES, _COUNTER_PACKETS = 1, 2
 _OBJECT_TABLE, _OBJECT_NAME, _OBJECT_TYPE, _OBJECT_DATA = 1, 2, 3, 4
 _IS_COUNTER = 1
+_IMMEDIATE_DATA = 2
+_WITHOUT_MATCH = {"counter", "immediate", "log", "reject"}
+"""Expressions that every packet passes."""
 _GENERATION_ID = 1
 _BATCH_GENERATION = 1
 Item = TypeVar("Item")
@@ -264,14 +269,47 @@ def handle_of(body: bytes) -> int:
     return int.from_bytes(attributes(body, NFGENMSG.size)[_TABLE_HANDLE], "big")
 
 
-def dropping_chain_of(body: bytes, hook: int) -> str | None:
-    """Family, table and name of a listed base chain of this hook whose policy is to drop."""
+class BaseChain(NamedTuple):
+    """A listed chain of a hook; `drops` is its policy."""
+
+    family: int
+    table: str
+    name: str
+    drops: bool
+
+    def __str__(self) -> str:
+        return f"{_FAMILY_NAMES.get(self.family, self.family)} {self.table} {self.name}"
+
+
+def base_chain_of(body: bytes, hook: int) -> BaseChain | None:
+    """A listed chain, if it is one of this hook."""
     found = attributes(body, NFGENMSG.size)
     place = attributes(found.get(_CHAIN_HOOK, b""), 0)
-    if place.get(_HOOK_NUMBER) != number(hook) or found.get(_CHAIN_POLICY) != number(_DROP):
+    if place.get(_HOOK_NUMBER) != number(hook):
         return None
-    family = _FAMILY_NAMES.get(body[0], str(body[0]))
-    return f"{family} {string_of(found[_CHAIN_TABLE])} {string_of(found[_CHAIN_NAME])}"
+    table, name = string_of(found[_CHAIN_TABLE]), string_of(found[_CHAIN_NAME])
+    return BaseChain(body[0], table, name, found.get(_CHAIN_POLICY) == number(_DROP))
+
+
+def list_rules(chain: BaseChain, *, of_table: bool) -> Operation:
+    """List the rules of a chain, or of its whole table; `rule_of` decodes them."""
+    body = attribute(_RULE_TABLE, text(chain.table))
+    if not of_table:
+        body += attribute(_RULE_CHAIN, text(chain.name))
+    return message(GET_RULE, body, f"list rules of {chain}", NLM_F_DUMP, chain.family)
+
+
+def dropping_rule_of(body: bytes) -> int | None:
+    """Handle of a listed rule that has no match, and drops or rejects."""
+    _, _, rule = rule_of(body)
+    if not {expression.name for expression in rule} <= _WITHOUT_MATCH:
+        return None
+    if not any(
+        expression.name == "reject" or expression.attributes.get(_IMMEDIATE_DATA) == verdict(_DROP)
+        for expression in rule
+    ):
+        return None
+    return int.from_bytes(attributes(body, NFGENMSG.size)[_RULE_HANDLE], "big")
 
 
 def rule_of(body: bytes) -> tuple[str, str, tuple[Expression, ...]]:

@@ -7,19 +7,20 @@ passes by itself, such as a rollout, and what is already over, such as an Event,
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
 
 from netmgr.documents.diagnostics import Severity
 from netmgr.documents.sites import Role
+from netmgr.findings import Finding, grouped
 from netmgr.kube.agent_pods import AgentPod
 from netmgr.kube.assigning import NodeView
 from netmgr.kube.node_conditions import PREFLIGHT_FAILED
 from netmgr.kube.node_reports import Report
 from netmgr.kube.nodes import ROLE, STARTUP_TAINT, UNHEALTHY_TAINT, node_view
+from netmgr.prefixes import Prefix
 
 AGENT, NAT_HOST, CONTROLLER = "agent", "nat-host", "controller"
 COMPONENT = "app.kubernetes.io/component"
@@ -30,7 +31,6 @@ LEASE_GRACE_SECONDS = 60.0
 """How much later than due a renewal may be: the clocks of two machines are compared."""
 
 _STARTING = ("PodInitializing", "ContainerCreating")
-_ORDER = list(Severity)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,8 @@ class NodeState:
     is_ready: bool
     """Whether its kubelet says so."""
     component: str
+    labels: frozenset[str] = frozenset()
+    """Their keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,8 @@ class Workload:
     """Whether its status is of its newest form."""
     most_unavailable: int = 0
     """Without how many of its pods a rollout may leave Nodes; 0 where that stops none."""
+    selects: frozenset[str] = frozenset()
+    """Keys of the labels that a Node has to have for its pods."""
 
     @property
     def path(self) -> str:
@@ -114,17 +118,6 @@ class Cluster:
         return [each for each in self.workloads if each.component == component]
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What is wrong with objects, as kubectl names them, and what to look at for the first."""
-
-    severity: Severity
-    check: str
-    message: str
-    remedy: str
-    objects: tuple[str, ...]
-
-
 def node_state(found: Mapping[str, Any]) -> NodeState:
     """What matters of a Node object."""
     labels = found["metadata"].get("labels", {})
@@ -132,7 +125,8 @@ def node_state(found: Mapping[str, Any]) -> NodeState:
     is_ready = any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
     component = {Role.NODE: AGENT, Role.NAT_HOST: NAT_HOST}.get(labels.get(ROLE, Role.NODE), "")
     is_linux = labels.get("kubernetes.io/os", "linux") == "linux"
-    return NodeState(node_view(dict(found)), is_ready, component if is_linux else "")
+    component = component if is_linux else ""
+    return NodeState(node_view(dict(found)), is_ready, component, frozenset(labels))
 
 
 def pod_state(found: Mapping[str, Any], pod: AgentPod) -> PodState:
@@ -171,6 +165,7 @@ def workload(kind: str, found: Mapping[str, Any]) -> Workload:
         ready=status.get("numberReady" if is_everywhere else "readyReplicas", 0),
         is_current=status.get("observedGeneration", 0) >= metadata.get("generation", 0),
         most_unavailable=_most_unavailable(found["spec"], wanted) if is_everywhere else 0,
+        selects=frozenset(_selected(found["spec"].get("template", {}).get("spec", {}))),
     )
 
 
@@ -181,6 +176,17 @@ def _most_unavailable(spec: Mapping[str, Any], wanted: int) -> int:
     # As the DaemonSet controller rounds.
     share = most.removesuffix("%")
     return -(-int(share) * wanted // 100) if share.isdecimal() else 0
+
+
+def _selected(pod: Mapping[str, Any]) -> Iterator[str]:
+    """Keys of the labels by which pods choose their Nodes."""
+    yield from pod.get("nodeSelector") or ()
+    affinity = pod.get("affinity", {}).get("nodeAffinity", {})
+    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution", {})
+    for term in required.get("nodeSelectorTerms", ()):
+        for each in term.get("matchExpressions", ()):
+            if each["operator"] in ("Exists", "In"):
+                yield each["key"]
 
 
 def leader(found: Mapping[str, Any]) -> Leader:
@@ -196,20 +202,8 @@ def findings(cluster: Cluster, now: float) -> list[Finding]:
     return grouped(_observed(cluster, now))
 
 
-def grouped(observed: Iterable[Finding]) -> list[Finding]:
-    """Those of one kind about many objects as one, worst first, and then by how many they are."""
-    by_kind: dict[tuple[Severity, str, str], Finding] = {}
-    objects: defaultdict[tuple[Severity, str, str], list[str]] = defaultdict(list)
-    for each in observed:
-        key = each.severity, each.check, each.message
-        by_kind.setdefault(key, each)
-        objects[key] += each.objects
-    found = [replace(first, objects=tuple(objects[key])) for key, first in by_kind.items()]
-    return sorted(found, key=lambda each: (_ORDER.index(each.severity), -len(each.objects)))
-
-
 def _found(severity: Severity, check: str, message: str, remedy: str, about: str) -> Finding:
-    return Finding(severity, check, message, remedy, (about,))
+    return Finding(severity, message, remedy, check, (about,))
 
 
 def _observed(cluster: Cluster, now: float) -> Iterator[Finding]:
@@ -224,19 +218,34 @@ def _observed(cluster: Cluster, now: float) -> Iterator[Finding]:
     yield from _workloads(cluster)
     yield from _leader(cluster, now)
     yield from _nodes(cluster)
+    yield from _shared_ranges([state.view for state in cluster.nodes])
     yield from _events(cluster.events)
 
 
 def _workloads(cluster: Cluster) -> Iterator[Finding]:
     for each in cluster.workloads:
-        about = f"kubectl -n {each.namespace} describe {each.path}"
         if not each.is_current:
             message = "kube-controller-manager has not acted on its newest form"
-            yield _found(Severity.ERROR, "installation", message, about, each.path)
+            yield _found(Severity.ERROR, "installation", message, _describe(each), each.path)
         elif each.component == CONTROLLER and each.ready < each.wanted:
-            severity = Severity.WARNING if each.ready else Severity.ERROR
-            message = f"{each.ready} of {each.wanted} controllers are ready"
-            yield _found(severity, "controller", message, about, each.path)
+            yield _controllers(each, cluster)
+
+
+def _controllers(found: Workload, cluster: Cluster) -> Finding:
+    """Why not all controllers run."""
+    message = f"{found.ready} of {found.wanted} controllers are ready"
+    if found.ready:
+        return _found(Severity.WARNING, "controller", message, _describe(found), found.path)
+    present = frozenset[str]().union(*(state.labels for state in cluster.nodes))
+    remedy = _describe(found)
+    for label in sorted(found.selects - present):
+        message += f", and no Node has the label {label} that they need"
+        remedy = f"kubectl label node NODE {label}="
+    return _found(Severity.ERROR, "controller", message, remedy, found.path)
+
+
+def _describe(found: Workload) -> str:
+    return f"kubectl -n {found.namespace} describe {found.path}"
 
 
 def _leader(cluster: Cluster, now: float) -> Iterator[Finding]:
@@ -306,6 +315,25 @@ def _agent(
         yield _unready(state, found)
     if found is not None:
         yield from _lag(found, wanted, cluster.revisions, about)
+
+
+def _shared_ranges(views: Sequence[NodeView]) -> Iterator[Finding]:
+    """Nodes whose pods get the same addresses; of two, the younger one is named."""
+    created = {view.name: view.created for view in views}
+    held = sorted((block, view.name) for view in views for block in view.cidrs)
+    widest: tuple[Prefix, str] | None = None
+    for block, name in held:
+        # Blocks are prefixes: what overlaps one lies in it, and comes right behind it.
+        if widest is None or not widest[0].overlaps(block):
+            widest = block, name
+        elif name != widest[1]:
+            older, younger = sorted((widest[1], name), key=created.__getitem__)
+            message = f"its pods and those of Node {older} have the same addresses, of {block}"
+            remedy = (
+                f"if there is no such machine, kubectl delete node {younger}; else delete it as "
+                "well, and its kubelet registers it with another podCIDR"
+            )
+            yield _found(Severity.ERROR, "ranges", message, remedy, f"node/{younger}")
 
 
 def _absent(about: str, wanted: Sequence[Workload]) -> Finding:

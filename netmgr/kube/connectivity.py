@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 
 from netmgr.api.connectivity import Answer, Ending, Probe, Result, Target
 from netmgr.documents.diagnostics import Severity
+from netmgr.findings import Finding, grouped
 from netmgr.kube.claim_store import POOL
-from netmgr.kube.cluster_status import AGENT, Finding, NodeState, PodState, grouped, node_state
+from netmgr.kube.cluster_status import AGENT, NodeState, PodState, node_state
 from netmgr.prefixes import Address, Family
 
 MOST_NODES, MOST_PEERS = 8, 8
@@ -156,7 +157,7 @@ def usable(wanted: Sequence[Candidate], most: int) -> tuple[list[Candidate], lis
 
 
 def _absent(message: str, about: str) -> Finding:
-    return Finding(Severity.ERROR, Check.START, message, "netmgr status --cluster", (about,))
+    return Finding(Severity.ERROR, message, "netmgr status --cluster", Check.START, (about,))
 
 
 def spread(found: Iterable[Candidate], most: int) -> list[Candidate]:
@@ -319,7 +320,7 @@ def _of_counts(tested: NodeResult, answer: Answer) -> None:
     if tested.counted is None or tested.server_counted is None:
         message = f"the counts cannot be compared: {tested.uncounted}"
         tested.findings.append(
-            Finding(Severity.WARNING, Check.COUNTED, message, remedy, (f"node/{tested.node}",))
+            Finding(Severity.WARNING, message, remedy, Check.COUNTED, (f"node/{tested.node}",))
         )
         return
     for each in _comparisons(tested.counted, tested.server_counted, answer):
@@ -411,7 +412,7 @@ def _pass(tested: NodeResult, check: Check) -> None:
 def _fail(tested: NodeResult, check: Check, message: str, remedy: str, about: str = "") -> None:
     tested.states[check] = State.FAILED
     objects = (about or f"node/{tested.node}",)
-    tested.findings.append(Finding(Severity.ERROR, check, message, remedy, objects))
+    tested.findings.append(Finding(Severity.ERROR, message, remedy, check, objects))
 
 
 def findings(tested: Iterable[NodeResult], others: Iterable[Finding]) -> list[Finding]:

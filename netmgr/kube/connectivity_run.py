@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 from netmgr.api.connectivity import CLIENT_SECONDS, LONGEST_ANSWER, Answer, Task
 from netmgr.documents.diagnostics import Severity
 from netmgr.errors import ApiAway, ApiError, ConfigError
+from netmgr.findings import Finding
 from netmgr.kube import connectivity, connectivity_objects
 from netmgr.kube.api import NOT_FOUND, Api, Object
 from netmgr.kube.cluster import agent_pods, items, short
-from netmgr.kube.cluster_status import Finding, PodState
+from netmgr.kube.cluster_status import PodState
 from netmgr.kube.concurrency import THREADS
 from netmgr.kube.connectivity import Candidate, Counted, NodeResult, Options, Server
 from netmgr.kube.connectivity_objects import CLIENT, SERVER, PodNow, pod_name
@@ -105,7 +106,7 @@ def _left_over(api: Api, own: str) -> Iterator[Finding]:
         if name != own and not is_going:
             message = "left by an earlier run, unless one is running now"
             remedy = f"kubectl delete namespace {name}"
-            yield Finding(Severity.WARNING, "left-over", message, remedy, (f"namespace/{name}",))
+            yield Finding(Severity.WARNING, message, remedy, "left-over", (f"namespace/{name}",))
 
 
 def _chosen(api: Api, request: Request) -> tuple[list[Candidate], list[Finding]]:

@@ -43,7 +43,7 @@ ROUTE_DECODERS: tuple[Decode, ...] = (
 )
 NETFILTER_DECODERS: tuple[Decode, ...] = (
     nf_tables.table_of,
-    lambda body: nf_tables.dropping_chain_of(body, nf_tables.FORWARD_HOOK),
+    lambda body: nf_tables.base_chain_of(body, nf_tables.FORWARD_HOOK),
     nf_tables.rule_of,
     nf_tables.counts_of,
     nf_tables.counter_of,

@@ -92,7 +92,7 @@ def test_a_document_that_is_wrong_or_missing_is_a_finding(
     assert "no link of this machine has 10.9.9.9" in finding["message"]
     done = run(machine, tmp_path / "missing.yaml")
     assert done.returncode == 0, done.stderr
-    assert re.search(r"^document +warning", done.stdout, re.MULTILINE)
+    assert re.search(r"^warning +document", done.stdout, re.MULTILINE)
     assert "→ make it, or name another with --config" in done.stdout
 
 
@@ -101,35 +101,45 @@ nft add table inet fw
 nft add chain inet fw f '{ type filter hook forward priority 0; policy drop; }'
 nft add rule inet fw f ip saddr 192.0.2.1 drop
 """
-XTABLES = "{0} -P FORWARD DROP; {0} -A FORWARD -s {1} -j DROP"
+POLICY = "{0} -P FORWARD DROP; {0} -A FORWARD -s {1} -j DROP"
+RULE = "{0} -A FORWARD -s {1} -j DROP; {0} -A FORWARD -j {2}"
 
 
 @pytest.mark.parametrize(
-    ("setup", "policy", "listing"),
+    ("setup", "what", "listing"),
     [
-        (OWN_CHAIN, "inet fw f", "nft list chain inet fw f"),
+        (OWN_CHAIN, "the policy of inet fw f", "nft list chain inet fw f"),
+        (
+            f"{OWN_CHAIN} nft add rule inet fw f counter reject",
+            "a rule of inet fw f",
+            "nft list chain inet fw f",
+        ),
         *(
-            (XTABLES.format(program, source), policy, f"{program} -S FORWARD")
-            for program, policy, source in (
-                ("iptables-legacy", "iptables-legacy", "192.0.2.1"),
-                ("ip6tables-legacy", "ip6tables-legacy", "2001:db8::1"),
-                ("iptables-nft", "ip filter FORWARD", "192.0.2.1"),
+            (setup.format(program, source, verdict), f"{what} of {chain}", f"{program} -S FORWARD")
+            for program, chain, source, verdict in (
+                ("iptables-legacy", "iptables-legacy", "192.0.2.1", "REJECT"),
+                ("ip6tables-legacy", "ip6tables-legacy", "2001:db8::1", "DROP"),
+                ("iptables-nft", "ip filter FORWARD", "192.0.2.1", "DROP"),
             )
+            for what, setup in {"the policy": POLICY, "a rule": RULE}.items()
         ),
     ],
 )
-def test_a_policy_that_drops_what_is_forwarded_is_named_with_commands_that_pass_no_rule_by(
-    doctor: Doctor, machine: Path, setup: str, policy: str, listing: str
+def test_a_chain_that_drops_what_is_forwarded_is_named_with_commands_that_pass_no_rule_by(
+    doctor: Doctor, machine: Path, setup: str, what: str, listing: str
 ) -> None:
     inside(machine, "sh", "-ec", setup)
     code, found = doctor()
     (finding,) = found.pop("firewall")
     assert (code, found, finding["severity"]) == (0, {}, "warning")
-    assert f"the policy of {policy} is to drop" in finding["message"]
+    assert finding["message"].startswith(f"{what} drops what pods exchange, ")
     inside(machine, "sh", "-ec", finding["remedy"].partition("or: ")[2])
-    others, ours, _ = inside(machine, *listing.split()).partition("nm")
+    assert doctor() == (0, {})
+    before, ours, behind = inside(machine, *listing.split()).partition("nm")
     assert ours
-    assert "192.0.2.1" in others or "2001:db8::1" in others
+    assert "192.0.2.1" in before or "2001:db8::1" in before
+    if what.startswith("a rule"):
+        assert re.search("drop|reject", behind, re.IGNORECASE)
 
 
 OURS_BEHIND = """
@@ -154,8 +164,8 @@ def test_a_rule_before_ours_is_named_with_a_command_that_keeps_it(
     assert "192.0.2.1" in inside(machine, backend, "-t", "mangle", "-S", "FORWARD")
 
 
-def test_a_policy_that_accepts_is_no_finding(doctor: Doctor, machine: Path) -> None:
-    inside(machine, "iptables-legacy", "-A", "FORWARD", "-j", "DROP")
+def test_a_chain_that_drops_other_packets_is_no_finding(doctor: Doctor, machine: Path) -> None:
+    inside(machine, "iptables-legacy", "-A", "FORWARD", "-s", "192.0.2.1", "-j", "DROP")
     inside(machine, "iptables-legacy", "-P", "INPUT", "DROP")
     assert doctor() == (0, {})
 
@@ -210,6 +220,6 @@ def test_a_running_agent_is_asked_and_a_dead_or_foreign_one_is_an_error(
     inside(node.namespace, "iptables-nft", "-P", "FORWARD", "DROP")
     node.start_until_ready()
     log = node.directory / "agent.log"
-    said = 'machine check=firewall found="the policy of ip filter FORWARD is to drop'
+    said = 'machine check=firewall found="the policy of ip filter FORWARD drops what'
     eventually(lambda: said in log.read_text())
     inside(node.namespace, "iptables-nft", "-P", "FORWARD", "ACCEPT")

@@ -1,4 +1,4 @@
-"""Problems of a node's network that come back, on a real node."""
+"""Problems of a node's network, on a real node: what is wrong now, and what lasts or comes back."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from itertools import count
 
 import pytest
 
@@ -14,6 +16,7 @@ from netmgr.api.client import ask_report
 from netmgr.documents.node import Backend
 from tests.kernel.guests import guest
 from tests.kernel.spending import run
+from tests.lab.errors import LabError
 from tests.lab.nodes import LabNode
 from tests.lab.topology import cluster
 from tests.lab.world import World
@@ -28,7 +31,7 @@ PROBLEM = 'netmgr_node_problem{reason="DriftReturns"}'
 def status(node: LabNode) -> str:
     command = [sys.executable, "-m", "netmgr", "node", "status"]
     return subprocess.run(
-        [*command, f"--socket={node.ledger_socket}"], capture_output=True, text=True, check=True
+        [*command, f"--socket={node.ledger_socket}"], capture_output=True, text=True, check=False
     ).stdout
 
 
@@ -46,6 +49,83 @@ def node() -> Iterator[LabNode]:
 
 def reasons(node: LabNode) -> list[str]:
     return [one["reason"] for one in node.snapshot()["problems"]]
+
+
+def message(node: LabNode, reason: str) -> str:
+    """What readers and the controller are told; empty without such a problem."""
+    problems = ask_report(node.ledger_socket)["problems"]
+    return next((one["message"] for one in problems if one["reason"] == reason), "")
+
+
+@contextmanager
+def another_network_in_front(node: LabNode) -> Iterator[str]:
+    other = node.runtime.conf_dir / "00-other.conf"
+    other.write_text('{"cniVersion": "1.0.0", "name": "other", "type": "ptp"}')
+    yield f"the runtime takes {other}, not netmgr's"
+    other.unlink()
+
+
+@contextmanager
+def pods_that_wait(node: LabNode) -> Iterator[str]:
+    with ExitStack() as pods:
+        with suppress(LabError):
+            for number in count():
+                pods.callback(node.runtime.delete, node.add(f"fill-{number}"))
+        yield "pods wait for an IPv4 address, and none is free; give the node more ranges"
+
+
+DROPPING = """
+add table inet fw
+add chain inet fw f { type filter hook forward priority 0; policy drop; }
+"""
+
+
+@contextmanager
+def a_policy_that_drops(node: LabNode) -> Iterator[str]:
+    assert run(node, "nft", DROPPING).returncode == 0
+    yield "the policy of inet fw f drops what pods exchange"
+    remedy = message(node, "ForwardDropped").partition("or: ")[2]
+    assert run(node, "sh", "-ec", remedy).returncode == 0
+    eventually(lambda: not message(node, "ForwardDropped"))
+    assert run(node, "nft", "delete table inet fw").returncode == 0
+
+
+@contextmanager
+def a_table_of_another_program(node: LabNode) -> Iterator[str]:
+    command = ["nsenter", f"--net={node.namespace}", "nft", "--interactive"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, text=True) as owner:
+        assert owner.stdin is not None
+        owner.stdin.write("delete table inet netmgr; add table inet netmgr { flags owner; }\n")
+        owner.stdin.flush()
+        yield "rules cannot be reconciled: "
+        owner.stdin.close()
+
+
+BROKEN = {
+    "PluginNotFound": another_network_in_front,
+    "AddressesUsedUp": pods_that_wait,
+    "ForwardDropped": a_policy_that_drops,
+    "AgentNotReady": a_table_of_another_program,
+}
+
+
+@pytest.mark.parametrize("reason", BROKEN)
+def test_what_is_wrong_is_a_problem_until_it_is_mended(node: LabNode, reason: str) -> None:
+    assert not message(node, reason)
+    with BROKEN[reason](node) as what:
+        eventually(lambda: what in message(node, reason))
+        assert f'netmgr_node_problem{{reason="{reason}"}} 1.0' in node.scrape()
+        assert f"{reason}: {what.split()[0]}" in status(node)
+    eventually(lambda: not message(node, reason))
+    assert f'netmgr_node_problem{{reason="{reason}"}} 0.0' in node.scrape()
+
+
+@pytest.mark.parametrize("reason", ["PluginNotFound", "ForwardDropped"])
+def test_the_next_agent_finds_what_is_wrong_as_well(node: LabNode, reason: str) -> None:
+    node.kill_agent()
+    with BROKEN[reason](node) as what:
+        node.start_until_ready()
+        eventually(lambda: what in message(node, reason))
 
 
 def test_a_program_that_keeps_changing_the_rules_is_a_problem_until_it_ends(node: LabNode) -> None:

@@ -342,5 +342,6 @@ def test_status_shows_withdrawn_addresses_and_a_failing_source(
     command = [sys.executable, "-m", "netmgr", "node", "status", f"--socket={node.ledger_socket}"]
     shown = subprocess.run(command, check=False, capture_output=True, text=True).stdout
     words = " ".join(shown.split())
-    assert "10.128.0.1 was withdrawn; research/first holds it" in words
+    assert "AddressesWithdrawn: pods hold addresses of no range" in words
+    assert "10.128.0.1 of research/first; delete these pods" in words
     assert "ranges cannot be followed: http://169.254.169.254" in words

@@ -239,6 +239,29 @@ def test_an_administrators_route_stays_and_is_reported_if_it_leads_elsewhere(
     eventually(lambda: routes_to_nodes(one) == wanted(two))
 
 
+def test_a_route_to_a_part_of_another_nodes_pods_is_a_problem_until_it_is_removed(
+    world: World, nodes: list[LabNode]
+) -> None:
+    one, two = nodes
+    publish(one, write([entry(world, 1), entry(world, 2)]))
+    eventually(lambda: routes_to_nodes(one) == wanted(two))
+
+    def said() -> str:
+        problems = {each["reason"]: each["message"] for each in one.snapshot()["problems"]}
+        return problems.get("RoutesWrong", "")
+
+    eventually(lambda: not said())
+    for restart in (lambda: None, one.restart_after_kill):
+        for block in two.node.ranges:
+            part = f"{block.network}/{block.length + 1}"
+            inside(one.namespace, "ip", "route", "add", part, "via", LAN[block.family].format(3))
+            restart()
+            eventually(lambda part=part: f"another program's route to {part} leads" in said())
+            remedy = said().partition("(ip ")[2].rstrip(")")
+            inside(one.namespace, "ip", *remedy.split())
+            eventually(lambda: not said())
+
+
 @pytest.mark.slow
 def test_another_programs_route_with_several_next_hops_costs_no_node_its_route(
     world: World, nodes: list[LabNode]

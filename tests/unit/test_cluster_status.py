@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from netmgr.documents.diagnostics import Severity
+from netmgr.findings import Finding
 from netmgr.kube.agent_pods import agent_pod
 from netmgr.kube.cluster_status import (
     AGENT,
@@ -16,7 +17,6 @@ from netmgr.kube.cluster_status import (
     LEASE_GRACE_SECONDS,
     NAT_HOST,
     Cluster,
-    Finding,
     Leader,
     NodeState,
     PodState,
@@ -35,12 +35,13 @@ NOW = 1_800_000_000.0
 
 
 def node(name: str, *conditions: Object, labels: Mapping[str, str] = {}, **spec: Any) -> NodeState:
-    metadata = {"name": name, "uid": name, "creationTimestamp": "", "labels": dict(labels)}
+    created = f"2027-01-01T00:00:{ord(name[-1]) - ord('a'):02}Z"
+    metadata = {"name": name, "uid": name, "creationTimestamp": created, "labels": dict(labels)}
     ready = {"type": "Ready", "status": "True"}
     return node_state(
         {
             "metadata": metadata,
-            "spec": {"podCIDRs": ["10.1.0.0/27"]} | spec,
+            "spec": {"podCIDRs": [f"10.1.{ord(name[-1])}.0/27"]} | spec,
             "status": {"conditions": [ready, *conditions]},
         }
     )
@@ -76,7 +77,7 @@ DESCRIBE = "kubectl describe node/a"
 
 
 def error(check: str, message: str, remedy: str = DESCRIBE, *about: str) -> Finding:
-    return Finding(Severity.ERROR, check, message, remedy, about or ("node/a",))
+    return Finding(Severity.ERROR, message, remedy, check, about or ("node/a",))
 
 
 def warning(check: str, message: str, remedy: str = DESCRIBE, *about: str) -> Finding:
@@ -391,9 +392,46 @@ def test_controllers_that_are_not_ready_are_an_error_if_none_is(
     ready: int, severity: Severity
 ) -> None:
     message, describe = f"{ready} of 2 controllers are ready", f"kubectl -n netmgr describe {PATH}"
-    expected = Finding(severity, "controller", message, describe, (PATH,))
+    expected = Finding(severity, message, describe, "controller", (PATH,))
     workloads = [of(CONTROLLER, 2, 2, ready=ready)]
     assert findings_of(workloads=workloads, leader=Leader("one", NOW)) == [expected]
+
+
+def test_a_label_that_no_node_has_keeps_controllers_from_running() -> None:
+    key = "node-role.kubernetes.io/control-plane"
+    terms = [{"matchExpressions": [{"key": key, "operator": "Exists"}]}]
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    pods = {"nodeSelector": {"kubernetes.io/os": "linux"}, "affinity": {"nodeAffinity": required}}
+    metadata = {"namespace": "netmgr", "name": "netmgr-controller"}
+    labels = {"app.kubernetes.io/component": CONTROLLER}
+    spec = {"template": {"spec": pods}}
+    made = workload("deployment", {"metadata": metadata | {"labels": labels}, "spec": spec})
+    assert made.selects == {"kubernetes.io/os", key}
+    linux = {"kubernetes.io/os": "linux"}
+    message = f"0 of 1 controllers are ready, and no Node has the label {key} that they need"
+    (finding,) = findings_of(node("a", labels=linux), workloads=[made, of(AGENT, 1, 1)])
+    assert finding == error("controller", message, f"kubectl label node NODE {key}=", PATH)
+    both = node("a", labels=linux | {key: ""})
+    (finding,) = findings_of(both, workloads=[made, of(AGENT, 1, 1)])
+    assert finding.message == "0 of 1 controllers are ready"
+
+
+def test_nodes_that_share_addresses_are_named_with_each_other() -> None:
+    nodes = [
+        node("b", podCIDRs=["10.2.0.0/24", "fd00:2::/120"]),
+        node("a", podCIDRs=["10.2.0.0/16"]),
+        node("c", podCIDRs=["10.2.1.0/24", "fd00:3::/120"]),
+        node("d", podCIDRs=["fd00:2::/112"]),
+        node("e", podCIDRs=["10.3.0.0/24", "10.3.0.0/25"]),
+    ]
+    shared = {finding.objects: finding.message for finding in findings_of(*nodes)}
+    assert shared == {
+        ("node/b",): "its pods and those of Node a have the same addresses, of 10.2.0.0/24",
+        ("node/c",): "its pods and those of Node a have the same addresses, of 10.2.1.0/24",
+        ("node/d",): "its pods and those of Node b have the same addresses, of fd00:2::/120",
+    }
+    (_, _, finding) = findings_of(*nodes)
+    assert "if there is no such machine, kubectl delete node d; " in finding.remedy
 
 
 def test_a_lease_ends_its_duration_after_it_was_renewed() -> None:

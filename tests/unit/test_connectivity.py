@@ -12,9 +12,10 @@ from pydantic import ValidationError
 
 from netmgr.api.connectivity import PORT, Answer, Ending, Probe, Result, Sent, Target
 from netmgr.documents.diagnostics import Severity
+from netmgr.findings import Finding
 from netmgr.kube.agent_pods import AgentPod
 from netmgr.kube.claim_store import POOL
-from netmgr.kube.cluster_status import AGENT, Finding, NodeState, PodState, node_state
+from netmgr.kube.cluster_status import AGENT, NodeState, PodState, node_state
 from netmgr.kube.connectivity import (
     MOST_PEERS,
     ZONE,
@@ -92,7 +93,7 @@ def failed(one: NodeResult, asked: Options = NOTHING) -> tuple[Check, list[Findi
 def error(
     check: Check, message: str, remedy: str, about: str = "node/n0"
 ) -> tuple[Check, list[Finding]]:
-    return check, [Finding(Severity.ERROR, check, message, remedy, (about,))]
+    return check, [Finding(Severity.ERROR, message, remedy, check, (about,))]
 
 
 def agent(node: str, name: str, *, is_ready: bool = True) -> PodState:
@@ -348,8 +349,8 @@ def test_counts_that_cannot_be_had_are_a_warning_and_no_failure() -> None:
     one.counted, one.uncounted = None, "its exporter does not answer: 403"
     assert Check.COUNTED not in concluded(one)
     message = "the counts cannot be compared: its exporter does not answer: 403"
-    about = message, "netmgr node audit, on the node", ("node/n0",)
-    assert one.findings == [Finding(Severity.WARNING, Check.COUNTED, *about)]
+    about = message, "netmgr node audit, on the node", Check.COUNTED, ("node/n0",)
+    assert one.findings == [Finding(Severity.WARNING, *about)]
 
 
 @pytest.mark.parametrize("more", [1, -1])

@@ -14,6 +14,7 @@ from netmgr.agent import doctor, link_managers
 from netmgr.documents.diagnostics import Severity
 from netmgr.documents.node import Backend, NodeDocument
 from netmgr.errors import KernelError, SetupError
+from netmgr.findings import Finding
 from netmgr.kernel.conntrack import Occupancy
 from tests.builders import NODE_KEYS
 from tests.fakes.rules import FakeBackend
@@ -35,7 +36,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return made
 
 
-def findings_of(machine: doctor.Machine, check: str) -> list[doctor.Finding]:
+def findings_of(machine: doctor.Machine, check: str) -> list[Finding]:
     return list(doctor.CHECKS[check](machine))
 
 
@@ -134,7 +135,7 @@ def test_a_library_that_is_absent_is_named_with_its_package(
 def test_what_limits_wait_in_is_examined_where_there_are_limits(
     machine: doctor.Machine, monkeypatch: pytest.MonkeyPatch, keys: dict[str, object]
 ) -> None:
-    lacking = doctor.Finding(Severity.ERROR, "no HTB")
+    lacking = Finding(Severity.ERROR, "no HTB")
     monkeypatch.setattr(doctor, "open_kind", lambda _: FakeBackend())
     monkeypatch.setattr(doctor, "_queues", lambda: iter([lacking]))
     given = {"node": {"name": "n"}, "ranges": ["10.0.0.0/24"]}

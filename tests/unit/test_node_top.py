@@ -196,8 +196,9 @@ def test_people_see_result_files_where_there_is_no_pool():
     assert "cooldown" not in text
 
 
-def test_every_fault_of_the_routes_is_status():
-    assert "no route to 10.244.2.0/24" in status(route_faults=["no route to 10.244.2.0/24"])
+def test_every_problem_is_status():
+    problem = {"reason": "RoutesWrong", "message": "no route to 10.244.2.0/24"}
+    assert "RoutesWrong: no route to 10.244.2.0/24" in status(problems=[problem])
 
 
 @pytest.mark.parametrize("pod", ["job-1", ""])

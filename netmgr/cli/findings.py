@@ -1,0 +1,40 @@
+"""Findings for people: doctor's, a cluster's, and what a connectivity test or a preflight finds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import typer
+
+from netmgr.cli.output import Styled, Table
+
+if TYPE_CHECKING:
+    from netmgr.findings import Finding
+
+COLOURS = {"ok": "green", "note": None, "warning": "yellow", "error": "red"}
+_ROWS, _NAMES = 30, 3
+
+
+def findings_table(
+    findings: Sequence[Finding],
+    *,
+    is_healthy: bool,
+    word: str = "healthy",
+    passed: Iterable[str] = (),
+) -> list[Table | str]:
+    """Checks that `passed`, findings as they come, and `word` if all is well nevertheless."""
+    table = Table("", "CHECK", "OF", "FINDING")
+    for check in passed:
+        table.row(Styled("ok", COLOURS["ok"]), check, "", "")
+    for finding in findings[:_ROWS]:
+        names = list(finding.objects[:_NAMES])
+        if more := len(finding.objects) - len(names):
+            names.append(f"and {more:,} more")
+        severity = Styled(finding.severity, COLOURS[finding.severity])
+        remedy = f"\n→ {finding.remedy}" if finding.remedy else ""
+        table.row(severity, finding.check, "\n".join(names), finding.message + remedy)
+    left = len(findings) - _ROWS
+    rest = [f"and {left:,} more findings, which -o json lists"] if left > 0 else []
+    shown: list[Table | str] = [table, *rest] if findings or passed else []
+    return [*shown, *([typer.style(word, fg="green")] if is_healthy else [])]
