@@ -21,13 +21,20 @@ from typing import NoReturn
 
 from cni.wire import encode_request
 
-BOOT_RULES = Path("/etc/tmpfiles.d")
-"""Where an administrator's rules for systemd-tmpfiles are, which acts before a runtime starts."""
-
+_BOOT_RULES = Path("/etc/tmpfiles.d")
 _LOOK_SECONDS = 0.2
 _ANSWER_SECONDS = 10.0
 _QUESTION = encode_request({"CNI_COMMAND": "VERSION"}, b'{"cniVersion": "1.0.0"}')
 _STAY = "import signal; signal.sigwait({signal.SIGTERM})"
+
+
+def boot_rules() -> Path | None:
+    """Where rules of a node's own for systemd-tmpfiles are, which acts before a runtime starts.
+
+    None on a read-only system, as Talos, whose network configurations alone can be written.
+    """
+    nearest = _BOOT_RULES if _BOOT_RULES.exists() else _BOOT_RULES.parent
+    return _BOOT_RULES if os.access(nearest, os.W_OK) else None
 
 
 def await_agent(path: Path) -> None:

@@ -113,7 +113,7 @@ def install(  # noqa: PLR0913 (each is one option of the command)
         bandwidth=bandwidth,
         disable_gc=disable_gc,
         wait=wait,
-        boot_rules=beside.BOOT_RULES if in_pod else None,
+        boot_rules=beside.boot_rules() if in_pod else None,
     )
     changed = install(plan, program, force=force)
     for path in changed:

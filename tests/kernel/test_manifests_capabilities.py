@@ -187,6 +187,16 @@ def test_the_plugin_is_installed_with_no_more_than_the_manifest_adds(node: LabNo
     assert (folder / "conf" / "10-netmgr.conflist").exists()
 
 
+@pytest.mark.parametrize(("options", "rules"), [("rw", "/etc/tmpfiles.d"), ("ro", "None")])
+def test_boots_keep_the_plugin_announced_where_no_rule_can_be_written(options: str, rules: str):
+    mount = f'mount --bind /etc /etc && mount -o remount,bind,{options} /etc && exec "$@"'
+    ask = (sys.executable, "-c", "from cni import in_pod; print(in_pod.boot_rules())")
+    command = ["unshare", "--mount", "sh", "-c", mount, "sh", *ask]
+    assert (
+        subprocess.run(command, check=True, capture_output=True, text=True).stdout == f"{rules}\n"
+    )
+
+
 NAT_HOST = {
     "role": "nat-host",
     "site": "a",
