@@ -48,7 +48,7 @@ STATE = HostFolder("state", "/var/lib/netmgr")
 SANDBOXES = HostFolder("sandboxes", "/run/netns", propagation="HostToContainer")
 XTABLES_LOCK = HostFolder("xtables-lock", "/run/xtables.lock", "FileOrCreate")
 # The installer changes its root to the node's. The agent sees where runtimes look for plugins.
-# What the node unmounts meanwhile, such as volumes, must not live on in there.
+# Volumes that the node unmounts meanwhile must not live on in there.
 HOST = HostFolder("host", "/", "Directory", "HostToContainer", seen_at="/host")
 _RUNTIME_FOLDERS = (
     HostFolder("host-etc", "/etc", "Directory", seen_at="/host/etc"),
