@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -45,6 +45,7 @@ COMMANDS = {
 def build(arguments: Sequence[str]) -> typer.Typer:
     """The command line for these arguments; other commands are listed for `--help` only."""
     app = typer.Typer(
+        cls=_Root,
         help="Native pod addresses and byte-exact internet accounting for Kubernetes clusters.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
@@ -73,6 +74,23 @@ def build(arguments: Sequence[str]) -> typer.Typer:
         else:
             app.command(name)(command)
     return app
+
+
+class _Root(TyperGroup):
+    """All commands, with typer's errors, which may be pydantic's, in words of our own."""
+
+    def invoke(self, ctx: Any) -> Any:  # noqa: ANN401  typer has no public name for its context
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            from pydantic import ValidationError
+
+            from netmgr.documents import validation
+
+            if isinstance(error.__cause__, ValidationError):
+                error.message = validation.message(error.__cause__.errors()[0])
+            raise
 
 
 def command_line(arguments: Sequence[str]) -> TyperGroup:

@@ -62,7 +62,10 @@ class QuotaPeriod(StrEnum):
 
 
 def _spent(value: object) -> int:
-    return 0 if value in ("drop", 0) else bit_rate(value)
+    try:
+        return 0 if value in ("drop", 0) else bit_rate(value)
+    except ValueError as error:
+        raise ValueError(f"{error}; or write drop") from None
 
 
 def _of_pods(value: object) -> object:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from netmgr.documents import validation, yaml_loader
+from netmgr.documents import spelling, validation, yaml_loader
 from netmgr.documents.diagnostics import Diagnostic, Invalid, KeyPath, dotted
 from netmgr.documents.yaml_loader import Unusable
 from netmgr.errors import ConfigError, of_system
@@ -23,6 +23,17 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 Model = TypeVar("Model", bound=BaseModel)
+
+_ADVICE = {
+    "alphabetic or numeric": "; write a value that begins with * or & in quotes",
+    "any token": "; write a value that begins with this character in quotes",
+    "could not find expected ':'": "; write `key: value`, with a space, in this line or before it",
+    "end of stream": "; close the quote or bracket that is open",
+    "expected ',' or": "; close the bracket that is open",
+    "expected key": "; indent the keys of one mapping alike",
+    "mapping values": "; indent it as its neighbours, or write a value with a colon in quotes",
+}
+"""What to do about what libyaml says."""
 
 _MERGE_MARK = re.compile(r"^(?:<{7} |>{7} |={7}$)", re.MULTILINE)
 
@@ -101,7 +112,8 @@ def _read(text: str, source: str) -> tuple[object, dict[KeyPath, int]]:
         problem = error.problem or error.context
         if mark and "\t" in "".join(text.splitlines()[mark.line : line])[: mark.column + 1]:
             problem = "a tab does not indent; write spaces"
-        raise ConfigError(f"{source}:{line}: is not YAML: {problem}") from None
+        advice = next((does for what, does in _ADVICE.items() if what in str(problem)), "")
+        raise ConfigError(f"{source}:{line}: is not YAML: {problem}{advice}") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{source}: is not YAML: {in_one_line(error)}") from None
 
@@ -177,17 +189,21 @@ def _entries(node: yaml.Node) -> Iterator[tuple[str | int, int, yaml.Node]]:
 def _describe(
     fault: ErrorDetails, source: str, lines: dict[KeyPath, int], model: type[BaseModel]
 ) -> str:
-    location: KeyPath = fault["loc"]
-    message = validation.message(fault, model)
+    # pydantic has this behind a key that is itself wrong.
+    location: KeyPath = tuple(part for part in fault["loc"] if part != "[key]")
+    message = validation.message(fault)
     cause = fault.get("ctx", {}).get("error")
     if isinstance(cause, Invalid):
         found = cause.diagnostic
         beside = lines.get((*location, *found.beside.key)) if found.beside else None
         message = found.text(f"line {beside}" if beside else "")
         location = (*location, *found.at.key)
-    known = _nearest(location, lines)
+    elif fault["type"] == "extra_forbidden":
+        known = spelling.meant(model, location)
+        remedy = f"did you mean {known}?" if known else "remove it or correct its spelling"
+        message = f"unknown key; {remedy}"
     key = dotted(location) if location else "document"
-    return f"{source}:{lines[known]}: {key}: {message}"
+    return f"{source}:{lines[_nearest(location, lines)]}: {key}: {message}"
 
 
 def _nearest(key: KeyPath, lines: dict[KeyPath, int]) -> KeyPath:

@@ -1,4 +1,4 @@
-"""What pydantic finds wrong with a document, in a document's words: no class or type of Python."""
+"""What pydantic finds wrong with a document or an option, in words without Python's types."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from netmgr.documents import spelling
 from netmgr.documents.quantity import quantity
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel
     from pydantic_core import ErrorDetails
 
 _MESSAGES = {
@@ -50,13 +49,9 @@ def root_causes(faults: list[ErrorDetails]) -> Iterator[ErrorDetails]:
             yield fault
 
 
-def message(fault: ErrorDetails, model: type[BaseModel]) -> str:
+def message(fault: ErrorDetails) -> str:
     """What is wrong, and what to do."""
     kind, given = fault["type"], fault["input"]
-    if kind == "extra_forbidden":
-        known = spelling.meant(model, fault["loc"])
-        what = f"did you mean {known}?" if known else "remove it or correct its spelling"
-        return f"unknown key; {what}"
     said = _MESSAGES.get(kind) or _MESSAGES.get(kind.partition("_")[0])
     if said is None:
         return fault["msg"].removeprefix("Value error, ")
@@ -91,4 +86,5 @@ def _shown(given: object) -> str:
         return "an empty value"
     if isinstance(given, dict | list):
         return "a mapping" if isinstance(given, dict) else "a list"
-    return str(given).lower() if isinstance(given, bool) else repr(given)[:_LONGEST]
+    shown = str(given).lower() if isinstance(given, bool) else str(given)
+    return (repr(given) if isinstance(given, str) else shown)[:_LONGEST]

@@ -40,9 +40,7 @@ def load_plan(path: Path) -> PlanDocument:
         ConfigError: a fault in the file; every one is named with its key and line.
     """
     if not path.exists():
-        raise ConfigError(
-            f"{path}: is not there; run: netmgr plan init -f {path}, or name another with -f"
-        )
+        raise ConfigError(f"{path}: is not there; run: netmgr plan init -f {path}, or name another")
     return loader.load(path, PlanDocument)
 
 

@@ -112,6 +112,10 @@ def test_a_command_that_is_interrupted_ends_with_the_signals_code(tmp_path: Path
     assert code == SIGNAL_EXIT + signal.SIGINT
 
 
+def test_no_code_has_two_meanings() -> None:
+    assert len(set(Exit.__members__.values())) == len(Exit.__members__)
+
+
 def test_every_code_is_tried_by_one_of_these_tests() -> None:
     assert {code for code, _ in CASES} == set(Exit) - {Exit.FAULT}
 

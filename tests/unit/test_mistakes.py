@@ -162,6 +162,15 @@ VALUES = [
         "limits: [{pods: a/*, per-day: {internet-out: 5GB}}]",
         "'5GB' is no quantity; write a number without a unit: 500k, 100M, 1Gi",
     ),
+    ("limits: [{pods: a/*, when-spent: stop}]", "800M are 100 MB/s; or write drop"),
+    ("network: 2024-01-01", "network: 2024-01-01 is no text; write it in quotes"),
+    ("limits:\n- pods: */*", "; write a value that begins with * or & in quotes"),
+    ("network: @home", "; write a value that begins with this character in quotes"),
+    ("mtu 1500", "; write `key: value`, with a space, in this line or before it"),
+    ("limits:\n- pods: 'a/*", "; close the quote or bracket that is open"),
+    ("limits: [{pods: a/*]", "; close the bracket that is open"),
+    ("limits:\n- pods: a/*\n internet-out: 1M", "; indent the keys of one mapping alike"),
+    ("state_dir: /a: b", "; indent it as its neighbours, or write a value with a colon in quotes"),
     ("\tmtu: 1500", "is not YAML: a tab does not indent; write spaces"),
     ("pool:\n\tcooldown_seconds: 3", "is not YAML: a tab does not indent; write spaces"),
 ]
@@ -182,13 +191,18 @@ COMMANDS = [
     ("agent --check -c .", ".: Is a directory; name a file"),
     (
         "plan lock -f missing.yaml",
-        "missing.yaml: is not there; run: netmgr plan init -f missing.yaml, or name another with",
+        "missing.yaml: is not there; run: netmgr plan init -f missing.yaml, or name another",
     ),
     (
         "plan show -f plan.yaml",
         "plan.lock.yaml: is not there yet; run: netmgr plan lock -f plan.yaml",
     ),
     ("plan grow gamma --nodes 9 -f plan.yaml", "plan.lock.yaml: is not there yet"),
+    ("plan check -f capital.yaml", "8: clusters.Alpha: 'Alpha' is not of the form"),
+    ("node top --interval 0", "'--interval': '0' is too little; give at least 0.5"),
+    ("plan init --nodes lots", "'--nodes': 'lots' is no whole number; write one"),
+    ("plan init --cloud aws", "'--cloud': 'aws' is not one of 'azure', 'none'"),
+    ("node status -o xml", "'xml' is not one of 'table', 'json', 'yaml'"),
     ("plan lokc", "No such command 'lokc'. Did you mean 'lock'"),
     (
         "kube bundle --service-account .",
@@ -200,6 +214,7 @@ COMMANDS = [
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "plan.yaml").write_text(SMALL_PLAN)
+    (tmp_path / "capital.yaml").write_text(SMALL_PLAN.replace("alpha:", "Alpha:"))
     (tmp_path / "node.yaml").write_text(HEAD + RANGES)
     for variable in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "NETMGR_CONFIG", "NETMGR_SOCKET"):
         monkeypatch.delenv(variable, raising=False)
@@ -226,6 +241,7 @@ def test_a_wrong_document_is_named_with_line_and_key(
 def test_a_wrong_command_says_what_to_do(netmgr: Netmgr, line: str, message: str) -> None:
     code, _, err = netmgr(*line.split())
     assert (code, message in err) == (Exit.INVALID, True), err
+    assert not PYDANTIC.search(err)
 
 
 def test_nobody_is_to_try_again_where_no_agent_was_started(
