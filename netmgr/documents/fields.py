@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +16,9 @@ from pydantic import (
 )
 
 from netmgr.prefixes import Address, Prefix
+
+_LARGEST_GROUP = (1 << 32) - 2
+"""Largest group number; the one above means "leave it" to chown(2)."""
 
 
 def _to_prefix(value: object) -> Prefix:
@@ -46,6 +50,19 @@ AddressText = Annotated[
     WithJsonSchema({"type": "string", "examples": ["10.0.0.1"]}),
 ]
 AbsolutePath = Annotated[Path, AfterValidator(_absolute)]
+
+
+def _group(value: object) -> object:
+    is_name = isinstance(value, str) and re.fullmatch(r"[^\x00:\n]+", value)
+    # Not isinstance: YAML's `true` is an int of Python's.
+    if is_name or (type(value) is int and 0 <= value <= _LARGEST_GROUP):
+        return value
+    raise ValueError(f"{value!r} is neither the name of a group nor its number")
+
+
+_NAME = {"type": "string", "pattern": "^[^:]+$"}
+_NUMBER = {"type": "integer", "minimum": 0, "maximum": _LARGEST_GROUP}
+Group = Annotated[str | int, BeforeValidator(_group), WithJsonSchema({"anyOf": [_NAME, _NUMBER]})]
 
 
 class Document(BaseModel):

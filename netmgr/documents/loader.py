@@ -107,15 +107,20 @@ def _read(text: str, source: str) -> tuple[object, dict[KeyPath, int]]:
         at = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
         raise ConfigError(f"{source}{at}: {error.problem}") from None
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line = mark.line + 1 if mark else 1
-        problem = error.problem or error.context
-        if mark and "\t" in "".join(text.splitlines()[mark.line : line])[: mark.column + 1]:
-            problem = "a tab does not indent; write spaces"
-        advice = next((does for what, does in _ADVICE.items() if what in str(problem)), "")
-        raise ConfigError(f"{source}:{line}: is not YAML: {problem}{advice}") from None
+        line, problem = _not_yaml(error, text)
+        raise ConfigError(f"{source}:{line}: is not YAML: {problem}") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{source}: is not YAML: {in_one_line(error)}") from None
+
+
+def _not_yaml(error: yaml.MarkedYAMLError, text: str) -> tuple[int, str]:
+    """The line, what is wrong there, and what to do."""
+    mark = error.problem_mark or error.context_mark
+    line = mark.line + 1 if mark else 1
+    if mark and "\t" in "".join(text.splitlines()[mark.line : line])[: mark.column + 1]:
+        return line, "a tab does not indent; write spaces"
+    problem = str(error.problem or error.context)
+    return line, problem + next((does for what, does in _ADVICE.items() if what in problem), "")
 
 
 def in_one_line(error: yaml.YAMLError) -> str:
@@ -199,11 +204,15 @@ def _describe(
         message = found.text(f"line {beside}" if beside else "")
         location = (*location, *found.at.key)
     elif fault["type"] == "extra_forbidden":
-        known = spelling.meant(model, location)
-        remedy = f"did you mean {known}?" if known else "remove it or correct its spelling"
-        message = f"unknown key; {remedy}"
+        message = _of_unknown_key(location, model)
     key = dotted(location) if location else "document"
     return f"{source}:{lines[_nearest(location, lines)]}: {key}: {message}"
+
+
+def _of_unknown_key(location: KeyPath, model: type[BaseModel]) -> str:
+    if known := spelling.meant(model, location):
+        return f"unknown key; did you mean {known}?"
+    return "unknown key; remove it or correct its spelling"
 
 
 def _nearest(key: KeyPath, lines: dict[KeyPath, int]) -> KeyPath:

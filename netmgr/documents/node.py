@@ -14,7 +14,6 @@ list is of no use, and is refused unless `cni: off`.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from itertools import chain
@@ -22,11 +21,9 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import (
-    BeforeValidator,
     ConfigDict,
     Field,
     ValidationInfo,
-    WithJsonSchema,
     field_validator,
     model_validator,
 )
@@ -34,7 +31,7 @@ from pydantic import (
 from netmgr.documents.accounting import Accounting
 from netmgr.documents.classes import resolved
 from netmgr.documents.diagnostics import Diagnostic, Invalid, KeyPath, error, invalid
-from netmgr.documents.fields import AbsolutePath, AddressText, Document, PrefixText
+from netmgr.documents.fields import AbsolutePath, AddressText, Document, Group, PrefixText
 from netmgr.documents.limits import Limit, of_no_class, without_history
 from netmgr.documents.preflight import Preflight
 from netmgr.documents.sites import (
@@ -63,9 +60,6 @@ SOCKETS = ("cni.sock", "ledger.sock")
 SOCKET_PATH_BYTES = 107
 """The most a Unix socket's path can have: unix(7)'s 108, of which the closing NUL is one."""
 
-LARGEST_GROUP = (1 << 32) - 2
-"""Largest group number; the one above means "leave it" to chown(2)."""
-
 
 class Backend(StrEnum):
     """Which kernel interface holds the rules."""
@@ -83,19 +77,6 @@ class RangeSource(StrEnum):
 
     FILE = "file"
     AZURE = "azure"
-
-
-def _group(value: object) -> object:
-    is_name = isinstance(value, str) and re.fullmatch(r"[^\x00:\n]+", value)
-    # Not isinstance: YAML's `true` is an int of Python's.
-    if is_name or (type(value) is int and 0 <= value <= LARGEST_GROUP):
-        return value
-    raise ValueError(f"{value!r} is neither the name of a group nor its number")
-
-
-_NAME = {"type": "string", "pattern": "^[^:]+$"}
-_NUMBER = {"type": "integer", "minimum": 0, "maximum": LARGEST_GROUP}
-Group = Annotated[str | int, BeforeValidator(_group), WithJsonSchema({"anyOf": [_NAME, _NUMBER]})]
 
 
 class NodeIdentity(Document):
