@@ -287,9 +287,9 @@ def test_a_legend_names_a_pod_or_a_namespace(tmp_path: Path) -> None:
     (query, *_) = [one["expr"] for one in targets if "netmgr_quota_used" in one["expr"]]
     assert {one["legendFormat"][:6] for one in targets if "_limit_" in one["expr"]} == {"{{of}}"}
     given = [
-        series(name, f"{value}x5", namespace="a", **pod)
+        series(name, f"{value}x5", namespace="a", **of)
         for name, value in (("netmgr_quota_used_bytes", 1), ("netmgr_quota_bytes", 1))
-        for pod in ({"pod": "web"}, {})
+        for of in ({"pod": "web"}, {})
     ]
     labels = ('{namespace="a",of="a"}', '{namespace="a",of="a/web",pod="web"}')
     shown = {
