@@ -11,6 +11,7 @@
     │  ├─ DecodingFailure         6
     │  └─ InvalidNetworkConfig    7
     ├─ TryAgainLater             11  nothing is wrong that time will not mend
+    │  ├─ NoAgent               11  no agent has a socket there; who waits, waits for its start
     │  └─ RangesUnknown         11  the source of a node's ranges has no usable answer
     ├─ NotReady                  50  STATUS only: an ADD would fail now
     │  └─ NodeFull               50  … because of what pods use alone; STATUS succeeds
@@ -137,6 +138,12 @@ class TryAgainLater(NetmgrError):
 
     cni_code = 11
     retryable = True
+
+
+class NoAgent(TryAgainLater):
+    """No agent has a socket there: unless somebody starts one, trying again is no use."""
+
+    retryable = False
 
 
 class RangesUnknown(TryAgainLater):

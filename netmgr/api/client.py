@@ -17,7 +17,15 @@ from pathlib import Path
 from typing import Any, cast
 
 from netmgr.api.snapshot import VERSION, Report, Snapshot
-from netmgr.errors import Exit, NetmgrError, NotReady, RequestError, SetupError, TryAgainLater
+from netmgr.errors import (
+    Exit,
+    NetmgrError,
+    NoAgent,
+    NotReady,
+    RequestError,
+    SetupError,
+    TryAgainLater,
+)
 from netmgr.printable import plain
 
 DEFAULT_SOCKET = Path("/run/netmgr/ledger.sock")
@@ -70,7 +78,8 @@ def ask(
     """Ask the agent at the socket `path` one question; `timeout` bounds the whole exchange.
 
     Raises:
-        TryAgainLater: the agent is away, too slow, or went away in the middle of its answer.
+        TryAgainLater: the agent is away, too slow, or went away in the middle of its answer;
+            NoAgent: it has no socket there.
         SetupError: the socket may not be opened by this user, or the agent speaks another version.
         RequestError: the agent refused the question; the message is its own.
     """
@@ -80,8 +89,9 @@ def ask(
     except PermissionError:
         message = f"{path}: this user may not read the agent's socket; {_way_in(path)}"
         raise SetupError(message) from None
-    except (FileNotFoundError, ConnectionRefusedError):
-        raise TryAgainLater(
+    except (FileNotFoundError, ConnectionRefusedError) as error:
+        kind = NoAgent if isinstance(error, FileNotFoundError) else TryAgainLater
+        raise kind(
             f"{path}: no agent answers there; is 'netmgr agent' running on this node?"
         ) from None
     except TimeoutError:

@@ -67,10 +67,7 @@ def ask(
     try:
         answer = client.ask(found.path, query, timeout=timeout, **arguments)
     except (TryAgainLater, SetupError) as error:
-        why = f"{found.path} is {found.why}"
-        if not found.path.exists():  # no agent was ever started: trying again is no advice
-            raise SetupError(error.message, why) from None
-        error.details = why
+        error.details = f"{found.path} is {found.why}"
         raise
     return {name: _plain(value) for name, value in answer.items()}
 
