@@ -78,9 +78,10 @@ def redacted(parts: Mapping[str, str], names: Collection[str]) -> dict[str, str]
 
 
 class Archive(NamedTuple):
-    """A compressed tar archive, and why parts of it are missing."""
+    """A compressed tar archive, the names of its parts, and why some of them are missing."""
 
     content: bytes
+    parts: tuple[str, ...]
     missing: dict[str, str]
 
 
@@ -98,4 +99,4 @@ def packed(folder: str, parts: Mapping[str, str]) -> Archive:
         for name, text in parts.items()
         if text.startswith(_MISSING)
     }
-    return Archive(written.getvalue(), missing)
+    return Archive(written.getvalue(), tuple(parts), missing)

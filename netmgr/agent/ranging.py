@@ -174,8 +174,12 @@ class Ranges(Component):
             "source": self._agent.document.range_source,
             "failing": self._agent.health.failing.get(RANGES, ""),
             "withdrawn": withdrawn,
-            "changed": self._source.changed if isinstance(self._source, _Reader) else "",
+            "changed": self._changed() if withdrawn or not self._agent.document.ranges else "",
         }
+
+    def _changed(self) -> str:
+        """How the Node's ranges changed, which concerns nobody once no pod has former ones."""
+        return self._source.changed if isinstance(self._source, _Reader) else ""
 
     def _in_use(self) -> tuple[Prefix, ...]:
         return (

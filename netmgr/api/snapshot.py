@@ -86,7 +86,8 @@ class RangesState(TypedDict):
     failing: str
     withdrawn: list[WithdrawnAddress]
     changed: NotRequired[str]
-    """How the Node's ranges differ from those that the agent's pod was started with."""
+    """How the Node's ranges differ from those that the agent's pod was started with, while a pod
+    has an address of these or the Node has none."""
 
 
 class ResultFiles(TypedDict):

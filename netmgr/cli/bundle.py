@@ -16,6 +16,11 @@ from netmgr.cli.output import size
 if TYPE_CHECKING:
     from netmgr.archive import Archive
 
+SHOWN = 3
+"""So many missing parts are named."""
+
+LINE_END = "\n"
+
 To = Annotated[
     Path | None,
     typer.Option(
@@ -47,10 +52,12 @@ def bundle(
 
 
 def write(archive: Archive, to: Path | None, what: str) -> None:
-    """Write an archive, readable by its owner alone, and say so, and what it lacks."""
-    content, missing = archive
-    for name, why in missing.items():
-        typer.echo(f"without {name}: {why}", err=True)
+    """Write an archive, readable by its owner alone; say in a few lines what it has and lacks."""
+    content, parts, missing = archive
+    for name, why in list(missing.items())[:SHOWN]:
+        typer.echo(f"without {name}: {why.partition(LINE_END)[0]}", err=True)
+    if (more := len(missing) - SHOWN) > 0:
+        typer.echo(f"without {more} more, in whose place the archive says why", err=True)
     if to == Path("-"):
         sys.stdout.buffer.write(content)
         return
@@ -58,4 +65,6 @@ def write(archive: Archive, to: Path | None, what: str) -> None:
 
     path = to or Path(f"netmgr-{what}-{time.strftime('%Y%m%dT%H%M%S')}.tar.gz")
     durable.write(path, content, 0o600)
-    typer.echo(f"{path}: {size(len(content))}. Look through it before you send it to anybody.")
+    areas = ", ".join(dict.fromkeys(name.partition("/")[0] for name in parts))
+    typer.echo(f"{path}: {size(len(content))} in {len(parts) - len(missing)} parts ({areas}).")
+    typer.echo("Look through it before you send it to anybody.")

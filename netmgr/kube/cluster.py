@@ -8,7 +8,7 @@ time, and parsed as the controller does.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -16,6 +16,8 @@ from netmgr.errors import ApiAway, ApiError
 from netmgr.kube.agent_pods import SELECTOR, agent_pod
 from netmgr.kube.api import NOT_FOUND, Api, Object
 from netmgr.kube.cluster_status import (
+    AGENT,
+    NAT_HOST,
     REVISION,
     Cluster,
     PodState,
@@ -23,6 +25,9 @@ from netmgr.kube.cluster_status import (
     node_state,
     pod_state,
     workload,
+)
+from netmgr.kube.cluster_status import (
+    COMPONENT as LABEL_OF_COMPONENT,
 )
 from netmgr.kube.concurrency import THREADS
 from netmgr.kube.events import COMPONENT, DEFAULT_NAMESPACE, NODE_COMPONENT
@@ -35,6 +40,7 @@ ASKERS = 8
 LONGEST_REASON = 200
 """Characters of why an exporter gave no report."""
 
+AGENTS = (AGENT, NAT_HOST)
 LABEL = {"labelSelector": "app.kubernetes.io/name=netmgr"}
 
 Advance = Callable[[int], object]
@@ -58,16 +64,23 @@ def read(api: Api, reading: Reading, advance: Advance = lambda *_: None) -> Clus
     """
     cluster = Cluster(reading.namespaces)
     cluster.nodes = [node_state(each) for each in items(api, "/api/v1/nodes")]
+    cluster.present = {each.view.uid for each in cluster.nodes}
+    made: list[str] = []
     for namespace in reading.namespaces:
         core, apps = f"/api/v1/namespaces/{namespace}", f"/apis/apps/v1/namespaces/{namespace}"
-        cluster.pods += agent_pods(api, f"{core}/pods")
+        pods = list(items(api, f"{core}/pods", LABEL))
+        cluster.present |= {each["metadata"]["uid"] for each in pods}
+        cluster.pods += _agent_pods(pods)
         for kind in ("daemonset", "deployment"):
-            found = items(api, f"{apps}/{kind}s", LABEL)
-            cluster.workloads += [workload(kind, each) for each in found]
+            found = list(items(api, f"{apps}/{kind}s", LABEL))
+            cluster.workloads += [workload(kind, each, cluster.nodes) for each in found]
+            cluster.present |= {each["metadata"]["uid"] for each in found}
+            made += [each["metadata"]["creationTimestamp"] for each in found]
         with _tolerated(cluster, "controllerrevisions"):
             _read_revisions(api, f"{apps}/controllerrevisions", cluster)
         with _tolerated(cluster, "leases"):
             _read_leader(api, namespace, reading.lease, cluster)
+    cluster.installed_at = min(made, default="")
     for namespace in (DEFAULT_NAMESPACE, *reading.namespaces):
         with _tolerated(cluster, "events"):
             cluster.events += _events(api, namespace)
@@ -93,9 +106,13 @@ def items(api: Api, path: str, query: dict[str, str] | None = None) -> Iterator[
 
 def agent_pods(api: Api, path: str) -> Iterator[PodState]:
     """The agents' pods of a namespace."""
-    for each in items(api, path, {"labelSelector": SELECTOR}):
+    return _agent_pods(items(api, path, {"labelSelector": SELECTOR}))
+
+
+def _agent_pods(pods: Iterable[Object]) -> Iterator[PodState]:
+    for each in pods:
         pod = agent_pod(each)
-        if pod is not None:
+        if pod is not None and each["metadata"]["labels"].get(LABEL_OF_COMPONENT) in AGENTS:
             yield pod_state(each, pod)
 
 

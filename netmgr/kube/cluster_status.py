@@ -31,6 +31,8 @@ LEASE_GRACE_SECONDS = 60.0
 """How much later than due a renewal may be: the clocks of two machines are compared."""
 
 _STARTING = ("PodInitializing", "ContainerCreating")
+_READ = ("Node", "DaemonSet", "Deployment")
+_SECOND = len("2027-01-15T08:00:00")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +75,8 @@ class Workload:
     """Whether its status is of its newest form."""
     most_unavailable: int = 0
     """Without how many of its pods a rollout may leave Nodes; 0 where that stops none."""
-    selects: frozenset[str] = frozenset()
-    """Keys of the labels that a Node has to have for its pods."""
+    selects: tuple[frozenset[str], ...] = ()
+    """Keys of the labels that a Node has to have for its pods: all of one of these."""
 
     @property
     def path(self) -> str:
@@ -97,6 +99,8 @@ class Cluster:
         revisions: the newest revision of each DaemonSet, by namespace and name.
         leader: None where there is no Lease.
         events: Warnings of the last hour.
+        present: UIDs of Nodes, and of netmgr's pods, DaemonSets and Deployments.
+        installed_at: when the oldest of its DaemonSets and Deployments was made, or empty.
         reports: by the Node's name.
         silent: why there is no report, by the Node's name.
         unread: what could not be read, and why.
@@ -109,6 +113,8 @@ class Cluster:
     revisions: dict[tuple[str, str], str] = field(default_factory=dict)
     leader: Leader | None = None
     events: list[Mapping[str, Any]] = field(default_factory=list)
+    present: set[str] = field(default_factory=set)
+    installed_at: str = ""
     reports: dict[str, Report] = field(default_factory=dict)
     silent: dict[str, str] = field(default_factory=dict)
     unread: dict[str, str] = field(default_factory=dict)
@@ -150,22 +156,33 @@ def pod_state(found: Mapping[str, Any], pod: AgentPod) -> PodState:
     return PodState(pod, metadata["namespace"], image, revision, trouble, container)
 
 
-def workload(kind: str, found: Mapping[str, Any]) -> Workload:
-    """What matters of a DaemonSet or Deployment (`kind` as kubectl takes it)."""
+def workload(kind: str, found: Mapping[str, Any], nodes: Sequence[NodeState] = ()) -> Workload:
+    """What matters of a DaemonSet or Deployment (`kind` as kubectl takes it).
+
+    A Deployment's pods have a port of their Nodes, so that no more run than it may have of these.
+    """
     metadata, status = found["metadata"], found.get("status", {})
     is_everywhere = kind == "daemonset"
     wanted = status.get("desiredNumberScheduled", 0)
+    ready = status.get("numberReady" if is_everywhere else "readyReplicas", 0)
+    replicas = found["spec"].get("replicas", 1)
+    selects = tuple(_selected(found["spec"].get("template", {}).get("spec", {})))
+    places = sum(any(keys <= node.labels for keys in selects) for node in nodes)
     return Workload(
         kind=kind,
         namespace=metadata["namespace"],
         name=metadata["name"],
         component=metadata.get("labels", {}).get(COMPONENT, ""),
-        wanted=wanted if is_everywhere else found["spec"].get("replicas", 1),
+        wanted=wanted
+        if is_everywhere
+        else min(replicas, max(1, ready, places))
+        if nodes
+        else replicas,
         scheduled=status.get("currentNumberScheduled" if is_everywhere else "replicas", 0),
-        ready=status.get("numberReady" if is_everywhere else "readyReplicas", 0),
+        ready=ready,
         is_current=status.get("observedGeneration", 0) >= metadata.get("generation", 0),
         most_unavailable=_most_unavailable(found["spec"], wanted) if is_everywhere else 0,
-        selects=frozenset(_selected(found["spec"].get("template", {}).get("spec", {}))),
+        selects=selects,
     )
 
 
@@ -178,15 +195,14 @@ def _most_unavailable(spec: Mapping[str, Any], wanted: int) -> int:
     return -(-int(share) * wanted // 100) if share.isdecimal() else 0
 
 
-def _selected(pod: Mapping[str, Any]) -> Iterator[str]:
-    """Keys of the labels by which pods choose their Nodes."""
-    yield from pod.get("nodeSelector") or ()
+def _selected(pod: Mapping[str, Any]) -> Iterator[frozenset[str]]:
+    """Keys of the labels by which pods choose their Nodes, in each of the ways that they may."""
+    everywhere = frozenset(pod.get("nodeSelector") or ())
     affinity = pod.get("affinity", {}).get("nodeAffinity", {})
     required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution", {})
-    for term in required.get("nodeSelectorTerms", ()):
-        for each in term.get("matchExpressions", ()):
-            if each["operator"] in ("Exists", "In"):
-                yield each["key"]
+    for term in required.get("nodeSelectorTerms", [{}]):
+        expressions = term.get("matchExpressions", ())
+        yield everywhere | {e["key"] for e in expressions if e["operator"] in ("Exists", "In")}
 
 
 def leader(found: Mapping[str, Any]) -> Leader:
@@ -219,7 +235,7 @@ def _observed(cluster: Cluster, now: float) -> Iterator[Finding]:
     yield from _leader(cluster, now)
     yield from _nodes(cluster)
     yield from _shared_ranges([state.view for state in cluster.nodes])
-    yield from _events(cluster.events)
+    yield from _events(each for each in cluster.events if not _is_over(each, cluster))
 
 
 def _workloads(cluster: Cluster) -> Iterator[Finding]:
@@ -238,7 +254,7 @@ def _controllers(found: Workload, cluster: Cluster) -> Finding:
         return _found(Severity.WARNING, "controller", message, _describe(found), found.path)
     present = frozenset[str]().union(*(state.labels for state in cluster.nodes))
     remedy = _describe(found)
-    for label in sorted(found.selects - present):
+    for label in sorted(frozenset[str]().union(*found.selects) - present):
         message += f", and no Node has the label {label} that they need"
         remedy = f"kubectl label node NODE {label}="
     return _found(Severity.ERROR, "controller", message, remedy, found.path)
@@ -416,6 +432,17 @@ def _network(state: NodeState, report: Report | None) -> Iterator[Finding]:
         if problem.reason != reason:
             message = f"{problem.reason}: {problem.message}"
             yield _found(Severity.ERROR, "network", message, describe, about)
+
+
+def _is_over(event: Mapping[str, Any], cluster: Cluster) -> bool:
+    """Whether an Event is of a former installation, or about an object that is gone."""
+    at = event.get("lastTimestamp") or event.get("eventTime") or ""
+    about, names = event["involvedObject"], [f"{each.name}-" for each in cluster.workloads]
+    kind, uid = about.get("kind"), about.get("uid")
+    is_read = kind in _READ or (kind == "Pod" and about.get("name", "").startswith(tuple(names)))
+    is_gone = is_read and uid and uid not in cluster.present
+    # Times of the API server are all of one form, in which the earlier one is the smaller text.
+    return bool(is_gone or (at and at[:_SECOND] < cluster.installed_at[:_SECOND]))
 
 
 def _events(events: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:

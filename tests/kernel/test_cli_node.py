@@ -112,9 +112,9 @@ def bundle(node: LabNode, *options: str) -> dict[str, str]:
             file = archive.extractfile(entry)
             assert file is not None
             parts[entry.name.partition("/")[2]] = file.read().decode()
-    told = {line.split(":")[0] for line in done.stderr.decode().splitlines()}
-    lacking = {name for name, text in parts.items() if text.startswith("cannot be collected: ")}
-    assert told == {f"without {name}" for name in lacking}
+    lacking = [name for name, text in parts.items() if text.startswith("cannot be collected: ")]
+    said = [line.partition(":")[0] for line in done.stderr.decode().splitlines()]
+    assert said == [f"without {name}" for name in lacking]
     return parts
 
 

@@ -311,7 +311,8 @@ def test_a_node_that_is_registered_anew_gives_out_its_new_ranges_alone(world: Wo
     write(node, reconcile_seconds=0.5)
     assign(AssignedRanges("uid-b", 101, (Prefix.parse("10.128.0.2/32"),)))
     node.start_until_ready()
-    assert address(node.add("second")) == "10.128.0.2"
+    second = node.add("second")
+    assert address(second) == "10.128.0.2"
     with pytest.raises(LabError, match="no IPv4 address is free"):
         node.add("third")
 
@@ -320,6 +321,10 @@ def test_a_node_that_is_registered_anew_gives_out_its_new_ranges_alone(world: Wo
     assert address(node.add("third")) == "10.128.0.3"
     assert "10.128.0.3/32 instead of 10.128.0.1/32" in ranges(node)["changed"]
     assert len(ranges(node)["withdrawn"]) == 2
+    for pod in (first, second):
+        node.runtime.delete(pod)
+    eventually(node, lambda: ranges(node)["withdrawn"] == [])
+    assert ranges(node)["changed"] == "", "no pod has an address of former ranges any more"
 
     assign("half an annot")
     eventually(node, lambda: "node-ranges: " in ranges(node)["failing"])

@@ -118,6 +118,36 @@ def test_each_node_that_is_not_well_is_named_with_the_reason(cluster: Cluster) -
     assert "healthy" not in shown.stdout.splitlines()
 
 
+def test_what_is_over_or_cannot_be_is_not_said(cluster: Cluster) -> None:
+    plane = cluster.plane
+    cluster.add("a", "worker")
+    labels = {"node-role.kubernetes.io/control-plane": "", "kubernetes.io/os": "linux"}
+    control_plane = {"metadata": {"labels": labels}}
+    cluster.write("/api/v1/nodes/a", control_plane)
+    cluster.describe("deployments/netmgr-controller", {"replicas": 2, "readyReplicas": 1})
+    uid = plane.ask("GET", "/api/v1/nodes/a")["metadata"]["uid"]
+    a_day_ago = time.time() - 86_400
+    for of, at, reason in (
+        (("Node", "a", uid), a_day_ago, "OfAFormerInstallation"),
+        (("Node", "a", "former"), time.time(), "OfAFormerNode"),
+    ):
+        notice = Notice(*of, reason, "it was so")
+        plane.ask("POST", notice.path, event(notice, ("netmgr-controller", "x"), at))
+    assert cluster.findings() == (0, {}), "one control plane node runs one controller"
+    gone = Notice("Pod", "netmgr-gone", "gone", "BackOff", "it was so", namespace="netmgr")
+    plane.ask("POST", gone.path, event(gone, ("kubelet", "a"), time.time()))
+    lasting = Notice("Node", "a", uid, "NodePoolFull", "no range is left")
+    plane.ask("POST", lasting.path, event(lasting, ("netmgr-controller", "x"), time.time()))
+    cluster.add("second")
+    cluster.count(3)
+    cluster.write("/api/v1/nodes/second", control_plane)
+    _, found = cluster.findings()
+    assert {key: each["message"] for key, each in found.items()} == {
+        ("event", "node/a"): "NodePoolFull: no range is left",
+        ("controller", "deployment/netmgr-controller"): "1 of 2 controllers are ready",
+    }
+
+
 def test_problems_that_exporters_report_are_shown_and_odd_answers_bounded(cluster: Cluster) -> None:
     cluster.add("a")
     cluster.exporter.problems(("CountersLost", "three times \x1b[2J"))

@@ -62,7 +62,8 @@ def test_what_lines_and_documents_say_of_pods_that_are_gone_is_hidden(
 
 def test_an_archive_has_every_part_for_its_owner_alone() -> None:
     before = int(time.time())
-    packed, _ = archive.packed("node", {"a": "text", "deep/b": "\udcff?"})
+    packed, parts, _ = archive.packed("node", {"a": "text", "deep/b": "\udcff?"})
+    assert parts == ("a", "deep/b")
     assert packed[:2] == b"\x1f\x8b"
     with tarfile.open(fileobj=io.BytesIO(packed), mode="r:gz") as found:
         entries = found.getmembers()
