@@ -4,6 +4,7 @@ objects are as controllers and kubelets write them, in a real API server.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import socketserver
@@ -13,10 +14,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Self
 
+from netmgr.prefixes import Family, Prefix
 from tests.kubernetes.control_plane import ControlPlane, Object
 from tests.kubernetes.controllers import (
     AGENTS,
@@ -116,11 +119,15 @@ class Cluster:
     exporter: Exporter
     kubeconfig: Path
     command: tuple[str, ...] = ("status", "--cluster")
+    _blocks: Iterator[int] = field(default_factory=partial(itertools.count, 10 << 19))
 
     def add(self, *names: str, revision: str = NEWEST, pods: bool = True, **spec: object) -> None:
         """Nodes that are well, with agents that are ready."""
-        given = {"podCIDRs": ["10.1.0.0/27"], "podCIDR": "10.1.0.0/27"} | spec
-        add_nodes(self.plane, [node(name, **given) for name in names])
+        nodes = []
+        for name in names:
+            cidr = str(Prefix(Family.V4, next(self._blocks) << 5, 27))
+            nodes.append(node(name, **({"podCIDRs": [cidr], "podCIDR": cidr} | spec)))
+        add_nodes(self.plane, nodes)
         # The server adds a taint to every Node that is new; the node controller removes it.
         taints = {"spec": {"taints": spec.get("taints")}}
         ready = {"status": {"conditions": [condition("Ready", "True")]}}
