@@ -65,27 +65,32 @@ def read(api: Api, reading: Reading, advance: Advance = lambda *_: None) -> Clus
     cluster = Cluster(reading.namespaces)
     cluster.nodes = [node_state(each) for each in items(api, "/api/v1/nodes")]
     cluster.present = {each.view.uid for each in cluster.nodes}
-    made: list[str] = []
     for namespace in reading.namespaces:
-        core, apps = f"/api/v1/namespaces/{namespace}", f"/apis/apps/v1/namespaces/{namespace}"
-        pods = list(items(api, f"{core}/pods", LABEL))
-        cluster.present |= {each["metadata"]["uid"] for each in pods}
-        cluster.pods += _agent_pods(pods)
-        for kind in ("daemonset", "deployment"):
-            found = list(items(api, f"{apps}/{kind}s", LABEL))
-            cluster.workloads += [workload(kind, each, cluster.nodes) for each in found]
-            cluster.present |= {each["metadata"]["uid"] for each in found}
-            made += [each["metadata"]["creationTimestamp"] for each in found]
+        apps = f"/apis/apps/v1/namespaces/{namespace}"
+        _read_own(api, namespace, apps, cluster)
         with _tolerated(cluster, "controllerrevisions"):
             _read_revisions(api, f"{apps}/controllerrevisions", cluster)
         with _tolerated(cluster, "leases"):
             _read_leader(api, namespace, reading.lease, cluster)
-    cluster.installed_at = min(made, default="")
     for namespace in (DEFAULT_NAMESPACE, *reading.namespaces):
         with _tolerated(cluster, "events"):
             cluster.events += _events(api, namespace)
     _ask(api, cluster, reading.seconds, advance)
     return cluster
+
+
+def _read_own(api: Api, namespace: str, apps: str, cluster: Cluster) -> None:
+    """What of netmgr is in a namespace."""
+    pods = list(items(api, f"/api/v1/namespaces/{namespace}/pods", LABEL))
+    cluster.pods += _agent_pods(pods)
+    found = [cluster.installed_at] if cluster.installed_at else []
+    cluster.present |= {each["metadata"]["uid"] for each in pods}
+    for kind in ("daemonset", "deployment"):
+        for each in items(api, f"{apps}/{kind}s", LABEL):
+            cluster.workloads.append(workload(kind, each, cluster.nodes))
+            cluster.present.add(each["metadata"]["uid"])
+            found.append(each["metadata"]["creationTimestamp"])
+    cluster.installed_at = min(found, default="")
 
 
 @contextmanager

@@ -167,7 +167,7 @@ def workload(kind: str, found: Mapping[str, Any], nodes: Sequence[NodeState] = (
     ready = status.get("numberReady" if is_everywhere else "readyReplicas", 0)
     replicas = found["spec"].get("replicas", 1)
     selects = tuple(_selected(found["spec"].get("template", {}).get("spec", {})))
-    places = sum(any(keys <= node.labels for keys in selects) for node in nodes)
+    suitable = sum(any(keys <= node.labels for keys in selects) for node in nodes)
     return Workload(
         kind=kind,
         namespace=metadata["namespace"],
@@ -175,7 +175,7 @@ def workload(kind: str, found: Mapping[str, Any], nodes: Sequence[NodeState] = (
         component=metadata.get("labels", {}).get(COMPONENT, ""),
         wanted=wanted
         if is_everywhere
-        else min(replicas, max(1, ready, places))
+        else min(replicas, max(1, ready, suitable))
         if nodes
         else replicas,
         scheduled=status.get("currentNumberScheduled" if is_everywhere else "replicas", 0),

@@ -148,53 +148,6 @@ def test_workloads_are_read_from_either_kind(
     assert workload(kind, given) == Workload(kind, "netmgr", "x", *expected, selects=anywhere)
 
 
-CONTROL_PLANE, LABELLED = (
-    "node-role.kubernetes.io/control-plane",
-    "node-restriction.kubernetes.io/netmgr-controller",
-)
-AFFINITY = {
-    "requiredDuringSchedulingIgnoredDuringExecution": {
-        "nodeSelectorTerms": [
-            {"matchExpressions": [{"key": key, "operator": "Exists"}]}
-            for key in (CONTROL_PLANE, LABELLED)
-        ]
-    }
-}
-
-
-@pytest.mark.parametrize(
-    ("labels", "affinity", "ready", "wanted"),
-    [
-        ([CONTROL_PLANE, ""], AFFINITY, 1, 1),
-        ([CONTROL_PLANE, CONTROL_PLANE], AFFINITY, 1, 2),
-        ([CONTROL_PLANE, LABELLED, CONTROL_PLANE], AFFINITY, 1, 2),
-        (["", ""], AFFINITY, 0, 1),
-        (["", ""], AFFINITY, 2, 2),
-        (["", ""], {}, 1, 2),
-        ([""], {}, 1, 1),
-        ([], AFFINITY, 0, 2),
-    ],
-    ids=[
-        *("one control plane node", "two", "a labelled one", "none yet", "they were once"),
-        *("on workers", "on one worker", "no Node is known"),
-    ],
-)
-def test_no_more_controllers_are_wanted_than_nodes_may_run(
-    labels: list[str], affinity: Object, ready: int, wanted: int
-) -> None:
-    nodes = [node(f"n{number}", labels={label: ""}) for number, label in enumerate(labels)]
-    template = {"spec": {"affinity": {"nodeAffinity": affinity}}}
-    given = {
-        "metadata": METADATA | {"labels": {"app.kubernetes.io/component": CONTROLLER}},
-        "spec": {"replicas": 2, "template": template},
-        "status": {"readyReplicas": ready, "replicas": 2},
-    }
-    made = workload("deployment", given, nodes)
-    assert (made.wanted, made.ready) == (wanted, ready)
-    found = findings_of(*nodes, workloads=[made], leader=Leader("one", NOW))
-    assert [one.check for one in found] == ["controller"] * (ready < wanted)
-
-
 def test_one_cause_on_many_nodes_is_one_finding_with_the_remedy_of_the_first() -> None:
     nodes = [node(name) for name in ("c", "a", "b")]
     (finding,) = findings_of(*nodes, pods=[pod(name, ready=False) for name in "cab"])
@@ -495,35 +448,6 @@ def test_the_same_event_of_many_pods_is_one_warning() -> None:
     expected = warning("event", "BackOff: back-off", remedy, "pod/x", "pod/y")
     events = [said | {"involvedObject": about} for about in abouts]
     assert findings_of(node("a"), events=events) == [expected]
-
-
-OF_POD = {"kind": "Pod", "namespace": "netmgr"}
-
-
-@pytest.mark.parametrize(
-    ("about", "at", "is_shown"),
-    [
-        ({"kind": "Node", "name": "a", "uid": "a"}, "2027-01-15T07:59:59Z", True),
-        ({"kind": "Node", "name": "a", "uid": "a"}, "2027-01-15T07:00:00.5Z", True),
-        ({"kind": "Node", "name": "a", "uid": "a"}, "2027-01-15T06:59:59Z", False),
-        ({"kind": "Node", "name": "a", "uid": "of-the-former"}, "2027-01-15T07:59:59Z", False),
-        ({"kind": "Node", "name": "a"}, "2027-01-15T07:59:59Z", True),
-        (OF_POD | {"name": "netmgr-agent-x", "uid": "gone"}, "2027-01-15T07:59:59Z", False),
-        (OF_POD | {"name": "netmgr-agent-y", "uid": "present"}, "2027-01-15T07:59:59Z", True),
-        (OF_POD | {"name": "somebody-else-z", "uid": "unread"}, "2027-01-15T07:59:59Z", True),
-        ({"kind": "DaemonSet", "name": "x", "uid": "gone"}, "2027-01-15T07:59:59Z", False),
-        ({"kind": "ReplicaSet", "name": "x", "uid": "unread"}, "2027-01-15T07:59:59Z", True),
-        ({"kind": "ReplicaSet", "name": "x", "uid": "unread"}, "2027-01-15T06:00:00Z", False),
-        ({"kind": "ReplicaSet", "name": "x", "uid": "unread"}, "", True),
-    ],
-)
-@pytest.mark.parametrize("key", ["lastTimestamp", "eventTime"])
-def test_an_event_of_a_former_installation_or_about_what_is_gone_is_over(
-    about: Object, at: str, key: str, *, is_shown: bool
-) -> None:
-    event = {"involvedObject": about, "reason": "Refused", "message": "no", key: at or None}
-    more = {"present": {"a", "present"}, "installed_at": "2027-01-15T07:00:00Z"}
-    assert bool(findings_of(node("a"), events=[event], **more)) is is_shown
 
 
 def test_an_event_of_a_node_has_no_namespace_and_one_that_says_nothing_is_shown_too() -> None:
