@@ -12,6 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 from netmgr.clock import Clock
 from netmgr.errors import ApiError
@@ -26,6 +27,8 @@ from netmgr.kube.plan_watch import PlanWatch
 from netmgr.kube.reconciling import WRITERS, Leadership, write_each
 
 log = logging.getLogger(__name__)
+
+_STATES = ("held", "cooldown", "free")
 
 STEP_SECONDS = 1.0
 """By so much the wall clock was set, not slewed, since the last round."""
@@ -81,6 +84,7 @@ class Assigner:
         # they began, but setting the clock must not end one.
         self._epoch = self._offset()
         self._settled: _Settled | None = None
+        self._pools: set[str] = set()
 
     def reconcile(self) -> bool:
         """One round; False when another should follow soon."""
@@ -244,11 +248,15 @@ class Assigner:
 
     def _count_allocations(self, allocations: NodeAllocations, store: ClaimStore) -> None:
         taken: Counter[tuple[str, str]] = Counter()
+        # A pool that the plan has no more would keep its last figures, and their alerts.
+        for pool, state in product(self._pools - allocations.capacity.keys(), _STATES):
+            self._telemetry.allocations.remove(pool, state)
+        self._pools = set(allocations.capacity)
         for index, claim in store.claims.items():
             taken[index.pool, "held" if claim.released is None else "cooldown"] += 1
         for pool, capacity in allocations.capacity.items():
             taken[pool, "free"] = capacity - taken[pool, "held"] - taken[pool, "cooldown"]
-            for state in ("held", "cooldown", "free"):
+            for state in _STATES:
                 self._telemetry.allocations.labels(pool, state).set(taken[pool, state])
 
 

@@ -184,6 +184,23 @@ def test_a_plan_that_would_move_a_node_is_refused(
     eventually(lambda: len(pod_cidrs(control_plane)) == 3)
 
 
+def test_a_pool_that_the_plan_has_no_more_has_no_figures(
+    control_plane: ControlPlane, start: Start, plan: Path
+) -> None:
+    (port,) = free_ports(1)
+    running = start(port=port)
+    add_nodes(control_plane, [node("a", "gpu")])
+    eventually(lambda: pod_cidrs(control_plane))
+    eventually(lambda: 'allocations{pool="odd",state="free"} 2.0' in running.page("metrics"))
+    lock = files.lock_path(plan)
+    write_plan(plan.parent, "{gpu: {nodes: 3, surge: 0}}", v6=True, lock=False)
+    lock.unlink()
+    relock(plan)
+    add_nodes(control_plane, [node("b", "gpu")])
+    eventually(lambda: 'pool="odd"' not in running.page("metrics"))
+    assert 'allocations{pool="gpu",state="free"}' in running.page("metrics")
+
+
 def test_claims_that_were_lost_are_made_anew_from_the_nodes(
     control_plane: ControlPlane, start: Start
 ) -> None:
