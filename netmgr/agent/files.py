@@ -114,7 +114,7 @@ class Files(Component):
         return files
 
     def tasks(self) -> Iterable[Task]:
-        """Take the reserve again, from the end of the start on."""
+        """Take the reserve again, where there was no room at the end of the start."""
         return (Task(self._reserve.take, self._agent.document.reconcile_seconds),)
 
     def keep(self, *kept: Kept) -> None:
@@ -123,6 +123,8 @@ class Files(Component):
 
     def serve(self, server: UnixServer) -> None:
         """Serve a socket until the agent stops, and restore its file."""
+        # Whoever finds the agent ready finds its reserve complete, if there is room.
+        self._reserve.take()
         self.keep(server)
         server.start()
         self._agent.stack.callback(server.stop)
