@@ -176,7 +176,7 @@ def test_what_limits_do_is_shown(world: World, node: LabNode, new_pod: NewPod) -
     assert f"netmgr_limit_bytes_per_second{{{labels}}} 2.5e+06" in node.scrape()
     told = node.ask("explain", address=str(pod.address(Family.V4)))
     assert told["limits"] == [
-        "limits[0] of node.yaml: pods */limited-*, internet-in 40000000, internet-out 20000000"
+        "limits[0] of node.yaml: {pods: */limited-*, internet-in: 40M, internet-out: 20M}"
     ]
     assert node.ask("explain", address="10.9.9.9")["limits"] == []
 

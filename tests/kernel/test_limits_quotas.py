@@ -210,7 +210,7 @@ def test_what_is_used_of_a_quota_is_shown(
     labels = f'namespace="research",period="day",pod="{pod.pod.name}",traffic="internet-out"'
     assert f"netmgr_quota_used_bytes{{{labels}}} 600000.0" in node.scrape()
     (explained,) = node.ask("explain", address=str(pod.address(Family.V4)))["limits"]
-    assert explained.endswith("per-day {internet-in: 1000000, internet-out: 1000000}")
+    assert explained.endswith("per-day: {internet-in: 1M, internet-out: 1M}}")
     exchange(pod).exhaust()
     time.sleep(SETTLED)
     (row,) = quotas_of(node, pod)

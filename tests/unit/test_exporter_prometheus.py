@@ -26,7 +26,7 @@ JOB = """\
     tls_config: {{ca_file: localhost.crt, server_name: localhost}}
     {credentials}
     label_value_length_limit: 253
-    sample_limit: 500
+    sample_limit: 600
     static_configs: [{{targets: ["127.0.0.1:{port}"]}}]
 """
 WAYS = {
@@ -90,7 +90,7 @@ def test_prometheus_gets_every_total_through_tls_and_keeps_its_own_limits(tmp_pa
         for option, (secrets, credentials) in WAYS.items():
             (tmp_path / option).write_text(secrets)
             files = {option: tmp_path / option, "tls_cert": cert, "tls_key": key}
-            port = running.enter_context(serving(crowded, max_series=500, **files))
+            port = running.enter_context(serving(crowded, max_series=600, **files))
             text += JOB.format(job=option, port=port, credentials=credentials)
         configuration.write_text(text)
         api = running.enter_context(prometheus(configuration))
@@ -99,7 +99,7 @@ def test_prometheus_gets_every_total_through_tls_and_keeps_its_own_limits(tmp_pa
         )
         assert by_job(api, "netmgr_exporter_dropped_series{pods='live'}>0").keys() == WAYS.keys()
         assert all(
-            496 < scraped <= 500 for scraped in by_job(api, "scrape_samples_scraped").values()
+            596 < scraped <= 600 for scraped in by_job(api, "scrape_samples_scraped").values()
         )
         assert by_job(api, "count(netmgr_namespace_traffic_bytes_total)by(job)") == dict.fromkeys(
             WAYS, 6
