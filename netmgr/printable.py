@@ -1,6 +1,8 @@
-"""Text that is safe to show, whoever chose it."""
+"""Text for people: safe to show, whoever chose it, and short."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 
 def plain(words: str) -> str:
@@ -8,3 +10,9 @@ def plain(words: str) -> str:
     return "".join(
         letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in words
     )
+
+
+def shortened(items: Sequence[str], most: int = 3, separator: str = ", ") -> str:
+    """The first of these, and how many more there are."""
+    more = f" and {len(items) - most} more" if len(items) > most else ""
+    return separator.join(items[:most]) + more

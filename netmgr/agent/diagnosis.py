@@ -12,6 +12,7 @@ from itertools import pairwise
 
 from netmgr.api.snapshot import Fault, Problem, Snapshot
 from netmgr.kernel.links import Carried
+from netmgr.printable import shortened
 
 WINDOW = 10
 """Looks that are looked back on; a problem goes when it did not show in so many."""
@@ -21,9 +22,6 @@ LOOKS = 3
 
 DELETED_LINKS = "deleted-links"
 """What running pods' links count as, among repairs: their addresses are others' by then."""
-
-SHOWN = 3
-"""Things of one kind that a message names."""
 
 FULL = 0.95
 """Share of a table or of ports."""
@@ -209,12 +207,6 @@ def _of_links(looks: Sequence[Look]) -> Iterator[tuple[Fault, str]]:
             "the pods: delete them, since they have neither a network nor their addresses"
         )
         yield Fault.POD_LINK_DELETED, message
-
-
-def shortened(names: Sequence[str]) -> str:
-    """The first of these, and how many more there are."""
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return f"{', '.join(names[:SHOWN])}{more}"
 
 
 def _seen(found: Iterable[Collection[str]]) -> list[str]:

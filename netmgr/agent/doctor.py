@@ -64,7 +64,6 @@ _MODULES = {
 """Of what the rules need, what kernels have as modules, mostly."""
 _SYS_MODULES = Path("/sys/module")
 _PROBE_QUEUE = "probe-ifb"
-_ANY_FAMILY = 0
 _LEAST_MTU = 1280
 _STATISTICS = Path("/proc/net/stat")
 _REPAIRED = "an agent repairs it; if it comes back, see which program sets it (sysctl.d)"

@@ -60,7 +60,7 @@ class Problems(Component):
         self._looks = diagnosis.recent([*self._looks, look])
         self._lasting = diagnosis.problems(self._looks)
 
-    def _now(self) -> list[Problem]:
+    def _present(self) -> list[Problem]:
         problems = [*self._of_components(), *self._lasting]
         known, self._known = self._known, {one["reason"] for one in problems}
         for one in problems:
@@ -85,11 +85,11 @@ class Problems(Component):
 
     def snapshot(self, snapshot: Snapshot) -> None:
         """The problems, as of now."""
-        snapshot["problems"] = self._now()
+        snapshot["problems"] = self._present()
 
     def queries(self) -> Mapping[str, Query]:
         """The problems alone, which many nodes may be asked for at a time."""
-        return {"problems": lambda _: {"version": VERSION, "problems": self._now()}}
+        return {"problems": lambda _: {"version": VERSION, "problems": self._present()}}
 
 
 def _now() -> float:

@@ -17,7 +17,6 @@ from typing import Self
 
 from netmgr.agent.accounting import Accounting
 from netmgr.agent.components import Agent, Component
-from netmgr.agent.diagnosis import shortened
 from netmgr.agent.files import Files, Made
 from netmgr.agent.known_ranges import FILE_NAME, RANGES, on_links, remember, write
 from netmgr.agent.pool import Pool
@@ -33,6 +32,7 @@ from netmgr.errors import NetmgrError, RangesUnknown, SetupError
 from netmgr.file_version import FileVersion, version_of
 from netmgr.ipam.leases import Leases
 from netmgr.prefixes import Address, Prefix, merge
+from netmgr.printable import shortened
 from netmgr.ranges import assigned
 from netmgr.ranges.sources import SOURCES, RangeReader, ValidRanges, validate
 from netmgr.rules.policy import Policy

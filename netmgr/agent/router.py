@@ -9,7 +9,6 @@ from functools import partial
 
 from netmgr.agent import firewall
 from netmgr.agent.components import Agent, Component, Remnants
-from netmgr.agent.diagnosis import shortened
 from netmgr.agent.firewall import Obstacle
 from netmgr.agent.listed_nodes import ListedNodes
 from netmgr.agent.scheduler import Task
@@ -22,6 +21,7 @@ from netmgr.errors import ConfigError, KernelError
 from netmgr.kernel.route_losses import BlackholeLosses
 from netmgr.model import ROUTE_PROTOCOL
 from netmgr.prefixes import Family, Prefix
+from netmgr.printable import shortened
 
 log = logging.getLogger(__name__)
 

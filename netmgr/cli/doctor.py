@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import typer
 
 from netmgr.cli.asking import NODE_DOCUMENT
@@ -9,6 +11,9 @@ from netmgr.cli.findings import findings_table
 from netmgr.cli.options import Config, Format, Output
 from netmgr.cli.output import show, show_document
 from netmgr.errors import Exit
+
+if TYPE_CHECKING:
+    from netmgr.cli.answers import Examination
 
 
 def doctor(
@@ -29,5 +34,6 @@ def doctor(
         passed = [check for check, found in checks.items() if not found]
         show(*findings_table(findings, is_healthy=False, passed=passed))
     else:
-        show_document({"version": 1, "checks": checks}, output)
+        document: Examination = {"version": 1, "checks": checks}
+        show_document(document, output)
     raise typer.Exit(Exit.SUCCESS if is_healthy(findings) else Exit.FAILURE)

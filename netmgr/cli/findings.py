@@ -1,4 +1,4 @@
-"""Findings for people: doctor's, a cluster's, and what a connectivity test or a preflight finds."""
+"""Findings for people: doctor's, a cluster's, and a connectivity test's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from netmgr.cli.output import Styled, Table
 if TYPE_CHECKING:
     from netmgr.findings import Finding
 
-COLOURS = {"ok": "green", "note": None, "warning": "yellow", "error": "red"}
+_COLOURS = {"ok": "green", "note": None, "warning": "yellow", "error": "red"}
 _ROWS, _NAMES = 30, 3
 
 
@@ -26,12 +26,12 @@ def findings_table(
     """Checks that `passed`, findings as they come, and `word` if all is well nevertheless."""
     table = Table("", "CHECK", "OF", "FINDING")
     for check in passed:
-        table.row(Styled("ok", COLOURS["ok"]), check, "", "")
+        table.row(Styled("ok", _COLOURS["ok"]), check, "", "")
     for finding in findings[:_ROWS]:
         names = list(finding.objects[:_NAMES])
         if more := len(finding.objects) - len(names):
             names.append(f"and {more:,} more")
-        severity = Styled(finding.severity, COLOURS[finding.severity])
+        severity = Styled(finding.severity, _COLOURS[finding.severity])
         remedy = f"\n→ {finding.remedy}" if finding.remedy else ""
         table.row(severity, finding.check, "\n".join(names), finding.message + remedy)
     left = len(findings) - _ROWS

@@ -20,13 +20,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import (
-    ConfigDict,
-    Field,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from netmgr.documents.accounting import Accounting
 from netmgr.documents.classes import resolved

@@ -32,7 +32,6 @@ _HOOK_NUMBER, _HOOK_PRIORITY, _DEVICES = 1, 2, 3
 _DEVICE_NAME = 1
 _NETDEV_INGRESS = 0
 _PRIORITY = 0
-_ANY_FAMILY = 0
 _PROBE = "netmgr-probe"
 
 
@@ -62,7 +61,7 @@ def read_flowtables(channel: NftSocket) -> list[Flowtable]:
     Raises:
         KernelError: the kernel refused to list them.
     """
-    request = message(_GET_FLOWTABLE, b"", "list flowtables", NLM_F_DUMP, _ANY_FAMILY)
+    request = message(_GET_FLOWTABLE, b"", "list flowtables", NLM_F_DUMP, nf_tables.NFPROTO_UNSPEC)
     try:
         return channel.list_of(request, _flowtable_of)
     except KernelError as error:

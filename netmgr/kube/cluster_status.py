@@ -7,7 +7,8 @@ passes by itself, such as a rollout, and what is already over, such as an Event,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -163,27 +164,31 @@ def workload(kind: str, found: Mapping[str, Any], nodes: Sequence[NodeState] = (
     """
     metadata, status = found["metadata"], found.get("status", {})
     is_everywhere = kind == "daemonset"
-    wanted = status.get("desiredNumberScheduled", 0)
     ready = status.get("numberReady" if is_everywhere else "readyReplicas", 0)
-    replicas = found["spec"].get("replicas", 1)
     selects = tuple(_selected(found["spec"].get("template", {}).get("spec", {})))
-    suitable = sum(any(keys <= node.labels for keys in selects) for node in nodes)
+    if is_everywhere:
+        wanted = status.get("desiredNumberScheduled", 0)
+    else:
+        wanted = min(found["spec"].get("replicas", 1), max(ready, _most_pods(selects, nodes)))
     return Workload(
         kind=kind,
         namespace=metadata["namespace"],
         name=metadata["name"],
         component=metadata.get("labels", {}).get(COMPONENT, ""),
-        wanted=wanted
-        if is_everywhere
-        else min(replicas, max(1, ready, suitable))
-        if nodes
-        else replicas,
+        wanted=wanted,
         scheduled=status.get("currentNumberScheduled" if is_everywhere else "replicas", 0),
         ready=ready,
         is_current=status.get("observedGeneration", 0) >= metadata.get("generation", 0),
         most_unavailable=_most_unavailable(found["spec"], wanted) if is_everywhere else 0,
         selects=selects,
     )
+
+
+def _most_pods(selects: Iterable[frozenset[str]], nodes: Collection[NodeState]) -> float:
+    """How many pods can run that have a port of their Nodes; where no Nodes are known, any."""
+    if not nodes:
+        return math.inf
+    return max(1, sum(any(keys <= node.labels for keys in selects) for node in nodes))
 
 
 def _most_unavailable(spec: Mapping[str, Any], wanted: int) -> int:

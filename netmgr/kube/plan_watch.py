@@ -9,6 +9,7 @@ from pathlib import Path
 from netmgr.errors import ConfigError, NetmgrError
 from netmgr.file_version import versions
 from netmgr.kube.allocations import Claim, NodeAllocations, NodeIndex
+from netmgr.printable import shortened
 
 log = logging.getLogger(__name__)
 
@@ -67,9 +68,8 @@ class PlanWatch:
             )
             self._accepted, self.refused = self._wanted, ""
             return
-        more = f" and {len(moves) - SHOWN} more" if len(moves) > SHOWN else ""
         self._refuse(
-            f"the plan would move Nodes, which never happens: {'; '.join(moves[:SHOWN])}{more}. "
+            f"the plan would move Nodes, which never happens: {shortened(moves, SHOWN, '; ')}. "
             "Restore plan.lock.yaml from version control, or drain and delete these Nodes first"
         )
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 
@@ -29,7 +29,7 @@ from netmgr.rules.nftables import NftablesBackend
 from netmgr.rules.policy import Policy
 from netmgr.rules.sources import Sources
 from netmgr.rules.transaction import Transaction
-from tests.contracts.star import Star, star
+from tests.contracts.star import star
 from tests.fakes.rules import FakeBackend
 from tests.fakes.ruleset import HeldSet, Hits
 from tests.lab.wiring import LOOPBACK_INDEX
@@ -476,8 +476,8 @@ def backend(namespaces, variant) -> Iterator[IptablesBackend]:
 
 
 @pytest.fixture
-def world(real_kernel, namespaces, program) -> Iterator[Star]:
-    """A machine and the hosts around it, none of them a pod."""
+def world(request, real_kernel, namespaces, program) -> Iterator[Any]:
+    """What the module's `SURROUNDINGS` makes: else a machine and hosts, none of them a pod."""
     del real_kernel
-    with star(namespaces, program) as made:
+    with getattr(request.module, "SURROUNDINGS", star)(namespaces, program) as made:
         yield made

@@ -12,9 +12,10 @@ import pytest
 from netmgr import programs
 from netmgr.rules.engine import Rules
 from netmgr.rules.policy import Policy
-from tests.contracts.routed import FAMILIES, INTERNAL, PODS, PORT, World, guarded, routed
+from tests.contracts.routed import FAMILIES, INTERNAL, PODS, PORT, guarded, routed
 from tests.contracts.test_rules_fragments import test_a_planted_fragment_joins_nobody_elses_datagram
 
+SURROUNDINGS = routed
 pytestmark = [
     pytest.mark.root,
     pytest.mark.parametrize("real_kernel", ["iptables-legacy"], indirect=True),
@@ -34,13 +35,6 @@ def tables_before_reassembly() -> Iterator[None]:
     yield
     for module in MODULES:
         programs.run(["modprobe", "--remove", module])
-
-
-@pytest.fixture
-def world(real_kernel, namespaces, program) -> Iterator[World]:
-    del real_kernel
-    with routed(namespaces, program) as made:
-        yield made
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from tests.contracts.routed import (
     NODE_INTERNAL,
     PODS,
     PORT,
-    World,
     guarded,
     refused,
     routed,
@@ -28,6 +26,7 @@ from tests.contracts.star import SECONDS_TO_BE_LOST
 from tests.kernel import forging
 from tests.waiting import eventually
 
+SURROUNDINGS = routed
 pytestmark = [
     pytest.mark.root,
     # iptables comes behind the place where datagrams are put together.
@@ -37,13 +36,6 @@ pytestmark = [
 BOUND, BURST = 10, 200
 ENOUGH = 2000
 """More incomplete datagrams than the kernel holds."""
-
-
-@pytest.fixture
-def world(real_kernel, namespaces, program) -> Iterator[World]:
-    del real_kernel
-    with routed(namespaces, program) as made:
-        yield made
 
 
 @pytest.fixture

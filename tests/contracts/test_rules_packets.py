@@ -34,7 +34,6 @@ from tests.contracts.routed import (
     NODES,
     PODS,
     PORT,
-    World,
     counts,
     guarded,
     refused,
@@ -42,14 +41,8 @@ from tests.contracts.routed import (
 )
 from tests.contracts.star import SECONDS_TO_BE_LOST
 
+SURROUNDINGS = routed
 pytestmark = pytest.mark.root
-
-
-@pytest.fixture
-def world(real_kernel, namespaces, program) -> Iterator[World]:
-    del real_kernel
-    with routed(namespaces, program) as made:
-        yield made
 
 
 @pytest.fixture(params=LINKS_KNOWN)

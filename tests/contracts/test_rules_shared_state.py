@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
 
 import pytest
 
@@ -19,7 +18,6 @@ from tests.contracts.routed import (
     NODE_INTERNAL,
     PODS,
     PORT,
-    World,
     counts,
     guarded,
     refused,
@@ -29,14 +27,8 @@ from tests.contracts.star import set_kernel
 from tests.kernel import forging
 from tests.waiting import PATIENCE, eventually
 
+SURROUNDINGS = routed
 pytestmark = pytest.mark.root
-
-
-@pytest.fixture
-def world(real_kernel, namespaces, program) -> Iterator[World]:
-    del real_kernel
-    with routed(namespaces, program) as made:
-        yield made
 
 
 @pytest.fixture(params=LINKS_KNOWN)
