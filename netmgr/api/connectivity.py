@@ -75,9 +75,13 @@ class _Part(BaseModel):
 
 
 class Probe(_Part):
-    """One question: an echo by TCP or UDP, a TCP connection to any server, or a name's address."""
+    """One question.
 
-    by: Literal["tcp", "udp", "connect", "dns"]
+    An echo by TCP or UDP, a connection to any TCP server, any answer at all, a refusal too, or a
+    name's address.
+    """
+
+    by: Literal["tcp", "udp", "connect", "reach", "dns"]
     host: str
     port: int = PORT
 

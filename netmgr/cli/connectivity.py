@@ -74,8 +74,9 @@ def connectivity_test(  # noqa: PLR0913  one a command-line option
     Exit 1 if a check fails on a Node, or a Node that was named cannot be tested.
 
     Pods are started on Nodes of kubectl's context, in a namespace that is deleted in the end. They
-    probe each other by TCP and UDP, a Service, its name, and what options name. What they exchange
-    with the internet is compared, to the byte, with what the nodes' exporters have counted.
+    probe each other by TCP and UDP, a Service, its name, pods that ran before (not those of
+    namespaces with NetworkPolicies), and what options name. What they exchange with the internet is
+    compared, to the byte, with what the nodes' exporters have counted.
     """
     if node and every:
         raise ConfigError("--node and --all exclude each other; give one of them")

@@ -17,29 +17,45 @@ import netmgr
 from netmgr.cli import completion, terminal
 from netmgr.errors import NetmgrError, of_system
 
-COMMANDS = {
-    "agent": ("agent:agent", "Run the node agent: CNI requests, accounting, reconciliation."),
-    "exporter": ("exporter:exporter", "Serve the agent's metrics to Prometheus."),
-    "cni": ("cni:app", "Install or remove the CNI plugin on this node."),
-    "status": ("status:status", "Show whether netmgr is healthy, here or in a cluster."),
-    "connectivity-test": (
-        "connectivity:connectivity_test",
-        "Probe a cluster's pod network, and whether it counts right.",
-    ),
-    "node": ("node:app", "Describe this node: status, pods, internet traffic."),
-    "nat": ("nat:app", "Describe a NAT host: translations, Services, ports in use."),
-    "usage": ("usage:usage", "Show pods' internet traffic in past hours."),
-    "plan": ("plan:app", "Plan the addresses of a hub and every cluster."),
-    "controller": ("kube:controller", "Assign each Node of a Kubernetes cluster its ranges."),
-    "kube": ("kube:app", "Ask a Kubernetes API server on behalf of agents."),
-    "doctor": ("doctor:doctor", "Examine this machine for what would keep netmgr from working."),
-    "preflight": ("preflight:preflight", "Probe a fresh node's network before it runs pods."),
-    "bundle": ("bundle:bundle", "Collect what support needs to know of this node."),
-    "host": ("agent:host", "Remove all of netmgr from a machine."),
-    "completion": ("completion:completion", "Print what has a shell complete commands and values."),
-    "version": ("version:version", "Show which netmgr this is, and what it was built from."),
+SECTIONS = {
+    "Start here": {
+        "status": ("status:status", "Show whether netmgr is healthy, here or in a cluster."),
+        "node": ("node:app", "Describe this node: status, pods, internet traffic."),
+        "usage": ("usage:usage", "Show pods' internet traffic in past hours."),
+        "doctor": (
+            "doctor:doctor",
+            "Examine this machine for what would keep netmgr from working.",
+        ),
+    },
+    "Then": {
+        "connectivity-test": (
+            "connectivity:connectivity_test",
+            "Probe a cluster's pod network, and whether it counts right.",
+        ),
+        "plan": ("plan:app", "Plan the addresses of a hub and every cluster."),
+        "nat": ("nat:app", "Describe a NAT host: translations, Services, ports in use."),
+        "bundle": ("bundle:bundle", "Collect what support needs to know of this node."),
+        "completion": (
+            "completion:completion",
+            "Print the script by which a shell completes commands.",
+        ),
+        "version": ("version:version", "Show which netmgr this is, and what it was built from."),
+    },
+    "Advanced, run by manifests and units": {
+        "agent": ("agent:agent", "Run the node agent: CNI requests, accounting, reconciliation."),
+        "exporter": ("exporter:exporter", "Serve the agent's metrics to Prometheus."),
+        "controller": ("kube:controller", "Assign each Node of a Kubernetes cluster its ranges."),
+        "cni": ("cni:app", "Install or remove the CNI plugin on this node."),
+        "kube": ("kube:app", "Ask a Kubernetes API server on behalf of agents."),
+        "preflight": ("preflight:preflight", "Probe a fresh node's network before it runs pods."),
+        "host": ("agent:host", "Remove all of netmgr from a machine."),
+    },
 }
-"""Where each command is, a module beside this one and a name in it, and its summary."""
+"""The commands as the help groups them.
+
+To each belong its place, a module beside this one and a name in it, and its summary.
+"""
+COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
 
 
 def build(arguments: Sequence[str]) -> typer.Typer:
@@ -77,7 +93,17 @@ def build(arguments: Sequence[str]) -> typer.Typer:
 
 
 class _Root(TyperGroup):
-    """All commands, with typer's errors, which may be pydantic's, in words of our own."""
+    """All commands in their sections, and typer's errors, which may be pydantic's, in our words."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401  as below
+        """Write the help's list of commands."""
+        del ctx
+        width = max(map(len, COMMANDS))
+        for title, section in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl(
+                    [(name.ljust(width), text) for name, (_, text) in section.items()]
+                )
 
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401  typer has no public name for its context
         """Run the command."""

@@ -2,15 +2,17 @@
 
 Each tested Node gets two pods: a server, and a client that probes the servers of its own Node and
 of a few others. With many Nodes they are probed in a ring, so that work grows with their number
-and every one is probed from several others.
+and every one is probed from several others. Pods that ran before are probed as well: new ones may
+have a network where older ones have lost theirs.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from netmgr.api.connectivity import Answer, Ending, Probe, Result, Target
@@ -22,6 +24,8 @@ from netmgr.prefixes import Address, Family
 
 MOST_NODES, MOST_PEERS = 8, 8
 """Nodes that are tested by default, and others that each probes."""
+MOST_RUNNING = 4
+"""Pods of a Node that ran before and are probed: the oldest."""
 
 ZONE = "topology.kubernetes.io/zone"
 SERVICE = "netmgr-connectivity-test"
@@ -36,6 +40,7 @@ class Check(StrEnum):
     SAME_NODE = "same-node"
     OTHER_NODES = "other-nodes"
     PATH_MTU = "path-mtu"
+    RUNNING_PODS = "running-pods"
     OWN_ADDRESS = "own-address"
     SERVICE = "service"
     DNS = "dns"
@@ -94,12 +99,21 @@ class Server:
     host_addresses: tuple[str, ...]
 
 
+class RunningPod(NamedTuple):
+    """A pod that ran before the test: its namespace and name, its Node and its addresses."""
+
+    path: str
+    node: str
+    addresses: tuple[str, ...]
+
+
 class Planned(NamedTuple):
-    """A probe, what it is for, and the Node whose server it asks, or empty."""
+    """A probe, what it is for, and the Node and the pod that it asks, or empty."""
 
     check: Check
     node: str
     probe: Probe
+    pod: str = ""
 
 
 class Counted(NamedTuple):
@@ -170,14 +184,51 @@ def spread(found: Iterable[Candidate], most: int) -> list[Candidate]:
     return sorted((each for _, _, each in chosen), key=lambda one: one.name)
 
 
+def running_pods(
+    pods: Iterable[Mapping[str, Any]], shielded: Collection[str]
+) -> defaultdict[str, list[RunningPod]]:
+    """The oldest ready pods of each Node, but for those with its own network.
+
+    Args:
+        pods: API objects.
+        shielded: namespaces whose NetworkPolicies may refuse a probe.
+    """
+    found: defaultdict[str, list[RunningPod]] = defaultdict(list)
+    for pod in sorted(pods, key=lambda pod: str(pod["status"].get("startTime"))):
+        metadata, spec, status = pod["metadata"], pod["spec"], pod["status"]
+        conditions = {each["type"]: each["status"] for each in status.get("conditions") or ()}
+        is_ready = conditions.get("Ready") == "True" and "deletionTimestamp" not in metadata
+        if not is_ready or spec.get("hostNetwork") or metadata["namespace"] in shielded:
+            continue
+        addresses = tuple(each["ip"] for each in status.get("podIPs") or ())
+        path = f"{metadata['namespace']}/{metadata['name']}"
+        if len(found[spec["nodeName"]]) < MOST_RUNNING:
+            found[spec["nodeName"]].append(RunningPod(path, spec["nodeName"], addresses))
+    return found
+
+
 def plan(
-    own: Server, ring: Sequence[Server], service: Sequence[str], asked: Options
+    own: Server,
+    ring: Sequence[Server],
+    service: Sequence[str],
+    asked: Options,
+    running: Mapping[str, Sequence[RunningPod]] = MappingProxyType({}),
 ) -> list[Planned]:
-    """What the client of a Node probes: servers of the ring, and the Service by its addresses."""
+    """What the client of a Node probes.
+
+    Servers of the ring, the Service by its addresses, and pods that ran before (by Node) on its own
+    Node and the next one.
+    """
     probes: list[Planned] = []
-    for server in _peers(own, ring):
-        check = Check.SAME_NODE if server.node == own.node else Check.OTHER_NODES
+    for distance, server in enumerate(_peers(own, ring)):
+        check = Check.OTHER_NODES if distance else Check.SAME_NODE
         probes += _echoes(check, server.node, _of_families(server.addresses, own.addresses))
+        probes += [
+            Planned(Check.RUNNING_PODS, pod.node, Probe(by="reach", host=address), pod.path)
+            for pod in running.get(server.node, ())
+            for address in _of_families(pod.addresses, own.addresses)
+            if distance <= 1
+        ]
     probes += _echoes(Check.SERVICE, "", _of_families(service, own.addresses))
     if asked.host_port:
         probes += [
@@ -250,13 +301,13 @@ def _of_probe(tested: NodeResult, planned: Planned, ending: Ending, service: Seq
         _of_name(tested, ending, service)
     elif is_answered:
         _pass(tested, check)
-        if check is not Check.INTERNAL:  # nothing is sent there
+        if check not in (Check.INTERNAL, Check.RUNNING_PODS):  # nothing is sent there
             _of_size(tested, planned, ending)
     else:
         _fail(
             tested,
             check,
-            f"{_way(probe)}: {_words(ending)}",
+            f"{_way(planned)}: {_words(ending)}",
             _remedy(planned),
             _about(tested, planned),
         )
@@ -265,7 +316,7 @@ def _of_probe(tested: NodeResult, planned: Planned, ending: Ending, service: Seq
             _pass(tested, Check.OWN_ADDRESS)
         else:
             seen = _listed(ending.seen)
-            message = f"{_way(probe)}: the server saw {seen}, which is not the pod's own address"
+            message = f"{_way(planned)}: the server saw {seen}, which is not the pod's own address"
             remedy = f"netmgr node explain {probe.host}, on the node"
             _fail(tested, Check.OWN_ADDRESS, message, remedy, _about(tested, planned))
 
@@ -290,7 +341,7 @@ def _of_size(tested: NodeResult, planned: Planned, ending: Ending) -> None:
         _pass(tested, Check.PATH_MTU)
         return
     reason = f" ({ending.reason})" if ending.reason else ""
-    message = f"{_way(planned.probe)}: small packets come through, large ones do not{reason}"
+    message = f"{_way(planned)}: small packets come through, large ones do not{reason}"
     remedy = "compare the MTU of the nodes' interfaces, of the pods' (ip link) and of the network"
     _fail(tested, Check.PATH_MTU, message, remedy, _about(tested, planned))
 
@@ -301,6 +352,11 @@ def _remedy(planned: Planned) -> str:
             return (
                 f"kubectl describe node/{planned.node}, and see that the network delivers its "
                 "podCIDRs to it"
+            )
+        case Check.RUNNING_PODS:
+            return (
+                "netmgr node status, on its node; if the pod's address was withdrawn, delete the "
+                "pod, and its owner replaces it"
             )
         case Check.SERVICE:
             return "kubectl -n kube-system get pods -l k8s-app=kube-proxy -o wide"
@@ -387,7 +443,10 @@ def _about(tested: NodeResult, planned: Planned) -> str:
     return f"node/{tested.node} to node/{planned.node}"
 
 
-def _way(probe: Probe) -> str:
+def _way(planned: Planned) -> str:
+    probe = planned.probe
+    if planned.pod:
+        return f"the pod {planned.pod} at {probe.host}"
     if probe.by == "connect":
         return str(Target(probe.host, probe.port))
     return f"IPv{_family(probe.host)} {probe.by.upper()}"

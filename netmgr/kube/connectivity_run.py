@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 
 from netmgr.api.connectivity import CLIENT_SECONDS, LONGEST_ANSWER, Answer, Task
 from netmgr.documents.diagnostics import Severity
@@ -22,7 +23,14 @@ from netmgr.kube.api import NOT_FOUND, Api, Object
 from netmgr.kube.cluster import agent_pods, items, short
 from netmgr.kube.cluster_status import PodState
 from netmgr.kube.concurrency import THREADS
-from netmgr.kube.connectivity import Candidate, Counted, NodeResult, Options, Server
+from netmgr.kube.connectivity import (
+    Candidate,
+    Counted,
+    NodeResult,
+    Options,
+    RunningPod,
+    Server,
+)
 from netmgr.kube.connectivity_objects import CLIENT, SERVER, PodNow, pod_name
 
 AT_ONCE = 8
@@ -203,6 +211,7 @@ class _Run:
         made = self._api.create(f"{self._path}/services", connectivity_objects.service())
         service = tuple(made["spec"].get("clusterIPs") or ())
         results = [NodeResult(each.name) for each in chosen]
+        running = self._running([each.name for each in chosen])
         images = [each.agent.image if each.agent else "" for each in chosen]
         self._make(
             connectivity_objects.server(
@@ -212,7 +221,8 @@ class _Run:
         )
         ring = self._servers(results)
         for number, own in ring.items():
-            results[number].planned = connectivity.plan(own, list(ring.values()), service, asked)
+            servers = list(ring.values())
+            results[number].planned = connectivity.plan(own, servers, service, asked, running)
         self._make(
             connectivity_objects.client(
                 number, own.node, images[number], self._lifetime, self._task(results[number])
@@ -224,6 +234,21 @@ class _Run:
         for each in results:
             connectivity.conclude(each, service, asked)
         return results
+
+    def _running(self, nodes: Sequence[str]) -> Mapping[str, Sequence[RunningPod]]:
+        """Pods that run on these Nodes; none if this account may not list them all."""
+
+        def listed(node: str) -> list[Object]:
+            query = {"fieldSelector": f"spec.nodeName={node},status.phase=Running"}
+            return list(items(self._api, "/api/v1/pods", query))
+
+        policies = "/apis/networking.k8s.io/v1/networkpolicies"
+        try:
+            shielded = {each["metadata"]["namespace"] for each in items(self._api, policies)}
+            pods = chain.from_iterable(THREADS.map(AT_ONCE, listed, nodes))
+        except ApiError:
+            return {}
+        return connectivity.running_pods(pods, shielded)
 
     def _task(self, result: NodeResult) -> Task:
         probes = tuple(each.probe for each in result.planned)

@@ -129,6 +129,8 @@ def _probe(probe: Probe) -> tuple[str, ...]:
             return (_stream(ways[0]),)
         case "udp":
             return (_datagrams(ways[0]),)
+        case "reach":
+            return _touch(ways)
         case "connect":
             return _greet([way for way in ways if _has_route(way)])
 

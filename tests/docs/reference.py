@@ -70,6 +70,22 @@ def _rule_object() -> str:
     return RULE_OBJECT + textwrap.indent(groups, "  ")
 
 
+@cache
+def _essentials() -> set[tuple[str, str]]:
+    """The commands, keys, metrics and alerts that docs/start.md names, each below its heading."""
+    _, *sections = re.split(r"(?m)^## ", (ROOT / "docs" / "start.md").read_text("utf-8"))
+    return {
+        (section.partition("\n")[0], name.partition(" --")[0])
+        for section in sections
+        for name in re.findall(r"(?m)^- `([^`]+)`", section)
+    }
+
+
+def _mark(heading: str, *names: str) -> str:
+    """What is before the text of what has these names."""
+    return "★ " if _essentials() & {(heading, name) for name in names} else ""
+
+
 ALERTS = """\
 # Alerts
 
@@ -80,11 +96,13 @@ node that the label `instance` names. In Kubernetes:
 ```sh
 kubectl -n netmgr exec POD -c agent -- netmgr node status
 ```
+
+[★](../start.md): these come first.
 """
 ALERT = """
 ### {alert}
 
-*{labels[severity]}, {after}*: {summary}.
+{mark}*{labels[severity]}, {after}*: {summary}.
 
 {annotations[description]}
 """
@@ -96,7 +114,9 @@ def _alerts() -> Iterator[str]:
         for rule in group["rules"]:
             after = "at once" if rule["for"] == "0s" else f"after {rule['for']}"
             summary = _without_templates(rule["annotations"]["summary"])
-            page = ALERT.format_map(rule | {"after": after, "summary": summary})
+            page = ALERT.format_map(
+                rule | {"after": after, "summary": summary, "mark": _mark("Alerts", rule["alert"])}
+            )
             # Alerts name pages by their path in the repository.
             yield re.sub(r"\bdocs/(reference/)?([\w/-]+\.md)(#[\w-]+)?", _link, page)
 
@@ -118,7 +138,7 @@ METRICS = """\
 
 In brackets are the type, the labels, and how many series a node with 250 pods in 20 namespaces
 exposes, with addresses of both families. Where that depends on what happens, it is the upper bound.
-Two names in a line count bytes and packets of one thing.
+Two names in a line count bytes and packets of one thing. ★: begin [with these](../start.md).
 
 ## Of a node
 
@@ -141,7 +161,8 @@ def _lines(metrics: Iterable[Metric]) -> str:
         thing = metric.name.replace("_packets", "_bytes")
         same.setdefault((thing, *metric.labels), []).append(metric)
     return "\n".join(
-        f"- {', '.join(f'`{metric.name}`' for metric in pair)} "
+        f"- {_mark('Metrics', *(metric.name for metric in pair))}"
+        f"{', '.join(f'`{metric.name}`' for metric in pair)} "
         f"({pair[0].kind}{_labels(pair[0])}, {pair[0].series}): "
         f"{_line(max((metric.help for metric in pair), key=len))}"
         for pair in same.values()
@@ -155,9 +176,9 @@ def _labels(metric: Metric) -> str:
 COMMANDS = """\
 # Commands
 
-All of them take `--help`. [Exit codes](exit-codes.md) says what they end with, [JSON for
-programs](json.md) what `-o json` answers. *env var* is the variable that an option takes its value
-from where it is not given.
+Begin [with those](../start.md) that have a ★. All of them take `--help`. [Exit
+codes](exit-codes.md) says what they end with, [JSON for programs](json.md) what `-o json` answers.
+*env var* is the variable that an option takes its value from where it is not given.
 
 Options that several commands share:
 
@@ -203,7 +224,8 @@ def _contexts(command: Command, above: typer.Context | None) -> Iterator[typer.C
 def _section(here: typer.Context, shared: AbstractSet[str]) -> str:
     level = "###" if here.parent and here.parent.parent else "##"
     # Paragraphs end their lines where the source does.
-    parts = [f"{level} {here.command_path}", _escaped(inspect.cleandoc(here.command.help or ""))]
+    text = _escaped(inspect.cleandoc(here.command.help or ""))
+    parts = [f"{level} {here.command_path}", _mark("Commands", here.command_path) + text]
     parameters = _parameters(here)
     own = [text for text in parameters.values() if text not in shared]
     others = [f"`{name}`" for name, text in parameters.items() if text in shared]
@@ -266,7 +288,7 @@ NODE_YAML = """\
 
 What a machine's agent is to do. `netmgr agent --check --config FILE` checks a file, and
 [configs/node.yaml](../../configs/node.yaml) is one with every key. The JSON Schema of this table
-has [an editor complete keys](json.md#documents-in-an-editor).
+has [an editor complete keys](json.md#documents-in-an-editor). ★: begin [with these](../start.md).
 
 """
 PLAN_YAML = """\
@@ -296,7 +318,8 @@ def _keys(whole: Schema, part: Schema, path: str) -> Iterator[str]:
         inner = part["properties"][key]
         said = inner.get("description") or _resolved(whole, inner)["description"]
         default = ", **required**" if key in required else _default(inner)
-        yield f"- `{path}{key}` ({_values(whole, inner)}{default}): {_line(said)}"
+        mark = _mark(f"Keys of {whole['$id'].split(':')[2]}", path + key)
+        yield f"- {mark}`{path}{key}` ({_values(whole, inner)}{default}): {_line(said)}"
         yield from _below(whole, inner, f"{path}{key}")
 
 

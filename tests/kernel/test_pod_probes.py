@@ -154,16 +154,20 @@ def test_packets_that_are_too_large_for_a_path_are_distinguished_from_no_path(
 
 
 @pytest.mark.usefixtures("hasty")
-def test_an_address_that_should_not_answer_fails_by_a_refusal_as_well(fabric: Fabric) -> None:
+def test_a_refusal_is_an_answer_of_what_should_give_none_and_of_a_pod_that_is_reached(
+    fabric: Fabric,
+) -> None:
     host = str(PEER.address(Family.V4))
-    inside = (Probe(by="connect", host=host, port=9),)
+    inside = tuple(Probe(by=by, host=host, port=9) for by in ("connect", "reach"))
     task = Task(probes=inside, unreachable=(Target(host, 9),))
     client = fabric.directory / NODE.host
     found = ask(client, task)
     assert [each.result for each in found.unreachable] == [Result.OK]
-    assert [each.result for each in found.probes] == [Result.REFUSED]
+    assert [each.result for each in found.probes] == [Result.REFUSED, Result.OK]
     with filtering(fabric, "fabric", "forward", "drop"):
-        assert [each.result for each in ask(client, task).unreachable] == [Result.NO_ANSWER]
+        found = ask(client, task)
+        ends = [each.result for each in (*found.unreachable, *found.probes)]
+        assert ends == [Result.NO_ANSWER] * 3
 
 
 def test_an_answer_by_udp_is_never_longer_than_its_request(fabric: Fabric) -> None:

@@ -136,7 +136,7 @@ def well(kubelets: Kubelets) -> Answering:
         address = kubelets.address(namespace, name)
         path = f"{NAMESPACES}/{namespace}/services/{SERVICE}"
         cluster_ip = kubelets.cluster.plane.ask("GET", path)["spec"]["clusterIP"]
-        seen = {"tcp": address, "udp": address, "dns": cluster_ip}
+        seen = {"tcp": address, "udp": address, "dns": cluster_ip, "reach": ""}
         probes = [Ending(result=Result.OK, seen=(seen[p.by],)) for p in task.probes]
         return Answer(
             probes=tuple(probes),
@@ -292,6 +292,30 @@ def test_an_answer_that_is_none_fails_its_node_alone(cluster: Cluster, kubelets:
     assert (code, states(answer, "b")) == (1, {"start": "failed"})
     assert errors(answer)["start"][1] == ["node/b"]
     assert states(answer, "a")["same-node"] == "ok"
+
+
+def test_a_pod_that_ran_before_and_is_cut_off_is_named(
+    cluster: Cluster, kubelets: Kubelets
+) -> None:
+    usual, address = kubelets.answering, "10.9.0.7"
+    cluster.plane.ask("POST", AGENTS, agent_pod("old", "a", component="web"))
+    ready = {"type": "Ready", "status": "True"}
+    status = {"phase": "Running", "podIPs": [{"ip": address}], "conditions": [ready]}
+    cluster.plane.ask("PATCH", f"{AGENTS}/old/status", {"status": status}, kind=MERGE)
+
+    def answering(namespace: str, name: str, task: Task) -> str:
+        lost = Ending(result=Result.NO_ANSWER)
+        answer = Answer.model_validate_json(usual(namespace, name, task))
+        pairs = zip(task.probes, answer.probes, strict=True)
+        probes = tuple(lost if probe.host == address else end for probe, end in pairs)
+        return answer.model_copy(update={"probes": probes}).model_dump_json()
+
+    kubelets.answering = answering
+    code, answer = report(cluster)
+    assert (code, states(answer, "a")["running-pods"]) == (1, "failed")
+    message, objects = errors(answer)["running-pods"]
+    assert message == f"the pod netmgr/old at {address}: no answer"
+    assert objects == ["node/a", "node/b to node/a"]
 
 
 def test_what_a_pod_prints_controls_no_terminal(cluster: Cluster, kubelets: Kubelets) -> None:
