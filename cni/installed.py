@@ -38,7 +38,6 @@ class Record:
     settings: runtimes.Settings
 
     def encoded(self) -> bytes:
-        """The record as a file has it."""
         document = {
             # Resolved: in a container, an absolute link would lead elsewhere.
             "bin_dir": str(self.bin_dir.resolve()),

@@ -23,22 +23,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from cni.results import (
-    NEWEST,
-    SUPPORTED_VERSIONS,
-    Json,
-    PreviousResult,
-    at_least,
-    parse_previous,
-)
+from cni import results
 from cni.runtime_config import RuntimeConfig, parse_runtime_config
-from netmgr.errors import (
-    DecodingFailure,
-    IncompatibleVersion,
-    InvalidEnvironment,
-    InvalidNetworkConfig,
-    UnsupportedField,
-)
+from netmgr import errors
 from netmgr.model import NOTHING_REQUESTED, AttachmentKey, PodRef, Requested
 
 # The reference's libcni and skel take exactly these (pkg/utils, ValidateContainerID).
@@ -103,7 +90,7 @@ class Request:
     path: str = ""
     netns_override: bool = False
     """The runtime allows a sandbox that is the plugin's own namespace; else that is an error."""
-    previous: PreviousResult | None = None
+    previous: results.PreviousResult | None = None
     valid_attachments: frozenset[AttachmentKey] | None = None
     """What GC has to keep; None if the runtime gives no list."""
     runtime: RuntimeConfig | None = None
@@ -115,7 +102,7 @@ class Request:
         return AttachmentKey(self.container_id, self.ifname)
 
     @property
-    def dns(self) -> Json:
+    def dns(self) -> results.Json:
         """`dns` of the configuration, with what the runtime changes; it is only passed on."""
         value = self.config.get("dns")
         return (value if isinstance(value, dict) else {}) | (
@@ -196,9 +183,9 @@ def _deletion(environment: Mapping[str, str], config: Mapping[str, object]) -> R
         ifname=given["CNI_IFNAME"],
         path=given["CNI_PATH"],
     )
-    with suppress(InvalidEnvironment):
+    with suppress(errors.InvalidEnvironment):
         request = replace(request, args=parse_args(given["CNI_ARGS"]))
-    with suppress(InvalidNetworkConfig):
+    with suppress(errors.InvalidNetworkConfig):
         request = replace(request, previous=_previous(Verb.DEL, config))
     return request
 
@@ -216,13 +203,17 @@ def version_of(stdin: bytes) -> str:
     """The version for an error or VERSION answer, however broken the request is."""
     try:
         version = _decode(stdin).get("cniVersion")
-    except DecodingFailure:
-        return NEWEST
+    except errors.DecodingFailure:
+        return results.NEWEST
     return _spoken(version)
 
 
 def _spoken(version: object) -> str:
-    return version if isinstance(version, str) and version in SUPPORTED_VERSIONS else NEWEST
+    return (
+        version
+        if isinstance(version, str) and version in results.SUPPORTED_VERSIONS
+        else results.NEWEST
+    )
 
 
 def _decode(stdin: bytes) -> dict[str, object]:
@@ -230,22 +221,24 @@ def _decode(stdin: bytes) -> dict[str, object]:
         # Deeply nested JSON raises RecursionError, which is no ValueError.
         config = json.loads(stdin)
     except (ValueError, RecursionError) as error:
-        raise DecodingFailure(
+        raise errors.DecodingFailure(
             "the network configuration on standard input is not JSON", str(error)
         ) from None
     if not isinstance(config, dict):
-        raise DecodingFailure("the network configuration on standard input must be a JSON object")
+        raise errors.DecodingFailure(
+            "the network configuration on standard input must be a JSON object"
+        )
     return config
 
 
 def _network(config: Mapping[str, object]) -> str:
     name, plugin = config.get("name"), config.get("type")
     if not isinstance(name, str) or not NAME.fullmatch(name):
-        raise InvalidNetworkConfig(
+        raise errors.InvalidNetworkConfig(
             f"name: {_shown(config, 'name')}, must be letters, digits, '_', '.' and '-'"
         )
     if not isinstance(plugin, str) or not plugin or "/" in plugin:
-        raise InvalidNetworkConfig(
+        raise errors.InvalidNetworkConfig(
             f"type: {_shown(config, 'type')}, must be the plugin's file name"
         )
     return name
@@ -258,14 +251,16 @@ def _shown(config: Mapping[str, object], key: str) -> str:
 def _version(verb: Verb, config: Mapping[str, object]) -> str:
     version = config.get("cniVersion", "0.1.0")  # what a configuration without one means
     if not isinstance(version, str):
-        raise DecodingFailure(f"cniVersion: {_shown(config, 'cniVersion')}, must be a string")
-    if version not in SUPPORTED_VERSIONS:
-        raise IncompatibleVersion(
-            f"cniVersion {version[:20]!r} is not supported",
-            f"supported: {', '.join(SUPPORTED_VERSIONS)}",
+        raise errors.DecodingFailure(
+            f"cniVersion: {_shown(config, 'cniVersion')}, must be a string"
         )
-    if verb in _SINCE and not at_least(version, _SINCE[verb]):
-        raise IncompatibleVersion(
+    if version not in results.SUPPORTED_VERSIONS:
+        raise errors.IncompatibleVersion(
+            f"cniVersion {version[:20]!r} is not supported",
+            f"supported: {', '.join(results.SUPPORTED_VERSIONS)}",
+        )
+    if verb in _SINCE and not results.at_least(version, _SINCE[verb]):
+        raise errors.IncompatibleVersion(
             f"cniVersion {version} does not allow {verb}", f"{verb} is part of {_SINCE[verb]}"
         )
     return version
@@ -274,7 +269,7 @@ def _version(verb: Verb, config: Mapping[str, object]) -> str:
 def _refuse_unsupported(config: Mapping[str, object]) -> None:
     for key in _DECIDED_BY_THE_NODE:
         if config.get(key):
-            raise UnsupportedField(
+            raise errors.UnsupportedField(
                 f"{key}: {_shown(config, key)} is decided by node.yaml; remove the key"
             )
 
@@ -287,26 +282,26 @@ def check_wait(seconds: object) -> None:
     """
     # bool is an int to Python, and no number in JSON.
     if type(seconds) is not int or not 0 <= seconds <= MOST_WAIT_SECONDS:
-        raise InvalidNetworkConfig(
+        raise errors.InvalidNetworkConfig(
             f"wait: {str(seconds)[:40]!r}, must be a whole number of seconds from 0 to "
             f"{MOST_WAIT_SECONDS}"
         )
 
 
-def _refuse_second_interface(previous: PreviousResult | None, ifname: str) -> None:
+def _refuse_second_interface(previous: results.PreviousResult | None, ifname: str) -> None:
     if previous and any(link.name == ifname and link.sandbox for link in previous.interfaces):
-        raise InvalidNetworkConfig(
+        raise errors.InvalidNetworkConfig(
             f"prevResult: a plugin earlier in the chain made {ifname} already; put netmgr first"
         )
 
 
-def _previous(verb: Verb, config: Mapping[str, object]) -> PreviousResult | None:
+def _previous(verb: Verb, config: Mapping[str, object]) -> results.PreviousResult | None:
     document = config.get("prevResult")
     if document is None:
         if verb is Verb.CHECK:
-            raise InvalidNetworkConfig("prevResult: is missing, and CHECK compares with it")
+            raise errors.InvalidNetworkConfig("prevResult: is missing, and CHECK compares with it")
         return None
-    return parse_previous(document)
+    return results.parse_previous(document)
 
 
 def _valid_attachments(config: Mapping[str, object]) -> frozenset[AttachmentKey] | None:
@@ -325,7 +320,7 @@ def _list(config: Mapping[str, object], key: str) -> list[object]:
     if entries is None:
         return []
     if not isinstance(entries, list):
-        raise InvalidNetworkConfig(f"{key}: must be an array")
+        raise errors.InvalidNetworkConfig(f"{key}: must be an array")
     return entries
 
 
@@ -334,7 +329,7 @@ def _attachment(key: str, entry: object) -> AttachmentKey:
         container, ifname = entry.get("containerID"), entry.get("ifname")
         if isinstance(container, str) and container and isinstance(ifname, str) and ifname:
             return AttachmentKey(container, ifname)
-    raise InvalidNetworkConfig(
+    raise errors.InvalidNetworkConfig(
         f"{key}: each entry must be an object with the strings containerID and ifname"
     )
 
@@ -347,11 +342,11 @@ def parse_verb(environment: Mapping[str, str]) -> Verb:
     """
     command = environment.get("CNI_COMMAND")
     if not command:
-        raise InvalidEnvironment("required variables missing: CNI_COMMAND")
+        raise errors.InvalidEnvironment("required variables missing: CNI_COMMAND")
     try:
         return Verb(command)
     except ValueError:
-        raise InvalidEnvironment(
+        raise errors.InvalidEnvironment(
             f"CNI_COMMAND: {command!r} is not one of {', '.join(Verb)}"
         ) from None
 
@@ -364,7 +359,9 @@ def check_text(environment: Mapping[str, str]) -> None:
     """
     broken = sorted(name for name, value in environment.items() if not _is_text(name + value))
     if broken:
-        raise InvalidEnvironment(f"bytes that are not UTF-8 in {', '.join(map(ascii, broken))}")
+        raise errors.InvalidEnvironment(
+            f"bytes that are not UTF-8 in {', '.join(map(ascii, broken))}"
+        )
 
 
 def _is_text(value: str) -> bool:
@@ -388,7 +385,7 @@ def check_variables(verb: Verb, environment: Mapping[str, str]) -> None:
         if value and name in _FAULTS and (fault := _FAULTS[name](value)):
             faults.append(f"{name}: {value!r} {fault}")
     if faults:
-        raise InvalidEnvironment("; ".join(faults))
+        raise errors.InvalidEnvironment("; ".join(faults))
 
 
 def _container_id_fault(value: str) -> str:
@@ -431,16 +428,18 @@ def parse_args(text: str) -> dict[str, str]:
     args = dict(_pair(pair) for pair in text.split(";")) if text else {}
     ignore = _TRUTH.get(args.pop("IgnoreUnknown", "0").lower())
     if ignore is None:
-        raise InvalidEnvironment("CNI_ARGS: IgnoreUnknown must be 1, true, 0 or false")
+        raise errors.InvalidEnvironment("CNI_ARGS: IgnoreUnknown must be 1, true, 0 or false")
     unknown = sorted(set(args) - {*_POD_KEYS, *REQUEST_KEYS})
     if unknown and not ignore:
-        raise InvalidEnvironment(
+        raise errors.InvalidEnvironment(
             f"CNI_ARGS: unknown keys {', '.join(unknown)} without IgnoreUnknown=1"
         )
     for key in _POD_KEYS:
         value = args.get(key)
         if value and (not NAME.fullmatch(value) or len(value) > _LABEL_LIMIT):
-            raise InvalidEnvironment(f"CNI_ARGS: {key} {value[:80]!r} is not a name of Kubernetes")
+            raise errors.InvalidEnvironment(
+                f"CNI_ARGS: {key} {value[:80]!r} is not a name of Kubernetes"
+            )
     return args
 
 
@@ -448,5 +447,5 @@ def _pair(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     # The reference splits at every '=' as well, and refuses a third part.
     if not key or not equals or "=" in value:
-        raise InvalidEnvironment(f"CNI_ARGS: {text[:80]!r} is not KEY=VALUE")
+        raise errors.InvalidEnvironment(f"CNI_ARGS: {text[:80]!r} is not KEY=VALUE")
     return key, value

@@ -139,7 +139,6 @@ def _build(rows: Iterable[Row], snapshot: Entry) -> Iterator[Family]:
 
 
 def _labelled(entries: Iterable[Entry], names: tuple[str, ...]) -> list[Labelled]:
-    """Entries with their labels."""
     read = [itemgetter(_KEYS.get(name, name)) for name in names]
     # `bounded` also refuses a label that is not text: prometheus_client would fail only while it
     # writes the page, and lose every other series with it. One mapping for the samples of all

@@ -33,8 +33,6 @@ class PublicServer(ThreadingMixIn, WSGIServer):
 
 
 class PublicHandler(WSGIRequestHandler):
-    """One request."""
-
     server: PublicServer
 
     def setup(self) -> None:

@@ -86,7 +86,6 @@ class Archive(NamedTuple):
 
 
 def packed(folder: str, parts: Mapping[str, str]) -> Archive:
-    """The archive of the parts, below one folder."""
     written = io.BytesIO()
     with tarfile.open(fileobj=written, mode="w:gz") as archive:
         for name, text in parts.items():

@@ -23,7 +23,6 @@ class FileIdentity(NamedTuple):
 
     @classmethod
     def of(cls, status: os.stat_result) -> FileIdentity:
-        """The identity that a stat shows."""
         return cls(status.st_dev, status.st_ino)
 
 
@@ -47,7 +46,6 @@ class FileVersion(NamedTuple):
 
     @classmethod
     def of(cls, status: os.stat_result) -> FileVersion:
-        """The version that a stat shows."""
         return cls(FileIdentity.of(status), status.st_size, status.st_ctime_ns)
 
 
@@ -85,7 +83,6 @@ class RenewedFiles(Generic[T]):
         self._value = load()
 
     def value(self) -> T:
-        """The value of the files as they are now."""
         found = versions(self._paths)
         if found != self._versions:
             # Before loading: a renewal that cannot be used is logged once, not at every look.

@@ -171,7 +171,6 @@ class Counter(NamedTuple):
 
     @classmethod
     def of_pod(cls, address: Address, traffic: Traffic) -> Counter:
-        """The counter of one pod address in one direction."""
         return cls(address, address.family, traffic)
 
     @property

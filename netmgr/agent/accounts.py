@@ -326,7 +326,6 @@ class Accounts:
             self._ledger.recall(POLICY)
 
     def losses(self) -> Mapping[Gap, Lost]:
-        """The gaps so far."""
         return self._ledger.losses()
 
     def usage(self, period: Period, by: Sequence[By]) -> list[UsageRow]:

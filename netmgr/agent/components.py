@@ -173,7 +173,6 @@ class Health:
             log.warning("repaired area=%s what=%s", area, what)
 
     def repairs(self) -> list[Gaps]:
-        """Repairs by area."""
         with self._lock:
             found = sorted(self._repairs.items())
         return [{"reason": area, "count": count} for area, count in found]
@@ -215,7 +214,6 @@ class Agent:
                 self.components.append(component)
 
     def find(self, kind: type[Kind]) -> Kind | None:
-        """The component of this kind, if the agent has one."""
         for component in self.components:
             if isinstance(component, kind):
                 return component

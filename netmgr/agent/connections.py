@@ -141,7 +141,6 @@ class ConnectionLimits(Component):
 
     @classmethod
     def remove(cls, remnants: Remnants) -> Iterator[str]:
-        """Remove the table."""
         del remnants
         yield from _removed()
 

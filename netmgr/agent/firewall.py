@@ -33,7 +33,6 @@ class Obstacle(NamedTuple):
 
     @property
     def message(self) -> str:
-        """What is wrong."""
         return f"{self.what} drops what pods exchange, unless a rule before it accepts that"
 
     @property

@@ -199,7 +199,6 @@ def _open_counters(ledger: Ledger) -> set[Counter]:
 
 
 def counters_of(number: int) -> list[Counter]:
-    """The counters of one cgroup."""
     return [
         Counter(f"{SUBJECT}{number}", family, traffic) for family in Family for traffic in _WAYS
     ]

@@ -102,7 +102,6 @@ class Limits(Component):
             yield Task(self._follow, _FOLLOW_SECONDS)
 
     def snapshot(self, snapshot: Snapshot) -> None:
-        """The limits in force."""
         try:
             usage = self._shaper.usage()
             if budgets := self._shaper.budgets:
@@ -139,7 +138,6 @@ class Limits(Component):
 
     @classmethod
     def remove(cls, remnants: Remnants) -> Iterator[str]:
-        """Remove the limits of all pods."""
         del remnants
         yield from shaper.remove()
 

@@ -100,7 +100,6 @@ class Observation(Component):
         yield Task(self.reconcile, wakes=self._watch.fileno())
 
     def attachments(self) -> list[Attachment]:
-        """What is counted."""
         return list(reconcile_plan.attachments(tuple(self._counted.values())))
 
     def snapshot(self, snapshot: Snapshot) -> None:

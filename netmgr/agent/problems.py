@@ -84,7 +84,6 @@ class Problems(Component):
             yield {"reason": Fault.NOT_READY, "message": error.message}
 
     def snapshot(self, snapshot: Snapshot) -> None:
-        """The problems, as of now."""
         snapshot["problems"] = self._present()
 
     def queries(self) -> Mapping[str, Query]:

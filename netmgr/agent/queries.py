@@ -33,7 +33,6 @@ class Readers(Component):
         self._started_at = agent.clock.now()
 
     def start(self) -> None:
-        """Serve readers."""
         self._agent.get(Files).serve(readers(self._agent.document, self.answer))
 
     def answer(self, message: bytes) -> bytes:

@@ -24,7 +24,6 @@ class Tracking(Component):
         self._fullest: list[PodConnections] = []
 
     def tasks(self) -> Iterable[Task]:
-        """Count them."""
         seconds = self._agent.document.reconcile_seconds
         yield Task(self._try_to_count, seconds, share=COUNT_SHARE)
 

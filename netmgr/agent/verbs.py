@@ -10,17 +10,11 @@ from pathlib import Path
 
 from cni.request import Request, pod_ref
 from cni.results import Wiring, add_result
+from netmgr import errors
 from netmgr.agent.expected import differences
 from netmgr.agent.node import LOCK_SECONDS, Node
 from netmgr.dataplane import desired
 from netmgr.documents.node import POD_GATEWAYS
-from netmgr.errors import (
-    CheckFailed,
-    InvalidEnvironment,
-    InvalidNetworkConfig,
-    KernelError,
-    UnknownContainer,
-)
 from netmgr.kernel import netns
 from netmgr.kernel.contents import contents_of, own_contents
 from netmgr.model import Attachment, Requested
@@ -52,7 +46,7 @@ def add(node: Node, request: Request, started_at: float) -> dict[str, object]:
     with node.locks.holding(request.key, LOCK_SECONDS):
         deleted_at = node.leases.tombstone(request.key)
         if deleted_at is not None and started_at <= deleted_at:
-            raise UnknownContainer(
+            raise errors.UnknownContainer(
                 f"container {request.container_id} was deleted while its ADD was on its way"
             )
         # Before an address is taken: a sandbox that is gone must not cost one a cooldown.
@@ -93,7 +87,7 @@ def _existing(node: Node, request: Request) -> Attachment | None:
     if attachment is None:
         return None
     # A MAC that the chain changed a moment ago: the kernel's message may still be on its way.
-    with suppress(KernelError):
+    with suppress(errors.KernelError):
         node.dataplane.neighbours.follow(attachment, request.netns)
     is_whole = not node.check(attachment, request.netns)
     if is_whole and _is_as_asked(node, request.requested, attachment):
@@ -113,16 +107,16 @@ def _require_sandbox(node: Node, request: Request) -> None:
     """Refuse what no ADD can attach, before anything is given to it."""
     try:
         descriptor = netns.open_namespace(request.netns)
-    except KernelError as error:
+    except errors.KernelError as error:
         if error.errno in (ENOENT, ENOTDIR):
             # Code 3 promises the runtime that nothing is left to clean up.
             if attachment := node.leases.get(request.key):
                 node.detach(attachment)
-            raise UnknownContainer(
+            raise errors.UnknownContainer(
                 f"CNI_NETNS: there is no {request.netns}, so no container"
             ) from None
         if error.errno in (0, ELOOP, ENAMETOOLONG):
-            raise InvalidEnvironment(f"CNI_NETNS: {error.message}") from None
+            raise errors.InvalidEnvironment(f"CNI_NETNS: {error.message}") from None
         raise
     try:
         # By device and inode: many paths lead to one namespace.
@@ -130,7 +124,9 @@ def _require_sandbox(node: Node, request: Request) -> None:
     finally:
         os.close(descriptor)
     if is_own and not request.netns_override:
-        raise InvalidEnvironment("CNI_NETNS is the node's own network namespace, not a sandbox")
+        raise errors.InvalidEnvironment(
+            "CNI_NETNS is the node's own network namespace, not a sandbox"
+        )
 
 
 def _check_runtime_config(node: Node, request: Request) -> None:
@@ -138,7 +134,7 @@ def _check_runtime_config(node: Node, request: Request) -> None:
     if request.runtime is None:
         return
     if node.honours_annotations and request.runtime.rates_fault:
-        raise InvalidNetworkConfig(request.runtime.rates_fault)
+        raise errors.InvalidNetworkConfig(request.runtime.rates_fault)
     if ignored := request.runtime.ignored_by(honours_limits=node.honours_annotations):
         keys = ",".join(map(ascii, ignored))
         log.warning("runtime-config-ignored container=%s keys=%s", request.container_id, keys)
@@ -146,7 +142,7 @@ def _check_runtime_config(node: Node, request: Request) -> None:
 
 def _refuse_long_id(request: Request) -> None:
     if len(request.container_id) > MOST_ID_BYTES:
-        raise InvalidEnvironment(
+        raise errors.InvalidEnvironment(
             f"CNI_CONTAINERID: {request.container_id[:40]!r}… has {len(request.container_id)} "
             f"bytes, more than the {MOST_ID_BYTES} that a runtime could name a file by"
         )
@@ -183,7 +179,7 @@ def check(node: Node, request: Request) -> None:
     with node.locks.holding(request.key, LOCK_SECONDS):
         attachment = node.leases.get(request.key)
         if attachment is None:
-            raise CheckFailed(
+            raise errors.CheckFailed(
                 f"container {request.container_id} has no attachment at {request.ifname}"
             )
         faults = node.accounts.check(attachment)
@@ -193,11 +189,11 @@ def check(node: Node, request: Request) -> None:
             if request.previous:
                 inside, outside = contents_of(request.netns), own_contents()
                 faults += differences(request.previous, request, attachment, inside, outside)
-        except KernelError as error:
+        except errors.KernelError as error:
             faults.append(error.message)
     if faults:
         # Several comparisons may find the same fault.
-        raise CheckFailed("; ".join(dict.fromkeys(faults)))
+        raise errors.CheckFailed("; ".join(dict.fromkeys(faults)))
 
 
 def _moved_defaults(request: Request) -> frozenset[Family]:

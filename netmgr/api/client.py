@@ -16,16 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
+from netmgr import errors
 from netmgr.api.snapshot import VERSION, Report, Snapshot
-from netmgr.errors import (
-    Exit,
-    NetmgrError,
-    NoAgent,
-    NotReady,
-    RequestError,
-    SetupError,
-    TryAgainLater,
-)
 from netmgr.printable import plain
 
 DEFAULT_SOCKET = Path("/run/netmgr/ledger.sock")
@@ -56,7 +48,7 @@ def ask_ready(path: Path, *, timeout: float = PATIENCE_SECONDS) -> None:
     Raises: as `ask`; NotReady if files that were removed cannot be made again.
     """
     if reason := ask(path, "health", timeout=timeout).get("files"):
-        raise NotReady(f"files: {reason}")
+        raise errors.NotReady(f"files: {reason}")
 
 
 def ask_report(path: Path, *, timeout: float = PATIENCE_SECONDS) -> Report:
@@ -67,7 +59,7 @@ def ask_report(path: Path, *, timeout: float = PATIENCE_SECONDS) -> Report:
     problems = ask(path, "problems", timeout=timeout)["problems"]
     found: Report = {"spent": [], "problems": problems}
     # An agent without limits refuses this.
-    with suppress(RequestError):
+    with suppress(errors.RequestError):
         found["spent"] = ask(path, "quotas", timeout=timeout)["spent"]
     return found
 
@@ -88,16 +80,18 @@ def ask(
         answer = _exchange(path, question, time.monotonic() + timeout)
     except PermissionError:
         message = f"{path}: this user may not read the agent's socket; {_way_in(path)}"
-        raise SetupError(message) from None
+        raise errors.SetupError(message) from None
     except (FileNotFoundError, ConnectionRefusedError) as error:
-        kind = NoAgent if isinstance(error, FileNotFoundError) else TryAgainLater
+        kind = errors.NoAgent if isinstance(error, FileNotFoundError) else errors.TryAgainLater
         raise kind(
             f"{path}: no agent answers there; is 'netmgr agent' running on this node?"
         ) from None
     except TimeoutError:
-        raise TryAgainLater(f"{path}: the agent did not answer within {timeout:g} s") from None
+        raise errors.TryAgainLater(
+            f"{path}: the agent did not answer within {timeout:g} s"
+        ) from None
     except OSError as error:
-        raise TryAgainLater(
+        raise errors.TryAgainLater(
             f"{path}: the agent did not answer: {error.strerror or error}"
         ) from None
     return _understood(path, answer)
@@ -157,15 +151,15 @@ def _understood(path: Path, answer: bytearray) -> dict[str, Any]:
         document = json.loads(answer)
     # An agent that is ended in the middle closes the connection like one that is done.
     except (ValueError, RecursionError):
-        raise TryAgainLater(
+        raise errors.TryAgainLater(
             f"{path}: the agent's answer is not whole; it was probably stopped meanwhile"
         ) from None
     if not isinstance(document, dict):
-        raise TryAgainLater(f"{path}: the agent's answer is no document")
+        raise errors.TryAgainLater(f"{path}: the agent's answer is no document")
     if "error" in document:
-        raise RequestError(plain(str(document["error"])))
+        raise errors.RequestError(plain(str(document["error"])))
     if document.get("version") != VERSION:
-        raise SetupError(
+        raise errors.SetupError(
             f"{path}: the agent answers in version {document.get('version')!r}, "
             f"this netmgr reads {VERSION}; install the same netmgr for both"
         )
@@ -176,10 +170,10 @@ def main() -> int:
     """Whether the agent answers: 0, or 1 and why not; for probes, which start it often."""
     try:
         ask_health(Path(sys.argv[1]) if len(sys.argv) > 1 else DEFAULT_SOCKET)
-    except NetmgrError as error:
+    except errors.NetmgrError as error:
         sys.stderr.write(f"{error.message}\n")
         return error.exit_code
-    return Exit.SUCCESS
+    return errors.Exit.SUCCESS
 
 
 if __name__ == "__main__":

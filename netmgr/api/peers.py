@@ -70,7 +70,6 @@ class Peers:
         self._open: dict[Peer, None] = {}
 
     def welcome(self, connection: socket.socket) -> Peer:
-        """Note a connection that was accepted."""
         peer = Peer(connection)
         with self._lock:
             self._open[peer] = None
@@ -82,7 +81,6 @@ class Peers:
             peer.await_nothing()
 
     def answering(self, peer: Peer) -> None:
-        """Its answer is on the way."""
         with self._lock:
             peer.await_taking()
 

@@ -6,15 +6,8 @@ from typing import Annotated
 
 import typer
 
+from netmgr.cli import options
 from netmgr.cli.asking import NODE_DOCUMENT
-from netmgr.cli.options import (
-    DEFAULT_RUN_DIR,
-    DEFAULT_STATE_DIR,
-    Config,
-    LogFormatOption,
-    RunDir,
-    StateDir,
-)
 from netmgr.logs import LogFormat
 
 host = typer.Typer(no_args_is_help=True)
@@ -22,9 +15,9 @@ host = typer.Typer(no_args_is_help=True)
 
 def agent(
     *,
-    config: Config = NODE_DOCUMENT,
+    config: options.Config = NODE_DOCUMENT,
     check: Annotated[bool, typer.Option("--check", help="Validate the document and exit.")] = False,
-    log_format: LogFormatOption = LogFormat.TEXT,
+    log_format: options.LogFormatOption = LogFormat.TEXT,
 ) -> None:
     """Run the node agent: serve CNI requests, count traffic, reconcile rules and routes."""
     if check:
@@ -47,8 +40,8 @@ def _group() -> None:
 @host.command()
 def clean(
     *,
-    state_dir: StateDir = DEFAULT_STATE_DIR,
-    run_dir: RunDir = DEFAULT_RUN_DIR,
+    state_dir: options.StateDir = options.DEFAULT_STATE_DIR,
+    run_dir: options.RunDir = options.DEFAULT_RUN_DIR,
     rule_owner: Annotated[
         str, typer.Option(metavar="NAME", help="The document's accounting.rule_owner.")
     ] = "netmgr",

@@ -7,17 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from netmgr.cli import status, terminal
+from netmgr.cli import options, status, terminal
 from netmgr.cli.findings import findings_table
-from netmgr.cli.options import (
-    SERVICE_ACCOUNT,
-    Context,
-    Format,
-    Kubeconfig,
-    Namespaces,
-    Output,
-    ServiceAccount,
-)
 from netmgr.cli.output import Styled, Table, show, show_document
 from netmgr.errors import ConfigError, Exit
 
@@ -63,11 +54,11 @@ def connectivity_test(  # noqa: PLR0913  one a command-line option
     keep: Annotated[
         bool, typer.Option("--keep", help="Leave the namespace with its pods.")
     ] = False,
-    context: Context = "",
-    namespace: Namespaces = None,
-    kubeconfig: Kubeconfig = None,
-    service_account: ServiceAccount = SERVICE_ACCOUNT,
-    output: Format = Output.TABLE,
+    context: options.Context = "",
+    namespace: options.Namespaces = None,
+    kubeconfig: options.Kubeconfig = None,
+    service_account: options.ServiceAccount = options.SERVICE_ACCOUNT,
+    output: options.Format = options.Output.TABLE,
 ) -> None:
     """Probe a cluster's pod network, and whether it counts right.
 
@@ -101,7 +92,7 @@ def connectivity_test(  # noqa: PLR0913  one a command-line option
     )
     outcome = _run(request, status.connect(kubeconfig, service_account, context))
     document = _document(outcome, kept=keep)
-    if output is Output.TABLE:
+    if output is options.Output.TABLE:
         passed = document["passed"]
         findings = findings_table(outcome.findings, is_healthy=passed, word="passed")
         show(*_tables(document), *findings)

@@ -15,15 +15,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from netmgr import faults
-from netmgr.cli import completion
+from netmgr.cli import completion, options
 from netmgr.cli.bundle import Redact, To, write
-from netmgr.cli.options import (
-    SERVICE_ACCOUNT,
-    Kubeconfig,
-    LogFormatOption,
-    LogLevelOption,
-    ServiceAccount,
-)
 from netmgr.errors import ApiAway, ApiError, ConfigError
 from netmgr.logs import LogFormat
 
@@ -60,8 +53,8 @@ def bundle(
     ] = None,
     to: To = None,
     redact: Redact = False,
-    kubeconfig: Kubeconfig = None,
-    service_account: ServiceAccount = SERVICE_ACCOUNT,
+    kubeconfig: options.Kubeconfig = None,
+    service_account: options.ServiceAccount = options.SERVICE_ACCOUNT,
 ) -> None:
     """Collect what support needs to know of a cluster: its Nodes, netmgr's objects and logs."""
     from netmgr.kube.bundle import NAMESPACES, collect
@@ -89,8 +82,8 @@ def node(
             metavar="SECONDS", min=0, help="How long to retry while the API server is unreachable."
         ),
     ] = 60,
-    kubeconfig: Kubeconfig = None,
-    service_account: ServiceAccount = SERVICE_ACCOUNT,
+    kubeconfig: options.Kubeconfig = None,
+    service_account: options.ServiceAccount = options.SERVICE_ACCOUNT,
 ) -> None:
     """Write this node's node.yaml from its Node object.
 
@@ -287,10 +280,10 @@ def controller(  # noqa: PLR0913  one a command-line option
         str,
         typer.Option(metavar="ADDRESS:PORT", help="Where to serve HTTP: /metrics and /healthz."),
     ] = ":9121",
-    kubeconfig: Kubeconfig = None,
-    service_account: ServiceAccount = SERVICE_ACCOUNT,
-    log_level: LogLevelOption = "info",
-    log_format: LogFormatOption = LogFormat.TEXT,
+    kubeconfig: options.Kubeconfig = None,
+    service_account: options.ServiceAccount = options.SERVICE_ACCOUNT,
+    log_level: options.LogLevelOption = "info",
+    log_format: options.LogFormatOption = LogFormat.TEXT,
 ) -> None:
     """Keep a cluster's Nodes as netmgr needs them; with a plan, assign each Node its ranges.
 

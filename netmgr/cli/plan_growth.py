@@ -8,15 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from netmgr.cli import completion
+from netmgr.cli import completion, plan_common
 from netmgr.cli.options import DEFAULT_PLAN, ClusterName, Format, Output, PlanFile
 from netmgr.cli.output import Table, show, show_document
-from netmgr.cli.plan_common import (
-    answer,
-    print_changes,
-    print_findings,
-    up_to_date,
-)
 from netmgr.errors import Exit
 
 if TYPE_CHECKING:
@@ -57,10 +51,10 @@ def grow(
     from netmgr.plan.diff import diff as compare
     from netmgr.plan.growth import effects, grown_plan, kept_nodes
 
-    planned = up_to_date(file)
+    planned = plan_common.up_to_date(file)
     before = planned.locked
     larger = replace(planned, plan=grown_plan(planned.plan, cluster, nodes, pool))
-    after = answer(larger)
+    after = plan_common.answer(larger)
     over = check_limits(larger.plan, after, planned.limits)[1]
     growth = Growth(
         changes=compare(before, after),
@@ -98,7 +92,7 @@ class Growth:
 
 
 def _print_growth(file: Path, growth: Growth) -> None:
-    print_changes(growth.changes)
+    plan_common.print_changes(growth.changes)
     kept, total = growth.kept
     moves = "Nothing moves" if kept == total else "Nodes would move"
     typer.echo(
@@ -111,7 +105,7 @@ def _print_growth(file: Path, growth: Growth) -> None:
         show(table)
     for line in growth.narrowed:
         typer.secho(line, fg="yellow")
-    print_findings(file, growth.over)
+    plan_common.print_findings(file, growth.over)
     typer.secho(f"To apply it, set the nodes in {file} and run: netmgr plan lock", dim=True)
 
 
@@ -152,7 +146,7 @@ def upgrade(
     """
     from netmgr.plan.growth import dry_run_upgrade
 
-    planned = up_to_date(file)
+    planned = plan_common.up_to_date(file)
     found = dry_run_upgrade(
         planned.plan, planned.locked, planned.limits, cluster, surge=surge, only=pool
     )
@@ -196,7 +190,7 @@ def max_pods(
     """Show how many pods a node can have, and how many nodes fit."""
     from netmgr.plan.growth import max_pods as choose
 
-    planned = up_to_date(file)
+    planned = plan_common.up_to_date(file)
     choices = choose(planned.plan, planned.locked, planned.limits, cluster)
     if output is not Output.TABLE:
         document: MaxPods = {"version": 1, "choices": choices}

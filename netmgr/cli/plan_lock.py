@@ -8,16 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from netmgr.cli import completion
+from netmgr.cli import completion, plan_common
 from netmgr.cli.options import DEFAULT_PLAN, Format, Output, PlanFile, Yes
 from netmgr.cli.output import show_document
-from netmgr.cli.plan_common import (
-    Planned,
-    answer,
-    load,
-    print_changes,
-    refuse_errors,
-)
 from netmgr.documents.sites import HUB
 from netmgr.errors import ConfigError, Exit, StateError
 
@@ -42,9 +35,9 @@ def lock(
 
     Exit 3 if changes were not written.
     """
-    planned = load(file)
-    after = answer(planned, renumber=renumber)
-    refuse_errors(planned, after)
+    planned = plan_common.load(file)
+    after = plan_common.answer(planned, renumber=renumber)
+    plan_common.refuse_errors(planned, after)
     _settle(planned, after, yes=yes)
 
 
@@ -67,8 +60,8 @@ def release(
 
     Exit 3 if changes were not written.
     """
-    planned = load(file)
-    _settle(planned, answer(planned, released=[name]), yes=yes)
+    planned = plan_common.load(file)
+    _settle(planned, plan_common.answer(planned, released=[name]), yes=yes)
 
 
 def diff(*, file: PlanFile = DEFAULT_PLAN, output: Format = Output.TABLE) -> None:
@@ -76,12 +69,12 @@ def diff(*, file: PlanFile = DEFAULT_PLAN, output: Format = Output.TABLE) -> Non
     from netmgr.plan.clouds.registry import narrowings
     from netmgr.plan.diff import diff as compare
 
-    planned = load(file)
-    after = answer(planned, renumber=True)
+    planned = plan_common.load(file)
+    after = plan_common.answer(planned, renumber=True)
     changes = compare(planned.lock, after)
     narrowed = list(narrowings(planned.plan.cloud, planned.lock, after))
     if output is Output.TABLE:
-        print_changes(changes)
+        plan_common.print_changes(changes)
         typer.echo(_summary(planned, after, changes))
         for line in narrowed:
             typer.secho(line, fg="yellow")
@@ -91,13 +84,13 @@ def diff(*, file: PlanFile = DEFAULT_PLAN, output: Format = Output.TABLE) -> Non
     raise typer.Exit(Exit.SUCCESS if planned.lock == after else Exit.CHANGES)
 
 
-def _settle(planned: Planned, after: LockDocument, *, yes: bool) -> None:
+def _settle(planned: plan_common.Planned, after: LockDocument, *, yes: bool) -> None:
     from netmgr.plan import files
     from netmgr.plan.clouds.registry import narrowings
     from netmgr.plan.diff import diff as compare
 
     changes = compare(planned.lock, after)
-    print_changes(changes)
+    plan_common.print_changes(changes)
     typer.echo(_summary(planned, after, changes))
     if planned.lock == after:
         return
@@ -113,7 +106,7 @@ def _settle(planned: Planned, after: LockDocument, *, yes: bool) -> None:
     typer.echo(f"Wrote {planned.lock_path}.")
 
 
-def _is_wanted(planned: Planned) -> bool:
+def _is_wanted(planned: plan_common.Planned) -> bool:
     # A pipeline must not hang at a question.
     if not sys.stdin.isatty():
         typer.echo("To write without being asked, add --yes.", err=True)
@@ -121,7 +114,7 @@ def _is_wanted(planned: Planned) -> bool:
     return typer.confirm(f"Write {planned.lock_path}?")
 
 
-def _summary(planned: Planned, after: LockDocument, changes: tuple[Change, ...]) -> str:
+def _summary(planned: plan_common.Planned, after: LockDocument, changes: tuple[Change, ...]) -> str:
     if planned.lock == after:
         return f"{planned.lock_path} is up to date: nothing to do"
     if not changes:

@@ -10,19 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from netmgr.cli import node, terminal
+from netmgr.cli import node, options, terminal
 from netmgr.cli.findings import findings_table
 from netmgr.cli.kube import LEASE
-from netmgr.cli.options import (
-    SERVICE_ACCOUNT,
-    Context,
-    Format,
-    Kubeconfig,
-    Namespaces,
-    Output,
-    ServiceAccount,
-    Socket,
-)
 from netmgr.cli.output import Table, show, show_document
 from netmgr.errors import ApiAway, ConfigError, Exit
 from netmgr.printable import plain
@@ -50,16 +40,16 @@ def status(  # noqa: PLR0913  one a command-line option
         float,
         typer.Option(metavar="SECONDS", min=0, help="How long to wait until it is healthy."),
     ] = 0,
-    context: Context = "",
-    namespace: Namespaces = None,
+    context: options.Context = "",
+    namespace: options.Namespaces = None,
     timeout: Annotated[
         float,
         typer.Option(metavar="SECONDS", min=0, help="How long the nodes' exporters are asked."),
     ] = 60,
-    kubeconfig: Kubeconfig = None,
-    service_account: ServiceAccount = SERVICE_ACCOUNT,
-    socket: Socket = None,
-    output: Format = Output.TABLE,
+    kubeconfig: options.Kubeconfig = None,
+    service_account: options.ServiceAccount = options.SERVICE_ACCOUNT,
+    socket: options.Socket = None,
+    output: options.Format = options.Output.TABLE,
 ) -> None:
     """Show whether netmgr is healthy here, or in a cluster.
 
@@ -80,7 +70,7 @@ def status(  # noqa: PLR0913  one a command-line option
     api = connect(kubeconfig, service_account, context)
     found, findings = _look(api, Reading(tuple(namespace or NAMESPACES), LEASE, timeout), wait)
     document = _document(found, findings)
-    if output is Output.TABLE:
+    if output is options.Output.TABLE:
         show(*_lines(document), *findings_table(findings, is_healthy=document["healthy"]))
     else:
         show_document(document, output)

@@ -96,7 +96,6 @@ def pod_end(host: Reader, link: Link) -> Link | None:
 
 
 def link_named(host: Reader, name: str) -> Link | None:
-    """The link of this name, if there is one."""
     return answered(host, links.show_link(name))
 
 

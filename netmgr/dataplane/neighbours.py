@@ -18,15 +18,8 @@ from netmgr.dataplane.checking import ABSENCE, answered, host_end, pod_end
 from netmgr.dataplane.desired import HOST_MAC
 from netmgr.documents.node import POD_GATEWAYS
 from netmgr.errors import KernelError
-from netmgr.kernel import links
+from netmgr.kernel import links, neighbours
 from netmgr.kernel.links import Link, read_links
-from netmgr.kernel.neighbours import (
-    LinkEnd,
-    Neighbour,
-    NeighbourLosses,
-    add_neighbour,
-    read_permanent,
-)
 from netmgr.kernel.netlink import Netlink
 from netmgr.logs import caused_by
 from netmgr.model import Attachment
@@ -36,13 +29,13 @@ from netmgr.suspects import Suspects
 log = logging.getLogger(__name__)
 
 
-def listen_for_losses() -> NeighbourLosses:
+def listen_for_losses() -> neighbours.NeighbourLosses:
     """Listen for sandboxes that lose the entry of their gateway.
 
     Raises:
         KernelError: CAP_NET_BROADCAST is missing, or the process may open no more files.
     """
-    return NeighbourLosses(POD_GATEWAYS.values())
+    return neighbours.NeighbourLosses(POD_GATEWAYS.values())
 
 
 class Neighbours:
@@ -95,22 +88,24 @@ class Neighbours:
         # The sandbox's first: while the host's are wrong, `outdated` still finds the attachment,
         # should this end half-way.
         if inside and links.has_family(end, family):
-            gateway = [Neighbour(POD_GATEWAYS[family], HOST_MAC, end.number)]
+            gateway = [neighbours.Neighbour(POD_GATEWAYS[family], HOST_MAC, end.number)]
             lost = _restore(inside, end.number, gateway)
         if links.has_family(link, family):
-            own = [Neighbour(each, end.mac, link.number) for each in held]
+            own = [neighbours.Neighbour(each, end.mac, link.number) for each in held]
             wrong = _restore(self._host, link.number, own)
         return lost or wrong
 
     def outdated(self, attachments: Callable[[], Iterable[Attachment]]) -> Suspects[Attachment]:
         """Attachments whose entries on the host are missing or not of the pod's MAC."""
         # Before the list: the link of an attachment that is made meanwhile is not in `ends` then.
-        present, ends = read_permanent(self._host), self._ends_in_use()
+        present, ends = neighbours.read_permanent(self._host), self._ends_in_use()
         found = []
         for attachment in attachments():
             if attachment.host_link in ends:
                 index, mac = ends[attachment.host_link]
-                wanted = {Neighbour(address, mac, index) for address in attachment.addresses}
+                wanted = {
+                    neighbours.Neighbour(address, mac, index) for address in attachment.addresses
+                }
                 if not wanted <= present:
                     found.append(attachment)
         return Suspects(tuple(found))
@@ -127,7 +122,7 @@ class Neighbours:
                 found[desired.own_name(link)] = link.number, end.mac
         return found
 
-    def host_links_of(self, ends: Collection[LinkEnd]) -> set[str]:
+    def host_links_of(self, ends: Collection[neighbours.LinkEnd]) -> set[str]:
         """Names of the host ends of these links in sandboxes, but for those about to be deleted."""
         found = set()
         for end in ends:
@@ -153,9 +148,9 @@ class Neighbours:
         return end
 
 
-def _restore(channel: Netlink, index: int, wanted: list[Neighbour]) -> bool:
+def _restore(channel: Netlink, index: int, wanted: list[neighbours.Neighbour]) -> bool:
     """Make those entries of a link that are missing or of another MAC; whether there were any."""
-    present = read_permanent(channel, index)
+    present = neighbours.read_permanent(channel, index)
     missing = [entry for entry in wanted if entry not in present]
-    channel.transact([add_neighbour(*entry) for entry in missing])
+    channel.transact([neighbours.add_neighbour(*entry) for entry in missing])
     return bool(missing)

@@ -63,8 +63,6 @@ def _candidates(nodes: Iterable[ListedNode]) -> Iterator[tuple[str, Prefix, Addr
 
 @dataclass(frozen=True, slots=True)
 class _Machine:
-    """What this machine knows."""
-
     addresses: tuple[Address, ...]
     networks: tuple[Prefix, ...]
     """On its links, pods' links not among them."""

@@ -6,17 +6,9 @@ from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from typing import NamedTuple, TypedDict
 
+from netmgr.documents import sites
 from netmgr.documents.diagnostics import KeyPath, dotted
 from netmgr.documents.node import NodeDocument, RangeSource
-from netmgr.documents.sites import (
-    HUB,
-    Nat,
-    Role,
-    ServiceRange,
-    SitePart,
-    SourceAddress,
-    site_of,
-)
 from netmgr.documents.special_use import PLATFORM, PRIVATE_USE, RESERVED_USE, SPECIAL_USE
 from netmgr.model import Attachment, PodRef
 from netmgr.prefixes import Address, Prefix, PrefixTable
@@ -84,7 +76,7 @@ def explain(
     """Explain one address; the caller, who has the file, fills in `where`."""
     holder = next((a for a in attachments if address in a.addresses), None)
     prefix, reason = reason_of(document, address)
-    there = site_of(document.sites, address)
+    there = sites.site_of(document.sites, address)
     path, packet = _packet(document, address)
     return {
         "address": str(address),
@@ -139,7 +131,7 @@ def _given_or_default(
 
 def _keys_of_sites(document: NodeDocument) -> Iterator[tuple[Prefix, Reason]]:
     for number, site in enumerate(document.sites):
-        role = "hub" if site.name == HUB else "spoke"
+        role = "hub" if site.name == sites.HUB else "spoke"
         yield from _listed(role, ("sites", number, "prefixes"), site.prefixes)
         yield from _listed("service", ("sites", number, "services"), site.services)
     for number, item in enumerate(document.nat.services if document.nat else ()):
@@ -181,23 +173,23 @@ def _packet(document: NodeDocument, address: Address) -> tuple[PacketPath, str]:
     found = _through_nat(document, nat, address) if nat else _protected(document, address)
     if found is not None:
         return found
-    there = site_of(document.sites, address)
+    there = sites.site_of(document.sites, address)
     if there is None:
         return _outside(document, address)
-    here = document.site or HUB
+    here = document.site or sites.HUB
     others = ""
-    if document.role is Role.HUB_ROUTER:
+    if document.role is sites.Role.HUB_ROUTER:
         others = "; from any other spoke it is dropped here and counted"
-    if HUB not in (here, there.site) and here != there.site:
+    if sites.HUB not in (here, there.site) and here != there.site:
         text = f"dropped here and counted as from {here} to {there.site}"
         return PacketPath.DROPPED, f"{text}: spokes do not reach each other"
-    if there.part is SitePart.SERVICES and there.site == here:
+    if there.part is sites.SitePart.SERVICES and there.site == here:
         text = f"for clients outside {here}, by its NAT host"
         return PacketPath.NAT_HOST, f"{text}; within it a Service is reached by its own address"
-    if there.part is SitePart.SERVICES:
+    if there.part is sites.SitePart.SERVICES:
         text = f"through the NAT host of {there.site}, which translates it{others}"
         return PacketPath.NAT_HOST, text
-    if there.site == HUB:
+    if there.site == sites.HUB:
         others = ""
     return PacketPath.NATIVE, f"native, the sender's own address is kept{others}"
 
@@ -214,7 +206,7 @@ def _protected(document: NodeDocument, address: Address) -> tuple[PacketPath, st
 
 
 def _through_nat(
-    document: NodeDocument, nat: Nat, address: Address
+    document: NodeDocument, nat: sites.Nat, address: Address
 ) -> tuple[PacketPath, str] | None:
     """What becomes of a packet from outside the spoke to one of its Services; None for others."""
     for item in nat.services:
@@ -228,14 +220,14 @@ def _through_nat(
 
 
 def _translated(
-    document: NodeDocument, nat: Nat, item: ServiceRange, address: Address
+    document: NodeDocument, nat: sites.Nat, item: sites.ServiceRange, address: Address
 ) -> tuple[PacketPath, str]:
     cluster_ip = _moved(address, item.vip_range, item.service_cidr)
     if item.is_identity:
         target = "passed on as it is"
     else:
         target = f"translated here to {cluster_ip}, by its place in {item.service_cidr}"
-    if nat.source is SourceAddress.PRESERVE:
+    if nat.source is sites.SourceAddress.PRESERVE:
         path = PacketPath.NATIVE if item.is_identity else PacketPath.TRANSLATED
         return path, f"{target}; the client's address is kept"
     addresses = nat.addresses or document.node.addresses
@@ -246,9 +238,11 @@ def _translated(
 
 def _outside(document: NodeDocument, address: Address) -> tuple[PacketPath, str]:
     is_internet = _is_internet(document, address)
-    masquerades = document.masquerade and (document.wires_pods or document.role is Role.HUB_ROUTER)
+    masquerades = document.masquerade and (
+        document.wires_pods or document.role is sites.Role.HUB_ROUTER
+    )
     if masquerades and not _holds(document.native_prefixes, address):
-        machine = "node" if document.role is Role.NODE else "router"
+        machine = "node" if document.role is sites.Role.NODE else "router"
         if is_internet:
             return PacketPath.MASQUERADED, f"to the internet as this {machine}"
         text = f"leaves as this {machine}: native of node.yaml does not hold it"

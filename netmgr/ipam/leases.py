@@ -92,7 +92,6 @@ class Leases:
             return found
 
     def get(self, key: AttachmentKey) -> Attachment | None:
-        """The attachment of this key, if there is one."""
         # Without the lock: one look-up is atomic, and whoever changes this attachment holds its own
         # lock (`agent/requests.py`).
         return self._attachments.get(key)

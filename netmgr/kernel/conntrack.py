@@ -18,17 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from netmgr.errors import KernelError
-from netmgr.kernel.netlink import (
-    NETLINK_NETFILTER,
-    NFGENMSG,
-    NLM_F_DUMP,
-    Netlink,
-    Operation,
-    attribute,
-    attributes,
-    nested,
-    u32_attribute,
-)
+from netmgr.kernel import netlink
 from netmgr.prefixes import Address, Family
 
 _CT_GET = 1 << 8 | 1
@@ -87,7 +77,7 @@ def tracked(addresses: Iterable[Address]) -> set[Address]:
     if not count:
         return found
     try:
-        with Netlink(NETLINK_NETFILTER) as channel:
+        with netlink.Netlink(netlink.NETLINK_NETFILTER) as channel:
             for request in _requests(wanted, count):
                 for sources in channel.dump(request, _sources_of):
                     found.update(sources)
@@ -105,7 +95,7 @@ def _tracked_connections() -> int:
         return 0
 
 
-def _requests(wanted: set[Address], count: int) -> Iterator[Operation]:
+def _requests(wanted: set[Address], count: int) -> Iterator[netlink.Operation]:
     v4 = [address for address in wanted if address.family is Family.V4]
     # An address is in use as a client's (its connection's original source) or as a server's (the
     # source of replies).
@@ -120,19 +110,23 @@ def _requests(wanted: set[Address], count: int) -> Iterator[Operation]:
         yield _listing(Family.V6)
 
 
-def _from(address: Address, side: int, filter_flags: int) -> Operation:
-    source = attribute(_CTA_IP_SOURCE[address.family], address.packed)
+def _from(address: Address, side: int, filter_flags: int) -> netlink.Operation:
+    source = netlink.attribute(_CTA_IP_SOURCE[address.family], address.packed)
 
-    compared = nested(_CTA_FILTER, u32_attribute(filter_flags, _BY_SOURCE))
-    return _listing(address.family, nested(side, nested(_CTA_TUPLE_IP, source)) + compared)
+    compared = netlink.nested(_CTA_FILTER, netlink.u32_attribute(filter_flags, _BY_SOURCE))
+    return _listing(
+        address.family, netlink.nested(side, netlink.nested(_CTA_TUPLE_IP, source)) + compared
+    )
 
 
 def _sources_of(body: bytes) -> list[Address]:
     """Source addresses of both directions of one connection."""
     found = []
-    connection = attributes(body, NFGENMSG.size)
+    connection = netlink.attributes(body, netlink.NFGENMSG.size)
     for side in (_CTA_TUPLE_ORIG, _CTA_TUPLE_REPLY):
-        ip = attributes(attributes(connection.get(side, b"")).get(_CTA_TUPLE_IP, b""))
+        ip = netlink.attributes(
+            netlink.attributes(connection.get(side, b"")).get(_CTA_TUPLE_IP, b"")
+        )
         found += [Address.unpack(ip[kind]) for kind in _CTA_IP_SOURCE.values() if kind in ip]
     return found
 
@@ -161,7 +155,7 @@ def begun_by(addresses: Iterable[Address]) -> Counter[Address]:
         KernelError: the table cannot be read.
     """
     found: Counter[Address] = Counter()
-    with Netlink(NETLINK_NETFILTER) as channel:
+    with netlink.Netlink(netlink.NETLINK_NETFILTER) as channel:
         for family, wanted in _by_family(addresses).items():
             # Bytes are compared: making an Address of each entry would take five times as long.
             counts = dict.fromkeys(wanted, 0)
@@ -179,7 +173,7 @@ def _by_family(addresses: Iterable[Address]) -> dict[Family, dict[bytes, Address
 
 def _counting(family: Family, counts: dict[bytes, int]) -> Callable[[bytes], None]:
     # The message begins with the original tuple, and that with its addresses.
-    begin = NFGENMSG.size + _SOURCE_OFFSET
+    begin = netlink.NFGENMSG.size + _SOURCE_OFFSET
     end = begin + _ADDRESS_BYTES[family]
 
     def count(body: bytes) -> None:
@@ -238,10 +232,10 @@ def _connections(family: Family, own: Collection[bytes]) -> Counter[tuple[int, b
 
     # The kernel hands over translated connections alone since Linux 5.15. An older one ignores the
     # filter and lists all of them, so `count` looks at the status again.
-    status = u32_attribute(_CTA_STATUS, _SOURCE_TRANSLATED)
-    status += u32_attribute(_CTA_STATUS_MASK, _SOURCE_TRANSLATED)
+    status = netlink.u32_attribute(_CTA_STATUS, _SOURCE_TRANSLATED)
+    status += netlink.u32_attribute(_CTA_STATUS_MASK, _SOURCE_TRANSLATED)
     try:
-        with Netlink(NETLINK_NETFILTER) as channel:
+        with netlink.Netlink(netlink.NETLINK_NETFILTER) as channel:
             channel.dump_once(_listing(family, status), count)
     except KernelError as error:
         if error.errno not in _NO_CONNTRACK:
@@ -251,13 +245,13 @@ def _connections(family: Family, own: Collection[bytes]) -> Counter[tuple[int, b
 
 def _reply_of(family: Family, body: bytes) -> tuple[bytes, bytes, int, bytes, int]:
     """Source and destination of a connection's replies, protocol, source port, and status."""
-    size, start = _TUPLE_BYTES[family], NFGENMSG.size
+    size, start = _TUPLE_BYTES[family], netlink.NFGENMSG.size
     lengths = struct.unpack_from("=H", body, start) + struct.unpack_from("=H", body, start + size)
     # By position, a quarter of the time, where the tuples are as they always are.
     if lengths == (size, size) and body[start + 2 * size + 2] == _CTA_STATUS:
         found: tuple[bytes, bytes, int, bytes, int] = _REPLY[family].unpack_from(body, start + size)
         return found
-    connection = attributes(body, start)
+    connection = netlink.attributes(body, start)
     ip, proto = _tuple_of(connection, _CTA_TUPLE_REPLY)
     return (
         ip.get(_CTA_IP_SOURCE[family], b""),
@@ -275,11 +269,11 @@ def _shown(address: Address, port: bytes) -> str:
 
 def _tuple_of(connection: dict[int, bytes], side: int) -> tuple[dict[int, bytes], dict[int, bytes]]:
     """Attributes of the addresses, and of protocol and ports, of one direction."""
-    parts = attributes(connection.get(side, b""))
+    parts = netlink.attributes(connection.get(side, b""))
     ip, proto = parts.get(_CTA_TUPLE_IP, b""), parts.get(_CTA_TUPLE_PROTO, b"")
-    return attributes(ip), attributes(proto)
+    return netlink.attributes(ip), netlink.attributes(proto)
 
 
-def _listing(family: Family, wanted: bytes = b"") -> Operation:
-    body = NFGENMSG.pack(family.af, 0, 0) + wanted
-    return Operation("list connections", _CT_GET, NLM_F_DUMP, body)
+def _listing(family: Family, wanted: bytes = b"") -> netlink.Operation:
+    body = netlink.NFGENMSG.pack(family.af, 0, 0) + wanted
+    return netlink.Operation("list connections", _CT_GET, netlink.NLM_F_DUMP, body)

@@ -12,17 +12,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from netmgr.errors import KernelError
-from netmgr.kernel import nf_tables
-from netmgr.kernel.netlink import (
-    NFGENMSG,
-    NLM_F_CREATE,
-    NLM_F_DUMP,
-    Operation,
-    attribute,
-    attributes,
-    each_attribute,
-    string_of,
-)
+from netmgr.kernel import netlink, nf_tables
 from netmgr.kernel.nf_tables import Chain, Expression, message, number, text
 from netmgr.kernel.nf_tables_socket import NO_NF_TABLES, NftSocket
 
@@ -61,7 +51,9 @@ def read_flowtables(channel: NftSocket) -> list[Flowtable]:
     Raises:
         KernelError: the kernel refused to list them.
     """
-    request = message(_GET_FLOWTABLE, b"", "list flowtables", NLM_F_DUMP, nf_tables.NFPROTO_UNSPEC)
+    request = message(
+        _GET_FLOWTABLE, b"", "list flowtables", netlink.NLM_F_DUMP, nf_tables.NFPROTO_UNSPEC
+    )
     try:
         return channel.list_of(request, _flowtable_of)
     except KernelError as error:
@@ -102,27 +94,35 @@ def is_supported(channel: NftSocket) -> bool:
     return False
 
 
-def _new(table: str, name: str, devices: Iterable[str]) -> Operation:
-    names = b"".join(attribute(_DEVICE_NAME, text(device)) for device in devices)
+def _new(table: str, name: str, devices: Iterable[str]) -> netlink.Operation:
+    names = b"".join(netlink.attribute(_DEVICE_NAME, text(device)) for device in devices)
     # Without hook and priority an update is refused (EOPNOTSUPP), though they cannot change.
-    hook = attribute(_HOOK_NUMBER, number(_NETDEV_INGRESS))
-    hook += attribute(_HOOK_PRIORITY, number(_PRIORITY))
+    hook = netlink.attribute(_HOOK_NUMBER, number(_NETDEV_INGRESS))
+    hook += netlink.attribute(_HOOK_PRIORITY, number(_PRIORITY))
     if names:
-        hook += attribute(_DEVICES, names)
-    body = attribute(_TABLE, text(table)) + attribute(_NAME, text(name)) + attribute(_HOOK, hook)
-    return message(_NEW_FLOWTABLE, body, f"add flowtable inet {table} {name}", NLM_F_CREATE)
+        hook += netlink.attribute(_DEVICES, names)
+    body = (
+        netlink.attribute(_TABLE, text(table))
+        + netlink.attribute(_NAME, text(name))
+        + netlink.attribute(_HOOK, hook)
+    )
+    return message(_NEW_FLOWTABLE, body, f"add flowtable inet {table} {name}", netlink.NLM_F_CREATE)
 
 
 def _flowtable_of(body: bytes) -> Flowtable:
-    found = attributes(body, NFGENMSG.size)
-    devices = attributes(found.get(_HOOK, b"")).get(_DEVICES, b"")
+    found = netlink.attributes(body, netlink.NFGENMSG.size)
+    devices = netlink.attributes(found.get(_HOOK, b"")).get(_DEVICES, b"")
     family = _Family(body[0]).name.lower()
     return Flowtable(
-        f"{family} {string_of(found[_TABLE])}",
-        string_of(found[_NAME]),
+        f"{family} {netlink.string_of(found[_TABLE])}",
+        netlink.string_of(found[_NAME]),
         frozenset(_names(devices)),
     )
 
 
 def _names(devices: bytes) -> Iterator[str]:
-    return (string_of(value) for kind, value in each_attribute(devices) if kind == _DEVICE_NAME)
+    return (
+        netlink.string_of(value)
+        for kind, value in netlink.each_attribute(devices)
+        if kind == _DEVICE_NAME
+    )

@@ -57,7 +57,6 @@ class Watch:
         return int(self._descriptor)
 
     def close(self) -> None:
-        """Stop watching."""
         os.close(self._descriptor)
 
     @property

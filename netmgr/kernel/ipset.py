@@ -9,21 +9,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from netmgr.kernel.netlink import (
-    NFGENMSG,
-    NLM_F_ACK,
-    NLM_F_DUMP,
-    NLM_F_EXCL,
-    Counted,
-    Operation,
-    attribute,
-    attributes,
-    each_attribute,
-    nested,
-    read_counters,
-    string_attribute,
-    string_of,
-)
+from netmgr.kernel import netlink
 from netmgr.prefixes import Address, Family, Prefix
 
 NAME_LENGTH = 31
@@ -55,12 +41,14 @@ def _count(packets: int) -> bytes:
     """A counter that has so many packets and no bytes."""
     numbers = ((_BYTES, 0), (_PACKETS, packets))
     return b"".join(
-        attribute(kind | _BIG_ENDIAN, number.to_bytes(8, "big")) for kind, number in numbers
+        netlink.attribute(kind | _BIG_ENDIAN, number.to_bytes(8, "big")) for kind, number in numbers
     )
 
 
 _COUNTING_ELEMENT = {
-    family: nested(_DATA, nested(_IP, attribute(kind, bytes(family.octets))), _count(0))
+    family: netlink.nested(
+        _DATA, netlink.nested(_IP, netlink.attribute(kind, bytes(family.octets))), _count(0)
+    )
     for family, kind in _ADDRESS.items()
 }
 """What lists an element of a counting set of addresses."""
@@ -85,44 +73,46 @@ class Listed:
     packets: int
 
 
-def _request(kind: int, name: str, text: str, *inner: bytes, flags: int = 0) -> Operation:
-    body = NFGENMSG.pack(0, 0, 0) + attribute(_PROTOCOL_VERSION, bytes([_PROTOCOL]))
-    named = string_attribute(_NAME, name) if name else b""
+def _request(kind: int, name: str, text: str, *inner: bytes, flags: int = 0) -> netlink.Operation:
+    body = netlink.NFGENMSG.pack(0, 0, 0) + netlink.attribute(_PROTOCOL_VERSION, bytes([_PROTOCOL]))
+    named = netlink.string_attribute(_NAME, name) if name else b""
     kind |= _SUBSYSTEM << 8
-    return Operation(f"ipset {text}", kind, flags | NLM_F_ACK, body + named + b"".join(inner))
+    return netlink.Operation(
+        f"ipset {text}", kind, flags | netlink.NLM_F_ACK, body + named + b"".join(inner)
+    )
 
 
-def ask_revision(kind: Kind) -> Operation:
+def ask_revision(kind: Kind) -> netlink.Operation:
     """Ask for the newest revision of a type of sets, which `revision_of` decodes."""
-    asked = string_attribute(_TYPE_NAME, kind.type_name), _u8(_FAMILY, kind.family.af)
+    asked = netlink.string_attribute(_TYPE_NAME, kind.type_name), _u8(_FAMILY, kind.family.af)
     return _request(_TYPE, "", f"revisions of {kind.type_name}", *asked)
 
 
 def revision_of(body: bytes) -> int:
     """The revision in the kernel's answer."""
-    return attributes(body, NFGENMSG.size)[_REVISION][0]
+    return netlink.attributes(body, netlink.NFGENMSG.size)[_REVISION][0]
 
 
-def create(name: str, kind: Kind, revision: int) -> Operation:
+def create(name: str, kind: Kind, revision: int) -> netlink.Operation:
     """Make an empty set."""
     options = _u32(_MAXELEM, kind.size)
     if kind.counts:
         options = _u32(_CADT_FLAGS, _WITH_COUNTERS) + options
     made = (
-        string_attribute(_TYPE_NAME, kind.type_name),
+        netlink.string_attribute(_TYPE_NAME, kind.type_name),
         _u8(_REVISION, revision),
         _u8(_FAMILY, kind.family.af),
-        nested(_DATA, options),
+        netlink.nested(_DATA, options),
     )
-    return _request(_CREATE, name, f"create {name}", *made, flags=NLM_F_EXCL)
+    return _request(_CREATE, name, f"create {name}", *made, flags=netlink.NLM_F_EXCL)
 
 
-def destroy(name: str) -> Operation:
+def destroy(name: str) -> netlink.Operation:
     """Remove a set that nothing uses."""
     return _request(_DESTROY, name, f"destroy {name}")
 
 
-def add(name: str, element: Address | Prefix, packets: int | None) -> Operation:
+def add(name: str, element: Address | Prefix, packets: int | None) -> netlink.Operation:
     """Put an element in; one that is there is refused (ERROR_EXIST), and keeps its counter.
 
     `packets` is what a newcomer's counter begins at; None if there is none.
@@ -131,46 +121,48 @@ def add(name: str, element: Address | Prefix, packets: int | None) -> Operation:
     # number, it gives a newcomer the count of whoever had its room in the hash before.
     data = _element(element) + (b"" if packets is None else _count(packets))
     text = f"add {name} {element}"
-    return _request(_ADD, name, text, nested(_DATA, data), flags=NLM_F_EXCL)
+    return _request(_ADD, name, text, netlink.nested(_DATA, data), flags=netlink.NLM_F_EXCL)
 
 
-def delete(name: str, element: Address | Prefix) -> Operation:
+def delete(name: str, element: Address | Prefix) -> netlink.Operation:
     """Take an element out; one that is not there is refused (ERROR_EXIST)."""
     text = f"del {name} {element}"
-    return _request(_DELETE, name, text, nested(_DATA, _element(element)), flags=NLM_F_EXCL)
+    return _request(
+        _DELETE, name, text, netlink.nested(_DATA, _element(element)), flags=netlink.NLM_F_EXCL
+    )
 
 
 def _element(element: Address | Prefix) -> bytes:
     address = element if isinstance(element, Address) else element.network
     kind = _ADDRESS[element.family] | _BIG_ENDIAN
-    data = nested(_IP, attribute(kind, address.packed))
+    data = netlink.nested(_IP, netlink.attribute(kind, address.packed))
     return data + (_u8(_CIDR, element.length) if isinstance(element, Prefix) else b"")
 
 
-def list_set(name: str) -> Operation:
+def list_set(name: str) -> netlink.Operation:
     """List a set with all its elements; `kind_of` and `listed` decode the messages."""
-    return _request(_LIST, name, f"list {name}", flags=NLM_F_DUMP)
+    return _request(_LIST, name, f"list {name}", flags=netlink.NLM_F_DUMP)
 
 
-def list_names() -> Operation:
+def list_names() -> netlink.Operation:
     """List all sets' names, which `name_of` decodes."""
-    return _request(_LIST, "", "list", _u32(_FLAGS, _LIST_NAMES), flags=NLM_F_DUMP)
+    return _request(_LIST, "", "list", _u32(_FLAGS, _LIST_NAMES), flags=netlink.NLM_F_DUMP)
 
 
 def name_of(body: bytes) -> str:
     """The name in a message of a listing."""
-    return string_of(attributes(body, NFGENMSG.size)[_NAME])
+    return netlink.string_of(netlink.attributes(body, netlink.NFGENMSG.size)[_NAME])
 
 
 def kind_of(body: bytes) -> Kind | None:
     """What a set was made as, by the first message of its listing; None for an odd family."""
-    found = attributes(body, NFGENMSG.size)
-    options = attributes(found.get(_DATA, b""))
+    found = netlink.attributes(body, netlink.NFGENMSG.size)
+    options = netlink.attributes(found.get(_DATA, b""))
     family = Family.of_af(found.get(_FAMILY, b"\0")[0])
     if family is None:
         return None
     return Kind(
-        string_of(found.get(_TYPE_NAME, b"")),
+        netlink.string_of(found.get(_TYPE_NAME, b"")),
         family,
         int.from_bytes(options.get(_MAXELEM, b""), "big"),
         bool(int.from_bytes(options.get(_CADT_FLAGS, b""), "big") & _WITH_COUNTERS),
@@ -179,26 +171,26 @@ def kind_of(body: bytes) -> Kind | None:
 
 def listed(body: bytes, only: bytes = b"") -> Iterator[Listed]:
     """The elements in a message of a listing; with `only`, those that contain these bytes."""
-    for kind, elements in each_attribute(body, NFGENMSG.size):
+    for kind, elements in netlink.each_attribute(body, netlink.NFGENMSG.size):
         if kind != _ELEMENTS:
             continue
-        for _, element in each_attribute(elements):
+        for _, element in netlink.each_attribute(elements):
             # Most are ruled out by their bytes, without being taken to pieces.
             if only in element:
                 yield _listed(element)
 
 
-def counts_of(body: bytes, family: Family) -> list[Counted]:
+def counts_of(body: bytes, family: Family) -> list[netlink.Counted]:
     """What counts in a message of a listing; keys are addresses in network byte order."""
-    elements = attributes(body, NFGENMSG.size).get(_ELEMENTS, b"")
-    found = read_counters(elements, _COUNTING_ELEMENT[family], family.octets)
+    elements = netlink.attributes(body, netlink.NFGENMSG.size).get(_ELEMENTS, b"")
+    found = netlink.read_counters(elements, _COUNTING_ELEMENT[family], family.octets)
     if found is None:
         found = [(one.element.network.packed, one.packets, one.bytes) for one in listed(body)]
     return found
 
 
 def _listed(element: bytes) -> Listed:
-    found = attributes(element)
+    found = netlink.attributes(element)
     # Nested once more: the address is behind its own attribute header.
     address = Address.unpack(found[_IP][_HEADER_BYTES:])
     length = found[_CIDR][0] if _CIDR in found else address.family.width
@@ -207,8 +199,8 @@ def _listed(element: bytes) -> Listed:
 
 
 def _u8(kind: int, value: int) -> bytes:
-    return attribute(kind, struct.pack("=B", value))
+    return netlink.attribute(kind, struct.pack("=B", value))
 
 
 def _u32(kind: int, value: int) -> bytes:
-    return attribute(kind | _BIG_ENDIAN, struct.pack(">I", value))
+    return netlink.attribute(kind | _BIG_ENDIAN, struct.pack(">I", value))

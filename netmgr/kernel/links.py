@@ -230,13 +230,11 @@ def prepare_inet(name: str, ipv4: Mapping[int, int], *, has_ipv6: bool) -> Opera
 
 
 def delete_link(index: int) -> Operation:
-    """Delete one link."""
     body = _IFINFO.pack(0, 0, index, 0, 0)
     return Operation(f"link delete {index}", RTM_DELLINK, NLM_F_ACK, body)
 
 
 def show_link(name: str) -> Operation:
-    """Ask for one link."""
     body = _ANY_LINK + string_attribute(_IFLA_IFNAME, name) + _WITHOUT_STATISTICS
     return Operation(f"link show {name}", RTM_GETLINK, NLM_F_ACK, body)
 
@@ -314,7 +312,6 @@ class Links:
         self._last: dict[bytes, Link] = {}
 
     def read(self) -> list[Link]:
-        """The links as they are now."""
         last = self._last
 
         def keep(body: bytes) -> tuple[bytes, Link]:

@@ -11,19 +11,7 @@ from errno import EAGAIN, ENOBUFS, EPERM
 from typing import NamedTuple, Self
 
 from netmgr.errors import KernelError
-from netmgr.kernel.netlink import (
-    NLM_F_ACK,
-    NLM_F_CREATE,
-    NLM_F_DUMP,
-    NLM_F_REPLACE,
-    SOL_NETLINK,
-    Operation,
-    Reader,
-    attribute,
-    attributes,
-    messages,
-    u32_attribute,
-)
+from netmgr.kernel import netlink
 from netmgr.prefixes import Address, Family
 
 RTM_NEWNEIGH, RTM_DELNEIGH, RTM_GETNEIGH = 28, 29, 30
@@ -52,21 +40,25 @@ class Neighbour(NamedTuple):
     link: int
 
 
-def add_neighbour(address: Address, mac: bytes, index: int) -> Operation:
+def add_neighbour(address: Address, mac: bytes, index: int) -> netlink.Operation:
     """Install or replace a permanent neighbour entry."""
     # A permanent entry is neither resolved again nor aged nor collected (neigh_periodic_work).
     body = _NDMSG.pack(address.family.af, index, _NUD_PERMANENT, 0, 0)
-    body += attribute(_NDA_DST, address.packed) + attribute(_NDA_LLADDR, mac)
+    body += netlink.attribute(_NDA_DST, address.packed) + netlink.attribute(_NDA_LLADDR, mac)
     text = f"neighbour add {address} on link {index}"
-    return Operation(text, RTM_NEWNEIGH, NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE, body)
+    return netlink.Operation(
+        text, RTM_NEWNEIGH, netlink.NLM_F_ACK | netlink.NLM_F_CREATE | netlink.NLM_F_REPLACE, body
+    )
 
 
-def read_permanent(channel: Reader, index: int = 0) -> set[Neighbour]:
+def read_permanent(channel: netlink.Reader, index: int = 0) -> set[Neighbour]:
     """The permanent entries of both families: of one link, or of all."""
     # The link is an attribute, because with the strict check the header of a dump must be empty
     # (neigh_valid_dump_req).
-    body = _NDMSG.pack(0, 0, 0, 0, 0) + u32_attribute(_NDA_IFINDEX, index)
-    request = Operation(f"neighbour dump of link {index}", RTM_GETNEIGH, NLM_F_DUMP, body)
+    body = _NDMSG.pack(0, 0, 0, 0, 0) + netlink.u32_attribute(_NDA_IFINDEX, index)
+    request = netlink.Operation(
+        f"neighbour dump of link {index}", RTM_GETNEIGH, netlink.NLM_F_DUMP, body
+    )
     return set(channel.dump(request, permanent_of))
 
 
@@ -79,7 +71,7 @@ def permanent_of(body: bytes) -> Neighbour | None:
 def neighbour_of(body: bytes) -> Neighbour | None:
     """Decode the body of a message about a neighbour; None for another family's."""
     af, index, _, _, _ = _NDMSG.unpack_from(body)
-    found = attributes(body, _NDMSG.size)
+    found = netlink.attributes(body, _NDMSG.size)
     if Family.of_af(af) is None or _NDA_DST not in found:
         return None
     return Neighbour(Address.unpack(found[_NDA_DST]), found.get(_NDA_LLADDR, b""), index)
@@ -116,8 +108,8 @@ class NeighbourLosses:
             _filter(self._socket, self._addresses)
             # Without a port of its own the socket would be taken for the kernel's, and skipped.
             self._socket.bind((0, 0))
-            self._socket.setsockopt(SOL_NETLINK, _LISTEN_ALL_NSID, 1)
-            self._socket.setsockopt(SOL_NETLINK, _ADD_MEMBERSHIP, _RTNLGRP_NEIGH)
+            self._socket.setsockopt(netlink.SOL_NETLINK, _LISTEN_ALL_NSID, 1)
+            self._socket.setsockopt(netlink.SOL_NETLINK, _ADD_MEMBERSHIP, _RTNLGRP_NEIGH)
         except OSError as error:
             self._socket.close()
             lacking = "CAP_NET_BROADCAST is missing" if error.errno == EPERM else ""
@@ -151,7 +143,7 @@ class NeighbourLosses:
     def _deletions(self) -> Iterator[tuple[int, bytes]]:
         """Number of the namespace and body of each message about a deleted entry."""
         for netns, data in self._datagrams():
-            for kind, _, _, body in messages(data):
+            for kind, _, _, body in netlink.messages(data):
                 # Events of the listener's own namespace carry no number
                 # (netlink_cmsg_listen_all_nsid). They are about the host's entries, which are not
                 # waited for here.
@@ -179,7 +171,7 @@ _HEARING = "hear of the neighbours of every sandbox"
 
 def _namespace_of(extra: list[tuple[int, int, bytes]]) -> int:
     for level, kind, value in extra:
-        if (level, kind) == (SOL_NETLINK, _LISTEN_ALL_NSID):
+        if (level, kind) == (netlink.SOL_NETLINK, _LISTEN_ALL_NSID):
             return int.from_bytes(value[:4], sys.byteorder, signed=True)
     return -1
 

@@ -230,7 +230,6 @@ class Reader:
         self.close()
 
     def close(self) -> None:
-        """Close the socket."""
         self._socket.close()
 
     def query(self, request: Operation, decode: Callable[[bytes], Decoded]) -> Decoded:

@@ -230,7 +230,6 @@ def list_all(kind: int, table: str) -> Operation:
 
 
 def list_elements(table: str, name: str) -> Operation:
-    """List the elements of a set."""
     return _elements(GET_ELEMENTS, table, name, b"", f"list set inet {table} {name}", NLM_F_DUMP)
 
 

@@ -10,18 +10,7 @@ from itertools import chain
 from operator import itemgetter
 
 from netmgr.errors import KernelError, TryAgainLater
-from netmgr.kernel import nf_tables
-from netmgr.kernel.netlink import (
-    NETLINK_NETFILTER,
-    NFGENMSG,
-    NLM_F_ACK,
-    NLMSG_ERROR,
-    Counted,
-    Decoded,
-    Netlink,
-    Operation,
-    error_of,
-)
+from netmgr.kernel import netlink, nf_tables
 
 # It may exceed net.core.wmem_max; needs CAP_NET_ADMIN (socket(7)).
 _SO_SNDBUFFORCE = 32
@@ -34,7 +23,7 @@ NO_NF_TABLES = frozenset({errno.EOPNOTSUPP, errno.EPROTONOSUPPORT, errno.EAFNOSU
 """Error numbers of a kernel without nf_tables, or without nfnetlink."""
 
 
-class NftSocket(Netlink):
+class NftSocket(netlink.Netlink):
     """For the namespace it was opened in.
 
     Raises:
@@ -42,10 +31,12 @@ class NftSocket(Netlink):
     """
 
     def __init__(self) -> None:
-        super().__init__(NETLINK_NETFILTER)
+        super().__init__(netlink.NETLINK_NETFILTER)
         self._room = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
 
-    def commit(self, operations: Iterable[Operation], generation: int | None = None) -> None:
+    def commit(
+        self, operations: Iterable[netlink.Operation], generation: int | None = None
+    ) -> None:
         """Carry all operations out as one transaction, or none of them.
 
         Args:
@@ -61,9 +52,9 @@ class NftSocket(Netlink):
             for position, kind, flags, body in self._exchange(
                 _transaction(operations, generation, texts)
             ):
-                if kind != NLMSG_ERROR:
+                if kind != netlink.NLMSG_ERROR:
                     continue
-                number, reason = error_of(flags, body)
+                number, reason = netlink.error_of(flags, body)
                 if number:
                     raise KernelError(f"nft {texts[position]}", number, reason)
                 # `texts` is complete by now: a batch is encoded as a whole before it is sent. And
@@ -74,8 +65,8 @@ class NftSocket(Netlink):
                     return
 
     def list_of(
-        self, request: Operation, decode: Callable[[bytes], Decoded | None]
-    ) -> list[Decoded]:
+        self, request: netlink.Operation, decode: Callable[[bytes], netlink.Decoded | None]
+    ) -> list[netlink.Decoded]:
         """What the kernel lists; nothing if there is no such table or set."""
         try:
             return self.dump(request, decode)
@@ -86,10 +77,10 @@ class NftSocket(Netlink):
 
     def list_whole(
         self,
-        request: Operation,
-        decode: Callable[[bytes], Decoded | None],
+        request: netlink.Operation,
+        decode: Callable[[bytes], netlink.Decoded | None],
         attempts: int = _ATTEMPTS,
-    ) -> list[Decoded]:
+    ) -> list[netlink.Decoded]:
         """A listing that no transaction interrupted.
 
         Raises:
@@ -101,7 +92,7 @@ class NftSocket(Netlink):
                 return found
         raise TryAgainLater(_NEVER_WHOLE)
 
-    def counts(self, table: str, name: str) -> list[Counted]:
+    def counts(self, table: str, name: str) -> list[netlink.Counted]:
         """What counts in a set; nothing if there is no such set.
 
         Raises:
@@ -110,7 +101,8 @@ class NftSocket(Netlink):
         request = nf_tables.list_elements(table, name)
         for _ in range(_ATTEMPTS):
             parts = self.list_of(
-                request, lambda body: (NFGENMSG.unpack_from(body), nf_tables.counts_of(body))
+                request,
+                lambda body: (netlink.NFGENMSG.unpack_from(body), nf_tables.counts_of(body)),
             )
             # The kernel lists one buffer at a time. What a transaction changes in between may be
             # missing or come twice, and for elements NLM_F_DUMP_INTR does not say so. But each
@@ -141,8 +133,8 @@ class NftSocket(Netlink):
 
 
 def _transaction(
-    operations: Iterable[Operation], generation: int | None, texts: list[str]
-) -> Iterator[Operation]:
+    operations: Iterable[netlink.Operation], generation: int | None, texts: list[str]
+) -> Iterator[netlink.Operation]:
     """The messages of a transaction; `texts` gets those of all but its end, which has no answer.
 
     The last one asks for an acknowledgement: one for each would not fit into the socket's buffer.
@@ -153,5 +145,5 @@ def _transaction(
         yield last
         last = operation
     texts.append(last.text)
-    yield replace(last, flags=last.flags | NLM_F_ACK)
+    yield replace(last, flags=last.flags | netlink.NLM_F_ACK)
     yield nf_tables.batch_mark(nf_tables.BATCH_END)

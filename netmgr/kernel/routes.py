@@ -8,19 +8,7 @@ from errno import ENOENT
 from typing import NamedTuple
 
 from netmgr.errors import KernelError
-from netmgr.kernel.netlink import (
-    NLM_F_ACK,
-    NLM_F_CREATE,
-    NLM_F_DUMP,
-    NLM_F_EXCL,
-    NLM_F_REPLACE,
-    Operation,
-    Reader,
-    attribute,
-    attributes,
-    u32_attribute,
-    u32_of,
-)
+from netmgr.kernel import netlink
 from netmgr.prefixes import Address, Family, Prefix
 
 RTM_NEWROUTE, RTM_DELROUTE, RTM_GETROUTE = 24, 25, 26
@@ -42,8 +30,8 @@ _FRA_SRC, _FRA_PRIORITY, _FRA_TABLE = 2, 6, 15
 _RTMSG = struct.Struct("=BBBBBBBBI")
 _RULE = struct.Struct("=BBBBBxxBI")
 
-_ADD = NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL
-_REPLACE = NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE
+_ADD = netlink.NLM_F_ACK | netlink.NLM_F_CREATE | netlink.NLM_F_EXCL
+_REPLACE = netlink.NLM_F_ACK | netlink.NLM_F_CREATE | netlink.NLM_F_REPLACE
 
 
 class Route(NamedTuple):
@@ -80,75 +68,87 @@ def add_route(
     protocol: int,
     gateway: Address | None = None,
     metric: int = 0,
-) -> Operation:
+) -> netlink.Operation:
     """Install or replace a unicast route of the main table."""
     # The kernel looks for an IPv4 gateway among routes of narrower scope (fib_check_nh), so the
     # routes that lead straight onto a link have that of the link.
     scope = _RT_SCOPE_UNIVERSE if gateway else _RT_SCOPE_LINK
-    body = _route(destination, protocol, scope, RTN_UNICAST) + u32_attribute(_RTA_OIF, index)
+    body = _route(destination, protocol, scope, RTN_UNICAST) + netlink.u32_attribute(
+        _RTA_OIF, index
+    )
     if gateway:
-        body += attribute(_RTA_GATEWAY, gateway.packed)
+        body += netlink.attribute(_RTA_GATEWAY, gateway.packed)
     if metric:
-        body += u32_attribute(_RTA_PRIORITY, metric)
+        body += netlink.u32_attribute(_RTA_PRIORITY, metric)
     via = f" via {gateway}" if gateway else ""
-    return Operation(f"route add {destination}{via} on link {index}", RTM_NEWROUTE, _REPLACE, body)
+    return netlink.Operation(
+        f"route add {destination}{via} on link {index}", RTM_NEWROUTE, _REPLACE, body
+    )
 
 
-def add_table_default(gateway: Address, index: int, *, table: int, protocol: int) -> Operation:
+def add_table_default(
+    gateway: Address, index: int, *, table: int, protocol: int
+) -> netlink.Operation:
     """Install or replace a table's default route; the gateway counts as on the link (onlink)."""
     # Without RTNH_F_ONLINK the kernel would look in the tables for a way to the gateway, and the
     # link of a further interface has one in none of them.
     head = (gateway.family.af, 0, 0, 0, 0, protocol, _RT_SCOPE_UNIVERSE, RTN_UNICAST)
     body = (
         _RTMSG.pack(*head, _RTNH_F_ONLINK)
-        + u32_attribute(_RTA_OIF, index)
-        + attribute(_RTA_GATEWAY, gateway.packed)
-        + u32_attribute(_RTA_TABLE, table)
+        + netlink.u32_attribute(_RTA_OIF, index)
+        + netlink.attribute(_RTA_GATEWAY, gateway.packed)
+        + netlink.u32_attribute(_RTA_TABLE, table)
     )
     text = f"route add default via {gateway} on link {index} table {table}"
-    return Operation(text, RTM_NEWROUTE, _REPLACE, body)
+    return netlink.Operation(text, RTM_NEWROUTE, _REPLACE, body)
 
 
-def add_gateway_route(destination: Prefix, gateway: Address, *, protocol: int) -> Operation:
+def add_gateway_route(destination: Prefix, gateway: Address, *, protocol: int) -> netlink.Operation:
     """Install a route of the main table via a gateway on any link, unless there is one (EEXIST)."""
     body = _route(destination, protocol, _RT_SCOPE_UNIVERSE, RTN_UNICAST)
-    body += attribute(_RTA_GATEWAY, gateway.packed)
-    return Operation(f"route add {destination} via {gateway}", RTM_NEWROUTE, _ADD, body)
+    body += netlink.attribute(_RTA_GATEWAY, gateway.packed)
+    return netlink.Operation(f"route add {destination} via {gateway}", RTM_NEWROUTE, _ADD, body)
 
 
-def delete_gateway_route(destination: Prefix, gateway: Address, *, protocol: int) -> Operation:
+def delete_gateway_route(
+    destination: Prefix, gateway: Address, *, protocol: int
+) -> netlink.Operation:
     """Remove a route of the main table that has this gateway and protocol."""
     body = _route(destination, protocol, _RT_SCOPE_NOWHERE)
-    body += attribute(_RTA_GATEWAY, gateway.packed)
-    return Operation(f"route delete {destination} via {gateway}", RTM_DELROUTE, NLM_F_ACK, body)
+    body += netlink.attribute(_RTA_GATEWAY, gateway.packed)
+    return netlink.Operation(
+        f"route delete {destination} via {gateway}", RTM_DELROUTE, netlink.NLM_F_ACK, body
+    )
 
 
-def delete_route(route: Route) -> Operation:
+def delete_route(route: Route) -> netlink.Operation:
     """Remove one route of the main table as a dump gave it."""
     body = (
         _route(route.destination, route.protocol, _RT_SCOPE_NOWHERE)
-        + u32_attribute(_RTA_OIF, route.oif)
-        + u32_attribute(_RTA_PRIORITY, route.metric)
+        + netlink.u32_attribute(_RTA_OIF, route.oif)
+        + netlink.u32_attribute(_RTA_PRIORITY, route.metric)
     )
     text = f"route delete {route.destination} on link {route.oif}"
-    return Operation(text, RTM_DELROUTE, NLM_F_ACK, body)
+    return netlink.Operation(text, RTM_DELROUTE, netlink.NLM_F_ACK, body)
 
 
-def add_blackhole(destination: Prefix, *, protocol: int) -> Operation:
+def add_blackhole(destination: Prefix, *, protocol: int) -> netlink.Operation:
     """Install a route of the main table that drops packets; any other to the same prefix wins."""
     body = _blackhole(destination, protocol)
-    return Operation(f"route add blackhole {destination}", RTM_NEWROUTE, _ADD, body)
+    return netlink.Operation(f"route add blackhole {destination}", RTM_NEWROUTE, _ADD, body)
 
 
-def delete_blackhole(destination: Prefix, *, protocol: int) -> Operation:
+def delete_blackhole(destination: Prefix, *, protocol: int) -> netlink.Operation:
     """Remove such a route."""
     body = _blackhole(destination, protocol)
-    return Operation(f"route delete blackhole {destination}", RTM_DELROUTE, NLM_F_ACK, body)
+    return netlink.Operation(
+        f"route delete blackhole {destination}", RTM_DELROUTE, netlink.NLM_F_ACK, body
+    )
 
 
 def _blackhole(destination: Prefix, protocol: int) -> bytes:
     body = _route(destination, protocol, _RT_SCOPE_UNIVERSE, RTN_BLACKHOLE)
-    return body + u32_attribute(_RTA_PRIORITY, _LAST_METRIC)
+    return body + netlink.u32_attribute(_RTA_PRIORITY, _LAST_METRIC)
 
 
 def _route(destination: Prefix, protocol: int, scope: int, kind: int = 0) -> bytes:
@@ -157,12 +157,12 @@ def _route(destination: Prefix, protocol: int, scope: int, kind: int = 0) -> byt
     af, length = destination.family.af, destination.length
     body = _RTMSG.pack(af, length, 0, 0, RT_TABLE_MAIN, protocol, scope, kind, 0)
     if length:
-        body += attribute(_RTA_DST, destination.network.packed)
+        body += netlink.attribute(_RTA_DST, destination.network.packed)
     return body
 
 
 def read_routes(
-    channel: Reader,
+    channel: netlink.Reader,
     *,
     table: int = RT_TABLE_MAIN,
     kind: int = RTN_UNICAST,
@@ -174,11 +174,13 @@ def read_routes(
     found = []
     # Attributes, because the header has one byte for the table's number, and nothing for a link.
     filters = {_RTA_TABLE: table, _RTA_OIF: oif}
-    chosen = b"".join(u32_attribute(kind, value) for kind, value in filters.items() if value)
+    chosen = b"".join(
+        netlink.u32_attribute(kind, value) for kind, value in filters.items() if value
+    )
     for family in families:
         body = _RTMSG.pack(family.af, 0, 0, 0, 0, protocol, 0, kind, 0) + chosen
         text = f"route dump IPv{family.value} table {table}"
-        request = Operation(text, RTM_GETROUTE, NLM_F_DUMP, body)
+        request = netlink.Operation(text, RTM_GETROUTE, netlink.NLM_F_DUMP, body)
         try:
             found += channel.dump(request, route_of)
         except KernelError as error:
@@ -201,58 +203,60 @@ def route_of(body: bytes) -> Route | None:
     family = Family.of_af(af)
     if family is None:
         return None
-    found = attributes(body, _RTMSG.size)
+    found = netlink.attributes(body, _RTMSG.size)
     gateway = found.get(_RTA_GATEWAY)
     return Route(
         Prefix(family, int.from_bytes(found.get(_RTA_DST, b""), "big"), length),
-        u32_of(found.get(_RTA_OIF)),
+        netlink.u32_of(found.get(_RTA_OIF)),
         Address.unpack(gateway) if gateway else None,
         protocol,
         scope,
-        u32_of(found.get(_RTA_PRIORITY)),
-        u32_of(found[_RTA_TABLE]) if _RTA_TABLE in found else table,
+        netlink.u32_of(found.get(_RTA_PRIORITY)),
+        netlink.u32_of(found[_RTA_TABLE]) if _RTA_TABLE in found else table,
         kind,
         _RTA_VIA in found,
     )
 
 
-def look_up(address: Address) -> Operation:
+def look_up(address: Address) -> netlink.Operation:
     """Ask which entry of the tables routes packets to an address (`ip route get fibmatch`)."""
     family = address.family
     # Without the flag the kernel answers with a route of full length that it makes up for this
     # packet, and the length of the table's own entry is lost.
     body = _RTMSG.pack(family.af, family.width, 0, 0, 0, 0, 0, 0, _RTM_F_FIB_MATCH)
-    body += attribute(_RTA_DST, address.packed)
-    return Operation(f"route get {address}", RTM_GETROUTE, 0, body)
+    body += netlink.attribute(_RTA_DST, address.packed)
+    return netlink.Operation(f"route get {address}", RTM_GETROUTE, 0, body)
 
 
-def add_rule(rule: SourceRule) -> Operation:
+def add_rule(rule: SourceRule) -> netlink.Operation:
     """Route what is sent with an address by a table."""
-    flags = NLM_F_ACK | NLM_F_CREATE
-    return Operation(f"rule add {rule}", RTM_NEWRULE, flags, _rule(rule))
+    flags = netlink.NLM_F_ACK | netlink.NLM_F_CREATE
+    return netlink.Operation(f"rule add {rule}", RTM_NEWRULE, flags, _rule(rule))
 
 
-def delete_rule(rule: SourceRule) -> Operation:
+def delete_rule(rule: SourceRule) -> netlink.Operation:
     """Remove such a rule."""
-    return Operation(f"rule delete {rule}", RTM_DELRULE, NLM_F_ACK, _rule(rule))
+    return netlink.Operation(f"rule delete {rule}", RTM_DELRULE, netlink.NLM_F_ACK, _rule(rule))
 
 
 def _rule(rule: SourceRule) -> bytes:
     family = rule.source.family
     return (
         _RULE.pack(family.af, 0, family.width, 0, 0, _FR_ACT_TO_TBL, 0)
-        + attribute(_FRA_SRC, rule.source.packed)
-        + u32_attribute(_FRA_PRIORITY, RULE_PRIORITY)
-        + u32_attribute(_FRA_TABLE, rule.table)
+        + netlink.attribute(_FRA_SRC, rule.source.packed)
+        + netlink.u32_attribute(_FRA_PRIORITY, RULE_PRIORITY)
+        + netlink.u32_attribute(_FRA_TABLE, rule.table)
     )
 
 
-def read_rules(channel: Reader, families: Iterable[Family] = Family) -> list[SourceRule]:
+def read_rules(channel: netlink.Reader, families: Iterable[Family] = Family) -> list[SourceRule]:
     """The source rules of ours."""
     found = []
     for family in families:
         body = _RULE.pack(family.af, 0, 0, 0, 0, 0, 0)
-        request = Operation(f"rule dump IPv{family.value}", RTM_GETRULE, NLM_F_DUMP, body)
+        request = netlink.Operation(
+            f"rule dump IPv{family.value}", RTM_GETRULE, netlink.NLM_F_DUMP, body
+        )
         found += channel.dump(request, rule_of)
     return found
 
@@ -260,9 +264,9 @@ def read_rules(channel: Reader, families: Iterable[Family] = Family) -> list[Sou
 def rule_of(body: bytes) -> SourceRule | None:
     """Decode an RTM_NEWRULE body; None for what is no rule of ours."""
     af, _, source_length, _, _, action, _ = _RULE.unpack_from(body)
-    family, found = Family.of_af(af), attributes(body, _RULE.size)
+    family, found = Family.of_af(af), netlink.attributes(body, _RULE.size)
     if family is None or source_length != family.width or action != _FR_ACT_TO_TBL:
         return None
-    if u32_of(found.get(_FRA_PRIORITY)) != RULE_PRIORITY:
+    if netlink.u32_of(found.get(_FRA_PRIORITY)) != RULE_PRIORITY:
         return None
-    return SourceRule(Address.unpack(found[_FRA_SRC]), u32_of(found.get(_FRA_TABLE)))
+    return SourceRule(Address.unpack(found[_FRA_SRC]), netlink.u32_of(found.get(_FRA_TABLE)))

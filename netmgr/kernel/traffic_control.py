@@ -11,20 +11,7 @@ import struct
 from dataclasses import dataclass
 
 from netmgr.errors import KernelError
-from netmgr.kernel.netlink import (
-    NLM_F_ACK,
-    NLM_F_CREATE,
-    NLM_F_DUMP,
-    NLM_F_EXCL,
-    NLM_F_REPLACE,
-    Netlink,
-    Operation,
-    attribute,
-    attributes,
-    nested,
-    string_attribute,
-    string_of,
-)
+from netmgr.kernel import netlink
 
 _NEW_QDISC = 36
 _NEW_CLASS, _DELETE_CLASS, _GET_CLASS = 40, 41, 42
@@ -92,19 +79,26 @@ class ClassUsage:
     """Bytes that wait now."""
 
 
-def make_root(index: int) -> Operation:
+def make_root(index: int) -> netlink.Operation:
     """Put HTB at the root of a link that sends by the system's default (EEXIST if it is there)."""
     # `defcls` 0: what has no class passes at once.
-    options = nested(
-        _OPTIONS, attribute(_HTB_INIT, struct.pack("=IIIII", _HTB_VERSION, 10, 0, 0, 0))
+    options = netlink.nested(
+        _OPTIONS, netlink.attribute(_HTB_INIT, struct.pack("=IIIII", _HTB_VERSION, 10, 0, 0, 0))
     )
-    body = _TCMSG.pack(0, index, _MAJOR, _AT_ROOT, 0) + string_attribute(_KIND, "htb") + options
-    return Operation(
-        f"qdisc add dev {index} root htb", _NEW_QDISC, NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL, body
+    body = (
+        _TCMSG.pack(0, index, _MAJOR, _AT_ROOT, 0)
+        + netlink.string_attribute(_KIND, "htb")
+        + options
+    )
+    return netlink.Operation(
+        f"qdisc add dev {index} root htb",
+        _NEW_QDISC,
+        netlink.NLM_F_ACK | netlink.NLM_F_CREATE | netlink.NLM_F_EXCL,
+        body,
     )
 
 
-def put_class(index: int, number: int, shape: Shape) -> Operation:
+def put_class(index: int, number: int, shape: Shape) -> netlink.Operation:
     """Make a class, or change what it may send."""
     parent = _MAJOR | shape.parent if shape.parent else _MAJOR
     rate, ceiling = (min(bytes_, 0xFFFFFFFF) for bytes_ in (shape.rate, shape.ceiling))
@@ -115,24 +109,33 @@ def put_class(index: int, number: int, shape: Shape) -> Operation:
             _ticks(shape.burst, shape.rate), _ticks(shape.burst, shape.ceiling), QUANTUM, 0, 0
         )
     )
-    options = nested(
+    options = netlink.nested(
         _OPTIONS,
-        attribute(_HTB_PARMS, parameters),
-        attribute(_HTB_RATE64, struct.pack("=Q", shape.rate)),
-        attribute(_HTB_CEIL64, struct.pack("=Q", shape.ceiling)),
+        netlink.attribute(_HTB_PARMS, parameters),
+        netlink.attribute(_HTB_RATE64, struct.pack("=Q", shape.rate)),
+        netlink.attribute(_HTB_CEIL64, struct.pack("=Q", shape.ceiling)),
     )
-    body = _TCMSG.pack(0, index, _MAJOR | number, parent, 0) + string_attribute(_KIND, "htb")
+    body = _TCMSG.pack(0, index, _MAJOR | number, parent, 0) + netlink.string_attribute(
+        _KIND, "htb"
+    )
     text = f"class replace dev {index} 1:{number:x} htb ceil {shape.ceiling * 8}"
-    return Operation(text, _NEW_CLASS, NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE, body + options)
+    return netlink.Operation(
+        text,
+        _NEW_CLASS,
+        netlink.NLM_F_ACK | netlink.NLM_F_CREATE | netlink.NLM_F_REPLACE,
+        body + options,
+    )
 
 
-def delete_class(index: int, number: int) -> Operation:
+def delete_class(index: int, number: int) -> netlink.Operation:
     """Delete a class and what waits in it; EBUSY while others are in it."""
     body = _TCMSG.pack(0, index, _MAJOR | number, 0, 0)
-    return Operation(f"class delete dev {index} 1:{number:x}", _DELETE_CLASS, NLM_F_ACK, body)
+    return netlink.Operation(
+        f"class delete dev {index} 1:{number:x}", _DELETE_CLASS, netlink.NLM_F_ACK, body
+    )
 
 
-def add_queue(channel: Netlink, index: int, number: int, shape: Shape) -> None:
+def add_queue(channel: netlink.Netlink, index: int, number: int, shape: Shape) -> None:
     """Give a class a queue that is fair to its connections, or a short one if the kernel has none.
 
     HTB's own queue has as many packets as the link's, 32 for an IFB, at any rate.
@@ -149,27 +152,31 @@ def add_queue(channel: Netlink, index: int, number: int, shape: Shape) -> None:
         channel.transact([_queue(index, number, "bfifo", struct.pack("=I", limit))])
 
 
-def _queue(index: int, number: int, kind: str, options: bytes) -> Operation:
-    body = _TCMSG.pack(0, index, number << 16, _MAJOR | number, 0) + string_attribute(_KIND, kind)
+def _queue(index: int, number: int, kind: str, options: bytes) -> netlink.Operation:
+    body = _TCMSG.pack(0, index, number << 16, _MAJOR | number, 0) + netlink.string_attribute(
+        _KIND, kind
+    )
     if options:
-        body += attribute(_OPTIONS, options)
+        body += netlink.attribute(_OPTIONS, options)
     text = f"qdisc replace dev {index} parent 1:{number:x} {kind}"
-    return Operation(text, _NEW_QDISC, NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE, body)
+    return netlink.Operation(
+        text, _NEW_QDISC, netlink.NLM_F_ACK | netlink.NLM_F_CREATE | netlink.NLM_F_REPLACE, body
+    )
 
 
-def read_classes(channel: Netlink, index: int) -> dict[int, tuple[Shape, ClassUsage]]:
+def read_classes(channel: netlink.Netlink, index: int) -> dict[int, tuple[Shape, ClassUsage]]:
     """The classes of a link by number; none if it has no HTB."""
-    request = Operation(
-        f"class show dev {index}", _GET_CLASS, NLM_F_DUMP, _TCMSG.pack(0, index, 0, 0, 0)
+    request = netlink.Operation(
+        f"class show dev {index}", _GET_CLASS, netlink.NLM_F_DUMP, _TCMSG.pack(0, index, 0, 0, 0)
     )
     return dict(channel.dump(request, _class_of))
 
 
 def _class_of(body: bytes) -> tuple[int, tuple[Shape, ClassUsage]] | None:
     _, _, handle, parent, _ = _TCMSG.unpack_from(body)
-    found = attributes(body, _TCMSG.size)
-    options = attributes(found.get(_OPTIONS, b""))
-    if string_of(found.get(_KIND, b"")) != "htb" or _HTB_PARMS not in options:
+    found = netlink.attributes(body, _TCMSG.size)
+    options = netlink.attributes(found.get(_OPTIONS, b""))
+    if netlink.string_of(found.get(_KIND, b"")) != "htb" or _HTB_PARMS not in options:
         return None
     parameters = options[_HTB_PARMS]
     *_, rate = _RATE.unpack_from(parameters)
@@ -186,7 +193,7 @@ def _class_of(body: bytes) -> tuple[int, tuple[Shape, ClassUsage]] | None:
         ceiling,
         ticks * _TICK_NANOSECONDS * ceiling // 10**9,
     )
-    return handle & 0xFFFF, (shape, _usage(attributes(found.get(_STATS2, b""))))
+    return handle & 0xFFFF, (shape, _usage(netlink.attributes(found.get(_STATS2, b""))))
 
 
 def _usage(statistics: dict[int, bytes]) -> ClassUsage:

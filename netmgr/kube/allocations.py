@@ -76,8 +76,6 @@ class Claim:
 
 
 class NodeAllocations:
-    """All the allocations of one cluster."""
-
     def __init__(self, lock: LockDocument, cluster: str) -> None:
         """Take them from the lock.
 

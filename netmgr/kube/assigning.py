@@ -71,7 +71,6 @@ class NodeView:
     """When the status of that condition changed last, as the controller wrote it."""
 
     def has_taint(self, key: str) -> bool:
-        """Whether the Node has a taint of this key."""
         return any(taint["key"] == key for taint in self.taints)
 
 

@@ -32,8 +32,6 @@ POOL = "netmgr.io/node-pool"
 
 
 class ClaimStore:
-    """All claims of one cluster."""
-
     def __init__(self, api: Api, namespace: str, cluster: str) -> None:
         """Read nothing yet."""
         self._api = api

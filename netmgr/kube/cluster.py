@@ -13,19 +13,9 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from netmgr.errors import ApiAway, ApiError
+from netmgr.kube import cluster_status
 from netmgr.kube.agent_pods import SELECTOR, agent_pod
 from netmgr.kube.api import NOT_FOUND, Api, Object
-from netmgr.kube.cluster_status import (
-    AGENT,
-    NAT_HOST,
-    REVISION,
-    Cluster,
-    PodState,
-    leader,
-    node_state,
-    pod_state,
-    workload,
-)
 from netmgr.kube.cluster_status import (
     COMPONENT as LABEL_OF_COMPONENT,
 )
@@ -40,7 +30,7 @@ ASKERS = 8
 LONGEST_REASON = 200
 """Characters of why an exporter gave no report."""
 
-AGENTS = (AGENT, NAT_HOST)
+AGENTS = (cluster_status.AGENT, cluster_status.NAT_HOST)
 LABEL = {"labelSelector": "app.kubernetes.io/name=netmgr"}
 
 Advance = Callable[[int], object]
@@ -55,15 +45,15 @@ class Reading(NamedTuple):
     seconds: float
 
 
-def read(api: Api, reading: Reading, advance: Advance = lambda *_: None) -> Cluster:
+def read(api: Api, reading: Reading, advance: Advance = lambda *_: None) -> cluster_status.Cluster:
     """Read a cluster.
 
     Raises:
         ApiError: Nodes, the agents' pods, DaemonSets or Deployments cannot be listed. What else
             cannot be read is in `Cluster.unread`.
     """
-    cluster = Cluster(reading.namespaces)
-    cluster.nodes = [node_state(each) for each in items(api, "/api/v1/nodes")]
+    cluster = cluster_status.Cluster(reading.namespaces)
+    cluster.nodes = [cluster_status.node_state(each) for each in items(api, "/api/v1/nodes")]
     cluster.present = {each.view.uid for each in cluster.nodes}
     for namespace in reading.namespaces:
         apps = f"/apis/apps/v1/namespaces/{namespace}"
@@ -79,7 +69,7 @@ def read(api: Api, reading: Reading, advance: Advance = lambda *_: None) -> Clus
     return cluster
 
 
-def _read_own(api: Api, namespace: str, apps: str, cluster: Cluster) -> None:
+def _read_own(api: Api, namespace: str, apps: str, cluster: cluster_status.Cluster) -> None:
     """What of netmgr is in a namespace."""
     pods = list(items(api, f"/api/v1/namespaces/{namespace}/pods", LABEL))
     cluster.pods += _agent_pods(pods)
@@ -87,14 +77,14 @@ def _read_own(api: Api, namespace: str, apps: str, cluster: Cluster) -> None:
     cluster.present |= {each["metadata"]["uid"] for each in pods}
     for kind in ("daemonset", "deployment"):
         for each in items(api, f"{apps}/{kind}s", LABEL):
-            cluster.workloads.append(workload(kind, each, cluster.nodes))
+            cluster.workloads.append(cluster_status.workload(kind, each, cluster.nodes))
             cluster.present.add(each["metadata"]["uid"])
             found.append(each["metadata"]["creationTimestamp"])
     cluster.installed_at = min(found, default="")
 
 
 @contextmanager
-def _tolerated(cluster: Cluster, what: str) -> Iterator[None]:
+def _tolerated(cluster: cluster_status.Cluster, what: str) -> Iterator[None]:
     try:
         yield
     except ApiAway:
@@ -109,31 +99,31 @@ def items(api: Api, path: str, query: dict[str, str] | None = None) -> Iterator[
         yield from page["items"]
 
 
-def agent_pods(api: Api, path: str) -> Iterator[PodState]:
+def agent_pods(api: Api, path: str) -> Iterator[cluster_status.PodState]:
     """The agents' pods of a namespace."""
     return _agent_pods(items(api, path, {"labelSelector": SELECTOR}))
 
 
-def _agent_pods(pods: Iterable[Object]) -> Iterator[PodState]:
+def _agent_pods(pods: Iterable[Object]) -> Iterator[cluster_status.PodState]:
     for each in pods:
         pod = agent_pod(each)
         if pod is not None and each["metadata"]["labels"].get(LABEL_OF_COMPONENT) in AGENTS:
-            yield pod_state(each, pod)
+            yield cluster_status.pod_state(each, pod)
 
 
-def _read_revisions(api: Api, path: str, cluster: Cluster) -> None:
+def _read_revisions(api: Api, path: str, cluster: cluster_status.Cluster) -> None:
     found = sorted(items(api, path, LABEL), key=lambda each: int(each["revision"]))
     for each in found:
         metadata = each["metadata"]
         for owner in metadata.get("ownerReferences", ()):
             key = metadata["namespace"], owner["name"]
-            cluster.revisions[key] = metadata.get("labels", {}).get(REVISION, "")
+            cluster.revisions[key] = metadata.get("labels", {}).get(cluster_status.REVISION, "")
 
 
-def _read_leader(api: Api, namespace: str, name: str, cluster: Cluster) -> None:
+def _read_leader(api: Api, namespace: str, name: str, cluster: cluster_status.Cluster) -> None:
     path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}"
     try:
-        cluster.leader = leader(api.get(path))
+        cluster.leader = cluster_status.leader(api.get(path))
     except ApiError as error:
         if error.status != NOT_FOUND:
             raise
@@ -148,14 +138,14 @@ def _events(api: Api, namespace: str) -> Iterator[Object]:
             yield each
 
 
-def _ask(api: Api, cluster: Cluster, seconds: float, advance: Advance) -> None:
+def _ask(api: Api, cluster: cluster_status.Cluster, seconds: float, advance: Advance) -> None:
     """Ask the exporters of agents that are ready; others would only take time."""
     kubelets = {each.view.name for each in cluster.nodes if each.is_ready}
     ready = [each for each in cluster.pods if each.pod.is_ready and each.pod.node in kubelets]
     asked = [each for each in ready if each.pod.exporter[1]]
     deadline = time.monotonic() + seconds
 
-    def ask(one: PodState) -> None:
+    def ask(one: cluster_status.PodState) -> None:
         node = one.pod.node
         if time.monotonic() > deadline:
             cluster.silent[node] = f"not asked, since all took longer than {seconds:.0f} s"
@@ -166,7 +156,7 @@ def _ask(api: Api, cluster: Cluster, seconds: float, advance: Advance) -> None:
     THREADS.map(ASKERS, ask, asked)
 
 
-def _ask_one(api: Api, cluster: Cluster, one: PodState) -> None:
+def _ask_one(api: Api, cluster: cluster_status.Cluster, one: cluster_status.PodState) -> None:
     try:
         cluster.reports[one.pod.node] = _report(api, one)
     except ApiError as error:
@@ -175,7 +165,7 @@ def _ask_one(api: Api, cluster: Cluster, one: PodState) -> None:
         cluster.silent[one.pod.node] = str(error).partition("\n")[0]
 
 
-def _report(api: Api, one: PodState) -> Report:
+def _report(api: Api, one: cluster_status.PodState) -> Report:
     path = f"/api/v1/namespaces/{one.namespace}/pods/{one.pod.name}:{one.pod.exporter[1]}/proxy"
     return parse_body(api.bounded(f"{path}/report", ANSWER_SECONDS, LONGEST_ANSWER))
 

@@ -196,8 +196,6 @@ def _delete(api: Api, name: str) -> None:
 
 
 class _Run:
-    """One run in a namespace that is there."""
-
     def __init__(self, api: Api, request: Request, report: Report) -> None:
         self._api, self._request, self._report = api, request, report
         self._path = f"/api/v1/namespaces/{request.name}"
@@ -276,7 +274,6 @@ class _Run:
         return phase == "Failed" or (phase == wanted and bool(self._addresses[name]))
 
     def _pods(self, role: str) -> dict[str, PodNow]:
-        """The pods of a role by name."""
         try:
             listed = list(items(self._api, f"{self._path}/pods", {"labelSelector": f"role={role}"}))
         except ApiAway:

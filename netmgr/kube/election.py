@@ -125,7 +125,6 @@ class Lease:
         return max(LEAST_SECONDS, min(self.left, REQUEST_SECONDS))
 
     def _read(self) -> Object | None:
-        """The Lease, if there is one."""
         try:
             lease = self._api.get(f"{self._term.leases}/{self._term.name}", seconds=self._seconds)
         except ApiError as error:

@@ -34,8 +34,6 @@ log = logging.getLogger(__name__)
 
 
 class Condition(NamedTuple):
-    """What is written."""
-
     status: str
     reason: str
     message: str

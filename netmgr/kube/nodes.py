@@ -43,7 +43,6 @@ class ClusterNodes:
         """Grows with every change that `changed` announces."""
 
     def views(self) -> list[NodeView]:
-        """List the Nodes there are now."""
         with self._lock:
             return [view for view, _ in self._known.values()]
 

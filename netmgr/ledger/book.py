@@ -59,27 +59,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
-from netmgr.ledger import audit
+from netmgr.ledger import audit, tables
 from netmgr.ledger.history import EVERY, SECONDS, HourBucket, Unwritten
 from netmgr.ledger.mark import Mark
 from netmgr.ledger.readings import continued, understood
-from netmgr.ledger.tables import (
-    LARGEST,
-    LASTING,
-    NOTHING,
-    Account,
-    Amount,
-    Blind,
-    Gap,
-    LastGap,
-    LiveCounter,
-    Lost,
-    Phase,
-    PodName,
-    Scope,
-    Tracked,
-    is_same_pod,
-)
 from netmgr.model import PODS, Counter, PodRef, Sample
 
 BOOT_ID = "boot_id"
@@ -116,19 +99,19 @@ class Book:
         blind: when counters lost something, by the steady clock.
     """
 
-    facts: Tracked[str, str]
-    counters: Tracked[Counter, LiveCounter]
-    totals: Tracked[Account, Amount]
-    ended: Tracked[PodName, float]
-    gaps: Tracked[Gap, Lost]
+    facts: tables.Tracked[str, str]
+    counters: tables.Tracked[Counter, tables.LiveCounter]
+    totals: tables.Tracked[tables.Account, tables.Amount]
+    ended: tables.Tracked[tables.PodName, float]
+    gaps: tables.Tracked[tables.Gap, tables.Lost]
     hours: Unwritten = field(default_factory=Unwritten)
     keeps_hours: bool = True
     read_at: dict[Counter, float] = field(default_factory=dict)
     last_reading: Moment = NEVER
     inherited: Moment = NEVER
     longest_pause: float = 0.0
-    explained: Gap | None = None
-    blind: Blind = field(default_factory=Blind)
+    explained: tables.Gap | None = None
+    blind: tables.Blind = field(default_factory=tables.Blind)
 
     def open(self, now: Moment, boot_id: str) -> None:
         """Work out when the last reading was, from what was written down; follow rule 5.
@@ -140,7 +123,7 @@ class Book:
         # Parsed now, while the file can still be set aside if it is no mark.
         Mark(int(self.facts.get(BOOKS, "0"), 16), self._sequence)
         int(self.facts.get(ZEROED_AT, "0"))
-        for gap in Gap:
+        for gap in tables.Gap:
             self.last_gap(gap)
         steady = min(float(self.facts.get(READ_AT, now.steady)), now.steady)
         if former not in (None, boot_id):
@@ -151,7 +134,7 @@ class Book:
             return
         self.facts[BOOT_ID] = boot_id
         if former is not None and self.counters:
-            self.note(Gap.REBOOT, steady, now)
+            self.note(tables.Gap.REBOOT, steady, now)
             # A list, since ending deletes from the dictionary.
             self.end(list(self.counters), now)
 
@@ -180,18 +163,18 @@ class Book:
         self.read_at.clear()
         self.facts[UNREAD] = "yes"
 
-    def counted_gaps(self) -> tuple[tuple[Gap, Lost], ...]:
+    def counted_gaps(self) -> tuple[tuple[tables.Gap, tables.Lost], ...]:
         """Every gap, its seconds as the small file has them: in whole milliseconds, never more."""
         listed = sorted(self.gaps.items())
         return tuple(
             (gap, one._replace(seconds=int(one.seconds * 1000) / 1000)) for gap, one in listed
         )
 
-    def recall(self, gaps: Iterable[tuple[Gap, Lost]]) -> None:
+    def recall(self, gaps: Iterable[tuple[tables.Gap, tables.Lost]]) -> None:
         """Count gaps on from these, where more of them were noted than these books have."""
         for gap, kept in gaps:
-            known = self.gaps.get(gap, Lost())
-            merged = Lost(
+            known = self.gaps.get(gap, tables.Lost())
+            merged = tables.Lost(
                 max(known.times, kept.times),
                 max(known.seconds, kept.seconds),
                 max(known.bytes, kept.bytes),
@@ -201,8 +184,10 @@ class Book:
 
     def lasting_bytes(self) -> int:
         """The sum of the totals that never fall."""
-        lasting = (amount for account, amount in self.totals.items() if account.scope in LASTING)
-        return sum(min(amount.bytes, LARGEST) for amount in lasting)
+        lasting = (
+            amount for account, amount in self.totals.items() if account.scope in tables.LASTING
+        )
+        return sum(min(amount.bytes, tables.LARGEST) for amount in lasting)
 
     def begin(self, counters: Iterable[Counter], owner: PodRef | None, now: Moment) -> None:
         """Rule 1. A counter that is live for this owner stays; one of another owner ends unread.
@@ -225,20 +210,20 @@ class Book:
 
     def _begin_one(self, counter: Counter, owner: PodRef | None, now: Moment) -> None:
         former = self.counters.get(counter)
-        if former is not None and is_same_pod(former.owner, owner):
+        if former is not None and tables.is_same_pod(former.owner, owner):
             return
         # Shown before the first byte: a series that appears with a value has lost that value for
         # whoever takes rates of it.
         for account in audit.accounts(counter, owner):
             if account not in self.totals:
-                self.totals[account] = NOTHING
-        self.counters[counter] = LiveCounter(owner)
+                self.totals[account] = tables.NOTHING
+        self.counters[counter] = tables.LiveCounter(owner)
         if counter.subject == PODS and audit.has_counted(self.totals, counter.traffic):
             # Pods were counted before there was a sum of it.
             audit.shake(self.totals, [(audit.Audit.PODS, counter.traffic)])
         if former is not None:
             # Its address passed to another pod before the former one was ended here.
-            self._lose({Gap.REMOVED: [counter]}, now, now)
+            self._lose({tables.Gap.REMOVED: [counter]}, now, now)
             self._lose_unsized({EVERY}, now)
             self._end_pods({former.owner}, now)
         self.read_at[counter] = now.steady
@@ -257,19 +242,19 @@ class Book:
         known = [counter for counter in dict.fromkeys(counters) if counter in self.counters]
         lost = [c for c in known if not self._lost_nothing(c, may_be_unmade=c in unmade)]
         if lost:
-            self._lose({Gap.REMOVED: lost}, now, now)
+            self._lose({tables.Gap.REMOVED: lost}, now, now)
         if known:
             # An older copy of the books could not get these readings from the kernel again.
             self._advance()
         for counter in known:
             # Its next reading starts at zero; with the old one kept it would look like a reset.
-            self.counters[counter] = LiveCounter(self.counters[counter].owner)
+            self.counters[counter] = tables.LiveCounter(self.counters[counter].owner)
             self.read_at[counter] = now.steady
         return bool(lost)
 
     def _lost_nothing(self, counter: Counter, *, may_be_unmade: bool) -> bool:
         phase = self.counters[counter].phase
-        return phase is Phase.ENDING or (phase is Phase.BEGUN and may_be_unmade)
+        return phase is tables.Phase.ENDING or (phase is tables.Phase.BEGUN and may_be_unmade)
 
     def post(self, samples: Iterable[Sample], now: Moment, taken_at: Moment | None = None) -> None:
         """Rules 2, 3, 10 and 12. `taken_at` is from before the reading, which may take long."""
@@ -295,7 +280,7 @@ class Book:
             audit.shake(self.totals)
 
     def _post_each(self, read: Iterable[Sample], now: Moment, taken_at: Moment) -> None:
-        lost: dict[Gap, list[Counter]] = {}
+        lost: dict[tables.Gap, list[Counter]] = {}
         for sample in read:
             if gap := self._post_one(sample, now):
                 lost.setdefault(gap, []).append(sample.counter)
@@ -321,26 +306,30 @@ class Book:
             if gap := self.explained or self._gap_to_come(read):
                 self.note(gap, now.steady, now, size=size, goes_on=True)
             else:
-                self.note(Gap.RESET, unread_since.steady, now, size=size)
+                self.note(tables.Gap.RESET, unread_since.steady, now, size=size)
         self.explained = None
 
-    def _gap_to_come(self, read: Iterable[Sample]) -> Gap | None:
+    def _gap_to_come(self, read: Iterable[Sample]) -> tables.Gap | None:
         """What `restart` will count, before counters that were not found are made again."""
         found = {sample.counter for sample in read}
-        counting = (one for one, live in self.counters.items() if live.phase is Phase.COUNTING)
-        return Gap.REMOVED if any(one.is_pod and one not in found for one in counting) else None
+        counting = (
+            one for one, live in self.counters.items() if live.phase is tables.Phase.COUNTING
+        )
+        return (
+            tables.Gap.REMOVED if any(one.is_pod and one not in found for one in counting) else None
+        )
 
-    def _post_one(self, sample: Sample, now: Moment) -> Gap | None:
+    def _post_one(self, sample: Sample, now: Moment) -> tables.Gap | None:
         """Post what passed since the last reading; returns what was lost."""
         counter = sample.counter
         found = understood(self.counters[counter], sample)
         if found is None:
             return None
         self.counters[counter] = live = found.live
-        if found.passed == NOTHING:
+        if found.passed == tables.NOTHING:
             return found.gap
         for account in audit.accounts(counter, live.owner):
-            self.totals[account] = self.totals.get(account, NOTHING) + found.passed
+            self.totals[account] = self.totals.get(account, tables.NOTHING) + found.passed
         if self.keeps_hours and live.owner is not None:
             # The wall clock, since people ask for hours of the day.
             hour = int(now.wall // SECONDS)
@@ -351,7 +340,7 @@ class Book:
         """Note that the last reading of these was posted and that they will be taken away."""
         for counter in counters:
             if (live := self.counters.get(counter)) is not None:
-                self.counters[counter] = replace(live, phase=Phase.ENDING)
+                self.counters[counter] = replace(live, phase=tables.Phase.ENDING)
                 self._advance()
 
     def rebase(self, samples: Iterable[Sample], now: Moment) -> None:
@@ -373,7 +362,7 @@ class Book:
             if live is not None:
                 owners.add(live.owner)
                 # `close` has advanced the sequence for a counter whose last reading it posted.
-                if live.phase is not Phase.ENDING:
+                if live.phase is not tables.Phase.ENDING:
                     self._advance()
                 del self.counters[counter]
                 self.read_at.pop(counter, None)
@@ -389,7 +378,7 @@ class Book:
 
     def sweep(self, now: Moment, linger_seconds: float) -> None:
         """The end of rule 6's lingering. A clock that stepped back lengthens it by that step."""
-        gone: set[PodName] = set()
+        gone: set[tables.PodName] = set()
         for name, since in list(self.ended.items()):
             if since > now.wall:
                 # The clock was set back; counted from its new time the series still ends.
@@ -401,9 +390,12 @@ class Book:
             self._drop_series(gone)
         self.write_down_reading()
 
-    def _drop_series(self, gone: Collection[PodName]) -> None:
+    def _drop_series(self, gone: Collection[tables.PodName]) -> None:
         for account in list(self.totals):
-            if account.scope is Scope.POD and PodName(account.owner, account.name) in gone:
+            if (
+                account.scope is tables.Scope.POD
+                and tables.PodName(account.owner, account.name) in gone
+            ):
                 del self.totals[account]
 
     def write_down_reading(self) -> None:
@@ -420,7 +412,7 @@ class Book:
 
     def note(
         self,
-        gap: Gap,
+        gap: tables.Gap,
         since: float,
         now: Moment,
         *,
@@ -434,27 +426,29 @@ class Book:
         So many seconds of it are known already; so many bytes are known to be lost.
         """
         self._advance()
-        if not (goes_on or concerned or gap in (Gap.RESET, Gap.NOT_DURABLE)):
+        if not (goes_on or concerned or gap in (tables.Gap.RESET, tables.Gap.NOT_DURABLE)):
             self._lose_unsized({EVERY}, now)
         # By the wall clock, which may be wrong, for people alone.
-        last = LastGap.of(concerned, now.wall - (now.steady - since), now.wall)
+        last = tables.LastGap.of(concerned, now.wall - (now.steady - since), now.wall)
         self.facts[GAP_AT + gap] = (self.last_gap(gap).prolonged(last) if goes_on else last).text
-        lost = self.gaps.get(gap, Lost())
-        self.gaps[gap] = Lost(
+        lost = self.gaps.get(gap, tables.Lost())
+        self.gaps[gap] = tables.Lost(
             lost.times + (not goes_on),
             lost.seconds + max(0.0, now.steady - since - known),
-            min(lost.bytes + size, LARGEST),
+            min(lost.bytes + size, tables.LARGEST),
         )
 
     def _lose_unsized(self, kinds: Iterable[str], now: Moment) -> None:
         for traffic in kinds if self.keeps_hours else ():
             self.hours.lose(now.wall, traffic)
 
-    def last_gap(self, gap: Gap) -> LastGap:
+    def last_gap(self, gap: tables.Gap) -> tables.LastGap:
         """The last gap of a reason; all zero if it is unknown."""
-        return LastGap.parse(self.facts.get(GAP_AT + gap, "0 0 0 "))
+        return tables.LastGap.parse(self.facts.get(GAP_AT + gap, "0 0 0 "))
 
-    def _lose(self, lost: Mapping[Gap, Collection[Counter]], now: Moment, read_at: Moment) -> None:
+    def _lose(
+        self, lost: Mapping[tables.Gap, Collection[Counter]], now: Moment, read_at: Moment
+    ) -> None:
         """Rule 9 for the counters that one call reports, which are read as of `read_at` then."""
         every = [counter for counters in lost.values() for counter in counters]
         since = min(self.read_at.get(counter, self.inherited.steady) for counter in every)
@@ -494,5 +488,5 @@ class _Table(Protocol):
     def written(self) -> None: ...
 
 
-def _name(owner: PodRef) -> PodName:
-    return PodName(owner.namespace, owner.name)
+def _name(owner: PodRef) -> tables.PodName:
+    return tables.PodName(owner.namespace, owner.name)

@@ -285,7 +285,6 @@ class Ledger:
             return {counter: live.reading for counter, live in self._book.counters.items()}
 
     def totals(self) -> Totals:
-        """All totals, as of now."""
         with self._lock:
             self._note_undurable_time()
             return picture(self._book, durable=self._durable)
@@ -352,7 +351,6 @@ class Ledger:
 
     @property
     def path(self) -> Path:
-        """Its file."""
         return self._store.path
 
     def is_lost(self) -> bool:

@@ -52,7 +52,6 @@ class Mark(NamedTuple):
 
     @classmethod
     def of(cls, address: Address) -> Self:
-        """The mark that an address encodes."""
         return cls(address.value >> _HALF, address.value & ((1 << _HALF) - 1))
 
     @property

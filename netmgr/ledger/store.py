@@ -15,31 +15,8 @@ from pathlib import Path
 from netmgr import sqlite_file
 from netmgr.api.snapshot import UsageRow
 from netmgr.errors import SetupError, StateError
+from netmgr.ledger import history, tables
 from netmgr.ledger.book import Book
-from netmgr.ledger.history import (
-    By,
-    HourBucket,
-    Period,
-    Retention,
-    bounded,
-    columns_of,
-    grouped,
-    usage_row,
-)
-from netmgr.ledger.tables import (
-    LARGEST,
-    Account,
-    Amount,
-    Gap,
-    Key,
-    LiveCounter,
-    Lost,
-    Phase,
-    PodName,
-    Scope,
-    Tracked,
-    Value,
-)
 from netmgr.model import Counter, PodRef, Traffic
 from netmgr.prefixes import Address, Family
 
@@ -127,12 +104,15 @@ class Store:
         read = self._connection.execute
         try:
             return Book(
-                facts=Tracked(read("SELECT key, value FROM fact")),
-                counters=Tracked(map(_counter, read("SELECT * FROM counter"))),
-                totals=Tracked(map(_total, read("SELECT * FROM total"))),
-                ended=Tracked((PodName(*row[:2]), row[2]) for row in read("SELECT * FROM ended")),
-                gaps=Tracked(
-                    (Gap(reason), Lost(*lost)) for reason, *lost in read("SELECT * FROM gap")
+                facts=tables.Tracked(read("SELECT key, value FROM fact")),
+                counters=tables.Tracked(map(_counter, read("SELECT * FROM counter"))),
+                totals=tables.Tracked(map(_total, read("SELECT * FROM total"))),
+                ended=tables.Tracked(
+                    (tables.PodName(*row[:2]), row[2]) for row in read("SELECT * FROM ended")
+                ),
+                gaps=tables.Tracked(
+                    (tables.Gap(reason), tables.Lost(*lost))
+                    for reason, *lost in read("SELECT * FROM gap")
                 ),
             )
         except sqlite3.Error as error:
@@ -150,7 +130,7 @@ class Store:
             self._write_changes(book)
         book.written()
 
-    def prune(self, retention: Retention) -> None:
+    def prune(self, retention: history.Retention) -> None:
         """Bound the roll-ups.
 
         Raises:
@@ -281,7 +261,9 @@ def _write_whole(connection: sqlite3.Connection, book: Book) -> None:
 def _replacements(book: Book, *, is_whole: bool) -> Iterator[tuple[str, Iterable[Row]]]:
     """Statements that write the book's rows: all of them, or those that changed."""
 
-    def entries(table: Tracked[Key, Value]) -> Iterable[tuple[Key, Value]]:
+    def entries(
+        table: tables.Tracked[tables.Key, tables.Value],
+    ) -> Iterable[tuple[tables.Key, tables.Value]]:
         return table.items() if is_whole else table.changed
 
     yield "REPLACE INTO fact VALUES (?, ?)", entries(book.facts)
@@ -305,7 +287,7 @@ def _key(counter: Counter) -> tuple[str, int, str]:
     return str(counter.subject), int(counter.family), str(counter.traffic)
 
 
-def _counter_row(entry: tuple[Counter, LiveCounter]) -> Row:
+def _counter_row(entry: tuple[Counter, tables.LiveCounter]) -> Row:
     counter, live = entry
     owner = (
         (live.owner.namespace, live.owner.name, live.owner.uid)
@@ -318,16 +300,16 @@ def _counter_row(entry: tuple[Counter, LiveCounter]) -> Row:
 
 def _counter(
     row: tuple[str, int, str, str | None, str, str, int, int, int, int],
-) -> tuple[Counter, LiveCounter]:
+) -> tuple[Counter, tables.LiveCounter]:
     subject, family, traffic, namespace, pod, uid, phase, count, packets, life = row
     owner = PodRef(namespace, pod, uid) if namespace is not None else None
     # With an owner and no address it is a host-network pod's: `cgroup 4711`.
     identity = Address.parse(subject) if owner and " " not in subject else subject
-    live = LiveCounter(owner, Amount(count, packets), Phase(phase), life)
+    live = tables.LiveCounter(owner, tables.Amount(count, packets), tables.Phase(phase), life)
     return Counter(identity, Family(family), Traffic(traffic)), live
 
 
-def _total_row(entry: tuple[Account, Amount]) -> Row:
+def _total_row(entry: tuple[tables.Account, tables.Amount]) -> Row:
     (scope, owner, name, traffic), amount = entry
     # Only counters that somebody set have more than the file can hold; SQLite would refuse such a
     # number, and with it every later write.
@@ -336,24 +318,26 @@ def _total_row(entry: tuple[Account, Amount]) -> Row:
         owner,
         name,
         str(traffic),
-        max(-LARGEST, min(amount.bytes, LARGEST)),
-        max(-LARGEST, min(amount.packets, LARGEST)),
+        max(-tables.LARGEST, min(amount.bytes, tables.LARGEST)),
+        max(-tables.LARGEST, min(amount.packets, tables.LARGEST)),
     )
 
 
-def _total(row: tuple[str, str, str, str, int, int]) -> tuple[Account, Amount]:
+def _total(row: tuple[str, str, str, str, int, int]) -> tuple[tables.Account, tables.Amount]:
     scope, owner, name, traffic, count, packets = row
-    return Account(Scope(scope), owner, name, Traffic(traffic)), Amount(count, packets)
+    return tables.Account(tables.Scope(scope), owner, name, Traffic(traffic)), tables.Amount(
+        count, packets
+    )
 
 
-def _hour_rows(additions: Iterable[tuple[HourBucket, Amount]]) -> list[Row]:
+def _hour_rows(additions: Iterable[tuple[history.HourBucket, tables.Amount]]) -> list[Row]:
     return [
         (hour, space, pod, str(way), min(sum_.bytes, _MOST), min(sum_.packets, _MOST))
         for (hour, space, pod, way), sum_ in additions
     ]
 
 
-def _prune(connection: sqlite3.Connection, retention: Retention) -> None:
+def _prune(connection: sqlite3.Connection, retention: history.Retention) -> None:
     """Drop and fold what `retention` leaves no room for. The caller holds a transaction."""
     # `LIMIT 0` below would find no oldest hour and keep everything.
     if retention.hours == 0:
@@ -419,17 +403,19 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
         raise sqlite_file.refusal(path, error) from error
 
 
-def usage(connection: sqlite3.Connection, period: Period, by: Sequence[By]) -> list[UsageRow]:
+def usage(
+    connection: sqlite3.Connection, period: history.Period, by: Sequence[history.By]
+) -> list[UsageRow]:
     """Sums of the period's roll-ups by what `by` names and by traffic, with their bounds."""
     sums, lost = parts(connection, period, by)
-    return bounded(grouped(sums, by), lost, by)
+    return history.bounded(history.grouped(sums, by), lost, by)
 
 
 def parts(
-    connection: sqlite3.Connection, period: Period, by: Sequence[By]
+    connection: sqlite3.Connection, period: history.Period, by: Sequence[history.By]
 ) -> tuple[list[UsageRow], list[UsageRow]]:
     """The sums, and the roll-ups of what was lost."""
-    columns = columns_of(by)
+    columns = history.columns_of(by)
     chosen = [
         name if name in columns else blank
         for name, blank in (("hour", "0"), ("namespace", "''"), ("pod", "''"))
@@ -438,6 +424,8 @@ def parts(
 SELECT {", ".join(chosen)}, traffic, sum(bytes), sum(packets) FROM hour
 WHERE hour >= ? AND hour < ? AND namespace <> '' GROUP BY {", ".join((*columns, "traffic"))}
 """  # noqa: S608  column names are this module's own
-    sums = [usage_row(*row) for row in connection.execute(statement, (period.first, period.end))]
+    sums = [
+        history.usage_row(*row) for row in connection.execute(statement, (period.first, period.end))
+    ]
     lost = connection.execute(_LOST, (period.first, period.end))
-    return sums, [usage_row(*row) for row in lost]
+    return sums, [history.usage_row(*row) for row in lost]

@@ -120,7 +120,6 @@ class LastGap(NamedTuple):
 
     @classmethod
     def of(cls, counters: Iterable[Counter], since: float, until: float) -> LastGap:
-        """The gap of these counters."""
         listed = sorted(f"{one.subject} {one.traffic}" for one in counters)
         return cls(since, until, len(listed), tuple(listed[:NAMED_COUNTERS]))
 
@@ -203,7 +202,6 @@ class Tracked(dict[Key, Value], Generic[Key, Value]):
 
     @property
     def deleted(self) -> list[Key]:
-        """Keys to delete."""
         return [key for key in self._touched if key not in self]
 
     @property

@@ -4,15 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from netmgr.api.snapshot import (
-    AccountingGaps,
-    Audited,
-    ForwardAudit,
-    NamespaceTotals,
-    OriginTotals,
-    PodTotals,
-    TrafficTotals,
-)
+from netmgr.api import snapshot
 from netmgr.ledger import audit
 from netmgr.ledger.audit import Audit
 from netmgr.ledger.book import Book
@@ -51,11 +43,11 @@ class Totals:
         durable: false while the state file cannot be written and totals are in memory alone.
     """
 
-    pods: list[PodTotals]
-    namespaces: list[NamespaceTotals]
-    node: list[TrafficTotals]
+    pods: list[snapshot.PodTotals]
+    namespaces: list[snapshot.NamespaceTotals]
+    node: list[snapshot.TrafficTotals]
     rules: list[Sample]
-    gaps: list[AccountingGaps]
+    gaps: list[snapshot.AccountingGaps]
     audits: list[AuditTotal]
     durable: bool = True
 
@@ -72,7 +64,7 @@ class Totals:
             if (one.audit, one.traffic) == (Audit.PODS, traffic)
         )
 
-    def unattributed(self, *, runs_pods: bool) -> list[Audited]:
+    def unattributed(self, *, runs_pods: bool) -> list[snapshot.Audited]:
         """What was forwarded for no pod, by direction; without pods that is all, and not listed."""
         return [
             {
@@ -84,7 +76,7 @@ class Totals:
             for one in (self.forwarded if runs_pods else ())
         ]
 
-    def forward_audit(self) -> list[ForwardAudit]:
+    def forward_audit(self) -> list[snapshot.ForwardAudit]:
         """Both sides of the comparison with the forward rules, in bytes."""
         return [
             {
@@ -96,13 +88,13 @@ class Totals:
             for one in self.forwarded
         ]
 
-    def origins(self, *, runs_pods: bool) -> list[OriginTotals]:
+    def origins(self, *, runs_pods: bool) -> list[snapshot.OriginTotals]:
         """The node's total in parts, each of which only rises."""
         names = {
             Audit.FORWARD: ("pods", "unattributed" if runs_pods else "transit"),
             Audit.LOCAL: ("host-pods", "node"),
         }
-        parts: list[OriginTotals] = []
+        parts: list[snapshot.OriginTotals] = []
         for one in self.audits:
             if one.audit is Audit.PODS:
                 continue
@@ -116,9 +108,8 @@ class Totals:
 
 
 def picture(book: Book, *, durable: bool) -> Totals:
-    """The book as it is now."""
-    pods: list[PodTotals] = []
-    namespaces: list[NamespaceTotals] = []
+    pods: list[snapshot.PodTotals] = []
+    namespaces: list[snapshot.NamespaceTotals] = []
     node: dict[Traffic, Amount] = {}
     # Sorted once here, so that readers get each list in a stable order.
     for account in sorted(book.totals):
@@ -142,11 +133,11 @@ def picture(book: Book, *, durable: bool) -> Totals:
     )
 
 
-def _amount(traffic: Traffic, amount: Amount) -> TrafficTotals:
+def _amount(traffic: Traffic, amount: Amount) -> snapshot.TrafficTotals:
     return {"traffic": traffic, "bytes": amount.bytes, "packets": amount.packets}
 
 
-def _pod(series: PodName, traffic: Traffic, amount: Amount, *, is_live: bool) -> PodTotals:
+def _pod(series: PodName, traffic: Traffic, amount: Amount, *, is_live: bool) -> snapshot.PodTotals:
     return {
         "namespace": series.namespace,
         "pod": series.name,
@@ -157,7 +148,7 @@ def _pod(series: PodName, traffic: Traffic, amount: Amount, *, is_live: bool) ->
     }
 
 
-def _gap(gap: Gap, lost: Lost, last: LastGap) -> AccountingGaps:
+def _gap(gap: Gap, lost: Lost, last: LastGap) -> snapshot.AccountingGaps:
     return {
         "reason": gap,
         "count": lost.times,

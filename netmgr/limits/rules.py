@@ -68,7 +68,6 @@ class Chain(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Its name in the table."""
         return f"{self.traffic.replace('-', '_')}_{self.link}"
 
     @property
@@ -148,7 +147,6 @@ def changed(
 
 
 def names(chains: Iterable[Chain]) -> frozenset[str]:
-    """Names of all their chains."""
     return frozenset(name for chain in chains for name in chain.names)
 
 

@@ -39,8 +39,6 @@ Used = Callable[[Iterable[Budget]], Mapping[Budget, int]]
 
 
 class Books(Protocol):
-    """The ledger."""
-
     def now(self, budgets: Iterable[Budget]) -> Mapping[Budget, int]:
         """Bytes that are used, after a reading."""
         ...

@@ -73,7 +73,6 @@ class KernelCheck:
         self._netlink = Netlink()
 
     def close(self) -> None:
-        """Close the socket."""
         self._netlink.close()
 
     def look(self, addresses: Iterable[Address]) -> KernelState:

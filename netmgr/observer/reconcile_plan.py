@@ -46,12 +46,10 @@ class Counted:
 
     @property
     def address(self) -> Address:
-        """The one address."""
         return self.attachment.addresses[0]
 
     @property
     def pod(self) -> PodRef:
-        """The pod it is counted for."""
         return self.attachment.pod
 
 
@@ -148,7 +146,6 @@ def _state(
 
 
 def attachments(counted: Iterable[Counted]) -> Iterator[Attachment]:
-    """What is counted, one attachment with all its addresses each."""
     merged: dict[object, Attachment] = {}
     for one in counted:
         attachment = one.attachment

@@ -8,15 +8,7 @@ from enum import StrEnum
 from itertools import zip_longest
 
 from netmgr.documents.sites import HUB
-from netmgr.plan.lock import (
-    Allocation,
-    ClusterLock,
-    LockDocument,
-    NodePoolLock,
-    Segment,
-    ServiceRange,
-    Subnet,
-)
+from netmgr.plan import lock
 from netmgr.prefixes import Family
 
 
@@ -44,7 +36,7 @@ class Change:
     note: str = ""
 
 
-def diff(before: LockDocument | None, after: LockDocument) -> tuple[Change, ...]:
+def diff(before: lock.LockDocument | None, after: lock.LockDocument) -> tuple[Change, ...]:
     """Every change, the hub's first, then by cluster."""
     old = before.clusters if before else {}
     changes = list(_hub(before, after))
@@ -58,7 +50,7 @@ def renumbered(changes: Iterable[Change]) -> tuple[Change, ...]:
     return tuple(change for change in changes if change.kind is Kind.RENUMBER)
 
 
-def _hub(before: LockDocument | None, after: LockDocument) -> Iterator[Change]:
+def _hub(before: lock.LockDocument | None, after: lock.LockDocument) -> Iterator[Change]:
     old = before.hub if before else None
     yield from _allocations(f"{HUB}.prefixes", old.prefixes if old else (), after.hub.prefixes)
     yield from _subnet(f"{HUB}.routers", old.routers if old else None, after.hub.routers)
@@ -67,7 +59,9 @@ def _hub(before: LockDocument | None, after: LockDocument) -> Iterator[Change]:
         yield from _subnet(f"{HUB}.researchers[{number}]", former, subnet)
 
 
-def _cluster(key: str, old: ClusterLock | None, new: ClusterLock | None) -> Iterator[Change]:
+def _cluster(
+    key: str, old: lock.ClusterLock | None, new: lock.ClusterLock | None
+) -> Iterator[Change]:
     prefixes = (held.prefixes if held else () for held in (old, new))
     yield from _allocations(f"{key}.prefixes", *prefixes)
     yield from _tombstone(key, old, new)
@@ -79,7 +73,9 @@ def _cluster(key: str, old: ClusterLock | None, new: ClusterLock | None) -> Iter
         yield from _node_pool(f"{key}.node_pools.{pool}", before.get(pool), after.get(pool))
 
 
-def _node_pool(key: str, old: NodePoolLock | None, new: NodePoolLock | None) -> Iterator[Change]:
+def _node_pool(
+    key: str, old: lock.NodePoolLock | None, new: lock.NodePoolLock | None
+) -> Iterator[Change]:
     yield from _tombstone(key, old, new)
     pairs = zip_longest(old.segments if old else (), new.segments if new else ())
     for number, (before, after) in enumerate(pairs):
@@ -87,7 +83,7 @@ def _node_pool(key: str, old: NodePoolLock | None, new: NodePoolLock | None) -> 
 
 
 def _allocations(
-    key: str, before: Sequence[Allocation], after: Sequence[Allocation]
+    key: str, before: Sequence[lock.Allocation], after: Sequence[lock.Allocation]
 ) -> Iterator[Change]:
     gone, new = list(before), list(after)
     for held in after:
@@ -111,7 +107,7 @@ def _allocations(
         yield Change(Kind.REMOVE, key, _allocation(former), "")
 
 
-def _allocation(held: Allocation | None) -> str:
+def _allocation(held: lock.Allocation | None) -> str:
     if held is None:
         return ""
     if held.prefix == held.reserve:
@@ -120,7 +116,9 @@ def _allocation(held: Allocation | None) -> str:
 
 
 def _tombstone(
-    key: str, old: ClusterLock | NodePoolLock | None, new: ClusterLock | NodePoolLock | None
+    key: str,
+    old: lock.ClusterLock | lock.NodePoolLock | None,
+    new: lock.ClusterLock | lock.NodePoolLock | None,
 ) -> Iterator[Change]:
     if old is None or new is None or old.tombstone == new.tombstone:
         return
@@ -141,7 +139,9 @@ def _change(key: str, old: str, new: str, *, only_added: object) -> Change:
     return Change(kind, key, old, new)
 
 
-def _services(key: str, old: ServiceRange | None, new: ServiceRange | None) -> Iterator[Change]:
+def _services(
+    key: str, old: lock.ServiceRange | None, new: lock.ServiceRange | None
+) -> Iterator[Change]:
     before, after = _service_text(old), _service_text(new)
     if before != after:
         # Only a further family may come behind what there is.
@@ -149,7 +149,7 @@ def _services(key: str, old: ServiceRange | None, new: ServiceRange | None) -> I
         yield _change(key, before, after, only_added=more)
 
 
-def _service_text(held: ServiceRange | None) -> str:
+def _service_text(held: lock.ServiceRange | None) -> str:
     texts = []
     for vip_range, service_cidr in held.pairs if held else ():
         texts.append(
@@ -160,13 +160,13 @@ def _service_text(held: ServiceRange | None) -> str:
     return ", ".join(texts)
 
 
-def _subnet(key: str, old: Subnet | None, new: Subnet | None) -> Iterator[Change]:
+def _subnet(key: str, old: lock.Subnet | None, new: lock.Subnet | None) -> Iterator[Change]:
     before, after = _subnet_text(old), _subnet_text(new)
     if before != after:
         yield _change(key, before, after, only_added=old and new and _has_only_more(old, new))
 
 
-def _has_only_more(old: Subnet, new: Subnet) -> bool:
+def _has_only_more(old: lock.Subnet, new: lock.Subnet) -> bool:
     """Whether every prefix stays and hosts are only added or taken away at the end."""
     if new.prefixes[: len(old.prefixes)] != old.prefixes:
         return False
@@ -174,7 +174,7 @@ def _has_only_more(old: Subnet, new: Subnet) -> bool:
     return all(mine[: len(later)] == later[: len(mine)] for mine, later in pairs)
 
 
-def _subnet_text(held: Subnet | None) -> str:
+def _subnet_text(held: lock.Subnet | None) -> str:
     if held is None:
         return ""
     addresses = (*held.addresses, *held.addresses_v6)
@@ -182,14 +182,14 @@ def _subnet_text(held: Subnet | None) -> str:
     return f"{', '.join(map(str, held.prefixes))}{hosts}"
 
 
-def _segment(key: str, old: Segment | None, new: Segment | None) -> Iterator[Change]:
+def _segment(key: str, old: lock.Segment | None, new: lock.Segment | None) -> Iterator[Change]:
     # Compared as a whole: the text leaves out where the addresses in the subnets begin.
     if old != new:
         more = old and new and old == new.model_copy(update={"v6": None})
         yield _change(key, _segment_text(old), _segment_text(new), only_added=more)
 
 
-def _segment_text(held: Segment | None) -> str:
+def _segment_text(held: lock.Segment | None) -> str:
     if held is None:
         return ""
     nodes = f"nodes {held.first:,} to {held.first + held.nodes - 1:,}"

@@ -143,5 +143,4 @@ def lock_text(lock: LockDocument) -> str:
 
 
 def sealed(lock: LockDocument) -> LockDocument:
-    """The lock with its digest."""
     return lock.model_copy(update={"digest": digest_of(lock)})

@@ -104,7 +104,6 @@ class VirtualNetwork:
     subnets: tuple[Subnet, ...]
 
     def subnet_of(self, address: Address) -> Subnet | None:
-        """The subnet that holds `address`."""
         for subnet in self.subnets:
             if any(prefix.holds(address) for prefix in subnet.prefixes):
                 return subnet
@@ -181,8 +180,6 @@ class Appliance:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """All of it."""
-
     plan: str
     networks: tuple[VirtualNetwork, ...]
     peerings: tuple[Peering, ...]

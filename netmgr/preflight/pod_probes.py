@@ -22,25 +22,14 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from netmgr.api.connectivity import (
-    PATIENCE_SECONDS,
-    STREAM_BYTES,
-    TRY_SECONDS,
-    Answer,
-    Ending,
-    Probe,
-    Result,
-    Sent,
-    Target,
-    Task,
-)
+from netmgr.api import connectivity
 from netmgr.errors import Exit
 
 Value = TypeVar("Value")
 Attempt = Callable[[], tuple[str, ...]]
 
 _PAUSE_SECONDS, _QUIET_SECONDS, _NOISY_SECONDS = 0.2, 0.6, 6.0
-_LONGEST_SECONDS = 2 * PATIENCE_SECONDS
+_LONGEST_SECONDS = 2 * connectivity.PATIENCE_SECONDS
 _AT_ONCE = 64
 _SMALL = 64
 """Bytes of a datagram whose size does not matter; an address fits in."""
@@ -57,7 +46,7 @@ _HEADERS = {socket.AF_INET: 28, socket.AF_INET6: 48}
 class _Failed(Exception):
     """A probe's attempt came to nothing."""
 
-    def __init__(self, result: Result, reason: str = "") -> None:
+    def __init__(self, result: connectivity.Result, reason: str = "") -> None:
         super().__init__(result)
         self.result, self.reason = result, reason[:200]
 
@@ -69,7 +58,7 @@ class _Way(NamedTuple):
     address: tuple[str, int]
 
 
-def run(task: Task) -> Answer:
+def run(task: connectivity.Task) -> connectivity.Answer:
     """Probe all that a task asks for."""
     # Not a context manager: that would wait for a resolver that does not answer.
     pool = ThreadPoolExecutor(_AT_ONCE)
@@ -77,12 +66,12 @@ def run(task: Task) -> Answer:
     probes = _ended(pool.submit(_patiently, partial(_probe, each)) for each in task.probes)
     ways = [_result(each, []) for each in resolving]
     internet, forbidden = ways[: len(task.internet)], ways[len(task.internet) :]
-    before = _settled_counters() if ways else Sent()
+    before = _settled_counters() if ways else connectivity.Sent()
     unreachable = _ended(pool.submit(_once, partial(_touch, each)) for each in forbidden)
     between = _settled_counters() if forbidden else before
     reached = _ended(pool.submit(_patiently, partial(_greet, each)) for each in internet)
     after = _settled_counters() if internet else between
-    return Answer(
+    return connectivity.Answer(
         probes=probes,
         internet=reached,
         unreachable=unreachable,
@@ -91,8 +80,8 @@ def run(task: Task) -> Answer:
     )
 
 
-def _ended(submitted: Iterable[Future[Ending]]) -> tuple[Ending, ...]:
-    late = Ending(result=Result.NO_ANSWER)
+def _ended(submitted: Iterable[Future[connectivity.Ending]]) -> tuple[connectivity.Ending, ...]:
+    late = connectivity.Ending(result=connectivity.Result.NO_ANSWER)
     return tuple(_result(each, late) for each in list(submitted))
 
 
@@ -103,24 +92,24 @@ def _result(waiting: Future[Value], otherwise: Value) -> Value:
         return otherwise
 
 
-def _patiently(attempt: Attempt) -> Ending:
+def _patiently(attempt: Attempt) -> connectivity.Ending:
     """Try until it succeeds: servers start and Services are wired meanwhile."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + connectivity.PATIENCE_SECONDS
     while True:
         ending = _once(attempt)
-        if ending.result is Result.OK or time.monotonic() > deadline:
+        if ending.result is connectivity.Result.OK or time.monotonic() > deadline:
             return ending
         time.sleep(_PAUSE_SECONDS)
 
 
-def _once(attempt: Attempt) -> Ending:
+def _once(attempt: Attempt) -> connectivity.Ending:
     try:
-        return Ending(result=Result.OK, seen=attempt())
+        return connectivity.Ending(result=connectivity.Result.OK, seen=attempt())
     except _Failed as failed:
-        return Ending(result=failed.result, reason=failed.reason)
+        return connectivity.Ending(result=failed.result, reason=failed.reason)
 
 
-def _probe(probe: Probe) -> tuple[str, ...]:
+def _probe(probe: connectivity.Probe) -> tuple[str, ...]:
     ways = _resolved(probe.host, probe.port)
     match probe.by:
         case "dns":
@@ -140,12 +129,12 @@ def _resolved(host: str, port: int) -> list[_Way]:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        raise _Failed(Result.NO_NAME, str(error)) from None
+        raise _Failed(connectivity.Result.NO_NAME, str(error)) from None
     ways = {family: (str(where[0]), int(where[1])) for family, _, _, _, where in reversed(found)}
     return [_Way(family, address) for family, address in ways.items()]
 
 
-def _ways(target: Target) -> list[_Way]:
+def _ways(target: connectivity.Target) -> list[_Way]:
     """Those that the pod has a route for; none if there is no such name."""
     with suppress(_Failed):
         return [way for way in _resolved(*target) if _has_route(way)]
@@ -161,19 +150,19 @@ def _has_route(way: _Way) -> bool:
 
 def _connected(way: _Way) -> socket.socket:
     try:
-        return socket.create_connection(way.address, timeout=TRY_SECONDS)
+        return socket.create_connection(way.address, timeout=connectivity.TRY_SECONDS)
     except TimeoutError:
-        raise _Failed(Result.NO_ANSWER) from None
+        raise _Failed(connectivity.Result.NO_ANSWER) from None
     except ConnectionRefusedError:
-        raise _Failed(Result.REFUSED) from None
+        raise _Failed(connectivity.Result.REFUSED) from None
     except OSError as error:
-        raise _Failed(Result.NO_ANSWER, error.strerror or str(error)) from None
+        raise _Failed(connectivity.Result.NO_ANSWER, error.strerror or str(error)) from None
 
 
 def _stream(way: _Way) -> str:
     """The pod's address as a server saw it, once a stream of full packets came back."""
-    payload, taken = bytes(STREAM_BYTES), b""
-    deadline = time.monotonic() + TRY_SECONDS
+    payload, taken = bytes(connectivity.STREAM_BYTES), b""
+    deadline = time.monotonic() + connectivity.TRY_SECONDS
     with _connected(way) as opened:
         try:
             opened.sendall(payload)
@@ -181,10 +170,10 @@ def _stream(way: _Way) -> str:
             while (piece := opened.recv(1 << 16)) and time.monotonic() < deadline:
                 taken += piece
         except OSError as error:
-            raise _Failed(Result.STALLED, error.strerror or str(error)) from None
+            raise _Failed(connectivity.Result.STALLED, error.strerror or str(error)) from None
     seen, _, rest = taken.partition(b"\n")
     if rest != payload:
-        raise _Failed(Result.STALLED, f"{len(rest)} of {len(payload)} bytes came back")
+        raise _Failed(connectivity.Result.STALLED, f"{len(rest)} of {len(payload)} bytes came back")
     return seen.decode(errors="replace")
 
 
@@ -194,23 +183,25 @@ def _datagrams(way: _Way) -> str:
     An interface's own MTU is too large at first where the path has less; the kernel learns it.
     """
     with socket.socket(way.family, socket.SOCK_DGRAM) as opened:
-        opened.settimeout(TRY_SECONDS / 4)
+        opened.settimeout(connectivity.TRY_SECONDS / 4)
         opened.setsockopt(*_DISCOVER[way.family], _DO)
         try:
             opened.connect(way.address)
         except OSError as error:
-            raise _Failed(Result.NO_ANSWER, error.strerror or str(error)) from None
-        seen = _exchanged(opened, lambda: _SMALL, Result.NO_ANSWER)
+            raise _Failed(connectivity.Result.NO_ANSWER, error.strerror or str(error)) from None
+        seen = _exchanged(opened, lambda: _SMALL, connectivity.Result.NO_ANSWER)
 
         def largest() -> int:
             mtu = opened.getsockopt(*_IP_MTU[way.family])
             return min(mtu, 1 << 15) - _HEADERS[way.family]
 
-        _exchanged(opened, largest, Result.STALLED)
+        _exchanged(opened, largest, connectivity.Result.STALLED)
     return seen.decode(errors="replace")
 
 
-def _exchanged(opened: socket.socket, size: Callable[[], int], otherwise: Result) -> bytes:
+def _exchanged(
+    opened: socket.socket, size: Callable[[], int], otherwise: connectivity.Result
+) -> bytes:
     """The first line of the answer to a datagram of this size, which may get lost three times."""
     reason = ""
     for _ in range(4):
@@ -233,10 +224,10 @@ def _touch(ways: Sequence[_Way]) -> tuple[str, ...]:
         try:
             _connected(way).close()
         except _Failed as failed:
-            if failed.result is Result.NO_ANSWER:
+            if failed.result is connectivity.Result.NO_ANSWER:
                 continue
         return (way.address[0],)
-    raise _Failed(Result.NO_ANSWER)
+    raise _Failed(connectivity.Result.NO_ANSWER)
 
 
 def _greet(ways: Sequence[_Way]) -> tuple[str, ...]:
@@ -245,7 +236,7 @@ def _greet(ways: Sequence[_Way]) -> tuple[str, ...]:
         with _connected(way) as opened:
             # Closing resets a peer that goes on.
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            opened.settimeout(TRY_SECONDS / 2)
+            opened.settimeout(connectivity.TRY_SECONDS / 2)
             taken = 0
             with suppress(OSError):
                 opened.shutdown(socket.SHUT_WR)
@@ -256,11 +247,11 @@ def _greet(ways: Sequence[_Way]) -> tuple[str, ...]:
 
 def _known(ways: Sequence[_Way]) -> Sequence[_Way]:
     if not ways:
-        raise _Failed(Result.NO_NAME, "or no route to it")
+        raise _Failed(connectivity.Result.NO_NAME, "or no route to it")
     return ways
 
 
-def _settled_counters() -> Sent:
+def _settled_counters() -> connectivity.Sent:
     """The counters, once they have been the same for a while; or after some seconds as they are."""
     begin = since = time.monotonic()
     found = _counters()
@@ -271,7 +262,7 @@ def _settled_counters() -> Sent:
     return found
 
 
-def _counters() -> Sent:
+def _counters() -> connectivity.Sent:
     v4 = _extended((_NET / "netstat").read_text(), "IpExt")
     try:
         lines = (_NET / "snmp6").read_text().splitlines()
@@ -281,7 +272,7 @@ def _counters() -> Sent:
     # The node's end of the pod's link, and other pods on a bridge, report the groups that they are
     # in (MLD). The pod receives that; it is in none of them, so it is no ICMPv6 message to the pod.
     to_many = v4["InMcastOctets"] + v4["InBcastOctets"] + v6.get("Ip6InMcastOctets", 0)
-    return Sent(
+    return connectivity.Sent(
         bytes_out=v4["OutOctets"] + v6.get("Ip6OutOctets", 0),
         bytes_in=v4["InOctets"] + v6.get("Ip6InOctets", 0) - to_many,
         icmpv6_out=v6.get("Icmp6OutMsgs", 0),
@@ -295,14 +286,14 @@ def _extended(text: str, name: str) -> dict[str, int]:
     return dict(zip(names[1:], map(int, values[1:]), strict=True))
 
 
-def _difference(before: Sent, after: Sent) -> Sent:
+def _difference(before: connectivity.Sent, after: connectivity.Sent) -> connectivity.Sent:
     later, earlier = after.model_dump(), before.model_dump()
-    return Sent(**{key: later[key] - earlier[key] for key in later})
+    return connectivity.Sent(**{key: later[key] - earlier[key] for key in later})
 
 
 def main() -> None:
     """Print what came of the task that is the one argument."""
-    answer = run(Task.model_validate_json(sys.argv[1]))
+    answer = run(connectivity.Task.model_validate_json(sys.argv[1]))
     sys.stdout.write(answer.model_dump_json() + "\n")
     sys.stdout.flush()
     # A thread that still waits for the resolver would keep the process.

@@ -171,7 +171,6 @@ class CgroupCounters:
                         raise
 
     def read(self) -> list[Reading]:
-        """Every counter."""
         readings: list[Reading] = []
         # nft(8) puts an element back by its cgroup's path, in a table that was made for it.
         life = self._socket.table_handle(TABLE)

@@ -17,23 +17,8 @@ from netmgr.documents.node import NodeDocument
 from netmgr.documents.special_use import RESERVED_USE, SPECIAL_USE
 from netmgr.model import LINK_PREFIX, Traffic
 from netmgr.prefixes import Family, Prefix, merge
+from netmgr.rules import model
 from netmgr.rules.isolation import Isolation
-from netmgr.rules.model import (
-    Abilities,
-    Branch,
-    Classify,
-    Element,
-    GoOn,
-    Hook,
-    InPrefix,
-    InSet,
-    Match,
-    OnLink,
-    Rule,
-    SetSpec,
-    Side,
-    outside,
-)
 
 _DROPPED = ""
 """In place of a class's name: packets that isolation drops."""
@@ -80,11 +65,11 @@ class Classifier:
         """What is not internet because a class has it."""
         return tuple(merge(prefix for _, prefixes in self.pieces for prefix in prefixes))
 
-    def sets(self, abilities: Abilities) -> dict[SetSpec, frozenset[Element]]:
+    def sets(self, abilities: model.Abilities) -> dict[model.SetSpec, frozenset[model.Element]]:
         """The sets of prefixes that the rules look into."""
         if abilities.verdict_maps:
             return {}
-        found: dict[SetSpec, frozenset[Element]] = {}
+        found: dict[model.SetSpec, frozenset[model.Element]] = {}
         for family in Family:
             known = self._known(family)
             if len(known) > abilities.compares:
@@ -93,56 +78,66 @@ class Classifier:
                     found[_class(name, family)] = frozenset(prefixes)
         return found
 
-    def rules(self, hook: Hook, family: Family, abilities: Abilities) -> Iterator[Rule]:
-        """The rules of one hook and family."""
-        if hook is Hook.FORWARD:
-            way, pod, peer = "in", Side.DESTINATION, Side.SOURCE
-        elif hook is Hook.BEFORE_SRCNAT:
-            way, pod, peer = "out", Side.SOURCE, Side.DESTINATION
+    def rules(
+        self, hook: model.Hook, family: Family, abilities: model.Abilities
+    ) -> Iterator[model.Rule]:
+        if hook is model.Hook.FORWARD:
+            way, pod, peer = "in", model.Side.DESTINATION, model.Side.SOURCE
+        elif hook is model.Hook.BEFORE_SRCNAT:
+            way, pod, peer = "out", model.Side.SOURCE, model.Side.DESTINATION
         else:
             return
-        links: tuple[Match, ...] = (OnLink(pod, f"{LINK_PREFIX}*"),) if self.own_links else ()
+        links: tuple[model.Match, ...] = (
+            (model.OnLink(pod, f"{LINK_PREFIX}*"),) if self.own_links else ()
+        )
         if abilities.verdict_maps:
             yield self._classify(family, way, links, pod, peer)
         else:
             yield from self._each(family, way, links, pod, peer, abilities.compares)
 
     def _classify(
-        self, family: Family, way: str, links: tuple[Match, ...], pod: Side, peer: Side
-    ) -> Rule:
+        self,
+        family: Family,
+        way: str,
+        links: tuple[model.Match, ...],
+        pod: model.Side,
+        peer: model.Side,
+    ) -> model.Rule:
         branches = tuple(
-            Branch(_counting(name, way, family) if name else "", prefixes)
+            model.Branch(_counting(name, way, family) if name else "", prefixes)
             for name, prefixes in self._branches(family)
         )
-        action = Classify(
+        action = model.Classify(
             f"{way}{family.value}", peer, pod, branches, rest=_counting(INTERNAL, way, family)
         )
-        return Rule(f"classes {way} v{family.value}", family, links, action)
+        return model.Rule(f"classes {way} v{family.value}", family, links, action)
 
     def _each(
         self,
         family: Family,
         way: str,
-        links: tuple[Match, ...],
-        pod: Side,
-        peer: Side,
+        links: tuple[model.Match, ...],
+        pod: model.Side,
+        peer: model.Side,
         most_compared: int,
-    ) -> Iterator[Rule]:
+    ) -> Iterator[model.Rule]:
         known = self._known(family)
         for name, prefixes in _of_family(self.pieces, family):
-            members: dict[str, Match] = (
-                {f" {prefix}": InPrefix(peer, prefix) for prefix in prefixes}
+            members: dict[str, model.Match] = (
+                {f" {prefix}": model.InPrefix(peer, prefix) for prefix in prefixes}
                 if len(known) <= most_compared
-                else {"": InSet(peer, _class(name, family).name)}
+                else {"": model.InSet(peer, _class(name, family).name)}
             )
             for what, member in members.items():
-                matches = (*links, member, InSet(pod, _counting(name, way, family)))
-                yield Rule(f"class {name}{what} {way} v{family.value}", family, matches, GoOn())
-        others = outside(peer, _classes(family).name, known, most_compared)
+                matches = (*links, member, model.InSet(pod, _counting(name, way, family)))
+                yield model.Rule(
+                    f"class {name}{what} {way} v{family.value}", family, matches, model.GoOn()
+                )
+        others = model.outside(peer, _classes(family).name, known, most_compared)
         # Without a verdict map a packet goes on after the class that counted it, so the last rule
         # leaves out what is in any class.
-        matches = (*links, *others, InSet(pod, _counting(INTERNAL, way, family)))
-        yield Rule(f"class {INTERNAL} {way} v{family.value}", family, matches, GoOn())
+        matches = (*links, *others, model.InSet(pod, _counting(INTERNAL, way, family)))
+        yield model.Rule(f"class {INTERNAL} {way} v{family.value}", family, matches, model.GoOn())
 
     def _known(self, family: Family) -> list[Prefix]:
         """The prefixes of all classes, and those that no class counts."""
@@ -152,14 +147,14 @@ class Classifier:
         return _of_family((*self.pieces, (_DROPPED, self.dropped)), family)
 
 
-def pod_set(traffic: Traffic, family: Family) -> SetSpec:
+def pod_set(traffic: Traffic, family: Family) -> model.SetSpec:
     """The set that counts pods of one family in one direction and class.
 
     The internet's is the unnamed one.
     """
     way = "in" if traffic.is_inward else "out"
     kind = "" if traffic in (Traffic.INTERNET_IN, Traffic.INTERNET_OUT) else f"{traffic.kind}_"
-    return SetSpec(f"pod_{kind}{way}{family.value}", family, traffic)
+    return model.SetSpec(f"pod_{kind}{way}{family.value}", family, traffic)
 
 
 def _of_family(classes: Iterable[_Class], family: Family) -> list[_Class]:
@@ -175,12 +170,12 @@ def _counting(name: str, way: str, family: Family) -> str:
     return pod_set(Traffic(f"{name}-{way}"), family).name
 
 
-def _class(name: str, family: Family) -> SetSpec:
-    return SetSpec(f"class_{name}{family.value}", family)
+def _class(name: str, family: Family) -> model.SetSpec:
+    return model.SetSpec(f"class_{name}{family.value}", family)
 
 
-def _classes(family: Family) -> SetSpec:
-    return SetSpec(f"classes{family.value}", family)
+def _classes(family: Family) -> model.SetSpec:
+    return model.SetSpec(f"classes{family.value}", family)
 
 
 def _beside(prefixes: list[Prefix], holes: tuple[Prefix, ...]) -> tuple[Prefix, ...]:

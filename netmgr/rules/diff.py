@@ -10,54 +10,43 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from netmgr.model import Counter
-from netmgr.rules.model import (
-    Hook,
-    Rule,
-    Ruleset,
-    SetSpec,
-)
+from netmgr.rules import model, transaction
 from netmgr.rules.observed import Observed, ObservedRule
-from netmgr.rules.transaction import (
-    AddElements,
-    CreateSet,
-    DeclareCounter,
-    DeleteOrphan,
-    DeleteSet,
-    DropChain,
-    EndFlows,
-    FillChain,
-    Operation,
-    RemoveElements,
-    ReplaceElements,
-    Transaction,
-)
 
 
-def diff(desired: Ruleset, observed: Observed) -> Transaction:
+def diff(desired: model.Ruleset, observed: Observed) -> transaction.Transaction:
     """What must be done so that the kernel holds `desired`; empty when it does."""
     dropped = _hooks_to_empty(desired, observed)
     # Hooks first: neither interface deletes a set that a rule still looks into (EBUSY).
-    operations: list[Operation] = [DropChain(hook, desired.chains[hook]) for hook in dropped]
-    operations += [DeleteSet(spec) for spec in desired.sets if spec.name in observed.malformed]
+    operations: list[transaction.Operation] = [
+        transaction.DropChain(hook, desired.chains[hook]) for hook in dropped
+    ]
+    operations += [
+        transaction.DeleteSet(spec) for spec in desired.sets if spec.name in observed.malformed
+    ]
     operations += _set_operations(desired, observed)
     names = (*desired.node_counters(), *desired.tallies())
-    operations += [DeclareCounter(name) for name in names if name not in observed.counters]
+    operations += [
+        transaction.DeclareCounter(name) for name in names if name not in observed.counters
+    ]
     # After sets and counters, which the rules name.
     operations += _fillings(desired, observed, dropped)
     # From the last name to the first: a chain that classifies packets goes before those that it
     # leads to.
     for name in sorted(observed.orphan_chains, reverse=True):
-        operations.append(DeleteOrphan(name, "chain"))
-    operations += map(DeleteOrphan, sorted(observed.orphans))
-    operations += [DeleteOrphan(name, "flowtable") for name in sorted(observed.orphan_flowtables)]
+        operations.append(transaction.DeleteOrphan(name, "chain"))
+    operations += map(transaction.DeleteOrphan, sorted(observed.orphans))
+    operations += [
+        transaction.DeleteOrphan(name, "flowtable") for name in sorted(observed.orphan_flowtables)
+    ]
     if not operations:
-        return Transaction()
+        return transaction.Transaction()
     operations += _endings(desired, observed)
     created, repairs = _created(desired, observed), faults(desired, observed)
-    return Transaction(tuple(operations), frozenset(created), tuple(repairs))
+    return transaction.Transaction(tuple(operations), frozenset(created), tuple(repairs))
 
 
-def _endings(desired: Ruleset, observed: Observed) -> Iterator[EndFlows]:
+def _endings(desired: model.Ruleset, observed: Observed) -> Iterator[transaction.EndFlows]:
     """Have connections that skip the rules meet them again: whatever changes is for them, too.
 
     Pods that come and go are not planned, and so end nobody else's.
@@ -69,21 +58,21 @@ def _endings(desired: Ruleset, observed: Observed) -> Iterator[EndFlows]:
             for hook, rules in desired.chains.items()
             if any(name in rule.set_names for rule in rules)
         )
-        yield EndFlows(flowtables[name], hook, rules)
+        yield transaction.EndFlows(flowtables[name], hook, rules)
 
 
 def _fillings(
-    desired: Ruleset, observed: Observed, dropped: Collection[Hook]
-) -> Iterator[FillChain]:
+    desired: model.Ruleset, observed: Observed, dropped: Collection[model.Hook]
+) -> Iterator[transaction.FillChain]:
     for hook, rules in desired.chains.items():
         # A table that was dormant is filled again whole, since nothing shows what happened to it
         # meanwhile.
         is_suspect = hook in dropped or (observed.asleep and rules)
         if is_suspect or not _holds(observed.chains.get(hook), rules):
-            yield FillChain(hook, rules)
+            yield transaction.FillChain(hook, rules)
 
 
-def faults(desired: Ruleset, observed: Observed) -> Iterator[str]:
+def faults(desired: model.Ruleset, observed: Observed) -> Iterator[str]:
     """A message for each thing that is not as desired."""
     if observed.nothing:
         yield "the whole ruleset was missing"
@@ -101,7 +90,7 @@ def faults(desired: Ruleset, observed: Observed) -> Iterator[str]:
             yield from _chain_faults(hook, rules, observed.chains.get(hook))
 
 
-def _hooks_to_empty(desired: Ruleset, observed: Observed) -> list[Hook]:
+def _hooks_to_empty(desired: model.Ruleset, observed: Observed) -> list[model.Hook]:
     """Those whose chain is to be remade, or looks into a set that is."""
     found = []
     for hook, rules in desired.chains.items():
@@ -111,24 +100,24 @@ def _hooks_to_empty(desired: Ruleset, observed: Observed) -> list[Hook]:
     return found
 
 
-def _set_operations(desired: Ruleset, observed: Observed) -> Iterator[Operation]:
+def _set_operations(desired: model.Ruleset, observed: Observed) -> Iterator[transaction.Operation]:
     for spec in desired.sets:
         wanted = desired.members[spec.name]
         present = observed.members.get(spec.name)
         if present is None:
-            yield CreateSet(spec)
+            yield transaction.CreateSet(spec)
             present = frozenset()
         # As a whole, since a new prefix may overlap one that goes, which an interval set refuses.
         elif spec.has_prefixes and wanted != present:
-            yield ReplaceElements(spec, wanted)
+            yield transaction.ReplaceElements(spec, wanted)
             continue
         if surplus := present - wanted:
-            yield RemoveElements(spec, surplus)
+            yield transaction.RemoveElements(spec, surplus)
         if missing := wanted - present:
-            yield AddElements(spec, missing)
+            yield transaction.AddElements(spec, missing)
 
 
-def _created(desired: Ruleset, observed: Observed) -> Iterator[Counter]:
+def _created(desired: model.Ruleset, observed: Observed) -> Iterator[Counter]:
     for spec in desired.sets:
         if spec.counts is not None:
             missing = desired.members[spec.name] - observed.members.get(spec.name, frozenset())
@@ -138,11 +127,11 @@ def _created(desired: Ruleset, observed: Observed) -> Iterator[Counter]:
             yield counter
 
 
-def _holds(seen: tuple[ObservedRule, ...] | None, rules: tuple[Rule, ...]) -> bool:
+def _holds(seen: tuple[ObservedRule, ...] | None, rules: tuple[model.Rule, ...]) -> bool:
     return (seen or ()) == tuple(ObservedRule(rule.id) for rule in rules)
 
 
-def _set_faults(desired: Ruleset, observed: Observed, spec: SetSpec) -> Iterator[str]:
+def _set_faults(desired: model.Ruleset, observed: Observed, spec: model.SetSpec) -> Iterator[str]:
     wanted, present = desired.members[spec.name], observed.members.get(spec.name)
     if spec.name in observed.malformed:
         yield f"set {spec.name} was of another type"
@@ -174,7 +163,7 @@ def _without(names: Iterable[str], others: Collection[str]) -> list[str]:
 
 
 def _chain_faults(
-    hook: Hook, rules: tuple[Rule, ...], seen: tuple[ObservedRule, ...] | None
+    hook: model.Hook, rules: tuple[model.Rule, ...], seen: tuple[ObservedRule, ...] | None
 ) -> Iterator[str]:
     if seen is None:
         if rules:

@@ -16,15 +16,9 @@ from netmgr.api.snapshot import DroppedTotals, RefusedTotals, TranslatedRange
 from netmgr.errors import KernelError
 from netmgr.model import Counter, Sample, Sender
 from netmgr.prefixes import Address, Family, Prefix
-from netmgr.rules import lives, tagged
+from netmgr.rules import lives, model, tagged
 from netmgr.rules.classifier import pod_set
 from netmgr.rules.diff import diff, faults
-from netmgr.rules.model import (
-    Abilities,
-    Element,
-    Ruleset,
-    SetSpec,
-)
 from netmgr.rules.observed import Observed
 from netmgr.rules.policy import ARRIVED, DELIVERED, PodSets, Policy, desired, pod_sets, senders
 from netmgr.rules.spokes import pair_counter
@@ -37,7 +31,7 @@ from netmgr.rules.transaction import (
     Transaction,
 )
 
-MARK = SetSpec("ledger_mark6", Family.V6)
+MARK = model.SetSpec("ledger_mark6", Family.V6)
 """Holds one address, by which the ledger recognises these counters (`ledger/mark.py`).
 
 It is a set because both backends have sets and change them in the step that changes counters. No
@@ -59,11 +53,11 @@ class RuleBackend(Protocol):
         ...
 
     @property
-    def abilities(self) -> Abilities:
+    def abilities(self) -> model.Abilities:
         """What it can do."""
         ...
 
-    def observe(self, desired: Ruleset) -> Observed:
+    def observe(self, desired: model.Ruleset) -> Observed:
         """Read what the kernel holds, naming the rules of `desired` that are found in it."""
         ...
 
@@ -75,7 +69,7 @@ class RuleBackend(Protocol):
         """The operations as text a person can run, one command a line."""
         ...
 
-    def read(self, desired: Ruleset) -> list[Sample]:
+    def read(self, desired: model.Ruleset) -> list[Sample]:
         """Every counter of ours that the kernel has: the node's, and after them the pods'."""
         ...
 
@@ -83,19 +77,19 @@ class RuleBackend(Protocol):
         """The counters of these elements of pods' sets, as far as they exist."""
         ...
 
-    def tallies(self, desired: Ruleset) -> dict[str, tuple[int, int]]:
+    def tallies(self, desired: model.Ruleset) -> dict[str, tuple[int, int]]:
         """Packets and bytes of the existing counters that are neither pods' nor the node's."""
         ...
 
-    def dynamic(self, desired: Ruleset) -> list[Sample]:
+    def dynamic(self, desired: model.Ruleset) -> list[Sample]:
         """The addresses that dynamic sets have, and what was counted for each."""
         ...
 
-    def serving(self, desired: Ruleset) -> Serving:
+    def serving(self, desired: model.Ruleset) -> Serving:
         """Which of other programs' rules count in place of rules of `desired`."""
         ...
 
-    def remove(self, desired: Ruleset) -> None:
+    def remove(self, desired: model.Ruleset) -> None:
         """Take away everything of ours, and nothing else."""
         ...
 
@@ -242,7 +236,7 @@ class Rules:
             spec: members for spec, members in found.items() if spec.name in has
         }
 
-    def _desired(self, pods: Collection[Address]) -> Ruleset:
+    def _desired(self, pods: Collection[Address]) -> model.Ruleset:
         abilities = self.backend.abilities
         wanted = desired(self.policy, pods, abilities, self._excepted, self._links)
         return _with_mark(wanted, [self._mark]) if self._mark else wanted
@@ -274,7 +268,7 @@ class Rules:
 
     def read_former(self, counters: Iterable[Counter]) -> list[Sample]:
         """What such counters show, as far as they are still there."""
-        members: dict[SetSpec, set[Element]] = {}
+        members: dict[model.SetSpec, set[model.Element]] = {}
         for one in self.former(counters):
             if isinstance(one.subject, Address):
                 members.setdefault(pod_set(one.traffic, one.family), set()).add(one.subject)
@@ -378,13 +372,13 @@ class Rules:
         self.backend.close()
 
 
-def _with_mark(wanted: Ruleset, members: Iterable[Prefix]) -> Ruleset:
+def _with_mark(wanted: model.Ruleset, members: Iterable[Prefix]) -> model.Ruleset:
     return replace(
         wanted, sets=(*wanted.sets, MARK), members={**wanted.members, MARK.name: frozenset(members)}
     )
 
 
-def _marked_as(observed: Observed, wanted: Ruleset) -> Ruleset:
+def _marked_as(observed: Observed, wanted: model.Ruleset) -> model.Ruleset:
     """What is wanted, with the mark that was found: an old one is no drift, and none is."""
     found = observed.members.get(MARK.name)
     return replace(wanted, members={**wanted.members, MARK.name: found}) if found else wanted
@@ -398,7 +392,7 @@ def _without_others(observed: Observed, addresses: frozenset[Address]) -> Observ
     return replace(observed, members=members)
 
 
-def _pod_of(element: Element) -> Address | None:
+def _pod_of(element: model.Element) -> Address | None:
     if isinstance(element, Sender):
         return element.address
     return element if isinstance(element, Address) else None

@@ -128,7 +128,6 @@ class IpSets:
         return found
 
     def close(self) -> None:
-        """Close the socket."""
         self._netlink.close()
 
     def _list(self, name: str) -> list[bytes]:

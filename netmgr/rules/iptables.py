@@ -18,46 +18,24 @@ from netmgr.kernel.xtables.saved import NO_TABLE, SavedRule, SavedTable
 from netmgr.kernel.xtables.variant import Changed, Variant
 from netmgr.model import Sample
 from netmgr.prefixes import Family
-from netmgr.rules import iptables_chains, lives
+from netmgr.rules import iptables_chains, lives, model, transaction
 from netmgr.rules.ipset import Batch, IpSets, Member
 from netmgr.rules.iptables_chains import TABLES, HookRules, builtin
 from netmgr.rules.iptables_text import set_commands
-from netmgr.rules.model import (
-    Abilities,
-    Count,
-    Drop,
-    Element,
-    Hook,
-    Rule,
-    Ruleset,
-    SetSpec,
-    Tally,
-)
 from netmgr.rules.observed import Observed, ObservedRule, Samples, in_order
 from netmgr.rules.policy import PodSets
 from netmgr.rules.tagged import Place, Serving
-from netmgr.rules.transaction import (
-    AddElements,
-    CreateSet,
-    DeleteOrphan,
-    DeleteSet,
-    DropChain,
-    FillChain,
-    Operation,
-    RemoveElements,
-    ReplaceElements,
-)
 
 _ATTEMPTS = 10
 """How often a change is begun anew because another program changed the table meanwhile."""
 
-ChainChange = DropChain | FillChain
+ChainChange = transaction.DropChain | transaction.FillChain
 
 
 class IptablesBackend:
     """Holds the ruleset in the tables of one variant of iptables, and in ipsets."""
 
-    abilities = Abilities(
+    abilities = model.Abilities(
         rewrites=False,
         verdict_maps=False,
         dynamic_sets=False,
@@ -78,7 +56,7 @@ class IptablesBackend:
         """The variant's."""
         return self._tables.name
 
-    def observe(self, desired: Ruleset) -> Observed:
+    def observe(self, desired: model.Ruleset) -> Observed:
         """Read the sets, and our chains and rules of all tables."""
         held, orphans = self._sets.look(desired.sets), self._sets.orphans(desired.sets)
         malformed = frozenset(name for name, one in held.items() if not one.is_sound)
@@ -97,10 +75,10 @@ class IptablesBackend:
         return Observed(members, chains, counters, malformed, orphans)
 
     def _observed_chains(
-        self, desired: Ruleset, malformed: frozenset[str]
-    ) -> tuple[dict[Hook, tuple[ObservedRule, ...]], set[str]]:
+        self, desired: model.Ruleset, malformed: frozenset[str]
+    ) -> tuple[dict[model.Hook, tuple[ObservedRule, ...]], set[str]]:
         """Our rules at each hook, and the ids of those that keep what they have counted."""
-        chains: dict[Hook, tuple[ObservedRule, ...]] = {}
+        chains: dict[model.Hook, tuple[ObservedRule, ...]] = {}
         kept: set[str] = set()
         for hook in TABLES:
             rules = desired.chains.get(hook, ())
@@ -112,12 +90,12 @@ class IptablesBackend:
                 kept.update(one.id for one in chain.from_iterable(map(HookRules.kept, there)))
         return chains, kept
 
-    def _there(self, hook: Hook, rules: Sequence[Rule]) -> list[HookRules]:
+    def _there(self, hook: model.Hook, rules: Sequence[model.Rule]) -> list[HookRules]:
         """What was observed at a hook, in either family."""
         tables = [(family, self._observed[TABLES[hook], family]) for family in Family]
         return [HookRules(table, hook, rules, family) for family, table in tables]
 
-    def apply(self, operations: Sequence[Operation]) -> None:
+    def apply(self, operations: Sequence[transaction.Operation]) -> None:
         """Carry the operations out; each table of each family is changed at once.
 
         Raises:
@@ -132,7 +110,7 @@ class IptablesBackend:
                 for _, same in groupby(group, type):
                     self._change_sets(list(same))
 
-    def render(self, operations: Sequence[Operation]) -> str:
+    def render(self, operations: Sequence[transaction.Operation]) -> str:
         """The operations as a shell's commands: of ipset, and of iptables-restore of the variant.
 
         The edits are those of the tables as they were observed last.
@@ -140,7 +118,7 @@ class IptablesBackend:
         groups = groupby(operations, _changes_chains)
         return "".join(f"{line}\n" for _, group in groups for line in self._commands(list(group)))
 
-    def _commands(self, operations: Sequence[Operation]) -> Iterator[str]:
+    def _commands(self, operations: Sequence[transaction.Operation]) -> Iterator[str]:
         """Of operations that all change chains, or all do not."""
         changes = [one for one in operations if isinstance(one, ChainChange)]
         if changes:
@@ -158,11 +136,11 @@ class IptablesBackend:
                 program = self._tables.program(family, "restore")
                 yield f"{program} -w --noflush --counters <<'END'\n{script}END"
 
-    def read(self, desired: Ruleset) -> list[Sample]:
+    def read(self, desired: model.Ruleset) -> list[Sample]:
         """The node's counters from the article's rules and ours, then the pods' from the sets."""
         samples: list[Sample] = []
-        for rule, counted in self._counting(desired, Count):
-            if isinstance(rule.action, Count):
+        for rule, counted in self._counting(desired, model.Count):
+            if isinstance(rule.action, model.Count):
                 samples.append(Sample(rule.action.counter, counted.bytes, counted.packets))
         for spec in desired.sets:
             if spec.counts is not None:
@@ -174,18 +152,18 @@ class IptablesBackend:
         wanted = [(spec, address) for spec, members in pods.items() for address in members]
         return [_sample(spec, member) for spec, member in self._sets.find(wanted)]
 
-    def tallies(self, desired: Ruleset) -> dict[str, tuple[int, int]]:
+    def tallies(self, desired: model.Ruleset) -> dict[str, tuple[int, int]]:
         """What rules in our own chains have counted, summed by name."""
         sums: dict[str, tuple[int, int]] = {}
-        for rule, counted in self._counting(desired, Drop | Tally):
-            if isinstance(rule.action, Drop | Tally):
+        for rule, counted in self._counting(desired, model.Drop | model.Tally):
+            if isinstance(rule.action, model.Drop | model.Tally):
                 packets, octets = sums.get(rule.action.name, (0, 0))
                 sums[rule.action.name] = packets + counted.packets, octets + counted.bytes
         return sums
 
     def _counting(
-        self, desired: Ruleset, kind: UnionType | type
-    ) -> Iterator[tuple[Rule, SavedRule]]:
+        self, desired: model.Ruleset, kind: UnionType | type
+    ) -> Iterator[tuple[model.Rule, SavedRule]]:
         """The rules of a kind, and what counts for each. Each table of a family is read once."""
         hooks = [
             hook
@@ -197,15 +175,17 @@ class IptablesBackend:
             table = read(TABLES[hook], family)
             yield from HookRules(table, hook, desired.chains[hook], family).counting()
 
-    def dynamic(self, desired: Ruleset) -> list[Sample]:  # noqa: ARG002 - no such set is wanted here
+    def dynamic(self, desired: model.Ruleset) -> list[Sample]:  # noqa: ARG002 - no such set is wanted here
         """None."""
         return []
 
-    def serving(self, desired: Ruleset) -> Serving:
+    def serving(self, desired: model.Ruleset) -> Serving:
         """The article's rules that are ours, or another owner's and equal ours."""
         return partial(self._serve, desired)
 
-    def _serve(self, desired: Ruleset, place: Place, table: SavedTable) -> Collection[SavedRule]:
+    def _serve(
+        self, desired: model.Ruleset, place: Place, table: SavedTable
+    ) -> Collection[SavedRule]:
         if (place.variant, place.table) != (self.name, "mangle"):
             return ()
         return [
@@ -216,7 +196,7 @@ class IptablesBackend:
             if rule.comment
         ]
 
-    def remove(self, desired: Ruleset) -> None:
+    def remove(self, desired: model.Ruleset) -> None:
         """Take our rules, chains and sets away, whichever ruleset they are of."""
         for family in Family:
             self._change(family, partial(self._removal, family))
@@ -248,24 +228,24 @@ class IptablesBackend:
             else:
                 return
 
-    def _change_sets(self, operations: Sequence[Operation]) -> None:
+    def _change_sets(self, operations: Sequence[transaction.Operation]) -> None:
         """Change sets by operations that are all of one kind."""
-        added: list[AddElements] = []
+        added: list[transaction.AddElements] = []
         removed: list[Batch] = []
         for operation in operations:
             match operation:
-                case AddElements():
+                case transaction.AddElements():
                     added.append(operation)
-                case RemoveElements(spec, elements):
+                case transaction.RemoveElements(spec, elements):
                     removed.append((spec, elements))
-                case ReplaceElements(spec, elements):
+                case transaction.ReplaceElements(spec, elements):
                     self._replace(spec, elements)
-                case CreateSet(spec):
+                case transaction.CreateSet(spec):
                     self._sets.create(spec)
                     libiptc.forget()
-                case DeleteSet(spec):
+                case transaction.DeleteSet(spec):
                     self._sets.destroy([spec.name])
-                case DeleteOrphan(name):
+                case transaction.DeleteOrphan(name):
                     self._sets.destroy_orphans([name])
                 case _:
                     pass
@@ -275,21 +255,21 @@ class IptablesBackend:
         if removed:
             self._sets.delete(removed)
 
-    def _replace(self, spec: SetSpec, elements: frozenset[Element]) -> None:
+    def _replace(self, spec: model.SetSpec, elements: frozenset[model.Element]) -> None:
         held = self._sets.look([spec]).get(spec.name)
         if held is None:
             raise KernelError(f"ipset replace elements of {spec.name}", errno.ENOENT)
         present = {member.element for member in held.members}
         # Added before others go, so that nothing is in neither the old nor the new set meanwhile.
-        self._sets.add([AddElements(spec, elements - present)])
+        self._sets.add([transaction.AddElements(spec, elements - present)])
         self._sets.delete([(spec, present - elements)])
 
 
-def _sample(spec: SetSpec, member: Member) -> Sample:
+def _sample(spec: model.SetSpec, member: Member) -> Sample:
     return lives.sample(spec.counter(member.element), member.bytes, member.packets)
 
 
-def _in_order(seen: list[ObservedRule], rules: Sequence[Rule]) -> tuple[ObservedRule, ...]:
+def _in_order(seen: list[ObservedRule], rules: Sequence[model.Rule]) -> tuple[ObservedRule, ...]:
     """The rules found, in the ruleset's order if each family's are in theirs."""
     # The article's are in the built-in chain, and so seen first, wherever the ruleset has them.
     listed = sorted(rules, key=lambda rule: not rule.comment)
@@ -297,5 +277,5 @@ def _in_order(seen: list[ObservedRule], rules: Sequence[Rule]) -> tuple[Observed
     return in_order(seen, written, rules)
 
 
-def _changes_chains(operation: Operation) -> bool:
+def _changes_chains(operation: transaction.Operation) -> bool:
     return isinstance(operation, ChainChange)

@@ -25,38 +25,29 @@ from itertools import chain, dropwhile
 from netmgr.kernel.xtables.saved import NO_TABLE, SavedRule, SavedTable
 from netmgr.model import CHAIN_PREFIX
 from netmgr.prefixes import Family
+from netmgr.rules import model
 from netmgr.rules.ipset import PREFIX as SET_PREFIX
 from netmgr.rules.iptables_layout import Line, chain_name, chains, fits_one_entry
 from netmgr.rules.iptables_text import comment_of, line_text, same_words, text
-from netmgr.rules.model import (
-    Count,
-    Drop,
-    Hook,
-    InPrefix,
-    InSet,
-    Rule,
-    Ruleset,
-    Tally,
-)
 from netmgr.rules.observed import ObservedRule
 from netmgr.rules.policy import internal_set
 from netmgr.rules.transaction import DropChain, FillChain
 
 TABLES = {
-    Hook.PREROUTING: "raw",
-    Hook.DSTNAT: "nat",
-    Hook.INPUT: "mangle",
-    Hook.FORWARD: "mangle",
-    Hook.OUTPUT: "mangle",
-    Hook.BEFORE_SRCNAT: "mangle",
-    Hook.POSTROUTING: "nat",
+    model.Hook.PREROUTING: "raw",
+    model.Hook.DSTNAT: "nat",
+    model.Hook.INPUT: "mangle",
+    model.Hook.FORWARD: "mangle",
+    model.Hook.OUTPUT: "mangle",
+    model.Hook.BEFORE_SRCNAT: "mangle",
+    model.Hook.POSTROUTING: "nat",
 }
 """Which table has the hook at the priority we use there. None has one behind all translation."""
 
 ReadTable = Callable[[str, Family], SavedTable]
 
 _ANY_OWNER = re.compile(r"iptables-exporter .* traffic=internet-(in|out)")
-_BUILTIN = {Hook.DSTNAT: "PREROUTING", Hook.BEFORE_SRCNAT: "POSTROUTING"}
+_BUILTIN = {model.Hook.DSTNAT: "PREROUTING", model.Hook.BEFORE_SRCNAT: "POSTROUTING"}
 _NOTHING = (0, 0)
 # The next rule gets the packet after these (iptables-extensions(8)), but in a built-in chain not
 # after RETURN.
@@ -67,28 +58,28 @@ _GOES_ON = frozenset(
 _DIGEST_LENGTH = 8
 
 
-def builtin(hook: Hook) -> str:
+def builtin(hook: model.Hook) -> str:
     """The kernel's own chain at a hook."""
     return _BUILTIN.get(hook, hook.upper())
 
 
-def split(rules: Iterable[Rule], family: Family) -> tuple[list[Rule], list[Rule]]:
+def split(rules: Iterable[model.Rule], family: Family) -> tuple[list[model.Rule], list[model.Rule]]:
     """The family's rules for the built-in chain, which are the article's, and those for our own."""
     mine = [rule for rule in rules if rule.family is family]
     article = [_in_one_entry(rule) for rule in mine if rule.comment]
     return article, [rule for rule in mine if not rule.comment]
 
 
-def _in_one_entry(rule: Rule) -> Rule:
+def _in_one_entry(rule: model.Rule) -> model.Rule:
     """The article's rule as the built-in chain has it, where an entry compares one prefix.
 
     Others look for it there by name, PyPI's iptables-exporter for one.
     """
     if fits_one_entry(rule):
         return rule
-    internal = next(match for match in rule.matches if isinstance(match, InPrefix))
-    links = (match for match in rule.matches if not isinstance(match, InPrefix))
-    looked_up = InSet(internal.side, internal_set(rule.family).name, negated=True)
+    internal = next(match for match in rule.matches if isinstance(match, model.InPrefix))
+    links = (match for match in rule.matches if not isinstance(match, model.InPrefix))
+    looked_up = model.InSet(internal.side, internal_set(rule.family).name, negated=True)
     return replace(rule, matches=(*links, looked_up))
 
 
@@ -102,7 +93,7 @@ class HookRules:
     """
 
     def __init__(
-        self, table: SavedTable, hook: Hook, rules: Sequence[Rule], family: Family
+        self, table: SavedTable, hook: model.Hook, rules: Sequence[model.Rule], family: Family
     ) -> None:
         self._table = table
         self._hook = hook
@@ -200,12 +191,12 @@ class HookRules:
             else:
                 yield rule.comment.removeprefix("netmgr ") or rule.target or "(without a comment)"
 
-    def kept(self) -> Iterator[Rule]:
+    def kept(self) -> Iterator[model.Rule]:
         """The rules that have a count, which they keep when they are written again."""
         counts = self._counts()
         return (rule for rule in (*self.article, *self.own) if comment_of(rule) in counts)
 
-    def counting(self) -> Iterator[tuple[Rule, SavedRule]]:
+    def counting(self) -> Iterator[tuple[model.Rule, SavedRule]]:
         """Each rule that is there, and what counts for it: ours, or another that is equal."""
         ours: dict[str, SavedRule] = {}
         # Of equals the first has the longest count.
@@ -228,7 +219,7 @@ class HookRules:
         ]
 
     def _article_edits(
-        self, article: Sequence[Rule], counts: Mapping[str, tuple[int, int]]
+        self, article: Sequence[model.Rule], counts: Mapping[str, tuple[int, int]]
     ) -> Iterator[str]:
         name = builtin(self._hook)
         ours = Multiset(rule.text for rule in self._ours)
@@ -287,14 +278,16 @@ class HookRules:
 
 
 def counters(
-    desired: Ruleset, observed: Mapping[Hook, Sequence[ObservedRule]], kept: Collection[str]
+    desired: model.Ruleset,
+    observed: Mapping[model.Hook, Sequence[ObservedRule]],
+    kept: Collection[str],
 ) -> frozenset[str]:
     """Names of the counters that exist, which is those of rules that are intact or kept."""
     there = {rule.id for rules in observed.values() for rule in rules if rule.intact}.union(kept)
     return frozenset(
         rule.action.name
         for rule in desired.rules()
-        if isinstance(rule.action, Count | Drop | Tally) and rule.id in there
+        if isinstance(rule.action, model.Count | model.Drop | model.Tally) and rule.id in there
     )
 
 
@@ -361,7 +354,7 @@ def _goes_on(rule: SavedRule) -> bool:
 
 
 def _is_ours(
-    rule: SavedRule, hook: Hook, rules: Sequence[SavedRule], chains: Collection[str]
+    rule: SavedRule, hook: model.Hook, rules: Sequence[SavedRule], chains: Collection[str]
 ) -> bool:
     """Whether a rule of a built-in chain is one of the article's that we put in."""
     if rule.target or not _ANY_OWNER.fullmatch(rule.comment):
@@ -376,7 +369,7 @@ def _looks_into_ours(words: str) -> bool:
     return f"--match-set {SET_PREFIX}" in words
 
 
-def _mark(hook: Hook, words: str) -> str:
+def _mark(hook: model.Hook, words: str) -> str:
     """The empty chain that says that we put a rule of these words into the built-in chain."""
     digest = hashlib.sha256(words.encode()).hexdigest()[:_DIGEST_LENGTH] if words else ""
     return f"{CHAIN_PREFIX}RULE-{builtin(hook)}-{digest}"
@@ -437,7 +430,7 @@ def _ruleset_of(lines: Iterable[Line | str]) -> list[str]:
     return [line.rule.id for line in lines if isinstance(line, Line) and not line.is_helper]
 
 
-def _in_order(by_chain: Iterable[list[str]], rules: Iterable[Rule]) -> list[str]:
+def _in_order(by_chain: Iterable[list[str]], rules: Iterable[model.Rule]) -> list[str]:
     """Ids of rules as the chains have them, in the ruleset's order if each chain has its own so."""
     places = {rule.id: place for place, rule in enumerate(rules)}
     listed = list(by_chain)

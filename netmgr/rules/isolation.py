@@ -16,19 +16,7 @@ from itertools import chain, permutations
 from netmgr.documents.node import NodeDocument
 from netmgr.documents.sites import HUB, Role
 from netmgr.prefixes import Family, Prefix, merge
-from netmgr.rules.model import (
-    Abilities,
-    Drop,
-    Element,
-    Hook,
-    InSet,
-    Match,
-    Pass,
-    Rule,
-    SetSpec,
-    Side,
-    outside,
-)
+from netmgr.rules import model
 from netmgr.rules.spokes import DropBetween, Spoke, pair_counter
 
 LINK_SCOPE = (Prefix.parse("fe80::/10"), Prefix.parse("ff02::/16"))
@@ -38,7 +26,7 @@ can be checked."""
 _PAIRS = 1 << 14
 """Room for the pairs of 128 spokes. The kernel takes 16 bytes for each at once (nft_set_hash.c)."""
 
-FROM, TO = Side.SOURCE, Side.DESTINATION
+FROM, TO = model.Side.SOURCE, model.Side.DESTINATION
 
 
 @dataclass(frozen=True)
@@ -64,9 +52,8 @@ class Isolation:
             return None
         return cls(spokes, None if router else document.site)
 
-    def sets(self, abilities: Abilities) -> dict[SetSpec, frozenset[Element]]:
-        """The sets of the rules, and what is in them."""
-        found: dict[SetSpec, frozenset[Element]] = {}
+    def sets(self, abilities: model.Abilities) -> dict[model.SetSpec, frozenset[model.Element]]:
+        found: dict[model.SetSpec, frozenset[model.Element]] = {}
         for family in Family:
             if not self._keeps_apart(family):
                 continue
@@ -81,68 +68,79 @@ class Isolation:
             found[_LINK_SCOPE] = frozenset(LINK_SCOPE)
         return found
 
-    def passing(self, hook: Hook, family: Family, abilities: Abilities) -> list[Rule]:
+    def passing(
+        self, hook: model.Hook, family: Family, abilities: model.Abilities
+    ) -> list[model.Rule]:
         """Rules that pass all but packets between spokes; they precede those of `dropping`."""
-        if not self._keeps_apart(family) or hook not in (Hook.INPUT, Hook.FORWARD, Hook.OUTPUT):
+        if not self._keeps_apart(family) or hook not in (
+            model.Hook.INPUT,
+            model.Hook.FORWARD,
+            model.Hook.OUTPUT,
+        ):
             return []
         others = self._others(family)
         strangers = {
-            side: outside(side, _foreign(family).name, others, abilities.compares)
+            side: model.outside(side, _foreign(family).name, others, abilities.compares)
             for side in _sides(hook)
         }
         if self.own is not None:
             # On a spoke's machine, a packet between two spokes has an address of another spoke on
             # one side. One that has none on either side is no business of these rules.
             passing = [_pass(hook, family, "own", *chain.from_iterable(strangers.values()))]
-            if hook is not Hook.FORWARD and family is Family.V6:
+            if hook is not model.Hook.FORWARD and family is Family.V6:
                 # Neighbours must find each other before any of their packets can be checked.
-                near = InSet(TO if hook is Hook.INPUT else FROM, _LINK_SCOPE.name)
+                near = model.InSet(TO if hook is model.Hook.INPUT else FROM, _LINK_SCOPE.name)
                 passing.append(_pass(hook, family, "neighbour discovery", near))
             return passing
-        return self._routed(family, strangers, abilities) if hook is Hook.FORWARD else []
+        return self._routed(family, strangers, abilities) if hook is model.Hook.FORWARD else []
 
     def _routed(
-        self, family: Family, strangers: Mapping[Side, tuple[Match, ...]], abilities: Abilities
-    ) -> list[Rule]:
+        self,
+        family: Family,
+        strangers: Mapping[model.Side, tuple[model.Match, ...]],
+        abilities: model.Abilities,
+    ) -> list[model.Rule]:
         """What the router passes: the hub's packets, and those within one spoke."""
         # On the router, a packet without a spoke on one side is the hub's.
         passing = [
-            _pass(Hook.FORWARD, family, f"hub {side}", *matches)
+            _pass(model.Hook.FORWARD, family, f"hub {side}", *matches)
             for side, matches in strangers.items()
         ]
         if self._is_one_rule(abilities):
             return passing
         for spoke in self._having(family):
-            ends = (InSet(side, _site(spoke.name, family).name) for side in Side)
-            passing.append(_pass(Hook.FORWARD, family, f"within {spoke.name}", *ends))
+            ends = (model.InSet(side, _site(spoke.name, family).name) for side in model.Side)
+            passing.append(_pass(model.Hook.FORWARD, family, f"within {spoke.name}", *ends))
         return passing
 
-    def dropping(self, hook: Hook, family: Family, abilities: Abilities) -> list[Rule]:
+    def dropping(
+        self, hook: model.Hook, family: Family, abilities: model.Abilities
+    ) -> list[model.Rule]:
         """Rules that count and drop packets between spokes, all that are not passed before."""
         if self._is_one_rule(abilities):
-            return self._dropping_all(family) if hook is Hook.FORWARD else []
+            return self._dropping_all(family) if hook is model.Hook.FORWARD else []
         rules = []
         for origin, destination in self._pairs(family):
             if matches := self._matches(hook, family, origin, destination):
                 name = f"isolation {hook} {origin} {destination} v{family.value}"
-                drop = Drop(pair_counter(origin, destination, family))
-                rules.append(Rule(name, family, matches, drop))
+                drop = model.Drop(pair_counter(origin, destination, family))
+                rules.append(model.Rule(name, family, matches, drop))
         return rules
 
-    def _is_one_rule(self, abilities: Abilities) -> bool:
+    def _is_one_rule(self, abilities: model.Abilities) -> bool:
         return self.own is None and abilities.verdict_maps and abilities.dynamic_sets
 
-    def _dropping_all(self, family: Family) -> list[Rule]:
+    def _dropping_all(self, family: Family) -> list[model.Rule]:
         if not self._keeps_apart(family):
             return []
         action = DropBetween(self._pair_set(family).name, family, self._having(family))
-        return [Rule(f"isolation forward v{family.value}", family, (), action)]
+        return [model.Rule(f"isolation forward v{family.value}", family, (), action)]
 
-    def _pair_set(self, family: Family) -> SetSpec:
+    def _pair_set(self, family: Family) -> model.SetSpec:
         # A growing set would be made anew, and its counters begin at zero. So it rarely grows.
         spokes = len(self._having(family))
         room = max(_PAIRS, 1 << (spokes * spokes).bit_length())
-        return SetSpec(f"isolated{family.value}", family, is_dynamic=True, pairs=room)
+        return model.SetSpec(f"isolated{family.value}", family, is_dynamic=True, pairs=room)
 
     def pairs(self) -> list[tuple[str, str]]:
         """The ordered pairs, from and to, that are kept apart here."""
@@ -174,16 +172,19 @@ class Isolation:
         return [pair for pair in permutations(names, 2) if self.own is None or self.own in pair]
 
     def _matches(
-        self, hook: Hook, family: Family, origin: str, destination: str
-    ) -> tuple[Match, ...]:
+        self, hook: model.Hook, family: Family, origin: str, destination: str
+    ) -> tuple[model.Match, ...]:
         """What a packet of the pair matches; empty at hooks that none passes."""
         # At a machine's own hooks the other side is the machine itself, by whatever address.
-        whole = InSet(FROM, _site(origin, family).name), InSet(TO, _site(destination, family).name)
-        if hook is Hook.FORWARD:
+        whole = (
+            model.InSet(FROM, _site(origin, family).name),
+            model.InSet(TO, _site(destination, family).name),
+        )
+        if hook is model.Hook.FORWARD:
             return whole
-        if hook is Hook.INPUT and destination == self.own:
+        if hook is model.Hook.INPUT and destination == self.own:
             return whole[:1]
-        if hook is Hook.OUTPUT and origin == self.own:
+        if hook is model.Hook.OUTPUT and origin == self.own:
             return whole[1:]
         return ()
 
@@ -194,23 +195,25 @@ def _behind(document: NodeDocument, site: str) -> Iterator[Prefix]:
         yield from (service.service_cidr for service in document.nat.services)
 
 
-def _sides(hook: Hook) -> tuple[Side, ...]:
-    return {Hook.INPUT: (FROM,), Hook.OUTPUT: (TO,)}.get(hook, (FROM, TO))
+def _sides(hook: model.Hook) -> tuple[model.Side, ...]:
+    return {model.Hook.INPUT: (FROM,), model.Hook.OUTPUT: (TO,)}.get(hook, (FROM, TO))
 
 
-def _pass(hook: Hook, family: Family, what: str, *matches: Match) -> Rule:
-    return Rule(f"isolation {hook} passes {what} v{family.value}", family, matches, Pass())
+def _pass(hook: model.Hook, family: Family, what: str, *matches: model.Match) -> model.Rule:
+    return model.Rule(
+        f"isolation {hook} passes {what} v{family.value}", family, matches, model.Pass()
+    )
 
 
-def _foreign(family: Family) -> SetSpec:
-    return SetSpec(f"foreign{family.value}", family)
+def _foreign(family: Family) -> model.SetSpec:
+    return model.SetSpec(f"foreign{family.value}", family)
 
 
-_LINK_SCOPE = SetSpec("link_scope6", Family.V6)
+_LINK_SCOPE = model.SetSpec("link_scope6", Family.V6)
 
 
-def _site(name: str, family: Family) -> SetSpec:
-    return SetSpec(f"site_{name}{family.value}", family)
+def _site(name: str, family: Family) -> model.SetSpec:
+    return model.SetSpec(f"site_{name}{family.value}", family)
 
 
 def _merged(prefixes: Iterable[Prefix], family: Family) -> list[Prefix]:

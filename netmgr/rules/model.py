@@ -228,7 +228,6 @@ class Classify:
 
     @property
     def set_names(self) -> frozenset[str]:
-        """The counting sets."""
         return frozenset({self.rest, *(branch.counts for branch in self.branches if branch.counts)})
 
 
@@ -359,7 +358,6 @@ class Rule:
 
     @property
     def set_names(self) -> frozenset[str]:
-        """Names of the sets the rule looks into."""
         return _sets_of(self.action) | {
             match.name
             for match in self.matches
@@ -414,7 +412,6 @@ class Ruleset:
     chains: Mapping[Hook, tuple[Rule, ...]]
 
     def rules(self) -> Iterator[Rule]:
-        """Every rule, hook by hook."""
         for rules in self.chains.values():
             yield from rules
 
@@ -437,7 +434,6 @@ class Ruleset:
         return {one.counts: one for one in actions if isinstance(one, DropBetween)}
 
     def drops(self) -> Iterator[Drop]:
-        """What drops packets."""
         for rule in self.rules():
             if isinstance(rule.action, Drop):
                 yield rule.action

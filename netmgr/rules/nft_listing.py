@@ -15,30 +15,10 @@ from typing import Any
 from netmgr.errors import KernelError
 from netmgr.model import Sender
 from netmgr.prefixes import Address, Prefix
-from netmgr.rules import nft_pairs
-from netmgr.rules.model import (
-    DYNAMIC_CAPACITY,
-    DYNAMIC_SECONDS,
-    FRAGMENT_SECONDS,
-    SET_CAPACITY,
-    Element,
-    Hook,
-    Ruleset,
-    SetSpec,
-)
-from netmgr.rules.nft_text import (
-    BASES,
-    ID_SEPARATOR,
-    Line,
-    class_chains,
-    class_marks,
-    fused,
-    ids_of,
-    mark,
-)
+from netmgr.rules import model, nft_pairs, nft_text
 from netmgr.rules.observed import Observed, ObservedRule, in_order
 
-_NOTHING: frozenset[Element] = frozenset()
+_NOTHING: frozenset[model.Element] = frozenset()
 
 Listing = Mapping[str, Any]
 """One object of nft's JSON output."""
@@ -92,7 +72,6 @@ class _Table:
 
     @classmethod
     def of(cls, listing: Iterable[Listing]) -> _Table:
-        """The table of `list table`."""
         table = cls()
         for item in listing:
             for kind, body in item.items():
@@ -126,42 +105,46 @@ class _Table:
 class _Recognition:
     """Finds the rules of a ruleset in the kernel by the comments of each chain's rules."""
 
-    def __init__(self, desired: Ruleset, comments: Mapping[str, list[str]]) -> None:
+    def __init__(self, desired: model.Ruleset, comments: Mapping[str, list[str]]) -> None:
         self._desired = desired
         self._comments = comments
         self._intact: dict[str, list[str]] = {}
         self._known: dict[str, list[str]] = {}
         for rules in desired.chains.values():
-            for line in fused(rules):
+            for line in nft_text.fused(rules):
                 ids = [rule.id for rule in line]
-                self._known[ids_of(line)] = ids
+                self._known[nft_text.ids_of(line)] = ids
                 if _leads_to_whole_chains(line, comments):
-                    self._intact[mark(line)] = ids
+                    self._intact[nft_text.mark(line)] = ids
 
-    def chain(self, hook: Hook) -> tuple[ObservedRule, ...]:
+    def chain(self, hook: model.Hook) -> tuple[ObservedRule, ...]:
         """The rules at a hook, in the order of the ruleset's if their lines are in it."""
         seen: list[ObservedRule] = []
         for comment in self._comments.get(hook, ()):
             seen += self._seen(comment)
         rules = self._desired.chains[hook]
-        return in_order(seen, [rule.id for line in fused(rules) for rule in line], rules)
+        return in_order(seen, [rule.id for line in nft_text.fused(rules) for rule in line], rules)
 
     def _seen(self, comment: str) -> list[ObservedRule]:
-        """The rules that a rule of the kernel with this comment is."""
         if comment in self._intact:
             return [ObservedRule(one) for one in self._intact[comment]]
         ids = comment.rpartition(" ")[0] or comment or "(without a comment)"
         return [
-            ObservedRule(one, intact=False) for one in self._known.get(ids, ids.split(ID_SEPARATOR))
+            ObservedRule(one, intact=False)
+            for one in self._known.get(ids, ids.split(nft_text.ID_SEPARATOR))
         ]
 
 
-def _leads_to_whole_chains(line: Line, comments: Mapping[str, list[str]]) -> bool:
-    wanted = class_chains(line)
-    return all(comments.get(name) == class_marks(name, texts) for name, texts in wanted.items())
+def _leads_to_whole_chains(line: nft_text.Line, comments: Mapping[str, list[str]]) -> bool:
+    wanted = nft_text.class_chains(line)
+    return all(
+        comments.get(name) == nft_text.class_marks(name, texts) for name, texts in wanted.items()
+    )
 
 
-def observed(listing: Iterable[Listing], desired: Ruleset, fingerprints: Fingerprints) -> Observed:
+def observed(
+    listing: Iterable[Listing], desired: model.Ruleset, fingerprints: Fingerprints
+) -> Observed:
     """What `list table` shows, in terms of the desired ruleset.
 
     Raises:
@@ -173,12 +156,14 @@ def observed(listing: Iterable[Listing], desired: Ruleset, fingerprints: Fingerp
         raise KernelError("nft list table", details=f"shows an odd object: {error!r}") from None
 
 
-def _observed(listing: Iterable[Listing], desired: Ruleset) -> Observed:
+def _observed(listing: Iterable[Listing], desired: model.Ruleset) -> Observed:
     table = _Table.of(listing)
     wanted = {spec.name for spec in desired.sets}
     sets = {spec.name for spec in desired.sets if _is_made_as(spec, table.sets.get(spec.name, {}))}
-    bases = {hook for hook in Hook if _is_base(hook, table.chains.get(hook, {}))}
-    malformed = (wanted & table.sets.keys()) - sets | (set(Hook) & table.chains.keys()) - bases
+    bases = {hook for hook in model.Hook if _is_base(hook, table.chains.get(hook, {}))}
+    malformed = (wanted & table.sets.keys()) - sets | (
+        set(model.Hook) & table.chains.keys()
+    ) - bases
     recognition = _Recognition(desired, table.comments)
     return Observed(
         members=_members_of(desired, table, sets),
@@ -187,16 +172,16 @@ def _observed(listing: Iterable[Listing], desired: Ruleset) -> Observed:
         malformed=frozenset(malformed),
         orphans=frozenset(table.sets) - wanted,
         orphan_chains=frozenset(table.chains)
-        - frozenset(Hook)
-        - class_chains(desired.rules()).keys(),
+        - frozenset(model.Hook)
+        - nft_text.class_chains(desired.rules()).keys(),
         orphan_flowtables=frozenset(table.flowtables) - wanted,
         asleep=table.is_dormant,
     )
 
 
 def _members_of(
-    desired: Ruleset, table: _Table, sets: Collection[str]
-) -> dict[str, frozenset[Element]]:
+    desired: model.Ruleset, table: _Table, sets: Collection[str]
+) -> dict[str, frozenset[model.Element]]:
     members = {}
     for spec in desired.sets:
         # What a dynamic set or a flowtable has is the kernel's own business.
@@ -207,7 +192,7 @@ def _members_of(
     return members
 
 
-def _is_made_as(spec: SetSpec, body: Listing) -> bool:
+def _is_made_as(spec: model.SetSpec, body: Listing) -> bool:
     shown = body.get("flags", [])
     flags = [shown] if isinstance(shown, str) else shown
     interval = "interval" in flags
@@ -221,32 +206,33 @@ def _is_made_as(spec: SetSpec, body: Listing) -> bool:
         return False
     if spec.is_dynamic:
         # nft 1.0.6 does not show the flag `dynamic` in JSON.
-        of_links = SET_CAPACITY, FRAGMENT_SECONDS
-        return made == (of_links if spec.has_links else (DYNAMIC_CAPACITY, DYNAMIC_SECONDS))
+        of_links = model.SET_CAPACITY, model.FRAGMENT_SECONDS
+        return made == (
+            of_links if spec.has_links else (model.DYNAMIC_CAPACITY, model.DYNAMIC_SECONDS)
+        )
     if spec.has_prefixes:
         return interval
     # An earlier release made larger ones, whose counters must not be lost.
-    return not interval and body.get("size", 0) >= SET_CAPACITY
+    return not interval and body.get("size", 0) >= model.SET_CAPACITY
 
 
-def _is_base(hook: Hook, body: Listing) -> bool:
+def _is_base(hook: model.Hook, body: Listing) -> bool:
     found = (body.get("type"), body.get("hook"), body.get("prio"), body.get("policy"))
-    return found == (*BASES[hook], "accept")
+    return found == (*nft_text.BASES[hook], "accept")
 
 
-def _members(body: Listing) -> frozenset[Element]:
+def _members(body: Listing) -> frozenset[model.Element]:
     return frozenset(elements(body))
 
 
-def elements(body: Listing) -> Iterator[Element]:
-    """The elements of a listed set."""
+def elements(body: Listing) -> Iterator[model.Element]:
     for entry in body.get("elem", ()):
         # One with a counter is an object of its own.
         value = entry["elem"]["val"] if isinstance(entry, dict) and "elem" in entry else entry
         yield from _elements(value, of_pods="size" in body)
 
 
-def _elements(value: Any, *, of_pods: bool) -> Iterator[Element]:  # noqa: ANN401 - as `_prefixes`
+def _elements(value: Any, *, of_pods: bool) -> Iterator[model.Element]:  # noqa: ANN401 - as `_prefixes`
     """What one entry of a set has. Only sets of pods have a size; the others hold prefixes."""
     if of_pods and isinstance(value, str):
         yield Address.parse(value)

@@ -32,7 +32,6 @@ _NEVER_ZERO, _NEVER_ALL = 0x00010001, 0x7FFFFFFF
 
 
 def chain_name(action: DropBetween) -> str:
-    """The chain that drops."""
     return f"between{action.family.value}"
 
 

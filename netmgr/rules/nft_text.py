@@ -17,60 +17,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, assert_never
 
 from netmgr.prefixes import Address, Family, Prefix
-from netmgr.rules import nft_pairs
-from netmgr.rules.model import (
-    DYNAMIC_CAPACITY,
-    DYNAMIC_SECONDS,
-    ECHO_REPLY,
-    FORWARDED,
-    FRAGMENT_BURST,
-    FRAGMENT_SECONDS,
-    SET_CAPACITY,
-    Action,
-    Asking,
-    Classify,
-    Count,
-    Drop,
-    Element,
-    Fragment,
-    GoOn,
-    Hook,
-    IcmpOfNobody,
-    IcmpOfOthers,
-    IcmpType,
-    InPrefix,
-    InSet,
-    Masquerade,
-    Match,
-    Netmap,
-    Offload,
-    OneIn,
-    OnLink,
-    OriginallyTo,
-    Pass,
-    Returnable,
-    Rewrite,
-    Rule,
-    SetSpec,
-    Side,
-    SourceNat,
-    Tally,
-    UdpTo,
-)
+from netmgr.rules import model, nft_pairs, transaction
 from netmgr.rules.spokes import DropBetween
-from netmgr.rules.transaction import (
-    AddElements,
-    CreateSet,
-    DeclareCounter,
-    DeleteOrphan,
-    DeleteSet,
-    DropChain,
-    EndFlows,
-    FillChain,
-    Operation,
-    RemoveElements,
-    ReplaceElements,
-)
 
 TABLE = "inet netmgr"
 
@@ -86,14 +34,14 @@ class _Base(NamedTuple):
 # are just before kube-proxy's -100 and 100: the first chain that translates a connection decides.
 # 99 is behind the filters of postrouting, such as kube-network-policies' at 95.
 BASES = {
-    Hook.PREROUTING: _Base("filter", "prerouting", -450),
-    Hook.DSTNAT: _Base("nat", "prerouting", -110),
-    Hook.INPUT: _Base("filter", "input", -150),
-    Hook.FORWARD: _Base("filter", "forward", -150),
-    Hook.OUTPUT: _Base("filter", "output", -150),
-    Hook.BEFORE_SRCNAT: _Base("filter", "postrouting", 99),
-    Hook.POSTROUTING: _Base("nat", "postrouting", 90),
-    Hook.DEPARTURE: _Base("filter", "postrouting", 320),
+    model.Hook.PREROUTING: _Base("filter", "prerouting", -450),
+    model.Hook.DSTNAT: _Base("nat", "prerouting", -110),
+    model.Hook.INPUT: _Base("filter", "input", -150),
+    model.Hook.FORWARD: _Base("filter", "forward", -150),
+    model.Hook.OUTPUT: _Base("filter", "output", -150),
+    model.Hook.BEFORE_SRCNAT: _Base("filter", "postrouting", 99),
+    model.Hook.POSTROUTING: _Base("nat", "postrouting", 90),
+    model.Hook.DEPARTURE: _Base("filter", "postrouting", 320),
 }
 """Chain type, the kernel's hook and priority: before all else, before others' translation, mangle,
 around source translation, the end."""
@@ -101,7 +49,7 @@ around source translation, the end."""
 COMMENT_LENGTH = 127
 """The most bytes a rule's comment has (NFTNL_UDATA_COMMENT_MAXLEN, less the final zero)."""
 
-Line = tuple[Rule, ...]
+Line = tuple[model.Rule, ...]
 """One or more rules that are one rule to the kernel."""
 
 FEW = 4
@@ -112,11 +60,14 @@ ID_SEPARATOR = " + "
 _DIGEST_LENGTH = 12
 
 
-def commands(operations: Iterable[Operation]) -> list[str]:
+def commands(operations: Iterable[transaction.Operation]) -> list[str]:
     """Commands for nft, one a line, that carry the operations out as one transaction."""
     listed = list(operations)
     makes = any(
-        isinstance(operation, CreateSet | FillChain | DeclareCounter) for operation in listed
+        isinstance(
+            operation, transaction.CreateSet | transaction.FillChain | transaction.DeclareCounter
+        )
+        for operation in listed
     )
     lines = [f"add table {TABLE}"] if makes else []
     for operation in listed:
@@ -124,56 +75,60 @@ def commands(operations: Iterable[Operation]) -> list[str]:
     return lines
 
 
-def _lines(operation: Operation) -> list[str]:  # noqa: PLR0911 - one return per kind of operation reads best
+def _lines(operation: transaction.Operation) -> list[str]:  # noqa: PLR0911 - one return per kind of operation reads best
     match operation:
-        case DropChain(hook, rules):
+        case transaction.DropChain(hook, rules):
             return _drop(hook, rules)
-        case FillChain(hook, rules):
+        case transaction.FillChain(hook, rules):
             return _fill(hook, rules)
-        case CreateSet(spec):
+        case transaction.CreateSet(spec):
             return [_create(spec)]
-        case DeleteSet(spec):
+        case transaction.DeleteSet(spec):
             return [f"delete {_kind(spec)} {TABLE} {spec.name}"]
-        case EndFlows(spec, hook, rules):
+        case transaction.EndFlows(spec, hook, rules):
             # Only a flowtable that no rule names can be deleted. All of it is one transaction, so
             # that no packet misses a rule.
             remade = [f"delete {_kind(spec)} {TABLE} {spec.name}", _create(spec)]
             return [f"flush chain {TABLE} {hook}", *remade, *_fill(hook, rules)]
-        case DeleteOrphan(name, kind):
+        case transaction.DeleteOrphan(name, kind):
             return _delete_chain(name) if kind == "chain" else [f"delete {kind} {TABLE} {name}"]
-        case AddElements() | RemoveElements() | ReplaceElements():
+        case (
+            transaction.AddElements() | transaction.RemoveElements() | transaction.ReplaceElements()
+        ):
             return _changed_elements(operation)
-        case DeclareCounter(name):
+        case transaction.DeclareCounter(name):
             return [f"add counter {TABLE} {name}"]
     assert_never(operation)
 
 
-def _changed_elements(operation: AddElements | RemoveElements | ReplaceElements) -> list[str]:
+def _changed_elements(
+    operation: transaction.AddElements | transaction.RemoveElements | transaction.ReplaceElements,
+) -> list[str]:
     spec, elements = operation.spec, operation.elements
     added = [_elements("add", spec, elements)] if elements else []
     match operation:
-        case AddElements(packets=0):
+        case transaction.AddElements(packets=0):
             return added
-        case AddElements(packets=packets):
+        case transaction.AddElements(packets=packets):
             return [_elements("add", spec, elements, f" counter packets {packets} bytes 0")]
-        case RemoveElements():
+        case transaction.RemoveElements():
             # Added first, since deleting an element that is not there fails the whole transaction;
             # there is no `destroy` before nft 1.0.7.
             return [*added, _elements("delete", spec, elements)]
-        case ReplaceElements():
+        case transaction.ReplaceElements():
             # One transaction: no packet meets the empty set.
             return [f"flush set {TABLE} {spec.name}", *added]
 
 
-def _create(spec: SetSpec) -> str:
+def _create(spec: model.SetSpec) -> str:
     return f"add {_kind(spec)} {TABLE} {spec.name} {{ {_set_type(spec)} }}"
 
 
-def _kind(spec: SetSpec) -> str:
+def _kind(spec: model.SetSpec) -> str:
     return "flowtable" if spec.has_flows else "set"
 
 
-def _drop(hook: Hook, rules: Sequence[Rule]) -> list[str]:
+def _drop(hook: model.Hook, rules: Sequence[model.Rule]) -> list[str]:
     lines = []
     # A chain that something jumps to cannot be deleted, so the one that jumps goes first.
     for name in (hook, *reversed(class_chains(rules))):
@@ -181,7 +136,7 @@ def _drop(hook: Hook, rules: Sequence[Rule]) -> list[str]:
     return lines
 
 
-def _fill(hook: Hook, rules: Sequence[Rule]) -> list[str]:
+def _fill(hook: model.Hook, rules: Sequence[model.Rule]) -> list[str]:
     kind, place, priority = BASES[hook]
     base = f"{{ type {kind} hook {place} priority {priority}; policy accept; }}"
     # `add` changes nothing of a chain that is there, so that its rules must be flushed.
@@ -205,14 +160,14 @@ def _delete_chain(name: str) -> list[str]:
     ]
 
 
-def class_chains(rules: Iterable[Rule]) -> dict[str, tuple[str, ...]]:
+def class_chains(rules: Iterable[model.Rule]) -> dict[str, tuple[str, ...]]:
     """The chains that classifying rules lead to: the texts of their rules, by the chain's name.
 
     Callees come first.
     """
     found: dict[str, tuple[str, ...]] = {}
     for rule in rules:
-        if isinstance(rule.action, Classify):
+        if isinstance(rule.action, model.Classify):
             found |= _class_chains(rule.family, rule.action)
         elif isinstance(rule.action, DropBetween):
             found[_entry(rule.action)] = nft_pairs.texts(rule.action)
@@ -224,7 +179,7 @@ def class_marks(name: str, texts: Sequence[str]) -> list[str]:
     return [f"{name} {number} {_digest(one)}" for number, one in enumerate(texts, start=1)]
 
 
-def _class_chains(family: Family, action: Classify) -> dict[str, tuple[str, ...]]:
+def _class_chains(family: Family, action: model.Classify) -> dict[str, tuple[str, ...]]:
     peer, pod = (f"{_protocol(family)} {_field(side)}" for side in (action.peer, action.pod))
     rest, entry = f"{pod} @{action.rest}", _entry(action)
     pieces: list[tuple[Prefix, str]] = []
@@ -251,7 +206,7 @@ def _verdicts(pieces: Iterable[tuple[Prefix, str]]) -> str:
     )
 
 
-def _entry(action: Classify | DropBetween) -> str:
+def _entry(action: model.Classify | DropBetween) -> str:
     """The chain that the action's rule jumps to."""
     if isinstance(action, DropBetween):
         return nft_pairs.chain_name(action)
@@ -259,7 +214,7 @@ def _entry(action: Classify | DropBetween) -> str:
     return f"sort_{action.name}"
 
 
-def fused(rules: Sequence[Rule]) -> list[Line]:
+def fused(rules: Sequence[model.Rule]) -> list[Line]:
     """The rules as lines of the kernel.
 
     Counting rules and the pod rule with the same matches become one.
@@ -267,10 +222,10 @@ def fused(rules: Sequence[Rule]) -> list[Line]:
     What a packet pays for is finding that its peer is not internal; so that is done once for all.
     """
     lines: list[Line] = []
-    counting: dict[tuple[Match, ...], int] = {}
+    counting: dict[tuple[model.Match, ...], int] = {}
     for rule in rules:
         # What ends the chain is the pod rule.
-        counts = isinstance(rule.action, Tally) or _goes_on(rule.action)
+        counts = isinstance(rule.action, model.Tally) or _goes_on(rule.action)
         place = counting.get(rule.matches) if counts else counting.pop(rule.matches[:-1], None)
         if place is not None:
             lines[place] += (rule,)
@@ -281,28 +236,30 @@ def fused(rules: Sequence[Rule]) -> list[Line]:
     return lines
 
 
-def _goes_on(action: Action) -> bool:
-    return isinstance(action, Count) and not action.ends
+def _goes_on(action: model.Action) -> bool:
+    return isinstance(action, model.Count) and not action.ends
 
 
-def _set_type(spec: SetSpec) -> str:
+def _set_type(spec: model.SetSpec) -> str:
     if spec.pairs:
         return f"type {' . '.join(nft_pairs.KEY_TYPES)}; size {spec.pairs}; flags dynamic;"
     if spec.has_flows:
         return "hook ingress priority 0;"
     if spec.has_links:
-        lifetime = f"timeout {FRAGMENT_SECONDS}s;"
-        return f"type ifname; size {SET_CAPACITY}; flags dynamic,timeout; {lifetime}"
+        lifetime = f"timeout {model.FRAGMENT_SECONDS}s;"
+        return f"type ifname; size {model.SET_CAPACITY}; flags dynamic,timeout; {lifetime}"
     kind = f"type {'ifname . ' * spec.has_senders}ipv{spec.family.value}_addr;"
     if spec.is_dynamic:
-        lifetime = f"timeout {DYNAMIC_SECONDS}s;"
-        return f"{kind} size {DYNAMIC_CAPACITY}; flags dynamic,timeout; {lifetime}"
+        lifetime = f"timeout {model.DYNAMIC_SECONDS}s;"
+        return f"{kind} size {model.DYNAMIC_CAPACITY}; flags dynamic,timeout; {lifetime}"
     if spec.has_prefixes:
         return f"{kind} flags interval;"
-    return f"{kind} size {SET_CAPACITY};{' counter;' * (spec.counts is not None)}"
+    return f"{kind} size {model.SET_CAPACITY};{' counter;' * (spec.counts is not None)}"
 
 
-def _elements(verb: str, spec: SetSpec, elements: Iterable[Element], counter: str = "") -> str:
+def _elements(
+    verb: str, spec: model.SetSpec, elements: Iterable[model.Element], counter: str = ""
+) -> str:
     listed = ", ".join(f"{element}{counter}" for element in sorted(elements))
     return f"{verb} element {TABLE} {spec.name} {{ {listed} }}"
 
@@ -330,8 +287,8 @@ def text(line: Line) -> str:
     """
     first, *more = line
     parts = [_match_text(match, first) for match in first.matches]
-    implying = InSet | InPrefix | IcmpOfNobody | IcmpOfOthers
-    by_link = bool(first.matches) and isinstance(first.matches[0], OnLink)
+    implying = model.InSet | model.InPrefix | model.IcmpOfNobody | model.IcmpOfOthers
+    by_link = bool(first.matches) and isinstance(first.matches[0], model.OnLink)
     if by_link or not any(isinstance(match, implying) for match in first.matches):
         # A chain of an inet table gets packets of both families; an address comparison implies its
         # own, and so does ICMP's protocol, but behind a link's name, which takes longer to compare.
@@ -344,100 +301,111 @@ def text(line: Line) -> str:
     return " ".join(filter(None, parts))
 
 
-def _action_text(action: Action, family: Family) -> str:  # noqa: PLR0911 - one return per kind of action reads best
+def _action_text(action: model.Action, family: Family) -> str:  # noqa: PLR0911 - one return per kind of action reads best
     match action:
-        case Count(ends=True):
+        case model.Count(ends=True):
             return f'counter name "{action.name}" return'
-        case Count() | Tally():
+        case model.Count() | model.Tally():
             return f'counter name "{action.name}"{_each(action, family)}'
-        case Drop(name):
+        case model.Drop(name):
             return f'counter name "{name}" drop'
-        case Offload(flowtable):
+        case model.Offload(flowtable):
             # The kernel takes TCP and UDP (nft_flow_offload_eval), and UDP also without an answer.
             return f"ct state established flow add @{flowtable}"
-        case Masquerade() | SourceNat() | Netmap():
+        case model.Masquerade() | model.SourceNat() | model.Netmap():
             return _translation_text(action, family)
-        case Rewrite(side, prefix, name):
+        case model.Rewrite(side, prefix, name):
             field = f"{_protocol(family)} {_field(side)}"
             # The kernel corrects the checksums, that of TCP or UDP too
             # (NFT_PAYLOAD_L4CSUM_PSEUDOHDR).
             host_bits = Address(family, prefix.size - 1)
             return f'counter name "{name}" {field} set {field} & {host_bits} | {prefix.network}'
-        case GoOn():
+        case model.GoOn():
             return ""
-        case Classify() | DropBetween():
+        case model.Classify() | DropBetween():
             return f"jump {_entry(action)}"
-        case Pass():
+        case model.Pass():
             # A packet that counted for a pod in one direction never does in the other.
             return "return"
     assert_never(action)
 
 
-def _translation_text(action: Masquerade | SourceNat | Netmap, family: Family) -> str:
+def _translation_text(
+    action: model.Masquerade | model.SourceNat | model.Netmap, family: Family
+) -> str:
     match action:
-        case Masquerade():
+        case model.Masquerade():
             return "masquerade"
-        case SourceNat(address):
+        case model.SourceNat(address):
             return f"snat {_protocol(family)} to {address or f'{_protocol(family)} saddr'}"
-        case Netmap(service_cidr):
+        case model.Netmap(service_cidr):
             return f"dnat {_protocol(family)} prefix to {service_cidr}"
 
 
-def _each(action: Count | Tally, family: Family) -> str:
+def _each(action: model.Count | model.Tally, family: Family) -> str:
     """Count an address by itself. Last in the rule, which a packet leaves if the set is full."""
-    if isinstance(action, Tally) or action.each is None:
+    if isinstance(action, model.Tally) or action.each is None:
         return ""
     side, name = action.each
     return f" update @{name} {{ {_protocol(family)} {_field(side)} counter }}"
 
 
-def _match_text(match: Match, rule: Rule) -> str:  # noqa: PLR0911 - one return per kind of match reads best
+def _match_text(match: model.Match, rule: model.Rule) -> str:  # noqa: PLR0911 - one return per kind of match reads best
     protocol = _protocol(rule.family)
     match match:
-        case InSet(side, name, negated, by_link):
+        case model.InSet(side, name, negated, by_link):
             field = f"{'iifname . ' * by_link}{protocol} {_field(side)}"
             return f"{field} {_operator(negated=negated)}@{name}"
-        case InPrefix(side, prefix, negated):
+        case model.InPrefix(side, prefix, negated):
             return f"{protocol} {_field(side)} {_operator(negated=negated)}{prefix}"
-        case OnLink():
+        case model.OnLink():
             return _link_text(match)
-        case Returnable(negated):
+        case model.Returnable(negated):
             # The way back is looked up for the incoming link alone (`. iif`); without one, the
             # answer is 0.
             return f"fib saddr . iif oif {'' if negated else '!= '}0"
-        case Fragment() | IcmpType() | IcmpOfNobody() | IcmpOfOthers() | UdpTo():
+        case (
+            model.Fragment()
+            | model.IcmpType()
+            | model.IcmpOfNobody()
+            | model.IcmpOfOthers()
+            | model.UdpTo()
+        ):
             return _transport_text(match, rule.family)
-        case Asking(besides):
+        case model.Asking(besides):
             # The packet's port, where answers come from; nft has no `ct reply proto-src` of any
             # protocol.
             return f"ct direction original{f' @th,16,16 != {besides}' * (besides > 0)}"
-        case OriginallyTo(prefix, redirected):
+        case model.OriginallyTo(prefix, redirected):
             return f"ct original {protocol} daddr {prefix}{' ct status dnat' * redirected}"
-        case OneIn(number):
+        case model.OneIn(number):
             return f"numgen inc mod {number} 0"
     assert_never(match)
 
 
 def _transport_text(
-    match: Fragment | IcmpType | IcmpOfNobody | IcmpOfOthers | UdpTo, family: Family
+    match: model.Fragment | model.IcmpType | model.IcmpOfNobody | model.IcmpOfOthers | model.UdpTo,
+    family: Family,
 ) -> str:
     icmp = f"meta l4proto {'icmp' if family is Family.V4 else 'ipv6-icmp'} ct"
     kind = "icmp" if family is Family.V4 else "icmpv6"
     match match:
-        case Fragment():
+        case model.Fragment():
             return _fragment_text(match, family)
-        case IcmpType(number):
+        case model.IcmpType(number):
             return f"{kind} type {number}"
-        case IcmpOfNobody(but_replies):
-            return f"{icmp} state invalid{f' {kind} type != {ECHO_REPLY[family]}' * but_replies}"
-        case IcmpOfOthers(name):
+        case model.IcmpOfNobody(but_replies):
+            return (
+                f"{icmp} state invalid{f' {kind} type != {model.ECHO_REPLY[family]}' * but_replies}"
+            )
+        case model.IcmpOfOthers(name):
             ends = (f"ct {way} {_protocol(family)} saddr" for way in ("original", "reply"))
             return " ".join([f"{icmp} state related", *(f"{end} != @{name}" for end in ends)])
-        case UdpTo(port):
+        case model.UdpTo(port):
             return f"udp dport {port}"
 
 
-def _fragment_text(match: Fragment, family: Family) -> str:
+def _fragment_text(match: model.Fragment, family: Family) -> str:
     if family is Family.V4:
         # More fragments follow, or this is not the first.
         found = f"ip frag-off & 0x3fff {'==' if match.negated else '!='} 0"
@@ -445,13 +413,16 @@ def _fragment_text(match: Fragment, family: Family) -> str:
         found = f"exthdr frag {'missing' if match.negated else 'exists'}"
     if not match.beyond:
         return found
-    rate = f"{match.beyond}/second burst {match.beyond * FRAGMENT_BURST} packets"
+    rate = f"{match.beyond}/second burst {match.beyond * model.FRAGMENT_BURST} packets"
     return f"{found} update @{match.name} {{ iifname limit rate over {rate} }}"
 
 
-def _link_text(match: OnLink) -> str:
-    way, operator = "i" if match.side is Side.SOURCE else "o", _operator(negated=match.negated)
-    if match == FORWARDED:
+def _link_text(match: model.OnLink) -> str:
+    way, operator = (
+        "i" if match.side is model.Side.SOURCE else "o",
+        _operator(negated=match.negated),
+    )
+    if match == model.FORWARDED:
         return "iif != 0"
     return f'{way}ifname {operator}"{match.name}"'
 
@@ -464,5 +435,5 @@ def _protocol(family: Family) -> str:
     return "ip" if family is Family.V4 else "ip6"
 
 
-def _field(side: Side) -> str:
-    return "saddr" if side is Side.SOURCE else "daddr"
+def _field(side: model.Side) -> str:
+    return "saddr" if side is model.Side.SOURCE else "daddr"

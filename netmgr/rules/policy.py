@@ -18,19 +18,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import product
 
+from netmgr import model
 from netmgr.documents.accounting import NodeRules
 from netmgr.documents.node import NodeDocument
 from netmgr.documents.sites import Role
-from netmgr.model import (
-    LINK_PREFIX,
-    PODS,
-    PROTECTED,
-    REMOTE_PODS,
-    UNATTRIBUTED,
-    Counter,
-    Sender,
-    Traffic,
-)
 from netmgr.prefixes import Address, Family, Prefix, merge
 from netmgr.rules.classifier import Classifier, pod_set
 from netmgr.rules.isolation import Isolation
@@ -59,10 +50,10 @@ from netmgr.rules.sources import Sources, ranges_set, sender_set
 from netmgr.rules.translation import Translation
 
 NODE_HOOKS = (
-    (Hook.INPUT, Traffic.INTERNET_IN),
-    (Hook.OUTPUT, Traffic.INTERNET_OUT),
-    (Hook.FORWARD, Traffic.INTERNET_IN),
-    (Hook.FORWARD, Traffic.INTERNET_OUT),
+    (Hook.INPUT, model.Traffic.INTERNET_IN),
+    (Hook.OUTPUT, model.Traffic.INTERNET_OUT),
+    (Hook.FORWARD, model.Traffic.INTERNET_IN),
+    (Hook.FORWARD, model.Traffic.INTERNET_OUT),
 )
 """The hooks of the article's four rules, and what each counts."""
 
@@ -110,10 +101,10 @@ class Policy:
     native: tuple[Prefix, ...] | None = None
 
     @property
-    def traffics(self) -> tuple[Traffic, ...]:
+    def traffics(self) -> tuple[model.Traffic, ...]:
         """What is counted for each pod."""
-        kept_away = (PROTECTED,) if self.protection else ()
-        return (*Traffic, *(self.classifier.traffics if self.classifier else ()), *kept_away)
+        kept_away = (model.PROTECTED,) if self.protection else ()
+        return (*model.Traffic, *(self.classifier.traffics if self.classifier else ()), *kept_away)
 
     @property
     def unmasqueraded(self) -> tuple[Prefix, ...]:
@@ -131,7 +122,6 @@ class Policy:
 
     @classmethod
     def of(cls, document: NodeDocument) -> Policy:
-        """What a node document says."""
         is_router = document.role is Role.HUB_ROUTER
         sites = tuple(prefix for site in document.sites for prefix in site.prefixes)
         isolation = Isolation.of(document)
@@ -158,7 +148,7 @@ class Policy:
 
 def pod_sets(
     addresses: Iterable[Address],
-    traffics: Iterable[Traffic] = Traffic,
+    traffics: Iterable[model.Traffic] = model.Traffic,
     excepted: Collection[Address] = (),
 ) -> PodSets:
     """The sets that count these pod addresses, for each kind of traffic and family.
@@ -170,7 +160,7 @@ def pod_sets(
     found: PodSets = {}
     for family in Family:
         for traffic in kinds:
-            without = excepted if traffic is PROTECTED else ()
+            without = excepted if traffic is model.PROTECTED else ()
             if members := frozenset(_of(family, listed, without)):
                 found[pod_set(traffic, family)] = members
     return found
@@ -184,7 +174,7 @@ def _of(
 
 def senders(addresses: Iterable[Address], links: Mapping[Address, str]) -> PodSets:
     """The sets that know by which links these pods' packets come in."""
-    listed = [Sender(links[address], address) for address in addresses if address in links]
+    listed = [model.Sender(links[address], address) for address in addresses if address in links]
     found: PodSets = {}
     for family in Family:
         if members := frozenset(one for one in listed if one.address.family is family):
@@ -247,7 +237,7 @@ def _sets(policy: Policy, abilities: Abilities) -> dict[SetSpec, frozenset[Eleme
     return sets
 
 
-_POD_LINKS = f"{LINK_PREFIX}*"
+_POD_LINKS = f"{model.LINK_PREFIX}*"
 # Not by the link's group, though it is compared sooner: whoever gives it to the uplink would have
 # nothing counted.
 _NO_POD = partial(OnLink, name=_POD_LINKS, negated=True)
@@ -280,11 +270,11 @@ def _cluster_sets(policy: Policy, abilities: Abilities) -> dict[SetSpec, frozens
         if members := _of_family(merge(policy.cluster_cidrs), family):
             found[_cluster(family)] = members
             if abilities.dynamic_sets:
-                found |= {_remote(traffic, family): frozenset() for traffic in Traffic}
+                found |= {_remote(traffic, family): frozenset() for traffic in model.Traffic}
     return found
 
 
-def _remote(traffic: Traffic, family: Family) -> SetSpec:
+def _remote(traffic: model.Traffic, family: Family) -> SetSpec:
     way = "in" if traffic.is_inward else "out"
     return SetSpec(f"remote_{way}{family.value}", family, is_dynamic=True)
 
@@ -328,7 +318,10 @@ def _rules(policy: Policy, hook: Hook, family: Family, abilities: Abilities) -> 
     inward = _internet(policy, Side.SOURCE, family, hook, abilities)
     # Before the pods' rules, which end the chain for the packets they count. What compares sources
     # comes last, beside the pods' rules that compare them too.
-    for traffic, peer in ((Traffic.INTERNET_OUT, outward), (Traffic.INTERNET_IN, inward)):
+    for traffic, peer in (
+        (model.Traffic.INTERNET_OUT, outward),
+        (model.Traffic.INTERNET_IN, inward),
+    ):
         if (hook, traffic) in NODE_HOOKS:
             yield _node_rule(policy, hook, traffic, family, peer)
     if hook is Hook.FORWARD:
@@ -355,9 +348,9 @@ def _arriving(
         # The same matches as the pods' rule has: where the backend can, they are one.
         yield _tally(ARRIVED, family, inward)
         # The counting look-up is the last match: it counts whatever reaches it.
-        yield _pod_rule(Traffic.INTERNET_IN, family, inward, Side.DESTINATION)
+        yield _pod_rule(model.Traffic.INTERNET_IN, family, inward, Side.DESTINATION)
     # Behind the pods' rule: what reaches these is for no pod of this node.
-    yield from _of_others(policy, Traffic.INTERNET_IN, family, inward, abilities)
+    yield from _of_others(policy, model.Traffic.INTERNET_IN, family, inward, abilities)
     if policy.offloads and abilities.flowtables:
         yield _offload(policy, family)
 
@@ -384,8 +377,10 @@ def _leaving(
     abilities: Abilities,
 ) -> Iterator[Rule]:
     if policy.runs_pods:
-        yield _pod_rule(Traffic.INTERNET_OUT, family, outward, Side.SOURCE)
-    yield from _of_others(policy, Traffic.INTERNET_OUT, family, (*outward, FORWARDED), abilities)
+        yield _pod_rule(model.Traffic.INTERNET_OUT, family, outward, Side.SOURCE)
+    yield from _of_others(
+        policy, model.Traffic.INTERNET_OUT, family, (*outward, FORWARDED), abilities
+    )
     # Last, since the rules before it compare destinations alike.
     if policy.runs_pods:
         yield _tally(DELIVERED, family, (*inward, FORWARDED))
@@ -397,7 +392,7 @@ def _tally(what: str, family: Family, matches: tuple[Match, ...]) -> Rule:
 
 def _of_others(
     policy: Policy,
-    traffic: Traffic,
+    traffic: model.Traffic,
     family: Family,
     internet: tuple[Match, ...],
     abilities: Abilities,
@@ -414,25 +409,26 @@ def _of_others(
         is_remote = InSet(pod, _cluster(family).name)
         remote = _remote(traffic, family)
         each = (pod, remote.name) if remote in sets else None
-        count = Count(Counter(REMOTE_PODS, family, traffic), each)
+        count = Count(model.Counter(model.REMOTE_PODS, family, traffic), each)
         yield Rule(f"remote pods {traffic} v{family.value}", family, (*internet, is_remote), count)
         rest = (*internet, replace(is_remote, negated=True))
     if policy.runs_pods:
-        count = Count(Counter(UNATTRIBUTED, family, traffic))
+        count = Count(model.Counter(model.UNATTRIBUTED, family, traffic))
         yield Rule(f"unattributed {traffic} v{family.value}", family, rest, count)
 
 
-def _pod_rule(traffic: Traffic, family: Family, internet: tuple[Match, ...], pod: Side) -> Rule:
+def _pod_rule(
+    traffic: model.Traffic, family: Family, internet: tuple[Match, ...], pod: Side
+) -> Rule:
     # The look-up counts the packet on its element, and only then is it counted in the sum.
     matches = (*internet, InSet(pod, pod_set(traffic, family).name))
-    count = Count(Counter(PODS, family, traffic), ends=True)
+    count = Count(model.Counter(model.PODS, family, traffic), ends=True)
     return Rule(f"pod {traffic} v{family.value}", family, matches, count)
 
 
 def _internet(
     policy: Policy, peer: Side, family: Family, hook: Hook, abilities: Abilities
 ) -> tuple[Match, ...]:
-    """Matches a peer of the internet."""
     # A packet toward a pod of this node, or to the node itself, costs no comparison of addresses.
     is_forwarded = hook in (Hook.FORWARD, Hook.BEFORE_SRCNAT)
     elsewhere = (_NO_POD if is_forwarded else _NO_LOOPBACK)(peer)
@@ -446,9 +442,9 @@ def _internet(
 
 
 def _node_rule(
-    policy: Policy, hook: Hook, traffic: Traffic, family: Family, internet: tuple[Match, ...]
+    policy: Policy, hook: Hook, traffic: model.Traffic, family: Family, internet: tuple[Match, ...]
 ) -> Rule:
-    peer = Side.SOURCE if traffic is Traffic.INTERNET_IN else Side.DESTINATION
+    peer = Side.SOURCE if traffic is model.Traffic.INTERNET_IN else Side.DESTINATION
     # The article's text, word for word, excepts one IPv4 prefix and nothing else, not even
     # loopback.
     if policy.node_rules is NodeRules.EXACT and family is policy.exact_prefix.family:
@@ -457,7 +453,7 @@ def _node_rule(
         id=f"node {hook} {traffic} v{family.value}",
         family=family,
         matches=internet,
-        action=Count(Counter(hook.upper(), family, traffic)),
+        action=Count(model.Counter(hook.upper(), family, traffic)),
         comment=f"iptables-exporter {policy.rule_owner} traffic={traffic}",
     )
 

@@ -17,20 +17,8 @@ from dataclasses import dataclass
 from netmgr.documents.node import NodeDocument
 from netmgr.model import LINK_PREFIX, PROTECTED
 from netmgr.prefixes import Family, Prefix
+from netmgr.rules import model
 from netmgr.rules.classifier import pod_set
-from netmgr.rules.model import (
-    Abilities,
-    Asking,
-    Drop,
-    Element,
-    Hook,
-    InPrefix,
-    InSet,
-    OnLink,
-    Rule,
-    SetSpec,
-    Side,
-)
 
 DNS_PORT = 53
 
@@ -58,11 +46,11 @@ class Protection:
         )
         return cls(document.protect, own, frozenset(document.protect_except))
 
-    def sets(self, abilities: Abilities) -> dict[SetSpec, frozenset[Element]]:
+    def sets(self, abilities: model.Abilities) -> dict[model.SetSpec, frozenset[model.Element]]:
         """The sets of the rules, and what is in them; those that count pods are the policy's."""
         chosen = {
             (hook, family): self._at(hook, family)
-            for hook in (Hook.FORWARD, Hook.INPUT)
+            for hook in (model.Hook.FORWARD, model.Hook.INPUT)
             for family in Family
         }
         return {
@@ -71,34 +59,42 @@ class Protection:
             if len(prefixes) > abilities.compares
         }
 
-    def rules(self, hook: Hook, family: Family, abilities: Abilities) -> Iterator[Rule]:
-        """The rules of one hook and family."""
-        if hook not in (Hook.FORWARD, Hook.INPUT):
+    def rules(
+        self, hook: model.Hook, family: Family, abilities: model.Abilities
+    ) -> Iterator[model.Rule]:
+        if hook not in (model.Hook.FORWARD, model.Hook.INPUT):
             return
         prefixes = self._at(hook, family)
         if len(prefixes) > abilities.compares:
-            yield _drop("protected", family, InSet(Side.DESTINATION, _set(hook, family).name))
+            yield _drop(
+                "protected", family, model.InSet(model.Side.DESTINATION, _set(hook, family).name)
+            )
         else:
             for one in prefixes:
-                yield _drop(f"protected {one}", family, InPrefix(Side.DESTINATION, one))
+                yield _drop(f"protected {one}", family, model.InPrefix(model.Side.DESTINATION, one))
 
-    def _at(self, hook: Hook, family: Family) -> list[Prefix]:
+    def _at(self, hook: model.Hook, family: Family) -> list[Prefix]:
         return [
             one
-            for one in (self.own if hook is Hook.INPUT else self.prefixes)
+            for one in (self.own if hook is model.Hook.INPUT else self.prefixes)
             if one.family is family
         ]
 
 
-def _drop(what: str, family: Family, there: InSet | InPrefix) -> Rule:
-    from_pods = OnLink(Side.SOURCE, f"{LINK_PREFIX}*")
-    kept_away = InSet(Side.SOURCE, pod_set(PROTECTED, family).name)
+def _drop(what: str, family: Family, there: model.InSet | model.InPrefix) -> model.Rule:
+    from_pods = model.OnLink(model.Side.SOURCE, f"{LINK_PREFIX}*")
+    kept_away = model.InSet(model.Side.SOURCE, pod_set(PROTECTED, family).name)
     # The pods' set comes last: the look-up in it counts, and only what is dropped may be counted.
-    action = Drop(f"protected{family.value}", reason="protected")
-    return Rule(
-        f"{what} v{family.value}", family, (there, from_pods, Asking(DNS_PORT), kept_away), action
+    action = model.Drop(f"protected{family.value}", reason="protected")
+    return model.Rule(
+        f"{what} v{family.value}",
+        family,
+        (there, from_pods, model.Asking(DNS_PORT), kept_away),
+        action,
     )
 
 
-def _set(hook: Hook, family: Family) -> SetSpec:
-    return SetSpec(f"{'own_' if hook is Hook.INPUT else ''}protected{family.value}", family)
+def _set(hook: model.Hook, family: Family) -> model.SetSpec:
+    return model.SetSpec(
+        f"{'own_' if hook is model.Hook.INPUT else ''}protected{family.value}", family
+    )

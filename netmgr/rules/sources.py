@@ -32,27 +32,7 @@ from netmgr.documents.node import NodeDocument
 from netmgr.documents.sites import HUB, Role
 from netmgr.model import LINK_PREFIX
 from netmgr.prefixes import Family, Prefix, merge
-from netmgr.rules.model import (
-    Abilities,
-    Drop,
-    Element,
-    Fragment,
-    Hook,
-    IcmpOfNobody,
-    IcmpOfOthers,
-    IcmpType,
-    InPrefix,
-    InSet,
-    Match,
-    OnLink,
-    Pass,
-    Returnable,
-    Rule,
-    SetSpec,
-    Side,
-    UdpTo,
-    outside,
-)
+from netmgr.rules import model
 
 LINK_LOCAL = tuple(map(Prefix.parse, ("::/128", "fe80::/10")))
 """Sources of neighbour discovery (RFC 4861); they are never forwarded (RFC 4291, 2.5.6)."""
@@ -60,13 +40,13 @@ LINK_LOCAL = tuple(map(Prefix.parse, ("::/128", "fe80::/10")))
 _MULTICAST6 = Prefix.parse("ff00::/8")
 _LOOPBACK = tuple(map(Prefix.parse, ("127.0.0.0/8", "::1")))
 # To ::1 the kernel takes nothing from another link, whatever the settings (ip6_rcv_core).
-_TO_LOOPBACK = InPrefix(Side.DESTINATION, _LOOPBACK[0])
+_TO_LOOPBACK = model.InPrefix(model.Side.DESTINATION, _LOOPBACK[0])
 _ADVERTISEMENT, _REDIRECT = 134, {Family.V4: 5, Family.V6: 137}
 _DHCP_CLIENT = {Family.V4: 68, Family.V6: 546}
 """Where clients listen (RFC 2131, 4.1; RFC 8415, 7.2); a server need not send from its own port."""
-_FROM_PODS = OnLink(Side.SOURCE, f"{LINK_PREFIX}*")
+_FROM_PODS = model.OnLink(model.Side.SOURCE, f"{LINK_PREFIX}*")
 _FROM_ELSEWHERE = replace(_FROM_PODS, negated=True)
-_FROM_OUTSIDE = OnLink(Side.SOURCE, "lo", negated=True)
+_FROM_OUTSIDE = model.OnLink(model.Side.SOURCE, "lo", negated=True)
 
 
 @dataclass(frozen=True)
@@ -88,7 +68,6 @@ class Sources:
 
     @classmethod
     def of(cls, document: NodeDocument) -> Sources:
-        """What a node document says."""
         addresses = [address.prefix for address in document.node.addresses]
         own = tuple(merge((*addresses, *_LOOPBACK, *document.ranges)))
         if document.role is not Role.HUB_ROUTER:
@@ -104,9 +83,8 @@ class Sources:
             guards_pods=False,
         )
 
-    def sets(self, abilities: Abilities) -> dict[SetSpec, frozenset[Element]]:
-        """The sets of the rules, and what is in them."""
-        found: dict[SetSpec, frozenset[Element]] = {}
+    def sets(self, abilities: model.Abilities) -> dict[model.SetSpec, frozenset[model.Element]]:
+        found: dict[model.SetSpec, frozenset[model.Element]] = {}
         for family in Family:
             own = _of(self.own, family)
             if len(own) > abilities.compares:
@@ -120,10 +98,10 @@ class Sources:
                 found[_FRAGMENTS] = frozenset()
         return found
 
-    def _bounds_fragments(self, abilities: Abilities) -> bool:
+    def _bounds_fragments(self, abilities: model.Abilities) -> bool:
         return self.fragments > 0 and abilities.sees_fragments
 
-    def _of_sites(self, family: Family) -> dict[SetSpec, frozenset[Element]]:
+    def _of_sites(self, family: Family) -> dict[model.SetSpec, frozenset[model.Element]]:
         if not _of(self.sites, family):
             return {}
         listed = {"sites": self.sites, "spokes": self.spokes, "private": self.private}
@@ -132,113 +110,132 @@ class Sources:
             for name, prefixes in listed.items()
         }
 
-    def rules(self, hook: Hook, family: Family, abilities: Abilities) -> Iterator[Rule]:
+    def rules(
+        self, hook: model.Hook, family: Family, abilities: model.Abilities
+    ) -> Iterator[model.Rule]:
         """The rules of one hook and family; in prerouting they are the last of the family.
 
         In forward they are the first: what counts there may end the chain.
         """
-        if hook is Hook.PREROUTING:
+        if hook is model.Hook.PREROUTING:
             of_machine = self._of_a_node if self.guards_pods else self._of_a_gateway
             yield from of_machine(family, abilities)
-        elif hook is Hook.INPUT and self.guards_pods:
+        elif hook is model.Hook.INPUT and self.guards_pods:
             yield from self._sent_to_the_node(family)
             yield from _errors(hook, family, abilities)
-        elif hook is Hook.FORWARD and self.guards_pods:
+        elif hook is model.Hook.FORWARD and self.guards_pods:
             yield from _errors(hook, family, abilities)
 
-    def _sent_to_the_node(self, family: Family) -> Iterator[Rule]:
+    def _sent_to_the_node(self, family: Family) -> Iterator[model.Rule]:
         """Drops what a pod sends to the node itself; forwarded packets meet none of these rules."""
         if family is Family.V4:
-            yield _drop("redirect", family, _FROM_PODS, IcmpType(_REDIRECT[family]))
-        yield _drop("dhcp", family, _FROM_PODS, UdpTo(_DHCP_CLIENT[family]))
+            yield _drop("redirect", family, _FROM_PODS, model.IcmpType(_REDIRECT[family]))
+        yield _drop("dhcp", family, _FROM_PODS, model.UdpTo(_DHCP_CLIENT[family]))
 
-    def _of_a_node(self, family: Family, abilities: Abilities) -> Iterator[Rule]:
-        others = outside(Side.SOURCE, _own(family).name, _of(self.own, family), abilities.compares)
+    def _of_a_node(self, family: Family, abilities: model.Abilities) -> Iterator[model.Rule]:
+        others = model.outside(
+            model.Side.SOURCE, _own(family).name, _of(self.own, family), abilities.compares
+        )
         # The common kinds of packets leave the chain here.
         others += _not_to_loopback(family)
-        yield Rule(f"elsewhere v{family.value}", family, (_FROM_ELSEWHERE, *others), Pass())
+        yield model.Rule(
+            f"elsewhere v{family.value}", family, (_FROM_ELSEWHERE, *others), model.Pass()
+        )
         if abilities.senders:
             # Whatever is missing in the set costs its packets the rule after this one, no more.
-            known = InSet(Side.SOURCE, sender_set(family).name, by_link=True)
-            common: list[Match] = [known, *_not_to_loopback(family)]
+            known = model.InSet(model.Side.SOURCE, sender_set(family).name, by_link=True)
+            common: list[model.Match] = [known, *_not_to_loopback(family)]
             if self._bounds_fragments(abilities):
-                common.append(Fragment(negated=True))
-            yield Rule(f"known pods v{family.value}", family, tuple(common), Pass())
+                common.append(model.Fragment(negated=True))
+            yield model.Rule(f"known pods v{family.value}", family, tuple(common), model.Pass())
         yield from _loopback(family)
         if self._bounds_fragments(abilities):
             # Before their sources are checked: counted by link, nobody uses up another's bound.
-            too_many = Fragment(beyond=self.fragments, name=_FRAGMENTS.name)
+            too_many = model.Fragment(beyond=self.fragments, name=_FRAGMENTS.name)
             yield _drop("fragments", family, _FROM_PODS, too_many)
         near = LINK_LOCAL if family is Family.V6 else ()
-        beyond = outside(Side.SOURCE, _LINK_LOCAL.name, near, abilities.compares)
-        yield Rule(
-            f"honest pods v{family.value}", family, (_FROM_PODS, *beyond, Returnable()), Pass()
+        beyond = model.outside(model.Side.SOURCE, _LINK_LOCAL.name, near, abilities.compares)
+        yield model.Rule(
+            f"honest pods v{family.value}",
+            family,
+            (_FROM_PODS, *beyond, model.Returnable()),
+            model.Pass(),
         )
         if family is Family.V6:
-            yield _drop("router", family, _FROM_PODS, IcmpType(_ADVERTISEMENT))
-            yield _drop("redirect", family, _FROM_PODS, IcmpType(_REDIRECT[family]))
+            yield _drop("router", family, _FROM_PODS, model.IcmpType(_ADVERTISEMENT))
+            yield _drop("redirect", family, _FROM_PODS, model.IcmpType(_REDIRECT[family]))
             # A pod's link needs no neighbour discovery, since both ends have permanent entries, and
             # each invented address would cost the node an entry. Kernels of pods send some of it
             # (router solicitations, listener reports), so this counter grows with every pod.
-            yield _drop("link_local", family, _FROM_PODS, InSet(Side.SOURCE, _LINK_LOCAL.name))
+            yield _drop(
+                "link_local", family, _FROM_PODS, model.InSet(model.Side.SOURCE, _LINK_LOCAL.name)
+            )
         yield _drop("spoofed", family, _FROM_PODS, what="anti-spoofing")
         yield from _forged(family, own_pods=True)
 
-    def _of_a_gateway(self, family: Family, abilities: Abilities) -> Iterator[Rule]:
+    def _of_a_gateway(self, family: Family, abilities: model.Abilities) -> Iterator[model.Rule]:
         yield from _loopback(family)
         own = _of(self.own, family)
         if len(own) > abilities.compares:
-            yield from _forged(family, InSet(Side.SOURCE, _own(family).name))
+            yield from _forged(family, model.InSet(model.Side.SOURCE, _own(family).name))
         else:
             for one in own:
-                yield from _forged(family, InPrefix(Side.SOURCE, one), what=f"forged {one}")
+                yield from _forged(
+                    family, model.InPrefix(model.Side.SOURCE, one), what=f"forged {one}"
+                )
         if _of(self.sites, family):
-            of_a_site, to_a_site = (InSet(side, _routers("sites", family).name) for side in Side)
+            of_a_site, to_a_site = (
+                model.InSet(side, _routers("sites", family).name) for side in model.Side
+            )
             # What the router itself gets may come by a way that it does not answer by: a cloud's
             # DHCP, for one.
-            through = outside(Side.DESTINATION, _own(family).name, own, abilities.compares)
-            yield _drop("forged", family, of_a_site, Returnable(negated=True), what="forged site")
+            through = model.outside(
+                model.Side.DESTINATION, _own(family).name, own, abilities.compares
+            )
+            yield _drop(
+                "forged", family, of_a_site, model.Returnable(negated=True), what="forged site"
+            )
             yield _drop(
                 "forged",
                 family,
                 to_a_site,
                 *through,
-                Returnable(negated=True),
+                model.Returnable(negated=True),
                 what="forged to a site",
             )
             yield _drop(
                 "unplanned",
                 family,
-                InSet(Side.DESTINATION, _routers("spokes", family).name),
-                InSet(Side.SOURCE, _routers("private", family).name),
+                model.InSet(model.Side.DESTINATION, _routers("spokes", family).name),
+                model.InSet(model.Side.SOURCE, _routers("private", family).name),
                 replace(of_a_site, negated=True),
                 *through,
             )
 
 
-def _errors(hook: Hook, family: Family, abilities: Abilities) -> Iterator[Rule]:
+def _errors(hook: model.Hook, family: Family, abilities: model.Abilities) -> Iterator[model.Rule]:
     # To the node, not from pods alone: nobody's error is true of a packet that it never sent.
-    whose = _FROM_OUTSIDE if hook is Hook.INPUT else _FROM_PODS
-    of_nobody = IcmpOfNobody(but_replies=hook is Hook.INPUT)
+    whose = _FROM_OUTSIDE if hook is model.Hook.INPUT else _FROM_PODS
+    of_nobody = model.IcmpOfNobody(but_replies=hook is model.Hook.INPUT)
     yield _drop("icmp", family, of_nobody, whose, what=f"{hook} icmp")
     if abilities.finds_ends:
-        others = IcmpOfOthers(ranges_set(family).name)
+        others = model.IcmpOfOthers(ranges_set(family).name)
         yield _drop("icmp", family, others, _FROM_PODS, what=f"{hook} icmp of no pod")
 
 
-def _not_to_loopback(family: Family) -> tuple[Match, ...]:
+def _not_to_loopback(family: Family) -> tuple[model.Match, ...]:
     return (replace(_TO_LOOPBACK, negated=True),) if family is Family.V4 else ()
 
 
-def _loopback(family: Family) -> Iterator[Rule]:
+def _loopback(family: Family) -> Iterator[model.Rule]:
     """Drops what another machine or a pod sends to this machine's loopback (CVE-2020-8558)."""
     if family is Family.V4:
         yield _drop("loopback", family, _TO_LOOPBACK, _FROM_OUTSIDE)
 
 
 def _forged(
-    family: Family, *claims: Match, what: str = "forged", own_pods: bool = False
-) -> Iterator[Rule]:
+    family: Family, *claims: model.Match, what: str = "forged", own_pods: bool = False
+) -> Iterator[model.Rule]:
     """Drops packets from elsewhere with an address of this machine's or its pods'."""
     # What this machine sends to a multicast or broadcast address comes back to its own programs as
     # if it came in by the link it left by (dev_loopback_xmit), and must pass. It is returnable by
@@ -252,7 +249,7 @@ def _forged(
             family,
             *claims,
             _FROM_OUTSIDE,
-            InPrefix(Side.DESTINATION, _MULTICAST6, negated=True),
+            model.InPrefix(model.Side.DESTINATION, _MULTICAST6, negated=True),
             what=what,
         )
     elif own_pods:
@@ -261,7 +258,7 @@ def _forged(
             family,
             *claims,
             _FROM_OUTSIDE,
-            InSet(Side.SOURCE, ranges_set(family).name),
+            model.InSet(model.Side.SOURCE, ranges_set(family).name),
             what=what,
         )
     yield _drop(
@@ -269,15 +266,18 @@ def _forged(
         family,
         *claims,
         _FROM_OUTSIDE,
-        Returnable(negated=True),
+        model.Returnable(negated=True),
         what=f"{what} unreturnable",
     )
 
 
-def _drop(reason: str, family: Family, *matches: Match, what: str = "") -> Rule:
+def _drop(reason: str, family: Family, *matches: model.Match, what: str = "") -> model.Rule:
     name = f"{what or reason} v{family.value}"
-    return Rule(
-        name, family, matches, Drop(f"{reason}{family.value}", reason=reason.replace("_", "-"))
+    return model.Rule(
+        name,
+        family,
+        matches,
+        model.Drop(f"{reason}{family.value}", reason=reason.replace("_", "-")),
     )
 
 
@@ -285,24 +285,24 @@ def _of(prefixes: Iterable[Prefix], family: Family) -> list[Prefix]:
     return [prefix for prefix in prefixes if prefix.family is family]
 
 
-_LINK_LOCAL = SetSpec("link_local6", Family.V6)
-_FRAGMENTS = SetSpec("fragments", Family.V4, is_dynamic=True, has_links=True)
+_LINK_LOCAL = model.SetSpec("link_local6", Family.V6)
+_FRAGMENTS = model.SetSpec("fragments", Family.V4, is_dynamic=True, has_links=True)
 """Of either family: both are a link's."""
 
 
-def _own(family: Family) -> SetSpec:
-    return SetSpec(f"own{family.value}", family)
+def _own(family: Family) -> model.SetSpec:
+    return model.SetSpec(f"own{family.value}", family)
 
 
-def _routers(name: str, family: Family) -> SetSpec:
-    return SetSpec(f"{name}{family.value}", family)
+def _routers(name: str, family: Family) -> model.SetSpec:
+    return model.SetSpec(f"{name}{family.value}", family)
 
 
-def ranges_set(family: Family) -> SetSpec:
+def ranges_set(family: Family) -> model.SetSpec:
     """The set of what reaches the internet as this machine."""
-    return SetSpec(f"ranges{family.value}", family)
+    return model.SetSpec(f"ranges{family.value}", family)
 
 
-def sender_set(family: Family) -> SetSpec:
+def sender_set(family: Family) -> model.SetSpec:
     """The set of pods' links and addresses."""
-    return SetSpec(f"senders{family.value}", family, has_senders=True)
+    return model.SetSpec(f"senders{family.value}", family, has_senders=True)

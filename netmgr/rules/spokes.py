@@ -39,6 +39,5 @@ def pair_counter(origin: str, destination: str, family: Family) -> str:
 
 
 def spoke_of(spokes: Iterable[Spoke], address: Address) -> Spoke | None:
-    """The spoke that an address is of."""
     holding = (one for one in spokes if any(prefix.holds(address) for prefix in one.prefixes))
     return next(holding, None)

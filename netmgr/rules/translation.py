@@ -30,28 +30,7 @@ from dataclasses import dataclass
 from netmgr.documents.node import NodeDocument
 from netmgr.documents.sites import SourceAddress
 from netmgr.prefixes import Address, Family, Prefix, merge
-from netmgr.rules.model import (
-    Abilities,
-    Action,
-    Asking,
-    Drop,
-    Element,
-    Hook,
-    InPrefix,
-    InSet,
-    Masquerade,
-    Match,
-    Netmap,
-    OneIn,
-    OriginallyTo,
-    Rewrite,
-    Rule,
-    SetSpec,
-    Side,
-    SourceNat,
-    Tally,
-    outside,
-)
+from netmgr.rules import model
 
 
 @dataclass(frozen=True)
@@ -110,9 +89,8 @@ class Translation:
             machines=None if nat.host_endpoints else nat.machines,
         )
 
-    def sets(self, abilities: Abilities) -> dict[SetSpec, frozenset[Element]]:
-        """The sets of the rules, and what is in them."""
-        found: dict[SetSpec, frozenset[Element]] = {}
+    def sets(self, abilities: model.Abilities) -> dict[model.SetSpec, frozenset[model.Element]]:
+        found: dict[model.SetSpec, frozenset[model.Element]] = {}
         for family in Family:
             if len(members := self._own(family)) > abilities.compares:
                 found[_inside(family)] = frozenset(members)
@@ -120,36 +98,41 @@ class Translation:
                 found[_machine_set(family)] = frozenset(machines)
         return found
 
-    def rules(self, hook: Hook, family: Family, abilities: Abilities) -> Iterator[Rule]:
-        """The rules of one hook and family."""
+    def rules(
+        self, hook: model.Hook, family: Family, abilities: model.Abilities
+    ) -> Iterator[model.Rule]:
         exchanges = [one for one in self.services if one.vip_range.family is family]
-        if hook is Hook.FORWARD:
+        if hook is model.Hook.FORWARD:
             yield from self._forwarded(exchanges, abilities)
             return
         for one in exchanges:
             yield from self._translated(one, hook, abilities)
 
-    def _translated(self, one: Exchange, hook: Hook, abilities: Abilities) -> Iterator[Rule]:
+    def _translated(
+        self, one: Exchange, hook: model.Hook, abilities: model.Abilities
+    ) -> Iterator[model.Rule]:
         rewrites = abilities.rewrites
         from_outside, to_outside = (
-            self._outsider(side, one.vip_range.family, abilities) for side in Side
+            self._outsider(side, one.vip_range.family, abilities) for side in model.Side
         )
         match hook:
-            case Hook.PREROUTING if rewrites:
+            case model.Hook.PREROUTING if rewrites:
                 yield self._inward(one, from_outside)
-            case Hook.DEPARTURE if rewrites:
+            case model.Hook.DEPARTURE if rewrites:
                 yield self._outward(one, to_outside)
-            case Hook.INPUT if rewrites and self.machines is not None:
+            case model.Hook.INPUT if rewrites and self.machines is not None:
                 yield _misled("this machine", one, from_outside)
-            case Hook.DSTNAT if not rewrites:
+            case model.Hook.DSTNAT if not rewrites:
                 yield self._netmap(one, from_outside)
-            case Hook.POSTROUTING:
+            case model.Hook.POSTROUTING:
                 original = one.service_cidr if rewrites else one.vip_range
                 yield from self._sources(one.vip_range, original, from_outside, abilities)
             case _:
                 pass
 
-    def _forwarded(self, exchanges: Sequence[Exchange], abilities: Abilities) -> Iterator[Rule]:
+    def _forwarded(
+        self, exchanges: Sequence[Exchange], abilities: model.Abilities
+    ) -> Iterator[model.Rule]:
         for one in exchanges:
             if one.vip_range != one.service_cidr:
                 yield _stranded(one)
@@ -158,57 +141,66 @@ class Translation:
         if not abilities.rewrites:
             yield from map(_tally, exchanges)
 
-    def _checked(self, one: Exchange, abilities: Abilities) -> Iterator[Rule]:
+    def _checked(self, one: Exchange, abilities: model.Abilities) -> Iterator[model.Rule]:
         """Drop what kube-proxy led to no pod of this spoke."""
         family = one.vip_range.family
-        from_outside, to_outside = (self._outsider(side, family, abilities) for side in Side)
+        from_outside, to_outside = (self._outsider(side, family, abilities) for side in model.Side)
         # What kube-proxy did not translate still has the Service's address.
         yield _misled("outside", one, (*from_outside, *to_outside), redirected=True)
         if self._machines(family):
-            to_machine = InSet(Side.DESTINATION, _machine_set(family).name)
+            to_machine = model.InSet(model.Side.DESTINATION, _machine_set(family).name)
             yield _misled("machine", one, (*from_outside, to_machine))
 
-    def _inward(self, one: Exchange, from_outside: tuple[Match, ...]) -> Rule:
-        matches = (InPrefix(Side.DESTINATION, one.vip_range), *from_outside)
+    def _inward(self, one: Exchange, from_outside: tuple[model.Match, ...]) -> model.Rule:
+        matches = (model.InPrefix(model.Side.DESTINATION, one.vip_range), *from_outside)
         return _rule(
-            "netmap in", one, matches, Rewrite(Side.DESTINATION, one.service_cidr, one.counter)
+            "netmap in",
+            one,
+            matches,
+            model.Rewrite(model.Side.DESTINATION, one.service_cidr, one.counter),
         )
 
-    def _outward(self, one: Exchange, to_outside: tuple[Match, ...]) -> Rule:
-        matches = (InPrefix(Side.SOURCE, one.service_cidr), *to_outside)
-        return _rule("netmap out", one, matches, Rewrite(Side.SOURCE, one.vip_range, one.counter))
+    def _outward(self, one: Exchange, to_outside: tuple[model.Match, ...]) -> model.Rule:
+        matches = (model.InPrefix(model.Side.SOURCE, one.service_cidr), *to_outside)
+        return _rule(
+            "netmap out", one, matches, model.Rewrite(model.Side.SOURCE, one.vip_range, one.counter)
+        )
 
-    def _netmap(self, one: Exchange, from_outside: tuple[Match, ...]) -> Rule:
-        matches = (InPrefix(Side.DESTINATION, one.vip_range), *from_outside)
-        return _rule("netmap", one, matches, Netmap(one.service_cidr))
+    def _netmap(self, one: Exchange, from_outside: tuple[model.Match, ...]) -> model.Rule:
+        matches = (model.InPrefix(model.Side.DESTINATION, one.vip_range), *from_outside)
+        return _rule("netmap", one, matches, model.Netmap(one.service_cidr))
 
     def _sources(
         self,
         vip_range: Prefix,
         original: Prefix,
-        from_outside: tuple[Match, ...],
-        abilities: Abilities,
-    ) -> Iterator[Rule]:
+        from_outside: tuple[model.Match, ...],
+        abilities: model.Abilities,
+    ) -> Iterator[model.Rule]:
         # What connection tracking has for original is the address after `Rewrite`, which comes
         # before it.
-        known = (OriginallyTo(original), *from_outside)
+        known = (model.OriginallyTo(original), *from_outside)
         if self.addresses is None:
             if abilities.rewrites:
                 identity = f"preserve {vip_range} v{vip_range.family.value}"
-                yield Rule(identity, vip_range.family, known, SourceNat(None))
+                yield model.Rule(identity, vip_range.family, known, model.SourceNat(None))
             return
         addresses = [address for address in self.addresses if address.family is vip_range.family]
-        actions: list[Action] = [SourceNat(address) for address in addresses] or [Masquerade()]
+        actions: list[model.Action] = [model.SourceNat(address) for address in addresses] or [
+            model.Masquerade()
+        ]
         for number, action in enumerate(actions):
             # The first rule takes one connection in n, the next one in n-1 of the rest, and so on:
             # equal shares. Chains of nat get the first packet of each connection alone.
             left = len(actions) - number
-            share = (OneIn(left),) if left > 1 else ()
+            share = (model.OneIn(left),) if left > 1 else ()
             identity = f"snat {vip_range} {number + 1} v{vip_range.family.value}"
-            yield Rule(identity, vip_range.family, (*known, *share), action)
+            yield model.Rule(identity, vip_range.family, (*known, *share), action)
 
-    def _outsider(self, side: Side, family: Family, abilities: Abilities) -> tuple[Match, ...]:
-        return outside(side, _inside(family).name, self._own(family), abilities.compares)
+    def _outsider(
+        self, side: model.Side, family: Family, abilities: model.Abilities
+    ) -> tuple[model.Match, ...]:
+        return model.outside(side, _inside(family).name, self._own(family), abilities.compares)
 
     def _own(self, family: Family) -> list[Prefix]:
         return merge(prefix for prefix in self.inside if prefix.family is family)
@@ -217,8 +209,10 @@ class Translation:
         return merge(prefix for prefix in self.machines or () if prefix.family is family)
 
 
-def _rule(what: str, one: Exchange, matches: tuple[Match, ...], action: Action) -> Rule:
-    return Rule(
+def _rule(
+    what: str, one: Exchange, matches: tuple[model.Match, ...], action: model.Action
+) -> model.Rule:
+    return model.Rule(
         f"{what} {one.vip_range} v{one.vip_range.family.value}",
         one.vip_range.family,
         matches,
@@ -226,32 +220,34 @@ def _rule(what: str, one: Exchange, matches: tuple[Match, ...], action: Action) 
     )
 
 
-def _stranded(one: Exchange) -> Rule:
+def _stranded(one: Exchange) -> model.Rule:
     # The route to a VIP range leads here, so an untranslated packet would come back until its hops
     # are used up.
     return _rule(
         "stranded",
         one,
-        (InPrefix(Side.DESTINATION, one.vip_range),),
-        Drop(f"stranded_{one.name}", reason="stranded"),
+        (model.InPrefix(model.Side.DESTINATION, one.vip_range),),
+        model.Drop(f"stranded_{one.name}", reason="stranded"),
     )
 
 
 def _misled(
-    what: str, one: Exchange, matches: tuple[Match, ...], *, redirected: bool = False
-) -> Rule:
+    what: str, one: Exchange, matches: tuple[model.Match, ...], *, redirected: bool = False
+) -> model.Rule:
     # Answers have no part in it: this machine itself may use a Service whose endpoint is outside.
-    asked = (OriginallyTo(one.service_cidr, redirected), Asking(), *matches)
-    return _rule(f"endpoint {what}", one, asked, Drop(f"endpoint_{one.name}", reason="endpoint"))
+    asked = (model.OriginallyTo(one.service_cidr, redirected), model.Asking(), *matches)
+    return _rule(
+        f"endpoint {what}", one, asked, model.Drop(f"endpoint_{one.name}", reason="endpoint")
+    )
 
 
-def _tally(one: Exchange) -> Rule:
-    return _rule("translated", one, (OriginallyTo(one.vip_range),), Tally(one.counter))
+def _tally(one: Exchange) -> model.Rule:
+    return _rule("translated", one, (model.OriginallyTo(one.vip_range),), model.Tally(one.counter))
 
 
-def _inside(family: Family) -> SetSpec:
-    return SetSpec(f"inside{family.value}", family)
+def _inside(family: Family) -> model.SetSpec:
+    return model.SetSpec(f"inside{family.value}", family)
 
 
-def _machine_set(family: Family) -> SetSpec:
-    return SetSpec(f"machines{family.value}", family)
+def _machine_set(family: Family) -> model.SetSpec:
+    return model.SetSpec(f"machines{family.value}", family)

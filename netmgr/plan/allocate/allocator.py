@@ -10,32 +10,14 @@ from collections.abc import Collection, Iterable, Iterator
 from netmgr.documents.diagnostics import KeyPath
 from netmgr.documents.sites import HUB
 from netmgr.documents.special_use import SPECIAL_USE
+from netmgr.plan import lock
+from netmgr.plan.allocate import subnetting
 from netmgr.plan.allocate.demand import SubnetRequest
 from netmgr.plan.allocate.pool import AddressPool, Placement, SiteRequest
 from netmgr.plan.allocate.service_ranges import ServicePool
 from netmgr.plan.allocate.space import Space
-from netmgr.plan.allocate.subnetting import (
-    FixedSubnet,
-    complete,
-    missing_nodes,
-    missing_subnets,
-    pieces,
-    taken_by_pools,
-    with_pinned,
-)
 from netmgr.plan.clouds.cloud import CloudLimits
 from netmgr.plan.document import Cluster, PlanDocument
-from netmgr.plan.lock import (
-    LOCK_VERSION,
-    Allocation,
-    ClusterLock,
-    HubLock,
-    LockDocument,
-    NodePoolLock,
-    PlanRefused,
-    Subnet,
-    digest_of,
-)
 from netmgr.prefixes import Family, Prefix, merge
 
 
@@ -45,7 +27,7 @@ class Allocator:
     def __init__(
         self,
         plan: PlanDocument,
-        held: LockDocument | None,
+        held: lock.LockDocument | None,
         limits: CloudLimits,
         *,
         hub_moves: bool = False,
@@ -75,7 +57,7 @@ class Allocator:
         self.services = ServicePool(plan, limits, staying)
         self.fixed_families = plan.pools.service_families
 
-    def run(self) -> LockDocument:
+    def run(self) -> lock.LockDocument:
         """The next lock.
 
         Raises:
@@ -93,14 +75,14 @@ class Allocator:
         # what. Only what the lock lacks depends on it.
         for name in sorted(self.plan.clusters, key=self._rank):
             clusters[name] = self._cluster(name)
-        return LockDocument(
+        return lock.LockDocument(
             api_version="netmgr.io/v1alpha1",
             kind="NetworkPlanLock",
-            version=LOCK_VERSION,
+            version=lock.LOCK_VERSION,
             plan=self.plan.name,
             hub=hub,
             clusters=dict(sorted(clusters.items())),
-            plan_digest=digest_of(self.plan),
+            plan_digest=lock.digest_of(self.plan),
         )
 
     def _rank(self, name: str) -> tuple[bool, int, str]:
@@ -134,17 +116,17 @@ class Allocator:
     def _grant(
         self,
         name: str,
-        before: Iterable[Allocation],
+        before: Iterable[lock.Allocation],
         requests: Collection[SubnetRequest],
         taken: Iterable[Prefix],
         reserve: int,
-    ) -> tuple[tuple[Allocation, ...], Placement]:
+    ) -> tuple[tuple[lock.Allocation, ...], Placement]:
         """A site's prefixes and its new subnets, of every family."""
         held = self._with_pinned(name, before)
         # Excluded inside a site's own prefix are live subnets that nothing is allocated from.
         taken = (*taken, *(each.prefix for each in self.plan.exclude))
         placed: Placement = {}
-        allocations: list[Allocation] = []
+        allocations: list[lock.Allocation] = []
         for family, pool in self.pools.items():
             own = tuple(each for each in held if each.prefix.family is family)
             subnets = tuple(request for request in requests if request.family is family)
@@ -155,17 +137,17 @@ class Allocator:
         allocations += (each for each in held if each.prefix.family not in self.pools)
         return tuple(sorted(allocations, key=lambda each: each.prefix)), placed
 
-    def _with_pinned(self, name: str, before: Iterable[Allocation]) -> list[Allocation]:
+    def _with_pinned(self, name: str, before: Iterable[lock.Allocation]) -> list[lock.Allocation]:
         held = list(before)
         for prefix in self.plan.pinned.get(name, ()):
             if not any(allocation.reserve.overlaps(prefix) for allocation in held):
-                held.append(Allocation(prefix=prefix, reserve=prefix))
+                held.append(lock.Allocation(prefix=prefix, reserve=prefix))
         return held
 
-    def _hub(self) -> HubLock:
+    def _hub(self) -> lock.HubLock:
         before = self.hub
         held = before.routers if before else None
-        routers = FixedSubnet(
+        routers = subnetting.FixedSubnet(
             ("routers",), ("hub", "routers"), HUB, held, hosts=self.plan.hub.routers
         )
         # Subnets in use cannot be resized in a cloud, so that more seats take another subnet.
@@ -177,52 +159,54 @@ class Allocator:
             requests += subnet.requests(self.fixed_families, self.limits)
             taken += subnet.taken
         prefixes, placed = self._grant(HUB, before.prefixes if before else (), requests, taken, 1)
-        return HubLock(
+        return lock.HubLock(
             prefixes=prefixes,
             routers=routers.complete(placed, self.limits),
             researchers=tuple(subnet.complete(placed, self.limits) for subnet in researchers),
         )
 
-    def _researchers(self, held: tuple[Subnet, ...]) -> Iterator[FixedSubnet]:
+    def _researchers(self, held: tuple[lock.Subnet, ...]) -> Iterator[subnetting.FixedSubnet]:
         """The existing subnets, and one more if they have too few addresses."""
         path: KeyPath = ("hub", "researchers")
         for number, subnet in enumerate(held):
-            yield FixedSubnet(("researchers", str(number)), path, HUB, subnet)
+            yield subnetting.FixedSubnet(("researchers", str(number)), path, HUB, subnet)
         seats = sum(subnet.prefix.size - self.limits.reserved for subnet in held)
         missing = self.plan.hub.researchers - seats
         if missing > 0:
-            yield FixedSubnet(("researchers", str(len(held))), path, HUB, None, seats=missing)
+            yield subnetting.FixedSubnet(
+                ("researchers", str(len(held))), path, HUB, None, seats=missing
+            )
 
-    def _cluster(self, name: str) -> ClusterLock:
+    def _cluster(self, name: str) -> lock.ClusterLock:
         """A cluster's entry; what no single free block holds is divided into several segments."""
         # IPv6 is never short: a site's first prefix holds 256 subnets.
         space = self.pools[Family.V4].space
         before = space.size
         try:
             return self._subnetted(name, None)
-        except PlanRefused:
+        except lock.PlanRefused:
             # If room was found, something else is wrong, which smaller segments would not change.
             sizes = self._pieces(name) if space.size == before else None
             if sizes is None:
                 raise
         return self._subnetted(name, sizes)
 
-    def _node_pools(self, name: str) -> dict[str, NodePoolLock]:
+    def _node_pools(self, name: str) -> dict[str, lock.NodePoolLock]:
         held = self.clusters.get(name)
         pools = held.node_pools if held else {}
         cluster, families = self.plan.clusters[name], self.plan.pools.families
-        return with_pinned(name, cluster, pools, self.limits, families)
+        return subnetting.with_pinned(name, cluster, pools, self.limits, families)
 
-    def _nat(self, name: str) -> FixedSubnet:
+    def _nat(self, name: str) -> subnetting.FixedSubnet:
         held = self.clusters.get(name)
         path: KeyPath = ("clusters", name, "nat_hosts")
         subnet, hosts = held.nat if held else None, self.plan.clusters[name].nat_hosts
-        return FixedSubnet(("nat",), path, name, subnet, hosts=hosts)
+        return subnetting.FixedSubnet(("nat",), path, name, subnet, hosts=hosts)
 
     def _pieces(self, name: str) -> dict[str, list[int]] | None:
         held, pools, nat = self.clusters.get(name), self._node_pools(name), self._nat(name)
         lacks = {
-            pool: (spec, missing_nodes(spec, pools.get(pool)))
+            pool: (spec, subnetting.missing_nodes(spec, pools.get(pool)))
             for pool, spec in self.plan.clusters[name].node_pools.items()
         }
         # What is large has the fewest blocks to choose from; the name decides between equals, so
@@ -230,30 +214,30 @@ class Allocator:
         largest_first = sorted(lacks.items(), key=lambda each: (-each[1][1], each[0]))
         own = self._with_pinned(name, held.prefixes if held else ())
         own_v4 = [each for each in own if each.prefix.family is Family.V4]
-        taken = (*nat.taken, *taken_by_pools(pools))
+        taken = (*nat.taken, *subnetting.taken_by_pools(pools))
         free = self.pools[Family.V4].spaces(own_v4, taken)
         # The NAT hosts' subnet cannot be divided, so it goes first.
         fixed = nat.requests([Family.V4], self.limits)
-        return pieces(free, fixed, dict(largest_first), self.limits)
+        return subnetting.pieces(free, fixed, dict(largest_first), self.limits)
 
-    def _subnetted(self, name: str, sizes: dict[str, list[int]] | None) -> ClusterLock:
+    def _subnetted(self, name: str, sizes: dict[str, list[int]] | None) -> lock.ClusterLock:
         cluster, held = self.plan.clusters[name], self.clusters.get(name)
         pools, nat, families = self._node_pools(name), self._nat(name), self.plan.pools.families
-        new = missing_subnets(name, cluster, pools, families, self.limits, sizes)
+        new = subnetting.missing_subnets(name, cluster, pools, families, self.limits, sizes)
         # Together, so that one prefix is found that holds all of the cluster's subnets.
         requests = [*new.requests, *nat.requests(self.fixed_families, self.limits)]
-        taken = [*nat.taken, *taken_by_pools(pools)]
+        taken = [*nat.taken, *subnetting.taken_by_pools(pools)]
         # Reserves are for IPv4 alone: an IPv6 site has 256 subnets from the first day.
         wanted = sum(request.size for request in requests if request.family is Family.V4)
         reserve = _reserve(cluster, wanted, taken) if self.reserving else 0
         before = held.prefixes if held else ()
         prefixes, placed = self._grant(name, before, requests, taken, reserve)
         services = held.services if held and name not in self.service_moves else None
-        return ClusterLock(
+        return lock.ClusterLock(
             prefixes=prefixes,
             services=self.services.grant(name, services),
             nat=nat.complete(placed, self.limits),
-            node_pools=complete(cluster, pools, new, placed, self.limits),
+            node_pools=subnetting.complete(cluster, pools, new, placed, self.limits),
         )
 
 

@@ -228,7 +228,6 @@ def segment_requests(
     limits: CloudLimits,
     path: KeyPath,
 ) -> Iterator[SubnetRequest]:
-    """The subnets of a new segment."""
     for family in families:
         cut = blocks(pool, family)
         hosts = hosts_length(segment.nodes, family, limits)

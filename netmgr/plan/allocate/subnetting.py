@@ -10,23 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from netmgr.documents.diagnostics import KeyPath, error
-from netmgr.plan.allocate.demand import (
-    NAT_HOSTS,
-    NAT_MAPPINGS,
-    Key,
-    MappingBudget,
-    NewSegment,
-    SubnetRequest,
-    blocks,
-    fitting,
-    holds,
-    hosts_length,
-    layout,
-    mappings_per_node,
-    pods_length,
-    promised_mappings,
-    segment_requests,
-)
+from netmgr.plan.allocate import demand
 from netmgr.plan.allocate.pool import Placement
 from netmgr.plan.allocate.space import Space
 from netmgr.plan.clouds.cloud import CloudLimits
@@ -42,9 +26,9 @@ class Missing:
     `existing` are segments of the lock that lack a family.
     """
 
-    segments: tuple[NewSegment, ...]
-    existing: tuple[NewSegment, ...]
-    requests: tuple[SubnetRequest, ...]
+    segments: tuple[demand.NewSegment, ...]
+    existing: tuple[demand.NewSegment, ...]
+    requests: tuple[demand.SubnetRequest, ...]
 
 
 def missing_subnets(
@@ -60,11 +44,11 @@ def missing_subnets(
     `sizes` divides what a node pool lacks into segments of so many nodes; without, it gets one.
     """
     held = ((cluster.node_pools.get(pool), spec) for pool, spec in before.items())
-    promised = promised_mappings(held, families)
-    budget = MappingBudget(name, limits.limits.mappings_per_network, promised)
-    segments: list[NewSegment] = []
-    existing: list[NewSegment] = []
-    requests: list[SubnetRequest] = []
+    promised = demand.promised_mappings(held, families)
+    budget = demand.MappingBudget(name, limits.limits.mappings_per_network, promised)
+    segments: list[demand.NewSegment] = []
+    existing: list[demand.NewSegment] = []
+    requests: list[demand.SubnetRequest] = []
     largest_first = sorted(
         cluster.node_pools.items(), key=lambda each: (-each[1].capacity, each[0])
     )
@@ -72,19 +56,19 @@ def missing_subnets(
         path: KeyPath = ("clusters", name, "node_pools", pool, "nodes")
         lacks = missing_nodes(spec, before.get(pool))
         parts = (sizes or {}).get(pool, [lacks])
-        mappings = mappings_per_node(spec, families)
+        mappings = demand.mappings_per_node(spec, families)
         for segment in budget.segments(pool, parts, before.get(pool), mappings):
             segments.append(segment)
-            requests += segment_requests(segment, spec, families, limits, path)
+            requests += demand.segment_requests(segment, spec, families, limits, path)
         for segment, lacking in _lacking_family(pool, before.get(pool), families):
             existing.append(segment)
-            requests += segment_requests(segment, spec, lacking, limits, path)
+            requests += demand.segment_requests(segment, spec, lacking, limits, path)
     # Only once every node pool has what it asks for may one promise more than that.
     widened = []
     for segment in segments:
         spec = cluster.node_pools[segment.pool]
-        most = fitting(segment.nodes, spec, families, limits)
-        widened.append(budget.widened(segment, most, mappings_per_node(spec, families)))
+        most = demand.fitting(segment.nodes, spec, families, limits)
+        widened.append(budget.widened(segment, most, demand.mappings_per_node(spec, families)))
     return Missing(tuple(widened), tuple(existing), tuple(requests))
 
 
@@ -95,7 +79,7 @@ def missing_nodes(spec: NodePool, held: NodePoolLock | None) -> int:
 
 def _lacking_family(
     pool: str, held: NodePoolLock | None, families: Iterable[Family]
-) -> Iterator[tuple[NewSegment, list[Family]]]:
+) -> Iterator[tuple[demand.NewSegment, list[Family]]]:
     """Segments that lack a family, because they were made before the plan had IPv6."""
     # Their nodes keep their numbers and IPv4 addresses; only a second family is added.
     for number, segment in enumerate(held.segments if held else ()):
@@ -103,7 +87,10 @@ def _lacking_family(
         lacking = [family for family in families if family not in present]
         if lacking:
             nodes = segment.nodes
-            yield NewSegment(pool, number, segment.first, nodes, nodes, segment.network), lacking
+            yield (
+                demand.NewSegment(pool, number, segment.first, nodes, nodes, segment.network),
+                lacking,
+            )
 
 
 def taken_by(held: ClusterLock | None) -> list[Prefix]:
@@ -112,7 +99,6 @@ def taken_by(held: ClusterLock | None) -> list[Prefix]:
 
 
 def taken_by_pools(pools: Mapping[str, NodePoolLock]) -> list[Prefix]:
-    """The subnets of node pools."""
     segments = [segment for spec in pools.values() for segment in spec.segments]
     return [prefix for segment in segments for prefix in segment.prefixes]
 
@@ -145,7 +131,7 @@ def complete(
     return found
 
 
-def _of_pool(pool: str, segments: Iterable[NewSegment]) -> list[NewSegment]:
+def _of_pool(pool: str, segments: Iterable[demand.NewSegment]) -> list[demand.NewSegment]:
     return [segment for segment in segments if segment.pool == pool]
 
 
@@ -158,19 +144,21 @@ def _numbered(segments: Iterable[Segment]) -> Iterator[Segment]:
         first += segment.nodes
 
 
-def _segment(new: NewSegment, spec: NodePool, placed: Placement, limits: CloudLimits) -> Segment:
+def _segment(
+    new: demand.NewSegment, spec: NodePool, placed: Placement, limits: CloudLimits
+) -> Segment:
     v4 = _layout(new, spec, Family.V4, placed, limits)
     has_v6 = new.key("pods", Family.V6) in placed
     v6 = _layout(new, spec, Family.V6, placed, limits) if has_v6 else None
-    nodes = min(new.most, *(holds(found, limits) for found in (v4, v6) if found))
+    nodes = min(new.most, *(demand.holds(found, limits) for found in (v4, v6) if found))
     return Segment(first=new.first, nodes=nodes, network=new.network, v4=v4, v6=v6)
 
 
 def _layout(
-    new: NewSegment, spec: NodePool, family: Family, placed: Placement, limits: CloudLimits
+    new: demand.NewSegment, spec: NodePool, family: Family, placed: Placement, limits: CloudLimits
 ) -> Layout:
     hosts, pods = (placed[new.key(role, family)] for role in ("hosts", "pods"))
-    return layout(hosts, pods, blocks(spec, family), limits)
+    return demand.layout(hosts, pods, demand.blocks(spec, family), limits)
 
 
 def with_pinned(
@@ -191,7 +179,7 @@ def with_pinned(
         # Pins that the lock has are segments of it already; a pin can only be added behind those.
         for number in range(len(segments), len(spec.subnets)):
             known = ((cluster.node_pools.get(each), entry) for each, entry in found.items())
-            used = promised_mappings(known, families).get(name, 0)
+            used = demand.promised_mappings(known, families).get(name, 0)
             path: KeyPath = ("clusters", name, "node_pools", pool, "subnets", number)
             first = sum(each.nodes for each in segments)
             segments.append(_pinned_segment(path, spec, first, limits, used))
@@ -206,14 +194,16 @@ def _pinned_segment(
     pin, network = spec.subnets[int(path[-1])], str(path[1])
     pods = {prefix.family: prefix for prefix in pin.pods}
     layouts = {
-        hosts.family: layout(hosts, pods[hosts.family], blocks(spec, hosts.family), limits)
+        hosts.family: demand.layout(
+            hosts, pods[hosts.family], demand.blocks(spec, hosts.family), limits
+        )
         for hosts in pin.hosts
     }
     # The family with less room decides: every node has both.
-    nodes = min(holds(found, limits) for found in layouts.values())
+    nodes = min(demand.holds(found, limits) for found in layouts.values())
     if limits.limits.mappings_per_network is not None:
-        left = limits.limits.mappings_per_network - NAT_MAPPINGS - used
-        nodes = min(nodes, left // mappings_per_node(spec, layouts))
+        left = limits.limits.mappings_per_network - demand.NAT_MAPPINGS - used
+        nodes = min(nodes, left // demand.mappings_per_node(spec, layouts))
     if nodes < 1:
         word = limits.words.network
         message = f"no node fits into these subnets beside what their {word} has"
@@ -224,7 +214,7 @@ def _pinned_segment(
 
 def pieces(
     spaces: Sequence[Space],
-    fixed: Iterable[SubnetRequest],
+    fixed: Iterable[demand.SubnetRequest],
     missing: Mapping[str, tuple[NodePool, int]],
     limits: CloudLimits,
 ) -> dict[str, list[int]] | None:
@@ -255,11 +245,14 @@ def pieces(
 def _pieces_of(
     spaces: Sequence[Space], pool: NodePool, nodes: int, limits: CloudLimits
 ) -> Iterator[int]:
-    cut = blocks(pool, Family.V4)
+    cut = demand.blocks(pool, Family.V4)
     for size in _full_sizes(pool, nodes, limits):
         while nodes:
             piece = min(size, nodes)
-            lengths = hosts_length(piece, Family.V4, limits), pods_length(piece, cut, limits)
+            lengths = (
+                demand.hosts_length(piece, Family.V4, limits),
+                demand.pods_length(piece, cut, limits),
+            )
             if not take_all(spaces, lengths):
                 break
             nodes -= piece
@@ -268,7 +261,7 @@ def _pieces_of(
 
 def _full_sizes(pool: NodePool, nodes: int, limits: CloudLimits) -> list[int]:
     """Numbers of nodes that fill a subnet of hosts or of pods, the largest first."""
-    cut = blocks(pool, Family.V4)
+    cut = demand.blocks(pool, Family.V4)
     lost = sum(cut.skipped(limits))
     sizes: set[int] = set()
     for bits in range(Family.V4.width):
@@ -303,26 +296,26 @@ class FixedSubnet:
     `seats` is how many hosts its size allows for, `hosts` how many have addresses in it.
     """
 
-    name: Key
+    name: demand.Key
     path: KeyPath
     network: str
     held: Subnet | None
-    seats: int = NAT_HOSTS
+    seats: int = demand.NAT_HOSTS
     hosts: int = 0
 
-    def _key(self, family: Family) -> Key:
+    def _key(self, family: Family) -> demand.Key:
         return (*self.name, f"v{family}")
 
-    def requests(self, families: Iterable[Family], limits: CloudLimits) -> Iterator[SubnetRequest]:
-        """What it lacks."""
+    def requests(
+        self, families: Iterable[Family], limits: CloudLimits
+    ) -> Iterator[demand.SubnetRequest]:
         for family in families:
             if self.held is None or self.held.of(family) is None:
-                length = hosts_length(self.seats, family, limits)
-                yield SubnetRequest(self._key(family), family, length, self.path)
+                length = demand.hosts_length(self.seats, family, limits)
+                yield demand.SubnetRequest(self._key(family), family, length, self.path)
 
     @property
     def taken(self) -> tuple[Prefix, ...]:
-        """What it has."""
         return self.held.prefixes if self.held else ()
 
     def complete(self, placed: Placement, limits: CloudLimits) -> Subnet:

@@ -14,13 +14,7 @@ from typing import Literal
 
 from netmgr.documents.diagnostics import KeyPath
 from netmgr.documents.sites import HUB
-from netmgr.plan.allocate.demand import (
-    Blocks,
-    blocks,
-    hosts_length,
-    mappings_of,
-    mappings_per_node,
-)
+from netmgr.plan.allocate import demand
 from netmgr.plan.allocate.space import Space
 from netmgr.plan.allocate.subnetting import take_all, taken_by
 from netmgr.plan.clouds.cloud import KUBERNETES, CloudLimits
@@ -104,7 +98,7 @@ def _of_cluster(
         yield Usage(what, subject, used, figures.mappings_per_network, pools)
     for pool, spec in cluster.node_pools.items():
         what, where = f"addresses of a {words.interface}", (*pools, pool, "pods_per_node")
-        each = mappings_per_node(spec, plan.pools.families)
+        each = demand.mappings_per_node(spec, plan.pools.families)
         yield Usage(what, f"{name}/{pool}", each, figures.addresses_per_interface, where)
     pods = pods_of(cluster)
     if cluster.nat_gateway_ips and figures.snat_ports_per_ip:
@@ -127,7 +121,7 @@ def network_mappings(cluster: Cluster, held: ClusterLock) -> dict[str, int]:
         for segment in held.node_pools[pool].segments:
             # Node indexes fill segments in order, the surge after the others.
             present = max(0, min(segment.nodes, spec.needed - segment.first))
-            found[segment.network] += present * mappings_of(segment)
+            found[segment.network] += present * demand.mappings_of(segment)
     return dict(found)
 
 
@@ -217,12 +211,12 @@ def _reaches(own: Iterable[Allocation], held: ClusterLock, space: Space) -> Iter
 
 def _fitting(inner: Space, pool: NodePool, limits: CloudLimits) -> int:
     """The most nodes of one new segment: its two subnets are placed as a lock would place them."""
-    cut = blocks(pool, Family.V4)
+    cut = demand.blocks(pool, Family.V4)
     # From the largest subnet of pods on: the first that fits holds the most nodes.
     for length in range(limits.smallest_subnet):
         nodes = _nodes_of(length, cut, limits)
         while nodes > 0 and inner.packed(length):
-            hosts = hosts_length(nodes, Family.V4, limits)
+            hosts = demand.hosts_length(nodes, Family.V4, limits)
             if take_all([inner.copy()], [length, hosts]):
                 return nodes
             # The next smaller subnet has half as many hosts, which leaves that of pods half empty.
@@ -230,7 +224,7 @@ def _fitting(inner: Space, pool: NodePool, limits: CloudLimits) -> int:
     return 0
 
 
-def _nodes_of(length: int, cut: Blocks, limits: CloudLimits) -> int:
+def _nodes_of(length: int, cut: demand.Blocks, limits: CloudLimits) -> int:
     slots = (1 << max(cut.length - length, 0)) - sum(cut.skipped(limits))
     return slots // cut.count
 

@@ -32,12 +32,10 @@ class HostFolder:
 
     @property
     def volume(self) -> Object:
-        """As a volume of the pod."""
         return {"name": self.name, "hostPath": {"path": self.path, "type": self.type}}
 
     @property
     def mount(self) -> Object:
-        """As a mount of a container."""
         propagation = {"mountPropagation": self.propagation} if self.propagation else {}
         return {"name": self.name, "mountPath": self.seen_at or self.path, **propagation}
 

@@ -82,7 +82,6 @@ class Region:
 
     @property
     def first(self) -> int:
-        """The first address."""
         return self.prefix.value + self.offset
 
     @property

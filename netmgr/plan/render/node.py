@@ -80,7 +80,6 @@ class Documents:
                 yield from ((node.name, *self._of_node(node)) for node in found if node)
 
     def of_node(self, node: PlannedNode) -> Mapping:
-        """The document of a node."""
         return self._whole(*self._of_node(node))
 
     def _of_node(self, node: PlannedNode) -> tuple[Mapping, Mapping]:

@@ -8,12 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from netmgr.plan.clouds.azure.naming import (
-    NEXT_HOPS,
-    IpConfiguration,
-    computer_prefix,
-    configurations,
-)
+from netmgr.plan.clouds.azure import naming
 from netmgr.plan.document import PlanDocument
 from netmgr.plan.network import (
     Direction,
@@ -158,7 +153,7 @@ def _route(route: Route) -> Block:
         "route",
         name=route.name,
         address_prefix=str(route.prefix),
-        next_hop_type=NEXT_HOPS[route.hop],
+        next_hop_type=naming.NEXT_HOPS[route.hop],
         **via,
     )
 
@@ -247,7 +242,7 @@ def _node_group(scale_set: NodeGroup) -> Block:
         _nested("os_disk", caching="ReadOnly", storage_account_type="Premium_LRS"),
         _nested(
             "network_interface",
-            *(_ip_configuration(scale_set, each) for each in configurations(scale_set)),
+            *(_ip_configuration(scale_set, each) for each in naming.configurations(scale_set)),
             name="eth0",
             primary=True,
             # Elsewhere azurerm 4 calls these ip_forwarding_enabled and so on; scale sets keep the
@@ -260,7 +255,7 @@ def _node_group(scale_set: NodeGroup) -> Block:
         location=scale_set.location,
         sku=Expression("var.node_vm_size"),
         instances=scale_set.instances,
-        computer_name_prefix=computer_prefix(scale_set),
+        computer_name_prefix=naming.computer_prefix(scale_set),
         admin_username=username,
         source_image_id=Expression("var.source_image_id"),
         overprovision=False,
@@ -268,7 +263,7 @@ def _node_group(scale_set: NodeGroup) -> Block:
     )
 
 
-def _ip_configuration(scale_set: NodeGroup, configuration: IpConfiguration) -> Block:
+def _ip_configuration(scale_set: NodeGroup, configuration: naming.IpConfiguration) -> Block:
     return _nested(
         "ip_configuration",
         name=configuration.name,
