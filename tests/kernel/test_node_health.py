@@ -126,6 +126,7 @@ def test_the_next_agent_finds_what_is_wrong_as_well(node: LabNode, reason: str) 
     with BROKEN[reason](node) as what:
         node.start_until_ready()
         eventually(lambda: what in message(node, reason))
+    eventually(lambda: not message(node, reason))
 
 
 def test_a_program_that_keeps_changing_the_rules_is_a_problem_until_it_ends(node: LabNode) -> None:
