@@ -103,8 +103,8 @@ def state(architecture: str) -> str:
 
 
 def digest() -> str:
-    """What names the present source and flags."""
-    sources = b"".join(each.read_bytes() for each in PARTS)
+    """Identifies the present source and flags."""
+    sources = b"".join(part.read_bytes() for part in PARTS)
     return hashlib.sha256(sources + " ".join(FLAGS).encode()).hexdigest()[:32]
 
 
@@ -192,14 +192,10 @@ def _fetch_ziglang() -> None:
     if outcome.returncode != 0:
         raise SetupError(
             f"there is no C compiler here, and ziglang cannot be fetched; {_HINT}",
-            _tail(outcome.stderr),
+            outcome.stderr.decode(errors="replace").strip()[-1000:],
         )
     # The import system caches what directories contain, and would not find the new package.
     importlib.invalidate_caches()
-
-
-def _tail(output: bytes) -> str:
-    return output.decode(errors="replace").strip()[-1000:]
 
 
 def main() -> int:

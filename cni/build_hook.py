@@ -1,4 +1,4 @@
-"""Puts launcher and the build's record into a wheel; that record into an archive, too.
+"""Puts launcher and build record into a wheel, and the record into source archives.
 
 So a node needs no compiler, and `netmgr version` says what it was built from.
 """
@@ -45,8 +45,8 @@ class BuildHook(BuildHookInterface[Any]):
             return
         self._scratch = tempfile.TemporaryDirectory()
         record = Path(self._scratch.name, provenance.RECORD.name)
-        found = provenance.of_checkout(Path(self.root))
-        record.write_text(provenance.as_json(found), encoding="ascii")
+        source = provenance.of_checkout(Path(self.root))
+        record.write_text(provenance.as_json(source), encoding="ascii")
         build_data["force_include"][str(record)] = f"netmgr/{record.name}"
 
     def _compile(self, build_data: dict[str, Any]) -> None:
@@ -58,6 +58,10 @@ class BuildHook(BuildHookInterface[Any]):
             build_data["artifacts"].append(f"/{path.relative_to(Path(self.root).resolve())}")
         # Any Python, but not any machine. The launcher is static, so that neither C library is
         # asked for.
-        platforms = [f"{libc}_{build.MACHINES[each]}" for each in architectures for libc in LIBCS]
+        platforms = [
+            f"{libc}_{build.MACHINES[architecture]}"
+            for architecture in architectures
+            for libc in LIBCS
+        ]
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{'.'.join(platforms)}"

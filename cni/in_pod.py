@@ -31,7 +31,7 @@ _STAY = "import signal; signal.sigwait({signal.SIGTERM})"
 def boot_rules() -> Path | None:
     """Where rules of a node's own for systemd-tmpfiles are, which acts before a runtime starts.
 
-    None on a read-only system, as Talos, whose network configurations alone can be written.
+    None on a read-only system such as Talos, where only network configurations can change.
     """
     nearest = _BOOT_RULES if _BOOT_RULES.exists() else _BOOT_RULES.parent
     return _BOOT_RULES if os.access(nearest, os.W_OK) else None

@@ -165,7 +165,6 @@ class Manifest:
         return durable.read(path, lambda text: cls(path, *_listed(text))) or cls(path)
 
     def write(self) -> None:
-        """Put the manifest on disk."""
         document = {
             "version": _MANIFEST_VERSION,
             "files": self.files,
@@ -186,7 +185,8 @@ def _listed(text: str) -> tuple[dict[str, list[str]], list[str]]:
     files, directories = document["files"], document["directories"]
     lists = [*files.values(), directories] if isinstance(files, dict) else [None]
     if not all(
-        isinstance(each, list) and all(isinstance(item, str) for item in each) for each in lists
+        isinstance(strings, list) and all(isinstance(string, str) for string in strings)
+        for strings in lists
     ):
         raise TypeError("it is not a manifest of an installation")
     return files, directories
@@ -218,8 +218,10 @@ def _versions(plan: Installation) -> list[str]:
     it, and the Node would stay NotReady for ever.
     """
     newer = SUPPORTED_VERSIONS[SUPPORTED_VERSIONS.index(DEFAULT_VERSION) + 1 :]
-    common = set(newer).intersection(*(_versions_of(plan.bin_dir / each) for each in plan.chained))
-    return [DEFAULT_VERSION, *(each for each in newer if each in common)]
+    common = set(newer).intersection(
+        *(_versions_of(plan.bin_dir / plugin) for plugin in plan.chained)
+    )
+    return [DEFAULT_VERSION, *(version for version in newer if version in common)]
 
 
 def _versions_of(plugin: Path) -> list[str]:
@@ -227,7 +229,7 @@ def _versions_of(plugin: Path) -> list[str]:
     environment = {"CNI_COMMAND": "VERSION"}
     try:
         outcome = programs.run((plugin,), env=environment, timeout=_VERSION_SECONDS)
-        return [str(each) for each in json.loads(outcome.stdout)["supportedVersions"]]
+        return [str(version) for version in json.loads(outcome.stdout)["supportedVersions"]]
     except (OSError, programs.TimedOut, ValueError, KeyError, TypeError):
         return []
 
@@ -303,23 +305,23 @@ def _former(plan: Installation) -> dict[str, list[str]]:
 
 def remarks(plan: Installation) -> list[str]:
     """What an administrator should know about an installation that was just made."""
-    found = []
+    notes = []
     manifest = Manifest.read(plan.bin_dir, plan.name)
     if _is_extended(manifest, plan.conflist, plan.name, plan.network):
-        found.append(
+        notes.append(
             f"{plan.conflist}: was extended since netmgr installed it, and is kept as it is"
         )
     elif plan.portmap is None and PORTMAP not in plan.chained:
-        found.append(
+        notes.append(
             f"{plan.bin_dir} has no {PORTMAP} plugin, so pods' hostPort does not work; it comes "
             f"with {_PACKAGES}; then install again"
         )
     if (first := networks(plan.conf_dir)[0]) != plan.conflist:
-        found.append(
+        notes.append(
             f"the runtime takes {first}, not netmgr's: it sorts before {plan.conflist.name}; "
             "move it away once netmgr shall give pods their network"
         )
-    return found
+    return notes
 
 
 def _is_extended(manifest: Manifest, path: Path, name: str, network: str | None = None) -> bool:
@@ -342,12 +344,14 @@ def _refuse_foreign(manifest: Manifest, contents: Mapping[Path, bytes]) -> None:
         # Ours, though the manifest is gone: exactly what we write, or a launcher of any version.
         lost = present == content or build.MARK in present
         if not lost:
-            what = (
+            reason = (
                 "was edited since netmgr installed it"
                 if str(path) in manifest.files
                 else "is not netmgr's"
             )
-            raise SetupError(f"{path}: {what}; move it away, or install with --force to replace it")
+            raise SetupError(
+                f"{path}: {reason}; move it away, or install with --force to replace it"
+            )
 
 
 def _put(
@@ -365,7 +369,7 @@ def _put(
     # Unchanged files are not written: a runtime reloads its networks at every change of the
     # directory.
     changed = [path for path, (content, _) in wanted.items() if not durable.holds(path, content)]
-    final = {**former, **{str(path): [_digest(each)] for path, (each, _) in wanted.items()}}
+    final = {**former, **{str(path): [_digest(content)] for path, (content, _) in wanted.items()}}
     if plan.conflist not in wanted:
         # Extended by an administrator. It stays in the manifest, so that `uninstall` finds it.
         final[str(plan.conflist)] = manifest.files[str(plan.conflist)]

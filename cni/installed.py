@@ -51,21 +51,21 @@ class Record:
     @classmethod
     def parse(cls, text: str) -> Record:
         """Read what `encoded` wrote; raises ValueError, KeyError or TypeError."""
-        found = json.loads(text)
-        settings = found["settings"]
-        texts = [found[key] for key in ("bin_dir", "conf_dir", "name", "network")]
+        document = json.loads(text)
+        settings = document["settings"]
+        strings = [document[key] for key in ("bin_dir", "conf_dir", "name", "network")]
         if not (
-            all(isinstance(each, str) for each in texts)
-            and all(each.startswith("/") for each in texts[:2])
-            and texts[2]
-            and "/" not in texts[2]
-            and not any("\0" in each for each in texts)
-            and all(isinstance(each, dict) for each in [settings, *dict(settings).values()])
+            all(isinstance(string, str) for string in strings)
+            and all(string.startswith("/") for string in strings[:2])
+            and strings[2]
+            and "/" not in strings[2]
+            and not any("\0" in string for string in strings)
+            and all(isinstance(mapping, dict) for mapping in [settings, *dict(settings).values()])
         ):
             raise TypeError("it is no record of an installation")
         # Raises for text that is none, which JSON can hold.
-        "".join(texts).encode()
-        bin_dir, conf_dir, name, network = texts
+        "".join(strings).encode()
+        bin_dir, conf_dir, name, network = strings
         return cls(Path(bin_dir), Path(conf_dir), name, network, settings)
 
 
@@ -86,8 +86,8 @@ def check(state_dir: Path) -> None:
         raise StateError(f"{error.message}; {_AGAIN}") from None
     # A container has the node's directories below /host.
     root = _HOST if (_HOST / "etc").is_dir() else Path("/")
-    if record is not None and (found := [*problems(record, root)]):
-        raise StateError("; ".join(found))
+    if record is not None and (faults := [*problems(record, root)]):
+        raise StateError("; ".join(faults))
 
 
 def problems(record: Record, root: Path) -> Iterator[str]:
@@ -111,9 +111,9 @@ def networks(conf_dir: Path) -> list[Path]:
     """The network configurations of a directory; runtimes take the first."""
     if _kind(conf_dir) != stat.S_IFDIR:
         return []
-    found = [path for path in conf_dir.iterdir() if path.suffix in NETWORK_SUFFIXES]
+    paths = [path for path in conf_dir.iterdir() if path.suffix in NETWORK_SUFFIXES]
     # As libcni does: a link that leads nowhere is a configuration, which cannot be loaded.
-    return sorted(path for path in found if not path.is_dir())
+    return sorted(path for path in paths if not path.is_dir())
 
 
 def _network_problems(record: Record, root: Path) -> Iterator[str]:
@@ -156,7 +156,9 @@ def _choice_problems(record: Record, root: Path, conflist: Path) -> Iterator[str
 def _selected(root: Path) -> tuple[str, object] | None:
     """The network that a runtime takes by its name, and the file that says so: the last one."""
     key = runtimes.DEFAULT_NETWORK
-    saying = [(path, found[key]) for path, found in runtimes.settings(root).items() if key in found]
+    saying = [
+        (path, setting[key]) for path, setting in runtimes.settings(root).items() if key in setting
+    ]
     return saying[-1] if saying and saying[-1][1] else None
 
 
@@ -178,7 +180,7 @@ def _setting_problems(record: Record, root: Path) -> Iterator[str]:
 
 def _names_one_of(value: object, directories: set[str]) -> bool:
     named = value if isinstance(value, list) else [value]
-    return any(isinstance(each, str) and os.path.normpath(each) in directories for each in named)
+    return any(isinstance(name, str) and os.path.normpath(name) in directories for name in named)
 
 
 def _is_visible(path: Path, root: Path) -> bool:

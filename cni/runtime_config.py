@@ -79,9 +79,12 @@ def parse_runtime_config(config: Mapping[str, object], args: Mapping[str, str]) 
     conventional = _object(_object(config, "args", "args"), "cni", "args.cni")
     listed = [("runtimeConfig", runtime), ("args.cni", conventional)]
     addresses = next(
-        (_addresses(each["ips"], f"{at}.ips") for at, each in listed if each.get("ips")), ()
+        (_addresses(section["ips"], f"{at}.ips") for at, section in listed if section.get("ips")),
+        (),
     )
-    mac = next((_mac(each["mac"], f"{at}.mac") for at, each in listed if each.get("mac")), b"")
+    mac = next(
+        (_mac(section["mac"], f"{at}.mac") for at, section in listed if section.get("mac")), b""
+    )
     # CNI_ARGS come last: CONVENTIONS.md calls them deprecated.
     if not addresses and args.get("IP"):
         addresses = _from_args(args["IP"].split(","), _addresses, "IP")
@@ -148,7 +151,9 @@ def _addresses(value: object, shown: str) -> tuple[Address, ...]:
     if not isinstance(value, list):
         raise InvalidNetworkConfig(f"{shown}: must be an array of addresses")
     try:
-        addresses = tuple(sorted({Address.parse(str(each).partition("/")[0]) for each in value}))
+        addresses = tuple(
+            sorted({Address.parse(str(address).partition("/")[0]) for address in value})
+        )
     except ValueError as error:
         raise InvalidNetworkConfig(f"{shown}: {error}") from None
     if len({address.family for address in addresses}) < len(addresses):
@@ -183,7 +188,7 @@ def _dns(runtime: Mapping[str, object]) -> Json:
     dns: Json = {}
     for key, name in _DNS_KEYS.items():
         values = given.get(key) or []
-        if not isinstance(values, list) or not all(isinstance(each, str) for each in values):
+        if not isinstance(values, list) or not all(isinstance(text, str) for text in values):
             raise InvalidNetworkConfig(f"runtimeConfig.dns.{key}: must be an array of strings")
         if values:
             dns[name] = values

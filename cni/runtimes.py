@@ -94,7 +94,7 @@ def settings(root: Path) -> Settings:
     Raises:
         SetupError: a file cannot be read, or is no TOML.
     """
-    found: Settings = {}
+    settings_by_file: Settings = {}
     waiting = [_CONTAINERD_CONFIG, *_GENERATED.values(), *_crio_files(CRIO_CONFIG, root)]
     seen: set[Path] = set()
     while waiting and len(seen) < _MOST_FILES:
@@ -104,9 +104,9 @@ def settings(root: Path) -> Settings:
         seen.add(path)
         document = _read(_below(root, path))
         if keys := {key: value for key, value in _cni_keys(document).items() if key in _KEYS}:
-            found[str(path)] = keys
+            settings_by_file[str(path)] = keys
         waiting += _imports(document, path.parent, root)
-    return found
+    return settings_by_file
 
 
 def in_effect(setting: Mapping[str, Any], key: str) -> object:
@@ -185,8 +185,8 @@ def containerd_of(dump: str, source: str) -> Runtime:
 def _generated() -> Iterator[Runtime]:
     for name, path in _GENERATED.items():
         if path.is_file():
-            found = containerd_of(_text(path), str(path))
-            yield Runtime(name, found.bin_dir, found.conf_dir, found.source)
+            runtime = containerd_of(_text(path), str(path))
+            yield Runtime(name, runtime.bin_dir, runtime.conf_dir, runtime.source)
 
 
 def _containerd_cni(document: Table) -> Table:
@@ -209,8 +209,8 @@ def _imports(document: Table, folder: Path, root: Path) -> Iterator[Path]:
         if "\0" in absolute:
             continue
         # Path.glob would search all folders below for `**`, which is `*` to containerd.
-        found = glob.glob(absolute, root_dir=root, include_hidden=True)  # noqa: PTH207  see above
-        yield from (Path("/") / path for path in sorted(found))
+        matches = glob.glob(absolute, root_dir=root, include_hidden=True)  # noqa: PTH207  see above
+        yield from (Path("/") / path for path in sorted(matches))
 
 
 def _crio_files(path: Path, root: Path) -> list[Path]:
@@ -226,11 +226,11 @@ def _crio(path: Path) -> Iterator[Runtime]:
     settings: dict[str, Any] = {}
     deciding = present[0]
     for file in present:
-        found = _table(_table(_read(file), "crio"), "network")
-        if found.keys() & {"plugin_dirs", "plugin_dir", "network_dir"}:
+        network = _table(_table(_read(file), "crio"), "network")
+        if network.keys() & {"plugin_dirs", "plugin_dir", "network_dir"}:
             deciding = file
         # Later files win key by key, crio.conf.d(5).
-        settings |= found
+        settings |= network
     # plugin_dir is the older key.
     listed = settings.get("plugin_dirs") or [settings.get("plugin_dir")]
     yield _runtime("CRI-O", listed, settings.get("network_dir"), str(deciding))

@@ -85,8 +85,8 @@ class Door:
         secret = _decoded(shown) if self._scheme == "basic" else shown.strip().encode()
         digest = hashlib.sha256(secret).digest()
         # Every one is compared: the time must not tell which secret was nearly right.
-        found = [hmac.compare_digest(digest, known) for known in self._digests.value()]
-        return any(found) and scheme.lower() == self._scheme
+        matches = [hmac.compare_digest(digest, known) for known in self._digests.value()]
+        return any(matches) and scheme.lower() == self._scheme
 
 
 def door(settings: Settings) -> Door | None:

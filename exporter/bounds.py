@@ -68,7 +68,8 @@ def bounded(value: str) -> str:
 def by_size(limits: Iterable[LimitState]) -> list[LimitState]:
     """Limits in the order in which they are shown: namespaces', then those with most traffic."""
     return sorted(
-        limits, key=lambda one: (bool(one["pod"]), -one["bytes"], one["namespace"], one["pod"])
+        limits,
+        key=lambda limit: (bool(limit["pod"]), -limit["bytes"], limit["namespace"], limit["pod"]),
     )
 
 
@@ -76,11 +77,11 @@ def by_use(quotas: Iterable[QuotaState]) -> list[QuotaState]:
     """Quotas in the order in which they are shown: namespaces', then those that are used most."""
     return sorted(
         quotas,
-        key=lambda one: (
-            bool(one["pod"]),
-            -one["used"] / max(1, one["budget"]),
-            one["namespace"],
-            one["pod"],
+        key=lambda quota: (
+            bool(quota["pod"]),
+            -quota["used"] / max(1, quota["budget"]),
+            quota["namespace"],
+            quota["pod"],
         ),
     )
 

@@ -86,7 +86,9 @@ class Collector:
         selection = bounds.Selection(snapshot["pods"])
         room = catalog.REMOTE_POD_BYTES.series
         limits = bounds.by_size(snapshot.get("limits", ()))
-        connections = sorted(snapshot.get("connection_limits", ()), key=lambda one: -one["dropped"])
+        connections = sorted(
+            snapshot.get("connection_limits", ()), key=lambda limit: -limit["dropped"]
+        )
         quotas = bounds.by_use(snapshot.get("quotas", ()))
         # The busiest of other nodes' pods. Totals only grow, so the order is stable.
         remote = sorted(
@@ -165,7 +167,7 @@ def _entries(path: Path, snapshot: Entry) -> Iterable[Entry]:
     if callable(path):
         return path(snapshot)
     if not path:
-        # A netmgr before there were roles says none.
+        # A netmgr from before there were roles has none.
         return [{"role": "", **snapshot}]
     key, _, part = path.partition(".")
     if key in _MAY_LACK and key not in snapshot:

@@ -61,7 +61,6 @@ class Head:
         self._left = HEAD_BYTES
 
     def readline(self, limit: int = -1, /) -> bytes:
-        """One line of the head."""
         del limit  # http.server's own bound is larger
         line = self._file.readline(self._left + 1)
         self._left -= len(line)
@@ -105,14 +104,14 @@ class Connections:
                 log.warning("connections-turned-away most=%d", MOST_CONNECTIONS, extra=_CROWD)
                 overdue = self._clock() - TAKING_SECONDS
                 waiting = []
-                for key, each in self._open.items():
-                    if not each.complete or each.began < overdue:
-                        waiting.append((each.complete, each.began, key))
+                for key, admitted in self._open.items():
+                    if not admitted.complete or admitted.began < overdue:
+                        waiting.append((admitted.complete, admitted.began, key))
                 if not waiting:
                     return False
                 # Silent clients (False) sort before those that read slowly, and then the oldest
                 # goes.
-                _end(self._open.pop(min(waiting, key=lambda one: one[:2])[2]).socket)
+                _end(self._open.pop(min(waiting, key=lambda candidate: candidate[:2])[2]).socket)
             self._open[client] = _Connection(connection, self._clock())
             return True
 
@@ -141,6 +140,8 @@ class Connections:
         """End the connections whose time is over. The server calls this twice a second."""
         now = self._clock()
         with self._lock:
-            for each in self._open.values():
-                if now - each.began > (ANSWER_SECONDS if each.complete else HEAD_SECONDS):
-                    _end(each.socket)
+            for connection in self._open.values():
+                if now - connection.began > (
+                    ANSWER_SECONDS if connection.complete else HEAD_SECONDS
+                ):
+                    _end(connection.socket)

@@ -35,7 +35,6 @@ class Metric:
 
     @property
     def kind(self) -> Kind:
-        """The Prometheus type."""
         if self.is_histogram:
             return Kind.HISTOGRAM
         # OpenMetrics demands this suffix of counters.

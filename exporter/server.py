@@ -275,7 +275,7 @@ def application(
     registry = CollectorRegistry()
     request = threading.local()
     collector = Collector(read, max_series)
-    # Shared is what is made of a snapshot, which takes 2 MB itself and so is gone before a page is
+    # The families are shared, not the snapshot: it takes 2 MB, and is gone before a page is
     # written.
     families = Shared(lambda: list(collector.collect()))
     registry.register(Scraped(collector, lambda: families(request.arrived)))
@@ -296,8 +296,8 @@ def application(
                 return metrics(environ, start_response)  # type: ignore[no-any-return]  # untyped
         if stream and path == throughput.PATH:
             return stream(environ, start_response)
-        found = ("200 OK", HTML, links()) if path == "/" else _answer(path, health, report)
-        status, kind, body = found
+        response = ("200 OK", HTML, links()) if path == "/" else _answer(path, health, report)
+        status, kind, body = response
         start_response(status, [kind])
         return [body.encode() + b"\n"]
 

@@ -35,18 +35,18 @@ Part = Callable[[], str]
 
 def collect(parts: Mapping[str, Part]) -> dict[str, str]:
     """The text of every part, or why there is none."""
-    found = {}
+    texts = {}
     for name, part in parts.items():
         try:
             text = part()
         except (NetmgrError, OSError, ValueError) as error:
             why = of_system(error) if isinstance(error, OSError) else error
-            found[name] = f"{_MISSING}{why}\n"
+            texts[name] = f"{_MISSING}{why}\n"
             continue
         if (excess := len(text) - MOST_BYTES) > 0:
             text = f"the first {excess} characters are left out\n{text[excess:]}"
-        found[name] = text
-    return found
+        texts[name] = text
+    return texts
 
 
 def redacted(parts: Mapping[str, str], names: Collection[str]) -> dict[str, str]:
@@ -65,13 +65,13 @@ def redacted(parts: Mapping[str, str], names: Collection[str]) -> dict[str, str]
             return name
         return "name-" + hashlib.blake2b(name.encode(), key=key, digest_size=5).hexdigest()
 
-    def of_pod(found: re.Match[str]) -> str:
-        quote = '"' if found[2].startswith('"') else ""
-        return found[1] + quote + "/".join(map(pseudonym, found[2].strip('"').split("/"))) + quote
+    def of_pod(match: re.Match[str]) -> str:
+        quote = '"' if match[2].startswith('"') else ""
+        return match[1] + quote + "/".join(map(pseudonym, match[2].strip('"').split("/"))) + quote
 
     def hide(text: str) -> str:
         if listed:
-            text = known.sub(lambda found: pseudonym(found[1]), text)
+            text = known.sub(lambda match: pseudonym(match[1]), text)
         return _NAMED.sub(of_pod, text)
 
     return {name: hide(text) for name, text in parts.items()}

@@ -28,8 +28,8 @@ class Backoff:
         longest: float = min(self.most, self.first * 2 ** min(self.failures, 60))
         self.failures += 1
         jitter = self.chance()
-        # All whom a server throttles at once get the same time from it, so that needs jitter as
-        # well.
+        # A server names the same time to all clients it throttles at once, so that needs jitter,
+        # too.
         return max(longest * (1 + jitter) / 2, at_least * (1 + jitter / 2))
 
     def reset(self) -> None:

@@ -144,12 +144,12 @@ def close_to_others(path: Path, most: int = 0o700) -> bool:
         StateError: the file system refused.
     """
     try:
-        found = path.lstat()
-        is_kept = stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)
+        status = path.lstat()
+        is_kept = stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
         # Another owner could open it again.
-        if not is_kept or found.st_uid != os.geteuid() or not found.st_mode & 0o777 & ~most:
+        if not is_kept or status.st_uid != os.geteuid() or not status.st_mode & 0o777 & ~most:
             return False
-        path.chmod(found.st_mode & most)
+        path.chmod(status.st_mode & most)
     except FileNotFoundError:
         return False
     except OSError as error:

@@ -58,7 +58,6 @@ class Exit(IntEnum):
     FAULT = 70, "a fault of netmgr's own in a daemon, which is to be started again (EX_SOFTWARE)"
 
     def __new__(cls, code: int, meaning: str) -> Self:
-        """A code with its meaning."""
         self = int.__new__(cls, code)
         self._value_ = code
         self.meaning = meaning

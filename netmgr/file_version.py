@@ -83,10 +83,10 @@ class RenewedFiles(Generic[T]):
         self._value = load()
 
     def value(self) -> T:
-        found = versions(self._paths)
-        if found != self._versions:
+        current = versions(self._paths)
+        if current != self._versions:
             # Before loading: a renewal that cannot be used is logged once, not at every look.
-            self._versions = found
+            self._versions = current
             try:
                 self._value = self._load()
                 log.info("files-renewed paths=%s", [str(path) for path in self._paths])

@@ -15,7 +15,7 @@ NODE_ROUTE_PROTOCOL = 111
 """That of routes to the other nodes' pods; unassigned, too."""
 
 CHAIN_PREFIX = "NETMGR-"
-"""Chains of ours in tables of iptables are named so, and no other ones."""
+"""Prefix of our chains' names in iptables tables, and of no others."""
 
 LINK_PREFIX = "nm"
 """Host ends of our veth pairs are named with this prefix and twelve hexadecimal digits."""

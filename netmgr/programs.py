@@ -36,10 +36,10 @@ def locate(name: str, package: str) -> str:
     Raises:
         SetupError: it is not installed; the message names the Debian package that has it.
     """
-    found = shutil.which(name, path=SEARCH_PATH)
-    if found is None:
+    path = shutil.which(name, path=SEARCH_PATH)
+    if path is None:
         raise SetupError(f"{name} is not installed; get it with: apt-get install {package}")
-    return found
+    return path
 
 
 def run(

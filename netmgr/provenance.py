@@ -63,9 +63,9 @@ def of_checkout(folder: Path, environment: Mapping[str, str] | None = None) -> P
     return _of(described, _git(folder, "log", "-1", "--format=%ct")) if described else Provenance()
 
 
-def as_json(found: Provenance) -> str:
+def as_json(provenance: Provenance) -> str:
     """The content of the record."""
-    return json.dumps(asdict(found), indent=1) + "\n"
+    return json.dumps(asdict(provenance), indent=1) + "\n"
 
 
 def _of(described: str, seconds: str) -> Provenance:

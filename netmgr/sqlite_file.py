@@ -72,15 +72,15 @@ def refuse_other_schema(connection: sqlite3.Connection, path: Path, version: int
     Raises:
         OtherSchema: it is not `version`, so what its rows mean is unknown.
     """
-    (found,) = connection.execute("PRAGMA user_version").fetchone()
-    if found not in (0, version):
+    (stored,) = connection.execute("PRAGMA user_version").fetchone()
+    if stored not in (0, version):
         raise OtherSchema(
-            f"{path}: {'a newer' if found > version else 'an earlier'} netmgr wrote it "
-            f"(schema {found}; this one knows {version}), and it is unchanged. "
+            f"{path}: {'a newer' if stored > version else 'an earlier'} netmgr wrote it "
+            f"(schema {stored}; this one knows {version}), and it is unchanged. "
             "Run that version again, or begin without what the file holds: "
             f"mkdir {path.parent}/kept && mv {path}* {path.parent}/kept"
         )
-    return int(found)
+    return int(stored)
 
 
 def refusal(path: Path, error: sqlite3.Error | UnicodeDecodeError) -> NetmgrError:
@@ -117,7 +117,7 @@ def set_aside(
     kept = path.with_name(f"{path.name}.{why}-{time.strftime('%Y%m%dT%H%M%S')}")
     try:
         for suffix, identity in identities(path).items():
-            former, new = (one.with_name(one.name + suffix) for one in (path, kept))
+            former, new = (base.with_name(base.name + suffix) for base in (path, kept))
             if leave_file and not suffix:
                 new.unlink(missing_ok=True)
                 new.hardlink_to(former)
@@ -256,15 +256,15 @@ def open_to_read(path: Path) -> sqlite3.Connection:
 
 def _prepare(connection: sqlite3.Connection, path: Path, schema: str, version: int) -> None:
     _configure(connection)
-    found = refuse_other_schema(connection, path, version)
+    stored = refuse_other_schema(connection, path, version)
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-    if found == 0 and tables == 0:
+    if stored == 0 and tables == 0:
         # Outside any transaction, within which SQLite does not change the mode.
         connection.execute("PRAGMA journal_mode = WAL")
         connection.executescript(
             f"BEGIN IMMEDIATE; {schema} PRAGMA user_version = {version}; COMMIT;"
         )
-    elif found == 0:
+    elif stored == 0:
         raise StateError(f"{path}: was not made by netmgr: it has tables, and no schema's number")
     (report,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     if report != "ok":

@@ -47,11 +47,11 @@ class Suspects(Generic[Suspect]):
         """
         done: list[str] = []
         failure: NetmgrError | None = None
-        for one in self._found:
+        for suspect in self._found:
             try:
-                with holding(one):
-                    if still(one):
-                        done += act(one) or ()
+                with holding(suspect):
+                    if still(suspect):
+                        done += act(suspect) or ()
             except TryAgainLater:
                 continue
             except NetmgrError as error:

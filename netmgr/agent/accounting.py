@@ -77,8 +77,8 @@ class Accounting(Component):
         agent.stack.callback(rules.close)
         change = changeover.begin(document.state_dir, ledger, rules, open_rules)
         former = change.rules if change else ()
-        # With the former backend's rules: the successor's may be empty yet, and a lost ledger would
-        # then look like this machine's first one.
+        # With the former backend's rules: the successor's may still be empty, and a lost ledger
+        # would then look like this machine's first one.
         agent.health.rebuilds += examine(ledger, rules, *former, was_damaged=was_damaged)
         # During a change both names stay noted until it is over: a start after a crash has to find
         # the former backend's rules.
@@ -101,7 +101,7 @@ class Accounting(Component):
         return cls(agent, accounts, rules, ledger)
 
     def capabilities(self) -> Iterable[Capability]:
-        """With iptables: its programs ask a raw socket for sets; the legacy tables take modules."""
+        """For iptables: its programs look up sets by a raw socket; legacy tables need modules."""
         backends = self.accounts.backends
         if Backend.IPTABLES_LEGACY in backends:
             return (Capability.NET_RAW, Capability.SYS_MODULE)
@@ -109,8 +109,8 @@ class Accounting(Component):
 
     def start(self) -> None:
         """Count the pods that are there, and make or repair the rules."""
-        for what in self.accounts.start(self._agent.attachments()):
-            log.info("rules-begin what=%s", what)
+        for repair in self.accounts.start(self._agent.attachments()):
+            log.info("rules-begin what=%s", repair)
 
     def reconcile(self) -> None:
         """Repair the rules, and tidy the ledger."""
@@ -134,10 +134,12 @@ class Accounting(Component):
         totals, drops = self.ledger.totals(), self._drops.value()
         runs_pods = self._agent.document.role is Role.NODE
         snapshot["backend"] = self.rules.backend.name
-        snapshot["pods"] = [one for one in totals.pods if one["traffic"] != PROTECTED]
-        snapshot["namespaces"] = [one for one in totals.namespaces if one["traffic"] != PROTECTED]
-        protected = [one for one in totals.namespaces if one["traffic"] == PROTECTED]
-        snapshot["protected"] = [one for one in protected if one["packets"]]
+        snapshot["pods"] = [total for total in totals.pods if total["traffic"] != PROTECTED]
+        snapshot["namespaces"] = [
+            total for total in totals.namespaces if total["traffic"] != PROTECTED
+        ]
+        protected = [total for total in totals.namespaces if total["traffic"] == PROTECTED]
+        snapshot["protected"] = [total for total in protected if total["packets"]]
         snapshot["node_totals"] = totals.node
         owner = self._agent.document.accounting.rule_owner
         snapshot["rules"] = [_rule(sample, owner) for sample in totals.rules]
@@ -154,7 +156,7 @@ class Accounting(Component):
 
     def _remote_pods(self) -> list[RemotePod]:
         try:
-            found = self.rules.remote_pods()
+            samples = self.rules.remote_pods()
         except NetmgrError as error:
             log.warning("remote-pods-unread error=%s", error)
             return []
@@ -165,11 +167,10 @@ class Accounting(Component):
                 "bytes": sample.bytes,
                 "packets": sample.packets,
             }
-            for sample in found
+            for sample in samples
         ]
 
     def queries(self) -> Mapping[str, Query]:
-        """The audit, and the history."""
         return {"audit": self._audit, "usage": self._usage}
 
     def _audit(self, _request: Mapping[str, object]) -> AuditView:
@@ -224,9 +225,11 @@ def examine(ledger: Ledger, *rules: Rules, was_damaged: bool = False) -> bool:
         rules: those of every backend that may have counted for it.
         was_damaged: the ledger is new, and replaces one that was set aside.
     """
-    marks = [Mark.of(address) for one in rules for address in one.marks()]
-    # All counters are read only for a ledger without content: any other one has a mark to compare.
-    has_counters = was_damaged or (ledger.is_new and any(one.read() for one in rules))
+    marks = [Mark.of(address) for backend_rules in rules for address in backend_rules.marks()]
+    # All counters are read only for a ledger without content: any other has a mark to compare.
+    has_counters = was_damaged or (
+        ledger.is_new and any(backend_rules.read() for backend_rules in rules)
+    )
     return ledger.examine(marks, has_counters=has_counters) in MENDED
 
 
@@ -252,14 +255,14 @@ def _skip(backend: Backend, last: Backend | None, error: NetmgrError) -> Iterato
         if backend is last:
             raise error
         return
-    # Other people's tables may be unreadable for us; then rules of ours cannot be in them.
+    # Other people's tables may be unreadable to us; then they cannot hold rules of ours.
     if last in (None, backend):
         raise error
     yield f"{backend}, which the agent did not use last, was not looked into: {error.message}"
 
 
 def _last_backend(state_dir: Path) -> Backend | None:
-    """The backend that the agent used last, where that can still be read."""
+    """The backend that the agent used last, if that can still be read."""
     try:
         return remembered(state_dir)
     except StateError:
@@ -271,7 +274,7 @@ def _possible_backends(last: Backend | None) -> list[Backend]:
     known.append(Backend.NFTABLES)
     if nft_is_supported():
         known.append(Backend.IPTABLES_NFT)
-    # Opening the legacy tables makes them, so only where they are in use already.
+    # Opening the legacy tables creates them, so only where they are already in use.
     if any("mangle" in legacy_tables(family) for family in Family):
         known.append(Backend.IPTABLES_LEGACY)
     return list(dict.fromkeys(known))

@@ -1,7 +1,7 @@
 """Keeps rules and ledger in step: what the kernel counts is what the ledger has.
 
 One lock orders every reading before its posting. Without it a reading taken before another,
-but posted after it, would look like a counter that somebody had reset; and a plan made of
+but posted after it, would look like a counter that somebody had reset; and a plan made from
 yesterday's pods would take today's out of the kernel's sets.
 """
 
@@ -50,11 +50,11 @@ class CgroupReadings(Protocol):
         ...
 
     def follow(self, internal: Iterable[Prefix]) -> None:
-        """Take these prefixes for internal from the next look on."""
+        """Treat these prefixes as internal from the next look on."""
         ...
 
     def look(self) -> None:
-        """Begin with pods that came and end those that are gone."""
+        """Begin counting new pods and end those that are gone."""
         ...
 
     def close(self) -> None:
@@ -103,14 +103,16 @@ class Accounts:
     def backends(self) -> set[str]:
         """Names of the backends that hold rules: two of them until `start` has changed over."""
         former = self._changeover.rules if self._changeover else ()
-        return {str(each.backend.name) for each in (self._rules, *former)}
+        return {str(rules.backend.name) for rules in (self._rules, *former)}
 
     def start(self, attachments: Iterable[Attachment]) -> list[str]:
-        """Take over from a predecessor, and end counters of pods that went meanwhile."""
+        """Take over from a predecessor, and end counters of pods that ended meanwhile."""
         with self._lock:
             listed = tuple(attachments)
-            self._attached = {address: a for a in listed for address in a.addresses}
-            # Once for each, whatever the number of its addresses.
+            self._attached = {
+                address: attachment for attachment in listed for address in attachment.addresses
+            }
+            # Once for each, however many addresses it has.
             for attachment in listed:
                 self._know(attachment)
             known = self._ledger.counters()
@@ -122,7 +124,9 @@ class Accounts:
             # Only counters of pods that are gone. Those of former classes end in `_end_former`,
             # when no rule counts them any more.
             wanted = frozenset([*self._rules.counters(self._attached), *self._rules.former(known)])
-            gone = frozenset(one for one in known if one.is_pod and one not in wanted)
+            gone = frozenset(
+                counter for counter in known if counter.is_pod and counter not in wanted
+            )
             self._end_unread(gone - self._post_found(closing=gone))
             # After the posting: a mark in the kernel that is ahead of the ledger would make the
             # ledger pass for an older copy of itself.
@@ -141,14 +145,16 @@ class Accounts:
             return repairs
 
     def _compare_with_predecessor(self, policy: str, known: Iterable[Counter]) -> None:
-        """Find out what its rules were right for."""
+        """Find out what its rules were made for."""
         former = self._ledger.recall(POLICY)
         if former is None:
             # No start was ever finished: no pod came, and what was begun may not have been made.
             self._unmade = frozenset(known)
         elif former != policy:
             # It may have been killed before it made the rules of a new class.
-            self._unmade = frozenset(c for c in known if c.traffic not in tuple(Traffic))
+            self._unmade = frozenset(
+                counter for counter in known if counter.traffic not in tuple(Traffic)
+            )
         elif self._changeover is None:
             self._sound_at = self._ledger.read_at
 
@@ -158,7 +164,7 @@ class Accounts:
             counters = self._rules.counters([address])
             self._ledger.begin(counters, attachment.pod)
             # The kernel does not have these yet, which is no loss.
-            self._announced.update(c for c in counters if c not in known)
+            self._announced.update(counter for counter in counters if counter not in known)
 
     def _end_unread(self, gone: Collection[Counter]) -> None:
         """End counters of pods that are gone; of those that were not read, something was lost."""
@@ -174,15 +180,17 @@ class Accounts:
         # A new ledger does not have all of the node's own counters.
         of_node = [sample.counter for sample in samples if not sample.counter.is_pod]
         self._ledger.begin([counter for counter in of_node if counter not in known], None)
-        found = frozenset(sample.counter for sample in samples)
-        self._ledger.post(samples, taken_at, [one for one in closing if one in found])
+        counters = frozenset(sample.counter for sample in samples)
+        self._ledger.post(
+            samples, taken_at, [counter for counter in closing if counter in counters]
+        )
         if self._changeover:
             # Right after the posting: what passes before the removal is in no reading.
             self._changeover.make_way()
         if self._changeover and self._changeover.is_former_read:
             # The successor does not have these yet, which is no loss either.
-            self._announced.update(found)
-        return found
+            self._announced.update(counters)
+        return counters
 
     def count_host_pods(self, host_pods: CgroupReadings) -> None:
         """Count these as well; called before `start`."""
@@ -354,8 +362,11 @@ class Accounts:
     def _through_uplinks(self, carried: Mapping[str, Carried], totals: Totals) -> dict[str, Passed]:
         """What passed the uplinks since the first look, or since their counters were made anew."""
         now = through((carried[name] for name in self._uplinks() if name in carried), totals)
-        passed = {name: one.since(self._first.get(name, one)) for name, one in now.items()}
-        is_anew = any(min(one) < 0 for one in passed.values())
+        passed = {
+            traffic: latest.since(self._first.get(traffic, latest))
+            for traffic, latest in now.items()
+        }
+        is_anew = any(min(difference) < 0 for difference in passed.values())
         self._first = now if is_anew else now | self._first
         return {} if is_anew else passed
 
@@ -408,8 +419,8 @@ class Accounts:
             if error.errno != ENOENT:
                 raise
             # Another program has flushed our rules; the pod cannot wait for the next reconcile.
-            for what in self.reconcile():
-                log.warning("repaired area=rules what=%s", what)
+            for repair in self.reconcile():
+                log.warning("repaired area=rules what=%s", repair)
             self._rules.admit(addresses)
 
     def _owner(self, counter: Counter) -> PodRef | None:

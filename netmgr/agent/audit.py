@@ -25,16 +25,15 @@ class Passed(NamedTuple):
     counted: int
 
     def since(self, former: Passed) -> Passed:
-        """What passed after that."""
         return Passed(self.carried - former.carried, self.counted - former.counted)
 
 
 def through(uplinks: Iterable[Carried], totals: Totals) -> dict[str, Passed]:
     """What passed these uplinks so far, by traffic."""
     sizes = {"in": 0, "out": 0}
-    for one in uplinks:
-        sizes["in"] += one.received - ETHERNET_HEADER * one.received_packets
-        sizes["out"] += one.sent - ETHERNET_HEADER * one.sent_packets
+    for uplink in uplinks:
+        sizes["in"] += uplink.received - ETHERNET_HEADER * uplink.received_packets
+        sizes["out"] += uplink.sent - ETHERNET_HEADER * uplink.sent_packets
     return {
         total["traffic"]: Passed(sizes[_direction(total["traffic"])], total["bytes"])
         for total in totals.node
@@ -54,11 +53,11 @@ class Report:
 
         Without traffic it is 1 for what was forwarded and for uplinks, and 0 for links.
         """
-        found: list[AuditRatio] = []
-        for one in self.totals.forwarded:
-            missed = one.missed.bytes + self.totals.lost(one.traffic)
-            ratio = max(0.0, 1 - missed / one.passed.bytes) if one.passed.bytes else 1.0
-            found.append({"against": FORWARD, "traffic": one.traffic, "ratio": ratio})
+        ratios: list[AuditRatio] = []
+        for total in self.totals.forwarded:
+            missed = total.missed.bytes + self.totals.lost(total.traffic)
+            ratio = max(0.0, 1 - missed / total.passed.bytes) if total.passed.bytes else 1.0
+            ratios.append({"against": FORWARD, "traffic": total.traffic, "ratio": ratio})
         carried = {"in": 0, "out": 0}
         counted: dict[str, int] = {}
         for link in self.links:
@@ -66,13 +65,13 @@ class Report:
             for traffic, size in link["counted"].items():
                 counted[traffic] = counted.get(traffic, 0) + size
         for traffic, size in sorted(counted.items()):
-            whole = carried[_direction(traffic)]
-            ratio = size / whole if whole else 0.0
-            found.append({"against": LINKS, "traffic": traffic, "ratio": ratio})
+            link_bytes = carried[_direction(traffic)]
+            ratio = size / link_bytes if link_bytes else 0.0
+            ratios.append({"against": LINKS, "traffic": traffic, "ratio": ratio})
         for traffic, passed in sorted(self.uplinks.items()):
             ratio = passed.counted / passed.carried if passed.carried else 1.0
-            found.append({"against": UPLINKS, "traffic": traffic, "ratio": ratio})
-        return found
+            ratios.append({"against": UPLINKS, "traffic": traffic, "ratio": ratio})
+        return ratios
 
 
 def _direction(traffic: str) -> str:
@@ -99,11 +98,11 @@ def link_audits(
             link_of.update(dict.fromkeys(attachment.addresses, link))
     counted: dict[str, dict[Traffic, Amount]] = {link: {} for link in pods}
     for counter, amount in readings.items():
-        # What was dropped as protected is no part of what passed.
+        # What was dropped as protected did not pass.
         if counter.subject in link_of and counter.traffic != PROTECTED:
             sums = counted[link_of[counter.subject]]
             sums[counter.traffic] = sums.get(counter.traffic, NOTHING) + amount
-    found: list[LinkAudit] = []
+    audits: list[LinkAudit] = []
     for link, names in sorted(pods.items()):
         carried = links[link]
         # What the host's end receives is what the pods sent.
@@ -111,8 +110,8 @@ def link_audits(
             ("in", carried.sent, carried.sent_packets),
             ("out", carried.received, carried.received_packets),
         ):
-            found.append(_audit(sorted(names), link, direction, counted[link], size, packets))
-    return found
+            audits.append(_audit(sorted(names), link, direction, counted[link], size, packets))
+    return audits
 
 
 def _audit(

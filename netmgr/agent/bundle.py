@@ -1,4 +1,4 @@
-"""A support archive of one node: what somebody needs to know who cannot log in there.
+"""A support archive of one node: what somebody who cannot log in there needs to know.
 
 Nothing here starts a program but `journalctl` and the listing of legacy tables, which are left
 out where they are not installed (in the image), and nothing is changed.
@@ -50,11 +50,11 @@ def collect(config: Path, logs: tuple[Path, ...] = (), *, redact: bool = False) 
         document = loader.load(config, NodeDocument)
     except NetmgrError:
         document = doctor.assumed()
-    found = archive.collect(dict(_parts(config, document, logs)))
+    parts = archive.collect(dict(_parts(config, document, logs)))
     if redact:
-        found = archive.redacted(found, _names(document.run_dir))
+        parts = archive.redacted(parts, _names(document.run_dir))
     name = document.node.name
-    return archive.packed(f"netmgr-{name}-{time.strftime('%Y%m%dT%H%M%S')}", found)
+    return archive.packed(f"netmgr-{name}-{time.strftime('%Y%m%dT%H%M%S')}", parts)
 
 
 def _parts(
@@ -101,8 +101,10 @@ def _versions() -> str:
 
 
 def _doctor(config: Path) -> str:
-    found = doctor.examine(config)
-    return _json({check: [asdict(one) for one in each] for check, each in found.items()})
+    by_check = doctor.examine(config)
+    return _json(
+        {check: [asdict(finding) for finding in findings] for check, findings in by_check.items()}
+    )
 
 
 def _answer(socket: Path, query: str) -> str:
@@ -110,7 +112,7 @@ def _answer(socket: Path, query: str) -> str:
 
 
 def _names(run_dir: Path) -> set[str]:
-    """Pods and namespaces that the agent knows; what it does not know, only its log names."""
+    """Pods and namespaces that the agent knows; any others are only in its log."""
     try:
         answer = client.ask(run_dir / "ledger.sock", "pods", timeout=QUERY_SECONDS)
     except NetmgrError:
@@ -135,23 +137,25 @@ def _nftables() -> str:
 def _links() -> str:
     with closing(Netlink()) as channel:
         present, addresses = links.read_links(channel), links.read_addresses(channel)
-    return _json({"links": [one._asdict() for one in present], "addresses": addresses})
+    return _json({"links": [link._asdict() for link in present], "addresses": addresses})
 
 
 def _routes() -> str:
     with closing(Netlink()) as channel:
-        found = {
+        routes_by_kind = {
             "routes": routes.read_routes(channel, table=routes.ANY_TABLE),
             "blackholes": routes.read_routes(channel, kind=routes.RTN_BLACKHOLE),
         }
-    return _json({kind: [one._asdict() for one in each] for kind, each in found.items()})
+    return _json(
+        {kind: [route._asdict() for route in listed] for kind, listed in routes_by_kind.items()}
+    )
 
 
 def _sysctls() -> str:
-    found = [path for pattern in SYSCTLS for path in settings.sysctls().glob(pattern)]
+    paths = [path for pattern in SYSCTLS for path in settings.sysctls().glob(pattern)]
     connections = Path("/proc/sys/net")
-    found += [path for pattern in SYSCTLS_OF_CONNECTIONS for path in connections.glob(pattern)]
-    return "".join(f"{path} = {_value(path)}\n" for path in sorted(found) if path.is_file())
+    paths += [path for pattern in SYSCTLS_OF_CONNECTIONS for path in connections.glob(pattern)]
+    return "".join(f"{path} = {_value(path)}\n" for path in sorted(paths) if path.is_file())
 
 
 def _value(path: Path) -> str:

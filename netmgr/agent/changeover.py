@@ -1,7 +1,7 @@
 """Changes the backend that counts, so that the ledger takes every packet once.
 
 The successor's rules are made while the former ones are still there. From then on both count the
-same packets, and the ledger can go on from the one to the other at any instant at which both were
+same packets, and the ledger can go on from one to the other at any instant at which both were
 read. No two readings are of one instant; but if the successor shows the same before and after
 the former was read, then nothing passed meanwhile, and both readings are as good as that. A pod
 that did not pause is read again by itself, which takes a fraction of a millisecond. What moved
@@ -31,10 +31,10 @@ from netmgr.rules.choose import remember, remembered
 from netmgr.rules.engine import Rules
 
 TRIES = 10
-"""How often a counter is read that moves each time."""
+"""How often a counter that moves each time is read."""
 
 LONGEST_SECONDS = 2.0
-"""How long this goes on with many that move; an agent that starts keeps requests waiting."""
+"""How long this goes on if many move; an agent that starts keeps requests waiting."""
 
 _SHARING = frozenset({Backend.IPTABLES_LEGACY, Backend.IPTABLES_NFT})
 
@@ -79,7 +79,7 @@ class Changeover:
 
     @property
     def rules(self) -> list[Rules]:
-        """All that may be in the kernel beside the successor's."""
+        """All that may be in the kernel besides the successor's."""
         return [*([self._former] if self._former else []), *self._leftovers]
 
     @property
@@ -165,8 +165,12 @@ class Changeover:
             if not moving or time.monotonic() >= deadline:
                 break
             again = self._read_again(former, subject)
-            both.last.update((one, again.last[one]) for one in moving & again.last.keys())
-            both.first.update((one, again.first[one]) for one in moving & again.first.keys())
+            both.last.update(
+                (counter, again.last[counter]) for counter in moving & again.last.keys()
+            )
+            both.first.update(
+                (counter, again.first[counter]) for counter in moving & again.first.keys()
+            )
             moving &= again.moved
             seconds = again.seconds
         return seconds
@@ -217,7 +221,7 @@ def begin(
     name = successor.backend.name
     noted = [*(ledger.recall(BACKENDS) or "").split(), *filter(None, [remembered(state_dir)])]
     known = list(dict.fromkeys([*noted, name]))
-    others = [Backend(one) for one in known if one != name]
+    others = [Backend(other) for other in known if other != name]
     if not others:
         return None
     # A backend that cannot even be looked at must not cost the node the rules it has.

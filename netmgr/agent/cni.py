@@ -24,7 +24,7 @@ from netmgr.api.snapshot import Fault, Problem, Snapshot
 from netmgr.errors import InvalidNetworkConfig, NetmgrError, NodeFull, NotReady, StateError
 
 HEARTBEAT_SECONDS = 10.0
-"""How often the file is touched by which launchers know that an agent was there a moment ago."""
+"""How often the file is touched that shows launchers that an agent was there a moment ago."""
 
 _VERBS = frozenset(Verb)
 _MOST_DIGITS = 19
@@ -59,7 +59,6 @@ class CniSocket(Component):
         return socket
 
     def start(self) -> None:
-        """Serve requests."""
         self._agent.get(Files).serve(
             UnixServer(self._agent.document.run_dir / "cni.sock", self.answer, is_quick=only_looks)
         )
@@ -93,7 +92,7 @@ class CniSocket(Component):
             yield {"reason": Fault.PLUGIN, "message": message}
 
     def reconcile(self) -> None:
-        """Carry out spooled DELs; check whether runtimes find the plugin: else none asks here."""
+        """Carry out spooled DELs; check that runtimes find the plugin: if not, none asks here."""
         self._replay_spool()
         # In a pod, the plugin is installed once the socket listens.
         if self._serves:
@@ -113,7 +112,6 @@ class CniSocket(Component):
             raise StateError(f"{self._spool_dir}: cannot be made: {error.strerror}") from None
 
     def snapshot(self, snapshot: Snapshot) -> None:
-        """Requests that were answered."""
         snapshot["cni_requests"] = self._node.requests.counts()
         snapshot["cni_latency"] = self._node.requests.latency()
 

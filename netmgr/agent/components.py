@@ -72,7 +72,7 @@ class Component:
         return cls(agent)
 
     def capabilities(self) -> Iterable[Capability]:
-        """What it needs from `start` on, beside CAP_NET_ADMIN; the agent keeps no others."""
+        """What it needs from `start` on, besides CAP_NET_ADMIN; the agent keeps no others."""
         return ()
 
     def start(self) -> None:
@@ -110,7 +110,7 @@ class Component:
                 raise LimitedConnectivity(f"{name} cannot be reconciled: {failing[name]}")
 
     def problems(self) -> Iterable[Problem]:
-        """What is wrong now, and who can mend it; `Problems` adds what only lasting shows."""
+        """What is wrong now, and who can mend it; `Problems` adds what only time shows."""
         return ()
 
     def snapshot(self, snapshot: Snapshot) -> None:
@@ -152,7 +152,7 @@ class Health:
         try:
             action()
         except (NetmgrError, OSError, sqlite3.Error) as error:
-            # Also after what a pod does to its own link, which may be a hundred times a second.
+            # Also for what a pod does to its own link, perhaps a hundred times a second.
             extra = caused_by(f"{name}: {error}")
             log.error("attempt-failed name=%s error=%s", name, error, extra=extra)  # noqa: TRY400  expected kinds only
             self.failing[name] = str(error)
@@ -169,13 +169,13 @@ class Health:
         with self._lock:
             # Also without a repair: readers get every area, zeros included.
             self._repairs[area] += len(repairs)
-        for what in repairs:
-            log.warning("repaired area=%s what=%s", area, what)
+        for repair in repairs:
+            log.warning("repaired area=%s what=%s", area, repair)
 
     def repairs(self) -> list[Gaps]:
         with self._lock:
-            found = sorted(self._repairs.items())
-        return [{"reason": area, "count": count} for area, count in found]
+            counts = sorted(self._repairs.items())
+        return [{"reason": area, "count": count} for area, count in counts]
 
 
 class Agent:
@@ -207,7 +207,6 @@ class Agent:
         self.serves = False
 
     def open(self, kinds: Iterable[type[Component]]) -> None:
-        """Open components of these kinds, in order."""
         for kind in kinds:
             component = kind.open(self)
             if component is not None:
@@ -232,7 +231,9 @@ class Agent:
 
     def start(self) -> None:
         """Start all components, in order, with the capabilities that they need."""
-        needed = {each for component in self.components for each in component.capabilities()}
+        needed = {
+            capability for component in self.components for capability in component.capabilities()
+        }
         # Before the first thread, since each has its own.
         capabilities.keep({Capability.NET_ADMIN, *needed})
         for component in self.components:
@@ -244,7 +245,9 @@ class Agent:
 
     def attachments(self) -> list[Attachment]:
         """Every pod that is counted."""
-        return [each for component in self.components for each in component.attachments()]
+        return [
+            attachment for component in self.components for attachment in component.attachments()
+        ]
 
     def check_health(self, apart_from: Collection[str] = ()) -> None:
         """Return if the machine is ready, whether these attempts fail or not.

@@ -49,8 +49,8 @@ class ConnectionLimits(Component):
         """
         if any(limit.connections for limit in agent.document.limits):
             return cls(agent)
-        for what in _removed():
-            log.info("limits-removed what=%s", what)
+        for removal in _removed():
+            log.info("limits-removed what=%s", removal)
         return None
 
     def start(self) -> None:
@@ -74,11 +74,11 @@ class ConnectionLimits(Component):
             KernelError: it could not be limited.
         """
         with self._lock:
-            found = self._of([attachment])
-            if found.links:
-                chains = {**self._wanted.chains, **found.chains}
-                links = {**self._wanted.links, **found.links}
-                # What a former pod of its name left in connection tracking is not its own.
+            added = self._of([attachment])
+            if added.links:
+                chains = {**self._wanted.chains, **added.chains}
+                links = {**self._wanted.links, **added.links}
+                # What a former pod of this name left in connection tracking is not its own.
                 self._put(Wanted(chains, links), new=attachment)
 
     def reconcile(self) -> None:
@@ -91,13 +91,12 @@ class ConnectionLimits(Component):
             yield Task(self.reconcile, _FOLLOW_SECONDS)
 
     def snapshot(self, snapshot: Snapshot) -> None:
-        """What each limit has dropped."""
         with self._lock:
             owners, dropped = list(self._wanted.chains), self._listing().dropped
         snapshot["connection_limits"] = [
-            {"namespace": one.namespace, "pod": one.pod, "dropped": dropped[one.chain]}
-            for one in owners
-            if one.chain in dropped
+            {"namespace": owner.namespace, "pod": owner.pod, "dropped": dropped[owner.chain]}
+            for owner in owners
+            if owner.chain in dropped
         ]
 
     def _of(self, attachments: Iterable[Attachment]) -> Wanted:
@@ -112,9 +111,9 @@ class ConnectionLimits(Component):
                 changed = not listed.holds(self._wanted) or listed.base != self._base
                 self._generation = generation
             # Read within the lock: an older list must not come last.
-            found = self._of(self._agent.attachments())
-            if changed or found != self._wanted:
-                self._put(found)
+            wanted = self._of(self._agent.attachments())
+            if changed or wanted != self._wanted:
+                self._put(wanted)
         return [f"table {TABLE} was changed"] if changed else []
 
     def _put(self, wanted: Wanted, new: Attachment | None = None) -> None:

@@ -1,7 +1,7 @@
-"""What is wrong with a node's network for good, by what its figures did in the last minutes (pure).
+"""Lasting problems of a node's network, by what its figures did in the last minutes (pure).
 
-Each problem of figures needs something that lasts or comes back, since what happened once is
-repaired and counted, and nobody has to do anything about it.
+A problem of figures has to last or come back, since what happened once is repaired and counted,
+and nobody has to do anything about it.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from netmgr.kernel.links import Carried
 from netmgr.printable import shortened
 
 WINDOW = 10
-"""Looks that are looked back on; a problem goes when it did not show in so many."""
+"""How many looks count; a problem that shows in none of them is gone."""
 
 LOOKS = 3
-"""In how many looks, one after the other or within the window, a problem has to show."""
+"""In how many looks, in a row or within the window, a problem has to show."""
 
 DELETED_LINKS = "deleted-links"
 """What running pods' links count as, among repairs: their addresses are others' by then."""
@@ -45,12 +45,12 @@ class Look:
         packets: of the uplinks, in both directions.
         errors: those that the uplinks could not receive or send.
         lost: those that the uplinks dropped.
-        repairs: how often another program's changes were undone, by what they were to.
+        repairs: how often another program's changes were undone, by what they changed.
         gaps: how often counters lost their past.
         forwarded: bytes that were forwarded from or to the internet.
         unattributed: those that were counted for no pod, where that is a fault.
         wiring: what cannot be repaired of pods' links and routes.
-        taps: where somebody reads or sends beside the node's own network stack.
+        taps: where somebody reads or sends past the node's own network stack.
         missing: uplinks that are gone.
     """
 
@@ -73,17 +73,21 @@ def look_at(snapshot: Snapshot, uplinks: Iterable[Carried], at: float) -> Look:
     """The figures of a snapshot, and of the uplinks."""
     known = list(uplinks)
     tracking, nat = snapshot.get("tracking"), snapshot.get("nat")
-    ports = [one["used"] / one["budget"] for one in (nat["ports"] if nat else ()) if one["budget"]]
+    shares = [
+        ports["used"] / ports["budget"]
+        for ports in (nat["ports"] if nat else ())
+        if ports["budget"]
+    ]
     return Look(
         at=at,
         tracked=tracking["connections"] / tracking["most"] if tracking else 0.0,
-        ports=max(ports, default=0.0),
-        packets=sum(one.received_packets + one.sent_packets for one in known),
-        errors=sum(one.errors for one in known),
-        lost=sum(one.lost for one in known),
-        repairs={one["reason"]: one["count"] for one in snapshot["drift_repaired"]},
-        gaps=sum(one["count"] for one in snapshot["gaps"]),
-        forwarded=sum(one["forwarded"] for one in snapshot["unattributed"]),
+        ports=max(shares, default=0.0),
+        packets=sum(uplink.received_packets + uplink.sent_packets for uplink in known),
+        errors=sum(uplink.errors for uplink in known),
+        lost=sum(uplink.lost for uplink in known),
+        repairs={drift["reason"]: drift["count"] for drift in snapshot["drift_repaired"]},
+        gaps=sum(gap["count"] for gap in snapshot["gaps"]),
+        forwarded=sum(total["forwarded"] for total in snapshot["unattributed"]),
         unattributed=_unattributed(snapshot),
         wiring=tuple(snapshot.get("wiring_faults", ())),
     )
@@ -92,17 +96,17 @@ def look_at(snapshot: Snapshot, uplinks: Iterable[Carried], at: float) -> Look:
 def _unattributed(snapshot: Snapshot) -> int:
     """Bytes that no pod was counted for, where only a fault of this node can be the cause.
 
-    Whoever uses a NodePort sends as much as he likes through this node to pods of others. Where
+    Users of a NodePort send as much as they like through this node to other nodes' pods. Where
     these are not counted by themselves (`cluster_cidrs`), it is unattributed, and says nothing.
     Addresses that no pod has cost no bytes: what is sent there is dropped before it is forwarded.
     """
-    if not any(one["origin"] == "remote-pods" for one in snapshot["origins"]):
+    if not any(total["origin"] == "remote-pods" for total in snapshot["origins"]):
         return 0
-    return sum(one["bytes"] for one in snapshot["unattributed"])
+    return sum(total["bytes"] for total in snapshot["unattributed"])
 
 
 def recent(looks: Sequence[Look]) -> list[Look]:
-    """Those that count, and the one before them, from which their changes do."""
+    """The looks that count, and the one before, to compare the first with."""
     return list(looks[-WINDOW - 1 :])
 
 
@@ -162,28 +166,32 @@ def _repairs(looks: Sequence[Look]) -> Iterator[tuple[str, int]]:
 
 def _of_uplinks(looks: Sequence[Look]) -> Iterator[tuple[Fault, str]]:
     packets = _increase([look.packets for look in looks])
-    for reason, counts, least, share, what in (
+    for reason, counts, least, share, outcome in (
         (Fault.LINK_ERRORS, [look.errors for look in looks], LEAST_ERRORS, ERROR_SHARE, "failed"),
         (Fault.LINK_DROPS, [look.lost for look in looks], LEAST_LOST, LOST_SHARE, "were dropped"),
     ):
-        found = _increase(counts)
-        if found >= least and found >= share * (packets + found) and _increases(counts) >= LOOKS:
+        affected = _increase(counts)
+        if (
+            affected >= least
+            and affected >= share * (packets + affected)
+            and _increases(counts) >= LOOKS
+        ):
             message = (
-                f"{found} packets of the uplinks {what} in the last minutes, beside {packets} "
-                "others; `ip -s -s link` shows why"
+                f"{affected} packets of the uplinks {outcome} in the last minutes, beside "
+                f"{packets} others; `ip -s -s link` shows why"
             )
             yield reason, message
 
 
 def _of_accounting(looks: Sequence[Look]) -> Iterator[tuple[Fault, str]]:
     counts = [look.unattributed for look in looks]
-    found, forwarded = _increase(counts), _increase([look.forwarded for look in looks])
-    is_much = found >= LEAST_UNATTRIBUTED and found >= UNATTRIBUTED_SHARE * forwarded
+    unattributed, forwarded = _increase(counts), _increase([look.forwarded for look in looks])
+    is_much = unattributed >= LEAST_UNATTRIBUTED and unattributed >= UNATTRIBUTED_SHARE * forwarded
     if is_much and _increases(counts) >= LOOKS:
         message = (
-            f"{found} of {forwarded} bytes that were forwarded from or to the internet in the last "
-            "minutes were counted for no pod; `netmgr node audit` compares what passed, and "
-            "`netmgr doctor` looks for other programs"
+            f"{unattributed} of {forwarded} bytes that were forwarded from or to the internet in "
+            "the last minutes were counted for no pod; `netmgr node audit` compares what passed, "
+            "and `netmgr doctor` looks for other programs"
         )
         yield Fault.UNATTRIBUTED, message
 
@@ -209,8 +217,8 @@ def _of_links(looks: Sequence[Look]) -> Iterator[tuple[Fault, str]]:
         yield Fault.POD_LINK_DELETED, message
 
 
-def _seen(found: Iterable[Collection[str]]) -> list[str]:
-    return sorted(set().union(*found))
+def _seen(sightings: Iterable[Collection[str]]) -> list[str]:
+    return sorted(set().union(*sightings))
 
 
 def _increases(counts: Sequence[int]) -> int:

@@ -54,14 +54,14 @@ QUERY_SECONDS = 5.0
 
 _CAPABILITIES = {12: "CAP_NET_ADMIN", 21: "CAP_SYS_ADMIN"}
 _NET_RAW = {13: "CAP_NET_RAW"}
-"""What the raw socket takes by which iptables looks for tables and sets."""
+"""For the raw socket by which iptables looks up tables and sets."""
 _NEIGHBOURS = {Family.V4: ("ipv4", "arp_cache"), Family.V6: ("ipv6", "ndisc_cache")}
 _MODULES = {
     Backend.NFTABLES: ("nf_tables", "nf_conntrack", "nft_ct", "nft_fib_inet", "nft_masq"),
     Backend.IPTABLES_LEGACY: ("ip_tables", "ip6_tables", "ip_set", "xt_set", "xt_rpfilter"),
     Backend.IPTABLES_NFT: ("nf_tables", "nft_compat", "ip_set", "xt_set", "xt_rpfilter"),
 }
-"""Of what the rules need, what kernels have as modules, mostly."""
+"""What the rules need that most kernels have as modules."""
 _SYS_MODULES = Path("/sys/module")
 _PROBE_QUEUE = "probe-ifb"
 _LEAST_MTU = 1280
@@ -96,14 +96,14 @@ def examine(path: Path) -> dict[str, list[Finding]]:
     document, findings = _document(path)
     machine = Machine(path, document)
     missing = list(_privileges(machine))
-    found = {"document": findings, "privileges": missing}
+    by_check = {"document": findings, "privileges": missing}
     # Without them every further check would find the same again, in other words.
     for name, check in {} if missing else CHECKS.items():
         try:
-            found[name] = list(check(machine))
+            by_check[name] = list(check(machine))
         except (NetmgrError, OSError) as error:
-            found[name] = [Finding(Severity.ERROR, f"cannot be examined: {error}")]
-    return {name: [replace(finding, check=name) for finding in found[name]] for name in found}
+            by_check[name] = [Finding(Severity.ERROR, f"cannot be examined: {error}")]
+    return {name: [replace(finding, check=name) for finding in by_check[name]] for name in by_check}
 
 
 def _document(path: Path) -> tuple[NodeDocument, list[Finding]]:
@@ -127,8 +127,10 @@ def report(path: Path, document: NodeDocument) -> None:
     """Log what the `STANDING` checks find; whatever that is, the agent goes on."""
     for name in STANDING:
         try:
-            for one in CHECKS[name](Machine(path, document)):
-                log.warning("machine check=%s found=%s remedy=%s", name, one.message, one.remedy)
+            for finding in CHECKS[name](Machine(path, document)):
+                log.warning(
+                    "machine check=%s found=%s remedy=%s", name, finding.message, finding.remedy
+                )
         except (NetmgrError, OSError) as error:
             log.warning("machine-not-examined check=%s error=%s", name, error)
 
@@ -171,7 +173,7 @@ def _kernel(machine: Machine) -> Iterator[Finding]:
 
 def _missing_modules(backend: Backend) -> str:
     """The command that loads what is not there; one that is built in may not be listed."""
-    lacking = [each for each in _MODULES[backend] if not (_SYS_MODULES / each).exists()]
+    lacking = [module for module in _MODULES[backend] if not (_SYS_MODULES / module).exists()]
     return f"modprobe -a {' '.join(lacking)}; if that fails, " if lacking else ""
 
 
@@ -192,7 +194,7 @@ def _queues() -> Iterator[Finding]:
 
 @contextmanager
 def _scratch_namespace() -> Iterator[int]:
-    """Do the block in a network namespace that is gone afterwards, with all that it holds."""
+    """Run the block in a network namespace that is gone afterwards, with all that it holds."""
     descriptor = netns.unnamed()
     try:
         with netns.entered(descriptor):
@@ -203,8 +205,8 @@ def _scratch_namespace() -> Iterator[int]:
 
 def _settings(machine: Machine) -> Iterator[Finding]:
     with Netlink() as channel:
-        found = ((desired.identity_of(link), link) for link in links.read_links(channel))
-        pods = [(identity, link) for identity, link in found if identity]
+        identified = ((desired.identity_of(link), link) for link in links.read_links(channel))
+        pods = [(identity, link) for identity, link in identified if identity]
     for switch in settings.switched_off(machine.families, machine.document.node.uplink):
         name = settings.name_of(switch)
         if not os.access(switch, os.W_OK):
@@ -250,7 +252,7 @@ def _room(machine: Machine) -> Iterator[Finding]:
         )
     for family in machine.families:
         directory, table = _NEIGHBOURS[family]
-        # Both are there in the machine's own namespace alone, for all namespaces.
+        # Both exist in the machine's own namespace alone, for all namespaces.
         limit = settings.sysctls() / directory / "neigh/default/gc_thresh3"
         if not limit.exists() or not (_STATISTICS / table).exists():
             continue
@@ -295,7 +297,7 @@ def _order(machine: Machine) -> Iterator[Finding]:
 
 def _of_others(settings_of: Callable[[], Iterable[Setting]]) -> Check:
     """A check whose findings are other programs' settings."""
-    return lambda _: (Finding(Severity.WARNING, *each) for each in settings_of())
+    return lambda _: (Finding(Severity.WARNING, *setting) for setting in settings_of())
 
 
 def _plugin(machine: Machine) -> Iterator[Finding]:
@@ -341,7 +343,7 @@ def _state(machine: Machine) -> Iterator[Finding]:
 
 
 def _agent(machine: Machine) -> Iterator[Finding]:
-    """What the agent reports that runs here, and whether it is this document's."""
+    """What the agent that runs here reports, and whether it is this document's."""
     socket = machine.document.run_dir / "ledger.sock"
     if not socket.exists():
         try:

@@ -115,13 +115,13 @@ def _address_faults(
 
 def _agrees(route: PreviousRoute, entry: Route) -> bool:
     """Whether an entry of the kernel is the route; what the result leaves out may be anything."""
-    wanted = (
+    pairs = (
         (route.gateway, entry.gateway),
         (route.table, entry.table),
         (route.scope, entry.scope),
     )
     return (
         route.destination == entry.destination
-        and all(given is None or given == found for given, found in wanted)
+        and all(listed is None or listed == actual for listed, actual in pairs)
         and (route.priority is None or route.priority == entry.metric)
     )

@@ -34,9 +34,7 @@ class Kept(Protocol):
     """A file or directory that has to exist while the agent runs."""
 
     @property
-    def path(self) -> Path:
-        """Where it is."""
-        ...
+    def path(self) -> Path: ...
 
     def is_lost(self) -> bool:
         """Whether it was removed or replaced."""
@@ -60,11 +58,9 @@ class Made:
     is_wanted: Callable[[], bool] = lambda: True
 
     def is_lost(self) -> bool:
-        """Whether it is missing."""
         return self.is_wanted() and not self.path.exists()
 
     def restore(self) -> None:
-        """Write it."""
         self.make()
 
 
@@ -135,11 +131,10 @@ class Files(Component):
             yield Capability.CHOWN
         for directory in self._agent.directories:
             path = directory.path.resolve()
-            if any(each.stat().st_uid != os.geteuid() for each in (path, *path.parents)):
+            if any(folder.stat().st_uid != os.geteuid() for folder in (path, *path.parents)):
                 yield Capability.DAC_OVERRIDE
 
     def reconcile(self) -> None:
-        """Restore lost files."""
         self._agent.health.repair(FILES, self.restore)
 
     def health(self, failing: Mapping[str, str]) -> None:
@@ -153,14 +148,14 @@ class Files(Component):
         Raises:
             NetmgrError: one cannot be made; those after it wait for the next time.
         """
-        lost = [each for each in self._kept if each.is_lost()]
-        for each in lost:
-            each.restore()
-        made = [f"{each.path} was removed or replaced, and is made again" for each in lost]
+        lost = [kept for kept in self._kept if kept.is_lost()]
+        for kept in lost:
+            kept.restore()
+        restored = [f"{kept.path} was removed or replaced, and is made again" for kept in lost]
         modes = dict.fromkeys(self._agent.document.state_dir.iterdir(), STATE_MODE)
-        modes |= {each.path: each.mode for each in self._agent.directories}
+        modes |= {directory.path: directory.mode for directory in self._agent.directories}
         opened = [path for path, mode in modes.items() if durable.close_to_others(path, mode)]
-        return [*made, *(f"{path} was open to others, and is closed" for path in opened)]
+        return [*restored, *(f"{path} was open to others, and is closed" for path in opened)]
 
     @classmethod
     def remove(cls, remnants: Remnants) -> Iterator[str]:
@@ -181,7 +176,7 @@ def _remove(directory: Path) -> Iterator[str]:
             entry.unlink()
     try:
         directory.rmdir()
-    # A mount point (EBUSY) as a container has it; the directory below belongs to the host.
+    # A mount point (EBUSY), as in a container; the directory below belongs to the host.
     except OSError:
         yield f"{directory} is empty and stays: it is a mount point here"
     else:

@@ -1,6 +1,6 @@
 """Whether another program's chains drop what pods exchange: by their policy, or by a last rule.
 
-A table with a rule about pods' links is left to who wrote that rule.
+A table with a rule about pods' links is left to the rule's author.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _DROPS_ALL = re.compile("-A FORWARD -j (DROP|REJECT)\\b")
 class Obstacle(NamedTuple):
     """A chain that drops whatever none of its rules accepts.
 
-    `acceptance` is a command with a place for `i` or `o`, which has it accept pods' packets behind
+    `acceptance` is a command with a place for `i` or `o`, which has it accept pods' packets after
     all its other rules: network policies are among them.
     """
 

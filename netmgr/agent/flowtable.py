@@ -1,7 +1,7 @@
 """Keeps the devices of our flowtable, and looks for other programs' flowtables.
 
 Packets skip the rules only where they come in by a device of the flowtable: the pods' links and the
-uplinks. The kernel takes out a link that goes. A new one is put in within a second, not by its ADD:
+uplinks. The kernel removes a link that goes. A new one is added within a second, not by its ADD:
 until then the packets of that pod meet the rules, which costs time and nothing else.
 
 A flowtable of another program takes packets past our counters, too, and past everybody's filters.
@@ -58,7 +58,7 @@ class FlowtableDevices(Component):
         self._agent.health.attempt("flowtable", self._look)
 
     def tasks(self) -> Iterable[Task]:
-        """Put in links of new pods, and all links after a change of the rules, which empties it."""
+        """Add links of new pods, and all links after a change of the rules, which empties it."""
         if not self._off:
             yield Task(
                 lambda: self._agent.health.attempt("flowtable", self._follow), _FOLLOW_SECONDS
@@ -79,7 +79,7 @@ class FlowtableDevices(Component):
         snapshot["flowtable"] = {
             "links": len(self._devices),
             "off": self._off,
-            "others": [_past_the_rules(one) for one in self._others],
+            "others": [_past_the_rules(flowtable) for flowtable in self._others],
         }
 
     def _look(self) -> None:
@@ -89,12 +89,18 @@ class FlowtableDevices(Component):
     def _follow(self) -> None:
         pods = {attachment.host_link for attachment in self._agent.attachments()}
         wanted = pods | self._uplinks
-        found = flowtables.read_flowtables(self._channel)
-        self._tell([one for one in found if one.table != TABLE and one.devices & wanted])
-        for one in found:
-            if (one.table, one.name) == (TABLE, FLOWTABLE.name):
-                self._devices = one.devices
-                if missing := wanted - one.devices:
+        present = flowtables.read_flowtables(self._channel)
+        self._tell(
+            [
+                flowtable
+                for flowtable in present
+                if flowtable.table != TABLE and flowtable.devices & wanted
+            ]
+        )
+        for flowtable in present:
+            if (flowtable.table, flowtable.name) == (TABLE, FLOWTABLE.name):
+                self._devices = flowtable.devices
+                if missing := wanted - flowtable.devices:
                     self._add(missing)
 
     def _add(self, missing: set[str]) -> None:
@@ -113,9 +119,9 @@ class FlowtableDevices(Component):
             self._devices |= devices
 
     def _tell(self, others: list[Flowtable]) -> None:
-        for one in others:
-            if one not in self._others:
-                log.warning("foreign-flowtable what=%s", _past_the_rules(one))
+        for flowtable in others:
+            if flowtable not in self._others:
+                log.warning("foreign-flowtable what=%s", _past_the_rules(flowtable))
         self._others = others
 
 
@@ -134,5 +140,5 @@ def why_off(document: NodeDocument, backend: RuleBackend) -> str:
     return ""
 
 
-def _past_the_rules(one: Flowtable) -> str:
-    return f"flowtable {one} takes packets past the rules, so that they are not counted"
+def _past_the_rules(flowtable: Flowtable) -> str:
+    return f"flowtable {flowtable} takes packets past the rules, so that they are not counted"

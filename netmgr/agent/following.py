@@ -67,7 +67,7 @@ class MacFollower(Component):
             yield Task(self._look_at_all, self._seconds, thread=_THREAD)
         else:
             # For what nobody thought of: the kernel reports the rest, and asking it about every pod
-            # is the dearest look there is.
+            # is the costliest look.
             yield Task(self._look_at_all, _RARELY * self._seconds, thread=_THREAD)
             yield Task(self._take_news, wakes=self._losses.fileno(), thread=_THREAD)
 
@@ -91,4 +91,8 @@ class MacFollower(Component):
             self._follow_all()
         elif names := self._node.dataplane.neighbours.host_links_of(lost):
             listed = self._node.leases.all()
-            self._node.follow(Suspects(tuple(one for one in listed if one.host_link in names)))
+            self._node.follow(
+                Suspects(
+                    tuple(attachment for attachment in listed if attachment.host_link in names)
+                )
+            )

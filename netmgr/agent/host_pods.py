@@ -50,7 +50,7 @@ class HostPods(Component):
         """
         settings, accounting = agent.document.accounting, agent.get(Accounting)
         if not settings.host_pods:
-            # The document counted host-network pods once: their table would count on for ever.
+            # The document once counted host-network pods: their table would count on for ever.
             if former := _open_counters(accounting.ledger):
                 _remove_rules()
                 accounting.ledger.end(former)
@@ -78,8 +78,8 @@ class HostPods(Component):
         made = self._rules.make()
         known = _open_counters(self._ledger)
         # A pod that has no process just now keeps its cgroup, whose counters go on.
-        counted = {int(str(one.subject).removeprefix(SUBJECT)) for one in known}
-        self._live = {one.cgroup.number: one for one in self._finder.find(counted)}
+        counted = {int(str(counter.subject).removeprefix(SUBJECT)) for counter in known}
+        self._live = {host_pod.cgroup.number: host_pod for host_pod in self._finder.find(counted)}
         # A table that was just made counts from zero, which would look like zeroed counters. Its
         # pods are begun anew below instead, as one gap.
         if not made:
@@ -104,60 +104,59 @@ class HostPods(Component):
             self._start()
             return
         if self._rules.make():
-            what = "the table of host-network pods was missing or altered"
-            log.warning("repaired area=rules what=%s", what)
+            repair = "the table of host-network pods was missing or altered"
+            log.warning("repaired area=rules what=%s", repair)
             lost: list[Counter] = []
             for number in self._live:
                 lost += counters_of(number)
             self._ledger.restart(lost)
             self._admit(list(self._live.values()))
-        found = {one.cgroup.number: one for one in self._finder.find()}
-        # By the cgroup and not by `found`: a pod between two containers has no process, and so is
+        running = {host_pod.cgroup.number: host_pod for host_pod in self._finder.find()}
+        # By the cgroup and not by `running`: a pod between two containers has no process, and so is
         # not found, but its cgroup stays and counts on.
-        gone = [one for one in self._live.values() if not one.cgroup.path.is_dir()]
+        gone = [host_pod for host_pod in self._live.values() if not host_pod.cgroup.path.is_dir()]
         if gone:
             self._end(gone)
-        self._begin([one for number, one in found.items() if number not in self._live])
+        self._begin([host_pod for number, host_pod in running.items() if number not in self._live])
 
     def follow(self, internal: Iterable[Prefix]) -> None:
         """Change what is not internet, as the node's own rules do; the next look applies it."""
         self._rules.follow(internal)
 
     def _begin(self, pods: list[HostPod]) -> None:
-        for one in pods:
+        for host_pod in pods:
             # The ledger before the kernel, as for pods' addresses (`Accounts.begin`).
-            self._ledger.begin(counters_of(one.cgroup.number), one.pod)
-        for one in self._admit(pods):
-            self._live[one.cgroup.number] = one
-            log.info("host-pod-counted pod=%s cgroup=%s", one.pod, one.cgroup.path)
+            self._ledger.begin(counters_of(host_pod.cgroup.number), host_pod.pod)
+        for host_pod in self._admit(pods):
+            self._live[host_pod.cgroup.number] = host_pod
+            log.info("host-pod-counted pod=%s cgroup=%s", host_pod.pod, host_pod.cgroup.path)
 
     def _admit(self, pods: Iterable[HostPod]) -> list[HostPod]:
         """The pods that were still there to be admitted; the others end with the next look."""
         admitted = []
-        for one in pods:
+        for host_pod in pods:
             try:
-                self._rules.admit([one.cgroup])
+                self._rules.admit([host_pod.cgroup])
             except KernelError as error:
                 # nftables resolves the cgroup when the element is added: this one ended after the
                 # look.
                 if error.errno != ENOENT:
                     raise
-                self._ledger.end(counters_of(one.cgroup.number))
+                self._ledger.end(counters_of(host_pod.cgroup.number))
             else:
-                admitted.append(one)
+                admitted.append(host_pod)
         return admitted
 
     def _end(self, pods: list[HostPod]) -> None:
         # Before `expel`, which removes the elements together with their counters.
         self._ledger.post(self.samples())
-        self._rules.expel(one.cgroup for one in pods)
-        for one in pods:
-            self._ledger.end(counters_of(one.cgroup.number))
-            del self._live[one.cgroup.number]
-            log.info("host-pod-ended pod=%s", one.pod)
+        self._rules.expel(host_pod.cgroup for host_pod in pods)
+        for host_pod in pods:
+            self._ledger.end(counters_of(host_pod.cgroup.number))
+            del self._live[host_pod.cgroup.number]
+            log.info("host-pod-ended pod=%s", host_pod.pod)
 
     def samples(self) -> list[Sample]:
-        """One reading of every counter."""
         return [_sample(reading) for reading in self._rules.read()]
 
     def close(self) -> None:
@@ -190,12 +189,12 @@ def _remove_rules() -> None:
 
 
 def _open_counters(ledger: Ledger) -> set[Counter]:
-    found = set()
+    counters = set()
     for counter, owner in ledger.counters().items():
         # The node's own counters have no owner, and pods' are of an address.
         if owner and not counter.is_pod:
-            found.add(counter)
-    return found
+            counters.add(counter)
+    return counters
 
 
 def counters_of(number: int) -> list[Counter]:

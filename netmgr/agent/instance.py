@@ -1,14 +1,14 @@
-"""One agent for a network namespace, and one for a state or run directory.
+"""One agent per network namespace, and one per state or run directory.
 
 Two agents in one namespace would each take the other's pods for remains of a predecessor and
 take their links down. So whoever changes a namespace first takes a lock on it: a queue for
 packets, to which no packet is ever led. Binding it needs CAP_NET_ADMIN, which a pod in the host's
-network does not have. It is free again with the process however that ends, no `nft flush ruleset`
+network does not have. It is freed with the process however that ends, no `nft flush ruleset`
 touches it, and no saved ruleset has it. Where the kernel has no such queues
 (CONFIG_NETFILTER_NETLINK_QUEUE) the namespace's own file is locked instead (flock(2)): any process
 in that network could take that, but two agents still exclude each other.
 
-The directories are locked beside, since agents of two namespaces may be given the same ones.
+The directories are locked, too, since agents of two namespaces may be given the same ones.
 """
 
 from __future__ import annotations
@@ -237,7 +237,7 @@ def _refusal(channel: Netlink) -> Exception:
     with suppress(OSError):
         if owner := packet_queue.owner_of(QUEUE):
             process, note = f" (process {owner[0]})", owner[1]
-            holder = next((one for one in Holder if one.note == note), holder)
+            holder = next((candidate for candidate in Holder if candidate.note == note), holder)
     return Held(f"{holder} runs in this network namespace{process}; stop it first", holder)
 
 

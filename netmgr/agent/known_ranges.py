@@ -32,10 +32,10 @@ def resolved(document: NodeDocument) -> NodeDocument:
     The source is asked once: an agent that starts must soon answer for the pods that run.
     """
     try:
-        found = ask(document)
-        if found == document.ranges:
+        answer = ask(document)
+        if answer == document.ranges:
             return document
-        valid = validate(found, document, on_links())
+        valid = validate(answer, document, on_links())
     except RangesUnknown as error:
         ranges = _recall(document)
         log.warning("ranges-recalled count=%s error=%s", len(ranges), error)

@@ -1,6 +1,6 @@
 """Keeps pods' internet traffic within the limits of the node document.
 
-What the limits are follows from the document and the pods that are there, so nothing of them is
+What the limits are follows from the document and the pods that are there, so none of it is
 stored. They stay in force while no agent runs.
 """
 
@@ -24,7 +24,7 @@ from netmgr.limits import shaper, tree
 from netmgr.limits.rules import Peers
 from netmgr.limits.shaper import Shaper
 from netmgr.limits.tree import Limited, Tree
-from netmgr.model import Attachment, PodRate, Traffic
+from netmgr.model import Attachment, Traffic
 from netmgr.rules.classifier import Classifier
 
 _FOLLOW_SECONDS = 1.0
@@ -54,8 +54,8 @@ class Limits(Component):
         """
         if agent.document.limits or agent.document.limits_by_annotation:
             return cls(agent)
-        for what in shaper.remove():
-            log.info("limits-removed what=%s", what)
+        for removal in shaper.remove():
+            log.info("limits-removed what=%s", removal)
         return None
 
     def start(self) -> None:
@@ -73,14 +73,11 @@ class Limits(Component):
         Raises:
             KernelError: it could not be limited.
         """
-        found = self._trees_of([attachment])
-        if any(one.links for one in found.values()):
-            self._shaper.add(found)
-        if any(target.charges for one in found.values() for target in one.links.values()):
+        trees = self._trees_of([attachment])
+        if any(pod_tree.links for pod_tree in trees.values()):
+            self._shaper.add(trees)
+        if any(target.charges for pod_tree in trees.values() for target in pod_tree.links.values()):
             sandbox.segment_early(attachment)
-
-    def _rates(self, attachment: Attachment) -> tuple[PodRate, ...]:
-        return attachment.rates if self.honours_annotations else ()
 
     def reconcile(self) -> None:
         """Put back what another program changed, and remove what no pod needs any more."""
@@ -88,8 +85,8 @@ class Limits(Component):
         self._agent.health.attempt("quotas", self._settle)
 
     def _settle(self) -> None:
-        # A month's first sums of an hour take a third of a second, in which no ADD is to wait for
-        # the shaper.
+        # Each hour, a month's first sums take a third of a second, when no ADD is to wait for the
+        # shaper.
         self._spending.recent(self._shaper.budgets)
         self._shaper.settle(self._spending)
 
@@ -109,7 +106,7 @@ class Limits(Component):
         except (KernelError, StateError, SetupError) as error:
             log.warning("limits-unread error=%s", error)
             return
-        snapshot["limits"] = [_state(*one) for one in usage if one[0].is_shown]
+        snapshot["limits"] = [_state(*reading) for reading in usage if reading[0].is_shown]
 
     def queries(self) -> Mapping[str, Query]:
         """Spent quotas alone: this reads no counters, and may be asked of many nodes at a time."""
@@ -117,7 +114,7 @@ class Limits(Component):
 
     def _spent(self, request: Mapping[str, object]) -> Mapping[str, object]:
         del request
-        pods = [one.pod for one in self._agent.attachments()]
+        pods = [attachment.pod for attachment in self._agent.attachments()]
         spent = self._spending.spent(self._shaper.budgets, pods, self._shaper.missed)
         return {"version": VERSION, "spent": spent}
 
@@ -129,7 +126,10 @@ class Limits(Component):
         return self._trees_of(self._agent.attachments())
 
     def _trees_of(self, attachments: Iterable[Attachment]) -> dict[Traffic, Tree]:
-        pods = [replace(one, rates=self._rates(one)) for one in attachments]
+        pods = [
+            replace(attachment, rates=attachment.rates if self.honours_annotations else ())
+            for attachment in attachments
+        ]
         now = self._agent.clock.now()
         return {
             traffic: tree.tree(self._limits, pods, traffic, now)

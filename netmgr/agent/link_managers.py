@@ -76,9 +76,11 @@ def udev() -> Iterator[Setting]:
 def network_manager() -> Iterator[Setting]:
     """Whether NetworkManager manages the links of pods that are there now."""
     with Netlink() as channel:
-        pods = [each for each in links.read_links(channel) if each.name.startswith(LINK_PREFIX)]
+        pods = [link for link in links.read_links(channel) if link.name.startswith(LINK_PREFIX)]
     states = [NETWORK_MANAGER / str(link.number) for link in pods]
-    if any(each.exists() and "managed=true" in each.read_text(encoding="utf-8") for each in states):
+    if any(
+        state.exists() and "managed=true" in state.read_text(encoding="utf-8") for state in states
+    ):
         yield Setting(
             f"NetworkManager manages the links of pods ({LINK_PREFIX}…)",
             "write `[keyfile]` and `unmanaged-devices=interface-name:"
@@ -92,7 +94,7 @@ def _files(folders: Iterable[Path], pattern: str) -> Iterator[Path]:
 
 
 def _parsed(path: Path) -> ConfigParser:
-    """A file of systemd's; empty where it cannot be understood."""
+    """A systemd file; empty where it cannot be parsed."""
     parser = ConfigParser(strict=False, interpolation=None, allow_no_value=True, delimiters="=")
     try:
         parser.read_string(path.read_text(encoding="utf-8", errors="replace"))

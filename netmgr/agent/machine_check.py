@@ -55,9 +55,11 @@ def check_network(path: Path, document: NodeDocument) -> None:
     _refuse(path, list(_links(document)))
 
 
-def _refuse(path: Path, found: Sequence[Diagnostic]) -> None:
-    if found:
-        raise ConfigError("\n".join(loader.describe(each, path) for each in found))
+def _refuse(path: Path, diagnostics: Sequence[Diagnostic]) -> None:
+    if diagnostics:
+        raise ConfigError(
+            "\n".join(loader.describe(diagnostic, path) for diagnostic in diagnostics)
+        )
 
 
 def _reader_group(document: NodeDocument) -> Iterator[Diagnostic]:
@@ -123,7 +125,7 @@ def _addresses(document: NodeDocument, own: Mapping[Address, str]) -> Iterator[D
     """Addresses that the document says the machine has, and no link of it does."""
     translation = list(_translation(document, document.nat, own)) if document.nat else []
     yield from translation
-    reported = {found.at.key for found in translation}
+    reported = {diagnostic.at.key for diagnostic in translation}
     for index, address in enumerate(document.node.addresses):
         key = ("node", "addresses", index)
         if address not in own and key not in reported:

@@ -80,9 +80,9 @@ def run(config: Path, log_format: LogFormat = LogFormat.TEXT) -> None:
 
 def _directories(document: NodeDocument) -> tuple[HeldDirectory, ...]:
     """The two directories of an agent, one where they are the same."""
-    found = {document.run_dir: HeldDirectory(document.run_dir, RUN_MODE)}
-    found |= {document.state_dir: HeldDirectory(document.state_dir, STATE_MODE)}
-    return tuple(found.values())
+    directories = {document.run_dir: HeldDirectory(document.run_dir, RUN_MODE)}
+    directories |= {document.state_dir: HeldDirectory(document.state_dir, STATE_MODE)}
+    return tuple(directories.values())
 
 
 def _share_heaps() -> None:

@@ -51,7 +51,6 @@ class NatHost(Component):
         self._try_to_count_ports()
 
     def tasks(self) -> Iterable[Task]:
-        """Count ports."""
         yield Task(self._try_to_count_ports, COUNT_SECONDS, COUNT_SECONDS, share=COUNT_SHARE)
 
     def _try_to_count_ports(self) -> None:
@@ -62,11 +61,9 @@ class NatHost(Component):
             self._busiest = conntrack.busiest((*self._addresses, *_held(self._masqueraded)))
 
     def snapshot(self, snapshot: Snapshot) -> None:
-        """What is translated."""
         snapshot["nat"] = self._state()
 
     def queries(self) -> Mapping[str, Query]:
-        """The same by itself."""
         return {"nat": self._answer}
 
     def _answer(self, _: Mapping[str, object]) -> NatAnswer:
@@ -86,7 +83,7 @@ class NatHost(Component):
             "family": f"ipv{family.value}",
             "protocol": protocol,
             # Masquerading takes the one address of the link that a connection leaves by.
-            "budget": (sum(it.family is family for it in self._addresses) or 1)
+            "budget": (sum(address.family is family for address in self._addresses) or 1)
             * conntrack.PORTS_PER_ADDRESS,
             "used": busiest.ports,
             "endpoint": busiest.endpoint,
@@ -102,6 +99,4 @@ def _held(families: Collection[Family]) -> list[Address]:
     if not families:
         return []
     with Netlink() as kernel:
-        return [
-            found.network for found, _ in links.read_addresses(kernel) if found.family in families
-        ]
+        return [held.network for held, _ in links.read_addresses(kernel) if held.family in families]

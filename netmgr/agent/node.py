@@ -77,7 +77,6 @@ class Node(Component):
 
     @classmethod
     def open(cls, agent: Agent) -> Self:
-        """Put the parts together."""
         pool, accounts, limits = agent.get(Pool), agent.get(Accounting).accounts, agent.find(Limits)
         network, leases, dataplane = agent.document.network, pool.leases, pool.dataplane
         connections = agent.find(ConnectionLimits)
@@ -142,21 +141,23 @@ class Node(Component):
             )
 
     def detach(self, attachment: Attachment, netns: str = "") -> None:
-        """Undo `attach`, as far as it came. `netns` is where the sandbox is, if it moved."""
+        """Undo `attach`, as far as it got. `netns` is where the sandbox is, if it moved."""
         self.dataplane.detach(attachment.host_link, netns or attachment.netns, attachment.key)
         # After the link is gone, so that the last reading misses nothing. The address goes last:
         # until it is released, a DEL that is repeated finds the attachment.
         self.accounts.end(attachment)
         self.leases.release(attachment)
 
-    def _holding(self, found: Attachment, seconds: float = 0.0) -> AbstractContextManager[object]:
+    def _holding(
+        self, attachment: Attachment, seconds: float = 0.0
+    ) -> AbstractContextManager[object]:
         # Not waited for: the request that holds the lock decides about this attachment.
-        return self.locks.holding(found.key, seconds)
+        return self.locks.holding(attachment.key, seconds)
 
-    def _is_current(self, found: Attachment) -> bool:
+    def _is_current(self, attachment: Attachment) -> bool:
         # Again under the lock: the list of a pass is older, and the key or the address may be
         # another sandbox's by now.
-        return self.leases.get(found.key) == found
+        return self.leases.get(attachment.key) == attachment
 
     def collect(
         self,
@@ -172,18 +173,20 @@ class Node(Component):
             NetmgrError: one could not be detached; all the others were.
         """
 
-        def detach(found: Attachment) -> None:
-            self.detach(found)
+        def detach(attachment: Attachment) -> None:
+            self.detach(attachment)
             log.info(
                 "collected container=%s ifname=%s pod=%s why=%s",
-                found.key.container_id,
-                found.key.ifname,
-                found.pod,
-                why(found),
+                attachment.key.container_id,
+                attachment.key.ifname,
+                attachment.pod,
+                why(attachment),
             )
 
         suspects.settle(
-            self._holding, lambda found: self._is_current(found) and still(found), detach
+            self._holding,
+            lambda attachment: self._is_current(attachment) and still(attachment),
+            detach,
         )
 
     def collect_vanished(self) -> None:
@@ -192,12 +195,15 @@ class Node(Component):
             self.dataplane.vanished(self.leases.all), self._why_vanished, self._has_vanished
         )
 
-    def _why_vanished(self, found: Attachment) -> str:
-        if not netns.is_one(found.netns):
+    def _why_vanished(self, attachment: Attachment) -> str:
+        if not netns.is_one(attachment.netns):
             return "its sandbox is gone"
-        what = f"link {found.host_link} of pod {found.pod} was deleted, its sandbox {found.netns} "
+        deletion = (
+            f"link {attachment.host_link} of pod {attachment.pod} was deleted, "
+            f"its sandbox {attachment.netns} "
+        )
         self._health.repaired(
-            DELETED_LINKS, [what + "lives without a network until it is made anew"]
+            DELETED_LINKS, [deletion + "lives without a network until it is made anew"]
         )
         return "its link was deleted"
 
@@ -211,12 +217,12 @@ class Node(Component):
         """
         faults: list[str] = []
 
-        def rewire(found: Attachment) -> list[str]:
+        def rewire(attachment: Attachment) -> list[str]:
             # One pod's fault keeps no other from the network, nor new ones.
             try:
-                return self.dataplane.rewire(found)
+                return self.dataplane.rewire(attachment)
             except (KernelError, SetupError) as error:
-                faults.append(f"pod {found.pod}: {error}")
+                faults.append(f"pod {attachment.pod}: {error}")
                 return []
 
         # The list is passed as a function, since it must be read after the kernel.
@@ -242,24 +248,27 @@ class Node(Component):
         """Which pods' wiring could not be repaired, and why."""
         snapshot["wiring_faults"] = self._faults
 
-    def _remove_foreign(self, found: Suspects[Foreign]) -> list[str]:
-        def holding(one: Foreign) -> AbstractContextManager[object]:
-            # Whatever comes, a route to an address that nobody holds is not made right by it: the
-            # kernel does not give the index of its link again.
-            holder = self._holder(one)
-            return self._holding(holder) if holder else unlocked(one)
+    def _remove_foreign(self, suspects: Suspects[Foreign]) -> list[str]:
+        def holding(foreign: Foreign) -> AbstractContextManager[object]:
+            # Whatever comes, it does not make a route to an address that nobody holds right: the
+            # kernel does not give the link's index out again.
+            holder = self._holder(foreign)
+            return self._holding(holder) if holder else unlocked(foreign)
 
-        def is_foreign(one: Foreign) -> bool:
-            return self.dataplane.is_foreign(one, self._holder(one))
+        def is_foreign(foreign: Foreign) -> bool:
+            return self.dataplane.is_foreign(foreign, self._holder(foreign))
 
-        return found.settle(holding, is_foreign, self.dataplane.remove_foreign)
+        return suspects.settle(holding, is_foreign, self.dataplane.remove_foreign)
 
-    def _holder(self, found: Foreign) -> Attachment | None:
+    def _holder(self, foreign: Foreign) -> Attachment | None:
         """The attachment that has the address which a route leads to."""
-        if not isinstance(found, Route) or not found.destination.is_address:
+        if not isinstance(foreign, Route) or not foreign.destination.is_address:
             return None
-        address = found.destination.network
-        return next((each for each in self.leases.all() if address in each.addresses), None)
+        address = foreign.destination.network
+        return next(
+            (attachment for attachment in self.leases.all() if address in attachment.addresses),
+            None,
+        )
 
     def check(
         self, attachment: Attachment, netns: str, moved: Collection[Family] = ()
@@ -271,7 +280,7 @@ class Node(Component):
         return self.dataplane.check(attachment, netns, moved)
 
     def await_followed(self, key: AttachmentKey) -> None:
-        """Wait a moment for entries of a MAC that the chain has just changed to be followed.
+        """Wait a moment until entries follow a MAC that the chain has just changed.
 
         That takes the attachment's lock, which the caller must not hold.
         """
@@ -289,9 +298,9 @@ class Node(Component):
         """
         # If another request holds it for longer, the next pass comes back to it.
         outdated.settle(
-            lambda found: self._holding(found, FOLLOW_SECONDS),
+            lambda attachment: self._holding(attachment, FOLLOW_SECONDS),
             self._is_current,
-            lambda found: self.dataplane.neighbours.follow(found, found.netns),
+            lambda attachment: self.dataplane.neighbours.follow(attachment, attachment.netns),
         )
 
     @classmethod
@@ -314,9 +323,11 @@ class Node(Component):
                 f"link {name} of a pod was removed" for name in dataplane.detach_orphans(tuple)
             )
             drift = dataplane.drift(tuple)
-            for found in (drift.addresses, drift.routes):
-                yield from found.settle(
-                    unlocked, lambda one: dataplane.is_foreign(one, None), dataplane.remove_foreign
+            for suspects in (drift.addresses, drift.routes):
+                yield from suspects.settle(
+                    unlocked,
+                    lambda foreign: dataplane.is_foreign(foreign, None),
+                    dataplane.remove_foreign,
                 )
         finally:
             dataplane.close()

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 class Problems(Component):
-    """The problems that the node's network has for good."""
+    """The lasting problems of the node's network."""
 
     def __init__(self, agent: Agent) -> None:
         super().__init__(agent)
@@ -40,7 +40,6 @@ class Problems(Component):
         self._known: set[str] = set()
 
     def tasks(self) -> Iterable[Task]:
-        """Look at all figures now and then."""
         yield Task(self._try_to_look, ROUNDS * self._agent.document.reconcile_seconds)
 
     def _try_to_look(self) -> None:
@@ -51,9 +50,9 @@ class Problems(Component):
         carried = links.read_carried()
         # Without its uplink a node has no default route either, which would name it.
         former, self._uplinks = self._uplinks, uplinks(self._agent.document) or self._uplinks
-        found = [carried[name] for name in self._uplinks if name in carried]
+        carried_by_uplinks = [carried[name] for name in self._uplinks if name in carried]
         look = replace(
-            diagnosis.look_at(snapshot, found, _now()),
+            diagnosis.look_at(snapshot, carried_by_uplinks, time.monotonic()),
             taps=read_taps(self._uplinks),
             missing=(former | self._uplinks) - carried.keys(),
         )
@@ -62,10 +61,12 @@ class Problems(Component):
 
     def _present(self) -> list[Problem]:
         problems = [*self._of_components(), *self._lasting]
-        known, self._known = self._known, {one["reason"] for one in problems}
-        for one in problems:
-            if one["reason"] not in known:
-                log.warning("node-unhealthy reason=%s message=%s", one["reason"], one["message"])
+        known, self._known = self._known, {problem["reason"] for problem in problems}
+        for problem in problems:
+            if problem["reason"] not in known:
+                log.warning(
+                    "node-unhealthy reason=%s message=%s", problem["reason"], problem["message"]
+                )
         for reason in sorted(known - self._known):
             log.info("node-healthy-again reason=%s", reason)
         return problems
@@ -89,7 +90,3 @@ class Problems(Component):
     def queries(self) -> Mapping[str, Query]:
         """The problems alone, which many nodes may be asked for at a time."""
         return {"problems": lambda _: {"version": VERSION, "problems": self._present()}}
-
-
-def _now() -> float:
-    return time.monotonic()

@@ -1,6 +1,6 @@
 """What pods have used of their quotas, by the ledger's hours.
 
-Hours that are ahead of the clock count as well. So a clock that is set back gives no second budget.
+Hours ahead of the clock count as well, so a clock that is set back gives no second budget.
 """
 
 from __future__ import annotations
@@ -58,15 +58,15 @@ class Spending:
         latest = self._sums(Period(hour, _END))
         # Hours that have passed do not change, and a month's are many.
         past = {period: sums for period, sums in self._past.items() if period.end == hour}
-        found: dict[Budget, int] = {}
+        used: dict[Budget, int] = {}
         for budget in budgets:
             period = Period(budget.began // SECONDS, hour)
             if period not in past:
                 past[period] = self._sums(period)
             key = budget.namespace, budget.pod, str(budget.traffic)
-            found[budget] = past[period][key] + latest[key]
+            used[budget] = past[period][key] + latest[key]
         self._past = past
-        return found
+        return used
 
     def _sums(self, period: Period) -> _Sums:
         sums: _Sums = Counter()
@@ -79,7 +79,7 @@ class Spending:
     def spent(
         self, budgets: Iterable[Budget], pods: Iterable[PodRef], missed: Missed
     ) -> list[SpentQuota]:
-        """Those of the budgets that are spent; `pods` are those that the node has.
+        """The budgets that are spent; `pods` are those that the node has.
 
         Raises:
             StateError: the ledger is damaged.
@@ -88,17 +88,17 @@ class Spending:
         uids = {(pod.namespace, pod.name): pod.uid for pod in pods}
         return [
             {
-                "namespace": one.namespace,
-                "pod": one.pod,
-                "uid": uids.get((one.namespace, one.pod), ""),
-                "traffic": one.traffic,
-                "period": one.period,
-                "budget": one.bytes,
-                "slow": one.slow,
-                "until": quotas.end(one.period, now),
+                "namespace": budget.namespace,
+                "pod": budget.pod,
+                "uid": uids.get((budget.namespace, budget.pod), ""),
+                "traffic": budget.traffic,
+                "period": budget.period,
+                "budget": budget.bytes,
+                "slow": budget.slow,
+                "until": quotas.end(budget.period, now),
             }
-            for one, used in self.recent(budgets).items()
-            if quotas.is_spent(one, used + missed(one))
+            for budget, used in self.recent(budgets).items()
+            if quotas.is_spent(budget, used + missed(budget))
         ]
 
     def states(self, budgets: Iterable[Budget], missed: Missed) -> list[QuotaState]:
@@ -110,16 +110,16 @@ class Spending:
         now = self._clock.now()
         return [
             {
-                "namespace": one.namespace,
-                "pod": one.pod,
-                "traffic": one.traffic,
-                "period": one.period,
-                "budget": one.bytes,
+                "namespace": budget.namespace,
+                "pod": budget.pod,
+                "traffic": budget.traffic,
+                "period": budget.period,
+                "budget": budget.bytes,
                 "used": used,
-                "until": quotas.end(one.period, now),
-                "spent": quotas.is_spent(one, used),
-                "forecast": quotas.forecast(one, used, now),
+                "until": quotas.end(budget.period, now),
+                "spent": quotas.is_spent(budget, used),
+                "forecast": quotas.forecast(budget, used, now),
             }
-            for one, seen in self.recent(budgets).items()
-            for used in (seen + missed(one),)
+            for budget, recorded in self.recent(budgets).items()
+            for used in (recorded + missed(budget),)
         ]

@@ -114,18 +114,18 @@ class Ranges(Component):
             native = (*self._native, *self._agent.get(Router).nodes)
             self._agent.document = self._agent.document.model_copy(update={"native": native})
 
-    def _validate(self, said: tuple[Prefix, ...]) -> None:
+    def _validate(self, ranges: tuple[Prefix, ...]) -> None:
         """Validate ranges; those of a document only when they changed."""
         if (
             self._agent.document.range_source is RangeSource.FILE
-            and said == self._said
+            and ranges == self._said
             and not self._valid.refused
         ):
             return
         self._valid = _forwarded(
-            validate(said, self._agent.document, on_links()), self._agent.document
+            validate(ranges, self._agent.document, on_links()), self._agent.document
         )
-        self._said = said
+        self._said = ranges
 
     def _report_failure(self, failure: str) -> None:
         failing = self._agent.health.failing
@@ -157,7 +157,7 @@ class Ranges(Component):
         if failing := self._agent.health.failing.get(RANGES):
             yield {"reason": Fault.RANGES, "message": f"ranges cannot be followed: {failing}"}
         if withdrawn := self._leases.withdrawn():
-            held = [f"{address} of {each.pod}" for address, each in sorted(withdrawn.items())]
+            held = [f"{address} of {holder.pod}" for address, holder in sorted(withdrawn.items())]
             message = (
                 "pods hold addresses of no range of this node any more, which the network may "
                 f"deliver elsewhere: {shortened(held)}; delete these pods to have them replaced"
@@ -190,8 +190,8 @@ class Ranges(Component):
     def _follow(self, ranges: Iterable[Prefix]) -> None:
         policy, accounting = self._policy(ranges), self._agent.get(Accounting)
         if policy != accounting.rules.policy:
-            for what in accounting.accounts.change_policy(policy):
-                log.debug("rules-changed what=%s", what)
+            for change in accounting.accounts.change_policy(policy):
+                log.debug("rules-changed what=%s", change)
 
     def _policy(self, ranges: Iterable[Prefix]) -> Policy:
         return Policy.of(self._agent.document.model_copy(update={"ranges": tuple(merge(ranges))}))
@@ -252,12 +252,12 @@ class _Reader:
 
     def _current(self, document: NodeDocument) -> tuple[Prefix, ...]:
         """The ranges of the document, or newer ones of the Node."""
-        found = assigned.read(document)
-        reason = assigned.describe_change(found, document.ranges)
+        newer = assigned.read(document)
+        reason = assigned.describe_change(newer, document.ranges)
         if reason and reason != self.changed:
             log.warning("node-ranges-changed reason=%s", reason)
         self.changed = reason
-        return document.ranges if found is None else found.in_force
+        return document.ranges if newer is None else newer.in_force
 
 
 def _forwarded(valid: ValidRanges, document: NodeDocument) -> ValidRanges:

@@ -60,8 +60,8 @@ def take_over(
     """Bring the leases up to the `current` boot and its links; whether they were an older copy.
 
     A reboot ends every attachment. Whatever links the kernel has now were attached by a
-    predecessor. Where the store does not know them (it is new, or an older copy of itself), or has
-    it otherwise, the kernel is right: running pods keep what they have.
+    predecessor. Where the store does not know them (it is new, or an older copy of itself), or
+    differs, the kernel is right: running pods keep what they have.
     """
     former = leases.boot_id
     # "" is a store that saw no boot yet.
@@ -86,12 +86,14 @@ def take_over(
 def _follow_kernel(leases: Leases, dataplane: Dataplane, families: tuple[Family, ...]) -> bool:
     """Follow the kernel's links; returns whether any attachment was unknown or wrong."""
     links = _attached(dataplane, families)
-    holders = {address: each.key for each in links.values() for address in each.addresses}
+    holders = {
+        address: attachment.key for attachment in links.values() for address in attachment.addresses
+    }
     is_changed = False
     for remembered in leases.all():
-        found = links.get(remembered.key)
-        is_gone = found is None and _is_gone(remembered, leases, dataplane)
-        is_wrong = _differs(remembered, found, holders)
+        actual = links.get(remembered.key)
+        is_gone = actual is None and _is_gone(remembered, leases, dataplane)
+        is_wrong = _differs(remembered, actual, holders)
         if is_gone or is_wrong:
             # One whose sandbox went while no agent ran merely ends.
             is_changed |= is_wrong
@@ -101,12 +103,12 @@ def _follow_kernel(leases: Leases, dataplane: Dataplane, families: tuple[Family,
                 *_names(remembered),
                 "the kernel has no such attachment",
             )
-    for found in links.values():
-        if found.addresses and leases.get(found.key) is None:
-            leases.adopt(found)
+    for attachment in links.values():
+        if attachment.addresses and leases.get(attachment.key) is None:
+            leases.adopt(attachment)
             is_changed = True
-            shown = ", ".join(map(str, found.addresses))
-            log.warning("adopted container=%s pod=%s addresses=%s", *_names(found), shown)
+            shown = ", ".join(map(str, attachment.addresses))
+            log.warning("adopted container=%s pod=%s addresses=%s", *_names(attachment), shown)
     return is_changed
 
 
@@ -114,22 +116,24 @@ def _attached(
     dataplane: Dataplane, families: tuple[Family, ...]
 ) -> dict[AttachmentKey, Attachment]:
     """The attachments that the kernel's links show."""
-    found: dict[AttachmentKey, Attachment] = {}
+    attachments: dict[AttachmentKey, Attachment] = {}
     for identity, (link, addresses) in dataplane.attached().items():
         usable = tuple(address for address in addresses if address.family in families)
-        found[identity.key] = Attachment(identity.key, identity.pod, usable, link.name, netns="")
-    return found
+        attachments[identity.key] = Attachment(
+            identity.key, identity.pod, usable, link.name, netns=""
+        )
+    return attachments
 
 
 def _differs(
-    remembered: Attachment, found: Attachment | None, holders: Mapping[Address, AttachmentKey]
+    remembered: Attachment, actual: Attachment | None, holders: Mapping[Address, AttachmentKey]
 ) -> bool:
     """Whether the kernel has other addresses than the store gave.
 
     A missing route does not count, since another program may have removed it: it is repaired later.
     An additional one was given after the copy was made.
     """
-    if found is not None and not set(found.addresses) <= set(remembered.addresses):
+    if actual is not None and not set(actual.addresses) <= set(remembered.addresses):
         return True
     return any(
         holders.get(address, remembered.key) != remembered.key for address in remembered.addresses

@@ -140,7 +140,7 @@ def every_component() -> Kinds:
 
 
 def remove(remnants: Remnants) -> Iterator[str]:
-    """Remove all of the agent's from a machine, whatever state says; describes each thing done.
+    """Remove all the agent left on a machine, whatever state says; describes each thing done.
 
     Raises:
         StateError: an agent runs, or pods still need their network; nothing was changed then.

@@ -122,8 +122,8 @@ class Router(Component):
             else:
                 changes, refused, self.nodes = self._to_nodes.reconcile(nodes, self._document)
                 faults += refused
-                for what in changes:
-                    log.info("routes-changed what=%s", what)
+                for change in changes:
+                    log.info("routes-changed what=%s", change)
         for fault in faults:
             if fault not in self._faults:
                 log.warning("route-fault what=%s", fault)
@@ -134,11 +134,10 @@ class Router(Component):
         if self._faults:
             yield {"reason": Fault.ROUTES, "message": shortened(self._faults)}
         if self._obstacles:
-            said = [f"{each.message}; {each.remedy}" for each in self._obstacles]
-            yield {"reason": Fault.FORWARD, "message": shortened(said)}
+            messages = [f"{obstacle.message}; {obstacle.remedy}" for obstacle in self._obstacles]
+            yield {"reason": Fault.FORWARD, "message": shortened(messages)}
 
     def snapshot(self, snapshot: Snapshot) -> None:
-        """What is wrong with the routes."""
         snapshot["route_faults"] = self._faults
 
     @classmethod
@@ -158,8 +157,8 @@ class Router(Component):
 
 def _change_routes(reconcile: Callable[[], list[str]]) -> None:
     with suppress(KernelError):
-        for what in reconcile():
-            log.info("routes-changed what=%s", what)
+        for change in reconcile():
+            log.info("routes-changed what=%s", change)
 
 
 def _pod_ranges(document: NodeDocument) -> tuple[Prefix, ...]:

@@ -35,18 +35,18 @@ log = logging.getLogger(__name__)
 def replay(directories: Iterable[Path], serve: Callable[[bytes], int]) -> None:
     """Carry out spooled requests, oldest first; `serve` returns a CNI error code, 0 for success.
 
-    A request that is itself at fault, or that even ends in a fault of ours, never will succeed:
+    A request that is itself at fault, or that even ends in a fault of ours, will never succeed:
     it is set aside under another name and logged. Any other failure is this node's, so the file
     stays for the next time and nothing leaks. So does what a launcher of another version left,
     for the agent of that version. A file that cannot be read stays too and holds up no other.
-    What launchers left unfinished is removed in the end.
+    What launchers left unfinished is removed eventually.
 
     Raises:
         OSError: a directory cannot be listed.
     """
-    files = [found for each in directories if each.is_dir() for found in _files(each)]
+    files = [file for directory in directories if directory.is_dir() for file in _files(directory)]
     # By mtime, since the names are hashes.
-    for path, _ in sorted(files, key=lambda found: found[1].st_mtime_ns):
+    for path, _ in sorted(files, key=lambda file: file[1].st_mtime_ns):
         try:
             _replay(path, serve)
         except OSError as error:

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class TaggedRules(Component):
-    """What PyPI's iptables-exporter would report beside our own rules, as of the last reading."""
+    """What PyPI's iptables-exporter would report besides our own rules, as of the last reading."""
 
     def __init__(self, rules: Rules, seconds: float) -> None:
         self._rules = rules
@@ -53,24 +53,23 @@ class TaggedRules(Component):
 
     def _beside(self, ours: Iterable[RuleReading]) -> list[RuleReading]:
         """Our rules and others'; those with equal labels are added up, as the exporter does."""
-        found = self._found
+        tagged = self._found
         merged = {_series(reading): reading for reading in ours}
-        for one in found.packets:
-            reading = merged.setdefault(one, _reading(one))
-            reading["bytes"] += found.bytes[one]
-            reading["packets"] += found.packets[one]
+        for series in tagged.packets:
+            reading = merged.setdefault(series, _reading(series))
+            reading["bytes"] += tagged.bytes[series]
+            reading["packets"] += tagged.packets[series]
         return list(merged.values())
 
     def _sizes(self) -> list[ChainSize]:
-        """How many rules each chain has."""
         return [
             {
-                "ip_version": str(one.family.value),
-                "table": one.table,
-                "chain": one.chain,
+                "ip_version": str(series.family.value),
+                "table": series.table,
+                "chain": series.chain,
                 "rules": count,
             }
-            for one, count in self._found.chains.items()
+            for series, count in self._found.chains.items()
         ]
 
     def _read(self) -> None:
@@ -94,12 +93,12 @@ def _series(reading: RuleReading) -> Series:
     )
 
 
-def _reading(one: Series) -> RuleReading:
+def _reading(series: Series) -> RuleReading:
     return {
-        "ip_version": str(one.family.value),
-        "table": one.table,
-        "chain": one.chain,
-        "rule": one.rule,
+        "ip_version": str(series.family.value),
+        "table": series.table,
+        "chain": series.chain,
+        "rule": series.rule,
         "bytes": 0,
         "packets": 0,
     }

@@ -33,20 +33,24 @@ class Tracking(Component):
     def _count(self) -> None:
         if conntrack.occupancy() is None:
             return
-        pods = {address: one.pod for one in self._agent.attachments() for address in one.addresses}
-        found: Counter[tuple[str, str]] = Counter()
+        pods = {
+            address: attachment.pod
+            for attachment in self._agent.attachments()
+            for address in attachment.addresses
+        }
+        by_pod: Counter[tuple[str, str]] = Counter()
         for address, connections in conntrack.begun_by(pods).items():
-            found[pods[address].namespace, pods[address].name] += connections
+            by_pod[pods[address].namespace, pods[address].name] += connections
         self._fullest = [
             {"namespace": namespace, "pod": pod, "connections": connections}
-            for (namespace, pod), connections in found.most_common(FULLEST)
+            for (namespace, pod), connections in by_pod.most_common(FULLEST)
         ]
 
     def snapshot(self, snapshot: Snapshot) -> None:
         """How full the table is, and who fills it."""
-        if found := conntrack.occupancy():
+        if occupancy := conntrack.occupancy():
             snapshot["tracking"] = {
-                "connections": found.connections,
-                "most": found.most,
+                "connections": occupancy.connections,
+                "most": occupancy.most,
                 "pods": self._fullest,
             }

@@ -19,5 +19,5 @@ def uplinks(document: NodeDocument) -> frozenset[str]:
     if document.node.uplink:
         return frozenset([document.node.uplink])
     with closing(Netlink()) as channel:
-        numbers = {one.oif for one in read_routes(channel) if one.destination.length == 0}
+        numbers = {route.oif for route in read_routes(channel) if route.destination.length == 0}
     return frozenset(name for number, name in socket.if_nameindex() if number in numbers)

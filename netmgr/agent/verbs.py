@@ -220,8 +220,10 @@ def collect_garbage(node: Node, request: Request, started_at: float) -> None:
         node.collect_vanished()
         return
     node.collect(
-        Suspects(tuple(each for each in node.leases.all() if each.key not in valid)),
+        Suspects(
+            tuple(attachment for attachment in node.leases.all() if attachment.key not in valid)
+        ),
         lambda _: "the runtime no longer lists it",
         # What an ADD made since then cannot be listed.
-        lambda found: found.started_at < started_at,
+        lambda attachment: attachment.started_at < started_at,
     )

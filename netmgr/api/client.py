@@ -57,11 +57,11 @@ def ask_report(path: Path, *, timeout: float = PATIENCE_SECONDS) -> Report:
     Raises: as `ask`.
     """
     problems = ask(path, "problems", timeout=timeout)["problems"]
-    found: Report = {"spent": [], "problems": problems}
+    report: Report = {"spent": [], "problems": problems}
     # An agent without limits refuses this.
     with suppress(errors.RequestError):
-        found["spent"] = ask(path, "quotas", timeout=timeout)["spent"]
-    return found
+        report["spent"] = ask(path, "quotas", timeout=timeout)["spent"]
+    return report
 
 
 def ask(
@@ -149,7 +149,7 @@ def _left(deadline: float) -> float:
 def _understood(path: Path, answer: bytearray) -> dict[str, Any]:
     try:
         document = json.loads(answer)
-    # An agent that is ended in the middle closes the connection like one that is done.
+    # An agent stopped in the middle closes the connection like one that is done.
     except (ValueError, RecursionError):
         raise errors.TryAgainLater(
             f"{path}: the agent's answer is not whole; it was probably stopped meanwhile"

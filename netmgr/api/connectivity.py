@@ -1,7 +1,7 @@
 """What the pods of `netmgr connectivity-test` are asked to probe, and what they print.
 
 A client gets its task as an argument and prints one line; both are JSON. Whoever controls a node
-decides what its pods print, so that an answer is parsed strictly.
+decides what its pods print, so an answer is parsed strictly.
 """
 
 from __future__ import annotations

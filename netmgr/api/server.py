@@ -38,7 +38,7 @@ _QUEUED_FOR_A_WORKER = 2
 _QUICK_WORKERS = 8
 _AT_ONCE_SECONDS = 0.001
 _RESTORED_SECONDS = 1.0
-"""After how long at most a restored socket is listened to."""
+"""A restored socket is listened to after this long at most."""
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class UnixServer(socketserver.UnixStreamServer):
         answer: request bytes to answer bytes; must not raise.
         line: whether a request ends with its first line, as readers' do, not with the half-close.
         workers: how many requests are served at a time.
-        is_quick: which requests are answered beside those, by the few threads that then read every
+        is_quick: which requests are answered besides those, by the few threads that then read every
             request, so that they do not wait behind hundreds of others.
 
     Raises:
@@ -144,7 +144,7 @@ class UnixServer(socketserver.UnixStreamServer):
             self.path.unlink(missing_ok=True)
         # Once more, for what was accepted before the accepting thread ended.
         self._peers.dismiss()
-        # First who reads requests, which hands them on.
+        # Readers of requests first: they hand them on.
         self._quick.shutdown()
         self._workers.shutdown()
 
@@ -156,7 +156,7 @@ class UnixServer(socketserver.UnixStreamServer):
         if not isinstance(request, socket.socket):
             return
         if self._line:
-            # One less than there are workers, so that one is left for this connection.
+            # One fewer than there are workers, so that one is left for this connection.
             self._peers.make_room(self._most - 1)
             # Until then further connections wait in the kernel's backlog, at no cost for us.
             while not self._room.acquire(timeout=PATIENCE_SECONDS):

@@ -63,21 +63,21 @@ def ask(
 
     Raises: as `client.ask`; the details say why it is this socket, and how to name another.
     """
-    found = find(socket)
+    chosen = find(socket)
     try:
-        answer = client.ask(found.path, query, timeout=timeout, **arguments)
+        answer = client.ask(chosen.path, query, timeout=timeout, **arguments)
     except (TryAgainLater, SetupError) as error:
-        error.details = f"{found.path} is {found.why}"
+        error.details = f"{chosen.path} is {chosen.why}"
         raise
     return {name: _plain(value) for name, value in answer.items()}
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401  whatever JSON can say
-    """The same without control characters: who answers may be no agent, and terminals obey them."""
+    """Without control characters, which terminals obey: whoever answers may be no agent."""
     if isinstance(value, str):
         return plain(value.replace("\n", " "))
     if isinstance(value, list):
-        return [_plain(each) for each in value]
+        return [_plain(element) for element in value]
     if isinstance(value, dict):
-        return {plain(name): _plain(each) for name, each in value.items()}
+        return {plain(name): _plain(member) for name, member in value.items()}
     return value

@@ -51,7 +51,7 @@ def bundle(
     write(collect(config, tuple(log or ()), redact=redact), to, "node")
 
 
-def write(archive: Archive, to: Path | None, what: str) -> None:
+def write(archive: Archive, to: Path | None, scope: str) -> None:
     """Write an archive, readable by its owner alone; say in a few lines what it has and lacks."""
     content, parts, missing = archive
     for name, why in list(missing.items())[:SHOWN]:
@@ -63,7 +63,7 @@ def write(archive: Archive, to: Path | None, what: str) -> None:
         return
     from netmgr import durable
 
-    path = to or Path(f"netmgr-{what}-{time.strftime('%Y%m%dT%H%M%S')}.tar.gz")
+    path = to or Path(f"netmgr-{scope}-{time.strftime('%Y%m%dT%H%M%S')}.tar.gz")
     durable.write(path, content, 0o600)
     areas = ", ".join(dict.fromkeys(name.partition("/")[0] for name in parts))
     typer.echo(f"{path}: {size(len(content))} in {len(parts) - len(missing)} parts ({areas}).")

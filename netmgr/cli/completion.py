@@ -62,7 +62,7 @@ def completion(
     options = {"prog_name": PROGRAM, "complete_var": VARIABLE, "shell": shell}
     typer.echo(_typers().get_completion_script(**options))
     if shell is Shell.ZSH:
-        # Out of a folder of functions, zsh has this file only define a completion at the first TAB.
+        # Loaded from a function folder, this file only defines a completion at the first TAB.
         typer.echo(f"if [[ $funcstack[1] = _{PROGRAM} ]]; then _{PROGRAM}_completion; fi")
 
 
@@ -83,17 +83,17 @@ def _typers() -> Any:  # noqa: ANN401  typer does not list the names that it exp
 def clusters(ctx: typer.Context) -> Values:
     """The plan's clusters."""
     plan = _plan(ctx)
-    found = plan.clusters.items() if plan else ()
-    return [(name, f"{cluster.nodes:,} nodes") for name, cluster in found]
+    planned = plan.clusters.items() if plan else ()
+    return [(name, f"{cluster.nodes:,} nodes") for name, cluster in planned]
 
 
 def node_pools(ctx: typer.Context) -> Values:
     """The node pools of the cluster, or of all clusters while its word is not known."""
     plan, named = _plan(ctx), ctx.params.get("cluster")
-    clusters = plan.clusters.items() if plan else ()
+    planned = plan.clusters.items() if plan else ()
     return [
         (pool, f"in {name}")
-        for name, cluster in clusters
+        for name, cluster in planned
         for pool in cluster.node_pools
         if named in (None, name)
     ]
@@ -117,10 +117,10 @@ def _tombstones(lock: LockDocument) -> Iterator[str]:
 def first_nodes(ctx: typer.Context) -> Values:
     """The first node of each node pool: there may be thousands."""
     lock = _lock(ctx)
-    clusters = lock.clusters.items() if lock else ()
+    locked = lock.clusters.items() if lock else ()
     return [
         (f"{name}-{pool}-0", f"the first of {held.capacity:,}")
-        for name, cluster in clusters
+        for name, cluster in locked
         for pool, held in cluster.node_pools.items()
     ]
 

@@ -120,32 +120,34 @@ def _run(request: Request, api: Api) -> Outcome:
     with interrupted, terminal.progress() as progress:
         task = progress.add_task("reading", total=None)
 
-        def report(what: str, done: int, total: int) -> None:
+        def report(phase: str, done: int, total: int) -> None:
             # A phase may be shorter than the pause between two pictures.
-            progress.update(task, description=what, completed=done, total=total, refresh=True)
+            progress.update(task, description=phase, completed=done, total=total, refresh=True)
 
         return run(api, request, report)
 
 
 def _document(outcome: Outcome, *, kept: bool) -> ConnectivityReport:
-    failed = any(each.severity == "error" for each in outcome.findings)
+    failed = any(finding.severity == "error" for finding in outcome.findings)
     return {
         "version": 1,
         "passed": not failed,
         "namespace": outcome.namespace,
         "kept": kept and bool(outcome.tested),
-        "nodes": [{"node": each.node, "checks": each.states} for each in outcome.tested],
+        "nodes": [{"node": tested.node, "checks": tested.states} for tested in outcome.tested],
         "findings": outcome.findings,
     }
 
 
 def _tables(document: ConnectivityReport) -> list[Table | str]:
-    nodes = sorted(document["nodes"], key=lambda each: "failed" not in each["checks"].values())
+    nodes = sorted(document["nodes"], key=lambda node: "failed" not in node["checks"].values())
     if not nodes:
         return []
     table = Table("NODE", *(check.upper() for check in nodes[0]["checks"]))
-    for each in nodes[:_SHOWN]:
-        table.row(each["node"], *(Styled(s, _COLOURS[s]) for s in each["checks"].values()))
+    for node in nodes[:_SHOWN]:
+        table.row(
+            node["node"], *(Styled(state, _COLOURS[state]) for state in node["checks"].values())
+        )
     left = len(nodes) - _SHOWN
     rest = [f"and {left:,} more Nodes, which -o json lists"] if left > 0 else []
     kept = document["namespace"] if document["kept"] else ""

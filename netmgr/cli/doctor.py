@@ -29,9 +29,9 @@ def doctor(
     from netmgr.findings import is_healthy
 
     checks = examine(config)
-    findings = [finding for found in checks.values() for finding in found]
+    findings = [finding for check_findings in checks.values() for finding in check_findings]
     if output is Output.TABLE:
-        passed = [check for check, found in checks.items() if not found]
+        passed = [check for check, check_findings in checks.items() if not check_findings]
         show(*findings_table(findings, is_healthy=False, passed=passed))
     else:
         document: Examination = {"version": 1, "checks": checks}

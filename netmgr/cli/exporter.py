@@ -87,7 +87,7 @@ def exporter(  # noqa: PLR0913  one a command-line option
 
 
 def _give_up_capabilities(listen: str) -> None:
-    """Whoever runs it: what it reads and serves needs none, but for a port below 1024."""
+    """Whoever runs it: it needs none, except to listen on a port below 1024."""
     from exporter.settings import parse_listen
     from netmgr.kernel import capabilities
     from netmgr.kernel.capabilities import Capability

@@ -91,11 +91,11 @@ def node(
     written, the Node gets an Event, and the kubelet tries again.
     """
     api = _connect(kubeconfig, service_account)
-    found = _own_node(api, node_name, wait)
+    own_node = _own_node(api, node_name, wait)
     try:
-        text, document = _document(template, found, to)
+        text, document = _document(template, own_node, to)
     except ConfigError as error:
-        _complain(api, found, REFUSED, error.message)
+        _complain(api, own_node, REFUSED, error.message)
         raise
     if (most := document.node.max_pods) and (fewest := document.fewest_addresses) < most:
         message = (
@@ -103,7 +103,7 @@ def node(
             f"beyond that do not start. Set the kubelet's maxPods to {fewest} (netmgr plan render "
             "kubelet), or give the Node more"
         )
-        _complain(api, found, TOO_FEW, message)
+        _complain(api, own_node, TOO_FEW, message)
     from netmgr.durable import write_text
 
     write_text(to, text)
@@ -137,15 +137,17 @@ def _own_node(api: Api, name: str, wait: float) -> Object:
             ) from None
 
 
-def _document(template: Path, found: Object, to: Path) -> tuple[str, NodeDocument]:
+def _document(template: Path, own_node: Object, to: Path) -> tuple[str, NodeDocument]:
     from netmgr.documents import loader
     from netmgr.documents.node import NodeDocument
     from netmgr.kube.node_document import render
     from netmgr.plan.files import to_yaml
 
     given = _read_template(template)
-    head = f"# From {template} and the Node {found['metadata']['name']}, by `netmgr kube node`.\n"
-    text = head + to_yaml(render(given, found))
+    head = (
+        f"# From {template} and the Node {own_node['metadata']['name']}, by `netmgr kube node`.\n"
+    )
+    text = head + to_yaml(render(given, own_node))
     # Validated before it replaces a file that works.
     return text, loader.parse(text, f"{to} (not written)", NodeDocument)
 
@@ -171,15 +173,15 @@ def _read_template(path: Path) -> Object:
     return given
 
 
-def _complain(api: Api, found: Object, reason: str, message: str) -> None:
+def _complain(api: Api, own_node: Object, reason: str, message: str) -> None:
     """An Event on the Node; without the right to write one, only the log has it."""
     import time
 
     from netmgr.kube.api import CONFLICT
     from netmgr.kube.events import NODE_COMPONENT, Notice, event
 
-    name = found["metadata"]["name"]
-    notice = Notice("Node", name, found["metadata"]["uid"], reason, message)
+    name = own_node["metadata"]["name"]
+    notice = Notice("Node", name, own_node["metadata"]["uid"], reason, message)
     try:
         api.create(notice.path, event(notice, (NODE_COMPONENT, name), time.time()))
     except ApiError as error:

@@ -53,7 +53,7 @@ SECTIONS = {
 }
 """The commands as the help groups them.
 
-To each belong its place, a module beside this one and a name in it, and its summary.
+Each has its place, a module beside this one and a name in it, and its summary.
 """
 COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
 
@@ -77,8 +77,8 @@ def build(arguments: Sequence[str]) -> typer.Typer:
     app.callback()(_options)
     # The first word that is no option: options before the command take no values.
     chosen = next((argument for argument in arguments if not argument.startswith("-")), "")
-    # One module is imported: all of them with pydantic, kubernetes and rich would be loaded for
-    # each command.
+    # Only one module is imported: all of them would load pydantic, kubernetes and rich for every
+    # command.
     for name, (where, summary) in COMMANDS.items():
         if name != chosen:
             app.command(name, help=summary)(_unloaded)
@@ -96,7 +96,6 @@ class _Root(TyperGroup):
     """All commands in their sections, and typer's errors, which may be pydantic's, in our words."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401  as below
-        """Write the help's list of commands."""
         del ctx
         width = max(map(len, COMMANDS))
         for title, section in SECTIONS.items():
@@ -106,7 +105,6 @@ class _Root(TyperGroup):
                 )
 
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401  typer has no public name for its context
-        """Run the command."""
         try:
             return super().invoke(ctx)
         except typer.BadParameter as error:

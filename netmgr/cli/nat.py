@@ -45,21 +45,26 @@ def _status(answer: Mapping[str, Any]) -> Iterator[Table | str]:
 
 def _ranges(nat: Mapping[str, Any]) -> Table:
     table = Table("VIP range", "Service CIDR", "packets>", "bytes>", title="Translated")
-    for one in nat["ranges"]:
-        table.row(one["vip_range"], one["service_cidr"], f"{one['packets']:,}", size(one["bytes"]))
+    for service_range in nat["ranges"]:
+        table.row(
+            service_range["vip_range"],
+            service_range["service_cidr"],
+            f"{service_range['packets']:,}",
+            size(service_range["bytes"]),
+        )
     return table
 
 
 def _ports(nat: Mapping[str, Any]) -> Table:
     headings = ("", "in use>", "of>", "share>", "toward the busiest endpoint")
     table = Table(*headings, title="Ports")
-    for one in nat["ports"]:
-        share = one["used"] / one["budget"] if one["budget"] else 0.0
+    for ports in nat["ports"]:
+        share = ports["used"] / ports["budget"] if ports["budget"] else 0.0
         table.row(
-            f"{one['family']} {one['protocol']}",
-            f"{one['used']:,}",
-            f"{one['budget']:,}",
+            f"{ports['family']} {ports['protocol']}",
+            f"{ports['used']:,}",
+            f"{ports['budget']:,}",
             Styled(f"{share:.1%}", "red" if share > SCARCE else None),
-            one["endpoint"] or "none",
+            ports["endpoint"] or "none",
         )
     return table

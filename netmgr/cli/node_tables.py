@@ -99,12 +99,12 @@ def _too_few_addresses(snapshot: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _spent(snapshot: Mapping[str, Any]) -> Iterator[str]:
-    for one in snapshot.get("quotas", ()):
-        if one["spent"]:
-            owner = "/".join(filter(None, (one["namespace"], one["pod"])))
-            until = datetime.fromtimestamp(one["until"], UTC).strftime("%Y-%m-%dT%H:%MZ")
-            used = f"{size(one['used'])} used of {size(one['budget'])} of its {one['period']}"
-            yield f"quota spent: {one['traffic']} of {owner}, {used}, until {until}"
+    for quota in snapshot.get("quotas", ()):
+        if quota["spent"]:
+            owner = "/".join(filter(None, (quota["namespace"], quota["pod"])))
+            until = datetime.fromtimestamp(quota["until"], UTC).strftime("%Y-%m-%dT%H:%MZ")
+            used = f"{size(quota['used'])} used of {size(quota['budget'])} of its {quota['period']}"
+            yield f"quota spent: {quota['traffic']} of {owner}, {used}, until {until}"
 
 
 def _troubles(snapshot: Mapping[str, Any]) -> Iterator[str]:
@@ -172,66 +172,79 @@ def audit(answer: Mapping[str, Any]) -> Iterator[Table | str]:
 def is_sound(answer: Mapping[str, Any]) -> bool:
     """Whether no pod was counted for more than its link carried."""
     # Only outward: packets toward a pod may be dropped after the rules counted them.
-    return all(one["rest"] >= 0 for one in answer["links"] if one["direction"] == "out")
+    return all(
+        link_audit["rest"] >= 0
+        for link_audit in answer["links"]
+        if link_audit["direction"] == "out"
+    )
 
 
 def _forward(answer: Mapping[str, Any]) -> Table:
     title = "Pods against the node's forward rules"
     table = Table("", "forwarded>", "pods>", "unattributed>", "explained>", title=title)
-    for one in answer["forward"]:
-        share = 1 - one["unattributed"] / one["forwarded"] if one["forwarded"] else 1.0
-        sizes = (size(one[name]) for name in ("forwarded", "attributed", "unattributed"))
-        table.row(one["traffic"], *sizes, f"{share:.2%}")
+    for forward_audit in answer["forward"]:
+        share = (
+            1 - forward_audit["unattributed"] / forward_audit["forwarded"]
+            if forward_audit["forwarded"]
+            else 1.0
+        )
+        sizes = (size(forward_audit[name]) for name in ("forwarded", "attributed", "unattributed"))
+        table.row(forward_audit["traffic"], *sizes, f"{share:.2%}")
     return table
 
 
 def _links(answer: Mapping[str, Any]) -> Table:
     headings = ("pod", "link", "", "carried>", "headers>", "counted>", "rest>")
     table = Table(*headings, title="Pods against their links")
-    for one in answer["links"]:
-        counted = sum(one["counted"].values())
-        figures = (size(one["carried"]), size(one["headers"]), size(counted))
-        names = (", ".join(map(short, one["pods"])), one["link"], one["direction"])
-        table.row(*names, *figures, signed_size(one["rest"]))
+    for link_audit in answer["links"]:
+        counted = sum(link_audit["counted"].values())
+        figures = (size(link_audit["carried"]), size(link_audit["headers"]), size(counted))
+        names = (
+            ", ".join(map(short, link_audit["pods"])),
+            link_audit["link"],
+            link_audit["direction"],
+        )
+        table.row(*names, *figures, signed_size(link_audit["rest"]))
     return table
 
 
 def _findings(answer: Mapping[str, Any]) -> Iterator[str]:
-    for one in answer["forward"]:
-        yield from _unexplained(one)
+    for forward_audit in answer["forward"]:
+        yield from _unexplained(forward_audit)
     yield from described(answer["gaps"])
-    for one in answer["links"]:
-        if one["rest"] < 0:
-            yield _overcounted(one)
+    for link_audit in answer["links"]:
+        if link_audit["rest"] < 0:
+            yield _overcounted(link_audit)
 
 
-def _unexplained(one: Mapping[str, Any]) -> Iterator[str]:
-    if one["unattributed"]:
+def _unexplained(forward_audit: Mapping[str, Any]) -> Iterator[str]:
+    if forward_audit["unattributed"]:
         yield (
-            f"{one['traffic']}: {size(one['unattributed'])} were forwarded for addresses that "
-            "no pod had at the time: containers of another network, pods that were noticed "
-            "late, NodePort traffic for another node's pod (unless accounting.cluster_cidrs has "
-            "its address), or traffic while another program had removed a pod's counter."
+            f"{forward_audit['traffic']}: {size(forward_audit['unattributed'])} were forwarded "
+            "for addresses that no pod had at the time: containers of another network, pods that "
+            "were noticed late, NodePort traffic for another node's pod (unless "
+            "accounting.cluster_cidrs has its address), or traffic while another program had "
+            "removed a pod's counter."
         )
-    rest = one["forwarded"] - one["attributed"] - one["unattributed"]
+    rest = forward_audit["forwarded"] - forward_audit["attributed"] - forward_audit["unattributed"]
     if rest > 0:
         # The kernel counts on between the two readings. On its way out, the forward rules see a
         # packet before other programs' filters do.
-        dropped = one["traffic"].endswith("-out")
-        yield f"{one['traffic']}: {size(rest)} " + (
+        dropped = forward_audit["traffic"].endswith("-out")
+        yield f"{forward_audit['traffic']}: {size(rest)} " + (
             "did not leave: filters dropped them, or they passed while both sides were read."
             if dropped
             else "passed while both sides were read; the next reading settles it."
         )
 
 
-def _overcounted(one: Mapping[str, Any]) -> str:
-    more = f"{size(-one['rest'])} more were counted than the link carried"
-    if one["direction"] == "in":
+def _overcounted(link_audit: Mapping[str, Any]) -> str:
+    more = f"{size(-link_audit['rest'])} more were counted than the link carried"
+    if link_audit["direction"] == "in":
         why = "they were dropped after the rules saw them, by a policy or a full queue."
     else:
         why = "that cannot be: please report it with `netmgr node audit -o json`."
-    return f"{one['link']} {one['direction']}: {more}; {why}"
+    return f"{link_audit['link']} {link_audit['direction']}: {more}; {why}"
 
 
 def _both(totals: Mapping[str, float]) -> tuple[str, str]:

@@ -86,13 +86,12 @@ def short(name: str) -> str:
 
 
 def show(*parts: Table | str) -> None:
-    """Print tables and lines."""
     for part in parts:
         typer.echo(part)
 
 
 def show_document(document: Any, output: StrEnum) -> None:  # noqa: ANN401  whatever JSON can say
-    """Print a document as JSON, or as YAML where that was asked for."""
+    """Print a document as JSON, or as YAML if that was asked for."""
     from pydantic_core import to_jsonable_python
 
     plain = to_jsonable_python(document)

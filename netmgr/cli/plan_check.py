@@ -130,10 +130,10 @@ def _limits(planned: Planned, usages: tuple[Usage, ...], *, every: bool) -> Tabl
     if _has_no_cloud(planned):
         title = "Limits of Kubernetes (cloud: none has no others)"
     table = Table("what", "where", "used>", "limit>", "", title=title)
-    for each in usages if every else _fullest(_with_limits(planned, usages)):
-        limit = "unknown" if each.limit is None else f"{each.limit:,}"
-        cells = (each.what, each.subject, f"{each.used:,}", limit, each.status)
-        table.row(*(Styled(cell, STATUS_COLOURS.get(each.status)) for cell in cells))
+    for usage in usages if every else _fullest(_with_limits(planned, usages)):
+        limit = "unknown" if usage.limit is None else f"{usage.limit:,}"
+        cells = (usage.what, usage.subject, f"{usage.used:,}", limit, usage.status)
+        table.row(*(Styled(cell, STATUS_COLOURS.get(usage.status)) for cell in cells))
     return table
 
 
@@ -144,33 +144,33 @@ def _has_no_cloud(planned: Planned) -> bool:
 
 
 def _with_limits(planned: Planned, usages: tuple[Usage, ...]) -> tuple[Usage, ...]:
-    """Without a cloud, most limits do not exist. A cloud's that is unknown is worth knowing of."""
+    """Without a cloud most limits do not exist; that a cloud's is unknown is worth knowing."""
     if not _has_no_cloud(planned):
         return usages
-    return tuple(each for each in usages if each.limit is not None)
+    return tuple(usage for usage in usages if usage.limit is not None)
 
 
 def _fullest(usages: tuple[Usage, ...]) -> list[Usage]:
     """The fullest subject of each kind."""
-    found: dict[str, Usage] = {}
-    for each in usages:
-        if each.what not in found or each.used > found[each.what].used:
-            found[each.what] = each
-    return [each for each in usages if found[each.what] is each]
+    fullest: dict[str, Usage] = {}
+    for usage in usages:
+        if usage.what not in fullest or usage.used > fullest[usage.what].used:
+            fullest[usage.what] = usage
+    return [usage for usage in usages if fullest[usage.what] is usage]
 
 
 def _growth(ahead: tuple[Forecast, ...], network: str) -> Table:
     headings = ("cluster", "nodes>", "places>", f"{network}s>", "doublings left>")
     table = Table(*headings, "the first limit you hit", "at", title="Growth")
-    for each in ahead:
+    for forecast in ahead:
         table.row(
-            each.cluster,
-            f"{each.nodes:,}",
-            f"{each.capacity:,}",
-            str(each.networks),
-            str(each.doublings),
-            each.first_limit,
-            f"{each.at_nodes:,} nodes",
+            forecast.cluster,
+            f"{forecast.nodes:,}",
+            f"{forecast.capacity:,}",
+            str(forecast.networks),
+            str(forecast.doublings),
+            forecast.first_limit,
+            f"{forecast.at_nodes:,} nodes",
         )
     return table
 
@@ -181,21 +181,21 @@ def _describe(checked: _Checked) -> PlanCheck:
         "behind": checked.planned.is_outdated,
         "findings": [
             {
-                "severity": each.severity,
-                "key": ".".join(map(str, each.at.key)),
-                "message": str(each),
+                "severity": finding.severity,
+                "key": ".".join(map(str, finding.at.key)),
+                "message": str(finding),
             }
-            for each in checked.findings
+            for finding in checked.findings
         ],
         "limits": [
             {
-                "what": each.what,
-                "where": each.subject,
-                "used": each.used,
-                "limit": each.limit,
-                "status": each.status,
+                "what": usage.what,
+                "where": usage.subject,
+                "used": usage.used,
+                "limit": usage.limit,
+                "status": usage.status,
             }
-            for each in checked.usages
+            for usage in checked.usages
         ],
         "growth": checked.forecasts,
     }
@@ -208,10 +208,10 @@ def _check_documents(folder: Path, file: Path, output: Output) -> None:
     # Without the default plan there is nothing to compare with; a plan that was named must exist.
     given = up_to_date(file) if file.exists() or file != DEFAULT_PLAN else None
     documents = _read(folder)
-    found = list(contradictions(documents))
+    diagnostics = list(contradictions(documents))
     if given:
-        found += drift(documents, given.plan, given.locked, str(given.lock_path))
-    errors = [describe(each, folder) for each in found]
+        diagnostics += drift(documents, given.plan, given.locked, str(given.lock_path))
+    errors = [describe(diagnostic, folder) for diagnostic in diagnostics]
     if output is not Output.TABLE:
         document: DocumentsCheck = {"version": 1, "errors": errors}
         show_document(document, output)
@@ -231,20 +231,20 @@ def _read(folder: Path) -> dict[str, NodeDocument]:
     from netmgr.documents.loader import load
     from netmgr.documents.node import NodeDocument
 
-    found: dict[str, NodeDocument] = {}
+    documents: dict[str, NodeDocument] = {}
     refused: list[str] = []
     for path in sorted(folder.glob("*.yaml")):
         try:
-            found[str(path)] = load(path, NodeDocument)
+            documents[str(path)] = load(path, NodeDocument)
         except ConfigError as error:
             refused.append(error.message)
     if refused:
         raise ConfigError("\n".join(refused))
-    if not found:
+    if not documents:
         raise ConfigError(
             f"{folder}: holds no document; run: netmgr plan render machines --to {folder}"
         )
-    return found
+    return documents
 
 
 class Layer(StrEnum):

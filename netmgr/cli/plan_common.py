@@ -33,10 +33,9 @@ COLOURS = {
 
 
 class PlanGroup(TyperGroup):
-    """The commands, which run without the collection of garbage."""
+    """The commands, which run without garbage collection."""
 
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401  typer has no public name for its context
-        """Run the command."""
         # A document of a thousand clusters is a million objects, and then the process ends.
         with _without_collection():
             return super().invoke(ctx)
@@ -148,7 +147,7 @@ def write(to: Path | None, text: str) -> None:
 
 
 def print_changes(changes: Iterable[Change]) -> None:
-    """A lock's diff: one line an entry, renumbering in red."""
+    """A lock's diff, one line per entry, renumbering in red."""
     for change in changes:
         typer.secho(
             f"{change.kind:>3} {change.key}", fg=COLOURS[change.kind], bold=change.kind == "-/+"
@@ -162,7 +161,7 @@ def print_changes(changes: Iterable[Change]) -> None:
 
 
 def print_findings(path: Path, findings: Iterable[Diagnostic]) -> None:
-    """Findings with the line of the plan each hangs on."""
+    """Findings, each with its line of the plan."""
     from netmgr.plan.files import located
 
     for finding in findings:
@@ -172,7 +171,7 @@ def print_findings(path: Path, findings: Iterable[Diagnostic]) -> None:
 
 @contextmanager
 def _without_collection() -> Iterator[None]:
-    """Have cyclic garbage stay for the length of the block.
+    """Keep cyclic garbage for the length of the block.
 
     A plan makes many objects and hardly a cycle: the collector would walk all of them again and
     again, which is half of the work's time and grows faster than their number.

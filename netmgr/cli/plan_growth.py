@@ -61,7 +61,7 @@ def grow(
         todo=effects((planned.plan, before), (larger.plan, after), planned.limits),
         kept=kept_nodes(before, after),
         # Notes concern sizes that no limit forbids, and would hide what does.
-        over=[each for each in over if each.severity != "note"],
+        over=[finding for finding in over if finding.severity != "note"],
         narrowed=tuple(narrowings(planned.plan.cloud, before, after)),
     )
     if output is Output.TABLE:
@@ -87,7 +87,7 @@ class Growth:
     def is_sound(self) -> bool:
         """Whether nothing moves and no limit is passed."""
         return self.kept[0] == self.kept[1] and not any(
-            each.severity == "error" for each in self.over
+            finding.severity == "error" for finding in self.over
         )
 
 
@@ -100,8 +100,8 @@ def _print_growth(file: Path, growth: Growth) -> None:
     )
     if growth.todo:
         table = Table("to do", "where", "what")
-        for each in growth.todo:
-            table.row(each.what, each.subject, each.detail)
+        for effect in growth.todo:
+            table.row(effect.what, effect.subject, effect.detail)
         show(table)
     for line in growth.narrowed:
         typer.secho(line, fg="yellow")
@@ -116,10 +116,12 @@ def _describe(growth: Growth) -> PlanGrowth:
         "kept": growth.kept[0],
         "of": growth.kept[1],
         "to_do": [
-            {"what": each.what, "where": each.subject, "detail": each.detail}
-            for each in growth.todo
+            {"what": effect.what, "where": effect.subject, "detail": effect.detail}
+            for effect in growth.todo
         ],
-        "findings": [{"severity": each.severity, "message": str(each)} for each in growth.over],
+        "findings": [
+            {"severity": finding.severity, "message": str(finding)} for finding in growth.over
+        ],
     }
 
 
@@ -147,36 +149,44 @@ def upgrade(
     from netmgr.plan.growth import dry_run_upgrade
 
     planned = plan_common.up_to_date(file)
-    found = dry_run_upgrade(
+    dry_run = dry_run_upgrade(
         planned.plan, planned.locked, planned.limits, cluster, surge=surge, only=pool
     )
-    over = [f"{line.what}, {line.subject}: {line.used:,} of {line.limit:,}" for line in found.over]
+    over = [
+        f"{line.what}, {line.subject}: {line.used:,} of {line.limit:,}" for line in dry_run.over
+    ]
     if output is Output.TABLE:
-        show(_steps(found))
+        show(_steps(dry_run))
         for line in over:
             typer.secho(line, fg="red")
-        if found.succeeds:
+        if dry_run.succeeds:
             typer.secho("The upgrade succeeds.", fg="green", bold=True)
         else:
             typer.secho("The upgrade would fail; nothing was changed.", fg="red", bold=True)
     else:
         steps: list[UpgradeStep] = [
-            {"pool": s.pool, "nodes": s.nodes, "peak": s.peak, "places": s.places, "short": s.short}
-            for s in found.steps
+            {
+                "pool": step.pool,
+                "nodes": step.nodes,
+                "peak": step.peak,
+                "places": step.places,
+                "short": step.short,
+            }
+            for step in dry_run.steps
         ]
         document: Upgrade = {
             "version": 1,
-            "succeeds": found.succeeds,
+            "succeeds": dry_run.succeeds,
             "steps": steps,
             "over": over,
         }
         show_document(document, output)
-    raise typer.Exit(Exit.SUCCESS if found.succeeds else Exit.FAILURE)
+    raise typer.Exit(Exit.SUCCESS if dry_run.succeeds else Exit.FAILURE)
 
 
-def _steps(found: UpgradeDryRun) -> Table:
+def _steps(dry_run: UpgradeDryRun) -> Table:
     table = Table("node pool", "nodes>", "at the peak>", "places>", "")
-    for step in found.steps:
+    for step in dry_run.steps:
         result = f"{step.short:,} short" if step.short else "fits"
         figures = (f"{step.nodes:,}", f"{step.peak:,}", f"{step.places:,}")
         table.row(step.pool, *figures, result)
@@ -205,15 +215,15 @@ def max_pods(
         "",
     )
     table = Table(*headings)
-    for each in choices:
-        note = "" if each.fits else "too few nodes fit"
+    for choice in choices:
+        note = "" if choice.fits else "too few nodes fit"
         table.row(
-            each.pool,
-            str(each.blocks),
-            f"up to {each.pods}",
-            f"{each.nodes:,}",
-            str(each.mappings),
-            "now" if each.is_now else note,
+            choice.pool,
+            str(choice.blocks),
+            f"up to {choice.pods}",
+            f"{choice.nodes:,}",
+            str(choice.mappings),
+            "now" if choice.is_now else note,
         )
     show(table)
     typer.secho(

@@ -116,5 +116,8 @@ def _validate(written: str, file: Path) -> None:
     try:
         refuse_errors(plan, make_lock(plan, None, limits), limits)
     except PlanRefused as refused:
-        lines = (f"{source}: {dotted(each.at.key)}: {each}" for each in refused.diagnostics)
+        lines = (
+            f"{source}: {dotted(diagnostic.at.key)}: {diagnostic}"
+            for diagnostic in refused.diagnostics
+        )
         raise ConfigError("\n".join(dict.fromkeys(lines))) from None

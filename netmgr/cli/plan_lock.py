@@ -168,15 +168,17 @@ def adopt(
 
     plan, lock = files.load_plan(file), files.load_lock(files.lock_path(file))
     text = file.read_text(encoding="utf-8")
-    found = called(read_existing(loader.read(existing), str(existing)), names or (), plan)
-    live = live_subnets(plan, lock, found)
-    after = add_excluded(add_pinned(text, plan.pinned, found.prefixes, str(file)), live, str(file))
+    adopted = called(read_existing(loader.read(existing), str(existing)), names or (), plan)
+    live = live_subnets(plan, lock, adopted)
+    after = add_excluded(
+        add_pinned(text, plan.pinned, adopted.prefixes, str(file)), live, str(file)
+    )
     if after == text:
         typer.echo(f"{file} has all of them: nothing to do")
         return
     # Before the question: what is written must be a valid plan.
     _refuse_overlaps(after, file)
-    _print_adopted(plan, found, live)
+    _print_adopted(plan, adopted, live)
     if not (yes or (sys.stdin.isatty() and typer.confirm(f"Write {file}?"))):
         typer.echo("Nothing was written; to write without being asked, add --yes.")
         raise typer.Exit(Exit.CHANGES)
@@ -184,13 +186,15 @@ def adopt(
     typer.echo(f"Wrote {file}. Next: netmgr plan diff -f {file}")
 
 
-def _print_adopted(plan: PlanDocument, found: Existing, live: list[Exclusion]) -> None:
-    for name, prefixes in found.prefixes.items():
+def _print_adopted(plan: PlanDocument, adopted: Existing, live: list[Exclusion]) -> None:
+    for name, prefixes in adopted.prefixes.items():
         if name not in plan.pinned:
             whose = "its own" if name in plan.clusters or name == HUB else "taken"
             typer.secho(f"  + pinned.{name}: {', '.join(map(str, prefixes))} ({whose})", fg="green")
-    for each in live:
-        typer.secho(f"  + exclude: {each.prefix} ({each.reason}, left as it is)", fg="green")
+    for exclusion in live:
+        typer.secho(
+            f"  + exclude: {exclusion.prefix} ({exclusion.reason}, left as it is)", fg="green"
+        )
 
 
 def _refuse_overlaps(text: str, file: Path) -> None:

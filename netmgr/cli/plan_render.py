@@ -150,9 +150,9 @@ def template(
 
     given = up_to_date(file)
     _refuse_unknown(given, cluster)
-    found = Documents(given.plan, given.locked, reader_group).template(cluster, Role(role))
+    document = Documents(given.plan, given.locked, reader_group).template(cluster, Role(role))
     command = f"template {cluster}{'' if role is TemplateRole.NODE else f' --role {role}'}"
-    write(to, f"# Of {file.name}, by `netmgr plan render {command}`.\n{to_yaml(found)}")
+    write(to, f"# Of {file.name}, by `netmgr plan render {command}`.\n{to_yaml(document)}")
 
 
 def _refuse_unknown(given: Planned, cluster: str) -> None:

@@ -69,8 +69,10 @@ def _fixed(subnet: Subnet) -> str:
 def _held(allocations: Iterable[Allocation]) -> tuple[str, str]:
     """Prefixes, and those that are reserved around them."""
     held = tuple(allocations)
-    reserved = (str(each.reserve) for each in held if each.reserve != each.prefix)
-    return " ".join(str(each.prefix) for each in held), " ".join(reserved)
+    reserved = (
+        str(allocation.reserve) for allocation in held if allocation.reserve != allocation.prefix
+    )
+    return " ".join(str(allocation.prefix) for allocation in held), " ".join(reserved)
 
 
 def _tree(plan: PlanDocument, lock: LockDocument) -> Tree:
@@ -159,11 +161,11 @@ def explain(
         wanted = Address.parse(address)
     except ValueError as error:
         raise ConfigError(str(error)) from None
-    found = look_up(planned.plan, planned.locked, wanted)
+    answer = look_up(planned.plan, planned.locked, wanted)
     if output is not Output.TABLE:
-        show_document(found, output)
+        show_document(answer, output)
         return
-    for name, value in asdict(found).items():
+    for name, value in asdict(answer).items():
         if value and name != "version":
             typer.echo(f"{typer.style(f'{name:>8}', dim=True)}  {value}")
 

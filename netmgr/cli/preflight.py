@@ -41,7 +41,7 @@ def preflight(
     if output is Output.TABLE:
         show(*_tables(report))
     else:
-        results = [each._asdict() for each in report.results]
+        results = [result._asdict() for result in report.results]
         passes = not report.failures
         show_document(
             {"version": 1, "passed": passes, "skipped": report.skipped, "results": results}, output
@@ -55,8 +55,8 @@ def _tables(report: Report) -> list[Table | str]:
     if report.skipped:
         return [f"skipped: {report.skipped}"]
     table = Table("CHECK", "", "OF", "FINDING")
-    for each in report.results:
-        remedy = f"\n→ {each.remedy}" if each.remedy else ""
-        outcome = Styled(each.outcome, _COLOURS[each.outcome])
-        table.row(each.check, outcome, each.subject, each.message + remedy)
+    for result in report.results:
+        remedy = f"\n→ {result.remedy}" if result.remedy else ""
+        outcome = Styled(result.outcome, _COLOURS[result.outcome])
+        table.row(result.check, outcome, result.subject, result.message + remedy)
     return [table]

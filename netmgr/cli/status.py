@@ -68,8 +68,10 @@ def status(  # noqa: PLR0913  one a command-line option
     from netmgr.kube.cluster import Reading
 
     api = connect(kubeconfig, service_account, context)
-    found, findings = _look(api, Reading(tuple(namespace or NAMESPACES), LEASE, timeout), wait)
-    document = _document(found, findings)
+    cluster_state, findings = _look(
+        api, Reading(tuple(namespace or NAMESPACES), LEASE, timeout), wait
+    )
+    document = _document(cluster_state, findings)
     if output is options.Output.TABLE:
         show(*_lines(document), *findings_table(findings, is_healthy=document["healthy"]))
     else:
@@ -105,10 +107,10 @@ def _look(api: Api, reading: Reading, wait: float) -> tuple[Cluster, list[Findin
 
         while True:
             try:
-                found = read(api, reading, advance)
-                wrong = findings(found, time.time())
+                cluster = read(api, reading, advance)
+                wrong = findings(cluster, time.time())
                 if is_healthy(wrong) or time.monotonic() > until:
-                    return found, wrong
+                    return cluster, wrong
                 waited_for = f"{wrong[0].objects[0]}: {wrong[0].message}"
             except ApiAway as error:
                 if time.monotonic() > until:
@@ -118,30 +120,30 @@ def _look(api: Api, reading: Reading, wait: float) -> tuple[Cluster, list[Findin
             time.sleep(min(PAUSE_SECONDS, max(0.1, until - time.monotonic())))
 
 
-def _document(found: Cluster, findings: list[Finding]) -> ClusterStatus:
+def _document(cluster: Cluster, findings: list[Finding]) -> ClusterStatus:
     from netmgr.findings import is_healthy
     from netmgr.kube.cluster_status import AGENT, CONTROLLER, NAT_HOST
 
-    agents = [*found.of(AGENT), *found.of(NAT_HOST)]
-    controllers = found.of(CONTROLLER)
+    agents = [*cluster.of(AGENT), *cluster.of(NAT_HOST)]
+    controllers = cluster.of(CONTROLLER)
     return {
         "version": 1,
         "healthy": is_healthy(findings),
-        "nodes": len(found.nodes),
+        "nodes": len(cluster.nodes),
         "agents": {
-            "wanted": sum(each.wanted for each in agents),
-            "ready": sum(each.pod.is_ready for each in found.pods),
+            "wanted": sum(workload.wanted for workload in agents),
+            "ready": sum(pod_state.pod.is_ready for pod_state in cluster.pods),
         },
         "controllers": {
-            "wanted": sum(each.wanted for each in controllers),
-            "ready": sum(each.ready for each in controllers),
+            "wanted": sum(workload.wanted for workload in controllers),
+            "ready": sum(workload.ready for workload in controllers),
         },
-        "leader": found.leader.holder if found.leader else "",
+        "leader": cluster.leader.holder if cluster.leader else "",
         "reports": {
-            "wanted": len(found.reports) + len(found.silent),
-            "ready": len(found.reports),
+            "wanted": len(cluster.reports) + len(cluster.silent),
+            "ready": len(cluster.reports),
         },
-        "images": dict(Counter(each.image for each in found.pods)),
+        "images": dict(Counter(pod_state.image for pod_state in cluster.pods)),
         "findings": findings,
     }
 
@@ -149,12 +151,12 @@ def _document(found: Cluster, findings: list[Finding]) -> ClusterStatus:
 def _lines(counts: ClusterStatus) -> list[Table | str]:
     table = Table("", "", gap=3)
     table.row("Nodes", f"{counts['nodes']:,}")
-    for name, each in (
+    for name, count in (
         ("agents ready", counts["agents"]),
         ("controllers ready", counts["controllers"]),
         ("exporters that answer", counts["reports"]),
     ):
-        table.row(name, f"{each['ready']:,} of {each['wanted']:,}")
+        table.row(name, f"{count['ready']:,} of {count['wanted']:,}")
     table.row("leader", counts["leader"] or "none")
     for image, number in counts["images"].items():
         table.row("image", f"{image} ({number:,})")

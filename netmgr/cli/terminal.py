@@ -1,6 +1,6 @@
 """How wide output may be, and whether it has colours; a pipe takes any width, and none.
 
-Beside that, progress that only terminals show, and what an interrupt is made of.
+Also progress that only terminals show, and what becomes of an interrupt.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ UNLIMITED = 1 << 16
 
 
 def width() -> int:
-    """Columns at which help wraps: COLUMNS, or the terminal's; what is no terminal has no limit."""
+    """Columns at which help wraps: COLUMNS, or the terminal's; without a terminal, no limit."""
     given = os.environ.get("COLUMNS", "")
     if given.isdecimal() and int(given):
         return int(given)
@@ -56,7 +56,7 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def progress() -> Progress:
-    """A line of progress on standard error, where that is a terminal; it goes in the end."""
+    """A line of progress on standard error, where that is a terminal; erased at the end."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     own = console(stderr=True)
@@ -68,19 +68,19 @@ def progress() -> Progress:
 
 @contextmanager
 def undone_when_interrupted(
-    what: str = "", endings: Iterable[signal.Signals] = ENDINGS
+    cleanup: str = "", endings: Iterable[signal.Signals] = ENDINGS
 ) -> Iterator[None]:
     """Turn the first of these signals into an exception, so that what is half done is undone.
 
-    Later ones are ignored: they would interrupt that. `what` says what is done about it.
+    Later ones are ignored: they would interrupt that. `cleanup` says what is done about it.
     """
 
     def leave(number: int, _: FrameType | None) -> None:
-        for each in before:
+        for ending in before:
             # A second Ctrl-C is common, and would leave half of it behind.
-            signal.signal(each, signal.SIG_IGN)
-        if what:
-            typer.echo(f"\nInterrupted: {what}", err=True)
+            signal.signal(ending, signal.SIG_IGN)
+        if cleanup:
+            typer.echo(f"\nInterrupted: {cleanup}", err=True)
         raise SystemExit(SIGNAL_EXIT + number)
 
     def look_at_dropped(dropped: sys.UnraisableHookArgs) -> None:

@@ -105,8 +105,8 @@ def moment(option: str, text: str, now: float) -> float:
 
 
 def _parse(text: str, now: datetime) -> datetime:
-    if found := _DURATION.fullmatch(text):
-        return now - timedelta(**{_UNITS[found[2]]: int(found[1])})
+    if match := _DURATION.fullmatch(text):
+        return now - timedelta(**{_UNITS[match[2]]: int(match[1])})
     if text in _DAYS:
         midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
         return midnight - timedelta(days=_DAYS[text])
@@ -148,7 +148,7 @@ def as_json(answer: UsageView) -> str:
         "version": 1,
         "since": _time(answer["since"]),
         "until": _time(answer["until"]),
-        "by": [By(each) for each in answer["by"]],
+        "by": [By(group) for group in answer["by"]],
         "rows": cast("list[UsageDocumentRow]", rows),
         "left_out": answer["left_out"],
     }
@@ -186,15 +186,15 @@ def as_table(answer: UsageView) -> Iterator[Table | str]:
 
 
 def _lacking(answer: UsageView) -> Iterator[str]:
-    found = [row.get("missing", 0) for row in answer["rows"]]
-    if None in found:
+    missing = [row.get("missing", 0) for row in answer["rows"]]
+    if None in missing:
         yield "rows may lack bytes that nobody counted: `netmgr node audit` has the gaps"
-    elif most := max(filter(None, found), default=0):
+    elif most := max(filter(None, missing), default=0):
         yield f"each row may lack up to {size(most)}, which are known to be lost"
 
 
 def _columns(answer: UsageView) -> tuple[str, ...]:
-    named = {column for one in answer["by"] for column in _COLUMNS[one]}
+    named = {column for group in answer["by"] for column in _COLUMNS[group]}
     return tuple(column for column in ("hour", "namespace", "pod") if column in named)
 
 

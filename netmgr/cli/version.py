@@ -38,7 +38,7 @@ def _document() -> dict[str, Any]:
             "executable": sys.executable,
             "machine": platform.machine(),
         },
-        "launchers": {each: build.state(each) for each in build.MACHINES},
+        "launchers": {architecture: build.state(architecture) for architecture in build.MACHINES},
         "protocol": wire.GREETING.decode(),
         "state_schemas": {
             "ipam.sqlite": leases.SCHEMA_VERSION,

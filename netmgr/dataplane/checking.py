@@ -44,16 +44,16 @@ def faults(
         os.close(sandbox_ns)
     with inside:
         off = settings.switched_off(attachment.families, uplink)
-        found = [f"{settings.name_of(switch)} is not 1" for switch in off]
+        differences = [f"{settings.name_of(switch)} is not 1" for switch in off]
         present, ifname = look_at(host, attachment), attachment.key.ifname
         link = present.links.get(attachment.host_link)
-        found += [*present.faults(attachment), *neighbour_faults(host, attachment, link)]
+        differences += [*present.faults(attachment), *neighbour_faults(host, attachment, link)]
         if not index:
-            return [*found, f"interface {ifname} is missing in the sandbox"]
+            return [*differences, f"interface {ifname} is missing in the sandbox"]
         # By the kernel's numbers, since many paths lead to one sandbox, and one to another's.
         if link and (link.peer_netns, link.peer) != (number, index):
-            found.append(f"interface {ifname} in the sandbox is not the peer of {link.name}")
-        return found + sandbox.faults(inside, attachment, index, moved)
+            differences.append(f"interface {ifname} in the sandbox is not the peer of {link.name}")
+        return differences + sandbox.faults(inside, attachment, index, moved)
 
 
 def look_at(host: Reader, attachment: Attachment) -> Host:
@@ -84,8 +84,10 @@ def host_end(host: Reader, name: str) -> Link | None:
     link = link_named(host, name)
     if link and desired.is_host_end(link):
         return link
-    others = (one for one in read_links(host) if one.name != name)
-    renamed = next((one for one in others if desired.own_name(one) == name), None)
+    candidates = (candidate for candidate in read_links(host) if candidate.name != name)
+    renamed = next(
+        (candidate for candidate in candidates if desired.own_name(candidate) == name), None
+    )
     return renamed or (link if link and desired.may_be_host_end(link) else None)
 
 

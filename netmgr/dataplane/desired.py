@@ -146,7 +146,7 @@ def creation(attachment: Attachment, mtu: int, netns: int, mac: bytes) -> Operat
 
 
 def naming(attachment: Attachment) -> list[Operation]:
-    """Write on the host end whose it is, and bring it up. Its settings must be in place by then."""
+    """Write the host end's owner on it, and bring it up. Its settings must be in place by then."""
     # A pod's name may have 253 bytes in Kubernetes, the whole alias 255. A digest would need a
     # file to resolve it, and files get lost; so the rest is in alternative names.
     text = identity_text(attachment.key, attachment.pod)
@@ -203,7 +203,7 @@ def source_routing_of(attachment: Attachment, index: int) -> list[Operation]:
     gateways = [POD_GATEWAYS[family] for family in sorted({rule.source.family for rule in rules})]
     table = route_metric(attachment.key)
     defaults = [
-        routes.add_table_default(each, index, table=table, protocol=RTPROT_BOOT)
-        for each in gateways
+        routes.add_table_default(gateway, index, table=table, protocol=RTPROT_BOOT)
+        for gateway in gateways
     ]
     return defaults + [routes.add_rule(rule) for rule in rules]

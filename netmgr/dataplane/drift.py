@@ -69,26 +69,25 @@ class Host(NamedTuple):
         faults += [f"host link {link.name} lacks {setting}" for setting in lacking]
         present = routed.get(link.number, set())
         return faults + [
-            f"host route to {one} is missing" for one in attachment.addresses if one not in present
+            f"host route to {address} is missing"
+            for address in attachment.addresses
+            if address not in present
         ]
-
-    def _own_links(self) -> set[int]:
-        return {link.number for link in self.links.values() if desired.identity_of(link)}
 
     def drift(self, attachments: Sequence[Attachment]) -> Drift:
         """What differs from what these attachments need, and what is foreign."""
-        wired = [each for each in attachments if each.host_link in self.links]
+        wired = [attachment for attachment in attachments if attachment.host_link in self.links]
         expected: dict[Address, int] = {}
-        for each in wired:
-            index = self.links[each.host_link].number
-            expected |= dict.fromkeys(each.addresses, index)
-        own = self._own_links()
+        for attachment in wired:
+            index = self.links[attachment.host_link].number
+            expected |= dict.fromkeys(attachment.addresses, index)
+        own = {link.number for link in self.links.values() if desired.identity_of(link)}
         # Once for all attachments: a node may have hundreds of pods, each with its routes.
         routed = self._routed()
         return Drift(
-            Suspects(tuple(each for each in wired if self._faults(each, routed))),
+            Suspects(tuple(attachment for attachment in wired if self._faults(attachment, routed))),
             Suspects(tuple(held for held in self.addresses if _is_astray(held, own))),
-            Suspects(tuple(each for each in self.routes if _is_foreign(each, own, expected))),
+            Suspects(tuple(route for route in self.routes if _is_foreign(route, own, expected))),
         )
 
 
@@ -106,8 +105,8 @@ def is_own(route: Route) -> bool:
 
 
 def _is_of_a_pod(route: Route) -> bool:
-    is_own = route.protocol == ROUTE_PROTOCOL and route.gateway is None
-    return is_own and route.destination.is_address
+    is_ours = route.protocol == ROUTE_PROTOCOL and route.gateway is None
+    return is_ours and route.destination.is_address
 
 
 def _is_foreign(route: Route, own: Collection[int], expected: Mapping[Address, int]) -> bool:

@@ -64,7 +64,7 @@ class Neighbours:
         is_renewed, failure = False, None
         with sandbox.reached(self._host, link, netns_path) as inside:
             for family in attachment.families:
-                held = [each for each in attachment.addresses if each.family is family]
+                held = [address for address in attachment.addresses if address.family is family]
                 try:
                     is_renewed |= self._renew(held, link, end, inside)
                 except KernelError as error:
@@ -91,7 +91,7 @@ class Neighbours:
             gateway = [neighbours.Neighbour(POD_GATEWAYS[family], HOST_MAC, end.number)]
             lost = _restore(inside, end.number, gateway)
         if links.has_family(link, family):
-            own = [neighbours.Neighbour(each, end.mac, link.number) for each in held]
+            own = [neighbours.Neighbour(address, end.mac, link.number) for address in held]
             wrong = _restore(self._host, link.number, own)
         return lost or wrong
 
@@ -99,7 +99,7 @@ class Neighbours:
         """Attachments whose entries on the host are missing or not of the pod's MAC."""
         # Before the list: the link of an attachment that is made meanwhile is not in `ends` then.
         present, ends = neighbours.read_permanent(self._host), self._ends_in_use()
-        found = []
+        outdated = []
         for attachment in attachments():
             if attachment.host_link in ends:
                 index, mac = ends[attachment.host_link]
@@ -107,24 +107,24 @@ class Neighbours:
                     neighbours.Neighbour(address, mac, index) for address in attachment.addresses
                 }
                 if not wanted <= present:
-                    found.append(attachment)
-        return Suspects(tuple(found))
+                    outdated.append(attachment)
+        return Suspects(tuple(outdated))
 
     def _ends_in_use(self) -> dict[str, tuple[int, bytes]]:
         """Index of each host end, by name, and the MAC of the pod's end, if that is up."""
         own = [link for link in read_links(self._host) if desired.identity_of(link)]
         requests = [links.show_link_in(link.peer_netns, link.peer) for link in own]
         ends = self._host.query_each(requests, links.link_of, ABSENCE)
-        found = {}
+        ends_by_name = {}
         for link, end in zip(own, ends, strict=True):
             # An end that is down belongs to a pod that is being attached, or waits to be deleted.
             if end is not None and end.up:
-                found[desired.own_name(link)] = link.number, end.mac
-        return found
+                ends_by_name[desired.own_name(link)] = link.number, end.mac
+        return ends_by_name
 
     def host_links_of(self, ends: Collection[neighbours.LinkEnd]) -> set[str]:
         """Names of the host ends of these links in sandboxes, but for those about to be deleted."""
-        found = set()
+        host_links = set()
         for end in ends:
             inside = answered(self._host, links.show_link_in(*end))
             if inside is None or not inside.up:
@@ -133,8 +133,8 @@ class Neighbours:
             # The peer of a foreign link may be in a third namespace, under a number of a link here.
             leads_there = outside and (outside.peer_netns, outside.peer) == end
             if outside and leads_there and desired.identity_of(outside):
-                found.add(desired.own_name(outside))
-        return found
+                host_links.add(desired.own_name(outside))
+        return host_links
 
     def pod_end(self, link: Link) -> Link:
         """The pod's end of a link, as it is now.

@@ -69,7 +69,7 @@ class StaticRoutes:
             changes[addition] = f"route to {to} via {via} was missing"
         done, failures = _carry_out(self._netlink, changes)
         self._log_off_link(
-            {one.text for one, error in failures.items() if error.errno in _OFF_LINK}
+            {operation.text for operation, error in failures.items() if error.errno in _OFF_LINK}
         )
         for operation, error in failures.items():
             if error.errno == EEXIST:
@@ -110,7 +110,7 @@ class RoutesToNodes:
 
         Returns:
             A line for each change, and one for each route that is refused, by us or by the kernel;
-            and all that is reached by such routes, the next hops with it.
+            and all that is reached by such routes, next hops included.
 
         Raises:
             KernelError: the kernel's routes cannot be read.
@@ -148,7 +148,11 @@ class RoutesToNodes:
                 refused.append(f"{operation.text}: another program's route goes there already")
             elif error.errno not in _GONE:
                 refused.append(error.message)
-        return done, refused, tuple(merge(each for to, via in wanted for each in (to, via.prefix)))
+        return (
+            done,
+            refused,
+            tuple(merge(prefix for to, via in wanted for prefix in (to, via.prefix))),
+        )
 
     def remove(self) -> list[str]:
         """Remove them all; a line for each.
@@ -165,7 +169,7 @@ def _wanted(
 ) -> tuple[dict[tuple[Prefix, Address], str], list[str]]:
     """Which routes to whose pods should be there, and a line for each that is refused."""
     accepted, refused = routes_to_nodes.decide(nodes, document, _foreign(everything))
-    return {(one.to, one.via): one.node for one in accepted}, refused
+    return {(route.to, route.via): route.node for route in accepted}, refused
 
 
 def _detours(
@@ -227,12 +231,12 @@ class UnusedAddresses:
         # hops are used up; one packet would be counted thirty times. A pod's own route is longer,
         # or has a lower metric, and wins.
         changes = {}
-        for one in sorted(present - wanted):
-            removal = routes.delete_blackhole(one, protocol=ROUTE_PROTOCOL)
-            changes[removal] = f"blackhole {one} is not a range"
-        for one in sorted(wanted - present):
-            addition = routes.add_blackhole(one, protocol=ROUTE_PROTOCOL)
-            changes[addition] = f"blackhole for unused addresses of {one} was missing"
+        for prefix in sorted(present - wanted):
+            removal = routes.delete_blackhole(prefix, protocol=ROUTE_PROTOCOL)
+            changes[removal] = f"blackhole {prefix} is not a range"
+        for prefix in sorted(wanted - present):
+            addition = routes.add_blackhole(prefix, protocol=ROUTE_PROTOCOL)
+            changes[addition] = f"blackhole for unused addresses of {prefix} was missing"
         done, failures = _carry_out(self._netlink, changes)
         for error in failures.values():
             # Another program may have been faster.
@@ -247,16 +251,16 @@ class UnusedAddresses:
             KernelError: the kernel's routes cannot be read.
         """
         own = merge(ranges)
-        found = []
+        lines = []
         for route in _foreign(read_routes(self._netlink)):
             if any(block.covers(route.destination) for block in own):
                 via = f" via {route.gateway}" if route.gateway else ""
-                found.append(
+                lines.append(
                     f"the route to {route.destination}{via} is not netmgr's and leads packets for "
                     "this node's unused addresses elsewhere, so that they are counted: remove it "
                     f"(ip route delete {route.destination}{via})"
                 )
-        return found
+        return lines
 
 
 def _foreign(present: Iterable[Route]) -> list[Route]:
@@ -270,4 +274,4 @@ def _carry_out(
 ) -> tuple[list[str], dict[Operation, KernelError]]:
     """Descriptions of the changes that were made, and the failures of the others."""
     failures = channel.attempt(list(changes))
-    return [line for one, line in changes.items() if one not in failures], failures
+    return [line for operation, line in changes.items() if operation not in failures], failures

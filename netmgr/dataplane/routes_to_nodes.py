@@ -82,7 +82,7 @@ class _Machine:
             *((special, "the special-use prefix") for special in SPECIAL_USE),
             *((protected, "the protected prefix") for protected in document.protect),
         ]
-        site = next((each for each in document.sites if each.name == document.site), None)
+        site = next((site for site in document.sites if site.name == document.site), None)
         return cls(
             document.node.addresses,
             networks,
@@ -93,9 +93,9 @@ class _Machine:
 
     def objection_to(self, to: Prefix) -> str:
         """Why no route may lead to this prefix; empty if one may."""
-        for prefix, what in self.taken:
+        for prefix, description in self.taken:
             if prefix.overlaps(to):
-                return f"it overlaps {what} {prefix}"
+                return f"it overlaps {description} {prefix}"
         if self.site is not None and not any(prefix.covers(to) for prefix in self.site):
             return "it lies in no prefix of this node's site"
         if not any(prefix.covers(to) for prefix in self.internal):

@@ -109,15 +109,15 @@ def faults(
     The default routes of families that are `moved` may be missing.
     """
     link = next(link for link in read_links(inside) if link.number == index)
-    found = [] if link.up else [f"interface {link.name} is down in the sandbox"]
+    differences = [] if link.up else [f"interface {link.name} is down in the sandbox"]
     for family in attachment.families:
         missing = [
             *_missing_addresses(inside, attachment, family, index),
             *_missing_ways_out(inside, attachment, family, index, is_moved=family in moved),
             *_missing_source_routing(inside, attachment, family, index),
         ]
-        found += [f"{what} is missing in the sandbox" for what in missing]
-    return found
+        differences += [f"{part} is missing in the sandbox" for part in missing]
+    return differences
 
 
 def _missing_addresses(

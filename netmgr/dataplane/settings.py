@@ -146,7 +146,9 @@ def _links_away(uplink: str | None, kinds: Collection[str] = ()) -> set[str]:
         for route in routes
         if not route.destination.length or route.protocol in _NODES_ROUTES
     }
-    others = (one for one in present if one.name != "lo" and not one.name.startswith(LINK_PREFIX))
+    others = (
+        link for link in present if link.name != "lo" and not link.name.startswith(LINK_PREFIX)
+    )
     return {
         link.name
         for link in others
@@ -169,7 +171,11 @@ def prepare(host_link: str, families: Collection[Family]) -> Operation:
         for setting in _wanted(families):
             if setting.family is Family.V6 and setting.name not in _BY_NETLINK:
                 _write(f"{directory}/{setting.name}", str(setting.value))
-    v4 = {one.place + 1: one.value for one in _OF_PODS_LINKS if one.family is Family.V4}
+    v4 = {
+        setting.place + 1: setting.value
+        for setting in _OF_PODS_LINKS
+        if setting.family is Family.V4
+    }
     return links.prepare_inet(host_link, v4, has_ipv6=has_ipv6)
 
 
@@ -188,16 +194,20 @@ def lacking(link: Link, families: Collection[Family]) -> list[str]:
     values = dict(zip(Family, links.inet_settings(link), strict=True))
     # By ARP and router advertisements a pod could become its node's router, or fill its neighbour
     # tables. Runtimes give CAP_NET_RAW by default, and the defaults of the kernel accept both.
-    found = ["arp off"] if link.has_arp else []
+    missing = ["arp off"] if link.has_arp else []
     for family, name, place, value in _wanted(families):
         # There is no list where the family is not on the link.
         if values[family] and u32_of(values[family][4 * place : 4 * place + 4]) != value:
-            found.append(f"ipv{family.value} {name}={value}")
-    return found
+            missing.append(f"ipv{family.value} {name}={value}")
+    return missing
 
 
 def _wanted(families: Collection[Family]) -> Iterable[_Setting]:
-    return (one for one in _OF_PODS_LINKS if one.name != "disable_ipv6" or Family.V6 in families)
+    return (
+        setting
+        for setting in _OF_PODS_LINKS
+        if setting.name != "disable_ipv6" or Family.V6 in families
+    )
 
 
 def enable_ipv6(links_of_a_sandbox: Iterable[str]) -> None:

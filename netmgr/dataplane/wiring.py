@@ -178,17 +178,17 @@ class Dataplane:
             for route in read_routes(self._netlink, protocol=ROUTE_PROTOCOL)
             if route.destination.is_address
         }
-        found = {}
+        host_ends = {}
         for link in self._links.read():
             identity = desired.identity_of(link)
             if identity is not None:
                 held = sorted(address for address, oif in link_of.items() if oif == link.number)
-                found[identity] = link._replace(name=desired.own_name(link)), tuple(held)
-        return found
+                host_ends[identity] = link._replace(name=desired.own_name(link)), tuple(held)
+        return host_ends
 
     def attached_links(self) -> set[str]:
         """Names of the host ends of ours that are in use, as they were made."""
-        return {desired.own_name(each) for each in self._links.read() if desired.is_host_end(each)}
+        return {desired.own_name(link) for link in self._links.read() if desired.is_host_end(link)}
 
     def is_attached(self, name: str) -> bool:
         """Whether a host end of ours that is in use was made with this name."""
@@ -196,9 +196,11 @@ class Dataplane:
 
     def vanished(self, attachments: Callable[[], Iterable[Attachment]]) -> Suspects[Attachment]:
         """Attachments whose host end is gone; called while one is being made, it has none yet."""
-        found = filter(desired.may_be_host_end, self._links.read())
-        present = set(map(desired.own_name, found))
-        return Suspects(tuple(one for one in attachments() if one.host_link not in present))
+        host_ends = filter(desired.may_be_host_end, self._links.read())
+        present = set(map(desired.own_name, host_ends))
+        return Suspects(
+            tuple(attachment for attachment in attachments() if attachment.host_link not in present)
+        )
 
     def detach_orphans(self, attachments: Callable[[], Iterable[Attachment]]) -> list[str]:
         """Delete host ends of ours that belong to no attachment, while no request is served.
@@ -211,7 +213,7 @@ class Dataplane:
         """
 
         def is_orphan(name: str) -> bool:
-            return all(each.host_link != name for each in attachments())
+            return all(attachment.host_link != name for attachment in attachments())
 
         present = Suspects(tuple(sorted(self.attached_links())))
         return present.settle(
@@ -231,25 +233,25 @@ class Dataplane:
             compared = self._compared = host, listed, host.drift(listed)
         return compared[2]
 
-    def is_foreign(self, found: Foreign, holder: Attachment | None) -> bool:
+    def is_foreign(self, suspect: Foreign, holder: Attachment | None) -> bool:
         """Whether what `drift` suspects is foreign by a look at this one alone.
 
         `holder` has the address that a route leads to, and cannot be attached or detached now.
         """
-        index = found.oif if isinstance(found, Route) else found[1]
+        index = suspect.oif if isinstance(suspect, Route) else suspect[1]
         # Of several next hops (index 0), or of one that is gone, there is no link.
         asked = checking.answered(self._netlink, links.show_link_in(links.HERE, index))
         own = checking.host_end(self._netlink, holder.host_link) if holder else None
         present = _by_name(link for link in (asked, own) if link)
         held = [holder] if holder else []
-        if isinstance(found, Route):
-            return bool(Host(present, [found], ()).drift(held).routes)
-        return bool(Host(present, (), [found]).drift(held).addresses)
+        if isinstance(suspect, Route):
+            return bool(Host(present, [suspect], ()).drift(held).routes)
+        return bool(Host(present, (), [suspect]).drift(held).addresses)
 
-    def remove_foreign(self, found: Foreign) -> list[str]:
+    def remove_foreign(self, foreign: Foreign) -> list[str]:
         """Remove something foreign, if it is still there; a line about it."""
-        removal = _removal(found)
-        return [] if self._netlink.attempt([removal]) else [drift.described(found)]
+        removal = _removal(foreign)
+        return [] if self._netlink.attempt([removal]) else [drift.described(foreign)]
 
     def rewire(self, attachment: Attachment) -> list[str]:
         """Repair the host's side of an attachment, if it needs that; a line for each fault.
@@ -318,9 +320,9 @@ class Dataplane:
         return checking.link_named(self._netlink, name)
 
 
-def _by_name(found: Iterable[Link]) -> dict[str, Link]:
+def _by_name(present: Iterable[Link]) -> dict[str, Link]:
     """Links by their names, and host ends by those that they were made with, whoever has them."""
-    named = {link.name: link for link in found}
+    named = {link.name: link for link in present}
     renamed = [link for link in named.values() if desired.own_name(link) != link.name]
     return named | {desired.own_name(link): link for link in renamed}
 

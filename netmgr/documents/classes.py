@@ -16,7 +16,7 @@ from netmgr.model import PROTECTED
 from netmgr.prefixes import Family, Prefix, merge
 
 INTERNET, INTERNAL = "internet", "internal"
-"""Classes that are there without being named."""
+"""Classes that exist without being named."""
 
 Label = TypeVar("Label")
 
@@ -53,27 +53,31 @@ def resolved(
     Raises:
         ValueError: a class names a site that does not exist, or two have one name or one prefix.
     """
-    found: dict[str, tuple[Prefix, ...]] = {}
+    prefixes_by_name: dict[str, tuple[Prefix, ...]] = {}
     owners: dict[Prefix, str] = {}
-    for one in classes:
-        if one.name in found:
-            raise ValueError(f"two classes are named {one.name}; name every class once")
-        found[one.name] = _prefixes_of(one, sites)
-        for prefix in found[one.name]:
+    for traffic_class in classes:
+        if traffic_class.name in prefixes_by_name:
+            raise ValueError(f"two classes are named {traffic_class.name}; name every class once")
+        prefixes_by_name[traffic_class.name] = _prefixes_of(traffic_class, sites)
+        for prefix in prefixes_by_name[traffic_class.name]:
             if prefix in owners:
-                both = f"of class {owners[prefix]} and of class {one.name}"
+                both = f"of class {owners[prefix]} and of class {traffic_class.name}"
                 raise ValueError(f"{prefix} is {both}; it can be of one")
-            owners[prefix] = one.name
-    return found
+            owners[prefix] = traffic_class.name
+    return prefixes_by_name
 
 
-def _prefixes_of(one: TrafficClass, sites: Mapping[str, Iterable[Prefix]]) -> tuple[Prefix, ...]:
-    if one.site is None:
-        return one.prefixes
-    if one.site not in sites:
+def _prefixes_of(
+    traffic_class: TrafficClass, sites: Mapping[str, Iterable[Prefix]]
+) -> tuple[Prefix, ...]:
+    if traffic_class.site is None:
+        return traffic_class.prefixes
+    if traffic_class.site not in sites:
         known = ", ".join(sites) or "not given"
-        raise ValueError(f"class {one.name}: there is no site {one.site}; sites are {known}")
-    return tuple(sites[one.site])
+        raise ValueError(
+            f"class {traffic_class.name}: there is no site {traffic_class.site}; sites are {known}"
+        )
+    return tuple(sites[traffic_class.site])
 
 
 def disjoint(labelled: Iterable[tuple[Prefix, Label]]) -> dict[Label, list[Prefix]]:
@@ -85,14 +89,14 @@ def disjoint(labelled: Iterable[tuple[Prefix, Label]]) -> dict[Label, list[Prefi
     decided = dict(labelled)
     pieces: dict[Label, list[Prefix]] = {label: [] for label in decided.values()}
     for outer, label in decided.items():
-        inner = [one for one in decided if outer.covers(one)]
+        inner = [prefix for prefix in decided if outer.covers(prefix)]
         inner.remove(outer)
         pieces[label] += _without(outer, merge(inner))
-    return {label: merge(found) for label, found in pieces.items()}
+    return {label: merge(prefixes) for label, prefixes in pieces.items()}
 
 
 def _without(outer: Prefix, holes: Iterable[Prefix]) -> Iterator[Prefix]:
-    """What of a prefix is left beside disjoint, sorted parts of it."""
+    """What is left of a prefix without disjoint, sorted holes."""
     first = outer.value
     for hole in holes:
         yield from _span(outer.family, first, hole.value - 1)

@@ -74,7 +74,9 @@ def explain(
     document: NodeDocument, address: Address, attachments: Iterable[Attachment]
 ) -> Explanation:
     """Explain one address; the caller, who has the file, fills in `where`."""
-    holder = next((a for a in attachments if address in a.addresses), None)
+    holder = next(
+        (attachment for attachment in attachments if address in attachment.addresses), None
+    )
     prefix, reason = reason_of(document, address)
     there = sites.site_of(document.sites, address)
     path, packet = _packet(document, address)
@@ -102,7 +104,7 @@ def _limits_of(document: NodeDocument, pod: PodRef) -> Iterator[str]:
 
 def reason_of(document: NodeDocument, address: Address) -> tuple[Prefix | None, Reason]:
     """The longest prefix that holds the address, and what it makes of it."""
-    # Of equal prefixes the table keeps the last: the order is from the least telling key up.
+    # Of equal prefixes the table keeps the last, so the least telling keys come first.
     entries = (*_defaults(document), *_keys_of_sites(document), *_keys_of_ranges(document))
     return PrefixTable(entries).match(address) or (None, INTERNET)
 
@@ -170,9 +172,9 @@ def _holds(prefixes: Iterable[Prefix], address: Address) -> bool:
 def _packet(document: NodeDocument, address: Address) -> tuple[PacketPath, str]:
     """What becomes of a packet from here to the address."""
     nat = document.nat
-    found = _through_nat(document, nat, address) if nat else _protected(document, address)
-    if found is not None:
-        return found
+    outcome = _through_nat(document, nat, address) if nat else _protected(document, address)
+    if outcome is not None:
+        return outcome
     there = sites.site_of(document.sites, address)
     if there is None:
         return _outside(document, address)
@@ -231,7 +233,7 @@ def _translated(
         path = PacketPath.NATIVE if item.is_identity else PacketPath.TRANSLATED
         return path, f"{target}; the client's address is kept"
     addresses = nat.addresses or document.node.addresses
-    own = [str(each) for each in addresses if each.family is address.family]
+    own = [str(source) for source in addresses if source.family is address.family]
     sources = " or ".join(own) or "this machine"
     return PacketPath.TRANSLATED, f"{target}; the client appears as {sources}"
 

@@ -79,7 +79,7 @@ def _of_pods(value: object) -> object:
 def _flow(value: object) -> str:
     if not isinstance(value, dict):
         return str(value)
-    return "{" + ", ".join(f"{key}: {_flow(each)}" for key, each in value.items()) + "}"
+    return "{" + ", ".join(f"{key}: {_flow(member)}" for key, member in value.items()) + "}"
 
 
 class _Part(Document):
@@ -195,7 +195,7 @@ class Limit(_Part):
 
 
 def of_no_class(limits: Iterable[Limit], classes: Iterable[str]) -> Iterator[Diagnostic]:
-    """Rates of classes that there are none of."""
+    """Rates of classes that do not exist."""
     known = [f"{name}-{way}" for name in classes for way in ("in", "out")]
     remedy = f"there are {', '.join(known)}" if known else "accounting.classes has none"
     for number, limit in enumerate(limits):

@@ -120,7 +120,9 @@ def _not_yaml(error: yaml.MarkedYAMLError, text: str) -> tuple[int, str]:
     if mark and "\t" in "".join(text.splitlines()[mark.line : line])[: mark.column + 1]:
         return line, "a tab does not indent; write spaces"
     problem = str(error.problem or error.context)
-    return line, problem + next((does for what, does in _ADVICE.items() if what in problem), "")
+    return line, problem + next(
+        (advice for symptom, advice in _ADVICE.items() if symptom in problem), ""
+    )
 
 
 def in_one_line(error: yaml.YAMLError) -> str:
@@ -130,8 +132,8 @@ def in_one_line(error: yaml.YAMLError) -> str:
 
 def merge_mark(text: str) -> int:
     """The line (from 1) of the first conflict that git left in a file, else 0."""
-    found = _MERGE_MARK.search(text)
-    return text.count("\n", 0, found.start()) + 1 if found else 0
+    match = _MERGE_MARK.search(text)
+    return text.count("\n", 0, match.start()) + 1 if match else 0
 
 
 def describe(diagnostic: Diagnostic, path: Path) -> str:
@@ -199,10 +201,10 @@ def _describe(
     message = validation.message(fault)
     cause = fault.get("ctx", {}).get("error")
     if isinstance(cause, Invalid):
-        found = cause.diagnostic
-        beside = lines.get((*location, *found.beside.key)) if found.beside else None
-        message = found.text(f"line {beside}" if beside else "")
-        location = (*location, *found.at.key)
+        diagnostic = cause.diagnostic
+        beside = lines.get((*location, *diagnostic.beside.key)) if diagnostic.beside else None
+        message = diagnostic.text(f"line {beside}" if beside else "")
+        location = (*location, *diagnostic.at.key)
     elif fault["type"] == "extra_forbidden":
         message = _of_unknown_key(location, model)
     key = dotted(location) if location else "document"

@@ -208,9 +208,9 @@ class NodeDocument(Document):
                 "(only cni: off needs none)"
             )
         keyed = (KeyedPrefix(block, (index,), "") for index, block in enumerate(ranges))
-        for one, other in overlapping(keyed):
-            message = f"{one.prefix} overlaps {other.prefix}"
-            raise invalid(message, one.key, other.key, "give every address once")
+        for later, earlier in overlapping(keyed):
+            message = f"{later.prefix} overlaps {earlier.prefix}"
+            raise invalid(message, later.key, earlier.key, "give every address once")
         # None if `node` failed its own validation, which is then the error that is shown.
         node: NodeIdentity | None = info.data.get("node")
         for index, block in enumerate(ranges):
@@ -330,7 +330,10 @@ class NodeDocument(Document):
     @property
     def fewest_addresses(self) -> int | float:
         """Addresses of the family with the fewest, and so pods; infinite without ranges."""
-        sizes = (sum(b.size for b in self.ranges if b.family is each) for each in self.families)
+        sizes = (
+            sum(block.size for block in self.ranges if block.family is family)
+            for family in self.families
+        )
         return min(sizes, default=math.inf)
 
 
@@ -358,7 +361,9 @@ def _contradictions(document: NodeDocument) -> Iterator[Diagnostic]:
         if getattr(document, key) and document.role is not Role.NODE:
             yield error(f"a {document.role} has no pods", (key,), ("role",), "remove it")
     yield from without_history(document.limits, document.accounting)
-    yield from of_no_class(document.limits, (one.name for one in document.accounting.classes))
+    yield from of_no_class(
+        document.limits, (traffic_class.name for traffic_class in document.accounting.classes)
+    )
     own = next((site for site in document.sites if site.name == document.site), None)
     if own is not None:
         yield from _of_own_addresses(document, own)
@@ -453,13 +458,13 @@ def _of_services(document: NodeDocument, own: Site) -> Iterator[Diagnostic]:
 def _of_inner_range(
     document: NodeDocument, service: ServiceRange, key: KeyPath
 ) -> Iterator[Diagnostic]:
-    for each in prefixes_of(document.sites, ("sites",)):
+    for keyed in prefixes_of(document.sites, ("sites",)):
         # A range that is not translated is in its own site's prefix by design.
-        is_its_own = service.is_identity and each.prefix.covers(service.vip_range)
-        if each.prefix.overlaps(service.service_cidr) and not is_its_own:
-            message = f"{service.service_cidr} overlaps {each.prefix} of {each.owner}"
+        is_its_own = service.is_identity and keyed.prefix.covers(service.vip_range)
+        if keyed.prefix.overlaps(service.service_cidr) and not is_its_own:
+            message = f"{service.service_cidr} overlaps {keyed.prefix} of {keyed.owner}"
             remedy = "a Service CIDR must not overlap any site's prefixes"
-            yield error(message, key, each.key, remedy)
+            yield error(message, key, keyed.key, remedy)
 
 
 def _of_routes(document: NodeDocument) -> Iterator[Diagnostic]:
@@ -485,6 +490,6 @@ def _of_other_spokes(document: NodeDocument) -> Iterator[KeyedPrefix]:
     """Prefixes that a machine must not touch. The hub router has business with every spoke."""
     # The hub router forwards to every spoke, so its routes lead there.
     if document.role is not Role.HUB_ROUTER:
-        for each in prefixes_of(document.sites, ("sites",)):
-            if each.owner not in (HUB, document.site):
-                yield each
+        for keyed in prefixes_of(document.sites, ("sites",)):
+            if keyed.owner not in (HUB, document.site):
+                yield keyed

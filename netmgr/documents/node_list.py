@@ -59,6 +59,6 @@ def parse(text: str) -> tuple[ListedNode, ...]:
 def _entry(name: str, addresses: Iterable[str], ranges: Iterable[str]) -> ListedNode:
     return ListedNode(
         str(name),
-        tuple(Address.parse(str(each)) for each in addresses),
-        tuple(Prefix.parse(str(each)) for each in ranges),
+        tuple(Address.parse(str(address)) for address in addresses),
+        tuple(Prefix.parse(str(prefix)) for prefix in ranges),
     )

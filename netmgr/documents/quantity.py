@@ -25,12 +25,12 @@ def quantity(value: object) -> int:
     Raises:
         ValueError: it is none.
     """
-    found = _QUANTITY.match(str(value)) if isinstance(value, str | int | float) else None
-    if isinstance(value, bool) or found is None:
+    match = _QUANTITY.match(str(value)) if isinstance(value, str | int | float) else None
+    if isinstance(value, bool) or match is None:
         raise ValueError(
             f"{str(value)[:40]!r} is no quantity; write a number without a unit: 500k, 100M, 1Gi"
         )
-    number, suffix = found.groups()
+    number, suffix = match.groups()
     base = 1024 if suffix.endswith("i") else 1000
     return int(float(number) * base ** _POWERS[suffix.removesuffix("i")])
 

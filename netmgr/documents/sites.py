@@ -103,10 +103,10 @@ class Nat(Document):
 
     @model_validator(mode="after")
     def _translate_each_range_once(self) -> Nat:
-        for number, one in enumerate(self.services):
+        for number, service in enumerate(self.services):
             for earlier, other in enumerate(self.services[:number]):
                 for key, beside in _SIDES:
-                    mine, theirs = getattr(one, key), getattr(other, beside)
+                    mine, theirs = getattr(service, key), getattr(other, beside)
                     if mine.overlaps(theirs):
                         raise invalid(
                             f"{mine} overlaps {theirs}",
@@ -121,10 +121,10 @@ class Nat(Document):
         if not self.addresses or self.source is not SourceAddress.SNAT:
             return self
         families = {address.family for address in self.addresses}
-        for number, each in enumerate(self.services):
-            if each.vip_range.family not in families:
+        for number, service in enumerate(self.services):
+            if service.vip_range.family not in families:
                 raise invalid(
-                    f"{each.vip_range} is IPv{each.vip_range.family}, and no address is",
+                    f"{service.vip_range} is IPv{service.vip_range.family}, and no address is",
                     ("services", number, "vip_range"),
                     ("addresses",),
                     "add one for snat to take",
@@ -159,7 +159,7 @@ class StaticRoute(Document):
 
 
 class SitePart(StrEnum):
-    """What of a site an address is."""
+    """The parts of a site."""
 
     NODES = "nodes and pods"
     SERVICES = "Services"
@@ -167,7 +167,7 @@ class SitePart(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """Whose an address is: the site, what of it, and the prefix that says so."""
+    """The site that has an address, its part, and the prefix that decides."""
 
     site: str
     part: SitePart
@@ -187,8 +187,8 @@ def site_of(sites: Iterable[Site], address: Address) -> Membership | None:
             (SitePart.SERVICES, site.services),
         ):
             entries += [(prefix, Membership(site.name, part, prefix)) for prefix in prefixes]
-    found = PrefixTable(entries).match(address)
-    return found[1] if found else None
+    match = PrefixTable(entries).match(address)
+    return match[1] if match else None
 
 
 class KeyedPrefix(NamedTuple):
@@ -210,20 +210,19 @@ def prefixes_of(sites: Sequence[Site], above: KeyPath = ()) -> Iterator[KeyedPre
 def overlapping(prefixes: Iterable[KeyedPrefix]) -> Iterator[tuple[KeyedPrefix, KeyedPrefix]]:
     """Pairs that overlap, the one that is later in its document first; by sort and sweep."""
     enclosing: list[KeyedPrefix] = []
-    for each in sorted(prefixes, key=lambda each: each.prefix):
+    for keyed in sorted(prefixes, key=lambda keyed: keyed.prefix):
         # Sorted, a prefix comes after those that hold it, and two prefixes nest or are disjoint.
-        while enclosing and not enclosing[-1].prefix.overlaps(each.prefix):
+        while enclosing and not enclosing[-1].prefix.overlaps(keyed.prefix):
             enclosing.pop()
         if enclosing:
-            earlier, later = sorted((each, enclosing[-1]), key=_order)
+            earlier, later = sorted((keyed, enclosing[-1]), key=_order)
             yield later, earlier
-        enclosing.append(each)
+        enclosing.append(keyed)
 
 
-def _order(each: KeyedPrefix) -> list[str]:
-    """Compares keys of names and numbers."""
+def _order(keyed: KeyedPrefix) -> list[str]:
     # Names and numbers do not compare; as padded text, item 10 comes after item 9.
-    return [str(part).zfill(9) for part in each.key]
+    return [str(part).zfill(9) for part in keyed.key]
 
 
 def conflicts(sites: Sequence[Site]) -> Iterator[Diagnostic]:
@@ -238,6 +237,6 @@ def conflicts(sites: Sequence[Site]) -> Iterator[Diagnostic]:
                 "name every site once",
             )
         named[site.name].append(number)
-    for one, beside in overlapping(prefixes_of(sites)):
-        message = f"{one.prefix} of {one.owner} overlaps {beside.prefix} of {beside.owner}"
-        yield error(message, one.key, beside.key, "an address is of one site")
+    for later, beside in overlapping(prefixes_of(sites)):
+        message = f"{later.prefix} of {later.owner} overlaps {beside.prefix} of {beside.owner}"
+        yield error(message, later.key, beside.key, "an address is of one site")

@@ -23,13 +23,13 @@ def meant(model: type[BaseModel], location: KeyPath) -> str:
 
 
 def closest(word: str, known: Iterable[str]) -> str:
-    """The known word that is nearest; whether it has capitals, `-` or `_` is no difference."""
-    plain = {_plain(each): each for each in known}
+    """The known word that is nearest; capitals, `-` and `_` make no difference."""
+    plain = {_plain(candidate): candidate for candidate in known}
     typed = _plain(word)
     close = get_close_matches(typed, plain, 1, ALIKE)
-    # Two letters that changed places are much of a short word: `mut`, `cin`.
-    same_letters = (each for each in plain if sorted(each) == sorted(typed))
-    return next((plain[each] for each in (*close, *same_letters)), "")
+    # Two swapped letters are much of a short word: `mut`, `cin`.
+    same_letters = (spelling for spelling in plain if sorted(spelling) == sorted(typed))
+    return next((plain[spelling] for spelling in (*close, *same_letters)), "")
 
 
 def _plain(word: str) -> str:

@@ -52,11 +52,11 @@ def root_causes(faults: list[ErrorDetails]) -> Iterator[ErrorDetails]:
 def message(fault: ErrorDetails) -> str:
     """What is wrong, and what to do."""
     kind, given = fault["type"], fault["input"]
-    said = _MESSAGES.get(kind) or _MESSAGES.get(kind.partition("_")[0])
-    if said is None:
+    template = _MESSAGES.get(kind) or _MESSAGES.get(kind.partition("_")[0])
+    if template is None:
         return fault["msg"].removeprefix("Value error, ")
     context = {name: _plain(value) for name, value in fault.get("ctx", {}).items()}
-    shown = said.format(given=_shown(given), example=_example(given), **context)
+    shown = template.format(given=_shown(given), example=_example(given), **context)
     return shown + (_meant(given, context) if isinstance(given, str) else "")
 
 
@@ -76,7 +76,7 @@ def _meant(given: str, context: Mapping[str, object]) -> str:
     if known := spelling.closest(given, re.findall("'(.+?)'", str(context.get("expected")))):
         return f"; did you mean {known}?"
     form = re.compile(str(context.get("pattern", "")))
-    wrong = sorted({repr(each) for each in given if not form.search(f"a{each}a")})
+    wrong = sorted({repr(character) for character in given if not form.search(f"a{character}a")})
     return f"; it cannot have {', '.join(wrong)}" if wrong else ""
 
 

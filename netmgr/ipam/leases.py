@@ -57,7 +57,11 @@ class Leases:
         self.boot_id = remembered.boot_id
         self._attachments = remembered.attachments
         self._tombstones = remembered.tombstones
-        held = {address: a.key for a in self._attachments.values() for address in a.addresses}
+        held = {
+            address: attachment.key
+            for attachment in self._attachments.values()
+            for address in attachment.addresses
+        }
         now = clock.monotonic()
         # A release that lies ahead was before this boot: its cooldown counts from the boot on.
         cooldown = {at: since if since <= now else 0.0 for at, since in remembered.cooldown.items()}
@@ -86,10 +90,12 @@ class Leases:
             kept: set[Address] = set()
             for pool in self._pools.values():
                 kept.update(pool.withdrawn())
-            found: dict[Address, Attachment] = {}
+            holders: dict[Address, Attachment] = {}
             for attachment in self._attachments.values():
-                found.update((each, attachment) for each in attachment.addresses if each in kept)
-            return found
+                holders.update(
+                    (address, attachment) for address in attachment.addresses if address in kept
+                )
+            return holders
 
     def get(self, key: AttachmentKey) -> Attachment | None:
         # Without the lock: one look-up is atomic, and whoever changes this attachment holds its own
@@ -219,7 +225,11 @@ class Leases:
         named = self._lookup(waiting)
         with self._lock:
             # One that another thread settled or gave out meanwhile is in no cooldown any more.
-            ended = [a for a in waiting if self._pools[a.family].settle(a, now, named=a in named)]
+            ended = [
+                address
+                for address in waiting
+                if self._pools[address.family].settle(address, now, named=address in named)
+            ]
             self.store.end_cooldown(ended)
         # One that did not end here although no connection names it was another thread's.
         return not named.issuperset(waiting)
@@ -231,12 +241,12 @@ class Leases:
     def occupancy(self) -> dict[Family, PoolState]:
         """Addresses by state, of families that have ranges or held addresses of former ones."""
         with self._lock:
-            found: dict[Family, PoolState] = {}
+            states: dict[Family, PoolState] = {}
             for family, pool in self._pools.items():
                 state = pool.occupancy()
                 if pool.gives or state["withdrawn"]:
-                    found[family] = state
-            return found
+                    states[family] = state
+            return states
 
     def add_tombstone(self, key: AttachmentKey, deleted_at: float) -> None:
         """Remember that a DEL began at `deleted_at` (seconds since boot)."""

@@ -120,9 +120,9 @@ class Store:
             *identity, host_link, netns = map(_text, row[:7])
             key, pod = AttachmentKey(*identity[:2]), PodRef(*identity[2:])
             held = tuple(sorted(addresses.get(key, ())))
-            found = Attachment(key, pod, held, host_link, netns, float(row[7]))
+            attachment = Attachment(key, pod, held, host_link, netns, float(row[7]))
             attachments[key] = replace(
-                found, rates=rates.get(_rates_of(key.container_id, key.ifname), ())
+                attachment, rates=rates.get(_rates_of(key.container_id, key.ifname), ())
             )
         cooldown, returned = {}, []
         released = "SELECT address, released_at, rested FROM released ORDER BY sequence"

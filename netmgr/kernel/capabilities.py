@@ -51,14 +51,14 @@ def keep(kept: Collection[Capability]) -> None:
     Raises:
         KernelError: the kernel refused.
     """
-    mask = sum(1 << each for each in kept)
+    mask = sum(1 << capability for capability in kept)
     effective, permitted, inheritable = _read()
     if effective >> _SETPCAP & 1:
         _narrow_bounding_set(mask)
     held = (effective, permitted, inheritable)
     # Where there is nothing to give up, a filter of system calls may forbid to do so.
-    if any(each & ~mask for each in held):
-        _write(*(each & mask for each in held))
+    if any(bits & ~mask for bits in held):
+        _write(*(bits & mask for bits in held))
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
 
 
@@ -80,7 +80,7 @@ def _read() -> tuple[int, int, int]:
 
 
 def _write(*sets: int) -> None:
-    words = (*(each & _LOW for each in sets), *(each >> 32 for each in sets))
+    words = (*(bits & _LOW for bits in sets), *(bits >> 32 for bits in sets))
     _succeed("capset", _libc.capset(_THIS_THREAD, _SETS.pack(*words)))
 
 

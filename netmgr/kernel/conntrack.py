@@ -73,19 +73,19 @@ def tracked(addresses: Iterable[Address]) -> set[Address]:
     """
     wanted = set(addresses)
     count = _tracked_connections()
-    found: set[Address] = set()
+    in_use: set[Address] = set()
     if not count:
-        return found
+        return in_use
     try:
         with netlink.Netlink(netlink.NETLINK_NETFILTER) as channel:
             for request in _requests(wanted, count):
                 for sources in channel.dump(request, _sources_of):
-                    found.update(sources)
+                    in_use.update(sources)
     except KernelError as error:
         if error.errno not in _NO_CONNTRACK:
             log.warning("connection-table-unread error=%s", error)
         return set()
-    return found & wanted
+    return in_use & wanted
 
 
 def _tracked_connections() -> int:
@@ -121,14 +121,14 @@ def _from(address: Address, side: int, filter_flags: int) -> netlink.Operation:
 
 def _sources_of(body: bytes) -> list[Address]:
     """Source addresses of both directions of one connection."""
-    found = []
+    sources = []
     connection = netlink.attributes(body, netlink.NFGENMSG.size)
     for side in (_CTA_TUPLE_ORIG, _CTA_TUPLE_REPLY):
         ip = netlink.attributes(
             netlink.attributes(connection.get(side, b"")).get(_CTA_TUPLE_IP, b"")
         )
-        found += [Address.unpack(ip[kind]) for kind in _CTA_IP_SOURCE.values() if kind in ip]
-    return found
+        sources += [Address.unpack(ip[kind]) for kind in _CTA_IP_SOURCE.values() if kind in ip]
+    return sources
 
 
 class Occupancy(NamedTuple):
@@ -154,21 +154,21 @@ def begun_by(addresses: Iterable[Address]) -> Counter[Address]:
     Raises:
         KernelError: the table cannot be read.
     """
-    found: Counter[Address] = Counter()
+    connections: Counter[Address] = Counter()
     with netlink.Netlink(netlink.NETLINK_NETFILTER) as channel:
         for family, wanted in _by_family(addresses).items():
             # Bytes are compared: making an Address of each entry would take five times as long.
             counts = dict.fromkeys(wanted, 0)
             channel.dump_once(_listing(family), _counting(family, counts))
-            found.update({wanted[packed]: count for packed, count in counts.items()})
-    return found
+            connections.update({wanted[packed]: count for packed, count in counts.items()})
+    return connections
 
 
 def _by_family(addresses: Iterable[Address]) -> dict[Family, dict[bytes, Address]]:
-    found: dict[Family, dict[bytes, Address]] = {}
+    by_family: dict[Family, dict[bytes, Address]] = {}
     for address in addresses:
-        found.setdefault(address.family, {})[address.packed] = address
-    return found
+        by_family.setdefault(address.family, {})[address.packed] = address
+    return by_family
 
 
 def _counting(family: Family, counts: dict[bytes, int]) -> Callable[[bytes], None]:
@@ -205,11 +205,11 @@ def busiest(addresses: Collection[Address]) -> dict[tuple[Family, str], Busiest]
     own: dict[Family, set[bytes]] = {}
     for address in sorted(addresses):
         own.setdefault(address.family, set()).add(address.packed)
-    found = {}
+    endpoints = {}
     for family, packed in own.items():
         for protocol, most in _most_by_protocol(_connections(family, packed)).items():
-            found[family, protocol] = most
-    return found
+            endpoints[family, protocol] = most
+    return endpoints
 
 
 def _most_by_protocol(toward: Counter[tuple[int, bytes, bytes]]) -> dict[str, Busiest]:
@@ -217,7 +217,7 @@ def _most_by_protocol(toward: Counter[tuple[int, bytes, bytes]]) -> dict[str, Bu
     for (protocol, address, port), count in toward.items():
         if protocol in most and count > most[protocol].ports:
             most[protocol] = Busiest(count, _shown(Address.unpack(address), port))
-    return {PROTOCOLS[number]: each for number, each in most.items()}
+    return {PROTOCOLS[number]: endpoint for number, endpoint in most.items()}
 
 
 def _connections(family: Family, own: Collection[bytes]) -> Counter[tuple[int, bytes, bytes]]:
@@ -249,8 +249,8 @@ def _reply_of(family: Family, body: bytes) -> tuple[bytes, bytes, int, bytes, in
     lengths = struct.unpack_from("=H", body, start) + struct.unpack_from("=H", body, start + size)
     # By position, a quarter of the time, where the tuples are as they always are.
     if lengths == (size, size) and body[start + 2 * size + 2] == _CTA_STATUS:
-        found: tuple[bytes, bytes, int, bytes, int] = _REPLY[family].unpack_from(body, start + size)
-        return found
+        reply: tuple[bytes, bytes, int, bytes, int] = _REPLY[family].unpack_from(body, start + size)
+        return reply
     connection = netlink.attributes(body, start)
     ip, proto = _tuple_of(connection, _CTA_TUPLE_REPLY)
     return (

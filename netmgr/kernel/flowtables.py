@@ -110,12 +110,12 @@ def _new(table: str, name: str, devices: Iterable[str]) -> netlink.Operation:
 
 
 def _flowtable_of(body: bytes) -> Flowtable:
-    found = netlink.attributes(body, netlink.NFGENMSG.size)
-    devices = netlink.attributes(found.get(_HOOK, b"")).get(_DEVICES, b"")
+    attributes = netlink.attributes(body, netlink.NFGENMSG.size)
+    devices = netlink.attributes(attributes.get(_HOOK, b"")).get(_DEVICES, b"")
     family = _Family(body[0]).name.lower()
     return Flowtable(
-        f"{family} {netlink.string_of(found[_TABLE])}",
-        netlink.string_of(found[_NAME]),
+        f"{family} {netlink.string_of(attributes[_TABLE])}",
+        netlink.string_of(attributes[_NAME]),
         frozenset(_names(devices)),
     )
 

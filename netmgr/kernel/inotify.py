@@ -53,7 +53,6 @@ class Watch:
             raise
 
     def fileno(self) -> int:
-        """The descriptor to poll."""
         return int(self._descriptor)
 
     def close(self) -> None:

@@ -156,13 +156,13 @@ def name_of(body: bytes) -> str:
 
 def kind_of(body: bytes) -> Kind | None:
     """What a set was made as, by the first message of its listing; None for an odd family."""
-    found = netlink.attributes(body, netlink.NFGENMSG.size)
-    options = netlink.attributes(found.get(_DATA, b""))
-    family = Family.of_af(found.get(_FAMILY, b"\0")[0])
+    attributes = netlink.attributes(body, netlink.NFGENMSG.size)
+    options = netlink.attributes(attributes.get(_DATA, b""))
+    family = Family.of_af(attributes.get(_FAMILY, b"\0")[0])
     if family is None:
         return None
     return Kind(
-        netlink.string_of(found.get(_TYPE_NAME, b"")),
+        netlink.string_of(attributes.get(_TYPE_NAME, b"")),
         family,
         int.from_bytes(options.get(_MAXELEM, b""), "big"),
         bool(int.from_bytes(options.get(_CADT_FLAGS, b""), "big") & _WITH_COUNTERS),
@@ -181,20 +181,24 @@ def listed(body: bytes, only: bytes = b"") -> Iterator[Listed]:
 
 
 def counts_of(body: bytes, family: Family) -> list[netlink.Counted]:
-    """What counts in a message of a listing; keys are addresses in network byte order."""
+    """The counters in a message of a listing; keys are addresses in network byte order."""
     elements = netlink.attributes(body, netlink.NFGENMSG.size).get(_ELEMENTS, b"")
-    found = netlink.read_counters(elements, _COUNTING_ELEMENT[family], family.octets)
-    if found is None:
-        found = [(one.element.network.packed, one.packets, one.bytes) for one in listed(body)]
-    return found
+    counters = netlink.read_counters(elements, _COUNTING_ELEMENT[family], family.octets)
+    if counters is None:
+        counters = [
+            (member.element.network.packed, member.packets, member.bytes) for member in listed(body)
+        ]
+    return counters
 
 
 def _listed(element: bytes) -> Listed:
-    found = netlink.attributes(element)
+    attributes = netlink.attributes(element)
     # Nested once more: the address is behind its own attribute header.
-    address = Address.unpack(found[_IP][_HEADER_BYTES:])
-    length = found[_CIDR][0] if _CIDR in found else address.family.width
-    octets, packets = (int.from_bytes(found.get(kind, b""), "big") for kind in (_BYTES, _PACKETS))
+    address = Address.unpack(attributes[_IP][_HEADER_BYTES:])
+    length = attributes[_CIDR][0] if _CIDR in attributes else address.family.width
+    octets, packets = (
+        int.from_bytes(attributes.get(kind, b""), "big") for kind in (_BYTES, _PACKETS)
+    )
     return Listed(Prefix(address.family, address.value, length), octets, packets)
 
 

@@ -78,11 +78,11 @@ class LibNftables:
         """
         output = self.run(command, json=True)
         try:
-            found: list[dict[str, Any]] = loads(output)["nftables"]
+            objects: list[dict[str, Any]] = loads(output)["nftables"]
         except (ValueError, LookupError, TypeError):
             # nft 1.0.6 prints a remark between the objects of a table that another program owns.
             raise KernelError(f"nft {command}", details="another program owns the table") from None
-        return found
+        return objects
 
     def close(self) -> None:
         """Close the context's socket; the object cannot be used any more."""

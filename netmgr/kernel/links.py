@@ -206,7 +206,7 @@ def touch(index: int) -> Operation:
 
 def add_alternative_names(name: str, more: Iterable[str]) -> Operation:
     """Give a link more names, of up to 127 bytes each (ip-link(8), "property add"; Linux 5.5)."""
-    listed = [string_attribute(_IFLA_ALT_IFNAME, each) for each in more]
+    listed = [string_attribute(_IFLA_ALT_IFNAME, altname) for altname in more]
     body = _ANY_LINK + string_attribute(_IFLA_IFNAME, name) + nested(_IFLA_PROP_LIST, *listed)
     text = f"link property add dev {name} altname, {len(listed)} of them"
     return Operation(text, RTM_NEWLINKPROP, NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL, body)
@@ -259,24 +259,28 @@ def _in_namespace(netns: int) -> bytes:
 def link_of(body: bytes) -> Link:
     """Decode an RTM_NEWLINK body."""
     _, _, index, flags, _ = _IFINFO.unpack_from(body)
-    found = attributes(body, _IFINFO.size)
+    link_attributes = attributes(body, _IFINFO.size)
     return Link(
         index,
-        string_of(found.get(_IFLA_IFNAME, b"")),
+        string_of(link_attributes.get(_IFLA_IFNAME, b"")),
         bool(flags & IFF_UP),
-        found.get(_IFLA_ADDRESS, b""),
-        u32_of(found.get(_IFLA_MTU)),
-        string_of(found.get(_IFLA_IFALIAS, b"")),
-        u32_of(found.get(_IFLA_GROUP)),
-        tuple(string_of(name) for _, name in each_attribute(found.get(_IFLA_PROP_LIST, b""))),
-        u32_of(found.get(_IFLA_LINK)),
+        link_attributes.get(_IFLA_ADDRESS, b""),
+        u32_of(link_attributes.get(_IFLA_MTU)),
+        string_of(link_attributes.get(_IFLA_IFALIAS, b"")),
+        u32_of(link_attributes.get(_IFLA_GROUP)),
+        tuple(
+            string_of(name) for _, name in each_attribute(link_attributes.get(_IFLA_PROP_LIST, b""))
+        ),
+        u32_of(link_attributes.get(_IFLA_LINK)),
         # Absent for a link without a peer, or with its peer in this namespace.
-        int.from_bytes(found.get(_IFLA_LINK_NETNSID, b"\xff"), sys.byteorder, signed=True),
-        string_of(attributes(found.get(_IFLA_LINKINFO, b"")).get(_IFLA_INFO_KIND, b"")),
-        u32_of(found.get(_IFLA_MASTER)),
+        int.from_bytes(
+            link_attributes.get(_IFLA_LINK_NETNSID, b"\xff"), sys.byteorder, signed=True
+        ),
+        string_of(attributes(link_attributes.get(_IFLA_LINKINFO, b"")).get(_IFLA_INFO_KIND, b"")),
+        u32_of(link_attributes.get(_IFLA_MASTER)),
         not flags & _IFF_NOARP,
-        found.get(_IFLA_AF_SPEC, b""),
-        u32_of(found.get(_IFLA_PROMISCUITY)),
+        link_attributes.get(_IFLA_AF_SPEC, b""),
+        u32_of(link_attributes.get(_IFLA_PROMISCUITY)),
     )
 
 
@@ -346,9 +350,9 @@ def delete_address(address: Prefix, index: int) -> Operation:
 def address_of(body: bytes) -> tuple[Prefix, int] | None:
     """Decode an RTM_NEWADDR body into (address with its length, host bits kept; link index)."""
     af, length, _, _, index = _IFADDR.unpack_from(body)
-    found = attributes(body, _IFADDR.size)
+    address_attributes = attributes(body, _IFADDR.size)
     # IFA_ADDRESS is the peer's on a point-to-point link; IPv6 has IFA_LOCAL only there.
-    raw = found.get(_IFA_LOCAL, found.get(_IFA_ADDRESS))
+    raw = address_attributes.get(_IFA_LOCAL, address_attributes.get(_IFA_ADDRESS))
     if Family.of_af(af) is None or raw is None:
         return None
     family, value = Address.unpack(raw)
@@ -432,6 +436,6 @@ def _carried(line: str) -> tuple[str, Carried]:
             f"read {PROC_NET_DEV}", details=f"a line has {len(values)} figures: {line!r}"
         )
     received, sent = values[_RECEIVED : _RECEIVED + 4], values[_SENT : _SENT + 4]
-    errors, lost = (received[each] + sent[each] for each in (2, 3))
+    errors, lost = (received[column] + sent[column] for column in (2, 3))
     carried = Carried(received[0], received[1], sent[0], sent[1], errors, lost)
     return name.strip(), carried

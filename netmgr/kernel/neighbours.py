@@ -71,10 +71,10 @@ def permanent_of(body: bytes) -> Neighbour | None:
 def neighbour_of(body: bytes) -> Neighbour | None:
     """Decode the body of a message about a neighbour; None for another family's."""
     af, index, _, _, _ = _NDMSG.unpack_from(body)
-    found = netlink.attributes(body, _NDMSG.size)
-    if Family.of_af(af) is None or _NDA_DST not in found:
+    attributes = netlink.attributes(body, _NDMSG.size)
+    if Family.of_af(af) is None or _NDA_DST not in attributes:
         return None
-    return Neighbour(Address.unpack(found[_NDA_DST]), found.get(_NDA_LLADDR, b""), index)
+    return Neighbour(Address.unpack(attributes[_NDA_DST]), attributes.get(_NDA_LLADDR, b""), index)
 
 
 class LinkEnd(NamedTuple):
@@ -122,7 +122,6 @@ class NeighbourLosses:
         self.close()
 
     def close(self) -> None:
-        """Stop listening."""
         self._socket.close()
 
     def fileno(self) -> int:
@@ -131,14 +130,14 @@ class NeighbourLosses:
 
     def read(self) -> set[LinkEnd] | None:
         """Links that lost such an entry since the last call; None after an overflow: any may."""
-        found = set()
+        ends = set()
         self._has_overflown = False
         for netns, body in self._deletions():
             # The kernel's filter compared four bytes of the address only.
             lost = neighbour_of(body)
             if lost and lost.address in self._addresses:
-                found.add(LinkEnd(netns, lost.link))
-        return None if self._has_overflown else found
+                ends.add(LinkEnd(netns, lost.link))
+        return None if self._has_overflown else ends
 
     def _deletions(self) -> Iterator[tuple[int, bytes]]:
         """Number of the namespace and body of each message about a deleted entry."""

@@ -119,24 +119,24 @@ def each_attribute(data: bytes, offset: int = 0) -> list[tuple[int, bytes]]:
         KernelError: one is cut off; half an address would be another one.
     """
     # No generator: a link has forty attributes, and a node hundreds of links.
-    found: list[tuple[int, bytes]] = []
+    pairs: list[tuple[int, bytes]] = []
     while offset + _ATTRIBUTE.size <= len(data):
         length, kind = _ATTRIBUTE.unpack_from(data, offset)
         if length < _ATTRIBUTE.size or offset + length > len(data):
             raise KernelError(
                 "read a netlink attribute", details=f"{length} bytes of {len(data) - offset}"
             )
-        found.append((kind & NLA_TYPE_MASK, data[offset + _ATTRIBUTE.size : offset + length]))
+        pairs.append((kind & NLA_TYPE_MASK, data[offset + _ATTRIBUTE.size : offset + length]))
         offset += (length + 3) & ~3
-    return found
+    return pairs
 
 
 Counted = tuple[bytes, int, int]
-"""What a listing says of one thing that counts: its key, packets, bytes."""
+"""One counter of a listing: its key, packets, bytes."""
 
 
 def read_counters(listed: bytes, template: bytes, key_length: int) -> list[Counted] | None:
-    """What counts in a list of items, if all of them are laid out as `template`; else None.
+    """The counters in a list of items, if all are laid out as `template`; else None.
 
     An item has its key behind three headers, and at its end bytes and packets, 64 bits each. By
     position, a listing takes a twentieth of the time.
@@ -144,12 +144,12 @@ def read_counters(listed: bytes, template: bytes, key_length: int) -> list[Count
     shape, expected = _shape(template, key_length)
     if len(listed) % shape.size:
         return None
-    found = [
+    counters = [
         (key, packets, octets)
         for head, key, between, octets, last, packets in shape.iter_unpack(listed)
         if (head, between, last) == expected
     ]
-    return found if len(found) * shape.size == len(listed) else None
+    return counters if len(counters) * shape.size == len(listed) else None
 
 
 @cache
@@ -300,18 +300,18 @@ class Reader:
         What a change interrupts is listed again, unless changes do not end. And routes of IPv6 may
         be missing without notice. So what removes something looks at it again (`suspects`).
         """
-        found, interrupted = self.dump_once(request, decode)
+        entries, interrupted = self.dump_once(request, decode)
         for _ in range(_MOST_REPEATS):
             if not interrupted:
                 break
-            found, interrupted = self.dump_once(request, decode)
-        return found
+            entries, interrupted = self.dump_once(request, decode)
+        return entries
 
     def dump_once(
         self, request: Operation, decode: Callable[[bytes], Decoded | None]
     ) -> tuple[list[Decoded], bool]:
         """As `dump`, and whether it was interrupted by a change, so that it may be incomplete."""
-        found: list[Decoded] = []
+        entries: list[Decoded] = []
         interrupted = False
         with self._lock:
             for _, kind, flags, body in self._exchange([request]):
@@ -321,10 +321,10 @@ class Reader:
                     raise KernelError(request.text, *error_of(flags, body))
                 # The kernel lists one buffer at a time, each as of one moment.
                 interrupted = interrupted or bool(flags & NLM_F_DUMP_INTR)
-                item = _decoded(request, decode, body)
-                if item is not None:
-                    found.append(item)
-        return found, interrupted
+                entry = _decoded(request, decode, body)
+                if entry is not None:
+                    entries.append(entry)
+        return entries, interrupted
 
     def _exchange(
         self, operations: Iterable[Operation], silent: int = 0

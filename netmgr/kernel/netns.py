@@ -90,7 +90,7 @@ def is_one(path: str) -> bool:
 
 
 def places() -> Iterator[str]:
-    """A path of each namespace that a mount or a process keeps, once or more often."""
+    """Paths of all namespaces that a mount or a process keeps, some more than once."""
     # A mount point need not be text; any user may have made it (fusermount).
     mounts = Path("/proc/thread-self/mountinfo").read_text("utf-8", "surrogateescape")
     for mount in mounts.splitlines():

@@ -126,10 +126,10 @@ def verdict(code: int) -> bytes:
 
 
 def message(
-    kind: int, body: bytes, what: str, flags: int = 0, family: int = NFPROTO_INET
+    kind: int, body: bytes, description: str, flags: int = 0, family: int = NFPROTO_INET
 ) -> Operation:
     """A request about a family."""
-    return Operation(what, _SUBSYSTEM << 8 | kind, flags, NFGENMSG.pack(family, 0, 0) + body)
+    return Operation(description, _SUBSYSTEM << 8 | kind, flags, NFGENMSG.pack(family, 0, 0) + body)
 
 
 def batch_mark(kind: int, generation: int | None = None) -> Operation:
@@ -140,7 +140,7 @@ def batch_mark(kind: int, generation: int | None = None) -> Operation:
 
 
 def new_table(table: str) -> Operation:
-    """Add the table; there already is fine."""
+    """Add the table, unless it exists."""
     return message(
         NEW_TABLE, attribute(_TABLE_NAME, text(table)), f"add table inet {table}", NLM_F_CREATE
     )
@@ -153,7 +153,7 @@ def delete_table(table: str, family: int = NFPROTO_INET) -> Operation:
 
 
 def new_chain(table: str, chain: Chain) -> Iterator[Operation]:
-    """Add a chain with its rules; one that is there already has none but these then."""
+    """Add a chain with its rules; an existing chain loses all others."""
     body = attribute(_CHAIN_TABLE, text(table)) + attribute(_CHAIN_NAME, text(chain.name))
     if chain.hook:
         hook, priority = chain.hook
@@ -199,14 +199,14 @@ def delete_elements(table: str, name: str, keys: Iterable[bytes]) -> Iterator[Op
 
 def add_interval(table: str, name: str, first: bytes, behind: bytes) -> Operation:
     """Add an interval to an interval set: its first key, and the one behind its last."""
-    what = f"add an interval to {name}"
-    return _elements(NEW_ELEMENTS, table, name, _interval(first, behind), what, NLM_F_CREATE)
+    description = f"add an interval to {name}"
+    return _elements(NEW_ELEMENTS, table, name, _interval(first, behind), description, NLM_F_CREATE)
 
 
 def delete_interval(table: str, name: str, first: bytes, behind: bytes) -> Operation:
     """Delete an interval of an interval set; one that is not there is an error."""
-    what = f"delete an interval of {name}"
-    return _elements(DELETE_ELEMENTS, table, name, _interval(first, behind), what)
+    description = f"delete an interval of {name}"
+    return _elements(DELETE_ELEMENTS, table, name, _interval(first, behind), description)
 
 
 def _interval(first: bytes, behind: bytes) -> bytes:
@@ -253,9 +253,9 @@ def generation_of(body: bytes) -> int:
 
 def table_of(body: bytes) -> tuple[str, bool]:
     """Name of a listed table, and whether it is switched off."""
-    found = attributes(body, NFGENMSG.size)
-    flags = int.from_bytes(found.get(_TABLE_FLAGS, b""), "big")
-    return string_of(found[_TABLE_NAME]), bool(flags & _DORMANT)
+    table_attributes = attributes(body, NFGENMSG.size)
+    flags = int.from_bytes(table_attributes.get(_TABLE_FLAGS, b""), "big")
+    return string_of(table_attributes[_TABLE_NAME]), bool(flags & _DORMANT)
 
 
 def get_table(table: str) -> Operation:
@@ -282,12 +282,15 @@ class BaseChain(NamedTuple):
 
 def base_chain_of(body: bytes, hook: int) -> BaseChain | None:
     """A listed chain, if it is one of this hook."""
-    found = attributes(body, NFGENMSG.size)
-    place = attributes(found.get(_CHAIN_HOOK, b""), 0)
+    chain_attributes = attributes(body, NFGENMSG.size)
+    place = attributes(chain_attributes.get(_CHAIN_HOOK, b""), 0)
     if place.get(_HOOK_NUMBER) != number(hook):
         return None
-    table, name = string_of(found[_CHAIN_TABLE]), string_of(found[_CHAIN_NAME])
-    return BaseChain(body[0], table, name, found.get(_CHAIN_POLICY) == number(_DROP))
+    table, name = (
+        string_of(chain_attributes[_CHAIN_TABLE]),
+        string_of(chain_attributes[_CHAIN_NAME]),
+    )
+    return BaseChain(body[0], table, name, chain_attributes.get(_CHAIN_POLICY) == number(_DROP))
 
 
 def list_rules(chain: BaseChain, *, of_table: bool) -> Operation:
@@ -313,25 +316,31 @@ def dropping_rule_of(body: bytes) -> int | None:
 
 def rule_of(body: bytes) -> tuple[str, str, tuple[Expression, ...]]:
     """Table, chain and expressions of a listed rule."""
-    found = attributes(body, NFGENMSG.size)
+    rule_attributes = attributes(body, NFGENMSG.size)
     expressions = []
-    for _, item in each_attribute(found.get(_RULE_EXPRESSIONS, b"")):
+    for _, item in each_attribute(rule_attributes.get(_RULE_EXPRESSIONS, b"")):
         parts = attributes(item)
         name = string_of(parts[_EXPRESSION_NAME])
         expressions.append(Expression(name, attributes(parts.get(_EXPRESSION_DATA, b""), 0)))
-    return string_of(found[_RULE_TABLE]), string_of(found[_RULE_CHAIN]), tuple(expressions)
+    return (
+        string_of(rule_attributes[_RULE_TABLE]),
+        string_of(rule_attributes[_RULE_CHAIN]),
+        tuple(expressions),
+    )
 
 
 def counts_of(body: bytes) -> list[Counted]:
-    """What counts among a set's elements in one message of a listing."""
+    """The counters of a set's elements in one message of a listing."""
     listed = attributes(body, NFGENMSG.size).get(_LIST_ELEMENTS, b"")
     if not listed:
         return []
     key_length = _HEADER.unpack_from(listed, 2 * _HEADER.size)[0] - _HEADER.size
-    found = read_counters(listed, _counting_element(key_length), key_length)
-    if found is None:
-        found = [one for _, item in each_attribute(listed) for one in _counts_of_one(item)]
-    return found
+    counters = read_counters(listed, _counting_element(key_length), key_length)
+    if counters is None:
+        counters = [
+            counter for _, item in each_attribute(listed) for counter in _counts_of_one(item)
+        ]
+    return counters
 
 
 @cache
@@ -342,7 +351,7 @@ def _counting_element(key_length: int) -> bytes:
 
 
 def _counting(octets: int, packets: int) -> bytes:
-    """What an element has that counts, and has counted so much."""
+    """The counter of an element, at these counts."""
     counter = attribute(_COUNTER_BYTES, octets.to_bytes(8, "big"))
     counter += attribute(_COUNTER_PACKETS, packets.to_bytes(8, "big"))
     expression = attribute(_EXPRESSION_NAME, text("counter")) + attribute(_EXPRESSION_DATA, counter)
@@ -359,21 +368,23 @@ def _counts_of_one(item: bytes) -> Iterator[Counted]:
 
 def counter_of(body: bytes) -> tuple[str, int, int]:
     """Name, packets and bytes of a listed counter."""
-    found = attributes(body, NFGENMSG.size)
-    return string_of(found[_OBJECT_NAME]), *_counter(found[_OBJECT_DATA])
+    counter_attributes = attributes(body, NFGENMSG.size)
+    return string_of(counter_attributes[_OBJECT_NAME]), *_counter(counter_attributes[_OBJECT_DATA])
 
 
 def _counter(data: bytes) -> tuple[int, int]:
-    found = attributes(data)
-    packets, octets = found[_COUNTER_PACKETS], found[_COUNTER_BYTES]
+    counter_attributes = attributes(data)
+    packets, octets = counter_attributes[_COUNTER_PACKETS], counter_attributes[_COUNTER_BYTES]
     return int.from_bytes(packets, "big"), int.from_bytes(octets, "big")
 
 
 def _elements(
-    kind: int, table: str, name: str, listed: bytes, what: str, flags: int = 0
+    kind: int, table: str, name: str, listed: bytes, description: str, flags: int = 0
 ) -> Operation:
     body = attribute(_LIST_TABLE, text(table)) + attribute(_LIST_SET, text(name))
-    return message(kind, body + (attribute(_LIST_ELEMENTS, listed) if listed else b""), what, flags)
+    return message(
+        kind, body + (attribute(_LIST_ELEMENTS, listed) if listed else b""), description, flags
+    )
 
 
 def _flush_chain(table: str, name: str) -> Operation:

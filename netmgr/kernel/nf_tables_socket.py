@@ -87,13 +87,13 @@ class NftSocket(netlink.Netlink):
             TryAgainLater: other programs change rules all the time.
         """
         for _ in range(attempts):
-            found, interrupted = self.dump_once(request, decode)
+            entries, interrupted = self.dump_once(request, decode)
             if not interrupted:
-                return found
+                return entries
         raise TryAgainLater(_NEVER_WHOLE)
 
     def counts(self, table: str, name: str) -> list[netlink.Counted]:
-        """What counts in a set; nothing if there is no such set.
+        """The counters of a set's elements; none without the set.
 
         Raises:
             TryAgainLater: as `list_whole`.

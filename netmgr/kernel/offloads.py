@@ -18,7 +18,7 @@ _SETS = struct.Struct("=IIQI")
 
 
 def switch_off(link: str, names: Iterable[str]) -> None:
-    """Switch offloads off, of a link in the calling thread's namespace; unknown ones are none.
+    """Switch off offloads of a link in the calling thread's namespace; ignore unknown names.
 
     Raises:
         OSError: there is no such link, or the kernel refused.

@@ -31,7 +31,7 @@ class BlackholeLosses(Netlink):
 
     def read(self) -> bool:
         """Whether there was one since the last call, or there may have been."""
-        found = False
+        has_losses = False
         for _ in range(_MOST_AT_ONCE):
             try:
                 data = self._socket.recv(_RECEIVE_BYTES, socket.MSG_DONTWAIT)
@@ -40,10 +40,10 @@ class BlackholeLosses(Netlink):
                     break
                 if error.errno != ENOBUFS:
                     raise KernelError("hear of routes", error.errno or 0) from None
-                found = True
+                has_losses = True
             else:
-                found |= any(self._is_loss(kind, body) for kind, _, _, body in messages(data))
-        return found
+                has_losses |= any(self._is_loss(kind, body) for kind, _, _, body in messages(data))
+        return has_losses
 
     def _is_loss(self, kind: int, body: bytes) -> bool:
         # The sixth and the eighth byte of struct rtmsg.

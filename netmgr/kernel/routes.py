@@ -139,7 +139,6 @@ def add_blackhole(destination: Prefix, *, protocol: int) -> netlink.Operation:
 
 
 def delete_blackhole(destination: Prefix, *, protocol: int) -> netlink.Operation:
-    """Remove such a route."""
     body = _blackhole(destination, protocol)
     return netlink.Operation(
         f"route delete blackhole {destination}", RTM_DELROUTE, netlink.NLM_F_ACK, body
@@ -171,7 +170,7 @@ def read_routes(
     families: Iterable[Family] = Family,
 ) -> list[Route]:
     """Routes of one kind, of one table or of `ANY_TABLE`; of one protocol or link where given."""
-    found = []
+    routes = []
     # Attributes, because the header has one byte for the table's number, and nothing for a link.
     filters = {_RTA_TABLE: table, _RTA_OIF: oif}
     chosen = b"".join(
@@ -182,14 +181,14 @@ def read_routes(
         text = f"route dump IPv{family.value} table {table}"
         request = netlink.Operation(text, RTM_GETROUTE, netlink.NLM_F_DUMP, body)
         try:
-            found += channel.dump(request, route_of)
+            routes += channel.dump(request, route_of)
         except KernelError as error:
             # A table that never had a route does not exist.
             if error.errno != ENOENT:
                 raise
     return [
         route
-        for route in found
+        for route in routes
         if route.kind == kind
         and table in (ANY_TABLE, route.table)
         and protocol in (0, route.protocol)
@@ -203,18 +202,18 @@ def route_of(body: bytes) -> Route | None:
     family = Family.of_af(af)
     if family is None:
         return None
-    found = netlink.attributes(body, _RTMSG.size)
-    gateway = found.get(_RTA_GATEWAY)
+    attributes = netlink.attributes(body, _RTMSG.size)
+    gateway = attributes.get(_RTA_GATEWAY)
     return Route(
-        Prefix(family, int.from_bytes(found.get(_RTA_DST, b""), "big"), length),
-        netlink.u32_of(found.get(_RTA_OIF)),
+        Prefix(family, int.from_bytes(attributes.get(_RTA_DST, b""), "big"), length),
+        netlink.u32_of(attributes.get(_RTA_OIF)),
         Address.unpack(gateway) if gateway else None,
         protocol,
         scope,
-        netlink.u32_of(found.get(_RTA_PRIORITY)),
-        netlink.u32_of(found[_RTA_TABLE]) if _RTA_TABLE in found else table,
+        netlink.u32_of(attributes.get(_RTA_PRIORITY)),
+        netlink.u32_of(attributes[_RTA_TABLE]) if _RTA_TABLE in attributes else table,
         kind,
-        _RTA_VIA in found,
+        _RTA_VIA in attributes,
     )
 
 
@@ -235,7 +234,6 @@ def add_rule(rule: SourceRule) -> netlink.Operation:
 
 
 def delete_rule(rule: SourceRule) -> netlink.Operation:
-    """Remove such a rule."""
     return netlink.Operation(f"rule delete {rule}", RTM_DELRULE, netlink.NLM_F_ACK, _rule(rule))
 
 
@@ -250,23 +248,25 @@ def _rule(rule: SourceRule) -> bytes:
 
 
 def read_rules(channel: netlink.Reader, families: Iterable[Family] = Family) -> list[SourceRule]:
-    """The source rules of ours."""
-    found = []
+    """Our source rules."""
+    rules = []
     for family in families:
         body = _RULE.pack(family.af, 0, 0, 0, 0, 0, 0)
         request = netlink.Operation(
             f"rule dump IPv{family.value}", RTM_GETRULE, netlink.NLM_F_DUMP, body
         )
-        found += channel.dump(request, rule_of)
-    return found
+        rules += channel.dump(request, rule_of)
+    return rules
 
 
 def rule_of(body: bytes) -> SourceRule | None:
     """Decode an RTM_NEWRULE body; None for what is no rule of ours."""
     af, _, source_length, _, _, action, _ = _RULE.unpack_from(body)
-    family, found = Family.of_af(af), netlink.attributes(body, _RULE.size)
+    family, attributes = Family.of_af(af), netlink.attributes(body, _RULE.size)
     if family is None or source_length != family.width or action != _FR_ACT_TO_TBL:
         return None
-    if netlink.u32_of(found.get(_FRA_PRIORITY)) != RULE_PRIORITY:
+    if netlink.u32_of(attributes.get(_FRA_PRIORITY)) != RULE_PRIORITY:
         return None
-    return SourceRule(Address.unpack(found[_FRA_SRC]), netlink.u32_of(found.get(_FRA_TABLE)))
+    return SourceRule(
+        Address.unpack(attributes[_FRA_SRC]), netlink.u32_of(attributes.get(_FRA_TABLE))
+    )

@@ -174,9 +174,9 @@ def read_classes(channel: netlink.Netlink, index: int) -> dict[int, tuple[Shape,
 
 def _class_of(body: bytes) -> tuple[int, tuple[Shape, ClassUsage]] | None:
     _, _, handle, parent, _ = _TCMSG.unpack_from(body)
-    found = netlink.attributes(body, _TCMSG.size)
-    options = netlink.attributes(found.get(_OPTIONS, b""))
-    if netlink.string_of(found.get(_KIND, b"")) != "htb" or _HTB_PARMS not in options:
+    attributes = netlink.attributes(body, _TCMSG.size)
+    options = netlink.attributes(attributes.get(_OPTIONS, b""))
+    if netlink.string_of(attributes.get(_KIND, b"")) != "htb" or _HTB_PARMS not in options:
         return None
     parameters = options[_HTB_PARMS]
     *_, rate = _RATE.unpack_from(parameters)
@@ -193,7 +193,7 @@ def _class_of(body: bytes) -> tuple[int, tuple[Shape, ClassUsage]] | None:
         ceiling,
         ticks * _TICK_NANOSECONDS * ceiling // 10**9,
     )
-    return handle & 0xFFFF, (shape, _usage(netlink.attributes(found.get(_STATS2, b""))))
+    return handle & 0xFFFF, (shape, _usage(netlink.attributes(attributes.get(_STATS2, b""))))
 
 
 def _usage(statistics: dict[int, bytes]) -> ClassUsage:

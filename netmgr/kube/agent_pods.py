@@ -20,7 +20,7 @@ PREFLIGHT = "preflight"
 """The init container that probes the network of a Node before its agent starts."""
 
 LONGEST_MESSAGE = 1024
-"""Characters of its last words that are kept: a kubelet may write anything there."""
+"""Characters kept of its termination message: a kubelet may write anything there."""
 
 EXPORTER = ("exporter", "metrics")
 """Names of its container and of its port."""
@@ -28,7 +28,7 @@ EXPORTER = ("exporter", "metrics")
 
 @dataclass(frozen=True, slots=True)
 class AgentPod:
-    """What matters of an agent's pod."""
+    """What matters about an agent's pod."""
 
     name: str
     uid: str
@@ -42,16 +42,15 @@ class AgentPod:
     exporter: tuple[str, int]
     """Address and port of its exporter; port 0 if it has none."""
     assigned: AssignedRanges | None
-    """Its annotation; None without one, or if it cannot be read."""
+    """Its annotation; None if it is missing or cannot be read."""
     failed_preflight: str = ""
-    """Why its preflight failed last, as its kubelet says; empty if it did not."""
+    """Why its last preflight failed, as its kubelet says; empty if it did not."""
 
 
 class AgentPods:
     """Follows the agents' pods; `changed` is set when something that matters has changed."""
 
     def __init__(self, changed: threading.Event) -> None:
-        """Know no pod yet."""
         self._lock = threading.Lock()
         self._pods: dict[str, AgentPod] = {}
         self._changed = changed
@@ -65,7 +64,7 @@ class AgentPods:
             return list(self._pods.values()) if self._is_known else None
 
     def replace(self, objects: Iterable[Object]) -> None:
-        """Replace the copy by a whole list."""
+        """Replace the copy with a whole list."""
         pods = [pod for pod in map(agent_pod, objects) if pod is not None]
         with self._lock:
             self._pods = {pod.name: pod for pod in pods}
@@ -73,9 +72,9 @@ class AgentPods:
             self.generation += 1
         self._changed.set()
 
-    def change(self, found: Object) -> None:
+    def change(self, api_object: Object) -> None:
         """Add or update a pod, unless a later version of it is known."""
-        pod = agent_pod(found)
+        pod = agent_pod(api_object)
         if pod is None:
             return
         with self._lock:
@@ -89,9 +88,9 @@ class AgentPods:
         if is_change:
             self._changed.set()
 
-    def delete(self, found: Object) -> None:
+    def delete(self, api_object: Object) -> None:
         """Remove a pod, unless a newer one has the same name."""
-        name, uid = found["metadata"]["name"], found["metadata"]["uid"]
+        name, uid = api_object["metadata"]["name"], api_object["metadata"]["uid"]
         with self._lock:
             if name in self._pods and self._pods[name].uid == uid:
                 del self._pods[name]
@@ -99,52 +98,54 @@ class AgentPods:
         self._changed.set()
 
 
-def agent_pod(found: Object) -> AgentPod | None:
-    """What matters of a pod; None while it is on no Node."""
-    metadata, node = found["metadata"], found["spec"].get("nodeName")
+def agent_pod(pod: Object) -> AgentPod | None:
+    """What matters about a pod; None while it is on no Node."""
+    metadata, node = pod["metadata"], pod["spec"].get("nodeName")
     if not node:
         return None
-    containers = found.get("status", {}).get("containerStatuses") or ()
-    is_ready = any(each["name"] == CONTAINER and each["ready"] for each in containers)
+    containers = pod.get("status", {}).get("containerStatuses") or ()
+    is_ready = any(
+        container["name"] == CONTAINER and container["ready"] for container in containers
+    )
     return AgentPod(
         name=metadata["name"],
         uid=metadata["uid"],
         version=metadata["resourceVersion"],
         node=node,
         is_ready=is_ready and "deletionTimestamp" not in metadata,
-        exporter=_exporter(found),
+        exporter=_exporter(pod),
         assigned=_assigned(metadata.get("annotations", {}).get(NODE_RANGES, "")),
-        failed_preflight=_failed_preflight(found),
+        failed_preflight=_failed_preflight(pod),
     )
 
 
-def _failed_preflight(found: Object) -> str:
-    """What the last run of the preflight that ended says, if it failed."""
-    statuses = found.get("status", {}).get("initContainerStatuses") or ()
-    own: Object = next((each for each in statuses if each["name"] == PREFLIGHT), {})
+def _failed_preflight(pod: Object) -> str:
+    """What the last completed run of the preflight says, if it failed."""
+    statuses = pod.get("status", {}).get("initContainerStatuses") or ()
+    own: Object = next((status for status in statuses if status["name"] == PREFLIGHT), {})
     # While it waits for its next start, or runs, the last run's end is what is known.
     states = [own.get("state") or {}, own.get("lastState") or {}]
-    ended = next((each["terminated"] for each in states if each.get("terminated")), None)
+    ended = next((state["terminated"] for state in states if state.get("terminated")), None)
     return _last_words(ended) if ended and ended["exitCode"] else ""
 
 
 def _last_words(ended: Object) -> str:
-    said = ended.get("message", "")[:LONGEST_MESSAGE]
+    message = ended.get("message", "")[:LONGEST_MESSAGE]
     # It goes to terminals: no control characters.
-    words = "; ".join(filter(None, (plain(line.strip()) for line in said.splitlines())))
+    words = "; ".join(filter(None, (plain(line.strip()) for line in message.splitlines())))
     return words or f"it ended with exit code {ended['exitCode']}, and said nothing"
 
 
-def _exporter(found: Object) -> tuple[str, int]:
-    for container in found["spec"]["containers"]:
+def _exporter(pod: Object) -> tuple[str, int]:
+    for container in pod["spec"]["containers"]:
         for port in container.get("ports") or ():
             if (container["name"], port.get("name")) == EXPORTER:
-                return found.get("status", {}).get("podIP", ""), int(port["containerPort"])
+                return pod.get("status", {}).get("podIP", ""), int(port["containerPort"])
     return "", 0
 
 
 def _assigned(text: str) -> AssignedRanges | None:
-    # One that cannot be read is written again, as a missing one.
+    # An unreadable one is written again, like a missing one.
     with contextlib.suppress(ValueError):
         return AssignedRanges.parse(text)
     return None

@@ -30,7 +30,7 @@ class AgentRanges:
     """Keeps the annotations of the agents' pods."""
 
     def __init__(self, leadership: Leadership) -> None:
-        """Ask nothing yet."""
+        """Send nothing yet."""
         self._leadership = leadership
         self._api = leadership.api
         self._settled = (-1, -1)
@@ -38,7 +38,7 @@ class AgentRanges:
     def reconcile(self) -> bool:
         """Write the annotations that differ; False when another round should follow soon."""
         pods = self._leadership.agents.pods()
-        # Before anything is read, as what comes meanwhile is for another round.
+        # Before anything is read: what changes meanwhile is for another round.
         generation = self._leadership.generation
         if pods is None or generation == self._settled:
             return True
@@ -64,8 +64,7 @@ class AgentRanges:
         body: Object = {
             "metadata": {
                 "uid": pod.uid,
-                # Also keeps a leader that does not know that it was replaced from writing an older
-                # state.
+                # Also keeps a leader unaware of its replacement from writing an older state.
                 "resourceVersion": pod.version,
                 "annotations": {NODE_RANGES: str(self._numbered(wanted, node))},
             }
@@ -120,7 +119,7 @@ class AgentRanges:
 
 
 def wanted_ranges(pod: AgentPod, node: NodeView | None) -> AssignedRanges | None:
-    """What a pod's annotation should be, without a version; None if it is so, or not needed."""
+    """What a pod's annotation should be, without a version; None if it already is, or unneeded."""
     before = pod.assigned
     if node is not None and node.cidrs and node.runs_pods:
         ranges = _ranges(node)

@@ -71,7 +71,6 @@ class Claim:
 
     @property
     def index(self) -> NodeIndex:
-        """The index of the allocation."""
         return self.allocation.index
 
 
@@ -96,8 +95,8 @@ class NodeAllocations:
 
     def at(self, index: NodeIndex) -> NodeAllocation | None:
         """The allocation at an index, or None when the lock has none."""
-        found = machines.node(self._lock, self.cluster, index.pool, index.number)
-        return NodeAllocation.of(index, found.blocks) if found else None
+        node = machines.node(self._lock, self.cluster, index.pool, index.number)
+        return NodeAllocation.of(index, node.blocks) if node else None
 
     def named(self, node: str, pool: str) -> NodeIndex | None:
         """The index in a node's name, if it is `<cluster>-<node pool>-<number>` as in the plan."""
@@ -137,6 +136,6 @@ def _numbers(layout: Layout, segment: Segment, prefix: Prefix) -> range:
     last = min(prefix.last, base + segment.nodes * layout.stride - 1)
     if first > last:
         return range(0)
-    # A range and no list: a false podCIDR may touch every node of the plan, and the caller stops
+    # A range, not a list: a false podCIDR may touch every node of the plan, and the caller stops
     # early.
     return range((first - base) // layout.stride, (last - base) // layout.stride + 1)

@@ -35,7 +35,7 @@ Query = Mapping[str, str | int]
 
 CONNECT_SECONDS, ANSWER_SECONDS = 5.0, 30.0
 CONNECTIONS = 10
-"""Requests at a time whose connections are kept."""
+"""Connections kept for concurrent requests."""
 
 LEAST_SECONDS = 0.1
 """The least time that a request gets, however little is left."""
@@ -44,7 +44,7 @@ SILENCE_SECONDS = 150.0
 """A watch without any event for this long is dead: bookmarks come every minute."""
 
 LONGEST_REFUSAL = 64 * 1024
-"""Bytes of a refusal that are read: behind a proxy of the server's, anybody may have written it."""
+"""Bytes read of a refusal: through the server's proxy, it may come from anybody."""
 
 UNAUTHORIZED, NOT_FOUND, CONFLICT, GONE, INVALID = 401, 404, 409, 410, 422
 THROTTLED, FAILING = 429, 500
@@ -79,11 +79,11 @@ class _Request(NamedTuple):
 
     @property
     def timeout(self) -> float | tuple[float, float]:
-        """As the kubernetes client takes it: of all, or of connecting and of each answer."""
+        """As the kubernetes client takes it: for all, or for connecting and for each read."""
         return (CONNECT_SECONDS, self.wait) if self.total is None else self.total
 
     def after(self, seconds: float) -> _Request:
-        """The same request, after so many seconds of its time have passed."""
+        """The same request, with so many seconds of its time used up."""
         if self.total is None:
             return self
         return self._replace(total=max(LEAST_SECONDS, self.total - seconds))
@@ -104,7 +104,7 @@ class Api:
         return self._ask(_Request("GET", path, query, total=seconds))
 
     def text(self, path: str, query: Query | None = None) -> str:
-        """Read what is no object, such as a container's log."""
+        """Read what is not an object, such as a container's log."""
         answer = self._send(_Request("GET", path, query))
         try:
             return str(answer.read().decode(errors="replace"))
@@ -143,11 +143,11 @@ class Api:
         return self._ask(_Request("PATCH", path, body=body, kind=MERGE_PATCH))
 
     def patch_by_key(self, path: str, body: Object) -> Object:
-        """Merge `body` into an object, lists by the key that the object's type says."""
+        """Merge `body` into an object, lists by the key that the object's type defines."""
         return self._ask(_Request("PATCH", path, body=body, kind=STRATEGIC_MERGE_PATCH))
 
     def delete(self, path: str) -> Object:
-        """Delete an object; what belongs to it goes later."""
+        """Delete an object; its dependents go later."""
         return self._ask(_Request("DELETE", path))
 
     def stream(self, path: str, query: Query) -> Iterator[Object]:
@@ -178,11 +178,11 @@ class Api:
     def _ask(self, request: _Request) -> Object:
         answer = self._send(request)
         try:
-            # Deeply nested JSON raises RecursionError, which is no ValueError.
-            found: Object = json.loads(answer.read())
+            # Deeply nested JSON raises RecursionError, which is not a ValueError.
+            body: Object = json.loads(answer.read())
         except (HTTPError, OSError, ValueError, RecursionError) as error:
             raise ApiAway(f"{request}: the answer cannot be read: {error}") from None
-        return found
+        return body
 
     def _send(self, request: _Request) -> Any:  # noqa: ANN401  the client's own response, which has no types
         began = time.monotonic()
@@ -220,7 +220,7 @@ class Api:
 
 
 def is_outdated(error: ApiError) -> bool:
-    """Whether a patch was of an object that has changed, or is gone, or is another of its name."""
+    """Whether a patched object has changed, is gone, or is another one of that name."""
     # One that names a resourceVersion gets 409 in each case. One that names the UID alone is
     # refused as an attempt to change that.
     is_another = error.status == INVALID and "metadata.uid" in error.message
@@ -241,7 +241,7 @@ class Credentials:
         self._loader.token_expires_at = datetime.min  # noqa: DTZ901  naive in the loader
 
     def api(self) -> Api:
-        """The API server, asked with this account."""
+        """A client with this account."""
         return Api(_client(self._loader.load_and_set), self)
 
 
@@ -258,7 +258,9 @@ def connect(
     try:
         if kubeconfig is not None:
             load: Any = config.load_kube_config
-            return Api(_client(lambda found: load(str(kubeconfig), context or None, found)))
+            return Api(
+                _client(lambda configuration: load(str(kubeconfig), context or None, configuration))
+            )
         return Credentials(folder, environment).api()
     except UNUSABLE as error:
         where = str(kubeconfig or folder)

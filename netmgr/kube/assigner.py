@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 _STATES = ("held", "cooldown", "free")
 
 STEP_SECONDS = 1.0
-"""By so much the wall clock was set, not slewed, since the last round."""
+"""A wall clock this far off since the last round was set, not slewed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class AssignerSettings:
 
 @dataclass(frozen=True, slots=True)
 class _Settled:
-    """What a decision was made from that left nothing to write, and how long it holds.
+    """The inputs of a decision that left nothing to write, and how long it holds.
 
     A decision about 7,500 Nodes takes some 20 ms, and rounds are two seconds apart.
     """
@@ -71,7 +71,7 @@ class Assigner:
         plan: Callable[[], PlanWatch | None],
         telemetry: Telemetry,
     ) -> None:
-        """Ask nothing yet. While there is no plan, no Node is written."""
+        """Send nothing yet. While there is no plan, no Node is written."""
         self._leadership = leadership
         self._api = leadership.api
         self._settings = settings
@@ -112,15 +112,15 @@ class Assigner:
         if not self._follow_clock(store):
             return False
         now = self._clock.monotonic() + self._epoch
-        # Before the Nodes are looked at, as what changes meanwhile is for another round.
+        # Before the Nodes are looked at: what changes meanwhile is for another round.
         generation = self._leadership.nodes.generation
         if self._settled and self._settled.holds(allocations, generation, now):
             return self._events.report(map(notice, self._settled.refusals))
         self._settled = None
         views = self._leadership.nodes.views()
         decision = decide(allocations, store.claims, views, now, self._settings.quarantine)
-        # `lost` only spares the server requests. A leader that does not know that it was replaced
-        # is stopped by the claims' resourceVersion.
+        # `lost` only spares the server requests. A leader unaware of its replacement is stopped by
+        # the claims' resourceVersion.
         if self._leadership.lost.is_set() or not self._are_gone(store, views, decision):
             return False
         # Claims first: of two controllers that give the same allocation away, one is refused here,
@@ -164,7 +164,7 @@ class Assigner:
         return True
 
     def _offset(self) -> float:
-        """What the wall clock is ahead of the one that never steps, in seconds."""
+        """How far the wall clock is ahead of the monotonic one, in seconds."""
         return self._clock.now() - self._clock.monotonic()
 
     def _are_gone(self, store: ClaimStore, views: list[NodeView], decision: Decision) -> bool:
@@ -177,13 +177,13 @@ class Assigner:
 
     def _is_gone(self, claim: Claim) -> bool:
         try:
-            found = self._api.get(f"/api/v1/nodes/{claim.node}")
+            node = self._api.get(f"/api/v1/nodes/{claim.node}")
         except ApiError as error:
             if error.status != NOT_FOUND:
                 raise
             return True
         # A new Node of the same name: the claim's own is gone all the same.
-        if found["metadata"]["uid"] != claim.uid:
+        if node["metadata"]["uid"] != claim.uid:
             return True
         log.warning("watch-lags node=%s keeps=%s", claim.node, claim.index)
         return False
@@ -197,8 +197,7 @@ class Assigner:
             return True
         body = {
             "metadata": {
-                # Of a Node that was deleted and made again under its name both differ: it has to
-                # be decided on anew.
+                # Both differ for a Node that was deleted and recreated: it has to be decided anew.
                 "uid": view.uid,
                 "resourceVersion": version,
                 "annotations": {RANGES: allocation.annotation or None},
@@ -248,7 +247,7 @@ class Assigner:
 
     def _count_allocations(self, allocations: NodeAllocations, store: ClaimStore) -> None:
         taken: Counter[tuple[str, str]] = Counter()
-        # A pool that the plan has no more would keep its last figures, and their alerts.
+        # A pool no longer in the plan would keep its last figures, and their alerts.
         for pool, state in product(self._pools - allocations.capacity.keys(), _STATES):
             self._telemetry.allocations.remove(pool, state)
         self._pools = set(allocations.capacity)

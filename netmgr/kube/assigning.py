@@ -49,7 +49,7 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """What matters of a Node object."""
+    """What matters about a Node object."""
 
     name: str
     uid: str
@@ -240,9 +240,9 @@ def _adopt(view: _View, node: NodeView, allocation: NodeAllocation) -> None:
     if holder is not None and holder is not node and holder.cidrs == node.cidrs:
         cidrs = ", ".join(map(str, node.cidrs))
         # Neither can move, because podCIDRs are immutable once set; an administrator has to choose.
-        for one, other in ((node, holder), (holder, node)):
+        for refused, other in ((node, holder), (holder, node)):
             view.refuse(
-                one,
+                refused,
                 Reason.TAKEN,
                 f"podCIDR {cidrs} is also that of Node {other.name}; drain and delete one of them",
             )
@@ -258,7 +258,7 @@ def _cool_down(view: _View, now: float, quarantine: float) -> None:
         # Empty: the claim is written, and the Node's podCIDRs are not yet.
         if node is not None and node.cidrs in ((), claim.allocation.cidrs):
             continue
-        # One that lies ahead is by another leader's clock: it counts from now on.
+        # One in the future is by another leader's clock: it counts from now on.
         if claim.released is None or claim.released > now:
             view.set(index, replace(claim, released=now))
         elif claim.released + quarantine <= now:

@@ -35,11 +35,11 @@ def collect(api: Api, namespaces: tuple[str, ...], *, redact: bool = False) -> A
     for namespace in namespaces:
         pods += api.get(f"/api/v1/namespaces/{namespace}/pods")["items"]
     parts = dict(_parts(api, namespaces, pods))
-    found = archive.collect(parts)
+    texts = archive.collect(parts)
     if redact:
-        # Its own pods are no tenant's, and what their log lines say of others' is redacted.
-        found = archive.redacted(found, ())
-    return archive.packed(f"netmgr-cluster-{time.strftime('%Y%m%dT%H%M%S')}", found)
+        # Its own pods are no tenant's, and what their logs say of others' is redacted.
+        texts = archive.redacted(texts, ())
+    return archive.packed(f"netmgr-cluster-{time.strftime('%Y%m%dT%H%M%S')}", texts)
 
 
 def _parts(api: Api, namespaces: tuple[str, ...], pods: list[Object]) -> Iterator[tuple[str, Part]]:

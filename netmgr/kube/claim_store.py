@@ -49,9 +49,9 @@ class ClaimStore:
         """
         # Without a resourceVersion the answer is read from etcd. A server's cache may lag, and a
         # claim that is missing there would be given out a second time.
-        found = self._api.get(self._path, {"labelSelector": f"{LABEL}={self._cluster}"})
+        config_maps = self._api.get(self._path, {"labelSelector": f"{LABEL}={self._cluster}"})
         self._versions, self.claims = {}, {}
-        for shard in found["items"]:
+        for shard in config_maps["items"]:
             self._take(shard)
 
     def write(self, changes: Mapping[NodeIndex, Claim | None]) -> bool:
@@ -138,7 +138,7 @@ def read(pool: str, data: Mapping[str, str]) -> Iterator[Claim]:
             released = None
             if "released" in content:
                 released = _moment(content["released"])
-            ranges = [Prefix.parse(str(each)) for each in content["ranges"]]
+            ranges = [Prefix.parse(str(block)) for block in content["ranges"]]
             allocation = NodeAllocation.of(NodeIndex(pool, int(key)), ranges)
             yield Claim(allocation, str(content["node"]), str(content["uid"]), released)
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:

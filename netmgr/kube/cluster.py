@@ -53,8 +53,8 @@ def read(api: Api, reading: Reading, advance: Advance = lambda *_: None) -> clus
             cannot be read is in `Cluster.unread`.
     """
     cluster = cluster_status.Cluster(reading.namespaces)
-    cluster.nodes = [cluster_status.node_state(each) for each in items(api, "/api/v1/nodes")]
-    cluster.present = {each.view.uid for each in cluster.nodes}
+    cluster.nodes = [cluster_status.node_state(node) for node in items(api, "/api/v1/nodes")]
+    cluster.present = {node.view.uid for node in cluster.nodes}
     for namespace in reading.namespaces:
         apps = f"/apis/apps/v1/namespaces/{namespace}"
         _read_own(api, namespace, apps, cluster)
@@ -70,27 +70,27 @@ def read(api: Api, reading: Reading, advance: Advance = lambda *_: None) -> clus
 
 
 def _read_own(api: Api, namespace: str, apps: str, cluster: cluster_status.Cluster) -> None:
-    """What of netmgr is in a namespace."""
+    """What netmgr has in a namespace."""
     pods = list(items(api, f"/api/v1/namespaces/{namespace}/pods", LABEL))
     cluster.pods += _agent_pods(pods)
-    found = [cluster.installed_at] if cluster.installed_at else []
-    cluster.present |= {each["metadata"]["uid"] for each in pods}
+    creation_times = [cluster.installed_at] if cluster.installed_at else []
+    cluster.present |= {pod["metadata"]["uid"] for pod in pods}
     for kind in ("daemonset", "deployment"):
-        for each in items(api, f"{apps}/{kind}s", LABEL):
-            cluster.workloads.append(cluster_status.workload(kind, each, cluster.nodes))
-            cluster.present.add(each["metadata"]["uid"])
-            found.append(each["metadata"]["creationTimestamp"])
-    cluster.installed_at = min(found, default="")
+        for workload in items(api, f"{apps}/{kind}s", LABEL):
+            cluster.workloads.append(cluster_status.workload(kind, workload, cluster.nodes))
+            cluster.present.add(workload["metadata"]["uid"])
+            creation_times.append(workload["metadata"]["creationTimestamp"])
+    cluster.installed_at = min(creation_times, default="")
 
 
 @contextmanager
-def _tolerated(cluster: cluster_status.Cluster, what: str) -> Iterator[None]:
+def _tolerated(cluster: cluster_status.Cluster, resource: str) -> Iterator[None]:
     try:
         yield
     except ApiAway:
         raise
     except ApiError as error:
-        cluster.unread[what] = error.message
+        cluster.unread[resource] = error.message
 
 
 def items(api: Api, path: str, query: dict[str, str] | None = None) -> Iterator[Object]:
@@ -105,16 +105,16 @@ def agent_pods(api: Api, path: str) -> Iterator[cluster_status.PodState]:
 
 
 def _agent_pods(pods: Iterable[Object]) -> Iterator[cluster_status.PodState]:
-    for each in pods:
-        pod = agent_pod(each)
-        if pod is not None and each["metadata"]["labels"].get(LABEL_OF_COMPONENT) in AGENTS:
-            yield cluster_status.pod_state(each, pod)
+    for pod_object in pods:
+        pod = agent_pod(pod_object)
+        if pod is not None and pod_object["metadata"]["labels"].get(LABEL_OF_COMPONENT) in AGENTS:
+            yield cluster_status.pod_state(pod_object, pod)
 
 
 def _read_revisions(api: Api, path: str, cluster: cluster_status.Cluster) -> None:
-    found = sorted(items(api, path, LABEL), key=lambda each: int(each["revision"]))
-    for each in found:
-        metadata = each["metadata"]
+    revisions = sorted(items(api, path, LABEL), key=lambda revision: int(revision["revision"]))
+    for revision in revisions:
+        metadata = revision["metadata"]
         for owner in metadata.get("ownerReferences", ()):
             key = metadata["namespace"], owner["name"]
             cluster.revisions[key] = metadata.get("labels", {}).get(cluster_status.REVISION, "")
@@ -132,45 +132,47 @@ def _read_leader(api: Api, namespace: str, name: str, cluster: cluster_status.Cl
 def _events(api: Api, namespace: str) -> Iterator[Object]:
     """Warnings about Nodes that netmgr wrote, and all in namespaces of its own."""
     path = f"/api/v1/namespaces/{namespace}/events"
-    for each in items(api, path, {"fieldSelector": "type=Warning"}):
-        ours = each.get("reportingComponent") in (COMPONENT, NODE_COMPONENT)
+    for event in items(api, path, {"fieldSelector": "type=Warning"}):
+        ours = event.get("reportingComponent") in (COMPONENT, NODE_COMPONENT)
         if ours or namespace != DEFAULT_NAMESPACE:
-            yield each
+            yield event
 
 
 def _ask(api: Api, cluster: cluster_status.Cluster, seconds: float, advance: Advance) -> None:
     """Ask the exporters of agents that are ready; others would only take time."""
-    kubelets = {each.view.name for each in cluster.nodes if each.is_ready}
-    ready = [each for each in cluster.pods if each.pod.is_ready and each.pod.node in kubelets]
-    asked = [each for each in ready if each.pod.exporter[1]]
+    kubelets = {node.view.name for node in cluster.nodes if node.is_ready}
+    ready = [agent for agent in cluster.pods if agent.pod.is_ready and agent.pod.node in kubelets]
+    asked = [agent for agent in ready if agent.pod.exporter[1]]
     deadline = time.monotonic() + seconds
 
-    def ask(one: cluster_status.PodState) -> None:
-        node = one.pod.node
+    def ask(agent: cluster_status.PodState) -> None:
+        node = agent.pod.node
         if time.monotonic() > deadline:
             cluster.silent[node] = f"not asked, since all took longer than {seconds:.0f} s"
         else:
-            _ask_one(api, cluster, one)
+            _ask_one(api, cluster, agent)
         advance(len(asked))
 
     THREADS.map(ASKERS, ask, asked)
 
 
-def _ask_one(api: Api, cluster: cluster_status.Cluster, one: cluster_status.PodState) -> None:
+def _ask_one(api: Api, cluster: cluster_status.Cluster, agent: cluster_status.PodState) -> None:
     try:
-        cluster.reports[one.pod.node] = _report(api, one)
+        cluster.reports[agent.pod.node] = _report(api, agent)
     except ApiError as error:
-        cluster.silent[one.pod.node] = short(error)
+        cluster.silent[agent.pod.node] = short(error)
     except ValueError as error:
-        cluster.silent[one.pod.node] = str(error).partition("\n")[0]
+        cluster.silent[agent.pod.node] = str(error).partition("\n")[0]
 
 
-def _report(api: Api, one: cluster_status.PodState) -> Report:
-    path = f"/api/v1/namespaces/{one.namespace}/pods/{one.pod.name}:{one.pod.exporter[1]}/proxy"
+def _report(api: Api, agent: cluster_status.PodState) -> Report:
+    path = (
+        f"/api/v1/namespaces/{agent.namespace}/pods/{agent.pod.name}:{agent.pod.exporter[1]}/proxy"
+    )
     return parse_body(api.bounded(f"{path}/report", ANSWER_SECONDS, LONGEST_ANSWER))
 
 
 def short(error: ApiError) -> str:
-    """Without paths and names, so that many Nodes have one message, and not at any length."""
+    """Without paths and names, so that many Nodes share one message, and bounded in length."""
     message = error.message.rpartition(": ")[2][:LONGEST_REASON]
     return f"{error.status}: {message}" if error.status else message

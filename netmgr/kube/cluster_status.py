@@ -29,7 +29,7 @@ REVISION = "controller-revision-hash"
 """Label by which the DaemonSet controller says which revision a pod is of."""
 
 LEASE_GRACE_SECONDS = 60.0
-"""How much later than due a renewal may be: the clocks of two machines are compared."""
+"""How long a renewal may be overdue: the clocks of two machines are compared."""
 
 _STARTING = ("PodInitializing", "ContainerCreating")
 _READ = ("Node", "DaemonSet", "Deployment")
@@ -38,7 +38,7 @@ _SECOND = len("2027-01-15T08:00:00")
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """What matters of a Node, and the component of netmgr that it should run, or empty."""
+    """What matters about a Node, and the component of netmgr it should run, or empty."""
 
     view: NodeView
     is_ready: bool
@@ -50,7 +50,7 @@ class NodeState:
 
 @dataclass(frozen=True, slots=True)
 class PodState:
-    """What matters of an agent's pod, and why a container of it does not run, or empty."""
+    """What matters about an agent's pod, and why a container of it does not run, or empty."""
 
     pod: AgentPod
     namespace: str
@@ -63,7 +63,7 @@ class PodState:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What matters of a DaemonSet or Deployment."""
+    """What matters about a DaemonSet or Deployment."""
 
     kind: str
     namespace: str
@@ -73,9 +73,9 @@ class Workload:
     scheduled: int
     ready: int
     is_current: bool
-    """Whether its status is of its newest form."""
+    """Whether its status is of its newest generation."""
     most_unavailable: int = 0
-    """Without how many of its pods a rollout may leave Nodes; 0 where that stops none."""
+    """How many Nodes a rollout may leave without its pod; 0 where that stops none."""
     selects: tuple[frozenset[str], ...] = ()
     """Keys of the labels that a Node has to have for its pods: all of one of these."""
 
@@ -122,54 +122,60 @@ class Cluster:
 
     def of(self, component: str) -> list[Workload]:
         """Its DaemonSets or Deployments."""
-        return [each for each in self.workloads if each.component == component]
+        return [owner for owner in self.workloads if owner.component == component]
 
 
-def node_state(found: Mapping[str, Any]) -> NodeState:
-    """What matters of a Node object."""
-    labels = found["metadata"].get("labels", {})
-    conditions = found.get("status", {}).get("conditions") or ()
-    is_ready = any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+def node_state(node: Mapping[str, Any]) -> NodeState:
+    """What matters about a Node object."""
+    labels = node["metadata"].get("labels", {})
+    conditions = node.get("status", {}).get("conditions") or ()
+    is_ready = any(
+        condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions
+    )
     component = {Role.NODE: AGENT, Role.NAT_HOST: NAT_HOST}.get(labels.get(ROLE, Role.NODE), "")
     is_linux = labels.get("kubernetes.io/os", "linux") == "linux"
     component = component if is_linux else ""
-    return NodeState(node_view(dict(found)), is_ready, component, frozenset(labels))
+    return NodeState(node_view(dict(node)), is_ready, component, frozenset(labels))
 
 
-def pod_state(found: Mapping[str, Any], pod: AgentPod) -> PodState:
-    """What matters of an agent's pod on a Node."""
-    status, metadata = found.get("status", {}), found["metadata"]
+def pod_state(pod_object: Mapping[str, Any], pod: AgentPod) -> PodState:
+    """What matters about an agent's pod on a Node."""
+    status, metadata = pod_object.get("status", {}), pod_object["metadata"]
     container, trouble = AGENT, ""
     if status.get("phase") == "Failed":
         trouble = f"its agent's pod failed: {status.get('reason') or 'no reason is given'}"
     statuses = [*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())]
-    for each in statuses:
-        reason = each.get("state", {}).get("waiting", {}).get("reason")
+    for container_status in statuses:
+        reason = container_status.get("state", {}).get("waiting", {}).get("reason")
         if reason and reason not in _STARTING:
-            container = each["name"]
-            ended = each.get("lastState", {}).get("terminated")
+            container = container_status["name"]
+            ended = container_status.get("lastState", {}).get("terminated")
             last = f", exit code {ended['exitCode']}" if ended else ""
             trouble = f"container {container} of its agent's pod: {reason}{last}"
             break
     revision = metadata.get("labels", {}).get(REVISION, "")
-    images = [each["image"] for each in found["spec"]["containers"] if each["name"] == AGENT]
+    images = [spec["image"] for spec in pod_object["spec"]["containers"] if spec["name"] == AGENT]
     image = images[0] if images else ""
     return PodState(pod, metadata["namespace"], image, revision, trouble, container)
 
 
-def workload(kind: str, found: Mapping[str, Any], nodes: Sequence[NodeState] = ()) -> Workload:
-    """What matters of a DaemonSet or Deployment (`kind` as kubectl takes it).
+def workload(
+    kind: str, workload_object: Mapping[str, Any], nodes: Sequence[NodeState] = ()
+) -> Workload:
+    """What matters about a DaemonSet or Deployment (`kind` as kubectl takes it).
 
-    A Deployment's pods have a port of their Nodes, so that no more run than it may have of these.
+    A Deployment's pods have a host port, so that no more run than there are Nodes for them.
     """
-    metadata, status = found["metadata"], found.get("status", {})
+    metadata, status = workload_object["metadata"], workload_object.get("status", {})
     is_everywhere = kind == "daemonset"
     ready = status.get("numberReady" if is_everywhere else "readyReplicas", 0)
-    selects = tuple(_selected(found["spec"].get("template", {}).get("spec", {})))
+    selects = tuple(_selected(workload_object["spec"].get("template", {}).get("spec", {})))
     if is_everywhere:
         wanted = status.get("desiredNumberScheduled", 0)
     else:
-        wanted = min(found["spec"].get("replicas", 1), max(ready, _most_pods(selects, nodes)))
+        wanted = min(
+            workload_object["spec"].get("replicas", 1), max(ready, _most_pods(selects, nodes))
+        )
     return Workload(
         kind=kind,
         namespace=metadata["namespace"],
@@ -179,13 +185,13 @@ def workload(kind: str, found: Mapping[str, Any], nodes: Sequence[NodeState] = (
         scheduled=status.get("currentNumberScheduled" if is_everywhere else "replicas", 0),
         ready=ready,
         is_current=status.get("observedGeneration", 0) >= metadata.get("generation", 0),
-        most_unavailable=_most_unavailable(found["spec"], wanted) if is_everywhere else 0,
+        most_unavailable=_most_unavailable(workload_object["spec"], wanted) if is_everywhere else 0,
         selects=selects,
     )
 
 
 def _most_pods(selects: Iterable[frozenset[str]], nodes: Collection[NodeState]) -> float:
-    """How many pods can run that have a port of their Nodes; where no Nodes are known, any."""
+    """How many pods with a host port can run; any number where no Nodes are known."""
     if not nodes:
         return math.inf
     return max(1, sum(any(keys <= node.labels for keys in selects) for node in nodes))
@@ -210,9 +216,9 @@ def _selected(pod: Mapping[str, Any]) -> Iterator[frozenset[str]]:
         yield everywhere | {e["key"] for e in expressions if e["operator"] in ("Exists", "In")}
 
 
-def leader(found: Mapping[str, Any]) -> Leader:
+def leader(lease: Mapping[str, Any]) -> Leader:
     """What a Lease says; one that was given up has no holder."""
-    spec = found.get("spec", {})
+    spec = lease.get("spec", {})
     renewed = spec.get("renewTime")
     since = datetime.fromisoformat(renewed).timestamp() if renewed else 0.0
     return Leader(spec.get("holderIdentity") or "", since + spec.get("leaseDurationSeconds", 0))
@@ -233,44 +239,46 @@ def _observed(cluster: Cluster, now: float) -> Iterator[Finding]:
         remedy = "kubectl apply -k an overlay, or name the namespace with --namespace"
         yield _found(Severity.ERROR, "installation", message, remedy, "cluster")
         return
-    for what, why in cluster.unread.items():
+    for resource, why in cluster.unread.items():
         remedy = "kubectl auth can-i --list"
-        yield _found(Severity.WARNING, "access", f"not examined: {why}", remedy, what)
+        yield _found(Severity.WARNING, "access", f"not examined: {why}", remedy, resource)
     yield from _workloads(cluster)
     yield from _leader(cluster, now)
     yield from _nodes(cluster)
     yield from _shared_ranges([state.view for state in cluster.nodes])
-    yield from _events(each for each in cluster.events if not _is_over(each, cluster))
+    yield from _events(event for event in cluster.events if not _is_over(event, cluster))
 
 
 def _workloads(cluster: Cluster) -> Iterator[Finding]:
-    for each in cluster.workloads:
-        if not each.is_current:
+    for owner in cluster.workloads:
+        if not owner.is_current:
             message = "kube-controller-manager has not acted on its newest form"
-            yield _found(Severity.ERROR, "installation", message, _describe(each), each.path)
-        elif each.component == CONTROLLER and each.ready < each.wanted:
-            yield _controllers(each, cluster)
+            yield _found(Severity.ERROR, "installation", message, _describe(owner), owner.path)
+        elif owner.component == CONTROLLER and owner.ready < owner.wanted:
+            yield _controllers(owner, cluster)
 
 
-def _controllers(found: Workload, cluster: Cluster) -> Finding:
+def _controllers(deployment: Workload, cluster: Cluster) -> Finding:
     """Why not all controllers run."""
-    message = f"{found.ready} of {found.wanted} controllers are ready"
-    if found.ready:
-        return _found(Severity.WARNING, "controller", message, _describe(found), found.path)
+    message = f"{deployment.ready} of {deployment.wanted} controllers are ready"
+    if deployment.ready:
+        return _found(
+            Severity.WARNING, "controller", message, _describe(deployment), deployment.path
+        )
     present = frozenset[str]().union(*(state.labels for state in cluster.nodes))
-    remedy = _describe(found)
-    for label in sorted(frozenset[str]().union(*found.selects) - present):
+    remedy = _describe(deployment)
+    for label in sorted(frozenset[str]().union(*deployment.selects) - present):
         message += f", and no Node has the label {label} that they need"
         remedy = f"kubectl label node NODE {label}="
-    return _found(Severity.ERROR, "controller", message, remedy, found.path)
+    return _found(Severity.ERROR, "controller", message, remedy, deployment.path)
 
 
-def _describe(found: Workload) -> str:
-    return f"kubectl -n {found.namespace} describe {found.path}"
+def _describe(owner: Workload) -> str:
+    return f"kubectl -n {owner.namespace} describe {owner.path}"
 
 
 def _leader(cluster: Cluster, now: float) -> Iterator[Finding]:
-    running = [each for each in cluster.of(CONTROLLER) if each.ready]
+    running = [deployment for deployment in cluster.of(CONTROLLER) if deployment.ready]
     if not running or "leases" in cluster.unread:
         return
     held = cluster.leader
@@ -286,56 +294,59 @@ def _leader(cluster: Cluster, now: float) -> Iterator[Finding]:
 
 def _nodes(cluster: Cluster) -> Iterator[Finding]:
     # A pod that is ready comes last and is kept: the one that it replaces may still be there.
-    by_readiness = sorted(cluster.pods, key=lambda each: each.pod.is_ready)
-    pods = {each.pod.node: each for each in by_readiness}
+    by_readiness = sorted(cluster.pods, key=lambda agent: agent.pod.is_ready)
+    pods = {agent.pod.node: agent for agent in by_readiness}
     sets = {component: cluster.of(component) for component in (AGENT, NAT_HOST)}
-    for state in sorted(cluster.nodes, key=lambda each: each.view.name):
+    for state in sorted(cluster.nodes, key=lambda state: state.view.name):
         wanted, name = sets.get(state.component), state.view.name
         if wanted:
             yield from _agent(state, pods.get(name), wanted, cluster)
             yield from _network(state, cluster.reports.get(name))
-    for each in cluster.workloads:
-        yield from _rollout(each, cluster, pods)
+    for owner in cluster.workloads:
+        yield from _rollout(owner, cluster, pods)
 
 
-def _rollout(one: Workload, cluster: Cluster, pods: Mapping[str, PodState]) -> Iterator[Finding]:
-    """A rollout that Nodes which are not Ready stop: their agents count as those under way."""
-    nodes = [each for each in cluster.nodes if each.component == one.component]
-    down = sorted(each.view.name for each in nodes if not each.is_ready)
-    newest = cluster.revisions.get((one.namespace, one.name))
+def _rollout(
+    daemon_set: Workload, cluster: Cluster, pods: Mapping[str, PodState]
+) -> Iterator[Finding]:
+    """A rollout stopped by Nodes that are not Ready: their agents count as those under way."""
+    nodes = [node for node in cluster.nodes if node.component == daemon_set.component]
+    down = sorted(node.view.name for node in nodes if not node.is_ready)
+    newest = cluster.revisions.get((daemon_set.namespace, daemon_set.name))
     older = {
-        each.view.name
-        for each in nodes
-        if each.view.name in pods and pods[each.view.name].revision != newest
+        node.view.name
+        for node in nodes
+        if node.view.name in pods and pods[node.view.name].revision != newest
     }
-    if not newest or not older or not 0 < one.most_unavailable <= len(down):
+    if not newest or not older or not 0 < daemon_set.most_unavailable <= len(down):
         return
     message = (
-        f"the rollout of {one.path} has stopped: no more than {one.most_unavailable} may be "
-        f"without an agent, {len(down)} are not Ready, and {len(older)} have an older revision"
+        f"the rollout of {daemon_set.path} has stopped: no more than "
+        f"{daemon_set.most_unavailable} may be without an agent, {len(down)} are not Ready, and "
+        f"{len(older)} have an older revision"
     )
-    remedy = f"repair these Nodes or delete them, or raise maxUnavailable of {one.path}"
+    remedy = f"repair these Nodes or delete them, or raise maxUnavailable of {daemon_set.path}"
     for name in down:
         yield _found(Severity.ERROR, "rollout", message, remedy, f"node/{name}")
 
 
 def _agent(
-    state: NodeState, found: PodState | None, wanted: Sequence[Workload], cluster: Cluster
+    state: NodeState, agent: PodState | None, wanted: Sequence[Workload], cluster: Cluster
 ) -> Iterator[Finding]:
-    """What keeps a Node's agent from serving, or what it lags behind in."""
+    """What keeps a Node's agent from serving, or where it lags behind."""
     about = f"node/{state.view.name}"
     if not state.is_ready:
         message = "the Node is not Ready, so that nothing is known of its agent"
         remedy = f"kubectl describe {about}"
         yield _found(Severity.ERROR, "node", message, remedy, about)
-    elif found is None:
+    elif agent is None:
         yield _absent(about, wanted)
-    elif found.pod.is_ready:
-        yield from _serving(state.view, found, cluster)
+    elif agent.pod.is_ready:
+        yield from _serving(state.view, agent, cluster)
     else:
-        yield _unready(state, found)
-    if found is not None:
-        yield from _lag(found, wanted, cluster.revisions, about)
+        yield _unready(state, agent)
+    if agent is not None:
+        yield from _lag(agent, wanted, cluster.revisions, about)
 
 
 def _shared_ranges(views: Sequence[NodeView]) -> Iterator[Finding]:
@@ -358,33 +369,33 @@ def _shared_ranges(views: Sequence[NodeView]) -> Iterator[Finding]:
 
 
 def _absent(about: str, wanted: Sequence[Workload]) -> Finding:
-    one = wanted[0]
-    describe = f"kubectl -n {one.namespace} describe {one.path}"
-    if any(each.wanted > each.scheduled for each in wanted):
+    first = wanted[0]
+    describe = f"kubectl -n {first.namespace} describe {first.path}"
+    if any(daemon_set.wanted > daemon_set.scheduled for daemon_set in wanted):
         return _found(Severity.ERROR, "agent", "no agent's pod is on it", describe, about)
-    message = f"no agent's pod is on it, and {one.path} wants none there"
+    message = f"no agent's pod is on it, and {first.path} wants none there"
     return _found(Severity.WARNING, "agent", message, describe, about)
 
 
-def _unready(state: NodeState, found: PodState) -> Finding:
+def _unready(state: NodeState, agent: PodState) -> Finding:
     about = f"node/{state.view.name}"
-    remedy = f"kubectl -n {found.namespace} logs {found.pod.name} -c {found.container}"
+    remedy = f"kubectl -n {agent.namespace} logs {agent.pod.name} -c {agent.container}"
     if state.component == AGENT and not state.view.cidrs:
         check, remedy = "ranges", f"kubectl describe {about}"
         message = "it waits for ranges: it has no podCIDRs, and its agent is not ready"
-    elif found.pod.failed_preflight:
-        check, message = "preflight", f"its preflight fails: {found.pod.failed_preflight}"
+    elif agent.pod.failed_preflight:
+        check, message = "preflight", f"its preflight fails: {agent.pod.failed_preflight}"
     else:
-        check, message = "agent", found.trouble or "its agent is not ready"
+        check, message = "agent", agent.trouble or "its agent is not ready"
     return _found(Severity.ERROR, check, message, remedy, about)
 
 
-def _serving(view: NodeView, found: PodState, cluster: Cluster) -> Iterator[Finding]:
+def _serving(view: NodeView, agent: PodState, cluster: Cluster) -> Iterator[Finding]:
     """What keeps pods from a Node although its agent is ready, and an exporter that is silent."""
     about = f"node/{view.name}"
-    if found.trouble:
-        remedy = f"kubectl -n {found.namespace} logs {found.pod.name} -c {found.container}"
-        yield _found(Severity.ERROR, "agent", found.trouble, remedy, about)
+    if agent.trouble:
+        remedy = f"kubectl -n {agent.namespace} logs {agent.pod.name} -c {agent.container}"
+        yield _found(Severity.ERROR, "agent", agent.trouble, remedy, about)
     if view.has_taint(STARTUP_TAINT):
         message = f"its agent is ready, and it still has the taint {STARTUP_TAINT}"
         yield _found(Severity.ERROR, "taint", message, _controller(cluster), about)
@@ -393,27 +404,27 @@ def _serving(view: NodeView, found: PodState, cluster: Cluster) -> Iterator[Find
         yield _found(Severity.ERROR, "taint", message, f"kubectl describe {about}", about)
     if view.name in cluster.silent:
         message = f"its exporter does not answer: {cluster.silent[view.name]}"
-        remedy = f"kubectl -n {found.namespace} logs {found.pod.name} -c exporter"
+        remedy = f"kubectl -n {agent.namespace} logs {agent.pod.name} -c exporter"
         yield _found(Severity.WARNING, "exporter", message, remedy, about)
 
 
 def _controller(cluster: Cluster) -> str:
-    for each in cluster.of(CONTROLLER):
-        return f"kubectl -n {each.namespace} logs {each.path}"
+    for deployment in cluster.of(CONTROLLER):
+        return f"kubectl -n {deployment.namespace} logs {deployment.path}"
     return "no controller is installed, which would remove it"
 
 
 def _lag(
-    found: PodState,
+    agent: PodState,
     wanted: Sequence[Workload],
     revisions: Mapping[tuple[str, str], str],
     about: str,
 ) -> Iterator[Finding]:
-    newest = {revisions.get((each.namespace, each.name)) for each in wanted} - {None}
-    if newest and found.revision not in newest:
-        one = wanted[0]
-        message = f"its agent is of an older revision of {one.path}"
-        remedy = f"kubectl -n {one.namespace} rollout status {one.path}"
+    newest = {revisions.get((owner.namespace, owner.name)) for owner in wanted} - {None}
+    if newest and agent.revision not in newest:
+        first = wanted[0]
+        message = f"its agent is of an older revision of {first.path}"
+        remedy = f"kubectl -n {first.namespace} rollout status {first.path}"
         yield _found(Severity.WARNING, "rollout", message, remedy, about)
 
 
@@ -442,19 +453,19 @@ def _network(state: NodeState, report: Report | None) -> Iterator[Finding]:
 def _is_over(event: Mapping[str, Any], cluster: Cluster) -> bool:
     """Whether an Event is of a former installation, or about an object that is gone."""
     at = event.get("lastTimestamp") or event.get("eventTime") or ""
-    about, names = event["involvedObject"], [f"{each.name}-" for each in cluster.workloads]
+    about, names = event["involvedObject"], [f"{owner.name}-" for owner in cluster.workloads]
     kind, uid = about.get("kind"), about.get("uid")
     is_read = kind in _READ or (kind == "Pod" and about.get("name", "").startswith(tuple(names)))
     is_gone = is_read and uid and uid not in cluster.present
-    # Times of the API server are all of one form, in which the earlier one is the smaller text.
+    # The API server's times all have one form, in which the earlier text sorts first.
     return bool(is_gone or (at and at[:_SECOND] < cluster.installed_at[:_SECOND]))
 
 
 def _events(events: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:
-    for each in events:
-        about = each["involvedObject"]
+    for event in events:
+        about = event["involvedObject"]
         kind, name = about.get("kind", "").lower(), about.get("name", "")
         inside = f" -n {about['namespace']}" if about.get("namespace") else ""
-        message = f"{each.get('reason', '')}: {each.get('message', '').strip()}"
+        message = f"{event.get('reason', '')}: {event.get('message', '').strip()}"
         remedy = f"kubectl{inside} describe {kind} {name}"
         yield _found(Severity.WARNING, "event", message, remedy, f"{kind}/{name}")

@@ -25,17 +25,17 @@ class Concurrency(Clock, Protocol):
         ...
 
     def wait(self, event: threading.Event, seconds: float | None = None) -> bool:
-        """Wait until the event is set, for so long at most; returns whether it is."""
+        """Wait for the event, at most for so long; returns whether it is set."""
         ...
 
     def start(self, work: Callable[[], object], name: str) -> None:
-        """Do this beside all else; it never keeps the process."""
+        """Run this in the background; it never keeps the process alive."""
         ...
 
     def map(
         self, number: int, work: Callable[[Item], Result], items: Iterable[Item]
     ) -> list[Result]:
-        """Results of work on all items, so many at a time.
+        """Results of work on all items, `number` at a time.
 
         The first error is raised; what has not begun by then is left out.
         """
@@ -54,21 +54,20 @@ class Threads:
         return time.monotonic()
 
     def sleep(self, seconds: float) -> None:
-        """Let time pass."""
         time.sleep(seconds)
 
     def wait(self, event: threading.Event, seconds: float | None = None) -> bool:
-        """Wait until the event is set, for so long at most; returns whether it is."""
+        """Wait for the event, at most for so long; returns whether it is set."""
         return event.wait(seconds)
 
     def start(self, work: Callable[[], object], name: str) -> None:
-        """Do this in a thread of its own."""
+        """Run this in a thread of its own."""
         threading.Thread(target=work, name=name, daemon=True).start()
 
     def map(
         self, number: int, work: Callable[[Item], Result], items: Iterable[Item]
     ) -> list[Result]:
-        """Results of work on all items, in so many threads."""
+        """Results of work on all items, in `number` threads."""
         with ThreadPoolExecutor(number, "work") as workers:
             return list(workers.map(work, items))
 

@@ -30,11 +30,11 @@ MOST_RUNNING = 4
 ZONE = "topology.kubernetes.io/zone"
 SERVICE = "netmgr-connectivity-test"
 ICMPV6_BYTES = 256
-"""More than a message of neighbour discovery has."""
+"""More than a neighbour discovery message has."""
 
 
 class Check(StrEnum):
-    """What is found out for each Node; a column of the table."""
+    """What is tested for each Node; a column of the table."""
 
     START = "start"
     SAME_NODE = "same-node"
@@ -52,7 +52,7 @@ class Check(StrEnum):
 
 
 class State(StrEnum):
-    """What came of a check on a Node."""
+    """The outcome of a check on a Node."""
 
     OK = "ok"
     FAILED = "failed"
@@ -82,7 +82,7 @@ class Candidate:
 
 
 class Options(NamedTuple):
-    """What the person who runs it gave; `host_port` is 0 without one."""
+    """What the user gave; `host_port` is 0 without one."""
 
     internet: tuple[Target, ...] = ()
     internal: tuple[Target, ...] = ()
@@ -147,23 +147,23 @@ class NodeResult:
 
 def candidates(nodes: Iterable[Mapping[str, Any]], pods: Iterable[PodState]) -> list[Candidate]:
     """Nodes on which netmgr's agents serve pods; `nodes` are API objects."""
-    agents = {each.pod.node: each for each in sorted(pods, key=lambda one: one.pod.is_ready)}
-    found = []
+    agents = {agent.pod.node: agent for agent in sorted(pods, key=lambda agent: agent.pod.is_ready)}
+    eligible = []
     for node in nodes:
         state, labels = node_state(node), node["metadata"].get("labels", {})
         if state.component == AGENT:
             agent = agents.get(state.view.name)
-            found.append(Candidate(state, labels.get(POOL, ""), labels.get(ZONE, ""), agent))
-    return found
+            eligible.append(Candidate(state, labels.get(POOL, ""), labels.get(ZONE, ""), agent))
+    return eligible
 
 
 def usable(wanted: Sequence[Candidate], most: int) -> tuple[list[Candidate], list[Finding]]:
-    """So many Nodes that can be tested, and why others cannot; by default those are passed over."""
-    ready = [each for each in wanted if not each.trouble]
+    """Up to `most` testable Nodes, and why others are not; by default those are passed over."""
+    ready = [candidate for candidate in wanted if not candidate.trouble]
     absent = [
-        _absent(f"not tested: {each.trouble}", f"node/{each.name}")
-        for each in wanted
-        if each.trouble and (most >= len(wanted) or not ready)
+        _absent(f"not tested: {candidate.trouble}", f"node/{candidate.name}")
+        for candidate in wanted
+        if candidate.trouble and (most >= len(wanted) or not ready)
     ]
     if not wanted:
         absent = [_absent("there is no Node on which netmgr's agents serve pods", "cluster")]
@@ -174,37 +174,45 @@ def _absent(message: str, about: str) -> Finding:
     return Finding(Severity.ERROR, message, "netmgr status --cluster", Check.START, (about,))
 
 
-def spread(found: Iterable[Candidate], most: int) -> list[Candidate]:
-    """So many of them: one of each node pool and zone before the second of any."""
+def spread(nodes: Iterable[Candidate], most: int) -> list[Candidate]:
+    """Up to `most` of them: one of each node pool and zone before the second of any."""
     groups: defaultdict[tuple[str, str], list[Candidate]] = defaultdict(list)
-    for each in sorted(found, key=lambda one: one.name):
-        groups[each.pool, each.zone].append(each)
-    ranked = [(rank, key, each) for key, group in groups.items() for rank, each in enumerate(group)]
+    for candidate in sorted(nodes, key=lambda candidate: candidate.name):
+        groups[candidate.pool, candidate.zone].append(candidate)
+    ranked = [
+        (rank, key, candidate)
+        for key, group in groups.items()
+        for rank, candidate in enumerate(group)
+    ]
     chosen = sorted(ranked)[:most]  # no two have the same rank and group
-    return sorted((each for _, _, each in chosen), key=lambda one: one.name)
+    return sorted((candidate for _, _, candidate in chosen), key=lambda candidate: candidate.name)
 
 
 def running_pods(
     pods: Iterable[Mapping[str, Any]], shielded: Collection[str]
 ) -> defaultdict[str, list[RunningPod]]:
-    """The oldest ready pods of each Node, but for those with its own network.
+    """The oldest ready pods of each Node, except those on the host network.
 
     Args:
         pods: API objects.
         shielded: namespaces whose NetworkPolicies may refuse a probe.
     """
-    found: defaultdict[str, list[RunningPod]] = defaultdict(list)
+    pods_by_node: defaultdict[str, list[RunningPod]] = defaultdict(list)
     for pod in sorted(pods, key=lambda pod: str(pod["status"].get("startTime"))):
-        metadata, spec, status = pod["metadata"], pod["spec"], pod["status"]
-        conditions = {each["type"]: each["status"] for each in status.get("conditions") or ()}
-        is_ready = conditions.get("Ready") == "True" and "deletionTimestamp" not in metadata
-        if not is_ready or spec.get("hostNetwork") or metadata["namespace"] in shielded:
+        metadata, node = pod["metadata"], pod["spec"]["nodeName"]
+        is_shielded = metadata["namespace"] in shielded or pod["spec"].get("hostNetwork")
+        if is_shielded or not _is_ready(pod) or len(pods_by_node[node]) == MOST_RUNNING:
             continue
-        addresses = tuple(each["ip"] for each in status.get("podIPs") or ())
+        addresses = tuple(pod_ip["ip"] for pod_ip in pod["status"].get("podIPs") or ())
         path = f"{metadata['namespace']}/{metadata['name']}"
-        if len(found[spec["nodeName"]]) < MOST_RUNNING:
-            found[spec["nodeName"]].append(RunningPod(path, spec["nodeName"], addresses))
-    return found
+        pods_by_node[node].append(RunningPod(path, node, addresses))
+    return pods_by_node
+
+
+def _is_ready(pod: Mapping[str, Any]) -> bool:
+    conditions = pod["status"].get("conditions") or ()
+    statuses = {condition["type"]: condition["status"] for condition in conditions}
+    return statuses.get("Ready") == "True" and "deletionTimestamp" not in pod["metadata"]
 
 
 def plan(
@@ -223,29 +231,32 @@ def plan(
     for distance, server in enumerate(_peers(own, ring)):
         check = Check.OTHER_NODES if distance else Check.SAME_NODE
         probes += _echoes(check, server.node, _of_families(server.addresses, own.addresses))
-        probes += [
-            Planned(Check.RUNNING_PODS, pod.node, Probe(by="reach", host=address), pod.path)
-            for pod in running.get(server.node, ())
-            for address in _of_families(pod.addresses, own.addresses)
-            if distance <= 1
-        ]
+        if distance <= 1:
+            probes += _reaches(running.get(server.node, ()), own)
     probes += _echoes(Check.SERVICE, "", _of_families(service, own.addresses))
     if asked.host_port:
         probes += [
-            Planned(Check.HOST_PORT, own.node, Probe(by="tcp", host=each, port=asked.host_port))
-            for each in _of_families(own.host_addresses, own.addresses)
+            Planned(Check.HOST_PORT, own.node, Probe(by="tcp", host=address, port=asked.host_port))
+            for address in _of_families(own.host_addresses, own.addresses)
         ]
     probes += [
-        Planned(Check.INTERNAL, "", Probe(by="connect", host=each.host, port=each.port))
-        for each in asked.internal
+        Planned(Check.INTERNAL, "", Probe(by="connect", host=target.host, port=target.port))
+        for target in asked.internal
     ]
     return [*probes, Planned(Check.DNS, "", Probe(by="dns", host=SERVICE))]
 
 
+def _reaches(pods: Iterable[RunningPod], own: Server) -> Iterator[Planned]:
+    for pod in pods:
+        for address in _of_families(pod.addresses, own.addresses):
+            probe = Probe(by="reach", host=address)
+            yield Planned(Check.RUNNING_PODS, pod.node, probe, pod.path)
+
+
 def _echoes(check: Check, node: str, addresses: Iterable[str]) -> Iterator[Planned]:
-    for each in addresses:
-        yield Planned(check, node, Probe(by="tcp", host=each))
-        yield Planned(check, node, Probe(by="udp", host=each))
+    for address in addresses:
+        yield Planned(check, node, Probe(by="tcp", host=address))
+        yield Planned(check, node, Probe(by="udp", host=address))
 
 
 def _peers(own: Server, ring: Sequence[Server]) -> Iterator[Server]:
@@ -256,9 +267,9 @@ def _peers(own: Server, ring: Sequence[Server]) -> Iterator[Server]:
 
 
 def _of_families(addresses: Iterable[str], own: Iterable[str]) -> list[str]:
-    """Those that a pod with its own addresses can ask."""
-    families = {_family(each) for each in own}
-    return [each for each in addresses if _family(each) in families]
+    """Those in the families of a pod's own addresses."""
+    families = {_family(address) for address in own}
+    return [address for address in addresses if _family(address) in families]
 
 
 def _family(address: str) -> Family:
@@ -266,7 +277,7 @@ def _family(address: str) -> Family:
 
 
 def conclude(tested: NodeResult, service: Sequence[str], asked: Options) -> None:
-    """Fill in a Node's states and findings by what its pods and its exporter say."""
+    """Fill in a Node's states and findings from what its pods and its exporter say."""
     tested.states = dict.fromkeys(Check, State.SKIPPED)
     answer = tested.answer
     if answer is None or not _is_whole(answer, tested.planned, asked):
@@ -290,8 +301,8 @@ def conclude(tested: NodeResult, service: Sequence[str], asked: Options) -> None
 
 
 def _is_whole(answer: Answer, planned: Sequence[Planned], asked: Options) -> bool:
-    found = (len(answer.probes), len(answer.internet), len(answer.unreachable))
-    return found == (len(planned), len(asked.internet), len(asked.unreachable))
+    lengths = (len(answer.probes), len(answer.internet), len(answer.unreachable))
+    return lengths == (len(planned), len(asked.internet), len(asked.unreachable))
 
 
 def _of_probe(tested: NodeResult, planned: Planned, ending: Ending, service: Sequence[str]) -> None:
@@ -333,7 +344,7 @@ def _of_name(tested: NodeResult, ending: Ending, service: Sequence[str]) -> None
 
 
 def _listed(addresses: Iterable[str]) -> str:
-    return ", ".join(each or "(empty)" for each in addresses) or "no address"
+    return ", ".join(address or "(empty)" for address in addresses) or "no address"
 
 
 def _of_size(tested: NodeResult, planned: Planned, ending: Ending) -> None:
@@ -379,14 +390,18 @@ def _of_counts(tested: NodeResult, answer: Answer) -> None:
             Finding(Severity.WARNING, message, remedy, Check.COUNTED, (f"node/{tested.node}",))
         )
         return
-    for each in _comparisons(tested.counted, tested.server_counted, answer):
-        if each.is_right:
+    for comparison in _comparisons(tested.counted, tested.server_counted, answer):
+        if comparison.is_right:
             _pass(tested, Check.COUNTED)
             continue
-        wanted = f"{each.most:,}" if each.least == each.most else f"{each.least:,} to {each.most:,}"
+        wanted = (
+            f"{comparison.most:,}"
+            if comparison.least == comparison.most
+            else f"{comparison.least:,} to {comparison.most:,}"
+        )
         message = (
-            f"internet-{each.way} of the {each.who}'s pod: {each.found:,} bytes were counted, and "
-            f"it exchanged {wanted}"
+            f"internet-{comparison.way} of the {comparison.who}'s pod: {comparison.found:,} bytes "
+            f"were counted, and it exchanged {wanted}"
         )
         _fail(tested, Check.COUNTED, message, remedy)
 
@@ -395,8 +410,8 @@ def is_as_expected(tested: NodeResult) -> bool:
     """Whether the counts are there, and right: no need to ask the exporter again."""
     if tested.answer is None or tested.counted is None or tested.server_counted is None:
         return False
-    found = _comparisons(tested.counted, tested.server_counted, tested.answer)
-    return all(each.is_right for each in found)
+    comparisons = _comparisons(tested.counted, tested.server_counted, tested.answer)
+    return all(comparison.is_right for comparison in comparisons)
 
 
 class _Comparison(NamedTuple):
@@ -425,10 +440,10 @@ def _comparisons(client: Counted, server: Counted, answer: Answer) -> Iterator[_
 def expected(answer: Answer) -> tuple[tuple[int, int], tuple[int, int]]:
     """The least and the most bytes that may have been counted for a client, out and in.
 
-    What gets no answer may have been dropped before it would be counted.
+    What gets no answer may have been dropped before it was counted.
     """
     sure, maybe = answer.to_internet, answer.to_unreachable
-    is_reached = all(each.result is Result.OK for each in answer.internet)
+    is_reached = all(ending.result is Result.OK for ending in answer.internet)
     least_out = sure.bytes_out - ICMPV6_BYTES * sure.icmpv6_out if is_reached else 0
     least_in = sure.bytes_in - ICMPV6_BYTES * sure.icmpv6_in if is_reached else 0
     return (
@@ -453,14 +468,14 @@ def _way(planned: Planned) -> str:
 
 
 def _words(ending: Ending) -> str:
-    said = {
+    words = {
         Result.NO_ANSWER: "no answer",
         Result.REFUSED: "refused",
         Result.STALLED: "broke off",
         Result.NO_NAME: "no such name",
         Result.OK: "it answers, and should not",
     }[ending.result]
-    return f"{said} ({ending.reason})" if ending.reason else said
+    return f"{words} ({ending.reason})" if ending.reason else words
 
 
 def _pass(tested: NodeResult, check: Check) -> None:
@@ -476,4 +491,4 @@ def _fail(tested: NodeResult, check: Check, message: str, remedy: str, about: st
 
 def findings(tested: Iterable[NodeResult], others: Iterable[Finding]) -> list[Finding]:
     """All that was found, worst first; one cause on many Nodes is one finding."""
-    return grouped([*others, *(found for each in tested for found in each.findings)])
+    return grouped([*others, *(finding for result in tested for finding in result.findings)])

@@ -1,7 +1,7 @@
 """The objects of `netmgr connectivity-test`, and what their status says.
 
-Pods need nothing that the strictest pod security refuses (`restricted`), but for a host port. They
-are on a Node by its name: what is tested is the Node's network, not the scheduler.
+Pods need nothing that the strictest pod security refuses (`restricted`), except a host port. They
+are bound to a Node by its name: what is tested is the Node's network, not the scheduler.
 """
 
 from __future__ import annotations
@@ -51,7 +51,10 @@ def account() -> Object:
 
 def service() -> Object:
     """A Service of the server on the client's own Node, so that no other Node can make it fail."""
-    ports = [{"name": each.lower(), "protocol": each, "port": PORT} for each in _BOTH_PROTOCOLS]
+    ports = [
+        {"name": protocol.lower(), "protocol": protocol, "port": PORT}
+        for protocol in _BOTH_PROTOCOLS
+    ]
     spec = {
         "selector": LABELS | {"role": SERVER},
         "ports": ports,
@@ -65,7 +68,7 @@ def service() -> Object:
 def server(number: int, node: str, image: str, lifetime: float, host_port: int) -> Object:
     """The server's pod; it ends by itself after `lifetime` seconds."""
     ports = [{"containerPort": PORT, "protocol": "TCP"}]
-    ports = [each | {"hostPort": host_port} for each in ports] if host_port else []
+    ports = [port | {"hostPort": host_port} for port in ports] if host_port else []
     return _pod(SERVER, number, node, image, ["netmgr.preflight.pod_server"], lifetime, ports)
 
 
@@ -121,28 +124,28 @@ def _pod(
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "containers": [container],
-        # Named by hand, it would be evicted for a taint that says NoExecute.
+        # Bound by name, it would be evicted for a NoExecute taint.
         "tolerations": [{"operator": "Exists"}],
     }
     metadata = {"name": pod_name(role, number), "labels": LABELS | {"role": role}}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
-def pod_now(found: Mapping[str, Any]) -> PodNow:
-    """What matters of a pod of the test."""
-    status = found.get("status", {})
+def pod_now(pod: Mapping[str, Any]) -> PodNow:
+    """What matters about a pod of the test."""
+    status = pod.get("status", {})
     return PodNow(
         phase=status.get("phase", ""),
-        addresses=tuple(each["ip"] for each in status.get("podIPs") or ()),
-        host_addresses=tuple(each["ip"] for each in status.get("hostIPs") or ()),
+        addresses=tuple(pod_ip["ip"] for pod_ip in status.get("podIPs") or ()),
+        host_addresses=tuple(host_ip["ip"] for host_ip in status.get("hostIPs") or ()),
         reason=_reason(status),
     )
 
 
 def _reason(status: Mapping[str, Any]) -> str:
     """Why it does not run; empty while it is starting, and if nothing is wrong."""
-    for each in status.get("containerStatuses") or ():
-        state = each.get("state", {})
+    for container in status.get("containerStatuses") or ():
+        state = container.get("state", {})
         waiting, ended = state.get("waiting", {}), state.get("terminated", {})
         if waiting.get("reason", "") not in _STARTING:
             return shortened(f"{waiting['reason']}: {waiting.get('message', '')}")
@@ -154,5 +157,5 @@ def _reason(status: Mapping[str, Any]) -> str:
 
 
 def shortened(words: str) -> str:
-    """Text of others, without control characters and not at any length."""
+    """Others' text, without control characters and bounded in length."""
     return plain(words[:LONGEST_REASON].strip().rstrip(":"))

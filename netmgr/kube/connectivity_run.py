@@ -36,7 +36,7 @@ from netmgr.kube.connectivity_objects import CLIENT, SERVER, PodNow, pod_name
 AT_ONCE = 8
 POLL_SECONDS = 0.6
 COUNT_SECONDS = 30.0
-"""How long an exporter may take to have what a pod exchanged; agents read every five seconds."""
+"""How long an exporter may take to show what a pod exchanged; agents read every five seconds."""
 
 PAGE_SECONDS, LONGEST_PAGE = 10.0, 16 * 1024 * 1024
 LOG_SECONDS = 10.0
@@ -53,12 +53,12 @@ RIGHTS = (
 """In the test's namespace."""
 
 Report = Callable[[str, int, int], object]
-"""Called with what is being done, how many of how many are done."""
+"""Called with what is being done, how many are done, and of how many."""
 
 
 @dataclass
 class Outcome:
-    """What came of a run: the tested Nodes, and all findings, worst first."""
+    """The outcome of a run: the tested Nodes, and all findings, worst first."""
 
     namespace: str
     tested: list[NodeResult] = field(default_factory=list)
@@ -72,7 +72,7 @@ class Request:
     Attributes:
         name: of the namespace to make.
         agents: netmgr's namespaces.
-        nodes: names of Nodes; none are as many as `connectivity.MOST_NODES`, spread.
+        nodes: names of Nodes; without any, up to `connectivity.MOST_NODES`, spread.
         is_all: every Node.
         seconds: how long pods may take to start.
         is_kept: leave the namespace.
@@ -108,9 +108,9 @@ def run(api: Api, request: Request, report: Report = lambda *_: None) -> Outcome
 def _left_over(api: Api, own: str) -> Iterator[Finding]:
     """Namespaces of earlier runs, or of others that run now."""
     query = {"labelSelector": connectivity_objects.LABEL}
-    for each in items(api, "/api/v1/namespaces", query):
-        name = each["metadata"]["name"]
-        is_going = each.get("status", {}).get("phase") == "Terminating"
+    for namespace in items(api, "/api/v1/namespaces", query):
+        name = namespace["metadata"]["name"]
+        is_going = namespace.get("status", {}).get("phase") == "Terminating"
         if name != own and not is_going:
             message = "left by an earlier run, unless one is running now"
             remedy = f"kubectl delete namespace {name}"
@@ -122,7 +122,10 @@ def _chosen(api: Api, request: Request) -> tuple[list[Candidate], list[Finding]]
     pods: list[PodState] = []
     for namespace in request.agents:
         pods += agent_pods(api, f"/api/v1/namespaces/{namespace}/pods")
-    known = {each.name: each for each in connectivity.candidates(items(api, "/api/v1/nodes"), pods)}
+    known = {
+        candidate.name: candidate
+        for candidate in connectivity.candidates(items(api, "/api/v1/nodes"), pods)
+    }
     if unknown := [name for name in request.nodes if name not in known]:
         raise ConfigError(
             f"--node {unknown[0]}: no Node of this name on which netmgr's agents serve pods; "
@@ -173,7 +176,7 @@ def _namespace(api: Api, request: Request) -> Iterator[None]:
         try:
             api.create("/api/v1/namespaces", body)
         except ApiError as error:
-            # Refused, it may be somebody else's; without an answer it may have been made.
+            # If refused, it may be somebody else's; without an answer it may exist.
             is_ours = isinstance(error, ApiAway)
             raise
         yield
@@ -208,14 +211,14 @@ class _Run:
         self._api.create(f"{self._path}/serviceaccounts", connectivity_objects.account())
         made = self._api.create(f"{self._path}/services", connectivity_objects.service())
         service = tuple(made["spec"].get("clusterIPs") or ())
-        results = [NodeResult(each.name) for each in chosen]
-        running = self._running([each.name for each in chosen])
-        images = [each.agent.image if each.agent else "" for each in chosen]
+        results = [NodeResult(candidate.name) for candidate in chosen]
+        running = self._running([candidate.name for candidate in chosen])
+        images = [candidate.agent.image if candidate.agent else "" for candidate in chosen]
         self._make(
             connectivity_objects.server(
-                number, each.name, images[number], self._lifetime, asked.host_port
+                number, candidate.name, images[number], self._lifetime, asked.host_port
             )
-            for number, each in enumerate(chosen)
+            for number, candidate in enumerate(chosen)
         )
         ring = self._servers(results)
         for number, own in ring.items():
@@ -229,8 +232,8 @@ class _Run:
         )
         self._read_answers({number: results[number] for number in ring})
         self._compare([(chosen[number], results[number], number) for number in ring])
-        for each in results:
-            connectivity.conclude(each, service, asked)
+        for result in results:
+            connectivity.conclude(result, service, asked)
         return results
 
     def _running(self, nodes: Sequence[str]) -> Mapping[str, Sequence[RunningPod]]:
@@ -242,19 +245,19 @@ class _Run:
 
         policies = "/apis/networking.k8s.io/v1/networkpolicies"
         try:
-            shielded = {each["metadata"]["namespace"] for each in items(self._api, policies)}
+            shielded = {policy["metadata"]["namespace"] for policy in items(self._api, policies)}
             pods = chain.from_iterable(THREADS.map(AT_ONCE, listed, nodes))
         except ApiError:
             return {}
         return connectivity.running_pods(pods, shielded)
 
     def _task(self, result: NodeResult) -> Task:
-        probes = tuple(each.probe for each in result.planned)
+        probes = tuple(planned.probe for planned in result.planned)
         asked = self._request.options
         return Task(probes=probes, internet=asked.internet, unreachable=asked.unreachable)
 
     def _make(self, pods: Iterable[Object]) -> None:
-        THREADS.map(AT_ONCE, lambda each: self._api.create(f"{self._path}/pods", each), pods)
+        THREADS.map(AT_ONCE, lambda pod: self._api.create(f"{self._path}/pods", pod), pods)
 
     def _await(
         self, role: str, numbers: Sequence[int], phase: str, seconds: float
@@ -263,11 +266,11 @@ class _Run:
         names = {pod_name(role, number) for number in numbers}
         deadline = time.monotonic() + seconds
         while True:
-            found = self._pods(role)
-            done = {name for name, pod in found.items() if self._is_done(name, pod.phase, phase)}
+            pods = self._pods(role)
+            done = {name for name, pod in pods.items() if self._is_done(name, pod.phase, phase)}
             self._report(f"{role}s", len(done), len(names))
             if names <= done or time.monotonic() > deadline:
-                return dict.fromkeys(names, GONE) | found
+                return dict.fromkeys(names, GONE) | pods
             time.sleep(POLL_SECONDS)
 
     def _is_done(self, name: str, phase: str, wanted: str) -> bool:
@@ -278,23 +281,23 @@ class _Run:
             listed = list(items(self._api, f"{self._path}/pods", {"labelSelector": f"role={role}"}))
         except ApiAway:
             return {}  # asked again until the time is over
-        found = {each["metadata"]["name"]: connectivity_objects.pod_now(each) for each in listed}
-        for name, pod in found.items():
+        pods = {pod["metadata"]["name"]: connectivity_objects.pod_now(pod) for pod in listed}
+        for name, pod in pods.items():
             # Of a pod that has ended, they may be gone.
             self._addresses[name] = pod.addresses or self._addresses.get(name, ())
-        return found
+        return pods
 
     def _servers(self, results: Sequence[NodeResult]) -> dict[int, Server]:
         """Those that run, by their Node's number."""
-        found = self._await(SERVER, range(len(results)), "Running", self._request.seconds)
+        pods = self._await(SERVER, range(len(results)), "Running", self._request.seconds)
         ring = {}
-        for number, each in enumerate(results):
+        for number, result in enumerate(results):
             name = pod_name(SERVER, number)
-            pod = found[name]
+            pod = pods[name]
             if pod.phase == "Running" and pod.addresses:
-                ring[number] = Server(each.node, pod.addresses, pod.host_addresses)
+                ring[number] = Server(result.node, pod.addresses, pod.host_addresses)
             else:
-                each.trouble = self._trouble(name, pod, self._request.seconds)
+                result.trouble = self._trouble(name, pod, self._request.seconds)
         return ring
 
     def _trouble(self, name: str, pod: PodNow, seconds: float) -> str:
@@ -303,26 +306,26 @@ class _Run:
         return f"the pod {name.partition('-')[0]} {how}: {reason}"
 
     def _last_warning(self, name: str) -> str:
-        """What the last Event says that warns of a pod, such as an error of the CNI plugin."""
+        """The last Warning Event about a pod, such as an error of the CNI plugin."""
         query = {"fieldSelector": f"type=Warning,involvedObject.name={name}"}
         try:
-            found = list(items(self._api, f"{self._path}/events", query))
+            events = list(items(self._api, f"{self._path}/events", query))
         except ApiError:
             return ""
-        words = [f"{each.get('reason', '')}: {each.get('message', '')}" for each in found]
+        words = [f"{event.get('reason', '')}: {event.get('message', '')}" for event in events]
         return connectivity_objects.shortened(words[-1]) if words else ""
 
     def _read_answers(self, results: Mapping[int, NodeResult]) -> None:
         seconds = self._request.seconds + CLIENT_SECONDS
-        found = self._await(CLIENT, list(results), "Succeeded", seconds)
+        pods = self._await(CLIENT, list(results), "Succeeded", seconds)
 
         def read(number: int) -> None:
             name, result = pod_name(CLIENT, number), results[number]
             result.addresses = self._addresses.get(name, ())
-            if found[name].phase == "Succeeded":
+            if pods[name].phase == "Succeeded":
                 self._read(name, result)
             else:
-                result.trouble = self._trouble(name, found[name], seconds)
+                result.trouble = self._trouble(name, pods[name], seconds)
 
         THREADS.map(AT_ONCE, read, results)
 
@@ -340,13 +343,13 @@ class _Run:
     def _compare(self, wanted: Sequence[tuple[Candidate, NodeResult, int]]) -> None:
         """Read the exporters until all counts are as they should be, or time is over."""
         deadline = time.monotonic() + COUNT_SECONDS
-        left = [each for each in wanted if each[1].answer is not None]
+        left = [tested for tested in wanted if tested[1].answer is not None]
         total, is_first = len(left), True
         while left and time.monotonic() < deadline:
-            THREADS.map(AT_ONCE, lambda each: self._count(*each, deadline), left)
+            THREADS.map(AT_ONCE, lambda tested: self._count(*tested, deadline), left)
             # One look is not enough: what an agent has not read yet looks like nothing.
             if not is_first:
-                left = [each for each in left if not connectivity.is_as_expected(each[1])]
+                left = [tested for tested in left if not connectivity.is_as_expected(tested[1])]
             is_first = False
             self._report("counts", total - len(left), total)
             time.sleep(POLL_SECONDS if left else 0)
@@ -378,7 +381,7 @@ def _page(api: Api, candidate: Candidate) -> str:
 
 def counted(page: str, namespace: str, pod: str) -> Counted | None:
     """A pod's bytes on an exporter's page; None where it is not there."""
-    found = []
+    counts = []
     for way in ("out", "in"):
         labels = rf'namespace="{namespace}",pod="{pod}",traffic="internet-{way}"'
         line = (
@@ -387,5 +390,5 @@ def counted(page: str, namespace: str, pod: str) -> Counted | None:
         match = re.search(line, page, re.MULTILINE)
         if match is None:
             return None
-        found.append(int(float(match[1])))
-    return Counted(*found)
+        counts.append(int(float(match[1])))
+    return Counted(*counts)

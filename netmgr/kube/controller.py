@@ -61,7 +61,7 @@ class Controller:
         health: Health,
         concurrency: Concurrency = THREADS,
     ) -> None:
-        """Ask nothing yet. Every round is a beat of `health`."""
+        """Send nothing yet. Every round is a beat of `health`."""
         self._api = api
         self._settings = settings
         self._reconcilers = reconcilers

@@ -6,7 +6,7 @@ has been replaced. What must not happen twice is therefore guarded where it is w
 
 Wall clocks may be wrong, and may be set at any time. So nobody compares the times in a Lease with
 their own: a follower measures how long the Lease has not changed, and a leader how long it has not
-renewed it, both by the clock that never steps.
+renewed it, both by the monotonic clock.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Lease:
     def __init__(
         self, api: Api, term: Term, health: Health, concurrency: Concurrency = THREADS
     ) -> None:
-        """Ask nothing yet. Every attempt is a beat of `health`."""
+        """Send nothing yet. Every attempt is a beat of `health`."""
         self.closed = threading.Event()
         self.is_away = False
         self._api = api
@@ -85,7 +85,7 @@ class Lease:
         return self._until - self._clock.monotonic()
 
     def lose(self) -> None:
-        """Be a follower, whose attempts need not be over at any time."""
+        """Become a follower, whose attempts have no deadline."""
         self._until = math.inf
 
     def attempt(self) -> bool:
@@ -141,7 +141,7 @@ class Lease:
         return bool(holder) and holder != self._term.identity and age < self._term.lease
 
     def _write(self, lease: Object | None) -> None:
-        """Note this candidate as the leader, now."""
+        """Record this candidate as the leader, now."""
         before = _spec(lease)
         # MicroTime: a server refuses a time without six digits of a fraction.
         now = datetime.fromtimestamp(self._clock.now(), UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
@@ -222,8 +222,8 @@ class Candidate:
 
     def _acquire(self) -> bool:
         """Try until elected; False: withdrawn."""
-        # All followers lose a leader, or the server, at once: they wait by chance, and ever longer
-        # while the server is away.
+        # All followers lose a leader, or the server, at once: they wait with jitter, and ever
+        # longer while the server is away.
         waits = Backoff(first=self._term.retry, most=self._term.lease)
         while not self._lease.closed.is_set():
             if self._lease.attempt():

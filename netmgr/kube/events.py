@@ -1,4 +1,4 @@
-"""Kubernetes Events of ours: each is written once, and again while what it says lasts."""
+"""Our Kubernetes Events: each is written once, and again while what it says lasts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DEFAULT_NAMESPACE = "default"
 """Where Events about objects without a namespace live."""
 
 LONGEST = 1024
-"""Characters of a message that the API server takes."""
+"""Characters of a message that the API server accepts."""
 
 LONGEST_NAME = 236
 """Characters of the object's name, so that an Event's own stays within 253."""
@@ -85,7 +85,6 @@ class Events:
     """Reports each notice once, and again while it lasts."""
 
     def __init__(self, leadership: Leadership) -> None:
-        """Nothing is reported yet."""
         self._leadership = leadership
         self._reported: dict[str, float] = {}
 
@@ -96,11 +95,11 @@ class Events:
         left.
         """
         now = self._leadership.concurrency.monotonic()
-        current = {each.full_name: each for each in notices}
+        current = {warning.full_name: warning for warning in notices}
         self._reported = {name: at for name, at in self._reported.items() if name in current}
         due = [
-            each
-            for name, each in current.items()
+            warning
+            for name, warning in current.items()
             if now - self._reported.get(name, -AGAIN_SECONDS) >= AGAIN_SECONDS
         ]
         try:
@@ -155,7 +154,7 @@ def _log(notice: Notice) -> None:
         notice.name,
         notice.reason,
         notice.message,
-        # Root of a node may report a thousand pods a minute that do not exist.
+        # A node's root may report a thousand nonexistent pods a minute.
         extra=caused_by(notice.reason),
     )
 

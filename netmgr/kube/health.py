@@ -132,9 +132,9 @@ def serve(registry: CollectorRegistry, listen: str, fault: Callable[[], str]) ->
             page: Iterable[bytes] = metrics(environment, start)
             return page
         if environment["PATH_INFO"] == "/healthz":
-            found = fault()
-            start("503 Service Unavailable" if found else "200 OK", list(PLAIN))
-            return [f"{found or 'ok'}\n".encode()]
+            problem = fault()
+            start("503 Service Unavailable" if problem else "200 OK", list(PLAIN))
+            return [f"{problem or 'ok'}\n".encode()]
         start("404 Not Found", list(PLAIN))
         return [b"there are /metrics and /healthz\n"]
 

@@ -74,7 +74,7 @@ class NodeConditions:
     def reconcile(self) -> bool:
         """Write the conditions; False when another round should follow soon."""
         pods = self._leadership.agents.pods()
-        # Before anything is read, as what comes meanwhile is for another round.
+        # Before anything is read: what changes meanwhile is for another round.
         generation = self._leadership.generation
         if pods is None:
             return True
@@ -105,7 +105,7 @@ class NodeConditions:
         )
 
     def _report(self, views: Iterable[NodeView], failed: Mapping[str, str]) -> None:
-        """Keep up the Events and the figure of failed preflights."""
+        """Update the Events and the metric of failed preflights."""
         self._notices = [_notice(view, failed[view.name]) for view in views if view.name in failed]
         self._telemetry.preflight_failed.set(len(self._notices))
         self._events.report(self._notices)
@@ -163,7 +163,7 @@ def _wanted(view: NodeView, known: _Known) -> Condition | None:
 def _differs(wanted: Condition, view: NodeView) -> bool:
     if (wanted.status, wanted.reason) != view.health:
         return True
-    # Of no other reason: there, the figures in a message change all the time.
+    # Not for other reasons: the figures in their messages change all the time.
     return wanted.reason == PREFLIGHT_FAILED and wanted.message != view.health_message
 
 
@@ -178,5 +178,7 @@ def condition(report: Report) -> Condition:
         message = "the agent of netmgr finds no problem that lasts"
         return Condition("True", HEALTHY_REASON, message)
     # The first by name, so that it stays while others come and go.
-    found = sorted(report.problems, key=lambda each: each.reason)
-    return Condition("False", found[0].reason, "; ".join(each.message for each in found))
+    problems = sorted(report.problems, key=lambda problem: problem.reason)
+    return Condition(
+        "False", problems[0].reason, "; ".join(problem.message for problem in problems)
+    )

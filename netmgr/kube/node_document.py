@@ -16,7 +16,7 @@ from netmgr.errors import ConfigError
 from netmgr.prefixes import Prefix
 
 RANGES = "netmgr.io/ranges"
-"""Annotation with all of a Node's ranges, where its podCIDRs cannot say them; commas between."""
+"""Annotation with all of a Node's ranges, comma-separated, where its podCIDRs cannot say them."""
 
 RANGES_FILE = "/etc/netmgr-pod/ranges"
 """Where the agent finds what `netmgr controller` says of the Node's ranges later."""
@@ -24,7 +24,7 @@ RANGES_FILE = "/etc/netmgr-pod/ranges"
 Object = dict[str, Any]
 FROM_NODE = ("name", "addresses")
 _SWITCH = TypeAdapter(bool)
-"""As the document takes a switch: quoted, too."""
+"""A switch as the document accepts it: quoted, too."""
 
 
 def render(template: Object, node: Object) -> Object:
@@ -64,7 +64,7 @@ def allocatable_pods(node: Object) -> int | None:
 
 
 def pod_cidr(text: str) -> Prefix:
-    """A podCIDR, whatever form the API server takes: with host bits, or zeros in front of numbers.
+    """A podCIDR in any form that the API server accepts: with host bits, or with leading zeros.
 
     A form that is refused here would end every controller, and any kubelet can write one.
     """
@@ -73,7 +73,7 @@ def pod_cidr(text: str) -> Prefix:
     # Decimal to the API server, also at the end of an IPv6 address.
     if "." in groups[-1]:
         groups[-1] = ".".join(str(int(octet)) for octet in groups[-1].split("."))
-    # It counts no digits of a group: 000001 is 1. Python takes four at most.
+    # It takes any number of digits in a group: 000001 is 1. Python takes up to four.
     head = ":".join(group if "." in group else group.lstrip("0") or group[:1] for group in groups)
     return Prefix.parse(str(ipaddress.ip_network(f"{head}{slash}{length}", strict=False)))
 
@@ -125,8 +125,8 @@ def _pod_cidrs(node: Object) -> list[str]:
 
 
 def _addresses(node: Object) -> list[str]:
-    found = node.get("status", {}).get("addresses", ())
-    addresses = [entry["address"] for entry in found if entry["type"] == "InternalIP"]
+    reported = node.get("status", {}).get("addresses", ())
+    addresses = [entry["address"] for entry in reported if entry["type"] == "InternalIP"]
     if not addresses:
         name = node["metadata"]["name"]
         raise ConfigError(

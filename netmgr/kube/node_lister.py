@@ -29,7 +29,7 @@ class NodeLister:
     """Keeps the ConfigMap, which the manifests make: its account may create none."""
 
     def __init__(self, leadership: Leadership, namespace: str) -> None:
-        """Ask nothing yet. `namespace` is the agents'."""
+        """Send nothing yet. `namespace` is the agents'."""
         self._leadership = leadership
         self._api = leadership.api
         self._path = f"/api/v1/namespaces/{namespace}/configmaps/{CONFIG_MAP}"
@@ -52,19 +52,19 @@ class NodeLister:
             return False
         metadata = {"resourceVersion": self._version}
         try:
-            found = self._api.patch(self._path, {"metadata": metadata, "data": {KEY: text}})
+            config_map = self._api.patch(self._path, {"metadata": metadata, "data": {KEY: text}})
         except ApiError as error:
-            # A leader that does not know that it was replaced must not write an older list.
+            # A leader unaware of its replacement must not write an older list.
             self._checked_at = -CHECK
             if error.status != CONFLICT:
                 raise
             return False
-        self._written, self._version = text, found["metadata"]["resourceVersion"]
+        self._written, self._version = text, config_map["metadata"]["resourceVersion"]
         self._wrote_at = now
         log.info("nodes-listed number=%s refused=%s", len(nodes), len(refusals))
         return is_reported
 
     def _read(self) -> None:
-        found = self._api.get(self._path)
-        self._version = found["metadata"]["resourceVersion"]
-        self._written = (found.get("data") or {}).get(KEY)
+        config_map = self._api.get(self._path)
+        self._version = config_map["metadata"]["resourceVersion"]
+        self._written = (config_map.get("data") or {}).get(KEY)

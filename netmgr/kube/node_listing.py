@@ -80,11 +80,11 @@ class _Taken:
 
 def _addresses(texts: Iterable[str]) -> tuple[Address, ...]:
     """The first of each family; the API server takes any text."""
-    found: dict[Family, Address] = {}
+    addresses_by_family: dict[Family, Address] = {}
     for text in texts:
         try:
             address = Address.parse(text)
         except ValueError:
             continue
-        found.setdefault(address.family, address)
-    return tuple(found.values())
+        addresses_by_family.setdefault(address.family, address)
+    return tuple(addresses_by_family.values())

@@ -2,8 +2,8 @@
 
 Agents have no account at the API server, so the leader asks the exporter of every node, in turn. An
 answer is untrusted: whoever runs a pod in a node's own network can take the exporter's port there
-while it is away. What that can do is to have Events written about pods, and to have its own Node
-called unhealthy.
+while it is away. All it can do is have Events written about pods, and its own Node called
+unhealthy.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Spent(_Part):
 class Problem(_Part):
     """A problem of the node's network."""
 
-    # Of a later release it may be another one.
+    # A later release may have other ones.
     reason: Annotated[str, Field(pattern=r"^[A-Z][A-Za-z]{0,63}$")]
     message: Annotated[str, Field(max_length=1024)]
 
@@ -118,7 +118,7 @@ class NodeReports:
             lost.wait(max(1.0, TURN_SECONDS - len(asked) / ASKED_PER_SECOND))
 
     def _hear(self, pods: Iterable[AgentPod]) -> None:
-        """Note when each Node was heard of last; one that is new counts as heard of now.
+        """Note when each Node was last heard from; a new one counts as heard from now.
 
         While a preflight fails, its kubelet speaks for the exporter, which is not started yet.
         """
@@ -128,7 +128,7 @@ class NodeReports:
         self._heard = {name: now if name in heard else self._heard.get(name, now) for name in names}
 
     def _ask_all(self, pods: Sequence[AgentPod]) -> dict[str, Report]:
-        found: dict[str, Report] = {}
+        reports: dict[str, Report] = {}
         failed: dict[str, Exception] = {}
         for begin in range(0, len(pods), ASKED_PER_SECOND):
             some = pods[begin : begin + ASKED_PER_SECOND]
@@ -136,11 +136,11 @@ class NodeReports:
                 if isinstance(answer, Exception):
                     failed[pod.node] = answer
                 else:
-                    found[pod.node] = answer
+                    reports[pod.node] = answer
             self._leadership.lost.wait(1)
         for node, error in islice(failed.items(), 1):
             log.info("reports-unread nodes=%d first=%s error=%s", len(failed), node, repr(error))
-        return found
+        return reports
 
 
 async def _answers(pods: Iterable[AgentPod]) -> list[Report | Exception]:
@@ -187,9 +187,9 @@ def parse_body(body: bytes) -> Report:
     Raises:
         ValueError: as `parse`.
     """
-    found = Report.model_validate_json(body)
-    return found.model_copy(update={"spent": found.spent[:MOST]})
+    report = Report.model_validate_json(body)
+    return report.model_copy(update={"spent": report.spent[:MOST]})
 
 
 User = Callable[[Leadership, NodeReports], Reconciler]
-"""Makes what writes something by the reports."""
+"""Makes a reconciler that goes by the reports."""

@@ -26,12 +26,12 @@ def rewrite(leadership: Leadership, view: NodeView, change: Callable[[Taints], T
     Raises:
         ApiError: as `Reconciler`.
     """
-    # Both of one moment: with a newer version than that of the list, a taint that somebody added in
-    # between would be lost.
-    found = leadership.nodes.current(view.name)
-    if found is None or found[0].uid != view.uid:
+    # Both of one moment: if the version were newer than the list, a taint added in between would
+    # be lost.
+    current = leadership.nodes.current(view.name)
+    if current is None or current[0].uid != view.uid:
         return True
-    before, version = list(found[0].taints), found[1]
+    before, version = list(current[0].taints), current[1]
     after = change(before)
     if after == before:
         return True
@@ -73,7 +73,7 @@ class UnhealthyTaint:
 
     def reconcile(self) -> bool:
         """Write the taints that differ; False when another round should follow soon."""
-        # Before anything is read, as what comes meanwhile is for another round.
+        # Before anything is read: what changes meanwhile is for another round.
         generation = self._leadership.nodes.generation
         now = self._leadership.concurrency.monotonic()
         if generation == self._settled and now < self._ends:
@@ -84,8 +84,8 @@ class UnhealthyTaint:
         lasting = {name for name, at in self._since.items() if at + self._after <= now}
         decision = tainting.decide(views, lasting, self._share)
         self._note(views, decision)
-        # Those that lose it come first, and others in a later round, which our own writes bring
-        # about: so there are never too many in between.
+        # Removals come first, additions in a later round, which our own writes bring about: so
+        # there are never too many in between.
         if decision.remove:
             is_settled, refused = write_each(self._leadership, decision.remove, self._untaint)
         else:

@@ -53,23 +53,25 @@ class ClusterNodes:
 
     def version(self, name: str) -> str | None:
         """The resourceVersion of a Node; None when it is gone."""
-        found = self.current(name)
-        return found[1] if found else None
+        current = self.current(name)
+        return current[1] if current else None
 
     def replace(self, objects: Iterable[Object]) -> None:
-        """Replace the copy by a whole list."""
+        """Replace the copy with a whole list."""
         known = [
-            (node_view(found, self._label), found["metadata"]["resourceVersion"])
-            for found in objects
+            (node_view(node, self._label), node["metadata"]["resourceVersion"]) for node in objects
         ]
         with self._lock:
             self._known = {view.name: (view, version) for view, version in known}
             self.generation += 1
         self._changed.set()
 
-    def change(self, found: Object) -> None:
+    def change(self, api_object: Object) -> None:
         """Add or update a Node, unless a later version of it is known."""
-        view, version = node_view(found, self._label), found["metadata"]["resourceVersion"]
+        view, version = (
+            node_view(api_object, self._label),
+            api_object["metadata"]["resourceVersion"],
+        )
         with self._lock:
             known, known_version = self._known.get(view.name, (None, "0"))
             # Our own patch returns the newest version at once; the watch delivers older ones after
@@ -85,9 +87,9 @@ class ClusterNodes:
         if view != known:
             self._changed.set()
 
-    def delete(self, found: Object) -> None:
+    def delete(self, api_object: Object) -> None:
         """Remove a Node, unless a newer one has the same name."""
-        name, uid = found["metadata"]["name"], found["metadata"]["uid"]
+        name, uid = api_object["metadata"]["name"], api_object["metadata"]["uid"]
         with self._lock:
             if name in self._known and self._known[name][0].uid == uid:
                 del self._known[name]
@@ -96,11 +98,11 @@ class ClusterNodes:
 
 
 def node_view(node: Object, pool_label: str = "") -> NodeView:
-    """What matters of a Node object; it has no pool without a label that names it."""
+    """What matters about a Node object; it has no pool without a label that names it."""
     metadata = node["metadata"]
     labels = metadata.get("labels", {})
     conditions: dict[str, Object] = {
-        each["type"]: each for each in node.get("status", {}).get("conditions") or ()
+        condition["type"]: condition for condition in node.get("status", {}).get("conditions") or ()
     }
     health = conditions.get(HEALTHY, {})
     return NodeView(
@@ -109,9 +111,9 @@ def node_view(node: Object, pool_label: str = "") -> NodeView:
         created=metadata["creationTimestamp"],
         pool=labels.get(pool_label),
         addresses=tuple(
-            each["address"]
-            for each in node.get("status", {}).get("addresses") or ()
-            if each["type"] == "InternalIP"
+            address["address"]
+            for address in node.get("status", {}).get("addresses") or ()
+            if address["type"] == "InternalIP"
         ),
         cidrs=tuple(sorted(map(pod_cidr, node["spec"].get("podCIDRs", ())))),
         annotation=metadata.get("annotations", {}).get(RANGES, ""),

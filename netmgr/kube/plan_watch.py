@@ -49,7 +49,7 @@ class PlanWatch:
         return self._accepted
 
     def _read_changes(self) -> None:
-        # Before the reading: a change while it lasts starts another one. A plan that cannot be read
+        # Before reading: a change meanwhile starts another reading. A plan that cannot be read
         # is reported once, not every round.
         now = versions(self._files)
         if now == self._seen:

@@ -33,10 +33,10 @@ def notices(reports: Mapping[str, Report]) -> list[Notice]:
     """
     nodes: dict[Spent, list[str]] = {}
     for node, report in reports.items():
-        for one in report.spent:
-            nodes.setdefault(one, []).append(node)
-    found = [_notice(one, sorted(where)) for one, where in nodes.items()]
-    return sorted(found, key=lambda each: (each.namespace, each.name, each.key))[:MOST_EVENTS]
+        for spent in report.spent:
+            nodes.setdefault(spent, []).append(node)
+    due = [_notice(spent, sorted(where)) for spent, where in nodes.items()]
+    return sorted(due, key=lambda notice: (notice.namespace, notice.name, notice.key))[:MOST_EVENTS]
 
 
 def _notice(spent: Spent, nodes: Sequence[str]) -> Notice:

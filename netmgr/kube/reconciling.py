@@ -1,4 +1,4 @@
-"""What the controller's reconcilers share: one leadership, and the form that each of them has."""
+"""What the controller's reconcilers share: one leadership, and an interface."""
 
 from __future__ import annotations
 

@@ -54,11 +54,11 @@ class Follower(Protocol):
             ApiError: the list broke off; nothing may have changed then.
         """
 
-    def change(self, found: Object) -> None:
+    def change(self, api_object: Object) -> None:
         """Add or update an object."""
 
-    def delete(self, found: Object) -> None:
-        """Remove an object, given as it was last."""
+    def delete(self, api_object: Object) -> None:
+        """Remove an object, given in its last state."""
 
 
 class Reflector:
@@ -160,16 +160,17 @@ class Reflector:
             # soon.
             self._concurrency.wait(self._stop, self._backoff.next())
 
-    def _take(self, kind: str, found: Object) -> None:
+    def _take(self, kind: str, api_object: Object) -> None:
         # An expired version (410) also arrives so, as an event of a watch that was answered with
         # 200.
         if kind == "ERROR":
             raise ApiError(
-                f"watch of {self._path}: {found.get('message')}", int(found.get("code", 0))
+                f"watch of {self._path}: {api_object.get('message')}",
+                int(api_object.get("code", 0)),
             )
         if kind in ("ADDED", "MODIFIED"):
-            self._follower.change(found)
+            self._follower.change(api_object)
         elif kind == "DELETED":
-            self._follower.delete(found)
-        # Of every kind: a BOOKMARK has nothing but this.
-        self._version = found["metadata"]["resourceVersion"]
+            self._follower.delete(api_object)
+        # For every kind: a BOOKMARK has nothing but this.
+        self._version = api_object["metadata"]["resourceVersion"]

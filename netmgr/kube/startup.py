@@ -28,7 +28,7 @@ class Startup:
     """Removes what keeps pods away from Nodes whose agents are ready."""
 
     def __init__(self, leadership: Leadership, is_range_controller: Callable[[], bool]) -> None:
-        """Ask nothing yet.
+        """Send nothing yet.
 
         `is_range_controller` says whether this controller gives Nodes their podCIDRs. Only then is
         the condition its own: kube-controller-manager sets and clears it for cloud routes, and

@@ -3,8 +3,8 @@
 1. A Node is a candidate once its condition NetmgrHealthy has been False for a while, which the
    caller measures. It stays tainted until that is True again, or gone. While nobody knows
    (Unknown), nothing changes.
-2. Of a node pool of n Nodes at most the share of n, rounded down, is tainted, and so of a small
-   pool no Node; and never the last one, whatever the share.
+2. Of the n Nodes of a pool, at most the share of n, rounded down, is tainted, and so none of a
+   small pool; and never the last one, whatever the share.
 3. Those that are tainted stay so. Then the ones come that have been unhealthy the longest, and the
    rest are withheld until there is room.
 4. Nodes that no pods come to anyway, because of their role or the startup taint, do not count.
@@ -64,7 +64,7 @@ def decide(nodes: Iterable[NodeView], lasting: Collection[str], share: Fraction 
     decision = Tainting()
     pools: dict[str | None, list[NodeView]] = {}
     # Sorted, so that nothing depends on the order in which a watch delivers Nodes.
-    for node in sorted(nodes, key=lambda each: (each.health_since, each.name)):
+    for node in sorted(nodes, key=lambda node: (node.health_since, node.name)):
         if node.runs_pods and not node.has_taint(STARTUP_TAINT):
             pools.setdefault(node.pool, []).append(node)
         elif node.has_taint(UNHEALTHY_TAINT):

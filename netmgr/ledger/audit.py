@@ -158,11 +158,11 @@ def compared(totals: Totals) -> dict[Key, Comparison]:
         if amount is not None:
             # Both families in one: owners are not compared by family.
             passed[audit, traffic] = passed.get((audit, traffic), NOTHING) + amount
-    found: dict[Key, Comparison] = {}
+    comparisons: dict[Key, Comparison] = {}
     for (audit, traffic), amount in passed.items():
         counted = totals.get(Account(Scope.AUDIT, audit, COUNTED, traffic), NOTHING)
-        found[audit, traffic] = Comparison(amount, counted)
-    return found
+        comparisons[audit, traffic] = Comparison(amount, counted)
+    return comparisons
 
 
 def settle(
@@ -198,19 +198,19 @@ def settle(
             totals[Account(Scope.AUDIT, audit, MISSED, traffic)] = largest
 
 
-def _smallest(one: Amount, other: Amount) -> Amount:
-    return Amount(min(one.bytes, other.bytes), min(one.packets, other.packets))
+def _smallest(amount: Amount, other: Amount) -> Amount:
+    return Amount(min(amount.bytes, other.bytes), min(amount.packets, other.packets))
 
 
-def _largest(one: Amount, other: Amount) -> Amount:
-    return Amount(max(one.bytes, other.bytes), max(one.packets, other.packets))
+def _largest(amount: Amount, other: Amount) -> Amount:
+    return Amount(max(amount.bytes, other.bytes), max(amount.packets, other.packets))
 
 
 PODS_KEYS: Collection[Key] = [(Audit.PODS, traffic) for traffic in Traffic]
 
 
 def shake(totals: MutableMapping[Account, Amount], keys: Collection[Key] = PODS_KEYS) -> None:
-    """Have what pods lost measured anew, by the agent's next life if need be."""
+    """Have pods' losses measured anew, by the agent's next life if need be."""
     for audit, traffic in keys:
         if audit is Audit.PODS:
             totals[Account(Scope.AUDIT, audit, BASE, traffic)] = UNKNOWN

@@ -167,7 +167,7 @@ class Book:
         """Every gap, its seconds as the small file has them: in whole milliseconds, never more."""
         listed = sorted(self.gaps.items())
         return tuple(
-            (gap, one._replace(seconds=int(one.seconds * 1000) / 1000)) for gap, one in listed
+            (gap, lost._replace(seconds=int(lost.seconds * 1000) / 1000)) for gap, lost in listed
         )
 
     def recall(self, gaps: Iterable[tuple[tables.Gap, tables.Lost]]) -> None:
@@ -311,30 +311,34 @@ class Book:
 
     def _gap_to_come(self, read: Iterable[Sample]) -> tables.Gap | None:
         """What `restart` will count, before counters that were not found are made again."""
-        found = {sample.counter for sample in read}
+        present = {sample.counter for sample in read}
         counting = (
-            one for one, live in self.counters.items() if live.phase is tables.Phase.COUNTING
+            counter
+            for counter, live in self.counters.items()
+            if live.phase is tables.Phase.COUNTING
         )
         return (
-            tables.Gap.REMOVED if any(one.is_pod and one not in found for one in counting) else None
+            tables.Gap.REMOVED
+            if any(counter.is_pod and counter not in present for counter in counting)
+            else None
         )
 
     def _post_one(self, sample: Sample, now: Moment) -> tables.Gap | None:
         """Post what passed since the last reading; returns what was lost."""
         counter = sample.counter
-        found = understood(self.counters[counter], sample)
-        if found is None:
+        change = understood(self.counters[counter], sample)
+        if change is None:
             return None
-        self.counters[counter] = live = found.live
-        if found.passed == tables.NOTHING:
-            return found.gap
+        self.counters[counter] = live = change.live
+        if change.passed == tables.NOTHING:
+            return change.gap
         for account in audit.accounts(counter, live.owner):
-            self.totals[account] = self.totals.get(account, tables.NOTHING) + found.passed
+            self.totals[account] = self.totals.get(account, tables.NOTHING) + change.passed
         if self.keeps_hours and live.owner is not None:
             # The wall clock, since people ask for hours of the day.
             hour = int(now.wall // SECONDS)
-            self.hours.add(HourBucket(hour, *_name(live.owner), counter.traffic), found.passed)
-        return found.gap
+            self.hours.add(HourBucket(hour, *_name(live.owner), counter.traffic), change.passed)
+        return change.gap
 
     def close(self, counters: Iterable[Counter]) -> None:
         """Note that the last reading of these was posted and that they will be taken away."""
@@ -355,7 +359,7 @@ class Book:
         self._advance()
 
     def end(self, counters: Iterable[Counter], now: Moment) -> None:
-        """Rule 1, and the beginning of rule 6's lingering. Ended already is fine."""
+        """Rule 1, and the beginning of rule 6's lingering. Already ended is fine."""
         owners: set[PodRef | None] = set()
         for counter in counters:
             live = self.counters.get(counter)
@@ -454,7 +458,7 @@ class Book:
         since = min(self.read_at.get(counter, self.inherited.steady) for counter in every)
         # Before the audit, since a sum that was put back has posted again what it shows.
         audit.shake(self.totals, audit.audited(every))
-        self._lose_unsized({one.traffic for one in every if audit.is_unsized(one)}, now)
+        self._lose_unsized({counter.traffic for counter in every if audit.is_unsized(counter)}, now)
         counted = 0.0
         for gap, counters in lost.items():
             known, goes_on = self.blind.extend(gap, since, read_at.steady)

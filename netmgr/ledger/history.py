@@ -31,7 +31,7 @@ EVERY = ""
 FARTHEST = 1e11
 """Seconds from the epoch that are still a time: three thousand years."""
 MOST_ROWS = 10_000
-"""Rows of one answer about usage; of the rest, the smallest, it has the number."""
+"""Rows of one answer about usage; the rest, the smallest, are only counted."""
 UNWRITTEN_BUCKETS = 20_000
 """Most roll-ups that wait for the file; beyond, pods are folded into their namespaces."""
 
@@ -62,7 +62,6 @@ class Unwritten(dict[HourBucket, Amount]):
         self.add(bucket, Amount(size, 0 if size else 1))
 
     def add(self, bucket: HourBucket, amount: Amount) -> None:
-        """Raise one roll-up."""
         # A disk that is full for days must not fill the memory as well.
         if len(self) >= UNWRITTEN_BUCKETS and bucket not in self:
             bucket = bucket._replace(pod="")
@@ -126,7 +125,6 @@ class Period:
         return self.end * SECONDS
 
     def holds(self, hour: int) -> bool:
-        """Whether an hour is one of these."""
         return self.first <= hour < self.end
 
 
@@ -151,10 +149,10 @@ def bounded(rows: Iterable[UsageRow], lost: Iterable[UsageRow], by: Iterable[By]
     """The rows, each with the bytes that it may lack at most; None where nobody knows."""
     has_hours = "hour" in columns_of(by)
     most: dict[tuple[int, str], int | None] = {}
-    for one in lost:
-        key = one["hour"] if has_hours else 0, one["traffic"]
+    for loss in lost:
+        key = loss["hour"] if has_hours else 0, loss["traffic"]
         known = most.get(key, 0)
-        most[key] = None if one["packets"] or known is None else known + one["bytes"]
+        most[key] = None if loss["packets"] or known is None else known + loss["bytes"]
     return [
         {
             **row,
@@ -172,7 +170,7 @@ def view(period: Period, by: Sequence[By], rows: Sequence[UsageRow]) -> UsageVie
         "version": VERSION,
         "since": period.since,
         "until": period.until,
-        "by": [str(one) for one in by],
+        "by": [str(grouping) for grouping in by],
         "rows": list(rows[:MOST_ROWS]),
         "left_out": max(0, len(rows) - MOST_ROWS),
     }
@@ -180,5 +178,5 @@ def view(period: Period, by: Sequence[By], rows: Sequence[UsageRow]) -> UsageVie
 
 def columns_of(by: Iterable[By]) -> tuple[str, ...]:
     """The columns that make the groups, in order and without `traffic`, which always does."""
-    named = {column for one in by for column in COLUMNS[one]}
+    named = {column for grouping in by for column in COLUMNS[grouping]}
     return tuple(column for column in ("hour", "namespace", "pod") if column in named)

@@ -230,34 +230,34 @@ class Ledger:
         """
         with self._lock:
             synced = mark.read(self._mark_path)
-            found = mark.compare(self._own(), kernel, synced, has_counters=has_counters)
-            if found is Found.FOREIGN:
+            finding = mark.compare(self._own(), kernel, synced, has_counters=has_counters)
+            if finding is Found.FOREIGN:
                 self._begin_anew()
             with self._changing() as book:
                 book.number(mark.successor(book.mark, kernel, synced))
                 book.recall(synced.gaps if synced else ())
-                if found in _GAPS:
-                    self._note_loss(book, found)
+                if finding in _GAPS:
+                    self._note_loss(book, finding)
                     book.forget()
             # After the transaction: what was not written down is found again by the next start.
-            self.found = found
-        if found in _GAPS:
+            self.found = finding
+        if finding in _GAPS:
             # At once, since the next loss may come before the next sync, and is to be counted, too.
             self.checkpoint()
-        return found
+        return finding
 
     def _own(self) -> Own:
         zeroed_at = int(self._book.facts.get(ZEROED_AT, "0"))
         return Own(self._book.mark, self.is_new, self._book.lasting_bytes(), zeroed_at)
 
-    def _note_loss(self, book: Book, found: Found) -> None:
-        now, since = self.moment(), book.last_reading.steady if found is Found.OLDER else 0.0
-        book.note(_GAPS[found], since, now)
+    def _note_loss(self, book: Book, finding: Found) -> None:
+        now, since = self.moment(), book.last_reading.steady if finding is Found.OLDER else 0.0
+        book.note(_GAPS[finding], since, now)
         log.error(
             "ledger-gap kind=%s path=%s found=%s seconds=%.0f action=begin-totals-at-zero",
-            _GAPS[found],
+            _GAPS[finding],
             self._store.path,
-            found.value,
+            finding.value,
             now.steady - since,
         )
 
@@ -325,8 +325,7 @@ class Ledger:
         """Sync to the disk, for power cuts, and bound the log's size; once a minute is plenty.
 
         Takes as long as the disk does; other calls go on meanwhile, and wait only for what is left
-        of a log that got long. A failure is logged only: the
-        next call tries again.
+        of a log that got long. A failure is only logged: the next call tries again.
         """
         try:
             with self._file_lock:
@@ -365,7 +364,7 @@ class Ledger:
             self._file_lock.release()
 
     def restore(self) -> None:
-        """Make its file again, with all that it had; if it was altered, without hourly roll-ups.
+        """Recreate its file with all that it had; if it was altered, without hourly roll-ups.
 
         Raises:
             StateError: it cannot be made.

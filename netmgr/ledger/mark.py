@@ -162,10 +162,10 @@ def read(path: Path) -> Synced | None:
 
 
 def _parsed(text: str) -> Synced:
-    found = _TEXT.fullmatch(text)
-    if found is None:
+    match = _TEXT.fullmatch(text)
+    if match is None:
         raise ValueError(f"{text[:60]!r} is no mark")
-    books, sequence, total, gaps = found.groups()
+    books, sequence, total, gaps = match.groups()
     # More would be no address, which a mark has to be in the kernel.
     if int(sequence) >> _HALF:
         raise ValueError(f"its sequence is {sequence}")
@@ -187,5 +187,5 @@ def write(path: Path, synced: Synced) -> None:
         StateError: it cannot be written.
     """
     lines = [f"{synced.mark.books:016x} {synced.mark.sequence} {synced.bytes}\n"]
-    lines += [f"{gap} {one.times} {one.seconds:.3f} {one.bytes}\n" for gap, one in synced.gaps]
+    lines += [f"{gap} {lost.times} {lost.seconds:.3f} {lost.bytes}\n" for gap, lost in synced.gaps]
     durable.write(path, "".join(lines).encode(), 0o600)

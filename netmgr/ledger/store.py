@@ -181,7 +181,7 @@ class Store:
         return sqlite_file.identities(self.path) != self._opened
 
     def restore(self) -> None:
-        """Make the file again with all that it held.
+        """Recreate the file with all that it held.
 
         Raises:
             StateError: it cannot be made; what it held is still there, in the open file.
@@ -355,7 +355,7 @@ def _prune(connection: sqlite3.Connection, retention: history.Retention) -> None
 
 def _fold(connection: sqlite3.Connection, excess: int) -> int:
     """Fold pods into namespaces, oldest hour and smallest pod first; the rows still too many."""
-    # Fetched whole: SQLite leaves open what a SELECT returns whose table is changed meanwhile.
+    # Fetched whole: SQLite leaves open what a SELECT returns if its table changes meanwhile.
     for hour, count in connection.execute(_HOURS_BY_AGE).fetchall():
         # Folding a pod saves its rows, less those its namespace did not have yet: perhaps none.
         # So what is left is counted again.

@@ -120,12 +120,12 @@ class LastGap(NamedTuple):
 
     @classmethod
     def of(cls, counters: Iterable[Counter], since: float, until: float) -> LastGap:
-        listed = sorted(f"{one.subject} {one.traffic}" for one in counters)
+        listed = sorted(f"{counter.subject} {counter.traffic}" for counter in counters)
         return cls(since, until, len(listed), tuple(listed[:NAMED_COUNTERS]))
 
     @classmethod
     def parse(cls, text: str) -> LastGap:
-        """What `text` wrote."""
+        """Read `text` back."""
         since, until, concerned, counters = text.split(" ", 3)
         names = tuple(filter(None, counters.split(",")))
         return cls(float(since), float(until), int(concerned), names)
@@ -136,7 +136,7 @@ class LastGap(NamedTuple):
         return f"{self.since:.0f} {self.until:.0f} {self.concerned} {','.join(self.counters)}"
 
     def prolonged(self, later: LastGap) -> LastGap:
-        """The same until the end of what was found later."""
+        """This gap, prolonged to the later one's end."""
         names = (self.counters + later.counters)[:NAMED_COUNTERS]
         since, concerned = min(self.since, later.since), self.concerned + later.concerned
         return LastGap(since, later.until, concerned, names)
@@ -146,7 +146,7 @@ class Blind(dict[Gap, tuple[float, float]]):
     """From when to when counters lost something in the last gap of each reason in this life."""
 
     def extend(self, gap: Gap, since: float, until: float) -> tuple[float, bool]:
-        """How many of these seconds that gap has already, and whether this is not another one."""
+        """How many of these seconds the gap has already, and whether this is the same one."""
         began, ended = self.get(gap, (since, since))
         goes_on = since < ended
         self[gap] = min(began, since) if goes_on else since, until
@@ -191,7 +191,6 @@ class Tracked(dict[Key, Value], Generic[Key, Value]):
         super().__delitem__(key)
 
     def clear(self) -> None:
-        """Delete every entry."""
         self._touched.update(self)
         super().clear()
 

@@ -14,7 +14,7 @@ from netmgr.model import PODS, Sample, Traffic
 
 @dataclass(frozen=True, slots=True)
 class AuditTotal:
-    """One direction of an audit: what passed, what its owners counted, and what surely neither.
+    """One direction of an audit: what passed, what its owners counted, and what surely none did.
 
     `passed` and `counted` are as just read, a moment apart; `missed` is settled and never falls.
     `remote_pods` is the part of `counted` that was for other nodes' pods; None if not counted.
@@ -54,38 +54,38 @@ class Totals:
     @property
     def forwarded(self) -> list[AuditTotal]:
         """Both directions of what the node forwarded."""
-        return [one for one in self.audits if one.audit is Audit.FORWARD]
+        return [total for total in self.audits if total.audit is Audit.FORWARD]
 
     def lost(self, traffic: Traffic) -> int:
         """Bytes of pods that their counters are known to have lost."""
         return sum(
-            one.missed.bytes
-            for one in self.audits
-            if (one.audit, one.traffic) == (Audit.PODS, traffic)
+            total.missed.bytes
+            for total in self.audits
+            if (total.audit, total.traffic) == (Audit.PODS, traffic)
         )
 
     def unattributed(self, *, runs_pods: bool) -> list[snapshot.Audited]:
         """What was forwarded for no pod, by direction; without pods that is all, and not listed."""
         return [
             {
-                "traffic": one.traffic,
-                "bytes": one.missed.bytes,
-                "packets": one.missed.packets,
-                "forwarded": one.passed.bytes,
+                "traffic": total.traffic,
+                "bytes": total.missed.bytes,
+                "packets": total.missed.packets,
+                "forwarded": total.passed.bytes,
             }
-            for one in (self.forwarded if runs_pods else ())
+            for total in (self.forwarded if runs_pods else ())
         ]
 
     def forward_audit(self) -> list[snapshot.ForwardAudit]:
         """Both sides of the comparison with the forward rules, in bytes."""
         return [
             {
-                "traffic": one.traffic,
-                "forwarded": one.passed.bytes,
-                "attributed": one.counted.bytes,
-                "unattributed": one.missed.bytes,
+                "traffic": total.traffic,
+                "forwarded": total.passed.bytes,
+                "attributed": total.counted.bytes,
+                "unattributed": total.missed.bytes,
             }
-            for one in self.forwarded
+            for total in self.forwarded
         ]
 
     def origins(self, *, runs_pods: bool) -> list[snapshot.OriginTotals]:
@@ -95,15 +95,15 @@ class Totals:
             Audit.LOCAL: ("host-pods", "node"),
         }
         parts: list[snapshot.OriginTotals] = []
-        for one in self.audits:
-            if one.audit is Audit.PODS:
+        for total in self.audits:
+            if total.audit is Audit.PODS:
                 continue
-            of_owners, of_others = names[one.audit]
-            if one.remote_pods is not None:
-                parts.append({"origin": "remote-pods", **_amount(one.traffic, one.remote_pods)})
-            counted = one.counted - (one.remote_pods or NOTHING)
-            parts.append({"origin": of_owners, **_amount(one.traffic, counted)})
-            parts.append({"origin": of_others, **_amount(one.traffic, one.missed)})
+            of_owners, of_others = names[total.audit]
+            if total.remote_pods is not None:
+                parts.append({"origin": "remote-pods", **_amount(total.traffic, total.remote_pods)})
+            counted = total.counted - (total.remote_pods or NOTHING)
+            parts.append({"origin": of_owners, **_amount(total.traffic, counted)})
+            parts.append({"origin": of_others, **_amount(total.traffic, total.missed)})
         return parts
 
 

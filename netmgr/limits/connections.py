@@ -77,11 +77,11 @@ def wanted(limits: Sequence[Limit], attachments: Iterable[Attachment]) -> Wanted
     """What follows from the document for these pods."""
     chains: dict[Owner, tuple[str, ...]] = {}
     links: dict[str, Owner] = {}
-    for one in attachments:
-        if one.host_link and (found := _chains(limits, one.pod)):
+    for attachment in attachments:
+        if attachment.host_link and (pod_chains := _chains(limits, attachment.pod)):
             # The last one is the pod's own, if it has one.
-            links[one.host_link] = list(found)[-1]
-            chains |= found
+            links[attachment.host_link] = list(pod_chains)[-1]
+            chains |= pod_chains
     return Wanted(chains, links)
 
 
@@ -106,13 +106,13 @@ def _chains(limits: Iterable[Limit], pod: PodRef) -> dict[Owner, tuple[str, ...]
 
 def _rules(owner: Owner, given: Sequence[Connections]) -> tuple[str, ...]:
     """A chain's rules, as nft shows them; of several limits the lowest are in force."""
-    rate = min(each.new_per_second for each in given)
+    rate = min(limit.new_per_second for limit in given)
     burst = "" if rate == _DEFAULT_BURST else f" burst {rate} packets"
     drop = f'counter name "{owner.chain}" drop'
     return (
         f"limit rate over {rate}/second{burst} {drop}",
         # Last: it keeps in mind what it counts, so that it should not see what is dropped anyway.
-        f"ct count over {min(each.at_once for each in given)} {drop}",
+        f"ct count over {min(limit.at_once for limit in given)} {drop}",
     )
 
 
@@ -125,9 +125,9 @@ def listing(text: str) -> Listing:
         if kind == "chain" and name != _BASE
     }
     dropped = {
-        name: int(found[1])
+        name: int(match[1])
         for (kind, name), body in blocks.items()
-        if kind == "counter" and (found := _PACKETS.search(body))
+        if kind == "counter" and (match := _PACKETS.search(body))
     }
     base = blocks.get(("chain", _BASE), "")
     return Listing(base, chains, dict(_ELEMENT.findall(base)), dropped)

@@ -100,17 +100,19 @@ def of_pod(
 
     Of several for the same pod or namespace and period, the lowest one is in force.
     """
-    found: dict[tuple[str, QuotaPeriod], Budget] = {}
+    budgets: dict[tuple[str, QuotaPeriod], Budget] = {}
     matching = [limit for limit in limits if limit.covers(pod)]
     for limit, period in product(matching, QuotaPeriod):
         if size := limit.quota(period, traffic):
             name = pod.name if limit.pods else ""
             began = beginning(period, now)
-            one = Budget(pod.namespace, name, traffic, period, size, limit.when_spent, began)
-            other = found.get((name, period), one)
-            found[name, period] = min(one, other, key=lambda each: (each.bytes, each.slow))
+            budget = Budget(pod.namespace, name, traffic, period, size, limit.when_spent, began)
+            other = budgets.get((name, period), budget)
+            budgets[name, period] = min(budget, other, key=lambda quota: (quota.bytes, quota.slow))
     # A packet that is dropped is charged to nothing slow, and of slow classes the last one is it.
-    by_rate = sorted(found.values(), key=lambda one: (-(one.slow or math.inf), one.object))
+    by_rate = sorted(
+        budgets.values(), key=lambda budget: (-(budget.slow or math.inf), budget.object)
+    )
     return tuple(by_rate)
 
 

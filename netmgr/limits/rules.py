@@ -160,11 +160,11 @@ def leads(listed: Mapping[str, str], chain: Chain, peers: Peers) -> bool:
     ]
     wanted += [internet] * len(Family) if chain.number or chain.quotas else []
     wanted += [_class(chain.rest)] * len(Family) if chain.rest else []
-    found = re.findall(
+    statements = re.findall(
         r"goto \S+|meta priority set 1:[0-9a-f]+(?= fwd to)", listed.get(chain.name, "")
     )
     charging = [line.strip() for line in listed.get(chain.charging, "").splitlines()]
-    return found == wanted and charging == (list(_charging(chain)) if chain.quotas else [])
+    return statements == wanted and charging == (list(_charging(chain)) if chain.quotas else [])
 
 
 def _made(chain: Chain, peers: Peers) -> Iterator[str]:
@@ -202,7 +202,7 @@ def _led(chain: Chain, peers: Peers) -> Iterator[str]:
     if chain.quotas:
         action = f"goto {chain.charging}"
         yield f"add chain {TABLE} {chain.charging}"
-        yield from (f"add rule {TABLE} {chain.charging} {each}" for each in _charging(chain))
+        yield from (f"add rule {TABLE} {chain.charging} {rule}" for rule in _charging(chain))
     for others in _of_internet(chain.traffic, peers):
         yield f"add rule {TABLE} {chain.name} {others} {action}"
 
@@ -210,10 +210,10 @@ def _led(chain: Chain, peers: Peers) -> Iterator[str]:
 def _of_class(traffic: Traffic, prefixes: Sequence[Prefix]) -> Iterator[str]:
     """What matches packets with the prefixes of one class."""
     _, peer = _HOOKS[traffic]
-    for family, found in _by_family(prefixes).items():
-        if found:
+    for family, family_prefixes in _by_family(prefixes).items():
+        if family_prefixes:
             protocol = "ip" if family is Family.V4 else "ip6"
-            yield f"{protocol} {peer} {{ {', '.join(map(str, found))} }}"
+            yield f"{protocol} {peer} {{ {', '.join(map(str, family_prefixes))} }}"
 
 
 def _charging(chain: Chain) -> Iterator[str]:
@@ -244,8 +244,8 @@ def resets(names: Iterable[str]) -> str:
 def _quotas(quotas: Mapping[str, QuotaObject]) -> list[str]:
     # The kernel takes the count only of an object that it has not, and changes the bound of others.
     return [
-        f"add quota {TABLE} {name} {{ over {one.bound} bytes used {one.counted} bytes }}"
-        for name, one in quotas.items()
+        f"add quota {TABLE} {name} {{ over {quota.bound} bytes used {quota.counted} bytes }}"
+        for name, quota in quotas.items()
     ]
 
 
@@ -268,7 +268,7 @@ def _send(traffic: Traffic) -> str:
 
 
 def _by_family(prefixes: Sequence[Prefix]) -> Mapping[Family, list[Prefix]]:
-    return {each: [one for one in prefixes if one.family is each] for each in Family}
+    return {family: [prefix for prefix in prefixes if prefix.family is family] for family in Family}
 
 
 def _set(family: Family) -> str:

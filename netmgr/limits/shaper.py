@@ -112,20 +112,21 @@ class Shaper:
         """
         with self._lock:
             self._numbers |= tree.numbered(trees.values(), self._numbers)
-            for traffic, one in trees.items():
-                if one.classes:
-                    self._add_classes(traffic, one)
+            for traffic, class_tree in trees.items():
+                if class_tree.classes:
+                    self._add_classes(traffic, class_tree)
             added = self._wanted(trees)
             self._add_chains(added, self._budgets | _budgets(trees, added))
             self._trees = {
-                traffic: self._trees[traffic].joined(one) for traffic, one in trees.items()
+                traffic: self._trees[traffic].joined(class_tree)
+                for traffic, class_tree in trees.items()
             }
 
-    def _add_classes(self, traffic: Traffic, one: Tree) -> None:
+    def _add_classes(self, traffic: Traffic, class_tree: Tree) -> None:
         if traffic not in self._ifbs:
             self._ifbs[traffic], _ = self._ifb(traffic)
         known = self._placed.setdefault(traffic, set())
-        shapes = tree.shapes(one, self._numbers)
+        shapes = tree.shapes(class_tree, self._numbers)
         new = {number: shape for number, shape in shapes.items() if number not in known}
         self._put_shapes(self._ifbs[traffic], new, {})
         known.update(new)
@@ -157,18 +158,20 @@ class Shaper:
             changes: dict[str, int] = {}
             begun: list[str] = []
             for name in self._budgets.keys() & before.keys() & after.keys():
-                budget, one = self._budgets[name], after[name]
-                counts = one.bound, before[name].counted, one.counted
+                budget, quota = self._budgets[name], after[name]
+                counts = quota.bound, before[name].counted, quota.counted
                 # What a quota that is over has counted is not shown. It goes on from 0; until then
                 # all packets are beyond it, even if another program resets it.
-                look = Look(*((0, 0, 0) if one.is_over else counts), waiting[budget], used[budget])
+                look = Look(
+                    *((0, 0, 0) if quota.is_over else counts), waiting[budget], used[budget]
+                )
                 standing = quotas.settle(
                     budget, look, self._standings.get(budget), is_whole=is_whole
                 )
                 self._standings[budget] = standing
-                if one.is_over and standing.bound:
+                if quota.is_over and standing.bound:
                     begun.append(name)
-                if standing.bound != one.bound:
+                if standing.bound != quota.bound:
                     changes[name] = standing.bound
             if begun:
                 self._nft.run(rules.bounds(dict.fromkeys(begun, 0)))
@@ -178,15 +181,17 @@ class Shaper:
             self._forget_periods()
 
     def missed(self, budget: Budget) -> int:
-        """Bytes that passed of a budget and that the ledger has not seen, at least."""
+        """At least how many bytes of a budget passed that the ledger has not seen."""
         standing = self._standings.get(budget)
         return standing.least if standing else 0
 
     def _forget_periods(self) -> None:
-        """Forget how budgets stood whose periods are over. A pod may come back until then."""
-        current = {one.began for one in self._budgets.values()}
+        """Forget standings whose periods are over. A pod may come back until then."""
+        current = {budget.began for budget in self._budgets.values()}
         self._standings = {
-            one: standing for one, standing in self._standings.items() if one.began in current
+            budget: standing
+            for budget, standing in self._standings.items()
+            if budget.began in current
         }
 
     def _objects(self) -> dict[str, QuotaObject]:
@@ -194,22 +199,26 @@ class Shaper:
             listed = self._nft.listing(f"list quotas table {rules.TABLE}")
         except KernelError:
             return {}
-        found = [one["quota"] for one in listed if "quota" in one]
-        return {one["name"]: QuotaObject(one["bytes"], one["used"]) for one in found}
+        listed_quotas = [nft_object["quota"] for nft_object in listed if "quota" in nft_object]
+        return {
+            quota["name"]: QuotaObject(quota["bytes"], quota["used"]) for quota in listed_quotas
+        }
 
     def _waiting(self) -> Mapping[Budget, int]:
         """Bytes that were charged to each budget and wait. What comes in is in the ledger first."""
-        found = dict.fromkeys(self._budgets.values(), 0)
+        backlogs = dict.fromkeys(self._budgets.values(), 0)
         usage = self._read_usage(self._trees, self._numbers, self._ifbs)
-        outward = [one for one in usage if one[0].traffic == Traffic.INTERNET_OUT]
-        for budget in found:
+        outward = [
+            class_usage for class_usage in usage if class_usage[0].traffic == Traffic.INTERNET_OUT
+        ]
+        for budget in backlogs:
             if budget.traffic is Traffic.INTERNET_OUT:
-                found[budget] = sum(
+                backlogs[budget] = sum(
                     amounts.backlog
                     for limited, amounts in outward
                     if limited.namespace == budget.namespace and budget.pod in ("", limited.pod)
                 )
-        return found
+        return backlogs
 
     def usage(self) -> list[tuple[Limited, ClassUsage]]:
         """What each class has let pass, delayed and dropped."""
@@ -220,20 +229,20 @@ class Shaper:
     def _read_usage(
         self, trees: Mapping[Traffic, Tree], numbers: Mapping[str, int], ifbs: dict[Traffic, int]
     ) -> list[tuple[Limited, ClassUsage]]:
-        found: list[tuple[Limited, ClassUsage]] = []
+        usage: list[tuple[Limited, ClassUsage]] = []
         for traffic, index in ifbs.items():
             present = traffic_control.read_classes(self._channel, index)
             for limited in trees[traffic].classes.values():
                 number = numbers[limited.key]
                 # It may have gone meanwhile.
                 if number in present:
-                    found.append((limited, present[number][1]))
-        return found
+                    usage.append((limited, present[number][1]))
+        return usage
 
     def _put_classes(self, trees: Mapping[Traffic, Tree]) -> list[str]:
         repairs: list[str] = []
-        for traffic, one in trees.items():
-            if not one.classes and traffic not in self._ifbs:
+        for traffic, class_tree in trees.items():
+            if not class_tree.classes and traffic not in self._ifbs:
                 continue
             index, made = self._ifb(traffic)
             if self._ifbs.get(traffic, index) != index:
@@ -242,9 +251,9 @@ class Shaper:
             if traffic in self._ifbs:
                 repairs += made
             self._ifbs[traffic] = index
-            found = traffic_control.read_classes(self._channel, index)
-            shapes = tree.shapes(one, self._numbers)
-            self._put_shapes(index, shapes, found)
+            existing = traffic_control.read_classes(self._channel, index)
+            shapes = tree.shapes(class_tree, self._numbers)
+            self._put_shapes(index, shapes, existing)
             self._placed[traffic] = set(shapes)
         return repairs
 
@@ -252,12 +261,12 @@ class Shaper:
         self,
         index: int,
         shapes: Mapping[int, Shape],
-        found: Mapping[int, tuple[Shape, ClassUsage]],
+        existing: Mapping[int, tuple[Shape, ClassUsage]],
     ) -> None:
         # Packets wait in a pod's class, and in a namespace's only through its pods'.
         inner = {shape.parent for shape in shapes.values()}
         for number, shape in shapes.items():
-            present = found.get(number)
+            present = existing.get(number)
             if present is None or not present[0].is_like(shape):
                 self._channel.transact([traffic_control.put_class(index, number, shape)])
             if present is None and number not in inner:
@@ -295,11 +304,13 @@ class Shaper:
                 traffic,
                 self._numbers.get(target.internet, 0),
                 self._numbers.get(target.rest, 0),
-                tuple((one.object, self._numbers.get(slow, 0)) for one, slow in target.charges),
+                tuple(
+                    (budget.object, self._numbers.get(slow, 0)) for budget, slow in target.charges
+                ),
                 tuple((kind, self._numbers[key]) for kind, key in target.classes),
             )
-            for traffic, one in trees.items()
-            for link, target in one.links.items()
+            for traffic, class_tree in trees.items()
+            for link, target in class_tree.links.items()
             if link in present
         )
 
@@ -345,15 +356,15 @@ class Shaper:
         self, budgets: Mapping[str, Budget], present: Collection[str]
     ) -> dict[str, QuotaObject]:
         """The objects that are not there yet."""
-        missing = {name: one for name, one in budgets.items() if name not in present}
+        missing = {name: budget for name, budget in budgets.items() if name not in present}
         used = self._used(missing.values()) if missing else {}
-        for one in missing.values():
-            new = Standing(one.bytes, one.bytes - used[one], used[one])
-            self._standings.setdefault(one, new)
+        for budget in missing.values():
+            new = Standing(budget.bytes, budget.bytes - used[budget], used[budget])
+            self._standings.setdefault(budget, new)
         return {
             # The kernel refuses one of which more is used than there is (nft_quota_do_init).
-            name: QuotaObject(one.bytes, min(used[one] + self.missed(one), one.bytes))
-            for name, one in missing.items()
+            name: QuotaObject(budget.bytes, min(used[budget] + self.missed(budget), budget.bytes))
+            for name, budget in missing.items()
         }
 
     def _is_changed(self, still: frozenset[Chain]) -> bool:
@@ -380,19 +391,19 @@ class Shaper:
 
     def _remove_classes(self, trees: Mapping[Traffic, Tree]) -> None:
         for traffic, index in self._ifbs.items():
-            found = traffic_control.read_classes(self._channel, index)
-            stale = found.keys() - tree.shapes(trees[traffic], self._numbers).keys()
+            existing = traffic_control.read_classes(self._channel, index)
+            stale = existing.keys() - tree.shapes(trees[traffic], self._numbers).keys()
             # A class goes after those that are in it.
-            for number in sorted(stale, key=lambda each: not found[each][0].parent):
+            for number in sorted(stale, key=lambda number: not existing[number][0].parent):
                 self._channel.transact([traffic_control.delete_class(index, number)])
 
 
 def _budgets(trees: Mapping[Traffic, Tree], chains: Iterable[Chain]) -> dict[str, Budget]:
     """The budgets that chains charge, by the names of their objects."""
     charged = {name for chain in chains for name, _ in chain.quotas}
-    targets = [target for one in trees.values() for target in one.links.values()]
-    found = {one.object: one for target in targets for one, _ in target.charges}
-    return {name: one for name, one in found.items() if name in charged}
+    targets = [target for class_tree in trees.values() for target in class_tree.links.values()]
+    budgets = {budget.object: budget for target in targets for budget, _ in target.charges}
+    return {name: budget for name, budget in budgets.items() if name in charged}
 
 
 def _added(chains: Iterable[Chain], now: _Blocks, peers: Peers) -> _Blocks:

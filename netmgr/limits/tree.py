@@ -95,7 +95,7 @@ class Tree:
 def tree(
     limits: Sequence[Limit], attachments: Iterable[Attachment], traffic: Traffic, now: float
 ) -> Tree:
-    """What the limits make of the pods that are there, and of what these brought along.
+    """The classes for these pods, by the limits and by what the pods brought along.
 
     Of several limits that are for a pod, or for a namespace, the lowest one is in force.
     """
@@ -104,8 +104,8 @@ def tree(
     for attachment in attachments:
         # An observer does not know every pod's link.
         if attachment.host_link:
-            found, target = _charged(attachment, limits, traffic, now)
-            classes |= {limited.key: limited for limited in found}
+            pod_classes, target = _charged(attachment, limits, traffic, now)
+            classes |= {limited.key: limited for limited in pod_classes}
             if target:
                 links[attachment.host_link] = target
     return Tree(classes, links)
@@ -115,20 +115,22 @@ def _charged(
     attachment: Attachment, limits: Sequence[Limit], traffic: Traffic, now: float
 ) -> tuple[list[Limited], Target | None]:
     """As `_of_pod`, with the pod's quotas and the classes of what is beyond them."""
-    found, target = _of_pod(attachment, limits, traffic)
+    classes, target = _of_pod(attachment, limits, traffic)
     budgets = quotas.of_pod(attachment.pod, limits, traffic, now)
     if not budgets:
-        return found, target
+        return classes, target
     target = target or Target("")
     # Beside the pod's class, so that the namespace's limit holds for this as well.
-    parent = next((one.parent for one in found if one.key == target.internet), "")
+    parent = next((limited.parent for limited in classes if limited.key == target.internet), "")
     slow = {
-        one: Limited(one.namespace, one.pod, traffic, parent, *_rate(one.slow), beyond=one.period)
-        for one in budgets
-        if one.slow
+        budget: Limited(
+            budget.namespace, budget.pod, traffic, parent, *_rate(budget.slow), beyond=budget.period
+        )
+        for budget in budgets
+        if budget.slow
     }
-    charges = tuple((one, slow[one].key if one in slow else "") for one in budgets)
-    return [*found, *slow.values()], target._replace(charges=charges)
+    charges = tuple((budget, slow[budget].key if budget in slow else "") for budget in budgets)
+    return [*classes, *slow.values()], target._replace(charges=charges)
 
 
 def _of_pod(
@@ -138,29 +140,29 @@ def _of_pod(
     every = ALL_IN if traffic.is_inward else ALL_OUT
     whole = _lowest(_brought(attachment, every))
     pod = attachment.pod.namespace, attachment.pod.name
-    found = [Limited(*pod, every, "", *whole)] if whole else []
-    around = found[0].key if found else ""
+    classes = [Limited(*pod, every, "", *whole)] if whole else []
+    around = classes[0].key if classes else ""
     leads: dict[str, str] = {}
     for kind in (traffic, *_classes(limits, traffic)):
         made = _of_kind(attachment, limits, kind, around)
-        found += made
+        classes += made
         if made:
             leads[kind] = made[-1].key
     rest = around
-    if whole and any(one.parent == around for one in found):
-        found.append(Limited(*pod, every, around, *whole, is_remainder=True))
-        rest = found[-1].key
+    if whole and any(limited.parent == around for limited in classes):
+        classes.append(Limited(*pod, every, around, *whole, is_remainder=True))
+        rest = classes[-1].key
     # With a limit of all traffic, internet traffic without one of its own is in the rest.
     internet = leads.pop(traffic, rest)
-    if not found:
+    if not classes:
         return [], None
-    return found, Target(internet, rest, tuple(leads.items()))
+    return classes, Target(internet, rest, tuple(leads.items()))
 
 
 def _classes(limits: Sequence[Limit], traffic: Traffic) -> list[Traffic]:
     """The classes of traffic that have limits, in one direction."""
     named = dict.fromkeys(name for limit in limits for name in limit.classes)
-    return [one for one in map(Traffic, named) if one.is_inward is traffic.is_inward]
+    return [kind for kind in map(Traffic, named) if kind.is_inward is traffic.is_inward]
 
 
 def _of_kind(
@@ -172,23 +174,23 @@ def _of_kind(
     """
     pod = attachment.pod
     matching = [limit for limit in limits if limit.covers(pod)]
-    shared = _lowest(_rates([one for one in matching if one.namespaces], kind))
-    own = [*_rates([one for one in matching if one.pods], kind), *_brought(attachment, kind)]
+    shared = _lowest(_rates([limit for limit in matching if limit.namespaces], kind))
+    own = [*_rates([limit for limit in matching if limit.pods], kind), *_brought(attachment, kind)]
     if not own and not shared:
         return []
-    found: list[Limited] = []
+    classes: list[Limited] = []
     if shared:
-        found.append(Limited(pod.namespace, "", kind, "", *shared))
+        classes.append(Limited(pod.namespace, "", kind, "", *shared))
         # Also without a limit of its own a pod has a class in it: pods take turns.
         own.append(shared)
     own += _brought(attachment, ALL_IN if kind.is_inward else ALL_OUT)
-    parent = found[0].key if found else around
-    return [*found, Limited(pod.namespace, pod.name, kind, parent, *min(own))]
+    parent = classes[0].key if classes else around
+    return [*classes, Limited(pod.namespace, pod.name, kind, parent, *min(own))]
 
 
 def _rates(limits: Iterable[Limit], traffic: Traffic) -> list[_Rate]:
-    found = [(limit.rate(traffic), limit.burst) for limit in limits]
-    return [_rate(rate, burst) for rate, burst in found if rate is not None]
+    rates_and_bursts = [(limit.rate(traffic), limit.burst) for limit in limits]
+    return [_rate(rate, burst) for rate, burst in rates_and_bursts if rate is not None]
 
 
 def _brought(attachment: Attachment, traffic: str) -> list[_Rate]:
@@ -209,31 +211,33 @@ def numbered(trees: Iterable[Tree], known: Mapping[str, int]) -> dict[str, int]:
     A number follows from the key, so that a restarted agent comes to the same ones. Where two
     would have the same number, the later one gets the next that is free.
     """
-    wanted = sorted({limited.key for one in trees for limited in one.classes.values()})
-    found = {key: known[key] for key in wanted if key in known}
+    wanted = sorted(
+        {limited.key for class_tree in trees for limited in class_tree.classes.values()}
+    )
+    numbers = {key: known[key] for key in wanted if key in known}
     # Also of those that are known and not wanted: they are removed later.
     taken = set(known.values())
     for key in wanted:
-        if key not in found:
+        if key not in numbers:
             number = zlib.crc32(key.encode()) % _LAST_NUMBER
             while number + 1 in taken:
                 number = (number + 1) % _LAST_NUMBER
-            found[key] = number + 1
+            numbers[key] = number + 1
             taken.add(number + 1)
-    return found
+    return numbers
 
 
-def shapes(one: Tree, numbers: Mapping[str, int]) -> dict[int, Shape]:
+def shapes(class_tree: Tree, numbers: Mapping[str, int]) -> dict[int, Shape]:
     """What the kernel is to hold, parents first."""
-    found: dict[int, Shape] = {}
+    shapes_by_number: dict[int, Shape] = {}
     # The key of a class begins with that of the one that it is in.
-    for _, limited in sorted(one.classes.items()):
+    for _, limited in sorted(class_tree.classes.items()):
         ceiling = limited.rate // 8
         if limited.parent:
-            parent = one.classes[limited.parent]
+            parent = class_tree.classes[limited.parent]
             always = max(1, min(parent.rate // 8 // _SHARE, ceiling))
             shape = Shape(numbers[limited.parent], always, ceiling, limited.burst)
         else:
             shape = Shape(0, ceiling, ceiling, limited.burst)
-        found[numbers[limited.key]] = shape
-    return found
+        shapes_by_number[numbers[limited.key]] = shape
+    return shapes_by_number

@@ -102,7 +102,7 @@ class HostPodFinder:
         `counted`.
         """
         names, own = self._names(), os.stat("/proc/self/ns/net").st_ino  # noqa: PTH116  a magic link
-        found = []
+        host_pods = []
         for path in self._folders_of_pods():
             match = _POD.fullmatch(path.name)
             # systemd's slices write the UID's dashes as underscores: in a slice's name a dash
@@ -115,8 +115,8 @@ class HostPodFinder:
                 depth = self._above + len(path.relative_to(self._cgroups).parts)
                 cgroup = Cgroup(cgroup_counters.number_of(path), path, depth)
                 if cgroup.number in counted or _is_on(own, path):
-                    found.append(HostPod(names[uid], cgroup))
-        return found
+                    host_pods.append(HostPod(names[uid], cgroup))
+        return host_pods
 
     def _folders_of_pods(self) -> Iterator[Path]:
         for root in ROOTS:

@@ -91,7 +91,7 @@ class KernelCheck:
         listed = iter(dict.fromkeys(addresses))
         while batch := list(itertools.islice(listed, _LOOKUPS_AT_ONCE)):
             # An address without a route has no answer but an error.
-            answers = self._netlink.query_each([look_up(each) for each in batch], route_of)
+            answers = self._netlink.query_each([look_up(address) for address in batch], route_of)
             for address, route in zip(batch, answers, strict=True):
                 if route is not None and _is_on_link(route):
                     routes[address] = OnLinkRoute(route.oif, own=route.destination.is_address)

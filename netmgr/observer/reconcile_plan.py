@@ -78,13 +78,13 @@ def plan(
     listed = sorted(results, key=lambda result: (result.written_at, result.key))
     owners = _owners(listed, kernel)
     on_file = {(address, result.pod) for result in listed for address in result.addresses}
-    after = {address: one for address, (_, one) in owners.items()}
-    for address, one in counted.items():
-        is_on_file = (address, one.pod) in on_file
-        if address not in owners and (kept := _kept(one, kernel, now, on_file=is_on_file)):
+    after = {address: counter for address, (_, counter) in owners.items()}
+    for address, counter in counted.items():
+        is_on_file = (address, counter.pod) in on_file
+        if address not in owners and (kept := _kept(counter, kernel, now, on_file=is_on_file)):
             after[address] = kept
     ends, begins = _missing_from(after, counted), _missing_from(counted, after)
-    written_at = {one.address: owners[one.address][0].written_at for one in begins}
+    written_at = {counter.address: owners[counter.address][0].written_at for counter in begins}
     tally = Counter(_state(result, kernel, owners) for result in listed)
     states = {state: tally[state] for state in ResultState}
     return ReconcilePlan(ends, begins, after, written_at, states)
@@ -110,24 +110,24 @@ def _missing_from(
 ) -> tuple[Counted, ...]:
     """Those of `these` whose address is not counted for the same pod in `others`."""
     missing = []
-    for address, one in these.items():
+    for address, counter in these.items():
         other = others.get(address)
         # By pod, not by attachment: another file for the same pod does not interrupt its counter.
-        if other is None or other.pod != one.pod:
-            missing.append(one)
+        if other is None or other.pod != counter.pod:
+            missing.append(counter)
     return tuple(missing)
 
 
-def _kept(one: Counted, kernel: KernelState, now: float, *, on_file: bool) -> Counted | None:
+def _kept(counter: Counted, kernel: KernelState, now: float, *, on_file: bool) -> Counted | None:
     """The counter while rule 2 or 3 keeps it."""
-    link = one.attachment.host_link
-    if kernel.host_end(one.address, [link] if link else ()):
+    link = counter.attachment.host_link
+    if kernel.host_end(counter.address, [link] if link else ()):
         # Confirmed again: the time of grace starts anew with the next failure.
-        return replace(one, unconfirmed_since=None)
+        return replace(counter, unconfirmed_since=None)
     if not on_file:
         return None
-    since = now if one.unconfirmed_since is None else one.unconfirmed_since
-    return replace(one, unconfirmed_since=since) if now - since < STALE_SECONDS else None
+    since = now if counter.unconfirmed_since is None else counter.unconfirmed_since
+    return replace(counter, unconfirmed_since=since) if now - since < STALE_SECONDS else None
 
 
 def _state(
@@ -147,8 +147,8 @@ def _state(
 
 def attachments(counted: Iterable[Counted]) -> Iterator[Attachment]:
     merged: dict[object, Attachment] = {}
-    for one in counted:
-        attachment = one.attachment
+    for counter in counted:
+        attachment = counter.attachment
         identity = attachment.key, attachment.pod
         former = merged.get(identity)
         if former is not None:

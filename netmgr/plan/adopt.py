@@ -46,17 +46,20 @@ def read_existing(text: str, source: str) -> Existing:
     Raises:
         ConfigError: it has none of these forms, or a prefix is malformed.
     """
-    found: Pinned = {}
+    prefixes_by_owner: Pinned = {}
     subnets = []
-    for each in _listed(text, source):
-        owner, where = to_name(each.name), f"{source}: {each.name}"
-        prefixes = [each.prefixes] if isinstance(each.prefixes, str) else each.prefixes
+    for network in _listed(text, source):
+        owner, where = to_name(network.name), f"{source}: {network.name}"
+        prefixes = [network.prefixes] if isinstance(network.prefixes, str) else network.prefixes
         if not isinstance(prefixes, list):
             raise ConfigError(f"{where}: is no prefix and no list of prefixes")
-        found[owner] = (*found.get(owner, ()), *(_prefix(item, where) for item in prefixes))
-        for name, parts in each.subnets:
+        prefixes_by_owner[owner] = (
+            *prefixes_by_owner.get(owner, ()),
+            *(_prefix(prefix, where) for prefix in prefixes),
+        )
+        for name, parts in network.subnets:
             subnets += [(owner, name, _prefix(part, f"{where}/{name}")) for part in parts]
-    return Existing(found, tuple(subnets))
+    return Existing(prefixes_by_owner, tuple(subnets))
 
 
 def _listed(text: str, source: str) -> list[ListedNetwork]:
@@ -74,30 +77,32 @@ def _listed(text: str, source: str) -> list[ListedNetwork]:
 
 
 def called(existing: Existing, names: Iterable[str], plan: PlanDocument) -> Existing:
-    """What exists, with owners called as the plan calls them; `names` are `OWNER=SITE`.
+    """`existing` with the plan's names for owners; `names` are `OWNER=SITE`.
 
     Raises:
         ConfigError: the list has no such owner, or the plan no such cluster.
     """
     sites = {}
-    for each in names:
-        name, _, site = each.partition("=")
+    for assignment in names:
+        name, _, site = assignment.partition("=")
         if to_name(name) not in existing.prefixes:
             raise ConfigError(
-                f"--as {each}: the list has no {name!r}; it has {', '.join(existing.prefixes)}"
+                f"--as {assignment}: the list has no {name!r}; "
+                f"it has {', '.join(existing.prefixes)}"
             )
-        # A name that is no site would be pinned as taken, and the cluster get other addresses.
+        # An unknown site would be pinned as taken, and the cluster would get other addresses.
         if site != HUB and site not in plan.clusters:
             raise ConfigError(
-                f"--as {each}: the plan has no cluster {site!r}; it has {', '.join(plan.clusters)}"
+                f"--as {assignment}: the plan has no cluster {site!r}; "
+                f"it has {', '.join(plan.clusters)}"
             )
         sites[to_name(name)] = site
-    found: Pinned = {}
+    prefixes_by_site: Pinned = {}
     for name, prefixes in existing.prefixes.items():
         site = sites.get(name, name)
-        found[site] = (*found.get(site, ()), *prefixes)
+        prefixes_by_site[site] = (*prefixes_by_site.get(site, ()), *prefixes)
     subnets = [(sites.get(owner, owner), name, prefix) for owner, name, prefix in existing.subnets]
-    return Existing(found, tuple(subnets))
+    return Existing(prefixes_by_site, tuple(subnets))
 
 
 def live_subnets(
@@ -105,20 +110,20 @@ def live_subnets(
 ) -> list[Exclusion]:
     """Subnets of the plan's own networks that neither plan nor lock has: never allocated from.
 
-    Other networks are kept out of as a whole.
+    Other networks are avoided as a whole.
     """
     own = set(_allocated(lock)) if lock else set()
-    known = [each.prefix for each in plan.exclude]
+    known = [exclusion.prefix for exclusion in plan.exclude]
     for _, spec in plan.node_pools():
         for pin in spec.subnets:
             known += pin.prefixes
-    found = []
+    exclusions = []
     for owner, name, prefix in existing.subnets:
         is_site = owner == HUB or owner in plan.clusters
-        is_known = any(each.covers(prefix) for each in known)
+        is_known = any(known_prefix.covers(prefix) for known_prefix in known)
         if is_site and not is_known and (name, prefix) not in own:
-            found.append(Exclusion(prefix=prefix, reason=f"subnet {name} of {owner}"))
-    return found
+            exclusions.append(Exclusion(prefix=prefix, reason=f"subnet {name} of {owner}"))
+    return exclusions
 
 
 def _allocated(lock: LockDocument) -> Iterator[tuple[str, Prefix]]:
@@ -137,7 +142,7 @@ def to_name(text: str) -> str:
 def add_pinned(
     text: str, known: Mapping[str, tuple[Prefix, ...]], wanted: Pinned, source: str
 ) -> str:
-    """The plan's text with what is missing of `wanted` added under `pinned`.
+    """The plan's text with the missing part of `wanted` added under `pinned`.
 
     Raises:
         ConfigError: a name has other prefixes already, or `pinned` is written in a way that
@@ -163,9 +168,9 @@ def add_excluded(text: str, missing: Iterable[Exclusion], source: str) -> str:
         ConfigError: `exclude` is written in a way that lines cannot be added to.
     """
     lines: list[str] = []
-    for each in missing:
+    for exclusion in missing:
         # JSON's string is one in YAML, too, whatever characters a subnet's name has.
-        lines += [f"- prefix: {each.prefix}", f"  reason: {json.dumps(each.reason)}"]
+        lines += [f"- prefix: {exclusion.prefix}", f"  reason: {json.dumps(exclusion.reason)}"]
     return _with_lines(text, "exclude", lines, source)
 
 

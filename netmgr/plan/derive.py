@@ -59,7 +59,7 @@ def network(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> Netw
     """Everything the cloud is asked for.
 
     Raises:
-        ConfigError: the lock is not that of the plan; says what to run.
+        ConfigError: the lock is not the plan's; says what to run.
     """
     spokes = list(_spokes(plan, lock))
     networks = tuple(_networks(plan, lock, spokes))
@@ -137,13 +137,15 @@ def address_spaces(lock: LockDocument) -> dict[str, AddressSpace]:
     """
     fixed = (lock.hub.routers, *lock.hub.researchers)
     members = [(subnet.network, subnet.prefixes) for subnet in fixed]
-    found = dict(_spaces_of(HUB, lock.hub.prefixes, members))
+    spaces = dict(_spaces_of(HUB, lock.hub.prefixes, members))
     for name, held in lock.clusters.items():
         if not held.tombstone:
             members = [(held.nat.network, held.nat.prefixes)]
-            members += [(each.network, each.prefixes) for _, _, each in _live_segments(held)]
-            found |= _spaces_of(name, held.prefixes, members)
-    return found
+            members += [
+                (segment.network, segment.prefixes) for _, _, segment in _live_segments(held)
+            ]
+            spaces |= _spaces_of(name, held.prefixes, members)
+    return spaces
 
 
 def _spaces_of(
@@ -151,7 +153,7 @@ def _spaces_of(
     allocations: Iterable[Allocation],
     subnets: Iterable[tuple[str, tuple[Prefix, ...]]],
 ) -> Iterator[tuple[str, AddressSpace]]:
-    """A site's only network has all of its prefixes; several share them out by subnet.
+    """A site's only network has all of its prefixes; several divide them by subnet.
 
     Only a cluster past the cloud's limits has several.
     """
@@ -159,14 +161,14 @@ def _spaces_of(
     for name, prefixes in subnets:
         members.setdefault(name, []).extend(prefixes)
     for name, own in members.items():
-        space = [each.prefix for each in allocations] if len(members) == 1 else own
+        space = [allocation.prefix for allocation in allocations] if len(members) == 1 else own
         yield name, AddressSpace(owner, tuple(merge(space)))
 
 
 def narrowed(
     before: Mapping[str, Sequence[Prefix]], after: Mapping[str, Sequence[Prefix]]
 ) -> list[str]:
-    """Networks that lose address space, because a further network of their site takes over some."""
+    """Networks that lose address space because another network of their site takes some over."""
     lost = []
     for name, space in after.items():
         former = before.get(name, ())
@@ -186,10 +188,10 @@ def _live_segments(held: ClusterLock) -> Iterator[tuple[str, int, Segment]]:
 def _networks(
     plan: PlanDocument, lock: LockDocument, spokes: Sequence[_Spoke]
 ) -> Iterator[VirtualNetwork]:
-    found = {HUB: list(_hub_subnets(lock, spokes))}
-    found |= {spoke.name: list(_spoke_subnets(spoke)) for spoke in spokes}
+    subnets_by_owner = {HUB: list(_hub_subnets(lock, spokes))}
+    subnets_by_owner |= {spoke.name: list(_spoke_subnets(spoke)) for spoke in spokes}
     for name, space in address_spaces(lock).items():
-        subnets = tuple(subnet for at, subnet in found[space.owner] if at == name)
+        subnets = tuple(subnet for at, subnet in subnets_by_owner[space.owner] if at == name)
         location = location_of(plan, space.owner)
         yield VirtualNetwork(name, space.owner, location, space.prefixes, subnets)
 
@@ -222,21 +224,21 @@ def _spoke_subnets(spoke: _Spoke) -> Iterator[tuple[str, Subnet]]:
 
 
 def _by_owner(networks: Iterable[VirtualNetwork]) -> Mapping[str, list[VirtualNetwork]]:
-    """Networks of the hub and of each cluster: looking at all for each takes their square."""
-    found: dict[str, list[VirtualNetwork]] = {}
-    for each in networks:
-        found.setdefault(each.owner, []).append(each)
-    return found
+    """Networks by owner: scanning all of them for each would be quadratic."""
+    networks_by_owner: dict[str, list[VirtualNetwork]] = {}
+    for virtual_network in networks:
+        networks_by_owner.setdefault(virtual_network.owner, []).append(virtual_network)
+    return networks_by_owner
 
 
 def _peerings(networks: Sequence[VirtualNetwork], spokes: Iterable[_Spoke]) -> Iterator[Peering]:
     """The hub with every spoke, and an owner's networks with each other, both ways."""
     has_gateway = {spoke.name: spoke.spec.nat_gateway_ips > 0 for spoke in spokes}
-    for one, other in _adjacent(networks):
+    for local, remote in _adjacent(networks):
         # The hub takes answers of Services, which have no address of their network. A spoke takes
         # from the hub only the hub's own, unless its way to the internet leads there.
-        forwarded = one.owner in (HUB, other.owner) or not has_gateway[one.owner]
-        yield Peering(f"{one.name}_to_{other.name}", one.name, other.name, forwarded)
+        forwarded = local.owner in (HUB, remote.owner) or not has_gateway[local.owner]
+        yield Peering(f"{local.name}_to_{remote.name}", local.name, remote.name, forwarded)
 
 
 def _adjacent(
@@ -244,9 +246,9 @@ def _adjacent(
 ) -> Iterator[tuple[VirtualNetwork, VirtualNetwork]]:
     """Pairs that are peered, in both orders: a peering works only once both ends have theirs."""
     of = _by_owner(networks)
-    for one in networks:
-        near = networks if one.owner == HUB else (*of[HUB], *of[one.owner])
-        yield from ((one, other) for other in near if other is not one)
+    for local in networks:
+        near = networks if local.owner == HUB else (*of[HUB], *of[local.owner])
+        yield from ((local, remote) for remote in near if remote is not local)
 
 
 def _hub_tables(spokes: Sequence[_Spoke]) -> Iterator[RouteTable]:
@@ -314,15 +316,16 @@ def _spoke_tables(
 ) -> Iterator[RouteTable]:
     for spoke in spokes:
         name = spoke.name
-        near = [each.address_space for each in (*networks[HUB], *networks[name])]
+        near = [
+            virtual_network.address_space for virtual_network in (*networks[HUB], *networks[name])
+        ]
         apart = list(_apart(plan, [prefix for space in near for prefix in space]))
         if not spoke.spec.nat_gateway_ips and lock.hub.routers.addresses:
             # Without a gateway of its own a spoke reaches the internet through the hub.
             router = lock.hub.routers.addresses[0]
             apart.append(Route("internet", DEFAULT_ROUTE, NextHop.APPLIANCE, router))
         yield RouteTable(f"{name}_nodes", name, (*apart, *_to_researchers(spoke, lock)))
-        # Without the routes to researchers: those lead to these very hosts, and packets would
-        # circle.
+        # Without the routes to researchers: those lead to these very hosts, and packets would loop.
         yield RouteTable(f"{name}_nat", name, tuple(apart))
 
 
@@ -354,8 +357,8 @@ def _security_group(plan: PlanDocument, lock: LockDocument, spoke: _Spoke) -> Se
         ("apart", _APART, False, merge((*plan.pools.nodes, *plan.pools.services))),
     )
     rules = []
-    for direction, (what, priority, allow, prefixes), family in product(Direction, peers, Family):
-        name = f"{what}-{direction}-v{family}"
+    for direction, (peer, priority, allow, prefixes), family in product(Direction, peers, Family):
+        name = f"{peer}-{direction}-v{family}"
         group = tuple(prefix for prefix in prefixes if prefix.family is family)
         if group:
             rules.append(SecurityRule(name, priority + family, direction, allow, group))
@@ -384,7 +387,7 @@ def _groups_of(
     segment: Segment,
     sizes: Iterable[int],
 ) -> Iterator[NodeGroup]:
-    """The node groups of a segment, which is a node pool's name and a number in it."""
+    """The node groups of a segment; `part` is its node pool's name and its number there."""
     pool, number = part
     subnet = f"{owner}-{segment_name(pool, number)}"
     for nth, instances in enumerate(sizes):

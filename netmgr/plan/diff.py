@@ -46,7 +46,7 @@ def diff(before: lock.LockDocument | None, after: lock.LockDocument) -> tuple[Ch
 
 
 def renumbered(changes: Iterable[Change]) -> tuple[Change, ...]:
-    """Those by which addresses in use would move."""
+    """Those that would move addresses in use."""
     return tuple(change for change in changes if change.kind is Kind.RENUMBER)
 
 
@@ -98,7 +98,7 @@ def _allocations(
         if former != held:
             texts = _allocation(former), _allocation(held)
             yield Change(Kind.CHANGE, key, *texts, "grows in place")
-    # What left and what came together are a move: subnets in the former have other addresses now.
+    # A removal together with an addition is a move: subnets in the former get other addresses.
     kind = Kind.RENUMBER if gone and new else Kind.ADD
     replaced, removed = gone[: len(new)], gone[len(new) :]
     for former, held in zip_longest(replaced, new):
@@ -144,7 +144,7 @@ def _services(
 ) -> Iterator[Change]:
     before, after = _service_text(old), _service_text(new)
     if before != after:
-        # Only a further family may come behind what there is.
+        # Only another family may be appended.
         more = old and new and new.pairs[: len(old.pairs)] == old.pairs
         yield _change(key, before, after, only_added=more)
 

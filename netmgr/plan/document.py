@@ -92,9 +92,9 @@ class Pools(Document):
 
     @model_validator(mode="after")
     def _do_not_overlap(self) -> Pools:
-        for one, other in overlapping(self.keyed()):
-            message = f"{one.prefix} overlaps {other.prefix}"
-            raise invalid(message, one.key, other.key, "give every address to one pool, once")
+        for later, earlier in overlapping(self.keyed()):
+            message = f"{later.prefix} overlaps {earlier.prefix}"
+            raise invalid(message, later.key, earlier.key, "give every address to one pool, once")
         return self
 
     @model_validator(mode="after")
@@ -200,9 +200,11 @@ class PinnedSubnets(Document):
 
     @model_validator(mode="after")
     def _have_the_same_families(self) -> PinnedSubnets:
-        hosts, pods = ([each.family for each in found] for found in (self.hosts, self.pods))
-        for found in (hosts, pods):
-            if len(set(found)) < len(found) or Family.V4 not in found:
+        hosts, pods = (
+            [prefix.family for prefix in prefixes] for prefixes in (self.hosts, self.pods)
+        )
+        for families in (hosts, pods):
+            if len(set(families)) < len(families) or Family.V4 not in families:
                 raise ValueError(
                     "hosts and pods have one IPv4 prefix each, and may have one of IPv6"
                 )
@@ -353,7 +355,7 @@ class Cluster(Document):
     @field_validator("grow_to")
     @classmethod
     def _growth_is_growth(cls, grow_to: int | None, info: ValidationInfo) -> int | None:
-        # Missing if it was refused itself; that is reported by itself then.
+        # Missing if it was itself refused, which is reported separately.
         pools: dict[str, NodePool] = info.data.get("node_pools", {})
         declared = sum(pool.declared for pool in pools.values())
         if grow_to is not None and grow_to < declared:

@@ -55,8 +55,8 @@ class _Owner:
 
 
 def explain(plan: PlanDocument, lock: LockDocument, address: Address) -> Answer:
-    """Explain one address. The most particular owner answers first."""
-    # Lazy, and in this order: the first that holds the address is the most particular.
+    """Explain one address. The most specific owner answers first."""
+    # Lazy, and in this order: the first that holds the address is the most specific.
     owners = chain(
         _node(plan, lock, address),
         _machines(lock, address),
@@ -70,15 +70,15 @@ def explain(plan: PlanDocument, lock: LockDocument, address: Address) -> Answer:
     text = "no prefix of plan.yaml or its lock holds it"
     internet = "counted; pods reach it masqueraded as their node"
     nobody = _Owner("internet", address.prefix, text, internet)
-    found = next((owner for owner in owners if owner.prefix.holds(address)), nobody)
+    owner = next((owner for owner in owners if owner.prefix.holds(address)), nobody)
     return Answer(
         str(address),
-        found.role,
-        found.cluster,
-        found.node,
-        str(found.prefix),
-        found.because,
-        found.traffic,
+        owner.role,
+        owner.cluster,
+        owner.node,
+        str(owner.prefix),
+        owner.because,
+        owner.traffic,
     )
 
 

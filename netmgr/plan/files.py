@@ -1,6 +1,6 @@
 """The plan's files: read with errors that name key and line, and replaced in one step.
 
-The rooms under `netmgr/plan` are pure; every byte they get or give passes here.
+The rest of `netmgr/plan` is pure: all that it reads or writes goes through here.
 """
 
 from __future__ import annotations
@@ -57,20 +57,20 @@ def load_lock(path: Path) -> LockDocument | None:
     if line := loader.merge_mark(text):
         raise ConfigError(f"{path}:{line}: has the marks of an unfinished git merge; {_cure(path)}")
     try:
-        found = loader.parse(text, str(path), LockDocument)
+        lock = loader.parse(text, str(path), LockDocument)
     except ConfigError as error:
         raise ConfigError(
             error.message, f"if it was edited or merged by hand, {_cure(path)}"
         ) from None
-    if found.digest != digest_of(found):
-        what = "is not that of what the file says" if found.digest else "is missing"
+    if lock.digest != digest_of(lock):
+        fault = "is not that of what the file says" if lock.digest else "is missing"
         where = loader.place(path, ("digest",))
-        raise ConfigError(f"{where}: {what}: it was edited or merged by hand; {_cure(path)}")
-    return found.model_copy(update={"digest": ""})
+        raise ConfigError(f"{where}: {fault}: it was edited or merged by hand; {_cure(path)}")
+    return lock.model_copy(update={"digest": ""})
 
 
 def _cure(path: Path) -> str:
-    """What makes a lock sound again, with the name that this one has."""
+    """How to repair a lock, with the name that this one has."""
     return CURE.replace("plan.lock.yaml", path.name)
 
 

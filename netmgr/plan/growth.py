@@ -1,4 +1,4 @@
-"""What growth takes and what an upgrade meets, before either is started.
+"""What growth and an upgrade involve, before either is started.
 
 Growth is a changed plan, its lock, and everything in the cloud that must follow. The dry run of an
 upgrade counts the surge nodes that exist beside the others while node pools are upgraded.
@@ -63,7 +63,9 @@ def grown_plan(plan: PlanDocument, name: str, nodes: int, pool: str | None = Non
         raise ConfigError(
             f"{name} has {cluster.nodes:,} nodes in the plan; to grow, ask for more than that"
         )
-    pool = pool or max(sorted(cluster.node_pools), key=lambda each: cluster.node_pools[each].nodes)
+    pool = pool or max(
+        sorted(cluster.node_pools), key=lambda pool_name: cluster.node_pools[pool_name].nodes
+    )
     _refuse_unknown_pool(cluster, name, pool)
     spec = cluster.node_pools[pool]
     larger = spec.model_copy(update={"nodes": spec.nodes + nodes - cluster.nodes})
@@ -99,7 +101,7 @@ def effects(
     after: tuple[PlanDocument, LockDocument],
     limits: CloudLimits,
 ) -> tuple[Effect, ...]:
-    """Everything of the cloud that changes from one to the other, in the order it is best done."""
+    """Everything that changes in the cloud, in the order in which it is best done."""
     change = _Change(network(*before, limits), network(*after, limits), limits.words)
     return tuple(change.effects())
 
@@ -122,11 +124,17 @@ class _Change:
 
     @cached_property
     def former(self) -> dict[str, tuple[Prefix, ...]]:
-        return {each.name: each.address_space for each in self.old.networks}
+        return {
+            virtual_network.name: virtual_network.address_space
+            for virtual_network in self.old.networks
+        }
 
     @cached_property
     def spaces(self) -> dict[str, tuple[Prefix, ...]]:
-        return {each.name: each.address_space for each in self.new.networks}
+        return {
+            virtual_network.name: virtual_network.address_space
+            for virtual_network in self.new.networks
+        }
 
     @cached_property
     def lost(self) -> list[str]:
@@ -164,20 +172,26 @@ class _Change:
                 yield Effect("widen address space", name, detail)
 
     def _subnets(self) -> Iterator[Effect]:
-        former = {subnet.name for each in self.old.networks for subnet in each.subnets}
-        for each in self.new.networks:
-            added = [subnet for subnet in each.subnets if subnet.name not in former]
+        former = {
+            subnet.name
+            for virtual_network in self.old.networks
+            for subnet in virtual_network.subnets
+        }
+        for virtual_network in self.new.networks:
+            added = [subnet for subnet in virtual_network.subnets if subnet.name not in former]
             for subnet in added:
-                yield Effect("make subnet", f"{each.name}/{subnet.name}", _texts(subnet.prefixes))
+                yield Effect(
+                    "make subnet", f"{virtual_network.name}/{subnet.name}", _texts(subnet.prefixes)
+                )
             if added:
-                yield from self._kept_subnets(each, former)
+                yield from self._kept_subnets(virtual_network, former)
 
-    def _kept_subnets(self, network: VirtualNetwork, former: set[str]) -> Iterator[Effect]:
+    def _kept_subnets(self, virtual_network: VirtualNetwork, former: set[str]) -> Iterator[Effect]:
         """Why node pools get second subnets, beside the new ones."""
-        for subnet in network.subnets:
+        for subnet in virtual_network.subnets:
             if subnet.name in former and subnet.role == "nodes":
                 detail = f"{_texts(subnet.prefixes)}; a subnet in use cannot be resized"
-                yield Effect("stays", f"{network.name}/{subnet.name}", detail)
+                yield Effect("stays", f"{virtual_network.name}/{subnet.name}", detail)
 
     def _peerings(self) -> Iterator[Effect]:
         for peering in self.new.peerings:
@@ -213,8 +227,8 @@ class _Change:
         former = {group.name: group.instances for group in self.old.node_groups}
         for group in self.new.node_groups:
             if group.name not in former:
-                what, detail = f"make {self.words.node_group}", f"{group.instances:,} nodes"
-                yield Effect(what, group.name, detail)
+                kind, detail = f"make {self.words.node_group}", f"{group.instances:,} nodes"
+                yield Effect(kind, group.name, detail)
             elif group.instances != former[group.name]:
                 detail = f"{former[group.name]:,} to {group.instances:,} nodes"
                 yield Effect("scale", group.name, detail)
@@ -246,14 +260,13 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class UpgradeDryRun:
-    """What an upgrade meets: node pools one after the other, and limits that it passes."""
+    """An upgrade: node pools one after the other, and the limits that it would exceed."""
 
     steps: tuple[Step, ...]
     over: tuple[Usage, ...]
 
     @property
     def succeeds(self) -> bool:
-        """Whether the upgrade can complete."""
         return not self.over and not any(step.short for step in self.steps)
 
 
@@ -322,11 +335,11 @@ def max_pods(
     Raises:
         ConfigError: there is no such cluster.
     """
-    found: list[Choice] = []
+    choices: list[Choice] = []
     for pool, spec in cluster_of(plan, name).node_pools.items():
         subnets = [segment.v4.pods for segment in lock.clusters[name].node_pools[pool].segments]
-        found += _choices(pool, spec, subnets, limits)
-    return tuple(found)
+        choices += _choices(pool, spec, subnets, limits)
+    return tuple(choices)
 
 
 def _choices(

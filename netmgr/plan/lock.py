@@ -21,7 +21,7 @@ from netmgr.plan.document import PlanDocument, ServiceMode
 from netmgr.prefixes import Address, Family, Prefix
 
 LOCK_VERSION = 3
-"""Raised when what a lock says, or how, changes: another netmgr would misread it."""
+"""Incremented when a lock's content or form changes: another netmgr would misread it."""
 
 CURE = (
     "take the whole file of one side as git has it "
@@ -30,7 +30,7 @@ CURE = (
     "that of the side whose addresses are in use, "
     "then run: netmgr plan lock"
 )
-"""What makes a lock sound again that was edited, or merged line by line."""
+"""How to repair a lock that was edited, or merged line by line."""
 
 LOCK_FILE = "plan.lock.yaml"
 """Name of the lock's file in diagnostics, until `files.located` puts the real one in its place."""
@@ -121,7 +121,7 @@ class Segment(Document):
     @property
     def prefixes(self) -> tuple[Prefix, ...]:
         """The subnets: of each family that of hosts, then that of pods."""
-        return tuple(prefix for each in self.layouts for prefix in (each.hosts, each.pods))
+        return tuple(prefix for layout in self.layouts for prefix in (layout.hosts, layout.pods))
 
 
 class NodePoolLock(Document):
@@ -188,11 +188,11 @@ class ServiceRange(Document):
     @property
     def pairs(self) -> tuple[tuple[Prefix, Prefix], ...]:
         """(VIP range, Service CIDR) for each family, v4 first."""
-        found = ((self.hub_prefix, self.prefix),)
+        pairs = ((self.hub_prefix, self.prefix),)
         return (
-            found
+            pairs
             if self.hub_prefix_v6 is None or self.prefix_v6 is None
-            else (*found, (self.hub_prefix_v6, self.prefix_v6))
+            else (*pairs, (self.hub_prefix_v6, self.prefix_v6))
         )
 
     @property

@@ -43,7 +43,7 @@ def make_lock(
     """
     if faults := list(pin_faults(plan)):
         raise PlanRefused(faults)
-    # A copied plan with another's lock would take over addresses that run elsewhere.
+    # A copied plan with another's lock would take over addresses in use elsewhere.
     if previous and previous.plan != plan.name:
         message = f"is {plan.name!r}, but the lock belongs to the plan {previous.plan!r}"
         raise PlanRefused([error(message, ("name",))])
@@ -51,9 +51,9 @@ def make_lock(
         raise PlanRefused(names)
     # Released first, so that the same run may give the addresses to another cluster.
     kept = _without_released(previous, released)
-    found = _allocated(plan, kept, limits, renumber=renumber)
-    # The last check that nothing moves, whatever the reason would be.
-    if kept and not renumber and (moves := renumbered(diff(kept, found))):
+    lock = _allocated(plan, kept, limits, renumber=renumber)
+    # The last check that nothing moves, whatever the reason.
+    if kept and not renumber and (moves := renumbered(diff(kept, lock))):
         raise PlanRefused(
             error(
                 f"would move from {move.before} to {move.after}",
@@ -62,7 +62,7 @@ def make_lock(
             )
             for move in moves
         )
-    return found
+    return lock
 
 
 def _without_released(
@@ -78,10 +78,10 @@ def _without_released(
     for name in released:
         cluster, _, pool = name.partition("/")
         held = clusters.get(cluster)
-        found = held.node_pools.get(pool) if held and pool else held
-        if found is None:
+        entry = held.node_pools.get(pool) if held and pool else held
+        if entry is None:
             raise PlanRefused([error(f"{name} is not in the lock; nothing to release")])
-        if not found.tombstone:
+        if not entry.tombstone:
             path = ("clusters", *name.split("/"))
             raise PlanRefused([error("is in use", path, remedy="take it out of plan.yaml first")])
         scopes.append((cluster, "node_pools", pool) if pool else (cluster,))
@@ -105,10 +105,10 @@ def _without(lock: LockDocument, scopes: Iterable[Scope]) -> LockDocument:
 def _allocated(
     plan: PlanDocument, kept: LockDocument | None, limits: CloudLimits, *, renumber: bool
 ) -> LockDocument:
-    found = list(conflicts(plan, kept, limits)) if kept else []
-    if found and not renumber:
-        raise PlanRefused(conflict.diagnostic for conflict in found)
-    scopes = {conflict.scope for conflict in found}
+    lock_conflicts = list(conflicts(plan, kept, limits)) if kept else []
+    if lock_conflicts and not renumber:
+        raise PlanRefused(conflict.diagnostic for conflict in lock_conflicts)
+    scopes = {conflict.scope for conflict in lock_conflicts}
     held = _without(kept, scopes) if kept else None
     service_moves = {name for name, *part in scopes if part == ["services"]}
 

@@ -71,7 +71,7 @@ def node(lock: LockDocument, cluster: str, pool: str, index: int) -> PlannedNode
 def node_named(lock: LockDocument, name: str) -> PlannedNode | None:
     """The node of that name (`<cluster>-<node pool>-<number>`), or None."""
     stem, _, number = name.rpartition("-")
-    # A node has one name: `a-gpu-007` is not another one of `a-gpu-7`.
+    # A node has one name: `a-gpu-007` is no alias of `a-gpu-7`.
     if not (number.isascii() and number.isdigit()) or number != str(int(number)):
         return None
     for cluster, pool, _ in segments(lock):
@@ -124,5 +124,4 @@ def hosts(lock: LockDocument) -> Iterator[PlannedHost]:
 
 
 def host_named(lock: LockDocument, role: Role, name: str) -> PlannedHost | None:
-    """The host of that role and name, or None."""
     return next((host for host in hosts(lock) if (host.role, host.name) == (role, name)), None)

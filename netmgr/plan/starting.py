@@ -109,6 +109,6 @@ def _items(prefixes: Iterable[Prefix]) -> str:
 
 
 def _scalar(value: str) -> str:
-    """A text as YAML has it: `on` needs quotes."""
+    """A string as a YAML scalar: `on` needs quotes."""
     dumped: str = yaml.safe_dump(value, width=1 << 20)
     return dumped.removesuffix("\n").removesuffix("\n...")

@@ -1,7 +1,7 @@
 """Asks nameservers for a name's addresses (RFC 1035): whether they answer, and know any.
 
-The standard library's resolver asks them in turn, says neither which of them is silent nor whether
-another one is, and has no time limit of its own.
+The standard library's resolver asks them in turn, does not say which of them are silent, and has no
+time limit of its own.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ class Knowledge(StrEnum):
 
 def nameservers(text: str) -> list[str]:
     """The addresses in a resolv.conf, as the C library reads them: the first three."""
-    found = []
+    addresses = []
     for line in text.splitlines():
         words = line.split()
         if len(words) > 1 and words[0] == "nameserver":
-            found.append(words[1])
-    return found[:_MOST_NAMESERVERS]
+            addresses.append(words[1])
+    return addresses[:_MOST_NAMESERVERS]
 
 
 def query(name: str, kind: int, identifier: int) -> bytes:
-    """A question for one kind of address, which asks the nameserver to find out."""
+    """A recursive query for one kind of address."""
     labels = [label.encode("ascii") for label in name.rstrip(".").split(".")]
     encoded = b"".join(bytes([len(label)]) + label for label in labels) + b"\0"
     header = _HEADER.pack(identifier, _RECURSE, 1, 0, 0, 0)
@@ -64,7 +64,7 @@ def query(name: str, kind: int, identifier: int) -> bytes:
 def knowledge(answer: bytes, question: bytes) -> Knowledge | None:
     """What a datagram says; None if it does not answer this question.
 
-    Its records are not looked at: that there are some is what was asked.
+    Its records are not looked at: that there are some is enough.
     """
     if len(answer) < len(question) or answer[:2] != question[:2]:
         return None
@@ -83,13 +83,13 @@ def knowledge(answer: bytes, question: bytes) -> Knowledge | None:
 
 def ask(servers: Iterable[str], name: str, seconds: float) -> dict[str, Knowledge]:
     """What each of these nameservers knows of a name; one address of either family is enough."""
-    found: dict[str, list[Knowledge]] = {server: [] for server in servers}
+    answers_by_server: dict[str, list[Knowledge]] = {server: [] for server in servers}
     for _ in range(_TRIES):
-        silent = [server for server, answers in found.items() if not answers]
-        _ask_once(silent, name, seconds / _TRIES, found)
+        silent = [server for server, answers in answers_by_server.items() if not answers]
+        _ask_once(silent, name, seconds / _TRIES, answers_by_server)
     return {
         server: min(answers, key=_order, default=Knowledge.SILENCE)
-        for server, answers in found.items()
+        for server, answers in answers_by_server.items()
     }
 
 
@@ -99,7 +99,7 @@ def _order(answer: Knowledge) -> int:
 
 
 def _ask_once(
-    servers: Iterable[str], name: str, seconds: float, found: dict[str, list[Knowledge]]
+    servers: Iterable[str], name: str, seconds: float, answers_by_server: dict[str, list[Knowledge]]
 ) -> None:
     with ExitStack() as stack:
         pending: dict[socket.socket, Callable[[], bool]] = {}
@@ -109,7 +109,7 @@ def _ask_once(
                 opened = _send(server, question)
                 if opened is not None:
                     stack.enter_context(opened)
-                    pending[opened] = _noting(opened, question, found[server])
+                    pending[opened] = _noting(opened, question, answers_by_server[server])
         waiting.serve(pending, selectors.EVENT_READ, time.monotonic() + seconds)
 
 

@@ -4,7 +4,7 @@ The machine's kernel answers with the packet it got, so that an answer is as lar
 and comes to the request's source. Whole packets are sent, never fragments. IPv4's answers may be
 fragmented on their way back, and the kernel says how large the fragments were.
 
-The sockets are raw, which takes CAP_NET_RAW: the kernel's own ones for pings are closed to root by
+The sockets are raw, which takes CAP_NET_RAW: the kernel's own ping sockets are closed to root by
 default (net.ipv4.ping_group_range). Each is connected, so that only the machine that was asked can
 answer, and answers are compared with what was sent, which nobody else knows.
 """
@@ -74,7 +74,7 @@ class Answer:
 
 
 def exchange(echoes: Iterable[Echo], seconds: float, apart: float = 0.0) -> list[Answer]:
-    """Send echoes, `apart` seconds one from the next, and wait `seconds` for the last answers.
+    """Send echoes `apart` seconds apart, and wait `seconds` for the last answers.
 
     Raises:
         SetupError: this process may not send them.
@@ -88,7 +88,9 @@ def exchange(echoes: Iterable[Echo], seconds: float, apart: float = 0.0) -> list
             if key not in conversations:
                 conversations[key] = stack.enter_context(_Conversation(*key))
             conversations[key].add(echo.size, answer)
-        listening = {each.socket: each.receive for each in conversations.values()}
+        listening = {
+            conversation.socket: conversation.receive for conversation in conversations.values()
+        }
         begin = time.monotonic()
         for number, echo in enumerate(asked, start=1):
             conversations[echo.target, echo.source].send()
@@ -135,7 +137,7 @@ class _Conversation:
     def _set_options(self) -> None:
         self.socket.settimeout(0)
         if self._family is Family.V4:
-            # Never fragmented, and whatever the kernel remembers of the path's MTU.
+            # Never fragmented, whatever path MTU the kernel remembers.
             self.socket.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _PROBE)
             all_but = ~(1 << _ANSWER[self._family]) & 0xFFFFFFFF
             self.socket.setsockopt(_SOL_RAW, _ICMP_FILTER, struct.pack("=I", all_but))
@@ -165,7 +167,7 @@ class _Conversation:
 
     def _try_to_send(self, request: bytes) -> str:
         fault = ""
-        # The first failure may be an error of ICMP's about an earlier request.
+        # The first failure may be an ICMP error about an earlier request.
         for _ in range(2):
             try:
                 self.socket.send(request)
@@ -183,11 +185,11 @@ class _Conversation:
             except BlockingIOError:
                 break
             except OSError:
-                # An error of ICMP's that a router answered: what counts is that no echo comes.
+                # An ICMP error from a router: what counts is that no echo comes.
                 continue
             self._take(packet, notes)
         return self._sent == len(self._answers) and all(
-            each.is_back or each.fault for each in self._answers
+            answer.is_back or answer.fault for answer in self._answers
         )
 
     def _take(self, packet: bytes, notes: Sequence[tuple[int, int, bytes]]) -> None:
@@ -197,7 +199,7 @@ class _Conversation:
         if len(packet) < _HEADER.size:
             return
         number = _HEADER.unpack_from(packet)[4]
-        # But for type and checksum an answer is its request. Other types do not come here.
+        # An answer equals its request but for type and checksum. Other types are filtered.
         if number < self._sent and packet[4:] == self._requests[number][4:]:
             answer = self._answers[number]
             answer.is_back = True

@@ -24,7 +24,7 @@ from netmgr.prefixes import Address
 
 _MTU = 1500
 _SECONDS = 5.0
-"""How long the kernel may take until the link of a process that was killed is gone."""
+"""How long the kernel may take to remove the link of a process that was killed."""
 _LOOK_SECONDS = 0.005
 
 
@@ -46,7 +46,7 @@ def held(addresses: Collection[Address]) -> Iterator[None]:
             number = socket.if_nametoindex(PROBE_LINK)
             try:
                 channel.transact([links.raise_index(number)])
-                channel.transact([links.add_address(each, number) for each in addresses])
+                channel.transact([links.add_address(address, number) for address in addresses])
                 wait_for_addresses(channel, addresses)
                 yield
             finally:

@@ -3,9 +3,9 @@
 It probes everything in the cluster at once, then what should be unreachable, then the internet.
 Before and after each of the latter it waits until its pod's counters stay the same, so that what a
 phase sent and received is known to the byte. The kernel counts IP bytes for the pod's namespace
-(proc_net(5): netstat, snmp6), without Ethernet's headers and without ARP. What the pod received as
-one of many is left out, since nothing from the internet comes so; but for IPv4 groups that it is
-not in, whose bytes the kernel does not count apart.
+(proc_net(5): netstat, snmp6), without Ethernet's headers and without ARP. Multicast and broadcast
+that the pod received are left out, since nothing from the internet comes so; but for IPv4 groups
+that it is not in, whose bytes the kernel does not count apart.
 """
 
 from __future__ import annotations
@@ -62,14 +62,18 @@ def run(task: connectivity.Task) -> connectivity.Answer:
     """Probe all that a task asks for."""
     # Not a context manager: that would wait for a resolver that does not answer.
     pool = ThreadPoolExecutor(_AT_ONCE)
-    resolving = [pool.submit(_ways, each) for each in (*task.internet, *task.unreachable)]
-    probes = _ended(pool.submit(_patiently, partial(_probe, each)) for each in task.probes)
-    ways = [_result(each, []) for each in resolving]
+    resolving = [pool.submit(_ways, target) for target in (*task.internet, *task.unreachable)]
+    probes = _ended(pool.submit(_patiently, partial(_probe, probe)) for probe in task.probes)
+    ways = [_result(future, []) for future in resolving]
     internet, forbidden = ways[: len(task.internet)], ways[len(task.internet) :]
     before = _settled_counters() if ways else connectivity.Sent()
-    unreachable = _ended(pool.submit(_once, partial(_touch, each)) for each in forbidden)
+    unreachable = _ended(
+        pool.submit(_once, partial(_touch, target_ways)) for target_ways in forbidden
+    )
     between = _settled_counters() if forbidden else before
-    reached = _ended(pool.submit(_patiently, partial(_greet, each)) for each in internet)
+    reached = _ended(
+        pool.submit(_patiently, partial(_greet, target_ways)) for target_ways in internet
+    )
     after = _settled_counters() if internet else between
     return connectivity.Answer(
         probes=probes,
@@ -82,7 +86,7 @@ def run(task: connectivity.Task) -> connectivity.Answer:
 
 def _ended(submitted: Iterable[Future[connectivity.Ending]]) -> tuple[connectivity.Ending, ...]:
     late = connectivity.Ending(result=connectivity.Result.NO_ANSWER)
-    return tuple(_result(each, late) for each in list(submitted))
+    return tuple(_result(future, late) for future in list(submitted))
 
 
 def _result(waiting: Future[Value], otherwise: Value) -> Value:
@@ -127,10 +131,12 @@ def _probe(probe: connectivity.Probe) -> tuple[str, ...]:
 def _resolved(host: str, port: int) -> list[_Way]:
     """One way for each family in which the name has an address."""
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         raise _Failed(connectivity.Result.NO_NAME, str(error)) from None
-    ways = {family: (str(where[0]), int(where[1])) for family, _, _, _, where in reversed(found)}
+    ways = {
+        family: (str(where[0]), int(where[1])) for family, _, _, _, where in reversed(addresses)
+    }
     return [_Way(family, address) for family, address in ways.items()]
 
 
@@ -254,12 +260,12 @@ def _known(ways: Sequence[_Way]) -> Sequence[_Way]:
 def _settled_counters() -> connectivity.Sent:
     """The counters, once they have been the same for a while; or after some seconds as they are."""
     begin = since = time.monotonic()
-    found = _counters()
+    counters = _counters()
     while (now := time.monotonic()) - since < _QUIET_SECONDS and now - begin < _NOISY_SECONDS:
         time.sleep(_PAUSE_SECONDS / 4)
-        if (newer := _counters()) != found:
-            found, since = newer, time.monotonic()
-    return found
+        if (newer := _counters()) != counters:
+            counters, since = newer, time.monotonic()
+    return counters
 
 
 def _counters() -> connectivity.Sent:

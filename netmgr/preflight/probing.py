@@ -69,8 +69,8 @@ class Prober:
     def answers(self, machines: Iterable[Address]) -> Answers:
         """Which machines answer to this one's own address."""
         asked = set(machines)
-        by_echo = {machine for machine, _ in self._echoed({(each, None) for each in asked})}
-        rest: set[Way] = {(each, None) for each in asked - by_echo}
+        by_echo = {machine for machine, _ in self._echoed({(target, None) for target in asked})}
+        rest: set[Way] = {(machine, None) for machine in asked - by_echo}
         return Answers(by_echo, {machine for machine, _ in self._connected(rest)})
 
     def returned(self, ways: Iterable[Way], answers: Answers) -> set[Way]:
@@ -83,8 +83,8 @@ class Prober:
         missing, back = list(ways), set[Way]()
         for _ in range(TRIES):
             echoes = [Echo(target, source=source) for target, source in missing]
-            found = echo.exchange(echoes, self.seconds / TRIES)
-            back |= {way for way, answer in zip(missing, found, strict=True) if answer.is_back}
+            answers = echo.exchange(echoes, self.seconds / TRIES)
+            back |= {way for way, answer in zip(missing, answers, strict=True) if answer.is_back}
             missing = [way for way in missing if way not in back]
         return back
 
@@ -98,14 +98,16 @@ class Prober:
         """What the paths to machines that answer echoes carry, `mtu` bytes at most."""
         asked = list(machines)
         whole = self._sized({machine: [mtu] for machine in asked})
-        found = {
+        mtus = {
             machine: PathMtu(mtu, answered[mtu]) for machine, answered in whole.items() if answered
         }
-        bounds = {machine: Bounds(SMALL, mtu) for machine in asked if machine not in found}
-        while tried := {each: bound.between() for each, bound in bounds.items() if bound.differ}:
+        bounds = {machine: Bounds(SMALL, mtu) for machine in asked if machine not in mtus}
+        while tried := {
+            machine: bound.between() for machine, bound in bounds.items() if bound.differ
+        }:
             for machine, answered in self._sized(tried).items():
                 bounds[machine] = bounds[machine].narrowed(tried[machine], answered)
-        return found | {machine: PathMtu(bound.passes) for machine, bound in bounds.items()}
+        return mtus | {machine: PathMtu(bound.passes) for machine, bound in bounds.items()}
 
     def _sized(self, sizes: Mapping[Address, Iterable[int]]) -> dict[Address, dict[int, int]]:
         """For each machine the sizes that were answered, and of what size the fragments were."""
@@ -115,12 +117,12 @@ class Prober:
             for size in several
             for _ in range(TRIES)
         ]
-        found: dict[Address, dict[int, int]] = {machine: {} for machine in sizes}
+        fragments: dict[Address, dict[int, int]] = {machine: {} for machine in sizes}
         answers = echo.exchange(echoes, self.seconds, _APART_SECONDS)
         for asked, answer in zip(echoes, answers, strict=True):
             if answer.is_back:
-                found[asked.target][asked.size] = answer.fragment
-        return found
+                fragments[asked.target][asked.size] = answer.fragment
+        return fragments
 
     def losses(self, machines: Iterable[Address]) -> dict[Address, float]:
         """The share of echoes to each machine that stay unanswered."""

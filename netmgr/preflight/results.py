@@ -59,22 +59,22 @@ class Report:
         bad = [Outcome.FAILED]
         if self.unmeasured is Unmeasured.FAIL:
             bad.append(Outcome.UNMEASURED)
-        return [each for outcome in bad for each in self.results if each.outcome is outcome]
+        return [result for outcome in bad for result in self.results if result.outcome is outcome]
 
     def text(self) -> str:
         """The run in a few lines, what failed first, in as many bytes as a kubelet takes."""
         if self.skipped:
             return _cut(f"skipped: {self.skipped}")
         failures = self.failures
-        lines = [_line(each) for each in failures] or [f"passed: {len(self.results)} checks"]
-        others = [each for each in self.results if each.outcome is Outcome.UNMEASURED]
-        lines += [f"not measured: {_line(each)}" for each in others if each not in failures]
+        lines = [_line(failure) for failure in failures] or [f"passed: {len(self.results)} checks"]
+        others = [result for result in self.results if result.outcome is Outcome.UNMEASURED]
+        lines += [f"not measured: {_line(result)}" for result in others if result not in failures]
         return _cut("\n".join(lines))
 
 
 def _line(result: Result) -> str:
-    said = f"{result.check} of {result.subject}: {result.message}"
-    return f"{said}; {result.remedy}" if result.remedy else said
+    line = f"{result.check} of {result.subject}: {result.message}"
+    return f"{line}; {result.remedy}" if result.remedy else line
 
 
 def _cut(text: str) -> str:
@@ -140,9 +140,9 @@ def of_range(block: Prefix, source: Address, group: Group, returned: Collection[
 
 
 def of_mtu(group: Group, mtu: int, paths: Mapping[Address, PathMtu]) -> Result:
-    """Whether packets of the pods' MTU pass in both directions; `paths` to who answers echoes."""
+    """Whether packets of the pods' MTU pass both ways; `paths` to those that answer echoes."""
     subject = f"{mtu} bytes to {group}"
-    known = [paths[each] for each in group.machines if each in paths]
+    known = [paths[machine] for machine in group.machines if machine in paths]
     if not known:
         return Result("mtu", subject, Outcome.UNMEASURED, "none of them answers echoes")
     best = max(known, key=lambda path: (path.size >= mtu, not path.fragment, path.size))
@@ -159,9 +159,9 @@ def of_mtu(group: Group, mtu: int, paths: Mapping[Address, PathMtu]) -> Result:
 
 
 def of_loss(group: Group, most: float, losses: Mapping[Address, float]) -> Result:
-    """Whether few enough echoes are lost; `losses` of who answers them, as shares."""
+    """Whether few enough echoes are lost; `losses`: shares by answering machine."""
     subject = str(group)
-    known = [losses[each] for each in group.machines if each in losses]
+    known = [losses[machine] for machine in group.machines if machine in losses]
     if not known:
         return Result("loss", subject, Outcome.UNMEASURED, "none of them answers echoes")
     least = min(known)
@@ -200,14 +200,14 @@ def _of_egress(tried: _Endings) -> Result:
     return Result("egress", subject, Outcome.FAILED, message, remedy)
 
 
-def of_dns(name: str, said: Mapping[str, Knowledge]) -> Result:
+def of_dns(name: str, answers: Mapping[str, Knowledge]) -> Result:
     """Whether a nameserver of the machine knows an address of a name."""
-    shown = ", ".join(f"{server} {knowledge}" for server, knowledge in said.items())
-    if not said:
+    shown = ", ".join(f"{server} {knowledge}" for server, knowledge in answers.items())
+    if not answers:
         message = "/etc/resolv.conf names no nameserver"
         return Result("dns", name, Outcome.FAILED, message, "see to /etc/resolv.conf")
-    if Knowledge.ADDRESS in said.values():
-        silent = Knowledge.SILENCE in said.values()
+    if Knowledge.ADDRESS in answers.values():
+        silent = Knowledge.SILENCE in answers.values()
         return Result("dns", name, Outcome.PASSED, shown if silent else "")
     return Result(
         "dns",
@@ -218,16 +218,16 @@ def of_dns(name: str, said: Mapping[str, Knowledge]) -> Result:
     )
 
 
-def of_throughput(floor: int, found: Throughput) -> Result:
+def of_throughput(floor: int, throughput: Throughput) -> Result:
     """Whether a peer's stream was fast enough."""
     subject = f"{rate(floor)} from peers"
-    if not found.rates:
-        peer, fault = next(iter(found.faults.items()), (None, "there is no other peer"))
+    if not throughput.rates:
+        peer, fault = next(iter(throughput.faults.items()), (None, "there is no other peer"))
         return Result(
             "throughput", subject, Outcome.UNMEASURED, f"{peer}: {fault}" if peer else fault
         )
-    best = max(found.rates.values())
-    shown = ", ".join(f"{rate(each)} from {peer}" for peer, each in found.rates.items())
+    best = max(throughput.rates.values())
+    shown = ", ".join(f"{rate(bits)} from {peer}" for peer, bits in throughput.rates.items())
     if best >= floor:
         return Result("throughput", subject, Outcome.PASSED, shown)
     return Result(

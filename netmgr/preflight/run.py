@@ -54,8 +54,8 @@ def run(path: Path) -> Report:
     if reason := _why_not(document):
         return Report(skipped=reason)
     if targets.is_empty(document):
-        found = error("names nothing to probe", ("preflight",), remedy="give peers or a hub")
-        raise ConfigError(loader.describe(found, path))
+        diagnostic = error("names nothing to probe", ("preflight",), remedy="give peers or a hub")
+        raise ConfigError(loader.describe(diagnostic, path))
     try:
         with instance.namespace(Holder.PREFLIGHT):
             machine_check.check_network(path, document)
@@ -98,7 +98,7 @@ def _machine(document: NodeDocument) -> _Machine:
         routes = read_routes(channel, table=ANY_TABLE)
         mtus = {link.name: link.mtu for link in links.read_links(channel)}
     prefixes = [route.destination for route in routes]
-    single = {each.network for each in prefixes if each.is_address}
+    single = {prefix.network for prefix in prefixes if prefix.is_address}
     of_uplinks = [mtus[name] for name in uplinks(document) if name in mtus]
     return _Machine(own, single, document.mtu or min(of_uplinks, default=DEFAULT_MTU))
 
@@ -109,11 +109,11 @@ def _probe(given: NodeDocument, random: Random) -> Report:
     groups = targets.groups(document, _listed_nodes(document), machine.own, random)
     sources = targets.held_addresses(document.ranges, {*machine.own, *machine.single})
     with held(set(sources.values())):
-        found = [*wrong, *_of_machines(document, groups, sources, machine.mtu)]
-        found += _of_egress(document, sources.values())
-    found += _of_dns(document)
-    found += _of_throughput(document, groups, random)
-    return Report(results=tuple(found), unmeasured=document.preflight.unmeasured)
+        check_results = [*wrong, *_of_machines(document, groups, sources, machine.mtu)]
+        check_results += _of_egress(document, sources.values())
+    check_results += _of_dns(document)
+    check_results += _of_throughput(document, groups, random)
+    return Report(results=tuple(check_results), unmeasured=document.preflight.unmeasured)
 
 
 def _with_ranges(
@@ -124,7 +124,9 @@ def _with_ranges(
         valid = validate(known_ranges.ask(document), document, own)
     except RangesUnknown as unknown:
         return document, [Result("routes", "ranges", Outcome.UNMEASURED, unknown.message)]
-    refused = [Result("routes", "ranges", Outcome.FAILED, str(each)) for each in valid.refused]
+    refused = [
+        Result("routes", "ranges", Outcome.FAILED, str(diagnostic)) for diagnostic in valid.refused
+    ]
     return document.model_copy(update={"ranges": valid.ranges}), refused
 
 
@@ -169,7 +171,7 @@ def _of_ranges(
     for group in answering:
         if not group.knows_ranges:
             continue
-        own = {block: each for block, each in sources.items() if block.family is group.family}
+        own = {block: source for block, source in sources.items() if block.family is group.family}
         back = prober.returned(product(answers.of(group), own.values()), answers)
         for block, source in own.items():
             returned = {machine for machine, to in back if to == source}
@@ -217,5 +219,5 @@ def _of_throughput(
         for machine in group.machines
     ]
     patience = settings.throughput_seconds
-    found = throughput.measure(peers, settings.least_throughput, patience, random)
-    yield results.of_throughput(settings.least_throughput, found)
+    measured = throughput.measure(peers, settings.least_throughput, patience, random)
+    yield results.of_throughput(settings.least_throughput, measured)

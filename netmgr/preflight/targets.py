@@ -66,17 +66,17 @@ def groups(
         random: draws, so that many nodes at once probe different machines.
     """
     named = document.preflight
-    stated = {*document.families, *(each.family for each in document.node.addresses)}
+    stated = {*document.families, *(address.family for address in document.node.addresses)}
     families = sorted(stated) or list(Family)
-    found: list[Group] = []
+    drawn_groups: list[Group] = []
     for kind, addresses in ((Kind.PEERS, named.peers), (Kind.NODES, nodes), (Kind.HUB, named.hub)):
         others = sorted(set(addresses) - set(own))
         for family in families:
-            known = [each for each in others if each.family is family]
+            known = [address for address in others if address.family is family]
             drawn = random.sample(known, min(MOST_DRAWN, len(known)))
             if drawn:
-                found.append(Group(kind, family, tuple(drawn)))
-    return found
+                drawn_groups.append(Group(kind, family, tuple(drawn)))
+    return drawn_groups
 
 
 def held_addresses(ranges: Iterable[Prefix], taken: Collection[Address]) -> dict[Prefix, Address]:
@@ -85,12 +85,12 @@ def held_addresses(ranges: Iterable[Prefix], taken: Collection[Address]) -> dict
     Blocks that lie side by side are one, and of very many the first are probed. A range without a
     free address is left out. `taken` are addresses that the kernel delivers somewhere already.
     """
-    found: dict[Prefix, Address | None] = {}
+    last_free: dict[Prefix, Address | None] = {}
     merged = merge(ranges)
     for family in Family:
         blocks = [block for block in merged if block.family is family]
-        found |= {block: _last_free(block, taken) for block in blocks[:MOST_RANGES]}
-    return {block: address for block, address in found.items() if address is not None}
+        last_free |= {block: _last_free(block, taken) for block in blocks[:MOST_RANGES]}
+    return {block: address for block, address in last_free.items() if address is not None}
 
 
 def _last_free(block: Prefix, taken: Collection[Address]) -> Address | None:
@@ -123,7 +123,9 @@ def egress_sources(
 def _of_pods_families(document: NodeDocument) -> list[Endpoint]:
     # Without ranges, as while their source is silent, any family may be the pods'.
     families = document.families or tuple(Family)
-    return [each for each in document.preflight.egress if each.address.family in families]
+    return [
+        endpoint for endpoint in document.preflight.egress if endpoint.address.family in families
+    ]
 
 
 def is_empty(document: NodeDocument) -> bool:

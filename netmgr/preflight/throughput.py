@@ -1,8 +1,8 @@
 """Measures throughput by the streams of peers' exporters, few at a time in the whole cluster.
 
 An exporter serves one stream at a time, so that a thousand nodes that start together measure as
-many times at once as they have peers, at most. Who finds all of them busy waits with jitter, and in
-the end does without.
+many times at once as they have peers, at most. A node that finds all busy waits with jitter, and
+finally does without.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MOST_MEASURED = 3
 """Peers whose streams are measured before it is this node that is slow."""
 
 LEAST_BYTES = 1 << 20
-"""A stream that ends with less, and long before its time is over, was none."""
+"""A stream that ends with less, long before its time is over, does not count."""
 
 _HEAD_BYTES = 16 * 1024
 _PIECE = 256 * 1024
@@ -66,34 +66,34 @@ class Throughput:
 def measure(peers: Iterable[Endpoint], floor: float, patience: float, random: Random) -> Throughput:
     """Measure until one peer sends `floor` bits a second, a few do not, or nobody has time.
 
-    `patience` is how many seconds busy peers are asked again.
+    Busy peers are asked again for `patience` seconds.
     """
-    found = Throughput()
+    throughput = Throughput()
     backoff = Backoff(first=1, most=8, chance=random.random)
     deadline = time.monotonic() + patience
     waiting = list(peers)
     while waiting:
         random.shuffle(waiting)
-        waiting = _ask_each(waiting, floor, found)
+        waiting = _ask_each(waiting, floor, throughput)
         pause = backoff.next(RETRY_SECONDS)
         if not waiting or time.monotonic() + pause > deadline:
             break
         time.sleep(pause)
-    return found
+    return throughput
 
 
-def _ask_each(peers: Sequence[Endpoint], floor: float, found: Throughput) -> list[Endpoint]:
+def _ask_each(peers: Sequence[Endpoint], floor: float, throughput: Throughput) -> list[Endpoint]:
     """Those that were busy; none once it is known how fast this node is."""
     busy = []
     for peer in peers:
         stream = read(peer)
         if stream.rate:
-            found.rates[peer] = stream.rate
-            found.faults.pop(peer, None)
-            if stream.rate >= floor or len(found.rates) >= MOST_MEASURED:
+            throughput.rates[peer] = stream.rate
+            throughput.faults.pop(peer, None)
+            if stream.rate >= floor or len(throughput.rates) >= MOST_MEASURED:
                 return []
         else:
-            found.faults[peer] = stream.fault
+            throughput.faults[peer] = stream.fault
         if stream.is_busy:
             busy.append(peer)
     return busy
@@ -158,7 +158,7 @@ def _head(opened: socket.socket, deadline: float) -> tuple[int, int]:
         if not more:
             break
         head += more
-    found = _STATUS.match(head)
+    match = _STATUS.match(head)
     before, _, rest = head.partition(b"\r\n\r\n")
     del before
-    return int(found[1]) if found else 0, len(rest)
+    return int(match[1]) if match else 0, len(rest)

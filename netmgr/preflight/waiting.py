@@ -18,8 +18,8 @@ def serve(waiting: Mapping[socket.socket, Handler], event: int, until: float) ->
     """
     pending = dict(waiting)
     with selectors.DefaultSelector() as selector:
-        for each in pending:
-            selector.register(each, event)
+        for opened in pending:
+            selector.register(opened, event)
         # Looked at after every round: a flood from one machine keeps its socket ready for ever.
         while pending and (left := until - time.monotonic()) > 0:
             for key, _ in selector.select(left):

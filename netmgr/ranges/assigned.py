@@ -58,7 +58,7 @@ class AssignedRanges:
         """
         try:
             content = json.loads(text)
-            ranges = tuple(Prefix.parse(str(each)) for each in content["ranges"])
+            ranges = tuple(Prefix.parse(str(block)) for block in content["ranges"])
             return cls(str(content["node"]), int(content["version"]), ranges)
         except (KeyError, TypeError, OverflowError, RecursionError) as error:
             raise ValueError(f"it is no object with node, version and ranges: {error}") from None
@@ -76,7 +76,7 @@ def read(document: NodeDocument) -> AssignedRanges | None:
         with document.ranges_file.open("rb") as file:
             text = file.read(MAX_BYTES).decode()
         # The annotation is written once the pod runs; until then the kubelet leaves the file empty.
-        found = AssignedRanges.parse(text) if text.strip() else None
+        assigned = AssignedRanges.parse(text) if text.strip() else None
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
@@ -84,7 +84,7 @@ def read(document: NodeDocument) -> AssignedRanges | None:
             f"{document.ranges_file}: {error}; remove the annotation {NODE_RANGES} of the agent's "
             "pod, and netmgr controller writes it again"
         ) from None
-    return found if found is not None and found.replaces(document) else None
+    return assigned if assigned is not None and assigned.replaces(document) else None
 
 
 def current(document: NodeDocument) -> tuple[Prefix, ...]:
@@ -93,19 +93,19 @@ def current(document: NodeDocument) -> tuple[Prefix, ...]:
     Raises:
         RangesUnknown: the file cannot be read.
     """
-    found = read(document)
-    return document.ranges if found is None else found.in_force
+    assigned = read(document)
+    return document.ranges if assigned is None else assigned.in_force
 
 
-def describe_change(found: AssignedRanges | None, written: tuple[Prefix, ...]) -> str:
+def describe_change(assigned: AssignedRanges | None, written: tuple[Prefix, ...]) -> str:
     """What the file changes in the ranges of node.yaml, for a person; empty if nothing."""
-    if found is None or set(found.in_force) == set(written):
+    if assigned is None or set(assigned.in_force) == set(written):
         return ""
     before = ", ".join(map(str, written))
-    if not found.node:
+    if not assigned.node:
         return (
             f"the Node was deleted: no new pod gets an address of {before} until the kubelet is "
             "restarted and has registered it again, and it has podCIDRs"
         )
-    now = ", ".join(map(str, found.ranges))
+    now = ", ".join(map(str, assigned.ranges))
     return f"the Node has other ranges since this pod was started: {now} instead of {before}"

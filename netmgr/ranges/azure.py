@@ -48,8 +48,8 @@ def pool(body: bytes) -> tuple[Prefix, ...]:
         raise RangesUnknown(
             f"the instance metadata is not JSON: it begins with {body[:60]!r}"
         ) from None
-    found = list(_blocks(document))
-    return tuple(sorted(dict.fromkeys(found), key=lambda block: block.family))
+    blocks = list(_blocks(document))
+    return tuple(sorted(dict.fromkeys(blocks), key=lambda block: block.family))
 
 
 def _blocks(document: object) -> Iterator[Prefix]:
@@ -96,7 +96,7 @@ def _object(value: object, where: str) -> dict[str, object]:
 
 
 def _list(value: object, key: str, where: str) -> list[object]:
-    found = _object(value, where).get(key)
-    if not isinstance(found, list):
+    elements = _object(value, where).get(key)
+    if not isinstance(elements, list):
         raise RangesUnknown(f"{where}: has no list {key!r}")
-    return found
+    return elements

@@ -60,11 +60,11 @@ def validate(
     used: list[Prefix] = []
     refused: list[Diagnostic] = []
     for block in blocks:
-        found = _refusal(block, used, document, on_links)
-        if found is None:
+        refusal = _refusal(block, used, document, on_links)
+        if refusal is None:
             used.append(block)
         else:
-            refused.append(replace(found, message=f"{block} is not used: {found.message}"))
+            refused.append(replace(refusal, message=f"{block} is not used: {refusal.message}"))
     return ValidRanges(tuple(used), tuple(refused))
 
 

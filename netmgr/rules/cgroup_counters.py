@@ -1,7 +1,7 @@
 """Counts host-network pods by their cgroup, in the nftables table `inet netmgr-host-pods`.
 
 The table is the same with every backend of the other rules. A packet of the node itself has a
-socket, the socket a cgroup, and that the pod's as an ancestor. Kubelet puts pods at one of two
+socket, the socket a cgroup that descends from the pod's. Kubelet puts pods at one of two
 depths, so a packet is looked up once for each: there is a counting set for each depth, direction
 and family. The rules match what the node's own rules do (not loopback, not internal) in the same
 hooks, so their counts are a part of the node's.
@@ -70,7 +70,7 @@ class CgroupCounters:
 
     Args:
         internal: what is not internet.
-        depths: at which depths below the mount of cgroup v2 pods are.
+        depths: depths below the cgroup v2 mount at which pods are.
     """
 
     def __init__(self, internal: Iterable[Prefix], depths: Iterable[int]) -> None:
@@ -100,7 +100,7 @@ class CgroupCounters:
         return made
 
     def follow(self, internal: Iterable[Prefix]) -> None:
-        """Have this be internal from the next `make` on; every counter goes on."""
+        """Treat these as internal from the next `make` on; counters go on."""
         self._internal = frozenset(internal)
 
     def _is_whole(self, listing: Iterable[dict[str, Any]]) -> bool:
@@ -110,10 +110,10 @@ class CgroupCounters:
     def _held(self, listing: Iterable[dict[str, Any]]) -> frozenset[Element]:
         names = {f"internal{family}" for family in _FAMILIES}
         sets = [item["set"] for item in listing if "set" in item and item["set"]["name"] in names]
-        return frozenset(element for one in sets for element in elements(one))
+        return frozenset(element for body in sets for element in elements(body))
 
     def _filled(self) -> str:
-        """What fills the sets of internal prefixes anew, in one transaction."""
+        """Commands to refill the internal prefixes' sets in one transaction."""
         lines = []
         for family in _FAMILIES:
             # One transaction, so that no packet meets an empty set and is taken for the internet's.
@@ -144,7 +144,7 @@ class CgroupCounters:
                     )
 
     def admit(self, cgroups: Iterable[Cgroup]) -> None:
-        """Count for these from now on; one that is counted already goes on.
+        """Count these from now on; one already counted goes on.
 
         Raises:
             KernelError: with ENOENT when a cgroup, or the table, is gone; then nothing was changed.
@@ -194,11 +194,10 @@ class CgroupCounters:
             raise
 
     def remove(self) -> None:
-        """Take the table away."""
         self._nft.run(f"add table inet {TABLE}\ndelete table inet {TABLE}\n")
 
     def close(self) -> None:
-        """Give back the library's context and the socket; the table stays and counts on."""
+        """Close the library's context and the socket; the table stays and counts on."""
         self._nft.close()
         self._socket.close()
 
@@ -208,7 +207,7 @@ def _set_name(way: str, family: Family, depth: int) -> str:
 
 
 def number_of(path: str | os.PathLike[str]) -> int:
-    """The number that the kernel has for the cgroup of this directory: its inode's (kernfs).
+    """The kernel's number for the cgroup of this directory: its inode's (kernfs).
 
     Raises:
         FileNotFoundError: there is no such cgroup any more.

@@ -26,7 +26,7 @@ from netmgr.prefixes import Family
 from netmgr.rules.engine import RuleBackend
 
 _KINDS = (Backend.NFTABLES, Backend.IPTABLES_LEGACY, Backend.IPTABLES_NFT)
-"""What rules can be held by."""
+"""What can hold rules."""
 
 FILE_NAME = "rules-backend"
 """In the state directory: the name of the backend in use, and a line feed."""
@@ -55,7 +55,7 @@ def open_backend(choice: Backend, state_dir: Path) -> RuleBackend:
 
 
 def open_kind(kind: Backend) -> RuleBackend:
-    """What holds rules under this name, as `remembered` gives it.
+    """The backend of this kind, as `remembered` gives it.
 
     Raises: as `open_backend`.
     """
@@ -88,7 +88,7 @@ def remember(name: str, state_dir: Path) -> None:
 
 
 def would_use(choice: Backend, state_dir: Path) -> Backend:
-    """What `open_backend` would open: one that rules can be held by. Changes nothing.
+    """What `open_backend` would open: one that can hold rules. Changes nothing.
 
     Raises:
         StateError: the remembered decision cannot be read.
@@ -103,10 +103,10 @@ def would_use(choice: Backend, state_dir: Path) -> Backend:
 
 
 def _resolve(choice: Backend, state_dir: Path) -> Backend:
-    found = would_use(choice, state_dir)
+    backend = would_use(choice, state_dir)
     if choice not in _KINDS and remembered(state_dir) is None:
-        remember(found, state_dir)
-    return found
+        remember(backend, state_dir)
+    return backend
 
 
 def remembered(state_dir: Path) -> Backend | None:
@@ -135,7 +135,7 @@ def _nftables_works() -> bool:
     except (SetupError, KernelError):
         return False
     try:
-        # Of all listings this one reads no rules, of which a machine may have a hundred thousand.
+        # Unlike other listings this reads no rules, of which a machine may have 100,000.
         library.run("list chains")
     except KernelError:
         return False
@@ -152,13 +152,19 @@ def in_use() -> Backend:
     """
     if not nft_is_supported():
         return Backend.IPTABLES_LEGACY
-    found = {kind: _rule_counts(kind) for kind in (Backend.IPTABLES_NFT, Backend.IPTABLES_LEGACY)}
+    counts_by_variant = {
+        kind: _rule_counts(kind) for kind in (Backend.IPTABLES_NFT, Backend.IPTABLES_LEGACY)
+    }
     # Chains of ours come first, so that an agent which lost its state finds its rules.
     for is_decisive in (_is_ours, _is_kubelets):
-        decided = [variant for variant, places in found.items() if any(map(is_decisive, places))]
+        decided = [
+            variant
+            for variant, places in counts_by_variant.items()
+            if any(map(is_decisive, places))
+        ]
         if decided:
             return decided[0]
-    rules = {variant: counts.total() for variant, counts in found.items()}
+    rules = {variant: counts.total() for variant, counts in counts_by_variant.items()}
     more_legacy = rules[Backend.IPTABLES_LEGACY] > rules[Backend.IPTABLES_NFT]
     # Without any rules, nf_tables: what today's distributions use.
     return Backend.IPTABLES_LEGACY if more_legacy else Backend.IPTABLES_NFT

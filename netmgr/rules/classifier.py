@@ -69,14 +69,14 @@ class Classifier:
         """The sets of prefixes that the rules look into."""
         if abilities.verdict_maps:
             return {}
-        found: dict[model.SetSpec, frozenset[model.Element]] = {}
+        sets: dict[model.SetSpec, frozenset[model.Element]] = {}
         for family in Family:
             known = self._known(family)
             if len(known) > abilities.compares:
-                found[_classes(family)] = frozenset(merge(known))
+                sets[_classes(family)] = frozenset(merge(known))
                 for name, prefixes in _of_family(self.pieces, family):
-                    found[_class(name, family)] = frozenset(prefixes)
-        return found
+                    sets[_class(name, family)] = frozenset(prefixes)
+        return sets
 
     def rules(
         self, hook: model.Hook, family: Family, abilities: model.Abilities
@@ -128,10 +128,10 @@ class Classifier:
                 if len(known) <= most_compared
                 else {"": model.InSet(peer, _class(name, family).name)}
             )
-            for what, member in members.items():
+            for suffix, member in members.items():
                 matches = (*links, member, model.InSet(pod, _counting(name, way, family)))
                 yield model.Rule(
-                    f"class {name}{what} {way} v{family.value}", family, matches, model.GoOn()
+                    f"class {name}{suffix} {way} v{family.value}", family, matches, model.GoOn()
                 )
         others = model.outside(peer, _classes(family).name, known, most_compared)
         # Without a verdict map a packet goes on after the class that counted it, so the last rule
@@ -159,11 +159,11 @@ def pod_set(traffic: Traffic, family: Family) -> model.SetSpec:
 
 def _of_family(classes: Iterable[_Class], family: Family) -> list[_Class]:
     """Those with prefixes of the family, and these alone."""
-    found = [
+    narrowed = [
         (name, tuple(prefix for prefix in prefixes if prefix.family is family))
         for name, prefixes in classes
     ]
-    return [(name, prefixes) for name, prefixes in found if prefixes]
+    return [(name, prefixes) for name, prefixes in narrowed if prefixes]
 
 
 def _counting(name: str, way: str, family: Family) -> str:
@@ -179,6 +179,8 @@ def _classes(family: Family) -> model.SetSpec:
 
 
 def _beside(prefixes: list[Prefix], holes: tuple[Prefix, ...]) -> tuple[Prefix, ...]:
-    """What of the prefixes lies in none of the holes."""
+    """The parts of the prefixes that lie in no hole."""
     left = disjoint([*((prefix, True) for prefix in prefixes), *((hole, False) for hole in holes)])
-    return tuple(one for one in left.get(True, []) if not any(hole.covers(one) for hole in holes))
+    return tuple(
+        piece for piece in left.get(True, []) if not any(hole.covers(piece) for hole in holes)
+    )

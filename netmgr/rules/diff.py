@@ -1,8 +1,8 @@
 """Desired against observed: yields a Transaction and never acts.
 
-Sets that are of the wrong make are remade, which means that the hooks using them are
-emptied first. Pod sets change element by element, since every element is a counter; prefix
-sets are replaced as a whole; a chain is filled again only when a rule of it differs.
+Sets of the wrong type are remade, for which the hooks using them are emptied first. Pod sets
+change element by element, since every element is a counter; prefix sets are replaced as a
+whole; a chain is filled again only when a rule of it differs.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def diff(desired: model.Ruleset, observed: Observed) -> transaction.Transaction:
 
 
 def _endings(desired: model.Ruleset, observed: Observed) -> Iterator[transaction.EndFlows]:
-    """Have connections that skip the rules meet them again: whatever changes is for them, too.
+    """Have connections that skip the rules meet them again: any change applies to them, too.
 
     Pods that come and go are not planned, and so end nobody else's.
     """
@@ -73,7 +73,7 @@ def _fillings(
 
 
 def faults(desired: model.Ruleset, observed: Observed) -> Iterator[str]:
-    """A message for each thing that is not as desired."""
+    """A message for everything not as desired."""
     if observed.nothing:
         yield "the whole ruleset was missing"
         return
@@ -91,13 +91,13 @@ def faults(desired: model.Ruleset, observed: Observed) -> Iterator[str]:
 
 
 def _hooks_to_empty(desired: model.Ruleset, observed: Observed) -> list[model.Hook]:
-    """Those whose chain is to be remade, or looks into a set that is."""
-    found = []
+    """Hooks whose chain is to be remade, or uses a set that is."""
+    hooks = []
     for hook, rules in desired.chains.items():
         used = {hook, *(name for rule in rules for name in rule.set_names)}
         if used & observed.malformed:
-            found.append(hook)
-    return found
+            hooks.append(hook)
+    return hooks
 
 
 def _set_operations(desired: model.Ruleset, observed: Observed) -> Iterator[transaction.Operation]:
@@ -148,13 +148,13 @@ def _set_faults(desired: model.Ruleset, observed: Observed, spec: model.SetSpec)
 
 
 def _rule_faults(
-    wanted: Sequence[str], found: Sequence[str], altered: Iterable[str]
+    wanted: Sequence[str], present: Sequence[str], altered: Iterable[str]
 ) -> dict[str, list[str]]:
     return {
-        "was missing": _without(wanted, found),
+        "was missing": _without(wanted, present),
         "was altered": [name for name in altered if name in wanted],
-        "does not belong there": _without(found, wanted),
-        "was there more than once": [name for name in wanted if found.count(name) > 1],
+        "does not belong there": _without(present, wanted),
+        "was there more than once": [name for name in wanted if present.count(name) > 1],
     }
 
 
@@ -170,9 +170,9 @@ def _chain_faults(
             yield f"chain {hook} was missing"
         return
     wanted = [rule.id for rule in rules]
-    found = [rule.id for rule in seen]
+    present = [rule.id for rule in seen]
     altered = [rule.id for rule in seen if not rule.intact]
-    for what, names in _rule_faults(wanted, found, altered).items():
-        yield from (f"chain {hook}: rule '{name}' {what}" for name in names)
-    if sorted(found) == sorted(wanted) and found != wanted:
+    for fault, names in _rule_faults(wanted, present, altered).items():
+        yield from (f"chain {hook}: rule '{name}' {fault}" for name in names)
+    if sorted(present) == sorted(wanted) and present != wanted:
         yield f"chain {hook}: the rules were in another order"

@@ -53,9 +53,7 @@ class RuleBackend(Protocol):
         ...
 
     @property
-    def abilities(self) -> model.Abilities:
-        """What it can do."""
-        ...
+    def abilities(self) -> model.Abilities: ...
 
     def observe(self, desired: model.Ruleset) -> Observed:
         """Read what the kernel holds, naming the rules of `desired` that are found in it."""
@@ -90,11 +88,11 @@ class RuleBackend(Protocol):
         ...
 
     def remove(self, desired: model.Ruleset) -> None:
-        """Take away everything of ours, and nothing else."""
+        """Remove everything of ours, and nothing else."""
         ...
 
     def close(self) -> None:
-        """Give back sockets and threads; the rules stay."""
+        """Release sockets and threads; the rules stay."""
         ...
 
 
@@ -147,8 +145,10 @@ class Rules:
     def marks(self) -> list[Address]:
         """The mark that the kernel has, if any; two if a process was killed while it wrote one."""
         wanted = _with_mark(desired(self.policy, (), self.backend.abilities), ())
-        found = self.backend.observe(wanted).members.get(MARK.name, frozenset())
-        return [Address(Family.V6, one.value) for one in found if isinstance(one, Prefix)]
+        members = self.backend.observe(wanted).members.get(MARK.name, frozenset())
+        return [
+            Address(Family.V6, member.value) for member in members if isinstance(member, Prefix)
+        ]
 
     def mark(self, mark: Address) -> None:
         """Have the kernel keep this mark from now on.
@@ -161,7 +161,7 @@ class Rules:
             self._applied([ReplaceElements(MARK, frozenset([mark.prefix]))])
 
     def change_policy(self, policy: Policy) -> None:
-        """Want another policy from the next plan on; changes nothing yet."""
+        """Use another policy from the next plan on; changes nothing yet."""
         self.policy = policy
         self._skeleton = self._desired(())
 
@@ -191,8 +191,8 @@ class Rules:
             self.backend.apply(removals)
 
     def admit(self, addresses: Collection[Address]) -> None:
-        """Have these pods counted from now on; a counter that exists goes on counting."""
-        added = [AddElements(spec, found) for spec, found in self._every_set(addresses).items()]
+        """Count these pods from now on; an existing counter goes on counting."""
+        added = [AddElements(spec, members) for spec, members in self._every_set(addresses).items()]
         self.backend.apply(lives.begin(added))
 
     def expel(self, addresses: Collection[Address], mark: Address | None = None) -> None:
@@ -230,10 +230,10 @@ class Rules:
 
     def _every_set(self, addresses: Collection[Address]) -> PodSets:
         """Those that count, and those that know their links."""
-        found = senders(addresses, self._links)
+        sender_sets = senders(addresses, self._links)
         has = self._skeleton.members
         return self._pod_sets(addresses) | {
-            spec: members for spec, members in found.items() if spec.name in has
+            spec: members for spec, members in sender_sets.items() if spec.name in has
         }
 
     def _desired(self, pods: Collection[Address]) -> model.Ruleset:
@@ -263,15 +263,19 @@ class Rules:
         """The pods' counters among these whose class of traffic the policy does not have."""
         known = frozenset(self.policy.traffics)
         return [
-            one for one in counters if isinstance(one.subject, Address) and one.traffic not in known
+            counter
+            for counter in counters
+            if isinstance(counter.subject, Address) and counter.traffic not in known
         ]
 
     def read_former(self, counters: Iterable[Counter]) -> list[Sample]:
         """What such counters show, as far as they are still there."""
         members: dict[model.SetSpec, set[model.Element]] = {}
-        for one in self.former(counters):
-            if isinstance(one.subject, Address):
-                members.setdefault(pod_set(one.traffic, one.family), set()).add(one.subject)
+        for counter in self.former(counters):
+            if isinstance(counter.subject, Address):
+                members.setdefault(pod_set(counter.traffic, counter.family), set()).add(
+                    counter.subject
+                )
         return self.backend.read_pods(
             {spec: frozenset(addresses) for spec, addresses in members.items()}
         )
@@ -282,10 +286,10 @@ class Rules:
         drops = Drops([], [])
         if not pairs and not reasons:
             return drops
-        found = self.backend.tallies(self._skeleton)
-        drops = drops._replace(undelivered=self._undelivered(found))
+        tallies = self.backend.tallies(self._skeleton)
+        drops = drops._replace(undelivered=self._undelivered(tallies))
         for (origin, destination), counters in pairs.items():
-            packets, size = _sum(found, counters)
+            packets, size = _sum(tallies, counters)
             drops.between.append(
                 {
                     "origin": origin,
@@ -295,16 +299,16 @@ class Rules:
                 }
             )
         for reason, counters in reasons.items():
-            packets, size = _sum(found, counters)
+            packets, size = _sum(tallies, counters)
             drops.refused.append({"reason": reason, "bytes": size, "packets": packets})
         return drops
 
-    def _undelivered(self, found: Mapping[str, tuple[int, int]]) -> tuple[int, int]:
+    def _undelivered(self, tallies: Mapping[str, tuple[int, int]]) -> tuple[int, int]:
         """The largest difference so far: a packet may be on its way between two readings."""
         # Counters are read in the order in which packets meet them, so that the difference is at
         # most the truth.
         arrived, delivered = (
-            _sum(found, (f"{name}{family.value}" for family in Family))
+            _sum(tallies, (f"{name}{family.value}" for family in Family))
             for name in (ARRIVED, DELIVERED)
         )
         former, self._arrived = self._arrived, arrived
@@ -335,10 +339,10 @@ class Rules:
         """What was translated here, both directions together, for each Service range."""
         if self.policy.translation is None:
             return []
-        found = self.backend.tallies(self._skeleton)
+        tallies = self.backend.tallies(self._skeleton)
         ranges: list[TranslatedRange] = []
         for service in self.policy.translation.services:
-            packets, size = found.get(service.counter, (0, 0))
+            packets, size = tallies.get(service.counter, (0, 0))
             ranges.append(
                 {
                     "vip_range": str(service.vip_range),
@@ -354,7 +358,7 @@ class Rules:
         return self.backend.dynamic(self._skeleton)
 
     def tagged(self) -> Tagged:
-        """Other people's rules that are tagged for PyPI's iptables-exporter."""
+        """Others' rules that are tagged for PyPI's iptables-exporter."""
         return tagged.read(self.backend.serving(self._skeleton))
 
     def check(self, addresses: Iterable[Address]) -> list[str]:
@@ -364,11 +368,11 @@ class Rules:
         return list(faults(_marked_as(observed, wanted), observed))
 
     def remove(self) -> None:
-        """Take away everything of ours, and nothing else."""
+        """Remove everything of ours, and nothing else."""
         self.backend.remove(self._skeleton)
 
     def close(self) -> None:
-        """Give back sockets and threads; the rules stay and count on."""
+        """Release sockets and threads; the rules stay and count on."""
         self.backend.close()
 
 
@@ -379,14 +383,16 @@ def _with_mark(wanted: model.Ruleset, members: Iterable[Prefix]) -> model.Rulese
 
 
 def _marked_as(observed: Observed, wanted: model.Ruleset) -> model.Ruleset:
-    """What is wanted, with the mark that was found: an old one is no drift, and none is."""
-    found = observed.members.get(MARK.name)
-    return replace(wanted, members={**wanted.members, MARK.name: found}) if found else wanted
+    """What is wanted, with the mark that was found: an old one is no drift, nor is none."""
+    marks = observed.members.get(MARK.name)
+    return replace(wanted, members={**wanted.members, MARK.name: marks}) if marks else wanted
 
 
 def _without_others(observed: Observed, addresses: frozenset[Address]) -> Observed:
     members = {
-        name: frozenset(one for one in elements if _pod_of(one) in addresses or not _pod_of(one))
+        name: frozenset(
+            element for element in elements if _pod_of(element) in addresses or not _pod_of(element)
+        )
         for name, elements in observed.members.items()
     }
     return replace(observed, members=members)
@@ -398,7 +404,7 @@ def _pod_of(element: model.Element) -> Address | None:
     return element if isinstance(element, Address) else None
 
 
-def _sum(found: Mapping[str, tuple[int, int]], counters: Iterable[str]) -> tuple[int, int]:
+def _sum(tallies: Mapping[str, tuple[int, int]], counters: Iterable[str]) -> tuple[int, int]:
     """Packets and bytes of several counters; one that the kernel lacks has counted nothing."""
-    listed = [found.get(name, (0, 0)) for name in counters]
+    listed = [tallies.get(name, (0, 0)) for name in counters]
     return sum(packets for packets, _ in listed), sum(size for _, size in listed)

@@ -20,11 +20,11 @@ Batch = tuple[SetSpec, Iterable[Element]]
 """A set and elements of it."""
 
 _BUSY_SECONDS, _BUSY_POLL_SECONDS = 2.0, 0.005
-"""How long a set may be looked into after the last rule was deleted that did."""
+"""How long a set may stay busy after the last rule that used it was deleted."""
 
 
 PREFIX = "netmgr-"
-"""Every set of ours is called so, and no other."""
+"""Our sets have this prefix, and no others do."""
 
 _DIGEST_LENGTH = 8
 
@@ -53,17 +53,16 @@ class IpSets:
         self._netlink = Netlink(NETLINK_NETFILTER)
 
     def create(self, spec: SetSpec) -> None:
-        """Make an empty set."""
         kind = _kind(spec)
         revision = self._netlink.query(ipset.ask_revision(kind), ipset.revision_of)
         self._transact([ipset.create(kernel_name(spec.name), kind, revision)])
 
     def destroy(self, names: Iterable[str]) -> None:
-        """Remove sets that no rule uses; one that is not there is no error."""
+        """Remove sets that no rule uses; a missing one is no error."""
         self.destroy_orphans(map(kernel_name, names))
 
     def destroy_orphans(self, kernel_names: Iterable[str]) -> None:
-        """What `destroy` does, for sets called by the kernel's names."""
+        """Like `destroy`, for sets by their names in the kernel."""
         deadline = time.monotonic() + _BUSY_SECONDS
         for name in kernel_names:
             while True:
@@ -78,15 +77,18 @@ class IpSets:
                     time.sleep(_BUSY_POLL_SECONDS)
 
     def add(self, operations: Iterable[AddElements]) -> None:
-        """Put elements in; one that is there keeps its counter."""
+        """Add elements; one already there keeps its counter."""
         adding = []
-        for one in operations:
-            name, packets = kernel_name(one.spec.name), one.packets if one.spec.counts else None
-            adding += [ipset.add(name, element, packets) for element in _sorted(one.elements)]
+        for operation in operations:
+            name, packets = (
+                kernel_name(operation.spec.name),
+                operation.packets if operation.spec.counts else None,
+            )
+            adding += [ipset.add(name, element, packets) for element in _sorted(operation.elements)]
         self._transact(adding, absence=ipset.ERROR_EXIST)
 
     def delete(self, batches: Iterable[Batch]) -> None:
-        """Take elements out; one that is not there is no error."""
+        """Remove elements; a missing one is no error."""
         deleting = [
             ipset.delete(kernel_name(spec.name), element)
             for spec, elements in batches
@@ -95,22 +97,24 @@ class IpSets:
         self._transact(deleting, absence=ipset.ERROR_EXIST)
 
     def look(self, specs: Iterable[SetSpec]) -> dict[str, HeldSet]:
-        """Those of the sets that there are, with everything in them, by the model's name."""
-        found: dict[str, HeldSet] = {}
+        """The sets that exist, with everything in them, by the model's name."""
+        held: dict[str, HeldSet] = {}
         for spec in specs:
             if messages := self._list(spec.name):
-                found[spec.name] = _held(messages, spec)
-        return found
+                held[spec.name] = _held(messages, spec)
+        return held
 
     def counts(self, spec: SetSpec) -> list[Counted]:
-        """What counts in a set; nothing if it is not there, or made otherwise."""
+        """What counts in a set; nothing if it is missing or made otherwise."""
         messages = self._list(spec.name)
         if not messages or ipset.kind_of(messages[0]) != _kind(spec):
             return []
-        return [one for each in messages for one in ipset.counts_of(each, spec.family)]
+        return [
+            counted for message in messages for counted in ipset.counts_of(message, spec.family)
+        ]
 
     def orphans(self, specs: Iterable[SetSpec]) -> frozenset[str]:
-        """The kernel's names of the sets of ours that are none of these."""
+        """The kernel's names of our sets that are none of these."""
         names = self._netlink.dump(ipset.list_names(), ipset.name_of)
         ours = frozenset(name for name in names if name.startswith(PREFIX))
         return ours - {kernel_name(spec.name) for spec in specs}
@@ -120,12 +124,12 @@ class IpSets:
 
         The kernel cannot be asked for one element, but finding it among the bytes is cheap.
         """
-        found: list[tuple[SetSpec, Member]] = []
+        present: list[tuple[SetSpec, Member]] = []
         for spec, element in wanted:
             for message in self._list(spec.name):
                 members = _members(message, spec, element)
-                found += [(spec, member) for member in members if member.element == element]
-        return found
+                present += [(spec, member) for member in members if member.element == element]
+        return present
 
     def close(self) -> None:
         self._netlink.close()
@@ -173,8 +177,12 @@ def _members(message: bytes, spec: SetSpec, only: Element | None = None) -> list
         ]
     packed = only.packed if isinstance(only, Address) else b""
     return [
-        Member(one.element if spec.counts is None else one.element.network, one.bytes, one.packets)
-        for one in ipset.listed(message, packed)
+        Member(
+            listed.element if spec.counts is None else listed.element.network,
+            listed.bytes,
+            listed.packets,
+        )
+        for listed in ipset.listed(message, packed)
     ]
 
 
@@ -186,7 +194,7 @@ def _kind(spec: SetSpec) -> ipset.Kind:
 def kernel_name(name: str) -> str:
     """The ipset's name for a set of the model, for example `netmgr-pod-out4` for `pod_out4`.
 
-    What would be too long, as the set of a site with a long name, ends in a digest instead.
+    A name that would be too long, such as a long site's, ends in a digest instead.
     """
     whole = PREFIX + name.replace("_", "-")
     if len(whole) <= ipset.NAME_LENGTH:
@@ -197,4 +205,4 @@ def kernel_name(name: str) -> str:
 
 def _sorted(elements: Iterable[Element]) -> list[Address | Prefix]:
     # No ipset has senders.
-    return sorted(one for one in elements if not isinstance(one, Sender))
+    return sorted(element for element in elements if not isinstance(element, Sender))

@@ -19,7 +19,7 @@ from netmgr.kernel.xtables.variant import Changed, Variant
 from netmgr.model import Sample
 from netmgr.prefixes import Family
 from netmgr.rules import iptables_chains, lives, model, transaction
-from netmgr.rules.ipset import Batch, IpSets, Member
+from netmgr.rules.ipset import Batch, IpSets
 from netmgr.rules.iptables_chains import TABLES, HookRules, builtin
 from netmgr.rules.iptables_text import set_commands
 from netmgr.rules.observed import Observed, ObservedRule, Samples, in_order
@@ -27,7 +27,7 @@ from netmgr.rules.policy import PodSets
 from netmgr.rules.tagged import Place, Serving
 
 _ATTEMPTS = 10
-"""How often a change is begun anew because another program changed the table meanwhile."""
+"""How often a change is tried while another program keeps changing the table."""
 
 ChainChange = transaction.DropChain | transaction.FillChain
 
@@ -59,11 +59,11 @@ class IptablesBackend:
     def observe(self, desired: model.Ruleset) -> Observed:
         """Read the sets, and our chains and rules of all tables."""
         held, orphans = self._sets.look(desired.sets), self._sets.orphans(desired.sets)
-        malformed = frozenset(name for name, one in held.items() if not one.is_sound)
+        malformed = frozenset(name for name, held_set in held.items() if not held_set.is_sound)
         members = {
-            name: frozenset(member.element for member in one.members)
-            for name, one in held.items()
-            if one.is_sound
+            name: frozenset(member.element for member in held_set.members)
+            for name, held_set in held.items()
+            if held_set.is_sound
         }
         self._observed = {
             (name, family): self._tables.table(name, family)
@@ -83,11 +83,11 @@ class IptablesBackend:
         for hook in TABLES:
             rules = desired.chains.get(hook, ())
             there = self._there(hook, rules)
-            seen = chain.from_iterable(one.observed(malformed) for one in there)
+            seen = chain.from_iterable(hook_rules.observed(malformed) for hook_rules in there)
             chains[hook] = _in_order(list(seen), rules)
             # All rules are removed before a set that they look into is remade.
             if malformed.isdisjoint(chain.from_iterable(rule.set_names for rule in rules)):
-                kept.update(one.id for one in chain.from_iterable(map(HookRules.kept, there)))
+                kept.update(rule.id for rule in chain.from_iterable(map(HookRules.kept, there)))
         return chains, kept
 
     def _there(self, hook: model.Hook, rules: Sequence[model.Rule]) -> list[HookRules]:
@@ -99,13 +99,13 @@ class IptablesBackend:
         """Carry the operations out; each table of each family is changed at once.
 
         Raises:
-            TryAgainLater: another program held the lock, or changes the table all the time.
+            TryAgainLater: another program held the lock, or keeps changing the table.
         """
         # Only neighbours are taken together: the order of a transaction matters (sets before the
         # rules that look into them, orphans last).
         for is_change, group in groupby(operations, _changes_chains):
             if is_change:
-                self._change_chains([one for one in group if isinstance(one, ChainChange)])
+                self._change_chains([change for change in group if isinstance(change, ChainChange)])
             else:
                 for _, same in groupby(group, type):
                     self._change_sets(list(same))
@@ -119,8 +119,8 @@ class IptablesBackend:
         return "".join(f"{line}\n" for _, group in groups for line in self._commands(list(group)))
 
     def _commands(self, operations: Sequence[transaction.Operation]) -> Iterator[str]:
-        """Of operations that all change chains, or all do not."""
-        changes = [one for one in operations if isinstance(one, ChainChange)]
+        """For operations all of which change chains, or none."""
+        changes = [change for change in operations if isinstance(change, ChainChange)]
         if changes:
             yield from self._shell_commands(changes)
             # What comes next in a transaction finds nothing of what was dropped.
@@ -148,9 +148,11 @@ class IptablesBackend:
         return samples
 
     def read_pods(self, pods: PodSets) -> list[Sample]:
-        """The counters of these pods."""
         wanted = [(spec, address) for spec, members in pods.items() for address in members]
-        return [_sample(spec, member) for spec, member in self._sets.find(wanted)]
+        return [
+            lives.sample(spec.counter(member.element), member.bytes, member.packets)
+            for spec, member in self._sets.find(wanted)
+        ]
 
     def tallies(self, desired: model.Ruleset) -> dict[str, tuple[int, int]]:
         """What rules in our own chains have counted, summed by name."""
@@ -176,7 +178,6 @@ class IptablesBackend:
             yield from HookRules(table, hook, desired.chains[hook], family).counting()
 
     def dynamic(self, desired: model.Ruleset) -> list[Sample]:  # noqa: ARG002 - no such set is wanted here
-        """None."""
         return []
 
     def serving(self, desired: model.Ruleset) -> Serving:
@@ -197,14 +198,13 @@ class IptablesBackend:
         ]
 
     def remove(self, desired: model.Ruleset) -> None:
-        """Take our rules, chains and sets away, whichever ruleset they are of."""
+        """Remove our rules, chains and sets, whatever ruleset they are of."""
         for family in Family:
             self._change(family, partial(self._removal, family))
         self._sets.destroy(spec.name for spec in desired.sets)
         self._sets.destroy_orphans(self._sets.orphans(()))
 
     def close(self) -> None:
-        """Close the socket to the sets."""
         self._sets.close()
 
     def _change_chains(self, changes: Sequence[ChainChange]) -> None:
@@ -263,10 +263,6 @@ class IptablesBackend:
         # Added before others go, so that nothing is in neither the old nor the new set meanwhile.
         self._sets.add([transaction.AddElements(spec, elements - present)])
         self._sets.delete([(spec, present - elements)])
-
-
-def _sample(spec: model.SetSpec, member: Member) -> Sample:
-    return lives.sample(spec.counter(member.element), member.bytes, member.packets)
 
 
 def _in_order(seen: list[ObservedRule], rules: Sequence[model.Rule]) -> tuple[ObservedRule, ...]:

@@ -103,7 +103,7 @@ class HookRules:
         self._ours = [
             rule for rule in self._rules if _is_ours(rule, hook, self._rules, table.lines)
         ]
-        # Whatever a layout of before had, too.
+        # Including those of a former layout.
         ours = re.compile(rf"{chain_name(hook)}(-\d+)?")
         self._present = [name for name in table.lines if ours.fullmatch(name)]
         self.obstacle, self._late = self._find_obstacle()
@@ -114,7 +114,7 @@ class HookRules:
         if TABLES[self._hook] == "nat":
             return None, frozenset()
         ours = {self._jump, *(rule.text for rule in self._ours)}
-        rest = list(dropwhile(lambda one: one.text in ours or _goes_on(one), self._rules))
+        rest = list(dropwhile(lambda rule: rule.text in ours or _goes_on(rule), self._rules))
         late = frozenset(rule.text for rule in rest) & ours
         return (rest[0] if late else None), late
 
@@ -149,7 +149,9 @@ class HookRules:
             present = written or [words] * (words in all_words)
             is_sound = wanted.set_names.isdisjoint(malformed)
             is_sound = is_sound and words not in self._late
-            yield from (ObservedRule(wanted.id, is_sound and one == words) for one in present)
+            yield from (
+                ObservedRule(wanted.id, is_sound and rule_text == words) for rule_text in present
+            )
 
     def _observed_others(self) -> Iterator[ObservedRule]:
         """Rules of ours in the built-in chain that are none of these: of a former owner."""
@@ -177,7 +179,7 @@ class HookRules:
     def _lines(
         self, name: str, wanted: Sequence[Line], malformed: Collection[str]
     ) -> Iterator[Line | str]:
-        """What of the lines a chain has, in its order, and names of other rules."""
+        """Wanted lines that a chain has, in its order, and names of other rules."""
         # Equal rules have equal comments, so that each is compared with its like alone.
         by_comment = {comment_of(line.rule): line for line in wanted}
         for rule in _rules(self._table, name):
@@ -282,7 +284,7 @@ def counters(
     observed: Mapping[model.Hook, Sequence[ObservedRule]],
     kept: Collection[str],
 ) -> frozenset[str]:
-    """Names of the counters that exist, which is those of rules that are intact or kept."""
+    """Names of the counters that exist: those of rules that are intact or kept."""
     there = {rule.id for rules in observed.values() for rule in rules if rule.intact}.union(kept)
     return frozenset(
         rule.action.name
@@ -330,7 +332,7 @@ def _removal(table: SavedTable) -> Iterator[str]:
 
 
 def _ours_in(table: SavedTable, name: str, own: Collection[str]) -> Iterator[SavedRule]:
-    """The rules of others' chain that are ours."""
+    """Our rules in a chain of others'."""
     rules = _rules(table, name)
     hooks = [hook for hook in TABLES if builtin(hook) == name]
     for rule in rules:
@@ -370,7 +372,7 @@ def _looks_into_ours(words: str) -> bool:
 
 
 def _mark(hook: model.Hook, words: str) -> str:
-    """The empty chain that says that we put a rule of these words into the built-in chain."""
+    """The empty chain saying that we put a rule of these words into the built-in chain."""
     digest = hashlib.sha256(words.encode()).hexdigest()[:_DIGEST_LENGTH] if words else ""
     return f"{CHAIN_PREFIX}RULE-{builtin(hook)}-{digest}"
 

@@ -116,7 +116,7 @@ def _shared(rule: Rule) -> tuple[Match, ...]:
     """
     left_out = list(_left_out(rule.matches))
     if fits_one_entry(rule) or not left_out:
-        return tuple(one for one in rule.matches[:1] if isinstance(one, OnLink))
+        return tuple(match for match in rule.matches[:1] if isinstance(match, OnLink))
     return rule.matches[: rule.matches.index(left_out[-1]) + 1]
 
 

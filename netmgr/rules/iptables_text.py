@@ -1,4 +1,4 @@
-"""Rules in the words in which iptables-save prints them, which is how they are compared.
+"""Rules in the words that iptables-save prints, which is how they are compared.
 
 Both variants print what an entry itself compares first (addresses, links, the protocol) and then
 the matches in their order, the comment last. So they are also evaluated in this order.
@@ -68,7 +68,9 @@ def set_commands(operation: transaction.Operation) -> list[str]:  # noqa: PLR091
         case transaction.AddElements(spec, elements, packets=0):
             return _each("add", spec, elements)
         case transaction.AddElements(spec, elements, packets=packets):
-            return [f"{one} packets {packets} bytes 0" for one in _each("add", spec, elements)]
+            return [
+                f"{command} packets {packets} bytes 0" for command in _each("add", spec, elements)
+            ]
         case transaction.RemoveElements(spec, elements):
             return _each("del", spec, elements)
         case transaction.ReplaceElements(spec, elements):

@@ -1,8 +1,8 @@
 """Which rules keep spokes apart: on every machine of a spoke, and on the router between them.
 
-The rules follow all counting of the hook. The first ones let everything else pass, what the hub or
-the internet is at one end of with at most two look-ups, however many spokes there are. On a router
-of nftables, one rule then drops and counts all ordered pairs. Elsewhere there is one rule for each
+The rules follow all counting of the hook. The first ones pass everything else; what has the hub or
+the internet at one end takes at most two look-ups, however many spokes there are. On a router of
+nftables, one rule then drops and counts all ordered pairs. Elsewhere there is one rule for each
 pair, which names it in its counter. Machines of the hub have none of these rules, because the hub
 reaches all.
 """
@@ -53,20 +53,20 @@ class Isolation:
         return cls(spokes, None if router else document.site)
 
     def sets(self, abilities: model.Abilities) -> dict[model.SetSpec, frozenset[model.Element]]:
-        found: dict[model.SetSpec, frozenset[model.Element]] = {}
+        sets: dict[model.SetSpec, frozenset[model.Element]] = {}
         for family in Family:
             if not self._keeps_apart(family):
                 continue
             if len(others := self._others(family)) > abilities.compares:
-                found[_foreign(family)] = frozenset(others)
+                sets[_foreign(family)] = frozenset(others)
             if self._is_one_rule(abilities):
-                found[self._pair_set(family)] = frozenset()
+                sets[self._pair_set(family)] = frozenset()
                 continue
             for spoke in self._having(family):
-                found[_site(spoke.name, family)] = frozenset(spoke.prefixes)
+                sets[_site(spoke.name, family)] = frozenset(spoke.prefixes)
         if self.own is not None and self._keeps_apart(Family.V6):
-            found[_LINK_SCOPE] = frozenset(LINK_SCOPE)
-        return found
+            sets[_LINK_SCOPE] = frozenset(LINK_SCOPE)
+        return sets
 
     def passing(
         self, hook: model.Hook, family: Family, abilities: model.Abilities
@@ -148,18 +148,25 @@ class Isolation:
 
     @property
     def others(self) -> tuple[Prefix, ...]:
-        """The prefixes of every spoke but the own one."""
+        """The prefixes of every spoke but our own."""
         return tuple(prefix for family in Family for prefix in self._others(family))
 
     def _others(self, family: Family) -> list[Prefix]:
         return _merged(
-            (prefix for one in self.spokes if one.name != self.own for prefix in one.prefixes),
+            (
+                prefix
+                for spoke in self.spokes
+                if spoke.name != self.own
+                for prefix in spoke.prefixes
+            ),
             family,
         )
 
     def _having(self, family: Family) -> tuple[Spoke, ...]:
         """The spokes that have addresses of the family, with these alone."""
-        merged = (Spoke(one.name, tuple(_merged(one.prefixes, family))) for one in self.spokes)
+        merged = (
+            Spoke(spoke.name, tuple(_merged(spoke.prefixes, family))) for spoke in self.spokes
+        )
         return tuple(spoke for spoke in merged if spoke.prefixes)
 
     def _keeps_apart(self, family: Family) -> bool:
@@ -199,9 +206,9 @@ def _sides(hook: model.Hook) -> tuple[model.Side, ...]:
     return {model.Hook.INPUT: (FROM,), model.Hook.OUTPUT: (TO,)}.get(hook, (FROM, TO))
 
 
-def _pass(hook: model.Hook, family: Family, what: str, *matches: model.Match) -> model.Rule:
+def _pass(hook: model.Hook, family: Family, passed: str, *matches: model.Match) -> model.Rule:
     return model.Rule(
-        f"isolation {hook} passes {what} v{family.value}", family, matches, model.Pass()
+        f"isolation {hook} passes {passed} v{family.value}", family, matches, model.Pass()
     )
 
 

@@ -22,10 +22,10 @@ _LIVES = (1 << 15) - 1
 def begin(operations: Iterable[Operation]) -> tuple[Operation, ...]:
     """The operations, with a new life for the counters of what they add."""
     return tuple(
-        replace(one, life=1 + secrets.randbelow(_LIVES))
-        if isinstance(one, AddElements) and one.spec.counts is not None
-        else one
-        for one in operations
+        replace(operation, life=1 + secrets.randbelow(_LIVES))
+        if isinstance(operation, AddElements) and operation.spec.counts is not None
+        else operation
+        for operation in operations
     )
 
 

@@ -313,7 +313,7 @@ def outside(side: Side, name: str, prefixes: Collection[Prefix], most: int) -> t
     """Matches an address in none of the prefixes: compares at most `most`, or looks up."""
     if len(prefixes) > most:
         return (InSet(side, name, negated=True),)
-    return tuple(InPrefix(side, one, negated=True) for one in prefixes)
+    return tuple(InPrefix(side, prefix, negated=True) for prefix in prefixes)
 
 
 Action = (
@@ -392,7 +392,6 @@ class SetSpec:
 
     @property
     def has_prefixes(self) -> bool:
-        """Whether its elements are prefixes."""
         others = self.is_dynamic or self.has_senders or self.has_flows
         return self.counts is None and not others
 
@@ -426,12 +425,12 @@ class Ruleset:
     def dynamic_sets(self) -> dict[str, Traffic]:
         """What the elements of each dynamic set count, by the set's name."""
         counts = [rule.action for rule in self.rules() if isinstance(rule.action, Count)]
-        return {each.each[1]: each.counter.traffic for each in counts if each.each}
+        return {count.each[1]: count.counter.traffic for count in counts if count.each}
 
     def pair_sets(self) -> dict[str, DropBetween]:
         """What counts in each dynamic set of pairs, by the set's name."""
         actions = (rule.action for rule in self.rules())
-        return {one.counts: one for one in actions if isinstance(one, DropBetween)}
+        return {action.counts: action for action in actions if isinstance(action, DropBetween)}
 
     def drops(self) -> Iterator[Drop]:
         for rule in self.rules():

@@ -30,14 +30,14 @@ def encoded(operations: Sequence[Operation]) -> list[netlink.Operation] | None:
 
     Everything else is left to libnftables, which knows how intervals may lie.
     """
-    found: list[netlink.Operation] = []
+    messages: list[netlink.Operation] = []
     for operation in operations:
         if not isinstance(operation, AddElements | RemoveElements):
             return None
         if not all(map(_is_one_address, operation.elements)):
             return None
-        found += _messages(operation)
-    return found
+        messages += _messages(operation)
+    return messages
 
 
 def _is_one_address(element: Element) -> bool:
@@ -52,20 +52,20 @@ def _key(element: Address | Sender) -> bytes:
 
 def _messages(operation: AddElements | RemoveElements) -> Iterator[netlink.Operation]:
     name = operation.spec.name
-    keys = [_key(one) for one in operation.elements if not isinstance(one, Prefix)]
+    keys = [_key(element) for element in operation.elements if not isinstance(element, Prefix)]
     # A prefix of full length is in a set of prefixes, as an interval that ends before the next one.
     intervals = [
-        (one.network.packed, Address(one.family, one.last + 1).packed)
-        for one in operation.elements
-        if isinstance(one, Prefix)
+        (prefix.network.packed, Address(prefix.family, prefix.last + 1).packed)
+        for prefix in operation.elements
+        if isinstance(prefix, Prefix)
     ]
     packets = operation.packets if isinstance(operation, AddElements) else 0
     yield from nf_tables.add_elements(NAME, name, keys, packets)
-    yield from (nf_tables.add_interval(NAME, name, *one) for one in intervals)
+    yield from (nf_tables.add_interval(NAME, name, *interval) for interval in intervals)
     # Added first, since deleting an element that is not there fails the whole transaction.
     if isinstance(operation, RemoveElements):
         yield from nf_tables.delete_elements(NAME, name, keys)
-        yield from (nf_tables.delete_interval(NAME, name, *one) for one in intervals)
+        yield from (nf_tables.delete_interval(NAME, name, *interval) for interval in intervals)
 
 
 def read(channel: Netlink, pods: PodSets) -> list[Sample]:

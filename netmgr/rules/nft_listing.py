@@ -127,11 +127,11 @@ class _Recognition:
 
     def _seen(self, comment: str) -> list[ObservedRule]:
         if comment in self._intact:
-            return [ObservedRule(one) for one in self._intact[comment]]
+            return [ObservedRule(rule_id) for rule_id in self._intact[comment]]
         ids = comment.rpartition(" ")[0] or comment or "(without a comment)"
         return [
-            ObservedRule(one, intact=False)
-            for one in self._known.get(ids, ids.split(nft_text.ID_SEPARATOR))
+            ObservedRule(rule_id, intact=False)
+            for rule_id in self._known.get(ids, ids.split(nft_text.ID_SEPARATOR))
         ]
 
 
@@ -188,7 +188,9 @@ def _members_of(
         if spec.has_flows and spec.name in table.flowtables:
             members[spec.name] = _NOTHING
         elif spec.name in sets:
-            members[spec.name] = _NOTHING if spec.is_dynamic else _members(table.sets[spec.name])
+            members[spec.name] = (
+                _NOTHING if spec.is_dynamic else frozenset(elements(table.sets[spec.name]))
+            )
     return members
 
 
@@ -217,12 +219,8 @@ def _is_made_as(spec: model.SetSpec, body: Listing) -> bool:
 
 
 def _is_base(hook: model.Hook, body: Listing) -> bool:
-    found = (body.get("type"), body.get("hook"), body.get("prio"), body.get("policy"))
-    return found == (*nft_text.BASES[hook], "accept")
-
-
-def _members(body: Listing) -> frozenset[model.Element]:
-    return frozenset(elements(body))
+    attributes = (body.get("type"), body.get("hook"), body.get("prio"), body.get("policy"))
+    return attributes == (*nft_text.BASES[hook], "accept")
 
 
 def elements(body: Listing) -> Iterator[model.Element]:

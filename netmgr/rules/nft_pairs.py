@@ -52,7 +52,9 @@ def _within(action: DropBetween) -> str:
 
 def _count(action: DropBetween) -> str:
     protocol, numbers = _protocol(action), _numbers(action.spokes)
-    sites = [(str(prefix), numbers[one.name]) for one in action.spokes for prefix in one.prefixes]
+    sites = [
+        (str(prefix), numbers[spoke.name]) for spoke in action.spokes for prefix in spoke.prefixes
+    ]
     marks = ", ".join(f"{prefix} : {number:#010x}" for prefix, number in sites)
     classes = ", ".join(f"{prefix} : {_class_id(number)}" for prefix, number in sites)
     return (
@@ -80,14 +82,14 @@ def read(action: DropBetween, listed: Iterable[Counted]) -> Iterator[tuple[str, 
 
 def _numbers(spokes: Iterable[Spoke]) -> dict[str, int]:
     """The number of each spoke, by the spoke's name."""
-    found: dict[int, str] = {}
+    names_by_number: dict[int, str] = {}
     for name in sorted(spoke.name for spoke in spokes):
         digest = hashlib.sha256(name.encode()).digest()
         number = int.from_bytes(digest[:4], "big") & _NEVER_ALL | _NEVER_ZERO
-        while number in found:
+        while number in names_by_number:
             number = number + 2 & _NEVER_ALL | _NEVER_ZERO
-        found[number] = name
-    return {name: number for number, name in found.items()}
+        names_by_number[number] = name
+    return {name: number for number, name in names_by_number.items()}
 
 
 def _class_id(number: int) -> str:

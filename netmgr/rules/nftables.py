@@ -54,14 +54,14 @@ class NftablesBackend:
         # Asked for first: what changes while the table is listed is found by the next look.
         generation = self._socket.generation()
         if self._seen is None or self._seen[:2] != (generation, desired):
-            found = nft_listing.observed(self._listing(), desired, self._fingerprints)
-            self._seen = generation, desired, found
+            observed = nft_listing.observed(self._listing(), desired, self._fingerprints)
+            self._seen = generation, desired, observed
         self._is_asleep = self._seen[2].asleep
         return self._seen[2]
 
     def apply(self, operations: Sequence[Operation]) -> None:
         """Run the operations as one transaction: all of them, or none."""
-        if self._is_asleep and any(isinstance(each, FillChain) for each in operations):
+        if self._is_asleep and any(isinstance(operation, FillChain) for operation in operations):
             # Adding it without the flag wakes it; the kernel takes no change of chains in the same
             # transaction. Only a plan does that: an element alone, as the ledger's mark at a start,
             # would wake it before anybody has seen that nothing was counted.
@@ -109,17 +109,16 @@ class NftablesBackend:
     def tallies(self, desired: Ruleset) -> dict[str, tuple[int, int]]:
         """The named counters, and those of pairs of spokes."""
         wanted = frozenset(desired.tallies())
-        found = {
+        tallies = {
             name: (packets, octets)
             for name, packets, octets in self._named_counters()
             if name in wanted
         }
         for name, action in desired.pair_sets().items():
-            found.update(nft_pairs.read(action, self._socket.counts(NAME, name)))
-        return found
+            tallies.update(nft_pairs.read(action, self._socket.counts(NAME, name)))
+        return tallies
 
     def dynamic(self, desired: Ruleset) -> list[Sample]:
-        """The elements of the dynamic sets."""
         return [
             Sample(Counter.of_pod(Address.unpack(key), traffic), octets, packets)
             for name, traffic in desired.dynamic_sets().items()
@@ -131,12 +130,10 @@ class NftablesBackend:
         return lambda _place, _entries: ()
 
     def remove(self, desired: Ruleset) -> None:  # noqa: ARG002 - the table is ours, whatever the policy was
-        """Delete the table."""
         # Added first, since deleting a table that is not there is an error.
         self._nft.run(f"add table {TABLE}\ndelete table {TABLE}\n")
 
     def close(self) -> None:
-        """Close the library's context and the socket."""
         self._nft.close()
         self._socket.close()
 

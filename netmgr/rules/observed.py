@@ -24,9 +24,9 @@ def in_order(
     seen: Sequence[ObservedRule], written: Sequence[str], rules: Sequence[Rule]
 ) -> tuple[ObservedRule, ...]:
     """The rules found, in the ruleset's order if the kernel has them in the order `written`."""
-    if [one.id for one in seen] != list(written):
+    if [rule.id for rule in seen] != list(written):
         return tuple(seen)
-    by_id = {one.id: one for one in seen}
+    by_id = {rule.id: rule for rule in seen}
     return tuple(by_id[rule.id] for rule in rules)
 
 

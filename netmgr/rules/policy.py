@@ -61,7 +61,7 @@ COUNTING_HOOKS = frozenset({*(hook for hook, _ in NODE_HOOKS), Hook.BEFORE_SRCNA
 
 
 ARRIVED, DELIVERED = "arrived", "delivered"
-"""Names of the counters of what came from the internet to be forwarded, and of what of it was:
+"""Names of the counters of what came from the internet to be forwarded, and of what then was:
 other programs' filters dropped the difference."""
 
 FLOWTABLE = SetSpec("established", Family.V4, has_flows=True)
@@ -156,30 +156,24 @@ def pod_sets(
     `excepted` may reach what is protected, and so are in no set that counts who may not.
     """
     listed = tuple(addresses)
-    kinds = tuple(traffics)
-    found: PodSets = {}
-    for family in Family:
-        for traffic in kinds:
-            without = excepted if traffic is model.PROTECTED else ()
-            if members := frozenset(_of(family, listed, without)):
-                found[pod_set(traffic, family)] = members
-    return found
-
-
-def _of(
-    family: Family, addresses: Iterable[Address], without: Collection[Address]
-) -> Iterator[Address]:
-    return (address for address in addresses if address.family is family and address not in without)
+    sets: PodSets = {}
+    for family, traffic in product(Family, traffics):
+        without = excepted if traffic is model.PROTECTED else ()
+        if members := frozenset(
+            address for address in listed if address.family is family and address not in without
+        ):
+            sets[pod_set(traffic, family)] = members
+    return sets
 
 
 def senders(addresses: Iterable[Address], links: Mapping[Address, str]) -> PodSets:
     """The sets that know by which links these pods' packets come in."""
     listed = [model.Sender(links[address], address) for address in addresses if address in links]
-    found: PodSets = {}
+    sets: PodSets = {}
     for family in Family:
-        if members := frozenset(one for one in listed if one.address.family is family):
-            found[sender_set(family)] = members
-    return found
+        if members := frozenset(sender for sender in listed if sender.address.family is family):
+            sets[sender_set(family)] = members
+    return sets
 
 
 PodSets = dict[SetSpec, frozenset[Element]]
@@ -203,7 +197,7 @@ def desired(
     """
     sets = _sets(policy, abilities)
     sets |= pod_sets(pods, policy.traffics, excepted)
-    sets |= {spec: found for spec, found in senders(pods, links).items() if spec in sets}
+    sets |= {spec: members for spec, members in senders(pods, links).items() if spec in sets}
     return Ruleset(
         sets=tuple(sets),
         members={spec.name: members for spec, members in sets.items()},
@@ -265,13 +259,13 @@ def _cluster(family: Family) -> SetSpec:
 
 def _cluster_sets(policy: Policy, abilities: Abilities) -> dict[SetSpec, frozenset[Element]]:
     """Where other nodes' pods are, and what counts each, for the families that there are."""
-    found: dict[SetSpec, frozenset[Element]] = {}
+    sets: dict[SetSpec, frozenset[Element]] = {}
     for family in Family:
         if members := _of_family(merge(policy.cluster_cidrs), family):
-            found[_cluster(family)] = members
+            sets[_cluster(family)] = members
             if abilities.dynamic_sets:
-                found |= {_remote(traffic, family): frozenset() for traffic in model.Traffic}
-    return found
+                sets |= {_remote(traffic, family): frozenset() for traffic in model.Traffic}
+    return sets
 
 
 def _remote(traffic: model.Traffic, family: Family) -> SetSpec:
@@ -386,8 +380,8 @@ def _leaving(
         yield _tally(DELIVERED, family, (*inward, FORWARDED))
 
 
-def _tally(what: str, family: Family, matches: tuple[Match, ...]) -> Rule:
-    return Rule(f"{what} v{family.value}", family, matches, Tally(f"{what}{family.value}"))
+def _tally(name: str, family: Family, matches: tuple[Match, ...]) -> Rule:
+    return Rule(f"{name} v{family.value}", family, matches, Tally(f"{name}{family.value}"))
 
 
 def _of_others(
@@ -408,8 +402,8 @@ def _of_others(
         pod = Side.DESTINATION if traffic.is_inward else Side.SOURCE
         is_remote = InSet(pod, _cluster(family).name)
         remote = _remote(traffic, family)
-        each = (pod, remote.name) if remote in sets else None
-        count = Count(model.Counter(model.REMOTE_PODS, family, traffic), each)
+        per_address = (pod, remote.name) if remote in sets else None
+        count = Count(model.Counter(model.REMOTE_PODS, family, traffic), per_address)
         yield Rule(f"remote pods {traffic} v{family.value}", family, (*internet, is_remote), count)
         rest = (*internet, replace(is_remote, negated=True))
     if policy.runs_pods:
@@ -436,7 +430,11 @@ def _internet(
     # What classes lie in comes first, so that their packets are done with soonest.
     prefixes = sorted(
         (prefix for prefix in policy.known if prefix.family is family),
-        key=lambda prefix: (not any(prefix.covers(one) for one in classes), prefix.length, prefix),
+        key=lambda prefix: (
+            not any(prefix.covers(class_prefix) for class_prefix in classes),
+            prefix.length,
+            prefix,
+        ),
     )
     return elsewhere, *outside(peer, internal_set(family).name, prefixes, abilities.compares)
 

@@ -42,7 +42,9 @@ class Protection:
             return None
         addresses = document.node.addresses
         own = tuple(
-            one for one in document.protect if any(one.holds(address) for address in addresses)
+            prefix
+            for prefix in document.protect
+            if any(prefix.holds(address) for address in addresses)
         )
         return cls(document.protect, own, frozenset(document.protect_except))
 
@@ -70,24 +72,26 @@ class Protection:
                 "protected", family, model.InSet(model.Side.DESTINATION, _set(hook, family).name)
             )
         else:
-            for one in prefixes:
-                yield _drop(f"protected {one}", family, model.InPrefix(model.Side.DESTINATION, one))
+            for prefix in prefixes:
+                yield _drop(
+                    f"protected {prefix}", family, model.InPrefix(model.Side.DESTINATION, prefix)
+                )
 
     def _at(self, hook: model.Hook, family: Family) -> list[Prefix]:
         return [
-            one
-            for one in (self.own if hook is model.Hook.INPUT else self.prefixes)
-            if one.family is family
+            prefix
+            for prefix in (self.own if hook is model.Hook.INPUT else self.prefixes)
+            if prefix.family is family
         ]
 
 
-def _drop(what: str, family: Family, there: model.InSet | model.InPrefix) -> model.Rule:
+def _drop(name: str, family: Family, there: model.InSet | model.InPrefix) -> model.Rule:
     from_pods = model.OnLink(model.Side.SOURCE, f"{LINK_PREFIX}*")
     kept_away = model.InSet(model.Side.SOURCE, pod_set(PROTECTED, family).name)
     # The pods' set comes last: the look-up in it counts, and only what is dropped may be counted.
     action = model.Drop(f"protected{family.value}", reason="protected")
     return model.Rule(
-        f"{what} v{family.value}",
+        f"{name} v{family.value}",
         family,
         (there, from_pods, model.Asking(DNS_PORT), kept_away),
         action,

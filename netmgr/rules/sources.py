@@ -84,19 +84,19 @@ class Sources:
         )
 
     def sets(self, abilities: model.Abilities) -> dict[model.SetSpec, frozenset[model.Element]]:
-        found: dict[model.SetSpec, frozenset[model.Element]] = {}
+        sets: dict[model.SetSpec, frozenset[model.Element]] = {}
         for family in Family:
             own = _of(self.own, family)
             if len(own) > abilities.compares:
-                found[_own(family)] = frozenset(own)
-            found |= self._of_sites(family)
+                sets[_own(family)] = frozenset(own)
+            sets |= self._of_sites(family)
         if self.guards_pods:
-            found[_LINK_LOCAL] = frozenset(LINK_LOCAL)
+            sets[_LINK_LOCAL] = frozenset(LINK_LOCAL)
             if abilities.senders:
-                found |= {sender_set(family): frozenset() for family in Family}
+                sets |= {sender_set(family): frozenset() for family in Family}
             if self._bounds_fragments(abilities):
-                found[_FRAGMENTS] = frozenset()
-        return found
+                sets[_FRAGMENTS] = frozenset()
+        return sets
 
     def _bounds_fragments(self, abilities: model.Abilities) -> bool:
         return self.fragments > 0 and abilities.sees_fragments
@@ -179,9 +179,9 @@ class Sources:
         if len(own) > abilities.compares:
             yield from _forged(family, model.InSet(model.Side.SOURCE, _own(family).name))
         else:
-            for one in own:
+            for prefix in own:
                 yield from _forged(
-                    family, model.InPrefix(model.Side.SOURCE, one), what=f"forged {one}"
+                    family, model.InPrefix(model.Side.SOURCE, prefix), what=f"forged {prefix}"
                 )
         if _of(self.sites, family):
             of_a_site, to_a_site = (

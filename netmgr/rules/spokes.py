@@ -39,5 +39,5 @@ def pair_counter(origin: str, destination: str, family: Family) -> str:
 
 
 def spoke_of(spokes: Iterable[Spoke], address: Address) -> Spoke | None:
-    holding = (one for one in spokes if any(prefix.holds(address) for prefix in one.prefixes))
+    holding = (spoke for spoke in spokes if any(prefix.holds(address) for prefix in spoke.prefixes))
     return next(holding, None)

@@ -67,19 +67,19 @@ def read(serving: Serving) -> Tagged:
     Raises:
         KernelError: the kernel refused.
     """
-    found = Tagged()
+    sums = Tagged()
     for place, table in _places():
         chain = place.chain.lower()
-        found.chains[Series(place.family, place.table, chain)] += len(table.lines[place.chain])
+        sums.chains[Series(place.family, place.table, chain)] += len(table.lines[place.chain])
         tagged = [] if place.chain.startswith(CHAIN_PREFIX) else table.having(place.chain, _TAG)
         # A second rule that equals one which serves us is reported.
         others = Sums(tagged) - Sums(serving(place, table) if tagged else ())
         for rule in others.elements():
             if named := _COMMENT.fullmatch(rule.comment):
                 series = Series(place.family, place.table, chain, named[1])
-                found.packets[series] += rule.packets
-                found.bytes[series] += rule.bytes
-    return _bounded(found)
+                sums.packets[series] += rule.packets
+                sums.bytes[series] += rule.bytes
+    return _bounded(sums)
 
 
 def _places() -> Iterator[tuple[Place, SavedTable]]:
@@ -98,16 +98,20 @@ def _tables(kind: Backend, family: Family) -> Mapping[str, SavedTable]:
         return {}
 
 
-def _bounded(found: Tagged) -> Tagged:
+def _bounded(sums: Tagged) -> Tagged:
     """Beyond the bounds, chains without tagged rules that are not built in go first."""
-    tagged = {(one.table, one.chain) for one in found.packets}
+    tagged = {(series.table, series.chain) for series in sums.packets}
     chains = sorted(
-        found.chains,
-        key=lambda one: (one.chain.upper() not in BUILT_IN, one[1:3] not in tagged, one),
+        sums.chains,
+        key=lambda series: (
+            series.chain.upper() not in BUILT_IN,
+            series[1:3] not in tagged,
+            series,
+        ),
     )
-    rules = sorted(found.packets)
-    for one in chains[MOST_CHAINS:]:
-        del found.chains[one]
-    for one in rules[MOST_RULES:]:
-        del found.packets[one], found.bytes[one]
-    return replace(found, left_out=len(chains[MOST_CHAINS:]) + len(rules[MOST_RULES:]))
+    rules = sorted(sums.packets)
+    for series in chains[MOST_CHAINS:]:
+        del sums.chains[series]
+    for series in rules[MOST_RULES:]:
+        del sums.packets[series], sums.bytes[series]
+    return replace(sums, left_out=len(chains[MOST_CHAINS:]) + len(rules[MOST_RULES:]))

@@ -9,7 +9,7 @@ from netmgr.model import Counter
 from netmgr.rules.model import Element, Hook, Rule, SetSpec
 
 LIFE_BITS = 47
-"""A pod's counter of packets has its life above so many bits: those last four years at 1 MHz."""
+"""A pod's packet counter has its life above so many bits, which last four years at 1 MHz."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class CreateSet:
 
 @dataclass(frozen=True, slots=True)
 class AddElements:
-    """Put elements in. One that is there already keeps its counter.
+    """Add elements. One that is there already keeps its counter.
 
     `life` is that of the newcomers' counters (`lives.py`).
     """
@@ -61,7 +61,7 @@ class AddElements:
 
 @dataclass(frozen=True, slots=True)
 class RemoveElements:
-    """Take elements out. One that is not there is no error."""
+    """Remove elements. A missing one is no error."""
 
     spec: SetSpec
     elements: frozenset[Element]

@@ -59,7 +59,7 @@ class Translation:
 
     `addresses` are the sources that connections get; the link's own where a family has none; None:
     they keep theirs.
-    `machines` must be no endpoints, this one included; None: they may be.
+    `machines`, this one included, may not be endpoints; None: they may.
     """
 
     services: tuple[Exchange, ...]
@@ -90,85 +90,88 @@ class Translation:
         )
 
     def sets(self, abilities: model.Abilities) -> dict[model.SetSpec, frozenset[model.Element]]:
-        found: dict[model.SetSpec, frozenset[model.Element]] = {}
+        sets: dict[model.SetSpec, frozenset[model.Element]] = {}
         for family in Family:
             if len(members := self._own(family)) > abilities.compares:
-                found[_inside(family)] = frozenset(members)
+                sets[_inside(family)] = frozenset(members)
             if abilities.rewrites and (machines := self._machines(family)):
-                found[_machine_set(family)] = frozenset(machines)
-        return found
+                sets[_machine_set(family)] = frozenset(machines)
+        return sets
 
     def rules(
         self, hook: model.Hook, family: Family, abilities: model.Abilities
     ) -> Iterator[model.Rule]:
-        exchanges = [one for one in self.services if one.vip_range.family is family]
+        exchanges = [exchange for exchange in self.services if exchange.vip_range.family is family]
         if hook is model.Hook.FORWARD:
             yield from self._forwarded(exchanges, abilities)
             return
-        for one in exchanges:
-            yield from self._translated(one, hook, abilities)
+        for exchange in exchanges:
+            yield from self._translated(exchange, hook, abilities)
 
     def _translated(
-        self, one: Exchange, hook: model.Hook, abilities: model.Abilities
+        self, exchange: Exchange, hook: model.Hook, abilities: model.Abilities
     ) -> Iterator[model.Rule]:
         rewrites = abilities.rewrites
         from_outside, to_outside = (
-            self._outsider(side, one.vip_range.family, abilities) for side in model.Side
+            self._outsider(side, exchange.vip_range.family, abilities) for side in model.Side
         )
         match hook:
             case model.Hook.PREROUTING if rewrites:
-                yield self._inward(one, from_outside)
+                yield self._inward(exchange, from_outside)
             case model.Hook.DEPARTURE if rewrites:
-                yield self._outward(one, to_outside)
+                yield self._outward(exchange, to_outside)
             case model.Hook.INPUT if rewrites and self.machines is not None:
-                yield _misled("this machine", one, from_outside)
+                yield _misled("this machine", exchange, from_outside)
             case model.Hook.DSTNAT if not rewrites:
-                yield self._netmap(one, from_outside)
+                yield self._netmap(exchange, from_outside)
             case model.Hook.POSTROUTING:
-                original = one.service_cidr if rewrites else one.vip_range
-                yield from self._sources(one.vip_range, original, from_outside, abilities)
+                original = exchange.service_cidr if rewrites else exchange.vip_range
+                yield from self._sources(exchange.vip_range, original, from_outside, abilities)
             case _:
                 pass
 
     def _forwarded(
         self, exchanges: Sequence[Exchange], abilities: model.Abilities
     ) -> Iterator[model.Rule]:
-        for one in exchanges:
-            if one.vip_range != one.service_cidr:
-                yield _stranded(one)
+        for exchange in exchanges:
+            if exchange.vip_range != exchange.service_cidr:
+                yield _stranded(exchange)
             if abilities.rewrites:
-                yield from self._checked(one, abilities)
+                yield from self._checked(exchange, abilities)
         if not abilities.rewrites:
             yield from map(_tally, exchanges)
 
-    def _checked(self, one: Exchange, abilities: model.Abilities) -> Iterator[model.Rule]:
+    def _checked(self, exchange: Exchange, abilities: model.Abilities) -> Iterator[model.Rule]:
         """Drop what kube-proxy led to no pod of this spoke."""
-        family = one.vip_range.family
+        family = exchange.vip_range.family
         from_outside, to_outside = (self._outsider(side, family, abilities) for side in model.Side)
         # What kube-proxy did not translate still has the Service's address.
-        yield _misled("outside", one, (*from_outside, *to_outside), redirected=True)
+        yield _misled("outside", exchange, (*from_outside, *to_outside), redirected=True)
         if self._machines(family):
             to_machine = model.InSet(model.Side.DESTINATION, _machine_set(family).name)
-            yield _misled("machine", one, (*from_outside, to_machine))
+            yield _misled("machine", exchange, (*from_outside, to_machine))
 
-    def _inward(self, one: Exchange, from_outside: tuple[model.Match, ...]) -> model.Rule:
-        matches = (model.InPrefix(model.Side.DESTINATION, one.vip_range), *from_outside)
+    def _inward(self, exchange: Exchange, from_outside: tuple[model.Match, ...]) -> model.Rule:
+        matches = (model.InPrefix(model.Side.DESTINATION, exchange.vip_range), *from_outside)
         return _rule(
             "netmap in",
-            one,
+            exchange,
             matches,
-            model.Rewrite(model.Side.DESTINATION, one.service_cidr, one.counter),
+            model.Rewrite(model.Side.DESTINATION, exchange.service_cidr, exchange.counter),
         )
 
-    def _outward(self, one: Exchange, to_outside: tuple[model.Match, ...]) -> model.Rule:
-        matches = (model.InPrefix(model.Side.SOURCE, one.service_cidr), *to_outside)
+    def _outward(self, exchange: Exchange, to_outside: tuple[model.Match, ...]) -> model.Rule:
+        matches = (model.InPrefix(model.Side.SOURCE, exchange.service_cidr), *to_outside)
         return _rule(
-            "netmap out", one, matches, model.Rewrite(model.Side.SOURCE, one.vip_range, one.counter)
+            "netmap out",
+            exchange,
+            matches,
+            model.Rewrite(model.Side.SOURCE, exchange.vip_range, exchange.counter),
         )
 
-    def _netmap(self, one: Exchange, from_outside: tuple[model.Match, ...]) -> model.Rule:
-        matches = (model.InPrefix(model.Side.DESTINATION, one.vip_range), *from_outside)
-        return _rule("netmap", one, matches, model.Netmap(one.service_cidr))
+    def _netmap(self, exchange: Exchange, from_outside: tuple[model.Match, ...]) -> model.Rule:
+        matches = (model.InPrefix(model.Side.DESTINATION, exchange.vip_range), *from_outside)
+        return _rule("netmap", exchange, matches, model.Netmap(exchange.service_cidr))
 
     def _sources(
         self,
@@ -210,39 +213,47 @@ class Translation:
 
 
 def _rule(
-    what: str, one: Exchange, matches: tuple[model.Match, ...], action: model.Action
+    name: str, exchange: Exchange, matches: tuple[model.Match, ...], action: model.Action
 ) -> model.Rule:
     return model.Rule(
-        f"{what} {one.vip_range} v{one.vip_range.family.value}",
-        one.vip_range.family,
+        f"{name} {exchange.vip_range} v{exchange.vip_range.family.value}",
+        exchange.vip_range.family,
         matches,
         action,
     )
 
 
-def _stranded(one: Exchange) -> model.Rule:
+def _stranded(exchange: Exchange) -> model.Rule:
     # The route to a VIP range leads here, so an untranslated packet would come back until its hops
     # are used up.
     return _rule(
         "stranded",
-        one,
-        (model.InPrefix(model.Side.DESTINATION, one.vip_range),),
-        model.Drop(f"stranded_{one.name}", reason="stranded"),
+        exchange,
+        (model.InPrefix(model.Side.DESTINATION, exchange.vip_range),),
+        model.Drop(f"stranded_{exchange.name}", reason="stranded"),
     )
 
 
 def _misled(
-    what: str, one: Exchange, matches: tuple[model.Match, ...], *, redirected: bool = False
+    location: str, exchange: Exchange, matches: tuple[model.Match, ...], *, redirected: bool = False
 ) -> model.Rule:
     # Answers have no part in it: this machine itself may use a Service whose endpoint is outside.
-    asked = (model.OriginallyTo(one.service_cidr, redirected), model.Asking(), *matches)
+    asked = (model.OriginallyTo(exchange.service_cidr, redirected), model.Asking(), *matches)
     return _rule(
-        f"endpoint {what}", one, asked, model.Drop(f"endpoint_{one.name}", reason="endpoint")
+        f"endpoint {location}",
+        exchange,
+        asked,
+        model.Drop(f"endpoint_{exchange.name}", reason="endpoint"),
     )
 
 
-def _tally(one: Exchange) -> model.Rule:
-    return _rule("translated", one, (model.OriginallyTo(one.vip_range),), model.Tally(one.counter))
+def _tally(exchange: Exchange) -> model.Rule:
+    return _rule(
+        "translated",
+        exchange,
+        (model.OriginallyTo(exchange.vip_range),),
+        model.Tally(exchange.counter),
+    )
 
 
 def _inside(family: Family) -> model.SetSpec:

@@ -295,26 +295,32 @@ def test_an_answer_that_is_none_fails_its_node_alone(cluster: Cluster, kubelets:
 
 
 def test_a_pod_that_ran_before_and_is_cut_off_is_named(
-    cluster: Cluster, kubelets: Kubelets
+    cluster: Cluster, kubelets: Kubelets, namespace: str
 ) -> None:
     usual, address = kubelets.answering, "10.9.0.7"
-    cluster.plane.ask("POST", AGENTS, agent_pod("old", "a", component="web"))
-    ready = {"type": "Ready", "status": "True"}
-    status = {"phase": "Running", "podIPs": [{"ip": address}], "conditions": [ready]}
-    cluster.plane.ask("PATCH", f"{AGENTS}/old/status", {"status": status}, kind=MERGE)
+    make_account(cluster.plane, namespace, ())
+    pod = agent_pod("old", "a", component="web")
+    pod["spec"]["serviceAccountName"] = "some"
+    path = f"{NAMESPACES}/{namespace}/pods"
+    cluster.plane.ask("POST", path, pod)
+    addresses = {"podIP": address, "podIPs": [{"ip": address}]}
+    ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+    status = {"phase": "Running"} | addresses | ready
+    cluster.plane.ask("PATCH", f"{path}/old/status", {"status": status}, kind=MERGE)
 
-    def answering(namespace: str, name: str, task: Task) -> str:
+    def answering(its_namespace: str, name: str, task: Task) -> str:
         lost = Ending(result=Result.NO_ANSWER)
-        answer = Answer.model_validate_json(usual(namespace, name, task))
+        answer = Answer.model_validate_json(usual(its_namespace, name, task))
         pairs = zip(task.probes, answer.probes, strict=True)
         probes = tuple(lost if probe.host == address else end for probe, end in pairs)
         return answer.model_copy(update={"probes": probes}).model_dump_json()
 
     kubelets.answering = answering
     code, answer = report(cluster)
+    cluster.plane.ask("DELETE", f"{path}/old?gracePeriodSeconds=0")
     assert (code, states(answer, "a")["running-pods"]) == (1, "failed")
     message, objects = errors(answer)["running-pods"]
-    assert message == f"the pod netmgr/old at {address}: no answer"
+    assert message == f"the pod {namespace}/old at {address}: no answer"
     assert objects == ["node/a", "node/b to node/a"]
 
 

@@ -22,6 +22,6 @@ def test_commands_about_plans_run_without_it(
         enabled.append(gc.isenabled())
         raise ConfigError("seen")
 
-    monkeypatch.setattr("netmgr.cli.plan_lock.load", load)
+    monkeypatch.setattr("netmgr.cli.plan_common.load", load)
     CliRunner().invoke(app, ["lock", "-f", str(tmp_path / "plan.yaml")])
     assert (enabled, gc.isenabled()) == ([False], True)

@@ -196,11 +196,11 @@ def give_memory_back() -> None:
         trim(0)
 
 
-def _unlistable(name: str, family: Family, what: str) -> KernelError:
+def _unlistable(name: str, family: Family, part: str) -> KernelError:
     where = f"{_NFT_FAMILY[family]} {name}"
     return KernelError(
         f"read table {where}",
-        details=f"{what} is not where iptables has it, or has rules that iptables has no words "
+        details=f"{part} is not where iptables has it, or has rules that iptables has no words "
         f"for; look with: nft list table {where}",
     )
 

@@ -124,18 +124,20 @@ class Allocator:
         """A site's prefixes and its new subnets, of every family."""
         held = self._with_pinned(name, before)
         # Excluded inside a site's own prefix are live subnets that nothing is allocated from.
-        taken = (*taken, *(each.prefix for each in self.plan.exclude))
+        taken = (*taken, *(exclusion.prefix for exclusion in self.plan.exclude))
         placed: Placement = {}
         allocations: list[lock.Allocation] = []
         for family, pool in self.pools.items():
-            own = tuple(each for each in held if each.prefix.family is family)
+            own = tuple(allocation for allocation in held if allocation.prefix.family is family)
             subnets = tuple(request for request in requests if request.family is family)
-            granted, found = pool.grant(SiteRequest(name, own, taken, subnets, reserve))
+            granted, placement = pool.grant(SiteRequest(name, own, taken, subnets, reserve))
             allocations += granted
-            placed |= found
-        # A family that the pools have no more keeps what it has.
-        allocations += (each for each in held if each.prefix.family not in self.pools)
-        return tuple(sorted(allocations, key=lambda each: each.prefix)), placed
+            placed |= placement
+        # A family that left the pools keeps what it has.
+        allocations += (
+            allocation for allocation in held if allocation.prefix.family not in self.pools
+        )
+        return tuple(sorted(allocations, key=lambda allocation: allocation.prefix)), placed
 
     def _with_pinned(self, name: str, before: Iterable[lock.Allocation]) -> list[lock.Allocation]:
         held = list(before)
@@ -211,9 +213,9 @@ class Allocator:
         }
         # What is large has the fewest blocks to choose from; the name decides between equals, so
         # that every run divides alike.
-        largest_first = sorted(lacks.items(), key=lambda each: (-each[1][1], each[0]))
+        largest_first = sorted(lacks.items(), key=lambda lack: (-lack[1][1], lack[0]))
         own = self._with_pinned(name, held.prefixes if held else ())
-        own_v4 = [each for each in own if each.prefix.family is Family.V4]
+        own_v4 = [allocation for allocation in own if allocation.prefix.family is Family.V4]
         taken = (*nat.taken, *subnetting.taken_by_pools(pools))
         free = self.pools[Family.V4].spaces(own_v4, taken)
         # The NAT hosts' subnet cannot be divided, so it goes first.

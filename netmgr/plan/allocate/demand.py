@@ -86,7 +86,7 @@ def pods_length(nodes: int, cut: Blocks, limits: CloudLimits) -> int:
 
 
 def layout(hosts: Prefix, pods: Prefix, cut: Blocks, limits: CloudLimits) -> Layout:
-    """The arithmetic of a segment whose subnets are these."""
+    """The layout of a segment with these subnets."""
     return Layout(
         hosts=hosts,
         host_base=Address(hosts.family, hosts.value + limits.reserved_first),
@@ -99,27 +99,27 @@ def layout(hosts: Prefix, pods: Prefix, cut: Blocks, limits: CloudLimits) -> Lay
 
 def fitting(nodes: int, pool: NodePool, families: Iterable[Family], limits: CloudLimits) -> int:
     """How many nodes fit into the subnets that a segment for `nodes` gets."""
-    found = []
+    capacities = []
     for family in families:
         cut = blocks(pool, family)
         hosts = Prefix(family, 0, hosts_length(nodes, family, limits))
         pods = Prefix(family, 0, pods_length(nodes, cut, limits))
-        found.append(holds(layout(hosts, pods, cut, limits), limits))
-    return min(found)
+        capacities.append(holds(layout(hosts, pods, cut, limits), limits))
+    return min(capacities)
 
 
-def holds(found: Layout, limits: CloudLimits) -> int:
+def holds(subnets: Layout, limits: CloudLimits) -> int:
     """How many nodes fit into a layout."""
-    cut = Blocks(found.pods.family, found.block_length, found.blocks)
+    cut = Blocks(subnets.pods.family, subnets.block_length, subnets.blocks)
     # A node needs both an address of its own and its blocks: the scarcer of the two decides.
-    own = found.hosts.last - limits.reserved_last - found.host_base.value + 1
-    pods = (found.pods.last + 1 - found.pod_base.value) // cut.size - cut.skipped(limits)[1]
+    own = subnets.hosts.last - limits.reserved_last - subnets.host_base.value + 1
+    pods = (subnets.pods.last + 1 - subnets.pod_base.value) // cut.size - cut.skipped(limits)[1]
     return min(own, pods // cut.count)
 
 
 @dataclass(frozen=True, slots=True)
 class NewSegment:
-    """A segment to be made: `nodes` nodes of a pool from `first` on, and at `most` so many."""
+    """A segment to be made: `nodes` nodes of a pool from `first` on, and at most `most`."""
 
     pool: str
     number: int
@@ -147,39 +147,39 @@ class MappingBudget:
     promised: dict[str, int]
 
     def segments(
-        self, pool: str, sizes: Iterable[int], held: NodePoolLock | None, each: int
+        self, pool: str, sizes: Iterable[int], held: NodePoolLock | None, mappings: int
     ) -> Iterator[NewSegment]:
-        """New segments for so many nodes of `each` mappings, divided where no network has room."""
+        """New segments for so many nodes of `mappings` each, divided where no network has room."""
         first, number = (held.capacity, len(held.segments)) if held else (0, 0)
         for size in sizes:
             missing = size
             while missing:
-                network, most = self._network_for(missing, each)
+                network, most = self._network_for(missing, mappings)
                 nodes = min(missing, most)
                 # Promised at once, before any node exists: the cloud counts addresses of machines
                 # that run, and a full segment must not find its network full.
-                self.promised[network] = self.promised.get(network, 0) + nodes * each
+                self.promised[network] = self.promised.get(network, 0) + nodes * mappings
                 yield NewSegment(pool, number, first, nodes, nodes, network)
                 first, number, missing = first + nodes, number + 1, missing - nodes
 
-    def widened(self, segment: NewSegment, fitting: int, each: int) -> NewSegment:
+    def widened(self, segment: NewSegment, fitting: int, mappings: int) -> NewSegment:
         """The segment with more nodes than asked for, where its subnets have room for `fitting`.
 
         It gets at most half of what its network has left, so that future node pools find room.
         """
         more = fitting - segment.nodes
         if (left := self._left(segment.network)) is not None:
-            more = min(more, left // (2 * each))
+            more = min(more, left // (2 * mappings))
         more = max(more, 0)
-        self.promised[segment.network] += more * each
+        self.promised[segment.network] += more * mappings
         return replace(segment, most=segment.nodes + more)
 
-    def _network_for(self, nodes: int, each: int) -> tuple[str, int]:
+    def _network_for(self, nodes: int, mappings: int) -> tuple[str, int]:
         """The first network with room for so many nodes, or a new one, and the most it takes."""
         name, number = self.cluster, 1
-        while (left := self._left(name)) is not None and nodes * each > left:
+        while (left := self._left(name)) is not None and nodes * mappings > left:
             if name not in self.promised:
-                return name, max(left // each, 1)
+                return name, max(left // mappings, 1)
             number += 1
             name = f"{self.cluster}_{number}"  # no cluster's name has an underscore
         return name, nodes
@@ -197,8 +197,8 @@ def mappings_per_node(pool: NodePool, families: Iterable[Family]) -> int:
 
 
 def mappings_of(segment: Segment) -> int:
-    """The same for a node of a segment, which has the blocks that were locked for it."""
-    return sum(1 + found.blocks for found in segment.layouts)
+    """The same for a node of a segment, with the blocks that the lock has for it."""
+    return sum(1 + segment_layout.blocks for segment_layout in segment.layouts)
 
 
 def promised_mappings(
@@ -212,12 +212,12 @@ def promised_mappings(
     promised: dict[str, int] = {}
     for pool, spec in held:
         for segment in spec.segments:
-            each = mappings_of(segment)
+            mappings = mappings_of(segment)
             if pool:
                 # A segment from before IPv6 gets blocks of that, too, so the larger figure is what
                 # it may come to use.
-                each = max(each, mappings_per_node(pool, wanted))
-            promised[segment.network] = promised.get(segment.network, 0) + segment.nodes * each
+                mappings = max(mappings, mappings_per_node(pool, wanted))
+            promised[segment.network] = promised.get(segment.network, 0) + segment.nodes * mappings
     return promised
 
 

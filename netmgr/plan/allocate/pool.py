@@ -40,13 +40,13 @@ class SiteRequest:
 
 @dataclass
 class AddressPool:
-    """What is free of the pools of one family, and who holds the rest (for refusals)."""
+    """What is free in one family's pools, and who holds the rest (for refusals)."""
 
     space: Space
     holders: list[tuple[Prefix, str]] = field(default_factory=list)
 
     def hold(self, prefix: Prefix, holder: str) -> None:
-        """Take away what is still free of `prefix`."""
+        """Withdraw what is still free of `prefix`."""
         self.space.withdraw(prefix)
         self.holders.append((prefix, holder))
 
@@ -58,7 +58,7 @@ class AddressPool:
         """
         # Inside first: what a site has already costs no new route, peering or address space.
         inner, _ = self.spaces(site.allocations, site.taken)
-        subnets = sorted(site.subnets, key=lambda each: (each.length, each.key))
+        subnets = sorted(site.subnets, key=lambda request: (request.length, request.key))
         placed, rest = _fit(inner, subnets)
         allocations = list(site.allocations)
         if rest:
@@ -116,24 +116,24 @@ class AddressPool:
         allocations: list[Allocation],
         subnets: Sequence[SubnetRequest],
     ) -> Placement:
-        """One more prefix for all subnets, or else as few as there are free blocks to take them."""
+        """One more prefix for all subnets, or else as few as the free blocks allow."""
         # A site that has prefixes widens the largest of them in `_reserve`; a second reserve would
         # hold the same growth twice.
         reserve = site.reserve if not allocations else 0
         choose = self.space.topmost if site.reserve else self.space.sparse
-        if one := self._placed(choose, subnets, reserve):
-            allocations.append(one)
-            return _fit(Space(self.space.family, [one.prefix]), subnets)[0]
+        if joint := self._placed(choose, subnets, reserve):
+            allocations.append(joint)
+            return _fit(Space(self.space.family, [joint.prefix]), subnets)[0]
         trial = self.space.copy()
         taken: list[Prefix] = []
         placed: Placement = {}
         for subnet in subnets:
-            found = self._placed(trial.topmost, [subnet])
-            if found is None:
+            allocation = self._placed(trial.topmost, [subnet])
+            if allocation is None:
                 raise PlanRefused([self._refusal(site, allocations, subnets)])
-            trial.take(found.reserve)
-            taken.append(found.reserve)
-            placed |= _fit(Space(trial.family, [found.prefix]), [subnet])[0]
+            trial.take(allocation.reserve)
+            taken.append(allocation.reserve)
+            placed |= _fit(Space(trial.family, [allocation.prefix]), [subnet])[0]
         # Blocks that were taken one by one may lie side by side.
         allocations += map(_whole, merge(taken))
         return placed
@@ -147,15 +147,15 @@ class AddressPool:
         length = self._length(subnets)
         # With its reserve if there is room for that, otherwise without.
         for size in sorted({min(length, length_for(reserve, self.space.family)), length}):
-            if found := choose(size):
-                prefix = enclosing(found, size)._replace(length=length)
-                return Allocation(prefix=prefix, reserve=found)
+            if block := choose(size):
+                prefix = enclosing(block, size)._replace(length=length)
+                return Allocation(prefix=prefix, reserve=block)
         return None
 
     def _length(self, subnets: Sequence[SubnetRequest]) -> int:
         """Length of a prefix for all of them."""
         # A bound for IPv6 alone: no length of IPv4 is as long.
-        return min(V6_SITE, length_for(sum(each.size for each in subnets), self.space.family))
+        return min(V6_SITE, length_for(sum(request.size for request in subnets), self.space.family))
 
     def _reserve(self, site: SiteRequest, allocations: list[Allocation]) -> None:
         """Widen a reserve to what is declared, where the neighbourhood is free."""
@@ -166,9 +166,9 @@ class AddressPool:
         others = sum(other.reserve.size for other in allocations) - held.reserve.size
         length = min(held.reserve.length, length_for(site.reserve - others, Family.V4))
         # What was added just now is still free in the pool: the reserve must not grow over it.
-        for each in allocations:
-            if each not in site.allocations:
-                self.space.withdraw(each.reserve)
+        for allocation in allocations:
+            if allocation not in site.allocations:
+                self.space.withdraw(allocation.reserve)
         if grown := self.space.grown(held.reserve, length):
             allocations[largest] = Allocation(prefix=held.prefix, reserve=grown)
 
@@ -179,11 +179,11 @@ class AddressPool:
         subnets: Sequence[SubnetRequest],
     ) -> Diagnostic:
         family = self.space.family
-        needed = sum(each.size for each in subnets)
+        needed = sum(request.size for request in subnets)
         length = self._length(subnets)
         free = next(self.space.blocks(), None)
         missing = (1 << (family.width - length)) - (free.size if free else 0)
-        largest = max(subnets, key=lambda each: each.size)
+        largest = max(subnets, key=lambda request: request.size)
         room = f"the largest free block is {free} ({free.size:,})" if free else "nothing is free"
         message = (
             f"{site.name} needs {needed:,} more addresses, a /{length}, "
@@ -198,7 +198,7 @@ class AddressPool:
 
     def _blockers(self, allocations: Iterable[Allocation]) -> list[str]:
         """Who holds what each allocation would grow into once its free neighbourhood is used up."""
-        found: set[str] = set()
+        blockers: set[str] = set()
         for held in allocations:
             reach = held.reserve
             while wider := self.space.grown(reach, reach.length - 1):
@@ -208,8 +208,8 @@ class AddressPool:
             for prefix, holder in self.holders:
                 if prefix.overlaps(beyond) and not prefix.overlaps(reach):
                     near.add(f"{holder} ({prefix})")
-            found |= near or {f"the end of the pool beyond {reach}"}
-        return sorted(found)
+            blockers |= near or {f"the end of the pool beyond {reach}"}
+        return sorted(blockers)
 
 
 def _whole(prefix: Prefix) -> Allocation:

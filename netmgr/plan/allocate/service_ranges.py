@@ -22,12 +22,12 @@ def length_of(services: Services, family: Family) -> int:
 
 
 class ServicePool:
-    """What is free of the pools for Services, one space a family."""
+    """What is free in the pools for Services, one space a family."""
 
     def __init__(
         self, plan: PlanDocument, limits: CloudLimits, held: Iterable[ServiceRange]
     ) -> None:
-        """Take away what others have: `held` are the ranges that stay where they are."""
+        """Withdraw what others have: `held` are the ranges that stay where they are."""
         self._plan = plan
         self._spaces = {
             family: Space(family, plan.pools.services) for family in plan.pools.service_families
@@ -60,8 +60,8 @@ class ServicePool:
     def _take(self, name: str, length: int, family: Family) -> Prefix:
         space = self._spaces[family]
         # The smallest free block: a Service range never grows, because Kubernetes cannot resize it.
-        found = space.packed(length)
-        if found is None:
+        vip_range = space.packed(length)
+        if vip_range is None:
             free = next(space.blocks(), None)
             room = (
                 f"the largest free block of pools.services is {free}"
@@ -72,8 +72,8 @@ class ServicePool:
             path: KeyPath = ("clusters", name, "services", LENGTH_KEYS[family])
             remedy = "add a prefix or ask for less"
             raise PlanRefused([error(message, path, ("pools", "services"), remedy)])
-        space.take(found)
-        return found
+        space.take(vip_range)
+        return vip_range
 
     def _shared(self, name: str, vip_range: Prefix) -> Prefix:
         """As many addresses as `vip_range` has, from the beginning of the range that all share."""

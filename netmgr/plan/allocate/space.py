@@ -54,7 +54,7 @@ class Space:
         return self._holder(prefix) is not None
 
     def take(self, prefix: Prefix) -> None:
-        """Make `prefix` used.
+        """Mark `prefix` as used.
 
         Raises:
             ValueError: it is not wholly free.
@@ -66,7 +66,7 @@ class Space:
         self._add_around(holder, prefix)
 
     def withdraw(self, prefix: Prefix) -> None:
-        """Make used whatever of `prefix` is still free."""
+        """Take whatever is still free of `prefix`."""
         if prefix.family is not self.family:
             return
         if self.is_free(prefix):
@@ -77,7 +77,7 @@ class Space:
             self._remove(block)
 
     def give(self, prefix: Prefix) -> None:
-        """Make `prefix` free again, and one with its free buddies."""
+        """Make `prefix` free again, merged with its free buddies."""
         # Two free buddies always become their parent. Otherwise a large block would look like two
         # small ones and be refused when it is needed.
         while (buddy := _buddy(prefix)).value in self._free.get(prefix.length, ()):
@@ -120,7 +120,7 @@ class Space:
         return prefix
 
     def room(self, prefix: Prefix) -> int:
-        """How often `prefix` can double in place."""
+        """How many times `prefix` can double in place."""
         doublings = 0
         while self.is_free(_buddy(prefix)):
             prefix = _parent(prefix)

@@ -50,7 +50,7 @@ def missing_subnets(
     existing: list[demand.NewSegment] = []
     requests: list[demand.SubnetRequest] = []
     largest_first = sorted(
-        cluster.node_pools.items(), key=lambda each: (-each[1].capacity, each[0])
+        cluster.node_pools.items(), key=lambda named_pool: (-named_pool[1].capacity, named_pool[0])
     )
     for pool, spec in largest_first:
         path: KeyPath = ("clusters", name, "node_pools", pool, "nodes")
@@ -83,7 +83,7 @@ def _lacking_family(
     """Segments that lack a family, because they were made before the plan had IPv6."""
     # Their nodes keep their numbers and IPv4 addresses; only a second family is added.
     for number, segment in enumerate(held.segments if held else ()):
-        present = {found.pods.family for found in segment.layouts}
+        present = {layout.pods.family for layout in segment.layouts}
         lacking = [family for family in families if family not in present]
         if lacking:
             nodes = segment.nodes
@@ -111,12 +111,12 @@ def complete(
     limits: CloudLimits,
 ) -> dict[str, NodePoolLock]:
     """The node pools' entries, with new segments appended and old ones as they were."""
-    found = {}
+    node_pools = {}
     for name in sorted(before.keys() | cluster.node_pools.keys()):
         old = before.get(name, NodePoolLock())
         if name not in cluster.node_pools:
             # Its nodes may still run. Back in the plan, it finds the same addresses.
-            found[name] = old.model_copy(update={"tombstone": True})
+            node_pools[name] = old.model_copy(update={"tombstone": True})
             continue
         spec = cluster.node_pools[name]
         # Only appended to: a node's number counts through the segments in order, so that inserting
@@ -126,9 +126,9 @@ def complete(
             v6 = _layout(late, spec, Family.V6, placed, limits)
             segments[late.number] = segments[late.number].model_copy(update={"v6": v6})
         added = _of_pool(name, new.segments)
-        segments += [_segment(each, spec, placed, limits) for each in added]
-        found[name] = NodePoolLock(segments=tuple(_numbered(segments)))
-    return found
+        segments += [_segment(segment, spec, placed, limits) for segment in added]
+        node_pools[name] = NodePoolLock(segments=tuple(_numbered(segments)))
+    return node_pools
 
 
 def _of_pool(pool: str, segments: Iterable[demand.NewSegment]) -> list[demand.NewSegment]:
@@ -150,7 +150,7 @@ def _segment(
     v4 = _layout(new, spec, Family.V4, placed, limits)
     has_v6 = new.key("pods", Family.V6) in placed
     v6 = _layout(new, spec, Family.V6, placed, limits) if has_v6 else None
-    nodes = min(new.most, *(demand.holds(found, limits) for found in (v4, v6) if found))
+    nodes = min(new.most, *(demand.holds(layout, limits) for layout in (v4, v6) if layout))
     return Segment(first=new.first, nodes=nodes, network=new.network, v4=v4, v6=v6)
 
 
@@ -173,18 +173,21 @@ def with_pinned(
     Raises:
         PlanRefused: no node fits into a pinned subnet, or its network.
     """
-    found = dict(held)
+    node_pools = dict(held)
     for pool, spec in sorted(cluster.node_pools.items()):
-        segments = list(found[pool].segments) if pool in found else []
+        segments = list(node_pools[pool].segments) if pool in node_pools else []
         # Pins that the lock has are segments of it already; a pin can only be added behind those.
         for number in range(len(segments), len(spec.subnets)):
-            known = ((cluster.node_pools.get(each), entry) for each, entry in found.items())
+            known = (
+                (cluster.node_pools.get(pool_name), pool_lock)
+                for pool_name, pool_lock in node_pools.items()
+            )
             used = demand.promised_mappings(known, families).get(name, 0)
             path: KeyPath = ("clusters", name, "node_pools", pool, "subnets", number)
-            first = sum(each.nodes for each in segments)
+            first = sum(segment.nodes for segment in segments)
             segments.append(_pinned_segment(path, spec, first, limits, used))
-            found[pool] = NodePoolLock(segments=tuple(segments))
-    return found
+            node_pools[pool] = NodePoolLock(segments=tuple(segments))
+    return node_pools
 
 
 def _pinned_segment(
@@ -200,7 +203,7 @@ def _pinned_segment(
         for hosts in pin.hosts
     }
     # The family with less room decides: every node has both.
-    nodes = min(demand.holds(found, limits) for found in layouts.values())
+    nodes = min(demand.holds(layout, limits) for layout in layouts.values())
     if limits.limits.mappings_per_network is not None:
         left = limits.limits.mappings_per_network - demand.NAT_MAPPINGS - used
         nodes = min(nodes, left // demand.mappings_per_node(spec, layouts))
@@ -234,12 +237,12 @@ def pieces(
     """
     if not take_all(spaces, (request.length for request in fixed)):
         return None
-    found: dict[str, list[int]] = {}
+    sizes: dict[str, list[int]] = {}
     for name, (pool, nodes) in missing.items():
-        found[name] = list(_pieces_of(spaces, pool, nodes, limits))
-        if sum(found[name]) < nodes:
+        sizes[name] = list(_pieces_of(spaces, pool, nodes, limits))
+        if sum(sizes[name]) < nodes:
             return None
-    return found
+    return sizes
 
 
 def _pieces_of(

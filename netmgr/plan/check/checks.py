@@ -25,14 +25,14 @@ def check_plan(
     plan: PlanDocument, lock: LockDocument, limits: CloudLimits
 ) -> tuple[Diagnostic, ...]:
     """Faults of the plan and its lock, errors first. The lock must agree with itself."""
-    found = list(pin_faults(plan))
-    found += [conflict.diagnostic for conflict in conflicts(plan, lock, limits)]
-    found += _forbidden(plan, lock, limits)
-    found += _pinned_sizes(plan, limits)
-    found += _headroom(plan, lock)
-    found += _unusable_room(lock, limits)
+    diagnostics = list(pin_faults(plan))
+    diagnostics += [conflict.diagnostic for conflict in conflicts(plan, lock, limits)]
+    diagnostics += _forbidden(plan, lock, limits)
+    diagnostics += _pinned_sizes(plan, limits)
+    diagnostics += _headroom(plan, lock)
+    diagnostics += _unusable_room(lock, limits)
     order = list(Severity)
-    return tuple(sorted(found, key=lambda each: order.index(each.severity)))
+    return tuple(sorted(diagnostics, key=lambda diagnostic: order.index(diagnostic.severity)))
 
 
 def check_limits(
@@ -40,8 +40,8 @@ def check_limits(
 ) -> tuple[tuple[Usage, ...], list[Diagnostic]]:
     """The usage of every limit, and what is over or near one. The lock must be up to date."""
     lines = limit_usage(plan, lock, limits)
-    found = [_exceeded(line, limits) for line in lines if _is_worth_saying(line)]
-    return lines, [*found, *_untested(lines)]
+    diagnostics = [_exceeded(line, limits) for line in lines if _is_worth_saying(line)]
+    return lines, [*diagnostics, *_untested(lines)]
 
 
 def refuse_errors(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> None:
@@ -50,8 +50,10 @@ def refuse_errors(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -
     Raises:
         PlanRefused: the errors that `check` would show.
     """
-    found = [*check_plan(plan, lock, limits), *check_limits(plan, lock, limits)[1]]
-    if errors := [each for each in found if each.severity is Severity.ERROR]:
+    diagnostics = [*check_plan(plan, lock, limits), *check_limits(plan, lock, limits)[1]]
+    if errors := [
+        diagnostic for diagnostic in diagnostics if diagnostic.severity is Severity.ERROR
+    ]:
         raise PlanRefused(errors)
 
 
@@ -65,9 +67,9 @@ def _untested(lines: tuple[Usage, ...]) -> Iterator[Diagnostic]:
     for line in lines:
         if line.is_advice and line.status == "over":
             over.setdefault(line.what, []).append(line)
-    for what, (first, *others) in over.items():
+    for quantity, (first, *others) in over.items():
         more = f", and {len(others)} more" if others else ""
-        message = f"{what}: {first.used:,} of {first.limit:,} ({first.subject}{more})"
+        message = f"{quantity}: {first.used:,} of {first.limit:,} ({first.subject}{more})"
         yield Diagnostic(message, Location(first.path), severity=Severity.NOTE)
 
 
@@ -108,7 +110,7 @@ def _address_space(plan: PlanDocument, lock: LockDocument) -> Iterator[Entry]:
 
 def _pinned_sizes(plan: PlanDocument, limits: CloudLimits) -> Iterator[Diagnostic]:
     sites = {*plan.clusters, HUB} & plan.pinned.keys()
-    for owner in (each for each in plan.pinned if each in sites):
+    for owner in (name for name in plan.pinned if name in sites):
         for number, prefix in enumerate(plan.pinned[owner]):
             if prefix.family is Family.V4 and prefix.length > limits.smallest_subnet:
                 message = (
@@ -161,8 +163,8 @@ def _unusable_room(lock: LockDocument, limits: CloudLimits) -> Iterator[Diagnost
 
 
 def _unreserved(name: str, grow_to: int, now: int, held: ClusterLock) -> Iterator[Diagnostic]:
-    own = [each for each in held.prefixes if each.prefix.family is Family.V4]
-    is_reserved = any(each.reserve != each.prefix for each in own)
+    own = [allocation for allocation in held.prefixes if allocation.prefix.family is Family.V4]
+    is_reserved = any(allocation.reserve != allocation.prefix for allocation in own)
     if now and not is_reserved and grow_to >= 2 * now and len(own) == 1:
         message = (
             f"{grow_to:,} nodes are declared, but nothing beside {own[0].prefix} could be reserved"

@@ -149,13 +149,13 @@ def _elsewhere(plan: PlanDocument, site: str) -> Iterator[_Elsewhere]:
 def _services(
     plan: PlanDocument, name: str, held: ClusterLock, taken: Sequence[_Elsewhere]
 ) -> Iterator[Conflict]:
-    wanted, found = plan.clusters[name].services, held.services
+    wanted, current = plan.clusters[name].services, held.services
     scope: Scope = (name, "services")
     path: KeyPath = ("clusters", name, "services")
-    if found.mode is not wanted.mode:
-        message = f"is {found.mode} in the lock; a cluster's Services cannot move"
+    if current.mode is not wanted.mode:
+        message = f"is {current.mode} in the lock; a cluster's Services cannot move"
         yield _conflict(scope, (*path, "mode"), message, (*path, "mode"))
-    for vip_range, service_cidr in found.pairs:
+    for vip_range, service_cidr in current.pairs:
         if vip_range.length != length_of(wanted, vip_range.family):
             key = LENGTH_KEYS[vip_range.family]
             message = (

@@ -56,7 +56,7 @@ class _Fleet:
                 yield self._found(message, at, beside, "give every machine a name of its own")
 
     def sites(self) -> Iterator[Diagnostic]:
-        """Documents that know other sites than the first one that knows any."""
+        """Documents with other sites than the first that has any."""
         knowing = [number for number, document in enumerate(self.documents) if document.sites]
         if not knowing:
             return
@@ -88,13 +88,15 @@ class _Fleet:
         # Documents repeat all sites, so only the first key of each site's prefix is compared.
         first: dict[tuple[str, Prefix], KeyedPrefix] = {}
         for number, document in enumerate(self.documents):
-            for each in prefixes_of(document.sites, (number, "sites")):
-                first.setdefault((each.owner, each.prefix), each)
-        for one, other in overlapping(first.values()):
-            if one.owner != other.owner:
-                message = f"{one.prefix} of {one.owner} overlaps {other.prefix} of {other.owner}"
+            for keyed in prefixes_of(document.sites, (number, "sites")):
+                first.setdefault((keyed.owner, keyed.prefix), keyed)
+        for later, earlier in overlapping(first.values()):
+            if later.owner != earlier.owner:
+                message = (
+                    f"{later.prefix} of {later.owner} overlaps {earlier.prefix} of {earlier.owner}"
+                )
                 remedy = "an address is of one site: correct one of them"
-                yield self._found(message, one.key, other.key, remedy)
+                yield self._found(message, later.key, earlier.key, remedy)
 
     def addresses(self) -> Iterator[Diagnostic]:
         """Machines' own addresses, and the ranges they hand out."""
@@ -104,13 +106,13 @@ class _Fleet:
             for key, prefixes in ((("node", "addresses"), own), (("ranges",), document.ranges)):
                 for index, prefix in enumerate(prefixes):
                     used.append(KeyedPrefix(prefix, (number, *key, index), document.node.name))
-        for one, other in overlapping(used):
-            if one.key[0] != other.key[0]:
+        for later, earlier in overlapping(used):
+            if later.key[0] != earlier.key[0]:
                 # Within one document the agent's own validation reports overlaps.
-                mine, theirs = _short(one.prefix), _short(other.prefix)
-                message = f"{mine} of {one.owner} overlaps {theirs} of {other.owner}"
+                mine, theirs = _short(later.prefix), _short(earlier.prefix)
+                message = f"{mine} of {later.owner} overlaps {theirs} of {earlier.owner}"
                 remedy = "an address has one owner: correct one of them"
-                yield self._found(message, one.key, other.key, remedy)
+                yield self._found(message, later.key, earlier.key, remedy)
 
     def translations(self) -> Iterator[Diagnostic]:
         """Ranges that hosts of several spokes show, or hosts of one spoke in different ways."""
@@ -127,13 +129,14 @@ class _Fleet:
             for index, service in enumerate(document.nat.services):
                 key = (number, "nat", "services", index, "vip_range")
                 shown.append(KeyedPrefix(service.vip_range, key, document.node.name))
-        for one, other in overlapping(shown):
-            if one.key[0] != other.key[0]:
+        for later, earlier in overlapping(shown):
+            if later.key[0] != earlier.key[0]:
                 message = (
-                    f"{one.prefix} of {one.owner} is claimed by {other.owner} as {other.prefix}"
+                    f"{later.prefix} of {later.owner} is claimed "
+                    f"by {earlier.owner} as {earlier.prefix}"
                 )
                 remedy = "let one host translate it, or hosts of one spoke in the same way"
-                yield self._found(message, one.key, other.key, remedy)
+                yield self._found(message, later.key, earlier.key, remedy)
 
     def _found(self, message: str, at: KeyPath, beside: KeyPath, remedy: str) -> Diagnostic:
         here, there = (Location(key[1:], self.sources[int(key[0])]) for key in (at, beside))
@@ -184,7 +187,7 @@ _Difference = tuple[KeyPath, str, KeyPath]
 
 
 def _differences(
-    found: NodeDocument, machine: PlannedNode | PlannedHost, rendered: Documents
+    document: NodeDocument, machine: PlannedNode | PlannedHost, rendered: Documents
 ) -> Iterator[_Difference]:
     mapping = (
         rendered.of_host(machine) if isinstance(machine, PlannedHost) else rendered.of_node(machine)
@@ -192,7 +195,7 @@ def _differences(
     # Both as models, so that a default that is written out is no difference.
     wanted = NodeDocument.model_validate(mapping)
     own = _key_of(machine)
-    mine, planned = _comparable(found), _comparable(wanted)
+    mine, planned = _comparable(document), _comparable(wanted)
     locked = dict.fromkeys(mine, own) | {("routes",): (*own[:2], "nat"), ("internal",): ()}
     if own[0] != HUB:
         locked["nat",] = (*own[:2], "services")
@@ -200,7 +203,7 @@ def _differences(
         if text != planned[key]:
             message = f"is {text or 'not given'}, and {planned[key] or 'not given'} by the plan"
             yield key, message, locked[key]
-    yield from _other_sites(found, wanted)
+    yield from _other_sites(document, wanted)
 
 
 def _key_of(machine: PlannedNode | PlannedHost) -> KeyPath:
@@ -234,9 +237,9 @@ def _comparable(document: NodeDocument) -> dict[KeyPath, str]:
     }
 
 
-def _other_sites(found: NodeDocument, wanted: NodeDocument) -> Iterator[_Difference]:
+def _other_sites(document: NodeDocument, wanted: NodeDocument) -> Iterator[_Difference]:
     known = {site.name: site for site in wanted.sites}
-    for index, site in enumerate(found.sites):
+    for index, site in enumerate(document.sites):
         planned = known.pop(site.name, None)
         if planned != site:
             has = f"{planned.name}: {_prefixes(planned)}" if planned else "no site"

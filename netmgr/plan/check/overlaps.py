@@ -20,7 +20,7 @@ def overlaps(entries: Iterable[Entry]) -> Iterator[tuple[Entry, Entry]]:
     """
     # Sorted, a prefix comes right before those it holds, so a stack of open prefixes is enough.
     holders: list[Entry] = []
-    for entry in sorted(entries, key=lambda each: each[0]):
+    for entry in sorted(entries, key=lambda entry: entry[0]):
         while holders and not holders[-1][0].overlaps(entry[0]):
             holders.pop()
         if holders:
@@ -33,7 +33,7 @@ def pin_faults(plan: PlanDocument) -> Iterator[Diagnostic]:
     yield from _outside_pools(plan)
     pinned = list(_pinned(plan))
     excluded: list[Entry] = [
-        (each.prefix, ("exclude", number)) for number, each in enumerate(plan.exclude)
+        (exclusion.prefix, ("exclude", number)) for number, exclusion in enumerate(plan.exclude)
     ]
     for (prefix, path), (other, beside) in overlaps(sorted([*excluded, *pinned])):
         kinds = path[0], beside[0]

@@ -22,7 +22,7 @@ _PUBLIC = {Family.V4: Address.parse("203.0.113.1"), Family.V6: Address.parse("20
 
 
 class Target(StrEnum):
-    """What of somebody is to be reached."""
+    """What of an owner is to be reached."""
 
     NODES = "nodes and pods"
     SERVICES = "Services"
@@ -53,7 +53,6 @@ class Cell:
 
     @property
     def outcome(self) -> Literal["reached", "in part", "dropped"]:
-        """reached, dropped, or in part."""
         if self.local or self.arrived == len(self.paths):
             return "reached"
         return "in part" if self.arrived else "dropped"
@@ -79,7 +78,7 @@ def _way(path: Path) -> str:
 def matrix(network: Network) -> list[Cell]:
     """Every owner's way to every other's nodes and Services, and to the internet."""
     cuts = _Cuts(network)
-    owners = list(dict.fromkeys(each.owner for each in network.networks))
+    owners = list(dict.fromkeys(virtual_network.owner for virtual_network in network.networks))
     targets = list(_targets(network, owners, cuts))
     tracer = Tracer(network)
     cells = []
@@ -87,7 +86,7 @@ def matrix(network: Network) -> list[Cell]:
         sources = list(_sources(network.of(origin), cuts))
         for owner, target, points in targets:
             cell = Cell(origin, owner, target, wanted=_wanted(origin, owner))
-            # kube-proxy translates on the node that sends, before any route is asked.
+            # kube-proxy translates on the node that sends, before any route lookup.
             if target is Target.SERVICES and origin == owner:
                 cells.append(replace(cell, local=True))
             elif points:
@@ -108,7 +107,7 @@ def _targets(
 def _shown_services(network: Network, owner: str) -> list[Prefix]:
     """Where others see an owner's Services."""
     hosts = [host for host in network.appliances if host.owner == owner]
-    return merge(each.vip_range for host in hosts for each in host.translations)
+    return merge(translation.vip_range for host in hosts for translation in host.translations)
 
 
 def _wanted(origin: str, owner: str) -> bool | None:
@@ -130,9 +129,9 @@ def weakened(network: Network, layers: Collection[str]) -> Network:
     if "groups" in layers:
         groups = ()
     if "routers" in layers:
-        appliances = tuple(replace(each, drops=()) for each in appliances)
+        appliances = tuple(replace(appliance, drops=()) for appliance in appliances)
     if "peerings" in layers:
-        peerings = tuple(replace(each, forwarded=True) for each in peerings)
+        peerings = tuple(replace(peering, forwarded=True) for peering in peerings)
     return replace(network, tables=tables, groups=groups, appliances=appliances, peerings=peerings)
 
 
@@ -148,8 +147,10 @@ def _traced(
     paths: list[Path] = []
     for network, subnet, source in sources:
         # A packet has one family; the other one's addresses are other packets.
-        reachable = [each for each in destinations if each.family is source.family]
-        paths += [tracer.trace(network, subnet, source, each) for each in reachable]
+        reachable = [
+            destination for destination in destinations if destination.family is source.family
+        ]
+        paths += [tracer.trace(network, subnet, source, destination) for destination in reachable]
     # The first is shown as the example.
     paths.sort(key=lambda path: path.owner != cell.owner)
     return replace(cell, paths=tuple(paths))
@@ -161,18 +162,18 @@ _Source = tuple[VirtualNetwork, Subnet, Address]
 def _sources(
     networks: Iterable[VirtualNetwork], cuts: _Cuts
 ) -> Iterator[tuple[VirtualNetwork, Subnet, Address]]:
-    for each in networks:
-        for subnet in each.subnets:
+    for network in networks:
+        for subnet in network.subnets:
             for address in cuts.points(subnet.prefixes):
-                yield each, subnet, address
+                yield network, subnet, address
 
 
 def _prefixes(networks: Iterable[VirtualNetwork]) -> list[Prefix]:
-    found: list[Prefix] = []
-    for each in networks:
-        for subnet in each.subnets:
-            found += subnet.prefixes
-    return found
+    prefixes: list[Prefix] = []
+    for network in networks:
+        for subnet in network.subnets:
+            prefixes += subnet.prefixes
+    return prefixes
 
 
 class _Cuts:
@@ -188,21 +189,21 @@ class _Cuts:
 
     def points(self, prefixes: Iterable[Prefix]) -> list[Address]:
         """One address of each stretch inside `prefixes`."""
-        found = []
+        points = []
         for prefix in prefixes:
             borders = self._borders[prefix.family]
             first = bisect_left(borders, prefix.value + 1)
             after = bisect_left(borders, prefix.last + 1)
             # The prefix's own first address is a border only if the network has this very prefix.
-            found.append(prefix.network)
-            found += [Address(prefix.family, value) for value in borders[first:after]]
-        return found
+            points.append(prefix.network)
+            points += [Address(prefix.family, value) for value in borders[first:after]]
+        return points
 
 
 def _every_prefix(network: Network) -> Iterator[Prefix]:
-    for each in network.networks:
-        yield from each.address_space
-        yield from _prefixes([each])
+    for virtual_network in network.networks:
+        yield from virtual_network.address_space
+        yield from _prefixes([virtual_network])
     for table in network.tables:
         yield from (route.prefix for route in table.routes)
     for group in network.groups:

@@ -49,7 +49,6 @@ class Path:
 
     @property
     def why(self) -> str:
-        """Why it ended as it did."""
         return self.steps[-1]
 
 
@@ -120,11 +119,11 @@ class Tracer:
         # Security groups see a packet before it is routed, and again before it is delivered.
         if refusal := self._refused(subnet, Direction.OUTBOUND, destination):
             return _End(refusal)
-        found = self._table(network, subnet).match(destination)
-        if found is None or found[1].kind is NextHop.NONE:
-            route = f"{found[0]} leads to None ({found[1].origin})" if found else "it has no route"
+        match = self._table(network, subnet).match(destination)
+        if match is None or match[1].kind is NextHop.NONE:
+            route = f"{match[0]} leads to None ({match[1].origin})" if match else "it has no route"
             return _End(f"dropped in {subnet.name}: {route}")
-        hop = found[1]
+        hop = match[1]
         if hop.kind is NextHop.APPLIANCE:
             return self._to_appliance(network, subnet, hop, (source, destination))
         if hop.kind is NextHop.LOCAL:
@@ -229,12 +228,12 @@ class Tracer:
 def _homes(
     network: Network, addresses: Iterable[Address]
 ) -> dict[Address, tuple[VirtualNetwork, Subnet]]:
-    found: dict[Address, tuple[VirtualNetwork, Subnet]] = {}
+    homes: dict[Address, tuple[VirtualNetwork, Subnet]] = {}
     for address in addresses:
-        for each in network.networks:
-            if subnet := each.subnet_of(address):
-                found[address] = each, subnet
-    return found
+        for virtual_network in network.networks:
+            if subnet := virtual_network.subnet_of(address):
+                homes[address] = virtual_network, subnet
+    return homes
 
 
 def _passed(appliance: Appliance, source: Address, destination: Address) -> _End | None:
@@ -243,7 +242,8 @@ def _passed(appliance: Appliance, source: Address, destination: Address) -> _End
         if _held(sources, source) and _held(destinations, destination):
             return _End(f"dropped and counted by {appliance.name}: spoke to spoke")
     translation = next(
-        (each for each in appliance.translations if each.vip_range.holds(destination)), None
+        (mapping for mapping in appliance.translations if mapping.vip_range.holds(destination)),
+        None,
     )
     if translation is None:
         return None

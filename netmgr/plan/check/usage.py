@@ -42,7 +42,6 @@ class Usage:
 
     @property
     def status(self) -> Literal["unknown", "ok", "near", "over"]:
-        """unknown, ok, near or over."""
         if self.limit is None:
             return "unknown"
         if self.used > self.limit:
@@ -51,7 +50,7 @@ class Usage:
 
 
 def limit_usage(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> tuple[Usage, ...]:
-    """Every line, the plan's as a whole first. The lock must be up to date."""
+    """Every line, those of the whole plan first. The lock must be up to date."""
     lines = list(_of_plan(plan, lock, limits))
     for name in plan.clusters:
         lines += _of_cluster(plan, lock, limits, name)
@@ -67,12 +66,12 @@ def _of_plan(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> Ite
     yield Usage("mappings of the hub and its peers", HUB, group, limit, path)
     yield Usage("route tables", plan.name, len(net.tables), figures.route_tables, path)
     regions = Counter(node_group.location for node_group in net.node_groups)
-    what = f"{limits.words.node_group}s of a region"
+    quantity = f"{limits.words.node_group}s of a region"
     for region, used in sorted(regions.items()):
-        yield Usage(what, region, used, figures.node_groups_per_region, path)
+        yield Usage(quantity, region, used, figures.node_groups_per_region, path)
     longest = max(net.tables, key=lambda table: len(table.routes))
     yield Usage("routes", longest.name, len(longest.routes), figures.routes_per_table, path)
-    fullest = max(net.networks, key=lambda each: len(each.subnets))
+    fullest = max(net.networks, key=lambda virtual_network: len(virtual_network.subnets))
     used = len(fullest.subnets)
     yield Usage("subnets", fullest.name, used, figures.subnets_per_network, path)
 
@@ -94,20 +93,20 @@ def _of_cluster(
     path: KeyPath = ("clusters", name)
     pools: KeyPath = (*path, "node_pools")
     for subject, used in sorted(network_mappings(cluster, lock.clusters[name]).items()):
-        what = f"mappings in a {words.network}"
-        yield Usage(what, subject, used, figures.mappings_per_network, pools)
+        quantity = f"mappings in a {words.network}"
+        yield Usage(quantity, subject, used, figures.mappings_per_network, pools)
     for pool, spec in cluster.node_pools.items():
-        what, where = f"addresses of a {words.interface}", (*pools, pool, "pods_per_node")
-        each = demand.mappings_per_node(spec, plan.pools.families)
-        yield Usage(what, f"{name}/{pool}", each, figures.addresses_per_interface, where)
+        quantity, where = f"addresses of a {words.interface}", (*pools, pool, "pods_per_node")
+        mappings = demand.mappings_per_node(spec, plan.pools.families)
+        yield Usage(quantity, f"{name}/{pool}", mappings, figures.addresses_per_interface, where)
     pods = pods_of(cluster)
     if cluster.nat_gateway_ips and figures.snat_ports_per_ip:
         ports = cluster.nat_gateway_ips * figures.snat_ports_per_ip
         key: KeyPath = (*path, "nat_gateway_ips")
         yield Usage("pods to one SNAT port each", name, pods, ports, key, is_advice=True)
-    for what, used in (("nodes", cluster.nodes), ("pods", pods)):
-        tested = KUBERNETES[f"cluster_{what}"]
-        yield Usage(f"{what} (tested by Kubernetes)", name, used, tested, path, is_advice=True)
+    for quantity, used in (("nodes", cluster.nodes), ("pods", pods)):
+        tested = KUBERNETES[f"cluster_{quantity}"]
+        yield Usage(f"{quantity} (tested by Kubernetes)", name, used, tested, path, is_advice=True)
 
 
 def network_mappings(cluster: Cluster, held: ClusterLock) -> dict[str, int]:
@@ -116,13 +115,13 @@ def network_mappings(cluster: Cluster, held: ClusterLock) -> dict[str, int]:
     A block counts as one. It is never more than the allocator promised: the same figure for a
     node, and at most as many nodes as fit into a segment.
     """
-    found = Counter({held.nat.network: sum(map(len, held.nat.hosts))})
+    mappings = Counter({held.nat.network: sum(map(len, held.nat.hosts))})
     for pool, spec in cluster.node_pools.items():
         for segment in held.node_pools[pool].segments:
             # Node indexes fill segments in order, the surge after the others.
             present = max(0, min(segment.nodes, spec.needed - segment.first))
-            found[segment.network] += present * demand.mappings_of(segment)
-    return dict(found)
+            mappings[segment.network] += present * demand.mappings_of(segment)
+    return dict(mappings)
 
 
 def pods_of(cluster: Cluster) -> int:
@@ -154,12 +153,12 @@ def forecasts(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> tu
     for prefix in _used(plan, lock, limits):
         space.withdraw(prefix)
     total = all_mappings(plan, lock)
-    found = []
+    cluster_forecasts = []
     for name, cluster in plan.clusters.items():
         held = lock.clusters[name]
         in_place = _nodes_in_place(cluster, held, limits, space)
         hits = {ADDRESSES: in_place, **dict(_hits(cluster, held, limits, total))}
-        first = min(hits, key=lambda what: (hits[what], what))
+        first = min(hits, key=lambda limit: (hits[limit], limit))
         pools = [held.node_pools[pool] for pool in cluster.node_pools]
         networks = {segment.network for pool in pools for segment in pool.segments}
         forecast = Forecast(
@@ -171,8 +170,8 @@ def forecasts(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> tu
             at_nodes=hits[first],
             networks=max(len(networks), 1),
         )
-        found.append(forecast)
-    return tuple(found)
+        cluster_forecasts.append(forecast)
+    return tuple(cluster_forecasts)
 
 
 def _used(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> Iterator[Prefix]:
@@ -237,8 +236,8 @@ def _hits(
     nodes = max(cluster.nodes, 1)
     own = sum(network_mappings(cluster, held).values())
     if figures.mappings_per_network:
-        what = f"mappings of one {limits.words.network} (then it needs another)"
-        yield what, figures.mappings_per_network * nodes // max(own, 1)
+        limit = f"mappings of one {limits.words.network} (then it needs another)"
+        yield limit, figures.mappings_per_network * nodes // max(own, 1)
     if figures.mappings_per_peered_group:
         left = figures.mappings_per_peered_group - (total - own)
         yield "mappings of the hub and its peers", max(left, 0) * nodes // max(own, 1)

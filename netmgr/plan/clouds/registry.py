@@ -25,7 +25,7 @@ class Offer:
     Attributes:
         terraform: the resources of a whole network, for Terraform.
         interface: one node's network interface, in the subnet of that name.
-        narrowing: how a network that loses address space is changed without an outage. Given are
+        narrowing: how a network that loses address space is changed without an outage. Takes
             its name, its prefixes before and after, and the networks it is peered with.
         read_networks: reads what the cloud's own tool lists.
     """
@@ -51,7 +51,7 @@ def rendered(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> str
     """The cloud resources of a plan, for Terraform.
 
     Raises:
-        ConfigError: the cloud has no such rendering, or the lock is not that of the plan.
+        ConfigError: the cloud has no such rendering, or the lock is not the plan's.
     """
     render = OFFERS[plan.cloud].terraform
     if render is None:
@@ -84,18 +84,18 @@ def narrowings(cloud: Cloud, before: LockDocument | None, after: LockDocument) -
     if advise is None or before is None:
         return
     old, new = address_spaces(before), address_spaces(after)
-    was, now = ({name: each.prefixes for name, each in spaces.items()} for spaces in (old, new))
+    was, now = ({name: space.prefixes for name, space in spaces.items()} for spaces in (old, new))
     for name in narrowed(was, now):
         sites = (HUB, new[name].owner)
-        peers = [each for each, space in old.items() if each != name and space.owner in sites]
+        peers = [peer for peer, space in old.items() if peer != name and space.owner in sites]
         yield advise(name, was[name], now[name], peers)
 
 
-def read_networks(items: Sequence[Mapping[str, Any]], source: str) -> list[ListedNetwork]:
+def read_networks(entries: Sequence[Mapping[str, Any]], source: str) -> list[ListedNetwork]:
     """Read networks as a cloud's own tool lists them.
 
     Raises:
         ConfigError: an entry lacks what the tool prints.
     """
     # One cloud's list can be read so far; a second reader will have to recognise its own entries.
-    return existing.read_networks(items, source)
+    return existing.read_networks(entries, source)

@@ -58,13 +58,13 @@ def _block(block: Block, depth: int) -> Iterator[str]:
         yield f"{indent}{head} {{}}"
         return
     yield f"{indent}{head} {{"
-    attributes = [item for item in block.body if isinstance(item, Attribute)]
+    attributes = [part for part in block.body if isinstance(part, Attribute)]
     yield from _attributes(attributes, depth + 1)
-    inner = [item for item in block.body if isinstance(item, Block)]
-    for number, item in enumerate(inner):
+    inner_blocks = [part for part in block.body if isinstance(part, Block)]
+    for number, inner in enumerate(inner_blocks):
         if attributes or number:
             yield ""
-        yield from _block(item, depth + 1)
+        yield from _block(inner, depth + 1)
     yield f"{indent}}}"
 
 
@@ -72,14 +72,14 @@ def _attributes(attributes: list[Attribute], depth: int) -> Iterator[str]:
     """Runs of one-line attributes are aligned; one of several lines ends a run and is not."""
     indent = _INDENT * depth
     run: list[tuple[str, str]] = []
-    for item in attributes:
-        text = _value(item.value, depth)
+    for attribute in attributes:
+        text = _value(attribute.value, depth)
         if "\n" in text:
             yield from _aligned(run, indent)
             run = []
-            yield f"{indent}{item.name} = {text}"
+            yield f"{indent}{attribute.name} = {text}"
         else:
-            run.append((item.name, text))
+            run.append((attribute.name, text))
     yield from _aligned(run, indent)
 
 

@@ -160,7 +160,7 @@ def _install_plugin(image: str) -> Object:
     return {
         "name": "plugin",
         "image": image,
-        # It waits for the agent, so that no plugin is announced that nobody serves.
+        # It waits for the agent: no plugin is announced before somebody serves it.
         "command": ["netmgr", "cni", "install", "--in-pod", "--host-root", HOST.seen_at],
         "securityContext": _root("SYS_CHROOT"),
         "resources": {"requests": {"cpu": "1m", "memory": "16Mi"}, "limits": {"memory": "256Mi"}},
@@ -205,7 +205,7 @@ def _exporter(image: str) -> Object:
             "capabilities": {"drop": ["ALL"]},
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        # Every probe that fails is a warning: none asks before it usually listens.
+        # Every failed probe is a warning: none is sent before it usually listens.
         "startupProbe": _probe("/healthz")
         | {"initialDelaySeconds": 3, "periodSeconds": 1, "failureThreshold": 60},
         "readinessProbe": _probe("/healthz"),

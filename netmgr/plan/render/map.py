@@ -31,7 +31,7 @@ SERIES = {
     "owner6": ("#983f4a", "#c0626c"),
     "owner7": ("#4c4b03", "#70790e"),
 }
-"""Custom property and colours, on light and on dark paper: of owners, any two side by side."""
+"""Owners' custom properties and colours, on light and dark paper; any two may be adjacent."""
 COLOURS = SERIES | {
     "paper": ("#f8f9fa", "#15181c"),
     "card": ("#ffffff", "#1e2227"),
@@ -39,7 +39,7 @@ COLOURS = SERIES | {
     "faint": ("#596069", "#a2aab4"),
     "edge": ("#79818a", "#808994"),
 }
-"""Those and the others, `faint` for text of less weight."""
+"""Those and the others; `faint` is for secondary text."""
 
 Attribute = str | float
 
@@ -202,7 +202,7 @@ _ANY = Prefix.parse("0.0.0.0/0")
 def _row(row: Row, top: float, colours: Mapping[str, str]) -> Iterator[str]:
     block, base = row.block, top + 12
     name = block.owner or block.note or block.role
-    planned, fit = (sum(each.nodes[side] for each in row.inside) for side in (0, 1))
+    planned, fit = (sum(region.nodes[side] for region in row.inside) for side in (0, 1))
     words = f"{planned:,} of {fit:,} nodes" if fit else block.role
     yield _text(_MARGIN, base, name if len(name) <= _LETTERS else f"{name[: _LETTERS - 1]}…")
     yield _text(_ADDRESS, base, str(block.prefix), font_family="monospace", font_size=12)

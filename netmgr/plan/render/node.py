@@ -74,10 +74,10 @@ class Documents:
             yield host.name, *self._of_host(host)
         for cluster, spec in self._plan.clusters.items():
             for pool, asked in spec.node_pools.items():
-                found = (
+                nodes = (
                     machines.node(self._lock, cluster, pool, index) for index in range(asked.nodes)
                 )
-                yield from ((node.name, *self._of_node(node)) for node in found if node)
+                yield from ((node.name, *self._of_node(node)) for node in nodes if node)
 
     def of_node(self, node: PlannedNode) -> Mapping:
         return self._whole(*self._of_node(node))
@@ -89,7 +89,6 @@ class Documents:
         return _head(node.name, node.hosts, {"site": node.cluster}), own
 
     def of_host(self, host: PlannedHost) -> Mapping:
-        """The document of a router or a NAT host."""
         return self._whole(*self._of_host(host))
 
     def _of_host(self, host: PlannedHost) -> tuple[Mapping, Mapping]:

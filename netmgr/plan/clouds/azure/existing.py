@@ -9,29 +9,29 @@ from netmgr.errors import ConfigError
 from netmgr.plan.clouds.cloud import ListedNetwork
 
 
-def read_networks(items: Sequence[Mapping[str, Any]], source: str) -> list[ListedNetwork]:
+def read_networks(entries: Sequence[Mapping[str, Any]], source: str) -> list[ListedNetwork]:
     """Read each VNet's `name`, `addressSpace.addressPrefixes` and `subnets`.
 
     Raises:
         ConfigError: an entry lacks one of these.
     """
-    return [_network(item, source) for item in items]
+    return [_network(entry, source) for entry in entries]
 
 
-def _network(item: Mapping[str, Any], source: str) -> ListedNetwork:
-    space = item.get("addressSpace")
-    if "name" not in item or not isinstance(space, Mapping) or "addressPrefixes" not in space:
+def _network(entry: Mapping[str, Any], source: str) -> ListedNetwork:
+    space = entry.get("addressSpace")
+    if "name" not in entry or not isinstance(space, Mapping) or "addressPrefixes" not in space:
         raise ConfigError(
             f"{source}: an entry has no name or no addressSpace.addressPrefixes, "
             "as az network vnet list has"
         )
-    name = str(item["name"])
-    subnets = tuple(_subnets(item.get("subnets") or (), f"{source}: {name}"))
+    name = str(entry["name"])
+    subnets = tuple(_subnets(entry.get("subnets") or (), f"{source}: {name}"))
     return ListedNetwork(name, space["addressPrefixes"], subnets)
 
 
-def _subnets(items: Sequence[object], where: str) -> Iterator[tuple[str, Sequence[object]]]:
-    for subnet in items:
+def _subnets(entries: Sequence[object], where: str) -> Iterator[tuple[str, Sequence[object]]]:
+    for subnet in entries:
         name = ""
         prefixes: Sequence[object] = ()
         if isinstance(subnet, Mapping):

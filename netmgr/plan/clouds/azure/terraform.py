@@ -242,7 +242,10 @@ def _node_group(scale_set: NodeGroup) -> Block:
         _nested("os_disk", caching="ReadOnly", storage_account_type="Premium_LRS"),
         _nested(
             "network_interface",
-            *(_ip_configuration(scale_set, each) for each in naming.configurations(scale_set)),
+            *(
+                _ip_configuration(scale_set, configuration)
+                for configuration in naming.configurations(scale_set)
+            ),
             name="eth0",
             primary=True,
             # Elsewhere azurerm 4 calls these ip_forwarding_enabled and so on; scale sets keep the
