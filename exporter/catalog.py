@@ -262,33 +262,12 @@ ADDRESSES = Metric(
     "Addresses of the node's ranges: allocated, cooldown (released, not yet to be reused) or free; "
     "and those that are of no range any more while a pod still holds them: withdrawn.",
 )
-RANGES_KNOWN = Metric(
-    "netmgr_ranges_known",
-    ("source",),
-    1,
-    "1 while what the source of the node's ranges says can be used whole; `netmgr node status` "
-    "says why not.",
-)
-ROUTE_FAULTS = Metric(
-    "netmgr_route_faults",
-    (),
-    1,
-    "Routes to other nodes that are missing, and other programs' routes that outrank the "
-    "blackholes of unused addresses; `netmgr node status` lists them.",
-)
 FLOWTABLE_LINKS = Metric(
     "netmgr_flowtable_links",
     (),
     1,
     "Links whose established internal connections skip the rules; 0 without a flowtable, and then "
     "`netmgr node status` says why.",
-)
-FOREIGN_FLOWTABLES = Metric(
-    "netmgr_foreign_flowtables",
-    (),
-    1,
-    "Other programs' flowtables that take packets of pods' links or an uplink past the rules, so "
-    "that they are not counted; `netmgr node status` lists them.",
 )
 RESULT_FILES = Metric(
     "netmgr_observer_result_files",

@@ -18,6 +18,8 @@ from netmgr.agent.uplinks import uplinks
 from netmgr.api.snapshot import (
     VERSION,
     AuditView,
+    Fault,
+    Problem,
     RemotePod,
     RuleReading,
     Snapshot,
@@ -123,6 +125,14 @@ class Accounting(Component):
 
     def _read(self) -> None:
         self._agent.health.attempt("reading", self.accounts.read)
+
+    def problems(self) -> Iterable[Problem]:
+        if not self.ledger.durable:
+            message = (
+                "totals are in the agent's memory alone, since its disk cannot be written; make "
+                "room or mend it, and do not restart the agent before that"
+            )
+            yield {"reason": Fault.NOT_DURABLE, "message": message}
 
     def snapshot(self, snapshot: Snapshot) -> None:
         """All totals, as of now (see `min_reading_seconds`)."""

@@ -19,12 +19,13 @@ from netmgr.agent.accounting import Accounting
 from netmgr.agent.components import Agent, Component
 from netmgr.agent.scheduler import Task
 from netmgr.agent.uplinks import uplinks
-from netmgr.api.snapshot import Snapshot
+from netmgr.api.snapshot import Fault, Problem, Snapshot
 from netmgr.documents.node import NodeDocument
 from netmgr.errors import KernelError, NotReady
 from netmgr.kernel import flowtables
 from netmgr.kernel.flowtables import Flowtable
 from netmgr.kernel.nf_tables_socket import NftSocket
+from netmgr.printable import shortened
 from netmgr.rules.engine import RuleBackend
 from netmgr.rules.nft_text import TABLE
 from netmgr.rules.policy import FLOWTABLE
@@ -74,13 +75,15 @@ class FlowtableDevices(Component):
         if self._others and not self._agent.document.cni:
             raise NotReady(f"pods are not counted completely: {_past_the_rules(self._others[0])}")
 
+    def problems(self) -> Iterable[Problem]:
+        if self._others:
+            message = shortened([_past_the_rules(flowtable) for flowtable in self._others])
+            remedy = "have its program leave out pods' links and the uplink"
+            yield {"reason": Fault.FLOWTABLE, "message": f"{message}; {remedy}"}
+
     def snapshot(self, snapshot: Snapshot) -> None:
-        """How many links it has, or why there is none; and what others take past the rules."""
-        snapshot["flowtable"] = {
-            "links": len(self._devices),
-            "off": self._off,
-            "others": [_past_the_rules(flowtable) for flowtable in self._others],
-        }
+        """How many links it has, or why there is none."""
+        snapshot["flowtable"] = {"links": len(self._devices), "off": self._off}
 
     def _look(self) -> None:
         self._uplinks = uplinks(self._agent.document)

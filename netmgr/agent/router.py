@@ -12,7 +12,7 @@ from netmgr.agent.components import Agent, Component, Remnants
 from netmgr.agent.firewall import Obstacle
 from netmgr.agent.listed_nodes import ListedNodes
 from netmgr.agent.scheduler import Task
-from netmgr.api.snapshot import Fault, Problem, Snapshot
+from netmgr.api.snapshot import Fault, Problem
 from netmgr.dataplane import settings
 from netmgr.dataplane.node_routes import RoutesToNodes, StaticRoutes, UnusedAddresses
 from netmgr.documents.node import NodeDocument
@@ -136,9 +136,6 @@ class Router(Component):
         if self._obstacles:
             messages = [f"{obstacle.message}; {obstacle.remedy}" for obstacle in self._obstacles]
             yield {"reason": Fault.FORWARD, "message": shortened(messages)}
-
-    def snapshot(self, snapshot: Snapshot) -> None:
-        snapshot["route_faults"] = self._faults
 
     @classmethod
     def remove(cls, remnants: Remnants) -> Iterator[str]:

@@ -197,13 +197,11 @@ class NatAnswer(TypedDict):
 class FlowtableState(TypedDict):
     """Whether established internal connections skip the rules.
 
-    `links` are the flowtable's devices, `off` says why there is no flowtable; `others` describes
-    those of other programs, past which nothing counts.
+    `links` are the flowtable's devices, `off` says why there is no flowtable.
     """
 
     links: int
     off: str
-    others: list[str]
 
 
 class LimitState(TypedDict):
@@ -279,6 +277,8 @@ class Fault(StrEnum):
     WITHDRAWN = "AddressesWithdrawn"
     ROUTES = "RoutesWrong"
     FORWARD = "ForwardDropped"
+    FLOWTABLE = "ForeignFlowtable"
+    NOT_DURABLE = "TotalsNotDurable"
     CONNECTIONS_FULL = "ConnectionTrackingFull"
     PORTS_FULL = "NatPortsUsedUp"
     LINK_ERRORS = "UplinkErrors"
@@ -452,8 +452,6 @@ class NodeStatus(TypedDict):
     chain_sizes: NotRequired[list[ChainSize]]
     pool: list[PoolState]
     ranges: NotRequired[RangesState]
-    route_faults: NotRequired[list[str]]
-    """Routes to other nodes that are missing, and others' routes that outrank our blackholes."""
     wiring_faults: NotRequired[list[str]]
     """What cannot be repaired of pods' links and routes."""
     max_pods: NotRequired[int]

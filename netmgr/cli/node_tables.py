@@ -111,7 +111,6 @@ def _troubles(snapshot: Mapping[str, Any]) -> Iterator[str]:
     if changed := snapshot.get("ranges", {}).get("changed"):
         yield changed
     yield from snapshot.get("wiring_faults", ())
-    yield from snapshot.get("flowtable", {}).get("others", ())
     yield from _too_few_addresses(snapshot)
     yield from _spent(snapshot)
     for problem in snapshot.get("problems", ()):

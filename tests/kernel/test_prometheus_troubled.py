@@ -28,7 +28,7 @@ from tests.lab import wiring
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 DASHBOARDS = ("netmgr-accounting", "netmgr-nodes", "netmgr-controller")
-WRONG_AT_ZERO = {catalog.DURABLE, catalog.UP, catalog.READY, catalog.RANGES_KNOWN}
+WRONG_AT_ZERO = {catalog.DURABLE, catalog.UP, catalog.READY}
 ONES = {catalog.PROBLEMS, controller_catalog.LEADER}
 
 

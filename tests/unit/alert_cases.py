@@ -147,14 +147,6 @@ The netmgr agent of node-1 found its state damaged and rebuilt it
 NetmgrUnattributedTraffic 60 {traffic} 100kB/s of internet-out in training are no pod's
     netmgr_accounting_forwarded_bytes_total 0+1MBx60
     netmgr_accounting_unattributed_bytes_total 0+0.1MBx60
-NetmgrTotalsNotDurable 30 {instance job} The totals of node-1 are in memory alone
-    netmgr_accounting_durable 1x9 0x30
-NetmgrRangesUnknown 30 {instance job source} node-1 cannot follow its ranges (azure)
-    netmgr_ranges_known 1x9 0x30
-NetmgrRouteFault 30 {instance job} node-1 has 2 routes that are missing or lead elsewhere
-    netmgr_route_faults 0x9 2x30
-NetmgrForeignFlowtable 30 {instance job} node-1 has flowtables of other programs (1)
-    netmgr_foreign_flowtables 0x9 1x30
 NetmgrPodAtItsLimit 40 {instance job namespace pod traffic} \
 data/loader has been at its limit of internet-out for half an hour
     netmgr_limit_sent_bytes_total 0+1.2MBx50
@@ -303,12 +295,6 @@ NetmgrStateRebuilt 75 more than an hour ago
 NetmgrUnattributedTraffic 60 a hundredth
     netmgr_accounting_forwarded_bytes_total 0+1MBx60
     netmgr_accounting_unattributed_bytes_total 0+0.01MBx60
-NetmgrTotalsNotDurable 14 for a moment
-    netmgr_accounting_durable 1x9 0x4 1x20
-NetmgrRangesUnknown 20 throttled for a while
-    netmgr_ranges_known 1x9 0x9 1x20
-NetmgrRouteFault 20 until the list of nodes comes
-    netmgr_route_faults 0x9 1x9 0x20
 NetmgrPodAtItsConnections 30 once
     netmgr_limit_dropped_new_connections_total 0x9 60x40
 NetmgrPodAtItsLimit 40 below it
@@ -326,8 +312,6 @@ NetmgrQuotaForecast 90 it is spent already
     netmgr_quota_forecast_bytes 11000000000x100
     netmgr_quota_used_bytes 10000000000x100
     netmgr_quota_bytes 10000000000x100
-NetmgrForeignFlowtable 9 new
-    netmgr_foreign_flowtables 1x9
 NetmgrSpokesApart 30 once
     netmgr_isolation_dropped_packets_total 0x5 60x40
 NetmgrNatPortsScarce 30 room

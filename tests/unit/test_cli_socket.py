@@ -17,6 +17,12 @@ from tests.fakes.agent_socket import agent, canned, snapshot
 Netmgr = Callable[..., tuple[int, str, str]]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _imported() -> None:
+    """Commands take the path as a default when they are imported: never that of a test."""
+    whole()
+
+
 @pytest.fixture(autouse=True)
 def node_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "node.yaml"
