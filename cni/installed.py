@@ -99,9 +99,12 @@ def problems(record: Record, root: Path) -> Iterator[str]:
         return
     launcher = record.bin_dir / record.name
     for path in (launcher, launcher.with_name(f"{record.name}.path")):
-        if not _is_file(_below(root, path)):
+        if not _is_file(runtimes.below(root, path)):
             yield f"{path} is missing; {_AGAIN}"
-    if _is_file(_below(root, launcher)) and not _below(root, launcher).stat().st_mode & _EXECUTABLE:
+    if (
+        _is_file(runtimes.below(root, launcher))
+        and not runtimes.below(root, launcher).stat().st_mode & _EXECUTABLE
+    ):
         yield f"{launcher} is not executable; {_AGAIN}"
     yield from _network_problems(record, root)
     yield from _setting_problems(record, root)
@@ -119,7 +122,7 @@ def networks(conf_dir: Path) -> list[Path]:
 def _network_problems(record: Record, root: Path) -> Iterator[str]:
     conflist = record.conf_dir / f"10-{record.name}.conflist"
     try:
-        document = json.loads(_below(root, conflist).read_bytes())
+        document = json.loads(runtimes.below(root, conflist).read_bytes())
         # `fspath` raises TypeError for a type that is no text.
         types = [os.fspath(plugin["type"]) for plugin in document["plugins"]]
     except OSError as error:
@@ -131,7 +134,7 @@ def _network_problems(record: Record, root: Path) -> Iterator[str]:
     if record.name not in types or document.get("name") != record.network:
         yield f"{conflist} does not run {record.name} any more; move it away and {_AGAIN}"
     for plugin in types:
-        if not _is_file(_below(root, record.bin_dir / plugin)):
+        if not _is_file(runtimes.below(root, record.bin_dir / plugin)):
             yield f"{conflist} runs {plugin}, but {record.bin_dir} has no such plugin"
     yield from _choice_problems(record, root, conflist)
 
@@ -144,7 +147,7 @@ def _choice_problems(record: Record, root: Path, conflist: Path) -> Iterator[str
             yield f"{path}: {runtimes.DEFAULT_NETWORK} is {network}; set it to {record.network}"
         return
     # Empty if another program removed them a moment ago.
-    first = next(iter(networks(_below(root, record.conf_dir))), conflist)
+    first = next(iter(networks(runtimes.below(root, record.conf_dir))), conflist)
     # A meta-plugin, as Multus, sorts first on purpose, and names the network that it delegates to.
     if first.name != conflist.name and not _names(first, record, conflist):
         yield (
@@ -185,11 +188,7 @@ def _names_one_of(value: object, directories: set[str]) -> bool:
 
 def _is_visible(path: Path, root: Path) -> bool:
     """Whether the top directory of a path is there: then a missing path is missing."""
-    return root == Path("/") or _kind(_below(root, Path(*path.parts[:2]))) == stat.S_IFDIR
-
-
-def _below(root: Path, path: Path) -> Path:
-    return root / str(path).lstrip("/")
+    return root == Path("/") or _kind(runtimes.below(root, Path(*path.parts[:2]))) == stat.S_IFDIR
 
 
 def _is_file(path: Path) -> bool:

@@ -99,10 +99,10 @@ def settings(root: Path) -> Settings:
     seen: set[Path] = set()
     while waiting and len(seen) < _MOST_FILES:
         path = waiting.pop(0)
-        if path in seen or not _below(root, path).is_file():
+        if path in seen or not below(root, path).is_file():
             continue
         seen.add(path)
-        document = _read(_below(root, path))
+        document = _read(below(root, path))
         if keys := {key: value for key, value in _cni_keys(document).items() if key in _KEYS}:
             settings_by_file[str(path)] = keys
         waiting += _imports(document, path.parent, root)
@@ -215,7 +215,7 @@ def _imports(document: Table, folder: Path, root: Path) -> Iterator[Path]:
 
 def _crio_files(path: Path, root: Path) -> list[Path]:
     folder = path.parent / f"{path.name}.d"
-    drop_ins = sorted(_below(root, folder).glob("*"))
+    drop_ins = sorted(below(root, folder).glob("*"))
     return [path, *(folder / drop_in.name for drop_in in drop_ins)]
 
 
@@ -245,7 +245,8 @@ def _path(value: object, default: Path) -> Path:
     return Path(value) if isinstance(value, str) and value.startswith("/") else default
 
 
-def _below(root: Path, path: Path) -> Path:
+def below(root: Path, path: Path) -> Path:
+    """An absolute path of a machine whose root directory is mounted here."""
     return root / str(path).lstrip("/")
 
 

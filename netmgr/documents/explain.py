@@ -215,7 +215,7 @@ def _through_nat(
         if item.vip_range.holds(address):
             return _translated(document, nat, item, address)
         if item.service_cidr.holds(address):
-            vip = _moved(address, item.service_cidr, item.vip_range)
+            vip = item.service_cidr.counterpart(address, item.vip_range)
             text = f"passed on as it is; from outside the spoke this Service is {vip}"
             return PacketPath.NATIVE, text
     return None
@@ -224,7 +224,7 @@ def _through_nat(
 def _translated(
     document: NodeDocument, nat: sites.Nat, item: sites.ServiceRange, address: Address
 ) -> tuple[PacketPath, str]:
-    cluster_ip = _moved(address, item.vip_range, item.service_cidr)
+    cluster_ip = item.vip_range.counterpart(address, item.service_cidr)
     if item.is_identity:
         target = "passed on as it is"
     else:
@@ -253,7 +253,3 @@ def _outside(document: NodeDocument, address: Address) -> tuple[PacketPath, str]
         return PacketPath.NATIVE, "native, the sender's own address is kept"
     text = "to the internet with the sender's own address, as far as this machine is concerned"
     return PacketPath.NATIVE, text
-
-
-def _moved(address: Address, source: Prefix, target: Prefix) -> Address:
-    return Address(address.family, address.value - source.value + target.value)

@@ -27,13 +27,11 @@ class Offer:
         interface: one node's network interface, in the subnet of that name.
         narrowing: how a network that loses address space is changed without an outage. Takes
             its name, its prefixes before and after, and the networks it is peered with.
-        read_networks: reads what the cloud's own tool lists.
     """
 
     terraform: Callable[[PlanDocument, Network], str] | None = None
     interface: Callable[[PlanDocument, PlannedNode, str], str] | None = None
     narrowing: Callable[[str, Sequence[Prefix], Sequence[Prefix], Sequence[str]], str] | None = None
-    read_networks: Callable[[Sequence[Mapping[str, Any]], str], list[ListedNetwork]] | None = None
 
 
 OFFERS = {
@@ -41,7 +39,6 @@ OFFERS = {
         terraform=terraform.terraform,
         interface=interface.interface,
         narrowing=terraform.narrowing,
-        read_networks=existing.read_networks,
     ),
     Cloud.NONE: Offer(),
 }
