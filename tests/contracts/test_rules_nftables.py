@@ -15,7 +15,7 @@ from netmgr.kernel.netlink import Operation
 from netmgr.kernel.nf_tables_socket import NftSocket
 from netmgr.model import Counter, Sample, Traffic
 from netmgr.prefixes import Address
-from netmgr.rules import nft_listing, nft_text
+from netmgr.rules import model, nft_listing
 from netmgr.rules.engine import Rules
 from netmgr.rules.nftables import NftablesBackend
 from netmgr.rules.policy import desired
@@ -155,7 +155,7 @@ def test_larger_sets_of_an_earlier_release_stay_and_count_on(
 ):
     with netns.entered(namespaces("upgraded").descriptor):
         rules = Rules(NftablesBackend(), policy)
-        monkeypatch.setattr(nft_text, "SET_CAPACITY", 65_536)
+        monkeypatch.setattr(model, "SET_CAPACITY", 65_536)
         rules.apply(rules.plan(PODS))
         monkeypatch.undo()
         assert "size 65536" in program("nft list set inet netmgr pod_in4")

@@ -95,8 +95,8 @@ def test_a_request_waits_for_the_successor_of_an_agent_that_was_just_there(
         agent(plugin, answering(b"0\n{}"))
 
     successor = threading.Timer(0.4, succeed)
-    successor.start()
     begin = time.monotonic()
+    successor.start()
     outcome = execute(plugin, command)
     successor.join()
     assert (outcome.returncode, outcome.stdout) == (0, b"{}")

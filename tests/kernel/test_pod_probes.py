@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from netmgr.api import connectivity
 from netmgr.api.connectivity import Answer, Probe, Result, Target, Task
 from netmgr.kube.connectivity import ICMPV6_BYTES, Counted, expected
 from netmgr.kube.connectivity_run import counted
@@ -55,8 +56,8 @@ def probes(*addresses: Address) -> tuple[Probe, ...]:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """One attempt is enough where what is broken stays so."""
-    monkeypatch.setattr(pod_probes, "PATIENCE_SECONDS", 0.0)
-    monkeypatch.setattr(pod_probes, "TRY_SECONDS", 1.0)
+    monkeypatch.setattr(connectivity, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(connectivity, "TRY_SECONDS", 1.0)
 
 
 @pytest.mark.slow
