@@ -400,8 +400,8 @@ def _of_counts(tested: NodeResult, answer: Answer) -> None:
             else f"{comparison.least:,} to {comparison.most:,}"
         )
         message = (
-            f"internet-{comparison.way} of the {comparison.who}'s pod: {comparison.found:,} bytes "
-            f"were counted, and it exchanged {wanted}"
+            f"internet-{comparison.way} of the {comparison.who}'s pod: {comparison.counted:,} "
+            f"bytes were counted, and it exchanged {wanted}"
         )
         _fail(tested, Check.COUNTED, message, remedy)
 
@@ -419,13 +419,13 @@ class _Comparison(NamedTuple):
 
     who: str
     way: str
-    found: int
+    counted: int
     least: int
     most: int
 
     @property
     def is_right(self) -> bool:
-        return self.least <= self.found <= self.most
+        return self.least <= self.counted <= self.most
 
 
 def _comparisons(client: Counted, server: Counted, answer: Answer) -> Iterator[_Comparison]:

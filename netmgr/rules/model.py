@@ -235,12 +235,12 @@ class Classify:
 class Count:
     """Raise one of the node's counters, which survives new rules where the kernel allows it.
 
-    With `each`, the address on that side is also counted by itself, in a dynamic set of this name.
-    One that `ends` is the packet's last rule of the chain.
+    With `also_by`, the address on that side is also counted by itself, in a dynamic set of that
+    name. One that `ends` is the packet's last rule of the chain.
     """
 
     counter: Counter
-    each: tuple[Side, str] | None = None
+    also_by: tuple[Side, str] | None = None
     ends: bool = False
 
     @property
@@ -336,7 +336,7 @@ def _sets_of(action: Action) -> frozenset[str]:
     match action:
         case Classify():
             return action.set_names
-        case Count(each=(_, name)) | DropBetween(counts=name) | Offload(flowtable=name):
+        case Count(also_by=(_, name)) | DropBetween(counts=name) | Offload(flowtable=name):
             return frozenset({name})
         case _:
             return frozenset()
@@ -425,7 +425,7 @@ class Ruleset:
     def dynamic_sets(self) -> dict[str, Traffic]:
         """What the elements of each dynamic set count, by the set's name."""
         counts = [rule.action for rule in self.rules() if isinstance(rule.action, Count)]
-        return {count.each[1]: count.counter.traffic for count in counts if count.each}
+        return {count.also_by[1]: count.counter.traffic for count in counts if count.also_by}
 
     def pair_sets(self) -> dict[str, DropBetween]:
         """What counts in each dynamic set of pairs, by the set's name."""

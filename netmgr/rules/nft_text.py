@@ -345,9 +345,9 @@ def _translation_text(
 
 def _each(action: model.Count | model.Tally, family: Family) -> str:
     """Count an address by itself. Last in the rule, which a packet leaves if the set is full."""
-    if isinstance(action, model.Tally) or action.each is None:
+    if isinstance(action, model.Tally) or action.also_by is None:
         return ""
-    side, name = action.each
+    side, name = action.also_by
     return f" update @{name} {{ {_protocol(family)} {_field(side)} counter }}"
 
 

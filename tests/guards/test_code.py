@@ -145,6 +145,27 @@ def test_no_function_of_the_product_is_too_complex(product: dict[str, ast.Module
     assert {name: cost for name, cost in costs.items() if cost > LIMIT} == {}
 
 
+def test_no_variable_is_called_by_a_word_that_fits_everything(
+    product: dict[str, ast.Module],
+) -> None:
+    vague = {"found", "each", "one", "ones", "it", "thing", "things"}
+    bound = {
+        f"{name}:{node.lineno} {word}"
+        for name, tree in product.items()
+        for node in ast.walk(tree)
+        for word in _bound(node)
+        if word in vague
+    }
+    assert bound == set()
+
+
+def _bound(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        yield node.id
+    elif isinstance(node, ast.arg):
+        yield node.arg
+
+
 def calls(tree: ast.Module) -> list[ast.Call]:
     return [
         node
