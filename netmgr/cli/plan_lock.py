@@ -151,8 +151,8 @@ def adopt(
 
     Prefixes of its clusters and hub are pinned as theirs, others as taken.
 
-    FILE is lines or CSV (name prefix), YAML or JSON (name: [prefixes]), or what
-    `az network vnet list` prints.
+    FILE is lines or CSV (name prefix), YAML or JSON (name: [prefixes]), where a prefix may also be
+    a range (10.0.0.0-10.0.2.255), or what `az network vnet list` prints.
     Of the latter, only these are read: each VNet's name and addressSpace.addressPrefixes, and the
     name, addressPrefix and addressPrefixes of each subnet of the plan's own VNets. Such a subnet is
     excluded from allocation, unless the lock or a node pool's `subnets` has it. To take over nodes,

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+import netaddr
 import yaml
 
 from netmgr.documents import yaml_loader
@@ -21,7 +22,7 @@ from netmgr.plan.clouds.cloud import ListedNetwork
 from netmgr.plan.derive import subnet_names
 from netmgr.plan.document import Exclusion, PlanDocument
 from netmgr.plan.lock import LockDocument
-from netmgr.prefixes import Prefix
+from netmgr.prefixes import Address, Prefix
 
 Pinned = dict[str, tuple[Prefix, ...]]
 
@@ -41,7 +42,8 @@ def read_existing(text: str, source: str) -> Existing:
     """Read a list of prefixes and their owners.
 
     Three forms are understood: lines or CSV (`name prefix`), a mapping of YAML or JSON (name to
-    prefix or prefixes), and the networks that a cloud's own tool lists as JSON.
+    prefix or prefixes), and the networks that a cloud's own tool lists as JSON. A prefix may be a
+    range `FIRST-LAST`.
 
     Raises:
         ConfigError: it has none of these forms, or a prefix is malformed.
@@ -55,10 +57,10 @@ def read_existing(text: str, source: str) -> Existing:
             raise ConfigError(f"{where}: is no prefix and no list of prefixes")
         prefixes_by_owner[owner] = (
             *prefixes_by_owner.get(owner, ()),
-            *(_prefix(prefix, where) for prefix in prefixes),
+            *_prefixes(prefixes, where),
         )
         for name, parts in network.subnets:
-            subnets += [(owner, name, _prefix(part, f"{where}/{name}")) for part in parts]
+            subnets += [(owner, name, prefix) for prefix in _prefixes(parts, f"{where}/{name}")]
     return Existing(prefixes_by_owner, tuple(subnets))
 
 
@@ -207,8 +209,18 @@ def _lines(text: str, source: str) -> Iterable[tuple[str, object]]:
         yield words[0], words[1]
 
 
-def _prefix(text: object, where: str) -> Prefix:
-    try:
-        return Prefix.parse(str(text))
-    except ValueError as error:
-        raise ConfigError(f"{where}: {error}") from None
+def _prefixes(texts: Iterable[object], where: str) -> Iterator[Prefix]:
+    """Prefixes, and those of ranges `FIRST-LAST`, as other address managers list them."""
+    for text in map(str, texts):
+        try:
+            yield from _range(text) if "-" in text else (Prefix.parse(text),)
+        except ValueError as error:
+            raise ConfigError(f"{where}: {error}") from None
+
+
+def _range(text: str) -> Iterable[Prefix]:
+    first, last = map(Address.parse, text.split("-", 1))
+    if first.family is not last.family or first > last:
+        raise ValueError(f"{text} is no range: its first address has to come before its last")
+    cidrs = netaddr.iprange_to_cidrs(str(first), str(last))
+    return [Prefix.parse(str(cidr)) for cidr in cidrs]

@@ -125,6 +125,24 @@ def test_nothing_is_allocated_from_a_live_subnet(run, plan, exclude):
     assert run("lock", "--yes")[1].endswith("nothing to do\n")
 
 
+def test_a_range_is_pinned_as_the_prefixes_that_it_consists_of(run, plan):
+    listed = "name,prefix\noffice,10.8.0.0-10.8.2.255\nlab,2001:db8::5-2001:db8::7\n"
+    (plan.parent / "ipam.csv").write_text(listed)
+    assert run("adopt", "ipam.csv", "--yes")[0] == 0
+    assert read(plan)["pinned"] == {
+        "lab": ["2001:db8::5/128", "2001:db8::6/127"],
+        "office": ["10.8.0.0/23", "10.8.2.0/24"],
+    }
+
+
+@pytest.mark.parametrize("text", ["10.8.2.0-10.8.0.0", "10.8.0.0-fd00::1"])
+def test_what_is_no_range_is_refused_with_its_place(run, plan, text):
+    (plan.parent / "ipam.csv").write_text(f"office {text}\n")
+    code, said = run("adopt", "ipam.csv", "--yes")
+    assert code == 2
+    assert f"ipam.csv: office: {text} is no range: its first address has to come before" in said
+
+
 def test_subnets_that_netmgr_made_itself_are_not_live_ones(run, plan):
     assert run("lock", "--yes")[0] == 0
     lock = lock_of(plan)
