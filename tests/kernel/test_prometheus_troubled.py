@@ -20,6 +20,7 @@ from exporter import catalog, controller_catalog
 from exporter.catalog import CATALOG
 from exporter.controller_catalog import CONTROLLER
 from exporter.metric import Kind, Metric
+from netmgr.api.snapshot import Fault
 from netmgr.kernel import netns
 from tests.kernel.namespaces import inside
 from tests.kernel.scraped import CONFIGS, Prometheus, scraping
@@ -42,6 +43,9 @@ def page(scrape: int) -> str:
 
 
 def series(metric: Metric) -> Iterator[str]:
+    if metric == catalog.PROBLEMS:
+        yield from (f'{{reason="{fault}"}}' for fault in Fault)
+        return
     if not metric.labels:
         yield ""
     for text in ("one", "free") if metric.labels else ():
