@@ -99,7 +99,7 @@ def test_a_pods_link_on_top_of_the_uplink_is_reported_with_its_pod(
         eventually(lambda: not tapped(node))
         put_on_top(pod.netns, kind, index_of(node, "eth0"), mode)
         eventually(lambda: f"{kind} in pod research/{pod.pod.name} is on eth0" in tapped(node))
-        assert "eth0 is promiscuous" in tapped(node)
+        eventually(lambda: "eth0 is promiscuous" in tapped(node))  # once the link is up
         assert 'netmgr_node_problem{reason="LinkTapped"} 1.0' in node.scrape()
     finally:
         node.runtime.delete(pod)
