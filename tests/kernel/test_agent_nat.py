@@ -20,6 +20,7 @@ from tests.kernel import common
 from tests.kernel.common import ONLY_NFTABLES
 from tests.kernel.joined import (
     HUB_ROUTER,
+    MACHINE,
     SERVICE_CIDR,
     VIP_RANGE,
     Joined,
@@ -30,6 +31,7 @@ from tests.kernel.joined import (
     own,
     vip,
 )
+from tests.kernel.namespaces import inside
 from tests.lab.exchange import open_socket
 
 pytestmark = pytest.mark.root
@@ -152,12 +154,23 @@ def test_ports_of_a_link_s_own_address_are_told_where_the_document_names_none(
     assert tcp == [(PORTS_PER_ADDRESS, 1)] * 2
 
 
+def know_gateway(world: Joined, host: str) -> None:
+    """Spare a host neighbour discovery: answers of a NAT host, of spoke a, to b are dropped."""
+    address = str(gateway(host, Family.V6))
+    (link,) = json.loads(inside(world.namespace(MACHINE), "ip", "-j", "link", "show", host))
+    (route,) = json.loads(inside(world.namespace(host), "ip", "-j", "route", "get", address))
+    entry = ("neighbour", "replace", address, "lladdr", link["address"], "dev", route["dev"])
+    inside(world.namespace(host), "ip", *entry, "nud", "permanent")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("role", ["hub-router", "nat-host"])
 def test_what_is_dropped_between_spokes_is_told_from_the_first_packet(
     world: Joined, role: str
 ) -> None:
     world.start(HUB_ROUTER if role == "hub-router" else nat_host())
+    for host in ("a", "b"):
+        know_gateway(world, host)
     quiet = netmgr(world, "node", "status").stdout
     assert f"{role} machine is ready" in quiet
     assert "isolation between spokes: 2 pairs, nothing dropped" in quiet

@@ -29,7 +29,7 @@ def kernel_has_flowtables() -> bool:
         return flowtables.is_supported(channel)
 
 
-@pytest.mark.timeout(1800)  # QEMU without KVM takes minutes, and more beside other work
+@pytest.mark.timeout(5400)  # QEMU without KVM takes minutes, and more beside other work
 def test_every_promise_holds_where_the_kernel_has_flowtables() -> None:
     machine = [] if kernel_has_flowtables() else [".ci/vm", "debian"]
     tests = [sys.executable, "-m", "pytest", "-q", "-m", "root", PROMISES, "-k", FIRST]

@@ -240,7 +240,8 @@ def cluster(installed: ControlPlane, folder: Path) -> Iterator[Cluster]:
     kubeconfig = installed.write_kubeconfig(folder / "config", admin=installed.admin)
     for name, number in ((NEWEST, 10), (OLDER, 9)):
         installed.ask("POST", REVISIONS, revision(name, number))
-    installed.ask("POST", LEASES, lease("controller-a_1", time.time()))
+    # Held for as long as any test takes, since nobody renews it.
+    installed.ask("POST", LEASES, lease("controller-a_1", time.time() + 3600))
     with Exporter.serving(own_address()) as exporter:
         made = Cluster(installed, exporter, kubeconfig)
         made.count(0)

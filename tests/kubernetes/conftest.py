@@ -75,7 +75,7 @@ def no_nodes(control_plane: ControlPlane, starter: Starter) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def installed(control_plane: ControlPlane) -> ControlPlane:
     """The accounts and roles of the manifests, and all the rest of the overlays that have them."""
-    for overlay in ("controller", "nat-host", "flat", "cni"):
+    for overlay in manifests.INSTALLED:
         for wanted in manifests.overlay(overlay):
             manifests.apply(control_plane, wanted)
     return control_plane

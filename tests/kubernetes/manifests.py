@@ -14,6 +14,8 @@ from tests.kubernetes.control_plane import ControlPlane, Object
 
 HERE = Path(__file__).parents[2] / "configs" / "kubernetes"
 OVERLAYS = sorted(path.name for path in (HERE / "overlays").iterdir())
+INSTALLED = ("controller", "nat-host", "flat", "cni")
+"""Those that the tests' server has."""
 
 
 def build(folder: Path) -> list[Object]:
