@@ -79,7 +79,7 @@ class Runtime:
     source: str
 
 
-def found() -> list[Runtime]:
+def detected() -> list[Runtime]:
     """The container runtimes of this machine.
 
     Raises:
@@ -123,7 +123,7 @@ def directories(bin_dir: Path | None, conf_dir: Path | None) -> tuple[Path, Path
     """
     if bin_dir is not None and conf_dir is not None:
         return bin_dir, conf_dir, ""
-    return chosen(found(), bin_dir, conf_dir)
+    return chosen(detected(), bin_dir, conf_dir)
 
 
 def chosen(

@@ -143,11 +143,11 @@ def uninstall(
     installation, and was left.
     """
     from cni.install import Manifest, uninstall, uninstalled_name
-    from cni.runtimes import DEFAULT_BIN_DIR, found
+    from cni.runtimes import DEFAULT_BIN_DIR, detected
 
     _enter(host_root)
     # Upstream's default, too: the runtime's configuration may have changed since the installation.
-    configured = [runtime.bin_dir for runtime in found()]
+    configured = [runtime.bin_dir for runtime in detected()]
     folders = [bin_dir] if bin_dir else [*configured, DEFAULT_BIN_DIR]
     installed = [folder for folder in folders if Manifest.read(folder, name).path.exists()]
     if if_installed and not installed:

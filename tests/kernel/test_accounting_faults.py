@@ -345,7 +345,7 @@ def test_counting_goes_on_while_the_disk_is_full_and_the_time_to_durable_is_told
 ) -> None:
     use_up_blocks(small_disk)
     sent = 0
-    while "TotalsNotDurable" not in [each["reason"] for each in node.snapshot()["problems"]]:
+    while "TotalsNotDurable" not in node.problems():
         sent += spender.send(100)
     began = time.monotonic()
     sent += spender.send()

@@ -311,7 +311,7 @@ def test_a_link_that_is_deleted_under_a_living_pod_is_told(
     log = (cni.node.directory / "agent.log").read_text()
     told = f"link {name} of pod train/{pod.container} was deleted, its sandbox {pod.netns} lives"
     assert told in log
-    eventually(lambda: "PodLinkDeleted" in problems(cni))
+    eventually(lambda: "PodLinkDeleted" in cni.node.problems())
     eventually(lambda: cni.occupancy() == {"ipv4": 0, "ipv6": 0})
 
 
@@ -321,10 +321,6 @@ def test_a_link_that_goes_with_its_sandbox_is_no_fault(cni: Caller, pod: Pod) ->
     netns.delete(pod.netns)
     eventually(lambda: cni.occupancy() == {"ipv4": 0, "ipv6": 0})
     assert repairs(cni) == before
-
-
-def problems(cni: Caller) -> list[str]:
-    return [one["reason"] for one in cni.node.snapshot()["problems"]]
 
 
 def repairs(cni: Caller) -> int:

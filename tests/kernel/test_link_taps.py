@@ -67,14 +67,8 @@ def node(world: World) -> LabNode:
     return world.nodes[0]
 
 
-def said(node: LabNode, reason: str) -> str:
-    return next(
-        (one["message"] for one in node.snapshot()["problems"] if one["reason"] == reason), ""
-    )
-
-
 def tapped(node: LabNode) -> str:
-    return said(node, "LinkTapped")
+    return node.problems().get("LinkTapped", "")
 
 
 def ip(node: LabNode, command: str) -> None:
@@ -168,9 +162,9 @@ def test_a_link_of_the_nodes_own_on_top_of_the_uplink_is_reported(node: LabNode)
 def test_an_uplink_that_vanishes_is_reported() -> None:
     with a_world("uplink") as world:
         (node,) = world.nodes
-        assert not said(node, "UplinkMissing")
+        assert not node.problems().get("UplinkMissing", "")
         ip(node, "link delete eth0")
-        eventually(lambda: "uplink eth0 is or was gone" in said(node, "UplinkMissing"))
+        eventually(lambda: "uplink eth0 is or was gone" in node.problems().get("UplinkMissing", ""))
         # Also when nobody remembers its default route any more.
         time.sleep(2 * diagnosis.WINDOW * ROUNDS * RECONCILE_SECONDS)
-        assert said(node, "UplinkMissing")
+        assert node.problems().get("UplinkMissing", "")

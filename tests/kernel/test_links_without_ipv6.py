@@ -67,10 +67,7 @@ def test_a_pod_whose_link_cannot_have_ipv6_is_reported_and_nobody_else_suffers(
         output(cni.node.namespace, "ip", "link", "set", link, "mtu", str(TOO_SMALL))
         output(cni.node.namespace, "ip", "-4", "route", "flush", "dev", link)
 
-        def reasons() -> list[str]:
-            return [each["reason"] for each in cni.node.snapshot()["problems"]]
-
-        eventually(lambda: "PodWiringBroken" in reasons())
+        eventually(lambda: "PodWiringBroken" in cni.node.problems())
         (fault,) = cni.node.snapshot()["wiring_faults"]
         assert pod.container in fault
         assert output(cni.node.namespace, "ip", "-4", "route", "show", "dev", link)

@@ -47,10 +47,6 @@ def node() -> Iterator[LabNode]:
         yield world.nodes[0]
 
 
-def reasons(node: LabNode) -> list[str]:
-    return [one["reason"] for one in node.snapshot()["problems"]]
-
-
 def message(node: LabNode, reason: str) -> str:
     """What readers and the controller are told; empty without such a problem."""
     problems = ask_report(node.ledger_socket)["problems"]
@@ -130,12 +126,12 @@ def test_the_next_agent_finds_what_is_wrong_as_well(node: LabNode, reason: str) 
 
 
 def test_a_program_that_keeps_changing_the_rules_is_a_problem_until_it_ends(node: LabNode) -> None:
-    eventually(lambda: reasons(node) == [])
+    eventually(lambda: node.problems() == {})
     assert f"{PROBLEM} 0.0" in node.scrape()
 
     def disturbed() -> bool:
         assert run(node, "nft", "flush", "chain", "inet", "netmgr", "forward").returncode == 0
-        return "DriftReturns" in reasons(node)
+        return "DriftReturns" in node.problems()
 
     eventually(disturbed)
     # Its figures change with every look, and the command takes longer than one.
@@ -146,7 +142,7 @@ def test_a_program_that_keeps_changing_the_rules_is_a_problem_until_it_ends(node
     assert report["spent"] == []
     # Counters that are flushed with their rules may be another one.
     assert "DriftReturns" in [one["reason"] for one in report["problems"]]
-    eventually(lambda: reasons(node) == [])
+    eventually(lambda: node.problems() == {})
     assert "DriftReturns" not in status(node)
 
 
@@ -157,7 +153,7 @@ def test_a_lasting_share_of_traffic_without_a_pod_is_a_problem(node: LabNode) ->
         def found() -> bool:
             for _ in range(20):
                 send(50_000)
-            return "TrafficUnattributed" in reasons(node)
+            return "TrafficUnattributed" in node.problems()
 
         eventually(found)
-    eventually(lambda: reasons(node) == [])
+    eventually(lambda: node.problems() == {})

@@ -107,8 +107,7 @@ def wanted(node: LabNode) -> set[str]:
 
 def faults(node: LabNode) -> str:
     """What is wrong with its routes, in words; empty if nothing is."""
-    problems = node.snapshot()["problems"]
-    return " ".join(each["message"] for each in problems if each["reason"] == "RoutesWrong")
+    return node.problems().get("RoutesWrong", "")
 
 
 def publish_nobody(node: LabNode) -> None:
@@ -244,20 +243,16 @@ def test_a_route_to_a_part_of_another_nodes_pods_is_a_problem_until_it_is_remove
     publish(one, write([entry(world, 1), entry(world, 2)]))
     eventually(lambda: routes_to_nodes(one) == wanted(two))
 
-    def said() -> str:
-        problems = {each["reason"]: each["message"] for each in one.snapshot()["problems"]}
-        return problems.get("RoutesWrong", "")
-
-    eventually(lambda: not said())
+    eventually(lambda: not faults(one))
     for restart in (lambda: None, one.restart_after_kill):
         for block in two.node.ranges:
             part = f"{block.network}/{block.length + 1}"
             inside(one.namespace, "ip", "route", "add", part, "via", LAN[block.family].format(3))
             restart()
-            eventually(lambda part=part: f"another program's route to {part} leads" in said())
-            remedy = said().partition("(ip ")[2].rstrip(")")
+            eventually(lambda part=part: f"another program's route to {part} leads" in faults(one))
+            remedy = faults(one).partition("(ip ")[2].rstrip(")")
             inside(one.namespace, "ip", *remedy.split())
-            eventually(lambda: not said())
+            eventually(lambda: not faults(one))
 
 
 @pytest.mark.slow

@@ -211,6 +211,10 @@ class LabNode:
         """The agent's whole document, as the exporter gets it."""
         return client.read_snapshot(self.ledger_socket, timeout=QUERY_SECONDS)
 
+    def problems(self) -> dict[str, str]:
+        """What the agent says is wrong, by reason."""
+        return {problem["reason"]: problem["message"] for problem in self.snapshot()["problems"]}
+
     def scrape(self) -> str:
         """The exporter's page of metrics."""
         return self._get("/metrics")
