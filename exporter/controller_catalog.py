@@ -1,4 +1,4 @@
-"""Every metric of the range controller's page, which `netmgr/kube/health.py` serves.
+"""Every metric of the range controller's page, which `netmgr/kube/controller/health.py` serves.
 
 `series` is what a controller of a cluster with `NODE_POOLS` node pools exposes. Only a leader's
 values are current: who loses the Lease keeps its last ones, but `netmgr_controller_leader` is 0.

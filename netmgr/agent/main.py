@@ -11,10 +11,12 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from netmgr import faults, logs
-from netmgr.agent import doctor, instance, machine_check, roles
-from netmgr.agent.accounting import Accounting
-from netmgr.agent.components import Agent
-from netmgr.agent.instance import RUN_MODE, STATE_MODE, HeldDirectory
+from netmgr.agent import roles
+from netmgr.agent.accounting.accounting import Accounting
+from netmgr.agent.core import instance
+from netmgr.agent.core.components import Agent
+from netmgr.agent.core.instance import RUN_MODE, STATE_MODE, HeldDirectory
+from netmgr.agent.health import doctor, machine_check
 from netmgr.documents import loader
 from netmgr.documents.node import NodeDocument
 from netmgr.errors import StateError

@@ -11,12 +11,12 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from netmgr.agent import diagnosis
-from netmgr.agent.components import PLUGIN, Agent, Component, Query
-from netmgr.agent.diagnosis import Look
+from netmgr.agent.core.components import PLUGIN, Agent, Component, Query
+from netmgr.agent.core.scheduler import Task
+from netmgr.agent.core.uplinks import uplinks
+from netmgr.agent.health import diagnosis
+from netmgr.agent.health.diagnosis import Look
 from netmgr.agent.queries import Readers
-from netmgr.agent.scheduler import Task
-from netmgr.agent.uplinks import uplinks
 from netmgr.api.snapshot import VERSION, Fault, Problem, Snapshot
 from netmgr.dataplane.taps import read_taps
 from netmgr.errors import LimitedConnectivity, NodeFull, NotReady

@@ -10,9 +10,9 @@ from contextlib import suppress
 from yaml import YAMLError
 
 import netmgr
-from netmgr.agent.accounting import Accounting
-from netmgr.agent.components import Agent, Component
-from netmgr.agent.files import FILES, Files
+from netmgr.agent.accounting.accounting import Accounting
+from netmgr.agent.core.components import Agent, Component
+from netmgr.agent.core.files import FILES, Files
 from netmgr.api.server import readers
 from netmgr.api.snapshot import VERSION, AttachmentView, Snapshot
 from netmgr.documents import loader

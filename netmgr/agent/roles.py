@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from netmgr.agent import instance
-from netmgr.agent.accounting import Accounting
-from netmgr.agent.components import Component, Reconciler, Remnants
-from netmgr.agent.files import Files
-from netmgr.agent.host_pods import HostPods
-from netmgr.agent.instance import RUN_MODE, HeldDirectory, Holder
+from netmgr.agent.accounting.accounting import Accounting
+from netmgr.agent.accounting.host_pods import HostPods
+from netmgr.agent.accounting.tagged_rules import TaggedRules
+from netmgr.agent.core import instance
+from netmgr.agent.core.components import Component, Reconciler, Remnants
+from netmgr.agent.core.files import Files
+from netmgr.agent.core.instance import RUN_MODE, HeldDirectory, Holder
+from netmgr.agent.network.router import Router
 from netmgr.agent.problems import Problems
 from netmgr.agent.queries import Readers
-from netmgr.agent.router import Router
-from netmgr.agent.tagged_rules import TaggedRules
 from netmgr.documents.node import NodeDocument
 from netmgr.documents.sites import Role
 
@@ -34,15 +34,15 @@ def of(document: NodeDocument) -> Kinds:
 
 def wiring_node() -> Kinds:
     """A node whose pods this agent wires."""
-    from netmgr.agent.cni import CniSocket  # noqa: PLC0415  this role's alone
-    from netmgr.agent.connections import ConnectionLimits  # noqa: PLC0415  nodes' alone
-    from netmgr.agent.flowtable import FlowtableDevices  # noqa: PLC0415  nodes' alone
-    from netmgr.agent.following import MacFollower  # noqa: PLC0415  this role's alone
-    from netmgr.agent.limits import Limits  # noqa: PLC0415  nodes' alone
-    from netmgr.agent.node import Node  # noqa: PLC0415  this role's alone
-    from netmgr.agent.pool import Pool  # noqa: PLC0415  this role's alone
-    from netmgr.agent.ranging import Ranges  # noqa: PLC0415  this role's alone
-    from netmgr.agent.tracking import Tracking  # noqa: PLC0415  nodes' alone
+    from netmgr.agent.accounting.connections import ConnectionLimits  # noqa: PLC0415  nodes' alone
+    from netmgr.agent.accounting.flowtable import FlowtableDevices  # noqa: PLC0415  nodes' alone
+    from netmgr.agent.accounting.limits import Limits  # noqa: PLC0415  nodes' alone
+    from netmgr.agent.cni.following import MacFollower  # noqa: PLC0415  this role's alone
+    from netmgr.agent.cni.node import Node  # noqa: PLC0415  this role's alone
+    from netmgr.agent.cni.server import CniSocket  # noqa: PLC0415  this role's alone
+    from netmgr.agent.health.tracking import Tracking  # noqa: PLC0415  nodes' alone
+    from netmgr.agent.network.pool import Pool  # noqa: PLC0415  this role's alone
+    from netmgr.agent.network.ranging import Ranges  # noqa: PLC0415  this role's alone
 
     return (
         # Directories are restored before the files in them.
@@ -84,11 +84,11 @@ def wiring_node() -> Kinds:
 
 def observing_node() -> Kinds:
     """A node whose pods another plugin wires (`cni: off`): it counts, and does nothing else."""
-    from netmgr.agent.connections import ConnectionLimits  # noqa: PLC0415  nodes' alone
-    from netmgr.agent.flowtable import FlowtableDevices  # noqa: PLC0415  nodes' alone
-    from netmgr.agent.limits import Limits  # noqa: PLC0415  nodes' alone
-    from netmgr.agent.observing import Observation  # noqa: PLC0415  this role's alone
-    from netmgr.agent.tracking import Tracking  # noqa: PLC0415  nodes' alone
+    from netmgr.agent.accounting.connections import ConnectionLimits  # noqa: PLC0415  nodes' alone
+    from netmgr.agent.accounting.flowtable import FlowtableDevices  # noqa: PLC0415  nodes' alone
+    from netmgr.agent.accounting.limits import Limits  # noqa: PLC0415  nodes' alone
+    from netmgr.agent.accounting.observing import Observation  # noqa: PLC0415  this role's alone
+    from netmgr.agent.health.tracking import Tracking  # noqa: PLC0415  nodes' alone
 
     return (
         Files,
@@ -114,7 +114,7 @@ def gateway() -> Kinds:
     A restart changes nothing in the kernel: rules that are as they should be are not written again,
     so the connections that they translate go on while the agent is away.
     """
-    from netmgr.agent.nat import NatHost  # noqa: PLC0415  this role's alone
+    from netmgr.agent.accounting.nat import NatHost  # noqa: PLC0415  this role's alone
 
     return (
         Files,

@@ -250,7 +250,7 @@ def _remove_stale(path: Path) -> None:
 
 
 def _known(group: str | int) -> int:
-    # It existed at the start (`agent/machine_check.py`), but files may be restored much later.
+    # `agent/health/machine_check.py` saw it at the start, but files may be restored much later.
     number = group_number(group)
     if number is None:
         raise ConfigError(

@@ -57,7 +57,7 @@ def clean(
     The plugin is removed by `netmgr cni uninstall`. Forwarding stays enabled: other programs may
     rely on it.
     """
-    from netmgr.agent.components import Remnants
+    from netmgr.agent.core.components import Remnants
     from netmgr.agent.roles import remove
 
     remnants = Remnants(state_dir, run_dir, rule_owner, with_pods, keep_state)

@@ -11,7 +11,7 @@ from typing import Literal, NotRequired, TypedDict
 
 from netmgr.documents.diagnostics import Severity
 from netmgr.findings import Finding as MachineFinding
-from netmgr.kube.connectivity import Check, State
+from netmgr.kube.diagnose.connectivity import Check, State
 from netmgr.ledger.history import By
 from netmgr.plan.check.reach import Target
 from netmgr.plan.check.usage import Forecast

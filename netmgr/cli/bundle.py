@@ -46,7 +46,7 @@ def bundle(
     It has documents, the agent's answers, all rules, links and routes, network settings, the state
     files' soundness (not their content), logs and versions.
     """
-    from netmgr.agent.bundle import collect
+    from netmgr.agent.health.bundle import collect
 
     write(collect(config, tuple(log or ()), redact=redact), to, "node")
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from netmgr.api.connectivity import Target
     from netmgr.cli.answers import ConnectivityReport
-    from netmgr.kube.api import Api
-    from netmgr.kube.connectivity_run import Outcome, Request
+    from netmgr.kube.client.api import Api
+    from netmgr.kube.diagnose.connectivity_run import Outcome, Request
 
 _COLOURS = {"ok": "green", "failed": "red", "skipped": None}
 _SHOWN = 40
@@ -71,10 +71,10 @@ def connectivity_test(  # noqa: PLR0913  one a command-line option
     """
     if node and every:
         raise ConfigError("--node and --all exclude each other; give one of them")
-    from netmgr.kube.bundle import NAMESPACES
-    from netmgr.kube.connectivity import Options
-    from netmgr.kube.connectivity_objects import PREFIX
-    from netmgr.kube.connectivity_run import Request
+    from netmgr.kube.diagnose.bundle import NAMESPACES
+    from netmgr.kube.diagnose.connectivity import Options
+    from netmgr.kube.diagnose.connectivity_objects import PREFIX
+    from netmgr.kube.diagnose.connectivity_run import Request
 
     request = Request(
         name=PREFIX + secrets.token_hex(3),
@@ -114,7 +114,7 @@ def _targets(option: str, given: Sequence[str] | None) -> tuple[Target, ...]:
 
 def _run(request: Request, api: Api) -> Outcome:
     """Test, with progress where a terminal shows it, and clean up when interrupted."""
-    from netmgr.kube.connectivity_run import run
+    from netmgr.kube.diagnose.connectivity_run import run
 
     interrupted = terminal.undone_when_interrupted(f"deleting the namespace {request.name} …")
     with interrupted, terminal.progress() as progress:

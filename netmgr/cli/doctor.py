@@ -25,7 +25,7 @@ def doctor(
 
     Changes nothing. Each finding has a severity and, where there is one, the command that mends it.
     """
-    from netmgr.agent.doctor import examine
+    from netmgr.agent.health.doctor import examine
     from netmgr.findings import is_healthy
 
     checks = examine(config)

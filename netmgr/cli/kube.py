@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
     from netmgr.documents.node import NodeDocument
-    from netmgr.kube.allocations import NodeAllocations
-    from netmgr.kube.api import Api, Object
-    from netmgr.kube.controller import Maker, Settings
-    from netmgr.kube.election import Term
-    from netmgr.kube.health import Telemetry
-    from netmgr.kube.plan_watch import PlanWatch
-    from netmgr.kube.reconciling import Leadership, Reconciler
+    from netmgr.kube.client.api import Api, Object
+    from netmgr.kube.controller.allocations import NodeAllocations
+    from netmgr.kube.controller.controller import Maker, Settings
+    from netmgr.kube.controller.election import Term
+    from netmgr.kube.controller.health import Telemetry
+    from netmgr.kube.controller.plan_watch import PlanWatch
+    from netmgr.kube.controller.reconciling import Leadership, Reconciler
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -57,7 +57,7 @@ def bundle(
     service_account: options.ServiceAccount = options.SERVICE_ACCOUNT,
 ) -> None:
     """Collect what support needs to know of a cluster: its Nodes, netmgr's objects and logs."""
-    from netmgr.kube.bundle import NAMESPACES, collect
+    from netmgr.kube.diagnose.bundle import NAMESPACES, collect
 
     api = _connect(kubeconfig, service_account)
     write(collect(api, tuple(namespace or NAMESPACES), redact=redact), to, "cluster")
@@ -114,7 +114,7 @@ def _own_node(api: Api, name: str, wait: float) -> Object:
     import time
 
     from netmgr.backoff import Backoff
-    from netmgr.kube.api import NOT_FOUND
+    from netmgr.kube.client.api import NOT_FOUND
 
     # Waits grow with jitter: after an outage the init containers of all nodes ask at once.
     backoff, deadline = Backoff(first=1), time.monotonic() + wait
@@ -140,7 +140,7 @@ def _own_node(api: Api, name: str, wait: float) -> Object:
 def _document(template: Path, own_node: Object, to: Path) -> tuple[str, NodeDocument]:
     from netmgr.documents import loader
     from netmgr.documents.node import NodeDocument
-    from netmgr.kube.node_document import render
+    from netmgr.kube.controller.node_document import render
     from netmgr.plan.files import to_yaml
 
     given = _read_template(template)
@@ -177,8 +177,8 @@ def _complain(api: Api, own_node: Object, reason: str, message: str) -> None:
     """An Event on the Node; without the right to write one, only the log has it."""
     import time
 
-    from netmgr.kube.api import CONFLICT
-    from netmgr.kube.events import NODE_COMPONENT, Notice, event
+    from netmgr.kube.client.api import CONFLICT
+    from netmgr.kube.controller.events import NODE_COMPONENT, Notice, event
 
     name = own_node["metadata"]["name"]
     notice = Notice("Node", name, own_node["metadata"]["uid"], reason, message)
@@ -292,9 +292,9 @@ def controller(  # noqa: PLR0913  one a command-line option
     Run two: a Lease elects the leader. A Node for which the plan has no room gets an Event that
     says why.
     """
-    from netmgr.kube.assigner import AssignerSettings
-    from netmgr.kube.controller import Settings, standard_reconcilers
-    from netmgr.kube.election import Term
+    from netmgr.kube.controller.assigner import AssignerSettings
+    from netmgr.kube.controller.controller import Settings, standard_reconcilers
+    from netmgr.kube.controller.election import Term
 
     share = _share(taint_unhealthy, is_asked=node_health)
     _start_logging(log_level, log_format)
@@ -315,7 +315,7 @@ def controller(  # noqa: PLR0913  one a command-line option
 
 
 def _plan(plan: Path, cluster: str, *, may_be_missing: bool) -> Callable[[], PlanWatch | None]:
-    from netmgr.kube.plan_watch import AwaitedPlan, PlanWatch
+    from netmgr.kube.controller.plan_watch import AwaitedPlan, PlanWatch
     from netmgr.plan.files import lock_path
 
     files = (plan, lock_path(plan))
@@ -332,7 +332,7 @@ def _plan(plan: Path, cluster: str, *, may_be_missing: bool) -> Callable[[], Pla
 
 
 def _node_lister(namespace: str) -> Maker:
-    from netmgr.kube.node_lister import NodeLister
+    from netmgr.kube.controller.node_lister import NodeLister
 
     return lambda leadership, _: NodeLister(leadership, namespace)
 
@@ -342,9 +342,9 @@ def _of_reports(*, events: bool, conditions: bool) -> Maker:
 
     Conditions are also written by what kubelets say of preflights, for which nobody is asked.
     """
-    from netmgr.kube.node_conditions import NodeConditions
-    from netmgr.kube.node_reports import NodeReports, User
-    from netmgr.kube.quota_events import QuotaEvents
+    from netmgr.kube.controller.node_conditions import NodeConditions
+    from netmgr.kube.controller.node_reports import NodeReports, User
+    from netmgr.kube.controller.quota_events import QuotaEvents
 
     def make(leadership: Leadership, telemetry: Telemetry) -> Reconciler:
         if not events and not conditions:
@@ -360,7 +360,7 @@ def _of_reports(*, events: bool, conditions: bool) -> Maker:
 
 
 def _share(text: str, *, is_asked: bool) -> Fraction | None:
-    from netmgr.kube.tainting import parse_share
+    from netmgr.kube.controller.tainting import parse_share
 
     if text and not is_asked:
         raise ConfigError("--taint-unhealthy needs --node-health, which writes the condition")
@@ -368,7 +368,7 @@ def _share(text: str, *, is_asked: bool) -> Fraction | None:
 
 
 def _unhealthy_taint(share: Fraction | None, after: float) -> Maker:
-    from netmgr.kube.node_taints import UnhealthyTaint
+    from netmgr.kube.controller.node_taints import UnhealthyTaint
 
     # Also without a share, since taints of a controller that had one are removed.
     return lambda leadership, telemetry: UnhealthyTaint(leadership, telemetry, share, after)
@@ -377,9 +377,9 @@ def _unhealthy_taint(share: Fraction | None, after: float) -> Maker:
 def _run(
     api: Api, term: Term, settings: Settings, reconcilers: Iterable[Maker], listen: str
 ) -> None:
-    from netmgr.kube.controller import Controller
-    from netmgr.kube.election import Candidate
-    from netmgr.kube.health import Health, Telemetry, serve
+    from netmgr.kube.controller.controller import Controller
+    from netmgr.kube.controller.election import Candidate
+    from netmgr.kube.controller.health import Health, Telemetry, serve
 
     telemetry, health = Telemetry(api), Health()
     serve(telemetry.registry, listen, health.fault)
@@ -396,7 +396,7 @@ def _run(
 
 def _allocations(plan: Path, cluster: str) -> NodeAllocations:
     from netmgr.cli.plan_common import load
-    from netmgr.kube.allocations import NodeAllocations
+    from netmgr.kube.controller.allocations import NodeAllocations
 
     return NodeAllocations(load(plan).locked, cluster)
 
@@ -413,7 +413,7 @@ def _only_cluster(plan: Path) -> str:
 
 
 def _connect(kubeconfig: Path | None, service_account: Path) -> Api:
-    from netmgr.kube import api
+    from netmgr.kube.client import api
 
     return api.connect(kubeconfig, service_account, os.environ)
 

@@ -20,9 +20,9 @@ from netmgr.printable import plain
 if TYPE_CHECKING:
     from netmgr.cli.answers import ClusterStatus
     from netmgr.findings import Finding
-    from netmgr.kube.api import Api
-    from netmgr.kube.cluster import Reading
-    from netmgr.kube.cluster_status import Cluster
+    from netmgr.kube.client.api import Api
+    from netmgr.kube.diagnose.cluster import Reading
+    from netmgr.kube.diagnose.cluster_status import Cluster
 
 USUAL_KUBECONFIG = Path("~/.kube/config")
 """Where kubectl looks without KUBECONFIG."""
@@ -64,8 +64,8 @@ def status(  # noqa: PLR0913  one a command-line option
             raise ConfigError("--wait, --context and --namespace are of --cluster; add it")
         node.status(socket=socket, output=output)
         return
-    from netmgr.kube.bundle import NAMESPACES
-    from netmgr.kube.cluster import Reading
+    from netmgr.kube.diagnose.bundle import NAMESPACES
+    from netmgr.kube.diagnose.cluster import Reading
 
     api = connect(kubeconfig, service_account, context)
     cluster_state, findings = _look(
@@ -85,7 +85,7 @@ def connect(kubeconfig: Path | None, service_account: Path, context: str) -> Api
     Raises:
         ConfigError: there is neither.
     """
-    from netmgr.kube import api
+    from netmgr.kube.client import api
 
     usual = USUAL_KUBECONFIG.expanduser()
     chosen = kubeconfig or (usual if usual.is_file() else None)
@@ -95,8 +95,8 @@ def connect(kubeconfig: Path | None, service_account: Path, context: str) -> Api
 def _look(api: Api, reading: Reading, wait: float) -> tuple[Cluster, list[Finding]]:
     """Look until all is healthy, or the time is over; with progress where a terminal shows it."""
     from netmgr.findings import is_healthy
-    from netmgr.kube.cluster import read
-    from netmgr.kube.cluster_status import findings
+    from netmgr.kube.diagnose.cluster import read
+    from netmgr.kube.diagnose.cluster_status import findings
 
     until = time.monotonic() + wait
     with terminal.progress() as progress:
@@ -122,7 +122,7 @@ def _look(api: Api, reading: Reading, wait: float) -> tuple[Cluster, list[Findin
 
 def _document(cluster: Cluster, findings: list[Finding]) -> ClusterStatus:
     from netmgr.findings import is_healthy
-    from netmgr.kube.cluster_status import AGENT, CONTROLLER, NAT_HOST
+    from netmgr.kube.diagnose.cluster_status import AGENT, CONTROLLER, NAT_HOST
 
     agents = [*cluster.of(AGENT), *cluster.of(NAT_HOST)]
     controllers = cluster.of(CONTROLLER)

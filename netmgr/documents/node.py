@@ -2,7 +2,7 @@
 
 Validation is complete before anything is done: an agent that starts has a document in which
 every range, address and prefix is consistent with every other. What depends on the machine
-(whether a group or an interface exists) is checked by `netmgr/agent/machine_check.py`.
+(whether a group or an interface exists) is checked by `netmgr/agent/health/machine_check.py`.
 
 No range is too small. Every address of a range is usable; one that a pod could not have
 (special-use, the node's own) is refused and never silently left out. So each family in `ranges`

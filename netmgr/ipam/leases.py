@@ -99,7 +99,7 @@ class Leases:
 
     def get(self, key: AttachmentKey) -> Attachment | None:
         # Without the lock: one look-up is atomic, and whoever changes this attachment holds its own
-        # lock (`agent/requests.py`).
+        # lock (`agent/cni/requests.py`).
         return self._attachments.get(key)
 
     def all(self) -> list[Attachment]:

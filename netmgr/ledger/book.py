@@ -45,7 +45,7 @@ The rules; the methods below name the one they follow:
     understands; a smaller total would pass for all of it once more. What the live counters show in
     the first reading is what they go on from (`forget`). Of an older copy, hours and gaps stay.
 13. Two backends that count at once show the same packets. `rebase` has counters go on from what
-    the new one shows, after the last reading of the former one was posted (`agent/changeover.py`).
+    the new one shows, after the last reading of the former one was posted (`changeover.py`).
 14. What pods' counters lost is known in bytes by their sum (`audit.py`). It belongs to the gap of
     these counters; without one, to a gap "reset" of its own.
 

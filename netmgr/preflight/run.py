@@ -14,10 +14,12 @@ from itertools import product
 from pathlib import Path
 from random import Random, SystemRandom
 
-from netmgr.agent import instance, known_ranges, machine_check
-from netmgr.agent.instance import Holder
-from netmgr.agent.listed_nodes import ListedNodes
-from netmgr.agent.uplinks import uplinks
+from netmgr.agent.core import instance
+from netmgr.agent.core.instance import Holder
+from netmgr.agent.core.uplinks import uplinks
+from netmgr.agent.health import machine_check
+from netmgr.agent.network import known_ranges
+from netmgr.agent.network.listed_nodes import ListedNodes
 from netmgr.dataplane import desired
 from netmgr.documents import loader
 from netmgr.documents.diagnostics import error

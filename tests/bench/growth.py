@@ -18,12 +18,12 @@ from pathlib import Path
 from statistics import linear_regression, median
 from tempfile import TemporaryDirectory
 
-from netmgr.agent.accounting import Accounting
-from netmgr.agent.components import Agent
-from netmgr.agent.files import Files
+from netmgr.agent.accounting.accounting import Accounting
+from netmgr.agent.cni.node import Node
+from netmgr.agent.core.components import Agent
+from netmgr.agent.core.files import Files
 from netmgr.agent.main import SystemClock
-from netmgr.agent.node import Node
-from netmgr.agent.pool import Pool
+from netmgr.agent.network.pool import Pool
 from netmgr.cli.plan import app
 from netmgr.documents import loader
 from netmgr.documents.node import Backend, NodeDocument

@@ -16,8 +16,8 @@ from ipaddress import IPv6Address
 from itertools import chain
 from pathlib import Path
 
-from netmgr.agent.instance import QUEUE
-from netmgr.agent.spool import REFUSED
+from netmgr.agent.cni.spool import REFUSED
+from netmgr.agent.core.instance import QUEUE
 from netmgr.errors import NetmgrError
 from tests.chaos.foreign import Foreign
 from tests.chaos.kernel import Kernel

@@ -323,7 +323,7 @@ class Chaos:
         synced, now = self.invariants.synced(), time.monotonic()
         if self.faults.books_since is not None:
             self._totals.clear()
-        # An agent that is busy syncs less often (`agent/scheduler.py`).
+        # An agent that is busy syncs less often (`agent/core/scheduler.py`).
         older = [total for at, total in self._totals if now - at > SYNC_SECONDS]
         assert synced >= max(older, default=0), f"{synced} bytes are synced, not {max(older)}"
         found = self.node.snapshot()["namespaces"]

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from netmgr.agent import changeover
-from netmgr.agent.accounting import examine
-from netmgr.agent.accounts import Accounts
+from netmgr.agent.accounting import changeover
+from netmgr.agent.accounting.accounting import examine
+from netmgr.agent.accounting.accounts import Accounts
 from netmgr.documents.accounting import NodeRules
 from netmgr.documents.node import Backend
 from netmgr.documents.special_use import PRIVATE_USE, SPECIAL_USE

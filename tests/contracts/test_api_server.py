@@ -15,11 +15,20 @@ from typing import Any
 import pytest
 
 from netmgr.errors import ApiError
-from netmgr.kube.agent_pods import SELECTOR
-from netmgr.kube.api import CONFLICT, GONE, INVALID, NOT_FOUND, Api, Object, connect, is_outdated
-from netmgr.kube.concurrency import THREADS, Threads
-from netmgr.kube.election import Candidate, Lease, Term
-from netmgr.kube.health import Health
+from netmgr.kube.client.agent_pods import SELECTOR
+from netmgr.kube.client.api import (
+    CONFLICT,
+    GONE,
+    INVALID,
+    NOT_FOUND,
+    Api,
+    Object,
+    connect,
+    is_outdated,
+)
+from netmgr.kube.client.concurrency import THREADS, Threads
+from netmgr.kube.controller.election import Candidate, Lease, Term
+from netmgr.kube.controller.health import Health
 from tests.fakes.api_server import Answer, ApiServer
 from tests.kubernetes import programs
 from tests.kubernetes.control_plane import ControlPlane

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from netmgr.kube.connectivity_objects import LABEL
+from netmgr.kube.diagnose.connectivity_objects import LABEL
 from netmgr.prefixes import Family
 from tests.e2e import companions, netmgr, network
 from tests.e2e.cluster import Cluster, wait_for

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from netmgr.kube.nodes import HEALTHY, STARTUP_TAINT
+from netmgr.kube.controller.nodes import HEALTHY, STARTUP_TAINT
 from netmgr.model import PROBE_LINK
 from tests.e2e import lifecycle, netmgr, network, pods
 from tests.e2e.cluster import Cluster, wait_for

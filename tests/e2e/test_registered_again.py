@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from netmgr.api.client import read_snapshot
-from netmgr.kube.nodes import STARTUP_TAINT
+from netmgr.kube.controller.nodes import STARTUP_TAINT
 from netmgr.ranges.assigned import NODE_RANGES, AssignedRanges
 from tests.e2e import netmgr, network, pods
 from tests.e2e.cluster import Cluster, wait_for

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from netmgr.agent import changeover
-from netmgr.agent.accounting import examine
-from netmgr.agent.accounts import Accounts
+from netmgr.agent.accounting import changeover
+from netmgr.agent.accounting.accounting import examine
+from netmgr.agent.accounting.accounts import Accounts
 from netmgr.documents.node import Backend
 from netmgr.errors import KernelError
 from netmgr.ledger.ledger import Ledger

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from netmgr.errors import ApiError
-from netmgr.kube.api import (
+from netmgr.kube.client.api import (
     CONFLICT,
     GONE,
     INVALID,

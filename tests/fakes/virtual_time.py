@@ -50,7 +50,7 @@ class _Actor:
 
 
 class VirtualTime:
-    """Implements `netmgr.kube.concurrency.Concurrency`, and a calendar of what happens when."""
+    """A `netmgr.kube.client.concurrency.Concurrency`, and a calendar of what happens when."""
 
     def __init__(self) -> None:
         self._now = 0.0

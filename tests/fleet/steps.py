@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from netmgr.kube.nodes import STARTUP_TAINT
+from netmgr.kube.controller.nodes import STARTUP_TAINT
 from tests.kubernetes.control_plane import ControlPlane, Object
 from tests.kubernetes.controllers import AGENTS, POOL, Crowd, Program, agent_pod, pod_status
 

@@ -15,12 +15,13 @@ from netmgr.api.connectivity import Answer, Probe
 from netmgr.documents import node_list
 from netmgr.documents.node import NodeDocument
 from netmgr.errors import ConfigError, RangesUnknown, StateError
-from netmgr.kube import agent_pods, claim_store, node_listing, node_reports
-from netmgr.kube.allocations import NodeAllocations
-from netmgr.kube.assigning import MOST_TOUCHED, NodeView, decide
-from netmgr.kube.connectivity import Check, Counted, NodeResult, Options, Planned, conclude
-from netmgr.kube.node_document import render
-from netmgr.kube.nodes import node_view
+from netmgr.kube.client import agent_pods
+from netmgr.kube.controller import claim_store, node_listing, node_reports
+from netmgr.kube.controller.allocations import NodeAllocations
+from netmgr.kube.controller.assigning import MOST_TOUCHED, NodeView, decide
+from netmgr.kube.controller.node_document import render
+from netmgr.kube.controller.nodes import node_view
+from netmgr.kube.diagnose.connectivity import Check, Counted, NodeResult, Options, Planned, conclude
 from netmgr.plan.document import PlanDocument
 from netmgr.plan.files import load_limits
 from netmgr.plan.locking import make_lock

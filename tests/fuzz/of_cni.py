@@ -13,8 +13,8 @@ from types import SimpleNamespace
 from cni import wire
 from cni.request import Request, Verb, parse_request, pod_ref
 from cni.results import SUPPORTED_VERSIONS, Wiring, add_result
-from netmgr.agent import spool
-from netmgr.agent.cni import CniSocket
+from netmgr.agent.cni import spool
+from netmgr.agent.cni.server import CniSocket
 from netmgr.errors import IoFailure, NetmgrError, RequestError
 from netmgr.logs import JsonFormatter, TextFormatter
 from netmgr.observer import cached_results
@@ -110,7 +110,7 @@ class _Answering(CniSocket):
 def answer(data: bytes) -> None:
     """Every request has an answer, a CNI error or result, and one log line of either format."""
     lines = io.StringIO()
-    log = logging.getLogger("netmgr.agent.cni")
+    log = logging.getLogger("netmgr.agent.cni.server")
     handlers = [_handler(lines, TextFormatter()), _handler(lines, JsonFormatter())]
     former, log.handlers, log.propagate = log.level, handlers, False
     log.setLevel(logging.INFO)

@@ -9,7 +9,7 @@ from pathlib import Path
 import yaml
 
 from cni import runtimes
-from netmgr.agent import link_managers
+from netmgr.agent.health import link_managers
 from netmgr.documents import loader, yaml_loader
 from netmgr.documents.node import NodeDocument
 from netmgr.documents.quantity import bit_rate

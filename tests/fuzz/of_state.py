@@ -13,7 +13,7 @@ from typing import Any
 from unittest.mock import patch
 
 from cni import installed
-from netmgr.agent import known_ranges
+from netmgr.agent.network import known_ranges
 from netmgr.agent.queries import Readers
 from netmgr.api import client
 from netmgr.api.snapshot import VERSION

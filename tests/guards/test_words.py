@@ -69,32 +69,28 @@ ROWS = [
     Row(
         "verdict",
         ("verdict", "verdicts"),
-        not_in=("netmgr/rules", "netmgr/kernel", "netmgr/services", "docs"),
+        not_in=("netmgr/rules", "netmgr/kernel", "docs"),
     ),
     # what runs recurring work, and one piece of it
     Row("scheduler, task", ("rhythm", "pulse", "pace", "paced", "paces")),
     # checking a document, or a cloud's answer, before it is used
     Row("validation", ("agreement", "vetting", "vetted", "vet", "vets")),
     # all frontends of a NAT host with their endpoints
-    Row("service map", ("desk", "catalogue"), only_in=("netmgr/services", "netmgr/agent")),
+    Row("service map", ("desk", "catalogue"), only_in=("netmgr/agent",)),
     # the addresses at which the hub reaches a spoke's Services; the same range inside the spoke
     Row(
         "VIP range, Service CIDR",
         ("seen", "real"),
         only_in=(
-            "netmgr/services",
             "netmgr/documents/sites.py",
             "netmgr/documents/explain.py",
             "netmgr/documents/node.py",
             "netmgr/rules/translation.py",
-            "netmgr/agent/nat.py",
-            "netmgr/agent/machine_check.py",
-            "netmgr/agent/services.py",
+            "netmgr/agent/accounting/nat.py",
+            "netmgr/agent/health/machine_check.py",
             "netmgr/cli/nat.py",
         ),
     ),
-    # one address, protocol and port at which a Service is reached
-    Row("frontend", ("opening", "openings", "opened"), only_in=("netmgr/services",)),
     # dividing a block into prefixes
     Row("subnetting", ("carve", "carved", "carves", "carving")),
     # how long a plan's space lasts while clusters grow

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from cni.install import Installation, install
-from netmgr.agent.files import RESERVE_BYTES, RESERVE_FILES
+from netmgr.agent.core.files import RESERVE_BYTES, RESERVE_FILES
 from netmgr.documents.node import Backend
 from netmgr.preflight import probing
 from tests.kernel.common import on_small_disk

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from netmgr.agent.core.recovery import boot_id
 from netmgr.agent.main import SystemClock
-from netmgr.agent.recovery import boot_id
 from netmgr.dataplane import desired
 from netmgr.ipam.store import Store as LeaseStore
 from netmgr.ledger.ledger import MARK_FILE, Ledger

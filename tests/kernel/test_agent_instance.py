@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from netmgr.agent import instance
-from netmgr.agent.instance import HANDOVER_SECONDS, Held, Holder
+from netmgr.agent.core import instance
+from netmgr.agent.core.instance import HANDOVER_SECONDS, Held, Holder
 from netmgr.documents.node import Backend
 from netmgr.kernel import packet_queue
 from tests.kernel.common import ROLES, kernel_state

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from netmgr import programs
-from netmgr.agent import machine_check
+from netmgr.agent.health import machine_check
 from netmgr.documents import loader
 from netmgr.documents.node import NodeDocument
 from netmgr.errors import ConfigError

@@ -17,7 +17,7 @@ from unittest.mock import patch
 
 import pytest
 
-from netmgr.agent.audit import ETHERNET_HEADER
+from netmgr.agent.accounting.audit import ETHERNET_HEADER
 from netmgr.api.snapshot import QuotaState
 from netmgr.documents.node import Backend
 from netmgr.prefixes import Family

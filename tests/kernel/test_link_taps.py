@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from netmgr import programs
-from netmgr.agent import diagnosis
+from netmgr.agent.health import diagnosis
 from netmgr.agent.problems import ROUNDS
 from netmgr.documents.node import Backend
 from netmgr.prefixes import Family

@@ -19,16 +19,16 @@ from typing import Any, Protocol
 import pytest
 
 from cni.request import Request, Verb
-from netmgr.agent.accounting import Accounting
-from netmgr.agent.components import Agent
-from netmgr.agent.connections import ConnectionLimits
-from netmgr.agent.files import Files
-from netmgr.agent.limits import Limits
+from netmgr.agent.accounting.accounting import Accounting
+from netmgr.agent.accounting.connections import ConnectionLimits
+from netmgr.agent.accounting.limits import Limits
+from netmgr.agent.cni.node import LOCK_SECONDS, Node
+from netmgr.agent.cni.verbs import collect_garbage
+from netmgr.agent.core.components import Agent
+from netmgr.agent.core.files import Files
 from netmgr.agent.main import SystemClock
-from netmgr.agent.node import LOCK_SECONDS, Node
-from netmgr.agent.pool import Pool
-from netmgr.agent.router import Router
-from netmgr.agent.verbs import collect_garbage
+from netmgr.agent.network.pool import Pool
+from netmgr.agent.network.router import Router
 from netmgr.dataplane import desired
 from netmgr.dataplane.node_routes import RoutesToNodes
 from netmgr.documents import loader

@@ -14,8 +14,8 @@ import pytest
 
 from netmgr.api import connectivity
 from netmgr.api.connectivity import Answer, Probe, Result, Target, Task
-from netmgr.kube.connectivity import ICMPV6_BYTES, Counted, expected
-from netmgr.kube.connectivity_run import counted
+from netmgr.kube.diagnose.connectivity import ICMPV6_BYTES, Counted, expected
+from netmgr.kube.diagnose.connectivity_run import counted
 from netmgr.prefixes import Address, Family
 from netmgr.preflight import pod_probes
 from netmgr.preflight.pod_server import PORT

@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from netmgr.agent import instance
-from netmgr.agent.instance import Holder
+from netmgr.agent.core import instance
+from netmgr.agent.core.instance import Holder
 from netmgr.documents import node_list
 from netmgr.documents.node_list import ListedNode
 from netmgr.errors import ConfigError, SetupError

@@ -14,9 +14,9 @@ from typing import cast
 
 import pytest
 
-from netmgr.kube import health
-from netmgr.kube.api import Api
-from netmgr.kube.health import Telemetry
+from netmgr.kube.client.api import Api
+from netmgr.kube.controller import health
+from netmgr.kube.controller.health import Telemetry
 from netmgr.prefixes import Family
 from tests.kernel.scraped import CONFIGS, PORT, Prometheus, Result, by, scraping
 from tests.lab import wiring

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from netmgr.documents.node_list import ListedNode, write
-from netmgr.kube.node_listing import MOST_NODES
+from netmgr.kube.controller.node_listing import MOST_NODES
 from netmgr.prefixes import Address, Family, Prefix
 from tests.kernel.namespaces import inside
 from tests.lab.errors import LabError

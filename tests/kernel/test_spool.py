@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from netmgr.agent.spool import replay
+from netmgr.agent.cni.spool import replay
 from netmgr.errors import InvalidNetworkConfig, TryAgainLater
 
 HOUR = 3600

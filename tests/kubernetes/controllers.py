@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from http.client import HTTPConnection
 from pathlib import Path
 
-from netmgr.kube.nodes import HEALTHY, STARTUP_TAINT
+from netmgr.kube.controller.nodes import HEALTHY, STARTUP_TAINT
 from netmgr.plan import files
 from netmgr.plan.locking import make_lock
 from tests.kubernetes.control_plane import ControlPlane, Object

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from netmgr.kube.nodes import STARTUP_TAINT
+from netmgr.kube.controller.nodes import STARTUP_TAINT
 from netmgr.prefixes import Prefix
 from netmgr.ranges.assigned import NODE_RANGES, AssignedRanges
 from tests.kubernetes.control_plane import ControlPlane, Object

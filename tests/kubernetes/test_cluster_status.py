@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from netmgr.kube.cluster import LONGEST_REASON
-from netmgr.kube.events import Notice, event
-from netmgr.kube.node_reports import LONGEST_ANSWER
-from netmgr.kube.nodes import HEALTHY, STARTUP_TAINT
+from netmgr.kube.controller.events import Notice, event
+from netmgr.kube.controller.node_reports import LONGEST_ANSWER
+from netmgr.kube.controller.nodes import HEALTHY, STARTUP_TAINT
+from netmgr.kube.diagnose.cluster import LONGEST_REASON
 from tests.kubernetes import clusters
 from tests.kubernetes.clusters import APPS, OLDER, Cluster, condition, container, endless
 from tests.kubernetes.control_plane import ControlPlane

@@ -22,10 +22,10 @@ import pytest
 
 from netmgr.api.connectivity import LONGEST_ANSWER, Answer, Ending, Result, Sent, Task
 from netmgr.errors import SIGNAL_EXIT, ApiError
-from netmgr.kube.api import connect
-from netmgr.kube.connectivity import SERVICE, Options
-from netmgr.kube.connectivity_objects import LABEL, PREFIX
-from netmgr.kube.connectivity_run import Request, run
+from netmgr.kube.client.api import connect
+from netmgr.kube.diagnose.connectivity import SERVICE, Options
+from netmgr.kube.diagnose.connectivity_objects import LABEL, PREFIX
+from netmgr.kube.diagnose.connectivity_run import Request, run
 from tests.kubernetes import clusters
 from tests.kubernetes.clusters import Cluster
 from tests.kubernetes.control_plane import ControlPlane, Object

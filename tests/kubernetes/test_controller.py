@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from netmgr.errors import StateError
-from netmgr.kube.api import Api, connect
-from netmgr.kube.node_document import RANGES
-from netmgr.kube.reflector import PAGE, Reflector
+from netmgr.kube.client.api import Api, connect
+from netmgr.kube.client.reflector import PAGE, Reflector
+from netmgr.kube.controller.node_document import RANGES
 from netmgr.plan import files
 from netmgr.plan import machines as planned
 from netmgr.prefixes import merge

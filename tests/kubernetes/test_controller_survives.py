@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from netmgr.errors import Exit
-from netmgr.kube.nodes import STARTUP_TAINT
+from netmgr.kube.controller.nodes import STARTUP_TAINT
 from netmgr.prefixes import Prefix, overlaps
 from tests.kubernetes.control_plane import ControlPlane
 from tests.kubernetes.controllers import (

@@ -16,8 +16,8 @@ import pytest
 
 from netmgr.documents import loader
 from netmgr.documents.node import Backend, NodeDocument
-from netmgr.kube.allocations import NodeAllocation, NodeIndex
-from netmgr.kube.node_document import pod_cidr
+from netmgr.kube.controller.allocations import NodeAllocation, NodeIndex
+from netmgr.kube.controller.node_document import pod_cidr
 from netmgr.plan import files, machines
 from tests.fuzz.of_cluster import go_takes
 from tests.kubernetes.control_plane import ControlPlane, Object

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from netmgr.kube.nodes import HEALTHY, UNHEALTHY_TAINT
+from netmgr.kube.controller.nodes import HEALTHY, UNHEALTHY_TAINT
 from tests.kubernetes.clusters import Exporter
 from tests.kubernetes.control_plane import ControlPlane, free_ports
 from tests.kubernetes.controllers import (

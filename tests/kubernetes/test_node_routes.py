@@ -9,7 +9,7 @@ from netmgr.dataplane.routes_to_nodes import decide
 from netmgr.documents.node import NodeDocument
 from netmgr.documents.node_list import ListedNode, parse
 from netmgr.kernel.routes import Route
-from netmgr.kube.node_document import render
+from netmgr.kube.controller.node_document import render
 from netmgr.prefixes import Prefix
 from tests.kubernetes import manifests
 from tests.kubernetes.control_plane import ControlPlane, Object

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from netmgr.kube.agent_pods import LONGEST_MESSAGE
-from netmgr.kube.nodes import STARTUP_TAINT
+from netmgr.kube.client.agent_pods import LONGEST_MESSAGE
+from netmgr.kube.controller.nodes import STARTUP_TAINT
 from tests.kubernetes.control_plane import ControlPlane, Object, free_ports
 from tests.kubernetes.controllers import (
     AGENTS,

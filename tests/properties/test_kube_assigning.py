@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 
 from netmgr.errors import StateError
-from netmgr.kube.allocations import Claim, NodeAllocation, NodeAllocations, NodeIndex
-from netmgr.kube.assigning import Decision, NodeView, decide, released
-from netmgr.kube.claim_store import SHARD, read, shard_name, write
-from netmgr.kube.plan_watch import moved
+from netmgr.kube.controller.allocations import Claim, NodeAllocation, NodeAllocations, NodeIndex
+from netmgr.kube.controller.assigning import Decision, NodeView, decide, released
+from netmgr.kube.controller.claim_store import SHARD, read, shard_name, write
+from netmgr.kube.controller.plan_watch import moved
 from netmgr.plan.clouds.cloud import CloudLimits
 from netmgr.plan.document import PlanDocument
 from netmgr.plan.files import load_limits

@@ -12,7 +12,7 @@ from errno import EPERM
 
 import pytest
 
-from netmgr.agent.audit import Passed
+from netmgr.agent.accounting.audit import Passed
 from netmgr.errors import KernelError
 from netmgr.kernel import links
 from netmgr.kernel.links import Carried

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from netmgr.agent.audit import Passed, Report, link_audits, through
+from netmgr.agent.accounting.audit import Passed, Report, link_audits, through
 from netmgr.kernel.links import Carried
 from netmgr.ledger.audit import Audit
 from netmgr.ledger.tables import NOTHING, Amount

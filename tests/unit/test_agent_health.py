@@ -15,13 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from netmgr.agent import host_pods, roles
-from netmgr.agent.accounting import Accounting
-from netmgr.agent.accounts import Accounts
-from netmgr.agent.cni import CniSocket
-from netmgr.agent.components import Agent, Component, Remnants
-from netmgr.agent.files import FILES
-from netmgr.agent.host_pods import HostPods
+from netmgr.agent import roles
+from netmgr.agent.accounting import host_pods
+from netmgr.agent.accounting.accounting import Accounting
+from netmgr.agent.accounting.accounts import Accounts
+from netmgr.agent.accounting.host_pods import HostPods
+from netmgr.agent.cni.server import CniSocket
+from netmgr.agent.core.components import Agent, Component, Remnants
+from netmgr.agent.core.files import FILES
 from netmgr.agent.queries import Readers
 from netmgr.api.snapshot import Snapshot
 from netmgr.documents.node import NodeDocument

@@ -12,14 +12,14 @@ from netmgr import programs
 
 pytestmark = pytest.mark.programs
 
-CLUSTERS, NAT, WIRING = "netmgr.kube", "netmgr.agent.nat", "netmgr.agent.node"
+CLUSTERS, NAT, WIRING = "netmgr.kube", "netmgr.agent.accounting.nat", "netmgr.agent.cni.node"
 OTHERS = {
-    "wiring_node": (CLUSTERS, "netmgr.observer", NAT, "netmgr.agent.observing"),
+    "wiring_node": (CLUSTERS, "netmgr.observer", NAT, "netmgr.agent.accounting.observing"),
     "observing_node": (CLUSTERS, "netmgr.ipam.leases", NAT, WIRING),
     "gateway": (CLUSTERS, "netmgr.observer", "netmgr.ipam.leases", WIRING),
 }
 OWN = {
-    "wiring_node": "netmgr.agent.verbs",
+    "wiring_node": "netmgr.agent.cni.verbs",
     "observing_node": "netmgr.observer.kernel_check",
     "gateway": NAT,
 }

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from netmgr.agent.components import Health
-from netmgr.agent.scheduler import LONG_SECONDS, Latest, Scheduler, Task, throttled
+from netmgr.agent.core.components import Health
+from netmgr.agent.core.scheduler import LONG_SECONDS, Latest, Scheduler, Task, throttled
 from netmgr.errors import KernelError, TryAgainLater
 from tests.waiting import PATIENCE
 

@@ -10,8 +10,16 @@ import pytest
 
 from netmgr.documents.diagnostics import Severity
 from netmgr.findings import Finding
-from netmgr.kube.agent_pods import agent_pod
-from netmgr.kube.cluster_status import (
+from netmgr.kube.client.agent_pods import agent_pod
+from netmgr.kube.controller.node_reports import Problem, Report
+from netmgr.kube.controller.nodes import (
+    HEALTHY,
+    NETWORK_UNAVAILABLE,
+    ROLE,
+    STARTUP_TAINT,
+    UNHEALTHY_TAINT,
+)
+from netmgr.kube.diagnose.cluster_status import (
     AGENT,
     CONTROLLER,
     LEASE_GRACE_SECONDS,
@@ -27,8 +35,6 @@ from netmgr.kube.cluster_status import (
     pod_state,
     workload,
 )
-from netmgr.kube.node_reports import Problem, Report
-from netmgr.kube.nodes import HEALTHY, NETWORK_UNAVAILABLE, ROLE, STARTUP_TAINT, UNHEALTHY_TAINT
 
 Object = dict[str, Any]
 NOW = 1_800_000_000.0

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from netmgr.kube.cluster_status import CONTROLLER, Leader, workload
+from netmgr.kube.diagnose.cluster_status import CONTROLLER, Leader, workload
 from tests.unit.test_cluster_status import METADATA, NOW, findings_of, node
 
 Object = dict[str, Any]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cni.request import parse_request
-from netmgr.agent.expected import differences
+from netmgr.agent.cni.expected import differences
 from netmgr.kernel.contents import Contents
 from netmgr.kernel.links import Link
 from netmgr.kernel.routes import Route

@@ -20,7 +20,7 @@ from cni.results import (
     version_result,
 )
 from cni.wire import STARTED, decode_request, encode_reply, encode_request, is_of_another_version
-from netmgr.agent.cni import _started_at
+from netmgr.agent.cni.server import _started_at
 from netmgr.errors import InvalidEnvironment, InvalidNetworkConfig, IoFailure, KernelError
 from netmgr.prefixes import Address, Family, Prefix
 from tests.unit import cni_shapes

@@ -13,10 +13,11 @@ from pydantic import ValidationError
 from netmgr.api.connectivity import PORT, Answer, Ending, Probe, Result, Sent, Target
 from netmgr.documents.diagnostics import Severity
 from netmgr.findings import Finding
-from netmgr.kube.agent_pods import AgentPod
-from netmgr.kube.claim_store import POOL
-from netmgr.kube.cluster_status import AGENT, NodeState, PodState, node_state
-from netmgr.kube.connectivity import (
+from netmgr.kube.client.agent_pods import AgentPod
+from netmgr.kube.controller.claim_store import POOL
+from netmgr.kube.controller.nodes import node_view
+from netmgr.kube.diagnose.cluster_status import AGENT, NodeState, PodState, node_state
+from netmgr.kube.diagnose.connectivity import (
     MOST_PEERS,
     ZONE,
     Candidate,
@@ -36,9 +37,8 @@ from netmgr.kube.connectivity import (
     spread,
     usable,
 )
-from netmgr.kube.connectivity_objects import LONGEST_REASON, pod_now
-from netmgr.kube.connectivity_run import counted
-from netmgr.kube.nodes import node_view
+from netmgr.kube.diagnose.connectivity_objects import LONGEST_REASON, pod_now
+from netmgr.kube.diagnose.connectivity_run import counted
 
 SERVICE = ("10.96.0.9", "fd00:96::9")
 OWN = ("10.1.0.3", "fd00:1::3")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from netmgr.api.connectivity import Answer, Ending, Probe, Result
-from netmgr.kube.connectivity import (
+from netmgr.kube.diagnose.connectivity import (
     Check,
     NodeResult,
     Options,

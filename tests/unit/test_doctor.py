@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from cni.installed import Record, record_path
-from netmgr.agent import doctor, link_managers
+from netmgr.agent.health import doctor, link_managers
 from netmgr.documents.diagnostics import Severity
 from netmgr.documents.node import Backend, NodeDocument
 from netmgr.errors import KernelError, SetupError

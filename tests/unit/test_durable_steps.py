@@ -11,10 +11,10 @@ from tests.failpoints.sites import sites
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "durable-steps"
 EXCEPTIONS = {
-    "netmgr/agent/doctor:_kernel channel.transact": "`netmgr doctor` tries what a kernel can do",
-    "netmgr/agent/doctor:_queues channel.transact": "`netmgr doctor` tries what a kernel can do",
-    "netmgr/agent/flowtable:_add flowtables.add_devices": "needs flowtables: `make vm`",
-    "netmgr/agent/scheduler:stop os.write": "a pipe",
+    "netmgr/agent/health/doctor:_kernel channel.transact": "`netmgr doctor` tries what kernels do",
+    "netmgr/agent/health/doctor:_queues channel.transact": "`netmgr doctor` tries what kernels do",
+    "netmgr/agent/accounting/flowtable:_add flowtables.add_devices": "needs flowtables: `make vm`",
+    "netmgr/agent/core/scheduler:stop os.write": "a pipe",
     "netmgr/dataplane/deletion:_is_there self._host.attempt": "changes nothing of a link",
     "netmgr/durable:write_many (scratch / name).replace": "the controller's",
     "netmgr/durable:write_many (scratch / name).write_bytes": "the controller's",

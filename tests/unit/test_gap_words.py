@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from netmgr.agent import doctor
-from netmgr.agent.doctor import assumed
+from netmgr.agent.health import doctor
+from netmgr.agent.health.doctor import assumed
 from netmgr.api.client import read_snapshot
 from netmgr.api.gaps import described
 from tests.fakes.agent_socket import agent, canned, snapshot

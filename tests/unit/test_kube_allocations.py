@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from netmgr.errors import ConfigError
-from netmgr.kube.allocations import NodeAllocation, NodeAllocations, NodeIndex
+from netmgr.kube.controller.allocations import NodeAllocation, NodeAllocations, NodeIndex
 from netmgr.plan.document import PlanDocument
 from netmgr.plan.files import load_limits
 from netmgr.plan.lock import LockDocument

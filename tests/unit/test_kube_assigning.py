@@ -9,8 +9,15 @@ from dataclasses import replace
 
 import pytest
 
-from netmgr.kube.allocations import Claim, NodeAllocation, NodeAllocations, NodeIndex
-from netmgr.kube.assigning import MOST_TOUCHED, Decision, NodeView, Reason, decide, released
+from netmgr.kube.controller.allocations import Claim, NodeAllocation, NodeAllocations, NodeIndex
+from netmgr.kube.controller.assigning import (
+    MOST_TOUCHED,
+    Decision,
+    NodeView,
+    Reason,
+    decide,
+    released,
+)
 from netmgr.plan.document import PlanDocument
 from netmgr.plan.files import load_limits
 from netmgr.plan.locking import make_lock

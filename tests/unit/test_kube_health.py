@@ -14,8 +14,8 @@ from prometheus_client import CollectorRegistry
 
 from exporter.controller_catalog import CONTROLLER
 from netmgr.errors import SetupError
-from netmgr.kube.api import Api
-from netmgr.kube.health import SILENCE, Health, Telemetry, serve
+from netmgr.kube.client.api import Api
+from netmgr.kube.controller.health import SILENCE, Health, Telemetry, serve
 
 RESET, KEPT = struct.pack("@ii", 1, 0), struct.pack("@ii", 0, 0)
 """What SO_LINGER has a socket do when it is closed."""

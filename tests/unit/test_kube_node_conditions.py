@@ -13,15 +13,20 @@ from typing import Any, cast
 import pytest
 
 from netmgr.errors import ApiAway, ApiError
-from netmgr.kube import node_reports
-from netmgr.kube.agent_pods import AgentPod
-from netmgr.kube.api import Api
-from netmgr.kube.concurrency import Threads
-from netmgr.kube.health import Telemetry
-from netmgr.kube.node_conditions import CALM_SECONDS, LONGEST_MESSAGE, NodeConditions, condition
-from netmgr.kube.node_reports import SILENT_SECONDS, NodeReports, Problem, Report
-from netmgr.kube.nodes import ClusterNodes
-from netmgr.kube.reconciling import Leadership
+from netmgr.kube.client.agent_pods import AgentPod
+from netmgr.kube.client.api import Api
+from netmgr.kube.client.concurrency import Threads
+from netmgr.kube.controller import node_reports
+from netmgr.kube.controller.health import Telemetry
+from netmgr.kube.controller.node_conditions import (
+    CALM_SECONDS,
+    LONGEST_MESSAGE,
+    NodeConditions,
+    condition,
+)
+from netmgr.kube.controller.node_reports import SILENT_SECONDS, NodeReports, Problem, Report
+from netmgr.kube.controller.nodes import ClusterNodes
+from netmgr.kube.controller.reconciling import Leadership
 
 Object = dict[str, Any]
 
@@ -227,7 +232,7 @@ def test_without_reports_nothing_is_looked_at_again_until_a_node_or_a_pod_change
 def test_a_node_that_becomes_unhealthy_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     cluster = Cluster("a", "b")
     cluster.reports = {"a": SOUND, "b": FULL}
-    with caplog.at_level(logging.INFO, "netmgr.kube.node_conditions"):
+    with caplog.at_level(logging.INFO, "netmgr.kube.controller.node_conditions"):
         cluster.reconcile()
     levels = {record.args[0]: record.levelname for record in caplog.records if record.args}
     assert levels == {"a": "INFO", "b": "WARNING"}

@@ -8,7 +8,7 @@ import pytest
 
 from netmgr.documents.node import NodeDocument
 from netmgr.errors import ConfigError
-from netmgr.kube.node_document import RANGES, allocatable_pods, pod_cidr, ranges, render
+from netmgr.kube.controller.node_document import RANGES, allocatable_pods, pod_cidr, ranges, render
 from netmgr.prefixes import Prefix
 from tests.builders import NODE_KEYS
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from netmgr.kube.assigning import NodeView, Reason
-from netmgr.kube.node_listing import MOST_NODES, choose
-from netmgr.kube.nodes import node_view
+from netmgr.kube.controller.assigning import NodeView, Reason
+from netmgr.kube.controller.node_listing import MOST_NODES, choose
+from netmgr.kube.controller.nodes import node_view
 from netmgr.prefixes import Prefix
 
 

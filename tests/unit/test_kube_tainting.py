@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from netmgr.errors import ApiError, ConfigError
-from netmgr.kube.api import CONFLICT
-from netmgr.kube.assigning import NodeView
-from netmgr.kube.node_taints import rewrite, without
-from netmgr.kube.nodes import STARTUP_TAINT, UNHEALTHY_TAINT, ClusterNodes
-from netmgr.kube.reconciling import Leadership
-from netmgr.kube.tainting import Tainting, decide, most_of, parse_share
+from netmgr.kube.client.api import CONFLICT
+from netmgr.kube.controller.assigning import NodeView
+from netmgr.kube.controller.node_taints import rewrite, without
+from netmgr.kube.controller.nodes import STARTUP_TAINT, UNHEALTHY_TAINT, ClusterNodes
+from netmgr.kube.controller.reconciling import Leadership
+from netmgr.kube.controller.tainting import Tainting, decide, most_of, parse_share
 
 TWENTIETH, HALF = Fraction(5, 100), Fraction(1, 2)
 TAINT, STARTUP = ({"key": key, "effect": "NoSchedule"} for key in (UNHEALTHY_TAINT, STARTUP_TAINT))

@@ -15,16 +15,16 @@ from pathlib import Path
 import pytest
 
 from netmgr.errors import ApiError
-from netmgr.kube import agent_ranges, assigner, node_conditions, tainting
-from netmgr.kube.allocations import NodeAllocations
-from netmgr.kube.api import GONE, Object
-from netmgr.kube.election import Candidate, Term
-from netmgr.kube.events import AGAIN_SECONDS, MOST, Events, Notice
-from netmgr.kube.health import Health, Telemetry
-from netmgr.kube.node_taints import UnhealthyTaint
-from netmgr.kube.nodes import HEALTHY, UNHEALTHY_TAINT
-from netmgr.kube.plan_watch import PlanWatch
-from netmgr.kube.reflector import Reflector
+from netmgr.kube.client.api import GONE, Object
+from netmgr.kube.client.reflector import Reflector
+from netmgr.kube.controller import agent_ranges, assigner, node_conditions, tainting
+from netmgr.kube.controller.allocations import NodeAllocations
+from netmgr.kube.controller.election import Candidate, Term
+from netmgr.kube.controller.events import AGAIN_SECONDS, MOST, Events, Notice
+from netmgr.kube.controller.health import Health, Telemetry
+from netmgr.kube.controller.node_taints import UnhealthyTaint
+from netmgr.kube.controller.nodes import HEALTHY, UNHEALTHY_TAINT
+from netmgr.kube.controller.plan_watch import PlanWatch
 from netmgr.plan import files
 from tests.fakes.api_server import ApiServer
 from tests.kubernetes.controllers import write_plan

@@ -15,9 +15,9 @@ from netmgr.documents import loader
 from netmgr.documents.explain import explain
 from netmgr.documents.node import NodeDocument, RangeSource
 from netmgr.documents.sites import Role
-from netmgr.kube.agent_pods import PREFLIGHT
-from netmgr.kube.node_document import RANGES_FILE
-from netmgr.kube.nodes import ROLE, STARTUP_TAINT, UNHEALTHY_TAINT
+from netmgr.kube.client.agent_pods import PREFLIGHT
+from netmgr.kube.controller.node_document import RANGES_FILE
+from netmgr.kube.controller.nodes import ROLE, STARTUP_TAINT, UNHEALTHY_TAINT
 from netmgr.prefixes import Address
 from netmgr.ranges.assigned import NODE_RANGES
 from tests.fakes.kustomize import build

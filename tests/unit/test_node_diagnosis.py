@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from netmgr.agent import diagnosis
-from netmgr.agent.diagnosis import Look
+from netmgr.agent.health import diagnosis
+from netmgr.agent.health.diagnosis import Look
 from netmgr.api.snapshot import Fault
 from netmgr.kernel.links import Carried
 from tests.fakes.agent_socket import snapshot

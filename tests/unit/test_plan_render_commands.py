@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from netmgr.cli.plan import app
 from netmgr.documents.node import NodeDocument
-from netmgr.kube.node_document import render
+from netmgr.kube.controller.node_document import render
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "render"
 CONFIGS = Path(__file__).parents[2] / "configs"

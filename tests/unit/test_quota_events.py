@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from netmgr.kube.events import LONGEST_NAME
-from netmgr.kube.node_reports import MOST, Report, Spent, parse
-from netmgr.kube.quota_events import MOST_EVENTS, notices
+from netmgr.kube.controller.events import LONGEST_NAME
+from netmgr.kube.controller.node_reports import MOST, Report, Spent, parse
+from netmgr.kube.controller.quota_events import MOST_EVENTS, notices
 
 SPENT = {
     "namespace": "research",

@@ -6,17 +6,17 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from netmgr.kube.agent_pods import AgentPods
-from netmgr.kube.api import Api
-from netmgr.kube.assigner import AssignerSettings
-from netmgr.kube.controller import Controller, Settings, standard_reconcilers
-from netmgr.kube.election import Candidate, Term
-from netmgr.kube.health import Health, Telemetry
-from netmgr.kube.node_conditions import NodeConditions
-from netmgr.kube.node_taints import UnhealthyTaint
-from netmgr.kube.nodes import ClusterNodes
-from netmgr.kube.plan_watch import PlanWatch
-from netmgr.kube.reconciling import Leadership
+from netmgr.kube.client.agent_pods import AgentPods
+from netmgr.kube.client.api import Api
+from netmgr.kube.controller.assigner import AssignerSettings
+from netmgr.kube.controller.controller import Controller, Settings, standard_reconcilers
+from netmgr.kube.controller.election import Candidate, Term
+from netmgr.kube.controller.health import Health, Telemetry
+from netmgr.kube.controller.node_conditions import NodeConditions
+from netmgr.kube.controller.node_taints import UnhealthyTaint
+from netmgr.kube.controller.nodes import ClusterNodes
+from netmgr.kube.controller.plan_watch import PlanWatch
+from netmgr.kube.controller.reconciling import Leadership
 from tests.fakes.api_server import ApiServer
 from tests.fakes.virtual_time import VirtualTime
 

@@ -1,0 +1,1 @@
+"""What pods' traffic is counted and limited by."""

@@ -1,0 +1,320 @@
+"""The accounting of a machine: opens the ledger and the rules of the right backend."""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Self
+
+from netmgr.agent.accounting import changeover
+from netmgr.agent.accounting.accounts import Accounts
+from netmgr.agent.core.components import Agent, Component, Query, Remnants
+from netmgr.agent.core.files import Files, Made
+from netmgr.agent.core.recovery import boot_id, open_or_set_aside
+from netmgr.agent.core.scheduler import Latest, Task
+from netmgr.agent.core.uplinks import uplinks
+from netmgr.api.snapshot import (
+    VERSION,
+    AuditView,
+    Fault,
+    Problem,
+    RemotePod,
+    RuleReading,
+    Snapshot,
+    UsageView,
+)
+from netmgr.clock import Clock
+from netmgr.documents.accounting import NodeRules
+from netmgr.documents.node import Backend, NodeDocument
+from netmgr.documents.sites import Role
+from netmgr.errors import KernelError, NetmgrError, SetupError, StateError, TryAgainLater
+from netmgr.kernel.capabilities import Capability
+from netmgr.kernel.xtables.variant import legacy_tables, nft_is_supported
+from netmgr.ledger.history import FARTHEST, By, Period, Retention, view
+from netmgr.ledger.ledger import Ledger
+from netmgr.ledger.mark import MENDED, Mark
+from netmgr.ledger.store import Store
+from netmgr.model import PROTECTED, Sample
+from netmgr.prefixes import Family, Prefix
+from netmgr.rules.choose import FILE_NAME, open_backend, open_kind, remember, remembered
+from netmgr.rules.engine import Drops, Rules
+from netmgr.rules.policy import Policy
+
+log = logging.getLogger(__name__)
+
+
+class Accounting(Component):
+    """Counts what the machine's pods, or the machine itself, exchange."""
+
+    vital = ("rules",)
+
+    def __init__(self, agent: Agent, accounts: Accounts, rules: Rules, ledger: Ledger) -> None:
+        super().__init__(agent)
+        self._drops = Latest[Drops](
+            rules.drops, agent.clock, agent.document.accounting.min_reading_seconds, Drops([], [])
+        )
+        self.accounts = accounts
+        self.rules = rules
+        self.ledger = ledger
+
+    @classmethod
+    def open(cls, agent: Agent) -> Self:
+        """Open ledger and rules, and find out whether they belong together.
+
+        Raises:
+            SetupError: the machine lacks something; says what.
+            StateError: the ledger cannot be written.
+        """
+        document = agent.document
+        ledger, was_damaged = _open_ledger(document, agent.clock)
+
+        def open_rules(kind: Backend) -> Rules:
+            rules = Rules(open_kind(kind), Policy.of(document))
+            agent.stack.callback(rules.close)
+            return rules
+
+        rules = Rules(open_backend(document.backend, document.state_dir), Policy.of(document))
+        agent.stack.callback(rules.close)
+        change = changeover.begin(document.state_dir, ledger, rules, open_rules)
+        former = change.rules if change else ()
+        # With the former backend's rules: the successor's may still be empty, and a lost ledger
+        # would then look like this machine's first one.
+        agent.health.rebuilds += examine(ledger, rules, *former, was_damaged=was_damaged)
+        # During a change both names stay noted until it is over: a start after a crash has to find
+        # the former backend's rules.
+        if change is None:
+            changeover.settle(document.state_dir, ledger, rules)
+        name = rules.backend.name
+        note = Made(document.state_dir / FILE_NAME, lambda: remember(name, document.state_dir))
+        agent.get(Files).keep(ledger, note)
+        accounts = Accounts(
+            rules,
+            ledger,
+            agent.clock,
+            document.accounting.min_reading_seconds,
+            change,
+            lambda: uplinks(document),
+        )
+        # Registered after the rules, so that it runs before they are closed: it takes a last
+        # reading.
+        agent.stack.callback(accounts.close)
+        return cls(agent, accounts, rules, ledger)
+
+    def capabilities(self) -> Iterable[Capability]:
+        """For iptables: its programs look up sets by a raw socket; legacy tables need modules."""
+        backends = self.accounts.backends
+        if Backend.IPTABLES_LEGACY in backends:
+            return (Capability.NET_RAW, Capability.SYS_MODULE)
+        return (Capability.NET_RAW,) if Backend.IPTABLES_NFT in backends else ()
+
+    def start(self) -> None:
+        """Count the pods that are there, and make or repair the rules."""
+        for repair in self.accounts.start(self._agent.attachments()):
+            log.info("rules-begin what=%s", repair)
+
+    def reconcile(self) -> None:
+        """Repair the rules, and tidy the ledger."""
+        self._agent.health.repair("rules", self.accounts.reconcile)
+        self._agent.health.attempt("ledger", self.accounts.tidy)
+
+    def tasks(self) -> Iterable[Task]:
+        """Read all counters, so that little is lost if another program zeroes them."""
+        yield Task(self._read, self._agent.document.accounting.reading_seconds)
+
+    def _read(self) -> None:
+        self._agent.health.attempt("reading", self.accounts.read)
+
+    def problems(self) -> Iterable[Problem]:
+        if not self.ledger.durable:
+            message = (
+                "totals are in the agent's memory alone, since its disk cannot be written; make "
+                "room or mend it, and do not restart the agent before that"
+            )
+            yield {"reason": Fault.NOT_DURABLE, "message": message}
+
+    def snapshot(self, snapshot: Snapshot) -> None:
+        """All totals, as of now (see `min_reading_seconds`)."""
+        try:
+            self.accounts.read()
+        except NetmgrError as error:
+            # The totals of the last reading beat no answer.
+            log.warning("counters-unread error=%s", error)
+        totals, drops = self.ledger.totals(), self._drops.value()
+        runs_pods = self._agent.document.role is Role.NODE
+        snapshot["backend"] = self.rules.backend.name
+        snapshot["pods"] = [total for total in totals.pods if total["traffic"] != PROTECTED]
+        snapshot["namespaces"] = [
+            total for total in totals.namespaces if total["traffic"] != PROTECTED
+        ]
+        protected = [total for total in totals.namespaces if total["traffic"] == PROTECTED]
+        snapshot["protected"] = [total for total in protected if total["packets"]]
+        snapshot["node_totals"] = totals.node
+        owner = self._agent.document.accounting.rule_owner
+        snapshot["rules"] = [_rule(sample, owner) for sample in totals.rules]
+        snapshot["gaps"] = totals.gaps
+        snapshot["unattributed"] = totals.unattributed(runs_pods=runs_pods)
+        snapshot["origins"] = totals.origins(runs_pods=runs_pods)
+        snapshot["remote_pods"] = self._remote_pods()
+        snapshot["audit"] = self.accounts.ratios()
+        snapshot["durable"] = totals.durable
+        snapshot["isolation"], snapshot["drops"] = drops.between, drops.refused
+        if runs_pods:
+            packets, size = drops.undelivered
+            snapshot["undelivered"] = {"bytes": size, "packets": packets}
+
+    def _remote_pods(self) -> list[RemotePod]:
+        try:
+            samples = self.rules.remote_pods()
+        except NetmgrError as error:
+            log.warning("remote-pods-unread error=%s", error)
+            return []
+        return [
+            {
+                "address": str(sample.counter.subject),
+                "traffic": sample.counter.traffic,
+                "bytes": sample.bytes,
+                "packets": sample.packets,
+            }
+            for sample in samples
+        ]
+
+    def queries(self) -> Mapping[str, Query]:
+        return {"audit": self._audit, "usage": self._usage}
+
+    def _audit(self, _request: Mapping[str, object]) -> AuditView:
+        """Both comparisons, as of now."""
+        report = self.accounts.audit()
+        return {
+            "version": VERSION,
+            "node": self._agent.document.node.name,
+            "forward": report.totals.forward_audit(),
+            "links": report.links,
+            "ratios": report.ratios(),
+            "gaps": report.totals.gaps,
+        }
+
+    def _usage(self, request: Mapping[str, object]) -> UsageView:
+        """History from `since` to `until`, seconds since the epoch; `by` is a list with commas."""
+        since = float(str(request.get("since")))
+        until = float(str(request.get("until") or self._agent.clock.now()))
+        by = [By(name) for name in str(request.get("by")).split(",")]
+        # NaN, which float() accepts from a reader, fails these comparisons as well.
+        if not 0 <= since < until < FARTHEST:
+            raise ValueError(
+                "until must be later than since, and both within some thousand years from 1970"
+            )
+        period = Period.around(since, until)
+        return view(period, by, self.accounts.usage(period, by))
+
+    @classmethod
+    def remove(cls, remnants: Remnants) -> Iterator[str]:
+        """Remove the rules of every backend: an agent killed in a changeover left two."""
+        last = _last_backend(remnants.state_dir)
+        shared = []
+        for backend in _possible_backends(last):
+            try:
+                yield _remove_rules(backend, remnants.rule_owner)
+            except (SetupError, KernelError, TryAgainLater) as error:
+                # Both variants of iptables use the same sets. The kernel keeps a set while a rule
+                # refers to it, so the first variant is tried again after the second.
+                if isinstance(error, KernelError) and error.errno == errno.EBUSY:
+                    shared.append(backend)
+                else:
+                    yield from _skip(backend, last, error)
+        for backend in shared:
+            yield _remove_rules(backend, remnants.rule_owner)
+
+
+def examine(ledger: Ledger, *rules: Rules, was_damaged: bool = False) -> bool:
+    """Compare the ledger with the kernel before the first posting; whether it lost something.
+
+    Args:
+        ledger: as it was opened.
+        rules: those of every backend that may have counted for it.
+        was_damaged: the ledger is new, and replaces one that was set aside.
+    """
+    marks = [Mark.of(address) for backend_rules in rules for address in backend_rules.marks()]
+    # All counters are read only for a ledger without content: any other has a mark to compare.
+    has_counters = was_damaged or (
+        ledger.is_new and any(backend_rules.read() for backend_rules in rules)
+    )
+    return ledger.examine(marks, has_counters=has_counters) in MENDED
+
+
+def _open_ledger(document: NodeDocument, clock: Clock) -> tuple[Ledger, bool]:
+    accounting = document.accounting
+    retention = Retention(accounting.history_hours, accounting.history_rows)
+    return open_or_set_aside(
+        document.state_dir / "ledger.sqlite",
+        lambda path: Ledger(
+            Store(path),
+            clock=clock,
+            linger_seconds=accounting.linger_seconds,
+            boot_id=boot_id(),
+            retention=retention,
+        ),
+    )
+
+
+def _skip(backend: Backend, last: Backend | None, error: NetmgrError) -> Iterator[str]:
+    """Go on without a backend that cannot have rules of ours, or else raise the error."""
+    if isinstance(error, SetupError):
+        # Without the backend's library, no agent could have made rules in it.
+        if backend is last:
+            raise error
+        return
+    # Other people's tables may be unreadable to us; then they cannot hold rules of ours.
+    if last in (None, backend):
+        raise error
+    yield f"{backend}, which the agent did not use last, was not looked into: {error.message}"
+
+
+def _last_backend(state_dir: Path) -> Backend | None:
+    """The backend that the agent used last, if that can still be read."""
+    try:
+        return remembered(state_dir)
+    except StateError:
+        return None
+
+
+def _possible_backends(last: Backend | None) -> list[Backend]:
+    known = [last] if last else []
+    known.append(Backend.NFTABLES)
+    if nft_is_supported():
+        known.append(Backend.IPTABLES_NFT)
+    # Opening the legacy tables creates them, so only where they are already in use.
+    if any("mangle" in legacy_tables(family) for family in Family):
+        known.append(Backend.IPTABLES_LEGACY)
+    return list(dict.fromkeys(known))
+
+
+def _remove_rules(backend: Backend, owner: str) -> str:
+    # Rules are recognised by their marks and their owner, whatever else they were made from.
+    policy = Policy(
+        internal=(),
+        ranges=(),
+        masquerade=True,
+        node_rules=NodeRules.CORRECTED,
+        rule_owner=owner,
+        exact_prefix=Prefix.parse("10.0.0.0/8"),
+    )
+    rules = Rules(open_kind(backend), policy)
+    try:
+        rules.remove()
+    finally:
+        rules.close()
+    return f"rules and sets of {backend} were removed"
+
+
+def _rule(sample: Sample, owner: str) -> RuleReading:
+    """A node rule's reading as PyPI's iptables-exporter would label it."""
+    return {
+        "ip_version": str(sample.counter.family.value),
+        "table": "mangle",
+        "chain": str(sample.counter.subject).lower(),
+        "rule": f"{owner} traffic={sample.counter.traffic}",
+        "bytes": sample.bytes,
+        "packets": sample.packets,
+    }

@@ -1,0 +1,147 @@
+"""Keeps the devices of our flowtable, and looks for other programs' flowtables.
+
+Packets skip the rules only where they come in by a device of the flowtable: the pods' links and the
+uplinks. The kernel removes a link that goes. A new one is added within a second, not by its ADD:
+until then the packets of that pod meet the rules, which costs time and nothing else.
+
+A flowtable of another program takes packets past our counters, too, and past everybody's filters.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import socket
+from collections.abc import Collection, Iterable
+from typing import Self
+
+from netmgr.agent.accounting.accounting import Accounting
+from netmgr.agent.core.components import Agent, Component
+from netmgr.agent.core.scheduler import Task
+from netmgr.agent.core.uplinks import uplinks
+from netmgr.api.snapshot import Fault, Problem, Snapshot
+from netmgr.documents.node import NodeDocument
+from netmgr.errors import KernelError, NotReady
+from netmgr.kernel import flowtables
+from netmgr.kernel.flowtables import Flowtable
+from netmgr.kernel.nf_tables_socket import NftSocket
+from netmgr.printable import shortened
+from netmgr.rules.engine import RuleBackend
+from netmgr.rules.nft_text import TABLE
+from netmgr.rules.policy import FLOWTABLE
+
+_FOLLOW_SECONDS = 1.0
+
+log = logging.getLogger(__name__)
+
+
+class FlowtableDevices(Component):
+    """The devices of the flowtable, if the rules fill one."""
+
+    def __init__(self, agent: Agent, channel: NftSocket, off: str) -> None:
+        super().__init__(agent)
+        self._channel = channel
+        self._off = off
+        self._uplinks: frozenset[str] = frozenset()
+        self._devices: frozenset[str] = frozenset()
+        self._others: list[Flowtable] = []
+
+    @classmethod
+    def open(cls, agent: Agent) -> Self:
+        """Find out whether the rules fill a flowtable."""
+        channel = NftSocket()
+        agent.stack.callback(channel.close)
+        backend = agent.get(Accounting).rules.backend
+        return cls(agent, channel, why_off(agent.document, backend))
+
+    def reconcile(self) -> None:
+        """Find the uplinks, and follow all links."""
+        self._agent.health.attempt("flowtable", self._look)
+
+    def tasks(self) -> Iterable[Task]:
+        """Add links of new pods, and all links after a change of the rules, which empties it."""
+        if not self._off:
+            yield Task(
+                lambda: self._agent.health.attempt("flowtable", self._follow), _FOLLOW_SECONDS
+            )
+
+    def health(self, failing: Collection[str]) -> None:
+        """A node that only counts must not claim to be ready while packets pass its counters.
+
+        Raises:
+            NotReady: another program's flowtable has the links of pods, or an uplink.
+        """
+        del failing
+        if self._others and not self._agent.document.cni:
+            raise NotReady(f"pods are not counted completely: {_past_the_rules(self._others[0])}")
+
+    def problems(self) -> Iterable[Problem]:
+        if self._others:
+            message = shortened([_past_the_rules(flowtable) for flowtable in self._others])
+            remedy = "have its program leave out pods' links and the uplink"
+            yield {"reason": Fault.FLOWTABLE, "message": f"{message}; {remedy}"}
+
+    def snapshot(self, snapshot: Snapshot) -> None:
+        """How many links it has, or why there is none."""
+        snapshot["flowtable"] = {"links": len(self._devices), "off": self._off}
+
+    def _look(self) -> None:
+        self._uplinks = uplinks(self._agent.document)
+        self._follow()
+
+    def _follow(self) -> None:
+        pods = {attachment.host_link for attachment in self._agent.attachments()}
+        wanted = pods | self._uplinks
+        present = flowtables.read_flowtables(self._channel)
+        self._tell(
+            [
+                flowtable
+                for flowtable in present
+                if flowtable.table != TABLE and flowtable.devices & wanted
+            ]
+        )
+        for flowtable in present:
+            if (flowtable.table, flowtable.name) == (TABLE, FLOWTABLE.name):
+                self._devices = flowtable.devices
+                if missing := wanted - flowtable.devices:
+                    self._add(missing)
+
+    def _add(self, missing: set[str]) -> None:
+        table = TABLE.removeprefix("inet ")
+        # Listed only now: the kernel takes milliseconds for hundreds of links.
+        devices = {name for _, name in socket.if_nameindex()} & missing
+        if not devices:
+            return
+        try:
+            flowtables.add_devices(self._channel, table, FLOWTABLE.name, devices)
+        except KernelError as error:
+            # A link went meanwhile; the next look comes within a second.
+            if error.errno != errno.ENOENT:
+                raise
+        else:
+            self._devices |= devices
+
+    def _tell(self, others: list[Flowtable]) -> None:
+        for flowtable in others:
+            if flowtable not in self._others:
+                log.warning("foreign-flowtable what=%s", _past_the_rules(flowtable))
+        self._others = others
+
+
+def why_off(document: NodeDocument, backend: RuleBackend) -> str:
+    """Why the rules fill no flowtable; empty if they do."""
+    if not document.flowtable:
+        return "node.yaml has flowtable: off"
+    if not document.wires_pods:
+        return "another plugin wires the pods"
+    if document.traffic_classes:
+        return "accounting.classes count internal packets, too"
+    if backend.name != "nftables":
+        return f"{backend.name} has none"
+    if not backend.abilities.flowtables:
+        return "this kernel has none (CONFIG_NF_FLOW_TABLE_INET, CONFIG_NFT_FLOW_OFFLOAD)"
+    return ""
+
+
+def _past_the_rules(flowtable: Flowtable) -> str:
+    return f"flowtable {flowtable} takes packets past the rules, so that they are not counted"

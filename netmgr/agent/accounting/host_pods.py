@@ -1,0 +1,211 @@
+"""Counts host-network pods: who they are, what their cgroups were counted for, and what was lost.
+
+`Accounts` reads and reconciles them, under its lock that orders readings before postings. A pod is
+noticed by a look; what it exchanged before is the node's own. Its counter outlives its cgroup, so
+that the look that finds it gone misses nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from errno import ENOENT
+from typing import TYPE_CHECKING, Self
+
+from netmgr.agent.accounting.accounting import Accounting
+from netmgr.agent.core.components import Agent, Component, Remnants
+from netmgr.errors import KernelError, SetupError
+from netmgr.kernel.capabilities import Capability
+from netmgr.kernel.nf_tables_socket import NO_NF_TABLES
+from netmgr.ledger.book import UNREAD
+from netmgr.ledger.ledger import Ledger
+from netmgr.model import Counter, Sample, Traffic
+from netmgr.prefixes import Family, Prefix
+
+if TYPE_CHECKING:
+    from netmgr.observer.host_network import HostPod, HostPodFinder
+    from netmgr.rules.cgroup_counters import CgroupCounters, Reading
+
+SUBJECT = "cgroup "
+
+log = logging.getLogger(__name__)
+
+
+class HostPods(Component):
+    """The host-network pods of one node."""
+
+    def __init__(self, finder: HostPodFinder, rules: CgroupCounters, ledger: Ledger) -> None:
+        self._finder = finder
+        self._rules = rules
+        self._ledger = ledger
+        self._live: dict[int, HostPod] = {}
+        self._started = False
+
+    @classmethod
+    def open(cls, agent: Agent) -> Self | None:
+        """None if they are not counted; then what an earlier agent counted is ended.
+
+        Raises:
+            SetupError: the machine has no libnftables.
+        """
+        settings, accounting = agent.document.accounting, agent.get(Accounting)
+        if not settings.host_pods:
+            # The document once counted host-network pods: their table would count on for ever.
+            if former := _open_counters(accounting.ledger):
+                _remove_rules()
+                accounting.ledger.end(former)
+            return None
+        # Loaded only on a node that counts them.
+        from netmgr.observer.host_network import HostPodFinder  # noqa: PLC0415  see above
+        from netmgr.rules.cgroup_counters import CgroupCounters  # noqa: PLC0415  see above
+
+        finder = HostPodFinder(settings.cgroup_dir, settings.pod_logs_dir)
+        rules = CgroupCounters(accounting.rules.policy.known, finder.depths)
+        if accounting.ledger.recall(UNREAD):
+            # A loss that is still to be settled: these pods may be found after it was, and what
+            # they were counted for is part of it.
+            rules.remove()
+        host_pods = cls(finder, rules, accounting.ledger)
+        accounting.accounts.count_host_pods(host_pods)
+        return host_pods
+
+    def capabilities(self) -> Iterable[Capability]:
+        """Seeing which network the processes of other users are in."""
+        return (Capability.SYS_PTRACE,)
+
+    def _start(self) -> None:
+        """Take over from a predecessor: post what its counters show, and end pods that are gone."""
+        made = self._rules.make()
+        known = _open_counters(self._ledger)
+        # A pod that has no process just now keeps its cgroup, whose counters go on.
+        counted = {int(str(counter.subject).removeprefix(SUBJECT)) for counter in known}
+        self._live = {host_pod.cgroup.number: host_pod for host_pod in self._finder.find(counted)}
+        # A table that was just made counts from zero, which would look like zeroed counters. Its
+        # pods are begun anew below instead, as one gap.
+        if not made:
+            self._ledger.post(self.samples())
+        stay = {counter for number in self._live for counter in counters_of(number)}
+        self._ledger.end(known - stay)
+        if made:
+            self._ledger.restart(known & stay)
+        self._begin(list(self._live.values()))
+        self._started = True
+
+    def look(self) -> None:
+        """Begin counting new pods, end those whose cgroup is gone, and restore a lost table.
+
+        Raises:
+            KernelError: the kernel refuses; what is not counted stays the node's own.
+            SetupError: kubelet, which may have started after the agent, keeps its pods elsewhere.
+        """
+        if fault := self._finder.fault():
+            raise SetupError(f"accounting.cgroup_dir: {fault}")
+        if not self._started:
+            self._start()
+            return
+        if self._rules.make():
+            repair = "the table of host-network pods was missing or altered"
+            log.warning("repaired area=rules what=%s", repair)
+            lost: list[Counter] = []
+            for number in self._live:
+                lost += counters_of(number)
+            self._ledger.restart(lost)
+            self._admit(list(self._live.values()))
+        running = {host_pod.cgroup.number: host_pod for host_pod in self._finder.find()}
+        # By the cgroup and not by `running`: a pod between two containers has no process, and so is
+        # not found, but its cgroup stays and counts on.
+        gone = [host_pod for host_pod in self._live.values() if not host_pod.cgroup.path.is_dir()]
+        if gone:
+            self._end(gone)
+        self._begin([host_pod for number, host_pod in running.items() if number not in self._live])
+
+    def follow(self, internal: Iterable[Prefix]) -> None:
+        """Change what is not internet, as the node's own rules do; the next look applies it."""
+        self._rules.follow(internal)
+
+    def _begin(self, pods: list[HostPod]) -> None:
+        for host_pod in pods:
+            # The ledger before the kernel, as for pods' addresses (`Accounts.begin`).
+            self._ledger.begin(counters_of(host_pod.cgroup.number), host_pod.pod)
+        for host_pod in self._admit(pods):
+            self._live[host_pod.cgroup.number] = host_pod
+            log.info("host-pod-counted pod=%s cgroup=%s", host_pod.pod, host_pod.cgroup.path)
+
+    def _admit(self, pods: Iterable[HostPod]) -> list[HostPod]:
+        """The pods that were still there to be admitted; the others end with the next look."""
+        admitted = []
+        for host_pod in pods:
+            try:
+                self._rules.admit([host_pod.cgroup])
+            except KernelError as error:
+                # nftables resolves the cgroup when the element is added: this one ended after the
+                # look.
+                if error.errno != ENOENT:
+                    raise
+                self._ledger.end(counters_of(host_pod.cgroup.number))
+            else:
+                admitted.append(host_pod)
+        return admitted
+
+    def _end(self, pods: list[HostPod]) -> None:
+        # Before `expel`, which removes the elements together with their counters.
+        self._ledger.post(self.samples())
+        self._rules.expel(host_pod.cgroup for host_pod in pods)
+        for host_pod in pods:
+            self._ledger.end(counters_of(host_pod.cgroup.number))
+            del self._live[host_pod.cgroup.number]
+            log.info("host-pod-ended pod=%s", host_pod.pod)
+
+    def samples(self) -> list[Sample]:
+        return [_sample(reading) for reading in self._rules.read()]
+
+    def close(self) -> None:
+        """Leave the counters to the next agent."""
+        self._rules.close()
+
+    @classmethod
+    def remove(cls, remnants: Remnants) -> Iterator[str]:
+        """Remove the table that counts cgroups."""
+        del remnants
+        try:
+            _remove_rules()
+        except SetupError:
+            return  # without libnftables no host-network pod was counted
+        except KernelError as error:
+            if error.errno not in NO_NF_TABLES:
+                raise
+            return
+        yield "the table of host-network pods was removed"
+
+
+def _remove_rules() -> None:
+    from netmgr.rules.cgroup_counters import CgroupCounters  # noqa: PLC0415  only where it may have been made
+
+    rules = CgroupCounters((), ())
+    try:
+        rules.remove()
+    finally:
+        rules.close()
+
+
+def _open_counters(ledger: Ledger) -> set[Counter]:
+    counters = set()
+    for counter, owner in ledger.counters().items():
+        # The node's own counters have no owner, and pods' are of an address.
+        if owner and not counter.is_pod:
+            counters.add(counter)
+    return counters
+
+
+def counters_of(number: int) -> list[Counter]:
+    return [
+        Counter(f"{SUBJECT}{number}", family, traffic) for family in Family for traffic in _WAYS
+    ]
+
+
+_WAYS = (Traffic.INTERNET_IN, Traffic.INTERNET_OUT)
+
+
+def _sample(reading: Reading) -> Sample:
+    counter = Counter(f"{SUBJECT}{reading.number}", reading.family, reading.traffic)
+    return Sample(counter, reading.bytes, reading.packets, reading.life)

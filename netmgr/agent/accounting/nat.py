@@ -1,0 +1,102 @@
+"""A NAT host's part of the agent: what it translated, and how many of its ports are taken."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Self
+
+from netmgr.agent.accounting.accounting import Accounting
+from netmgr.agent.core.components import Agent, Component, Query
+from netmgr.agent.core.scheduler import Latest, Task
+from netmgr.api.snapshot import VERSION, NatAnswer, NatState, Ports, Snapshot, TranslatedRange
+from netmgr.documents.sites import Nat, SourceAddress
+from netmgr.kernel import conntrack, links
+from netmgr.kernel.conntrack import Busiest
+from netmgr.kernel.netlink import Netlink
+from netmgr.prefixes import Address, Family
+
+COUNT_SECONDS, COUNT_SHARE = 15.0, 0.02
+"""How often ports are counted, at most in this share of a processor: the table may be large."""
+
+
+class NatHost(Component):
+    """Reports what a NAT host translates, and how many of its ports are in use."""
+
+    def __init__(self, agent: Agent, nat: Nat) -> None:
+        super().__init__(agent)
+        self._nat = nat
+        families: set[Family] = set()
+        if nat.source is not SourceAddress.PRESERVE:
+            families = {item.service_cidr.family for item in nat.services}
+        own = nat.addresses or agent.document.node.addresses
+        # What clients are given instead of their own addresses; where the document names none of a
+        # family, that of the link which a connection leaves by.
+        self._addresses = [address for address in own if address.family in families]
+        self._masqueraded = families - {address.family for address in self._addresses}
+        self._translated = Latest[list[TranslatedRange]](
+            agent.get(Accounting).rules.translated,
+            agent.clock,
+            agent.document.accounting.min_reading_seconds,
+            [],
+        )
+        self._busiest: dict[tuple[Family, str], Busiest] = {}
+
+    @classmethod
+    def open(cls, agent: Agent) -> Self | None:
+        """None on a hub router."""
+        return cls(agent, agent.document.nat) if agent.document.nat else None
+
+    def start(self) -> None:
+        """Count once, for the first reader."""
+        self._try_to_count_ports()
+
+    def tasks(self) -> Iterable[Task]:
+        yield Task(self._try_to_count_ports, COUNT_SECONDS, COUNT_SECONDS, share=COUNT_SHARE)
+
+    def _try_to_count_ports(self) -> None:
+        self._agent.health.attempt("ports", self._count_ports)
+
+    def _count_ports(self) -> None:
+        if self._addresses or self._masqueraded:
+            self._busiest = conntrack.busiest((*self._addresses, *_held(self._masqueraded)))
+
+    def snapshot(self, snapshot: Snapshot) -> None:
+        snapshot["nat"] = self._state()
+
+    def queries(self) -> Mapping[str, Query]:
+        return {"nat": self._answer}
+
+    def _answer(self, _: Mapping[str, object]) -> NatAnswer:
+        node = self._agent.document.node.name
+        return {"version": VERSION, "node": node, "nat": self._state()}
+
+    def _state(self) -> NatState:
+        return {
+            "source": self._nat.source,
+            "ranges": self._translated.value(),
+            "ports": [self._ports(family, protocol) for family, protocol in self._busiest],
+        }
+
+    def _ports(self, family: Family, protocol: str) -> Ports:
+        busiest = self._busiest[family, protocol]
+        return {
+            "family": f"ipv{family.value}",
+            "protocol": protocol,
+            # Masquerading takes the one address of the link that a connection leaves by.
+            "budget": (sum(address.family is family for address in self._addresses) or 1)
+            * conntrack.PORTS_PER_ADDRESS,
+            "used": busiest.ports,
+            "endpoint": busiest.endpoint,
+        }
+
+
+def _held(families: Collection[Family]) -> list[Address]:
+    """The addresses of these families that the machine's links have.
+
+    Raises:
+        KernelError: the kernel does not list them.
+    """
+    if not families:
+        return []
+    with Netlink() as kernel:
+        return [held.network for held, _ in links.read_addresses(kernel) if held.family in families]

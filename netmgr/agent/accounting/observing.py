@@ -1,0 +1,172 @@
+"""Counts the pods of a node that another plugin wires (`cni: off`), and does nothing else.
+
+One thread looks whenever the runtime's result cache changes, and every `reconcile_seconds`
+all the same. The order of a look is what makes it safe: the cache before the kernel, so that
+what the kernel has taken away meanwhile is missed for one look at most, and ends before begins,
+so that an address that changes hands begins at zero.
+
+What can be lost: a plugin's ADD is over, and its file written, before the runtime starts the
+pod's program; what the pod sends until the look that begins its counter is not in its totals
+(or, if the address was another pod's until then, in that one's). With inotify that is some
+milliseconds, in which a runtime has not yet started the program. Where it was more than
+`PROMPT_SECONDS`, one gap "late" records it: the agent was away or busy. Either way what was
+missed is in the counter of what has no pod.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Self
+
+from netmgr.agent.accounting.accounting import Accounting
+from netmgr.agent.core.components import Agent, Component
+from netmgr.agent.core.scheduler import Task
+from netmgr.api.snapshot import Snapshot
+from netmgr.clock import Stamps
+from netmgr.kernel.inotify import Watch
+from netmgr.ledger.tables import Gap
+from netmgr.model import Attachment, AttachmentKey, PodRef
+from netmgr.observer import reconcile_plan
+from netmgr.observer.cached_results import Listing, Reason, ResultCache
+from netmgr.observer.kernel_check import KernelCheck
+from netmgr.observer.reconcile_plan import Counted, ReconcilePlan, ResultState
+from netmgr.prefixes import Address
+
+PROMPT_SECONDS = 0.02
+"""A counter that begins later than this after its pod was wired may have missed something."""
+
+log = logging.getLogger(__name__)
+
+
+class Observation(Component):
+    """What is counted and for whom, in step with cache and kernel. Readable from any thread."""
+
+    vital = ("watch", "pods")
+
+    def __init__(self, agent: Agent, watch: Watch, cache: ResultCache, kernel: KernelCheck) -> None:
+        accounting = agent.get(Accounting)
+        self._accounts, self._ledger = accounting.accounts, accounting.ledger
+        self._health = agent.health
+        self._watch = watch
+        self._cache = cache
+        self._kernel = kernel
+        self._clock = agent.clock
+        # A predecessor knew of what came before it read last.
+        self._stamps = Stamps(agent.clock, agent.clock.monotonic() - self._ledger.read_at)
+        # The very first agent finds pods that ran before it: they are not late.
+        self._reports_late = not self._ledger.is_new
+        self._counted: dict[Address, Counted] = {}
+        self._files: dict[str, int] = {}
+        self._longest = 0.0
+
+    @classmethod
+    def open(cls, agent: Agent) -> Self:
+        """Watch the cache, and find out what a predecessor counted."""
+        directory, stack = agent.document.cni_results_dir, agent.stack
+        watch = Watch(directory)
+        stack.callback(watch.close)
+        if not watch.complete:
+            log.warning("results-dir-missing cni_results_dir=%s", directory)
+        kernel = KernelCheck()
+        stack.callback(kernel.close)
+        observation = cls(agent, watch, ResultCache(directory), kernel)
+        observation.recall()
+        return observation
+
+    def recall(self) -> None:
+        """Take over what a predecessor counted, before anything is posted."""
+        for counter, owner in self._ledger.counters().items():
+            if isinstance(counter.subject, Address) and owner is not None:
+                self._counted[counter.subject] = _remembered(counter.subject, owner)
+        if self._accounts.is_rebuilt:
+            # Whoever is there now was counted by the predecessor; a look after the start would
+            # begin them at zero.
+            self._counted = dict(self._plan()[1].counted)
+
+    def start(self) -> None:
+        """Count pods that came while no agent ran, as early as possible."""
+        self.reconcile()
+
+    def reconcile(self) -> None:
+        """Process all changes so far."""
+        # In this order: what happens after the queue was emptied is in it when the look is over.
+        self._watch.drain()
+        self._health.attempt("watch", self._watch.renew)
+        self._health.attempt("pods", self.look)
+
+    def tasks(self) -> Iterable[Task]:
+        """Look whenever the cache changes."""
+        yield Task(self.reconcile, wakes=self._watch.fileno())
+
+    def attachments(self) -> list[Attachment]:
+        return list(reconcile_plan.attachments(tuple(self._counted.values())))
+
+    def snapshot(self, snapshot: Snapshot) -> None:
+        """The states of the cache's files, and the longest a pod went uncounted."""
+        snapshot["result_files"] = [
+            {"state": state, "count": count} for state, count in self._files.items()
+        ]
+        snapshot["longest_delay"] = self._longest
+
+    def look(self) -> None:
+        """Compare once, and carry out what follows.
+
+        Raises:
+            NetmgrError: the cache or the kernel cannot be read; what is counted goes on.
+        """
+        listing, plan = self._plan()
+        self._carry_out(plan)
+        self._files = {str(reason): listing.unusable.get(reason, 0) for reason in Reason}
+        self._files |= {str(state): plan.states[state] for state in ResultState}
+        self._reports_late = True
+
+    def _plan(self) -> tuple[Listing, ReconcilePlan]:
+        # The cache before the kernel: what the kernel takes away in between is counted until the
+        # next look, at most.
+        listing = self._cache.list()
+        named = {address for result in listing.results for address in result.addresses}
+        kernel = self._kernel.look(named | self._counted.keys())
+        return listing, reconcile_plan.plan(
+            listing.results, kernel, self._counted, self._clock.monotonic()
+        )
+
+    def _carry_out(self, plan: ReconcilePlan) -> None:
+        """Pod by pod, so that what failed in the middle is known and taken up by the next look."""
+        # The first look finds pods of the time without an agent, whose delay is the agent's
+        # absence.
+        looked_before, latest = bool(self._files), 0.0
+        # Ends before begins, so that an address that changes hands begins at zero.
+        for pod in reconcile_plan.attachments(plan.ends):
+            self._accounts.end(pod)
+            for address in pod.addresses:
+                del self._counted[address]
+            log.info("pod-ended pod=%s addresses=%s", pod.pod, _shown(pod))
+        for pod in reconcile_plan.attachments(plan.begins):
+            self._accounts.begin(pod)
+            self._counted |= {address: plan.counted[address] for address in pod.addresses}
+            delay = self._stamps.age(plan.written_at[pod.addresses[0]])
+            log.info(
+                "pod-found pod=%s addresses=%s link=%s seconds=%.3f",
+                pod.pod,
+                _shown(pod),
+                pod.host_link,
+                delay,
+            )
+            self._longest = max(self._longest, delay if looked_before else 0.0)
+            if self._reports_late and delay > PROMPT_SECONDS:
+                log.warning("pod-noticed-late effect=some-bytes-uncounted pod=%s", pod.pod)
+                # One event for all that one look finds, as long as the longest.
+                since = self._clock.monotonic() - max(0.0, delay - latest)
+                self._ledger.note(Gap.LATE, since, goes_on=latest > 0)
+                latest = max(latest, delay)
+        # Also what neither began nor ended: `unconfirmed_since` may have changed.
+        self._counted = dict(plan.counted)
+
+
+def _remembered(address: Address, pod: PodRef) -> Counted:
+    return Counted(Attachment(AttachmentKey("", ""), pod, (address,), "", netns=""))
+
+
+def _shown(pod: Attachment) -> str:
+    return ",".join(map(str, pod.addresses))

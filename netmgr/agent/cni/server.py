@@ -1,0 +1,211 @@
+"""A CNI request from its bytes to its answer, and the socket that launchers ask."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Self
+
+from cni import installed
+from cni.request import Request, Verb, parse_request, version_of
+from cni.results import error_result, version_result
+from cni.wire import STARTED, decode_request, encode_reply, only_looks
+from netmgr.agent.cni import spool
+from netmgr.agent.cni.node import Node
+from netmgr.agent.cni.verbs import add, check, collect_garbage, delete
+from netmgr.agent.core.components import PLUGIN, Agent, Component
+from netmgr.agent.core.files import Files, Made
+from netmgr.agent.core.scheduler import Task
+from netmgr.api.server import UnixServer
+from netmgr.api.snapshot import Fault, Problem, Snapshot
+from netmgr.errors import InvalidNetworkConfig, NetmgrError, NodeFull, NotReady, StateError
+
+HEARTBEAT_SECONDS = 10.0
+"""How often the file is touched that shows launchers that an agent was there a moment ago."""
+
+_VERBS = frozenset(Verb)
+_MOST_DIGITS = 19
+"""Of nanoseconds since boot: three centuries."""
+
+log = logging.getLogger(__name__)
+
+
+class CniSocket(Component):
+    """Answers what the launcher sends, and what it spooled while no agent was there."""
+
+    def __init__(self, agent: Agent) -> None:
+        super().__init__(agent)
+        self._node = agent.get(Node)
+        self._serves = False
+        self._spool_dir = agent.document.state_dir / "spool"
+        # Where launchers leave a DEL that the state's disk has no room for.
+        self._spool_dirs = {self._spool_dir, agent.document.run_dir / "spool"}
+        self._heartbeat = agent.document.run_dir / "cni.heartbeat"
+
+    @classmethod
+    def open(cls, agent: Agent) -> Self:
+        """Make the spool directory; the socket waits until requests can be served."""
+        socket = cls(agent)
+        # Made before the socket is served: while no agent answers, launchers write their DELs here.
+        spool_dir = Made(socket._spool_dir, socket._make_spool)
+        if spool_dir.is_lost():
+            spool_dir.restore()
+        agent.get(Files).keep(spool_dir)
+        # As early as the document is known to be right: launchers may wait for the socket now.
+        socket._beat()
+        return socket
+
+    def start(self) -> None:
+        self._agent.get(Files).serve(
+            UnixServer(self._agent.document.run_dir / "cni.sock", self.answer, is_quick=only_looks)
+        )
+        self._serves = True
+        # Once more: a launcher that found no socket a moment ago spooled its DEL after the
+        # reconcile pass.
+        self._replay_spool()
+
+    def stop(self) -> None:
+        """Have launchers wait for a successor, counted from now."""
+        self._beat()
+
+    def tasks(self) -> Iterable[Task]:
+        """The heartbeat: an agent that is killed says nothing any more."""
+        return (Task(self._beat, HEARTBEAT_SECONDS, delay=HEARTBEAT_SECONDS),)
+
+    def _beat(self) -> None:
+        self._agent.health.attempt("heartbeat", self._heartbeat.touch)
+
+    def health(self, failing: Mapping[str, str]) -> None:
+        """No pod can start before the socket listens."""
+        super().health(failing)
+        if not self._serves:
+            raise NotReady("the agent is starting: its CNI socket does not listen yet")
+        if PLUGIN in failing:
+            raise NotReady(f"container runtimes do not find the plugin: {failing[PLUGIN]}")
+
+    def problems(self) -> Iterable[Problem]:
+        """That runtimes do not find the plugin, or take another network."""
+        if message := self._agent.health.failing.get(PLUGIN):
+            yield {"reason": Fault.PLUGIN, "message": message}
+
+    def reconcile(self) -> None:
+        """Carry out spooled DELs; check that runtimes find the plugin: if not, none asks here."""
+        self._replay_spool()
+        # In a pod, the plugin is installed once the socket listens.
+        if self._serves:
+            state_dir = self._agent.document.state_dir
+            self._agent.health.attempt(PLUGIN, lambda: installed.check(state_dir))
+
+    def _replay_spool(self) -> None:
+        self._agent.health.attempt("spool", lambda: spool.replay(self._spool_dirs, self._code_of))
+
+    def _code_of(self, message: bytes) -> int:
+        return self.serve(message)[0]
+
+    def _make_spool(self) -> None:
+        try:
+            self._spool_dir.mkdir(mode=0o700)
+        except OSError as error:
+            raise StateError(f"{self._spool_dir}: cannot be made: {error.strerror}") from None
+
+    def snapshot(self, snapshot: Snapshot) -> None:
+        snapshot["cni_requests"] = self._node.requests.counts()
+        snapshot["cni_latency"] = self._node.requests.latency()
+
+    def answer(self, message: bytes) -> bytes:
+        """The reply to one request; errors become CNI error objects."""
+        code, output = self.serve(message)
+        return encode_reply(1 if code else 0, output)
+
+    def serve(self, message: bytes) -> tuple[int, bytes]:
+        """Carry out a request: its CNI error code, 0 for success, and what the launcher prints."""
+        begin = time.monotonic()
+        environment: Mapping[str, str] = {}
+        stdin, code, output = b"", NetmgrError.cni_code, b""
+        try:
+            environment, stdin = decode_request(message)
+            request = parse_request(environment, stdin)
+            result = self._carry_out(request, _started_at(environment))
+            code, output = 0, json.dumps(result).encode() if result else b""
+        except NetmgrError as error:
+            code, output = (
+                error.cni_code,
+                json.dumps(error_result(version_of(stdin), error)).encode(),
+            )
+            shown = _summary(environment, code, begin)
+            log.warning(
+                "request verb=%s container=%s ifname=%s code=%d ms=%.1f message=%s",
+                *shown,
+                error.message,
+            )
+        else:
+            shown = _summary(environment, code, begin)
+            log.info("request verb=%s container=%s ifname=%s code=%d ms=%.1f", *shown)
+        finally:
+            command = environment.get("CNI_COMMAND", "")
+            self._node.requests.answered(
+                # The label's values stay bounded, whatever a caller sends.
+                command if command in _VERBS else "invalid",
+                code,
+                time.monotonic() - begin,
+            )
+        return code, output
+
+    def _carry_out(self, request: Request, started_at: float) -> dict[str, object] | None:
+        if request.command is Verb.VERSION:
+            return version_result(request.version)
+        # A DEL has to succeed even after the network was renamed in node.yaml.
+        if request.network != self._node.network and request.command is not Verb.DEL:
+            raise InvalidNetworkConfig(
+                f"name: this node's agent serves {self._node.network!r}, not {request.network!r}"
+            )
+        match request.command:
+            case Verb.ADD:
+                return add(self._node, request, started_at)
+            case Verb.DEL:
+                delete(self._node, request, started_at)
+            case Verb.CHECK:
+                check(self._node, request)
+            case Verb.GC:
+                collect_garbage(self._node, request, started_at)
+            case Verb.STATUS:
+                # Whoever asks has found the plugin, whatever a configuration says by now.
+                # containerd 2 asks every five seconds. An error makes the Node NotReady, which
+                # evicts all pods after five minutes: pods that fill the node must not cause that.
+                with suppress(NodeFull):
+                    self._agent.check_health(apart_from=(PLUGIN,))
+        return None
+
+
+def _started_at(environment: Mapping[str, str]) -> float:
+    now = time.clock_gettime(time.CLOCK_BOOTTIME)
+    text = environment.get(STARTED, "")
+    is_number = text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
+    # A spooled request may come from an earlier boot, whose clock had gone further than ours.
+    return min(now, int(text) / 1e9) if is_number else now
+
+
+def _summary(
+    environment: Mapping[str, str], code: int, begin: float
+) -> tuple[str, str, str, int, float]:
+    """Verb, container, interface, CNI error code and milliseconds of a request."""
+    command, container = (
+        _shown(environment, "CNI_COMMAND", 12),
+        _shown(environment, "CNI_CONTAINERID", 80),
+    )
+    return (
+        command,
+        container,
+        _shown(environment, "CNI_IFNAME", 16),
+        code,
+        (time.monotonic() - begin) * 1000,
+    )
+
+
+def _shown(environment: Mapping[str, str], name: str, longest: int) -> str:
+    """A variable as a log line takes it: one word, whatever it holds."""
+    value = environment.get(name, "-")[:longest]
+    return value if value and all("!" <= character <= "~" for character in value) else ascii(value)

@@ -1,0 +1,1 @@
+"""What every part of an agent is built on: components, recurring work, files, locks."""

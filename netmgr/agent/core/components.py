@@ -1,0 +1,299 @@
+"""What an agent is made of.
+
+An agent is a list of components, in order (`roles.py`). First all are opened, then all are started;
+they are stopped in reverse. A backend of rules is retired, and a pod released, in `start` at the
+earliest: an agent that cannot go on must not take away what its predecessor left running.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+from collections import Counter as Tally
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self, TypeVar
+
+from netmgr.agent.core.instance import HeldDirectory
+from netmgr.agent.core.scheduler import Scheduler, Task
+from netmgr.api.snapshot import Gaps, Problem, Snapshot
+from netmgr.clock import Clock
+from netmgr.documents.node import NodeDocument
+from netmgr.errors import LimitedConnectivity, NetmgrError, NodeFull, NotReady
+from netmgr.kernel import capabilities
+from netmgr.kernel.capabilities import Capability
+from netmgr.logs import caused_by
+from netmgr.model import Attachment
+
+Query = Callable[[Mapping[str, object]], object]
+"""Answers a reader's request with what JSON can hold; raises NetmgrError or ValueError."""
+
+PLUGIN = "plugin"
+"""Name of the attempt that checks whether runtimes find the plugin."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Remnants:
+    """Where an agent that has ended kept its state, and what of it is to be removed.
+
+    Attributes:
+        rule_owner: the name in the comments of its rules.
+        with_pods: cut off pods that still have their network from netmgr, too.
+        keep_state: leave the totals and leases where they are.
+    """
+
+    state_dir: Path
+    run_dir: Path
+    rule_owner: str
+    with_pods: bool
+    keep_state: bool
+
+
+class Component:
+    """One part of an agent. It overrides what it has; by default each part is empty."""
+
+    vital: Collection[str] = ()
+    """Names of attempts (`Health.attempt`) without which the machine is not ready."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+
+    @classmethod
+    def open(cls, agent: Agent) -> Self | None:
+        """Open files and sockets, which `agent.stack` closes; None if this machine needs none.
+
+        Only components that are earlier in the list may be used yet.
+        """
+        return cls(agent)
+
+    def capabilities(self) -> Iterable[Capability]:
+        """What it needs from `start` on, besides CAP_NET_ADMIN; the agent keeps no others."""
+        return ()
+
+    def start(self) -> None:
+        """Take over from a predecessor. All components are open, the earlier ones started."""
+
+    def stop(self) -> None:
+        """Undo `start`; called only after it succeeded. What the network needs stays."""
+
+    def reconcile(self) -> None:
+        """Repair drift. Called before readers are served, and then every `reconcile_seconds`.
+
+        Each failure is recorded (`Health.attempt`, `Health.repair`) and tried again the next time.
+        """
+
+    def tasks(self) -> Iterable[Task]:
+        """Work at other intervals, or that a file descriptor wakes."""
+        return ()
+
+    def attachments(self) -> Iterable[Attachment]:
+        """The pods that it knows."""
+        return ()
+
+    def health(self, failing: Mapping[str, str]) -> None:
+        """Return if the machine is ready as far as this component knows.
+
+        Args:
+            failing: the attempts that failed last, and why.
+
+        Raises:
+            LimitedConnectivity: pods that run may be affected.
+            NotReady: only new ones are.
+        """
+        for name in self.vital:
+            if name in failing:
+                raise LimitedConnectivity(f"{name} cannot be reconciled: {failing[name]}")
+
+    def problems(self) -> Iterable[Problem]:
+        """What is wrong now, and who can mend it; `Problems` adds what only time shows."""
+        return ()
+
+    def snapshot(self, snapshot: Snapshot) -> None:
+        """Fill in its part of what readers get."""
+
+    def queries(self) -> Mapping[str, Query]:
+        """Further queries that it answers, by name."""
+        return {}
+
+    @classmethod
+    def remove(cls, remnants: Remnants) -> Iterator[str]:
+        """Remove all that it may have left on the machine, by its marks; describe each thing done.
+
+        May be repeated. The agent's state may be lost, and its role is unknown.
+        """
+        del remnants
+        yield from ()
+
+
+Kind = TypeVar("Kind", bound=Component)
+
+
+class Health:
+    """Which recurring work is failing, and what it repaired. Thread-safe.
+
+    Attributes:
+        failing: attempts whose last run failed, and why.
+        rebuilds: how often state was lost and rebuilt from the kernel.
+    """
+
+    def __init__(self) -> None:
+        self.failing: dict[str, str] = {}
+        self.rebuilds = 0
+        self._repairs: Tally[str] = Tally()
+        self._lock = threading.Lock()
+
+    def attempt(self, name: str, action: Callable[[], object]) -> None:
+        """Run an action; while it fails, `failing` says why."""
+        try:
+            action()
+        except (NetmgrError, OSError, sqlite3.Error) as error:
+            # Also for what a pod does to its own link, perhaps a hundred times a second.
+            extra = caused_by(f"{name}: {error}")
+            log.error("attempt-failed name=%s error=%s", name, error, extra=extra)  # noqa: TRY400  expected kinds only
+            self.failing[name] = str(error)
+        else:
+            self.failing.pop(name, None)
+
+    def repair(self, area: str, action: Callable[[], Iterable[str]]) -> None:
+        """Run an action that repairs drift; count and log each repair that it describes."""
+        # An action may be a generator: what it raises has to come before anything is counted.
+        self.attempt(area, lambda: self.repaired(area, list(action())))
+
+    def repaired(self, area: str, repairs: Sequence[str]) -> None:
+        """Count and log repairs."""
+        with self._lock:
+            # Also without a repair: readers get every area, zeros included.
+            self._repairs[area] += len(repairs)
+        for repair in repairs:
+            log.warning("repaired area=%s what=%s", area, repair)
+
+    def repairs(self) -> list[Gaps]:
+        with self._lock:
+            counts = sorted(self._repairs.items())
+        return [{"reason": area, "count": count} for area, count in counts]
+
+
+class Agent:
+    """The components of one agent, in order, and what they share.
+
+    Attributes:
+        config: path of the node document.
+        document: the node document, with the current ranges if another source has them.
+        directories: held by this process, restored by `Files`.
+        stack: closes what components open.
+        serves: whether all components are started.
+    """
+
+    def __init__(
+        self,
+        config: Path,
+        document: NodeDocument,
+        clock: Clock,
+        directories: Sequence[HeldDirectory],
+        stack: ExitStack,
+    ) -> None:
+        self.config = config
+        self.document = document
+        self.clock = clock
+        self.directories = directories
+        self.stack = stack
+        self.health = Health()
+        self.components: list[Component] = []
+        self.serves = False
+
+    def open(self, kinds: Iterable[type[Component]]) -> None:
+        for kind in kinds:
+            component = kind.open(self)
+            if component is not None:
+                self.components.append(component)
+
+    def find(self, kind: type[Kind]) -> Kind | None:
+        for component in self.components:
+            if isinstance(component, kind):
+                return component
+        return None
+
+    def get(self, kind: type[Kind]) -> Kind:
+        """The component of this kind.
+
+        Raises:
+            LookupError: the role has none, or it is opened later.
+        """
+        component = self.find(kind)
+        if component is None:
+            raise LookupError(f"{kind.__name__} is not open; see the order in roles.py")
+        return component
+
+    def start(self) -> None:
+        """Start all components, in order, with the capabilities that they need."""
+        needed = {
+            capability for component in self.components for capability in component.capabilities()
+        }
+        # Before the first thread, since each has its own.
+        capabilities.keep({Capability.NET_ADMIN, *needed})
+        for component in self.components:
+            component.start()
+            # After `start`: what failed to start is not stopped. The stack closes in reverse, so
+            # every component stops before the files that were opened before.
+            self.stack.callback(component.stop)
+        self.serves = True
+
+    def attachments(self) -> list[Attachment]:
+        """Every pod that is counted."""
+        return [
+            attachment for component in self.components for attachment in component.attachments()
+        ]
+
+    def check_health(self, apart_from: Collection[str] = ()) -> None:
+        """Return if the machine is ready, whether these attempts fail or not.
+
+        Raises:
+            LimitedConnectivity: pods that run may be affected.
+            NotReady: only new ones are.
+        """
+        not_ready = None
+        failing = {name: why for name, why in self.health.failing.items() if name not in apart_from}
+        for component in self.components:
+            try:
+                component.health(failing)
+            except NotReady as error:
+                # Not raised yet: LimitedConnectivity of a later component is worse and goes first,
+                # and a full node last.
+                if not_ready is None or isinstance(not_ready, NodeFull):
+                    not_ready = error
+        if not_ready is not None:
+            raise not_ready
+
+
+class Reconciler(Component):
+    """Runs the reconcile pass of all components, in their order, and their tasks."""
+
+    def __init__(self, agent: Agent) -> None:
+        super().__init__(agent)
+        self._schedulers: list[Scheduler] = []
+
+    def start(self) -> None:
+        """Reconcile once, so that servers, which are started later, find everything in place."""
+        self._reconcile_all()
+        tasks = [Task(self._reconcile_all, self._agent.document.reconcile_seconds)]
+        for component in self._agent.components:
+            tasks += component.tasks()
+        # dict.fromkeys keeps the order of the components, which a set would not.
+        for thread in dict.fromkeys(task.thread for task in tasks):
+            scheduler = Scheduler(thread, [task for task in tasks if task.thread == thread])
+            scheduler.start()
+            self._schedulers.append(scheduler)
+
+    def stop(self) -> None:
+        """Wait for the work under way."""
+        for scheduler in self._schedulers:
+            scheduler.stop()
+
+    def _reconcile_all(self) -> None:
+        for component in self._agent.components:
+            component.reconcile()

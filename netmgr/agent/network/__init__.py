@@ -1,0 +1,1 @@
+"""Which addresses and routes a node has."""

@@ -1,0 +1,279 @@
+"""Keeps a node's ranges as their source says, while its pods live.
+
+- What the source says new joins without a restart: the rules know an address before a pod gets it.
+- What it withdraws is given to no pod any more. A pod that holds such an address keeps it, its
+  masquerading included, and is reported; when it ends the address is gone.
+- No answer, or one that cannot be used, changes nothing; `Health.failing` says why.
+- A block that contradicts the plan or the node is left out and reported; the others are used.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Self
+
+from netmgr.agent.accounting.accounting import Accounting
+from netmgr.agent.core.components import Agent, Component
+from netmgr.agent.core.files import Files, Made
+from netmgr.agent.core.scheduler import Task
+from netmgr.agent.network.known_ranges import FILE_NAME, RANGES, on_links, remember, write
+from netmgr.agent.network.pool import Pool
+from netmgr.agent.network.router import Router
+from netmgr.api.snapshot import Fault, Problem, Snapshot, WithdrawnAddress
+from netmgr.backoff import Backoff, regular
+from netmgr.dataplane import settings
+from netmgr.documents import loader
+from netmgr.documents.diagnostics import Diagnostic, Location
+from netmgr.documents.node import NodeDocument, RangeSource
+from netmgr.errors import NetmgrError, RangesUnknown, SetupError
+from netmgr.file_version import FileVersion, version_of
+from netmgr.ipam.leases import Leases
+from netmgr.prefixes import Address, Prefix, merge
+from netmgr.printable import shortened
+from netmgr.ranges import assigned
+from netmgr.ranges.sources import SOURCES, RangeReader, ValidRanges, validate
+from netmgr.rules.policy import Policy
+
+FIRST_RETRY = 2.0
+"""Seconds at most, and half of it at least: Azure allows five requests a second."""
+
+LONGEST_RETRY = 120.0
+
+RANGES_FILE_SECONDS = 2.0
+"""How often the file with the Node's ranges is read, which decides how long a range that is no
+longer the Node's is given out."""
+
+log = logging.getLogger(__name__)
+
+
+class Ranges(Component):
+    """Asks the source, and updates pool, rules and routes to its answer."""
+
+    def __init__(self, agent: Agent, leases: Leases) -> None:
+        super().__init__(agent)
+        self._leases = leases
+        self._source, interval = _source(agent.config, agent.document)
+        self._interval = interval
+        self._backoff = Backoff(FIRST_RETRY, max(LONGEST_RETRY, interval))
+        self._native = agent.document.native
+        self._said = agent.document.ranges
+        self._valid = ValidRanges(agent.document.ranges, ())
+        self._reported: set[Address] = set()
+
+    @classmethod
+    def open(cls, agent: Agent) -> Self:
+        """The source is not asked here: `Pool` needed the answer, and asked already."""
+        ranges = cls(agent, agent.get(Pool).leases)
+        path = agent.document.state_dir / FILE_NAME
+        agent.get(Files).keep(Made(path, ranges._write, ranges._is_remembered))
+        return ranges
+
+    def _write(self) -> None:
+        write(self._agent.document)
+
+    def _is_remembered(self) -> bool:
+        return self._agent.document.range_source is not RangeSource.FILE and bool(
+            self._agent.document.ranges
+        )
+
+    def start(self) -> None:
+        """Add what the document does not have to the rules, before these are first applied.
+
+        These are withdrawn addresses that pods hold, and other nodes.
+        """
+        self._follow_nodes()
+        self._agent.get(Accounting).rules.change_policy(self._policy(self._in_use()))
+
+    def tasks(self) -> Iterable[Task]:
+        """Ask in a thread of its own: an answer may take seconds. At once if no range is known."""
+        # With jitter: the nodes of a cluster that boot together do not ask in step.
+        delay = regular(self._interval) if self._agent.document.ranges else 0.0
+        yield Task(self.refresh, 0.0, delay, thread=RANGES)
+
+    def refresh(self) -> float:
+        """Ask the source once and do what it says; returns the seconds until the next time."""
+        self._follow_nodes()
+        try:
+            self._validate(self._source.read())
+            self._apply(self._valid.ranges)
+        except (NetmgrError, OSError, sqlite3.Error) as error:
+            self._report_failure(str(error))
+            return self._backoff.next(
+                error.retry_after if isinstance(error, RangesUnknown) else 0.0
+            )
+        self._report_failure("; ".join(map(str, self._valid.refused)))
+        self._backoff.reset()
+        return regular(self._interval)
+
+    def _follow_nodes(self) -> None:
+        """Have pods keep their addresses toward the nodes with whose pods they have routes."""
+        if self._native is not None:
+            native = (*self._native, *self._agent.get(Router).nodes)
+            self._agent.document = self._agent.document.model_copy(update={"native": native})
+
+    def _validate(self, ranges: tuple[Prefix, ...]) -> None:
+        """Validate ranges; those of a document only when they changed."""
+        if (
+            self._agent.document.range_source is RangeSource.FILE
+            and ranges == self._said
+            and not self._valid.refused
+        ):
+            return
+        self._valid = _forwarded(
+            validate(ranges, self._agent.document, on_links()), self._agent.document
+        )
+        self._said = ranges
+
+    def _report_failure(self, failure: str) -> None:
+        failing = self._agent.health.failing
+        if failure and failing.get(RANGES) != failure:
+            log.error("ranges-failing error=%s", failure)
+        if failure:
+            failing[RANGES] = failure
+        elif failing.pop(RANGES, None):
+            log.info("ranges-known-again")
+
+    def _apply(self, ranges: tuple[Prefix, ...]) -> None:
+        before = self._agent.document.ranges
+        if ranges != before:
+            # The rules first, so that no pod gets an address that they do not know.
+            self._follow((*before, *ranges))
+            self._leases.set_ranges(ranges)
+            document = self._agent.document.model_copy(update={"ranges": ranges})
+            self._agent.document = document
+            self._agent.get(Router).follow(document)
+            remember(document, self._valid)
+            gone, come = sorted(set(before) - set(ranges)), sorted(set(ranges) - set(before))
+            log.info("ranges-changed new=%s withdrawn=%s", _listed(come), _listed(gone))
+        # Also without a change: a pod that held a withdrawn address may have ended.
+        self._follow(self._in_use())
+        self._report_withdrawn()
+
+    def problems(self) -> Iterable[Problem]:
+        """That ranges are not followed, or that pods hold addresses of none."""
+        if failing := self._agent.health.failing.get(RANGES):
+            yield {"reason": Fault.RANGES, "message": f"ranges cannot be followed: {failing}"}
+        if withdrawn := self._leases.withdrawn():
+            held = [f"{address} of {holder.pod}" for address, holder in sorted(withdrawn.items())]
+            message = (
+                "pods hold addresses of no range of this node any more, which the network may "
+                f"deliver elsewhere: {shortened(held)}; delete these pods to have them replaced"
+            )
+            yield {"reason": Fault.WITHDRAWN, "message": message}
+
+    def snapshot(self, snapshot: Snapshot) -> None:
+        """Where the ranges come from, and which pods hold withdrawn addresses."""
+        withdrawn: list[WithdrawnAddress] = [
+            {"address": str(address), "namespace": holder.pod.namespace, "pod": holder.pod.name}
+            for address, holder in self._leases.withdrawn().items()
+        ]
+        snapshot["ranges"] = {
+            "source": self._agent.document.range_source,
+            "failing": self._agent.health.failing.get(RANGES, ""),
+            "withdrawn": withdrawn,
+            "changed": self._changed() if withdrawn or not self._agent.document.ranges else "",
+        }
+
+    def _changed(self) -> str:
+        """How the Node's ranges changed, which concerns nobody once no pod has former ones."""
+        return self._source.changed if isinstance(self._source, _Reader) else ""
+
+    def _in_use(self) -> tuple[Prefix, ...]:
+        return (
+            *self._agent.document.ranges,
+            *(address.prefix for address in self._leases.withdrawn()),
+        )
+
+    def _follow(self, ranges: Iterable[Prefix]) -> None:
+        policy, accounting = self._policy(ranges), self._agent.get(Accounting)
+        if policy != accounting.rules.policy:
+            for change in accounting.accounts.change_policy(policy):
+                log.debug("rules-changed what=%s", change)
+
+    def _policy(self, ranges: Iterable[Prefix]) -> Policy:
+        return Policy.of(self._agent.document.model_copy(update={"ranges": tuple(merge(ranges))}))
+
+    def _report_withdrawn(self) -> None:
+        withdrawn = self._leases.withdrawn()
+        for address in withdrawn.keys() - self._reported:
+            pod = withdrawn[address].pod
+            log.warning("withdrawn-address-held address=%s pod=%s", address, pod)
+        self._reported = set(withdrawn)
+
+
+def _source(config: Path, document: NodeDocument) -> tuple[RangeReader, float]:
+    """The source, and the seconds between two looks at it."""
+    if document.range_source is RangeSource.FILE:
+        longest = RANGES_FILE_SECONDS if document.ranges_file else document.reconcile_seconds
+        return _Reader(config, document), min(longest, document.reconcile_seconds)
+    return SOURCES[document.range_source](), document.range_refresh_seconds
+
+
+class _Reader:
+    """Reads the ranges of a node document again whenever its file was replaced or written.
+
+    Where the document names a file with the Node's ranges, newer ones replace them.
+    """
+
+    def __init__(self, path: Path, document: NodeDocument) -> None:
+        self._path = path
+        self._document = document
+        self._version: FileVersion | None = None
+        self.changed = ""
+        """What the Node's ranges changed in those of the document."""
+
+    def read(self) -> tuple[Prefix, ...]:
+        """The ranges, as of now.
+
+        Raises:
+            ConfigError: the file is wrong or gone.
+            RangesUnknown: the file with the Node's ranges cannot be read.
+        """
+        version = version_of(self._path)
+        # Also if it is gone: loading it raises the error that says so.
+        if version is None or version != self._version:
+            document = loader.load(self._path, NodeDocument)
+            self._version = version
+            changed = []
+            for key, value in document:
+                if key != "ranges" and value != getattr(self._document, key):
+                    changed.append(key)
+            if changed:
+                log.warning(
+                    "document-changed action=restart-the-agent file=%s keys=%s",
+                    self._path,
+                    ", ".join(changed),
+                )
+            self._document = document
+        return self._current(self._document)
+
+    def _current(self, document: NodeDocument) -> tuple[Prefix, ...]:
+        """The ranges of the document, or newer ones of the Node."""
+        newer = assigned.read(document)
+        reason = assigned.describe_change(newer, document.ranges)
+        if reason and reason != self.changed:
+            log.warning("node-ranges-changed reason=%s", reason)
+        self.changed = reason
+        return document.ranges if newer is None else newer.in_force
+
+
+def _forwarded(valid: ValidRanges, document: NodeDocument) -> ValidRanges:
+    """Switch on forwarding for new families, and refuse those that the kernel cannot forward."""
+    refused = list(valid.refused)
+    ranges = valid.ranges
+    for family in sorted({block.family for block in ranges}.difference(document.families)):
+        try:
+            # A range may bring the first address of a family while the agent runs.
+            settings.enable_forwarding([family], document.node.uplink)
+        except SetupError as fault:
+            message = f"no range of IPv{family.value} is used: {fault}"
+            refused.append(Diagnostic(message, Location(("ranges",))))
+            ranges = tuple(block for block in ranges if block.family is not family)
+    return ValidRanges(ranges, tuple(refused))
+
+
+def _listed(blocks: Iterable[Prefix]) -> str:
+    return ",".join(map(str, blocks)) or "none"

@@ -1,0 +1,173 @@
+"""What makes a machine forward between links: the kernel's switches and the node's own routes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from functools import partial
+
+from netmgr.agent.core.components import Agent, Component, Remnants
+from netmgr.agent.core.scheduler import Task
+from netmgr.agent.health import firewall
+from netmgr.agent.health.firewall import Obstacle
+from netmgr.agent.network.listed_nodes import ListedNodes
+from netmgr.api.snapshot import Fault, Problem
+from netmgr.dataplane import settings
+from netmgr.dataplane.node_routes import RoutesToNodes, StaticRoutes, UnusedAddresses
+from netmgr.documents.node import NodeDocument
+from netmgr.documents.sites import Role
+from netmgr.errors import ConfigError, KernelError
+from netmgr.kernel.route_losses import BlackholeLosses
+from netmgr.model import ROUTE_PROTOCOL
+from netmgr.prefixes import Family, Prefix
+from netmgr.printable import shortened
+
+log = logging.getLogger(__name__)
+
+
+class Router(Component):
+    """Forwarding, static routes, routes to other nodes, and blackholes for unused addresses."""
+
+    def __init__(self, agent: Agent) -> None:
+        super().__init__(agent)
+        document = agent.document
+        # A node whose route is refused still serves its pods; on a router a missing route is lost
+        # traffic.
+        is_node = document.role is Role.NODE
+        self.vital = ("forwarding",) if is_node else ("forwarding", "routes")
+        self._families = forwarded_families(document)
+        self._uplink = document.node.uplink
+        self._ranges = _pod_ranges(document)
+        self._routes = StaticRoutes(document.routes)
+        agent.stack.callback(self._routes.close)
+        self._unused = UnusedAddresses()
+        agent.stack.callback(self._unused.close)
+        self._losses = None
+        if document.wires_pods:
+            self._losses = BlackholeLosses(ROUTE_PROTOCOL)
+            agent.stack.callback(self._losses.close)
+        self._document = document
+        self._listed = ListedNodes(document.nodes_file) if document.nodes_file else None
+        self._to_nodes = RoutesToNodes()
+        agent.stack.callback(self._to_nodes.close)
+        self._faults: list[str] = []
+        self.nodes: tuple[Prefix, ...] = ()
+        """Nodes that there are routes to, by their addresses, and their pods'."""
+        self._obstacles: list[Obstacle] = []
+
+    def start(self) -> None:
+        """Switch forwarding on and install the routes.
+
+        A route that is refused is left to `reconcile`, which reports it.
+
+        Raises:
+            SetupError: forwarding is off and cannot be switched on.
+        """
+        settings.enable_forwarding(self._families, self._uplink)
+        _change_routes(self._routes.reconcile)
+        self._drop_unused()
+        if self._listed is None:
+            # A predecessor with a list left them.
+            _change_routes(self._to_nodes.remove)
+        else:
+            # The rules, which come next, have to know the other nodes.
+            self._agent.health.attempt("node-routes", self._check_routes)
+
+    def _drop_unused(self) -> None:
+        _change_routes(self._block_unused)
+
+    def _block_unused(self) -> list[str]:
+        return self._unused.reconcile(lambda: self._ranges)
+
+    def follow(self, document: NodeDocument) -> None:
+        """Follow a document whose ranges changed."""
+        self._document = document
+        self._families = forwarded_families(document)
+        self._ranges = _pod_ranges(document)
+        self._drop_unused()
+
+    def reconcile(self) -> None:
+        """Repair what another program switched, removed or added."""
+        repair = self._agent.health.repair
+        repair("forwarding", lambda: settings.enable_forwarding(self._families, self._uplink))
+        repair("routes", self._repair_routes)
+        self._agent.health.attempt("node-routes", self._check_routes)
+        if self._document.wires_pods:
+            self._agent.health.attempt("firewall", self._look_for_obstacles)
+
+    def _look_for_obstacles(self) -> None:
+        self._obstacles = list(firewall.obstacles())
+
+    def tasks(self) -> Iterable[Task]:
+        """Restore blackholes at once: without one, packets go in circles and count each time."""
+        if self._losses:
+            yield Task(partial(self._restore_unused, self._losses), wakes=self._losses.fileno())
+
+    def _restore_unused(self, losses: BlackholeLosses) -> None:
+        if losses.read():
+            self._agent.health.repair("routes", self._repair_routes)
+
+    def _repair_routes(self) -> list[str]:
+        return [*self._block_unused(), *self._routes.reconcile()]
+
+    def _check_routes(self) -> None:
+        faults = self._unused.outranking(self._ranges)
+        if self._listed is not None:
+            try:
+                nodes = self._listed.read()
+            except ConfigError as error:
+                # Nodes that are not known are not gone: their routes stay.
+                faults.append(error.message)
+            else:
+                changes, refused, self.nodes = self._to_nodes.reconcile(nodes, self._document)
+                faults += refused
+                for change in changes:
+                    log.info("routes-changed what=%s", change)
+        for fault in faults:
+            if fault not in self._faults:
+                log.warning("route-fault what=%s", fault)
+        self._faults = faults
+
+    def problems(self) -> Iterable[Problem]:
+        """What is wrong with the routes, and who else drops what is forwarded."""
+        if self._faults:
+            yield {"reason": Fault.ROUTES, "message": shortened(self._faults)}
+        if self._obstacles:
+            messages = [f"{obstacle.message}; {obstacle.remedy}" for obstacle in self._obstacles]
+            yield {"reason": Fault.FORWARD, "message": shortened(messages)}
+
+    @classmethod
+    def remove(cls, remnants: Remnants) -> Iterator[str]:
+        """Remove routes of our protocol. Forwarding stays on: other programs may rely on it."""
+        del remnants
+        routes, unused, to_nodes = StaticRoutes(()), UnusedAddresses(), RoutesToNodes()
+        try:
+            yield from routes.reconcile()
+            yield from unused.reconcile(tuple)
+            yield from to_nodes.remove()
+        finally:
+            routes.close()
+            unused.close()
+            to_nodes.close()
+
+
+def _change_routes(reconcile: Callable[[], list[str]]) -> None:
+    with suppress(KernelError):
+        for change in reconcile():
+            log.info("routes-changed what=%s", change)
+
+
+def _pod_ranges(document: NodeDocument) -> tuple[Prefix, ...]:
+    """The ranges whose addresses this machine gives to pods."""
+    return document.ranges if document.wires_pods else ()
+
+
+def forwarded_families(document: NodeDocument) -> tuple[Family, ...]:
+    """The families this machine forwards: its pods' or its sites'; none where it only observes."""
+    if document.role is Role.NODE:
+        return document.families if document.cni else ()
+    known = {prefix.family for site in document.sites for prefix in site.every_prefix}
+    if document.nat:
+        known |= {item.service_cidr.family for item in document.nat.services}
+    return tuple(sorted(known)) or tuple(Family)

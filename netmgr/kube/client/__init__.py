@@ -1,0 +1,1 @@
+"""What asks the API server: requests, watches, and the agents' pods."""

@@ -1,0 +1,151 @@
+"""The agents' pods: a copy that a watch of the DaemonSets' namespace keeps."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from netmgr.kube.client.api import Object
+from netmgr.printable import plain
+from netmgr.ranges.assigned import NODE_RANGES, AssignedRanges
+
+SELECTOR = "app.kubernetes.io/name=netmgr,app.kubernetes.io/component in (agent,nat-host)"
+"""Labels of the agents' pods, in the manifests' DaemonSets."""
+
+CONTAINER = "agent"
+
+PREFLIGHT = "preflight"
+"""The init container that probes the network of a Node before its agent starts."""
+
+LONGEST_MESSAGE = 1024
+"""Characters kept of its termination message: a kubelet may write anything there."""
+
+EXPORTER = ("exporter", "metrics")
+"""Names of its container and of its port."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentPod:
+    """What matters about an agent's pod."""
+
+    name: str
+    uid: str
+    version: str
+    """Its resourceVersion."""
+    node: str
+    """Name of the Node that it is on."""
+    is_ready: bool
+    """Whether the agent answers its readiness probe, and is not being deleted. The exporter beside
+    it does not count: its port can be kept busy by any host-network pod."""
+    exporter: tuple[str, int]
+    """Address and port of its exporter; port 0 if it has none."""
+    assigned: AssignedRanges | None
+    """Its annotation; None if it is missing or cannot be read."""
+    failed_preflight: str = ""
+    """Why its last preflight failed, as its kubelet says; empty if it did not."""
+
+
+class AgentPods:
+    """Follows the agents' pods; `changed` is set when something that matters has changed."""
+
+    def __init__(self, changed: threading.Event) -> None:
+        self._lock = threading.Lock()
+        self._pods: dict[str, AgentPod] = {}
+        self._changed = changed
+        self._is_known = False
+        self.generation = 0
+        """Grows with every change that `changed` announces."""
+
+    def pods(self) -> list[AgentPod] | None:
+        """List the pods that are on a Node; None while the first list is not complete."""
+        with self._lock:
+            return list(self._pods.values()) if self._is_known else None
+
+    def replace(self, objects: Iterable[Object]) -> None:
+        """Replace the copy with a whole list."""
+        pods = [pod for pod in map(agent_pod, objects) if pod is not None]
+        with self._lock:
+            self._pods = {pod.name: pod for pod in pods}
+            self._is_known = True
+            self.generation += 1
+        self._changed.set()
+
+    def change(self, api_object: Object) -> None:
+        """Add or update a pod, unless a later version of it is known."""
+        pod = agent_pod(api_object)
+        if pod is None:
+            return
+        with self._lock:
+            known = self._pods.get(pod.name)
+            # As for Nodes: our own patch returns the newest version before the watch delivers it.
+            if known and known.uid == pod.uid and int(known.version) >= int(pod.version):
+                return
+            self._pods[pod.name] = pod
+            is_change = known is None or replace(pod, version=known.version) != known
+            self.generation += is_change
+        if is_change:
+            self._changed.set()
+
+    def delete(self, api_object: Object) -> None:
+        """Remove a pod, unless a newer one has the same name."""
+        name, uid = api_object["metadata"]["name"], api_object["metadata"]["uid"]
+        with self._lock:
+            if name in self._pods and self._pods[name].uid == uid:
+                del self._pods[name]
+                self.generation += 1
+        self._changed.set()
+
+
+def agent_pod(pod: Object) -> AgentPod | None:
+    """What matters about a pod; None while it is on no Node."""
+    metadata, node = pod["metadata"], pod["spec"].get("nodeName")
+    if not node:
+        return None
+    containers = pod.get("status", {}).get("containerStatuses") or ()
+    is_ready = any(
+        container["name"] == CONTAINER and container["ready"] for container in containers
+    )
+    return AgentPod(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        version=metadata["resourceVersion"],
+        node=node,
+        is_ready=is_ready and "deletionTimestamp" not in metadata,
+        exporter=_exporter(pod),
+        assigned=_assigned(metadata.get("annotations", {}).get(NODE_RANGES, "")),
+        failed_preflight=_failed_preflight(pod),
+    )
+
+
+def _failed_preflight(pod: Object) -> str:
+    """What the last completed run of the preflight says, if it failed."""
+    statuses = pod.get("status", {}).get("initContainerStatuses") or ()
+    own: Object = next((status for status in statuses if status["name"] == PREFLIGHT), {})
+    # While it waits for its next start, or runs, the last run's end is what is known.
+    states = [own.get("state") or {}, own.get("lastState") or {}]
+    ended = next((state["terminated"] for state in states if state.get("terminated")), None)
+    return _last_words(ended) if ended and ended["exitCode"] else ""
+
+
+def _last_words(ended: Object) -> str:
+    message = ended.get("message", "")[:LONGEST_MESSAGE]
+    # It goes to terminals: no control characters.
+    words = "; ".join(filter(None, (plain(line.strip()) for line in message.splitlines())))
+    return words or f"it ended with exit code {ended['exitCode']}, and said nothing"
+
+
+def _exporter(pod: Object) -> tuple[str, int]:
+    for container in pod["spec"]["containers"]:
+        for port in container.get("ports") or ():
+            if (container["name"], port.get("name")) == EXPORTER:
+                return pod.get("status", {}).get("podIP", ""), int(port["containerPort"])
+    return "", 0
+
+
+def _assigned(text: str) -> AssignedRanges | None:
+    # An unreadable one is written again, like a missing one.
+    with contextlib.suppress(ValueError):
+        return AssignedRanges.parse(text)
+    return None

@@ -1,0 +1,176 @@
+"""List, then watch: follows every change of a collection at the least cost to the server.
+
+A dropped watch goes on at the last resourceVersion it saw, which bookmarks keep young
+(Kubernetes, "Efficient detection of changes"). Only when the server no longer knows that
+version (410 Gone) is everything listed anew. While the server is away the waits between
+attempts grow, with jitter.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+from netmgr.backoff import Backoff
+from netmgr.errors import ApiAway, ApiError, NetmgrError
+from netmgr.kube.client.api import GONE, Api, Object, Query
+from netmgr.kube.client.concurrency import THREADS, Concurrency
+
+log = logging.getLogger(__name__)
+
+PAGE = 500
+"""Objects in one answer: the server never has to hold a whole list for us."""
+
+WATCH_SECONDS = (240, 480)
+"""A watch is ended and resumed after this time, so that servers that join get their share."""
+
+
+def pages(api: Api, path: str, query: Query) -> Iterator[Object]:
+    """A collection's lists, each with as many objects as an answer may have.
+
+    Raises:
+        ApiError: one was refused, or the server is away.
+    """
+    token = ""
+    while True:
+        position: Query = {"continue": token} if token else {}
+        page = api.get(path, {"limit": PAGE, **query, **position})
+        token = page["metadata"].get("continue", "")
+        yield page
+        if not token:
+            return
+
+
+class Follower(Protocol):
+    """Keeps the copy. Called from the reflector's thread alone."""
+
+    def replace(self, objects: Iterable[Object]) -> None:
+        """Replace the copy; `objects` can be iterated once, and whole objects are large to keep.
+
+        Raises:
+            ApiError: the list broke off; nothing may have changed then.
+        """
+
+    def change(self, api_object: Object) -> None:
+        """Add or update an object."""
+
+    def delete(self, api_object: Object) -> None:
+        """Remove an object, given in its last state."""
+
+
+class Reflector:
+    """Follows the collection at `path`."""
+
+    def __init__(
+        self,
+        api: Api,
+        path: str,
+        follower: Follower,
+        stop: threading.Event,
+        failed: threading.Event | None = None,
+        selector: str = "",
+        concurrency: Concurrency = THREADS,
+    ) -> None:
+        """Follow until `stop` is set; a follower's error sets `failed`, and is `failure`.
+
+        `selector` limits the collection to the objects with these labels.
+        """
+        self._api = api
+        self._path = path
+        self._follower = follower
+        self._stop = stop
+        self._failed = failed or threading.Event()
+        self._query: Query = {"labelSelector": selector} if selector else {}
+        self._concurrency = concurrency
+        self.failure: NetmgrError | None = None
+        self._version = ""
+        self._backoff = Backoff()
+        self.synced = threading.Event()
+        """Set once the follower has had a whole list."""
+        self.lists = 0
+        self.watches = 0
+
+    def run(self) -> None:
+        """Follow until stopped. Returns only then; an API server that is away is waited for."""
+        while not self._stop.is_set():
+            try:
+                if not self._version:
+                    self._list()
+                self._watch()
+            except ApiError as error:
+                self._recover(error)
+            except NetmgrError as error:
+                self.failure = error
+                self._failed.set()
+                return
+
+    def start(self) -> None:
+        """Run in a thread of its own, which never keeps the process."""
+        self._concurrency.start(self.run, f"follow {self._path}")
+
+    def _recover(self, error: ApiError) -> None:
+        wait = self._backoff.next()
+        if error.status == GONE:
+            # Waited for as well: a server may refuse every version that it has just listed.
+            self._version = ""
+            log.info("relist path=%s wait_s=%.1f reason=%s", self._path, wait, error.message)
+        else:
+            level = logging.WARNING if isinstance(error, ApiAway) else logging.ERROR
+            log.log(
+                level, "api-away path=%s wait_s=%.1f reason=%s", self._path, wait, error.message
+            )
+        self._concurrency.wait(self._stop, wait)
+
+    def _list(self) -> None:
+        self._follower.replace(self._objects())
+        self.lists += 1
+        self.synced.set()
+
+    def _objects(self) -> Iterator[Object]:
+        """A page at a time: 7,500 Nodes as their kubelets fill them in take half a gigabyte."""
+        version = ""
+        for page in pages(self._api, self._path, self._query):
+            version = page["metadata"]["resourceVersion"]
+            yield from page["items"]
+        # Only now: a list that broke off has to be read again.
+        self._version = version
+
+    def _watch(self) -> None:
+        self.watches += 1
+        query: Query = {
+            **self._query,
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": self._version,
+            "timeoutSeconds": random.randint(*WATCH_SECONDS),  # noqa: S311  no secret
+        }
+        events = 0
+        for event in self._api.stream(self._path, query):
+            if self._stop.is_set():
+                return
+            events += 1
+            self._take(event["type"], event["object"])
+            # Only now: an error is an event, too, and a list alone is no success.
+            self._backoff.reset()
+        if not events:
+            # In the time that a watch lasts there are bookmarks: something on the way ends it too
+            # soon.
+            self._concurrency.wait(self._stop, self._backoff.next())
+
+    def _take(self, kind: str, api_object: Object) -> None:
+        # An expired version (410) also arrives so, as an event of a watch that was answered with
+        # 200.
+        if kind == "ERROR":
+            raise ApiError(
+                f"watch of {self._path}: {api_object.get('message')}",
+                int(api_object.get("code", 0)),
+            )
+        if kind in ("ADDED", "MODIFIED"):
+            self._follower.change(api_object)
+        elif kind == "DELETED":
+            self._follower.delete(api_object)
+        # For every kind: a BOOKMARK has nothing but this.
+        self._version = api_object["metadata"]["resourceVersion"]

@@ -1,0 +1,1 @@
+"""The range controller and its reconcilers."""

@@ -1,0 +1,268 @@
+"""Gives each Node its allocation of the plan, as Node.spec.podCIDRs.
+
+A round reads nothing from the server: a watch follows the Nodes, and the claims are what was last
+written. A round decides, writes claims, and only then the Nodes; each patch is bound to the Node's
+UID and resourceVersion. Whatever was refused or lost is decided again in the next round.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+from netmgr.clock import Clock
+from netmgr.errors import ApiError
+from netmgr.kube.client.api import NOT_FOUND, is_outdated
+from netmgr.kube.controller.allocations import Claim, NodeAllocation, NodeAllocations
+from netmgr.kube.controller.assigning import Decision, NodeView, Refusal, decide, released
+from netmgr.kube.controller.claim_store import ClaimStore
+from netmgr.kube.controller.events import Events, notice
+from netmgr.kube.controller.health import Telemetry
+from netmgr.kube.controller.node_document import RANGES
+from netmgr.kube.controller.plan_watch import PlanWatch
+from netmgr.kube.controller.reconciling import WRITERS, Leadership, write_each
+
+log = logging.getLogger(__name__)
+
+_STATES = ("held", "cooldown", "free")
+
+STEP_SECONDS = 1.0
+"""A wall clock this far off since the last round was set, not slewed."""
+
+
+@dataclass(frozen=True, slots=True)
+class AssignerSettings:
+    """What the command line says about the plan's claims."""
+
+    namespace: str
+    quarantine: float
+    """Seconds that an allocation is in cooldown after its Node is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Settled:
+    """The inputs of a decision that left nothing to write, and how long it holds.
+
+    A decision about 7,500 Nodes takes some 20 ms, and rounds are two seconds apart.
+    """
+
+    allocations: NodeAllocations
+    generation: int
+    ends: float
+    refusals: Sequence[Refusal]
+
+    def holds(self, allocations: NodeAllocations, generation: int, now: float) -> bool:
+        """Whether another decision would be the same."""
+        is_same = allocations is self.allocations and generation == self.generation
+        return is_same and now < self.ends
+
+
+class Assigner:
+    """Assigns the plan's allocations while this process leads."""
+
+    def __init__(
+        self,
+        leadership: Leadership,
+        settings: AssignerSettings,
+        plan: Callable[[], PlanWatch | None],
+        telemetry: Telemetry,
+    ) -> None:
+        """Send nothing yet. While there is no plan, no Node is written."""
+        self._leadership = leadership
+        self._api = leadership.api
+        self._settings = settings
+        self._plan = plan
+        self._telemetry = telemetry
+        self._clock: Clock = leadership.concurrency
+        self._events = Events(leadership)
+        self._store: ClaimStore | None = None
+        # The wall clock as it is now: cooldowns outlive this process, and other machines read when
+        # they began, but setting the clock must not end one.
+        self._epoch = self._offset()
+        self._settled: _Settled | None = None
+        self._pools: set[str] = set()
+
+    def reconcile(self) -> bool:
+        """One round; False when another should follow soon."""
+        plan = self._plan()
+        if plan is None:
+            return True
+        try:
+            self._store = self._store or self._open(plan.cluster)
+            return self._round(plan, self._store)
+        except ApiError:
+            # The claims may be out of date by now, or only half of them were written.
+            self._store = None
+            self._settled = None
+            raise
+
+    def _open(self, cluster: str) -> ClaimStore:
+        store = ClaimStore(self._api, self._settings.namespace, cluster)
+        store.load()
+        log.info("claims-read number=%s", len(store.claims))
+        return store
+
+    def _round(self, plan: PlanWatch, store: ClaimStore) -> bool:
+        allocations = plan.allocations(store.claims)
+        self._telemetry.plan_refused.set(bool(plan.refused))
+        if not self._follow_clock(store):
+            return False
+        now = self._clock.monotonic() + self._epoch
+        # Before the Nodes are looked at: what changes meanwhile is for another round.
+        generation = self._leadership.nodes.generation
+        if self._settled and self._settled.holds(allocations, generation, now):
+            return self._events.report(map(notice, self._settled.refusals))
+        self._settled = None
+        views = self._leadership.nodes.views()
+        decision = decide(allocations, store.claims, views, now, self._settings.quarantine)
+        # `lost` only spares the server requests. A leader unaware of its replacement is stopped by
+        # the claims' resourceVersion.
+        if self._leadership.lost.is_set() or not self._are_gone(store, views, decision):
+            return False
+        # Claims first: of two controllers that give the same allocation away, one is refused here,
+        # before any Node has it.
+        if decision.claims and not store.write(decision.claims):
+            self._telemetry.conflicts.labels("claims").inc()
+            return False
+        known = {view.name: view for view in views}
+        assignments = [(known[name], held) for name, held in decision.assignments.items()]
+        settled, refused = write_each(self._leadership, assignments, self._assign)
+        are_reported = self._events.report(map(notice, decision.refusals))
+        self._count(allocations, store, decision, known)
+        if refused is not None:
+            raise refused
+        if settled:
+            ends = self._next_end(store)
+            self._settled = _Settled(allocations, generation, ends, decision.refusals)
+        return settled and are_reported
+
+    def _next_end(self, store: ClaimStore) -> float:
+        """When the next cooldown is over, in seconds since the epoch."""
+        since = (claim.released for claim in store.claims.values() if claim.released is not None)
+        return min(since, default=math.inf) + self._settings.quarantine
+
+    def _follow_clock(self, store: ClaimStore) -> bool:
+        """After a step of the wall clock, begin the cooldowns that run anew; False on a conflict.
+
+        What is written later has the new time, so that the next leader, whose clock may always have
+        been right, does not take it for older than it is.
+        """
+        offset = self._offset()
+        if abs(offset - self._epoch) < STEP_SECONDS:
+            return True
+        log.warning("clock-stepped seconds=%.0f", offset - self._epoch)
+        now = self._clock.monotonic() + offset
+        cooling = [claim for claim in store.claims.values() if claim.released is not None]
+        self._settled = None
+        if not store.write({claim.index: replace(claim, released=now) for claim in cooling}):
+            return False
+        self._epoch = offset
+        return True
+
+    def _offset(self) -> float:
+        """How far the wall clock is ahead of the monotonic one, in seconds."""
+        return self._clock.now() - self._clock.monotonic()
+
+    def _are_gone(self, store: ClaimStore, views: list[NodeView], decision: Decision) -> bool:
+        """Ask for each Node whose cooldown would begin: the watch may lag behind."""
+        known = {view.uid for view in views}
+        unsure = [claim for claim in released(store.claims, decision) if claim.uid not in known]
+        if not unsure:
+            return True
+        return all(self._leadership.concurrency.map(WRITERS, self._is_gone, unsure))
+
+    def _is_gone(self, claim: Claim) -> bool:
+        try:
+            node = self._api.get(f"/api/v1/nodes/{claim.node}")
+        except ApiError as error:
+            if error.status != NOT_FOUND:
+                raise
+            return True
+        # A new Node of the same name: the claim's own is gone all the same.
+        if node["metadata"]["uid"] != claim.uid:
+            return True
+        log.warning("watch-lags node=%s keeps=%s", claim.node, claim.index)
+        return False
+
+    def _assign(self, assignment: tuple[NodeView, NodeAllocation]) -> bool:
+        """Write a Node's ranges; False when it changed meanwhile and another round must decide."""
+        view, allocation = assignment
+        nodes = self._leadership.nodes
+        version = nodes.version(view.name)
+        if version is None:
+            return True
+        body = {
+            "metadata": {
+                # Both differ for a Node that was deleted and recreated: it has to be decided anew.
+                "uid": view.uid,
+                "resourceVersion": version,
+                "annotations": {RANGES: allocation.annotation or None},
+            },
+            "spec": {
+                # The API requires both: the first entry of podCIDRs must equal podCIDR.
+                "podCIDR": str(allocation.cidrs[0]),
+                "podCIDRs": [str(cidr) for cidr in allocation.cidrs],
+            },
+        }
+        try:
+            # Applied at once: the watch delivers it later, and until then the next round would find
+            # the Node without podCIDRs and write it again.
+            nodes.change(self._api.patch(f"/api/v1/nodes/{view.name}", body))
+        except ApiError as error:
+            if not is_outdated(error):
+                raise
+            self._telemetry.conflicts.labels("node").inc()
+            return False
+        self._telemetry.assigned.inc()
+        log.info(
+            "assigned node=%s index=%s ranges=%s",
+            view.name,
+            allocation.index,
+            ",".join(map(str, allocation.ranges)),
+        )
+        return True
+
+    def _count(
+        self,
+        allocations: NodeAllocations,
+        store: ClaimStore,
+        decision: Decision,
+        views: Mapping[str, NodeView],
+    ) -> None:
+        """Count Nodes and allocations by state, as the writes of this round left them."""
+        now = {view.name: view for view in self._leadership.nodes.views()}
+        refused = {refusal.node.name for refusal in decision.refusals}
+        states = Counter(refused=len(refused))
+        for name in views.keys() - refused:
+            if views[name].runs_pods:
+                is_served = _is_served(now.get(name), decision.assignments.get(name))
+                states["served" if is_served else "waiting"] += 1
+        for state in ("refused", "served", "waiting"):
+            self._telemetry.nodes.labels(state).set(states[state])
+        self._count_allocations(allocations, store)
+
+    def _count_allocations(self, allocations: NodeAllocations, store: ClaimStore) -> None:
+        taken: Counter[tuple[str, str]] = Counter()
+        # A pool no longer in the plan would keep its last figures, and their alerts.
+        for pool, state in product(self._pools - allocations.capacity.keys(), _STATES):
+            self._telemetry.allocations.remove(pool, state)
+        self._pools = set(allocations.capacity)
+        for index, claim in store.claims.items():
+            taken[index.pool, "held" if claim.released is None else "cooldown"] += 1
+        for pool, capacity in allocations.capacity.items():
+            taken[pool, "free"] = capacity - taken[pool, "held"] - taken[pool, "cooldown"]
+            for state in _STATES:
+                self._telemetry.allocations.labels(pool, state).set(taken[pool, state])
+
+
+def _is_served(view: NodeView | None, allocation: NodeAllocation | None) -> bool:
+    """Whether a Node has what was decided for it; without a decision it keeps what it has."""
+    if view is None:
+        return False
+    if allocation is None:
+        return bool(view.cidrs)
+    return (view.cidrs, view.annotation) == (allocation.cidrs, allocation.annotation)

@@ -1,0 +1,192 @@
+"""Our Kubernetes Events: each is written once, and again while what it says lasts."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from netmgr.errors import ApiAway, ApiError
+from netmgr.kube.client.api import CONFLICT, Object
+from netmgr.kube.controller.assigning import Refusal
+from netmgr.kube.controller.reconciling import Leadership, write_each
+from netmgr.logs import caused_by
+
+log = logging.getLogger(__name__)
+
+COMPONENT, NODE_COMPONENT = "netmgr-controller", "netmgr-node"
+"""Authors of Events: the controller, and a node's init container."""
+
+DEFAULT_NAMESPACE = "default"
+"""Where Events about objects without a namespace live."""
+
+LONGEST = 1024
+"""Characters of a message that the API server accepts."""
+
+LONGEST_NAME = 236
+"""Characters of the object's name, so that an Event's own stays within 253."""
+
+AGAIN_SECONDS = 1800
+"""What lasts is reported again: the server forgets an Event after an hour."""
+
+MOST = 100
+"""Events that are written in one round: thousands must not delay what is more important."""
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A Warning about an object.
+
+    Attributes:
+        kind: the object's kind, of the core API group.
+        name: the object's name.
+        uid: the object's UID, by which `kubectl describe` finds its Events; empty if unknown.
+        reason: one word in CamelCase.
+        message: what is wrong and what to do, for people.
+        namespace: where the Event is written, and the object's namespace if it has one.
+        key: differs from that of others of this object and reason. Default: the message.
+    """
+
+    kind: str
+    name: str
+    uid: str
+    reason: str
+    message: str
+    namespace: str = ""
+    key: str = ""
+
+    @property
+    def event_name(self) -> str:
+        """The Event's name; controllers that report the same thing use the same one."""
+        content = " ".join((self.uid, self.reason, self.key or self.message))
+        digest = hashlib.sha256(content.encode()).hexdigest()
+        return f"{self.name[:LONGEST_NAME]}.{digest[:16]}"
+
+    @property
+    def path(self) -> str:
+        """The collection that the Event is in."""
+        return f"/api/v1/namespaces/{self.namespace or DEFAULT_NAMESPACE}/events"
+
+    @property
+    def full_name(self) -> str:
+        """The Event's path."""
+        return f"{self.path}/{self.event_name}"
+
+
+def notice(refusal: Refusal) -> Notice:
+    """The Event of a Node that cannot be served, which `kubectl describe node` shows."""
+    node = refusal.node
+    return Notice("Node", node.name, node.uid, str(refusal.reason), refusal.message)
+
+
+class Events:
+    """Reports each notice once, and again while it lasts."""
+
+    def __init__(self, leadership: Leadership) -> None:
+        self._leadership = leadership
+        self._reported: dict[str, float] = {}
+
+    def report(self, notices: Iterable[Notice]) -> bool:
+        """Write what is new among all current notices; False when more is left for another round.
+
+        What is refused is only logged. What could not be written because the server is away is
+        left.
+        """
+        now = self._leadership.concurrency.monotonic()
+        current = {warning.full_name: warning for warning in notices}
+        self._reported = {name: at for name, at in self._reported.items() if name in current}
+        due = [
+            warning
+            for name, warning in current.items()
+            if now - self._reported.get(name, -AGAIN_SECONDS) >= AGAIN_SECONDS
+        ]
+        try:
+            write_each(self._leadership, due[:MOST], self._report_one)
+        except ApiAway as error:
+            log.warning("events-delayed number=%s reason=%s", len(due), error.message)
+            return False
+        return len(due) <= MOST
+
+    def _report_one(self, notice: Notice) -> bool:
+        if notice.full_name not in self._reported:
+            _log(notice)
+        try:
+            write(self._leadership, notice)
+        except ApiAway:
+            raise
+        except ApiError as error:
+            log.warning(
+                "event-not-written of=%s reason=%s",
+                notice.name,
+                error.message,
+                extra=caused_by(notice.reason),
+            )
+        # Each by itself: what fails later must not have this one written again.
+        self._reported[notice.full_name] = self._leadership.concurrency.monotonic()
+        return True
+
+
+def write(leadership: Leadership, notice: Notice) -> None:
+    """Write a Warning in the controller's name.
+
+    Raises:
+        ApiError: it was refused.
+    """
+    api = leadership.api
+    made = event(notice, (COMPONENT, leadership.identity), leadership.concurrency.now())
+    try:
+        api.create(notice.path, made)
+    except ApiError as error:
+        if error.status != CONFLICT:
+            raise
+        # It exists, perhaps by another controller: a new time keeps it from expiring.
+        again = {"lastTimestamp": made["lastTimestamp"]}
+        api.patch(notice.full_name, again)
+
+
+def _log(notice: Notice) -> None:
+    log.warning(
+        "reported kind=%s namespace=%s name=%s reason=%s message=%s",
+        notice.kind,
+        notice.namespace or "none",
+        notice.name,
+        notice.reason,
+        notice.message,
+        # A node's root may report a thousand nonexistent pods a minute.
+        extra=caused_by(notice.reason),
+    )
+
+
+def as_time(seconds: float) -> str:
+    """A time (seconds since the epoch) as the API server writes it."""
+    text = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+    return text.replace("+00:00", "Z")
+
+
+def event(notice: Notice, author: tuple[str, str], now: float) -> Object:
+    """Make an Event at a time (seconds since the epoch), by a component and an instance of it."""
+    at = as_time(now)
+    about = {"apiVersion": "v1", "kind": notice.kind, "name": notice.name, "uid": notice.uid}
+    if notice.namespace:
+        about["namespace"] = notice.namespace
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {
+            "name": notice.event_name,
+            "namespace": notice.namespace or DEFAULT_NAMESPACE,
+        },
+        "involvedObject": about,
+        "type": "Warning",
+        "reason": notice.reason,
+        # The server refuses a longer one, and the Event with it.
+        "message": notice.message[:LONGEST],
+        "source": {"component": author[0]},
+        "reportingComponent": author[0],
+        "reportingInstance": author[1],
+        "firstTimestamp": at,
+        "lastTimestamp": at,
+        "count": 1,
+    }

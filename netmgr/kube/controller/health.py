@@ -1,0 +1,149 @@
+"""What a controller reports over HTTP: /metrics for Prometheus, /healthz for the kubelet."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from wsgiref.types import StartResponse, WSGIEnvironment
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, make_wsgi_app
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
+
+from exporter import controller_catalog as catalog
+from exporter.metric import Metric
+from exporter.wsgi import PublicHandler, PublicServer
+from netmgr.errors import SetupError
+from netmgr.kube.client.api import Api
+
+PLAIN = (("Content-Type", "text/plain; charset=utf-8"),)
+
+SILENCE = 300.0
+"""A part hangs after so many seconds without a beat: a request times out after 30, and a round has
+a few in a row."""
+
+
+class Health:
+    """Notices parts of a controller that hang, by their last beat. Safe for threads."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock` is monotonic, in seconds."""
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._last: dict[str, float] = {}
+
+    def beat(self, part: str) -> None:
+        """Note that this part makes progress."""
+        with self._lock:
+            self._last[part] = self._clock()
+
+    def idle(self, part: str) -> None:
+        """Expect no beat of this part until its next one."""
+        with self._lock:
+            self._last.pop(part, None)
+
+    def fault(self) -> str:
+        """Name the parts that hang; empty when none does."""
+        with self._lock:
+            silent = {part: self._clock() - last for part, last in self._last.items()}
+        hanging = []
+        for part, seconds in silent.items():
+            if seconds > SILENCE:
+                hanging.append(f"{part} for {seconds:.0f} s")
+        return f"no sign of {', '.join(hanging)}" if hanging else ""
+
+
+class Telemetry:
+    """The controller's figures; `exporter/controller_catalog.py` says what each means."""
+
+    def __init__(self, api: Api) -> None:
+        """`api` itself counts the requests."""
+        self.registry = CollectorRegistry()
+        self.registry.register(_Requests(api))
+        self.leader = self._gauge(catalog.LEADER)
+        self.nodes = self._gauge(catalog.NODES)
+        self.allocations = self._gauge(catalog.ALLOCATIONS)
+        self.assigned = self._counter(catalog.ASSIGNMENTS)
+        self.conflicts = self._counter(catalog.CONFLICTS)
+        # Gauges, and so without `_total`: they start again with every leadership.
+        self.lists = self._gauge(catalog.LISTS)
+        self.watches = self._gauge(catalog.WATCHES)
+        self.plan_refused = self._gauge(catalog.PLAN_REFUSED)
+        self.unhealthy = self._gauge(catalog.UNHEALTHY)
+        self.preflight_failed = self._gauge(catalog.PREFLIGHT_FAILED)
+
+    def _gauge(self, metric: Metric) -> Gauge:
+        return Gauge(metric.name, metric.help, metric.labels, registry=self.registry)
+
+    def _counter(self, metric: Metric) -> Counter:
+        return Counter(metric.name, metric.help, metric.labels, registry=self.registry)
+
+
+class _Requests(Collector):
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        metric = catalog.API_REQUESTS
+        family = CounterMetricFamily(metric.name, metric.help, labels=metric.labels)
+        for (verb, code), number in sorted(self._api.asked().items()):
+            family.add_metric([verb, str(code)], number)
+        yield family
+
+
+class _Handler(PublicHandler):
+    # Without it a client that sends nothing would keep its thread for ever.
+    timeout = 10
+
+
+class _Server(PublicServer):
+    """Listens on IPv4 and IPv6 without an address: the kubelet asks at whichever the pod has."""
+
+    def __init__(self, address: str, port: int) -> None:
+        everywhere = not address and socket.has_dualstack_ipv6()
+        self.address_family = socket.AF_INET6 if everywhere or ":" in address else socket.AF_INET
+        super().__init__((address.strip("[]"), port), _Handler)
+
+    def server_bind(self) -> None:
+        if self.address_family == socket.AF_INET6:
+            # The wildcard takes IPv4 as well, whatever net.ipv6.bindv6only says; an explicit
+            # address does not.
+            self.socket.setsockopt(
+                socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, bool(self.server_address[0])
+            )
+        super().server_bind()
+
+
+def serve(registry: CollectorRegistry, listen: str, fault: Callable[[], str]) -> int:
+    """Answer HTTP at `address:port` in a thread of its own; returns the port (0: any free one).
+
+    `fault` describes what is wrong with the controller; empty while it is well.
+
+    Raises:
+        SetupError: the port is taken, or `listen` is malformed.
+    """
+    address, _, port = listen.rpartition(":")
+    metrics = make_wsgi_app(registry)
+
+    def answer(environment: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
+        if environment["PATH_INFO"] == "/metrics":
+            page: Iterable[bytes] = metrics(environment, start)
+            return page
+        if environment["PATH_INFO"] == "/healthz":
+            problem = fault()
+            start("503 Service Unavailable" if problem else "200 OK", list(PLAIN))
+            return [f"{problem or 'ok'}\n".encode()]
+        start("404 Not Found", list(PLAIN))
+        return [b"there are /metrics and /healthz\n"]
+
+    try:
+        server = _Server(address, int(port))
+    except (OSError, ValueError, OverflowError) as error:
+        raise SetupError(
+            f"cannot listen at {listen!r}: {error}; give --listen ADDRESS:PORT"
+        ) from None
+    server.set_app(answer)
+    threading.Thread(target=server.serve_forever, name="http", daemon=True).start()
+    return int(server.server_port)

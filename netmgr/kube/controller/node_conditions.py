@@ -1,0 +1,184 @@
+"""The Node's condition NetmgrHealthy: whether its network has problems that last.
+
+A Node whose agent does not start because its preflight fails has the condition as well. A node that
+reports nothing for a while gets the status Unknown, as the node controller gives it to a kubelet's
+own conditions. The condition alone keeps no pod away.
+
+Messages are written by nodes: they are bounded, and a Node's condition is written at most every
+`CALM_SECONDS`, so that a node that changes its mind all the time costs the API server little.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from netmgr.errors import ApiError
+from netmgr.kube.client.agent_pods import AgentPod
+from netmgr.kube.client.api import Object, is_outdated
+from netmgr.kube.controller.assigning import NodeView
+from netmgr.kube.controller.events import Events, Notice, as_time
+from netmgr.kube.controller.health import Telemetry
+from netmgr.kube.controller.node_reports import NodeReports, Report
+from netmgr.kube.controller.nodes import HEALTHY
+from netmgr.kube.controller.reconciling import Leadership, write_each
+
+HEALTHY_REASON, SILENT_REASON = "NoProblems", "NoReport"
+PREFLIGHT_FAILED, PREFLIGHT_PASSED = "PreflightFailed", "PreflightPassed"
+LONGEST_MESSAGE = 4096
+CALM_SECONDS = 10.0
+
+log = logging.getLogger(__name__)
+
+
+class Condition(NamedTuple):
+    status: str
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What is known of nodes, by their Nodes' names.
+
+    Attributes:
+        failed: why their preflights fail.
+        ready: those whose agents serve.
+        reports: what their exporters said.
+        silent: those whose exporters have not answered for long.
+    """
+
+    failed: Mapping[str, str]
+    ready: Collection[str]
+    reports: Mapping[str, Report]
+    silent: Collection[str]
+
+
+class NodeConditions:
+    """Writes what differs: one request for a node whose health changes."""
+
+    def __init__(
+        self, leadership: Leadership, reports: NodeReports | None, telemetry: Telemetry
+    ) -> None:
+        """Without `reports`, only preflights are looked at."""
+        self._leadership = leadership
+        self._reports = reports
+        self._telemetry = telemetry
+        self._events = Events(leadership)
+        self._written: dict[str, float] = {}
+        self._notices: list[Notice] = []
+        self._settled: tuple[int, int] | None = None
+
+    def reconcile(self) -> bool:
+        """Write the conditions; False when another round should follow soon."""
+        pods = self._leadership.agents.pods()
+        # Before anything is read: what changes meanwhile is for another round.
+        generation = self._leadership.generation
+        if pods is None:
+            return True
+        # Reports change by themselves, and what was written just now may have to be again.
+        if self._reports is None and not self._written and generation == self._settled:
+            self._events.report(self._notices)
+            return True
+        views = self._leadership.nodes.views()
+        known = self._known(pods)
+        self._report(views, known.failed)
+        now = self._leadership.concurrency.monotonic()
+        self._written = {name: at for name, at in self._written.items() if now - at < CALM_SECONDS}
+        due = ((view, _wanted(view, known)) for view in views if view.name not in self._written)
+        changes = [(view, wanted) for view, wanted in due if wanted and _differs(wanted, view)]
+        is_settled, refused = write_each(self._leadership, changes, self._write)
+        if refused is not None:
+            raise refused
+        if is_settled:
+            self._settled = generation
+        return is_settled
+
+    def _known(self, pods: Iterable[AgentPod]) -> _Known:
+        return _Known(
+            failed={pod.node: pod.failed_preflight for pod in pods if pod.failed_preflight},
+            ready={pod.node for pod in pods if pod.is_ready},
+            reports=self._reports.by_node if self._reports else {},
+            silent=self._reports.silent() if self._reports else frozenset(),
+        )
+
+    def _report(self, views: Iterable[NodeView], failed: Mapping[str, str]) -> None:
+        """Update the Events and the metric of failed preflights."""
+        self._notices = [_notice(view, failed[view.name]) for view in views if view.name in failed]
+        self._telemetry.preflight_failed.set(len(self._notices))
+        self._events.report(self._notices)
+
+    def _write(self, change: tuple[NodeView, Condition]) -> bool:
+        view, wanted = change
+        now = as_time(self._leadership.concurrency.now())
+        is_other = view.health is None or view.health[0] != wanted.status
+        made = {
+            "type": HEALTHY,
+            "status": wanted.status,
+            "reason": wanted.reason,
+            "message": wanted.message[:LONGEST_MESSAGE],
+            "lastHeartbeatTime": now,
+            "lastTransitionTime": now if is_other else view.health_since or now,
+        }
+        body: Object = {"metadata": {"uid": view.uid}, "status": {"conditions": [made]}}
+        path = f"/api/v1/nodes/{view.name}/status"
+        try:
+            # Conditions are merged by their type, which a JSON merge patch cannot do.
+            self._leadership.nodes.change(self._leadership.api.patch_by_key(path, body))
+        except ApiError as error:
+            if not is_outdated(error):
+                raise
+            return False
+        self._written[view.name] = self._leadership.concurrency.monotonic()
+        level = logging.INFO if wanted.status == "True" else logging.WARNING
+        log.log(
+            level,
+            "node-health node=%s healthy=%s reason=%s message=%s",
+            view.name,
+            wanted.status,
+            wanted.reason,
+            wanted.message,
+        )
+        return True
+
+
+def _wanted(view: NodeView, known: _Known) -> Condition | None:
+    """The condition that a Node should have; None where nothing is known of it."""
+    if failure := known.failed.get(view.name):
+        message = f"its agent does not start, because its preflight fails: {failure}"
+        return Condition("False", PREFLIGHT_FAILED, message)
+    if view.name in known.reports:
+        return condition(known.reports[view.name])
+    if view.health == ("False", PREFLIGHT_FAILED):
+        # Not before its agent serves: a pod that was just made has not failed yet, either.
+        is_over = view.name in known.ready
+        return Condition("True", PREFLIGHT_PASSED, "its agent serves") if is_over else None
+    if view.health is not None and view.name in known.silent:
+        return Condition("Unknown", SILENT_REASON, "its exporter has not answered for a while")
+    return None
+
+
+def _differs(wanted: Condition, view: NodeView) -> bool:
+    if (wanted.status, wanted.reason) != view.health:
+        return True
+    # Not for other reasons: the figures in their messages change all the time.
+    return wanted.reason == PREFLIGHT_FAILED and wanted.message != view.health_message
+
+
+def _notice(view: NodeView, failure: str) -> Notice:
+    # With a key of its own, and not the message's: one Event for a Node, whatever it says.
+    return Notice("Node", view.name, view.uid, PREFLIGHT_FAILED, failure, key=PREFLIGHT_FAILED)
+
+
+def condition(report: Report) -> Condition:
+    """The condition for what a node reports."""
+    if not report.problems:
+        message = "the agent of netmgr finds no problem that lasts"
+        return Condition("True", HEALTHY_REASON, message)
+    # The first by name, so that it stays while others come and go.
+    problems = sorted(report.problems, key=lambda problem: problem.reason)
+    return Condition(
+        "False", problems[0].reason, "; ".join(problem.message for problem in problems)
+    )

@@ -1,0 +1,59 @@
+"""Events for quotas that are spent, by what the nodes report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+from netmgr.kube.controller.events import Events, Notice
+from netmgr.kube.controller.node_reports import NodeReports, Report, Spent
+from netmgr.kube.controller.reconciling import Leadership
+
+REASON = "QuotaSpent"
+MOST_EVENTS = 1000
+"""Events that are kept up: the first by name."""
+
+
+class QuotaEvents:
+    """Writes an Event for each pod and namespace with a quota that is spent."""
+
+    def __init__(self, leadership: Leadership, reports: NodeReports) -> None:
+        self._events = Events(leadership)
+        self._reports = reports
+
+    def reconcile(self) -> bool:
+        """Write the Events; those that cannot be written are only logged."""
+        return self._events.report(notices(self._reports.by_node))
+
+
+def notices(reports: Mapping[str, Report]) -> list[Notice]:
+    """The Events that follow from what the Nodes report.
+
+    A pod that moved, or a namespace that has pods on many nodes, has one Event for each quota.
+    """
+    nodes: dict[Spent, list[str]] = {}
+    for node, report in reports.items():
+        for spent in report.spent:
+            nodes.setdefault(spent, []).append(node)
+    due = [_notice(spent, sorted(where)) for spent, where in nodes.items()]
+    return sorted(due, key=lambda notice: (notice.namespace, notice.name, notice.key))[:MOST_EVENTS]
+
+
+def _notice(spent: Spent, nodes: Sequence[str]) -> Notice:
+    others = f" and {len(nodes) - 1} other nodes" if len(nodes) > 1 else ""
+    then = f"pass at {spent.slow} bits a second" if spent.slow else "are dropped"
+    ends = datetime.fromtimestamp(spent.until, UTC).isoformat(timespec="minutes")
+    # Not the nodes: a namespace's pods may spend their quota on one after the other.
+    key = f"{spent.traffic} {spent.period} {spent.until} {spent.budget}"
+    return Notice(
+        kind="Pod" if spent.pod else "Namespace",
+        name=spent.pod or spent.namespace,
+        uid=spent.uid,
+        reason=REASON,
+        message=(
+            f"{spent.budget} bytes of {spent.traffic} a {spent.period} are used on "
+            f"{nodes[0]}{others}: further packets {then} until {ends}"
+        ),
+        namespace=spent.namespace,
+        key=key,
+    )

@@ -1,0 +1,92 @@
+"""What the controller's reconcilers share: one leadership, and an interface."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from netmgr.errors import ApiAway, ApiError
+from netmgr.kube.client.agent_pods import AgentPods
+from netmgr.kube.client.api import Api
+from netmgr.kube.client.concurrency import THREADS, Concurrency
+from netmgr.kube.controller.nodes import ClusterNodes
+
+Item = TypeVar("Item")
+
+WRITERS = 4
+"""Objects written at a time: 7,500 take half a minute, and a server has 200 writes in flight."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leadership:
+    """One process's time as the leader: what is followed, and whether it still leads."""
+
+    api: Api
+    identity: str
+    """Author of Events: the controller's process."""
+    nodes: ClusterNodes
+    agents: AgentPods
+    agents_path: str
+    """The collection of the agents' pods at the API server."""
+    lost: threading.Event
+    """Set when this process no longer leads. Looked at before writes, to spare the server; what
+    must not happen twice is guarded by a resourceVersion."""
+    beat: Callable[[], None]
+    """Says that a long round makes progress."""
+    concurrency: Concurrency = THREADS
+
+    @property
+    def generation(self) -> tuple[int, int]:
+        """Grows with every change of a Node or an agent's pod that matters."""
+        return self.nodes.generation, self.agents.generation
+
+
+class Reconciler(Protocol):
+    """Writes one kind of thing to the API server, as the Nodes and agents' pods require it.
+
+    Made anew for every leadership, so that it remembers nothing of what another leader has changed.
+    """
+
+    def reconcile(self) -> bool:
+        """Write what differs; False when another round should follow soon.
+
+        It reads what is followed and requests nothing that has not changed: rounds are two seconds
+        apart, or less after a change.
+
+        Raises:
+            ApiError: the server is away, or refused; another round follows after a growing wait.
+        """
+        ...
+
+
+def write_each(
+    leadership: Leadership, items: Sequence[Item], write: Callable[[Item], bool]
+) -> tuple[bool, ApiError | None]:
+    """Write many objects; an error of a single one delays no other.
+
+    Returns:
+        Whether every `write` returned True, and the first error of a single object.
+
+    Raises:
+        ApiAway: the server is away, for all of them.
+    """
+    refused: list[ApiError] = []
+
+    def write_one(item: Item) -> bool:
+        if leadership.lost.is_set():
+            return True
+        leadership.beat()
+        try:
+            return write(item)
+        except ApiAway:
+            raise
+        except ApiError as error:
+            refused.append(error)
+            return False
+
+    if not items:
+        return True, None
+    is_settled = all(leadership.concurrency.map(WRITERS, write_one, items))
+    return is_settled, refused[0] if refused else None

@@ -1,0 +1,109 @@
+"""Lets pods onto a Node once its agent serves: the startup taint, and the cloud's condition.
+
+A kubelet may register its Node with the taint `netmgr.io/agent-not-ready:NoSchedule`, so that no
+pod is scheduled there before it can get an address. The runtime's own readiness is no substitute:
+containerd 1.6 never asks a plugin for its STATUS. The taint is removed once and never added: an
+agent that is replaced or restarted leaves the pods of its Node running, and new ones wait seconds.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+from netmgr.errors import ApiError
+from netmgr.kube.client.api import Object, is_outdated
+from netmgr.kube.controller.assigning import NodeView
+from netmgr.kube.controller.events import as_time
+from netmgr.kube.controller.node_taints import rewrite, without
+from netmgr.kube.controller.nodes import NETWORK_UNAVAILABLE, STARTUP_TAINT
+from netmgr.kube.controller.reconciling import Leadership, write_each
+from netmgr.logs import caused_by
+from netmgr.ranges.assigned import AssignedRanges
+
+log = logging.getLogger(__name__)
+
+
+class Startup:
+    """Removes what keeps pods away from Nodes whose agents are ready."""
+
+    def __init__(self, leadership: Leadership, is_range_controller: Callable[[], bool]) -> None:
+        """Send nothing yet.
+
+        `is_range_controller` says whether this controller gives Nodes their podCIDRs. Only then is
+        the condition its own: kube-controller-manager sets and clears it for cloud routes, and
+        writes these only where it gives podCIDRs itself.
+        """
+        self._leadership = leadership
+        self._is_range_controller = is_range_controller
+
+    def reconcile(self) -> bool:
+        """Write the Nodes that wait; False when another round should follow soon."""
+        waiting = [view for view in self._leadership.nodes.views() if self._waits(view)]
+        if not waiting:
+            return True
+        serving = self._serving()
+        are_served = [view for view in waiting if _serves(view, serving)]
+        is_settled, refused = write_each(self._leadership, are_served, self._admit)
+        if refused is not None:
+            raise refused
+        return is_settled
+
+    def _waits(self, view: NodeView) -> bool:
+        return view.has_taint(STARTUP_TAINT) or self._is_to_clear(view)
+
+    def _is_to_clear(self, view: NodeView) -> bool:
+        return view.is_network_unavailable and bool(view.cidrs) and self._is_range_controller()
+
+    def _admit(self, view: NodeView) -> bool:
+        is_available = not self._is_to_clear(view) or self._clear(view)
+        return is_available and (not view.has_taint(STARTUP_TAINT) or self._untaint(view))
+
+    def _serving(self) -> dict[str, AssignedRanges | None]:
+        """Nodes with an agent that is ready, and what was written to it about its Node's ranges.
+
+        That is None where the agent's ranges are not the Node's podCIDRs.
+        """
+        pods = self._leadership.agents.pods() or ()
+        return {pod.node: pod.assigned for pod in pods if pod.is_ready}
+
+    def _untaint(self, view: NodeView) -> bool:
+        is_written = rewrite(self._leadership, view, lambda taints: without(taints, STARTUP_TAINT))
+        if is_written:
+            log.info("startup-taint-removed node=%s", view.name, extra=caused_by(view.name))
+        return is_written
+
+    def _clear(self, view: NodeView) -> bool:
+        now = as_time(self._leadership.concurrency.now())
+        condition = {
+            "type": NETWORK_UNAVAILABLE,
+            "status": "False",
+            "reason": "NetmgrAgentReady",
+            "message": "the agent of netmgr serves on this Node",
+            "lastHeartbeatTime": now,
+            "lastTransitionTime": now,
+        }
+        body: Object = {"metadata": {"uid": view.uid}, "status": {"conditions": [condition]}}
+        path = f"/api/v1/nodes/{view.name}/status"
+        try:
+            # Conditions are merged by their type, which a JSON merge patch cannot do.
+            self._leadership.nodes.change(self._leadership.api.patch_by_key(path, body))
+        except ApiError as error:
+            if not is_outdated(error):
+                raise
+            return False
+        log.info("network-available node=%s", view.name, extra=caused_by(view.name))
+        return True
+
+
+def _serves(view: NodeView, serving: Mapping[str, AssignedRanges | None]) -> bool:
+    """Whether a ready agent gives addresses of this Node, not of a former one of its name."""
+    if view.name not in serving:
+        return False
+    assigned = serving[view.name]
+    if not view.runs_pods:
+        return True
+    if not view.cidrs:
+        # An agent with ranges of a former Node, which was registered again, waits for its new ones.
+        return assigned is None or not assigned.ranges
+    return assigned is not None and assigned.node == view.uid

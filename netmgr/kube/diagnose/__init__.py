@@ -1,0 +1,1 @@
+"""What is wrong in a cluster, and a trial of its network."""

@@ -1,0 +1,178 @@
+"""Reads what `cluster_status` describes: lists of the API server, and the exporters' reports.
+
+Exporters are asked through the API server (the pods' `proxy`), with the rights of the person who
+asks. Whoever controls a node decides what its exporter answers: answers are bounded in length and
+time, and parsed as the controller does.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from netmgr.errors import ApiAway, ApiError
+from netmgr.kube.client.agent_pods import SELECTOR, agent_pod
+from netmgr.kube.client.api import NOT_FOUND, Api, Object
+from netmgr.kube.client.concurrency import THREADS
+from netmgr.kube.client.reflector import pages
+from netmgr.kube.controller.events import COMPONENT, DEFAULT_NAMESPACE, NODE_COMPONENT
+from netmgr.kube.controller.node_reports import ANSWER_SECONDS, LONGEST_ANSWER, Report, parse_body
+from netmgr.kube.diagnose import cluster_status
+from netmgr.kube.diagnose.cluster_status import (
+    COMPONENT as LABEL_OF_COMPONENT,
+)
+
+ASKERS = 8
+"""Exporters asked at a time: few enough for an API server that others need, too."""
+
+LONGEST_REASON = 200
+"""Characters of why an exporter gave no report."""
+
+AGENTS = (cluster_status.AGENT, cluster_status.NAT_HOST)
+LABEL = {"labelSelector": "app.kubernetes.io/name=netmgr"}
+
+Advance = Callable[[int], object]
+"""Called after each exporter, with how many there are; from several threads."""
+
+
+class Reading(NamedTuple):
+    """What to read, and how long exporters may take in all (seconds)."""
+
+    namespaces: tuple[str, ...]
+    lease: str
+    seconds: float
+
+
+def read(api: Api, reading: Reading, advance: Advance = lambda *_: None) -> cluster_status.Cluster:
+    """Read a cluster.
+
+    Raises:
+        ApiError: Nodes, the agents' pods, DaemonSets or Deployments cannot be listed. What else
+            cannot be read is in `Cluster.unread`.
+    """
+    cluster = cluster_status.Cluster(reading.namespaces)
+    cluster.nodes = [cluster_status.node_state(node) for node in items(api, "/api/v1/nodes")]
+    cluster.present = {node.view.uid for node in cluster.nodes}
+    for namespace in reading.namespaces:
+        apps = f"/apis/apps/v1/namespaces/{namespace}"
+        _read_own(api, namespace, apps, cluster)
+        with _tolerated(cluster, "controllerrevisions"):
+            _read_revisions(api, f"{apps}/controllerrevisions", cluster)
+        with _tolerated(cluster, "leases"):
+            _read_leader(api, namespace, reading.lease, cluster)
+    for namespace in (DEFAULT_NAMESPACE, *reading.namespaces):
+        with _tolerated(cluster, "events"):
+            cluster.events += _events(api, namespace)
+    _ask(api, cluster, reading.seconds, advance)
+    return cluster
+
+
+def _read_own(api: Api, namespace: str, apps: str, cluster: cluster_status.Cluster) -> None:
+    """What netmgr has in a namespace."""
+    pods = list(items(api, f"/api/v1/namespaces/{namespace}/pods", LABEL))
+    cluster.pods += _agent_pods(pods)
+    creation_times = [cluster.installed_at] if cluster.installed_at else []
+    cluster.present |= {pod["metadata"]["uid"] for pod in pods}
+    for kind in ("daemonset", "deployment"):
+        for workload in items(api, f"{apps}/{kind}s", LABEL):
+            cluster.workloads.append(cluster_status.workload(kind, workload, cluster.nodes))
+            cluster.present.add(workload["metadata"]["uid"])
+            creation_times.append(workload["metadata"]["creationTimestamp"])
+    cluster.installed_at = min(creation_times, default="")
+
+
+@contextmanager
+def _tolerated(cluster: cluster_status.Cluster, resource: str) -> Iterator[None]:
+    try:
+        yield
+    except ApiAway:
+        raise
+    except ApiError as error:
+        cluster.unread[resource] = error.message
+
+
+def items(api: Api, path: str, query: dict[str, str] | None = None) -> Iterator[Object]:
+    """All objects of a collection, page by page."""
+    for page in pages(api, path, query or {}):
+        yield from page["items"]
+
+
+def agent_pods(api: Api, path: str) -> Iterator[cluster_status.PodState]:
+    """The agents' pods of a namespace."""
+    return _agent_pods(items(api, path, {"labelSelector": SELECTOR}))
+
+
+def _agent_pods(pods: Iterable[Object]) -> Iterator[cluster_status.PodState]:
+    for pod_object in pods:
+        pod = agent_pod(pod_object)
+        if pod is not None and pod_object["metadata"]["labels"].get(LABEL_OF_COMPONENT) in AGENTS:
+            yield cluster_status.pod_state(pod_object, pod)
+
+
+def _read_revisions(api: Api, path: str, cluster: cluster_status.Cluster) -> None:
+    revisions = sorted(items(api, path, LABEL), key=lambda revision: int(revision["revision"]))
+    for revision in revisions:
+        metadata = revision["metadata"]
+        for owner in metadata.get("ownerReferences", ()):
+            key = metadata["namespace"], owner["name"]
+            cluster.revisions[key] = metadata.get("labels", {}).get(cluster_status.REVISION, "")
+
+
+def _read_leader(api: Api, namespace: str, name: str, cluster: cluster_status.Cluster) -> None:
+    path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}"
+    try:
+        cluster.leader = cluster_status.leader(api.get(path))
+    except ApiError as error:
+        if error.status != NOT_FOUND:
+            raise
+
+
+def _events(api: Api, namespace: str) -> Iterator[Object]:
+    """Warnings about Nodes that netmgr wrote, and all in namespaces of its own."""
+    path = f"/api/v1/namespaces/{namespace}/events"
+    for event in items(api, path, {"fieldSelector": "type=Warning"}):
+        ours = event.get("reportingComponent") in (COMPONENT, NODE_COMPONENT)
+        if ours or namespace != DEFAULT_NAMESPACE:
+            yield event
+
+
+def _ask(api: Api, cluster: cluster_status.Cluster, seconds: float, advance: Advance) -> None:
+    """Ask the exporters of agents that are ready; others would only take time."""
+    kubelets = {node.view.name for node in cluster.nodes if node.is_ready}
+    ready = [agent for agent in cluster.pods if agent.pod.is_ready and agent.pod.node in kubelets]
+    asked = [agent for agent in ready if agent.pod.exporter[1]]
+    deadline = time.monotonic() + seconds
+
+    def ask(agent: cluster_status.PodState) -> None:
+        node = agent.pod.node
+        if time.monotonic() > deadline:
+            cluster.silent[node] = f"not asked, since all took longer than {seconds:.0f} s"
+        else:
+            _ask_one(api, cluster, agent)
+        advance(len(asked))
+
+    THREADS.map(ASKERS, ask, asked)
+
+
+def _ask_one(api: Api, cluster: cluster_status.Cluster, agent: cluster_status.PodState) -> None:
+    try:
+        cluster.reports[agent.pod.node] = _report(api, agent)
+    except ApiError as error:
+        cluster.silent[agent.pod.node] = short(error)
+    except ValueError as error:
+        cluster.silent[agent.pod.node] = str(error).partition("\n")[0]
+
+
+def _report(api: Api, agent: cluster_status.PodState) -> Report:
+    path = (
+        f"/api/v1/namespaces/{agent.namespace}/pods/{agent.pod.name}:{agent.pod.exporter[1]}/proxy"
+    )
+    return parse_body(api.bounded(f"{path}/report", ANSWER_SECONDS, LONGEST_ANSWER))
+
+
+def short(error: ApiError) -> str:
+    """Without paths and names, so that many Nodes share one message, and bounded in length."""
+    message = error.message.rpartition(": ")[2][:LONGEST_REASON]
+    return f"{error.status}: {message}" if error.status else message

@@ -1,0 +1,471 @@
+"""What is wrong with netmgr in a cluster: from what its API server and exporters say to findings.
+
+Findings of one kind about many Nodes are one finding, so that a cluster of thousands is described
+in a few lines. An error is what keeps pods from their network or counts from being right; what
+passes by itself, such as a rollout, and what is already over, such as an Event, is a warning.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from netmgr.documents.diagnostics import Severity
+from netmgr.documents.sites import Role
+from netmgr.findings import Finding, grouped
+from netmgr.kube.client.agent_pods import AgentPod
+from netmgr.kube.controller.assigning import NodeView
+from netmgr.kube.controller.node_conditions import PREFLIGHT_FAILED
+from netmgr.kube.controller.node_reports import Report
+from netmgr.kube.controller.nodes import ROLE, STARTUP_TAINT, UNHEALTHY_TAINT, node_view
+from netmgr.prefixes import Prefix
+
+AGENT, NAT_HOST, CONTROLLER = "agent", "nat-host", "controller"
+COMPONENT = "app.kubernetes.io/component"
+REVISION = "controller-revision-hash"
+"""Label by which the DaemonSet controller says which revision a pod is of."""
+
+LEASE_GRACE_SECONDS = 60.0
+"""How long a renewal may be overdue: the clocks of two machines are compared."""
+
+_STARTING = ("PodInitializing", "ContainerCreating")
+_READ = ("Node", "DaemonSet", "Deployment")
+_SECOND = len("2027-01-15T08:00:00")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """What matters about a Node, and the component of netmgr it should run, or empty."""
+
+    view: NodeView
+    is_ready: bool
+    """Whether its kubelet says so."""
+    component: str
+    labels: frozenset[str] = frozenset()
+    """Their keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodState:
+    """What matters about an agent's pod, and why a container of it does not run, or empty."""
+
+    pod: AgentPod
+    namespace: str
+    image: str
+    revision: str
+    trouble: str
+    container: str
+    """The one that is in trouble; the agent's if none is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What matters about a DaemonSet or Deployment."""
+
+    kind: str
+    namespace: str
+    name: str
+    component: str
+    wanted: int
+    scheduled: int
+    ready: int
+    is_current: bool
+    """Whether its status is of its newest generation."""
+    most_unavailable: int = 0
+    """How many Nodes a rollout may leave without its pod; 0 where that stops none."""
+    selects: tuple[frozenset[str], ...] = ()
+    """Keys of the labels that a Node has to have for its pods: all of one of these."""
+
+    @property
+    def path(self) -> str:
+        """As kubectl takes it."""
+        return f"{self.kind}/{self.name}"
+
+
+class Leader(NamedTuple):
+    """The controller's Lease: who holds it, until when (seconds since the epoch)."""
+
+    holder: str
+    until: float
+
+
+@dataclass
+class Cluster:
+    """What was read.
+
+    Attributes:
+        revisions: the newest revision of each DaemonSet, by namespace and name.
+        leader: None where there is no Lease.
+        events: Warnings of the last hour.
+        present: UIDs of Nodes, and of netmgr's pods, DaemonSets and Deployments.
+        installed_at: when the oldest of its DaemonSets and Deployments was made, or empty.
+        reports: by the Node's name.
+        silent: why there is no report, by the Node's name.
+        unread: what could not be read, and why.
+    """
+
+    namespaces: Sequence[str]
+    nodes: list[NodeState] = field(default_factory=list)
+    pods: list[PodState] = field(default_factory=list)
+    workloads: list[Workload] = field(default_factory=list)
+    revisions: dict[tuple[str, str], str] = field(default_factory=dict)
+    leader: Leader | None = None
+    events: list[Mapping[str, Any]] = field(default_factory=list)
+    present: set[str] = field(default_factory=set)
+    installed_at: str = ""
+    reports: dict[str, Report] = field(default_factory=dict)
+    silent: dict[str, str] = field(default_factory=dict)
+    unread: dict[str, str] = field(default_factory=dict)
+
+    def of(self, component: str) -> list[Workload]:
+        """Its DaemonSets or Deployments."""
+        return [owner for owner in self.workloads if owner.component == component]
+
+
+def node_state(node: Mapping[str, Any]) -> NodeState:
+    """What matters about a Node object."""
+    labels = node["metadata"].get("labels", {})
+    conditions = node.get("status", {}).get("conditions") or ()
+    is_ready = any(
+        condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions
+    )
+    component = {Role.NODE: AGENT, Role.NAT_HOST: NAT_HOST}.get(labels.get(ROLE, Role.NODE), "")
+    is_linux = labels.get("kubernetes.io/os", "linux") == "linux"
+    component = component if is_linux else ""
+    return NodeState(node_view(dict(node)), is_ready, component, frozenset(labels))
+
+
+def pod_state(pod_object: Mapping[str, Any], pod: AgentPod) -> PodState:
+    """What matters about an agent's pod on a Node."""
+    status, metadata = pod_object.get("status", {}), pod_object["metadata"]
+    container, trouble = AGENT, ""
+    if status.get("phase") == "Failed":
+        trouble = f"its agent's pod failed: {status.get('reason') or 'no reason is given'}"
+    statuses = [*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())]
+    for container_status in statuses:
+        reason = container_status.get("state", {}).get("waiting", {}).get("reason")
+        if reason and reason not in _STARTING:
+            container = container_status["name"]
+            ended = container_status.get("lastState", {}).get("terminated")
+            last = f", exit code {ended['exitCode']}" if ended else ""
+            trouble = f"container {container} of its agent's pod: {reason}{last}"
+            break
+    revision = metadata.get("labels", {}).get(REVISION, "")
+    images = [spec["image"] for spec in pod_object["spec"]["containers"] if spec["name"] == AGENT]
+    image = images[0] if images else ""
+    return PodState(pod, metadata["namespace"], image, revision, trouble, container)
+
+
+def workload(
+    kind: str, workload_object: Mapping[str, Any], nodes: Sequence[NodeState] = ()
+) -> Workload:
+    """What matters about a DaemonSet or Deployment (`kind` as kubectl takes it).
+
+    A Deployment's pods have a host port, so that no more run than there are Nodes for them.
+    """
+    metadata, status = workload_object["metadata"], workload_object.get("status", {})
+    is_everywhere = kind == "daemonset"
+    ready = status.get("numberReady" if is_everywhere else "readyReplicas", 0)
+    selects = tuple(_selected(workload_object["spec"].get("template", {}).get("spec", {})))
+    if is_everywhere:
+        wanted = status.get("desiredNumberScheduled", 0)
+    else:
+        wanted = min(
+            workload_object["spec"].get("replicas", 1), max(ready, _most_pods(selects, nodes))
+        )
+    return Workload(
+        kind=kind,
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        component=metadata.get("labels", {}).get(COMPONENT, ""),
+        wanted=wanted,
+        scheduled=status.get("currentNumberScheduled" if is_everywhere else "replicas", 0),
+        ready=ready,
+        is_current=status.get("observedGeneration", 0) >= metadata.get("generation", 0),
+        most_unavailable=_most_unavailable(workload_object["spec"], wanted) if is_everywhere else 0,
+        selects=selects,
+    )
+
+
+def _most_pods(selects: Iterable[frozenset[str]], nodes: Collection[NodeState]) -> float:
+    """How many pods with a host port can run; any number where no Nodes are known."""
+    if not nodes:
+        return math.inf
+    return max(1, sum(any(keys <= node.labels for keys in selects) for node in nodes))
+
+
+def _most_unavailable(spec: Mapping[str, Any], wanted: int) -> int:
+    most = spec.get("updateStrategy", {}).get("rollingUpdate", {}).get("maxUnavailable", 0)
+    if isinstance(most, int):
+        return most
+    # As the DaemonSet controller rounds.
+    share = most.removesuffix("%")
+    return -(-int(share) * wanted // 100) if share.isdecimal() else 0
+
+
+def _selected(pod: Mapping[str, Any]) -> Iterator[frozenset[str]]:
+    """Keys of the labels by which pods choose their Nodes, in each of the ways that they may."""
+    everywhere = frozenset(pod.get("nodeSelector") or ())
+    affinity = pod.get("affinity", {}).get("nodeAffinity", {})
+    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution", {})
+    for term in required.get("nodeSelectorTerms", [{}]):
+        expressions = term.get("matchExpressions", ())
+        yield everywhere | {e["key"] for e in expressions if e["operator"] in ("Exists", "In")}
+
+
+def leader(lease: Mapping[str, Any]) -> Leader:
+    """What a Lease says; one that was given up has no holder."""
+    spec = lease.get("spec", {})
+    renewed = spec.get("renewTime")
+    since = datetime.fromisoformat(renewed).timestamp() if renewed else 0.0
+    return Leader(spec.get("holderIdentity") or "", since + spec.get("leaseDurationSeconds", 0))
+
+
+def findings(cluster: Cluster, now: float) -> list[Finding]:
+    """What is wrong, worst first, and then what concerns the most; `now` since the epoch."""
+    return grouped(_observed(cluster, now))
+
+
+def _found(severity: Severity, check: str, message: str, remedy: str, about: str) -> Finding:
+    return Finding(severity, message, remedy, check, (about,))
+
+
+def _observed(cluster: Cluster, now: float) -> Iterator[Finding]:
+    if not cluster.of(AGENT) and not cluster.of(CONTROLLER) and not cluster.of(NAT_HOST):
+        message = f"no DaemonSet or Deployment of netmgr is in {', '.join(cluster.namespaces)}"
+        remedy = "kubectl apply -k an overlay, or name the namespace with --namespace"
+        yield _found(Severity.ERROR, "installation", message, remedy, "cluster")
+        return
+    for resource, why in cluster.unread.items():
+        remedy = "kubectl auth can-i --list"
+        yield _found(Severity.WARNING, "access", f"not examined: {why}", remedy, resource)
+    yield from _workloads(cluster)
+    yield from _leader(cluster, now)
+    yield from _nodes(cluster)
+    yield from _shared_ranges([state.view for state in cluster.nodes])
+    yield from _events(event for event in cluster.events if not _is_over(event, cluster))
+
+
+def _workloads(cluster: Cluster) -> Iterator[Finding]:
+    for owner in cluster.workloads:
+        if not owner.is_current:
+            message = "kube-controller-manager has not acted on its newest form"
+            yield _found(Severity.ERROR, "installation", message, _describe(owner), owner.path)
+        elif owner.component == CONTROLLER and owner.ready < owner.wanted:
+            yield _controllers(owner, cluster)
+
+
+def _controllers(deployment: Workload, cluster: Cluster) -> Finding:
+    """Why not all controllers run."""
+    message = f"{deployment.ready} of {deployment.wanted} controllers are ready"
+    if deployment.ready:
+        return _found(
+            Severity.WARNING, "controller", message, _describe(deployment), deployment.path
+        )
+    present = frozenset[str]().union(*(state.labels for state in cluster.nodes))
+    remedy = _describe(deployment)
+    for label in sorted(frozenset[str]().union(*deployment.selects) - present):
+        message += f", and no Node has the label {label} that they need"
+        remedy = f"kubectl label node NODE {label}="
+    return _found(Severity.ERROR, "controller", message, remedy, deployment.path)
+
+
+def _describe(owner: Workload) -> str:
+    return f"kubectl -n {owner.namespace} describe {owner.path}"
+
+
+def _leader(cluster: Cluster, now: float) -> Iterator[Finding]:
+    running = [deployment for deployment in cluster.of(CONTROLLER) if deployment.ready]
+    if not running or "leases" in cluster.unread:
+        return
+    held = cluster.leader
+    remedy = f"kubectl -n {running[0].namespace} logs {running[0].path}"
+    if held is None or not held.holder:
+        message = "no controller leads"
+    elif now > held.until + LEASE_GRACE_SECONDS:
+        message = f"{held.holder} leads, and its Lease ended {now - held.until:.0f} s ago"
+    else:
+        return
+    yield _found(Severity.ERROR, "controller", message, remedy, running[0].path)
+
+
+def _nodes(cluster: Cluster) -> Iterator[Finding]:
+    # A pod that is ready comes last and is kept: the one that it replaces may still be there.
+    by_readiness = sorted(cluster.pods, key=lambda agent: agent.pod.is_ready)
+    pods = {agent.pod.node: agent for agent in by_readiness}
+    sets = {component: cluster.of(component) for component in (AGENT, NAT_HOST)}
+    for state in sorted(cluster.nodes, key=lambda state: state.view.name):
+        wanted, name = sets.get(state.component), state.view.name
+        if wanted:
+            yield from _agent(state, pods.get(name), wanted, cluster)
+            yield from _network(state, cluster.reports.get(name))
+    for owner in cluster.workloads:
+        yield from _rollout(owner, cluster, pods)
+
+
+def _rollout(
+    daemon_set: Workload, cluster: Cluster, pods: Mapping[str, PodState]
+) -> Iterator[Finding]:
+    """A rollout stopped by Nodes that are not Ready: their agents count as those under way."""
+    nodes = [node for node in cluster.nodes if node.component == daemon_set.component]
+    down = sorted(node.view.name for node in nodes if not node.is_ready)
+    newest = cluster.revisions.get((daemon_set.namespace, daemon_set.name))
+    older = {
+        node.view.name
+        for node in nodes
+        if node.view.name in pods and pods[node.view.name].revision != newest
+    }
+    if not newest or not older or not 0 < daemon_set.most_unavailable <= len(down):
+        return
+    message = (
+        f"the rollout of {daemon_set.path} has stopped: no more than "
+        f"{daemon_set.most_unavailable} may be without an agent, {len(down)} are not Ready, and "
+        f"{len(older)} have an older revision"
+    )
+    remedy = f"repair these Nodes or delete them, or raise maxUnavailable of {daemon_set.path}"
+    for name in down:
+        yield _found(Severity.ERROR, "rollout", message, remedy, f"node/{name}")
+
+
+def _agent(
+    state: NodeState, agent: PodState | None, wanted: Sequence[Workload], cluster: Cluster
+) -> Iterator[Finding]:
+    """What keeps a Node's agent from serving, or where it lags behind."""
+    about = f"node/{state.view.name}"
+    if not state.is_ready:
+        message = "the Node is not Ready, so that nothing is known of its agent"
+        remedy = f"kubectl describe {about}"
+        yield _found(Severity.ERROR, "node", message, remedy, about)
+    elif agent is None:
+        yield _absent(about, wanted)
+    elif agent.pod.is_ready:
+        yield from _serving(state.view, agent, cluster)
+    else:
+        yield _unready(state, agent)
+    if agent is not None:
+        yield from _lag(agent, wanted, cluster.revisions, about)
+
+
+def _shared_ranges(views: Sequence[NodeView]) -> Iterator[Finding]:
+    """Nodes whose pods get the same addresses; of two, the younger one is named."""
+    created = {view.name: view.created for view in views}
+    held = sorted((block, view.name) for view in views for block in view.cidrs)
+    widest: tuple[Prefix, str] | None = None
+    for block, name in held:
+        # Blocks are prefixes: what overlaps one lies in it, and comes right behind it.
+        if widest is None or not widest[0].overlaps(block):
+            widest = block, name
+        elif name != widest[1]:
+            older, younger = sorted((widest[1], name), key=created.__getitem__)
+            message = f"its pods and those of Node {older} have the same addresses, of {block}"
+            remedy = (
+                f"if there is no such machine, kubectl delete node {younger}; else delete it as "
+                "well, and its kubelet registers it with another podCIDR"
+            )
+            yield _found(Severity.ERROR, "ranges", message, remedy, f"node/{younger}")
+
+
+def _absent(about: str, wanted: Sequence[Workload]) -> Finding:
+    first = wanted[0]
+    describe = f"kubectl -n {first.namespace} describe {first.path}"
+    if any(daemon_set.wanted > daemon_set.scheduled for daemon_set in wanted):
+        return _found(Severity.ERROR, "agent", "no agent's pod is on it", describe, about)
+    message = f"no agent's pod is on it, and {first.path} wants none there"
+    return _found(Severity.WARNING, "agent", message, describe, about)
+
+
+def _unready(state: NodeState, agent: PodState) -> Finding:
+    about = f"node/{state.view.name}"
+    remedy = f"kubectl -n {agent.namespace} logs {agent.pod.name} -c {agent.container}"
+    if state.component == AGENT and not state.view.cidrs:
+        check, remedy = "ranges", f"kubectl describe {about}"
+        message = "it waits for ranges: it has no podCIDRs, and its agent is not ready"
+    elif agent.pod.failed_preflight:
+        check, message = "preflight", f"its preflight fails: {agent.pod.failed_preflight}"
+    else:
+        check, message = "agent", agent.trouble or "its agent is not ready"
+    return _found(Severity.ERROR, check, message, remedy, about)
+
+
+def _serving(view: NodeView, agent: PodState, cluster: Cluster) -> Iterator[Finding]:
+    """What keeps pods from a Node although its agent is ready, and an exporter that is silent."""
+    about = f"node/{view.name}"
+    if agent.trouble:
+        remedy = f"kubectl -n {agent.namespace} logs {agent.pod.name} -c {agent.container}"
+        yield _found(Severity.ERROR, "agent", agent.trouble, remedy, about)
+    if view.has_taint(STARTUP_TAINT):
+        message = f"its agent is ready, and it still has the taint {STARTUP_TAINT}"
+        yield _found(Severity.ERROR, "taint", message, _controller(cluster), about)
+    if view.is_network_unavailable:
+        message = "its agent is ready, and its condition NetworkUnavailable is True"
+        yield _found(Severity.ERROR, "taint", message, f"kubectl describe {about}", about)
+    if view.name in cluster.silent:
+        message = f"its exporter does not answer: {cluster.silent[view.name]}"
+        remedy = f"kubectl -n {agent.namespace} logs {agent.pod.name} -c exporter"
+        yield _found(Severity.WARNING, "exporter", message, remedy, about)
+
+
+def _controller(cluster: Cluster) -> str:
+    for deployment in cluster.of(CONTROLLER):
+        return f"kubectl -n {deployment.namespace} logs {deployment.path}"
+    return "no controller is installed, which would remove it"
+
+
+def _lag(
+    agent: PodState,
+    wanted: Sequence[Workload],
+    revisions: Mapping[tuple[str, str], str],
+    about: str,
+) -> Iterator[Finding]:
+    newest = {revisions.get((owner.namespace, owner.name)) for owner in wanted} - {None}
+    if newest and agent.revision not in newest:
+        first = wanted[0]
+        message = f"its agent is of an older revision of {first.path}"
+        remedy = f"kubectl -n {first.namespace} rollout status {first.path}"
+        yield _found(Severity.WARNING, "rollout", message, remedy, about)
+
+
+def _network(state: NodeState, report: Report | None) -> Iterator[Finding]:
+    """What its condition says, and what its exporter reports beside that."""
+    view = state.view
+    about, describe = f"node/{view.name}", f"kubectl describe node/{view.name}"
+    status, reason = view.health or (None, None)
+    is_tainted = view.has_taint(UNHEALTHY_TAINT)
+    # A preflight that fails is reported with its agent.
+    if status == "False" and reason != PREFLIGHT_FAILED:
+        message = f"{reason}: {view.health_message}"
+        yield _found(Severity.ERROR, "network", message, describe, about)
+    elif status == "Unknown" and state.is_ready:
+        message = f"its condition NetmgrHealthy is Unknown: {view.health_message}"
+        yield _found(Severity.WARNING, "network", message, describe, about)
+    if is_tainted:
+        message = f"it has the taint {UNHEALTHY_TAINT}, so that no new pod comes"
+        yield _found(Severity.WARNING, "taint", message, describe, about)
+    for problem in report.problems if report else ():
+        if problem.reason != reason:
+            message = f"{problem.reason}: {problem.message}"
+            yield _found(Severity.ERROR, "network", message, describe, about)
+
+
+def _is_over(event: Mapping[str, Any], cluster: Cluster) -> bool:
+    """Whether an Event is of a former installation, or about an object that is gone."""
+    at = event.get("lastTimestamp") or event.get("eventTime") or ""
+    about, names = event["involvedObject"], [f"{owner.name}-" for owner in cluster.workloads]
+    kind, uid = about.get("kind"), about.get("uid")
+    is_read = kind in _READ or (kind == "Pod" and about.get("name", "").startswith(tuple(names)))
+    is_gone = is_read and uid and uid not in cluster.present
+    # The API server's times all have one form, in which the earlier text sorts first.
+    return bool(is_gone or (at and at[:_SECOND] < cluster.installed_at[:_SECOND]))
+
+
+def _events(events: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:
+    for event in events:
+        about = event["involvedObject"]
+        kind, name = about.get("kind", "").lower(), about.get("name", "")
+        inside = f" -n {about['namespace']}" if about.get("namespace") else ""
+        message = f"{event.get('reason', '')}: {event.get('message', '').strip()}"
+        remedy = f"kubectl{inside} describe {kind} {name}"
+        yield _found(Severity.WARNING, "event", message, remedy, f"{kind}/{name}")

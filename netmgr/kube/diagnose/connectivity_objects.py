@@ -1,0 +1,161 @@
+"""The objects of `netmgr connectivity-test`, and what their status says.
+
+Pods need nothing that the strictest pod security refuses (`restricted`), except a host port. They
+are bound to a Node by its name: what is tested is the Node's network, not the scheduler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from netmgr.api.connectivity import PORT, Task
+from netmgr.kube.diagnose.connectivity import SERVICE
+from netmgr.printable import plain
+
+Object = dict[str, Any]
+
+PREFIX = "netmgr-connectivity-test-"
+LABELS = {"app.kubernetes.io/name": "netmgr-connectivity-test"}
+LABEL = "app.kubernetes.io/name=netmgr-connectivity-test"
+SERVER, CLIENT = "server", "client"
+USER = 65_534
+LONGEST_REASON = 300
+"""Characters of why a pod does not run: kubelets, plugins and registries wrote it."""
+
+_STARTING = ("", "ContainerCreating", "PodInitializing")
+_BOTH_PROTOCOLS = ("TCP", "UDP")
+
+
+class PodNow(NamedTuple):
+    """A pod's status: its phase, its addresses, its Node's, and why it does not run, if it says."""
+
+    phase: str
+    addresses: tuple[str, ...]
+    host_addresses: tuple[str, ...]
+    reason: str
+
+
+def namespace(name: str, *, has_host_port: bool) -> Object:
+    """The namespace; a host port is what `restricted` and `baseline` refuse."""
+    level = "privileged" if has_host_port else "restricted"
+    labels = LABELS | {"pod-security.kubernetes.io/enforce": level}
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
+
+
+def account() -> Object:
+    """A service account of its own: the default one comes a while after its namespace."""
+    metadata = {"name": SERVICE, "labels": LABELS}
+    return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata}
+
+
+def service() -> Object:
+    """A Service of the server on the client's own Node, so that no other Node can make it fail."""
+    ports = [
+        {"name": protocol.lower(), "protocol": protocol, "port": PORT}
+        for protocol in _BOTH_PROTOCOLS
+    ]
+    spec = {
+        "selector": LABELS | {"role": SERVER},
+        "ports": ports,
+        "internalTrafficPolicy": "Local",
+        "ipFamilyPolicy": "PreferDualStack",
+    }
+    metadata = {"name": SERVICE, "labels": LABELS}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}
+
+
+def server(number: int, node: str, image: str, lifetime: float, host_port: int) -> Object:
+    """The server's pod; it ends by itself after `lifetime` seconds."""
+    ports = [{"containerPort": PORT, "protocol": "TCP"}]
+    ports = [port | {"hostPort": host_port} for port in ports] if host_port else []
+    return _pod(SERVER, number, node, image, ["netmgr.preflight.pod_server"], lifetime, ports)
+
+
+def client(number: int, node: str, image: str, lifetime: float, task: Task) -> Object:
+    """The client's pod, which prints its answer and ends."""
+    command = ["netmgr.preflight.pod_probes", task.model_dump_json()]
+    return _pod(CLIENT, number, node, image, command, lifetime, [])
+
+
+def pod_name(role: str, number: int) -> str:
+    """The name of a tested Node's pod."""
+    return f"{role}-{number}"
+
+
+def _pod(
+    role: str,
+    number: int,
+    node: str,
+    image: str,
+    command: list[str],
+    lifetime: float,
+    ports: list[Object],
+) -> Object:
+    container = {
+        "name": role,
+        "image": image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["python3", "-m", *command],
+        "ports": ports,
+        "resources": {
+            "requests": {"cpu": "10m", "memory": "32Mi"},
+            "limits": {"memory": "128Mi"},
+        },
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }
+    spec = {
+        "nodeName": node,
+        "serviceAccountName": SERVICE,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 1,
+        "activeDeadlineSeconds": int(lifetime),
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [container],
+        # Bound by name, it would be evicted for a NoExecute taint.
+        "tolerations": [{"operator": "Exists"}],
+    }
+    metadata = {"name": pod_name(role, number), "labels": LABELS | {"role": role}}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def pod_now(pod: Mapping[str, Any]) -> PodNow:
+    """What matters about a pod of the test."""
+    status = pod.get("status", {})
+    return PodNow(
+        phase=status.get("phase", ""),
+        addresses=tuple(pod_ip["ip"] for pod_ip in status.get("podIPs") or ()),
+        host_addresses=tuple(host_ip["ip"] for host_ip in status.get("hostIPs") or ()),
+        reason=_reason(status),
+    )
+
+
+def _reason(status: Mapping[str, Any]) -> str:
+    """Why it does not run; empty while it is starting, and if nothing is wrong."""
+    for container in status.get("containerStatuses") or ():
+        state = container.get("state", {})
+        waiting, ended = state.get("waiting", {}), state.get("terminated", {})
+        if waiting.get("reason", "") not in _STARTING:
+            return shortened(f"{waiting['reason']}: {waiting.get('message', '')}")
+        if ended.get("exitCode"):
+            last = (ended.get("message") or "").strip().rpartition("\n")[2]
+            return shortened(f"it ended with exit code {ended['exitCode']}: {last}")
+    reason, message = status.get("reason", ""), status.get("message", "")
+    return shortened(f"{reason}: {message}") if reason or message else ""
+
+
+def shortened(words: str) -> str:
+    """Others' text, without control characters and bounded in length."""
+    return plain(words[:LONGEST_REASON].strip().rstrip(":"))
