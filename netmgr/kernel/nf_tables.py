@@ -258,9 +258,10 @@ def table_of(body: bytes) -> tuple[str, bool]:
     return string_of(table_attributes[_TABLE_NAME]), bool(flags & _DORMANT)
 
 
-def get_table(table: str) -> Operation:
-    """Ask for a table, which `handle_of` decodes."""
-    return message(GET_TABLE, attribute(_TABLE_NAME, text(table)), f"get table inet {table}")
+def get_table(table: str, family: int = NFPROTO_INET) -> Operation:
+    """Ask for a table, which `handle_of` and `table_of` decode."""
+    name = attribute(_TABLE_NAME, text(table))
+    return message(GET_TABLE, name, f"get table {table}", family=family)
 
 
 def handle_of(body: bytes) -> int:

@@ -11,25 +11,21 @@ chain's rule, and forgets them with it. So a chain that is as it should be is ne
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from netmgr.documents.limits import Connections, Limit
 from netmgr.model import Attachment, PodRef
+from netmgr.rules import nft_chains
+from netmgr.rules.nft_chains import Base
+from netmgr.rules.nft_table import Listing
 
 TABLE = "inet netmgr_limits"
-_BASE = "beginning"
+FIRST = "beginning"
 # The first that there can be, behind connection tracking (-200). Once a chain has translated the
 # destination, the kernel asks no later one.
-_HOOK = "{ type nat hook prerouting priority -199; policy accept; }"
-_DEFAULT_BURST = 5
-"""The kernel's; nft does not show it."""
-
-_BLOCK = re.compile(r"^\t(chain|counter) (\S+) \{\n(.*?)^\t\}$", re.MULTILINE | re.DOTALL)
-_ELEMENT = re.compile(r'"([^"]+)" : goto (\w+)')
-_PACKETS = re.compile(r"packets (\d+)")
+_BASE = Base("nat", "prerouting", -199)
 
 
 class Owner(NamedTuple):
@@ -52,25 +48,18 @@ class Wanted:
     chains: Mapping[Owner, tuple[str, ...]]
     links: Mapping[str, Owner]
 
+    @property
+    def rules(self) -> dict[str, tuple[str, ...]]:
+        """The rules of owners' chains, by name."""
+        return {owner.chain: rules for owner, rules in self.chains.items()}
 
-class Listing(NamedTuple):
-    """A table as nft shows it: chains' rules, links' chains, and what counters have dropped."""
-
-    base: str
-    chains: Mapping[str, tuple[str, ...]]
-    links: Mapping[str, str]
-    dropped: Mapping[str, int]
-
-    def holds(self, wanted: Wanted) -> bool:
-        """Whether all is there that has no state, and nothing else; the base is not compared."""
-        chains = {owner.chain: rules for owner, rules in wanted.chains.items()}
-        links = {link: owner.chain for link, owner in wanted.links.items()}
-        return (self.chains, self.links) == (chains, links) and self.dropped.keys() == chains.keys()
-
-    def without(self, owner: Owner) -> Listing:
-        """As if it had no chain for this owner, so that the chain is written again."""
-        chains = {name: rules for name, rules in self.chains.items() if name != owner.chain}
-        return self._replace(chains=chains)
+    @property
+    def first_rules(self) -> tuple[str, ...]:
+        """Those of the base chain, which leads from links to owners' chains."""
+        elements = ", ".join(
+            f'"{link}" : goto {owner.chain}' for link, owner in sorted(self.links.items())
+        )
+        return (f"iifname vmap {{ {elements} }}",)
 
 
 def wanted(limits: Sequence[Limit], attachments: Iterable[Attachment]) -> Wanted:
@@ -105,75 +94,63 @@ def _chains(limits: Iterable[Limit], pod: PodRef) -> dict[Owner, tuple[str, ...]
 
 
 def _rules(owner: Owner, given: Sequence[Connections]) -> tuple[str, ...]:
-    """A chain's rules, as nft shows them; of several limits the lowest are in force."""
+    """A chain's rules; of several limits the lowest are in force."""
     rate = min(limit.new_per_second for limit in given)
-    burst = "" if rate == _DEFAULT_BURST else f" burst {rate} packets"
     drop = f'counter name "{owner.chain}" drop'
     return (
-        f"limit rate over {rate}/second{burst} {drop}",
+        f"limit rate over {rate}/second burst {rate} packets {drop}",
         # Last: it keeps in mind what it counts, so that it should not see what is dropped anyway.
         f"ct count over {min(limit.at_once for limit in given)} {drop}",
     )
 
 
-def listing(text: str) -> Listing:
-    """Read what nft shows of the table."""
-    blocks = {(kind, name): body for kind, name, body in _BLOCK.findall(text)}
-    chains = {
-        name: tuple(line.strip() for line in body.splitlines())
-        for (kind, name), body in blocks.items()
-        if kind == "chain" and name != _BASE
-    }
-    dropped = {
-        name: int(match[1])
-        for (kind, name), body in blocks.items()
-        if kind == "counter" and (match := _PACKETS.search(body))
-    }
-    base = blocks.get(("chain", _BASE), "")
-    return Listing(base, chains, dict(_ELEMENT.findall(base)), dropped)
+def holds(listing: Listing, want: Wanted) -> bool:
+    """Whether all is there as it is written, and nothing else."""
+    if not want.chains:
+        return not listing.chains
+    marks = {name: nft_chains.marks(name, rules) for name, rules in want.rules.items()}
+    marks[FIRST] = nft_chains.marks(FIRST, want.first_rules)
+    return listing.holds(marks, {FIRST: _BASE}) and listing.counters == want.rules.keys()
 
 
-def changes(want: Wanted, present: Listing) -> str:
-    """Commands that make the table as it should be; chains that are so already stay untouched."""
-    chains = {owner.chain: rules for owner, rules in want.chains.items()}
-    stale = sorted(present.chains.keys() - chains.keys())
-    new = sorted(name for name, rules in chains.items() if present.chains.get(name) != rules)
-    unused = sorted(present.dropped.keys() - chains.keys())
-    lines = [
-        f"add table {TABLE}",
-        f"add chain {TABLE} {_BASE} {_HOOK}",
-        # What leads to a chain goes first.
-        f"flush chain {TABLE} {_BASE}",
-        *_each("add chain", new),
-        *_each("flush chain", [*new, *stale]),
-        *_each("delete chain", stale),
-        *_each("delete counter", unused),
-        *_each("add counter", sorted(chains)),
-        *(f"add rule {TABLE} {name} {rule}" for name in new for rule in chains[name]),
-        f"add rule {TABLE} {_BASE} iifname vmap {{ {_elements(want.links)} }}",
-    ]
+def to_write(want: Wanted, listing: Listing, new: Owner | None = None) -> list[str]:
+    """The owners' chains that are not as they should be, and that of a new owner."""
+    return sorted(
+        name
+        for name, rules in want.rules.items()
+        if listing.comments.get(name) != nft_chains.marks(name, rules)
+        or (new and name == new.chain)
+    )
+
+
+def changes(want: Wanted, listing: Listing, names: Iterable[str]) -> str:
+    """Commands that make the table as it should be, and write these owners' chains."""
+    chains = want.rules
+    stale = sorted(listing.chains.keys() - chains.keys() - {FIRST})
+    # What leads to a chain goes first.
+    lines = [f"add table {TABLE}", *nft_chains.fill(TABLE, FIRST, (), _BASE)]
+    for name in (*names, *stale):
+        lines += nft_chains.fill(TABLE, name, ())
+    lines += [f"delete chain {TABLE} {name}" for name in stale]
+    lines += [f"delete counter {TABLE} {name}" for name in sorted(listing.counters - chains.keys())]
+    lines += [f"add counter {TABLE} {name}" for name in sorted(chains)]
+    for name in names:
+        lines += nft_chains.fill(TABLE, name, chains[name])
+    lines += nft_chains.fill(TABLE, FIRST, want.first_rules, _BASE)
     return "".join(f"{line}\n" for line in lines)
-
-
-def _each(verb: str, names: Iterable[str]) -> list[str]:
-    return [f"{verb} {TABLE} {name}" for name in names]
-
-
-def _elements(links: Mapping[str, Owner]) -> str:
-    return ", ".join(f'"{link}" : goto {owner.chain}' for link, owner in sorted(links.items()))
 
 
 def anew(want: Wanted) -> str:
     """Commands that replace the table; what it has counted is forgotten."""
-    nothing = Listing("", {}, {}, {})
-    return f"add table {TABLE}\ndelete table {TABLE}\n{changes(want, nothing)}"
+    made = changes(want, Listing(), sorted(want.rules))
+    return f"add table {TABLE}\ndelete table {TABLE}\n{made}"
 
 
 def trial() -> str:
     """Commands that the kernel refuses if it lacks what limits need; they leave nothing."""
     table = f"{TABLE}_trial"
     return (
-        f"add table {table}\nadd chain {table} {_BASE} {_HOOK}\n"
-        f"add rule {table} {_BASE} limit rate over 1/second ct count over 1 drop\n"
+        f"add table {table}\nadd chain {table} {FIRST} {{ {_BASE} }}\n"
+        f"add rule {table} {FIRST} limit rate over 1/second ct count over 1 drop\n"
         f"delete table {table}\n"
     )

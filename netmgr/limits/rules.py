@@ -11,13 +11,14 @@ what they have counted is lost with them.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from netmgr.model import Traffic
 from netmgr.prefixes import Family, Prefix
+from netmgr.rules import nft_chains
+from netmgr.rules.nft_table import Listing
 
 TABLE = "netdev netmgr"
 """Beside the one for accounting, which is of the family inet."""
@@ -114,15 +115,14 @@ def whole(
     for kind, name in present:
         lines += _removed(kind, name)
     lines += _quotas(quotas or {})
-    for family, prefixes in _by_family(peers.known).items():
-        if len(prefixes) > _MOST_COMPARED:
-            kind = "ipv4_addr" if family is Family.V4 else "ipv6_addr"
-            lines.append(
-                f"add set {TABLE} {_set(family)} {{ type {kind}; flags interval; "
-                f"elements = {{ {', '.join(map(str, prefixes))} }}; }}"
-            )
+    for name, prefixes in sets(peers).items():
+        kind = f"ipv{prefixes[0].family.value}_addr"
+        lines.append(
+            f"add set {TABLE} {name} {{ type {kind}; flags interval; "
+            f"elements = {{ {', '.join(map(str, prefixes))} }}; }}"
+        )
     for chain in chains:
-        lines += _made(chain, peers)
+        lines += _filled(chain, peers)
     return _text(lines)
 
 
@@ -142,7 +142,7 @@ def changed(
         lines += _removed("quota", name)
     lines += _quotas(quotas or {})
     for chain in added:
-        lines += _made(chain, peers)
+        lines += _filled(chain, peers)
     return _text(lines)
 
 
@@ -150,70 +150,76 @@ def names(chains: Iterable[Chain]) -> frozenset[str]:
     return frozenset(name for chain in chains for name in chain.names)
 
 
-def leads(listed: Mapping[str, str], chain: Chain, peers: Peers) -> bool:
-    """Whether chains, as nft shows them by name, have all that leads to the classes of one."""
-    internet = f"goto {chain.charging}" if chain.quotas else _class(chain.number)
-    wanted = [
-        _class(number)
-        for traffic, number in chain.classes
-        for _ in _of_class(chain.traffic, peers.classes[Traffic(traffic).kind])
-    ]
-    wanted += [internet] * len(Family) if chain.number or chain.quotas else []
-    wanted += [_class(chain.rest)] * len(Family) if chain.rest else []
-    statements = re.findall(
-        r"goto \S+|meta priority set 1:[0-9a-f]+(?= fwd to)", listed.get(chain.name, "")
-    )
-    charging = [line.strip() for line in listed.get(chain.charging, "").splitlines()]
-    return statements == wanted and charging == (list(_charging(chain)) if chain.quotas else [])
+def sets(peers: Peers) -> dict[str, list[Prefix]]:
+    """The sets of what is not internet, for families with too many prefixes to compare."""
+    return {
+        _set(family): prefixes
+        for family, prefixes in _by_family(peers.known).items()
+        if len(prefixes) > _MOST_COMPARED
+    }
 
 
-def _made(chain: Chain, peers: Peers) -> Iterator[str]:
+def bases(chain: Chain) -> dict[str, nft_chains.Base]:
+    """What makes the base chain among those of a link, by its name."""
     hook, _ = _HOOKS[chain.traffic]
-    base = f'type filter hook {hook} device "{chain.link}" priority {_PRIORITY}; policy accept;'
-    yield f"add chain {TABLE} {chain.name} {{ {base} }}"
-    # Classes of traffic come first: their prefixes are not internet.
-    for traffic, number in chain.classes:
-        for member in _of_class(chain.traffic, peers.classes[Traffic(traffic).kind]):
-            yield f"add rule {TABLE} {chain.name} {member} {_forward(chain.traffic, number)}"
-    yield from _led(chain, peers)
+    return {chain.name: nft_chains.Base("filter", hook, _PRIORITY, chain.link)}
+
+
+def contents(chain: Chain, peers: Peers) -> dict[str, tuple[str, ...]]:
+    """The rules of all its chains, by name; what others lead to comes first."""
+    rules = [*_of_classes(chain, peers), *_of_internet(chain, peers)]
     if chain.rest:
         # ARP and neighbour discovery's like are not IP, or too little to wait.
-        for protocol in ("ip", "ip6"):
-            rest = _forward(chain.traffic, chain.rest)
-            yield f"add rule {TABLE} {chain.name} meta protocol {protocol} {rest}"
+        rest = _forward(chain.traffic, chain.rest)
+        rules += [f"meta protocol {protocol} {rest}" for protocol in ("ip", "ip6")]
+    charging = {chain.charging: tuple(_charging(chain))} if chain.quotas else {}
+    return {**charging, chain.name: tuple(rules)}
 
 
-def _of_internet(traffic: Traffic, peers: Peers) -> Iterator[str]:
-    """What matches internet packets of each family."""
-    _, peer = _HOOKS[traffic]
-    for family, prefixes in _by_family(peers.known).items():
-        protocol = "ip" if family is Family.V4 else "ip6"
-        if len(prefixes) > _MOST_COMPARED:
-            yield f"{protocol} {peer} != @{_set(family)}"
-        else:
-            yield " ".join(f"{protocol} {peer} != {prefix}" for prefix in prefixes)
+def holds(listing: Listing, chains: Iterable[Chain], gone: Collection[str], peers: Peers) -> bool:
+    """Whether a listing has these chains as they are written, and no others but `gone` ones."""
+    marks: dict[str, list[str]] = {}
+    made: dict[str, nft_chains.Base] = {}
+    for chain in chains:
+        made |= bases(chain)
+        for name, rules in contents(chain, peers).items():
+            marks[name] = nft_chains.marks(name, rules)
+    prefixes = {name: listing.prefixes(name) for name in listing.sets}
+    known = {name: frozenset(members) for name, members in sets(peers).items()}
+    return listing.holds(marks, made, gone) and prefixes == known
 
 
-def _led(chain: Chain, peers: Peers) -> Iterator[str]:
-    """What leads internet packets on, and what these then meet."""
+def _filled(chain: Chain, peers: Peers) -> Iterator[str]:
+    base = bases(chain)
+    for name, rules in contents(chain, peers).items():
+        yield from nft_chains.fill(TABLE, name, rules, base.get(name))
+
+
+def _of_classes(chain: Chain, peers: Peers) -> Iterator[str]:
+    # They come first: their prefixes are not internet.
+    _, peer = _HOOKS[chain.traffic]
+    for traffic, number in chain.classes:
+        prefixes_by_family = _by_family(peers.classes[Traffic(traffic).kind])
+        for family, prefixes in prefixes_by_family.items():
+            if prefixes:
+                members = ", ".join(map(str, prefixes))
+                forward = _forward(chain.traffic, number)
+                yield f"{_protocol(family)} {peer} {{ {members} }} {forward}"
+
+
+def _of_internet(chain: Chain, peers: Peers) -> Iterator[str]:
+    """What leads internet packets of each family on."""
     if not chain.quotas and not chain.number:
         return
-    action = _forward(chain.traffic, chain.number)
-    if chain.quotas:
-        action = f"goto {chain.charging}"
-        yield f"add chain {TABLE} {chain.charging}"
-        yield from (f"add rule {TABLE} {chain.charging} {rule}" for rule in _charging(chain))
-    for others in _of_internet(chain.traffic, peers):
-        yield f"add rule {TABLE} {chain.name} {others} {action}"
-
-
-def _of_class(traffic: Traffic, prefixes: Sequence[Prefix]) -> Iterator[str]:
-    """What matches packets with the prefixes of one class."""
-    _, peer = _HOOKS[traffic]
-    for family, family_prefixes in _by_family(prefixes).items():
-        if family_prefixes:
-            protocol = "ip" if family is Family.V4 else "ip6"
-            yield f"{protocol} {peer} {{ {', '.join(map(str, family_prefixes))} }}"
+    _, peer = _HOOKS[chain.traffic]
+    charged = f"goto {chain.charging}"
+    action = charged if chain.quotas else _forward(chain.traffic, chain.number)
+    for family, prefixes in _by_family(peers.known).items():
+        field = f"{_protocol(family)} {peer}"
+        if len(prefixes) > _MOST_COMPARED:
+            yield f"{field} != @{_set(family)} {action}"
+        else:
+            yield " ".join([*(f"{field} != {prefix}" for prefix in prefixes), action])
 
 
 def _charging(chain: Chain) -> Iterator[str]:
@@ -269,6 +275,10 @@ def _send(traffic: Traffic) -> str:
 
 def _by_family(prefixes: Sequence[Prefix]) -> Mapping[Family, list[Prefix]]:
     return {family: [prefix for prefix in prefixes if prefix.family is family] for family in Family}
+
+
+def _protocol(family: Family) -> str:
+    return "ip" if family is Family.V4 else "ip6"
 
 
 def _set(family: Family) -> str:

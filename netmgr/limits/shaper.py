@@ -9,30 +9,23 @@ at once.
 from __future__ import annotations
 
 import errno
-import re
 import socket
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import Protocol
 
 from netmgr.errors import KernelError, SetupError
-from netmgr.kernel import links, nf_tables, traffic_control
-from netmgr.kernel.libnftables import LibNftables
+from netmgr.kernel import links, traffic_control
 from netmgr.kernel.netlink import Netlink, Operation
-from netmgr.kernel.nf_tables import NFPROTO_NETDEV
-from netmgr.kernel.nf_tables_socket import NO_NF_TABLES, NftSocket
 from netmgr.kernel.traffic_control import ClassUsage, Shape
 from netmgr.limits import quotas, rules, tree
 from netmgr.limits.quotas import Budget, Look, Standing
 from netmgr.limits.rules import IFBS, Chain, Peers, QuotaObject
 from netmgr.limits.tree import Limited, Tree
 from netmgr.model import Traffic
-
-_BLOCK = re.compile(r"^\t(set|chain|quota) (\S+) \{\n(.*?)^\t\}$", re.MULTILINE | re.DOTALL)
-
-_Blocks = dict[tuple[str, str], str]
-"""A table's chains, sets and quotas, by kind and name, as nft shows them."""
+from netmgr.rules import nft_table
+from netmgr.rules.nft_table import Listing, NftTable
 
 Used = Callable[[Iterable[Budget]], Mapping[Budget, int]]
 """Bytes of budgets that are used, by the ledger."""
@@ -64,18 +57,14 @@ class Shaper:
         self._used = used
         with ExitStack() as stack:
             self._channel = stack.enter_context(Netlink())
-            self._nft = LibNftables()
-            stack.callback(self._nft.close)
-            self._socket = stack.enter_context(NftSocket())
+            self._table = stack.enter_context(closing(NftTable(rules.TABLE)))
             self._stack = stack.pop_all()
         self._lock = threading.Lock()
         self._numbers: dict[str, int] = {}
         self._trees: Mapping[Traffic, Tree] = {}
         self._ifbs: dict[Traffic, int] = {}
         self._chains: frozenset[Chain] | None = None
-        self._generation = -1
-        self._blocks: _Blocks = {}
-        self._unlisted: frozenset[Chain] = frozenset()
+        self._listing: Listing | None = None
         self._placed: dict[Traffic, set[int]] = {}
         self._budgets: dict[str, Budget] = {}
         self._standings: dict[Budget, Standing] = {}
@@ -135,7 +124,6 @@ class Shaper:
         present, names = self._chains or frozenset(), {chain.name for chain in added}
         wanted = added | {chain for chain in present if chain.name not in names}
         self._write(wanted, budgets)
-        self._unlisted |= added - present
 
     @property
     def budgets(self) -> Sequence[Budget]:
@@ -174,10 +162,10 @@ class Shaper:
                 if standing.bound != quota.bound:
                     changes[name] = standing.bound
             if begun:
-                self._nft.run(rules.bounds(dict.fromkeys(begun, 0)))
-                self._nft.run(rules.resets(begun))
+                self._table.run(rules.bounds(dict.fromkeys(begun, 0)))
+                self._table.run(rules.resets(begun))
             if changes:
-                self._nft.run(rules.bounds(changes))
+                self._table.run(rules.bounds(changes))
             self._forget_periods()
 
     def missed(self, budget: Budget) -> int:
@@ -195,11 +183,8 @@ class Shaper:
         }
 
     def _objects(self) -> dict[str, QuotaObject]:
-        try:
-            listed = self._nft.listing(f"list quotas table {rules.TABLE}")
-        except KernelError:
-            return {}
-        listed_quotas = [nft_object["quota"] for nft_object in listed if "quota" in nft_object]
+        objects = self._table.objects("quotas table")
+        listed_quotas = [item["quota"] for item in objects if "quota" in item]
         return {
             quota["name"]: QuotaObject(quota["bytes"], quota["used"]) for quota in listed_quotas
         }
@@ -323,20 +308,26 @@ class Shaper:
         budgets = _budgets(trees, wanted)
         if self._chains == wanted and self._budgets == budgets:
             return repairs
-        self._write(wanted, budgets)
-        # In this order: what changes after the number was read is found by the next look.
-        self._generation = self._socket.generation()
-        self._blocks, self._unlisted = self._listing(), frozenset()
+        self._listing = self._table.listing(rules.names(self._write(wanted, budgets)))
         return repairs
 
-    def _write(self, wanted: frozenset[Chain], budgets: dict[str, Budget]) -> None:
+    def _write(self, wanted: frozenset[Chain], budgets: dict[str, Budget]) -> frozenset[Chain]:
+        """Have the table hold these chains and quotas; returns the chains that were written."""
+        written = wanted - (self._chains or frozenset())
         if self._chains is None or not self._change(wanted, self._chains, budgets):
-            listed = self._listing()
-            kept = {name for kind, name in listed if kind == "quota" and name in budgets}
-            removed = [(kind, name) for kind, name in listed if name not in kept]
+            written = wanted
+            listing = self._table.listing()
+            kept = listing.quotas & budgets.keys()
+            removed = [
+                *(("chain", name) for name in listing.chains),
+                *(("set", name) for name in listing.sets),
+                *(("quota", name) for name in listing.quotas - kept),
+            ]
             made = self._made(budgets, kept)
-            self._nft.run(rules.whole(sorted(wanted), self._peers, removed, made))
+            self._table.wake()
+            self._table.run(rules.whole(sorted(wanted), self._peers, removed, made))
         self._chains, self._budgets = wanted, budgets
+        return written
 
     def _change(
         self, wanted: frozenset[Chain], present: frozenset[Chain], budgets: Mapping[str, Budget]
@@ -346,7 +337,7 @@ class Shaper:
         made = self._made(budgets, self._budgets)
         unused = sorted(self._budgets.keys() - budgets.keys())
         try:
-            self._nft.run(rules.changed(added, removed, self._peers, made, unused))
+            self._table.run(rules.changed(added, removed, self._peers, made, unused))
         except KernelError:
             # Some kernels remove a chain with its link, and some leave it.
             return False
@@ -368,26 +359,16 @@ class Shaper:
         }
 
     def _is_changed(self, still: frozenset[Chain]) -> bool:
-        """Whether the table is not as it was written, but for chains of links that went.
-
-        Listed only after somebody changed a table.
-        """
-        generation = self._socket.generation()
-        if generation == self._generation:
+        """Whether the table is not as it was written, but for chains of links that went."""
+        listing = self._table.listing()
+        if listing is self._listing:
             return False
-        self._generation = generation
+        self._listing = listing
+        # Asked for last: a chain may go with its link, or stay without it.
+        present = {(name, index) for index, name in socket.if_nameindex()}
+        still = frozenset(chain for chain in still if (chain.link, chain.link_index) in present)
         gone = rules.names(self._chains or ()) - rules.names(still)
-        now = self._listing()
-        before = self._blocks | _added(self._unlisted, now, self._peers)
-        self._blocks, self._unlisted = now, frozenset()
-        return _without(before, gone) != _without(now, gone)
-
-    def _listing(self) -> _Blocks:
-        try:
-            listed = self._nft.run(f"list table {rules.TABLE}\n")
-        except KernelError:
-            return {}
-        return {(kind, name): text for kind, name, text in _BLOCK.findall(listed)}
+        return not rules.holds(listing, still, gone, self._peers)
 
     def _remove_classes(self, trees: Mapping[Traffic, Tree]) -> None:
         for traffic, index in self._ifbs.items():
@@ -406,21 +387,6 @@ def _budgets(trees: Mapping[Traffic, Tree], chains: Iterable[Chain]) -> dict[str
     return {name: budget for name, budget in budgets.items() if name in charged}
 
 
-def _added(chains: Iterable[Chain], now: _Blocks, peers: Peers) -> _Blocks:
-    """How chains that were never listed are shown, if they are as they were written."""
-    listed = {name: text for (_, name), text in now.items()}
-    return {
-        ("chain", name): listed.get(name, "") if rules.leads(listed, chain, peers) else "altered"
-        for chain in chains
-        for name in chain.names
-    }
-
-
-def _without(blocks: _Blocks, gone: Collection[str]) -> _Blocks:
-    """What does not change by itself."""
-    return {key: text for key, text in blocks.items() if key[0] != "quota" and key[1] not in gone}
-
-
 def remove() -> Iterator[str]:
     """Remove all limits from the machine; describes each thing done.
 
@@ -428,7 +394,7 @@ def remove() -> Iterator[str]:
         KernelError: the kernel refused.
     """
     # The table before the links: what is sent to one that is gone is lost.
-    if _remove_table():
+    if nft_table.remove(rules.TABLE):
         yield f"table {rules.TABLE} was removed"
     present = {name: index for index, name in socket.if_nameindex()}
     with Netlink() as channel:
@@ -436,15 +402,3 @@ def remove() -> Iterator[str]:
             if name in present:
                 channel.transact([links.delete_link(present[name])])
                 yield f"link {name} was removed"
-
-
-def _remove_table() -> bool:
-    """Whether it was there."""
-    with NftSocket() as channel:
-        try:
-            channel.commit([nf_tables.delete_table(rules.TABLE.split()[1], NFPROTO_NETDEV)])
-        except KernelError as error:
-            if error.errno == errno.ENOENT or error.errno in NO_NF_TABLES:
-                return False
-            raise
-    return True

@@ -13,25 +13,23 @@ UDP, 2 GHz); a forwarded packet pays nothing.
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
-from typing import Any
 
 from netmgr.errors import KernelError
 from netmgr.kernel import nf_tables
-from netmgr.kernel.libnftables import LibNftables
-from netmgr.kernel.nf_tables_socket import NftSocket
 from netmgr.model import Traffic
 from netmgr.prefixes import Family, Prefix
-from netmgr.rules.model import Element
-from netmgr.rules.nft_listing import elements
+from netmgr.rules import nft_chains
+from netmgr.rules.nft_chains import Base
+from netmgr.rules.nft_table import NftTable
 
-TABLE = "netmgr-host-pods"
+TABLE = "inet netmgr-host-pods"
+_NAME = TABLE.removeprefix("inet ")
 SYSFS = Path("/sys/fs/cgroup")
 """Where nft(8) looks for the paths it is given; built into it."""
 
@@ -74,74 +72,67 @@ class CgroupCounters:
     """
 
     def __init__(self, internal: Iterable[Prefix], depths: Iterable[int]) -> None:
-        self._nft = LibNftables()
-        self._socket = NftSocket()
+        self._table = NftTable(TABLE)
         self._depths = tuple(sorted(depths))
         self._internal = frozenset(internal)
-        body = "".join(self._body())
-        # Shows whether the table is as this version would make it.
-        self._mark = f"host pods {hashlib.sha256(body.encode()).hexdigest()[:12]}"
-        self._text = f"add table inet {TABLE}\ndelete table inet {TABLE}\n" + body.replace(
-            "MARK", self._mark
-        )
 
     def make(self) -> bool:
         """Make the table if it is missing or altered, and repair what is internal.
 
         Returns whether it was made.
         """
-        listing = self._listing()
-        made = not self._is_whole(listing)
+        listing = self._table.listing()
+        chains = {way[2]: list(self._rules(way)) for way in _WAYS}
+        marks = {hook: nft_chains.marks(hook, rules) for hook, rules in chains.items()}
+        made = not listing.holds(marks, {hook: _base(hook) for hook in chains})
+        held = (listing.prefixes(f"internal{family}") for family in _FAMILIES)
         if made:
-            self._nft.run(self._text + self._filled())
+            self._run([*self._made(chains), *self._filled()])
+            self._table.listing(chains)
         # In place, so that no count is lost.
-        elif self._held(listing) != self._internal:
-            self._nft.run(self._filled())
+        elif self._internal != frozenset(chain.from_iterable(held)):
+            self._run(self._filled())
         return made
 
     def follow(self, internal: Iterable[Prefix]) -> None:
         """Treat these as internal from the next `make` on; counters go on."""
         self._internal = frozenset(internal)
 
-    def _is_whole(self, listing: Iterable[dict[str, Any]]) -> bool:
-        marks = [item["rule"].get("comment") for item in listing if "rule" in item]
-        return marks == [self._mark] * (len(_WAYS) * len(_FAMILIES) * len(self._depths))
+    def _run(self, lines: Iterable[str]) -> None:
+        self._table.run("".join(f"{line}\n" for line in lines))
 
-    def _held(self, listing: Iterable[dict[str, Any]]) -> frozenset[Element]:
-        names = {f"internal{family}" for family in _FAMILIES}
-        sets = [item["set"] for item in listing if "set" in item and item["set"]["name"] in names]
-        return frozenset(element for body in sets for element in elements(body))
-
-    def _filled(self) -> str:
+    def _filled(self) -> list[str]:
         """Commands to refill the internal prefixes' sets in one transaction."""
         lines = []
         for family in _FAMILIES:
             # One transaction, so that no packet meets an empty set and is taken for the internet's.
-            lines.append(f"flush set inet {TABLE} internal{family}\n")
+            lines.append(f"flush set {TABLE} internal{family}")
             blocks = ", ".join(
                 str(block) for block in sorted(self._internal) if block.family is family
             )
             if blocks:
-                lines.append(f"add element inet {TABLE} internal{family} {{ {blocks} }}\n")
-        return "".join(lines)
+                lines.append(f"add element {TABLE} internal{family} {{ {blocks} }}")
+        return lines
 
-    def _body(self) -> Iterator[str]:
-        yield f"add table inet {TABLE}\n"
+    def _made(self, chains: Mapping[str, Sequence[str]]) -> Iterator[str]:
+        yield from (f"add table {TABLE}", f"delete table {TABLE}", f"add table {TABLE}")
         for family, (_, kind) in _FAMILIES.items():
-            yield f"add set inet {TABLE} internal{family} {{ type {kind}; flags interval; }}\n"
-        for way, _, hook, side, link in _WAYS:
-            base = f"type filter hook {hook} priority -150; policy accept;"
-            yield f"add chain inet {TABLE} {hook} {{ {base} }}\n"
-            for family, (protocol, _) in _FAMILIES.items():
-                for depth in self._depths:
-                    name = _set_name(way, family, depth)
-                    kind = f"type cgroupsv2; size {CAPACITY}; counter;"
-                    yield f"add set inet {TABLE} {name} {{ {kind} }}\n"
-                    yield (
-                        f'add rule inet {TABLE} {hook} {link} != "lo" '
-                        f"{protocol} {side} != @internal{family} "
-                        f'socket cgroupv2 level {depth} @{name} return comment "MARK"\n'
-                    )
+            yield f"add set {TABLE} internal{family} {{ type {kind}; flags interval; }}"
+        for depth in self._depths:
+            for name in self._sets(depth):
+                yield f"add set {TABLE} {name} {{ type cgroupsv2; size {CAPACITY}; counter; }}"
+        for hook, rules in chains.items():
+            yield from nft_chains.fill(TABLE, hook, rules, _base(hook))
+
+    def _rules(self, way: tuple[str, Traffic, str, str, str]) -> Iterator[str]:
+        name, _, _, side, link = way
+        for family, (protocol, _) in _FAMILIES.items():
+            for depth in self._depths:
+                counts = _set_name(name, family, depth)
+                yield (
+                    f'{link} != "lo" {protocol} {side} != @internal{family} '
+                    f"socket cgroupv2 level {depth} @{counts} return"
+                )
 
     def admit(self, cgroups: Iterable[Cgroup]) -> None:
         """Count these from now on; one already counted goes on.
@@ -153,9 +144,9 @@ class CgroupCounters:
         for cgroup in cgroups:
             path = cgroup.path.relative_to(SYSFS)
             names = self._sets(cgroup.depth)
-            lines += [f'add element inet {TABLE} {name} {{ "{path}" }}\n' for name in names]
+            lines += [f'add element {TABLE} {name} {{ "{path}" }}' for name in names]
         if lines:
-            self._nft.run("".join(lines))
+            self._run(lines)
 
     def expel(self, cgroups: Iterable[Cgroup]) -> None:
         """Forget these, whether or not they still exist."""
@@ -165,7 +156,7 @@ class CgroupCounters:
             key = _KEY.pack(cgroup.number)
             for name in self._sets(cgroup.depth):
                 try:
-                    self._socket.commit(nf_tables.delete_elements(TABLE, name, [key]))
+                    self._table.socket.commit(nf_tables.delete_elements(_NAME, name, [key]))
                 except KernelError as error:
                     if error.errno != errno.ENOENT:
                         raise
@@ -173,9 +164,9 @@ class CgroupCounters:
     def read(self) -> list[Reading]:
         readings: list[Reading] = []
         # nft(8) puts an element back by its cgroup's path, in a table that was made for it.
-        life = self._socket.table_handle(TABLE)
+        life = self._table.socket.table_handle(_NAME)
         for (way, traffic, *_), family, depth in product(_WAYS, _FAMILIES, self._depths):
-            listed = self._socket.counts(TABLE, _set_name(way, family, depth))
+            listed = self._table.socket.counts(_NAME, _set_name(way, family, depth))
             readings += [
                 Reading(_KEY.unpack(key)[0], family, traffic, octets, packets, life)
                 for key, packets, octets in listed
@@ -185,21 +176,16 @@ class CgroupCounters:
     def _sets(self, depth: int) -> list[str]:
         return [_set_name(way, family, depth) for way, *_ in _WAYS for family in _FAMILIES]
 
-    def _listing(self) -> list[dict[str, Any]]:
-        try:
-            return self._nft.listing(f"list table inet {TABLE}")
-        except KernelError as error:
-            if error.errno == errno.ENOENT:
-                return []
-            raise
-
     def remove(self) -> None:
-        self._nft.run(f"add table inet {TABLE}\ndelete table inet {TABLE}\n")
+        self._table.remove()
 
     def close(self) -> None:
-        """Close the library's context and the socket; the table stays and counts on."""
-        self._nft.close()
-        self._socket.close()
+        """Close what the kernel is asked by; the table stays and counts on."""
+        self._table.close()
+
+
+def _base(hook: str) -> Base:
+    return Base("filter", hook, -150)
 
 
 def _set_name(way: str, family: Family, depth: int) -> str:

@@ -1,105 +1,17 @@
-"""Turns nft's JSON listing of our table into what was observed (libnftables-json(5)).
-
-A comment's digest covers what we wrote, not what the rule is now: `nft replace rule` may keep the
-comment and change the rule. So `Fingerprints` remembers how nft shows a rule right after we wrote
-it, and compares later listings with that. A rule that was there before us counts as intact if its
-comment does.
-"""
+"""Turns a listing of our table into what was observed, in terms of the ruleset."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from netmgr.errors import KernelError
 from netmgr.model import Sender
-from netmgr.prefixes import Address, Prefix
-from netmgr.rules import model, nft_pairs, nft_text
+from netmgr.prefixes import Address
+from netmgr.rules import model, nft_chains, nft_pairs, nft_text
+from netmgr.rules.nft_table import Listing, Object, odd_objects, prefixes
 from netmgr.rules.observed import Observed, ObservedRule, in_order
 
 _NOTHING: frozenset[model.Element] = frozenset()
-
-Listing = Mapping[str, Any]
-"""One object of nft's JSON output."""
-
-
-class Fingerprints:
-    """What nft shows of each rule, by the rule's comment. Its listings are all of one table."""
-
-    def __init__(self) -> None:
-        # Not kept on disk, where it would have to survive nft versions that show a rule in another
-        # form.
-        self._known: dict[str, Any] = {}
-
-    def learn(self, listing: Iterable[Listing], chains: Collection[str]) -> None:
-        """Remember how nft shows the rules of these chains, which were written a moment ago."""
-        for rule in _commented(listing):
-            if rule["chain"] in chains:
-                self._known[rule["comment"]] = rule["expr"]
-
-    def compared(self, listing: Iterable[Listing]) -> list[Listing]:
-        """The listing, with another comment on every rule that was altered."""
-        listed = list(listing)
-        shown = {rule["comment"]: rule["expr"] for rule in _commented(listed)}
-        # What was learned wins: a rule that is shown otherwise now was altered.
-        self._known = shown | self._known
-        return [self._compared(item) for item in listed]
-
-    def _compared(self, item: Listing) -> Listing:
-        rule = item.get("rule", {})
-        comment = rule.get("comment", "")
-        if not comment or rule["expr"] == self._known[comment]:
-            return item
-        # The ids stay readable; only the digest of the text goes.
-        return {"rule": rule | {"comment": f"{comment.rpartition(' ')[0]} altered"}}
-
-
-def _commented(listing: Iterable[Listing]) -> Iterator[Listing]:
-    return (item["rule"] for item in listing if "comment" in item.get("rule", {}))
-
-
-@dataclass
-class _Table:
-    """A listing by kinds of objects; `comments` are those of each chain's rules in their order."""
-
-    sets: dict[str, Listing] = field(default_factory=dict)
-    flowtables: set[str] = field(default_factory=set)
-    chains: dict[str, Listing] = field(default_factory=dict)
-    counters: set[str] = field(default_factory=set)
-    comments: dict[str, list[str]] = field(default_factory=dict)
-    is_dormant: bool = False
-
-    @classmethod
-    def of(cls, listing: Iterable[Listing]) -> _Table:
-        table = cls()
-        for item in listing:
-            for kind, body in item.items():
-                table.take(kind, body)
-        return table
-
-    def take(self, kind: str, body: Listing) -> None:
-        """Take one object; names are compared and sorted later, where other types would fail."""
-        for key in ("name", "chain", "comment"):
-            if not isinstance(body.get(key, ""), str):
-                raise TypeError(f"{key} is {body[key]!r}")
-        match kind:
-            case "set":
-                self.sets[body["name"]] = body
-            case "flowtable":
-                self.flowtables.add(body["name"])
-            case "chain":
-                self.chains[body["name"]] = body
-            case "counter":
-                self.counters.add(body["name"])
-            case "rule":
-                self.comments.setdefault(body["chain"], []).append(body.get("comment", ""))
-            case "table":
-                # nft 1.0.6 does not show which flags; with any but `dormant` it cannot list the
-                # table at all.
-                self.is_dormant = "flags" in body
-            case _:
-                pass
 
 
 class _Recognition:
@@ -138,35 +50,29 @@ class _Recognition:
 def _leads_to_whole_chains(line: nft_text.Line, comments: Mapping[str, list[str]]) -> bool:
     wanted = nft_text.class_chains(line)
     return all(
-        comments.get(name) == nft_text.class_marks(name, texts) for name, texts in wanted.items()
+        comments.get(name) == nft_chains.marks(name, texts) for name, texts in wanted.items()
     )
 
 
-def observed(
-    listing: Iterable[Listing], desired: model.Ruleset, fingerprints: Fingerprints
-) -> Observed:
-    """What `list table` shows, in terms of the desired ruleset.
+def observed(table: Listing, desired: model.Ruleset) -> Observed:
+    """What a listing of our table shows, in terms of the desired ruleset.
 
     Raises:
-        KernelError: something in it has another shape than nft has shown so far.
+        KernelError: a set has another shape than nft has shown so far.
     """
-    try:
-        return _observed(fingerprints.compared(listing), desired)
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise KernelError("nft list table", details=f"shows an odd object: {error!r}") from None
-
-
-def _observed(listing: Iterable[Listing], desired: model.Ruleset) -> Observed:
-    table = _Table.of(listing)
     wanted = {spec.name for spec in desired.sets}
-    sets = {spec.name for spec in desired.sets if _is_made_as(spec, table.sets.get(spec.name, {}))}
-    bases = {hook for hook in model.Hook if _is_base(hook, table.chains.get(hook, {}))}
+    with odd_objects():
+        sets = {
+            spec.name for spec in desired.sets if _is_made_as(spec, table.sets.get(spec.name, {}))
+        }
+        members = _members_of(desired, table, sets)
+    bases = {hook for hook in model.Hook if table.is_base(hook, nft_text.BASES[hook])}
     malformed = (wanted & table.sets.keys()) - sets | (
         set(model.Hook) & table.chains.keys()
     ) - bases
     recognition = _Recognition(desired, table.comments)
     return Observed(
-        members=_members_of(desired, table, sets),
+        members=members,
         chains={hook: recognition.chain(hook) for hook in bases},
         counters=frozenset(table.counters),
         malformed=frozenset(malformed),
@@ -180,7 +86,7 @@ def _observed(listing: Iterable[Listing], desired: model.Ruleset) -> Observed:
 
 
 def _members_of(
-    desired: model.Ruleset, table: _Table, sets: Collection[str]
+    desired: model.Ruleset, table: Listing, sets: Collection[str]
 ) -> dict[str, frozenset[model.Element]]:
     members = {}
     for spec in desired.sets:
@@ -194,7 +100,7 @@ def _members_of(
     return members
 
 
-def _is_made_as(spec: model.SetSpec, body: Listing) -> bool:
+def _is_made_as(spec: model.SetSpec, body: Object) -> bool:
     shown = body.get("flags", [])
     flags = [shown] if isinstance(shown, str) else shown
     interval = "interval" in flags
@@ -218,19 +124,14 @@ def _is_made_as(spec: model.SetSpec, body: Listing) -> bool:
     return not interval and body.get("size", 0) >= model.SET_CAPACITY
 
 
-def _is_base(hook: model.Hook, body: Listing) -> bool:
-    attributes = (body.get("type"), body.get("hook"), body.get("prio"), body.get("policy"))
-    return attributes == (*nft_text.BASES[hook], "accept")
-
-
-def elements(body: Listing) -> Iterator[model.Element]:
+def elements(body: Object) -> Iterator[model.Element]:
     for entry in body.get("elem", ()):
         # One with a counter is an object of its own.
         value = entry["elem"]["val"] if isinstance(entry, dict) and "elem" in entry else entry
         yield from _elements(value, of_pods="size" in body)
 
 
-def _elements(value: Any, *, of_pods: bool) -> Iterator[model.Element]:  # noqa: ANN401 - as `_prefixes`
+def _elements(value: Any, *, of_pods: bool) -> Iterator[model.Element]:  # noqa: ANN401 - as `prefixes`
     """What one entry of a set has. Only sets of pods have a size; the others hold prefixes."""
     if of_pods and isinstance(value, str):
         yield Address.parse(value)
@@ -238,22 +139,4 @@ def _elements(value: Any, *, of_pods: bool) -> Iterator[model.Element]:  # noqa:
         link, address = value["concat"]
         yield Sender(link, Address.parse(address))
     else:
-        yield from _prefixes(value)
-
-
-def _prefixes(value: Any) -> Iterator[Prefix]:  # noqa: ANN401 - nft's JSON has three shapes of interval
-    if isinstance(value, str):
-        yield Address.parse(value).prefix
-    elif "prefix" in value:
-        yield Prefix.parse(f"{value['prefix']['addr']}/{value['prefix']['len']}")
-    else:
-        # nft joins neighbouring prefixes into one range when it lists them.
-        low, high = map(Address.parse, value["range"])
-        first = low.value
-        while first <= high.value:
-            size = min(
-                first & -first or 1 << low.family.width,
-                1 << (high.value - first + 1).bit_length() - 1,
-            )
-            yield Prefix(low.family, first, low.family.width - size.bit_length() + 1)
-            first += size
+        yield from prefixes(value)

@@ -1,10 +1,5 @@
 """The ruleset as nft commands.
 
-Every rule carries a comment with its id and a digest of its text; so a rule is recognised
-after a restart, and an altered one differs from an intact one, without comparing listings
-whose form changes from one nft version to the next. Commands are flat (`add …`, `flush …`)
-and keep to what nft 1.0.2 to 1.1 have in common.
-
 A rule that classifies packets by their peer jumps to a chain of its own. There a few prefixes are
 compared one after the other; many are looked up in one verdict map, which leads to a chain for
 each counting set. So does a rule that drops packets between spokes; `nft_pairs` has its chain.
@@ -12,21 +7,15 @@ each counting set. So does a rule that drops packets between spokes; `nft_pairs`
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple, assert_never
+from typing import assert_never
 
 from netmgr.prefixes import Address, Family, Prefix
-from netmgr.rules import model, nft_pairs, transaction
+from netmgr.rules import model, nft_chains, nft_pairs, transaction
+from netmgr.rules.nft_chains import DIGEST_LENGTH, Base, digest
 from netmgr.rules.spokes import DropBetween
 
 TABLE = "inet netmgr"
-
-
-class _Base(NamedTuple):
-    kind: str
-    hook: str
-    priority: int
 
 
 # Fragments are put together at -400, and connection tracking begins at -200: -450 is before both.
@@ -34,14 +23,14 @@ class _Base(NamedTuple):
 # are just before kube-proxy's -100 and 100: the first chain that translates a connection decides.
 # 99 is behind the filters of postrouting, such as kube-network-policies' at 95.
 BASES = {
-    model.Hook.PREROUTING: _Base("filter", "prerouting", -450),
-    model.Hook.DSTNAT: _Base("nat", "prerouting", -110),
-    model.Hook.INPUT: _Base("filter", "input", -150),
-    model.Hook.FORWARD: _Base("filter", "forward", -150),
-    model.Hook.OUTPUT: _Base("filter", "output", -150),
-    model.Hook.BEFORE_SRCNAT: _Base("filter", "postrouting", 99),
-    model.Hook.POSTROUTING: _Base("nat", "postrouting", 90),
-    model.Hook.DEPARTURE: _Base("filter", "postrouting", 320),
+    model.Hook.PREROUTING: Base("filter", "prerouting", -450),
+    model.Hook.DSTNAT: Base("nat", "prerouting", -110),
+    model.Hook.INPUT: Base("filter", "input", -150),
+    model.Hook.FORWARD: Base("filter", "forward", -150),
+    model.Hook.OUTPUT: Base("filter", "output", -150),
+    model.Hook.BEFORE_SRCNAT: Base("filter", "postrouting", 99),
+    model.Hook.POSTROUTING: Base("nat", "postrouting", 90),
+    model.Hook.DEPARTURE: Base("filter", "postrouting", 320),
 }
 """Chain type, the kernel's hook and priority: before all else, before others' translation, mangle,
 around source translation, the end."""
@@ -56,7 +45,6 @@ FEW = 4
 """Up to so many prefixes are compared, not looked up: a rule costs 20 to 30 ns, a look-up 170."""
 
 ID_SEPARATOR = " + "
-_DIGEST_LENGTH = 12
 
 
 def commands(operations: Iterable[transaction.Operation]) -> list[str]:
@@ -90,7 +78,11 @@ def _lines(operation: transaction.Operation) -> list[str]:  # noqa: PLR0911 - on
             remade = [f"delete {_kind(spec)} {TABLE} {spec.name}", _create(spec)]
             return [f"flush chain {TABLE} {hook}", *remade, *_fill(hook, rules)]
         case transaction.DeleteOrphan(name, kind):
-            return _delete_chain(name) if kind == "chain" else [f"delete {kind} {TABLE} {name}"]
+            return (
+                nft_chains.delete(TABLE, name)
+                if kind == "chain"
+                else [f"delete {kind} {TABLE} {name}"]
+            )
         case (
             transaction.AddElements() | transaction.RemoveElements() | transaction.ReplaceElements()
         ):
@@ -131,32 +123,17 @@ def _drop(hook: model.Hook, rules: Sequence[model.Rule]) -> list[str]:
     lines = []
     # A chain that something jumps to cannot be deleted, so the one that jumps goes first.
     for name in (hook, *reversed(class_chains(rules))):
-        lines += _delete_chain(name)
+        lines += nft_chains.delete(TABLE, name)
     return lines
 
 
 def _fill(hook: model.Hook, rules: Sequence[model.Rule]) -> list[str]:
-    kind, place, priority = BASES[hook]
-    base = f"{{ type {kind} hook {place} priority {priority}; policy accept; }}"
-    # `add` changes nothing in a chain that exists, so its rules must be flushed.
-    lines = [f"add chain {TABLE} {hook} {base}", f"flush chain {TABLE} {hook}"]
+    lines = []
     for name, texts in class_chains(rules).items():
-        lines += [f"add chain {TABLE} {name}", f"flush chain {TABLE} {name}"]
-        for rule_text, comment in zip(texts, class_marks(name, texts), strict=True):
-            lines.append(f'add rule {TABLE} {name} {rule_text} comment "{comment}"')
-    lines += [
-        f'add rule {TABLE} {hook} {text(line)} comment "{mark(line)}"' for line in fused(rules)
-    ]
-    return lines
-
-
-def _delete_chain(name: str) -> list[str]:
-    # `add` first, since deleting a chain that is not there would fail the whole transaction.
-    return [
-        f"add chain {TABLE} {name}",
-        f"flush chain {TABLE} {name}",
-        f"delete chain {TABLE} {name}",
-    ]
+        lines += nft_chains.fill(TABLE, name, texts)
+    listed = fused(rules)
+    marks = list(map(mark, listed))
+    return lines + nft_chains.fill(TABLE, hook, list(map(text, listed)), BASES[hook], marks)
 
 
 def class_chains(rules: Iterable[model.Rule]) -> dict[str, tuple[str, ...]]:
@@ -171,13 +148,6 @@ def class_chains(rules: Iterable[model.Rule]) -> dict[str, tuple[str, ...]]:
         elif isinstance(rule.action, DropBetween):
             chains[_entry(rule.action)] = nft_pairs.texts(rule.action)
     return chains
-
-
-def class_marks(name: str, texts: Sequence[str]) -> list[str]:
-    """The comments of the rules in such a chain."""
-    return [
-        f"{name} {number} {_digest(rule_text)}" for number, rule_text in enumerate(texts, start=1)
-    ]
 
 
 def _class_chains(family: Family, action: model.Classify) -> dict[str, tuple[str, ...]]:
@@ -267,18 +237,14 @@ def _elements(
 
 def mark(line: Line) -> str:
     """The comment a line is recognised by: the ids of its rules and a digest of its text."""
-    return f"{ids_of(line)} {_digest(text(line))}"
+    return f"{ids_of(line)} {digest(text(line))}"
 
 
 def ids_of(line: Line) -> str:
     """The ids of a line's rules; what would be too long for a comment ends in a digest instead."""
     ids = ID_SEPARATOR.join(rule.id for rule in line)
-    room = COMMENT_LENGTH - _DIGEST_LENGTH - 1
-    return ids if len(ids) <= room else f"{ids[: room - _DIGEST_LENGTH - 1]}-{_digest(ids)}"
-
-
-def _digest(content: str) -> str:
-    return hashlib.sha256(content.encode()).hexdigest()[:_DIGEST_LENGTH]
+    room = COMMENT_LENGTH - DIGEST_LENGTH - 1
+    return ids if len(ids) <= room else f"{ids[: room - DIGEST_LENGTH - 1]}-{digest(ids)}"
 
 
 def text(line: Line) -> str:

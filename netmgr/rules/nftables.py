@@ -7,14 +7,9 @@ looked at.
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Sequence
-from typing import Any
 
-from netmgr.errors import KernelError
 from netmgr.kernel import flowtables, nf_tables
-from netmgr.kernel.libnftables import LibNftables
-from netmgr.kernel.nf_tables_socket import NftSocket
 from netmgr.model import Counter, Sample
 from netmgr.prefixes import Address
 from netmgr.rules import nft_elements, nft_listing, nft_pairs, nft_text
@@ -23,7 +18,7 @@ from netmgr.rules.model import (
     Ruleset,
 )
 from netmgr.rules.nft_elements import NAME
-from netmgr.rules.nft_listing import Fingerprints
+from netmgr.rules.nft_table import Listing, NftTable
 from netmgr.rules.nft_text import TABLE
 from netmgr.rules.observed import Observed, Samples
 from netmgr.rules.policy import PodSets
@@ -41,44 +36,37 @@ class NftablesBackend:
     name = "nftables"
 
     def __init__(self) -> None:
-        self._nft = LibNftables()
-        self._socket = NftSocket()
+        self._table = NftTable(TABLE)
+        self._socket = self._table.socket
         self.abilities = Abilities(flowtables=flowtables.is_supported(self._socket))
-        self._fingerprints = Fingerprints()
         self._samples = Samples()
-        self._seen: tuple[int, Ruleset, Observed] | None = None
-        self._is_asleep = False
+        self._seen: tuple[Listing, Ruleset, Observed] | None = None
 
     def observe(self, desired: Ruleset) -> Observed:
         """Read the table, unless no program has changed any table since the last time."""
-        # Asked for first: what changes while the table is listed is found by the next look.
-        generation = self._socket.generation()
-        if self._seen is None or self._seen[:2] != (generation, desired):
-            observed = nft_listing.observed(self._listing(), desired, self._fingerprints)
-            self._seen = generation, desired, observed
-        self._is_asleep = self._seen[2].asleep
+        listing = self._table.listing()
+        if self._seen is None or self._seen[0] is not listing or self._seen[1] != desired:
+            self._seen = listing, desired, nft_listing.observed(listing, desired)
         return self._seen[2]
 
     def apply(self, operations: Sequence[Operation]) -> None:
         """Run the operations as one transaction: all of them, or none."""
-        if self._is_asleep and any(isinstance(operation, FillChain) for operation in operations):
-            # Adding it without the flag wakes it; the kernel takes no change of chains in the same
-            # transaction. Only a plan does that: an element alone, as the ledger's mark at a start,
-            # would wake it before anybody has seen that nothing was counted.
-            self._nft.run(f"add table {TABLE}\n")
-            self._is_asleep = False
+        if any(isinstance(operation, FillChain) for operation in operations):
+            # Only a plan does that: an element alone, as the ledger's mark at a start, would wake
+            # it before anybody has seen that nothing was counted.
+            self._table.wake()
         elements = nft_elements.encoded(operations)
         if elements is None:
-            self._nft.run(self.render(operations))
+            self._table.run(self.render(operations))
         elif elements:
             self._socket.commit(elements)
         filled: set[str] = set()
         for operation in operations:
             if isinstance(operation, FillChain | EndFlows):
                 filled |= {operation.hook.value, *nft_text.class_chains(operation.rules)}
-        # At once, while nft surely shows what we wrote.
         if filled:
-            self._fingerprints.learn(self._listing(), filled)
+            # At once, while nft surely shows what we wrote.
+            self._table.listing(filled)
 
     def render(self, operations: Sequence[Operation]) -> str:
         """The operations as input for `nft -f`."""
@@ -130,21 +118,11 @@ class NftablesBackend:
         return lambda _place, _entries: ()
 
     def remove(self, desired: Ruleset) -> None:  # noqa: ARG002 - the table is ours, whatever the policy was
-        # Added first, since deleting a table that is not there is an error.
-        self._nft.run(f"add table {TABLE}\ndelete table {TABLE}\n")
+        self._table.remove()
 
     def close(self) -> None:
-        self._nft.close()
-        self._socket.close()
+        self._table.close()
 
     def _named_counters(self) -> list[tuple[str, int, int]]:
         # In the order of their declarations, by which packets meet them (`Rules._undelivered`).
         return self._socket.list_whole(nf_tables.list_counters(NAME), nf_tables.counter_of)
-
-    def _listing(self) -> list[dict[str, Any]]:
-        try:
-            return self._nft.listing(f"list table {TABLE}")
-        except KernelError as error:
-            if error.errno == errno.ENOENT:
-                return []
-            raise

@@ -17,6 +17,7 @@ from netmgr.model import Counter, Sample, Traffic
 from netmgr.prefixes import Address
 from netmgr.rules import model, nft_listing
 from netmgr.rules.engine import Rules
+from netmgr.rules.nft_table import Fingerprints, Listing
 from netmgr.rules.nftables import NftablesBackend
 from netmgr.rules.policy import desired
 from tests.contracts.conftest import put_right
@@ -141,7 +142,7 @@ class Refusing:
 def test_rules_are_listed_again_only_after_somebody_changed_some(rules, program, monkeypatch):
     rules.plan(PODS)
     with monkeypatch.context() as patched:
-        patched.setattr(rules.backend, "_nft", Refusing())
+        patched.setattr(rules.backend._table, "_nft", Refusing())
         assert not rules.plan(PODS)
         for change in ("add table inet another", "flush chain inet netmgr forward"):
             program(f"nft {change}")
@@ -243,5 +244,9 @@ def test_bytes_that_are_no_text_in_anothers_comment_are_read(rules):
     ],
 )
 def test_a_shape_that_nft_has_not_shown_so_far_is_an_error_and_no_fault(policy, listing):
+    def read():
+        table = Listing.of(Fingerprints().compared(listing))
+        return nft_listing.observed(table, desired(policy, PODS))
+
     with pytest.raises(KernelError, match="nft list table: shows an odd object"):
-        nft_listing.observed(listing, desired(policy, PODS), nft_listing.Fingerprints())
+        read()

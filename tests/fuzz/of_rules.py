@@ -19,6 +19,7 @@ from netmgr.rules.diff import diff
 from netmgr.rules.iptables import IptablesBackend
 from netmgr.rules.iptables_chains import HookRules
 from netmgr.rules.model import Abilities, Ruleset
+from netmgr.rules.nft_table import Fingerprints, Listing
 from netmgr.rules.policy import Policy, desired
 from tests.fuzz.mutation import Shape
 from tests.fuzz.target import target
@@ -67,15 +68,16 @@ def nft_table(data: bytes) -> None:
         listed = json.loads(data)["nftables"]
     except (ValueError, RecursionError, LookupError, TypeError):
         return
-    fingerprints = nft_listing.Fingerprints()
+    fingerprints = Fingerprints()
     try:
-        observed = nft_listing.observed(listed, _desired(), fingerprints)
+        observed = nft_listing.observed(Listing.of(fingerprints.compared(listed)), _desired())
     except KernelError:
         return
     plan = diff(_desired(), observed)
     assert plan.operations or not observed.malformed
     # What it shows twice alike is no drift.
-    assert nft_listing.observed(listed, _desired(), fingerprints) == observed
+    again = Listing.of(fingerprints.compared(listed))
+    assert nft_listing.observed(again, _desired()) == observed
 
 
 @target(Shape.TEXT, rounds=2000, longest=16384, tokens=SAVED)

@@ -190,6 +190,7 @@ def test_what_limits_do_is_shown(world: World, node: LabNode, new_pod: NewPod) -
         "tc qdisc delete dev netmgr-out root",
         "nft delete table netdev netmgr",
         "nft flush table netdev netmgr",
+        "nft add table netdev netmgr { flags dormant; }",
     ],
 )
 def test_what_another_program_changed_is_put_back_and_told(

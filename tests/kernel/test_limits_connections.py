@@ -249,13 +249,21 @@ def test_limits_and_counts_stay_while_no_agent_runs_and_after(
     assert repaired(node, "connection-limits") == 0
 
 
-@pytest.mark.parametrize("verb", ["flush", "delete"])
-def test_what_another_program_removed_is_put_back_and_told(
-    world: World, node: LabNode, new_pod: NewPod, verb: str
+@pytest.mark.parametrize(
+    "harm",
+    [
+        f"flush table {TABLE}",
+        f"delete table {TABLE}",
+        f"add table {TABLE} {{ flags dormant; }}",
+        f"chain {TABLE} beginning {{ policy drop; }}",
+    ],
+)
+def test_what_another_program_changed_is_put_back_and_told(
+    world: World, node: LabNode, new_pod: NewPod, harm: str
 ) -> None:
     pod = new_pod("held")
     before = repaired(node, "connection-limits")
-    shown(node, "nft", verb, "table", *TABLE.split())
+    shown(node, "nft", harm)
     eventually(lambda: repaired(node, "connection-limits") > before, "not repaired")
     with client(world, pod) as held:
         assert held.begin(AT_ONCE + 1) == AT_ONCE

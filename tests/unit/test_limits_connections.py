@@ -8,9 +8,11 @@ import pytest
 from pydantic import ValidationError
 
 from netmgr.limits import connections
-from netmgr.limits.connections import Listing, Owner, Wanted
+from netmgr.limits.connections import FIRST, Owner, Wanted
 from netmgr.model import Attachment, AttachmentKey, PodRef
 from netmgr.prefixes import Address
+from netmgr.rules import nft_chains
+from netmgr.rules.nft_table import Listing
 from tests.fakes.sites import document
 
 POD = Attachment(
@@ -46,7 +48,7 @@ def test_connections_that_mean_nothing_are_refused(given: dict, words: str) -> N
 def test_the_lowest_bounds_that_match_are_in_force() -> None:
     drop = f'counter name "{OWN.chain}" drop'
     assert wanted(limit(9, 5), limit(7, 8), limit(1, 1, pods="other/*")).chains == {
-        OWN: (f"limit rate over 5/second {drop}", f"ct count over 7 {drop}")
+        OWN: (f"limit rate over 5/second burst 5 packets {drop}", f"ct count over 7 {drop}")
     }
 
 
@@ -63,44 +65,31 @@ def test_pods_without_limits_of_connections_have_no_rules() -> None:
     assert wanted(limit(9, 9, pods="other/*")) == Wanted({}, {})
 
 
+def listed(want: Wanted) -> Listing:
+    """What the table has after this was put into it."""
+    listing = Listing()
+    base = {"type": "nat", "hook": "prerouting", "prio": -199, "policy": "accept"}
+    listing.take("chain", {"name": FIRST, **base})
+    for name, rules in {**want.rules, FIRST: want.first_rules}.items():
+        listing.comments[name] = nft_chains.marks(name, rules)
+    for name in want.rules:
+        listing.take("chain", {"name": name})
+        listing.take("counter", {"name": name})
+    return listing
+
+
 def test_a_chain_that_is_as_it_should_be_is_not_written_again() -> None:
     before, after = wanted(limit(9, 9)), wanted(limit(9, 9), limit(20, 20, namespaces="*"))
-    chains = {owner.chain: rules for owner, rules in before.chains.items()}
-    present = Listing("", chains, {"nm1": OWN.chain}, dict.fromkeys(chains, 3))
-    assert present.holds(before)
+    present = listed(before)
+    assert connections.holds(present, before)
+    assert connections.to_write(before, present) == []
+    assert connections.to_write(after, present) == sorted([OWN.chain, SHARED.chain])
+    assert connections.to_write(before, present, new=OWN) == [OWN.chain]
     flush = f"flush chain inet netmgr_limits {OWN.chain}"
-    assert flush not in connections.changes(before, present)
-    assert flush in connections.changes(after, present)
-    assert flush in connections.changes(before, present.without(OWN))
+    assert flush not in connections.changes(before, present, [])
+    assert flush in connections.changes(before, present, [OWN.chain])
 
 
-SHOWN = f"""table inet netmgr_limits {{
-\tcounter {SHARED.chain} {{
-\t\tpackets 7 bytes 420
-\t}}
-
-\tcounter {OWN.chain} {{
-\t\tpackets 0 bytes 0
-\t}}
-
-\tchain {SHARED.chain} {{
-\t\tlimit rate over 20/second burst 20 packets counter name "{SHARED.chain}" drop
-\t\tct count over 20 counter name "{SHARED.chain}" drop
-\t}}
-
-\tchain {OWN.chain} {{
-\t\tlimit rate over 5/second counter name "{OWN.chain}" drop
-\t\tct count over 9 counter name "{OWN.chain}" drop
-\t\tgoto {SHARED.chain}
-\t}}
-
-\tchain beginning {{
-\t\ttype nat hook prerouting priority -199; policy accept;
-\t\tiifname vmap {{ "nm1" : goto {OWN.chain},
-\t\t\t\t  "nm2" : goto {SHARED.chain} }}
-\t}}
-}}
-"""
 OF_SHARED, OF_OWN = (f'counter name "{owner.chain}" drop' for owner in (SHARED, OWN))
 BOTH = Wanted(
     {
@@ -109,7 +98,7 @@ BOTH = Wanted(
             f"ct count over 20 {OF_SHARED}",
         ),
         OWN: (
-            f"limit rate over 5/second {OF_OWN}",
+            f"limit rate over 5/second burst 5 packets {OF_OWN}",
             f"ct count over 9 {OF_OWN}",
             f"goto {SHARED.chain}",
         ),
@@ -118,26 +107,26 @@ BOTH = Wanted(
 )
 
 
-def test_what_nft_shows_is_read_as_what_was_wanted() -> None:
-    found = connections.listing(SHOWN)
-    assert found.chains == {owner.chain: rules for owner, rules in BOTH.chains.items()}
-    assert found.links == {"nm1": OWN.chain, "nm2": SHARED.chain}
-    assert found.dropped == {SHARED.chain: 7, OWN.chain: 0}
-    assert found.base.strip().startswith("type nat hook prerouting priority -199; policy accept;")
-    assert connections.listing("") == Listing("", {}, {}, {})
-
-
 def test_what_was_wanted_is_held_only_with_every_part_of_it() -> None:
-    found = connections.listing(SHOWN)
-    assert found.holds(BOTH)
-    chains = {name: rules for name, rules in found.chains.items() if name != OWN.chain}
-    for other in (
-        {"chains": chains},
-        {"links": {"nm1": OWN.chain}},
-        {"dropped": {OWN.chain: 0}},
-        {"dropped": {**found.dropped, "of_x": 0}},
-    ):
-        assert not found._replace(**other).holds(BOTH)
+    assert connections.holds(listed(BOTH), BOTH)
+    for name in (OWN.chain, SHARED.chain, FIRST):
+        listing = listed(BOTH)
+        listing.comments[name] = [*listing.comments[name][:-1], "altered"]
+        assert not connections.holds(listing, BOTH)
+        listing.comments[name].pop()
+        assert not connections.holds(listing, BOTH)
+    for counters in ({OWN.chain}, {OWN.chain, SHARED.chain, "of_x"}):
+        listing = listed(BOTH)
+        listing.counters = counters
+        assert not connections.holds(listing, BOTH)
+    listing = listed(BOTH)
+    listing.chains[FIRST] = {**listing.chains[FIRST], "policy": "drop"}
+    assert not connections.holds(listing, BOTH)
+
+
+def test_without_limits_there_is_no_table() -> None:
+    assert connections.holds(Listing(), Wanted({}, {}))
+    assert not connections.holds(listed(BOTH), Wanted({}, {}))
 
 
 def test_pods_of_several_namespaces_have_their_own_chains() -> None:
@@ -153,23 +142,24 @@ def test_pods_of_several_namespaces_have_their_own_chains() -> None:
 
 def test_a_change_takes_links_away_first_and_leads_them_on_last() -> None:
     stale, kept = "of_stale", SHARED.chain
-    found = connections.listing(SHOWN)
-    present = found._replace(
-        chains={kept: found.chains[kept], stale: ("drop",)}, dropped={kept: 7, stale: 1}
-    )
+    present = listed(Wanted({SHARED: BOTH.chains[SHARED]}, {}))
+    present.take("chain", {"name": stale})
+    present.take("counter", {"name": stale})
     new = OWN.chain
-    lines = connections.changes(BOTH, present).replace(" inet netmgr_limits", "").splitlines()
-    assert lines == [
+    commands = connections.changes(BOTH, present, connections.to_write(BOTH, present))
+    lines = commands.replace(" inet netmgr_limits", "").splitlines()
+    base = "add chain beginning { type nat hook prerouting priority -199; policy accept; }"
+    assert [line.partition(" comment ")[0] for line in lines] == [
         "add table",
-        "add chain beginning { type nat hook prerouting priority -199; policy accept; }",
-        "flush chain beginning",
-        f"add chain {new}",
-        f"flush chain {new}",
-        f"flush chain {stale}",
+        *(base, "flush chain beginning"),
+        *(f"add chain {new}", f"flush chain {new}"),
+        *(f"add chain {stale}", f"flush chain {stale}"),
         f"delete chain {stale}",
         f"delete counter {stale}",
         *(f"add counter {name}" for name in sorted([kept, new])),
+        *(f"add chain {new}", f"flush chain {new}"),
         *(f"add rule {new} {rule}" for rule in BOTH.chains[OWN]),
+        *(base, "flush chain beginning"),
         f'add rule beginning iifname vmap {{ "nm1" : goto {new}, "nm2" : goto {kept} }}',
     ]
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import pytest
 
 from netmgr.limits import rules
 from netmgr.limits.rules import Chain, Peers, QuotaObject
 from netmgr.model import Traffic
 from netmgr.prefixes import Prefix
+from netmgr.rules import nft_chains
+from netmgr.rules.nft_table import Listing
 
 OUT, IN = Traffic.INTERNET_OUT, Traffic.INTERNET_IN
 
@@ -27,9 +31,15 @@ CHARGED_ONLY = Chain("nm4", 10, IN, 0, quotas=(("day", 0x31), ("month", 0x30), (
 
 
 def commands(text: str) -> list[str]:
-    """Without the table's name."""
+    """Without the table's name, comments, and flushing what is filled a moment later."""
     assert text == "" or text.endswith("\n")
-    return [line.replace("netdev netmgr ", "") for line in text.splitlines()]
+    lines = [line.replace("netdev netmgr ", "") for line in text.splitlines()]
+    made = {line.split()[2] for line in lines if line.startswith("add chain ")}
+    return [
+        line.partition(" comment ")[0]
+        for line in lines
+        if line not in {f"flush chain {name}" for name in made}
+    ]
 
 
 def base(chain: Chain, hook: str) -> str:
@@ -76,16 +86,17 @@ def test_without_a_rate_for_the_internet_it_is_in_the_rest() -> None:
 
 def test_quotas_have_a_chain_of_their_own_that_internet_packets_meet_first() -> None:
     outside = "ip daddr != 10.0.0.0/8 ip daddr != 172.16.0.0/12"
-    assert commands(rules.changed([CHARGED], [], PEERS))[1:] == [
+    assert commands(rules.changed([CHARGED], [], PEERS)) == [
         "add chain charge_internet_out_nm3",
         "add rule charge_internet_out_nm3 meta priority set 1:2f",
         'add rule charge_internet_out_nm3 quota name "month" drop',
         'add rule charge_internet_out_nm3 quota name "day" meta priority set 1:30',
         'add rule charge_internet_out_nm3 fwd to "netmgr-out"',
+        base(CHARGED, "ingress"),
         f"add rule internet_out_nm3 {outside} goto charge_internet_out_nm3",
         "add rule internet_out_nm3 ip6 daddr != fc00::/7 goto charge_internet_out_nm3",
     ]
-    assert commands(rules.changed([CHARGED_ONLY], [], PEERS))[1:7] == [
+    assert commands(rules.changed([CHARGED_ONLY], [], PEERS))[:6] == [
         "add chain charge_internet_in_nm4",
         'add rule charge_internet_in_nm4 quota name "day" meta priority set 1:31',
         'add rule charge_internet_in_nm4 quota name "month" meta priority set 1:30',
@@ -157,39 +168,56 @@ def test_bounds_are_set_and_counts_are_reset_by_name() -> None:
     assert rules.names([LIMITED, CHARGED]) == names
 
 
-def listed(*chains: Chain) -> dict[str, str]:
-    """How nft shows chains that were just made: their bodies by name."""
-    bodies: dict[str, list[str]] = {name: [] for chain in chains for name in chain.names}
-    for line in commands(rules.changed(chains, [], PEERS)):
-        if line.startswith("add rule "):
-            name, _, rule = line.removeprefix("add rule ").partition(" ")
-            bodies[name].append(f"\t\t{rule}\n")
-    return {name: "".join(lines) for name, lines in bodies.items()}
+def listed(*chains: Chain, peers: Peers = PEERS) -> Listing:
+    """What a table has after these chains were made."""
+    listing = Listing()
+    for chain in chains:
+        for name, texts in rules.contents(chain, peers).items():
+            base = rules.bases(chain).get(name)
+            shape = {"type": base.kind, "hook": base.hook, "prio": base.priority} if base else {}
+            more = {"policy": "accept", "dev": base.device} if base else {}
+            listing.take("chain", {"name": name, **shape, **more})
+            for comment in nft_chains.marks(name, texts):
+                listing.take("rule", {"chain": name, "comment": comment})
+    for name, known in rules.sets(peers).items():
+        members = [
+            {"prefix": {"addr": str(prefix.network), "len": prefix.length}} for prefix in known
+        ]
+        listing.take("set", {"name": name, "elem": members})
+    return listing
 
 
 @pytest.mark.parametrize("chain", [LIMITED, ALL, CHARGED, CHARGED_ONLY], ids=lambda each: each.link)
-def test_what_was_made_leads_to_its_classes_until_somebody_alters_it(chain: Chain) -> None:
-    found = listed(chain)
-    assert rules.leads(found, chain, PEERS)
-    for name, body in found.items():
-        lines = body.splitlines(keepends=True)
-        for number, line in enumerate(lines):
-            altered = "".join([*lines[:number], *lines[number + 1 :]])
-            assert not rules.leads({**found, name: altered}, chain, PEERS), line
-            other = line.replace("1:", "1:f").replace("charge", "x").replace("drop", "accept")
-            is_sending = other == line
-            altered = "".join([*lines[:number], other, *lines[number + 1 :]])
-            assert rules.leads({**found, name: altered}, chain, PEERS) is is_sending, line
-        assert not rules.leads({**found, name: body + lines[-1]}, chain, PEERS)
-    assert not rules.leads({}, chain, PEERS)
+def test_what_was_made_is_held_until_somebody_alters_it(chain: Chain) -> None:
+    def held(listing: Listing, gone: Collection[str] = ()) -> bool:
+        return rules.holds(listing, [chain], gone, PEERS)
+
+    assert held(listed(chain))
+    assert not held(Listing())
+    for name, comments in listed(chain).comments.items():
+        for number in range(len(comments)):
+            for altered in ([], ["x"], [comments[number]] * 2):
+                listing = listed(chain)
+                listing.comments[name][number : number + 1] = altered
+                assert not held(listing), (name, number, altered)
+    for key, value in (("policy", "drop"), ("prio", 0), ("hook", "prerouting"), ("dev", "lo")):
+        listing = listed(chain)
+        listing.chains[chain.name] = {**listing.chains[chain.name], key: value}
+        assert not held(listing), key
+    # Others' chains do not belong there, but for those of a link that goes.
+    both = listed(chain, LIMITED._replace(link="nm9"))
+    assert not held(both)
+    assert held(both, {"internet_out_nm9"})
 
 
-def test_a_chain_without_a_class_leads_nowhere() -> None:
-    nothing = LIMITED._replace(number=0)
-    assert rules.leads({}, nothing, PEERS)
-    assert not rules.leads(listed(LIMITED), nothing, PEERS)
-    charge = {**listed(LIMITED), LIMITED.charging: "\t\tdrop\n"}
-    assert not rules.leads(charge, LIMITED, PEERS)
+def test_the_set_of_what_is_not_internet_is_compared() -> None:
+    many = Peers(prefixes(*(f"10.{number}.0.0/17" for number in range(17))))
+    listing = listed(LIMITED, peers=many)
+    assert rules.holds(listing, [LIMITED], (), many)
+    listing.sets["internal4"] = {"name": "internal4", "elem": ["10.0.0.0"]}
+    assert not rules.holds(listing, [LIMITED], (), many)
+    listing.sets.clear()
+    assert not rules.holds(listing, [LIMITED], (), many)
 
 
 def test_a_quota_is_over_at_its_bound() -> None:

@@ -207,7 +207,7 @@ def test_more_than_there_is_may_be_used() -> None:
 def test_without_a_rate_only_what_is_beyond_a_quota_waits() -> None:
     chain = Chain("nm1", 7, IN, 0, quotas=(("day", 0x30),))
     text = rules.whole([chain], Peers([]))
-    assert 'quota name "day" meta priority set 1:30\n' in text
+    assert 'quota name "day" meta priority set 1:30 comment ' in text
     assert text.count("fwd") == text.count('meta priority 1:30 fwd to "netmgr-in"') == 1
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import threading
 from collections.abc import Collection, Iterable, Iterator
@@ -13,14 +12,15 @@ from netmgr.agent.core.scheduler import Task
 from netmgr.api.snapshot import Snapshot
 from netmgr.errors import KernelError, SetupError
 from netmgr.kernel import nf_tables
-from netmgr.kernel.libnftables import LibNftables
-from netmgr.kernel.nf_tables_socket import NO_NF_TABLES, NftSocket
 from netmgr.limits import connections
-from netmgr.limits.connections import TABLE, Listing, Owner, Wanted
+from netmgr.limits.connections import FIRST, TABLE, Owner, Wanted
 from netmgr.model import Attachment
+from netmgr.rules import nft_table
+from netmgr.rules.nft_table import Listing, NftTable
 
 _FOLLOW_SECONDS = 1.0
 _NOTHING = Wanted({}, {})
+_NAME = TABLE.removeprefix("inet ")
 
 log = logging.getLogger(__name__)
 
@@ -32,13 +32,11 @@ class ConnectionLimits(Component):
 
     def __init__(self, agent: Agent) -> None:
         super().__init__(agent)
-        self._nft = LibNftables()
-        agent.stack.callback(self._nft.close)
-        self._socket = agent.stack.enter_context(NftSocket())
+        self._table = NftTable(TABLE)
+        agent.stack.callback(self._table.close)
         self._lock = threading.Lock()
         self._wanted = _NOTHING
-        self._base = ""
-        self._generation = -1
+        self._listing: Listing | None = None
 
     @classmethod
     def open(cls, agent: Agent) -> Self | None:
@@ -60,7 +58,7 @@ class ConnectionLimits(Component):
             SetupError: the kernel lacks what limits need.
         """
         try:
-            self._nft.run(connections.trial())
+            self._table.run(connections.trial())
         except KernelError as error:
             needed = "nf_tables with CONFIG_NFT_CONNLIMIT, CONFIG_NFT_LIMIT and CONFIG_NFT_NAT"
             raise SetupError(f"limits of connections need {needed}: {error}") from None
@@ -92,7 +90,11 @@ class ConnectionLimits(Component):
 
     def snapshot(self, snapshot: Snapshot) -> None:
         with self._lock:
-            owners, dropped = list(self._wanted.chains), self._listing().dropped
+            owners = list(self._wanted.chains)
+        counters = self._table.socket.list_whole(
+            nf_tables.list_counters(_NAME), nf_tables.counter_of
+        )
+        dropped = {name: packets for name, packets, _ in counters}
         snapshot["connection_limits"] = [
             {"namespace": owner.namespace, "pod": owner.pod, "dropped": dropped[owner.chain]}
             for owner in owners
@@ -104,12 +106,9 @@ class ConnectionLimits(Component):
 
     def _repaired(self) -> Collection[str]:
         with self._lock:
-            generation = self._socket.generation()
-            changed = False
-            if generation != self._generation:
-                listed = self._listing()
-                changed = not listed.holds(self._wanted) or listed.base != self._base
-                self._generation = generation
+            listing = self._table.listing()
+            changed = listing is not self._listing and not connections.holds(listing, self._wanted)
+            self._listing = listing
             # Read within the lock: an older list must not come last.
             wanted = self._of(self._agent.attachments())
             if changed or wanted != self._wanted:
@@ -118,25 +117,20 @@ class ConnectionLimits(Component):
 
     def _put(self, wanted: Wanted, new: Attachment | None = None) -> None:
         if wanted.chains:
-            present = self._listing()
-            if new:
-                present = present.without(Owner(new.pod.namespace, new.pod.name))
+            listing = self._table.listing()
+            owner = Owner(new.pod.namespace, new.pod.name) if new else None
+            names = connections.to_write(wanted, listing, owner)
+            self._table.wake()
             try:
-                self._nft.run(connections.changes(wanted, present))
+                self._table.run(connections.changes(wanted, listing, names))
             except KernelError:
                 # Another program may have made something else of the same name.
-                self._nft.run(connections.anew(wanted))
-            self._base = self._listing().base
+                names = sorted(wanted.rules)
+                self._table.run(connections.anew(wanted))
+            self._listing = self._table.listing([*names, FIRST])
         else:
-            list(_removed())
-            self._base = ""
+            nft_table.remove(TABLE)
         self._wanted = wanted
-
-    def _listing(self) -> Listing:
-        try:
-            return connections.listing(self._nft.run(f"list table {TABLE}\n"))
-        except KernelError:
-            return connections.listing("")
 
     @classmethod
     def remove(cls, remnants: Remnants) -> Iterator[str]:
@@ -146,11 +140,5 @@ class ConnectionLimits(Component):
 
 def _removed() -> Iterator[str]:
     """Remove the table; describes what was done."""
-    with NftSocket() as channel:
-        try:
-            channel.commit([nf_tables.delete_table(TABLE.split()[1])])
-        except KernelError as error:
-            if error.errno != errno.ENOENT and error.errno not in NO_NF_TABLES:
-                raise
-        else:
-            yield f"table {TABLE} was removed"
+    if nft_table.remove(TABLE):
+        yield f"table {TABLE} was removed"

@@ -16,7 +16,6 @@ from netmgr.agent.accounting.accounting import Accounting
 from netmgr.agent.core.components import Agent, Component, Remnants
 from netmgr.errors import KernelError, SetupError
 from netmgr.kernel.capabilities import Capability
-from netmgr.kernel.nf_tables_socket import NO_NF_TABLES
 from netmgr.ledger.book import UNREAD
 from netmgr.ledger.ledger import Ledger
 from netmgr.model import Counter, Sample, Traffic
@@ -52,7 +51,7 @@ class HostPods(Component):
         if not settings.host_pods:
             # The document once counted host-network pods: their table would count on for ever.
             if former := _open_counters(accounting.ledger):
-                _remove_rules()
+                _remove_table()
                 accounting.ledger.end(former)
             return None
         # Loaded only on a node that counts them.
@@ -167,25 +166,14 @@ class HostPods(Component):
     def remove(cls, remnants: Remnants) -> Iterator[str]:
         """Remove the table that counts cgroups."""
         del remnants
-        try:
-            _remove_rules()
-        except SetupError:
-            return  # without libnftables no host-network pod was counted
-        except KernelError as error:
-            if error.errno not in NO_NF_TABLES:
-                raise
-            return
-        yield "the table of host-network pods was removed"
+        if _remove_table():
+            yield "the table of host-network pods was removed"
 
 
-def _remove_rules() -> None:
-    from netmgr.rules.cgroup_counters import CgroupCounters  # noqa: PLC0415  only where it may have been made
+def _remove_table() -> bool:
+    from netmgr.rules import cgroup_counters, nft_table  # noqa: PLC0415  only where it may be there
 
-    rules = CgroupCounters((), ())
-    try:
-        rules.remove()
-    finally:
-        rules.close()
+    return nft_table.remove(cgroup_counters.TABLE)
 
 
 def _open_counters(ledger: Ledger) -> set[Counter]:
