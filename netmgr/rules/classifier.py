@@ -131,13 +131,15 @@ class Classifier:
             for suffix, member in members.items():
                 matches = (*links, member, model.InSet(pod, _counting(name, way, family)))
                 yield model.Rule(
-                    f"class {name}{suffix} {way} v{family.value}", family, matches, model.GoOn()
+                    f"class {name}{suffix} {way} v{family.value}", family, matches, model.Continue()
                 )
         others = model.outside(peer, _classes(family).name, known, most_compared)
         # Without a verdict map a packet goes on after the class that counted it, so the last rule
         # leaves out what is in any class.
         matches = (*links, *others, model.InSet(pod, _counting(INTERNAL, way, family)))
-        yield model.Rule(f"class {INTERNAL} {way} v{family.value}", family, matches, model.GoOn())
+        yield model.Rule(
+            f"class {INTERNAL} {way} v{family.value}", family, matches, model.Continue()
+        )
 
     def _known(self, family: Family) -> list[Prefix]:
         """The prefixes of all classes, and those that no class counts."""

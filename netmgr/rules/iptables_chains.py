@@ -419,7 +419,7 @@ def _counted(counts: Mapping[str, tuple[int, int]], comment: str) -> str:
 
 
 def _leads(present: Iterable[Line | str], wanted: Sequence[Line]) -> bool:
-    """Whether the lines that are none of the ruleset's are all there, each in its place."""
+    """Whether all helper rules are present, in order."""
     there = [line for line in present if isinstance(line, Line)]
     if [line for line in there if line.is_helper] != [line for line in wanted if line.is_helper]:
         return False

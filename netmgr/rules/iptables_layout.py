@@ -15,7 +15,7 @@ share it, and a packet pays for the decision once:
 Rules that begin with the same link share a chain likewise, if there are enough of them: packets of
 other links pay for one comparison.
 
-RETURN in any of these chains leaves the hook's rules, as `Pass` does, because they are entered by
+RETURN in any of these chains leaves the hook's rules, as `Return` does, because they are entered by
 goto. Rules none of which passes a packet need no chain for those after them: theirs is entered by a
 jump, and RETURN goes back behind it. That also keeps the way through all chains short: nf_tables
 refuses more than 16 that lead to each other (NFT_JUMP_STACK_SIZE).
@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from itertools import count, groupby
 
 from netmgr.model import CHAIN_PREFIX
-from netmgr.rules.model import Action, Count, GoOn, Hook, InPrefix, Match, OnLink, Pass, Rule
+from netmgr.rules.model import Action, Continue, Count, Hook, InPrefix, Match, OnLink, Return, Rule
 
 _ENOUGH = 5
 """So many rules with the same link are worth a chain."""
@@ -70,7 +70,7 @@ def chains(hook: Hook, rules: Sequence[Rule]) -> dict[str, list[Line]]:
 
 
 def _ends(action: Action) -> bool:
-    return isinstance(action, Pass) or (isinstance(action, Count) and action.ends)
+    return isinstance(action, Return) or (isinstance(action, Count) and action.ends)
 
 
 def _worthwhile(head: Sequence[Match], group: list[Rule]) -> tuple[tuple[Match, ...], list[Rule]]:
@@ -140,5 +140,5 @@ def _guarded(chain: str, head: Sequence[Match], group: Sequence[Rule], rest: str
 
 
 def _helper(beside: Rule, name: str, matches: tuple[Match, ...], to: str) -> Line:
-    action = GoOn() if to else Pass()
+    action = Continue() if to else Return()
     return Line(Rule(name, beside.family, matches, action), to, is_helper=True)

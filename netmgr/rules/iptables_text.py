@@ -102,9 +102,9 @@ def _each(verb: str, spec: model.SetSpec, elements: frozenset[model.Element]) ->
 
 def _target(rule: model.Rule) -> list[str]:
     match rule.action:
-        case model.Pass() | model.Count(ends=True):
+        case model.Return() | model.Count(ends=True):
             return ["-j RETURN"]
-        case model.Count() | model.Tally() | model.GoOn():
+        case model.Count() | model.Tally() | model.Continue():
             return []
         case model.Drop():
             return ["-j DROP"]
@@ -148,12 +148,12 @@ def _extension(match: model.Match, family: Family) -> str:  # noqa: PLR0911 - on
             # its source.
             return "-m addrtype ! --src-type LOCAL" if match == model.FORWARDED else ""
         # xt_rpfilter works in PREROUTING of raw and mangle alone.
-        case model.Returnable(negated):
+        case model.ReversePath(negated):
             return f"-m rpfilter{' --invert' if negated else ''}"
         case model.IcmpType() | model.IcmpOfNobody() | model.UdpTo():
             return _transport(match, family)
-        case model.Asking(besides):
-            answering = f"! --ctreplsrcport {besides} " if besides else ""
+        case model.OriginalDirection(reply_port_not):
+            answering = f"! --ctreplsrcport {reply_port_not} " if reply_port_not else ""
             return f"-m conntrack {answering}--ctdir ORIGINAL"
         case model.Fragment() | model.IcmpOfOthers():
             raise ValueError(f"iptables cannot do that: {match}")

@@ -208,7 +208,7 @@ def _sides(hook: model.Hook) -> tuple[model.Side, ...]:
 
 def _pass(hook: model.Hook, family: Family, passed: str, *matches: model.Match) -> model.Rule:
     return model.Rule(
-        f"isolation {hook} passes {passed} v{family.value}", family, matches, model.Pass()
+        f"isolation {hook} passes {passed} v{family.value}", family, matches, model.Return()
     )
 
 

@@ -111,7 +111,7 @@ class OneIn:
 
 
 @dataclass(frozen=True, slots=True)
-class Returnable:
+class ReversePath:
     """The route to the packet's source leads (or not) out of the link that it came in by.
 
     RFC 3704, strict. A source that the kernel cannot check passes, such as 0.0.0.0 of a DHCP
@@ -163,13 +163,13 @@ class IcmpOfOthers:
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
-    """The packet has its connection's original direction; answers come from a port but `besides`.
+class OriginalDirection:
+    """The packet has its connection's original direction; replies come from another port than this.
 
-    The port is the one after all translation. 0: answers come from any.
+    The port is the one after all translation. 0: they come from any.
     """
 
-    besides: int = 0
+    reply_port_not: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,25 +183,25 @@ Match = (
     InSet
     | InPrefix
     | OnLink
-    | Returnable
+    | ReversePath
     | Fragment
     | IcmpType
     | IcmpOfNobody
     | IcmpOfOthers
     | UdpTo
-    | Asking
+    | OriginalDirection
     | OriginallyTo
     | OneIn
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
+class Return:
     """Nothing more, and no further rule of the chain: the rule's matches have done the counting."""
 
 
 @dataclass(frozen=True, slots=True)
-class GoOn:
+class Continue:
     """Nothing more; the next rule is asked. The rule's matches have done the counting."""
 
 
@@ -317,8 +317,8 @@ def outside(side: Side, name: str, prefixes: Collection[Prefix], most: int) -> t
 
 
 Action = (
-    Pass
-    | GoOn
+    Return
+    | Continue
     | Classify
     | Count
     | Drop

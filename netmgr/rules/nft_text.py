@@ -287,11 +287,11 @@ def _action_text(action: model.Action, family: Family) -> str:  # noqa: PLR0911 
             # (NFT_PAYLOAD_L4CSUM_PSEUDOHDR).
             host_bits = Address(family, prefix.size - 1)
             return f'counter name "{name}" {field} set {field} & {host_bits} | {prefix.network}'
-        case model.GoOn():
+        case model.Continue():
             return ""
         case model.Classify() | DropBetween():
             return f"jump {_entry(action)}"
-        case model.Pass():
+        case model.Return():
             # A packet that counted for a pod in one direction never does in the other.
             return "return"
     assert_never(action)
@@ -327,7 +327,7 @@ def _match_text(match: model.Match, rule: model.Rule) -> str:  # noqa: PLR0911 -
             return f"{protocol} {_field(side)} {_operator(negated=negated)}{prefix}"
         case model.OnLink():
             return _link_text(match)
-        case model.Returnable(negated):
+        case model.ReversePath(negated):
             # The way back is looked up for the incoming link alone (`. iif`); without one, the
             # answer is 0.
             return f"fib saddr . iif oif {'' if negated else '!= '}0"
@@ -339,10 +339,12 @@ def _match_text(match: model.Match, rule: model.Rule) -> str:  # noqa: PLR0911 -
             | model.UdpTo()
         ):
             return _transport_text(match, rule.family)
-        case model.Asking(besides):
+        case model.OriginalDirection(reply_port_not=0):
+            return "ct direction original"
+        case model.OriginalDirection(port):
             # The packet's port, where answers come from; nft has no `ct reply proto-src` of any
             # protocol.
-            return f"ct direction original{f' @th,16,16 != {besides}' * (besides > 0)}"
+            return f"ct direction original @th,16,16 != {port}"
         case model.OriginallyTo(prefix, redirected):
             return f"ct original {protocol} daddr {prefix}{' ct status dnat' * redirected}"
         case model.OneIn(number):

@@ -37,7 +37,7 @@ from netmgr.rules.model import (
     Match,
     Offload,
     OnLink,
-    Pass,
+    Return,
     Rule,
     Ruleset,
     SetSpec,
@@ -300,7 +300,7 @@ def _isolating(
         # These reach no spoke. They are found by comparisons, not by look-ups as below.
         for family in Family:
             internet = _internet(policy, Side.DESTINATION, family, hook, abilities)
-            yield Rule(f"to the internet v{family.value}", family, internet, Pass())
+            yield Rule(f"to the internet v{family.value}", family, internet, Return())
     for family in Family:
         yield from isolation.passing(hook, family, abilities)
     for family in Family:
@@ -338,7 +338,7 @@ def _arriving(
         if abilities.fuses:
             # Nothing else here is for these. As part of the node's rule it costs next to nothing.
             from_pods = OnLink(Side.SOURCE, _POD_LINKS)
-            yield Rule(f"pods' own v{family.value}", family, (*outward, from_pods), Pass())
+            yield Rule(f"pods' own v{family.value}", family, (*outward, from_pods), Return())
         # The same matches as the pods' rule has: where the backend can, they are one.
         yield _tally(ARRIVED, family, inward)
         # The counting look-up is the last match: it counts whatever reaches it.

@@ -93,7 +93,7 @@ def _drop(name: str, family: Family, there: model.InSet | model.InPrefix) -> mod
     return model.Rule(
         f"{name} v{family.value}",
         family,
-        (there, from_pods, model.Asking(DNS_PORT), kept_away),
+        (there, from_pods, model.OriginalDirection(DNS_PORT), kept_away),
         action,
     )
 

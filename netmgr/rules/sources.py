@@ -139,7 +139,7 @@ class Sources:
         # The common kinds of packets leave the chain here.
         others += _not_to_loopback(family)
         yield model.Rule(
-            f"elsewhere v{family.value}", family, (_FROM_ELSEWHERE, *others), model.Pass()
+            f"elsewhere v{family.value}", family, (_FROM_ELSEWHERE, *others), model.Return()
         )
         if abilities.senders:
             # Whatever is missing in the set costs its packets the rule after this one, no more.
@@ -147,7 +147,7 @@ class Sources:
             common: list[model.Match] = [known, *_not_to_loopback(family)]
             if self._bounds_fragments(abilities):
                 common.append(model.Fragment(negated=True))
-            yield model.Rule(f"known pods v{family.value}", family, tuple(common), model.Pass())
+            yield model.Rule(f"known pods v{family.value}", family, tuple(common), model.Return())
         yield from _loopback(family)
         if self._bounds_fragments(abilities):
             # Before their sources are checked: counted by link, nobody uses up another's bound.
@@ -158,8 +158,8 @@ class Sources:
         yield model.Rule(
             f"honest pods v{family.value}",
             family,
-            (_FROM_PODS, *beyond, model.Returnable()),
-            model.Pass(),
+            (_FROM_PODS, *beyond, model.ReversePath()),
+            model.Return(),
         )
         if family is Family.V6:
             yield _drop("router", family, _FROM_PODS, model.IcmpType(_ADVERTISEMENT))
@@ -193,14 +193,14 @@ class Sources:
                 model.Side.DESTINATION, _own(family).name, own, abilities.compares
             )
             yield _drop(
-                "forged", family, of_a_site, model.Returnable(negated=True), what="forged site"
+                "forged", family, of_a_site, model.ReversePath(negated=True), what="forged site"
             )
             yield _drop(
                 "forged",
                 family,
                 to_a_site,
                 *through,
-                model.Returnable(negated=True),
+                model.ReversePath(negated=True),
                 what="forged to a site",
             )
             yield _drop(
@@ -266,7 +266,7 @@ def _forged(
         family,
         *claims,
         _FROM_OUTSIDE,
-        model.Returnable(negated=True),
+        model.ReversePath(negated=True),
         what=f"{what} unreturnable",
     )
 

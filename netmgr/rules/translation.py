@@ -238,7 +238,11 @@ def _misled(
     location: str, exchange: Exchange, matches: tuple[model.Match, ...], *, redirected: bool = False
 ) -> model.Rule:
     # Answers have no part in it: this machine itself may use a Service whose endpoint is outside.
-    asked = (model.OriginallyTo(exchange.service_cidr, redirected), model.Asking(), *matches)
+    asked = (
+        model.OriginallyTo(exchange.service_cidr, redirected),
+        model.OriginalDirection(),
+        *matches,
+    )
     return _rule(
         f"endpoint {location}",
         exchange,

@@ -24,7 +24,7 @@ from netmgr.rules.engine import RuleBackend, Rules
 from netmgr.rules.iptables import IptablesBackend
 from netmgr.rules.iptables_chains import TABLES, builtin
 from netmgr.rules.iptables_layout import chain_name
-from netmgr.rules.model import Hook, Pass, Rule, SetSpec
+from netmgr.rules.model import Hook, Return, Rule, SetSpec
 from netmgr.rules.nftables import NftablesBackend
 from netmgr.rules.policy import Policy
 from netmgr.rules.sources import Sources
@@ -112,7 +112,7 @@ class FakeKernel:
 
     def add_rule(self, hook):
         self.backend.state.chains[hook].append(
-            Rule("(without a comment)", next(iter(RANGES)).family, (), Pass())
+            Rule("(without a comment)", next(iter(RANGES)).family, (), Return())
         )
 
     def move_first_rule_to_the_end(self, hook):

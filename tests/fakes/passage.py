@@ -15,7 +15,6 @@ from netmgr.rules.model import (
     ECHO_REPLY,
     FRAGMENT_BURST,
     Action,
-    Asking,
     Classify,
     Count,
     Drop,
@@ -31,9 +30,10 @@ from netmgr.rules.model import (
     Netmap,
     OneIn,
     OnLink,
+    OriginalDirection,
     OriginallyTo,
-    Pass,
-    Returnable,
+    Return,
+    ReversePath,
     Rewrite,
     Rule,
     Side,
@@ -173,7 +173,7 @@ class Passage:
             if dropped_by := self._hit(rule.action):
                 return dropped_by
             match rule.action:
-                case Pass() | Count(ends=True):
+                case Return() | Count(ends=True):
                     break
                 case Count(counter):
                     self._counted.add(counter)
@@ -241,12 +241,12 @@ class Passage:
                 return prefix.holds(_address(packet, side)) != negated
             case OnLink():
                 return self._on_link(match, hook)
-            case Returnable(negated):
+            case ReversePath(negated):
                 return (packet.way_back == packet.iif) != negated
             case Fragment() | IcmpType() | IcmpOfNobody() | IcmpOfOthers() | UdpTo():
                 return self._is_sent_by(match)
-            case Asking(besides):
-                return not self._is_reply and packet.port != besides
+            case OriginalDirection(reply_port_not):
+                return not self._is_reply and packet.port != reply_port_not
             case OriginallyTo():
                 return self._is_originally_to(match)
             case OneIn(number):

@@ -71,7 +71,7 @@ def wait_until_up(topology: Topology, directory: Path, timeout: float = 10) -> N
     """Wait until every interface of `topology` sends and receives, for at most `timeout` seconds.
 
     A link's first end learns of its carrier up to a second after the second end is up, and
-    drops packets until then. Asking whether there is one makes a recent kernel catch up
+    drops packets until then. OriginalDirection whether there is one makes a recent kernel catch up
     (ethtool_op_get_link, linkwatch_sync_dev), so that there is nothing to wait for.
     """
     deadline = time.monotonic() + timeout

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from netmgr.prefixes import Address, Family, Prefix
 from netmgr.rules.iptables_layout import Line, chain_name, chains, fits_one_entry
-from netmgr.rules.model import GoOn, Hook, InPrefix, Match, OnLink, Pass, Rule, Side
+from netmgr.rules.model import Continue, Hook, InPrefix, Match, OnLink, Return, Rule, Side
 
 Packet = dict[Side, tuple[str, Address]]
 """For each direction the link and the address."""
@@ -39,7 +39,7 @@ PACKETS = st.fixed_dictionaries(
 def rulesets(draw: st.DrawFn) -> list[Rule]:
     heads = draw(st.lists(st.tuples(LINKS, HEADS), min_size=1, max_size=3))
     drawn = draw(
-        st.lists(st.tuples(st.sampled_from(heads), TAILS, st.sampled_from([Pass(), GoOn()])))
+        st.lists(st.tuples(st.sampled_from(heads), TAILS, st.sampled_from([Return(), Continue()])))
     )
     return [
         Rule(f"rule {number}", Family.V4, (*links, *head, *tail), action)
@@ -63,7 +63,7 @@ def met_in_order(rules: Sequence[Rule], packet: Packet) -> list[str]:
     for rule in rules:
         if meets(rule, packet):
             found.append(rule.id)
-            if isinstance(rule.action, Pass):
+            if isinstance(rule.action, Return):
                 break
     return found
 
@@ -78,7 +78,7 @@ def met_in_chains(
                 found += met_in_chains(made, packet, line.to)
             elif not line.is_helper:
                 found.append(line.rule.id)
-            if line.is_goto if line.to else isinstance(line.rule.action, Pass):
+            if line.is_goto if line.to else isinstance(line.rule.action, Return):
                 break
     return found
 
@@ -102,7 +102,7 @@ def test_neighbours_that_leave_out_the_same_prefixes_share_one_decision():
         InPrefix(Side.SOURCE, Prefix.parse(text), negated=True)
         for text in ("10.0.0.0/8", "192.168.0.0/16")
     )
-    rules = [Rule(f"rule {number}", Family.V4, head, GoOn()) for number in range(3)]
+    rules = [Rule(f"rule {number}", Family.V4, head, Continue()) for number in range(3)]
     made = chains(Hook.FORWARD, rules)
     assert list(made) == ["NETMGR-FORWARD", "NETMGR-FORWARD-2"]
     assert sum(map(len, made.values())) == 1 + len(head) + len(rules)
