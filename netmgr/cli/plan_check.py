@@ -11,21 +11,20 @@ import typer
 
 from netmgr.cli.options import DEFAULT_PLAN, Format, Output, PlanFile
 from netmgr.cli.output import Styled, Table, show, show_document
-from netmgr.cli.plan_common import (
-    Planned,
-    answer,
-    load,
-    print_findings,
-    up_to_date,
-)
+from netmgr.cli.plan_common import Planned, answer, load, print_findings, up_to_date
+from netmgr.documents import loader
+from netmgr.documents.diagnostics import Diagnostic
+from netmgr.documents.node import NodeDocument
 from netmgr.errors import ConfigError, Exit
+from netmgr.plan.check.checks import check_limits, check_plan
+from netmgr.plan.check.fleet import contradictions, drift
+from netmgr.plan.check.reach import Cell, matrix, weakened
+from netmgr.plan.check.usage import Forecast, Usage, forecasts
+from netmgr.plan.clouds.cloud import Cloud
+from netmgr.plan.derive import network
 
 if TYPE_CHECKING:
     from netmgr.cli.answers import DocumentsCheck, PlanCheck, Reach, ReachCell
-    from netmgr.documents.diagnostics import Diagnostic
-    from netmgr.documents.node import NodeDocument
-    from netmgr.plan.check.reach import Cell
-    from netmgr.plan.check.usage import Forecast, Usage
 
 
 STATUS_COLOURS = {"over": "red", "near": "yellow"}
@@ -89,9 +88,6 @@ def _check_plan(file: Path, output: Output, *, every: bool) -> None:
 
 
 def _checked(planned: Planned) -> _Checked:
-    from netmgr.plan.check.checks import check_limits, check_plan
-    from netmgr.plan.check.usage import forecasts
-
     plan, limits = planned.plan, planned.limits
     first = planned.lock or answer(planned)
     checked = _Checked(planned, list(check_plan(plan, first, limits)))
@@ -127,27 +123,17 @@ def _lock_state(planned: Planned) -> str:
 
 def _limits(planned: Planned, usages: tuple[Usage, ...], *, every: bool) -> Table:
     title = f"Limits of {planned.limits.cloud}, as published {planned.limits.as_of}"
-    if _has_no_cloud(planned):
+    worth_showing = usages
+    if planned.plan.cloud is Cloud.NONE:
         title = "Limits of Kubernetes (cloud: none has no others)"
+        # Most limits do not exist there; that a cloud's is unknown is worth knowing.
+        worth_showing = tuple(usage for usage in usages if usage.limit is not None)
     table = Table("what", "where", "used>", "limit>", "", title=title)
-    for usage in usages if every else _fullest(_with_limits(planned, usages)):
+    for usage in usages if every else _fullest(worth_showing):
         limit = "unknown" if usage.limit is None else f"{usage.limit:,}"
         cells = (usage.what, usage.subject, f"{usage.used:,}", limit, usage.status)
         table.row(*(Styled(cell, STATUS_COLOURS.get(usage.status)) for cell in cells))
     return table
-
-
-def _has_no_cloud(planned: Planned) -> bool:
-    from netmgr.plan.clouds.cloud import Cloud
-
-    return planned.plan.cloud is Cloud.NONE
-
-
-def _with_limits(planned: Planned, usages: tuple[Usage, ...]) -> tuple[Usage, ...]:
-    """Without a cloud most limits do not exist; that a cloud's is unknown is worth knowing."""
-    if not _has_no_cloud(planned):
-        return usages
-    return tuple(usage for usage in usages if usage.limit is not None)
 
 
 def _fullest(usages: tuple[Usage, ...]) -> list[Usage]:
@@ -202,16 +188,13 @@ def _describe(checked: _Checked) -> PlanCheck:
 
 
 def _check_documents(folder: Path, file: Path, output: Output) -> None:
-    from netmgr.documents.loader import describe
-    from netmgr.plan.check.fleet import contradictions, drift
-
     # Without the default plan there is nothing to compare with; a plan that was named must exist.
     given = up_to_date(file) if file.exists() or file != DEFAULT_PLAN else None
     documents = _read(folder)
     diagnostics = list(contradictions(documents))
     if given:
         diagnostics += drift(documents, given.plan, given.locked, str(given.lock_path))
-    errors = [describe(diagnostic, folder) for diagnostic in diagnostics]
+    errors = [loader.describe(diagnostic, folder) for diagnostic in diagnostics]
     if output is not Output.TABLE:
         document: DocumentsCheck = {"version": 1, "errors": errors}
         show_document(document, output)
@@ -228,14 +211,11 @@ def _check_documents(folder: Path, file: Path, output: Output) -> None:
 
 
 def _read(folder: Path) -> dict[str, NodeDocument]:
-    from netmgr.documents.loader import load
-    from netmgr.documents.node import NodeDocument
-
     documents: dict[str, NodeDocument] = {}
     refused: list[str] = []
     for path in sorted(folder.glob("*.yaml")):
         try:
-            documents[str(path)] = load(path, NodeDocument)
+            documents[str(path)] = loader.load(path, NodeDocument)
         except ConfigError as error:
             refused.append(error.message)
     if refused:
@@ -270,9 +250,6 @@ def reach(
     Packets are followed hop by hop; what is wrong is shown with a packet and its path. Exit 1 if a
     spoke reaches another, or something does not reach what it should.
     """
-    from netmgr.plan.check.reach import matrix, weakened
-    from netmgr.plan.derive import network
-
     given = up_to_date(file)
     planned = network(given.plan, given.locked, given.limits)
     cells = matrix(weakened(planned, {layer.value for layer in without or ()}))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,13 +11,15 @@ import typer
 from netmgr.cli import completion, plan_common
 from netmgr.cli.options import DEFAULT_PLAN, ClusterName, Format, Output, PlanFile
 from netmgr.cli.output import Table, show, show_document
+from netmgr.documents.diagnostics import Diagnostic
 from netmgr.errors import Exit
+from netmgr.plan import growth as planning
+from netmgr.plan.check.checks import check_limits
+from netmgr.plan.clouds.registry import narrowings
+from netmgr.plan.diff import Change, diff
 
 if TYPE_CHECKING:
     from netmgr.cli.answers import MaxPods, PlanGrowth, Upgrade, UpgradeStep
-    from netmgr.documents.diagnostics import Diagnostic
-    from netmgr.plan.diff import Change
-    from netmgr.plan.growth import Effect, UpgradeDryRun
 
 dry_run_app = typer.Typer(
     no_args_is_help=True, help="Show what an upgrade would meet, without starting it."
@@ -44,22 +46,15 @@ def grow(
 
     Writes nothing, and lists what else is to do. Exit 1 if it does not fit, 3 if it takes changes.
     """
-    from dataclasses import replace
-
-    from netmgr.plan.check.checks import check_limits
-    from netmgr.plan.clouds.registry import narrowings
-    from netmgr.plan.diff import diff as compare
-    from netmgr.plan.growth import effects, grown_plan, kept_nodes
-
     planned = plan_common.up_to_date(file)
     before = planned.locked
-    larger = replace(planned, plan=grown_plan(planned.plan, cluster, nodes, pool))
+    larger = replace(planned, plan=planning.grown_plan(planned.plan, cluster, nodes, pool))
     after = plan_common.answer(larger)
     over = check_limits(larger.plan, after, planned.limits)[1]
     growth = Growth(
-        changes=compare(before, after),
-        todo=effects((planned.plan, before), (larger.plan, after), planned.limits),
-        kept=kept_nodes(before, after),
+        changes=diff(before, after),
+        todo=planning.effects((planned.plan, before), (larger.plan, after), planned.limits),
+        kept=planning.kept_nodes(before, after),
         # Notes concern sizes that no limit forbids, and would hide what does.
         over=[finding for finding in over if finding.severity != "note"],
         narrowed=tuple(narrowings(planned.plan.cloud, before, after)),
@@ -78,7 +73,7 @@ class Growth:
     """What growth takes. `kept` is how many node places keep every address, and of how many."""
 
     changes: tuple[Change, ...]
-    todo: tuple[Effect, ...]
+    todo: tuple[planning.Effect, ...]
     kept: tuple[int, int]
     over: list[Diagnostic]
     narrowed: tuple[str, ...]
@@ -146,10 +141,8 @@ def upgrade(
 
     Exit 1 if the upgrade would fail.
     """
-    from netmgr.plan.growth import dry_run_upgrade
-
     planned = plan_common.up_to_date(file)
-    dry_run = dry_run_upgrade(
+    dry_run = planning.dry_run_upgrade(
         planned.plan, planned.locked, planned.limits, cluster, surge=surge, only=pool
     )
     over = [
@@ -184,7 +177,7 @@ def upgrade(
     raise typer.Exit(Exit.SUCCESS if dry_run.succeeds else Exit.FAILURE)
 
 
-def _steps(dry_run: UpgradeDryRun) -> Table:
+def _steps(dry_run: planning.UpgradeDryRun) -> Table:
     table = Table("node pool", "nodes>", "at the peak>", "places>", "")
     for step in dry_run.steps:
         result = f"{step.short:,} short" if step.short else "fits"
@@ -198,23 +191,14 @@ def max_pods(
     cluster: ClusterName, *, file: PlanFile = DEFAULT_PLAN, output: Format = Output.TABLE
 ) -> None:
     """Show how many pods a node can have, and how many nodes fit."""
-    from netmgr.plan.growth import max_pods as choose
-
     planned = plan_common.up_to_date(file)
-    choices = choose(planned.plan, planned.locked, planned.limits, cluster)
+    choices = planning.max_pods(planned.plan, planned.locked, planned.limits, cluster)
     if output is not Output.TABLE:
         document: MaxPods = {"version": 1, "choices": choices}
         show_document(document, output)
         return
-    headings = (
-        "node pool",
-        "blocks>",
-        "pods per node",
-        "nodes that fit>",
-        "mappings per node>",
-        "",
-    )
-    table = Table(*headings)
+    headings = ("node pool", "blocks>", "pods per node", "nodes that fit>", "mappings per node>")
+    table = Table(*headings, "")
     for choice in choices:
         note = "" if choice.fits else "too few nodes fit"
         table.row(

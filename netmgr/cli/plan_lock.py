@@ -8,18 +8,32 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from netmgr import durable
 from netmgr.cli import completion, plan_common
 from netmgr.cli.options import DEFAULT_PLAN, Format, Output, PlanFile, Yes
 from netmgr.cli.output import show_document
+from netmgr.documents import loader
 from netmgr.documents.sites import HUB
 from netmgr.errors import ConfigError, Exit, StateError
+from netmgr.plan import files
+from netmgr.plan.adopt import (
+    Existing,
+    add_excluded,
+    add_pinned,
+    called,
+    live_subnets,
+    read_existing,
+)
+from netmgr.plan.check.checks import refuse_errors
+from netmgr.plan.check.conflicts import pin_faults
+from netmgr.plan.clouds.registry import narrowings
+from netmgr.plan.diff import Change
+from netmgr.plan.diff import diff as compare
+from netmgr.plan.document import Exclusion, PlanDocument
+from netmgr.plan.lock import LockDocument
 
 if TYPE_CHECKING:
     from netmgr.cli.answers import PlanDiff
-    from netmgr.plan.adopt import Existing
-    from netmgr.plan.diff import Change
-    from netmgr.plan.document import Exclusion, PlanDocument
-    from netmgr.plan.lock import LockDocument
 
 
 def lock(
@@ -37,7 +51,8 @@ def lock(
     """
     planned = plan_common.load(file)
     after = plan_common.answer(planned, renumber=renumber)
-    plan_common.refuse_errors(planned, after)
+    with plan_common.refusals_located(file):
+        refuse_errors(planned.plan, after, planned.limits)
     _settle(planned, after, yes=yes)
 
 
@@ -66,9 +81,6 @@ def release(
 
 def diff(*, file: PlanFile = DEFAULT_PLAN, output: Format = Output.TABLE) -> None:
     """Show what `plan lock` would change; -/+ is renumbering. Exit 3 if there are changes."""
-    from netmgr.plan.clouds.registry import narrowings
-    from netmgr.plan.diff import diff as compare
-
     planned = plan_common.load(file)
     after = plan_common.answer(planned, renumber=True)
     changes = compare(planned.lock, after)
@@ -85,10 +97,6 @@ def diff(*, file: PlanFile = DEFAULT_PLAN, output: Format = Output.TABLE) -> Non
 
 
 def _settle(planned: plan_common.Planned, after: LockDocument, *, yes: bool) -> None:
-    from netmgr.plan import files
-    from netmgr.plan.clouds.registry import narrowings
-    from netmgr.plan.diff import diff as compare
-
     changes = compare(planned.lock, after)
     plan_common.print_changes(changes)
     typer.echo(_summary(planned, after, changes))
@@ -161,11 +169,6 @@ def adopt(
     Lines are added to the plan, none is changed; the next `plan lock` allocates addresses.
     Exit 3 if changes were not written.
     """
-    from netmgr import durable
-    from netmgr.documents import loader
-    from netmgr.plan import files
-    from netmgr.plan.adopt import add_excluded, add_pinned, called, live_subnets, read_existing
-
     plan, lock = files.load_plan(file), files.load_lock(files.lock_path(file))
     text = file.read_text(encoding="utf-8")
     adopted = called(read_existing(loader.read(existing), str(existing)), names or (), plan)
@@ -198,10 +201,6 @@ def _print_adopted(plan: PlanDocument, adopted: Existing, live: list[Exclusion])
 
 
 def _refuse_overlaps(text: str, file: Path) -> None:
-    from netmgr.documents import loader
-    from netmgr.plan.check.overlaps import pin_faults
-    from netmgr.plan.document import PlanDocument
-
     if faults := list(pin_faults(loader.parse(text, str(file), PlanDocument))):
         lines = [f"{file}: {'.'.join(map(str, fault.at.key))}: {fault}" for fault in faults]
         raise ConfigError("\n".join(lines), "nothing was written")

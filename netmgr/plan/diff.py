@@ -192,9 +192,8 @@ def _segment(key: str, old: lock.Segment | None, new: lock.Segment | None) -> It
 def _segment_text(held: lock.Segment | None) -> str:
     if held is None:
         return ""
-    nodes = f"nodes {held.first:,} to {held.first + held.nodes - 1:,}"
-    parts = [
+    parts = "; ".join(
         f"hosts {part.hosts}, pods {part.pods} ({part.blocks} x /{part.block_length})"
         for part in held.layouts
-    ]
-    return f"{nodes}: {'; '.join(parts)}"
+    )
+    return f"nodes {held.first:,} to {held.last:,}: {parts}"

@@ -123,6 +123,11 @@ class Pools(Document):
         return _families(self.services) or (Family.V4,)
 
 
+def key_of(name: str, family: Family) -> str:
+    """The key of one family, where plan and lock have one for each."""
+    return name if family is Family.V4 else f"{name}_v6"
+
+
 def _families(prefixes: Iterable[Prefix]) -> tuple[Family, ...]:
     return tuple(sorted({prefix.family for prefix in prefixes}))
 
@@ -335,6 +340,10 @@ class Services(Document):
     def pinned(self, family: Family) -> Prefix | None:
         """The range of a family where it exists already."""
         return self.prefix if family is Family.V4 else self.prefix_v6
+
+    def length_of(self, family: Family) -> int:
+        """Prefix length of the range of a family."""
+        return self.length if family is Family.V4 else self.length_v6
 
 
 class Cluster(Document):

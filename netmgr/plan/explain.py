@@ -11,9 +11,9 @@ from netmgr.documents.diagnostics import dotted
 from netmgr.documents.sites import HUB
 from netmgr.documents.special_use import SPECIAL_USE
 from netmgr.plan import machines
-from netmgr.plan.document import PlanDocument, Services
+from netmgr.plan.document import PlanDocument, Services, key_of
 from netmgr.plan.lock import LockDocument, ServiceRange, Subnet
-from netmgr.prefixes import Address, Family, Prefix
+from netmgr.prefixes import Address, Prefix
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ def _services(plan: PlanDocument, lock: LockDocument, address: Address) -> Itera
             if vip_range != service_cidr and vip_range.holds(address):
                 inside = vip_range.counterpart(address, service_cidr)
                 traffic = f"the hub's name for {inside} inside {name}; {traffic}"
-            key = "hub_prefix" if vip_range.family is Family.V4 else "hub_prefix_v6"
+            key = key_of("hub_prefix", vip_range.family)
             because = f"lock: clusters.{name}.services.{key}"
             yield _Owner("Service", vip_range, because, traffic, name)
 

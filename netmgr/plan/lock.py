@@ -114,6 +114,11 @@ class Segment(Document):
     model_config = _BY_NAME
 
     @property
+    def last(self) -> int:
+        """The number of its last node."""
+        return self.first + self.nodes - 1
+
+    @property
     def layouts(self) -> tuple[Layout, ...]:
         """One for each family, v4 first."""
         return (self.v4,) if self.v6 is None else (self.v4, self.v6)

@@ -13,8 +13,7 @@ from contextlib import suppress
 from netmgr.documents.diagnostics import error
 from netmgr.documents.sites import HUB
 from netmgr.plan.allocate.allocator import Allocator, declares_growth
-from netmgr.plan.check.conflicts import REMEDY, Scope, conflicts, renamed
-from netmgr.plan.check.overlaps import pin_faults
+from netmgr.plan.check.conflicts import REMEDY, Scope, conflicts, pin_faults, renamed
 from netmgr.plan.clouds.cloud import CloudLimits
 from netmgr.plan.diff import diff, renumbered
 from netmgr.plan.document import PlanDocument

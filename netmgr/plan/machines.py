@@ -121,7 +121,3 @@ def hosts(lock: LockDocument) -> Iterator[PlannedHost]:
     for name, held in lock.clusters.items():
         for number, addresses in enumerate(held.nat.hosts if not held.tombstone else ()):
             yield PlannedHost(Role.NAT_HOST, name, number, addresses)
-
-
-def host_named(lock: LockDocument, role: Role, name: str) -> PlannedHost | None:
-    return next((host for host in hosts(lock) if (host.role, host.name) == (role, name)), None)

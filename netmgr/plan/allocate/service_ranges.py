@@ -8,17 +8,9 @@ from netmgr.documents.diagnostics import KeyPath, error
 from netmgr.documents.special_use import SPECIAL_USE
 from netmgr.plan.allocate.space import Space
 from netmgr.plan.clouds.cloud import CloudLimits
-from netmgr.plan.document import PlanDocument, ServiceMode, Services
+from netmgr.plan.document import PlanDocument, ServiceMode, key_of
 from netmgr.plan.lock import PlanRefused, ServiceRange
 from netmgr.prefixes import Family, Prefix
-
-LENGTH_KEYS = {Family.V4: "length", Family.V6: "length_v6"}
-"""Key of a cluster's `services` that says how long its range of a family is."""
-
-
-def length_of(services: Services, family: Family) -> int:
-    """Prefix length that the plan asks for."""
-    return services.length if family is Family.V4 else services.length_v6
 
 
 class ServicePool:
@@ -49,7 +41,7 @@ class ServicePool:
             else {}
         )
         for family in self._spaces.keys() - pairs.keys():
-            vip_range = wanted.pinned(family) or self._take(name, length_of(wanted, family), family)
+            vip_range = wanted.pinned(family) or self._take(name, wanted.length_of(family), family)
             is_own = wanted.mode is ServiceMode.UNIQUE
             pairs[family] = (vip_range, vip_range if is_own else self._shared(name, vip_range))
         (hub, own), (hub_v6, own_v6) = pairs[Family.V4], pairs.get(Family.V6, (None, None))
@@ -69,7 +61,7 @@ class ServicePool:
                 else "pools.services has nothing free"
             )
             message = f"{name} needs a /{length} for Services, but {room}"
-            path: KeyPath = ("clusters", name, "services", LENGTH_KEYS[family])
+            path: KeyPath = ("clusters", name, "services", key_of("length", family))
             remedy = "add a prefix or ask for less"
             raise PlanRefused([error(message, path, ("pools", "services"), remedy)])
         space.take(vip_range)

@@ -9,13 +9,12 @@ from netmgr.documents.diagnostics import Diagnostic, KeyPath, Location, Severity
 from netmgr.documents.sites import HUB
 from netmgr.plan import machines
 from netmgr.plan.allocate.demand import mappings_of
-from netmgr.plan.check.conflicts import conflicts
-from netmgr.plan.check.overlaps import Entry, pin_faults
+from netmgr.plan.check.conflicts import conflicts, pin_faults
 from netmgr.plan.check.usage import Usage, limit_usage
 from netmgr.plan.clouds.cloud import CloudLimits
 from netmgr.plan.document import NodePool, PlanDocument
 from netmgr.plan.lock import ClusterLock, LockDocument, PlanRefused
-from netmgr.prefixes import Family
+from netmgr.prefixes import Family, Prefix
 
 FEW_LEFT = 0.02
 """Below this share of free node places, a cluster is worth a warning."""
@@ -96,7 +95,7 @@ def _forbidden(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> I
                 yield error(message, path, remedy="take another prefix")
 
 
-def _address_space(plan: PlanDocument, lock: LockDocument) -> Iterator[Entry]:
+def _address_space(plan: PlanDocument, lock: LockDocument) -> Iterator[tuple[Prefix, KeyPath]]:
     """Prefixes that are, or will be, somebody's address space."""
     for owner, prefixes in plan.pinned.items():
         if owner in plan.clusters:
