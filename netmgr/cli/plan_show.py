@@ -16,7 +16,7 @@ from netmgr.errors import ConfigError
 from netmgr.plan import files
 from netmgr.plan.document import PlanDocument
 from netmgr.plan.explain import explain as look_up
-from netmgr.plan.lock import Allocation, ClusterLock, LockDocument, Subnet
+from netmgr.plan.lock import Allocation, ClusterLock, LockDocument, Segment, Subnet
 from netmgr.plan.render.map import page
 from netmgr.prefixes import Address, Prefix
 
@@ -100,12 +100,14 @@ def _cluster(branch: Tree, plan: PlanDocument, name: str, held: ClusterLock) -> 
         places = f"places for {spec.capacity:,}{_tombstone(spec.tombstone)}"
         inner = branch.add(f"{pool}: {nodes}{places}")
         for segment in spec.segments:
-            parts = "; ".join(
-                f"hosts {part.hosts}, pods {part.pods} "
-                f"({part.blocks} x /{part.block_length} a node)"
-                for part in segment.layouts
-            )
-            inner.add(f"nodes {segment.first:,} to {segment.last:,}: {parts}")
+            inner.add(f"nodes {segment.first:,} to {segment.last:,}: {_layouts(segment)}")
+
+
+def _layouts(segment: Segment) -> str:
+    return "; ".join(
+        f"hosts {part.hosts}, pods {part.pods} ({part.blocks} x /{part.block_length} a node)"
+        for part in segment.layouts
+    )
 
 
 def _hosts(subnet: Subnet) -> str:

@@ -48,15 +48,9 @@ def pin_faults(plan: PlanDocument) -> Iterator[Diagnostic]:
     yield from _outside(own, "nodes", plan.pools.nodes)
     yield from _outside(ranges, "services", plan.pools.services)
     for inner, outer in _overlaps([*excluded, *pinned]):
-        kinds = inner.key[0], outer.key[0]
-        # What is excluded inside a site's own prefix is a live subnet that is not netmgr's.
-        is_live = kinds == ("exclude", "pinned") and _is_own(plan, outer.owner, inner.prefix)
-        if not is_live and kinds != ("exclude", "exclude"):
+        if not _may_lie_in(plan, inner, outer):
             yield _two_owners(inner, outer, "an address has one owner: correct one of them")
-    for prefix, key, owner in subnets:
-        if not _is_in(prefix, plan.pinned.get(owner, ())):
-            message = f"{prefix} lies in no prefix that is pinned to {owner}"
-            yield error(message, key, remedy=f"add that of its network to pinned.{owner}")
+    yield from _unpinned(plan, subnets)
     # In three passes: a pinned subnet lies in a pinned prefix on purpose, so these two are never
     # compared.
     for entries in ([*subnets, *excluded], [*ranges, *excluded], [*ranges, *pinned]):
@@ -72,6 +66,20 @@ def _outside(
     for prefix, key, _ in entries:
         if not _is_in(prefix, pools):
             yield error(f"{prefix} lies in no pool", key, remedy=f"add it to pools.{name}")
+
+
+def _unpinned(plan: PlanDocument, subnets: Iterable[KeyedPrefix]) -> Iterator[Diagnostic]:
+    for prefix, key, owner in subnets:
+        if not _is_in(prefix, plan.pinned.get(owner, ())):
+            message = f"{prefix} lies in no prefix that is pinned to {owner}"
+            yield error(message, key, remedy=f"add that of its network to pinned.{owner}")
+
+
+def _may_lie_in(plan: PlanDocument, inner: KeyedPrefix, outer: KeyedPrefix) -> bool:
+    kinds = inner.key[0], outer.key[0]
+    # What is excluded inside a site's own prefix is a live subnet that is not netmgr's.
+    is_live = kinds == ("exclude", "pinned") and _is_own(plan, outer.owner, inner.prefix)
+    return is_live or kinds == ("exclude", "exclude")
 
 
 def _two_owners(inner: KeyedPrefix, outer: KeyedPrefix, remedy: str) -> Diagnostic:
