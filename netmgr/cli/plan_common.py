@@ -17,6 +17,7 @@ from netmgr.durable import write_text
 from netmgr.errors import ConfigError
 from netmgr.plan import files
 from netmgr.plan.clouds.cloud import CloudLimits
+from netmgr.plan.clouds.registry import narrowings
 from netmgr.plan.diff import Change
 from netmgr.plan.document import PlanDocument
 from netmgr.plan.lock import LockDocument, PlanRefused, digest_of
@@ -147,6 +148,12 @@ def print_changes(changes: Iterable[Change]) -> None:
             typer.echo(f"      {'now' if change.before else '   '} {change.after}")
         if change.note:
             typer.secho(f"      {change.note}", dim=True)
+
+
+def print_narrowings(planned: Planned, after: LockDocument) -> None:
+    """What to know before a lock is applied that takes address space from a live network."""
+    for line in narrowings(planned.plan.cloud, planned.lock, after):
+        typer.secho(line, fg="yellow")
 
 
 def print_findings(path: Path, findings: Iterable[Diagnostic]) -> None:

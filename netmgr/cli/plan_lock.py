@@ -102,8 +102,7 @@ def _settle(planned: plan_common.Planned, after: LockDocument, *, yes: bool) -> 
     typer.echo(_summary(planned, after, changes))
     if planned.lock == after:
         return
-    for line in narrowings(planned.plan.cloud, planned.lock, after):
-        typer.secho(line, fg="yellow")
+    plan_common.print_narrowings(planned, after)
     if not (yes or _is_wanted(planned)):
         typer.echo("Nothing was written.")
         raise typer.Exit(Exit.CHANGES)

@@ -25,7 +25,6 @@ from netmgr.plan.network import (
     RouteTable,
     SecurityGroup,
     SecurityRule,
-    ServiceMapping,
     Subnet,
     VirtualNetwork,
 )
@@ -66,8 +65,7 @@ def network(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> Netw
     gateways = (
         NatGateway(spoke.name, spoke.name, location_of(plan, spoke.name), count)
         for spoke in spokes
-        # Without public addresses there is no gateway: the spoke reaches the internet through the
-        # hub.
+        # Without one the spoke reaches the internet through the hub.
         if (count := spoke.spec.nat_gateway_ips)
     )
     return Network(
@@ -424,10 +422,6 @@ def _routers(lock: LockDocument, spokes: Iterable[_Spoke]) -> Iterator[Appliance
 
 def _nat_hosts(spokes: Iterable[_Spoke]) -> Iterator[Appliance]:
     for spoke in spokes:
-        pairs = spoke.held.services.pairs
-        translations = tuple(
-            ServiceMapping(vip_range, service_cidr) for vip_range, service_cidr in pairs
-        )
         for number, addresses in enumerate(spoke.held.nat.hosts):
-            name = f"{spoke.name}_nat_{number}"
+            name, translations = f"{spoke.name}_nat_{number}", spoke.held.services.pairs
             yield Appliance(name, spoke.name, addresses, translations=translations)

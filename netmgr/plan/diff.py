@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import zip_longest
@@ -43,11 +43,6 @@ def diff(before: lock.LockDocument | None, after: lock.LockDocument) -> tuple[Ch
     for name in sorted(old.keys() | after.clusters.keys()):
         changes += _cluster(f"clusters.{name}", old.get(name), after.clusters.get(name))
     return tuple(changes)
-
-
-def renumbered(changes: Iterable[Change]) -> tuple[Change, ...]:
-    """Those that would move addresses in use."""
-    return tuple(change for change in changes if change.kind is Kind.RENUMBER)
 
 
 def _hub(before: lock.LockDocument | None, after: lock.LockDocument) -> Iterator[Change]:

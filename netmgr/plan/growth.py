@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 
 from netmgr.errors import ConfigError
 from netmgr.plan.allocate.demand import Blocks, blocks
@@ -106,11 +105,15 @@ def effects(
     return tuple(change.effects())
 
 
-@dataclass(frozen=True)
 class _Change:
-    old: Network
-    new: Network
-    words: Words
+    def __init__(self, old: Network, new: Network, words: Words) -> None:
+        self.old, self.new, self.words = old, new, words
+        self.former, self.spaces = (
+            {virtual_network.name: virtual_network.address_space for virtual_network in networks}
+            for networks in (old.networks, new.networks)
+        )
+        self.lost = narrowed(self.former, self.spaces)
+        self.known_peerings = {peering.name for peering in old.peerings}
 
     def effects(self) -> Iterator[Effect]:
         # Narrowing comes first: the cloud refuses to peer a network with the space of another peer.
@@ -121,28 +124,6 @@ class _Change:
         yield from self._routes()
         yield from self._filters()
         yield from self._node_groups()
-
-    @cached_property
-    def former(self) -> dict[str, tuple[Prefix, ...]]:
-        return {
-            virtual_network.name: virtual_network.address_space
-            for virtual_network in self.old.networks
-        }
-
-    @cached_property
-    def spaces(self) -> dict[str, tuple[Prefix, ...]]:
-        return {
-            virtual_network.name: virtual_network.address_space
-            for virtual_network in self.new.networks
-        }
-
-    @cached_property
-    def lost(self) -> list[str]:
-        return narrowed(self.former, self.spaces)
-
-    @cached_property
-    def known_peerings(self) -> set[str]:
-        return {peering.name for peering in self.old.peerings}
 
     def _narrowings(self) -> Iterator[Effect]:
         for name in self.lost:

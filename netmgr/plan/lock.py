@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from hashlib import sha256
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import ConfigDict, Field, field_validator
 
@@ -180,6 +180,17 @@ class Subnet(Document):
         return next((prefix for prefix in self.prefixes if prefix.family is family), None)
 
 
+class ServiceMapping(NamedTuple):
+    """A range as the hub reaches it, and the same Services as the cluster sees them, one to one."""
+
+    vip_range: Prefix
+    service_cidr: Prefix
+
+    def translate(self, address: Address) -> Address:
+        """The ClusterIP behind a VIP."""
+        return self.vip_range.counterpart(address, self.service_cidr)
+
+
 class ServiceRange(Document):
     """A cluster's Services: where it sees them itself, and where the hub does."""
 
@@ -191,14 +202,12 @@ class ServiceRange(Document):
     hub_prefix_v6: PrefixText | None = None
 
     @property
-    def pairs(self) -> tuple[tuple[Prefix, Prefix], ...]:
-        """(VIP range, Service CIDR) for each family, v4 first."""
-        pairs = ((self.hub_prefix, self.prefix),)
-        return (
-            pairs
-            if self.hub_prefix_v6 is None or self.prefix_v6 is None
-            else (*pairs, (self.hub_prefix_v6, self.prefix_v6))
-        )
+    def pairs(self) -> tuple[ServiceMapping, ...]:
+        """One for each family, v4 first."""
+        v4 = ServiceMapping(self.hub_prefix, self.prefix)
+        if self.hub_prefix_v6 is None or self.prefix_v6 is None:
+            return (v4,)
+        return v4, ServiceMapping(self.hub_prefix_v6, self.prefix_v6)
 
     @property
     def vip_ranges(self) -> tuple[Prefix, ...]:

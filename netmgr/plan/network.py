@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from netmgr.plan.clouds.cloud import SystemRoutes
+from netmgr.plan.lock import ServiceMapping
 from netmgr.prefixes import Address, Family, Prefix
 
 
@@ -147,18 +148,6 @@ class NodeGroup:
     instances: int
     blocks: int
     families: tuple[Family, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ServiceMapping:
-    """Stateless 1:1 translation of a VIP range onto the cluster's Service CIDR."""
-
-    vip_range: Prefix
-    service_cidr: Prefix
-
-    def translate(self, address: Address) -> Address:
-        """The ClusterIP behind a VIP."""
-        return self.vip_range.counterpart(address, self.service_cidr)
 
 
 @dataclass(frozen=True, slots=True)
