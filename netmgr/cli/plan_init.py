@@ -18,7 +18,7 @@ from netmgr.plan.clouds.cloud import Cloud
 from netmgr.plan.document import PlanDocument
 from netmgr.plan.lock import PlanRefused
 from netmgr.plan.locking import make_lock
-from netmgr.plan.starting import Start, text
+from netmgr.plan.starting import text
 from netmgr.prefixes import Prefix
 
 # typer takes lists for defaults, and copies them.
@@ -56,17 +56,15 @@ def init(  # noqa: PLR0913  one a command-line option
     """
     _refuse_to_replace(file, files.lock_path(file))
     written = text(
-        Start(
-            name,
-            cloud,
-            _prefixes("--pool", pool),
-            _prefixes("--services", services),
-            researchers,
-            routers,
-            cluster,
-            nodes,
-            pods_per_node,
-        )
+        name=name,
+        cloud=cloud,
+        nodes=_prefixes("--pool", pool),
+        services=_prefixes("--services", services),
+        researchers=researchers,
+        routers=routers,
+        clusters=cluster,
+        nodes_per_cluster=nodes,
+        pods_per_node=pods_per_node,
     )
     _validate(written, file)
     try:

@@ -24,7 +24,7 @@ from netmgr.durable import make_folder, write_many
 from netmgr.errors import ConfigError
 from netmgr.plan.clouds import registry
 from netmgr.plan.files import to_yaml
-from netmgr.plan.machines import PlannedNode, hosts, node_named, segments
+from netmgr.plan.machines import PlannedHost, PlannedNode, hosts, node_named, segments
 from netmgr.plan.render.kubernetes import objects
 from netmgr.plan.render.node import Documents
 
@@ -55,7 +55,7 @@ def node(
 ) -> None:
     """Render node.yaml of one node."""
     given = up_to_date(file)
-    document = Documents(given.plan, given.locked, reader_group).of_node(_named(given, name))
+    document = Documents(given.plan, given.locked, reader_group).of(_named(given, name))
     _write_document(to, file, document, f"node {name}")
 
 
@@ -115,10 +115,12 @@ def machines(
     documents = Documents(given.plan, given.locked, reader_group)
     # Rendered once: with many clusters nearly all of a document is the same in each.
     sites, common = to_yaml(documents.sites), to_yaml(documents.common)
-    texts = (
-        (f"{name}.yaml", f"{to_yaml(head)}{sites}{to_yaml(own) if own else ''}{common}".encode())
-        for name, head, own in documents.every_own()
-    )
+
+    def text(machine: PlannedHost | PlannedNode) -> bytes:
+        head, own = documents.parts(machine)
+        return f"{to_yaml(head)}{sites}{to_yaml(own) if own else ''}{common}".encode()
+
+    texts = ((f"{machine.name}.yaml", text(machine)) for machine in documents.machines())
     typer.echo(f"wrote {write_many(to, texts):,} documents to {to}", err=True)
 
 
@@ -163,7 +165,7 @@ def _of_host(file: Path, role: Role, name: str, reader_group: str | None) -> dic
     if name not in planned:
         known = ", ".join(planned) or "none"
         raise ConfigError(f"{given.lock_path}: has no {role} {name!r}; there are {known}")
-    return Documents(given.plan, given.locked, reader_group).of_host(planned[name])
+    return Documents(given.plan, given.locked, reader_group).of(planned[name])
 
 
 def _write_document(to: Path | None, file: Path, document: dict[str, Any], command: str) -> None:

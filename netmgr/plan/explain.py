@@ -126,17 +126,16 @@ def _is_fixed(subnet: Subnet, address: Address) -> bool:
 
 def _ways(services: ServiceRange) -> Iterator[str]:
     for vip_range, service_cidr in services.pairs:
-        yield (
-            str(service_cidr)
-            if vip_range == service_cidr
-            else f"{vip_range}, translated to {service_cidr}"
-        )
+        inside = "" if vip_range == service_cidr else f", translated to {service_cidr}"
+        yield f"{vip_range}{inside}"
 
 
 def _services(plan: PlanDocument, lock: LockDocument, address: Address) -> Iterator[_Owner]:
     for name, held in lock.clusters.items():
         spec = plan.clusters.get(name)
-        how = _translation(spec.services if spec else Services())
+        source = (spec.services if spec else Services()).source
+        client = "as the NAT host" if source == "snat" else "with the client's own address"
+        how = f"translated there, seen by the Service {client}"
         for vip_range, service_cidr in held.services.pairs:
             hosts = ", ".join(map(str, held.nat.of_family(vip_range.family)))
             traffic = f"reached from the hub through {hosts}; {how}"
@@ -155,11 +154,6 @@ def _shared_services(plan: PlanDocument) -> Iterator[_Owner]:
             "no route leads to it from outside"
         )
         yield _Owner("Service", shared, "plan.yaml: shared_services", traffic)
-
-
-def _translation(services: Services) -> str:
-    client = "as the NAT host" if services.source == "snat" else "with the client's own address"
-    return f"translated there, seen by the Service {client}"
 
 
 def _excluded(plan: PlanDocument) -> Iterator[_Owner]:

@@ -13,7 +13,6 @@ import yaml
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
-import netmgr.plan.clouds
 from netmgr import durable
 from netmgr.documents import loader
 from netmgr.documents.diagnostics import Diagnostic
@@ -76,8 +75,7 @@ def _cure(path: Path) -> str:
 
 def load_limits(cloud: Cloud) -> CloudLimits:
     """The published limits of a cloud, from the data file that ships with netmgr."""
-    folder = Path(netmgr.plan.clouds.__file__).parent
-    return loader.load(folder / f"{cloud}/limits.yaml", CloudLimits)
+    return loader.load(Path(__file__).parent / f"clouds/{cloud}/limits.yaml", CloudLimits)
 
 
 def limits_of(plan: PlanDocument, path: Path) -> CloudLimits:
@@ -100,10 +98,8 @@ def located(path: Path, diagnostic: Diagnostic) -> str:
 
     `path` is the plan, or the lock for what is wrong with the lock alone.
     """
-    beside = diagnostic.beside
-    if beside is not None and beside.file == LOCK_FILE:
-        here = replace(beside, file=str(lock_path(path)))
-        diagnostic = replace(diagnostic, beside=here)
+    if (beside := diagnostic.beside) and beside.file == LOCK_FILE:
+        diagnostic = replace(diagnostic, beside=replace(beside, file=str(lock_path(path))))
     return loader.describe(diagnostic, path).replace(CURE, _cure(path))
 
 

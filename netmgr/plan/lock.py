@@ -49,9 +49,7 @@ def in_lock(*key: str | int) -> Location:
     return Location(key, LOCK_FILE)
 
 
-_BY_NAME = ConfigDict(
-    frozen=True, extra="forbid", arbitrary_types_allowed=True, populate_by_name=True
-)
+_BY_NAME = ConfigDict(populate_by_name=True)
 
 
 class Allocation(Document):
@@ -95,8 +93,8 @@ class Layout(Document):
         first = self.pod_base.value + offset * self.stride
         size = self.stride // self.blocks
         return tuple(
-            Prefix(self.pods.family, first + i * size, self.block_length)
-            for i in range(self.blocks)
+            Prefix(self.pods.family, value, self.block_length)
+            for value in range(first, first + self.stride, size)
         )
 
 
@@ -167,9 +165,7 @@ class Subnet(Document):
     @property
     def hosts(self) -> tuple[tuple[Address, ...], ...]:
         """The addresses of each host, v4 first."""
-        if not self.addresses_v6:
-            return tuple((address,) for address in self.addresses)
-        return tuple(zip(self.addresses, self.addresses_v6, strict=True))
+        return tuple(zip(*filter(None, (self.addresses, self.addresses_v6)), strict=True))
 
     def of_family(self, family: Family) -> tuple[Address, ...]:
         """The hosts' addresses of one family."""

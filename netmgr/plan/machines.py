@@ -20,11 +20,7 @@ from netmgr.prefixes import Address, Prefix
 
 @dataclass(frozen=True, slots=True)
 class PlannedNode:
-    """One node as the lock has it.
-
-    `hosts` are its own addresses and `blocks` its pods', v4 first; `offset` counts from 0
-    within `segment`.
-    """
+    """One node as the lock has it; `offset` counts from 0 within `segment`."""
 
     cluster: str
     pool: str
@@ -39,12 +35,12 @@ class PlannedNode:
 
     @property
     def hosts(self) -> tuple[Address, ...]:
-        """The node's own addresses, one a family."""
+        """The node's own addresses, v4 first."""
         return tuple(layout.host(self.offset) for layout in self.segment.layouts)
 
     @property
     def blocks(self) -> tuple[Prefix, ...]:
-        """What its pods get addresses of."""
+        """What its pods get addresses of, v4 first."""
         return tuple(
             block for layout in self.segment.layouts for block in layout.node_blocks(self.offset)
         )

@@ -39,7 +39,11 @@ def check_limits(
 ) -> tuple[tuple[Usage, ...], list[Diagnostic]]:
     """The usage of every limit, and what is over or near one. The lock must be up to date."""
     lines = limit_usage(plan, lock, limits)
-    diagnostics = [_exceeded(line, limits) for line in lines if _is_worth_saying(line)]
+    diagnostics = [
+        _exceeded(line, limits)
+        for line in lines
+        if not line.is_advice and line.status in {"over", "near"}
+    ]
     return lines, [*diagnostics, *_untested(lines)]
 
 
@@ -50,9 +54,7 @@ def refuse_errors(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -
         PlanRefused: the errors that `check` would show.
     """
     diagnostics = [*check_plan(plan, lock, limits), *check_limits(plan, lock, limits)[1]]
-    if errors := [
-        diagnostic for diagnostic in diagnostics if diagnostic.severity is Severity.ERROR
-    ]:
+    if errors := [fault for fault in diagnostics if fault.severity is Severity.ERROR]:
         raise PlanRefused(errors)
 
 
@@ -70,10 +72,6 @@ def _untested(lines: tuple[Usage, ...]) -> Iterator[Diagnostic]:
         more = f", and {len(others)} more" if others else ""
         message = f"{quantity}: {first.used:,} of {first.limit:,} ({first.subject}{more})"
         yield Diagnostic(message, Location(first.path), severity=Severity.NOTE)
-
-
-def _is_worth_saying(line: Usage) -> bool:
-    return not line.is_advice and line.status in {"over", "near"}
 
 
 def _exceeded(line: Usage, limits: CloudLimits) -> Diagnostic:
@@ -108,9 +106,9 @@ def _address_space(plan: PlanDocument, lock: LockDocument) -> Iterator[tuple[Pre
 
 
 def _pinned_sizes(plan: PlanDocument, limits: CloudLimits) -> Iterator[Diagnostic]:
-    sites = {*plan.clusters, HUB} & plan.pinned.keys()
-    for owner in (name for name in plan.pinned if name in sites):
-        for number, prefix in enumerate(plan.pinned[owner]):
+    for owner, prefixes in plan.pinned.items():
+        is_site = owner == HUB or owner in plan.clusters
+        for number, prefix in enumerate(prefixes if is_site else ()):
             if prefix.family is Family.V4 and prefix.length > limits.smallest_subnet:
                 message = (
                     f"{prefix} is smaller than the smallest subnet, a /{limits.smallest_subnet}"
