@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -58,25 +58,6 @@ def check(
     """
     if documents:
         _check_documents(documents, file, output)
-    else:
-        _check_plan(file, output, every=every)
-
-
-@dataclass(frozen=True, slots=True)
-class _Checked:
-    """What the check of a plan found."""
-
-    planned: Planned
-    findings: list[Diagnostic]
-    usages: tuple[Usage, ...] = ()
-    forecasts: tuple[Forecast, ...] = ()
-
-    @property
-    def errors(self) -> int:
-        return sum(finding.severity == "error" for finding in self.findings)
-
-
-def _check_plan(file: Path, output: Output, *, every: bool) -> None:
     checked = _checked(load(file))
     if output is Output.TABLE:
         _print(checked, every=every)
@@ -85,6 +66,18 @@ def _check_plan(file: Path, output: Output, *, every: bool) -> None:
     if checked.errors:
         raise typer.Exit(Exit.FAILURE)
     raise typer.Exit(Exit.CHANGES if checked.planned.is_outdated else Exit.SUCCESS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    planned: Planned
+    findings: list[Diagnostic]
+    usages: tuple[Usage, ...] = ()
+    forecasts: tuple[Forecast, ...] = ()
+
+    @property
+    def errors(self) -> int:
+        return sum(finding.severity == "error" for finding in self.findings)
 
 
 def _checked(planned: Planned) -> _Checked:
@@ -109,16 +102,13 @@ def _print(checked: _Checked, *, every: bool) -> None:
         typer.echo()
         show(_growth(checked.forecasts, planned.limits.words.network))
     typer.echo()
-    if errors := checked.errors:
-        typer.secho(f"{errors} error{'s' if errors > 1 else ''}.", fg="red", bold=True)
+    if checked.errors:
+        _print_count(checked.errors)
     elif planned.is_outdated:
-        typer.secho(f"{_lock_state(planned)}; run: netmgr plan lock", fg="yellow")
+        state = "out of date" if planned.lock else "not there yet"
+        typer.secho(f"{planned.lock_path} is {state}; run: netmgr plan lock", fg="yellow")
     else:
         typer.secho("The plan is sound.", fg="green")
-
-
-def _lock_state(planned: Planned) -> str:
-    return f"{planned.lock_path} is {'out of date' if planned.lock else 'not there yet'}"
 
 
 def _limits(planned: Planned, usages: tuple[Usage, ...], *, every: bool) -> Table:
@@ -187,7 +177,7 @@ def _describe(checked: _Checked) -> PlanCheck:
     }
 
 
-def _check_documents(folder: Path, file: Path, output: Output) -> None:
+def _check_documents(folder: Path, file: Path, output: Output) -> NoReturn:
     # Without the default plan there is nothing to compare with; a plan that was named must exist.
     given = up_to_date(file) if file.exists() or file != DEFAULT_PLAN else None
     documents = _read(folder)
@@ -202,12 +192,17 @@ def _check_documents(folder: Path, file: Path, output: Output) -> None:
     for line in errors:
         typer.echo(f"{typer.style('error', fg='red', bold=True)}: {line}")
     if errors:
-        typer.secho(f"{len(errors)} error{'s' if len(errors) > 1 else ''}.", fg="red", bold=True)
+        _print_count(len(errors))
         raise typer.Exit(Exit.FAILURE)
     against = (
         f"{file} and each other" if given else f"each other; there is no {file} to compare with"
     )
     typer.secho(f"The documents agree with {against}.", fg="green")
+    raise typer.Exit(Exit.SUCCESS)
+
+
+def _print_count(errors: int) -> None:
+    typer.secho(f"{errors} error{'s' if errors > 1 else ''}.", fg="red", bold=True)
 
 
 def _read(folder: Path) -> dict[str, NodeDocument]:

@@ -62,7 +62,6 @@ class Planned:
 
     @property
     def lock_path(self) -> Path:
-        """The lock's file, beside the plan."""
         return files.lock_path(self.path)
 
     @property

@@ -13,7 +13,6 @@ from netmgr.cli import completion, plan_common
 from netmgr.cli.options import DEFAULT_PLAN, Format, Output, PlanFile, Yes
 from netmgr.cli.output import show_document
 from netmgr.documents import loader
-from netmgr.documents.sites import HUB
 from netmgr.errors import ConfigError, Exit, StateError
 from netmgr.plan import files
 from netmgr.plan.adopt import (
@@ -191,7 +190,7 @@ def adopt(
 def _print_adopted(plan: PlanDocument, adopted: Existing, live: list[Exclusion]) -> None:
     for name, prefixes in adopted.prefixes.items():
         if name not in plan.pinned:
-            whose = "its own" if name in plan.clusters or name == HUB else "taken"
+            whose = "its own" if plan.is_site(name) else "taken"
             typer.secho(f"  + pinned.{name}: {', '.join(map(str, prefixes))} ({whose})", fg="green")
     for exclusion in live:
         typer.secho(

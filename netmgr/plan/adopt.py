@@ -14,7 +14,6 @@ import netaddr
 import yaml
 
 from netmgr.documents import yaml_loader
-from netmgr.documents.sites import HUB
 from netmgr.documents.yaml_loader import Loader, Unusable
 from netmgr.errors import ConfigError
 from netmgr.plan.clouds import registry
@@ -90,7 +89,7 @@ def called(existing: Existing, names: Iterable[str], plan: PlanDocument) -> Exis
                 f"it has {', '.join(existing.prefixes)}"
             )
         # An unknown site would be pinned as taken, and the cluster would get other addresses.
-        if site != HUB and site not in plan.clusters:
+        if not plan.is_site(site):
             raise ConfigError(
                 f"--as {assignment}: the plan has no cluster {site!r}; "
                 f"it has {', '.join(plan.clusters)}"
@@ -122,7 +121,7 @@ def live_subnets(
     return [
         Exclusion(prefix=prefix, reason=f"subnet {name} of {owner}")
         for owner, name, prefix in existing.subnets
-        if (owner == HUB or owner in plan.clusters)
+        if plan.is_site(owner)
         and prefix not in own.get(name, ())
         and not any(known_prefix.covers(prefix) for known_prefix in known)
     ]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import product
+from itertools import cycle, product
+from typing import NamedTuple
 
 from netmgr.documents.sites import HUB, SourceAddress
 from netmgr.errors import ConfigError
@@ -37,16 +37,14 @@ _RESEARCHERS = f"{HUB}_researchers"
 _OWN, _HUB, _APART = 100, 110, 200
 
 
-@dataclass(frozen=True, slots=True)
-class AddressSpace:
-    """The address space of one virtual network of the hub or a cluster."""
+class AddressSpace(NamedTuple):
+    """That of one virtual network of the hub or a cluster."""
 
     owner: str
     prefixes: tuple[Prefix, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Spoke:
+class _Spoke(NamedTuple):
     """A cluster that is planned and has addresses."""
 
     name: str
@@ -100,7 +98,6 @@ def _spokes(plan: PlanDocument, lock: LockDocument) -> Iterator[_Spoke]:
 
 
 def location_of(plan: PlanDocument, owner: str) -> str:
-    """The region of the hub or a cluster."""
     own = plan.hub.location if owner == HUB else plan.clusters[owner].location
     return own or plan.default_location
 
@@ -210,14 +207,8 @@ def _spoke_subnets(spoke: _Spoke) -> Iterator[tuple[str, Subnet]]:
     yield nat.network, Subnet(f"{name}_nat", "nat", nat.prefixes, f"{name}_nat", name, gateway)
     for pool, number, segment in _live_segments(spoke.held):
         # One subnet for hosts and pods: a network interface may not have addresses of two.
-        subnet = Subnet(
-            f"{name}-{segment_name(pool, number)}",
-            "nodes",
-            segment.prefixes,
-            f"{name}_nodes",
-            name,
-            gateway,
-        )
+        label, table = f"{name}-{segment_name(pool, number)}", f"{name}_nodes"
+        subnet = Subnet(label, "nodes", segment.prefixes, table, name, gateway)
         yield segment.network, subnet
 
 
@@ -230,23 +221,20 @@ def _by_owner(networks: Iterable[VirtualNetwork]) -> Mapping[str, list[VirtualNe
 
 
 def _peerings(networks: Sequence[VirtualNetwork], spokes: Iterable[_Spoke]) -> Iterator[Peering]:
-    """The hub with every spoke, and an owner's networks with each other, both ways."""
+    """The hub with every spoke, and an owner's networks with each other.
+
+    A peering works only once both ends have theirs.
+    """
     has_gateway = {spoke.name: spoke.spec.nat_gateway_ips > 0 for spoke in spokes}
-    for local, remote in _adjacent(networks):
-        # The hub takes answers of Services, which have no address of their network. A spoke takes
-        # from the hub only the hub's own, unless its way to the internet leads there.
-        forwarded = local.owner in (HUB, remote.owner) or not has_gateway[local.owner]
-        yield Peering(f"{local.name}_to_{remote.name}", local.name, remote.name, forwarded)
-
-
-def _adjacent(
-    networks: Sequence[VirtualNetwork],
-) -> Iterator[tuple[VirtualNetwork, VirtualNetwork]]:
-    """Pairs that are peered, in both orders: a peering works only once both ends have theirs."""
     of = _by_owner(networks)
     for local in networks:
         near = networks if local.owner == HUB else (*of[HUB], *of[local.owner])
-        yield from ((local, remote) for remote in near if remote is not local)
+        for remote in near:
+            # The hub takes answers of Services, which have no address of their network. A spoke
+            # takes from the hub only the hub's own, unless its way to the internet leads there.
+            forwarded = local.owner in (HUB, remote.owner) or not has_gateway[local.owner]
+            if remote is not local:
+                yield Peering(f"{local.name}_to_{remote.name}", local.name, remote.name, forwarded)
 
 
 def _hub_tables(spokes: Sequence[_Spoke]) -> Iterator[RouteTable]:
@@ -302,8 +290,7 @@ def _shares(spoke: _Spoke, vip_range: Prefix) -> Iterator[tuple[Prefix, Address]
         while len(parts) < len(hosts):
             # A power of two of parts, so that each is one route; hosts take them in turn.
             parts = [half for part in parts for half in halves(part)]
-    for number, part in enumerate(parts):
-        yield part, hosts[number % len(hosts)]
+    yield from zip(parts, cycle(hosts), strict=False)
 
 
 def _spoke_tables(
@@ -314,10 +301,8 @@ def _spoke_tables(
 ) -> Iterator[RouteTable]:
     for spoke in spokes:
         name = spoke.name
-        near = [
-            virtual_network.address_space for virtual_network in (*networks[HUB], *networks[name])
-        ]
-        apart = list(_apart(plan, [prefix for space in near for prefix in space]))
+        near = (*networks[HUB], *networks[name])
+        apart = list(_apart(plan, [prefix for peer in near for prefix in peer.address_space]))
         if not spoke.spec.nat_gateway_ips and lock.hub.routers.addresses:
             # Without a gateway of its own a spoke reaches the internet through the hub.
             router = lock.hub.routers.addresses[0]

@@ -117,13 +117,11 @@ def _tombstone(
 ) -> Iterator[Change]:
     if old is None or new is None or old.tombstone == new.tombstone:
         return
-    before, after = ("tombstone" if held.tombstone else "in use" for held in (old, new))
-    note = (
-        "its addresses stay its own until they are released"
-        if new.tombstone
-        else "back in the plan, with the addresses it had"
-    )
-    yield Change(Kind.CHANGE, key, before, after, note)
+    states = ["in use", "tombstone"]
+    note = "back in the plan, with the addresses it had"
+    if new.tombstone:
+        note = "its addresses stay its own until they are released"
+    yield Change(Kind.CHANGE, key, states[old.tombstone], states[new.tombstone], note)
 
 
 def _change(key: str, old: str, new: str, *, only_added: object) -> Change:
@@ -147,11 +145,8 @@ def _services(
 def _service_text(held: lock.ServiceRange | None) -> str:
     texts = []
     for vip_range, service_cidr in held.pairs if held else ():
-        texts.append(
-            str(service_cidr)
-            if vip_range == service_cidr
-            else f"{service_cidr} (shared), from the hub {vip_range}"
-        )
+        outside = "" if vip_range == service_cidr else f" (shared), from the hub {vip_range}"
+        texts.append(f"{service_cidr}{outside}")
     return ", ".join(texts)
 
 

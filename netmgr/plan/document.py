@@ -108,7 +108,6 @@ class Pools(Document):
         return self
 
     def keyed(self) -> Iterator[KeyedPrefix]:
-        """Every prefix with its key."""
         for key, prefixes in (("nodes", self.nodes), ("services", self.services)):
             for number, prefix in enumerate(prefixes):
                 yield KeyedPrefix(prefix, (key, number), key)
@@ -221,7 +220,6 @@ class PinnedSubnets(Document):
 
     @property
     def prefixes(self) -> tuple[Prefix, ...]:
-        """Every subnet."""
         return (*self.hosts, *self.pods)
 
 
@@ -358,7 +356,6 @@ class Cluster(Document):
 
     @property
     def nodes(self) -> int:
-        """Nodes of all pools today."""
         return sum(pool.nodes for pool in self.node_pools.values())
 
 
@@ -434,6 +431,21 @@ class PlanDocument(CloudKeys):
                         f"nodes of {other} and {name}/{pool} would have the same names; rename one"
                     )
         return clusters
+
+    def exclusions(self) -> Iterator[KeyedPrefix]:
+        """Every excluded prefix with its key."""
+        for number, exclusion in enumerate(self.exclude):
+            yield KeyedPrefix(exclusion.prefix, ("exclude", number), "")
+
+    def pins(self) -> Iterator[KeyedPrefix]:
+        """Every pinned prefix with its key and owner; `node_pools` and Services have more."""
+        for owner, prefixes in self.pinned.items():
+            for number, prefix in enumerate(prefixes):
+                yield KeyedPrefix(prefix, ("pinned", owner, number), owner)
+
+    def is_site(self, owner: str) -> bool:
+        """Whether it is the hub or a cluster of the plan."""
+        return owner == HUB or owner in self.clusters
 
     def node_pools(self) -> Iterator[tuple[KeyPath, NodePool]]:
         """Every node pool with its key."""

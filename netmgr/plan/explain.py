@@ -61,11 +61,9 @@ def explain(plan: PlanDocument, lock: LockDocument, address: Address) -> Answer:
         _node(plan, lock, address),
         _machines(lock, address),
         _services(plan, lock, address),
-        _shared_services(plan),
-        _excluded(plan),
+        _set_apart(plan),
         _sites(lock),
-        _pinned(plan),
-        _pools(plan),
+        _rest(plan),
     )
     text = "no prefix of plan.yaml or its lock holds it"
     internet = "counted; pods reach it masqueraded as their node"
@@ -147,7 +145,7 @@ def _services(plan: PlanDocument, lock: LockDocument, address: Address) -> Itera
             yield _Owner("Service", vip_range, because, traffic, name)
 
 
-def _shared_services(plan: PlanDocument) -> Iterator[_Owner]:
+def _set_apart(plan: PlanDocument) -> Iterator[_Owner]:
     for shared in plan.shared_services:
         traffic = (
             "means a Service of the own cluster in every shared cluster; "
@@ -155,9 +153,7 @@ def _shared_services(plan: PlanDocument) -> Iterator[_Owner]:
         )
         yield _Owner("Service", shared, "plan.yaml: shared_services", traffic)
 
-
-def _excluded(plan: PlanDocument) -> Iterator[_Owner]:
-    """Exclusions: unused, or a live subnet of a site's own prefix that netmgr did not make."""
+    # Unused, or a live subnet of a site's own prefix that netmgr did not make.
     for number, exclusion in enumerate(plan.exclude):
         because = f"plan.yaml: exclude[{number}] {exclusion.reason}".rstrip()
         yield _Owner("excluded", exclusion.prefix, because, UNPLANNED)
@@ -175,17 +171,11 @@ def _sites(lock: LockDocument) -> Iterator[_Owner]:
             yield _Owner("reserve", held.reserve, f"{because}.reserve", NOWHERE, name)
 
 
-def _pinned(plan: PlanDocument) -> Iterator[_Owner]:
-    for owner, prefixes in plan.pinned.items():
-        for number, prefix in enumerate(prefixes):
-            because = f"plan.yaml: pinned.{owner}[{number}]"
-            yield _Owner("pinned", prefix, because, UNPLANNED, owner)
-
-
-def _pools(plan: PlanDocument) -> Iterator[_Owner]:
+def _rest(plan: PlanDocument) -> Iterator[_Owner]:
+    for prefix, key, owner in plan.pins():
+        yield _Owner("pinned", prefix, f"plan.yaml: {dotted(key)}", UNPLANNED, owner)
     for prefix in SPECIAL_USE:
         traffic = "never internet, never routed"
         yield _Owner("special use", prefix, "no document: RFC 6890", traffic)
-    for pool in plan.pools.keyed():
-        because = f"plan.yaml: pools.{dotted(pool.key)}"
-        yield _Owner("free", pool.prefix, because, NOWHERE)
+    for prefix, key, _ in plan.pools.keyed():
+        yield _Owner("free", prefix, f"plan.yaml: pools.{dotted(key)}", NOWHERE)

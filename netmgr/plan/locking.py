@@ -45,14 +45,10 @@ def make_lock(
     released: Collection[str] = (),
     renumber: bool = False,
 ) -> LockDocument:
-    """The lock of a plan.
+    """The lock of a plan, with `limits` that have its quotas in place.
 
-    Args:
-        plan: what is asked for.
-        previous: the lock so far, None the first time.
-        limits: the cloud's, with the plan's quotas in place.
-        released: names of tombstones (`cluster` or `cluster/pool`) to forget.
-        renumber: whether what the plan contradicts may move; otherwise it is refused.
+    `released` are names of tombstones (`cluster` or `cluster/pool`) to forget. What the plan
+    contradicts in the previous lock is refused, or may move with `renumber`.
 
     Raises:
         PlanRefused: something does not fit, or would have to move.
@@ -179,14 +175,10 @@ class _Allocator:
         *,
         reserving: bool,
     ) -> None:
-        """Prepare what is free.
+        """Prepare what is free beside `held`, which lacks the clusters and node pools that move.
 
-        Args:
-            plan: what is asked for.
-            held: the lock so far, without the clusters and node pools that are to move.
-            limits: the cloud's, with the plan's quotas in place.
-            moving: what is to move; the hub and Services get other prefixes here.
-            reserving: whether new reserves are made for declared growth.
+        The hub and Services that are `moving` get other prefixes. With `reserving`, new reserves
+        are made for declared growth.
         """
         self.plan = plan
         self.limits = limits
@@ -248,8 +240,7 @@ class _Allocator:
             yield forbidden, "special use"
         for exclusion in self.plan.exclude:
             yield exclusion.prefix, f"excluded: {exclusion.reason or exclusion.prefix}"
-        for owner, prefixes in self.plan.pinned.items():
-            yield from ((prefix, owner) for prefix in prefixes)
+        yield from ((prefix, owner) for prefix, _, owner in self.plan.pins())
         sites = {name: held.prefixes for name, held in self.clusters.items()}
         if self.hub:
             sites[HUB] = self.hub.prefixes
@@ -350,7 +341,8 @@ class _Allocator:
         largest_first = sorted(lacks.items(), key=lambda lack: (-lack[1][1], lack[0]))
         own = self._with_pinned(cluster.name, cluster.prefixes)
         own_v4 = [allocation for allocation in own if allocation.prefix.family is Family.V4]
-        free = self.pools[Family.V4].spaces(own_v4, cluster.taken)
+        pool = self.pools[Family.V4]
+        free = (pool.inner(own_v4, cluster.taken), pool.space.copy())
         # The NAT hosts' subnet cannot be divided, so it goes first.
         fixed = cluster.nat.requests([Family.V4], self.limits)
         return subnetting.pieces(free, fixed, dict(largest_first), self.limits)

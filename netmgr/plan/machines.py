@@ -1,8 +1,6 @@
 """Every machine that a lock has addresses for: nodes, the hub's routers, and NAT hosts.
 
-All of it is arithmetic on the lock. A controller that gives nodes their blocks asks `node` for one
-by its index (microseconds, whatever the pool's size), and `node_owning` for the node that a block
-in use belongs to.
+All of it is arithmetic on the lock: one node takes microseconds, whatever the pool's size.
 
 Names of routers and NAT hosts have a dot, which no cluster and no node pool can have:
 `router-0.hub` and `nat-0.training` are never the name of a node.

@@ -57,7 +57,7 @@ class AddressPool:
             PlanRefused: there is no room; the pool is unchanged.
         """
         # Inside first: what a site has already costs no new route, peering or address space.
-        inner, _ = self.spaces(site.allocations, site.taken)
+        inner = self.inner(site.allocations, site.taken)
         subnets = sorted(site.subnets, key=lambda request: (request.length, request.key))
         placed, rest = _fit(inner, subnets)
         allocations = list(site.allocations)
@@ -73,14 +73,12 @@ class AddressPool:
                 self.hold(held.reserve, site.name)
         return tuple(sorted(allocations, key=lambda held: held.prefix)), placed
 
-    def spaces(
-        self, allocations: Iterable[Allocation], taken: Iterable[Prefix]
-    ) -> tuple[Space, Space]:
-        """What is free within a site's own prefixes, and a copy of what is free beside them."""
+    def inner(self, allocations: Iterable[Allocation], taken: Iterable[Prefix]) -> Space:
+        """What is free within a site's own prefixes."""
         inner = Space(self.space.family, (held.prefix for held in allocations))
         for subnet in taken:
             inner.withdraw(subnet)
-        return inner, self.space.copy()
+        return inner
 
     def _widen(
         self, inner: Space, allocations: list[Allocation], subnets: Sequence[SubnetRequest]
@@ -153,7 +151,6 @@ class AddressPool:
         return None
 
     def _length(self, subnets: Sequence[SubnetRequest]) -> int:
-        """Length of a prefix for all of them."""
         # A bound for IPv6 alone: no length of IPv4 is as long.
         return min(V6_SITE, length_for(sum(request.size for request in subnets), self.space.family))
 
@@ -204,10 +201,11 @@ class AddressPool:
             while wider := self.space.grown(reach, reach.length - 1):
                 reach = wider
             beyond = enclosing(reach, reach.length - 1)
-            near = set()
-            for prefix, holder in self.holders:
-                if prefix.overlaps(beyond) and not prefix.overlaps(reach):
-                    near.add(f"{holder} ({prefix})")
+            near = {
+                f"{holder} ({prefix})"
+                for prefix, holder in self.holders
+                if prefix.overlaps(beyond) and not prefix.overlaps(reach)
+            }
             blockers |= near or {f"the end of the pool beyond {reach}"}
         return sorted(blockers)
 

@@ -9,7 +9,7 @@ from netmgr.documents.special_use import SPECIAL_USE
 from netmgr.plan.allocate.space import Space
 from netmgr.plan.clouds.cloud import CloudLimits
 from netmgr.plan.document import PlanDocument, ServiceMode, key_of
-from netmgr.plan.lock import PlanRefused, ServiceRange
+from netmgr.plan.lock import PlanRefused, ServiceMapping, ServiceRange
 from netmgr.prefixes import Family, Prefix
 
 
@@ -35,15 +35,12 @@ class ServicePool:
             PlanRefused: there is no room, or nothing to share.
         """
         wanted = self._plan.clusters[name].services
-        pairs = (
-            {vip_range.family: (vip_range, service_cidr) for vip_range, service_cidr in held.pairs}
-            if held
-            else {}
-        )
+        pairs = {pair.vip_range.family: pair for pair in held.pairs} if held else {}
         for family in self._spaces.keys() - pairs.keys():
             vip_range = wanted.pinned(family) or self._take(name, wanted.length_of(family), family)
             is_own = wanted.mode is ServiceMode.UNIQUE
-            pairs[family] = (vip_range, vip_range if is_own else self._shared(name, vip_range))
+            service_cidr = vip_range if is_own else self._shared(name, vip_range)
+            pairs[family] = ServiceMapping(vip_range, service_cidr)
         (hub, own), (hub_v6, own_v6) = pairs[Family.V4], pairs.get(Family.V6, (None, None))
         return ServiceRange(
             mode=wanted.mode, prefix=own, hub_prefix=hub, prefix_v6=own_v6, hub_prefix_v6=hub_v6
@@ -54,12 +51,9 @@ class ServicePool:
         # The smallest free block: a Service range never grows, because Kubernetes cannot resize it.
         vip_range = space.packed(length)
         if vip_range is None:
-            free = next(space.blocks(), None)
-            room = (
-                f"the largest free block of pools.services is {free}"
-                if free
-                else "pools.services has nothing free"
-            )
+            room = "pools.services has nothing free"
+            if free := next(space.blocks(), None):
+                room = f"the largest free block of pools.services is {free}"
             message = f"{name} needs a /{length} for Services, but {room}"
             path: KeyPath = ("clusters", name, "services", key_of("length", family))
             remedy = "add a prefix or ask for less"
@@ -87,9 +81,7 @@ def _unavailable(
     plan: PlanDocument, limits: CloudLimits, held: Iterable[ServiceRange]
 ) -> Iterator[Prefix]:
     yield from (*limits.forbidden, *SPECIAL_USE)
-    yield from (exclusion.prefix for exclusion in plan.exclude)
-    for prefixes in plan.pinned.values():
-        yield from prefixes
+    yield from (entry.prefix for entry in (*plan.exclusions(), *plan.pins()))
     for range_ in held:
         yield from range_.vip_ranges
     for cluster in plan.clusters.values():

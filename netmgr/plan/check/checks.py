@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterator
 
 from netmgr.documents.diagnostics import Diagnostic, KeyPath, Location, Severity, error
-from netmgr.documents.sites import HUB
 from netmgr.plan import machines
 from netmgr.plan.allocate.demand import mappings_of
 from netmgr.plan.check.conflicts import conflicts, pin_faults
@@ -95,10 +94,7 @@ def _forbidden(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> I
 
 def _address_space(plan: PlanDocument, lock: LockDocument) -> Iterator[tuple[Prefix, KeyPath]]:
     """Prefixes that are, or will be, somebody's address space."""
-    for owner, prefixes in plan.pinned.items():
-        if owner in plan.clusters:
-            for number, prefix in enumerate(prefixes):
-                yield prefix, ("pinned", owner, number)
+    yield from ((prefix, key) for prefix, key, owner in plan.pins() if owner in plan.clusters)
     yield from ((prefix, ("shared_services",)) for prefix in plan.shared_services)
     for name, held in lock.clusters.items():
         yield from ((prefix, ("clusters", name, "services")) for prefix in held.services.vip_ranges)
@@ -106,14 +102,11 @@ def _address_space(plan: PlanDocument, lock: LockDocument) -> Iterator[tuple[Pre
 
 
 def _pinned_sizes(plan: PlanDocument, limits: CloudLimits) -> Iterator[Diagnostic]:
-    for owner, prefixes in plan.pinned.items():
-        is_site = owner == HUB or owner in plan.clusters
-        for number, prefix in enumerate(prefixes if is_site else ()):
-            if prefix.family is Family.V4 and prefix.length > limits.smallest_subnet:
-                message = (
-                    f"{prefix} is smaller than the smallest subnet, a /{limits.smallest_subnet}"
-                )
-                yield _warning(("pinned", owner, number), message, "no subnet fits into it")
+    smallest = limits.smallest_subnet
+    for prefix, key, owner in plan.pins():
+        if plan.is_site(owner) and prefix.family is Family.V4 and prefix.length > smallest:
+            message = f"{prefix} is smaller than the smallest subnet, a /{smallest}"
+            yield _warning(key, message, "no subnet fits into it")
 
 
 def _headroom(plan: PlanDocument, lock: LockDocument) -> Iterator[Diagnostic]:

@@ -41,10 +41,10 @@ class Conflict:
 
 def pin_faults(plan: PlanDocument) -> Iterator[Diagnostic]:
     """Pinned prefixes, subnets and Service ranges that overlap, or that no pool or owner has."""
-    pinned, subnets, ranges = list(_pinned(plan)), list(_subnets(plan)), list(_ranges(plan))
-    excluded = list(_exclusions(plan))
+    excluded, pinned = list(plan.exclusions()), list(plan.pins())
+    subnets, ranges = list(_subnets(plan)), list(_ranges(plan))
     # Pools say what isolates clusters and what is internal, so whatever a site has is in one.
-    own = [entry for entry in pinned if _is_site(plan, entry.owner)]
+    own = [entry for entry in pinned if plan.is_site(entry.owner)]
     yield from _outside(own, "nodes", plan.pools.nodes)
     yield from _outside(ranges, "services", plan.pools.services)
     for inner, outer in _overlaps([*excluded, *pinned]):
@@ -100,24 +100,9 @@ def _is_in(prefix: Prefix, holders: Iterable[Prefix]) -> bool:
     return any(holder.covers(prefix) for holder in holders)
 
 
-def _is_site(plan: PlanDocument, owner: str) -> bool:
-    return owner == HUB or owner in plan.clusters
-
-
 def _is_own(plan: PlanDocument, site: str, prefix: Prefix) -> bool:
     """Whether a prefix is part of what is pinned to the hub or a cluster of the plan."""
-    return _is_site(plan, site) and _is_in(prefix, plan.pinned.get(site, ()))
-
-
-def _exclusions(plan: PlanDocument) -> Iterator[KeyedPrefix]:
-    for number, exclusion in enumerate(plan.exclude):
-        yield KeyedPrefix(exclusion.prefix, ("exclude", number), "")
-
-
-def _pinned(plan: PlanDocument) -> Iterator[KeyedPrefix]:
-    for owner, prefixes in plan.pinned.items():
-        for number, prefix in enumerate(prefixes):
-            yield KeyedPrefix(prefix, ("pinned", owner, number), owner)
+    return plan.is_site(site) and _is_in(prefix, plan.pinned.get(site, ()))
 
 
 def _subnets(plan: PlanDocument) -> Iterator[KeyedPrefix]:
@@ -219,7 +204,7 @@ def _site_key(site: str) -> KeyPath:
 
 def _excluded(plan: PlanDocument, site: str, subnets: Sequence[Prefix]) -> Iterator[Conflict]:
     """Subnets that overlap a live subnet, which is excluded inside the site's own pinned prefix."""
-    for prefix, key, _ in _exclusions(plan):
+    for prefix, key, _ in plan.exclusions():
         hit = [subnet for subnet in subnets if subnet.overlaps(prefix)]
         for subnet in hit if _is_own(plan, site, prefix) else []:
             message = f"{prefix} is excluded, but {site} has its subnet {subnet} there"
@@ -228,10 +213,10 @@ def _excluded(plan: PlanDocument, site: str, subnets: Sequence[Prefix]) -> Itera
 
 def _elsewhere(plan: PlanDocument, site: str) -> Iterator[KeyedPrefix]:
     """What the plan gives to others than this site; `owner` says how it is given."""
-    for excluded in _exclusions(plan):
+    for excluded in plan.exclusions():
         if not _is_own(plan, site, excluded.prefix):
             yield excluded._replace(owner="excluded")
-    for pinned in _pinned(plan):
+    for pinned in plan.pins():
         if pinned.owner != site:
             yield pinned._replace(owner=f"pinned to {pinned.owner}")
 
@@ -309,43 +294,30 @@ def _node_pool(
             message = f"is pinned, but nodes from {segment.first} on have {present}"
             yield _conflict(scope, (*path, "subnets", number), message, (*path, "segments", number))
             return
-    for number, segment, layout in _layouts(held):
-        if fault := _unfit(spec, segment, layout, limits):
-            key, message = fault
-            at = ("cloud",) if key == "cloud" else (*path, key)
-            locked = (*path, "segments", number, f"v{layout.pods.family}")
-            yield _conflict(scope, at, message, locked)
-            return
-
-
-def _layouts(held: NodePoolLock) -> Iterator[tuple[int, Segment, Layout]]:
     for number, segment in enumerate(held.segments):
         for layout in segment.layouts:
-            yield number, segment, layout
+            if fault := _unfit(path, spec, segment, layout, limits):
+                locked = (*path, "segments", number, f"v{layout.pods.family}")
+                yield _conflict(scope, *fault, locked)
+                return
 
 
 def _unfit(
-    spec: NodePool, segment: Segment, layout: Layout, limits: CloudLimits
-) -> tuple[str, str] | None:
+    path: KeyPath, spec: NodePool, segment: Segment, layout: Layout, limits: CloudLimits
+) -> tuple[KeyPath, str] | None:
     """Key of the plan that this layout contradicts, and how; or None."""
     cut = blocks(spec, layout.pods.family)
     first = layout.host_base.value - layout.hosts.value
     # The cloud may keep other addresses of these subnets than the one they were made for.
     if first < limits.reserved_first or holds(layout, limits) < segment.nodes:
-        return (
-            "cloud",
-            f"{limits.cloud} keeps addresses of {layout.hosts} that nodes have in the lock",
-        )
+        message = f"{limits.cloud} keeps addresses of {layout.hosts} that nodes have in the lock"
+        return ("cloud",), message
     if layout.block_length != cut.length:
-        return (
-            key_of("block_length", cut.family),
-            f"gives blocks of /{cut.length}, but nodes have /{layout.block_length} in the lock",
-        )
+        message = f"gives blocks of /{cut.length}, but nodes have /{layout.block_length}"
+        return (*path, key_of("block_length", cut.family)), f"{message} in the lock"
     if layout.blocks < cut.count:
-        return (
-            "pods_per_node",
-            f"needs {cut.count} blocks a node, but nodes have {layout.blocks} in the lock",
-        )
+        message = f"needs {cut.count} blocks a node, but nodes have {layout.blocks} in the lock"
+        return (*path, "pods_per_node"), message
     return None
 
 

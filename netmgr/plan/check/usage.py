@@ -173,9 +173,7 @@ def forecasts(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> tu
 
 def _used(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> Iterator[Prefix]:
     yield from limits.forbidden
-    yield from (exclusion.prefix for exclusion in plan.exclude)
-    for prefixes in plan.pinned.values():
-        yield from prefixes
+    yield from (entry.prefix for entry in (*plan.exclusions(), *plan.pins()))
     for allocations in (lock.hub.prefixes, *(held.prefixes for held in lock.clusters.values())):
         yield from (allocation.reserve for allocation in allocations)
 

@@ -1,12 +1,9 @@
 """From a plan and its lock to each machine's node.yaml: nodes, the hub's routers, NAT hosts.
 
 Every document names every site, so that each machine keeps spokes apart by itself. A site is
-listed with its reserves: a cluster that grows into its own changes no other document.
-A cluster that the plan has dropped stays a site until it is released, because its machines
-may still be running.
-
-A NAT host has the cluster's whole Service range, and the hub's routes say which part of it reaches
-which host. So a host can take over for another.
+listed with its reserves: a cluster that grows into its own changes no other document. A tombstone
+stays a site, because its machines may still be running. A NAT host has the cluster's whole Service
+range, so that it can take over for another; the hub's routes say which part reaches which host.
 """
 
 from __future__ import annotations
@@ -163,6 +160,6 @@ def _routes_back(plan: PlanDocument, lock: LockDocument, cluster: str) -> Iterat
 
 def internal(plan: PlanDocument) -> tuple[Prefix, ...]:
     """What no machine of the plan counts as internet: pools, pinned and shared, private ranges."""
-    pinned = (prefix for prefixes in plan.pinned.values() for prefix in prefixes)
+    pinned = (pin.prefix for pin in plan.pins())
     pools = (*plan.pools.nodes, *plan.pools.services)
     return tuple(merge((*PRIVATE_USE, *pools, *pinned, *plan.shared_services)))
