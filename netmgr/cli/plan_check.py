@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NamedTuple, NoReturn
 
 import typer
 
@@ -18,7 +17,7 @@ from netmgr.documents.node import NodeDocument
 from netmgr.errors import ConfigError, Exit
 from netmgr.plan.check.checks import check_limits, check_plan
 from netmgr.plan.check.fleet import contradictions, drift
-from netmgr.plan.check.reach import Cell, matrix, weakened
+from netmgr.plan.check.reach import Cell, Layer, matrix, weakened
 from netmgr.plan.check.usage import Forecast, Usage, forecasts
 from netmgr.plan.clouds.cloud import Cloud
 from netmgr.plan.derive import network
@@ -58,42 +57,39 @@ def check(
     """
     if documents:
         _check_documents(documents, file, output)
-    checked = _checked(load(file))
+    planned = load(file)
+    checked = _checked(planned)
     if output is Output.TABLE:
-        _print(checked, every=every)
+        _print(planned, checked, every=every)
     else:
-        show_document(_describe(checked), output)
-    if checked.errors:
+        show_document(_describe(planned, checked), output)
+    if _errors(checked.findings):
         raise typer.Exit(Exit.FAILURE)
-    raise typer.Exit(Exit.CHANGES if checked.planned.is_outdated else Exit.SUCCESS)
+    raise typer.Exit(Exit.CHANGES if planned.is_outdated else Exit.SUCCESS)
 
 
-@dataclass(frozen=True, slots=True)
-class _Checked:
-    planned: Planned
-    findings: list[Diagnostic]
+class _Checked(NamedTuple):
+    findings: Sequence[Diagnostic]
     usages: tuple[Usage, ...] = ()
     forecasts: tuple[Forecast, ...] = ()
 
-    @property
-    def errors(self) -> int:
-        return sum(finding.severity == "error" for finding in self.findings)
+
+def _errors(findings: Iterable[Diagnostic]) -> int:
+    return sum(finding.severity == "error" for finding in findings)
 
 
 def _checked(planned: Planned) -> _Checked:
     plan, limits = planned.plan, planned.limits
     first = planned.lock or answer(planned)
-    checked = _Checked(planned, list(check_plan(plan, first, limits)))
-    if checked.errors:
-        return checked
+    findings = check_plan(plan, first, limits)
+    if _errors(findings):
+        return _Checked(findings)
     after = answer(planned) if planned.lock and planned.is_outdated else first
     usages, over = check_limits(plan, after, limits)
-    ahead = forecasts(plan, after, limits)
-    return _Checked(planned, [*checked.findings, *over], usages, ahead)
+    return _Checked([*findings, *over], usages, forecasts(plan, after, limits))
 
 
-def _print(checked: _Checked, *, every: bool) -> None:
-    planned = checked.planned
+def _print(planned: Planned, checked: _Checked, *, every: bool) -> None:
     print_findings(planned.path, checked.findings)
     if checked.usages:
         typer.echo()
@@ -102,8 +98,8 @@ def _print(checked: _Checked, *, every: bool) -> None:
         typer.echo()
         show(_growth(checked.forecasts, planned.limits.words.network))
     typer.echo()
-    if checked.errors:
-        _print_count(checked.errors)
+    if errors := _errors(checked.findings):
+        _print_count(errors)
     elif planned.is_outdated:
         state = "out of date" if planned.lock else "not there yet"
         typer.secho(f"{planned.lock_path} is {state}; run: netmgr plan lock", fg="yellow")
@@ -151,10 +147,10 @@ def _growth(ahead: tuple[Forecast, ...], network: str) -> Table:
     return table
 
 
-def _describe(checked: _Checked) -> PlanCheck:
+def _describe(planned: Planned, checked: _Checked) -> PlanCheck:
     return {
         "version": 1,
-        "behind": checked.planned.is_outdated,
+        "behind": planned.is_outdated,
         "findings": [
             {
                 "severity": finding.severity,
@@ -222,15 +218,6 @@ def _read(folder: Path) -> dict[str, NodeDocument]:
     return documents
 
 
-class Layer(StrEnum):
-    """One of the things that keep spokes apart."""
-
-    ROUTES = "routes"
-    GROUPS = "groups"
-    ROUTERS = "routers"
-    PEERINGS = "peerings"
-
-
 def reach(
     *,
     file: PlanFile = DEFAULT_PLAN,
@@ -247,7 +234,7 @@ def reach(
     """
     given = up_to_date(file)
     planned = network(given.plan, given.locked, given.limits)
-    cells = matrix(weakened(planned, {layer.value for layer in without or ()}))
+    cells = matrix(weakened(planned, without or ()))
     wrong = [cell.wrong for cell in cells if cell.wrong]
     if output is Output.TABLE:
         packets = sum(len(cell.paths) for cell in cells)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,7 +27,7 @@ from netmgr.plan.adopt import (
 from netmgr.plan.check.checks import refuse_errors
 from netmgr.plan.check.conflicts import pin_faults
 from netmgr.plan.clouds.registry import narrowings
-from netmgr.plan.diff import Change
+from netmgr.plan.diff import Change, Kind
 from netmgr.plan.diff import diff as compare
 from netmgr.plan.document import Exclusion, PlanDocument
 from netmgr.plan.lock import LockDocument
@@ -125,16 +126,9 @@ def _summary(planned: plan_common.Planned, after: LockDocument, changes: tuple[C
         return f"{planned.lock_path} is up to date: nothing to do"
     if not changes:
         return f"No address changes; only the plan's digest in {planned.lock_path} does."
-    count = {
-        kind: sum(change.kind == kind for change in changes) for kind in ("+", "~", "-", "-/+")
-    }
-    parts = (
-        f"{count['+']} to add",
-        f"{count['~']} to change",
-        f"{count['-']} to release",
-        f"{count['-/+']} to renumber",
-    )
-    return f"{', '.join(parts)}."
+    count = Counter(change.kind for change in changes)
+    verbs = zip(Kind, ("add", "change", "release", "renumber"), strict=True)
+    return f"{', '.join(f'{count[kind]} to {verb}' for kind, verb in verbs)}."
 
 
 def adopt(
@@ -178,7 +172,9 @@ def adopt(
         typer.echo(f"{file} has all of them: nothing to do")
         return
     # Before the question: what is written must be a valid plan.
-    _refuse_overlaps(after, file)
+    if faults := list(pin_faults(loader.parse(after, str(file), PlanDocument))):
+        lines = [f"{file}: {'.'.join(map(str, fault.at.key))}: {fault}" for fault in faults]
+        raise ConfigError("\n".join(lines), "nothing was written")
     _print_adopted(plan, adopted, live)
     if not (yes or (sys.stdin.isatty() and typer.confirm(f"Write {file}?"))):
         typer.echo("Nothing was written; to write without being asked, add --yes.")
@@ -196,9 +192,3 @@ def _print_adopted(plan: PlanDocument, adopted: Existing, live: list[Exclusion])
         typer.secho(
             f"  + exclude: {exclusion.prefix} ({exclusion.reason}, left as it is)", fg="green"
         )
-
-
-def _refuse_overlaps(text: str, file: Path) -> None:
-    if faults := list(pin_faults(loader.parse(text, str(file), PlanDocument))):
-        lines = [f"{file}: {'.'.join(map(str, fault.at.key))}: {fault}" for fault in faults]
-        raise ConfigError("\n".join(lines), "nothing was written")

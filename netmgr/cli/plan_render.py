@@ -146,17 +146,22 @@ def template(
 
     It is the template of `netmgr kube node`.
     """
-    given = up_to_date(file)
-    _refuse_unknown(given, cluster)
+    given = _with_cluster(file, cluster)
     document = Documents(given.plan, given.locked, reader_group).template(cluster, Role(role))
     command = f"template {cluster}{'' if role is TemplateRole.NODE else f' --role {role}'}"
-    write(to, f"# Of {file.name}, by `netmgr plan render {command}`.\n{to_yaml(document)}")
+    write(to, f"{_origin(file, command)}{to_yaml(document)}")
 
 
-def _refuse_unknown(given: Planned, cluster: str) -> None:
+def _with_cluster(file: Path, cluster: str) -> Planned:
+    given = up_to_date(file)
     if cluster not in given.plan.clusters:
         known = ", ".join(given.plan.clusters) or "none"
-        raise ConfigError(f"{given.path}: clusters: has no {cluster!r}; there are {known}")
+        raise ConfigError(f"{file}: clusters: has no {cluster!r}; there are {known}")
+    return given
+
+
+def _origin(file: Path, command: str) -> str:
+    return f"# Of {file.name}, by `netmgr plan render {command}`.\n"
 
 
 def _of_host(file: Path, role: Role, name: str, reader_group: str | None) -> dict[str, Any]:
@@ -170,7 +175,7 @@ def _of_host(file: Path, role: Role, name: str, reader_group: str | None) -> dic
 
 def _write_document(to: Path | None, file: Path, document: dict[str, Any], command: str) -> None:
     """Write a node.yaml, after validation as an agent would do it."""
-    text = f"# Of {file.name}, by `netmgr plan render {command}`.\n{to_yaml(document)}"
+    text = f"{_origin(file, command)}{to_yaml(document)}"
     loader.parse(text, f"the node.yaml of {document['node']['name']}", NodeDocument)
     write(to, text)
 
@@ -204,20 +209,16 @@ def kubelet(
     A file for kubelet's --config-dir. Pods with the host's network count there, too, and need no
     address: as many addresses stay for those in cooldown.
     """
-    given = up_to_date(file)
-    _refuse_unknown(given, cluster)
+    given = _with_cluster(file, cluster)
     pools = given.locked.clusters[cluster].node_pools
     if pool not in pools:
         known = ", ".join(pools) or "none"
         raise ConfigError(
             f"{given.lock_path}: {cluster} has no node pool {pool!r}; there are {known}"
         )
-    write(
-        to,
-        f"# Of {file.name}, by `netmgr plan render kubelet {cluster} {pool}`.\n"
-        "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
-        f"maxPods: {pools[pool].addresses_per_node}\n",
-    )
+    head = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
+    most = f"maxPods: {pools[pool].addresses_per_node}\n"
+    write(to, f"{_origin(file, f'kubelet {cluster} {pool}')}{head}{most}")
 
 
 @app.command()
@@ -261,16 +262,14 @@ def kubernetes(
 
     They are the plan, its lock, and a DaemonSet without API credentials.
     """
-    given = up_to_date(file)
-    _refuse_unknown(given, cluster)
+    given = _with_cluster(file, cluster)
     documents = {
         "plan.yaml": file.read_text("utf-8"),
         "plan.lock.yaml": given.lock_path.read_text("utf-8"),
     }
     # kube-apiserver's --service-cluster-ip-range takes one range a family, joined by a comma.
-    services = ",".join(
-        str(service_cidr) for _, service_cidr in given.locked.clusters[cluster].services.pairs
-    )
+    pairs = given.locked.clusters[cluster].services.pairs
+    services = ",".join(str(service_cidr) for _, service_cidr in pairs)
     every = objects(documents, services, image or f"netmgr:{netmgr.__version__}", max_unavailable)
     write(to, yaml.dump_all(every, Dumper=yaml.CSafeDumper, sort_keys=False, width=1 << 20))
 

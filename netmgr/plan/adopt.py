@@ -18,7 +18,7 @@ from netmgr.documents.yaml_loader import Loader, Unusable
 from netmgr.errors import ConfigError
 from netmgr.plan.clouds import registry
 from netmgr.plan.clouds.cloud import ListedNetwork
-from netmgr.plan.derive import subnet_names
+from netmgr.plan.derive import locked_subnets
 from netmgr.plan.document import Exclusion, PlanDocument
 from netmgr.plan.lock import LockDocument
 from netmgr.prefixes import Address, Prefix
@@ -113,7 +113,7 @@ def live_subnets(
 
     Other networks are avoided as a whole.
     """
-    own = dict(subnet_names(lock)) if lock else {}
+    own = {subnet.name: subnet.prefixes for subnet in locked_subnets(lock)} if lock else {}
     known = [exclusion.prefix for exclusion in plan.exclude]
     for _, spec in plan.node_pools():
         for pin in spec.subnets:

@@ -11,7 +11,7 @@ from netmgr.errors import ConfigError
 from netmgr.plan.allocate.space import halves
 from netmgr.plan.clouds.cloud import CloudLimits
 from netmgr.plan.document import Cluster, NodePool, PlanDocument
-from netmgr.plan.lock import Allocation, ClusterLock, LockDocument, Segment
+from netmgr.plan.lock import ClusterLock, LockDocument, Segment
 from netmgr.plan.machines import PlannedNode
 from netmgr.plan.network import (
     Appliance,
@@ -42,6 +42,18 @@ class AddressSpace(NamedTuple):
 
     owner: str
     prefixes: tuple[Prefix, ...]
+
+
+class LockedSubnet(NamedTuple):
+    """A subnet of the lock: whose it is, its virtual network, and the name it is rendered with."""
+
+    owner: str
+    network: str
+    name: str
+    role: str
+    prefixes: tuple[Prefix, ...]
+    is_live: bool = True
+    """Whether it is no tombstone's."""
 
 
 class _Spoke(NamedTuple):
@@ -113,51 +125,44 @@ def segment_subnet(lock: LockDocument, node: PlannedNode) -> str:
     return f"{node.cluster}-{segment_name(node.pool, segments.index(node.segment))}"
 
 
-def subnet_names(lock: LockDocument) -> Iterator[tuple[str, tuple[Prefix, ...]]]:
-    """Every subnet of the lock, tombstones included, by the name that it is rendered with."""
-    yield f"{HUB}_routers", lock.hub.routers.prefixes
+def locked_subnets(lock: LockDocument) -> Iterator[LockedSubnet]:
+    """Every subnet of the lock, the hub's first, tombstones included."""
+    routers = lock.hub.routers
+    yield LockedSubnet(HUB, routers.network, f"{HUB}_routers", "routers", routers.prefixes)
     for number, subnet in enumerate(lock.hub.researchers):
-        yield f"{HUB}_researchers-{number}", subnet.prefixes
-    for name, held in lock.clusters.items():
-        yield f"{name}_nat", held.nat.prefixes
+        name = f"{HUB}_researchers-{number}"
+        yield LockedSubnet(HUB, subnet.network, name, "researchers", subnet.prefixes)
+    for owner, held in lock.clusters.items():
+        nat, is_live = held.nat, not held.tombstone
+        yield LockedSubnet(owner, nat.network, f"{owner}_nat", "nat", nat.prefixes, is_live)
         for pool, spec in held.node_pools.items():
+            is_used = is_live and not spec.tombstone
             for number, segment in enumerate(spec.segments):
-                yield f"{name}-{segment_name(pool, number)}", segment.prefixes
+                name = f"{owner}-{segment_name(pool, number)}"
+                # One subnet for hosts and pods: a network interface may not have addresses of two.
+                prefixes = segment.prefixes
+                yield LockedSubnet(owner, segment.network, name, "nodes", prefixes, is_used)
 
 
 def address_spaces(lock: LockDocument) -> dict[str, AddressSpace]:
     """The address space of every virtual network, the hub's first.
 
-    Tombstones hold addresses but have no network.
+    Tombstones hold addresses but have no network. A site's only network has all of its prefixes;
+    several, which only a cluster past the cloud's limits has, divide them by subnet.
     """
-    fixed = (lock.hub.routers, *lock.hub.researchers)
-    members = [(subnet.network, subnet.prefixes) for subnet in fixed]
-    spaces = dict(_spaces_of(HUB, lock.hub.prefixes, members))
-    for name, held in lock.clusters.items():
-        if not held.tombstone:
-            members = [(held.nat.network, held.nat.prefixes)]
-            members += [
-                (segment.network, segment.prefixes) for _, _, segment in _live_segments(held)
-            ]
-            spaces |= _spaces_of(name, held.prefixes, members)
+    members: dict[str, dict[str, list[Prefix]]] = {}
+    for subnet in locked_subnets(lock):
+        if subnet.is_live:
+            networks = members.setdefault(subnet.owner, {})
+            networks.setdefault(subnet.network, []).extend(subnet.prefixes)
+    spaces = {}
+    sites = {HUB: lock.hub.prefixes} | {name: held.prefixes for name, held in lock.clusters.items()}
+    for owner, networks in members.items():
+        whole = [allocation.prefix for allocation in sites[owner]]
+        for name, own in networks.items():
+            space = whole if len(networks) == 1 else own
+            spaces[name] = AddressSpace(owner, tuple(merge(space)))
     return spaces
-
-
-def _spaces_of(
-    owner: str,
-    allocations: Iterable[Allocation],
-    subnets: Iterable[tuple[str, tuple[Prefix, ...]]],
-) -> Iterator[tuple[str, AddressSpace]]:
-    """A site's only network has all of its prefixes; several divide them by subnet.
-
-    Only a cluster past the cloud's limits has several.
-    """
-    members: dict[str, list[Prefix]] = {}
-    for name, prefixes in subnets:
-        members.setdefault(name, []).extend(prefixes)
-    for name, own in members.items():
-        space = [allocation.prefix for allocation in allocations] if len(members) == 1 else own
-        yield name, AddressSpace(owner, tuple(merge(space)))
 
 
 def narrowed(
@@ -183,33 +188,19 @@ def _live_segments(held: ClusterLock) -> Iterator[tuple[str, int, Segment]]:
 def _networks(
     plan: PlanDocument, lock: LockDocument, spokes: Sequence[_Spoke]
 ) -> Iterator[VirtualNetwork]:
-    subnets_by_owner = {HUB: list(_hub_subnets(lock, spokes))}
-    subnets_by_owner |= {spoke.name: list(_spoke_subnets(spoke)) for spoke in spokes}
-    for name, space in address_spaces(lock).items():
-        subnets = tuple(subnet for at, subnet in subnets_by_owner[space.owner] if at == name)
-        location = location_of(plan, space.owner)
-        yield VirtualNetwork(name, space.owner, location, space.prefixes, subnets)
-
-
-def _hub_subnets(lock: LockDocument, spokes: Iterable[_Spoke]) -> Iterator[tuple[str, Subnet]]:
-    """Subnets with the names of their networks."""
-    hub = lock.hub
-    yield hub.routers.network, Subnet(f"{HUB}_routers", "routers", hub.routers.prefixes, HUB)
-    table = _RESEARCHERS if any(_to_preserving(spokes)) else HUB
-    for number, subnet in enumerate(hub.researchers):
-        name = f"{HUB}_researchers-{number}"
-        yield subnet.network, Subnet(name, "researchers", subnet.prefixes, table)
-
-
-def _spoke_subnets(spoke: _Spoke) -> Iterator[tuple[str, Subnet]]:
-    name, nat = spoke.name, spoke.held.nat
-    gateway = name if spoke.spec.nat_gateway_ips else ""
-    yield nat.network, Subnet(f"{name}_nat", "nat", nat.prefixes, f"{name}_nat", name, gateway)
-    for pool, number, segment in _live_segments(spoke.held):
-        # One subnet for hosts and pods: a network interface may not have addresses of two.
-        label, table = f"{name}-{segment_name(pool, number)}", f"{name}_nodes"
-        subnet = Subnet(label, "nodes", segment.prefixes, table, name, gateway)
-        yield segment.network, subnet
+    researchers = _RESEARCHERS if any(_to_preserving(spokes)) else HUB
+    tables = {"routers": HUB, "researchers": researchers}
+    gateways = {spoke.name: spoke.name for spoke in spokes if spoke.spec.nat_gateway_ips}
+    subnets: dict[str, list[Subnet]] = {}
+    for held in locked_subnets(lock):
+        owner, role = held.owner, held.role
+        table, group = tables.get(role, f"{owner}_{role}"), "" if owner == HUB else owner
+        subnet = Subnet(held.name, role, held.prefixes, table, group, gateways.get(owner, ""))
+        if held.is_live:
+            subnets.setdefault(held.network, []).append(subnet)
+    for name, (owner, space) in address_spaces(lock).items():
+        location = location_of(plan, owner)
+        yield VirtualNetwork(name, owner, location, space, tuple(subnets[name]))
 
 
 def _by_owner(networks: Iterable[VirtualNetwork]) -> Mapping[str, list[VirtualNetwork]]:

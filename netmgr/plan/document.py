@@ -438,10 +438,18 @@ class PlanDocument(CloudKeys):
             yield KeyedPrefix(exclusion.prefix, ("exclude", number), "")
 
     def pins(self) -> Iterator[KeyedPrefix]:
-        """Every pinned prefix with its key and owner; `node_pools` and Services have more."""
+        """Every prefix of `pinned` with its key and owner."""
         for owner, prefixes in self.pinned.items():
             for number, prefix in enumerate(prefixes):
                 yield KeyedPrefix(prefix, ("pinned", owner, number), owner)
+
+    def service_pins(self) -> Iterator[KeyedPrefix]:
+        """Every pinned Service range with its key and cluster."""
+        for name, cluster in self.clusters.items():
+            for family in Family:
+                if prefix := cluster.services.pinned(family):
+                    key = ("clusters", name, "services", key_of("prefix", family))
+                    yield KeyedPrefix(prefix, key, name)
 
     def is_site(self, owner: str) -> bool:
         """Whether it is the hub or a cluster of the plan."""

@@ -19,7 +19,7 @@ from netmgr.documents.diagnostics import Diagnostic
 from netmgr.errors import ConfigError
 from netmgr.plan.clouds.cloud import Cloud, CloudLimits
 from netmgr.plan.document import PlanDocument
-from netmgr.plan.lock import CURE, LOCK_FILE, LockDocument, digest_of
+from netmgr.plan.lock import LOCK_FILE, LockDocument, digest_of
 
 HEADER = """\
 # Written by `netmgr plan lock`. Keep it in git beside plan.yaml, and do not edit it:
@@ -69,8 +69,13 @@ def load_lock(path: Path) -> LockDocument | None:
 
 
 def _cure(path: Path) -> str:
-    """How to repair a lock, with the name that this one has."""
-    return CURE.replace("plan.lock.yaml", path.name)
+    """How to repair a lock that was edited, or merged line by line."""
+    return (
+        "take the whole file of one side as git has it "
+        f"(git checkout --ours or --theirs {path.name} during a merge, "
+        f"git checkout REVISION {path.name} at any time), "
+        "that of the side whose addresses are in use, then run: netmgr plan lock"
+    )
 
 
 def load_limits(cloud: Cloud) -> CloudLimits:
@@ -94,13 +99,10 @@ def limits_of(plan: PlanDocument, path: Path) -> CloudLimits:
 
 
 def located(path: Path, diagnostic: Diagnostic) -> str:
-    """A diagnostic with the file, line and key it is about, and those of what it contradicts.
-
-    `path` is the plan, or the lock for what is wrong with the lock alone.
-    """
+    """A diagnostic with the file, line and key it is about, and those of what it contradicts."""
     if (beside := diagnostic.beside) and beside.file == LOCK_FILE:
         diagnostic = replace(diagnostic, beside=replace(beside, file=str(lock_path(path))))
-    return loader.describe(diagnostic, path).replace(CURE, _cure(path))
+    return loader.describe(diagnostic, path)
 
 
 def to_yaml(document: BaseModel | dict[str, Any]) -> str:

@@ -14,7 +14,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import ConfigDict, Field, field_validator
 
-from netmgr.documents.diagnostics import Diagnostic, Location
+from netmgr.documents.diagnostics import Diagnostic
 from netmgr.documents.fields import AddressText, Document, PrefixText
 from netmgr.errors import ConfigError
 from netmgr.plan.document import PlanDocument, ServiceMode
@@ -22,15 +22,6 @@ from netmgr.prefixes import Address, Family, Prefix
 
 LOCK_VERSION = 3
 """Incremented when a lock's content or form changes: another netmgr would misread it."""
-
-CURE = (
-    "take the whole file of one side as git has it "
-    "(git checkout --ours or --theirs plan.lock.yaml during a merge, "
-    "git checkout REVISION plan.lock.yaml at any time), "
-    "that of the side whose addresses are in use, "
-    "then run: netmgr plan lock"
-)
-"""How to repair a lock that was edited, or merged line by line."""
 
 LOCK_FILE = "plan.lock.yaml"
 """Name of the lock's file in diagnostics, until `files.located` puts the real one in its place."""
@@ -42,14 +33,6 @@ class PlanRefused(ConfigError):
     def __init__(self, diagnostics: Iterable[Diagnostic]) -> None:
         self.diagnostics = tuple(diagnostics)
         super().__init__("\n".join(map(str, self.diagnostics)))
-
-
-def in_lock(*key: str | int) -> Location:
-    """A key of the lock, in a diagnostic about the plan."""
-    return Location(key, LOCK_FILE)
-
-
-_BY_NAME = ConfigDict(populate_by_name=True)
 
 
 class Allocation(Document):
@@ -109,7 +92,7 @@ class Segment(Document):
     v4: Layout
     v6: Layout | None = None
 
-    model_config = _BY_NAME
+    model_config = ConfigDict(populate_by_name=True)
 
     @property
     def last(self) -> int:
@@ -155,7 +138,7 @@ class Subnet(Document):
     addresses: tuple[AddressText, ...] = ()
     addresses_v6: tuple[AddressText, ...] = ()
 
-    model_config = _BY_NAME
+    model_config = ConfigDict(populate_by_name=True)
 
     @property
     def prefixes(self) -> tuple[Prefix, ...]:
@@ -245,7 +228,7 @@ class LockDocument(Document):
     digest: str = ""
     """Of everything above (`digest_of`). In the file alone: a lock that was read has none."""
 
-    model_config = _BY_NAME
+    model_config = ConfigDict(populate_by_name=True)
 
     @field_validator("version")
     @classmethod

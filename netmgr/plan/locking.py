@@ -7,34 +7,16 @@ and renumbering is asked for. The order of keys in the plan decides nothing.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 
-from netmgr.documents.diagnostics import KeyPath, error
-from netmgr.documents.sites import HUB
-from netmgr.documents.special_use import SPECIAL_USE
-from netmgr.plan.allocate import subnetting
-from netmgr.plan.allocate.demand import SubnetRequest
-from netmgr.plan.allocate.pool import AddressPool, Placement, SiteRequest
-from netmgr.plan.allocate.service_ranges import ServicePool
-from netmgr.plan.allocate.space import Space
+from netmgr.documents.diagnostics import error
+from netmgr.plan.allocate.allocator import Allocator, declares_growth
 from netmgr.plan.check.conflicts import REMEDY, Scope, conflicts, pin_faults, renamed
 from netmgr.plan.clouds.cloud import CloudLimits
 from netmgr.plan.diff import Kind, diff
-from netmgr.plan.document import Cluster, PlanDocument
-from netmgr.plan.lock import (
-    LOCK_VERSION,
-    Allocation,
-    ClusterLock,
-    HubLock,
-    LockDocument,
-    NodePoolLock,
-    PlanRefused,
-    Subnet,
-    digest_of,
-)
-from netmgr.prefixes import Family, Prefix
+from netmgr.plan.document import PlanDocument
+from netmgr.plan.lock import LockDocument, PlanRefused
 
 
 def make_lock(
@@ -131,249 +113,13 @@ def _allocated(
     held = _without(kept, moving) if kept else None
 
     def run(*, reserving: bool) -> LockDocument:
-        return _Allocator(plan, held, limits, moving, reserving=reserving).run()
+        return Allocator(plan, held, limits, moving, reserving=reserving).run()
 
     try:
         return run(reserving=True)
     except PlanRefused:
         # New reserves for declared growth must not take what somebody needs today.
-        if any(map(_declares_growth, plan.clusters.values())):
+        if any(map(declares_growth, plan.clusters.values())):
             with suppress(PlanRefused):
                 return run(reserving=False)
         raise
-
-
-@dataclass(frozen=True, slots=True)
-class _ClusterPlan:
-    """A cluster of the plan, and what it has: of its node pools, pinned subnets included."""
-
-    name: str
-    spec: Cluster
-    held: ClusterLock | None
-    pools: dict[str, NodePoolLock]
-    nat: subnetting.FixedSubnet
-
-    @property
-    def prefixes(self) -> tuple[Allocation, ...]:
-        return self.held.prefixes if self.held else ()
-
-    @property
-    def taken(self) -> list[Prefix]:
-        """Its subnets."""
-        return [*self.nat.taken, *subnetting.taken_by_pools(self.pools)]
-
-
-class _Allocator:
-    """One run of the allocation. It changes neither the plan nor the lock it is given."""
-
-    def __init__(
-        self,
-        plan: PlanDocument,
-        held: LockDocument | None,
-        limits: CloudLimits,
-        moving: Collection[Scope],
-        *,
-        reserving: bool,
-    ) -> None:
-        """Prepare what is free beside `held`, which lacks the clusters and node pools that move.
-
-        The hub and Services that are `moving` get other prefixes. With `reserving`, new reserves
-        are made for declared growth.
-        """
-        self.plan = plan
-        self.limits = limits
-        self.reserving = reserving
-        self.hub = held.hub if held and (HUB,) not in moving else None
-        self.clusters = held.clusters if held else {}
-        self.ranges = {
-            name: cluster.services
-            for name, cluster in self.clusters.items()
-            if (name, "services") not in moving
-        }
-        self.pools = {family: self._pool(family) for family in plan.pools.families}
-        self.services = ServicePool(plan, limits, self.ranges.values())
-        self.fixed_families = plan.pools.service_families
-
-    def run(self) -> LockDocument:
-        """The next lock.
-
-        Raises:
-            PlanRefused: something does not fit.
-        """
-        hub = self._hub()
-        clusters = {
-            # A cluster that left the plan may still run, so nobody else gets its addresses before
-            # they are released.
-            name: held.model_copy(update={"tombstone": True})
-            for name, held in self.clusters.items()
-            if name not in self.plan.clusters
-        }
-        # By rank, not by the order in plan.yaml: moving a cluster's lines must not change who gets
-        # what. Only what the lock lacks depends on it.
-        for name in sorted(self.plan.clusters, key=self._rank):
-            clusters[name] = self._cluster(name)
-        return LockDocument(
-            api_version="netmgr.io/v1alpha1",
-            kind="NetworkPlanLock",
-            version=LOCK_VERSION,
-            plan=self.plan.name,
-            hub=hub,
-            clusters=dict(sorted(clusters.items())),
-            plan_digest=digest_of(self.plan),
-        )
-
-    def _rank(self, name: str) -> tuple[bool, int, str]:
-        """Declared growth first, then the largest, so that what is hard to fit finds room."""
-        cluster = self.plan.clusters[name]
-        size = sum(pool.capacity * pool.blocks_per_node for pool in cluster.node_pools.values())
-        return not _declares_growth(cluster), -size, name
-
-    def _pool(self, family: Family) -> AddressPool:
-        pool = AddressPool(Space(family, self.plan.pools.nodes))
-        for prefix, holder in self._held_prefixes():
-            if prefix.family is family:
-                pool.hold(prefix, holder)
-        return pool
-
-    def _held_prefixes(self) -> Iterator[tuple[Prefix, str]]:
-        for forbidden in (*self.limits.forbidden, *SPECIAL_USE):
-            yield forbidden, "special use"
-        for exclusion in self.plan.exclude:
-            yield exclusion.prefix, f"excluded: {exclusion.reason or exclusion.prefix}"
-        yield from ((prefix, owner) for prefix, _, owner in self.plan.pins())
-        sites = {name: held.prefixes for name, held in self.clusters.items()}
-        if self.hub:
-            sites[HUB] = self.hub.prefixes
-        for name, allocations in sites.items():
-            # The whole reserve: growth that was declared must find it free later.
-            yield from ((allocation.reserve, name) for allocation in allocations)
-
-    def _grant(
-        self,
-        name: str,
-        before: Iterable[Allocation],
-        requests: Collection[SubnetRequest],
-        taken: Iterable[Prefix],
-        reserve: int,
-    ) -> tuple[tuple[Allocation, ...], Placement]:
-        """A site's prefixes and its new subnets, of every family."""
-        held = self._with_pinned(name, before)
-        # Excluded inside a site's own prefix are live subnets that nothing is allocated from.
-        taken = (*taken, *(exclusion.prefix for exclusion in self.plan.exclude))
-        placed: Placement = {}
-        # A family that left the pools keeps what it has.
-        allocations = [entry for entry in held if entry.prefix.family not in self.pools]
-        for family, pool in self.pools.items():
-            own = tuple(allocation for allocation in held if allocation.prefix.family is family)
-            subnets = tuple(request for request in requests if request.family is family)
-            granted, placement = pool.grant(SiteRequest(name, own, taken, subnets, reserve))
-            allocations += granted
-            placed |= placement
-        return tuple(sorted(allocations, key=lambda allocation: allocation.prefix)), placed
-
-    def _with_pinned(self, name: str, before: Iterable[Allocation]) -> list[Allocation]:
-        held = list(before)
-        for prefix in self.plan.pinned.get(name, ()):
-            if not any(allocation.reserve.overlaps(prefix) for allocation in held):
-                held.append(Allocation(prefix=prefix, reserve=prefix))
-        return held
-
-    def _hub(self) -> HubLock:
-        before = self.hub
-        held = before.routers if before else None
-        routers = subnetting.FixedSubnet(
-            ("routers",), ("hub", "routers"), HUB, held, hosts=self.plan.hub.routers
-        )
-        # Subnets in use cannot be resized in a cloud, so that more seats take another subnet.
-        researchers = list(self._researchers(before.researchers if before else ()))
-        requests: list[SubnetRequest] = []
-        taken: list[Prefix] = []
-        for subnet in (routers, *researchers):
-            requests += subnet.requests(self.fixed_families, self.limits)
-            taken += subnet.taken
-        prefixes, placed = self._grant(HUB, before.prefixes if before else (), requests, taken, 1)
-        return HubLock(
-            prefixes=prefixes,
-            routers=routers.complete(placed, self.limits),
-            researchers=tuple(subnet.complete(placed, self.limits) for subnet in researchers),
-        )
-
-    def _researchers(self, held: tuple[Subnet, ...]) -> Iterator[subnetting.FixedSubnet]:
-        """The existing subnets, and one more if they have too few addresses."""
-        path: KeyPath = ("hub", "researchers")
-        for number, subnet in enumerate(held):
-            yield subnetting.FixedSubnet(("researchers", str(number)), path, HUB, subnet)
-        seats = sum(subnet.prefix.size - self.limits.reserved for subnet in held)
-        missing = self.plan.hub.researchers - seats
-        if missing > 0:
-            key = ("researchers", str(len(held)))
-            yield subnetting.FixedSubnet(key, path, HUB, None, seats=missing)
-
-    def _cluster(self, name: str) -> ClusterLock:
-        """A cluster's entry; what no single free block holds is divided into several segments."""
-        spec, held = self.plan.clusters[name], self.clusters.get(name)
-        pools = held.node_pools if held else {}
-        pools = subnetting.with_pinned(name, spec, pools, self.limits, self.plan.pools.families)
-        path: KeyPath = ("clusters", name, "nat_hosts")
-        nat = subnetting.FixedSubnet(
-            ("nat",), path, name, held.nat if held else None, hosts=spec.nat_hosts
-        )
-        cluster = _ClusterPlan(name, spec, held, pools, nat)
-        # IPv6 is never short: a site's first prefix holds 256 subnets.
-        space = self.pools[Family.V4].space
-        before = space.size
-        try:
-            return self._subnetted(cluster, None)
-        except PlanRefused:
-            # If room was found, something else is wrong, which smaller segments would not change.
-            sizes = self._pieces(cluster) if space.size == before else None
-            if sizes is None:
-                raise
-        return self._subnetted(cluster, sizes)
-
-    def _pieces(self, cluster: _ClusterPlan) -> dict[str, list[int]] | None:
-        lacks = {
-            pool: (spec, subnetting.missing_nodes(spec, cluster.pools.get(pool)))
-            for pool, spec in cluster.spec.node_pools.items()
-        }
-        # What is large has the fewest blocks to choose from; the name decides between equals, so
-        # that every run divides alike.
-        largest_first = sorted(lacks.items(), key=lambda lack: (-lack[1][1], lack[0]))
-        own = self._with_pinned(cluster.name, cluster.prefixes)
-        own_v4 = [allocation for allocation in own if allocation.prefix.family is Family.V4]
-        pool = self.pools[Family.V4]
-        free = (pool.inner(own_v4, cluster.taken), pool.space.copy())
-        # The NAT hosts' subnet cannot be divided, so it goes first.
-        fixed = cluster.nat.requests([Family.V4], self.limits)
-        return subnetting.pieces(free, fixed, dict(largest_first), self.limits)
-
-    def _subnetted(self, cluster: _ClusterPlan, sizes: dict[str, list[int]] | None) -> ClusterLock:
-        name, spec, pools, limits = cluster.name, cluster.spec, cluster.pools, self.limits
-        families = self.plan.pools.families
-        new = subnetting.missing_subnets(name, spec, pools, families, limits, sizes)
-        # Together, so that one prefix is found that holds all of the cluster's subnets.
-        requests = [*new.requests, *cluster.nat.requests(self.fixed_families, limits)]
-        # Reserves are for IPv4 alone: an IPv6 site has 256 subnets from the first day.
-        wanted = sum(request.size for request in requests if request.family is Family.V4)
-        reserve = _reserve(spec, wanted, cluster.taken) if self.reserving else 0
-        prefixes, placed = self._grant(name, cluster.prefixes, requests, cluster.taken, reserve)
-        return ClusterLock(
-            prefixes=prefixes,
-            services=self.services.grant(name, self.ranges.get(name)),
-            nat=cluster.nat.complete(placed, limits),
-            node_pools=subnetting.complete(spec, pools, new, placed, limits),
-        )
-
-
-def _declares_growth(cluster: Cluster) -> bool:
-    """Whether addresses are reserved for more nodes than there are."""
-    return bool(cluster.grow_to) or any(pool.grow_to for pool in cluster.node_pools.values())
-
-
-def _reserve(cluster: Cluster, wanted: int, taken: Iterable[Prefix]) -> int:
-    """Addresses to keep together: what the subnets take, scaled to the declared number of nodes."""
-    if not _declares_growth(cluster):
-        return 0
-    subnets = wanted + sum(prefix.size for prefix in taken if prefix.family is Family.V4)
-    declared = sum(pool.declared for pool in cluster.node_pools.values())
-    return max(subnets, subnets * max(cluster.grow_to or 0, declared) // max(declared, 1), 1)

@@ -57,7 +57,7 @@ def node(lock: LockDocument, cluster: str, pool: str, index: int) -> PlannedNode
     held = lock.clusters.get(cluster)
     spec = held.node_pools.get(pool) if held else None
     for segment in spec.segments if spec else ():
-        if segment.first <= index < segment.first + segment.nodes:
+        if segment.first <= index <= segment.last:
             return PlannedNode(cluster, pool, index, segment, index - segment.first)
     return None
 

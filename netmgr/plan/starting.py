@@ -12,6 +12,12 @@ from netmgr.prefixes import Family, Prefix
 _LONGEST_SERVICES, _SHORTEST_SERVICES = 28, 16
 """Prefix lengths that a cluster's Service range may have, and has by default (IPv4)."""
 
+_AZURE = f"""\
+azure:  # for rendered resources
+  location: {Azure().location}
+  resource_group: {Azure().resource_group}
+"""
+
 
 def text(  # noqa: PLR0913  what is known of a network
     *,
@@ -48,7 +54,7 @@ kind: NetworkPlan
 name: {_scalar(name)}
 
 cloud: {cloud.value}  # whose limits apply: azure, or none
-{_settings(cloud)}
+{_AZURE if cloud is Cloud.AZURE else ""}
 pools:
   nodes:  # where the hub, nodes and pods get their addresses; an IPv6 prefix may be added
 {_items(nodes)}
@@ -65,17 +71,6 @@ hub:  # where researchers enter; it reaches every cluster
 
 clusters:  # none reaches another
 {entries}"""
-
-
-def _settings(cloud: Cloud) -> str:
-    if cloud is not Cloud.AZURE:
-        return ""
-    azure = Azure()
-    return f"""\
-azure:  # for rendered resources
-  location: {azure.location}
-  resource_group: {azure.resource_group}
-"""
 
 
 def _cluster(name: str, length: int, nodes: int, pods_per_node: int) -> str:

@@ -15,15 +15,15 @@ from netmgr.plan.allocate.subnetting import taken_by
 from netmgr.plan.clouds.cloud import CloudLimits
 from netmgr.plan.document import Cluster, NodePool, PlanDocument, ServiceMode, key_of
 from netmgr.plan.lock import (
+    LOCK_FILE,
     Allocation,
     ClusterLock,
     Layout,
     LockDocument,
     NodePoolLock,
     Segment,
-    in_lock,
 )
-from netmgr.prefixes import Family, Prefix
+from netmgr.prefixes import Prefix
 
 Scope = tuple[str, ...]
 """What would move: ("hub",), (cluster,), (cluster, "services") or (cluster, "node_pools", pool)."""
@@ -42,7 +42,7 @@ class Conflict:
 def pin_faults(plan: PlanDocument) -> Iterator[Diagnostic]:
     """Pinned prefixes, subnets and Service ranges that overlap, or that no pool or owner has."""
     excluded, pinned = list(plan.exclusions()), list(plan.pins())
-    subnets, ranges = list(_subnets(plan)), list(_ranges(plan))
+    subnets, ranges = list(_subnets(plan)), list(plan.service_pins())
     # Pools say what isolates clusters and what is internal, so whatever a site has is in one.
     own = [entry for entry in pinned if plan.is_site(entry.owner)]
     yield from _outside(own, "nodes", plan.pools.nodes)
@@ -114,14 +114,6 @@ def _subnets(plan: PlanDocument) -> Iterator[KeyedPrefix]:
                     yield KeyedPrefix(prefix, key, str(path[1]))
 
 
-def _ranges(plan: PlanDocument) -> Iterator[KeyedPrefix]:
-    for name, cluster in plan.clusters.items():
-        for family in Family:
-            if prefix := cluster.services.pinned(family):
-                key = ("clusters", name, "services", key_of("prefix", family))
-                yield KeyedPrefix(prefix, key, name)
-
-
 def conflicts(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> Iterator[Conflict]:
     """Every conflict with the lock, none where the plan only adds."""
     yield from _misplaced(plan, HUB, lock.hub.prefixes)
@@ -129,7 +121,7 @@ def conflicts(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> It
     yield from _excluded(plan, HUB, [prefix for subnet in hub for prefix in subnet.prefixes])
     # Listed once: there may be as many as clusters.
     taken = list(_elsewhere(plan, ""))
-    for prefix, key, owner in _ranges(plan):
+    for prefix, key, owner in plan.service_pins():
         taken.append(KeyedPrefix(prefix, key[:-1], f"pinned to {owner}"))
     for name, held in lock.clusters.items():
         yield from _misplaced(plan, name, held.prefixes)
@@ -165,7 +157,7 @@ def renamed(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> Iter
             remedy = (
                 f"call it {former} to keep them, or lock with --renumber if it is another cluster"
             )
-            at, beside = Location(("clusters", name)), in_lock("clusters", former)
+            at, beside = Location(("clusters", name)), Location(("clusters", former), LOCK_FILE)
             yield Diagnostic(message, at, beside, remedy)
 
 
@@ -322,4 +314,4 @@ def _unfit(
 
 
 def _conflict(scope: Scope, key: KeyPath, message: str, locked: KeyPath) -> Conflict:
-    return Conflict(scope, Diagnostic(message, Location(key), in_lock(*locked), REMEDY))
+    return Conflict(scope, Diagnostic(message, Location(key), Location(locked, LOCK_FILE), REMEDY))

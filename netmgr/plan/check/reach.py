@@ -30,6 +30,19 @@ class Target(StrEnum):
     INTERNET = INTERNET
 
 
+class Layer(StrEnum):
+    """One of the things that keep spokes apart."""
+
+    ROUTES = "routes"
+    """Those to None."""
+    GROUPS = "groups"
+    """Security groups."""
+    ROUTERS = "routers"
+    """Their rules."""
+    PEERINGS = "peerings"
+    """That a spoke takes nothing the hub only passes on."""
+
+
 @dataclass(frozen=True, slots=True)
 class Cell:
     """Whether the packets of one owner reach something of another.
@@ -112,23 +125,19 @@ def _wanted(origin: str, owner: str) -> bool | None:
     return HUB in (origin, owner) or origin == owner
 
 
-def weakened(network: Network, layers: Collection[str]) -> Network:
-    """The network as if some of what keeps spokes apart were missing.
-
-    `layers`: "routes" (to None), "groups" (security groups), "routers" (their rules) and
-    "peerings" (that a spoke takes nothing the hub only passes on).
-    """
-    tables, groups = network.tables, network.groups
-    appliances, peerings = network.appliances, network.peerings
-    if "routes" in layers:
-        tables = tuple(map(_without_none, tables))
-    if "groups" in layers:
-        groups = ()
-    if "routers" in layers:
-        appliances = tuple(replace(appliance, drops=()) for appliance in appliances)
-    if "peerings" in layers:
-        peerings = tuple(replace(peering, forwarded=True) for peering in peerings)
-    return replace(network, tables=tables, groups=groups, appliances=appliances, peerings=peerings)
+def weakened(network: Network, layers: Collection[Layer]) -> Network:
+    """The network as if some of what keeps spokes apart were missing."""
+    if Layer.ROUTES in layers:
+        network = replace(network, tables=tuple(map(_without_none, network.tables)))
+    if Layer.GROUPS in layers:
+        network = replace(network, groups=())
+    if Layer.ROUTERS in layers:
+        harmless = (replace(appliance, drops=()) for appliance in network.appliances)
+        network = replace(network, appliances=tuple(harmless))
+    if Layer.PEERINGS in layers:
+        opened = (replace(peering, forwarded=True) for peering in network.peerings)
+        network = replace(network, peerings=tuple(opened))
+    return network
 
 
 def _without_none(table: RouteTable) -> RouteTable:

@@ -11,7 +11,7 @@ peering" (forwarded traffic).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from netmgr.documents.special_use import PRIVATE_USE
 from netmgr.plan.network import Appliance, Direction, Network, NextHop, Subnet, VirtualNetwork
@@ -21,7 +21,7 @@ INTERNET = "internet"
 MOST_HOPS = 8
 
 _EVERYTHING = {family: Prefix(family, 0, 0) for family in Family}
-_TABLE, _CLOUD = "route table", "the cloud's own route"
+_CLOUD = "the cloud's own route"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +70,9 @@ class Tracer:
     """Follows packets through one network."""
 
     network: Network
-    _routes: dict[str, PrefixTable[_Hop]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self._routes: dict[str, PrefixTable[_Hop]] = {}
         self._networks = {network.name: network for network in self.network.networks}
         self._tables = {table.name: table for table in self.network.tables}
         self._groups = {group.name: group for group in self.network.groups}
@@ -137,14 +137,14 @@ class Tracer:
     def _configured(self, subnet: Subnet) -> Iterator[_Hop]:
         table = self._tables.get(subnet.table)
         for route in table.routes if table else ():
-            yield _Hop(route.hop, f"{_TABLE} {subnet.table}", route.prefix, route.via)
+            yield _Hop(route.hop, f"route table {subnet.table}", route.prefix, route.via)
 
     def _built_in(self, network: VirtualNetwork, subnet: Subnet) -> Iterator[_Hop]:
         system = self.network.system_routes
         if system.internet:
             for everything in _EVERYTHING.values():
                 yield _Hop(NextHop.INTERNET, _CLOUD, everything)
-        configured = {hop.prefix for hop in self._configured(subnet)}
+        configured = (hop.prefix for hop in self._configured(subnet))
         # The cloud drops its None routes as soon as a table has a default route of its own.
         if _EVERYTHING[Family.V4] not in configured:
             yield from (_Hop(NextHop.NONE, _CLOUD, prefix) for prefix in system.dropped)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from netmgr.documents.sites import HUB
 from netmgr.errors import ConfigError
 from netmgr.plan.clouds.azure import existing, interface, terraform
-from netmgr.plan.clouds.cloud import Cloud, CloudLimits, ListedNetwork
+from netmgr.plan.clouds.cloud import Cloud, CloudLimits
 from netmgr.plan.derive import address_spaces, narrowed, network, segment_subnet
 from netmgr.plan.document import PlanDocument
 from netmgr.plan.lock import LockDocument
@@ -76,11 +75,5 @@ def narrowings(cloud: Cloud, before: LockDocument | None, after: LockDocument) -
         yield OFFERS[cloud].narrowing(name, was[name], now[name], peers)
 
 
-def read_networks(entries: Sequence[Mapping[str, Any]], source: str) -> list[ListedNetwork]:
-    """Read networks as a cloud's own tool lists them.
-
-    Raises:
-        ConfigError: an entry lacks what the tool prints.
-    """
-    # One cloud's list can be read so far; a second reader will have to recognise its own entries.
-    return existing.read_networks(entries, source)
+read_networks = existing.read_networks
+"""Reads what a cloud's own tool lists; a second reader will have to recognise its own entries."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import chain, cycle
+from itertools import cycle
 from xml.sax.saxutils import escape, quoteattr
 
 from netmgr.documents.sites import HUB
@@ -266,8 +266,8 @@ def _regions(plan: PlanDocument, lock: LockDocument) -> Iterator[Region]:
         yield from (Region(prefix, "", "pinned", note=name) for prefix in plan.pinned[name])
     yield from _allocated(HUB, lock.hub.prefixes, "")
     yield from (Region(prefix, HUB, "routers") for prefix in lock.hub.routers.prefixes)
-    researchers = chain.from_iterable(subnet.prefixes for subnet in lock.hub.researchers)
-    yield from (Region(prefix, HUB, "researchers") for prefix in researchers)
+    for subnet in lock.hub.researchers:
+        yield from (Region(prefix, HUB, "researchers") for prefix in subnet.prefixes)
     for name, held in lock.clusters.items():
         yield from _cluster(plan.clusters.get(name), name, held)
 

@@ -32,30 +32,21 @@ class Documents:
     ) -> None:
         """Prepare what all documents share; `reader_group` may read the ledger socket."""
         self._plan, self._lock = plan, lock
-        self._sites = list(_sites(lock))
+        # Between the first and the third part, which are a machine's own, and behind those.
+        self.sites: Mapping = {"sites": list(_sites(lock))}
         self._back = {
             name: list(_routes_back(plan, lock, name))
             for name in plan.clusters.keys() & lock.clusters.keys()
         }
         self._routers = [str(address) for hosts in lock.hub.routers.hosts for address in hosts]
-        self._common: Mapping = {
+        self.common: Mapping = {
             "internal": [str(prefix) for prefix in internal(plan)],
             "masquerade": True,
             "accounting": {"rule_owner": plan.rule_owner},
         }
         if reader_group is not None:
             is_number = reader_group.isascii() and reader_group.isdigit()
-            self._common["reader_group"] = int(reader_group) if is_number else reader_group
-
-    @property
-    def sites(self) -> Mapping:
-        """The second part of every document, the same for all."""
-        return {"sites": self._sites}
-
-    @property
-    def common(self) -> Mapping:
-        """The last part of every document, the same for all."""
-        return self._common
+            self.common["reader_group"] = int(reader_group) if is_number else reader_group
 
     def every(self) -> Iterator[tuple[str, Mapping]]:
         """Name and document of every machine of the plan."""

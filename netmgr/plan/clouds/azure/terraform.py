@@ -196,18 +196,16 @@ def _gateway(gateway: NatGateway) -> Iterator[Block]:
 
 def _associations(subnet: Subnet) -> Iterator[Block]:
     """What a subnet is tied to; each tie is a resource of its own."""
-    ties = (
-        ("subnet_route_table_association", "route_table", subnet.table),
-        ("subnet_network_security_group_association", "network_security_group", subnet.group),
-        ("subnet_nat_gateway_association", "nat_gateway", subnet.gateway),
-    )
-    for association, kind, label in ties:
+    ties = {
+        "route_table": subnet.table,
+        "network_security_group": subnet.group,
+        "nat_gateway": subnet.gateway,
+    }
+    for kind, label in ties.items():
         if label:
-            references: dict[str, Value] = {
-                "subnet_id": _reference("subnet", subnet.name),
-                f"{kind}_id": _reference(kind, label),
-            }
-            yield _resource(association, subnet.name, **references)
+            own = _reference("subnet", subnet.name)
+            other: dict[str, Value] = {f"{kind}_id": _reference(kind, label)}
+            yield _resource(f"subnet_{kind}_association", subnet.name, subnet_id=own, **other)
 
 
 def _node_group(scale_set: NodeGroup) -> Block:
