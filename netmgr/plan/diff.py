@@ -167,9 +167,8 @@ def _has_only_more(old: lock.Subnet, new: lock.Subnet) -> bool:
 def _subnet_text(held: lock.Subnet | None) -> str:
     if held is None:
         return ""
-    addresses = (*held.addresses, *held.addresses_v6)
-    hosts = f": {', '.join(map(str, addresses))}" if addresses else ""
-    return f"{', '.join(map(str, held.prefixes))}{hosts}"
+    hosts = ", ".join(map(str, (*held.addresses, *held.addresses_v6)))
+    return ": ".join(filter(None, (", ".join(map(str, held.prefixes)), hosts)))
 
 
 def _segment(key: str, old: lock.Segment | None, new: lock.Segment | None) -> Iterator[Change]:

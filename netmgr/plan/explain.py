@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from netmgr.documents.diagnostics import dotted
 from netmgr.documents.sites import HUB
 from netmgr.documents.special_use import SPECIAL_USE
 from netmgr.plan import machines
 from netmgr.plan.document import PlanDocument, Services, key_of
-from netmgr.plan.lock import LockDocument, ServiceRange, Subnet
+from netmgr.plan.lock import LockDocument, ServiceRange
 from netmgr.prefixes import Address, Prefix
 
 
@@ -42,8 +42,7 @@ NOWHERE = "nobody sends to it"
 UNPLANNED = "netmgr plans nothing there"
 
 
-@dataclass(frozen=True, slots=True)
-class _Owner:
+class _Owner(NamedTuple):
     """Who has a prefix; the fields are those of `Answer`."""
 
     role: str
@@ -69,15 +68,8 @@ def explain(plan: PlanDocument, lock: LockDocument, address: Address) -> Answer:
     internet = "counted; pods reach it masqueraded as their node"
     nobody = _Owner("internet", address.prefix, text, internet)
     owner = next((owner for owner in owners if owner.prefix.holds(address)), nobody)
-    return Answer(
-        str(address),
-        owner.role,
-        owner.cluster,
-        owner.node,
-        str(owner.prefix),
-        owner.because,
-        owner.traffic,
-    )
+    role, prefix, because, traffic, cluster, node = owner
+    return Answer(str(address), role, cluster, node, str(prefix), because, traffic)
 
 
 def _node(plan: PlanDocument, lock: LockDocument, address: Address) -> Iterator[_Owner]:
@@ -100,7 +92,7 @@ def _node(plan: PlanDocument, lock: LockDocument, address: Address) -> Iterator[
 
 def _machines(lock: LockDocument, address: Address) -> Iterator[_Owner]:
     hub = lock.hub
-    if _is_fixed(hub.routers, address):
+    if address in chain.from_iterable(hub.routers.hosts):
         for prefix in hub.routers.prefixes:
             yield _Owner("router", prefix, "lock: hub.routers", "reaches every cluster", HUB)
     for number, subnet in enumerate(hub.researchers):
@@ -112,14 +104,10 @@ def _machines(lock: LockDocument, address: Address) -> Iterator[_Owner]:
         for prefix in subnet.prefixes:
             yield _Owner("researcher", prefix, because, traffic, HUB)
     for name, held in lock.clusters.items():
-        if _is_fixed(held.nat, address):
+        if address in chain.from_iterable(held.nat.hosts):
             traffic = f"the hub's way to Services: {'; '.join(_ways(held.services))}"
             for prefix in held.nat.prefixes:
                 yield _Owner("NAT host", prefix, f"lock: clusters.{name}.nat", traffic, name)
-
-
-def _is_fixed(subnet: Subnet, address: Address) -> bool:
-    return address in subnet.addresses or address in subnet.addresses_v6
 
 
 def _ways(services: ServiceRange) -> Iterator[str]:

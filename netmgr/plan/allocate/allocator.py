@@ -40,13 +40,9 @@ class _ClusterPlan:
 
     name: str
     spec: Cluster
-    held: ClusterLock | None
+    prefixes: tuple[Allocation, ...]
     pools: dict[str, NodePoolLock]
     nat: subnetting.FixedSubnet
-
-    @property
-    def prefixes(self) -> tuple[Allocation, ...]:
-        return self.held.prefixes if self.held else ()
 
     @property
     def taken(self) -> list[Prefix]:
@@ -209,7 +205,7 @@ class Allocator:
         nat = subnetting.FixedSubnet(
             ("nat",), path, name, held.nat if held else None, hosts=spec.nat_hosts
         )
-        cluster = _ClusterPlan(name, spec, held, pools, nat)
+        cluster = _ClusterPlan(name, spec, held.prefixes if held else (), pools, nat)
         # IPv6 is never short: a site's first prefix holds 256 subnets.
         space = self.pools[Family.V4].space
         before = space.size

@@ -109,10 +109,7 @@ class AddressPool:
                 yield number, _whole(reach)
 
     def _add(
-        self,
-        site: SiteRequest,
-        allocations: list[Allocation],
-        subnets: Sequence[SubnetRequest],
+        self, site: SiteRequest, allocations: list[Allocation], subnets: Sequence[SubnetRequest]
     ) -> Placement:
         """One more prefix for all subnets, or else as few as the free blocks allow."""
         # A site that has prefixes widens the largest of them in `_reserve`; a second reserve would
@@ -170,16 +167,12 @@ class AddressPool:
             allocations[largest] = Allocation(prefix=held.prefix, reserve=grown)
 
     def _refusal(
-        self,
-        site: SiteRequest,
-        allocations: Sequence[Allocation],
-        subnets: Sequence[SubnetRequest],
+        self, site: SiteRequest, allocations: Sequence[Allocation], subnets: Sequence[SubnetRequest]
     ) -> Diagnostic:
-        family = self.space.family
         needed = sum(request.size for request in subnets)
         length = self._length(subnets)
         free = next(self.space.blocks(), None)
-        missing = (1 << (family.width - length)) - (free.size if free else 0)
+        missing = Prefix(self.space.family, 0, length).size - (free.size if free else 0)
         largest = max(subnets, key=lambda request: request.size)
         room = f"the largest free block is {free} ({free.size:,})" if free else "nothing is free"
         message = (
@@ -197,10 +190,8 @@ class AddressPool:
         """Who holds what each allocation would grow into once its free neighbourhood is used up."""
         blockers: set[str] = set()
         for held in allocations:
-            reach = held.reserve
-            while wider := self.space.grown(reach, reach.length - 1):
-                reach = wider
-            beyond = enclosing(reach, reach.length - 1)
+            length = held.reserve.length - self.space.room(held.reserve)
+            reach, beyond = (enclosing(held.reserve, size) for size in (length, length - 1))
             near = {
                 f"{holder} ({prefix})"
                 for prefix, holder in self.holders
@@ -219,10 +210,9 @@ def _fit(inner: Space, subnets: Sequence[SubnetRequest]) -> tuple[Placement, lis
     placed: Placement = {}
     rest = []
     for subnet in subnets:
-        prefix = inner.packed(subnet.length)
-        if prefix is None:
+        if prefix := inner.packed(subnet.length):
+            inner.take(prefix)
+            placed[subnet.key] = prefix
+        else:
             rest.append(subnet)
-            continue
-        inner.take(prefix)
-        placed[subnet.key] = prefix
     return placed, rest

@@ -16,7 +16,7 @@ from typing import Literal
 from netmgr.documents.diagnostics import KeyPath
 from netmgr.documents.sites import HUB
 from netmgr.plan.allocate import demand
-from netmgr.plan.allocate.space import Space
+from netmgr.plan.allocate.space import Space, enclosing
 from netmgr.plan.allocate.subnetting import take_all, taken_by
 from netmgr.plan.clouds.cloud import KUBERNETES, CloudLimits
 from netmgr.plan.derive import network
@@ -194,8 +194,7 @@ def _reaches(own: Iterable[Allocation], held: ClusterLock, space: Space) -> Iter
     """What is free within the cluster once one of its prefixes has grown as far as it can."""
     allocations = list(own)
     for wide in allocations:
-        widest = wide.reserve.length - space.room(wide.reserve)
-        reach = space.grown(wide.reserve, widest) or wide.reserve
+        reach = enclosing(wide.reserve, wide.reserve.length - space.room(wide.reserve))
         others = [other.prefix for other in allocations if other is not wide]
         inner = Space(Family.V4, [reach, *others])
         for subnet in taken_by(held):
