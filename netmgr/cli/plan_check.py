@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple, NoReturn
 
 import typer
 
 from netmgr.cli.options import DEFAULT_PLAN, Format, Output, PlanFile
 from netmgr.cli.output import Styled, Table, show, show_document
-from netmgr.cli.plan_common import (
-    Planned,
-    answer,
-    load,
-    print_findings,
-    up_to_date,
-)
+from netmgr.cli.plan_common import Planned, answer, load, print_findings, up_to_date
+from netmgr.documents import loader
+from netmgr.documents.diagnostics import Diagnostic
+from netmgr.documents.node import NodeDocument
 from netmgr.errors import ConfigError, Exit
+from netmgr.plan.check.checks import check_limits, check_plan
+from netmgr.plan.check.fleet import contradictions, drift
+from netmgr.plan.check.reach import Cell, Layer, matrix, weakened
+from netmgr.plan.check.usage import Forecast, Usage, forecasts
+from netmgr.plan.clouds.cloud import Cloud
+from netmgr.plan.derive import network
 
 if TYPE_CHECKING:
     from netmgr.cli.answers import DocumentsCheck, PlanCheck, Reach, ReachCell
-    from netmgr.documents.diagnostics import Diagnostic
-    from netmgr.documents.node import NodeDocument
-    from netmgr.plan.check.reach import Cell
-    from netmgr.plan.check.usage import Forecast, Usage
 
 
 STATUS_COLOURS = {"over": "red", "near": "yellow"}
@@ -59,52 +57,39 @@ def check(
     """
     if documents:
         _check_documents(documents, file, output)
+    planned = load(file)
+    checked = _checked(planned)
+    if output is Output.TABLE:
+        _print(planned, checked, every=every)
     else:
-        _check_plan(file, output, every=every)
+        show_document(_describe(planned, checked), output)
+    if _errors(checked.findings):
+        raise typer.Exit(Exit.FAILURE)
+    raise typer.Exit(Exit.CHANGES if planned.is_outdated else Exit.SUCCESS)
 
 
-@dataclass(frozen=True, slots=True)
-class _Checked:
-    """What the check of a plan found."""
-
-    planned: Planned
-    findings: list[Diagnostic]
+class _Checked(NamedTuple):
+    findings: Sequence[Diagnostic]
     usages: tuple[Usage, ...] = ()
     forecasts: tuple[Forecast, ...] = ()
 
-    @property
-    def errors(self) -> int:
-        return sum(finding.severity == "error" for finding in self.findings)
 
-
-def _check_plan(file: Path, output: Output, *, every: bool) -> None:
-    checked = _checked(load(file))
-    if output is Output.TABLE:
-        _print(checked, every=every)
-    else:
-        show_document(_describe(checked), output)
-    if checked.errors:
-        raise typer.Exit(Exit.FAILURE)
-    raise typer.Exit(Exit.CHANGES if checked.planned.is_outdated else Exit.SUCCESS)
+def _errors(findings: Iterable[Diagnostic]) -> int:
+    return sum(finding.severity == "error" for finding in findings)
 
 
 def _checked(planned: Planned) -> _Checked:
-    from netmgr.plan.check.checks import check_limits, check_plan
-    from netmgr.plan.check.usage import forecasts
-
     plan, limits = planned.plan, planned.limits
     first = planned.lock or answer(planned)
-    checked = _Checked(planned, list(check_plan(plan, first, limits)))
-    if checked.errors:
-        return checked
+    findings = check_plan(plan, first, limits)
+    if _errors(findings):
+        return _Checked(findings)
     after = answer(planned) if planned.lock and planned.is_outdated else first
     usages, over = check_limits(plan, after, limits)
-    ahead = forecasts(plan, after, limits)
-    return _Checked(planned, [*checked.findings, *over], usages, ahead)
+    return _Checked([*findings, *over], usages, forecasts(plan, after, limits))
 
 
-def _print(checked: _Checked, *, every: bool) -> None:
-    planned = checked.planned
+def _print(planned: Planned, checked: _Checked, *, every: bool) -> None:
     print_findings(planned.path, checked.findings)
     if checked.usages:
         typer.echo()
@@ -113,41 +98,28 @@ def _print(checked: _Checked, *, every: bool) -> None:
         typer.echo()
         show(_growth(checked.forecasts, planned.limits.words.network))
     typer.echo()
-    if errors := checked.errors:
-        typer.secho(f"{errors} error{'s' if errors > 1 else ''}.", fg="red", bold=True)
+    if errors := _errors(checked.findings):
+        _print_count(errors)
     elif planned.is_outdated:
-        typer.secho(f"{_lock_state(planned)}; run: netmgr plan lock", fg="yellow")
+        state = "out of date" if planned.lock else "not there yet"
+        typer.secho(f"{planned.lock_path} is {state}; run: netmgr plan lock", fg="yellow")
     else:
         typer.secho("The plan is sound.", fg="green")
 
 
-def _lock_state(planned: Planned) -> str:
-    return f"{planned.lock_path} is {'out of date' if planned.lock else 'not there yet'}"
-
-
 def _limits(planned: Planned, usages: tuple[Usage, ...], *, every: bool) -> Table:
     title = f"Limits of {planned.limits.cloud}, as published {planned.limits.as_of}"
-    if _has_no_cloud(planned):
+    worth_showing = usages
+    if planned.plan.cloud is Cloud.NONE:
         title = "Limits of Kubernetes (cloud: none has no others)"
+        # Most limits do not exist there; that a cloud's is unknown is worth knowing.
+        worth_showing = tuple(usage for usage in usages if usage.limit is not None)
     table = Table("what", "where", "used>", "limit>", "", title=title)
-    for usage in usages if every else _fullest(_with_limits(planned, usages)):
+    for usage in usages if every else _fullest(worth_showing):
         limit = "unknown" if usage.limit is None else f"{usage.limit:,}"
         cells = (usage.what, usage.subject, f"{usage.used:,}", limit, usage.status)
         table.row(*(Styled(cell, STATUS_COLOURS.get(usage.status)) for cell in cells))
     return table
-
-
-def _has_no_cloud(planned: Planned) -> bool:
-    from netmgr.plan.clouds.cloud import Cloud
-
-    return planned.plan.cloud is Cloud.NONE
-
-
-def _with_limits(planned: Planned, usages: tuple[Usage, ...]) -> tuple[Usage, ...]:
-    """Without a cloud most limits do not exist; that a cloud's is unknown is worth knowing."""
-    if not _has_no_cloud(planned):
-        return usages
-    return tuple(usage for usage in usages if usage.limit is not None)
 
 
 def _fullest(usages: tuple[Usage, ...]) -> list[Usage]:
@@ -175,10 +147,10 @@ def _growth(ahead: tuple[Forecast, ...], network: str) -> Table:
     return table
 
 
-def _describe(checked: _Checked) -> PlanCheck:
+def _describe(planned: Planned, checked: _Checked) -> PlanCheck:
     return {
         "version": 1,
-        "behind": checked.planned.is_outdated,
+        "behind": planned.is_outdated,
         "findings": [
             {
                 "severity": finding.severity,
@@ -201,17 +173,14 @@ def _describe(checked: _Checked) -> PlanCheck:
     }
 
 
-def _check_documents(folder: Path, file: Path, output: Output) -> None:
-    from netmgr.documents.loader import describe
-    from netmgr.plan.check.fleet import contradictions, drift
-
+def _check_documents(folder: Path, file: Path, output: Output) -> NoReturn:
     # Without the default plan there is nothing to compare with; a plan that was named must exist.
     given = up_to_date(file) if file.exists() or file != DEFAULT_PLAN else None
     documents = _read(folder)
     diagnostics = list(contradictions(documents))
     if given:
         diagnostics += drift(documents, given.plan, given.locked, str(given.lock_path))
-    errors = [describe(diagnostic, folder) for diagnostic in diagnostics]
+    errors = [loader.describe(diagnostic, folder) for diagnostic in diagnostics]
     if output is not Output.TABLE:
         document: DocumentsCheck = {"version": 1, "errors": errors}
         show_document(document, output)
@@ -219,23 +188,25 @@ def _check_documents(folder: Path, file: Path, output: Output) -> None:
     for line in errors:
         typer.echo(f"{typer.style('error', fg='red', bold=True)}: {line}")
     if errors:
-        typer.secho(f"{len(errors)} error{'s' if len(errors) > 1 else ''}.", fg="red", bold=True)
+        _print_count(len(errors))
         raise typer.Exit(Exit.FAILURE)
     against = (
         f"{file} and each other" if given else f"each other; there is no {file} to compare with"
     )
     typer.secho(f"The documents agree with {against}.", fg="green")
+    raise typer.Exit(Exit.SUCCESS)
+
+
+def _print_count(errors: int) -> None:
+    typer.secho(f"{errors} error{'s' if errors > 1 else ''}.", fg="red", bold=True)
 
 
 def _read(folder: Path) -> dict[str, NodeDocument]:
-    from netmgr.documents.loader import load
-    from netmgr.documents.node import NodeDocument
-
     documents: dict[str, NodeDocument] = {}
     refused: list[str] = []
     for path in sorted(folder.glob("*.yaml")):
         try:
-            documents[str(path)] = load(path, NodeDocument)
+            documents[str(path)] = loader.load(path, NodeDocument)
         except ConfigError as error:
             refused.append(error.message)
     if refused:
@@ -245,15 +216,6 @@ def _read(folder: Path) -> dict[str, NodeDocument]:
             f"{folder}: holds no document; run: netmgr plan render machines --to {folder}"
         )
     return documents
-
-
-class Layer(StrEnum):
-    """One of the things that keep spokes apart."""
-
-    ROUTES = "routes"
-    GROUPS = "groups"
-    ROUTERS = "routers"
-    PEERINGS = "peerings"
 
 
 def reach(
@@ -270,12 +232,9 @@ def reach(
     Packets are followed hop by hop; what is wrong is shown with a packet and its path. Exit 1 if a
     spoke reaches another, or something does not reach what it should.
     """
-    from netmgr.plan.check.reach import matrix, weakened
-    from netmgr.plan.derive import network
-
     given = up_to_date(file)
     planned = network(given.plan, given.locked, given.limits)
-    cells = matrix(weakened(planned, {layer.value for layer in without or ()}))
+    cells = matrix(weakened(planned, without or ()))
     wrong = [cell.wrong for cell in cells if cell.wrong]
     if output is Output.TABLE:
         packets = sum(len(cell.paths) for cell in cells)

@@ -7,19 +7,21 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 from typer.core import TyperGroup
 
+from netmgr.documents.diagnostics import Diagnostic
+from netmgr.durable import write_text
 from netmgr.errors import ConfigError
-
-if TYPE_CHECKING:
-    from netmgr.documents.diagnostics import Diagnostic
-    from netmgr.plan.clouds.cloud import CloudLimits
-    from netmgr.plan.diff import Change
-    from netmgr.plan.document import PlanDocument
-    from netmgr.plan.lock import LockDocument
+from netmgr.plan import files
+from netmgr.plan.clouds.cloud import CloudLimits
+from netmgr.plan.clouds.registry import narrowings
+from netmgr.plan.diff import Change
+from netmgr.plan.document import PlanDocument
+from netmgr.plan.lock import LockDocument, PlanRefused, digest_of
+from netmgr.plan.locking import make_lock
 
 COLOURS = {
     "+": "green",
@@ -33,12 +35,20 @@ COLOURS = {
 
 
 class PlanGroup(TyperGroup):
-    """The commands, which run without garbage collection."""
+    """The commands, which run without garbage collection.
+
+    A document of a thousand clusters is a million objects and hardly a cycle, and then the process
+    ends. Walking all of them again and again would take half of the time.
+    """
 
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401  typer has no public name for its context
-        # A document of a thousand clusters is a million objects, and then the process ends.
-        with _without_collection():
+        was_enabled = gc.isenabled()
+        gc.disable()
+        try:
             return super().invoke(ctx)
+        finally:
+            if was_enabled:
+                gc.enable()
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +62,7 @@ class Planned:
 
     @property
     def lock_path(self) -> Path:
-        """The lock's file, beside the plan."""
-        from netmgr.plan.files import lock_path
-
-        return lock_path(self.path)
+        return files.lock_path(self.path)
 
     @property
     def locked(self) -> LockDocument:
@@ -73,8 +80,6 @@ class Planned:
     @property
     def is_outdated(self) -> bool:
         """Whether the lock is missing, or was made from a plan of other content."""
-        from netmgr.plan.lock import digest_of
-
         return self.lock is None or self.lock.plan_digest != digest_of(self.plan)
 
 
@@ -84,8 +89,6 @@ def load(path: Path) -> Planned:
     Raises:
         ConfigError: a file is invalid, or the lock was edited.
     """
-    from netmgr.plan import files
-
     plan = files.load_plan(path)
     lock = files.load_lock(files.lock_path(path))
     return Planned(path, plan, lock, files.limits_of(plan, path))
@@ -107,27 +110,15 @@ def answer(
     planned: Planned, *, released: Iterable[str] = (), renumber: bool = False
 ) -> LockDocument:
     """The lock that answers the plan; refusals name the plan's keys and lines."""
-    from netmgr.plan.locking import make_lock
-
-    with _refusals_located(planned.path):
+    with refusals_located(planned.path):
         return make_lock(
             planned.plan, planned.lock, planned.limits, released=tuple(released), renumber=renumber
         )
 
 
-def refuse_errors(planned: Planned, lock: LockDocument) -> None:
-    """Stop before a lock is written that `plan check` would not accept."""
-    from netmgr.plan.check.checks import refuse_errors as refuse
-
-    with _refusals_located(planned.path):
-        refuse(planned.plan, lock, planned.limits)
-
-
 @contextmanager
-def _refusals_located(path: Path) -> Iterator[None]:
-    from netmgr.plan import files
-    from netmgr.plan.lock import PlanRefused
-
+def refusals_located(path: Path) -> Iterator[None]:
+    """Refusals name the keys and lines of the plan at `path`."""
     try:
         yield
     except PlanRefused as refused:
@@ -137,8 +128,6 @@ def _refusals_located(path: Path) -> Iterator[None]:
 
 def write(to: Path | None, text: str) -> None:
     """Replace a file in one step, or print."""
-    from netmgr.durable import write_text
-
     if to is None:
         typer.echo(text, nl=False)
         return
@@ -160,26 +149,14 @@ def print_changes(changes: Iterable[Change]) -> None:
             typer.secho(f"      {change.note}", dim=True)
 
 
+def print_narrowings(planned: Planned, after: LockDocument) -> None:
+    """What to know before a lock is applied that takes address space from a live network."""
+    for line in narrowings(planned.plan.cloud, planned.lock, after):
+        typer.secho(line, fg="yellow")
+
+
 def print_findings(path: Path, findings: Iterable[Diagnostic]) -> None:
     """Findings, each with its line of the plan."""
-    from netmgr.plan.files import located
-
     for finding in findings:
         sign = typer.style(finding.severity, fg=COLOURS[finding.severity], bold=True)
-        typer.echo(f"{sign}: {located(path, finding)}")
-
-
-@contextmanager
-def _without_collection() -> Iterator[None]:
-    """Keep cyclic garbage for the length of the block.
-
-    A plan makes many objects and hardly a cycle: the collector would walk all of them again and
-    again, which is half of the work's time and grows faster than their number.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
+        typer.echo(f"{sign}: {files.located(path, finding)}")

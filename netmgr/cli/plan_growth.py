@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,13 +11,14 @@ import typer
 from netmgr.cli import completion, plan_common
 from netmgr.cli.options import DEFAULT_PLAN, ClusterName, Format, Output, PlanFile
 from netmgr.cli.output import Table, show, show_document
+from netmgr.documents.diagnostics import Diagnostic, Severity
 from netmgr.errors import Exit
+from netmgr.plan import growth as planning
+from netmgr.plan.check.checks import check_limits
+from netmgr.plan.diff import diff
 
 if TYPE_CHECKING:
     from netmgr.cli.answers import MaxPods, PlanGrowth, Upgrade, UpgradeStep
-    from netmgr.documents.diagnostics import Diagnostic
-    from netmgr.plan.diff import Change
-    from netmgr.plan.growth import Effect, UpgradeDryRun
 
 dry_run_app = typer.Typer(
     no_args_is_help=True, help="Show what an upgrade would meet, without starting it."
@@ -44,85 +45,52 @@ def grow(
 
     Writes nothing, and lists what else is to do. Exit 1 if it does not fit, 3 if it takes changes.
     """
-    from dataclasses import replace
-
-    from netmgr.plan.check.checks import check_limits
-    from netmgr.plan.clouds.registry import narrowings
-    from netmgr.plan.diff import diff as compare
-    from netmgr.plan.growth import effects, grown_plan, kept_nodes
-
     planned = plan_common.up_to_date(file)
-    before = planned.locked
-    larger = replace(planned, plan=grown_plan(planned.plan, cluster, nodes, pool))
-    after = plan_common.answer(larger)
-    over = check_limits(larger.plan, after, planned.limits)[1]
-    growth = Growth(
-        changes=compare(before, after),
-        todo=effects((planned.plan, before), (larger.plan, after), planned.limits),
-        kept=kept_nodes(before, after),
-        # Notes concern sizes that no limit forbids, and would hide what does.
-        over=[finding for finding in over if finding.severity != "note"],
-        narrowed=tuple(narrowings(planned.plan.cloud, before, after)),
-    )
+    before, limits = planned.locked, planned.limits
+    larger = planning.grown_plan(planned.plan, cluster, nodes, pool)
+    after = plan_common.answer(replace(planned, plan=larger))
+    changes = diff(before, after)
+    todo = planning.effects((planned.plan, before), (larger, after), limits)
+    kept, total = planning.kept_nodes(before, after)
+    over = _without_notes(check_limits(larger, after, limits)[1])
     if output is Output.TABLE:
-        _print_growth(file, growth)
+        plan_common.print_changes(changes)
+        _print_effects(todo, kept, total)
+        plan_common.print_narrowings(planned, after)
+        plan_common.print_findings(file, over)
+        typer.secho(f"To apply it, set the nodes in {file} and run: netmgr plan lock", dim=True)
     else:
-        show_document(_describe(growth), output)
-    if not growth.is_sound:
+        document: PlanGrowth = {
+            "version": 1,
+            "changes": changes,
+            "kept": kept,
+            "of": total,
+            "to_do": [
+                {"what": effect.what, "where": effect.subject, "detail": effect.detail}
+                for effect in todo
+            ],
+            "findings": [{"severity": line.severity, "message": str(line)} for line in over],
+        }
+        show_document(document, output)
+    if kept < total or any(finding.severity is Severity.ERROR for finding in over):
         raise typer.Exit(Exit.FAILURE)
-    raise typer.Exit(Exit.CHANGES if growth.changes or growth.todo else Exit.SUCCESS)
+    raise typer.Exit(Exit.CHANGES if changes or todo else Exit.SUCCESS)
 
 
-@dataclass(frozen=True, slots=True)
-class Growth:
-    """What growth takes. `kept` is how many node places keep every address, and of how many."""
-
-    changes: tuple[Change, ...]
-    todo: tuple[Effect, ...]
-    kept: tuple[int, int]
-    over: list[Diagnostic]
-    narrowed: tuple[str, ...]
-
-    @property
-    def is_sound(self) -> bool:
-        """Whether nothing moves and no limit is passed."""
-        return self.kept[0] == self.kept[1] and not any(
-            finding.severity == "error" for finding in self.over
-        )
+def _without_notes(findings: Iterable[Diagnostic]) -> list[Diagnostic]:
+    """Notes concern sizes that no limit forbids, and would hide what does."""
+    return [finding for finding in findings if finding.severity is not Severity.NOTE]
 
 
-def _print_growth(file: Path, growth: Growth) -> None:
-    plan_common.print_changes(growth.changes)
-    kept, total = growth.kept
+def _print_effects(todo: Sequence[planning.Effect], kept: int, total: int) -> None:
     moves = "Nothing moves" if kept == total else "Nodes would move"
-    typer.echo(
-        f"{moves}: {kept:,} of {total:,} node places in the lock keep every address they have."
-    )
-    if growth.todo:
+    places = f"{kept:,} of {total:,} node places in the lock"
+    typer.echo(f"{moves}: {places} keep every address they have.")
+    if todo:
         table = Table("to do", "where", "what")
-        for effect in growth.todo:
+        for effect in todo:
             table.row(effect.what, effect.subject, effect.detail)
         show(table)
-    for line in growth.narrowed:
-        typer.secho(line, fg="yellow")
-    plan_common.print_findings(file, growth.over)
-    typer.secho(f"To apply it, set the nodes in {file} and run: netmgr plan lock", dim=True)
-
-
-def _describe(growth: Growth) -> PlanGrowth:
-    return {
-        "version": 1,
-        "changes": growth.changes,
-        "kept": growth.kept[0],
-        "of": growth.kept[1],
-        "to_do": [
-            {"what": effect.what, "where": effect.subject, "detail": effect.detail}
-            for effect in growth.todo
-        ],
-        "findings": [
-            {"severity": finding.severity, "message": str(finding)} for finding in growth.over
-        ],
-    }
 
 
 @dry_run_app.command()
@@ -146,10 +114,8 @@ def upgrade(
 
     Exit 1 if the upgrade would fail.
     """
-    from netmgr.plan.growth import dry_run_upgrade
-
     planned = plan_common.up_to_date(file)
-    dry_run = dry_run_upgrade(
+    dry_run = planning.dry_run_upgrade(
         planned.plan, planned.locked, planned.limits, cluster, surge=surge, only=pool
     )
     over = [
@@ -184,7 +150,7 @@ def upgrade(
     raise typer.Exit(Exit.SUCCESS if dry_run.succeeds else Exit.FAILURE)
 
 
-def _steps(dry_run: UpgradeDryRun) -> Table:
+def _steps(dry_run: planning.UpgradeDryRun) -> Table:
     table = Table("node pool", "nodes>", "at the peak>", "places>", "")
     for step in dry_run.steps:
         result = f"{step.short:,} short" if step.short else "fits"
@@ -198,23 +164,14 @@ def max_pods(
     cluster: ClusterName, *, file: PlanFile = DEFAULT_PLAN, output: Format = Output.TABLE
 ) -> None:
     """Show how many pods a node can have, and how many nodes fit."""
-    from netmgr.plan.growth import max_pods as choose
-
     planned = plan_common.up_to_date(file)
-    choices = choose(planned.plan, planned.locked, planned.limits, cluster)
+    choices = planning.max_pods(planned.plan, planned.locked, planned.limits, cluster)
     if output is not Output.TABLE:
         document: MaxPods = {"version": 1, "choices": choices}
         show_document(document, output)
         return
-    headings = (
-        "node pool",
-        "blocks>",
-        "pods per node",
-        "nodes that fit>",
-        "mappings per node>",
-        "",
-    )
-    table = Table(*headings)
+    headings = ("node pool", "blocks>", "pods per node", "nodes that fit>", "mappings per node>")
+    table = Table(*headings, "")
     for choice in choices:
         note = "" if choice.fits else "too few nodes fit"
         table.row(

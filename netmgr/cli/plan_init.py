@@ -3,35 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from netmgr.cli.options import DEFAULT_PLAN, PlanFile
+from netmgr.documents import loader
+from netmgr.documents.diagnostics import dotted
 from netmgr.errors import ConfigError
-
-if TYPE_CHECKING:
-    from netmgr.prefixes import Prefix
-
+from netmgr.plan import files
+from netmgr.plan.check.checks import refuse_errors
+from netmgr.plan.clouds.cloud import Cloud
+from netmgr.plan.document import PlanDocument
+from netmgr.plan.lock import PlanRefused
+from netmgr.plan.locking import make_lock
+from netmgr.plan.starting import text
+from netmgr.prefixes import Prefix
 
 # typer takes lists for defaults, and copies them.
 POOLS, SERVICES, CLUSTERS = ["10.0.0.0/8"], ["172.16.0.0/12"], ["cluster-1"]
-
-
-class CloudName(StrEnum):
-    """Whose limits apply."""
-
-    AZURE = "azure"
-    NONE = "none"
 
 
 def init(  # noqa: PLR0913  one a command-line option
     *,
     file: PlanFile = DEFAULT_PLAN,
     name: Annotated[str, typer.Option(help="Name of the network.")] = "network",
-    cloud: Annotated[CloudName, typer.Option(help="Whose limits apply.")] = CloudName.NONE,
+    cloud: Annotated[Cloud, typer.Option(help="Whose limits apply.")] = Cloud.NONE,
     pool: Annotated[
         list[str],
         typer.Option(
@@ -56,23 +54,17 @@ def init(  # noqa: PLR0913  one a command-line option
 
     It is written only if `plan lock` and `plan check` accept it, and never over another file.
     """
-    from netmgr.plan.clouds.cloud import Cloud
-    from netmgr.plan.files import lock_path
-    from netmgr.plan.starting import Start, text
-
-    _refuse_to_replace(file, lock_path(file))
+    _refuse_to_replace(file, files.lock_path(file))
     written = text(
-        Start(
-            name,
-            Cloud(cloud.value),
-            _prefixes("--pool", pool),
-            _prefixes("--services", services),
-            researchers,
-            routers,
-            cluster,
-            nodes,
-            pods_per_node,
-        )
+        name=name,
+        cloud=cloud,
+        nodes=_prefixes("--pool", pool),
+        services=_prefixes("--services", services),
+        researchers=researchers,
+        routers=routers,
+        clusters=cluster,
+        nodes_per_cluster=nodes,
+        pods_per_node=pods_per_node,
     )
     _validate(written, file)
     try:
@@ -92,8 +84,6 @@ def _refuse_to_replace(*files: Path) -> None:
 
 
 def _prefixes(option: str, given: Iterable[str]) -> tuple[Prefix, ...]:
-    from netmgr.prefixes import Prefix
-
     try:
         return tuple(map(Prefix.parse, given))
     except ValueError as error:
@@ -102,14 +92,6 @@ def _prefixes(option: str, given: Iterable[str]) -> tuple[Prefix, ...]:
 
 def _validate(written: str, file: Path) -> None:
     """Refuse a plan that could not be locked."""
-    from netmgr.documents import loader
-    from netmgr.documents.diagnostics import dotted
-    from netmgr.plan import files
-    from netmgr.plan.check.checks import refuse_errors
-    from netmgr.plan.document import PlanDocument
-    from netmgr.plan.lock import PlanRefused
-    from netmgr.plan.locking import make_lock
-
     source = f"{file} (not written)"
     plan = loader.parse(written, source, PlanDocument)
     limits = files.limits_of(plan, file)

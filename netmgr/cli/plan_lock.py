@@ -3,23 +3,37 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from netmgr import durable
 from netmgr.cli import completion, plan_common
 from netmgr.cli.options import DEFAULT_PLAN, Format, Output, PlanFile, Yes
 from netmgr.cli.output import show_document
-from netmgr.documents.sites import HUB
+from netmgr.documents import loader
 from netmgr.errors import ConfigError, Exit, StateError
+from netmgr.plan import files
+from netmgr.plan.adopt import (
+    Existing,
+    add_excluded,
+    add_pinned,
+    called,
+    live_subnets,
+    read_existing,
+)
+from netmgr.plan.check.checks import refuse_errors
+from netmgr.plan.check.conflicts import pin_faults
+from netmgr.plan.clouds.registry import narrowings
+from netmgr.plan.diff import Change, Kind
+from netmgr.plan.diff import diff as compare
+from netmgr.plan.document import Exclusion, PlanDocument
+from netmgr.plan.lock import LockDocument
 
 if TYPE_CHECKING:
     from netmgr.cli.answers import PlanDiff
-    from netmgr.plan.adopt import Existing
-    from netmgr.plan.diff import Change
-    from netmgr.plan.document import Exclusion, PlanDocument
-    from netmgr.plan.lock import LockDocument
 
 
 def lock(
@@ -37,7 +51,8 @@ def lock(
     """
     planned = plan_common.load(file)
     after = plan_common.answer(planned, renumber=renumber)
-    plan_common.refuse_errors(planned, after)
+    with plan_common.refusals_located(file):
+        refuse_errors(planned.plan, after, planned.limits)
     _settle(planned, after, yes=yes)
 
 
@@ -66,9 +81,6 @@ def release(
 
 def diff(*, file: PlanFile = DEFAULT_PLAN, output: Format = Output.TABLE) -> None:
     """Show what `plan lock` would change; -/+ is renumbering. Exit 3 if there are changes."""
-    from netmgr.plan.clouds.registry import narrowings
-    from netmgr.plan.diff import diff as compare
-
     planned = plan_common.load(file)
     after = plan_common.answer(planned, renumber=True)
     changes = compare(planned.lock, after)
@@ -85,17 +97,12 @@ def diff(*, file: PlanFile = DEFAULT_PLAN, output: Format = Output.TABLE) -> Non
 
 
 def _settle(planned: plan_common.Planned, after: LockDocument, *, yes: bool) -> None:
-    from netmgr.plan import files
-    from netmgr.plan.clouds.registry import narrowings
-    from netmgr.plan.diff import diff as compare
-
     changes = compare(planned.lock, after)
     plan_common.print_changes(changes)
     typer.echo(_summary(planned, after, changes))
     if planned.lock == after:
         return
-    for line in narrowings(planned.plan.cloud, planned.lock, after):
-        typer.secho(line, fg="yellow")
+    plan_common.print_narrowings(planned, after)
     if not (yes or _is_wanted(planned)):
         typer.echo("Nothing was written.")
         raise typer.Exit(Exit.CHANGES)
@@ -119,16 +126,9 @@ def _summary(planned: plan_common.Planned, after: LockDocument, changes: tuple[C
         return f"{planned.lock_path} is up to date: nothing to do"
     if not changes:
         return f"No address changes; only the plan's digest in {planned.lock_path} does."
-    count = {
-        kind: sum(change.kind == kind for change in changes) for kind in ("+", "~", "-", "-/+")
-    }
-    parts = (
-        f"{count['+']} to add",
-        f"{count['~']} to change",
-        f"{count['-']} to release",
-        f"{count['-/+']} to renumber",
-    )
-    return f"{', '.join(parts)}."
+    count = Counter(change.kind for change in changes)
+    verbs = zip(Kind, ("add", "change", "release", "renumber"), strict=True)
+    return f"{', '.join(f'{count[kind]} to {verb}' for kind, verb in verbs)}."
 
 
 def adopt(
@@ -161,11 +161,6 @@ def adopt(
     Lines are added to the plan, none is changed; the next `plan lock` allocates addresses.
     Exit 3 if changes were not written.
     """
-    from netmgr import durable
-    from netmgr.documents import loader
-    from netmgr.plan import files
-    from netmgr.plan.adopt import add_excluded, add_pinned, called, live_subnets, read_existing
-
     plan, lock = files.load_plan(file), files.load_lock(files.lock_path(file))
     text = file.read_text(encoding="utf-8")
     adopted = called(read_existing(loader.read(existing), str(existing)), names or (), plan)
@@ -177,7 +172,9 @@ def adopt(
         typer.echo(f"{file} has all of them: nothing to do")
         return
     # Before the question: what is written must be a valid plan.
-    _refuse_overlaps(after, file)
+    if faults := list(pin_faults(loader.parse(after, str(file), PlanDocument))):
+        lines = [f"{file}: {'.'.join(map(str, fault.at.key))}: {fault}" for fault in faults]
+        raise ConfigError("\n".join(lines), "nothing was written")
     _print_adopted(plan, adopted, live)
     if not (yes or (sys.stdin.isatty() and typer.confirm(f"Write {file}?"))):
         typer.echo("Nothing was written; to write without being asked, add --yes.")
@@ -189,19 +186,9 @@ def adopt(
 def _print_adopted(plan: PlanDocument, adopted: Existing, live: list[Exclusion]) -> None:
     for name, prefixes in adopted.prefixes.items():
         if name not in plan.pinned:
-            whose = "its own" if name in plan.clusters or name == HUB else "taken"
+            whose = "its own" if plan.is_site(name) else "taken"
             typer.secho(f"  + pinned.{name}: {', '.join(map(str, prefixes))} ({whose})", fg="green")
     for exclusion in live:
         typer.secho(
             f"  + exclude: {exclusion.prefix} ({exclusion.reason}, left as it is)", fg="green"
         )
-
-
-def _refuse_overlaps(text: str, file: Path) -> None:
-    from netmgr.documents import loader
-    from netmgr.plan.check.overlaps import pin_faults
-    from netmgr.plan.document import PlanDocument
-
-    if faults := list(pin_faults(loader.parse(text, str(file), PlanDocument))):
-        lines = [f"{file}: {'.'.join(map(str, fault.at.key))}: {fault}" for fault in faults]
-        raise ConfigError("\n".join(lines), "nothing was written")

@@ -6,17 +6,27 @@ import json
 import re
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+import yaml
 
+import netmgr
+from cni.install import Installation
+from cni.install import conflist as configuration
 from netmgr.cli import completion
 from netmgr.cli.options import DEFAULT_PLAN, ClusterName, PlanFile, To
 from netmgr.cli.plan_common import Planned, up_to_date, write
-
-if TYPE_CHECKING:
-    from netmgr.documents.sites import Role
-    from netmgr.plan.machines import PlannedNode
+from netmgr.documents import loader
+from netmgr.documents.node import NodeDocument
+from netmgr.documents.sites import Role
+from netmgr.durable import make_folder, write_many
+from netmgr.errors import ConfigError
+from netmgr.plan.clouds import registry
+from netmgr.plan.files import to_yaml
+from netmgr.plan.machines import PlannedHost, PlannedNode, hosts, node_named, segments
+from netmgr.plan.render.kubernetes import objects
+from netmgr.plan.render.node import Documents
 
 app = typer.Typer(
     no_args_is_help=True, help="Render node.yaml files, cluster objects and cloud resources."
@@ -44,10 +54,8 @@ def node(
     to: To = None,
 ) -> None:
     """Render node.yaml of one node."""
-    from netmgr.plan.render.node import Documents
-
     given = up_to_date(file)
-    document = Documents(given.plan, given.locked, reader_group).of_node(_named(given, name))
+    document = Documents(given.plan, given.locked, reader_group).of(_named(given, name))
     _write_document(to, file, document, f"node {name}")
 
 
@@ -67,8 +75,6 @@ def router(
     to: To = None,
 ) -> None:
     """Render node.yaml of a hub router."""
-    from netmgr.documents.sites import Role
-
     _write_document(to, file, _of_host(file, Role.HUB_ROUTER, name, reader_group), f"router {name}")
 
 
@@ -88,8 +94,6 @@ def nat_host(
     to: To = None,
 ) -> None:
     """Render node.yaml of a cluster's NAT host."""
-    from netmgr.documents.sites import Role
-
     _write_document(to, file, _of_host(file, Role.NAT_HOST, name, reader_group), f"nat-host {name}")
 
 
@@ -106,19 +110,17 @@ def machines(
     reader_group: ReaderGroup = None,
 ) -> None:
     """Render node.yaml of every machine."""
-    from netmgr.durable import make_folder, write_many
-    from netmgr.plan.files import to_yaml
-    from netmgr.plan.render.node import Documents
-
     given = up_to_date(file)
     make_folder(to)
     documents = Documents(given.plan, given.locked, reader_group)
     # Rendered once: with many clusters nearly all of a document is the same in each.
     sites, common = to_yaml(documents.sites), to_yaml(documents.common)
-    texts = (
-        (f"{name}.yaml", f"{to_yaml(head)}{sites}{to_yaml(own) if own else ''}{common}".encode())
-        for name, head, own in documents.every_own()
-    )
+
+    def text(machine: PlannedHost | PlannedNode) -> bytes:
+        head, own = documents.parts(machine)
+        return f"{to_yaml(head)}{sites}{to_yaml(own) if own else ''}{common}".encode()
+
+    texts = ((f"{machine.name}.yaml", text(machine)) for machine in documents.machines())
     typer.echo(f"wrote {write_many(to, texts):,} documents to {to}", err=True)
 
 
@@ -144,57 +146,44 @@ def template(
 
     It is the template of `netmgr kube node`.
     """
-    from netmgr.documents.sites import Role
-    from netmgr.plan.files import to_yaml
-    from netmgr.plan.render.node import Documents
-
-    given = up_to_date(file)
-    _refuse_unknown(given, cluster)
+    given = _with_cluster(file, cluster)
     document = Documents(given.plan, given.locked, reader_group).template(cluster, Role(role))
     command = f"template {cluster}{'' if role is TemplateRole.NODE else f' --role {role}'}"
-    write(to, f"# Of {file.name}, by `netmgr plan render {command}`.\n{to_yaml(document)}")
+    write(to, f"{_origin(file, command)}{to_yaml(document)}")
 
 
-def _refuse_unknown(given: Planned, cluster: str) -> None:
-    from netmgr.errors import ConfigError
-
+def _with_cluster(file: Path, cluster: str) -> Planned:
+    given = up_to_date(file)
     if cluster not in given.plan.clusters:
         known = ", ".join(given.plan.clusters) or "none"
-        raise ConfigError(f"{given.path}: clusters: has no {cluster!r}; there are {known}")
+        raise ConfigError(f"{file}: clusters: has no {cluster!r}; there are {known}")
+    return given
+
+
+def _origin(file: Path, command: str) -> str:
+    return f"# Of {file.name}, by `netmgr plan render {command}`.\n"
 
 
 def _of_host(file: Path, role: Role, name: str, reader_group: str | None) -> dict[str, Any]:
-    from netmgr.errors import ConfigError
-    from netmgr.plan import machines
-    from netmgr.plan.render.node import Documents
-
     given = up_to_date(file)
-    if host := machines.host_named(given.locked, role, name):
-        return Documents(given.plan, given.locked, reader_group).of_host(host)
-    known = ", ".join(host.name for host in machines.hosts(given.locked) if host.role is role)
-    raise ConfigError(f"{given.lock_path}: has no {role} {name!r}; there are {known or 'none'}")
+    planned = {host.name: host for host in hosts(given.locked) if host.role is role}
+    if name not in planned:
+        known = ", ".join(planned) or "none"
+        raise ConfigError(f"{given.lock_path}: has no {role} {name!r}; there are {known}")
+    return Documents(given.plan, given.locked, reader_group).of(planned[name])
 
 
 def _write_document(to: Path | None, file: Path, document: dict[str, Any], command: str) -> None:
     """Write a node.yaml, after validation as an agent would do it."""
-    from netmgr.documents import loader
-    from netmgr.documents.node import NodeDocument
-    from netmgr.plan.files import to_yaml
-
-    text = f"# Of {file.name}, by `netmgr plan render {command}`.\n{to_yaml(document)}"
+    text = f"{_origin(file, command)}{to_yaml(document)}"
     loader.parse(text, f"the node.yaml of {document['node']['name']}", NodeDocument)
     write(to, text)
 
 
 def _named(given: Planned, name: str) -> PlannedNode:
-    from netmgr.errors import ConfigError
-    from netmgr.plan import machines
-
-    planned = machines.node_named(given.locked, name)
+    planned = node_named(given.locked, name)
     if planned is None:
-        pools = dict.fromkeys(
-            f"{cluster}-{pool}-0" for cluster, pool, _ in machines.segments(given.locked)
-        )
+        pools = dict.fromkeys(f"{cluster}-{pool}-0" for cluster, pool, _ in segments(given.locked))
         raise ConfigError(
             f"{given.lock_path}: has no place for a node {name!r}; "
             f"there are {', '.join(pools) or 'none'} …"
@@ -220,22 +209,16 @@ def kubelet(
     A file for kubelet's --config-dir. Pods with the host's network count there, too, and need no
     address: as many addresses stay for those in cooldown.
     """
-    from netmgr.errors import ConfigError
-
-    given = up_to_date(file)
-    _refuse_unknown(given, cluster)
+    given = _with_cluster(file, cluster)
     pools = given.locked.clusters[cluster].node_pools
     if pool not in pools:
         known = ", ".join(pools) or "none"
         raise ConfigError(
             f"{given.lock_path}: {cluster} has no node pool {pool!r}; there are {known}"
         )
-    write(
-        to,
-        f"# Of {file.name}, by `netmgr plan render kubelet {cluster} {pool}`.\n"
-        "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
-        f"maxPods: {pools[pool].addresses_per_node}\n",
-    )
+    head = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
+    most = f"maxPods: {pools[pool].addresses_per_node}\n"
+    write(to, f"{_origin(file, f'kubelet {cluster} {pool}')}{head}{most}")
 
 
 @app.command()
@@ -245,14 +228,9 @@ def conflist(
     to: To = None,
 ) -> None:
     """Render the CNI network configuration, the same on every node."""
-    from cni.install import Installation
-    from cni.install import conflist as configuration
-
     folder = Path("/opt/cni/bin")
-    write(
-        to,
-        json.dumps(configuration(Installation(folder, folder, network=network)), indent=2) + "\n",
-    )
+    written = json.dumps(configuration(Installation(folder, folder, network=network)), indent=2)
+    write(to, f"{written}\n")
 
 
 def _share(text: str) -> str:
@@ -284,38 +262,27 @@ def kubernetes(
 
     They are the plan, its lock, and a DaemonSet without API credentials.
     """
-    import yaml
-
-    from netmgr import __version__
-    from netmgr.plan.render.kubernetes import objects
-
-    given = up_to_date(file)
-    _refuse_unknown(given, cluster)
+    given = _with_cluster(file, cluster)
     documents = {
         "plan.yaml": file.read_text("utf-8"),
         "plan.lock.yaml": given.lock_path.read_text("utf-8"),
     }
     # kube-apiserver's --service-cluster-ip-range takes one range a family, joined by a comma.
-    services = ",".join(
-        str(service_cidr) for _, service_cidr in given.locked.clusters[cluster].services.pairs
-    )
-    every = objects(documents, services, image or f"netmgr:{__version__}", max_unavailable)
+    pairs = given.locked.clusters[cluster].services.pairs
+    services = ",".join(str(service_cidr) for _, service_cidr in pairs)
+    every = objects(documents, services, image or f"netmgr:{netmgr.__version__}", max_unavailable)
     write(to, yaml.dump_all(every, Dumper=yaml.CSafeDumper, sort_keys=False, width=1 << 20))
 
 
 @app.command()
 def terraform(*, file: PlanFile = DEFAULT_PLAN, to: To = None) -> None:
     """Render cloud resources for Terraform (azurerm 4)."""
-    from netmgr.plan.clouds.registry import rendered
-
     given = up_to_date(file)
-    write(to, rendered(given.plan, given.locked, given.limits))
+    write(to, registry.rendered(given.plan, given.locked, given.limits))
 
 
 @app.command()
 def nic(name: NodeName, *, file: PlanFile = DEFAULT_PLAN, to: To = None) -> None:
     """Render one node's network interface with its blocks (ARM)."""
-    from netmgr.plan.clouds.registry import rendered_interface
-
     given = up_to_date(file)
-    write(to, rendered_interface(given.plan, given.locked, _named(given, name)))
+    write(to, registry.rendered_interface(given.plan, given.locked, _named(given, name)))

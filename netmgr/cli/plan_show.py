@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,20 +13,15 @@ from netmgr.cli.options import DEFAULT_PLAN, Format, Output, PlanFile, To
 from netmgr.cli.output import Table, show_document
 from netmgr.cli.plan_common import load, up_to_date, write
 from netmgr.errors import ConfigError
+from netmgr.plan import files
+from netmgr.plan.document import PlanDocument
+from netmgr.plan.explain import explain as look_up
+from netmgr.plan.lock import Allocation, ClusterLock, LockDocument, Segment, Subnet
+from netmgr.plan.render.map import page
+from netmgr.prefixes import Address, Prefix
 
 if TYPE_CHECKING:
     from rich.tree import Tree
-
-    from netmgr.plan.document import PlanDocument
-    from netmgr.plan.lock import (
-        Allocation,
-        ClusterLock,
-        LockDocument,
-        NodePoolLock,
-        Segment,
-        Subnet,
-    )
-    from netmgr.prefixes import Address, Prefix
 
 
 def show(
@@ -39,9 +35,7 @@ def show(
     """Show what is locked."""
     planned = load(file)
     if output is not Output.TABLE:
-        from netmgr.plan.files import sealed, to_plain
-
-        show_document(to_plain(sealed(planned.locked)), output)
+        show_document(files.to_plain(files.sealed(planned.locked)), output)
     elif tree:
         terminal.console().print(_tree(planned.plan, planned.locked))
     else:
@@ -103,20 +97,13 @@ def _cluster(branch: Tree, plan: PlanDocument, name: str, held: ClusterLock) -> 
     for pool, spec in held.node_pools.items():
         asked = cluster.node_pools.get(pool) if cluster else None
         nodes = f"{asked.nodes:,} nodes, " if asked else ""
-        _pool(
-            branch.add(f"{pool}: {nodes}places for {spec.capacity:,}{_tombstone(spec.tombstone)}"),
-            spec,
-        )
+        places = f"places for {spec.capacity:,}{_tombstone(spec.tombstone)}"
+        inner = branch.add(f"{pool}: {nodes}{places}")
+        for segment in spec.segments:
+            inner.add(f"nodes {segment.first:,} to {segment.last:,}: {_layouts(segment)}")
 
 
-def _pool(branch: Tree, spec: NodePoolLock) -> None:
-    for segment in spec.segments:
-        branch.add(
-            f"nodes {segment.first:,} to {segment.first + segment.nodes - 1:,}: {_segment(segment)}"
-        )
-
-
-def _segment(segment: Segment) -> str:
+def _layouts(segment: Segment) -> str:
     return "; ".join(
         f"hosts {part.hosts}, pods {part.pods} ({part.blocks} x /{part.block_length} a node)"
         for part in segment.layouts
@@ -151,11 +138,6 @@ def explain(
     output: Format = Output.TABLE,
 ) -> None:
     """Explain an address: owner, node, block, key and packets."""
-    from dataclasses import asdict
-
-    from netmgr.plan.explain import explain as look_up
-    from netmgr.prefixes import Address
-
     planned = load(file)
     try:
         wanted = Address.parse(address)
@@ -175,7 +157,5 @@ def map_(*, file: PlanFile = DEFAULT_PLAN, to: To = None) -> None:
 
     The page is one file that fetches nothing. A pointer on a block shows what it is.
     """
-    from netmgr.plan.render.map import page
-
     given = up_to_date(file)
     write(to, page(given.plan, given.locked))

@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import netaddr
 import yaml
 
 from netmgr.documents import yaml_loader
-from netmgr.documents.sites import HUB
 from netmgr.documents.yaml_loader import Loader, Unusable
 from netmgr.errors import ConfigError
 from netmgr.plan.clouds import registry
 from netmgr.plan.clouds.cloud import ListedNetwork
-from netmgr.plan.derive import subnet_names
+from netmgr.plan.derive import locked_subnets
 from netmgr.plan.document import Exclusion, PlanDocument
 from netmgr.plan.lock import LockDocument
 from netmgr.prefixes import Address, Prefix
@@ -55,10 +54,7 @@ def read_existing(text: str, source: str) -> Existing:
         prefixes = [network.prefixes] if isinstance(network.prefixes, str) else network.prefixes
         if not isinstance(prefixes, list):
             raise ConfigError(f"{where}: is no prefix and no list of prefixes")
-        prefixes_by_owner[owner] = (
-            *prefixes_by_owner.get(owner, ()),
-            *_prefixes(prefixes, where),
-        )
+        _add(prefixes_by_owner, owner, _prefixes(prefixes, where))
         for name, parts in network.subnets:
             subnets += [(owner, name, prefix) for prefix in _prefixes(parts, f"{where}/{name}")]
     return Existing(prefixes_by_owner, tuple(subnets))
@@ -93,7 +89,7 @@ def called(existing: Existing, names: Iterable[str], plan: PlanDocument) -> Exis
                 f"it has {', '.join(existing.prefixes)}"
             )
         # An unknown site would be pinned as taken, and the cluster would get other addresses.
-        if site != HUB and site not in plan.clusters:
+        if not plan.is_site(site):
             raise ConfigError(
                 f"--as {assignment}: the plan has no cluster {site!r}; "
                 f"it has {', '.join(plan.clusters)}"
@@ -101,10 +97,13 @@ def called(existing: Existing, names: Iterable[str], plan: PlanDocument) -> Exis
         sites[to_name(name)] = site
     prefixes_by_site: Pinned = {}
     for name, prefixes in existing.prefixes.items():
-        site = sites.get(name, name)
-        prefixes_by_site[site] = (*prefixes_by_site.get(site, ()), *prefixes)
+        _add(prefixes_by_site, sites.get(name, name), prefixes)
     subnets = [(sites.get(owner, owner), name, prefix) for owner, name, prefix in existing.subnets]
     return Existing(prefixes_by_site, tuple(subnets))
+
+
+def _add(pinned: Pinned, owner: str, prefixes: Iterable[Prefix]) -> None:
+    pinned[owner] = (*pinned.get(owner, ()), *prefixes)
 
 
 def live_subnets(
@@ -114,25 +113,18 @@ def live_subnets(
 
     Other networks are avoided as a whole.
     """
-    own = set(_allocated(lock)) if lock else set()
+    own = {subnet.name: subnet.prefixes for subnet in locked_subnets(lock)} if lock else {}
     known = [exclusion.prefix for exclusion in plan.exclude]
     for _, spec in plan.node_pools():
         for pin in spec.subnets:
             known += pin.prefixes
-    exclusions = []
-    for owner, name, prefix in existing.subnets:
-        is_site = owner == HUB or owner in plan.clusters
-        is_known = any(known_prefix.covers(prefix) for known_prefix in known)
-        if is_site and not is_known and (name, prefix) not in own:
-            exclusions.append(Exclusion(prefix=prefix, reason=f"subnet {name} of {owner}"))
-    return exclusions
-
-
-def _allocated(lock: LockDocument) -> Iterator[tuple[str, Prefix]]:
-    """The lock's own subnets, by the names that they are rendered with."""
-    for name, prefixes in subnet_names(lock):
-        for prefix in prefixes:
-            yield name, prefix
+    return [
+        Exclusion(prefix=prefix, reason=f"subnet {name} of {owner}")
+        for owner, name, prefix in existing.subnets
+        if plan.is_site(owner)
+        and prefix not in own.get(name, ())
+        and not any(known_prefix.covers(prefix) for known_prefix in known)
+    ]
 
 
 def to_name(text: str) -> str:
@@ -176,9 +168,8 @@ def add_excluded(text: str, missing: Iterable[Exclusion], source: str) -> str:
     return _with_lines(text, "exclude", lines, source)
 
 
-def _with_lines(text: str, key: str, lines: Iterable[str], source: str) -> str:
+def _with_lines(text: str, key: str, added: Sequence[str], source: str) -> str:
     """The text with lines added to a key's block, or with key and lines at the end."""
-    added = list(lines)
     if not added:
         return text
     # The nodes of YAML have line and column; dumping the parsed plan would lose comments and order.
@@ -218,9 +209,8 @@ def _prefixes(texts: Iterable[object], where: str) -> Iterator[Prefix]:
             raise ConfigError(f"{where}: {error}") from None
 
 
-def _range(text: str) -> Iterable[Prefix]:
+def _range(text: str) -> Iterator[Prefix]:
     first, last = map(Address.parse, text.split("-", 1))
     if first.family is not last.family or first > last:
         raise ValueError(f"{text} is no range: its first address has to come before its last")
-    cidrs = netaddr.iprange_to_cidrs(str(first), str(last))
-    return [Prefix.parse(str(cidr)) for cidr in cidrs]
+    return map(Prefix.parse, map(str, netaddr.iprange_to_cidrs(str(first), str(last))))

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import product
+from itertools import cycle, product
+from typing import NamedTuple
 
 from netmgr.documents.sites import HUB, SourceAddress
 from netmgr.errors import ConfigError
 from netmgr.plan.allocate.space import halves
 from netmgr.plan.clouds.cloud import CloudLimits
 from netmgr.plan.document import Cluster, NodePool, PlanDocument
-from netmgr.plan.lock import Allocation, ClusterLock, LockDocument, Segment
+from netmgr.plan.lock import ClusterLock, LockDocument, Segment
 from netmgr.plan.machines import PlannedNode
 from netmgr.plan.network import (
     Appliance,
@@ -25,7 +25,6 @@ from netmgr.plan.network import (
     RouteTable,
     SecurityGroup,
     SecurityRule,
-    ServiceMapping,
     Subnet,
     VirtualNetwork,
 )
@@ -38,16 +37,26 @@ _RESEARCHERS = f"{HUB}_researchers"
 _OWN, _HUB, _APART = 100, 110, 200
 
 
-@dataclass(frozen=True, slots=True)
-class AddressSpace:
-    """The address space of one virtual network of the hub or a cluster."""
+class AddressSpace(NamedTuple):
+    """That of one virtual network of the hub or a cluster."""
 
     owner: str
     prefixes: tuple[Prefix, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Spoke:
+class LockedSubnet(NamedTuple):
+    """A subnet of the lock: whose it is, its virtual network, and the name it is rendered with."""
+
+    owner: str
+    network: str
+    name: str
+    role: str
+    prefixes: tuple[Prefix, ...]
+    is_live: bool = True
+    """Whether it is no tombstone's."""
+
+
+class _Spoke(NamedTuple):
     """A cluster that is planned and has addresses."""
 
     name: str
@@ -66,8 +75,7 @@ def network(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> Netw
     gateways = (
         NatGateway(spoke.name, spoke.name, location_of(plan, spoke.name), count)
         for spoke in spokes
-        # Without public addresses there is no gateway: the spoke reaches the internet through the
-        # hub.
+        # Without one the spoke reaches the internet through the hub.
         if (count := spoke.spec.nat_gateway_ips)
     )
     return Network(
@@ -102,7 +110,6 @@ def _spokes(plan: PlanDocument, lock: LockDocument) -> Iterator[_Spoke]:
 
 
 def location_of(plan: PlanDocument, owner: str) -> str:
-    """The region of the hub or a cluster."""
     own = plan.hub.location if owner == HUB else plan.clusters[owner].location
     return own or plan.default_location
 
@@ -118,51 +125,44 @@ def segment_subnet(lock: LockDocument, node: PlannedNode) -> str:
     return f"{node.cluster}-{segment_name(node.pool, segments.index(node.segment))}"
 
 
-def subnet_names(lock: LockDocument) -> Iterator[tuple[str, tuple[Prefix, ...]]]:
-    """Every subnet of the lock, tombstones included, by the name that it is rendered with."""
-    yield f"{HUB}_routers", lock.hub.routers.prefixes
+def locked_subnets(lock: LockDocument) -> Iterator[LockedSubnet]:
+    """Every subnet of the lock, the hub's first, tombstones included."""
+    routers = lock.hub.routers
+    yield LockedSubnet(HUB, routers.network, f"{HUB}_routers", "routers", routers.prefixes)
     for number, subnet in enumerate(lock.hub.researchers):
-        yield f"{HUB}_researchers-{number}", subnet.prefixes
-    for name, held in lock.clusters.items():
-        yield f"{name}_nat", held.nat.prefixes
+        name = f"{HUB}_researchers-{number}"
+        yield LockedSubnet(HUB, subnet.network, name, "researchers", subnet.prefixes)
+    for owner, held in lock.clusters.items():
+        nat, is_live = held.nat, not held.tombstone
+        yield LockedSubnet(owner, nat.network, f"{owner}_nat", "nat", nat.prefixes, is_live)
         for pool, spec in held.node_pools.items():
+            is_used = is_live and not spec.tombstone
             for number, segment in enumerate(spec.segments):
-                yield f"{name}-{segment_name(pool, number)}", segment.prefixes
+                name = f"{owner}-{segment_name(pool, number)}"
+                # One subnet for hosts and pods: a network interface may not have addresses of two.
+                prefixes = segment.prefixes
+                yield LockedSubnet(owner, segment.network, name, "nodes", prefixes, is_used)
 
 
 def address_spaces(lock: LockDocument) -> dict[str, AddressSpace]:
     """The address space of every virtual network, the hub's first.
 
-    Tombstones hold addresses but have no network.
+    Tombstones hold addresses but have no network. A site's only network has all of its prefixes;
+    several, which only a cluster past the cloud's limits has, divide them by subnet.
     """
-    fixed = (lock.hub.routers, *lock.hub.researchers)
-    members = [(subnet.network, subnet.prefixes) for subnet in fixed]
-    spaces = dict(_spaces_of(HUB, lock.hub.prefixes, members))
-    for name, held in lock.clusters.items():
-        if not held.tombstone:
-            members = [(held.nat.network, held.nat.prefixes)]
-            members += [
-                (segment.network, segment.prefixes) for _, _, segment in _live_segments(held)
-            ]
-            spaces |= _spaces_of(name, held.prefixes, members)
+    members: dict[str, dict[str, list[Prefix]]] = {}
+    for subnet in locked_subnets(lock):
+        if subnet.is_live:
+            networks = members.setdefault(subnet.owner, {})
+            networks.setdefault(subnet.network, []).extend(subnet.prefixes)
+    spaces = {}
+    sites = {HUB: lock.hub.prefixes} | {name: held.prefixes for name, held in lock.clusters.items()}
+    for owner, networks in members.items():
+        whole = [allocation.prefix for allocation in sites[owner]]
+        for name, own in networks.items():
+            space = whole if len(networks) == 1 else own
+            spaces[name] = AddressSpace(owner, tuple(merge(space)))
     return spaces
-
-
-def _spaces_of(
-    owner: str,
-    allocations: Iterable[Allocation],
-    subnets: Iterable[tuple[str, tuple[Prefix, ...]]],
-) -> Iterator[tuple[str, AddressSpace]]:
-    """A site's only network has all of its prefixes; several divide them by subnet.
-
-    Only a cluster past the cloud's limits has several.
-    """
-    members: dict[str, list[Prefix]] = {}
-    for name, prefixes in subnets:
-        members.setdefault(name, []).extend(prefixes)
-    for name, own in members.items():
-        space = [allocation.prefix for allocation in allocations] if len(members) == 1 else own
-        yield name, AddressSpace(owner, tuple(merge(space)))
 
 
 def narrowed(
@@ -188,39 +188,19 @@ def _live_segments(held: ClusterLock) -> Iterator[tuple[str, int, Segment]]:
 def _networks(
     plan: PlanDocument, lock: LockDocument, spokes: Sequence[_Spoke]
 ) -> Iterator[VirtualNetwork]:
-    subnets_by_owner = {HUB: list(_hub_subnets(lock, spokes))}
-    subnets_by_owner |= {spoke.name: list(_spoke_subnets(spoke)) for spoke in spokes}
-    for name, space in address_spaces(lock).items():
-        subnets = tuple(subnet for at, subnet in subnets_by_owner[space.owner] if at == name)
-        location = location_of(plan, space.owner)
-        yield VirtualNetwork(name, space.owner, location, space.prefixes, subnets)
-
-
-def _hub_subnets(lock: LockDocument, spokes: Iterable[_Spoke]) -> Iterator[tuple[str, Subnet]]:
-    """Subnets with the names of their networks."""
-    hub = lock.hub
-    yield hub.routers.network, Subnet(f"{HUB}_routers", "routers", hub.routers.prefixes, HUB)
-    table = _RESEARCHERS if any(_to_preserving(spokes)) else HUB
-    for number, subnet in enumerate(hub.researchers):
-        name = f"{HUB}_researchers-{number}"
-        yield subnet.network, Subnet(name, "researchers", subnet.prefixes, table)
-
-
-def _spoke_subnets(spoke: _Spoke) -> Iterator[tuple[str, Subnet]]:
-    name, nat = spoke.name, spoke.held.nat
-    gateway = name if spoke.spec.nat_gateway_ips else ""
-    yield nat.network, Subnet(f"{name}_nat", "nat", nat.prefixes, f"{name}_nat", name, gateway)
-    for pool, number, segment in _live_segments(spoke.held):
-        # One subnet for hosts and pods: a network interface may not have addresses of two.
-        subnet = Subnet(
-            f"{name}-{segment_name(pool, number)}",
-            "nodes",
-            segment.prefixes,
-            f"{name}_nodes",
-            name,
-            gateway,
-        )
-        yield segment.network, subnet
+    researchers = _RESEARCHERS if any(_to_preserving(spokes)) else HUB
+    tables = {"routers": HUB, "researchers": researchers}
+    gateways = {spoke.name: spoke.name for spoke in spokes if spoke.spec.nat_gateway_ips}
+    subnets: dict[str, list[Subnet]] = {}
+    for held in locked_subnets(lock):
+        owner, role = held.owner, held.role
+        table, group = tables.get(role, f"{owner}_{role}"), "" if owner == HUB else owner
+        subnet = Subnet(held.name, role, held.prefixes, table, group, gateways.get(owner, ""))
+        if held.is_live:
+            subnets.setdefault(held.network, []).append(subnet)
+    for name, (owner, space) in address_spaces(lock).items():
+        location = location_of(plan, owner)
+        yield VirtualNetwork(name, owner, location, space, tuple(subnets[name]))
 
 
 def _by_owner(networks: Iterable[VirtualNetwork]) -> Mapping[str, list[VirtualNetwork]]:
@@ -232,23 +212,20 @@ def _by_owner(networks: Iterable[VirtualNetwork]) -> Mapping[str, list[VirtualNe
 
 
 def _peerings(networks: Sequence[VirtualNetwork], spokes: Iterable[_Spoke]) -> Iterator[Peering]:
-    """The hub with every spoke, and an owner's networks with each other, both ways."""
+    """The hub with every spoke, and an owner's networks with each other.
+
+    A peering works only once both ends have theirs.
+    """
     has_gateway = {spoke.name: spoke.spec.nat_gateway_ips > 0 for spoke in spokes}
-    for local, remote in _adjacent(networks):
-        # The hub takes answers of Services, which have no address of their network. A spoke takes
-        # from the hub only the hub's own, unless its way to the internet leads there.
-        forwarded = local.owner in (HUB, remote.owner) or not has_gateway[local.owner]
-        yield Peering(f"{local.name}_to_{remote.name}", local.name, remote.name, forwarded)
-
-
-def _adjacent(
-    networks: Sequence[VirtualNetwork],
-) -> Iterator[tuple[VirtualNetwork, VirtualNetwork]]:
-    """Pairs that are peered, in both orders: a peering works only once both ends have theirs."""
     of = _by_owner(networks)
     for local in networks:
         near = networks if local.owner == HUB else (*of[HUB], *of[local.owner])
-        yield from ((local, remote) for remote in near if remote is not local)
+        for remote in near:
+            # The hub takes answers of Services, which have no address of their network. A spoke
+            # takes from the hub only the hub's own, unless its way to the internet leads there.
+            forwarded = local.owner in (HUB, remote.owner) or not has_gateway[local.owner]
+            if remote is not local:
+                yield Peering(f"{local.name}_to_{remote.name}", local.name, remote.name, forwarded)
 
 
 def _hub_tables(spokes: Sequence[_Spoke]) -> Iterator[RouteTable]:
@@ -304,8 +281,7 @@ def _shares(spoke: _Spoke, vip_range: Prefix) -> Iterator[tuple[Prefix, Address]
         while len(parts) < len(hosts):
             # A power of two of parts, so that each is one route; hosts take them in turn.
             parts = [half for part in parts for half in halves(part)]
-    for number, part in enumerate(parts):
-        yield part, hosts[number % len(hosts)]
+    yield from zip(parts, cycle(hosts), strict=False)
 
 
 def _spoke_tables(
@@ -316,10 +292,8 @@ def _spoke_tables(
 ) -> Iterator[RouteTable]:
     for spoke in spokes:
         name = spoke.name
-        near = [
-            virtual_network.address_space for virtual_network in (*networks[HUB], *networks[name])
-        ]
-        apart = list(_apart(plan, [prefix for space in near for prefix in space]))
+        near = (*networks[HUB], *networks[name])
+        apart = list(_apart(plan, [prefix for peer in near for prefix in peer.address_space]))
         if not spoke.spec.nat_gateway_ips and lock.hub.routers.addresses:
             # Without a gateway of its own a spoke reaches the internet through the hub.
             router = lock.hub.routers.addresses[0]
@@ -424,10 +398,6 @@ def _routers(lock: LockDocument, spokes: Iterable[_Spoke]) -> Iterator[Appliance
 
 def _nat_hosts(spokes: Iterable[_Spoke]) -> Iterator[Appliance]:
     for spoke in spokes:
-        pairs = spoke.held.services.pairs
-        translations = tuple(
-            ServiceMapping(vip_range, service_cidr) for vip_range, service_cidr in pairs
-        )
         for number, addresses in enumerate(spoke.held.nat.hosts):
-            name = f"{spoke.name}_nat_{number}"
+            name, translations = f"{spoke.name}_nat_{number}", spoke.held.services.pairs
             yield Appliance(name, spoke.name, addresses, translations=translations)

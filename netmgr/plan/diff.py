@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import zip_longest
@@ -43,11 +43,6 @@ def diff(before: lock.LockDocument | None, after: lock.LockDocument) -> tuple[Ch
     for name in sorted(old.keys() | after.clusters.keys()):
         changes += _cluster(f"clusters.{name}", old.get(name), after.clusters.get(name))
     return tuple(changes)
-
-
-def renumbered(changes: Iterable[Change]) -> tuple[Change, ...]:
-    """Those that would move addresses in use."""
-    return tuple(change for change in changes if change.kind is Kind.RENUMBER)
 
 
 def _hub(before: lock.LockDocument | None, after: lock.LockDocument) -> Iterator[Change]:
@@ -122,13 +117,11 @@ def _tombstone(
 ) -> Iterator[Change]:
     if old is None or new is None or old.tombstone == new.tombstone:
         return
-    before, after = ("tombstone" if held.tombstone else "in use" for held in (old, new))
-    note = (
-        "its addresses stay its own until they are released"
-        if new.tombstone
-        else "back in the plan, with the addresses it had"
-    )
-    yield Change(Kind.CHANGE, key, before, after, note)
+    states = ["in use", "tombstone"]
+    note = "back in the plan, with the addresses it had"
+    if new.tombstone:
+        note = "its addresses stay its own until they are released"
+    yield Change(Kind.CHANGE, key, states[old.tombstone], states[new.tombstone], note)
 
 
 def _change(key: str, old: str, new: str, *, only_added: object) -> Change:
@@ -152,11 +145,8 @@ def _services(
 def _service_text(held: lock.ServiceRange | None) -> str:
     texts = []
     for vip_range, service_cidr in held.pairs if held else ():
-        texts.append(
-            str(service_cidr)
-            if vip_range == service_cidr
-            else f"{service_cidr} (shared), from the hub {vip_range}"
-        )
+        outside = "" if vip_range == service_cidr else f" (shared), from the hub {vip_range}"
+        texts.append(f"{service_cidr}{outside}")
     return ", ".join(texts)
 
 
@@ -177,9 +167,8 @@ def _has_only_more(old: lock.Subnet, new: lock.Subnet) -> bool:
 def _subnet_text(held: lock.Subnet | None) -> str:
     if held is None:
         return ""
-    addresses = (*held.addresses, *held.addresses_v6)
-    hosts = f": {', '.join(map(str, addresses))}" if addresses else ""
-    return f"{', '.join(map(str, held.prefixes))}{hosts}"
+    hosts = ", ".join(map(str, (*held.addresses, *held.addresses_v6)))
+    return ": ".join(filter(None, (", ".join(map(str, held.prefixes)), hosts)))
 
 
 def _segment(key: str, old: lock.Segment | None, new: lock.Segment | None) -> Iterator[Change]:
@@ -192,9 +181,8 @@ def _segment(key: str, old: lock.Segment | None, new: lock.Segment | None) -> It
 def _segment_text(held: lock.Segment | None) -> str:
     if held is None:
         return ""
-    nodes = f"nodes {held.first:,} to {held.first + held.nodes - 1:,}"
-    parts = [
+    parts = "; ".join(
         f"hosts {part.hosts}, pods {part.pods} ({part.blocks} x /{part.block_length})"
         for part in held.layouts
-    ]
-    return f"{nodes}: {'; '.join(parts)}"
+    )
+    return f"nodes {held.first:,} to {held.last:,}: {parts}"

@@ -6,7 +6,8 @@ allocations are kept by name, so that inserting, removing or reordering entries 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import Annotated, Literal
 
@@ -107,7 +108,6 @@ class Pools(Document):
         return self
 
     def keyed(self) -> Iterator[KeyedPrefix]:
-        """Every prefix with its key."""
         for key, prefixes in (("nodes", self.nodes), ("services", self.services)):
             for number, prefix in enumerate(prefixes):
                 yield KeyedPrefix(prefix, (key, number), key)
@@ -115,16 +115,17 @@ class Pools(Document):
     @property
     def families(self) -> tuple[Family, ...]:
         """The families nodes and pods get addresses of."""
-        return _families(self.nodes)
+        return tuple(sorted({prefix.family for prefix in self.nodes}))
 
     @property
     def service_families(self) -> tuple[Family, ...]:
         """The families of Services, and with them of the hub and NAT hosts; IPv4 at least."""
-        return _families(self.services) or (Family.V4,)
+        return tuple(sorted({Family.V4, *(prefix.family for prefix in self.services)}))
 
 
-def _families(prefixes: Iterable[Prefix]) -> tuple[Family, ...]:
-    return tuple(sorted({prefix.family for prefix in prefixes}))
+def key_of(name: str, family: Family) -> str:
+    """The key of one family, where plan and lock have one for each."""
+    return name if family is Family.V4 else f"{name}_v6"
 
 
 class Exclusion(Document):
@@ -150,12 +151,7 @@ class Surge(Document):
 
 def _to_surge(value: object) -> object:
     """Read `10%` or `33`, the two forms plan.yaml has."""
-    if (
-        isinstance(value, str)
-        and value.endswith("%")
-        and value[:-1].isascii()
-        and value[:-1].isdigit()
-    ):
+    if isinstance(value, str) and re.fullmatch(r"[0-9]+%", value):
         return {"percent": int(value[:-1])}
     if isinstance(value, int) and not isinstance(value, bool):
         return {"nodes": value}
@@ -170,19 +166,17 @@ def _surge_text(surge: Surge) -> str | int:
     return f"{surge.percent}%" if surge.percent else surge.nodes
 
 
+_SURGE_SCHEMA = {
+    "anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": "^[0-9]+%$"}]
+}
+
+
+_TEXT = {"type": "string"}
 PrefixOrMore = Annotated[
     tuple[PrefixText, ...],
     BeforeValidator(_to_list),
     PlainSerializer(_one_or_all),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "string"},
-                {"type": "array", "items": {"type": "string"}},
-                {"type": "null"},
-            ]
-        }
-    ),
+    WithJsonSchema({"anyOf": [_TEXT, {"type": "array", "items": _TEXT}, {"type": "null"}]}),
 ]
 """A prefix, or one of each family."""
 
@@ -201,14 +195,14 @@ class PinnedSubnets(Document):
     @model_validator(mode="after")
     def _have_the_same_families(self) -> PinnedSubnets:
         hosts, pods = (
-            [prefix.family for prefix in prefixes] for prefixes in (self.hosts, self.pods)
+            sorted(prefix.family for prefix in prefixes) for prefixes in (self.hosts, self.pods)
         )
         for families in (hosts, pods):
-            if len(set(families)) < len(families) or Family.V4 not in families:
+            if families not in ([Family.V4], [Family.V4, Family.V6]):
                 raise ValueError(
                     "hosts and pods have one IPv4 prefix each, and may have one of IPv6"
                 )
-        if set(hosts) != set(pods):
+        if hosts != pods:
             raise ValueError("hosts and pods must have prefixes of the same families")
         return self
 
@@ -226,7 +220,6 @@ class PinnedSubnets(Document):
 
     @property
     def prefixes(self) -> tuple[Prefix, ...]:
-        """Every subnet."""
         return (*self.hosts, *self.pods)
 
 
@@ -247,14 +240,7 @@ class NodePool(Document):
         Surge,
         BeforeValidator(_to_surge),
         PlainSerializer(_surge_text),
-        WithJsonSchema(
-            {
-                "anyOf": [
-                    {"type": "integer", "minimum": 0},
-                    {"type": "string", "pattern": "^[0-9]+%$"},
-                ]
-            }
-        ),
+        WithJsonSchema(_SURGE_SCHEMA),
         Field(json_schema_extra={"default": "10%"}),
     ] = Surge(percent=10)
     """Extra nodes while it is upgraded: a number, or a percentage."""
@@ -323,9 +309,8 @@ class Services(Document):
     def _fits_its_length(cls, prefix: Prefix | None, info: ValidationInfo) -> Prefix | None:
         if prefix is None:
             return None
-        family, key = (
-            (Family.V4, "length") if info.field_name == "prefix" else (Family.V6, "length_v6")
-        )
+        family = Family.V4 if info.field_name == "prefix" else Family.V6
+        key = key_of("length", family)
         if prefix.family is not family:
             raise ValueError(f"is not IPv{family}")
         if prefix.length != info.data.get(key, prefix.length):
@@ -335,6 +320,10 @@ class Services(Document):
     def pinned(self, family: Family) -> Prefix | None:
         """The range of a family where it exists already."""
         return self.prefix if family is Family.V4 else self.prefix_v6
+
+    def length_of(self, family: Family) -> int:
+        """Prefix length of the range of a family."""
+        return self.length if family is Family.V4 else self.length_v6
 
 
 class Cluster(Document):
@@ -367,7 +356,6 @@ class Cluster(Document):
 
     @property
     def nodes(self) -> int:
-        """Nodes of all pools today."""
         return sum(pool.nodes for pool in self.node_pools.values())
 
 
@@ -406,9 +394,7 @@ class PlanDocument(CloudKeys):
     limits: dict[str, Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
     """Quotas agreed with the cloud's support; an unknown name is refused with a list of all."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", arbitrary_types_allowed=True, populate_by_name=True
-    )
+    model_config = ConfigDict(populate_by_name=True)
 
     @field_validator("shared_services")
     @classmethod
@@ -445,6 +431,29 @@ class PlanDocument(CloudKeys):
                         f"nodes of {other} and {name}/{pool} would have the same names; rename one"
                     )
         return clusters
+
+    def exclusions(self) -> Iterator[KeyedPrefix]:
+        """Every excluded prefix with its key."""
+        for number, exclusion in enumerate(self.exclude):
+            yield KeyedPrefix(exclusion.prefix, ("exclude", number), "")
+
+    def pins(self) -> Iterator[KeyedPrefix]:
+        """Every prefix of `pinned` with its key and owner."""
+        for owner, prefixes in self.pinned.items():
+            for number, prefix in enumerate(prefixes):
+                yield KeyedPrefix(prefix, ("pinned", owner, number), owner)
+
+    def service_pins(self) -> Iterator[KeyedPrefix]:
+        """Every pinned Service range with its key and cluster."""
+        for name, cluster in self.clusters.items():
+            for family in Family:
+                if prefix := cluster.services.pinned(family):
+                    key = ("clusters", name, "services", key_of("prefix", family))
+                    yield KeyedPrefix(prefix, key, name)
+
+    def is_site(self, owner: str) -> bool:
+        """Whether it is the hub or a cluster of the plan."""
+        return owner == HUB or owner in self.clusters
 
     def node_pools(self) -> Iterator[tuple[KeyPath, NodePool]]:
         """Every node pool with its key."""

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from netmgr.documents.diagnostics import dotted
 from netmgr.documents.sites import HUB
 from netmgr.documents.special_use import SPECIAL_USE
 from netmgr.plan import machines
-from netmgr.plan.document import PlanDocument, Services
-from netmgr.plan.lock import LockDocument, ServiceRange, Subnet
-from netmgr.prefixes import Address, Family, Prefix
+from netmgr.plan.document import PlanDocument, Services, key_of
+from netmgr.plan.lock import LockDocument, ServiceRange
+from netmgr.prefixes import Address, Prefix
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,7 @@ NOWHERE = "nobody sends to it"
 UNPLANNED = "netmgr plans nothing there"
 
 
-@dataclass(frozen=True, slots=True)
-class _Owner:
+class _Owner(NamedTuple):
     """Who has a prefix; the fields are those of `Answer`."""
 
     role: str
@@ -61,25 +60,16 @@ def explain(plan: PlanDocument, lock: LockDocument, address: Address) -> Answer:
         _node(plan, lock, address),
         _machines(lock, address),
         _services(plan, lock, address),
-        _shared_services(plan),
-        _excluded(plan),
+        _set_apart(plan),
         _sites(lock),
-        _pinned(plan),
-        _pools(plan),
+        _rest(plan),
     )
     text = "no prefix of plan.yaml or its lock holds it"
     internet = "counted; pods reach it masqueraded as their node"
     nobody = _Owner("internet", address.prefix, text, internet)
     owner = next((owner for owner in owners if owner.prefix.holds(address)), nobody)
-    return Answer(
-        str(address),
-        owner.role,
-        owner.cluster,
-        owner.node,
-        str(owner.prefix),
-        owner.because,
-        owner.traffic,
-    )
+    role, prefix, because, traffic, cluster, node = owner
+    return Answer(str(address), role, cluster, node, str(prefix), because, traffic)
 
 
 def _node(plan: PlanDocument, lock: LockDocument, address: Address) -> Iterator[_Owner]:
@@ -102,7 +92,7 @@ def _node(plan: PlanDocument, lock: LockDocument, address: Address) -> Iterator[
 
 def _machines(lock: LockDocument, address: Address) -> Iterator[_Owner]:
     hub = lock.hub
-    if _is_fixed(hub.routers, address):
+    if address in chain.from_iterable(hub.routers.hosts):
         for prefix in hub.routers.prefixes:
             yield _Owner("router", prefix, "lock: hub.routers", "reaches every cluster", HUB)
     for number, subnet in enumerate(hub.researchers):
@@ -114,41 +104,36 @@ def _machines(lock: LockDocument, address: Address) -> Iterator[_Owner]:
         for prefix in subnet.prefixes:
             yield _Owner("researcher", prefix, because, traffic, HUB)
     for name, held in lock.clusters.items():
-        if _is_fixed(held.nat, address):
+        if address in chain.from_iterable(held.nat.hosts):
             traffic = f"the hub's way to Services: {'; '.join(_ways(held.services))}"
             for prefix in held.nat.prefixes:
                 yield _Owner("NAT host", prefix, f"lock: clusters.{name}.nat", traffic, name)
 
 
-def _is_fixed(subnet: Subnet, address: Address) -> bool:
-    return address in subnet.addresses or address in subnet.addresses_v6
-
-
 def _ways(services: ServiceRange) -> Iterator[str]:
     for vip_range, service_cidr in services.pairs:
-        yield (
-            str(service_cidr)
-            if vip_range == service_cidr
-            else f"{vip_range}, translated to {service_cidr}"
-        )
+        inside = "" if vip_range == service_cidr else f", translated to {service_cidr}"
+        yield f"{vip_range}{inside}"
 
 
 def _services(plan: PlanDocument, lock: LockDocument, address: Address) -> Iterator[_Owner]:
     for name, held in lock.clusters.items():
         spec = plan.clusters.get(name)
-        how = _translation(spec.services if spec else Services())
+        source = (spec.services if spec else Services()).source
+        client = "as the NAT host" if source == "snat" else "with the client's own address"
+        how = f"translated there, seen by the Service {client}"
         for vip_range, service_cidr in held.services.pairs:
             hosts = ", ".join(map(str, held.nat.of_family(vip_range.family)))
             traffic = f"reached from the hub through {hosts}; {how}"
             if vip_range != service_cidr and vip_range.holds(address):
                 inside = vip_range.counterpart(address, service_cidr)
                 traffic = f"the hub's name for {inside} inside {name}; {traffic}"
-            key = "hub_prefix" if vip_range.family is Family.V4 else "hub_prefix_v6"
+            key = key_of("hub_prefix", vip_range.family)
             because = f"lock: clusters.{name}.services.{key}"
             yield _Owner("Service", vip_range, because, traffic, name)
 
 
-def _shared_services(plan: PlanDocument) -> Iterator[_Owner]:
+def _set_apart(plan: PlanDocument) -> Iterator[_Owner]:
     for shared in plan.shared_services:
         traffic = (
             "means a Service of the own cluster in every shared cluster; "
@@ -156,14 +141,7 @@ def _shared_services(plan: PlanDocument) -> Iterator[_Owner]:
         )
         yield _Owner("Service", shared, "plan.yaml: shared_services", traffic)
 
-
-def _translation(services: Services) -> str:
-    client = "as the NAT host" if services.source == "snat" else "with the client's own address"
-    return f"translated there, seen by the Service {client}"
-
-
-def _excluded(plan: PlanDocument) -> Iterator[_Owner]:
-    """Exclusions: unused, or a live subnet of a site's own prefix that netmgr did not make."""
+    # Unused, or a live subnet of a site's own prefix that netmgr did not make.
     for number, exclusion in enumerate(plan.exclude):
         because = f"plan.yaml: exclude[{number}] {exclusion.reason}".rstrip()
         yield _Owner("excluded", exclusion.prefix, because, UNPLANNED)
@@ -181,17 +159,11 @@ def _sites(lock: LockDocument) -> Iterator[_Owner]:
             yield _Owner("reserve", held.reserve, f"{because}.reserve", NOWHERE, name)
 
 
-def _pinned(plan: PlanDocument) -> Iterator[_Owner]:
-    for owner, prefixes in plan.pinned.items():
-        for number, prefix in enumerate(prefixes):
-            because = f"plan.yaml: pinned.{owner}[{number}]"
-            yield _Owner("pinned", prefix, because, UNPLANNED, owner)
-
-
-def _pools(plan: PlanDocument) -> Iterator[_Owner]:
+def _rest(plan: PlanDocument) -> Iterator[_Owner]:
+    for prefix, key, owner in plan.pins():
+        yield _Owner("pinned", prefix, f"plan.yaml: {dotted(key)}", UNPLANNED, owner)
     for prefix in SPECIAL_USE:
         traffic = "never internet, never routed"
         yield _Owner("special use", prefix, "no document: RFC 6890", traffic)
-    for pool in plan.pools.keyed():
-        because = f"plan.yaml: pools.{dotted(pool.key)}"
-        yield _Owner("free", pool.prefix, because, NOWHERE)
+    for prefix, key, _ in plan.pools.keyed():
+        yield _Owner("free", prefix, f"plan.yaml: pools.{dotted(key)}", NOWHERE)

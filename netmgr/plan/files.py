@@ -13,14 +13,13 @@ import yaml
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
-import netmgr.plan.clouds
 from netmgr import durable
 from netmgr.documents import loader
 from netmgr.documents.diagnostics import Diagnostic
 from netmgr.errors import ConfigError
 from netmgr.plan.clouds.cloud import Cloud, CloudLimits
 from netmgr.plan.document import PlanDocument
-from netmgr.plan.lock import CURE, LOCK_FILE, LockDocument, digest_of
+from netmgr.plan.lock import LOCK_FILE, LockDocument, digest_of
 
 HEADER = """\
 # Written by `netmgr plan lock`. Keep it in git beside plan.yaml, and do not edit it:
@@ -70,14 +69,18 @@ def load_lock(path: Path) -> LockDocument | None:
 
 
 def _cure(path: Path) -> str:
-    """How to repair a lock, with the name that this one has."""
-    return CURE.replace("plan.lock.yaml", path.name)
+    """How to repair a lock that was edited, or merged line by line."""
+    return (
+        "take the whole file of one side as git has it "
+        f"(git checkout --ours or --theirs {path.name} during a merge, "
+        f"git checkout REVISION {path.name} at any time), "
+        "that of the side whose addresses are in use, then run: netmgr plan lock"
+    )
 
 
 def load_limits(cloud: Cloud) -> CloudLimits:
     """The published limits of a cloud, from the data file that ships with netmgr."""
-    folder = Path(netmgr.plan.clouds.__file__).parent
-    return loader.load(folder / f"{cloud}/limits.yaml", CloudLimits)
+    return loader.load(Path(__file__).parent / f"clouds/{cloud}/limits.yaml", CloudLimits)
 
 
 def limits_of(plan: PlanDocument, path: Path) -> CloudLimits:
@@ -96,15 +99,10 @@ def limits_of(plan: PlanDocument, path: Path) -> CloudLimits:
 
 
 def located(path: Path, diagnostic: Diagnostic) -> str:
-    """A diagnostic with the file, line and key it is about, and those of what it contradicts.
-
-    `path` is the plan, or the lock for what is wrong with the lock alone.
-    """
-    beside = diagnostic.beside
-    if beside is not None and beside.file == LOCK_FILE:
-        here = replace(beside, file=str(lock_path(path)))
-        diagnostic = replace(diagnostic, beside=here)
-    return loader.describe(diagnostic, path).replace(CURE, _cure(path))
+    """A diagnostic with the file, line and key it is about, and those of what it contradicts."""
+    if (beside := diagnostic.beside) and beside.file == LOCK_FILE:
+        diagnostic = replace(diagnostic, beside=replace(beside, file=str(lock_path(path))))
+    return loader.describe(diagnostic, path)
 
 
 def to_yaml(document: BaseModel | dict[str, Any]) -> str:

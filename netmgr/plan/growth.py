@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from itertools import chain
 
 from netmgr.errors import ConfigError
 from netmgr.plan.allocate.demand import Blocks, blocks
@@ -16,7 +16,7 @@ from netmgr.plan.check.usage import Usage, limit_usage
 from netmgr.plan.clouds.cloud import CloudLimits, Words
 from netmgr.plan.derive import narrowed, network
 from netmgr.plan.document import Addressing, Cluster, NodePool, PlanDocument, Surge
-from netmgr.plan.lock import LockDocument
+from netmgr.plan.lock import LockDocument, NodePoolLock
 from netmgr.plan.network import Network, VirtualNetwork
 from netmgr.prefixes import Family, Prefix
 
@@ -87,12 +87,8 @@ def kept_nodes(before: LockDocument, after: LockDocument) -> tuple[int, int]:
             now = pools[pool].segments if pool in pools else ()
             total += spec.capacity
             # Segments are only appended, so the same number is the same segment.
-            same = (
-                segment.nodes
-                for segment, later in zip(spec.segments, now, strict=False)
-                if segment == later
-            )
-            kept += sum(same)
+            pairs = zip(spec.segments, now, strict=False)
+            kept += sum(segment.nodes for segment, later in pairs if segment == later)
     return kept, total
 
 
@@ -106,11 +102,15 @@ def effects(
     return tuple(change.effects())
 
 
-@dataclass(frozen=True)
 class _Change:
-    old: Network
-    new: Network
-    words: Words
+    def __init__(self, old: Network, new: Network, words: Words) -> None:
+        self.old, self.new, self.words = old, new, words
+        self.former, self.spaces = (
+            {virtual_network.name: virtual_network.address_space for virtual_network in networks}
+            for networks in (old.networks, new.networks)
+        )
+        self.lost = narrowed(self.former, self.spaces)
+        self.known_peerings = {peering.name for peering in old.peerings}
 
     def effects(self) -> Iterator[Effect]:
         # Narrowing comes first: the cloud refuses to peer a network with the space of another peer.
@@ -121,28 +121,6 @@ class _Change:
         yield from self._routes()
         yield from self._filters()
         yield from self._node_groups()
-
-    @cached_property
-    def former(self) -> dict[str, tuple[Prefix, ...]]:
-        return {
-            virtual_network.name: virtual_network.address_space
-            for virtual_network in self.old.networks
-        }
-
-    @cached_property
-    def spaces(self) -> dict[str, tuple[Prefix, ...]]:
-        return {
-            virtual_network.name: virtual_network.address_space
-            for virtual_network in self.new.networks
-        }
-
-    @cached_property
-    def lost(self) -> list[str]:
-        return narrowed(self.former, self.spaces)
-
-    @cached_property
-    def known_peerings(self) -> set[str]:
-        return {peering.name for peering in self.old.peerings}
 
     def _narrowings(self) -> Iterator[Effect]:
         for name in self.lost:
@@ -166,17 +144,13 @@ class _Change:
             if name not in self.former:
                 yield Effect(f"make {self.words.network}", name, _texts(space))
             elif name not in self.lost and space != self.former[name]:
-                detail = (
-                    f"{_texts(self.former[name])} to {_texts(space)}; machines in it notice nothing"
-                )
+                change = f"{_texts(self.former[name])} to {_texts(space)}"
+                detail = f"{change}; machines in it notice nothing"
                 yield Effect("widen address space", name, detail)
 
     def _subnets(self) -> Iterator[Effect]:
-        former = {
-            subnet.name
-            for virtual_network in self.old.networks
-            for subnet in virtual_network.subnets
-        }
+        subnets = chain.from_iterable(old.subnets for old in self.old.networks)
+        former = {subnet.name for subnet in subnets}
         for virtual_network in self.new.networks:
             added = [subnet for subnet in virtual_network.subnets if subnet.name not in former]
             for subnet in added:
@@ -337,15 +311,14 @@ def max_pods(
     """
     choices: list[Choice] = []
     for pool, spec in cluster_of(plan, name).node_pools.items():
-        subnets = [segment.v4.pods for segment in lock.clusters[name].node_pools[pool].segments]
-        choices += _choices(pool, spec, subnets, limits)
+        choices += _choices(pool, spec, lock.clusters[name].node_pools[pool], limits)
     return tuple(choices)
 
 
 def _choices(
-    pool: str, spec: NodePool, subnets: list[Prefix], limits: CloudLimits
+    pool: str, spec: NodePool, held: NodePoolLock, limits: CloudLimits
 ) -> Iterator[Choice]:
-    now = blocks(spec, Family.V4)
+    now, subnets = blocks(spec, Family.V4), [segment.v4.pods for segment in held.segments]
     most = limits.limits.addresses_per_interface
     is_single = spec.addressing is Addressing.SINGLE
     for count in [now.count] if is_single else range(1, 2 * now.count + 1):

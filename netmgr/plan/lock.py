@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from hashlib import sha256
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import ConfigDict, Field, field_validator
 
-from netmgr.documents.diagnostics import Diagnostic, Location
+from netmgr.documents.diagnostics import Diagnostic
 from netmgr.documents.fields import AddressText, Document, PrefixText
 from netmgr.errors import ConfigError
 from netmgr.plan.document import PlanDocument, ServiceMode
@@ -22,15 +22,6 @@ from netmgr.prefixes import Address, Family, Prefix
 
 LOCK_VERSION = 3
 """Incremented when a lock's content or form changes: another netmgr would misread it."""
-
-CURE = (
-    "take the whole file of one side as git has it "
-    "(git checkout --ours or --theirs plan.lock.yaml during a merge, "
-    "git checkout REVISION plan.lock.yaml at any time), "
-    "that of the side whose addresses are in use, "
-    "then run: netmgr plan lock"
-)
-"""How to repair a lock that was edited, or merged line by line."""
 
 LOCK_FILE = "plan.lock.yaml"
 """Name of the lock's file in diagnostics, until `files.located` puts the real one in its place."""
@@ -42,16 +33,6 @@ class PlanRefused(ConfigError):
     def __init__(self, diagnostics: Iterable[Diagnostic]) -> None:
         self.diagnostics = tuple(diagnostics)
         super().__init__("\n".join(map(str, self.diagnostics)))
-
-
-def in_lock(*key: str | int) -> Location:
-    """A key of the lock, in a diagnostic about the plan."""
-    return Location(key, LOCK_FILE)
-
-
-_BY_NAME = ConfigDict(
-    frozen=True, extra="forbid", arbitrary_types_allowed=True, populate_by_name=True
-)
 
 
 class Allocation(Document):
@@ -95,8 +76,8 @@ class Layout(Document):
         first = self.pod_base.value + offset * self.stride
         size = self.stride // self.blocks
         return tuple(
-            Prefix(self.pods.family, first + i * size, self.block_length)
-            for i in range(self.blocks)
+            Prefix(self.pods.family, value, self.block_length)
+            for value in range(first, first + self.stride, size)
         )
 
 
@@ -111,7 +92,12 @@ class Segment(Document):
     v4: Layout
     v6: Layout | None = None
 
-    model_config = _BY_NAME
+    model_config = ConfigDict(populate_by_name=True)
+
+    @property
+    def last(self) -> int:
+        """The number of its last node."""
+        return self.first + self.nodes - 1
 
     @property
     def layouts(self) -> tuple[Layout, ...]:
@@ -152,7 +138,7 @@ class Subnet(Document):
     addresses: tuple[AddressText, ...] = ()
     addresses_v6: tuple[AddressText, ...] = ()
 
-    model_config = _BY_NAME
+    model_config = ConfigDict(populate_by_name=True)
 
     @property
     def prefixes(self) -> tuple[Prefix, ...]:
@@ -162,9 +148,7 @@ class Subnet(Document):
     @property
     def hosts(self) -> tuple[tuple[Address, ...], ...]:
         """The addresses of each host, v4 first."""
-        if not self.addresses_v6:
-            return tuple((address,) for address in self.addresses)
-        return tuple(zip(self.addresses, self.addresses_v6, strict=True))
+        return tuple(zip(*filter(None, (self.addresses, self.addresses_v6)), strict=True))
 
     def of_family(self, family: Family) -> tuple[Address, ...]:
         """The hosts' addresses of one family."""
@@ -173,6 +157,17 @@ class Subnet(Document):
     def of(self, family: Family) -> Prefix | None:
         """The prefix of one family, or None."""
         return next((prefix for prefix in self.prefixes if prefix.family is family), None)
+
+
+class ServiceMapping(NamedTuple):
+    """A range as the hub reaches it, and the same Services as the cluster sees them, one to one."""
+
+    vip_range: Prefix
+    service_cidr: Prefix
+
+    def translate(self, address: Address) -> Address:
+        """The ClusterIP behind a VIP."""
+        return self.vip_range.counterpart(address, self.service_cidr)
 
 
 class ServiceRange(Document):
@@ -186,14 +181,12 @@ class ServiceRange(Document):
     hub_prefix_v6: PrefixText | None = None
 
     @property
-    def pairs(self) -> tuple[tuple[Prefix, Prefix], ...]:
-        """(VIP range, Service CIDR) for each family, v4 first."""
-        pairs = ((self.hub_prefix, self.prefix),)
-        return (
-            pairs
-            if self.hub_prefix_v6 is None or self.prefix_v6 is None
-            else (*pairs, (self.hub_prefix_v6, self.prefix_v6))
-        )
+    def pairs(self) -> tuple[ServiceMapping, ...]:
+        """One for each family, v4 first."""
+        v4 = ServiceMapping(self.hub_prefix, self.prefix)
+        if self.hub_prefix_v6 is None or self.prefix_v6 is None:
+            return (v4,)
+        return v4, ServiceMapping(self.hub_prefix_v6, self.prefix_v6)
 
     @property
     def vip_ranges(self) -> tuple[Prefix, ...]:
@@ -235,7 +228,7 @@ class LockDocument(Document):
     digest: str = ""
     """Of everything above (`digest_of`). In the file alone: a lock that was read has none."""
 
-    model_config = _BY_NAME
+    model_config = ConfigDict(populate_by_name=True)
 
     @field_validator("version")
     @classmethod

@@ -2,7 +2,7 @@
 
 A pure function: the same two documents give the same lock, and a lock that is up to date with its
 plan comes back unchanged. What the previous lock holds never moves, unless the plan contradicts it
-and renumbering is asked for.
+and renumbering is asked for. The order of keys in the plan decides nothing.
 """
 
 from __future__ import annotations
@@ -11,12 +11,10 @@ from collections.abc import Collection, Iterable
 from contextlib import suppress
 
 from netmgr.documents.diagnostics import error
-from netmgr.documents.sites import HUB
 from netmgr.plan.allocate.allocator import Allocator, declares_growth
-from netmgr.plan.check.conflicts import REMEDY, Scope, conflicts, renamed
-from netmgr.plan.check.overlaps import pin_faults
+from netmgr.plan.check.conflicts import REMEDY, Scope, conflicts, pin_faults, renamed
 from netmgr.plan.clouds.cloud import CloudLimits
-from netmgr.plan.diff import diff, renumbered
+from netmgr.plan.diff import Kind, diff
 from netmgr.plan.document import PlanDocument
 from netmgr.plan.lock import LockDocument, PlanRefused
 
@@ -29,14 +27,10 @@ def make_lock(
     released: Collection[str] = (),
     renumber: bool = False,
 ) -> LockDocument:
-    """The lock of a plan.
+    """The lock of a plan, with `limits` that have its quotas in place.
 
-    Args:
-        plan: what is asked for.
-        previous: the lock so far, None the first time.
-        limits: the cloud's, with the plan's quotas in place.
-        released: names of tombstones (`cluster` or `cluster/pool`) to forget.
-        renumber: whether what the plan contradicts may move; otherwise it is refused.
+    `released` are names of tombstones (`cluster` or `cluster/pool`) to forget. What the plan
+    contradicts in the previous lock is refused, or may move with `renumber`.
 
     Raises:
         PlanRefused: something does not fit, or would have to move.
@@ -52,17 +46,24 @@ def make_lock(
     # Released first, so that the same run may give the addresses to another cluster.
     kept = _without_released(previous, released)
     lock = _allocated(plan, kept, limits, renumber=renumber)
-    # The last check that nothing moves, whatever the reason.
-    if kept and not renumber and (moves := renumbered(diff(kept, lock))):
-        raise PlanRefused(
-            error(
-                f"would move from {move.before} to {move.after}",
-                tuple(move.key.split(".")),
-                remedy=REMEDY,
-            )
-            for move in moves
-        )
+    if kept and not renumber:
+        _refuse_moves(kept, lock)
     return lock
+
+
+def _refuse_moves(before: LockDocument, after: LockDocument) -> None:
+    """The last check that nothing moves, whatever the reason."""
+    faults = [
+        error(
+            f"would move from {move.before} to {move.after}",
+            tuple(move.key.split(".")),
+            remedy=REMEDY,
+        )
+        for move in diff(before, after)
+        if move.kind is Kind.RENUMBER
+    ]
+    if faults:
+        raise PlanRefused(faults)
 
 
 def _without_released(
@@ -108,19 +109,11 @@ def _allocated(
     lock_conflicts = list(conflicts(plan, kept, limits)) if kept else []
     if lock_conflicts and not renumber:
         raise PlanRefused(conflict.diagnostic for conflict in lock_conflicts)
-    scopes = {conflict.scope for conflict in lock_conflicts}
-    held = _without(kept, scopes) if kept else None
-    service_moves = {name for name, *part in scopes if part == ["services"]}
+    moving = {conflict.scope for conflict in lock_conflicts}
+    held = _without(kept, moving) if kept else None
 
     def run(*, reserving: bool) -> LockDocument:
-        return Allocator(
-            plan,
-            held,
-            limits,
-            hub_moves=(HUB,) in scopes,
-            service_moves=service_moves,
-            reserving=reserving,
-        ).run()
+        return Allocator(plan, held, limits, moving, reserving=reserving).run()
 
     try:
         return run(reserving=True)

@@ -1,8 +1,6 @@
 """Every machine that a lock has addresses for: nodes, the hub's routers, and NAT hosts.
 
-All of it is arithmetic on the lock. A controller that gives nodes their blocks asks `node` for one
-by its index (microseconds, whatever the pool's size), and `node_owning` for the node that a block
-in use belongs to.
+All of it is arithmetic on the lock: one node takes microseconds, whatever the pool's size.
 
 Names of routers and NAT hosts have a dot, which no cluster and no node pool can have:
 `router-0.hub` and `nat-0.training` are never the name of a node.
@@ -20,11 +18,7 @@ from netmgr.prefixes import Address, Prefix
 
 @dataclass(frozen=True, slots=True)
 class PlannedNode:
-    """One node as the lock has it.
-
-    `hosts` are its own addresses and `blocks` its pods', v4 first; `offset` counts from 0
-    within `segment`.
-    """
+    """One node as the lock has it; `offset` counts from 0 within `segment`."""
 
     cluster: str
     pool: str
@@ -39,12 +33,12 @@ class PlannedNode:
 
     @property
     def hosts(self) -> tuple[Address, ...]:
-        """The node's own addresses, one a family."""
+        """The node's own addresses, v4 first."""
         return tuple(layout.host(self.offset) for layout in self.segment.layouts)
 
     @property
     def blocks(self) -> tuple[Prefix, ...]:
-        """What its pods get addresses of."""
+        """What its pods get addresses of, v4 first."""
         return tuple(
             block for layout in self.segment.layouts for block in layout.node_blocks(self.offset)
         )
@@ -63,7 +57,7 @@ def node(lock: LockDocument, cluster: str, pool: str, index: int) -> PlannedNode
     held = lock.clusters.get(cluster)
     spec = held.node_pools.get(pool) if held else None
     for segment in spec.segments if spec else ():
-        if segment.first <= index < segment.first + segment.nodes:
+        if segment.first <= index <= segment.last:
             return PlannedNode(cluster, pool, index, segment, index - segment.first)
     return None
 
@@ -121,7 +115,3 @@ def hosts(lock: LockDocument) -> Iterator[PlannedHost]:
     for name, held in lock.clusters.items():
         for number, addresses in enumerate(held.nat.hosts if not held.tombstone else ()):
             yield PlannedHost(Role.NAT_HOST, name, number, addresses)
-
-
-def host_named(lock: LockDocument, role: Role, name: str) -> PlannedHost | None:
-    return next((host for host in hosts(lock) if (host.role, host.name) == (role, name)), None)

@@ -3,15 +3,12 @@
 Every rendering and the isolation matrix are made from this one description, so that what is
 checked is what is rendered. Two rules of clouds shape it:
 
-- All addresses of one network interface lie in one subnet. A segment's hosts and pods
-  therefore share a subnet with several address prefixes.
-- Peering is not transitive: every spoke's networks are peered with the hub's and with each
-  other, never with another spoke's.
+- All addresses of an interface lie in one subnet, so a segment's hosts and pods share one.
+- Peering is not transitive: a spoke's networks are peered with the hub's and with each other.
 
-Spokes are kept apart twice, neither relying on the other: by routes (every pool leads to
-None, which longer prefixes of the spoke itself and of the hub override) and by security
-groups. Routes alone would not do: a default route toward the hub removes the None routes
-that a cloud has for private ranges.
+Spokes are kept apart twice: by routes (every pool leads to None, which longer prefixes of the
+spoke itself and of the hub override) and by security groups. Routes alone would not do: a default
+route toward the hub removes the None routes that a cloud has for private ranges.
 """
 
 from __future__ import annotations
@@ -20,6 +17,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from netmgr.plan.clouds.cloud import SystemRoutes
+from netmgr.plan.lock import ServiceMapping
 from netmgr.prefixes import Address, Family, Prefix
 
 
@@ -147,18 +145,6 @@ class NodeGroup:
     instances: int
     blocks: int
     families: tuple[Family, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ServiceMapping:
-    """Stateless 1:1 translation of a VIP range onto the cluster's Service CIDR."""
-
-    vip_range: Prefix
-    service_cidr: Prefix
-
-    def translate(self, address: Address) -> Address:
-        """The ClusterIP behind a VIP."""
-        return self.vip_range.counterpart(address, self.service_cidr)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import yaml
 
@@ -13,28 +12,34 @@ from netmgr.prefixes import Family, Prefix
 _LONGEST_SERVICES, _SHORTEST_SERVICES = 28, 16
 """Prefix lengths that a cluster's Service range may have, and has by default (IPv4)."""
 
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """What is known of a network before its first lock; names are not validated."""
-
-    name: str
-    cloud: Cloud
-    nodes: Sequence[Prefix]
-    """Prefixes that the hub, nodes and pods get theirs from."""
-    services: Sequence[Prefix]
-    """Prefixes that Service ranges come from."""
-    researchers: int
-    routers: int
-    clusters: Sequence[str]
-    nodes_per_cluster: int
-    pods_per_node: int
+_AZURE = f"""\
+azure:  # for rendered resources
+  location: {Azure().location}
+  resource_group: {Azure().resource_group}
+"""
 
 
-def text(start: Start) -> str:
-    """The plan; `plan lock` decides whether it fits."""
-    length = _services_length(start)
-    clusters = "".join(_cluster(name, start, length) for name in start.clusters)
+def text(  # noqa: PLR0913  what is known of a network
+    *,
+    name: str,
+    cloud: Cloud,
+    nodes: Sequence[Prefix],
+    services: Sequence[Prefix],
+    researchers: int,
+    routers: int,
+    clusters: Sequence[str],
+    nodes_per_cluster: int,
+    pods_per_node: int,
+) -> str:
+    """The plan before its first lock; names are not validated, `plan lock` decides whether it fits.
+
+    `nodes` are prefixes that the hub, nodes and pods get theirs from, `services` those that Service
+    ranges come from.
+    """
+    length = _services_length(services, len(clusters))
+    entries = "".join(
+        _cluster(cluster, length, nodes_per_cluster, pods_per_node) for cluster in clusters
+    )
     return f"""\
 # What you want of the network. netmgr chooses the addresses and records them beside this file:
 #
@@ -46,41 +51,29 @@ def text(start: Start) -> str:
 # removed and reordered, and nothing else moves. Keys that are commented out show examples.
 apiVersion: netmgr.io/v1alpha1
 kind: NetworkPlan
-name: {_scalar(start.name)}
+name: {_scalar(name)}
 
-cloud: {start.cloud.value}  # whose limits apply: azure, or none
-{_settings(start.cloud)}
+cloud: {cloud.value}  # whose limits apply: azure, or none
+{_AZURE if cloud is Cloud.AZURE else ""}
 pools:
   nodes:  # where the hub, nodes and pods get their addresses; an IPv6 prefix may be added
-{_items(start.nodes)}
+{_items(nodes)}
   services:  # where clusters' Service ranges come from
-{_items(start.services)}
+{_items(services)}
 
 # exclude:  # never allocated from
 #   - prefix: 10.255.0.0/16
 #     reason: office network
 
 hub:  # where researchers enter; it reaches every cluster
-  researchers: {start.researchers}  # addresses for their machines
-  routers: {start.routers}
+  researchers: {researchers}  # addresses for their machines
+  routers: {routers}
 
 clusters:  # none reaches another
-{clusters}"""
+{entries}"""
 
 
-def _settings(cloud: Cloud) -> str:
-    if cloud is not Cloud.AZURE:
-        return ""
-    azure = Azure()
-    return f"""\
-azure:  # for rendered resources
-  location: {azure.location}
-  resource_group: {azure.resource_group}
-"""
-
-
-def _cluster(name: str, start: Start, length: int) -> str:
-    nodes = start.nodes_per_cluster
+def _cluster(name: str, length: int, nodes: int, pods_per_node: int) -> str:
     return f"""\
   {_scalar(name)}:
     # grow_to: {4 * nodes}  # nodes it may get in all: their addresses stay free beside its own
@@ -90,16 +83,16 @@ def _cluster(name: str, start: Start, length: int) -> str:
     node_pools:
       default:  # becomes part of the nodes' names
         nodes: {nodes}
-        pods_per_node: {start.pods_per_node}
+        pods_per_node: {pods_per_node}
         # surge: 10%  # more nodes during an upgrade
         # grow_to: {2 * nodes}  # subnets have room for so many nodes from the first day
 """
 
 
-def _services_length(start: Start) -> int:
+def _services_length(services: Iterable[Prefix], clusters: int) -> int:
     """As large as usual, unless as many clusters again would then not fit."""
-    lengths = [prefix.length for prefix in start.services if prefix.family is Family.V4]
-    shares = max(2 * len(start.clusters), 1)
+    lengths = [prefix.length for prefix in services if prefix.family is Family.V4]
+    shares = max(2 * clusters, 1)
     needed = min(lengths, default=0) + (shares - 1).bit_length()
     return min(max(needed, _SHORTEST_SERVICES), _LONGEST_SERVICES)
 

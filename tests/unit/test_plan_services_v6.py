@@ -65,7 +65,7 @@ def test_the_hub_reaches_them_and_other_spokes_do_not(plan, net):
 
 def test_answers_that_keep_the_clients_address_return_by_the_hosts_own_address(plan, lock, net):
     node = machines.node_named(lock, "evals-cpu-0")
-    document = NodeDocument.model_validate(Documents(plan, lock).of_node(node))
+    document = NodeDocument.model_validate(Documents(plan, lock).of(node))
     clients, host = v6(lock.hub.researchers[0].prefixes), lock.clusters["evals"].nat.addresses_v6[0]
     assert [(route.to, route.via) for route in document.routes][1:] == [(clients, host)]
     (table,) = [table for table in net.tables if table.name == "evals_nodes"]

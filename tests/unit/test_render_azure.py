@@ -17,14 +17,13 @@ import pytest
 from netmgr.errors import ConfigError
 from netmgr.plan import files, machines
 from netmgr.plan.clouds.azure.interface import interface
-from netmgr.plan.clouds.azure.naming import computer_prefix
-from netmgr.plan.clouds.azure.terraform import terraform
+from netmgr.plan.clouds.azure.terraform import computer_prefix, terraform
 from netmgr.plan.clouds.cloud import Cloud
 from netmgr.plan.clouds.registry import rendered, rendered_interface
 from netmgr.plan.derive import segment_subnet
 from netmgr.plan.document import PlanDocument
 from netmgr.plan.network import Network
-from netmgr.plan.render.hcl import Attribute, Block, render
+from netmgr.plan.render.hcl import Block, render
 
 SCHEMAS = Path(__file__).parents[1] / "schemas"
 TERRAFORM = json.loads((SCHEMAS / "azurerm.json").read_text("utf-8"))
@@ -119,7 +118,7 @@ def test_every_reference_leads_to_a_resource_of_the_file(text, resources):
 
 def test_text_cannot_become_a_template_or_end_its_string():
     nasty = 'a"\n${file("/etc/passwd")} %{ if true } \\'
-    text = render([Block("resource", ("x", "y"), (Attribute("name", nasty),))])
+    text = render([Block("resource", ("x", "y"), {"name": nasty})])
     read = hcl2.loads(text)["resource"][0]['"x"']['"y"']["name"]
     plain = read[1:-1].encode().decode("unicode_escape")
     assert plain.replace("$${", "${").replace("%%{", "%{") == nasty

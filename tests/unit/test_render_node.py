@@ -24,7 +24,7 @@ def render(plan: PlanDocument, lock: LockDocument, name: str) -> str:
     node = machines.node_named(lock, name)
     host = next((host for host in machines.hosts(lock) if host.name == name), None)
     assert node or host
-    return files.to_yaml(documents.of_node(node) if node else documents.of_host(host))
+    return files.to_yaml(documents.of(node) if node else documents.of(host))
 
 
 def read(text: str) -> NodeDocument:
@@ -63,7 +63,7 @@ def test_what_the_plan_holds_is_not_internet(rendered_plan):
 @pytest.mark.parametrize(("group", "value"), [("65534", 65534), ("netmgr", "netmgr")])
 def test_a_reader_group_is_a_number_or_a_name(rendered_plan, rendered_lock, group, value):
     node = machines.node_named(rendered_lock, "evals-cpu-0")
-    rendered = Documents(rendered_plan, rendered_lock, group).of_node(node)
+    rendered = Documents(rendered_plan, rendered_lock, group).of(node)
     assert read(files.to_yaml(rendered)).reader_group == value
 
 

@@ -1,24 +1,53 @@
-"""From the plan and what stays of the previous lock to the next lock.
+"""One run of the allocation: from the plan and what stays of the previous lock to the next lock.
 
-What the lock holds never moves: it is an input. The order of keys in the plan decides nothing.
+What the lock holds never moves: it is an input.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
 
-from netmgr.documents.diagnostics import KeyPath
+from netmgr.documents.diagnostics import KeyPath, error
 from netmgr.documents.sites import HUB
 from netmgr.documents.special_use import SPECIAL_USE
-from netmgr.plan import lock
 from netmgr.plan.allocate import subnetting
 from netmgr.plan.allocate.demand import SubnetRequest
 from netmgr.plan.allocate.pool import AddressPool, Placement, SiteRequest
-from netmgr.plan.allocate.service_ranges import ServicePool
 from netmgr.plan.allocate.space import Space
 from netmgr.plan.clouds.cloud import CloudLimits
-from netmgr.plan.document import Cluster, PlanDocument
-from netmgr.prefixes import Family, Prefix, merge
+from netmgr.plan.document import Cluster, PlanDocument, ServiceMode, key_of
+from netmgr.plan.lock import (
+    LOCK_VERSION,
+    Allocation,
+    ClusterLock,
+    HubLock,
+    LockDocument,
+    NodePoolLock,
+    PlanRefused,
+    ServiceMapping,
+    ServiceRange,
+    Subnet,
+    digest_of,
+)
+from netmgr.prefixes import Family, Prefix
+
+
+@dataclass(frozen=True, slots=True)
+class _ClusterPlan:
+    """A cluster of the plan, and what it has: of its node pools, pinned subnets included."""
+
+    name: str
+    spec: Cluster
+    prefixes: tuple[Allocation, ...]
+    pools: dict[str, NodePoolLock]
+    nat: subnetting.FixedSubnet
+
+    @property
+    def taken(self) -> list[Prefix]:
+        """Its subnets."""
+        return [*self.nat.taken, *subnetting.taken_by_pools(self.pools)]
 
 
 class Allocator:
@@ -27,37 +56,32 @@ class Allocator:
     def __init__(
         self,
         plan: PlanDocument,
-        held: lock.LockDocument | None,
+        held: LockDocument | None,
         limits: CloudLimits,
+        moving: Collection[tuple[str, ...]],
         *,
-        hub_moves: bool = False,
-        service_moves: Collection[str] = (),
-        reserving: bool = True,
+        reserving: bool,
     ) -> None:
-        """Prepare what is free.
+        """Prepare what is free beside `held`, which lacks the clusters and node pools that move.
 
-        Args:
-            plan: what is asked for.
-            held: the lock so far, without what is to move.
-            limits: the cloud's, with the plan's quotas in place.
-            hub_moves: whether the hub gets other prefixes.
-            service_moves: clusters whose Services get other ranges.
-            reserving: whether new reserves are made for declared growth.
+        The hub and Services that are `moving` get other prefixes. With `reserving`, new reserves
+        are made for declared growth.
         """
         self.plan = plan
         self.limits = limits
         self.reserving = reserving
-        self.hub = held.hub if held and not hub_moves else None
+        self.hub = held.hub if held and (HUB,) not in moving else None
         self.clusters = held.clusters if held else {}
-        self.service_moves = service_moves
+        self.ranges = {
+            name: cluster.services
+            for name, cluster in self.clusters.items()
+            if (name, "services") not in moving
+        }
         self.pools = {family: self._pool(family) for family in plan.pools.families}
-        staying = (
-            cluster.services for name, cluster in self.clusters.items() if name not in service_moves
-        )
-        self.services = ServicePool(plan, limits, staying)
+        self.services = ServicePool(plan, limits, self.ranges.values())
         self.fixed_families = plan.pools.service_families
 
-    def run(self) -> lock.LockDocument:
+    def run(self) -> LockDocument:
         """The next lock.
 
         Raises:
@@ -75,14 +99,14 @@ class Allocator:
         # what. Only what the lock lacks depends on it.
         for name in sorted(self.plan.clusters, key=self._rank):
             clusters[name] = self._cluster(name)
-        return lock.LockDocument(
+        return LockDocument(
             api_version="netmgr.io/v1alpha1",
             kind="NetworkPlanLock",
-            version=lock.LOCK_VERSION,
+            version=LOCK_VERSION,
             plan=self.plan.name,
             hub=hub,
             clusters=dict(sorted(clusters.items())),
-            plan_digest=lock.digest_of(self.plan),
+            plan_digest=digest_of(self.plan),
         )
 
     def _rank(self, name: str) -> tuple[bool, int, str]:
@@ -92,8 +116,7 @@ class Allocator:
         return not declares_growth(cluster), -size, name
 
     def _pool(self, family: Family) -> AddressPool:
-        prefixes = merge(prefix for prefix in self.plan.pools.nodes if prefix.family is family)
-        pool = AddressPool(Space(family, prefixes))
+        pool = AddressPool(Space(family, self.plan.pools.nodes))
         for prefix, holder in self._held_prefixes():
             if prefix.family is family:
                 pool.hold(prefix, holder)
@@ -104,8 +127,7 @@ class Allocator:
             yield forbidden, "special use"
         for exclusion in self.plan.exclude:
             yield exclusion.prefix, f"excluded: {exclusion.reason or exclusion.prefix}"
-        for owner, prefixes in self.plan.pinned.items():
-            yield from ((prefix, owner) for prefix in prefixes)
+        yield from ((prefix, owner) for prefix, _, owner in self.plan.pins())
         sites = {name: held.prefixes for name, held in self.clusters.items()}
         if self.hub:
             sites[HUB] = self.hub.prefixes
@@ -116,37 +138,34 @@ class Allocator:
     def _grant(
         self,
         name: str,
-        before: Iterable[lock.Allocation],
+        before: Iterable[Allocation],
         requests: Collection[SubnetRequest],
         taken: Iterable[Prefix],
         reserve: int,
-    ) -> tuple[tuple[lock.Allocation, ...], Placement]:
+    ) -> tuple[tuple[Allocation, ...], Placement]:
         """A site's prefixes and its new subnets, of every family."""
         held = self._with_pinned(name, before)
         # Excluded inside a site's own prefix are live subnets that nothing is allocated from.
         taken = (*taken, *(exclusion.prefix for exclusion in self.plan.exclude))
         placed: Placement = {}
-        allocations: list[lock.Allocation] = []
+        # A family that left the pools keeps what it has.
+        allocations = [entry for entry in held if entry.prefix.family not in self.pools]
         for family, pool in self.pools.items():
             own = tuple(allocation for allocation in held if allocation.prefix.family is family)
             subnets = tuple(request for request in requests if request.family is family)
             granted, placement = pool.grant(SiteRequest(name, own, taken, subnets, reserve))
             allocations += granted
             placed |= placement
-        # A family that left the pools keeps what it has.
-        allocations += (
-            allocation for allocation in held if allocation.prefix.family not in self.pools
-        )
         return tuple(sorted(allocations, key=lambda allocation: allocation.prefix)), placed
 
-    def _with_pinned(self, name: str, before: Iterable[lock.Allocation]) -> list[lock.Allocation]:
+    def _with_pinned(self, name: str, before: Iterable[Allocation]) -> list[Allocation]:
         held = list(before)
         for prefix in self.plan.pinned.get(name, ()):
             if not any(allocation.reserve.overlaps(prefix) for allocation in held):
-                held.append(lock.Allocation(prefix=prefix, reserve=prefix))
+                held.append(Allocation(prefix=prefix, reserve=prefix))
         return held
 
-    def _hub(self) -> lock.HubLock:
+    def _hub(self) -> HubLock:
         before = self.hub
         held = before.routers if before else None
         routers = subnetting.FixedSubnet(
@@ -154,20 +173,19 @@ class Allocator:
         )
         # Subnets in use cannot be resized in a cloud, so that more seats take another subnet.
         researchers = list(self._researchers(before.researchers if before else ()))
-        every = (routers, *researchers)
         requests: list[SubnetRequest] = []
         taken: list[Prefix] = []
-        for subnet in every:
+        for subnet in (routers, *researchers):
             requests += subnet.requests(self.fixed_families, self.limits)
             taken += subnet.taken
         prefixes, placed = self._grant(HUB, before.prefixes if before else (), requests, taken, 1)
-        return lock.HubLock(
+        return HubLock(
             prefixes=prefixes,
             routers=routers.complete(placed, self.limits),
             researchers=tuple(subnet.complete(placed, self.limits) for subnet in researchers),
         )
 
-    def _researchers(self, held: tuple[lock.Subnet, ...]) -> Iterator[subnetting.FixedSubnet]:
+    def _researchers(self, held: tuple[Subnet, ...]) -> Iterator[subnetting.FixedSubnet]:
         """The existing subnets, and one more if they have too few addresses."""
         path: KeyPath = ("hub", "researchers")
         for number, subnet in enumerate(held):
@@ -175,72 +193,133 @@ class Allocator:
         seats = sum(subnet.prefix.size - self.limits.reserved for subnet in held)
         missing = self.plan.hub.researchers - seats
         if missing > 0:
-            yield subnetting.FixedSubnet(
-                ("researchers", str(len(held))), path, HUB, None, seats=missing
-            )
+            key = ("researchers", str(len(held)))
+            yield subnetting.FixedSubnet(key, path, HUB, None, seats=missing)
 
-    def _cluster(self, name: str) -> lock.ClusterLock:
+    def _cluster(self, name: str) -> ClusterLock:
         """A cluster's entry; what no single free block holds is divided into several segments."""
+        spec, held = self.plan.clusters[name], self.clusters.get(name)
+        pools = held.node_pools if held else {}
+        pools = subnetting.with_pinned(name, spec, pools, self.limits, self.plan.pools.families)
+        path: KeyPath = ("clusters", name, "nat_hosts")
+        nat = subnetting.FixedSubnet(
+            ("nat",), path, name, held.nat if held else None, hosts=spec.nat_hosts
+        )
+        cluster = _ClusterPlan(name, spec, held.prefixes if held else (), pools, nat)
         # IPv6 is never short: a site's first prefix holds 256 subnets.
         space = self.pools[Family.V4].space
         before = space.size
         try:
-            return self._subnetted(name, None)
-        except lock.PlanRefused:
+            return self._subnetted(cluster, None)
+        except PlanRefused:
             # If room was found, something else is wrong, which smaller segments would not change.
-            sizes = self._pieces(name) if space.size == before else None
+            sizes = self._pieces(cluster) if space.size == before else None
             if sizes is None:
                 raise
-        return self._subnetted(name, sizes)
+        return self._subnetted(cluster, sizes)
 
-    def _node_pools(self, name: str) -> dict[str, lock.NodePoolLock]:
-        held = self.clusters.get(name)
-        pools = held.node_pools if held else {}
-        cluster, families = self.plan.clusters[name], self.plan.pools.families
-        return subnetting.with_pinned(name, cluster, pools, self.limits, families)
-
-    def _nat(self, name: str) -> subnetting.FixedSubnet:
-        held = self.clusters.get(name)
-        path: KeyPath = ("clusters", name, "nat_hosts")
-        subnet, hosts = held.nat if held else None, self.plan.clusters[name].nat_hosts
-        return subnetting.FixedSubnet(("nat",), path, name, subnet, hosts=hosts)
-
-    def _pieces(self, name: str) -> dict[str, list[int]] | None:
-        held, pools, nat = self.clusters.get(name), self._node_pools(name), self._nat(name)
+    def _pieces(self, cluster: _ClusterPlan) -> dict[str, list[int]] | None:
         lacks = {
-            pool: (spec, subnetting.missing_nodes(spec, pools.get(pool)))
-            for pool, spec in self.plan.clusters[name].node_pools.items()
+            pool: (spec, subnetting.missing_nodes(spec, cluster.pools.get(pool)))
+            for pool, spec in cluster.spec.node_pools.items()
         }
         # What is large has the fewest blocks to choose from; the name decides between equals, so
         # that every run divides alike.
         largest_first = sorted(lacks.items(), key=lambda lack: (-lack[1][1], lack[0]))
-        own = self._with_pinned(name, held.prefixes if held else ())
+        own = self._with_pinned(cluster.name, cluster.prefixes)
         own_v4 = [allocation for allocation in own if allocation.prefix.family is Family.V4]
-        taken = (*nat.taken, *subnetting.taken_by_pools(pools))
-        free = self.pools[Family.V4].spaces(own_v4, taken)
+        pool = self.pools[Family.V4]
+        free = (pool.inner(own_v4, cluster.taken), pool.space.copy())
         # The NAT hosts' subnet cannot be divided, so it goes first.
-        fixed = nat.requests([Family.V4], self.limits)
+        fixed = cluster.nat.requests([Family.V4], self.limits)
         return subnetting.pieces(free, fixed, dict(largest_first), self.limits)
 
-    def _subnetted(self, name: str, sizes: dict[str, list[int]] | None) -> lock.ClusterLock:
-        cluster, held = self.plan.clusters[name], self.clusters.get(name)
-        pools, nat, families = self._node_pools(name), self._nat(name), self.plan.pools.families
-        new = subnetting.missing_subnets(name, cluster, pools, families, self.limits, sizes)
+    def _subnetted(self, cluster: _ClusterPlan, sizes: dict[str, list[int]] | None) -> ClusterLock:
+        name, spec, pools, limits = cluster.name, cluster.spec, cluster.pools, self.limits
+        families = self.plan.pools.families
+        new = subnetting.missing_subnets(name, spec, pools, families, limits, sizes)
         # Together, so that one prefix is found that holds all of the cluster's subnets.
-        requests = [*new.requests, *nat.requests(self.fixed_families, self.limits)]
-        taken = [*nat.taken, *subnetting.taken_by_pools(pools)]
+        requests = [*new.requests, *cluster.nat.requests(self.fixed_families, limits)]
         # Reserves are for IPv4 alone: an IPv6 site has 256 subnets from the first day.
         wanted = sum(request.size for request in requests if request.family is Family.V4)
-        reserve = _reserve(cluster, wanted, taken) if self.reserving else 0
-        before = held.prefixes if held else ()
-        prefixes, placed = self._grant(name, before, requests, taken, reserve)
-        services = held.services if held and name not in self.service_moves else None
-        return lock.ClusterLock(
+        reserve = _reserve(spec, wanted, cluster.taken) if self.reserving else 0
+        prefixes, placed = self._grant(name, cluster.prefixes, requests, cluster.taken, reserve)
+        return ClusterLock(
             prefixes=prefixes,
-            services=self.services.grant(name, services),
-            nat=nat.complete(placed, self.limits),
-            node_pools=subnetting.complete(cluster, pools, new, placed, self.limits),
+            services=self.services.grant(name, self.ranges.get(name)),
+            nat=cluster.nat.complete(placed, limits),
+            node_pools=subnetting.complete(spec, pools, new, placed, limits),
         )
+
+
+class ServicePool:
+    """What is free in the pools for Services, one space a family.
+
+    Each cluster has a range of its own there; shared clusters use one and the same inside.
+    """
+
+    def __init__(
+        self, plan: PlanDocument, limits: CloudLimits, held: Iterable[ServiceRange]
+    ) -> None:
+        """Withdraw what others have: `held` are the ranges that stay where they are."""
+        self._plan = plan
+        self._spaces = {
+            family: Space(family, plan.pools.services) for family in plan.pools.service_families
+        }
+        # Pins of clusters that come later in this run, too: none must be given away first.
+        kept = (*plan.exclusions(), *plan.pins(), *plan.service_pins())
+        taken = [*limits.forbidden, *SPECIAL_USE, *(entry.prefix for entry in kept)]
+        for prefix in (*taken, *chain.from_iterable(ranges.vip_ranges for ranges in held)):
+            for space in self._spaces.values():
+                space.withdraw(prefix)
+
+    def grant(self, name: str, held: ServiceRange | None) -> ServiceRange:
+        """A cluster's ranges: those it has, and one of every family it lacks.
+
+        Raises:
+            PlanRefused: there is no room, or nothing to share.
+        """
+        wanted = self._plan.clusters[name].services
+        pairs = {pair.vip_range.family: pair for pair in held.pairs} if held else {}
+        for family in self._spaces.keys() - pairs.keys():
+            vip_range = wanted.pinned(family) or self._take(name, wanted.length_of(family), family)
+            is_own = wanted.mode is ServiceMode.UNIQUE
+            service_cidr = vip_range if is_own else self._shared(name, vip_range)
+            pairs[family] = ServiceMapping(vip_range, service_cidr)
+        (hub, own), (hub_v6, own_v6) = pairs[Family.V4], pairs.get(Family.V6, (None, None))
+        return ServiceRange(
+            mode=wanted.mode, prefix=own, hub_prefix=hub, prefix_v6=own_v6, hub_prefix_v6=hub_v6
+        )
+
+    def _take(self, name: str, length: int, family: Family) -> Prefix:
+        space = self._spaces[family]
+        # The smallest free block: a Service range never grows, because Kubernetes cannot resize it.
+        vip_range = space.packed(length)
+        if vip_range is None:
+            room = "pools.services has nothing free"
+            if free := next(space.blocks(), None):
+                room = f"the largest free block of pools.services is {free}"
+            message = f"{name} needs a /{length} for Services, but {room}"
+            path: KeyPath = ("clusters", name, "services", key_of("length", family))
+            remedy = "add a prefix or ask for less"
+            raise PlanRefused([error(message, path, ("pools", "services"), remedy)])
+        space.take(vip_range)
+        return vip_range
+
+    def _shared(self, name: str, vip_range: Prefix) -> Prefix:
+        """As many addresses as `vip_range` has, from the beginning of the range that all share."""
+        ranges = self._plan.shared_services
+        shared = next((prefix for prefix in ranges if prefix.family is vip_range.family), None)
+        if shared is None or shared.length > vip_range.length:
+            has = f"is {shared}" if shared else f"has no IPv{vip_range.family} prefix"
+            message = f"is shared, but shared_services {has}"
+            path: KeyPath = ("clusters", name, "services", "mode")
+            remedy = f"give shared_services a /{vip_range.length} or larger, outside all pools"
+            beside: KeyPath | None = ("shared_services",) if ranges else None
+            raise PlanRefused([error(message, path, beside, remedy)])
+        # From the beginning: all shared clusters have the same addresses inside, whatever their
+        # sizes.
+        return shared._replace(length=vip_range.length)
 
 
 def declares_growth(cluster: Cluster) -> bool:

@@ -6,6 +6,7 @@ loses the blocks these lie in.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
@@ -37,7 +38,6 @@ class SubnetRequest:
 
     @property
     def size(self) -> int:
-        """Addresses."""
         return 1 << (self.family.width - self.length)
 
 
@@ -51,7 +51,6 @@ class Blocks:
 
     @property
     def size(self) -> int:
-        """Addresses in one block."""
         return 1 << (self.family.width - self.length)
 
     def skipped(self, limits: CloudLimits) -> tuple[int, int]:
@@ -69,7 +68,6 @@ def blocks(pool: NodePool, family: Family) -> Blocks:
 
 
 def hosts_length(hosts: int, family: Family, limits: CloudLimits) -> int:
-    """Length of a subnet for so many hosts."""
     if family is Family.V6:
         # Clouds take no IPv6 subnet of another length, and a /64 is never short of hosts.
         return V6_SUBNET
@@ -77,7 +75,6 @@ def hosts_length(hosts: int, family: Family, limits: CloudLimits) -> int:
 
 
 def pods_length(nodes: int, cut: Blocks, limits: CloudLimits) -> int:
-    """Length of a subnet for the pods of so many nodes."""
     # The blocks at both ends hold addresses that the cloud keeps, so no node can have them.
     slots = nodes * cut.count + sum(cut.skipped(limits))
     longest = V6_SUBNET if cut.family is Family.V6 else limits.smallest_subnet
@@ -86,7 +83,6 @@ def pods_length(nodes: int, cut: Blocks, limits: CloudLimits) -> int:
 
 
 def layout(hosts: Prefix, pods: Prefix, cut: Blocks, limits: CloudLimits) -> Layout:
-    """The layout of a segment with these subnets."""
     return Layout(
         hosts=hosts,
         host_base=Address(hosts.family, hosts.value + limits.reserved_first),
@@ -209,7 +205,7 @@ def promised_mappings(
     Node pools that left the plan keep their addresses and may come back to them.
     """
     wanted = tuple(families)
-    promised: dict[str, int] = {}
+    promised: Counter[str] = Counter()
     for pool, spec in held:
         for segment in spec.segments:
             mappings = mappings_of(segment)
@@ -217,7 +213,7 @@ def promised_mappings(
                 # A segment from before IPv6 gets blocks of that, too, so the larger figure is what
                 # it may come to use.
                 mappings = max(mappings, mappings_per_node(pool, wanted))
-            promised[segment.network] = promised.get(segment.network, 0) + segment.nodes * mappings
+            promised[segment.network] += segment.nodes * mappings
     return promised
 
 

@@ -57,7 +57,7 @@ class AddressPool:
             PlanRefused: there is no room; the pool is unchanged.
         """
         # Inside first: what a site has already costs no new route, peering or address space.
-        inner, _ = self.spaces(site.allocations, site.taken)
+        inner = self.inner(site.allocations, site.taken)
         subnets = sorted(site.subnets, key=lambda request: (request.length, request.key))
         placed, rest = _fit(inner, subnets)
         allocations = list(site.allocations)
@@ -73,14 +73,12 @@ class AddressPool:
                 self.hold(held.reserve, site.name)
         return tuple(sorted(allocations, key=lambda held: held.prefix)), placed
 
-    def spaces(
-        self, allocations: Iterable[Allocation], taken: Iterable[Prefix]
-    ) -> tuple[Space, Space]:
-        """What is free within a site's own prefixes, and a copy of what is free beside them."""
+    def inner(self, allocations: Iterable[Allocation], taken: Iterable[Prefix]) -> Space:
+        """What is free within a site's own prefixes."""
         inner = Space(self.space.family, (held.prefix for held in allocations))
         for subnet in taken:
             inner.withdraw(subnet)
-        return inner, self.space.copy()
+        return inner
 
     def _widen(
         self, inner: Space, allocations: list[Allocation], subnets: Sequence[SubnetRequest]
@@ -111,10 +109,7 @@ class AddressPool:
                 yield number, _whole(reach)
 
     def _add(
-        self,
-        site: SiteRequest,
-        allocations: list[Allocation],
-        subnets: Sequence[SubnetRequest],
+        self, site: SiteRequest, allocations: list[Allocation], subnets: Sequence[SubnetRequest]
     ) -> Placement:
         """One more prefix for all subnets, or else as few as the free blocks allow."""
         # A site that has prefixes widens the largest of them in `_reserve`; a second reserve would
@@ -153,7 +148,6 @@ class AddressPool:
         return None
 
     def _length(self, subnets: Sequence[SubnetRequest]) -> int:
-        """Length of a prefix for all of them."""
         # A bound for IPv6 alone: no length of IPv4 is as long.
         return min(V6_SITE, length_for(sum(request.size for request in subnets), self.space.family))
 
@@ -173,16 +167,12 @@ class AddressPool:
             allocations[largest] = Allocation(prefix=held.prefix, reserve=grown)
 
     def _refusal(
-        self,
-        site: SiteRequest,
-        allocations: Sequence[Allocation],
-        subnets: Sequence[SubnetRequest],
+        self, site: SiteRequest, allocations: Sequence[Allocation], subnets: Sequence[SubnetRequest]
     ) -> Diagnostic:
-        family = self.space.family
         needed = sum(request.size for request in subnets)
         length = self._length(subnets)
         free = next(self.space.blocks(), None)
-        missing = (1 << (family.width - length)) - (free.size if free else 0)
+        missing = Prefix(self.space.family, 0, length).size - (free.size if free else 0)
         largest = max(subnets, key=lambda request: request.size)
         room = f"the largest free block is {free} ({free.size:,})" if free else "nothing is free"
         message = (
@@ -200,14 +190,13 @@ class AddressPool:
         """Who holds what each allocation would grow into once its free neighbourhood is used up."""
         blockers: set[str] = set()
         for held in allocations:
-            reach = held.reserve
-            while wider := self.space.grown(reach, reach.length - 1):
-                reach = wider
-            beyond = enclosing(reach, reach.length - 1)
-            near = set()
-            for prefix, holder in self.holders:
-                if prefix.overlaps(beyond) and not prefix.overlaps(reach):
-                    near.add(f"{holder} ({prefix})")
+            length = held.reserve.length - self.space.room(held.reserve)
+            reach, beyond = (enclosing(held.reserve, size) for size in (length, length - 1))
+            near = {
+                f"{holder} ({prefix})"
+                for prefix, holder in self.holders
+                if prefix.overlaps(beyond) and not prefix.overlaps(reach)
+            }
             blockers |= near or {f"the end of the pool beyond {reach}"}
         return sorted(blockers)
 
@@ -221,10 +210,9 @@ def _fit(inner: Space, subnets: Sequence[SubnetRequest]) -> tuple[Placement, lis
     placed: Placement = {}
     rest = []
     for subnet in subnets:
-        prefix = inner.packed(subnet.length)
-        if prefix is None:
+        if prefix := inner.packed(subnet.length):
+            inner.take(prefix)
+            placed[subnet.key] = prefix
+        else:
             rest.append(subnet)
-            continue
-        inner.take(prefix)
-        placed[subnet.key] = prefix
     return placed, rest

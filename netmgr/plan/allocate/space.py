@@ -31,7 +31,6 @@ class Space:
             self._add(block)
 
     def copy(self) -> Space:
-        """A space of its own with the same free blocks."""
         twin = Space(self.family)
         twin._free = {length: set(values) for length, values in self._free.items()}
         return twin
@@ -44,7 +43,6 @@ class Space:
 
     @property
     def size(self) -> int:
-        """Free addresses."""
         return sum(
             len(values) << (self.family.width - length) for length, values in self._free.items()
         )
@@ -63,7 +61,8 @@ class Space:
         if holder is None:
             raise ValueError(f"{prefix} is not free")
         self._remove(holder)
-        self._add_around(holder, prefix)
+        for rest in subtract(holder, prefix):
+            self._add(rest)
 
     def withdraw(self, prefix: Prefix) -> None:
         """Take whatever is still free of `prefix`."""
@@ -100,9 +99,7 @@ class Space:
             if held <= length
         )
         block = max(fitting, default=None)
-        return block and Prefix(
-            self.family, block.last + 1 - (1 << (self.family.width - length)), length
-        )
+        return block and enclosing(Prefix(self.family, block.last, self.family.width), length)
 
     def sparse(self, length: int) -> Prefix | None:
         """The first block of that length in the largest free block; or None."""
@@ -135,11 +132,6 @@ class Space:
             if prefix.value >> shift << shift in self._free.get(length, ()):
                 return enclosing(prefix, length)
         return None
-
-    def _add_around(self, holder: Prefix, taken: Prefix) -> None:
-        while taken.length > holder.length:
-            self._add(_buddy(taken))
-            taken = _parent(taken)
 
     def _add(self, block: Prefix) -> None:
         self._free.setdefault(block.length, set()).add(block.value)

@@ -43,8 +43,7 @@ def missing_subnets(
 
     `sizes` divides what a node pool lacks into segments of so many nodes; without, it gets one.
     """
-    held = ((cluster.node_pools.get(pool), spec) for pool, spec in before.items())
-    promised = demand.promised_mappings(held, families)
+    promised = _promised(cluster, before, families)
     budget = demand.MappingBudget(name, limits.limits.mappings_per_network, promised)
     segments: list[demand.NewSegment] = []
     existing: list[demand.NewSegment] = []
@@ -72,6 +71,13 @@ def missing_subnets(
     return Missing(tuple(widened), tuple(existing), tuple(requests))
 
 
+def _promised(
+    cluster: Cluster, held: Mapping[str, NodePoolLock], families: Iterable[Family]
+) -> dict[str, int]:
+    pools = ((cluster.node_pools.get(name), spec) for name, spec in held.items())
+    return demand.promised_mappings(pools, families)
+
+
 def missing_nodes(spec: NodePool, held: NodePoolLock | None) -> int:
     """How many more nodes the lock must have room for."""
     return max(spec.capacity - (held.capacity if held else 0), 0)
@@ -84,13 +90,10 @@ def _lacking_family(
     # Their nodes keep their numbers and IPv4 addresses; only a second family is added.
     for number, segment in enumerate(held.segments if held else ()):
         present = {layout.pods.family for layout in segment.layouts}
-        lacking = [family for family in families if family not in present]
-        if lacking:
-            nodes = segment.nodes
-            yield (
-                demand.NewSegment(pool, number, segment.first, nodes, nodes, segment.network),
-                lacking,
-            )
+        if lacking := [family for family in families if family not in present]:
+            first, nodes = segment.first, segment.nodes
+            late = demand.NewSegment(pool, number, first, nodes, nodes, segment.network)
+            yield late, lacking
 
 
 def taken_by(held: ClusterLock | None) -> list[Prefix]:
@@ -99,7 +102,7 @@ def taken_by(held: ClusterLock | None) -> list[Prefix]:
 
 
 def taken_by_pools(pools: Mapping[str, NodePoolLock]) -> list[Prefix]:
-    segments = [segment for spec in pools.values() for segment in spec.segments]
+    segments = (segment for spec in pools.values() for segment in spec.segments)
     return [prefix for segment in segments for prefix in segment.prefixes]
 
 
@@ -178,11 +181,7 @@ def with_pinned(
         segments = list(node_pools[pool].segments) if pool in node_pools else []
         # Pins that the lock has are segments of it already; a pin can only be added behind those.
         for number in range(len(segments), len(spec.subnets)):
-            known = (
-                (cluster.node_pools.get(pool_name), pool_lock)
-                for pool_name, pool_lock in node_pools.items()
-            )
-            used = demand.promised_mappings(known, families).get(name, 0)
+            used = _promised(cluster, node_pools, families).get(name, 0)
             path: KeyPath = ("clusters", name, "node_pools", pool, "subnets", number)
             first = sum(segment.nodes for segment in segments)
             segments.append(_pinned_segment(path, spec, first, limits, used))
@@ -196,12 +195,10 @@ def _pinned_segment(
     """The segment of the pinned subnets at `path`, in a network with `used` mappings."""
     pin, network = spec.subnets[int(path[-1])], str(path[1])
     pods = {prefix.family: prefix for prefix in pin.pods}
-    layouts = {
-        hosts.family: demand.layout(
-            hosts, pods[hosts.family], demand.blocks(spec, hosts.family), limits
-        )
-        for hosts in pin.hosts
-    }
+    layouts = {}
+    for hosts in pin.hosts:
+        cut = demand.blocks(spec, hosts.family)
+        layouts[hosts.family] = demand.layout(hosts, pods[hosts.family], cut, limits)
     # The family with less room decides: every node has both.
     nodes = min(demand.holds(layout, limits) for layout in layouts.values())
     if limits.limits.mappings_per_network is not None:
@@ -226,14 +223,9 @@ def pieces(
     Growth in steps would find room in pieces; this finds the pieces at once. Every size in which a
     subnet is used to its last address is tried, the largest first, as often as it fits.
 
-    Args:
-        spaces: what is free (IPv4), in the order in which to use it; changed.
-        fixed: subnets that cannot be divided.
-        missing: each node pool and how many nodes it lacks room for.
-        limits: the cloud's.
-
-    Returns:
-        None when they do not fit even in pieces.
+    `spaces` are what is free (IPv4), in the order in which to use it, and are changed. `fixed` are
+    subnets that cannot be divided, `missing` each node pool and how many nodes it lacks room for.
+    None when they do not fit even in pieces.
     """
     if not take_all(spaces, (request.length for request in fixed)):
         return None
@@ -252,11 +244,8 @@ def _pieces_of(
     for size in _full_sizes(pool, nodes, limits):
         while nodes:
             piece = min(size, nodes)
-            lengths = (
-                demand.hosts_length(piece, Family.V4, limits),
-                demand.pods_length(piece, cut, limits),
-            )
-            if not take_all(spaces, lengths):
+            hosts = demand.hosts_length(piece, Family.V4, limits)
+            if not take_all(spaces, (hosts, demand.pods_length(piece, cut, limits))):
                 break
             nodes -= piece
             yield piece

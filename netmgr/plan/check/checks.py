@@ -6,16 +6,14 @@ from collections import Counter
 from collections.abc import Iterator
 
 from netmgr.documents.diagnostics import Diagnostic, KeyPath, Location, Severity, error
-from netmgr.documents.sites import HUB
 from netmgr.plan import machines
 from netmgr.plan.allocate.demand import mappings_of
-from netmgr.plan.check.conflicts import conflicts
-from netmgr.plan.check.overlaps import Entry, pin_faults
+from netmgr.plan.check.conflicts import conflicts, pin_faults
 from netmgr.plan.check.usage import Usage, limit_usage
 from netmgr.plan.clouds.cloud import CloudLimits
 from netmgr.plan.document import NodePool, PlanDocument
 from netmgr.plan.lock import ClusterLock, LockDocument, PlanRefused
-from netmgr.prefixes import Family
+from netmgr.prefixes import Family, Prefix
 
 FEW_LEFT = 0.02
 """Below this share of free node places, a cluster is worth a warning."""
@@ -40,7 +38,11 @@ def check_limits(
 ) -> tuple[tuple[Usage, ...], list[Diagnostic]]:
     """The usage of every limit, and what is over or near one. The lock must be up to date."""
     lines = limit_usage(plan, lock, limits)
-    diagnostics = [_exceeded(line, limits) for line in lines if _is_worth_saying(line)]
+    diagnostics = [
+        _exceeded(line, limits)
+        for line in lines
+        if not line.is_advice and line.status in {"over", "near"}
+    ]
     return lines, [*diagnostics, *_untested(lines)]
 
 
@@ -51,9 +53,7 @@ def refuse_errors(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -
         PlanRefused: the errors that `check` would show.
     """
     diagnostics = [*check_plan(plan, lock, limits), *check_limits(plan, lock, limits)[1]]
-    if errors := [
-        diagnostic for diagnostic in diagnostics if diagnostic.severity is Severity.ERROR
-    ]:
+    if errors := [fault for fault in diagnostics if fault.severity is Severity.ERROR]:
         raise PlanRefused(errors)
 
 
@@ -71,10 +71,6 @@ def _untested(lines: tuple[Usage, ...]) -> Iterator[Diagnostic]:
         more = f", and {len(others)} more" if others else ""
         message = f"{quantity}: {first.used:,} of {first.limit:,} ({first.subject}{more})"
         yield Diagnostic(message, Location(first.path), severity=Severity.NOTE)
-
-
-def _is_worth_saying(line: Usage) -> bool:
-    return not line.is_advice and line.status in {"over", "near"}
 
 
 def _exceeded(line: Usage, limits: CloudLimits) -> Diagnostic:
@@ -96,12 +92,9 @@ def _forbidden(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> I
                 yield error(message, path, remedy="take another prefix")
 
 
-def _address_space(plan: PlanDocument, lock: LockDocument) -> Iterator[Entry]:
+def _address_space(plan: PlanDocument, lock: LockDocument) -> Iterator[tuple[Prefix, KeyPath]]:
     """Prefixes that are, or will be, somebody's address space."""
-    for owner, prefixes in plan.pinned.items():
-        if owner in plan.clusters:
-            for number, prefix in enumerate(prefixes):
-                yield prefix, ("pinned", owner, number)
+    yield from ((prefix, key) for prefix, key, owner in plan.pins() if owner in plan.clusters)
     yield from ((prefix, ("shared_services",)) for prefix in plan.shared_services)
     for name, held in lock.clusters.items():
         yield from ((prefix, ("clusters", name, "services")) for prefix in held.services.vip_ranges)
@@ -109,14 +102,11 @@ def _address_space(plan: PlanDocument, lock: LockDocument) -> Iterator[Entry]:
 
 
 def _pinned_sizes(plan: PlanDocument, limits: CloudLimits) -> Iterator[Diagnostic]:
-    sites = {*plan.clusters, HUB} & plan.pinned.keys()
-    for owner in (name for name in plan.pinned if name in sites):
-        for number, prefix in enumerate(plan.pinned[owner]):
-            if prefix.family is Family.V4 and prefix.length > limits.smallest_subnet:
-                message = (
-                    f"{prefix} is smaller than the smallest subnet, a /{limits.smallest_subnet}"
-                )
-                yield _warning(("pinned", owner, number), message, "no subnet fits into it")
+    smallest = limits.smallest_subnet
+    for prefix, key, owner in plan.pins():
+        if plan.is_site(owner) and prefix.family is Family.V4 and prefix.length > smallest:
+            message = f"{prefix} is smaller than the smallest subnet, a /{smallest}"
+            yield _warning(key, message, "no subnet fits into it")
 
 
 def _headroom(plan: PlanDocument, lock: LockDocument) -> Iterator[Diagnostic]:

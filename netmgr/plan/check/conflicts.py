@@ -1,4 +1,4 @@
-"""Where a plan and its lock cannot both be kept: changes that only renumbering can bring about.
+"""Where a plan contradicts itself or its lock: what only a correction or renumbering resolves.
 
 Each conflict names the key of plan.yaml and the part of the lock that would have to move.
 """
@@ -8,24 +8,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from netmgr.documents.diagnostics import Diagnostic, KeyPath, Location
-from netmgr.documents.sites import HUB
+from netmgr.documents.diagnostics import Diagnostic, KeyPath, Location, error
+from netmgr.documents.sites import HUB, KeyedPrefix, overlapping
 from netmgr.plan.allocate.demand import blocks, holds
-from netmgr.plan.allocate.service_ranges import LENGTH_KEYS, length_of
 from netmgr.plan.allocate.subnetting import taken_by
-from netmgr.plan.check.overlaps import is_inside_pin, pinned_services
 from netmgr.plan.clouds.cloud import CloudLimits
-from netmgr.plan.document import Cluster, NodePool, PlanDocument, ServiceMode
+from netmgr.plan.document import Cluster, NodePool, PlanDocument, ServiceMode, key_of
 from netmgr.plan.lock import (
+    LOCK_FILE,
     Allocation,
     ClusterLock,
     Layout,
     LockDocument,
     NodePoolLock,
     Segment,
-    in_lock,
 )
-from netmgr.prefixes import Family, Prefix
+from netmgr.prefixes import Prefix
 
 Scope = tuple[str, ...]
 """What would move: ("hub",), (cluster,), (cluster, "services") or (cluster, "node_pools", pool)."""
@@ -41,22 +39,90 @@ class Conflict:
     diagnostic: Diagnostic
 
 
-@dataclass(frozen=True, slots=True)
-class _Elsewhere:
-    """A prefix that the plan gives to another owner: its key, and how it is given."""
+def pin_faults(plan: PlanDocument) -> Iterator[Diagnostic]:
+    """Pinned prefixes, subnets and Service ranges that overlap, or that no pool or owner has."""
+    excluded, pinned = list(plan.exclusions()), list(plan.pins())
+    subnets, ranges = list(_subnets(plan)), list(plan.service_pins())
+    # Pools say what isolates clusters and what is internal, so whatever a site has is in one.
+    own = [entry for entry in pinned if plan.is_site(entry.owner)]
+    yield from _outside(own, "nodes", plan.pools.nodes)
+    yield from _outside(ranges, "services", plan.pools.services)
+    for inner, outer in _overlaps([*excluded, *pinned]):
+        if not _may_lie_in(plan, inner, outer):
+            yield _two_owners(inner, outer, "an address has one owner: correct one of them")
+    yield from _unpinned(plan, subnets)
+    # In three passes: a pinned subnet lies in a pinned prefix on purpose, so these two are never
+    # compared.
+    for entries in ([*subnets, *excluded], [*ranges, *excluded], [*ranges, *pinned]):
+        for inner, outer in _overlaps(entries):
+            # Overlaps of others were reported above.
+            if "clusters" in (inner.key[0], outer.key[0]):
+                yield _two_owners(inner, outer, "a subnet has one owner: correct one")
 
-    key: KeyPath
-    prefix: Prefix
-    given: str
+
+def _outside(
+    entries: Iterable[KeyedPrefix], name: str, pools: Sequence[Prefix]
+) -> Iterator[Diagnostic]:
+    for prefix, key, _ in entries:
+        if not _is_in(prefix, pools):
+            yield error(f"{prefix} lies in no pool", key, remedy=f"add it to pools.{name}")
+
+
+def _unpinned(plan: PlanDocument, subnets: Iterable[KeyedPrefix]) -> Iterator[Diagnostic]:
+    for prefix, key, owner in subnets:
+        if not _is_in(prefix, plan.pinned.get(owner, ())):
+            message = f"{prefix} lies in no prefix that is pinned to {owner}"
+            yield error(message, key, remedy=f"add that of its network to pinned.{owner}")
+
+
+def _may_lie_in(plan: PlanDocument, inner: KeyedPrefix, outer: KeyedPrefix) -> bool:
+    kinds = inner.key[0], outer.key[0]
+    # What is excluded inside a site's own prefix is a live subnet that is not netmgr's.
+    is_live = kinds == ("exclude", "pinned") and _is_own(plan, outer.owner, inner.prefix)
+    return is_live or kinds == ("exclude", "exclude")
+
+
+def _two_owners(inner: KeyedPrefix, outer: KeyedPrefix, remedy: str) -> Diagnostic:
+    return error(f"{inner.prefix} overlaps {outer.prefix}", inner.key, outer.key, remedy)
+
+
+def _overlaps(entries: Iterable[KeyedPrefix]) -> Iterator[tuple[KeyedPrefix, KeyedPrefix]]:
+    """Every prefix that lies in another one, with the smallest that holds it.
+
+    Of two equal ones the later entry is the one that overlaps.
+    """
+    for pair in overlapping(sorted(entries)):
+        outer, inner = sorted(pair)
+        yield inner, outer
+
+
+def _is_in(prefix: Prefix, holders: Iterable[Prefix]) -> bool:
+    return any(holder.covers(prefix) for holder in holders)
+
+
+def _is_own(plan: PlanDocument, site: str, prefix: Prefix) -> bool:
+    """Whether a prefix is part of what is pinned to the hub or a cluster of the plan."""
+    return plan.is_site(site) and _is_in(prefix, plan.pinned.get(site, ()))
+
+
+def _subnets(plan: PlanDocument) -> Iterator[KeyedPrefix]:
+    for path, spec in plan.node_pools():
+        for number, pin in enumerate(spec.subnets):
+            for role, prefixes in (("hosts", pin.hosts), ("pods", pin.pods)):
+                for prefix in prefixes:
+                    key = (*path, "subnets", number, role)
+                    yield KeyedPrefix(prefix, key, str(path[1]))
 
 
 def conflicts(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> Iterator[Conflict]:
-    """Every conflict, none where the plan only adds."""
+    """Every conflict with the lock, none where the plan only adds."""
     yield from _misplaced(plan, HUB, lock.hub.prefixes)
     hub = (lock.hub.routers, *lock.hub.researchers)
     yield from _excluded(plan, HUB, [prefix for subnet in hub for prefix in subnet.prefixes])
     # Listed once: there may be as many as clusters.
-    taken = [*_elsewhere(plan, ""), *_pinned_ranges(plan)]
+    taken = list(_elsewhere(plan, ""))
+    for prefix, key, owner in plan.service_pins():
+        taken.append(KeyedPrefix(prefix, key[:-1], f"pinned to {owner}"))
     for name, held in lock.clusters.items():
         yield from _misplaced(plan, name, held.prefixes)
         yield from _excluded(plan, name, taken_by(held))
@@ -65,7 +131,10 @@ def conflicts(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> It
             yield from _services_of_tombstone(plan, name, held, taken)
             continue
         yield from _services(plan, name, held, taken)
-        yield from _node_pools(name, cluster, held, limits)
+        for pool, spec in cluster.node_pools.items():
+            if pool in held.node_pools:
+                scope = (name, "node_pools", pool)
+                yield from _node_pool(scope, spec, held.node_pools[pool], limits)
 
 
 def renamed(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> Iterator[Diagnostic]:
@@ -88,7 +157,7 @@ def renamed(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> Iter
             remedy = (
                 f"call it {former} to keep them, or lock with --renumber if it is another cluster"
             )
-            at, beside = Location(("clusters", name)), in_lock("clusters", former)
+            at, beside = Location(("clusters", name)), Location(("clusters", former), LOCK_FILE)
             yield Diagnostic(message, at, beside, remedy)
 
 
@@ -114,9 +183,9 @@ def _misplaced(
         for other in elsewhere:
             # The reserve, too: growth would take it without asking again.
             if other.prefix.overlaps(held.reserve):
-                message = f"{other.prefix} is {other.given}, but {site} holds {held.reserve}"
+                message = f"{other.prefix} is {other.owner}, but {site} holds {held.reserve}"
                 yield _conflict((site,), other.key, message, where)
-        if not any(pool.covers(held.prefix) for pool in plan.pools.nodes):
+        if not _is_in(held.prefix, plan.pools.nodes):
             message = f"{site} holds {held.prefix}, which no pool has any more"
             yield _conflict((site,), ("pools", "nodes"), message, where)
 
@@ -127,27 +196,25 @@ def _site_key(site: str) -> KeyPath:
 
 def _excluded(plan: PlanDocument, site: str, subnets: Sequence[Prefix]) -> Iterator[Conflict]:
     """Subnets that overlap a live subnet, which is excluded inside the site's own pinned prefix."""
-    for number, exclusion in enumerate(plan.exclude):
-        prefix = exclusion.prefix
+    for prefix, key, _ in plan.exclusions():
         hit = [subnet for subnet in subnets if subnet.overlaps(prefix)]
-        for subnet in hit if is_inside_pin(plan, site, prefix) else []:
+        for subnet in hit if _is_own(plan, site, prefix) else []:
             message = f"{prefix} is excluded, but {site} has its subnet {subnet} there"
-            yield _conflict((site,), ("exclude", number), message, _site_key(site))
+            yield _conflict((site,), key, message, _site_key(site))
 
 
-def _elsewhere(plan: PlanDocument, site: str) -> Iterator[_Elsewhere]:
-    """What the plan gives to others than this site."""
-    for number, exclusion in enumerate(plan.exclude):
-        if not is_inside_pin(plan, site, exclusion.prefix):
-            yield _Elsewhere(("exclude", number), exclusion.prefix, "excluded")
-    for owner, prefixes in plan.pinned.items():
-        if owner != site:
-            for number, pinned in enumerate(prefixes):
-                yield _Elsewhere(("pinned", owner, number), pinned, f"pinned to {owner}")
+def _elsewhere(plan: PlanDocument, site: str) -> Iterator[KeyedPrefix]:
+    """What the plan gives to others than this site; `owner` says how it is given."""
+    for excluded in plan.exclusions():
+        if not _is_own(plan, site, excluded.prefix):
+            yield excluded._replace(owner="excluded")
+    for pinned in plan.pins():
+        if pinned.owner != site:
+            yield pinned._replace(owner=f"pinned to {pinned.owner}")
 
 
 def _services(
-    plan: PlanDocument, name: str, held: ClusterLock, taken: Sequence[_Elsewhere]
+    plan: PlanDocument, name: str, held: ClusterLock, taken: Sequence[KeyedPrefix]
 ) -> Iterator[Conflict]:
     wanted, current = plan.clusters[name].services, held.services
     scope: Scope = (name, "services")
@@ -156,22 +223,21 @@ def _services(
         message = f"is {current.mode} in the lock; a cluster's Services cannot move"
         yield _conflict(scope, (*path, "mode"), message, (*path, "mode"))
     for vip_range, service_cidr in current.pairs:
-        if vip_range.length != length_of(wanted, vip_range.family):
-            key = LENGTH_KEYS[vip_range.family]
+        family = vip_range.family
+        if vip_range.length != wanted.length_of(family):
             message = (
                 f"is {service_cidr.length} in the lock ({service_cidr}); "
                 "Kubernetes cannot resize a Service range"
             )
-            yield _conflict(scope, (*path, key), message, path)
-        if (pin := wanted.pinned(vip_range.family)) and pin != vip_range:
-            key = "prefix" if vip_range.family is Family.V4 else "prefix_v6"
+            yield _conflict(scope, (*path, key_of("length", family)), message, path)
+        if (pin := wanted.pinned(family)) and pin != vip_range:
             message = f"is pinned to {pin}, but {name} has its Services at {vip_range}"
-            yield _conflict(scope, (*path, key), message, path)
+            yield _conflict(scope, (*path, key_of("prefix", family)), message, path)
         yield from _misplaced_services(plan, name, held, (vip_range, service_cidr), taken)
 
 
 def _services_of_tombstone(
-    plan: PlanDocument, name: str, held: ClusterLock, taken: Sequence[_Elsewhere]
+    plan: PlanDocument, name: str, held: ClusterLock, taken: Sequence[KeyedPrefix]
 ) -> Iterator[Conflict]:
     """A tombstone keeps its Service range, too, until it is released."""
     remedy = f"undo the change, or once none of its machines runs: netmgr plan release {name}"
@@ -185,12 +251,12 @@ def _misplaced_services(
     name: str,
     held: ClusterLock,
     pair: tuple[Prefix, Prefix],
-    taken: Sequence[_Elsewhere],
+    taken: Sequence[KeyedPrefix],
 ) -> Iterator[Conflict]:
     vip_range, service_cidr = pair
     scope: Scope = (name, "services")
     locked: KeyPath = ("clusters", *scope)
-    if not any(pool.covers(vip_range) for pool in plan.pools.services):
+    if not _is_in(vip_range, plan.pools.services):
         message = f"{name} has its Services at {vip_range}, which no pool has any more"
         yield _conflict(scope, ("pools", "services"), message, locked)
     if held.services.mode is ServiceMode.SHARED:
@@ -199,7 +265,7 @@ def _misplaced_services(
             yield _conflict(scope, ("shared_services",), message, locked)
     for other in taken:
         if other.prefix.overlaps(vip_range) and other.key[:2] != ("clusters", name):
-            message = f"{other.prefix} is {other.given}, but {name} has its Services at {vip_range}"
+            message = f"{other.prefix} is {other.owner}, but {name} has its Services at {vip_range}"
             yield _conflict(scope, other.key, message, locked)
 
 
@@ -207,20 +273,6 @@ def _other_ranges(plan: PlanDocument, service_cidr: Prefix) -> list[Prefix]:
     """Ranges of the same family that shared clusters use, if `service_cidr` is not part of them."""
     same = [shared for shared in plan.shared_services if shared.family is service_cidr.family]
     return [shared for shared in same if not shared.covers(service_cidr)]
-
-
-def _pinned_ranges(plan: PlanDocument) -> Iterator[_Elsewhere]:
-    for prefix, path in pinned_services(plan):
-        yield _Elsewhere(path[:-1], prefix, f"pinned to {path[1]}")
-
-
-def _node_pools(
-    name: str, cluster: Cluster, held: ClusterLock, limits: CloudLimits
-) -> Iterator[Conflict]:
-    for pool, spec in cluster.node_pools.items():
-        if pool in held.node_pools:
-            scope = (name, "node_pools", pool)
-            yield from _node_pool(scope, spec, held.node_pools[pool], limits)
 
 
 def _node_pool(
@@ -234,46 +286,32 @@ def _node_pool(
             message = f"is pinned, but nodes from {segment.first} on have {present}"
             yield _conflict(scope, (*path, "subnets", number), message, (*path, "segments", number))
             return
-    for number, segment, layout in _layouts(held):
-        if fault := _unfit(spec, segment, layout, limits):
-            key, message = fault
-            at = ("cloud",) if key == "cloud" else (*path, key)
-            locked = (*path, "segments", number, f"v{layout.pods.family}")
-            yield _conflict(scope, at, message, locked)
-            return
-
-
-def _layouts(held: NodePoolLock) -> Iterator[tuple[int, Segment, Layout]]:
     for number, segment in enumerate(held.segments):
         for layout in segment.layouts:
-            yield number, segment, layout
+            if fault := _unfit(path, spec, segment, layout, limits):
+                locked = (*path, "segments", number, f"v{layout.pods.family}")
+                yield _conflict(scope, *fault, locked)
+                return
 
 
 def _unfit(
-    spec: NodePool, segment: Segment, layout: Layout, limits: CloudLimits
-) -> tuple[str, str] | None:
+    path: KeyPath, spec: NodePool, segment: Segment, layout: Layout, limits: CloudLimits
+) -> tuple[KeyPath, str] | None:
     """Key of the plan that this layout contradicts, and how; or None."""
     cut = blocks(spec, layout.pods.family)
     first = layout.host_base.value - layout.hosts.value
     # The cloud may keep other addresses of these subnets than the one they were made for.
     if first < limits.reserved_first or holds(layout, limits) < segment.nodes:
-        return (
-            "cloud",
-            f"{limits.cloud} keeps addresses of {layout.hosts} that nodes have in the lock",
-        )
+        message = f"{limits.cloud} keeps addresses of {layout.hosts} that nodes have in the lock"
+        return ("cloud",), message
     if layout.block_length != cut.length:
-        key = "block_length" if cut.family is Family.V4 else "block_length_v6"
-        return (
-            key,
-            f"gives blocks of /{cut.length}, but nodes have /{layout.block_length} in the lock",
-        )
+        message = f"gives blocks of /{cut.length}, but nodes have /{layout.block_length}"
+        return (*path, key_of("block_length", cut.family)), f"{message} in the lock"
     if layout.blocks < cut.count:
-        return (
-            "pods_per_node",
-            f"needs {cut.count} blocks a node, but nodes have {layout.blocks} in the lock",
-        )
+        message = f"needs {cut.count} blocks a node, but nodes have {layout.blocks} in the lock"
+        return (*path, "pods_per_node"), message
     return None
 
 
 def _conflict(scope: Scope, key: KeyPath, message: str, locked: KeyPath) -> Conflict:
-    return Conflict(scope, Diagnostic(message, Location(key), in_lock(*locked), REMEDY))
+    return Conflict(scope, Diagnostic(message, Location(key), Location(locked, LOCK_FILE), REMEDY))

@@ -12,15 +12,7 @@ from dataclasses import dataclass
 
 from netmgr.documents.diagnostics import Diagnostic, KeyPath, Location
 from netmgr.documents.node import NodeDocument
-from netmgr.documents.sites import (
-    HUB,
-    KeyedPrefix,
-    Nat,
-    Role,
-    Site,
-    overlapping,
-    prefixes_of,
-)
+from netmgr.documents.sites import HUB, KeyedPrefix, Nat, Role, overlapping, prefixes_of
 from netmgr.plan import machines
 from netmgr.plan.document import PlanDocument
 from netmgr.plan.lock import LockDocument
@@ -39,6 +31,9 @@ def contradictions(documents: Mapping[str, NodeDocument]) -> Iterator[Diagnostic
     yield from fleet.translations()
 
 
+_NAME = ("node", "name")
+
+
 @dataclass(frozen=True, slots=True)
 class _Fleet:
     """Keys in the documents begin with the document's number."""
@@ -52,18 +47,15 @@ class _Fleet:
             known = first.setdefault(document.node.name, number)
             if known != number:
                 message = f"{document.node.name} is another machine's name, too"
-                at, beside = (number, "node", "name"), (known, "node", "name")
-                yield self._found(message, at, beside, "give every machine a name of its own")
+                remedy = "give every machine a name of its own"
+                yield self._found(message, (number, *_NAME), (known, *_NAME), remedy)
 
     def sites(self) -> Iterator[Diagnostic]:
         """Documents with other sites than the first that has any."""
         knowing = [number for number, document in enumerate(self.documents) if document.sites]
-        if not knowing:
-            return
-        first = knowing[0]
-        for number, document in enumerate(self.documents):
-            if document.sites != self.documents[first].sites:
-                yield from self._other_sites(number, first)
+        for number, document in enumerate(self.documents if knowing else ()):
+            if document.sites != self.documents[knowing[0]].sites:
+                yield from self._other_sites(number, knowing[0])
 
     def _other_sites(self, number: int, first: int) -> Iterator[Diagnostic]:
         remedy = "all machines must know the same sites: render them again from one plan"
@@ -80,7 +72,9 @@ class _Fleet:
                 yield self._found(f"{name} is no site elsewhere", at, (first, "sites"), remedy)
             elif site != theirs[name][1]:
                 there, other = theirs[name]
-                message = f"{name} has {_prefixes(site)}, not {_prefixes(other)}"
+                message = (
+                    f"{name} has {_texts(site.every_prefix)}, not {_texts(other.every_prefix)}"
+                )
                 yield self._found(message, at, (first, "sites", there), remedy)
 
     def spokes(self) -> Iterator[Diagnostic]:
@@ -147,10 +141,6 @@ def _short(prefix: Prefix) -> str:
     return str(prefix.network if prefix.is_address else prefix)
 
 
-def _prefixes(site: Site) -> str:
-    return _texts(site.every_prefix)
-
-
 def _texts(items: Iterable[object]) -> str:
     return ", ".join(map(str, items))
 
@@ -160,22 +150,18 @@ def drift(
 ) -> Iterator[Diagnostic]:
     """Each document's keys that differ, beside the part of the lock that they follow from.
 
-    Args:
-        documents: by where they were read from.
-        plan: the plan.
-        lock: its lock, which is up to date.
-        lock_source: where the lock was read from.
+    Documents are keyed by where they were read from; `lock_source` is where the lock was.
     """
     rendered = Documents(plan, lock)
     hosts = {host.name: host for host in machines.hosts(lock)}
     for source, document in documents.items():
         name = document.node.name
         machine = hosts.get(name) or machines.node_named(lock, name)
-        differences = (
-            _differences(document, machine, rendered)
-            if machine
-            else [(("node", "name"), f"the plan has no machine {name}", ("clusters",))]
-        )
+        differences: Iterable[_Difference] = [
+            (_NAME, f"the plan has no machine {name}", ("clusters",))
+        ]
+        if machine:
+            differences = _differences(document, machine, rendered)
         for key, message, locked in differences:
             remedy = "render the document again, or correct the plan"
             here, there = Location(key, source), Location(locked, lock_source)
@@ -189,11 +175,8 @@ _Difference = tuple[KeyPath, str, KeyPath]
 def _differences(
     document: NodeDocument, machine: PlannedNode | PlannedHost, rendered: Documents
 ) -> Iterator[_Difference]:
-    mapping = (
-        rendered.of_host(machine) if isinstance(machine, PlannedHost) else rendered.of_node(machine)
-    )
     # Both as models, so that a default that is written out is no difference.
-    wanted = NodeDocument.model_validate(mapping)
+    wanted = NodeDocument.model_validate(rendered.of(machine))
     own = _key_of(machine)
     mine, planned = _comparable(document), _comparable(wanted)
     locked = dict.fromkeys(mine, own) | {("routes",): (*own[:2], "nat"), ("internal",): ()}
@@ -217,14 +200,11 @@ def _key_of(machine: PlannedNode | PlannedHost) -> KeyPath:
 
 def _comparable(document: NodeDocument) -> dict[KeyPath, str]:
     """What a document says, in one form for all ways to write it."""
-    nat = document.nat
     translated = ""
-    if nat:
-        services = _texts(
-            f"{service.vip_range} for {service.service_cidr}" for service in nat.services
-        )
+    if nat := document.nat:
+        pairs = (f"{service.vip_range} for {service.service_cidr}" for service in nat.services)
         addresses = _texts(nat.addresses or document.node.addresses)
-        translated = f"{services} ({nat.source} by {addresses})"
+        translated = f"{_texts(pairs)} ({nat.source} by {addresses})"
     return {
         ("role",): document.role,
         ("site",): document.site or "",
@@ -242,11 +222,11 @@ def _other_sites(document: NodeDocument, wanted: NodeDocument) -> Iterator[_Diff
     for index, site in enumerate(document.sites):
         planned = known.pop(site.name, None)
         if planned != site:
-            has = f"{planned.name}: {_prefixes(planned)}" if planned else "no site"
-            message = f"is {site.name}: {_prefixes(site)}, and {has} by the plan"
+            has = f"{planned.name}: {_texts(planned.every_prefix)}" if planned else "no site"
+            message = f"is {site.name}: {_texts(site.every_prefix)}, and {has} by the plan"
             yield ("sites", index), message, _site_key(site.name)
     for name, missing in known.items():
-        message = f"has no {name}, which is {name}: {_prefixes(missing)} by the plan"
+        message = f"has no {name}, which is {name}: {_texts(missing.every_prefix)} by the plan"
         yield ("sites",), message, _site_key(name)
 
 

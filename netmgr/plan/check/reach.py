@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import chain
 from typing import Literal
 
 from netmgr.documents.sites import HUB
@@ -27,6 +28,19 @@ class Target(StrEnum):
     NODES = "nodes and pods"
     SERVICES = "Services"
     INTERNET = INTERNET
+
+
+class Layer(StrEnum):
+    """One of the things that keep spokes apart."""
+
+    ROUTES = "routes"
+    """Those to None."""
+    GROUPS = "groups"
+    """Security groups."""
+    ROUTERS = "routers"
+    """Their rules."""
+    PEERINGS = "peerings"
+    """That a spoke takes nothing the hub only passes on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +76,12 @@ class Cell:
         """What is not as it should be; or empty."""
         if self.local or self.wanted is None:
             return ""
-        if not self.wanted and self.arrived:
-            path = next(path for path in self.paths if path.owner == self.owner)
-            return f"{self.origin} reaches {self.target} of {self.owner}: {_way(path)}"
-        if self.wanted and self.arrived < len(self.paths):
-            path = next(path for path in self.paths if path.owner != self.owner)
-            return f"{self.origin} does not reach {self.target} of {self.owner}: {_way(path)}"
+        verb = "does not reach" if self.wanted else "reaches"
+        for path in self.paths:
+            if (path.owner == self.owner) != self.wanted:
+                way = f"{path.source} to {path.destination}: {'; '.join(path.steps)}"
+                return f"{self.origin} {verb} {self.target} of {self.owner}: {way}"
         return ""
-
-
-def _way(path: Path) -> str:
-    return f"{path.source} to {path.destination}: {'; '.join(path.steps)}"
 
 
 def matrix(network: Network) -> list[Cell]:
@@ -116,23 +125,19 @@ def _wanted(origin: str, owner: str) -> bool | None:
     return HUB in (origin, owner) or origin == owner
 
 
-def weakened(network: Network, layers: Collection[str]) -> Network:
-    """The network as if some of what keeps spokes apart were missing.
-
-    `layers`: "routes" (to None), "groups" (security groups), "routers" (their rules) and
-    "peerings" (that a spoke takes nothing the hub only passes on).
-    """
-    tables, groups = network.tables, network.groups
-    appliances, peerings = network.appliances, network.peerings
-    if "routes" in layers:
-        tables = tuple(map(_without_none, tables))
-    if "groups" in layers:
-        groups = ()
-    if "routers" in layers:
-        appliances = tuple(replace(appliance, drops=()) for appliance in appliances)
-    if "peerings" in layers:
-        peerings = tuple(replace(peering, forwarded=True) for peering in peerings)
-    return replace(network, tables=tables, groups=groups, appliances=appliances, peerings=peerings)
+def weakened(network: Network, layers: Collection[Layer]) -> Network:
+    """The network as if some of what keeps spokes apart were missing."""
+    if Layer.ROUTES in layers:
+        network = replace(network, tables=tuple(map(_without_none, network.tables)))
+    if Layer.GROUPS in layers:
+        network = replace(network, groups=())
+    if Layer.ROUTERS in layers:
+        harmless = (replace(appliance, drops=()) for appliance in network.appliances)
+        network = replace(network, appliances=tuple(harmless))
+    if Layer.PEERINGS in layers:
+        opened = (replace(peering, forwarded=True) for peering in network.peerings)
+        network = replace(network, peerings=tuple(opened))
+    return network
 
 
 def _without_none(table: RouteTable) -> RouteTable:
@@ -144,13 +149,13 @@ def _traced(
     cell: Cell, tracer: Tracer, sources: Sequence[_Source], destinations: Sequence[Address]
 ) -> Cell:
     """The cell with one packet of each kind."""
-    paths: list[Path] = []
-    for network, subnet, source in sources:
+    paths = [
+        tracer.trace(network, subnet, source, destination)
+        for network, subnet, source in sources
+        for destination in destinations
         # A packet has one family; the other one's addresses are other packets.
-        reachable = [
-            destination for destination in destinations if destination.family is source.family
-        ]
-        paths += [tracer.trace(network, subnet, source, destination) for destination in reachable]
+        if destination.family is source.family
+    ]
     # The first is shown as the example.
     paths.sort(key=lambda path: path.owner != cell.owner)
     return replace(cell, paths=tuple(paths))
@@ -159,9 +164,7 @@ def _traced(
 _Source = tuple[VirtualNetwork, Subnet, Address]
 
 
-def _sources(
-    networks: Iterable[VirtualNetwork], cuts: _Cuts
-) -> Iterator[tuple[VirtualNetwork, Subnet, Address]]:
+def _sources(networks: Iterable[VirtualNetwork], cuts: _Cuts) -> Iterator[_Source]:
     for network in networks:
         for subnet in network.subnets:
             for address in cuts.points(subnet.prefixes):
@@ -169,11 +172,8 @@ def _sources(
 
 
 def _prefixes(networks: Iterable[VirtualNetwork]) -> list[Prefix]:
-    prefixes: list[Prefix] = []
-    for network in networks:
-        for subnet in network.subnets:
-            prefixes += subnet.prefixes
-    return prefixes
+    subnets = chain.from_iterable(network.subnets for network in networks)
+    return [prefix for subnet in subnets for prefix in subnet.prefixes]
 
 
 class _Cuts:

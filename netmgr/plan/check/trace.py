@@ -11,24 +11,17 @@ peering" (forwarded traffic).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
+from netmgr.documents.special_use import PRIVATE_USE
 from netmgr.plan.network import Appliance, Direction, Network, NextHop, Subnet, VirtualNetwork
 from netmgr.prefixes import Address, Family, Prefix, PrefixTable
-
-NOT_PUBLIC = tuple(
-    map(
-        Prefix.parse,
-        ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7"),
-    )
-)
-"""What the internet has no route for."""
 
 INTERNET = "internet"
 MOST_HOPS = 8
 
 _EVERYTHING = {family: Prefix(family, 0, 0) for family in Family}
-_TABLE, _CLOUD = "route table", "the cloud's own route"
+_CLOUD = "the cloud's own route"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +56,13 @@ class _Hop:
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    why: str
+    steps: tuple[str, ...]
     arrived: str = ""
     owner: str = ""
-    step: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Onward:
-    network: VirtualNetwork
-    subnet: Subnet
-    step: str
+_Onward = tuple[VirtualNetwork, Subnet, str]
+"""Where a packet is next, and how it came there."""
 
 
 @dataclass
@@ -81,9 +70,9 @@ class Tracer:
     """Follows packets through one network."""
 
     network: Network
-    _routes: dict[str, PrefixTable[_Hop]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self._routes: dict[str, PrefixTable[_Hop]] = {}
         self._networks = {network.name: network for network in self.network.networks}
         self._tables = {table.name: table for table in self.network.tables}
         self._groups = {group.name: group for group in self.network.groups}
@@ -94,45 +83,48 @@ class Tracer:
         self._appliances = {
             own: appliance for appliance in self.network.appliances for own in appliance.addresses
         }
-        self._homes = _homes(self.network, self._appliances)
+        self._homes = {
+            address: (virtual_network, subnet)
+            for address in self._appliances
+            for virtual_network in self.network.networks
+            if (subnet := virtual_network.subnet_of(address))
+        }
 
     def trace(
         self, network: VirtualNetwork, subnet: Subnet, source: Address, destination: Address
     ) -> Path:
         """Follow a packet that a machine of `subnet` sends."""
         steps: list[str] = []
-        end = _End(f"dropped: still on its way after {MOST_HOPS} hops")
         # Routes of a faulty plan may lead in circles.
         for _ in range(MOST_HOPS):
             outcome = self._step(network, subnet, source, destination)
             if isinstance(outcome, _End):
-                end = outcome
-                steps += filter(None, [outcome.step])
-                break
-            network, subnet = outcome.network, outcome.subnet
-            steps.append(outcome.step)
-        return Path(source, destination, end.arrived, end.owner, (*steps, end.why))
+                steps += outcome.steps
+                return Path(source, destination, outcome.arrived, outcome.owner, tuple(steps))
+            network, subnet, step = outcome
+            steps.append(step)
+        steps.append(f"dropped: still on its way after {MOST_HOPS} hops")
+        return Path(source, destination, "", "", tuple(steps))
 
     def _step(
         self, network: VirtualNetwork, subnet: Subnet, source: Address, destination: Address
     ) -> _End | _Onward:
         # Security groups see a packet before it is routed, and again before it is delivered.
         if refusal := self._refused(subnet, Direction.OUTBOUND, destination):
-            return _End(refusal)
+            return _End((refusal,))
         match = self._table(network, subnet).match(destination)
         if match is None or match[1].kind is NextHop.NONE:
             route = f"{match[0]} leads to None ({match[1].origin})" if match else "it has no route"
-            return _End(f"dropped in {subnet.name}: {route}")
+            return _End((f"dropped in {subnet.name}: {route}",))
         hop = match[1]
         if hop.kind is NextHop.APPLIANCE:
             return self._to_appliance(network, subnet, hop, (source, destination))
         if hop.kind is NextHop.LOCAL:
             return self._delivered(network, hop.peer, source, destination)
-        if _held(NOT_PUBLIC, destination):
-            return _End(
-                f"dropped: leaves {subnet.name} toward the internet, which has no private addresses"
-            )
-        return _End(f"leaves {subnet.name} for the internet", INTERNET, INTERNET)
+        if _held(PRIVATE_USE, destination):
+            why = f"leaves {subnet.name} toward the internet, which has no private addresses"
+            return _End((f"dropped: {why}",))
+        return _End((f"leaves {subnet.name} for the internet",), INTERNET, INTERNET)
 
     def _table(self, network: VirtualNetwork, subnet: Subnet) -> PrefixTable[_Hop]:
         key = f"{network.name}/{subnet.table}"
@@ -145,14 +137,14 @@ class Tracer:
     def _configured(self, subnet: Subnet) -> Iterator[_Hop]:
         table = self._tables.get(subnet.table)
         for route in table.routes if table else ():
-            yield _Hop(route.hop, f"{_TABLE} {subnet.table}", route.prefix, route.via)
+            yield _Hop(route.hop, f"route table {subnet.table}", route.prefix, route.via)
 
     def _built_in(self, network: VirtualNetwork, subnet: Subnet) -> Iterator[_Hop]:
         system = self.network.system_routes
         if system.internet:
             for everything in _EVERYTHING.values():
                 yield _Hop(NextHop.INTERNET, _CLOUD, everything)
-        configured = {hop.prefix for hop in self._configured(subnet)}
+        configured = (hop.prefix for hop in self._configured(subnet))
         # The cloud drops its None routes as soon as a table has a default route of its own.
         if _EVERYTHING[Family.V4] not in configured:
             yield from (_Hop(NextHop.NONE, _CLOUD, prefix) for prefix in system.dropped)
@@ -170,42 +162,35 @@ class Tracer:
         target = self._networks[name or network.name]
         subnet = target.subnet_of(destination)
         if subnet is None:
-            return _End(f"dropped: no subnet of {target.name} has {destination}")
-        if refusal := self._not_forwarded(network, target, source) or self._refused(
-            subnet, Direction.INBOUND, source
-        ):
-            return _End(refusal)
-        return _End(f"arrives in {subnet.name}", subnet.name, target.owner)
+            return _End((f"dropped: no subnet of {target.name} has {destination}",))
+        if refusal := self._not_taken(network, target, subnet, source):
+            return _End((refusal,))
+        return _End((f"arrives in {subnet.name}",), subnet.name, target.owner)
 
     def _to_appliance(
         self, network: VirtualNetwork, subnet: Subnet, hop: _Hop, packet: tuple[Address, Address]
     ) -> _End | _Onward:
         appliance = self._appliances.get(hop.via) if hop.via else None
         if appliance is None or hop.via not in self._homes:
-            return _End(f"dropped: nobody has the next hop {hop.via}")
+            return _End((f"dropped: nobody has the next hop {hop.via}",))
         home, inside = self._homes[hop.via]
         # A cloud delivers to a next hop by peering alone, never through a third network.
         if home is not network and (network.name, home.name) not in self._forwarded:
-            return _End(
-                f"dropped: the next hop {hop.via} is in {home.name}, "
-                f"which {network.name} is not peered with"
-            )
-        refusal = self._not_forwarded(network, home, packet[0]) or self._refused(
-            inside, Direction.INBOUND, packet[0]
-        )
-        if refusal:
-            return _End(refusal)
+            why = f"is in {home.name}, which {network.name} is not peered with"
+            return _End((f"dropped: the next hop {hop.via} {why}",))
+        if refusal := self._not_taken(network, home, inside, packet[0]):
+            return _End((refusal,))
         step = f"{subnet.name} sends it to {appliance.name} ({hop.prefix}, {hop.origin})"
         end = _passed(appliance, *packet)
-        return replace(end, step=step) if end else _Onward(home, inside, step)
+        return replace(end, steps=(step, *end.steps)) if end else (home, inside, step)
 
-    def _not_forwarded(
-        self, network: VirtualNetwork, target: VirtualNetwork, source: Address
+    def _not_taken(
+        self, network: VirtualNetwork, target: VirtualNetwork, subnet: Subnet, source: Address
     ) -> str:
-        """Why a packet may not go from one network to its peer; or empty."""
+        """Why a packet may not go from one network to a subnet of its peer; or empty."""
         is_own = any(prefix.holds(source) for prefix in network.address_space)
         if network is target or is_own or self._forwarded.get((target.name, network.name)):
-            return ""
+            return self._refused(subnet, Direction.INBOUND, source)
         return (
             f"dropped: {target.name} takes from {network.name} only what is sent there, "
             "not what is passed on"
@@ -225,31 +210,17 @@ class Tracer:
         return ""
 
 
-def _homes(
-    network: Network, addresses: Iterable[Address]
-) -> dict[Address, tuple[VirtualNetwork, Subnet]]:
-    homes: dict[Address, tuple[VirtualNetwork, Subnet]] = {}
-    for address in addresses:
-        for virtual_network in network.networks:
-            if subnet := virtual_network.subnet_of(address):
-                homes[address] = virtual_network, subnet
-    return homes
-
-
 def _passed(appliance: Appliance, source: Address, destination: Address) -> _End | None:
     """What an appliance does with a packet; None if it passes it on as it is."""
     for sources, destinations in appliance.drops:
         if _held(sources, source) and _held(destinations, destination):
-            return _End(f"dropped and counted by {appliance.name}: spoke to spoke")
-    translation = next(
-        (mapping for mapping in appliance.translations if mapping.vip_range.holds(destination)),
-        None,
-    )
-    if translation is None:
-        return None
-    service = translation.translate(destination)
-    why = f"{appliance.name} translates it to Service {service}"
-    return _End(why, f"{appliance.owner} Services", appliance.owner)
+            return _End((f"dropped and counted by {appliance.name}: spoke to spoke",))
+    for translation in appliance.translations:
+        if translation.vip_range.holds(destination):
+            service = translation.translate(destination)
+            why = f"{appliance.name} translates it to Service {service}"
+            return _End((why,), f"{appliance.owner} Services", appliance.owner)
+    return None
 
 
 def _held(prefixes: Iterable[Prefix], address: Address) -> bool:

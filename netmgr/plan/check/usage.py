@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Literal
 
 from netmgr.documents.diagnostics import KeyPath
 from netmgr.documents.sites import HUB
 from netmgr.plan.allocate import demand
-from netmgr.plan.allocate.space import Space
+from netmgr.plan.allocate.space import Space, enclosing
 from netmgr.plan.allocate.subnetting import take_all, taken_by
 from netmgr.plan.clouds.cloud import KUBERNETES, CloudLimits
 from netmgr.plan.derive import network
@@ -51,10 +52,8 @@ class Usage:
 
 def limit_usage(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> tuple[Usage, ...]:
     """Every line, those of the whole plan first. The lock must be up to date."""
-    lines = list(_of_plan(plan, lock, limits))
-    for name in plan.clusters:
-        lines += _of_cluster(plan, lock, limits, name)
-    return tuple(lines)
+    of_clusters = (_of_cluster(plan, lock, limits, name) for name in plan.clusters)
+    return (*_of_plan(plan, lock, limits), *chain.from_iterable(of_clusters))
 
 
 def _of_plan(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> Iterator[Usage]:
@@ -79,11 +78,9 @@ def _of_plan(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> Ite
 def all_mappings(plan: PlanDocument, lock: LockDocument) -> int:
     """Private addresses of the hub and everything that is peered with it."""
     hub = (plan.hub.researchers + plan.hub.routers) * len(plan.pools.service_families)
-    spokes = (
-        sum(network_mappings(cluster, lock.clusters[name]).values())
-        for name, cluster in plan.clusters.items()
-    )
-    return hub + sum(spokes)
+    clusters = plan.clusters.items()
+    spokes = (network_mappings(cluster, lock.clusters[name]) for name, cluster in clusters)
+    return hub + sum(map(Counter.total, spokes))
 
 
 def _of_cluster(
@@ -109,7 +106,7 @@ def _of_cluster(
         yield Usage(f"{quantity} (tested by Kubernetes)", name, used, tested, path, is_advice=True)
 
 
-def network_mappings(cluster: Cluster, held: ClusterLock) -> dict[str, int]:
+def network_mappings(cluster: Cluster, held: ClusterLock) -> Counter[str]:
     """Private addresses by virtual network, as the cloud counts them, with every surge at once.
 
     A block counts as one. It is never more than the allocator promised: the same figure for a
@@ -121,7 +118,7 @@ def network_mappings(cluster: Cluster, held: ClusterLock) -> dict[str, int]:
             # Node indexes fill segments in order, the surge after the others.
             present = max(0, min(segment.nodes, spec.needed - segment.first))
             mappings[segment.network] += present * demand.mappings_of(segment)
-    return dict(mappings)
+    return mappings
 
 
 def pods_of(cluster: Cluster) -> int:
@@ -176,9 +173,7 @@ def forecasts(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> tu
 
 def _used(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> Iterator[Prefix]:
     yield from limits.forbidden
-    yield from (exclusion.prefix for exclusion in plan.exclude)
-    for prefixes in plan.pinned.values():
-        yield from prefixes
+    yield from (entry.prefix for entry in (*plan.exclusions(), *plan.pins()))
     for allocations in (lock.hub.prefixes, *(held.prefixes for held in lock.clusters.values())):
         yield from (allocation.reserve for allocation in allocations)
 
@@ -199,8 +194,7 @@ def _reaches(own: Iterable[Allocation], held: ClusterLock, space: Space) -> Iter
     """What is free within the cluster once one of its prefixes has grown as far as it can."""
     allocations = list(own)
     for wide in allocations:
-        widest = wide.reserve.length - space.room(wide.reserve)
-        reach = space.grown(wide.reserve, widest) or wide.reserve
+        reach = enclosing(wide.reserve, wide.reserve.length - space.room(wide.reserve))
         others = [other.prefix for other in allocations if other is not wide]
         inner = Space(Family.V4, [reach, *others])
         for subnet in taken_by(held):
@@ -213,7 +207,8 @@ def _fitting(inner: Space, pool: NodePool, limits: CloudLimits) -> int:
     cut = demand.blocks(pool, Family.V4)
     # From the largest subnet of pods on: the first that fits holds the most nodes.
     for length in range(limits.smallest_subnet):
-        nodes = _nodes_of(length, cut, limits)
+        slots = (1 << max(cut.length - length, 0)) - sum(cut.skipped(limits))
+        nodes = slots // cut.count
         while nodes > 0 and inner.packed(length):
             hosts = demand.hosts_length(nodes, Family.V4, limits)
             if take_all([inner.copy()], [length, hosts]):
@@ -223,18 +218,13 @@ def _fitting(inner: Space, pool: NodePool, limits: CloudLimits) -> int:
     return 0
 
 
-def _nodes_of(length: int, cut: demand.Blocks, limits: CloudLimits) -> int:
-    slots = (1 << max(cut.length - length, 0)) - sum(cut.skipped(limits))
-    return slots // cut.count
-
-
 def _hits(
     cluster: Cluster, held: ClusterLock, limits: CloudLimits, total: int
 ) -> Iterator[tuple[str, int]]:
     """Limits on the number of nodes and the most that still fit, with node pools mixed as today."""
     figures = limits.limits
     nodes = max(cluster.nodes, 1)
-    own = sum(network_mappings(cluster, held).values())
+    own = network_mappings(cluster, held).total()
     if figures.mappings_per_network:
         limit = f"mappings of one {limits.words.network} (then it needs another)"
         yield limit, figures.mappings_per_network * nodes // max(own, 1)

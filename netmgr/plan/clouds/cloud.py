@@ -107,9 +107,7 @@ class CloudLimits(Document):
     forbidden: tuple[PrefixText, ...] = ()
     system_routes: SystemRoutes
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", arbitrary_types_allowed=True, populate_by_name=True
-    )
+    model_config = ConfigDict(populate_by_name=True)
 
     def agreed(self, quotas: dict[str, int]) -> CloudLimits:
         """These limits with the quotas of a plan in place of the published ones."""

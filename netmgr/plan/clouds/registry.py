@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from netmgr.documents.sites import HUB
 from netmgr.errors import ConfigError
 from netmgr.plan.clouds.azure import existing, interface, terraform
-from netmgr.plan.clouds.cloud import Cloud, CloudLimits, ListedNetwork
+from netmgr.plan.clouds.cloud import Cloud, CloudLimits
 from netmgr.plan.derive import address_spaces, narrowed, network, segment_subnet
 from netmgr.plan.document import PlanDocument
 from netmgr.plan.lock import LockDocument
@@ -29,70 +28,52 @@ class Offer:
             its name, its prefixes before and after, and the networks it is peered with.
     """
 
-    terraform: Callable[[PlanDocument, Network], str] | None = None
-    interface: Callable[[PlanDocument, PlannedNode, str], str] | None = None
-    narrowing: Callable[[str, Sequence[Prefix], Sequence[Prefix], Sequence[str]], str] | None = None
+    terraform: Callable[[PlanDocument, Network], str]
+    interface: Callable[[PlanDocument, PlannedNode, str], str]
+    narrowing: Callable[[str, Sequence[Prefix], Sequence[Prefix], Sequence[str]], str]
 
 
-OFFERS = {
-    Cloud.AZURE: Offer(
-        terraform=terraform.terraform,
-        interface=interface.interface,
-        narrowing=terraform.narrowing,
-    ),
-    Cloud.NONE: Offer(),
-}
+OFFERS = {Cloud.AZURE: Offer(terraform.terraform, interface.interface, terraform.narrowing)}
 
 
 def rendered(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> str:
     """The cloud resources of a plan, for Terraform.
 
     Raises:
-        ConfigError: the cloud has no such rendering, or the lock is not the plan's.
+        ConfigError: the cloud has none, or the lock is not the plan's.
     """
-    render = OFFERS[plan.cloud].terraform
-    if render is None:
-        raise _nothing_to_render(plan.cloud, [c for c in Cloud if OFFERS[c].terraform])
-    return render(plan, network(plan, lock, limits))
+    return _offer(plan.cloud).terraform(plan, network(plan, lock, limits))
 
 
 def rendered_interface(plan: PlanDocument, lock: LockDocument, node: PlannedNode) -> str:
     """One node's network interface with its blocks.
 
     Raises:
-        ConfigError: the cloud has no such rendering.
+        ConfigError: the cloud has no resources.
     """
-    render = OFFERS[plan.cloud].interface
-    if render is None:
-        raise _nothing_to_render(plan.cloud, [c for c in Cloud if OFFERS[c].interface])
-    return render(plan, node, segment_subnet(lock, node))
+    return _offer(plan.cloud).interface(plan, node, segment_subnet(lock, node))
 
 
-def _nothing_to_render(cloud: Cloud, others: Sequence[Cloud]) -> ConfigError:
-    return ConfigError(
-        f"cloud: {cloud} has no cloud resources; "
-        f"set cloud: {' or '.join(others)} in the plan to render them"
-    )
+def _offer(cloud: Cloud) -> Offer:
+    if cloud not in OFFERS:
+        raise ConfigError(
+            f"cloud: {cloud} has no cloud resources; "
+            f"set cloud: {' or '.join(OFFERS)} in the plan to render them"
+        )
+    return OFFERS[cloud]
 
 
 def narrowings(cloud: Cloud, before: LockDocument | None, after: LockDocument) -> Iterator[str]:
     """What to know before a lock is applied that takes address space from a live network."""
-    advise = OFFERS[cloud].narrowing
-    if advise is None or before is None:
+    if cloud not in OFFERS or before is None:
         return
     old, new = address_spaces(before), address_spaces(after)
     was, now = ({name: space.prefixes for name, space in spaces.items()} for spaces in (old, new))
     for name in narrowed(was, now):
         sites = (HUB, new[name].owner)
         peers = [peer for peer, space in old.items() if peer != name and space.owner in sites]
-        yield advise(name, was[name], now[name], peers)
+        yield OFFERS[cloud].narrowing(name, was[name], now[name], peers)
 
 
-def read_networks(entries: Sequence[Mapping[str, Any]], source: str) -> list[ListedNetwork]:
-    """Read networks as a cloud's own tool lists them.
-
-    Raises:
-        ConfigError: an entry lacks what the tool prints.
-    """
-    # One cloud's list can be read so far; a second reader will have to recognise its own entries.
-    return existing.read_networks(entries, source)
+read_networks = existing.read_networks
+"""Reads what a cloud's own tool lists; a second reader will have to recognise its own entries."""

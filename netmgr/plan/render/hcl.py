@@ -1,14 +1,14 @@
 """Terraform's language, as much of it as rendering needs, formatted as `terraform fmt` would.
 
-A body is a list of attributes and blocks. Attributes that stand together line up at their
-equals signs; a blank line parts attributes from blocks (Terraform, "Style Conventions").
+Attributes that stand together line up at their equals signs; a blank line parts attributes from
+blocks (Terraform, "Style Conventions").
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 _INDENT = "  "
 _LONGEST_LIST = 100
@@ -25,20 +25,13 @@ Value = Expression | str | int | bool | Sequence["Value"] | Mapping[str, "Value"
 
 
 @dataclass(frozen=True, slots=True)
-class Attribute:
-    """`name = value`."""
-
-    name: str
-    value: Value
-
-
-@dataclass(frozen=True, slots=True)
 class Block:
-    """`type "label" "label" { … }`."""
+    """`type "label" "label" { … }`: its attributes, then the blocks in it."""
 
     type: str
-    labels: tuple[str, ...]
-    body: tuple[Attribute | Block, ...]
+    labels: tuple[str, ...] = ()
+    attributes: Mapping[str, Value] = field(default_factory=dict)
+    blocks: tuple[Block, ...] = ()
 
 
 def render(blocks: Iterable[Block]) -> str:
@@ -54,56 +47,52 @@ def quote(text: str) -> str:
 def _block(block: Block, depth: int) -> Iterator[str]:
     indent = _INDENT * depth
     head = " ".join([block.type, *map(quote, block.labels)])
-    if not block.body:
+    if not (block.attributes or block.blocks):
         yield f"{indent}{head} {{}}"
         return
     yield f"{indent}{head} {{"
-    attributes = [part for part in block.body if isinstance(part, Attribute)]
-    yield from _attributes(attributes, depth + 1)
-    inner_blocks = [part for part in block.body if isinstance(part, Block)]
-    for number, inner in enumerate(inner_blocks):
-        if attributes or number:
+    yield from _attributes(block.attributes, depth + 1)
+    for number, inner in enumerate(block.blocks):
+        if block.attributes or number:
             yield ""
         yield from _block(inner, depth + 1)
     yield f"{indent}}}"
 
 
-def _attributes(attributes: list[Attribute], depth: int) -> Iterator[str]:
+def _attributes(attributes: Mapping[str, Value], depth: int) -> Iterator[str]:
     """Runs of one-line attributes are aligned; one of several lines ends a run and is not."""
     indent = _INDENT * depth
-    run: list[tuple[str, str]] = []
-    for attribute in attributes:
-        text = _value(attribute.value, depth)
+    run: dict[str, str] = {}
+    for name, value in attributes.items():
+        text = _value(value, depth)
         if "\n" in text:
             yield from _aligned(run, indent)
-            run = []
-            yield f"{indent}{attribute.name} = {text}"
+            run = {}
+            yield f"{indent}{name} = {text}"
         else:
-            run.append((attribute.name, text))
+            run[name] = text
     yield from _aligned(run, indent)
 
 
-def _aligned(run: list[tuple[str, str]], indent: str) -> Iterator[str]:
-    width = max((len(name) for name, _ in run), default=0)
-    for name, text in run:
+def _aligned(run: Mapping[str, str], indent: str) -> Iterator[str]:
+    width = max(map(len, run), default=0)
+    for name, text in run.items():
         yield f"{indent}{name:<{width}} = {text}"
 
 
 def _value(value: Value, depth: int) -> str:
     match value:
         case Expression():
-            text = value.text
+            return value.text
         case str():
-            text = quote(value)
+            return quote(value)
         case bool() | int():
             # HCL writes true and false as JSON does, Python does not.
-            text = json.dumps(value)
+            return json.dumps(value)
         case Mapping():
-            inner = _attributes([Attribute(name, item) for name, item in value.items()], depth + 1)
-            text = "\n".join(["{", *inner, f"{_INDENT * depth}}}"])
+            return "\n".join(["{", *_attributes(value, depth + 1), f"{_INDENT * depth}}}"])
         case _:
-            text = _list([_value(item, depth + 1) for item in value], depth)
-    return text
+            return _list([_value(item, depth + 1) for item in value], depth)
 
 
 def _list(items: list[str], depth: int) -> str:

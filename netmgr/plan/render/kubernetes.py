@@ -65,11 +65,8 @@ def objects(
 ) -> list[Object]:
     """Everything to apply, in order.
 
-    Args:
-        documents: `plan.yaml` and `plan.lock.yaml` as text.
-        services: the cluster's Service range, for whoever starts the API server.
-        image: container image that has netmgr.
-        most_unavailable: how many agents a rollout may replace at once, as a number or a share.
+    `documents` are plan and lock as text, `services` is the cluster's Service range, for whoever
+    starts the API server. A rollout may replace `most_unavailable` agents at once, or that share.
     """
     return [
         _object("v1", "Namespace", NAMESPACE, namespaced=False),
@@ -82,28 +79,20 @@ def objects(
 
 def _object(version: str, kind: str, name: str, *, namespaced: bool = True) -> Object:
     place = {"namespace": NAMESPACE} if namespaced else {}
-    return {
-        "apiVersion": version,
-        "kind": kind,
-        "metadata": {"name": name, **place, "labels": dict(APP)},
-    }
+    metadata = {"name": name, **place, "labels": dict(APP)}
+    return {"apiVersion": version, "kind": kind, "metadata": metadata}
 
 
 def _daemon_set(image: str, most_unavailable: str) -> Object:
     # The API takes a share as text, and a number as a number.
     most = int(most_unavailable) if most_unavailable.isdigit() else most_unavailable
+    scraped = {"prometheus.io/scrape": "true", "prometheus.io/port": str(EXPORTER_PORT)}
     return {
         "selector": {"matchLabels": dict(APP)},
         # A broken image must not take the agents off all nodes at once.
         "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": most}},
         "template": {
-            "metadata": {
-                "labels": dict(APP),
-                "annotations": {
-                    "prometheus.io/scrape": "true",
-                    "prometheus.io/port": str(EXPORTER_PORT),
-                },
-            },
+            "metadata": {"labels": dict(APP), "annotations": scraped},
             "spec": _pod(image),
         },
     }
@@ -145,13 +134,14 @@ def _write_document(image: str) -> Object:
 
 def _root(*capabilities: str) -> Object:
     """Root, for its files' sake, and with no more power than is named."""
+    return {"runAsUser": 0, **_confined(*capabilities)}
+
+
+def _confined(*capabilities: str) -> Object:
     return {
-        "runAsUser": 0,
         "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"], "add": [*capabilities]}
-        if capabilities
-        else {"drop": ["ALL"]},
+        "capabilities": {"drop": ["ALL"]} | ({"add": [*capabilities]} if capabilities else {}),
         "seccompProfile": {"type": "RuntimeDefault"},
     }
 
@@ -200,25 +190,19 @@ def _exporter(image: str) -> Object:
             "runAsUser": NOBODY,
             "runAsGroup": NOBODY,
             "runAsNonRoot": True,
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-            "seccompProfile": {"type": "RuntimeDefault"},
+            **_confined(),
         },
         # Every failed probe is a warning: none is sent before it usually listens.
-        "startupProbe": _probe("/healthz")
+        "startupProbe": _probe()
         | {"initialDelaySeconds": 3, "periodSeconds": 1, "failureThreshold": 60},
-        "readinessProbe": _probe("/healthz"),
+        "readinessProbe": _probe(),
         # Not /readyz: an exporter cannot be cured by a restart while its agent is away.
-        "livenessProbe": _probe("/healthz"),
+        "livenessProbe": _probe(),
         "resources": {"requests": {"cpu": "10m", "memory": "40Mi"}, "limits": {"memory": "128Mi"}},
         "volumeMounts": [RUN.mount | {"readOnly": True}],
     }
 
 
-def _probe(path: str) -> Object:
-    return {
-        "httpGet": {"path": path, "port": EXPORTER_PORT},
-        "periodSeconds": 10,
-        "timeoutSeconds": 3,
-    }
+def _probe() -> Object:
+    get = {"path": "/healthz", "port": EXPORTER_PORT}
+    return {"httpGet": get, "periodSeconds": 10, "timeoutSeconds": 3}

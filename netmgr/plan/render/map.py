@@ -2,8 +2,7 @@
 
 Each pool is a strip of its whole space, and below it a row for each block in it, by address. A
 row's bar is the block: solid where nodes of today are, faint where it is only routed, hatched where
-it is kept for growth. IPv6 needs no other layout, since no bar is compared with another's. A
-pointer on any part shows what it is.
+it is kept for growth. A pointer on any part shows what it is.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import chain, cycle
+from itertools import cycle
 from xml.sax.saxutils import escape, quoteattr
 
 from netmgr.documents.sites import HUB
@@ -101,7 +100,7 @@ class Row:
     """An outermost block of a pool, with what is in it, in the order of drawing."""
 
     block: Region
-    inside: tuple[Region, ...]
+    inside: list[Region]
 
 
 def page(plan: PlanDocument, lock: LockDocument) -> str:
@@ -207,8 +206,8 @@ def _row(row: Row, top: float, colours: Mapping[str, str]) -> Iterator[str]:
     yield _text(_MARGIN, base, name if len(name) <= _LETTERS else f"{name[: _LETTERS - 1]}…")
     yield _text(_ADDRESS, base, str(block.prefix), font_family="monospace", font_size=12)
     yield _box((_LEFT, top, _RIGHT - _LEFT, _BAR), fill="var(--card)")
+    place = (_LEFT, top, _RIGHT - _LEFT)
     for region in (block, *row.inside):
-        place = (_LEFT, top, _RIGHT - _LEFT)
         yield _part(region, block.prefix, place, _look(region, colours))
     yield _text(_RIGHT + 12, base, words, fill="var(--faint)")
 
@@ -240,16 +239,15 @@ def _windows(plan: PlanDocument, regions: Iterable[Region]) -> Iterator[tuple[st
 def _rows(window: Prefix, regions: Iterable[Region]) -> list[Row]:
     inside = [region for region in regions if window.covers(region.prefix)]
     inside.sort(key=lambda region: (region.first, -region.count, list(Use).index(region.use)))
-    blocks: list[list[Region]] = []
+    rows: list[Row] = []
     for region in inside:
-        if blocks and blocks[-1][0].prefix.covers(region.prefix):
-            blocks[-1].append(region)
+        if rows and rows[-1].block.prefix.covers(region.prefix):
+            rows[-1].inside.append(region)
         else:
-            blocks.append([region])
-    return [
-        Row(block, tuple(sorted(parts, key=lambda region: -region.count)))
-        for block, *parts in blocks
-    ]
+            rows.append(Row(region, []))
+    for row in rows:
+        row.inside.sort(key=lambda region: -region.count)
+    return rows
 
 
 def _room(window: Prefix, rows: Iterable[Row]) -> str:
@@ -261,16 +259,15 @@ def _room(window: Prefix, rows: Iterable[Row]) -> str:
 
 
 def _regions(plan: PlanDocument, lock: LockDocument) -> Iterator[Region]:
-    yield from (
-        Region(unused.prefix, "", "excluded", note=unused.reason) for unused in plan.exclude
-    )
+    for unused in plan.exclude:
+        yield Region(unused.prefix, "", "excluded", note=unused.reason)
     others = plan.pinned.keys() - lock.clusters.keys() - {HUB}
     for name in sorted(others):
         yield from (Region(prefix, "", "pinned", note=name) for prefix in plan.pinned[name])
     yield from _allocated(HUB, lock.hub.prefixes, "")
     yield from (Region(prefix, HUB, "routers") for prefix in lock.hub.routers.prefixes)
-    researchers = chain.from_iterable(subnet.prefixes for subnet in lock.hub.researchers)
-    yield from (Region(prefix, HUB, "researchers") for prefix in researchers)
+    for subnet in lock.hub.researchers:
+        yield from (Region(prefix, HUB, "researchers") for prefix in subnet.prefixes)
     for name, held in lock.clusters.items():
         yield from _cluster(plan.clusters.get(name), name, held)
 

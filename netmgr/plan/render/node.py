@@ -1,12 +1,9 @@
 """From a plan and its lock to each machine's node.yaml: nodes, the hub's routers, NAT hosts.
 
 Every document names every site, so that each machine keeps spokes apart by itself. A site is
-listed with its reserves: a cluster that grows into its own changes no other document.
-A cluster that the plan has dropped stays a site until it is released, because its machines
-may still be running.
-
-A NAT host has the cluster's whole Service range, and the hub's routes say which part of it reaches
-which host. So a host can take over for another.
+listed with its reserves: a cluster that grows into its own changes no other document. A tombstone
+stays a site, because its machines may still be running. A NAT host has the cluster's whole Service
+range, so that it can take over for another; the hub's routes say which part reaches which host.
 """
 
 from __future__ import annotations
@@ -21,7 +18,7 @@ from netmgr.plan import machines
 from netmgr.plan.document import PlanDocument
 from netmgr.plan.lock import LockDocument
 from netmgr.plan.machines import PlannedHost, PlannedNode
-from netmgr.prefixes import Prefix, merge
+from netmgr.prefixes import Address, Prefix, merge
 
 Mapping = dict[str, Any]
 """A node.yaml, in the order of a reader's questions; keys at their defaults are left out."""
@@ -35,78 +32,60 @@ class Documents:
     ) -> None:
         """Prepare what all documents share; `reader_group` may read the ledger socket."""
         self._plan, self._lock = plan, lock
-        self._sites = list(_sites(lock))
+        # Between the first and the third part, which are a machine's own, and behind those.
+        self.sites: Mapping = {"sites": list(_sites(lock))}
         self._back = {
             name: list(_routes_back(plan, lock, name))
-            for name in plan.clusters
-            if name in lock.clusters
+            for name in plan.clusters.keys() & lock.clusters.keys()
         }
         self._routers = [str(address) for hosts in lock.hub.routers.hosts for address in hosts]
-        self._common: Mapping = {
+        self.common: Mapping = {
             "internal": [str(prefix) for prefix in internal(plan)],
             "masquerade": True,
             "accounting": {"rule_owner": plan.rule_owner},
         }
         if reader_group is not None:
             is_number = reader_group.isascii() and reader_group.isdigit()
-            self._common["reader_group"] = int(reader_group) if is_number else reader_group
-
-    @property
-    def sites(self) -> Mapping:
-        """The second part of every document, the same for all."""
-        return {"sites": self._sites}
-
-    @property
-    def common(self) -> Mapping:
-        """The last part of every document, the same for all."""
-        return self._common
+            self.common["reader_group"] = int(reader_group) if is_number else reader_group
 
     def every(self) -> Iterator[tuple[str, Mapping]]:
-        """Name and document of every machine of the plan: routers, NAT hosts, then nodes."""
-        return ((name, self._whole(head, own)) for name, head, own in self.every_own())
+        """Name and document of every machine of the plan."""
+        return ((machine.name, self.of(machine)) for machine in self.machines())
 
-    def every_own(self) -> Iterator[tuple[str, Mapping, Mapping]]:
-        """Name, first part and third part of every document; the others are the same for all.
+    def machines(self) -> Iterator[PlannedHost | PlannedNode]:
+        """Every machine of the plan: routers, NAT hosts, then nodes."""
+        yield from machines.hosts(self._lock)
+        for cluster, spec in self._plan.clusters.items():
+            for pool, asked in spec.node_pools.items():
+                for index in range(asked.nodes):
+                    if node := machines.node(self._lock, cluster, pool, index):
+                        yield node
+
+    def of(self, machine: PlannedHost | PlannedNode) -> Mapping:
+        """One machine's document."""
+        return self._whole(*self.parts(machine))
+
+    def parts(self, machine: PlannedHost | PlannedNode) -> tuple[Mapping, Mapping]:
+        """First part and third part of a machine's document; the others are the same for all.
 
         With many clusters nearly all of a document is shared, and is written as text only once.
         """
-        for host in machines.hosts(self._lock):
-            yield host.name, *self._of_host(host)
-        for cluster, spec in self._plan.clusters.items():
-            for pool, asked in spec.node_pools.items():
-                nodes = (
-                    machines.node(self._lock, cluster, pool, index) for index in range(asked.nodes)
-                )
-                yield from ((node.name, *self._of_node(node)) for node in nodes if node)
-
-    def of_node(self, node: PlannedNode) -> Mapping:
-        return self._whole(*self._of_node(node))
-
-    def _of_node(self, node: PlannedNode) -> tuple[Mapping, Mapping]:
-        own = self._of_nodes(node.cluster) | {
-            "ranges": [str(prefix) for prefix in merge(node.blocks)]
-        }
-        return _head(node.name, node.hosts, {"site": node.cluster}), own
-
-    def of_host(self, host: PlannedHost) -> Mapping:
-        return self._whole(*self._of_host(host))
-
-    def _of_host(self, host: PlannedHost) -> tuple[Mapping, Mapping]:
-        own: Mapping = {}
-        if host.role is Role.NAT_HOST:
-            own["nat"] = self._nat(host.site) | {
-                "addresses": [str(address) for address in host.addresses]
-            }
-        return _head(host.name, host.addresses, {"role": str(host.role), "site": host.site}), own
+        if isinstance(machine, PlannedNode):
+            own = self._of_nodes(machine.cluster) | {"ranges": _texts(machine.blocks)}
+            return _head({"site": machine.cluster}, machine.name, machine.hosts), own
+        own = {}
+        if machine.role is Role.NAT_HOST:
+            addresses = [str(address) for address in machine.addresses]
+            own["nat"] = self._nat(machine.site) | {"addresses": addresses}
+        place = {"role": str(machine.role), "site": machine.site}
+        return _head(place, machine.name, machine.addresses), own
 
     def template(self, cluster: str, role: Role = Role.NODE) -> Mapping:
         """What all nodes (or NAT hosts) of a cluster share: no name, addresses or ranges."""
+        place, own = {"site": cluster}, self._of_nodes(cluster)
         if role is Role.NAT_HOST:
-            whole = self._whole(
-                _head("", (), {"role": str(role), "site": cluster}), {"nat": self._nat(cluster)}
-            )
-        else:
-            whole = self._whole(_head("", (), {"site": cluster}), self._of_nodes(cluster))
+            place, own = {"role": str(role), **place}, {"nat": self._nat(cluster)}
+        whole = self._whole(_head(place), own)
         # What only the Node object knows: `netmgr kube node` adds it.
         del whole["node"]
         return whole
@@ -140,7 +119,7 @@ class Documents:
             yield from (layout.hosts for segment in pool.segments for layout in segment.layouts)
 
 
-def _head(name: str, addresses: Iterable[object], place: Mapping) -> Mapping:
+def _head(place: Mapping, name: str = "", addresses: Iterable[Address] = ()) -> Mapping:
     own = {"name": name, "addresses": [str(address) for address in addresses]}
     return {"apiVersion": "netmgr.io/v1alpha1", "kind": "Node", "node": own, **place}
 
@@ -172,9 +151,6 @@ def _routes_back(plan: PlanDocument, lock: LockDocument, cluster: str) -> Iterat
 
 def internal(plan: PlanDocument) -> tuple[Prefix, ...]:
     """What no machine of the plan counts as internet: pools, pinned and shared, private ranges."""
-    pinned = (prefix for prefixes in plan.pinned.values() for prefix in prefixes)
-    return tuple(
-        merge(
-            (*PRIVATE_USE, *plan.pools.nodes, *plan.pools.services, *pinned, *plan.shared_services)
-        )
-    )
+    pinned = (pin.prefix for pin in plan.pins())
+    pools = (*plan.pools.nodes, *plan.pools.services)
+    return tuple(merge((*PRIVATE_USE, *pools, *pinned, *plan.shared_services)))

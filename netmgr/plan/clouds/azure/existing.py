@@ -15,19 +15,18 @@ def read_networks(entries: Sequence[Mapping[str, Any]], source: str) -> list[Lis
     Raises:
         ConfigError: an entry lacks one of these.
     """
-    return [_network(entry, source) for entry in entries]
-
-
-def _network(entry: Mapping[str, Any], source: str) -> ListedNetwork:
-    space = entry.get("addressSpace")
-    if "name" not in entry or not isinstance(space, Mapping) or "addressPrefixes" not in space:
-        raise ConfigError(
-            f"{source}: an entry has no name or no addressSpace.addressPrefixes, "
-            "as az network vnet list has"
-        )
-    name = str(entry["name"])
-    subnets = tuple(_subnets(entry.get("subnets") or (), f"{source}: {name}"))
-    return ListedNetwork(name, space["addressPrefixes"], subnets)
+    networks = []
+    for entry in entries:
+        space = entry.get("addressSpace")
+        if "name" not in entry or not isinstance(space, Mapping) or "addressPrefixes" not in space:
+            raise ConfigError(
+                f"{source}: an entry has no name or no addressSpace.addressPrefixes, "
+                "as az network vnet list has"
+            )
+        name = str(entry["name"])
+        subnets = tuple(_subnets(entry.get("subnets") or (), f"{source}: {name}"))
+        networks.append(ListedNetwork(name, space["addressPrefixes"], subnets))
+    return networks
 
 
 def _subnets(entries: Sequence[object], where: str) -> Iterator[tuple[str, Sequence[object]]]:

@@ -8,8 +8,8 @@ that the plan gave the node.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
+from netmgr.plan.derive import location_of
 from netmgr.plan.document import PlanDocument
 from netmgr.plan.machines import PlannedNode
 from netmgr.prefixes import Prefix
@@ -21,29 +21,24 @@ _SUBNETS = "Microsoft.Network/virtualNetworks/subnets"
 def interface(plan: PlanDocument, node: PlannedNode, subnet: str) -> str:
     """The template of a node's network interface; the `subnet` of that name must exist already."""
     subnet_id = f"[resourceId('{_SUBNETS}', '{node.segment.network}', '{subnet}')]"
+    own = [(f"node-v{address.family}", address.prefix) for address in node.hosts]
+    pods = [(f"pods-{number}", block) for number, block in enumerate(node.blocks)]
     resource = {
         "type": "Microsoft.Network/networkInterfaces",
         "apiVersion": "2024-05-01",
         "name": node.name,
-        "location": plan.clusters[node.cluster].location or plan.default_location,
+        "location": location_of(plan, node.cluster),
         "properties": {
             "enableIPForwarding": True,
             "enableAcceleratedNetworking": True,
             "ipConfigurations": [
                 _configuration(name, block, subnet_id, primary=number == 0)
-                for number, (name, block) in enumerate(_blocks(node))
+                for number, (name, block) in enumerate([*own, *pods])
             ],
         },
     }
     template = {"$schema": _SCHEMA, "contentVersion": "1.0.0.0", "resources": [resource]}
     return json.dumps(template, indent=2) + "\n"
-
-
-def _blocks(node: PlannedNode) -> Iterator[tuple[str, Prefix]]:
-    for address in node.hosts:
-        yield f"node-v{address.family}", address.prefix
-    for number, block in enumerate(node.blocks):
-        yield f"pods-{number}", block
 
 
 def _configuration(name: str, block: Prefix, subnet_id: str, *, primary: bool) -> dict[str, object]:

@@ -7,27 +7,34 @@ profile whole and everything else from variables.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from hashlib import sha256
 
-from netmgr.plan.clouds.azure import naming
 from netmgr.plan.document import PlanDocument
 from netmgr.plan.network import (
     Direction,
     NatGateway,
     Network,
+    NextHop,
     NodeGroup,
     Peering,
     Route,
-    RouteTable,
-    SecurityGroup,
     SecurityRule,
     Subnet,
     VirtualNetwork,
 )
-from netmgr.plan.render.hcl import Attribute, Block, Expression, Value, render
-from netmgr.prefixes import Prefix
+from netmgr.plan.render.hcl import Block, Expression, Value, render
+from netmgr.prefixes import Family, Prefix
 
 _RESOURCE_GROUP = Expression("azurerm_resource_group.this.name")
 _VARIABLES = ("admin_username", "node_vm_size", "source_image_id", "ssh_public_key")
+_NEXT_HOPS = {
+    NextHop.APPLIANCE: "VirtualAppliance",
+    NextHop.INTERNET: "Internet",
+    NextHop.NONE: "None",
+    NextHop.LOCAL: "VnetLocal",
+}
+_LONGEST_PREFIX = 58
+"""Of 64 characters of a host name, Azure keeps six for the machine's number."""
 
 
 def terraform(plan: PlanDocument, network: Network) -> str:
@@ -56,9 +63,17 @@ def _blocks(plan: PlanDocument, network: Network) -> Iterator[Block]:
     for peering in network.peerings:
         yield _peering(peering)
     for table in network.tables:
-        yield _table(table, locations[table.owner])
+        yield _in_group(
+            "route_table",
+            table.name,
+            *map(_route, table.routes),
+            location=locations[table.owner],
+            bgp_route_propagation_enabled=False,
+        )
     for group in network.groups:
-        yield _security_group(group, locations[group.owner])
+        rules = map(_rule, group.rules)
+        location = locations[group.owner]
+        yield _in_group("network_security_group", group.name, *rules, location=location)
     for gateway in network.gateways:
         yield from _gateway(gateway)
     for vnet in network.networks:
@@ -70,26 +85,27 @@ def _blocks(plan: PlanDocument, network: Network) -> Iterator[Block]:
 
 def _preamble(plan: PlanDocument) -> Iterator[Block]:
     provider = {"source": "hashicorp/azurerm", "version": "~> 4.0"}
-    yield Block(
-        "terraform", (), (Block("required_providers", (), (Attribute("azurerm", provider),)),)
-    )
+    yield Block("terraform", blocks=(_nested("required_providers", azurerm=provider),))
     for name in _VARIABLES:
-        yield Block("variable", (name,), (Attribute("type", Expression("string")),))
+        yield Block("variable", (name,), {"type": Expression("string")})
     yield _resource(
         "resource_group", "this", name=plan.azure.resource_group, location=plan.azure.location
     )
 
 
 def _resource(kind: str, label: str, *blocks: Block, **attributes: Value) -> Block:
-    return Block("resource", (f"azurerm_{kind}", label), (*_attributes(attributes), *blocks))
+    return Block("resource", (f"azurerm_{kind}", label), attributes, blocks)
 
 
-def _attributes(attributes: dict[str, Value]) -> Iterator[Attribute]:
-    return (Attribute(name, value) for name, value in attributes.items())
+def _in_group(kind: str, name: str, *blocks: Block, **attributes: Value) -> Block:
+    """A resource of the resource group, named as its label."""
+    return _resource(
+        kind, name, *blocks, name=name, resource_group_name=_RESOURCE_GROUP, **attributes
+    )
 
 
 def _nested(kind: str, *blocks: Block, **attributes: Value) -> Block:
-    return Block(kind, (), (*_attributes(attributes), *blocks))
+    return Block(kind, (), attributes, blocks)
 
 
 def _reference(kind: str, label: str, attribute: str = "id") -> Expression:
@@ -97,20 +113,12 @@ def _reference(kind: str, label: str, attribute: str = "id") -> Expression:
 
 
 def _vnet(vnet: VirtualNetwork) -> Iterator[Block]:
-    yield _resource(
-        "virtual_network",
-        vnet.name,
-        name=vnet.name,
-        resource_group_name=_RESOURCE_GROUP,
-        location=vnet.location,
-        address_space=[str(prefix) for prefix in vnet.address_space],
-    )
+    space = [str(prefix) for prefix in vnet.address_space]
+    yield _in_group("virtual_network", vnet.name, location=vnet.location, address_space=space)
     for subnet in vnet.subnets:
-        yield _resource(
+        yield _in_group(
             "subnet",
             subnet.name,
-            name=subnet.name,
-            resource_group_name=_RESOURCE_GROUP,
             virtual_network_name=_reference("virtual_network", vnet.name, "name"),
             address_prefixes=[str(prefix) for prefix in subnet.prefixes],
             default_outbound_access_enabled=False,
@@ -120,11 +128,9 @@ def _vnet(vnet: VirtualNetwork) -> Iterator[Block]:
 def _peering(peering: Peering) -> Block:
     # A peer does not learn of new address space by itself: the trigger brings it in step.
     space = _reference("virtual_network", peering.remote, "address_space").text
-    return _resource(
+    return _in_group(
         "virtual_network_peering",
         peering.name,
-        name=peering.name,
-        resource_group_name=_RESOURCE_GROUP,
         virtual_network_name=_reference("virtual_network", peering.network, "name"),
         remote_virtual_network_id=_reference("virtual_network", peering.remote),
         allow_virtual_network_access=True,
@@ -135,37 +141,14 @@ def _peering(peering: Peering) -> Block:
     )
 
 
-def _table(table: RouteTable, location: str) -> Block:
-    return _resource(
-        "route_table",
-        table.name,
-        *map(_route, table.routes),
-        name=table.name,
-        resource_group_name=_RESOURCE_GROUP,
-        location=location,
-        bgp_route_propagation_enabled=False,
-    )
-
-
 def _route(route: Route) -> Block:
     via: dict[str, Value] = {"next_hop_in_ip_address": str(route.via)} if route.via else {}
     return _nested(
         "route",
         name=route.name,
         address_prefix=str(route.prefix),
-        next_hop_type=naming.NEXT_HOPS[route.hop],
+        next_hop_type=_NEXT_HOPS[route.hop],
         **via,
-    )
-
-
-def _security_group(group: SecurityGroup, location: str) -> Block:
-    return _resource(
-        "network_security_group",
-        group.name,
-        *map(_rule, group.rules),
-        name=group.name,
-        resource_group_name=_RESOURCE_GROUP,
-        location=location,
     )
 
 
@@ -190,62 +173,51 @@ def _rule(rule: SecurityRule) -> Block:
 
 
 def _gateway(gateway: NatGateway) -> Iterator[Block]:
+    name, location = gateway.name, gateway.location
     yield _resource(
         "public_ip",
-        gateway.name,
+        name,
         count=gateway.addresses,
-        name=Expression(f'"{gateway.name}_${{count.index}}"'),
+        name=Expression(f'"{name}_${{count.index}}"'),
         resource_group_name=_RESOURCE_GROUP,
-        location=gateway.location,
+        location=location,
         allocation_method="Static",
         sku="Standard",
     )
-    yield _resource(
-        "nat_gateway",
-        gateway.name,
-        name=gateway.name,
-        resource_group_name=_RESOURCE_GROUP,
-        location=gateway.location,
-        sku_name="Standard",
-    )
+    yield _in_group("nat_gateway", name, location=location, sku_name="Standard")
     yield _resource(
         "nat_gateway_public_ip_association",
-        gateway.name,
+        name,
         count=gateway.addresses,
-        nat_gateway_id=_reference("nat_gateway", gateway.name),
-        public_ip_address_id=Expression(f"azurerm_public_ip.{gateway.name}[count.index].id"),
+        nat_gateway_id=_reference("nat_gateway", name),
+        public_ip_address_id=Expression(f"azurerm_public_ip.{name}[count.index].id"),
     )
 
 
 def _associations(subnet: Subnet) -> Iterator[Block]:
     """What a subnet is tied to; each tie is a resource of its own."""
-    ties = (
-        ("subnet_route_table_association", "route_table", subnet.table),
-        ("subnet_network_security_group_association", "network_security_group", subnet.group),
-        ("subnet_nat_gateway_association", "nat_gateway", subnet.gateway),
-    )
-    for association, kind, label in ties:
+    ties = {
+        "route_table": subnet.table,
+        "network_security_group": subnet.group,
+        "nat_gateway": subnet.gateway,
+    }
+    for kind, label in ties.items():
         if label:
-            references: dict[str, Value] = {
-                "subnet_id": _reference("subnet", subnet.name),
-                f"{kind}_id": _reference(kind, label),
-            }
-            yield _resource(association, subnet.name, **references)
+            own = _reference("subnet", subnet.name)
+            other: dict[str, Value] = {f"{kind}_id": _reference(kind, label)}
+            yield _resource(f"subnet_{kind}_association", subnet.name, subnet_id=own, **other)
 
 
 def _node_group(scale_set: NodeGroup) -> Block:
     username = Expression("var.admin_username")
-    return _resource(
+    return _in_group(
         "linux_virtual_machine_scale_set",
         scale_set.name,
         _nested("admin_ssh_key", username=username, public_key=Expression("var.ssh_public_key")),
         _nested("os_disk", caching="ReadOnly", storage_account_type="Premium_LRS"),
         _nested(
             "network_interface",
-            *(
-                _ip_configuration(scale_set, configuration)
-                for configuration in naming.configurations(scale_set)
-            ),
+            *_ip_configurations(scale_set),
             name="eth0",
             primary=True,
             # Elsewhere azurerm 4 calls these ip_forwarding_enabled and so on; scale sets keep the
@@ -253,12 +225,10 @@ def _node_group(scale_set: NodeGroup) -> Block:
             enable_ip_forwarding=True,
             enable_accelerated_networking=True,
         ),
-        name=scale_set.name,
-        resource_group_name=_RESOURCE_GROUP,
         location=scale_set.location,
         sku=Expression("var.node_vm_size"),
         instances=scale_set.instances,
-        computer_name_prefix=naming.computer_prefix(scale_set),
+        computer_name_prefix=computer_prefix(scale_set),
         admin_username=username,
         source_image_id=Expression("var.source_image_id"),
         overprovision=False,
@@ -266,11 +236,30 @@ def _node_group(scale_set: NodeGroup) -> Block:
     )
 
 
-def _ip_configuration(scale_set: NodeGroup, configuration: naming.IpConfiguration) -> Block:
-    return _nested(
-        "ip_configuration",
-        name=configuration.name,
-        primary=configuration.primary,
-        subnet_id=_reference("subnet", scale_set.subnet),
-        version=configuration.version,
-    )
+def _ip_configurations(scale_set: NodeGroup) -> Iterator[Block]:
+    """The node's own address of each family, then one for each block or address of its pods."""
+    own = [(f"node-v{family}", family) for family in scale_set.families]
+    pods = [(f"pods-{number}", Family.V4) for number in range(scale_set.blocks)]
+    pods_v6 = [("pods-v6", Family.V6)] if Family.V6 in scale_set.families else []
+    for number, (name, family) in enumerate([*own, *pods, *pods_v6]):
+        yield _nested(
+            "ip_configuration",
+            name=name,
+            # The cloud accepts only IPv4 as primary, and exactly one primary an interface.
+            primary=number == 0,
+            subnet_id=_reference("subnet", scale_set.subnet),
+            version=f"IPv{family}",
+        )
+
+
+def computer_prefix(scale_set: NodeGroup) -> str:
+    """What its machines' names begin with: a host name has no underscores (RFC 1123).
+
+    One that would be too long ends in a digest of the scale set's name, and so does one of several
+    sets of a segment: `<cluster>-<node pool>_0_1` must not become another node pool's name.
+    """
+    prefix = scale_set.name.replace("_", "-") + "-"
+    if len(prefix) <= _LONGEST_PREFIX and scale_set.name.count("_") < len("__"):
+        return prefix
+    digest = f"-{sha256(scale_set.name.encode()).hexdigest()[:8]}-"
+    return prefix[: _LONGEST_PREFIX - len(digest)] + digest
