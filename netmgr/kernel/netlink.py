@@ -12,7 +12,7 @@ import socket
 import struct
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
@@ -33,6 +33,8 @@ NLM_F_REQUEST, NLM_F_ACK, NLM_F_DUMP_INTR, NLM_F_DUMP = 0x1, 0x4, 0x10, 0x300
 # one to get they are NLM_F_DUMP, and in an acknowledgement they announce attributes (netlink(7)).
 NLM_F_REPLACE, NLM_F_EXCL, NLM_F_CREATE = 0x100, 0x200, 0x400
 NLM_F_ACK_TLVS = 0x200
+ADD = NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL
+REPLACE = NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE
 NLMSG_ERROR, NLMSG_DONE = 2, 3
 
 _NLA_F_NESTED = 0x8000
@@ -41,6 +43,7 @@ NLA_TYPE_MASK = 0x3FFF
 _NLMSGERR_ATTR_MSG = 1
 _HEADER = struct.Struct("=IHHII")
 _ATTRIBUTE = struct.Struct("=HH")
+_NUMBER = struct.Struct("=I")
 
 # The kernel lists in buffers of at most 32 KiB, however much room there is (netlink_recvmsg).
 _RECEIVE_BYTES = 1 << 17
@@ -173,14 +176,26 @@ def nested(kind: int, *inner: bytes) -> bytes:
     return attribute(kind | _NLA_F_NESTED, b"".join(inner))
 
 
-def u32_attribute(kind: int, value: int) -> bytes:
-    """An attribute that is a number in the machine's byte order, as rtnetlink's are."""
-    return attribute(kind, struct.pack("=I", value))
+Value = int | str | bytes | Mapping[int, "Value"] | None
+Values = Mapping[int, Value]
 
 
-def string_attribute(kind: int, value: str) -> bytes:
-    """An attribute that is a string with its final NUL."""
-    return attribute(kind, value.encode() + b"\0")
+def encoded(values: Values) -> bytes:
+    """Attributes by type, as rtnetlink has them; those that are None are left out.
+
+    Numbers have 32 bits in the machine's order, strings end with NUL, and mappings are nested.
+    """
+    parts = []
+    for kind, value in values.items():
+        if isinstance(value, int):
+            parts.append(attribute(kind, _NUMBER.pack(value)))
+        elif isinstance(value, bytes):
+            parts.append(attribute(kind, value))
+        elif isinstance(value, str):
+            parts.append(attribute(kind, value.encode() + b"\0"))
+        elif value is not None:
+            parts.append(nested(kind, encoded(value)))
+    return b"".join(parts)
 
 
 def u32_of(value: bytes | None) -> int:
