@@ -62,13 +62,12 @@ class Neighbours:
                 except KernelError as error:
                     failure = error
         if is_renewed:
-            key, mac = attachment.key, end.mac.hex(":")
             log.info(
                 "pod-neighbours-renewed container=%s ifname=%s pod=%s mac=%s",
-                key.container_id,
-                key.ifname,
+                attachment.key.container_id,
+                attachment.key.ifname,
                 attachment.pod,
-                mac,
+                end.mac.hex(":"),
                 extra=caused_by(attachment.pod),
             )
         if failure:

@@ -121,18 +121,16 @@ class NeighbourLosses(_Listener):
 
     def read(self) -> set[LinkEnd] | None:
         """Links that lost such an entry since the last call; None after an overflow: any may."""
-        ends, has_overflown = set(), False
-        for news in self._news():
-            if news is None:
-                has_overflown = True
+        ends, heard = set(), list(self._news())
+        for news in heard:
             # Events of the listener's own namespace carry no number (netlink_cmsg_listen_all_nsid).
             # They are about the host's entries, which are not waited for here.
-            elif news.kind == RTM_DELNEIGH and news.netns >= 0:
+            if news and news.kind == RTM_DELNEIGH and news.netns >= 0:
                 # The kernel's filter compared four bytes of the address only.
                 lost = neighbour_of(news.body)
                 if lost and lost.address in self._addresses:
                     ends.add(LinkEnd(news.netns, lost.link))
-        return None if has_overflown else ends
+        return None if None in heard else ends
 
 
 def _namespace_of(extra: list[tuple[int, int, bytes]]) -> int:
