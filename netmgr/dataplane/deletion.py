@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from errno import ENODEV
 
 from netmgr.errors import KernelError
@@ -58,7 +58,11 @@ class Deletion:
             time.sleep(_PAUSE_SECONDS)
         # Who deletes it at the same moment has deleted it as well.
         if deleting.done():
-            _raise_failure(deleting)
+            try:
+                deleting.result()
+            except KernelError as error:
+                if error.errno != ENODEV:
+                    raise
         return True
 
     def _is_there(self, index: int) -> bool:
@@ -79,11 +83,3 @@ def _delete(channel: Netlink, index: int, begun: threading.Event) -> None:
     with channel:
         begun.set()
         channel.transact([links.delete_link(index)])
-
-
-def _raise_failure(deleting: Future[None]) -> None:
-    try:
-        deleting.result()
-    except KernelError as error:
-        if error.errno != ENODEV:
-            raise

@@ -161,12 +161,9 @@ def host_side(attachment: Attachment, index: int, mac: bytes) -> list[Operation]
     """Neighbours and routes on the host, for its end of this index and a pod's end of this MAC."""
     operations = []
     for address in attachment.addresses:
-        operations.append(add_neighbour(address, mac, index))
-        operations.append(
-            add_route(
-                address.prefix, index, protocol=ROUTE_PROTOCOL, metric=HOST_METRIC[address.family]
-            )
-        )
+        metric = HOST_METRIC[address.family]
+        route = add_route(address.prefix, index, protocol=ROUTE_PROTOCOL, metric=metric)
+        operations += [add_neighbour(address, mac, index), route]
     return operations
 
 

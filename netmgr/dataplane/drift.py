@@ -82,19 +82,19 @@ class Host(NamedTuple):
             index = self.links[attachment.host_link].number
             expected |= dict.fromkeys(attachment.addresses, index)
         own = {link.number for link in self.links.values() if desired.identity_of(link)}
+        # No address belongs on a pod's link.
+        astray = (
+            (address, index)
+            for address, index in self.addresses
+            if index in own and not _LINK_SCOPE.covers(address)
+        )
         # Once for all attachments: a node may have hundreds of pods, each with its routes.
         routed = self._routed()
         return Drift(
             Suspects(tuple(attachment for attachment in wired if self._faults(attachment, routed))),
-            Suspects(tuple(held for held in self.addresses if _is_astray(held, own))),
+            Suspects(tuple(astray)),
             Suspects(tuple(route for route in self.routes if _is_foreign(route, own, expected))),
         )
-
-
-def _is_astray(held: tuple[Prefix, int], own: Collection[int]) -> bool:
-    """Whether an address is on a pod's link, where none belongs."""
-    address, index = held
-    return index in own and not _LINK_SCOPE.covers(address)
 
 
 def is_own(route: Route) -> bool:

@@ -20,6 +20,7 @@ from netmgr.documents.node import POD_GATEWAYS
 from netmgr.errors import KernelError
 from netmgr.kernel import links, neighbours
 from netmgr.kernel.links import Link, read_links
+from netmgr.kernel.losses import LinkEnd
 from netmgr.kernel.netlink import Netlink
 from netmgr.logs import caused_by
 from netmgr.model import Attachment
@@ -27,15 +28,6 @@ from netmgr.prefixes import Address
 from netmgr.suspects import Suspects
 
 log = logging.getLogger(__name__)
-
-
-def listen_for_losses() -> neighbours.NeighbourLosses:
-    """Listen for sandboxes that lose the entry of their gateway.
-
-    Raises:
-        KernelError: CAP_NET_BROADCAST is missing, or the process may open no more files.
-    """
-    return neighbours.NeighbourLosses(POD_GATEWAYS.values())
 
 
 class Neighbours:
@@ -70,13 +62,12 @@ class Neighbours:
                 except KernelError as error:
                     failure = error
         if is_renewed:
-            key, mac = attachment.key, end.mac.hex(":")
             log.info(
                 "pod-neighbours-renewed container=%s ifname=%s pod=%s mac=%s",
-                key.container_id,
-                key.ifname,
+                attachment.key.container_id,
+                attachment.key.ifname,
                 attachment.pod,
-                mac,
+                end.mac.hex(":"),
                 extra=caused_by(attachment.pod),
             )
         if failure:
@@ -122,7 +113,7 @@ class Neighbours:
                 ends_by_name[desired.own_name(link)] = link.number, end.mac
         return ends_by_name
 
-    def host_links_of(self, ends: Collection[neighbours.LinkEnd]) -> set[str]:
+    def host_links_of(self, ends: Collection[LinkEnd]) -> set[str]:
         """Names of the host ends of these links in sandboxes, but for those about to be deleted."""
         host_links = set()
         for end in ends:

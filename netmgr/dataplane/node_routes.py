@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from errno import EEXIST, EHOSTUNREACH, ENETUNREACH, ENOENT, ESRCH
 from functools import cache
 
-from netmgr.dataplane import routes_to_nodes
+from netmgr.dataplane.routes_to_nodes import Way, decide
 from netmgr.documents.node import NodeDocument
 from netmgr.documents.node_list import ListedNode
 from netmgr.documents.sites import StaticRoute
@@ -23,7 +23,7 @@ from netmgr.kernel import routes
 from netmgr.kernel.netlink import Netlink, Operation
 from netmgr.kernel.routes import RTN_BLACKHOLE, Route, read_routes
 from netmgr.model import NODE_ROUTE_PROTOCOL, ROUTE_PROTOCOL
-from netmgr.prefixes import Address, Prefix, merge
+from netmgr.prefixes import Prefix, merge
 from netmgr.suspects import Suspects, unlocked
 
 _FOREIGN_ROUTE = (
@@ -38,17 +38,31 @@ _GONE = (ENOENT, ESRCH)
 log = logging.getLogger(__name__)
 
 
-class StaticRoutes:
-    """The document's routes and the kernel's."""
+class _OwnRoutes:
+    """Routes of ours in the kernel."""
 
-    def __init__(self, wanted: Iterable[StaticRoute]) -> None:
-        self._wanted = {(route.to, route.via) for route in wanted}
+    def __init__(self) -> None:
         self._netlink = Netlink()
-        self._off_link: set[str] = set()
 
     def close(self) -> None:
         """Close the netlink socket; the routes stay."""
         self._netlink.close()
+
+    def _carry_out(
+        self, changes: Mapping[Operation, str]
+    ) -> tuple[list[str], dict[Operation, KernelError]]:
+        """Descriptions of the changes that were made, and the failures of the others."""
+        failures = self._netlink.attempt(list(changes))
+        return [line for operation, line in changes.items() if operation not in failures], failures
+
+
+class StaticRoutes(_OwnRoutes):
+    """The document's routes and the kernel's."""
+
+    def __init__(self, wanted: Iterable[StaticRoute]) -> None:
+        super().__init__()
+        self._wanted = {(route.to, route.via) for route in wanted}
+        self._off_link: set[str] = set()
 
     def reconcile(self) -> list[str]:
         """Remove routes of ours that the document does not list and install those that are missing.
@@ -59,7 +73,8 @@ class StaticRoutes:
         Raises:
             KernelError: a route cannot be installed though its gateway is on a link; others are.
         """
-        present, changes = self._present(), {}
+        listed, changes = read_routes(self._netlink, protocol=ROUTE_PROTOCOL), {}
+        present = {(to, via) for to, via in _ways(listed, ROUTE_PROTOCOL) if not to.is_address}
         # Removals first: a new gateway for the same prefix is refused while the old one is there.
         for to, via in sorted(present - self._wanted):
             removal = routes.delete_gateway_route(to, via, protocol=ROUTE_PROTOCOL)
@@ -67,7 +82,7 @@ class StaticRoutes:
         for to, via in sorted(self._wanted - present):
             addition = routes.add_gateway_route(to, via, protocol=ROUTE_PROTOCOL)
             changes[addition] = f"route to {to} via {via} was missing"
-        done, failures = _carry_out(self._netlink, changes)
+        done, failures = self._carry_out(changes)
         self._log_off_link(
             {operation.text for operation, error in failures.items() if error.errno in _OFF_LINK}
         )
@@ -85,23 +100,9 @@ class StaticRoutes:
             log.warning("route-left-to-network reason=no-link-has-the-gateway route=%s", text)
         self._off_link = texts
 
-    def _present(self) -> set[tuple[Prefix, Address]]:
-        return {
-            (route.destination, route.gateway)
-            for route in read_routes(self._netlink, protocol=ROUTE_PROTOCOL)
-            if route.gateway and not route.destination.is_address
-        }
 
-
-class RoutesToNodes:
+class RoutesToNodes(_OwnRoutes):
     """The kernel's routes to the other nodes' pods, on a flat network."""
-
-    def __init__(self) -> None:
-        self._netlink = Netlink()
-
-    def close(self) -> None:
-        """Close the netlink socket; the routes stay."""
-        self._netlink.close()
 
     def reconcile(
         self, nodes: Collection[ListedNode], document: NodeDocument
@@ -116,14 +117,15 @@ class RoutesToNodes:
             KernelError: the kernel's routes cannot be read.
         """
         everything = read_routes(self._netlink)
-        wanted, refused = _wanted(nodes, document, everything)
-        present = _to_nodes(everything)
+        foreign = _foreign(everything)
+        wanted, refused = decide(nodes, document, foreign)
+        present = _ways(everything, NODE_ROUTE_PROTOCOL)
         # Where the network of a next hop is missing in one listing, a second one shows it.
-        again = cache(lambda: _wanted(nodes, document, read_routes(self._netlink))[0])
+        again = cache(lambda: decide(nodes, document, _foreign(read_routes(self._netlink)))[0])
         failures: dict[Operation, KernelError] = {}
 
         def change(changes: Mapping[Operation, str]) -> list[str]:
-            lines, failed = _carry_out(self._netlink, changes)
+            lines, failed = self._carry_out(changes)
             failures.update(failed)
             return lines
 
@@ -136,23 +138,20 @@ class RoutesToNodes:
         if suspects:
             wanted |= again()
         # An administrator's own route to that node does the same.
-        made_by_others = {(route.destination, route.gateway) for route in _foreign(everything)}
+        made_by_others = {(route.destination, route.gateway) for route in foreign}
         additions = {}
         for to, via in sorted(wanted.keys() - present - made_by_others):
             addition = routes.add_gateway_route(to, via, protocol=NODE_ROUTE_PROTOCOL)
             additions[addition] = f"route to {to} via {via} of Node {wanted[to, via]} was missing"
         done += change(additions)
-        refused += _detours(wanted, everything)
+        refused += _detours(wanted, foreign)
         for operation, error in failures.items():
             if error.errno == EEXIST:
                 refused.append(f"{operation.text}: another program's route goes there already")
             elif error.errno not in _GONE:
                 refused.append(error.message)
-        return (
-            done,
-            refused,
-            tuple(merge(prefix for to, via in wanted for prefix in (to, via.prefix))),
-        )
+        reached = merge(prefix for to, via in wanted for prefix in (to, via.prefix))
+        return done, refused, tuple(reached)
 
     def remove(self) -> list[str]:
         """Remove them all; a line for each.
@@ -160,24 +159,14 @@ class RoutesToNodes:
         Raises:
             KernelError: the kernel's routes cannot be read.
         """
-        present = _to_nodes(read_routes(self._netlink, protocol=NODE_ROUTE_PROTOCOL))
-        return _carry_out(self._netlink, _removals(present))[0]
+        listed = read_routes(self._netlink, protocol=NODE_ROUTE_PROTOCOL)
+        return self._carry_out(_removals(_ways(listed, NODE_ROUTE_PROTOCOL)))[0]
 
 
-def _wanted(
-    nodes: Iterable[ListedNode], document: NodeDocument, everything: Iterable[Route]
-) -> tuple[dict[tuple[Prefix, Address], str], list[str]]:
-    """Which routes to whose pods should be there, and a line for each that is refused."""
-    accepted, refused = routes_to_nodes.decide(nodes, document, _foreign(everything))
-    return {(route.to, route.via): route.node for route in accepted}, refused
-
-
-def _detours(
-    wanted: Mapping[tuple[Prefix, Address], str], everything: Iterable[Route]
-) -> Iterator[str]:
+def _detours(wanted: Mapping[Way, str], foreign: Iterable[Route]) -> Iterator[str]:
     """Other programs' routes that lead packets for some of these nodes' pods elsewhere."""
     ranges = {to: node for (to, _), node in wanted.items()}
-    for route in _foreign(everything):
+    for route in foreign:
         for to, node in ranges.items():
             if to.covers(route.destination) and to != route.destination:
                 yield (
@@ -186,15 +175,15 @@ def _detours(
                 )
 
 
-def _to_nodes(present: Iterable[Route]) -> set[tuple[Prefix, Address]]:
+def _ways(present: Iterable[Route], protocol: int) -> set[Way]:
     return {
         (route.destination, route.gateway)
         for route in present
-        if route.protocol == NODE_ROUTE_PROTOCOL and route.gateway
+        if route.protocol == protocol and route.gateway
     }
 
 
-def _removals(unwanted: Iterable[tuple[Prefix, Address]]) -> dict[Operation, str]:
+def _removals(unwanted: Iterable[Way]) -> dict[Operation, str]:
     changes = {}
     for to, via in sorted(unwanted):
         removal = routes.delete_gateway_route(to, via, protocol=NODE_ROUTE_PROTOCOL)
@@ -202,16 +191,12 @@ def _removals(unwanted: Iterable[tuple[Prefix, Address]]) -> dict[Operation, str
     return changes
 
 
-class UnusedAddresses:
+class UnusedAddresses(_OwnRoutes):
     """The blackholes of a node's ranges. Thread-safe."""
 
     def __init__(self) -> None:
-        self._netlink = Netlink()
+        super().__init__()
         self._lock = threading.Lock()
-
-    def close(self) -> None:
-        """Close the netlink socket; the routes stay."""
-        self._netlink.close()
 
     def reconcile(self, ranges: Callable[[], Iterable[Prefix]]) -> list[str]:
         """Have these ranges, and no others, be blackholes of ours; a line for each change.
@@ -237,7 +222,7 @@ class UnusedAddresses:
         for prefix in sorted(wanted - present):
             addition = routes.add_blackhole(prefix, protocol=ROUTE_PROTOCOL)
             changes[addition] = f"blackhole for unused addresses of {prefix} was missing"
-        done, failures = _carry_out(self._netlink, changes)
+        done, failures = self._carry_out(changes)
         for error in failures.values():
             # Another program may have been faster.
             if error.errno not in (EEXIST, *_GONE):
@@ -267,11 +252,3 @@ def _foreign(present: Iterable[Route]) -> list[Route]:
     """Routes that are not netmgr's."""
     ours = (ROUTE_PROTOCOL, NODE_ROUTE_PROTOCOL)
     return [route for route in present if route.protocol not in ours]
-
-
-def _carry_out(
-    channel: Netlink, changes: Mapping[Operation, str]
-) -> tuple[list[str], dict[Operation, KernelError]]:
-    """Descriptions of the changes that were made, and the failures of the others."""
-    failures = channel.attempt(list(changes))
-    return [line for operation, line in changes.items() if operation not in failures], failures

@@ -23,25 +23,20 @@ from netmgr.documents.special_use import SPECIAL_USE
 from netmgr.kernel.routes import Route
 from netmgr.prefixes import Address, Family, Prefix
 
-
-@dataclass(frozen=True, slots=True)
-class NodeRoute:
-    """A route to one prefix of another node."""
-
-    node: str
-    to: Prefix
-    via: Address
+Way = tuple[Prefix, Address]
+"""A destination and its next hop."""
 
 
 def decide(
     nodes: Iterable[ListedNode], document: NodeDocument, foreign: Iterable[Route]
-) -> tuple[list[NodeRoute], list[str]]:
-    """The routes, and a line for each that is refused.
+) -> tuple[dict[Way, str], list[str]]:
+    """Each route with the name of its node, and a line for each that is refused.
 
     `foreign` are the main table's unicast routes that are not netmgr's.
     """
     machine = _Machine.of(document, foreign)
-    accepted, refused = [], []
+    accepted: dict[Way, str] = {}
+    refused = []
     for name, to, via in _candidates(nodes):
         if name == document.node.name:
             continue
@@ -49,7 +44,7 @@ def decide(
         if via is None or reason:
             refused.append(f"no route to {to} of Node {name}: {reason}")
         else:
-            accepted.append(NodeRoute(name, to, via))
+            accepted[to, via] = name
     return accepted, refused
 
 
@@ -120,10 +115,8 @@ def _networks(foreign: Iterable[Route]) -> Iterator[Prefix]:
     for route in foreign:
         to = route.destination
         # A route with several next hops has no link of its own, and its gateways are among them.
-        if not route.oif or route.gateway or route.has_foreign_gateway:
-            continue
-        if to.is_address:
-            continue
+        is_on_link = route.oif and not route.gateway and not route.has_foreign_gateway
         # A default route is no network, and overlaps what is special, too.
-        if not any(special.overlaps(to) for special in SPECIAL_USE):
+        is_special = any(special.overlaps(to) for special in SPECIAL_USE)
+        if is_on_link and not to.is_address and not is_special:
             yield to

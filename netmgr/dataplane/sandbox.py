@@ -110,23 +110,16 @@ def faults(
     """
     link = next(link for link in read_links(inside) if link.number == index)
     differences = [] if link.up else [f"interface {link.name} is down in the sandbox"]
+    held = {address.network for address, _ in read_addresses(inside, index)}
+    lost = [address for address in attachment.addresses if address not in held]
     for family in attachment.families:
         missing = [
-            *_missing_addresses(inside, attachment, family, index),
+            *(f"address {address}" for address in lost if address.family is family),
             *_missing_ways_out(inside, attachment, family, index, is_moved=family in moved),
             *_missing_source_routing(inside, attachment, family, index),
         ]
         differences += [f"{part} is missing in the sandbox" for part in missing]
     return differences
-
-
-def _missing_addresses(
-    inside: Reader, attachment: Attachment, family: Family, index: int
-) -> Iterator[str]:
-    held = {address.network for address, _ in read_addresses(inside, index)}
-    for address in attachment.addresses:
-        if address.family is family and address not in held:
-            yield f"address {address}"
 
 
 def _missing_ways_out(

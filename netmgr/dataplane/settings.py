@@ -4,20 +4,14 @@ Forwarding (Documentation/networking/ip-sysctl.rst) is switched on for the famil
 for all links, and for IPv4 on each link that a pod's packets come in by, which has a switch of its
 own (IN_DEV_FORWARD). For IPv6, the switch of a single link decides nothing (ip6_forward).
 
-The node takes no configuration from a pod. By its kernel's defaults a node that does not forward
-IPv6 takes addresses and a default route from router advertisements on any link, and on every link
-learns a neighbour from each address that asks for one. A pod that may send raw packets
-(CAP_NET_RAW, which runtimes give by default) could become its node's router, or fill its
-neighbour tables. So the host's end of a pod's link, before it comes up and whatever `default` and
-`all` say:
+By the defaults of a kernel that does not forward IPv6, any link takes addresses and a default route
+from router advertisements, and learns a neighbour from each address that asks for one. So a pod
+that may send raw packets (CAP_NET_RAW, which runtimes give by default) could become its node's
+router, or fill its neighbour tables. `_OF_PODS_LINKS` is what the host's end of a pod's link has
+before it comes up, whatever `default` and `all` say. It hears no ARP either (IFF_NOARP, arp_rcv),
+and a rule drops neighbour discovery (`netmgr/rules/sources.py`).
 
-- forwards, and has IPv6 where the pod has;
-- makes no address and takes no router advertisement or redirect;
-- hears no ARP (IFF_NOARP, arp_rcv); a rule drops neighbour discovery (`netmgr/rules/sources.py`).
-
-`_OF_PODS_LINKS` lists them, and all work is done by that list: setting, checking, repairing,
-`netmgr doctor`. Netlink reads a link's settings of both families, and writes IPv4's; IPv6's are
-written as files.
+Netlink reads a link's settings of both families and writes IPv4's; IPv6's are written as files.
 """
 
 from __future__ import annotations
@@ -71,11 +65,6 @@ _OF_PODS_LINKS = (
     # Last, since the kernel takes the others into account when it switches IPv6 on.
     _Setting(Family.V6, "disable_ipv6", links.DISABLE_IPV6, 0),
 )
-_LONGEST = 16
-"""More bytes than a number has."""
-
-_BY_NETLINK = ("addr_gen_mode",)
-"""Of IPv6's. Writing its file would spin for the routing lock (addrconf_sysctl_addr_gen_mode)."""
 
 
 @cache
@@ -169,13 +158,11 @@ def prepare(host_link: str, families: Collection[Family]) -> Operation:
     has_ipv6 = os.path.isdir(directory)  # noqa: PTH112 - on the path of each ADD
     if has_ipv6:
         for setting in _wanted(families):
-            if setting.family is Family.V6 and setting.name not in _BY_NETLINK:
+            # Writing that file would spin for the routing lock (addrconf_sysctl_addr_gen_mode).
+            if setting.family is Family.V6 and setting.name != "addr_gen_mode":
                 _write(f"{directory}/{setting.name}", str(setting.value))
-    v4 = {
-        setting.place + 1: setting.value
-        for setting in _OF_PODS_LINKS
-        if setting.family is Family.V4
-    }
+    of_v4 = (setting for setting in _OF_PODS_LINKS if setting.family is Family.V4)
+    v4 = {setting.place + 1: setting.value for setting in of_v4}
     return links.prepare_inet(host_link, v4, has_ipv6=has_ipv6)
 
 
@@ -192,8 +179,6 @@ def bound_segments() -> None:
 def lacking(link: Link, families: Collection[Family]) -> list[str]:
     """Which of the settings above the link of a pod with these families does not have."""
     values = dict(zip(Family, links.inet_settings(link), strict=True))
-    # By ARP and router advertisements a pod could become its node's router, or fill its neighbour
-    # tables. Runtimes give CAP_NET_RAW by default, and the defaults of the kernel accept both.
     missing = ["arp off"] if link.has_arp else []
     for family, name, place, value in _wanted(families):
         # There is no list where the family is not on the link.
@@ -240,7 +225,8 @@ def _write(path: Path | str, value: str) -> None:
         # Not `write_text`, whose buffers cost three times as much.
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            if os.read(descriptor, _LONGEST).strip() != value.encode("ascii"):
+            # More bytes than a number has.
+            if os.read(descriptor, 16).strip() != value.encode("ascii"):
                 os.lseek(descriptor, 0, os.SEEK_SET)
                 os.write(descriptor, value.encode("ascii"))
         finally:

@@ -51,16 +51,13 @@ def taps(
         link.number: link.name for link in own if link.name in uplinks or desired.is_host_end(link)
     }
     for link in own:
-        if link.number in watched and link.promiscuity and not _is_switched(link):
+        is_switched = link.master or link.kind == _SWITCHED
+        if link.number in watched and link.promiscuity and not is_switched:
             yield f"{link.name} is promiscuous"
         if link.kind in _UPPER_KINDS and link.peer_netns == HERE and link.peer in watched:
             yield f"{link.kind} {link.name} is on {watched[link.peer]}"
     for sandbox in sandboxes:
         yield from _from_inside(sandbox, watched)
-
-
-def _is_switched(link: Link) -> bool:
-    return bool(link.master) or link.kind == _SWITCHED
 
 
 def _from_inside(sandbox: Sandbox, watched: Mapping[int, str]) -> Iterator[str]:

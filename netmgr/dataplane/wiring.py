@@ -15,7 +15,7 @@ from netmgr.dataplane.neighbours import Neighbours
 from netmgr.errors import ConfigError, KernelError
 from netmgr.kernel import links, netlink, netns, routes
 from netmgr.kernel.links import Link, Links, read_addresses
-from netmgr.kernel.netlink import Netlink, Operation
+from netmgr.kernel.netlink import Netlink
 from netmgr.kernel.routes import Route, read_routes
 from netmgr.model import ROUTE_PROTOCOL, Attachment, AttachmentKey
 from netmgr.prefixes import Address, Family
@@ -52,29 +52,25 @@ class Dataplane:
 
     def refresh_mtu(self) -> None:
         """Follow the uplink's MTU; pods attached from now on get it."""
-        self.mtu = self._measure_mtu()
-
-    def _measure_mtu(self) -> int:
         if self._mtu is not None:
-            return self._mtu
-        if self._uplink is not None:
-            if named := self._link(self._uplink):
-                return named.mtu
+            self.mtu = self._mtu
+        elif uplink := self._find_uplink():
+            self.mtu = uplink.mtu
+        elif self._uplink is not None:
             raise ConfigError(
                 f"node.uplink: this node has no interface {self._uplink}; "
                 "name one it has, or set mtu"
             )
-        defaults = [
-            route.oif for route in read_routes(self._netlink) if route.destination.length == 0
-        ]
-        # A node may be without a default route, or have one over several links (with no link of
-        # its own), for a moment or for good: then what was measured last still holds.
-        uplink = (
-            checking.answered(self._netlink, links.show_link_in(links.HERE, defaults[0]))
-            if defaults
-            else None
-        )
-        return uplink.mtu if uplink else self.mtu
+
+    def _find_uplink(self) -> Link | None:
+        if self._uplink is not None:
+            return checking.link_named(self._netlink, self._uplink)
+        for route in read_routes(self._netlink):
+            # A node may be without a default route, or have one over several links (with no link
+            # of its own), for a moment or for good: then what was measured last still holds.
+            if route.destination.length == 0:
+                return checking.answered(self._netlink, links.show_link_in(links.HERE, route.oif))
+        return None
 
     def attach(self, attachment: Attachment, mac: bytes = b"") -> None:
         """Wire an attachment into the sandbox at its namespace path. On failure nothing is left.
@@ -107,19 +103,15 @@ class Dataplane:
         failure = self._netlink.attempt([operation]).get(operation)
         if failure is None:
             return
-        # The name follows from container and interface, so a predecessor of both has it until it is
-        # reaped.
-        if failure.errno != EEXIST or not self._has_cleared(attachment):
+        if failure.errno != EEXIST:
             raise failure
-        self._netlink.transact([operation])
-
-    def _has_cleared(self, attachment: Attachment) -> bool:
-        """Whether the host end's name is free now. A foreign link keeps it."""
-        present = self._link(attachment.host_link)
+        # The name follows from container and interface, so a predecessor of both has it until it is
+        # reaped. A foreign link keeps it.
+        present = checking.link_named(self._netlink, attachment.host_link)
         if present is not None and not desired.may_be_host_end(present):
-            return False
+            raise failure
         self._remove(attachment.host_link, attachment.netns)
-        return True
+        self._netlink.transact([operation])
 
     def _remove(self, host_link: str, netns_path: str) -> None:
         """Delete a host end. If the kernel refuses, the next start does it."""
@@ -250,7 +242,10 @@ class Dataplane:
 
     def remove_foreign(self, foreign: Foreign) -> list[str]:
         """Remove something foreign, if it is still there; a line about it."""
-        removal = _removal(foreign)
+        if isinstance(foreign, Route):
+            removal = routes.delete_route(foreign)
+        else:
+            removal = links.delete_address(*foreign)
         return [] if self._netlink.attempt([removal]) else [drift.described(foreign)]
 
     def rewire(self, attachment: Attachment) -> list[str]:
@@ -316,18 +311,9 @@ class Dataplane:
         present = _by_name(self._links.read())
         return Host(present, read_routes(self._netlink), addresses)
 
-    def _link(self, name: str) -> Link | None:
-        return checking.link_named(self._netlink, name)
-
 
 def _by_name(present: Iterable[Link]) -> dict[str, Link]:
     """Links by their names, and host ends by those that they were made with, whoever has them."""
     named = {link.name: link for link in present}
     renamed = [link for link in named.values() if desired.own_name(link) != link.name]
     return named | {desired.own_name(link): link for link in renamed}
-
-
-def _removal(foreign: Foreign) -> Operation:
-    if isinstance(foreign, Route):
-        return routes.delete_route(foreign)
-    return links.delete_address(*foreign)

@@ -71,14 +71,13 @@ def tracked(addresses: Iterable[Address]) -> set[Address]:
     so that it is walked but never copied. IPv6 is always listed. Where connections are not
     tracked at all, there are none.
     """
-    wanted = set(addresses)
-    count = _tracked_connections()
-    in_use: set[Address] = set()
-    if not count:
+    wanted, in_use = set(addresses), set[Address]()
+    table = occupancy()
+    if not table or not table.connections:
         return in_use
     try:
         with netlink.Netlink(netlink.NETLINK_NETFILTER) as channel:
-            for request in _requests(wanted, count):
+            for request in _requests(wanted, table.connections):
                 for sources in channel.dump(request, _sources_of):
                     in_use.update(sources)
     except KernelError as error:
@@ -86,13 +85,6 @@ def tracked(addresses: Iterable[Address]) -> set[Address]:
             log.warning("connection-table-unread error=%s", error)
         return set()
     return in_use & wanted
-
-
-def _tracked_connections() -> int:
-    try:
-        return int(_COUNT.read_text(encoding="ascii"))
-    except (OSError, ValueError):
-        return 0
 
 
 def _requests(wanted: set[Address], count: int) -> Iterator[netlink.Operation]:
@@ -111,12 +103,8 @@ def _requests(wanted: set[Address], count: int) -> Iterator[netlink.Operation]:
 
 
 def _from(address: Address, side: int, filter_flags: int) -> netlink.Operation:
-    source = netlink.attribute(_CTA_IP_SOURCE[address.family], address.packed)
-
-    compared = netlink.nested(_CTA_FILTER, netlink.u32_attribute(filter_flags, _BY_SOURCE))
-    return _listing(
-        address.family, netlink.nested(side, netlink.nested(_CTA_TUPLE_IP, source)) + compared
-    )
+    source = {_CTA_TUPLE_IP: {_CTA_IP_SOURCE[address.family]: address.packed}}
+    return _listing(address.family, {side: source, _CTA_FILTER: {filter_flags: _BY_SOURCE}})
 
 
 def _sources_of(body: bytes) -> list[Address]:
@@ -124,9 +112,7 @@ def _sources_of(body: bytes) -> list[Address]:
     sources = []
     connection = netlink.attributes(body, netlink.NFGENMSG.size)
     for side in (_CTA_TUPLE_ORIG, _CTA_TUPLE_REPLY):
-        ip = netlink.attributes(
-            netlink.attributes(connection.get(side, b"")).get(_CTA_TUPLE_IP, b"")
-        )
+        ip, _ = _tuple_of(connection, side)
         sources += [Address.unpack(ip[kind]) for kind in _CTA_IP_SOURCE.values() if kind in ip]
     return sources
 
@@ -202,12 +188,9 @@ def busiest(addresses: Collection[Address]) -> dict[tuple[Family, str], Busiest]
     Raises:
         KernelError: the connection table cannot be read.
     """
-    own: dict[Family, set[bytes]] = {}
-    for address in sorted(addresses):
-        own.setdefault(address.family, set()).add(address.packed)
     endpoints = {}
-    for family, packed in own.items():
-        for protocol, most in _most_by_protocol(_connections(family, packed)).items():
+    for family, own in _by_family(sorted(addresses)).items():
+        for protocol, most in _most_by_protocol(_connections(family, own)).items():
             endpoints[family, protocol] = most
     return endpoints
 
@@ -232,8 +215,7 @@ def _connections(family: Family, own: Collection[bytes]) -> Counter[tuple[int, b
 
     # The kernel hands over translated connections alone since Linux 5.15. An older one ignores the
     # filter and lists all of them, so `count` looks at the status again.
-    status = netlink.u32_attribute(_CTA_STATUS, _SOURCE_TRANSLATED)
-    status += netlink.u32_attribute(_CTA_STATUS_MASK, _SOURCE_TRANSLATED)
+    status = {_CTA_STATUS: _SOURCE_TRANSLATED, _CTA_STATUS_MASK: _SOURCE_TRANSLATED}
     try:
         with netlink.Netlink(netlink.NETLINK_NETFILTER) as channel:
             channel.dump_once(_listing(family, status), count)
@@ -274,6 +256,6 @@ def _tuple_of(connection: dict[int, bytes], side: int) -> tuple[dict[int, bytes]
     return netlink.attributes(ip), netlink.attributes(proto)
 
 
-def _listing(family: Family, wanted: bytes = b"") -> netlink.Operation:
-    body = netlink.NFGENMSG.pack(family.af, 0, 0) + wanted
+def _listing(family: Family, wanted: netlink.Values | None = None) -> netlink.Operation:
+    body = netlink.NFGENMSG.pack(family.af, 0, 0) + netlink.encoded(wanted or {})
     return netlink.Operation("list connections", _CT_GET, netlink.NLM_F_DUMP, body)

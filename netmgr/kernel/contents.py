@@ -33,19 +33,19 @@ def contents_of(path: str) -> Contents:
     finally:
         os.close(descriptor)
     with channel:
-        return _read(channel)._replace(routes=read_routes(channel, table=ANY_TABLE))
+        return _read(channel, read_routes(channel, table=ANY_TABLE))
 
 
 def own_contents() -> Contents:
     """The same of the agent's own namespace, without its routes, of which a host may have many."""
     with Netlink() as channel:
-        return _read(channel)
+        return _read(channel, [])
 
 
-def _read(channel: Netlink) -> Contents:
+def _read(channel: Netlink, routes: list[Route]) -> Contents:
     links = read_links(channel)
     names = {link.number: link.name for link in links}
     addresses = {
         (names.get(index, ""), held.network, held.length) for held, index in read_addresses(channel)
     }
-    return Contents({link.name: link for link in links}, addresses, [])
+    return Contents({link.name: link for link in links}, addresses, routes)

@@ -7,9 +7,8 @@ it (`flow add`), is sent on at once. It meets neither a chain nor connection tra
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from enum import IntEnum
 
 from netmgr.errors import KernelError
 from netmgr.kernel import netlink, nf_tables
@@ -23,14 +22,12 @@ _DEVICE_NAME = 1
 _NETDEV_INGRESS = 0
 _PRIORITY = 0
 _PROBE = "netmgr-probe"
-
-
-class _Family(IntEnum):
-    """Families of nf_tables that have flowtables."""
-
-    INET = nf_tables.NFPROTO_INET
-    IP = nf_tables.NFPROTO_IPV4
-    IP6 = nf_tables.NFPROTO_IPV6
+_FAMILIES = {
+    nf_tables.NFPROTO_INET: "inet",
+    nf_tables.NFPROTO_IPV4: "ip",
+    nf_tables.NFPROTO_IPV6: "ip6",
+}
+"""Those that have flowtables."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -95,34 +92,20 @@ def is_supported(channel: NftSocket) -> bool:
 
 
 def _new(table: str, name: str, devices: Iterable[str]) -> netlink.Operation:
-    names = b"".join(netlink.attribute(_DEVICE_NAME, text(device)) for device in devices)
+    names = b"".join(netlink.encoded({_DEVICE_NAME: device}) for device in devices)
     # Without hook and priority an update is refused (EOPNOTSUPP), though they cannot change.
-    hook = netlink.attribute(_HOOK_NUMBER, number(_NETDEV_INGRESS))
-    hook += netlink.attribute(_HOOK_PRIORITY, number(_PRIORITY))
-    if names:
-        hook += netlink.attribute(_DEVICES, names)
-    body = (
-        netlink.attribute(_TABLE, text(table))
-        + netlink.attribute(_NAME, text(name))
-        + netlink.attribute(_HOOK, hook)
-    )
+    hook = {_HOOK_NUMBER: number(_NETDEV_INGRESS), _HOOK_PRIORITY: number(_PRIORITY)}
+    placed = netlink.encoded({**hook, _DEVICES: names or None})
+    body = netlink.encoded({_TABLE: table, _NAME: name, _HOOK: placed})
     return message(_NEW_FLOWTABLE, body, f"add flowtable inet {table} {name}", netlink.NLM_F_CREATE)
 
 
 def _flowtable_of(body: bytes) -> Flowtable:
     attributes = netlink.attributes(body, netlink.NFGENMSG.size)
     devices = netlink.attributes(attributes.get(_HOOK, b"")).get(_DEVICES, b"")
-    family = _Family(body[0]).name.lower()
+    named = netlink.each_attribute(devices)
     return Flowtable(
-        f"{family} {netlink.string_of(attributes[_TABLE])}",
+        f"{_FAMILIES[body[0]]} {netlink.string_of(attributes[_TABLE])}",
         netlink.string_of(attributes[_NAME]),
-        frozenset(_names(devices)),
-    )
-
-
-def _names(devices: bytes) -> Iterator[str]:
-    return (
-        netlink.string_of(value)
-        for kind, value in netlink.each_attribute(devices)
-        if kind == _DEVICE_NAME
+        frozenset(netlink.string_of(value) for kind, value in named if kind == _DEVICE_NAME),
     )

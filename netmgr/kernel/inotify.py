@@ -87,7 +87,7 @@ class Watch:
         Raises:
             SetupError: the machine's watches are used up.
         """
-        for path in self._candidates():
+        for path in (self._directory, *self._directory.parents):
             mask = _IN_DIRECTORY if path == self._directory else _IN_ANCESTOR
             # Watching the same directory again renews its watch (inotify_add_watch(2)).
             if self._libc.inotify_add_watch(self._descriptor, os.fsencode(path), mask) >= 0:
@@ -100,10 +100,6 @@ class Watch:
                     else ""
                 )
                 raise SetupError(f"{path}: cannot be watched: {os.strerror(code)}{remedy}")
-
-    def _candidates(self) -> Iterator[Path]:
-        yield self._directory
-        yield from self._directory.parents
 
 
 def _events(data: bytes) -> Iterator[tuple[int, str]]:

@@ -5,7 +5,6 @@ The kernel's numbers above 4096 are ipset's own errors and no errno.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -37,18 +36,13 @@ _BIG_ENDIAN = 0x4000
 _HEADER_BYTES = 4
 
 
-def _count(packets: int) -> bytes:
+def _count(packets: int) -> dict[int, netlink.Value]:
     """A counter that has so many packets and no bytes."""
-    numbers = ((_BYTES, 0), (_PACKETS, packets))
-    return b"".join(
-        netlink.attribute(kind | _BIG_ENDIAN, number.to_bytes(8, "big")) for kind, number in numbers
-    )
+    return {_BYTES | _BIG_ENDIAN: bytes(8), _PACKETS | _BIG_ENDIAN: packets.to_bytes(8, "big")}
 
 
 _COUNTING_ELEMENT = {
-    family: netlink.nested(
-        _DATA, netlink.nested(_IP, netlink.attribute(kind, bytes(family.octets))), _count(0)
-    )
+    family: netlink.encoded({_DATA: {_IP: {kind: bytes(family.octets)}, **_count(0)}})
     for family, kind in _ADDRESS.items()
 }
 """What lists an element of a counting set of addresses."""
@@ -73,19 +67,18 @@ class Listed:
     packets: int
 
 
-def _request(kind: int, name: str, text: str, *inner: bytes, flags: int = 0) -> netlink.Operation:
-    body = netlink.NFGENMSG.pack(0, 0, 0) + netlink.attribute(_PROTOCOL_VERSION, bytes([_PROTOCOL]))
-    named = netlink.string_attribute(_NAME, name) if name else b""
-    kind |= _SUBSYSTEM << 8
+def _request(kind: int, text: str, values: netlink.Values, flags: int = 0) -> netlink.Operation:
+    body = netlink.NFGENMSG.pack(0, 0, 0)
+    body += netlink.encoded({_PROTOCOL_VERSION: bytes([_PROTOCOL]), **values})
     return netlink.Operation(
-        f"ipset {text}", kind, flags | netlink.NLM_F_ACK, body + named + b"".join(inner)
+        f"ipset {text}", _SUBSYSTEM << 8 | kind, flags | netlink.NLM_F_ACK, body
     )
 
 
 def ask_revision(kind: Kind) -> netlink.Operation:
     """Ask for the newest revision of a type of sets, which `revision_of` decodes."""
-    asked = netlink.string_attribute(_TYPE_NAME, kind.type_name), _u8(_FAMILY, kind.family.af)
-    return _request(_TYPE, "", f"revisions of {kind.type_name}", *asked)
+    asked: netlink.Values = {_TYPE_NAME: kind.type_name, _FAMILY: bytes([kind.family.af])}
+    return _request(_TYPE, f"revisions of {kind.type_name}", asked)
 
 
 def revision_of(body: bytes) -> int:
@@ -95,21 +88,22 @@ def revision_of(body: bytes) -> int:
 
 def create(name: str, kind: Kind, revision: int) -> netlink.Operation:
     """Make an empty set."""
-    options = _u32(_MAXELEM, kind.size)
-    if kind.counts:
-        options = _u32(_CADT_FLAGS, _WITH_COUNTERS) + options
-    made = (
-        netlink.string_attribute(_TYPE_NAME, kind.type_name),
-        _u8(_REVISION, revision),
-        _u8(_FAMILY, kind.family.af),
-        netlink.nested(_DATA, options),
-    )
-    return _request(_CREATE, name, f"create {name}", *made, flags=netlink.NLM_F_EXCL)
+    made: dict[int, netlink.Value] = {
+        _NAME: name,
+        _TYPE_NAME: kind.type_name,
+        _REVISION: bytes([revision]),
+        _FAMILY: bytes([kind.family.af]),
+        _DATA: {
+            _CADT_FLAGS | _BIG_ENDIAN: _u32(_WITH_COUNTERS) if kind.counts else None,
+            _MAXELEM | _BIG_ENDIAN: _u32(kind.size),
+        },
+    }
+    return _request(_CREATE, f"create {name}", made, netlink.NLM_F_EXCL)
 
 
 def destroy(name: str) -> netlink.Operation:
     """Remove a set that nothing uses."""
-    return _request(_DESTROY, name, f"destroy {name}")
+    return _request(_DESTROY, f"destroy {name}", {_NAME: name})
 
 
 def add(name: str, element: Address | Prefix, packets: int | None) -> netlink.Operation:
@@ -119,34 +113,38 @@ def add(name: str, element: Address | Prefix, packets: int | None) -> netlink.Op
     """
     # Without NLM_F_EXCL the kernel would zero the counter of one that is there. And given no
     # number, it gives a newcomer the count of whoever had its room in the hash before.
-    data = _element(element) + (b"" if packets is None else _count(packets))
+    data = {**_element(element), **({} if packets is None else _count(packets))}
     text = f"add {name} {element}"
-    return _request(_ADD, name, text, netlink.nested(_DATA, data), flags=netlink.NLM_F_EXCL)
+    return _request(_ADD, text, {_NAME: name, _DATA: data}, netlink.NLM_F_EXCL)
 
 
 def delete(name: str, element: Address | Prefix) -> netlink.Operation:
     """Take an element out; one that is not there is refused (ERROR_EXIST)."""
-    text = f"del {name} {element}"
-    return _request(
-        _DELETE, name, text, netlink.nested(_DATA, _element(element)), flags=netlink.NLM_F_EXCL
-    )
+    values: netlink.Values = {_NAME: name, _DATA: _element(element)}
+    return _request(_DELETE, f"del {name} {element}", values, netlink.NLM_F_EXCL)
 
 
-def _element(element: Address | Prefix) -> bytes:
+def _element(element: Address | Prefix) -> dict[int, netlink.Value]:
     address = element if isinstance(element, Address) else element.network
-    kind = _ADDRESS[element.family] | _BIG_ENDIAN
-    data = netlink.nested(_IP, netlink.attribute(kind, address.packed))
-    return data + (_u8(_CIDR, element.length) if isinstance(element, Prefix) else b"")
+    return {
+        _IP: {_ADDRESS[element.family] | _BIG_ENDIAN: address.packed},
+        _CIDR: bytes([element.length]) if isinstance(element, Prefix) else None,
+    }
+
+
+def _u32(value: int) -> bytes:
+    return value.to_bytes(4, "big")
 
 
 def list_set(name: str) -> netlink.Operation:
     """List a set with all its elements; `kind_of` and `listed` decode the messages."""
-    return _request(_LIST, name, f"list {name}", flags=netlink.NLM_F_DUMP)
+    return _request(_LIST, f"list {name}", {_NAME: name}, netlink.NLM_F_DUMP)
 
 
 def list_names() -> netlink.Operation:
     """List all sets' names, which `name_of` decodes."""
-    return _request(_LIST, "", "list", _u32(_FLAGS, _LIST_NAMES), flags=netlink.NLM_F_DUMP)
+    asked = {_FLAGS | _BIG_ENDIAN: _u32(_LIST_NAMES)}
+    return _request(_LIST, "list", asked, netlink.NLM_F_DUMP)
 
 
 def name_of(body: bytes) -> str:
@@ -200,11 +198,3 @@ def _listed(element: bytes) -> Listed:
         int.from_bytes(attributes.get(kind, b""), "big") for kind in (_BYTES, _PACKETS)
     )
     return Listed(Prefix(address.family, address.value, length), octets, packets)
-
-
-def _u8(kind: int, value: int) -> bytes:
-    return netlink.attribute(kind, struct.pack("=B", value))
-
-
-def _u32(kind: int, value: int) -> bytes:
-    return netlink.attribute(kind | _BIG_ENDIAN, struct.pack(">I", value))

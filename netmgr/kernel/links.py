@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import struct
 import sys
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 from netmgr.errors import KernelError
 from netmgr.kernel.netlink import (
+    ADD,
     NLM_F_ACK,
-    NLM_F_CREATE,
     NLM_F_DUMP,
-    NLM_F_EXCL,
-    NLM_F_REPLACE,
+    REPLACE,
     Operation,
     Reader,
-    attribute,
+    Value,
+    Values,
     attributes,
     each_attribute,
+    encoded,
     nested,
-    string_attribute,
     string_of,
-    u32_attribute,
     u32_of,
 )
 from netmgr.prefixes import Address, Family, Prefix
@@ -53,13 +52,10 @@ _IFADDR = struct.Struct("=BBBBI")
 _RTGENMSG = struct.Struct("=Bxxx")
 
 _ANY_LINK = _IFINFO.pack(0, 0, 0, 0, 0)
-_ONE_QUEUE = u32_attribute(_IFLA_NUM_TX_QUEUES, 1) + u32_attribute(_IFLA_NUM_RX_QUEUES, 1)
+_ONE_QUEUE: Values = {_IFLA_NUM_TX_QUEUES: 1, _IFLA_NUM_RX_QUEUES: 1}
 """All that the kernel uses of a pair's end without being asked for more. But it makes one for each
 processor first, and waits until nobody uses the others (veth_init_queues).
 """
-
-_WITHOUT_STATISTICS = u32_attribute(_IFLA_EXT_MASK, 1 << 3)
-"""RTEXT_FILTER_SKIP_STATS: half of what the kernel would say of a link."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,28 +100,18 @@ class Link(NamedTuple):
 
 def create_veth(host: VethEnd, pod: VethEnd, netns: int, group: int = 0) -> Operation:
     """Create a veth pair, both ends down, the pod's in the namespace open at `netns`."""
-    peer = (
-        _ANY_LINK
-        + string_attribute(_IFLA_IFNAME, pod.name)
-        + attribute(_IFLA_ADDRESS, pod.mac)
-        + u32_attribute(_IFLA_MTU, pod.mtu)
-        + u32_attribute(_IFLA_NET_NS_FD, netns)
-        + _ONE_QUEUE
-    )
     # Neither end is IFF_UP: the kernel would open one before it has its peer, which veth_open
     # refuses (ENOTCONN).
-    data = nested(_IFLA_INFO_DATA, nested(_VETH_INFO_PEER, peer))
-    body = (
-        _ANY_LINK
-        + string_attribute(_IFLA_IFNAME, host.name)
-        + attribute(_IFLA_ADDRESS, host.mac)
-        + u32_attribute(_IFLA_MTU, host.mtu)
-        + u32_attribute(_IFLA_GROUP, group)
-        + _ONE_QUEUE
-        + nested(_IFLA_LINKINFO, string_attribute(_IFLA_INFO_KIND, "veth"), data)
-    )
+    peer = _ANY_LINK + encoded({**_end(pod), _IFLA_NET_NS_FD: netns, **_ONE_QUEUE})
+    data = {_VETH_INFO_PEER: peer}
+    kind: Values = {_IFLA_LINKINFO: {_IFLA_INFO_KIND: "veth", _IFLA_INFO_DATA: data}}
+    body = _ANY_LINK + encoded({**_end(host), _IFLA_GROUP: group, **_ONE_QUEUE, **kind})
     text = f"link add {host.name} type veth peer {pod.name} in the sandbox"
-    return Operation(text, RTM_NEWLINK, NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL, body)
+    return Operation(text, RTM_NEWLINK, ADD, body)
+
+
+def _end(end: VethEnd) -> dict[int, Value]:
+    return {_IFLA_IFNAME: end.name, _IFLA_ADDRESS: end.mac, _IFLA_MTU: end.mtu}
 
 
 def create_ifb(name: str) -> Operation:
@@ -133,24 +119,18 @@ def create_ifb(name: str) -> Operation:
 
     It gives back each packet where it came from, after that packet waited in its queues.
     """
-    body = (
-        _IFINFO.pack(0, 0, 0, IFF_UP, IFF_UP)
-        + string_attribute(_IFLA_IFNAME, name)
-        + _ONE_QUEUE
-        + nested(_IFLA_LINKINFO, string_attribute(_IFLA_INFO_KIND, "ifb"))
-    )
-    text = f"link add {name} up type ifb"
-    return Operation(text, RTM_NEWLINK, NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL, body)
+    kind = {_IFLA_LINKINFO: {_IFLA_INFO_KIND: "ifb"}}
+    body = _IFINFO.pack(0, 0, 0, IFF_UP, IFF_UP)
+    body += encoded({_IFLA_IFNAME: name, **_ONE_QUEUE, **kind})
+    return Operation(f"link add {name} up type ifb", RTM_NEWLINK, ADD, body)
 
 
 def _set_link(
-    text: str, index: int, *, up: bool | None = None, attributes: bytes = b""
+    text: str, values: Values, *, index: int = 0, flags: int = 0, changed: int = 0
 ) -> Operation:
-    """Change a link, known by its index or (index 0) by its name among the attributes."""
-    # `ifi_change` is a mask of the flags to be changed: without a bit there, the kernel leaves
-    # the flag as it is, whatever `ifi_flags` says.
-    change = 0 if up is None else IFF_UP
-    body = _IFINFO.pack(0, 0, index, IFF_UP if up else 0, change) + attributes
+    """Change a link, known by its index or by its name among the values."""
+    # Without a bit in `changed` the kernel leaves that flag as it is (`ifi_change`).
+    body = _IFINFO.pack(0, 0, index, flags, changed) + encoded(values)
     return Operation(text, RTM_NEWLINK, NLM_F_ACK, body)
 
 
@@ -161,31 +141,71 @@ def mark(name: str, alias: str, group: int) -> Operation:
     carrier has the kernel look through every route of IPv6 (rt6_sync_down_dev).
     """
     # The alias goes without a NUL, or the longest one would be refused.
-    named = string_attribute(_IFLA_IFNAME, name) + attribute(_IFLA_IFALIAS, alias.encode())
-    named += u32_attribute(_IFLA_GROUP, group)
-    return _set_link(f"link set {name} group {group} alias '{alias}'", 0, attributes=named)
+    values: Values = {_IFLA_IFNAME: name, _IFLA_IFALIAS: alias.encode(), _IFLA_GROUP: group}
+    return _set_link(f"link set {name} group {group} alias '{alias}'", values)
 
 
 def raise_link(name: str) -> Operation:
     """Bring the link of this name up."""
-    named = string_attribute(_IFLA_IFNAME, name)
-    return _set_link(f"link set {name} up", 0, up=True, attributes=named)
+    named = {_IFLA_IFNAME: name}
+    return _set_link(f"link set {name} up", named, flags=IFF_UP, changed=IFF_UP)
 
 
 def raise_index(index: int) -> Operation:
     """Bring the link of this index up."""
-    return _set_link(f"link set {index} up", index, up=True)
+    return _set_link(f"link set {index} up", {}, index=index, flags=IFF_UP, changed=IFF_UP)
 
 
 def rename_index(index: int, name: str) -> list[Operation]:
     """Give the link of this index a name, and leave it up. It loses its routes by this."""
-    named = string_attribute(_IFLA_IFNAME, name)
     return [
         # Linux before 6.2 renames no link that is up (dev_change_name).
-        _set_link(f"link set {index} down", index, up=False),
-        _set_link(f"link set {index} name {name}", index, attributes=named),
+        _set_link(f"link set {index} down", {}, index=index, changed=IFF_UP),
+        _set_link(f"link set {index} name {name}", {_IFLA_IFNAME: name}, index=index),
         raise_index(index),
     ]
+
+
+def touch(index: int) -> Operation:
+    """Change nothing of the link of this index; fails (ENODEV) if there is none."""
+    return _set_link(f"link set {index}", {}, index=index)
+
+
+def add_alternative_names(name: str, more: Sequence[str]) -> Operation:
+    """Give a link more names, of up to 127 bytes each (ip-link(8), "property add"; Linux 5.5)."""
+    listed = b"".join(encoded({_IFLA_ALT_IFNAME: altname}) for altname in more)
+    body = _ANY_LINK + encoded({_IFLA_IFNAME: name}) + nested(_IFLA_PROP_LIST, listed)
+    text = f"link property add dev {name} altname, {len(more)} of them"
+    return Operation(text, RTM_NEWLINKPROP, ADD, body)
+
+
+def prepare_inet(name: str, ipv4: Mapping[int, int], *, has_ipv6: bool) -> Operation:
+    """Switch off ARP and automatic IPv6 addresses, and set these of IPv4 (IPV4_DEVCONF_*).
+
+    Sent while the link is down, since a message's flags come into force before its attributes.
+    """
+    families: dict[int, Value] = {Family.V4.af: {_IFLA_INET_CONF: ipv4}}
+    if has_ipv6:
+        # Without IPv6 on the link the kernel refuses the whole message (inet6_validate_link_af).
+        families[Family.V6.af] = {_IFLA_INET6_ADDR_GEN_MODE: bytes([ADDR_GEN_MODE_NONE])}
+    text, values = f"link set {name} arp off, without redirects", {_IFLA_IFNAME: name}
+    return _set_link(
+        text, {**values, _IFLA_AF_SPEC: families}, flags=_IFF_NOARP, changed=_IFF_NOARP
+    )
+
+
+def delete_link(index: int) -> Operation:
+    body = _IFINFO.pack(0, 0, index, 0, 0)
+    return Operation(f"link delete {index}", RTM_DELLINK, NLM_F_ACK, body)
+
+
+def show_link(name: str) -> Operation:
+    return _show(f"link show {name}", 0, {_IFLA_IFNAME: name})
+
+
+def show_link_in(netns: int, index: int) -> Operation:
+    """Ask for a link in another namespace, by that one's number in this one, or `HERE`."""
+    return _show(f"link show {index} in namespace {netns}", index, _in_namespace(netns))
 
 
 def settle_link(index: int) -> Operation:
@@ -195,65 +215,22 @@ def settle_link(index: int) -> Operation:
     and drops what it should send until then. Asking for a link by its index makes the kernel
     catch up first (rtnl_getlink, linkwatch_sync_dev).
     """
-    body = _IFINFO.pack(0, 0, index, 0, 0) + _WITHOUT_STATISTICS
-    return Operation(f"link show {index}", RTM_GETLINK, NLM_F_ACK, body)
-
-
-def touch(index: int) -> Operation:
-    """Change nothing of the link of this index; fails (ENODEV) if there is none."""
-    return _set_link(f"link set {index}", index)
-
-
-def add_alternative_names(name: str, more: Iterable[str]) -> Operation:
-    """Give a link more names, of up to 127 bytes each (ip-link(8), "property add"; Linux 5.5)."""
-    listed = [string_attribute(_IFLA_ALT_IFNAME, altname) for altname in more]
-    body = _ANY_LINK + string_attribute(_IFLA_IFNAME, name) + nested(_IFLA_PROP_LIST, *listed)
-    text = f"link property add dev {name} altname, {len(listed)} of them"
-    return Operation(text, RTM_NEWLINKPROP, NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL, body)
-
-
-def prepare_inet(name: str, ipv4: Mapping[int, int], *, has_ipv6: bool) -> Operation:
-    """Switch off ARP and automatic IPv6 addresses, and set these of IPv4 (IPV4_DEVCONF_*).
-
-    Sent while the link is down, since a message's flags come into force before its attributes.
-    """
-    v4 = [u32_attribute(number, value) for number, value in ipv4.items()]
-    families = [nested(Family.V4.af, nested(_IFLA_INET_CONF, *v4))]
-    if has_ipv6:
-        # Without IPv6 on the link the kernel refuses the whole message (inet6_validate_link_af).
-        v6 = attribute(_IFLA_INET6_ADDR_GEN_MODE, bytes([ADDR_GEN_MODE_NONE]))
-        families.append(nested(Family.V6.af, v6))
-
-    body = _IFINFO.pack(0, 0, 0, _IFF_NOARP, _IFF_NOARP) + string_attribute(_IFLA_IFNAME, name)
-    body += nested(_IFLA_AF_SPEC, *families)
-    return Operation(f"link set {name} arp off, without redirects", RTM_NEWLINK, NLM_F_ACK, body)
-
-
-def delete_link(index: int) -> Operation:
-    body = _IFINFO.pack(0, 0, index, 0, 0)
-    return Operation(f"link delete {index}", RTM_DELLINK, NLM_F_ACK, body)
-
-
-def show_link(name: str) -> Operation:
-    body = _ANY_LINK + string_attribute(_IFLA_IFNAME, name) + _WITHOUT_STATISTICS
-    return Operation(f"link show {name}", RTM_GETLINK, NLM_F_ACK, body)
-
-
-def show_link_in(netns: int, index: int) -> Operation:
-    """Ask for a link in another namespace, by that one's number in this one, or `HERE`."""
-    body = _IFINFO.pack(0, 0, index, 0, 0) + _in_namespace(netns)
-    text = f"link show {index} in namespace {netns}"
-    return Operation(text, RTM_GETLINK, NLM_F_ACK, body)
+    return _show(f"link show {index}", index, {})
 
 
 def dump_links(netns: int = HERE) -> Operation:
     """Ask for every link, of this or of another namespace."""
-    return Operation("link dump", RTM_GETLINK, NLM_F_DUMP, _ANY_LINK + _in_namespace(netns))
+    return replace(_show("link dump", 0, _in_namespace(netns)), flags=NLM_F_DUMP)
 
 
-def _in_namespace(netns: int) -> bytes:
-    named = b"" if netns == HERE else attribute(_IFLA_TARGET_NETNSID, struct.pack("=i", netns))
-    return named + _WITHOUT_STATISTICS
+def _show(text: str, index: int, named: Values) -> Operation:
+    # Without statistics (RTEXT_FILTER_SKIP_STATS): half of what the kernel would say of a link.
+    body = _IFINFO.pack(0, 0, index, 0, 0) + encoded({**named, _IFLA_EXT_MASK: 1 << 3})
+    return Operation(text, RTM_GETLINK, NLM_F_ACK, body)
+
+
+def _in_namespace(netns: int) -> Values:
+    return {} if netns == HERE else {_IFLA_TARGET_NETNSID: netns}
 
 
 def link_of(body: bytes) -> Link:
@@ -329,21 +306,17 @@ def add_address(address: Address, index: int) -> Operation:
     """Give a link an address of full prefix length; v6 without duplicate address detection."""
     # Nobody else can have it on this link, and detection would make the pod wait for a second.
     nodad = _IFA_F_NODAD if address.family is Family.V6 else 0
-    body = (
-        _IFADDR.pack(address.family.af, address.family.width, nodad, 0, index)
-        # The same address as local and as peer's: an ordinary address, not one of a point-to-point
-        # link.
-        + attribute(_IFA_LOCAL, address.packed)
-        + attribute(_IFA_ADDRESS, address.packed)
-    )
+    body = _IFADDR.pack(address.family.af, address.family.width, nodad, 0, index)
+    # The same address as local and as peer's: an ordinary one, not of a point-to-point link.
+    body += encoded({_IFA_LOCAL: address.packed, _IFA_ADDRESS: address.packed})
     text = f"address add {address.prefix} to link {index}"
-    return Operation(text, RTM_NEWADDR, NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE, body)
+    return Operation(text, RTM_NEWADDR, REPLACE, body)
 
 
 def delete_address(address: Prefix, index: int) -> Operation:
     """Take an address, with its length, from a link."""
     body = _IFADDR.pack(address.family.af, address.length, 0, 0, index)
-    body += attribute(_IFA_LOCAL, address.network.packed)
+    body += encoded({_IFA_LOCAL: address.network.packed})
     return Operation(f"address delete {address} from link {index}", RTM_DELADDR, NLM_F_ACK, body)
 
 
@@ -361,12 +334,8 @@ def address_of(body: bytes) -> tuple[Prefix, int] | None:
 
 def read_addresses(channel: Reader, index: int = 0) -> list[tuple[Prefix, int]]:
     """Addresses with length and host bits, and their link's index: of one link, or of all."""
-    request = Operation(
-        f"address dump of link {index}" if index else "address dump",
-        RTM_GETADDR,
-        NLM_F_DUMP,
-        _IFADDR.pack(0, 0, 0, 0, index),
-    )
+    text = f"address dump of link {index}" if index else "address dump"
+    request = Operation(text, RTM_GETADDR, NLM_F_DUMP, _IFADDR.pack(0, 0, 0, 0, index))
     return [(held, link) for held, link in channel.dump(request, address_of) if index in (0, link)]
 
 
@@ -381,7 +350,7 @@ def read_holders(channel: Reader) -> dict[Address, str]:
 
 def show_namespace_id(descriptor: int) -> Operation:
     """Ask for the number by which the socket's namespace knows an open one (RTM_GETNSID)."""
-    body = _RTGENMSG.pack(0) + u32_attribute(_NETNSA_FD, descriptor)
+    body = _RTGENMSG.pack(0) + encoded({_NETNSA_FD: descriptor})
     return Operation("netns show", RTM_GETNSID, NLM_F_ACK, body)
 
 

@@ -1,4 +1,4 @@
-"""Network namespaces: enter one and leave it reliably, make one, remove one.
+"""Network namespaces: enter one and leave it reliably, and make one.
 
 setns(2) moves the calling *thread*. A thread that failed to come back would wire the next
 pod inside the wrong namespace, so a failed return ends the process. A restarted agent
@@ -13,15 +13,13 @@ import glob
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from errno import EACCES, ENXIO, EPERM
 from pathlib import Path
 
 from netmgr.errors import Exit, KernelError
 
 CLONE_NEWNET = 0x40000000
-MNT_DETACH = 2
-MS_BIND = 4096
 _NS_GET_NSTYPE = 0xB703  # ioctl_ns(2)
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -101,43 +99,6 @@ def places() -> Iterator[str]:
     yield from glob.iglob("/proc/[0-9]*/ns/net")  # noqa: PTH207  paths as text
 
 
-def create(path: Path) -> None:
-    """Make a network namespace and keep it alive by a bind mount at `path`.
-
-    A thread of its own unshares and ends, so the caller never leaves its namespace. A caller
-    that is interrupted finds the namespace pinned or not at all: nothing is pinned later.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.touch(mode=0o444, exist_ok=False)
-    failures: list[KernelError] = []
-    working, given_up = threading.Lock(), threading.Event()
-
-    def unshare_and_pin() -> None:
-        with working:
-            if given_up.is_set():
-                return
-            try:
-                _call("unshare", CLONE_NEWNET)
-                source = f"/proc/self/task/{threading.get_native_id()}/ns/net"
-                _call("mount", source.encode(), os.fsencode(path), b"none", MS_BIND, None)
-            except KernelError as error:
-                failures.append(error)
-
-    worker = threading.Thread(target=unshare_and_pin, name="netns-create")
-    try:
-        # A signal's exception ends the wait, not the worker. Under the lock it has either pinned
-        # the namespace by then, or it never will.
-        worker.start()
-        worker.join()
-    except BaseException:
-        with working:
-            given_up.set()
-        raise
-    if failures:
-        path.unlink()
-        raise failures[0]
-
-
 def unnamed() -> int:
     """Open a new network namespace; it goes with the last descriptor, and whatever is in it.
 
@@ -160,13 +121,3 @@ def unnamed() -> int:
     if isinstance(made[0], KernelError):
         raise made[0]
     return made[0]
-
-
-def delete(path: Path) -> None:
-    """Unpin the namespace at `path`, if it is there. Processes inside keep it until they end."""
-    if not path.exists():
-        return
-    # Nothing is mounted there if the process was killed between touching the file and mounting.
-    with suppress(KernelError):
-        _call("umount2", os.fsencode(path), MNT_DETACH)
-    path.unlink(missing_ok=True)

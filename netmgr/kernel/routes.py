@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from netmgr.errors import KernelError
 from netmgr.kernel import netlink
+from netmgr.kernel.netlink import Operation
 from netmgr.prefixes import Address, Family, Prefix
 
 RTM_NEWROUTE, RTM_DELROUTE, RTM_GETROUTE = 24, 25, 26
@@ -30,8 +31,9 @@ _FRA_SRC, _FRA_PRIORITY, _FRA_TABLE = 2, 6, 15
 _RTMSG = struct.Struct("=BBBBBBBBI")
 _RULE = struct.Struct("=BBBBBxxBI")
 
-_ADD = netlink.NLM_F_ACK | netlink.NLM_F_CREATE | netlink.NLM_F_EXCL
-_REPLACE = netlink.NLM_F_ACK | netlink.NLM_F_CREATE | netlink.NLM_F_REPLACE
+_ANY = _RT_SCOPE_NOWHERE, 0
+"""Scope and kind of whatever a request to delete means (fib_table_delete)."""
+_BLACKHOLE = _RT_SCOPE_UNIVERSE, RTN_BLACKHOLE, {_RTA_PRIORITY: _LAST_METRIC}
 
 
 class Route(NamedTuple):
@@ -68,96 +70,73 @@ def add_route(
     protocol: int,
     gateway: Address | None = None,
     metric: int = 0,
-) -> netlink.Operation:
+) -> Operation:
     """Install or replace a unicast route of the main table."""
     # The kernel looks for an IPv4 gateway among routes of narrower scope (fib_check_nh), so the
     # routes that lead straight onto a link have that of the link.
     scope = _RT_SCOPE_UNIVERSE if gateway else _RT_SCOPE_LINK
-    body = _route(destination, protocol, scope, RTN_UNICAST) + netlink.u32_attribute(
-        _RTA_OIF, index
-    )
-    if gateway:
-        body += netlink.attribute(_RTA_GATEWAY, gateway.packed)
-    if metric:
-        body += netlink.u32_attribute(_RTA_PRIORITY, metric)
+    way: netlink.Values = {
+        _RTA_OIF: index,
+        _RTA_GATEWAY: gateway.packed if gateway else None,
+        _RTA_PRIORITY: metric or None,
+    }
     via = f" via {gateway}" if gateway else ""
-    return netlink.Operation(
-        f"route add {destination}{via} on link {index}", RTM_NEWROUTE, _REPLACE, body
-    )
+    text = f"route add {destination}{via} on link {index}"
+    body = _route(destination, protocol, scope, RTN_UNICAST, way)
+    return Operation(text, RTM_NEWROUTE, netlink.REPLACE, body)
 
 
-def add_table_default(
-    gateway: Address, index: int, *, table: int, protocol: int
-) -> netlink.Operation:
+def add_table_default(gateway: Address, index: int, *, table: int, protocol: int) -> Operation:
     """Install or replace a table's default route; the gateway counts as on the link (onlink)."""
     # Without RTNH_F_ONLINK the kernel would look in the tables for a way to the gateway, and the
     # link of a further interface has one in none of them.
     head = (gateway.family.af, 0, 0, 0, 0, protocol, _RT_SCOPE_UNIVERSE, RTN_UNICAST)
-    body = (
-        _RTMSG.pack(*head, _RTNH_F_ONLINK)
-        + netlink.u32_attribute(_RTA_OIF, index)
-        + netlink.attribute(_RTA_GATEWAY, gateway.packed)
-        + netlink.u32_attribute(_RTA_TABLE, table)
-    )
+    body = _RTMSG.pack(*head, _RTNH_F_ONLINK)
+    body += netlink.encoded({_RTA_OIF: index, _RTA_GATEWAY: gateway.packed, _RTA_TABLE: table})
     text = f"route add default via {gateway} on link {index} table {table}"
-    return netlink.Operation(text, RTM_NEWROUTE, _REPLACE, body)
+    return Operation(text, RTM_NEWROUTE, netlink.REPLACE, body)
 
 
-def add_gateway_route(destination: Prefix, gateway: Address, *, protocol: int) -> netlink.Operation:
+def add_gateway_route(destination: Prefix, gateway: Address, *, protocol: int) -> Operation:
     """Install a route of the main table via a gateway on any link, unless there is one (EEXIST)."""
-    body = _route(destination, protocol, _RT_SCOPE_UNIVERSE, RTN_UNICAST)
-    body += netlink.attribute(_RTA_GATEWAY, gateway.packed)
-    return netlink.Operation(f"route add {destination} via {gateway}", RTM_NEWROUTE, _ADD, body)
+    way = {_RTA_GATEWAY: gateway.packed}
+    body = _route(destination, protocol, _RT_SCOPE_UNIVERSE, RTN_UNICAST, way)
+    return Operation(f"route add {destination} via {gateway}", RTM_NEWROUTE, netlink.ADD, body)
 
 
-def delete_gateway_route(
-    destination: Prefix, gateway: Address, *, protocol: int
-) -> netlink.Operation:
+def delete_gateway_route(destination: Prefix, gateway: Address, *, protocol: int) -> Operation:
     """Remove a route of the main table that has this gateway and protocol."""
-    body = _route(destination, protocol, _RT_SCOPE_NOWHERE)
-    body += netlink.attribute(_RTA_GATEWAY, gateway.packed)
-    return netlink.Operation(
-        f"route delete {destination} via {gateway}", RTM_DELROUTE, netlink.NLM_F_ACK, body
-    )
+    body = _route(destination, protocol, *_ANY, {_RTA_GATEWAY: gateway.packed})
+    text = f"route delete {destination} via {gateway}"
+    return Operation(text, RTM_DELROUTE, netlink.NLM_F_ACK, body)
 
 
-def delete_route(route: Route) -> netlink.Operation:
+def delete_route(route: Route) -> Operation:
     """Remove one route of the main table as a dump gave it."""
-    body = (
-        _route(route.destination, route.protocol, _RT_SCOPE_NOWHERE)
-        + netlink.u32_attribute(_RTA_OIF, route.oif)
-        + netlink.u32_attribute(_RTA_PRIORITY, route.metric)
-    )
+    way = {_RTA_OIF: route.oif, _RTA_PRIORITY: route.metric}
+    body = _route(route.destination, route.protocol, *_ANY, way)
     text = f"route delete {route.destination} on link {route.oif}"
-    return netlink.Operation(text, RTM_DELROUTE, netlink.NLM_F_ACK, body)
+    return Operation(text, RTM_DELROUTE, netlink.NLM_F_ACK, body)
 
 
-def add_blackhole(destination: Prefix, *, protocol: int) -> netlink.Operation:
+def add_blackhole(destination: Prefix, *, protocol: int) -> Operation:
     """Install a route of the main table that drops packets; any other to the same prefix wins."""
-    body = _blackhole(destination, protocol)
-    return netlink.Operation(f"route add blackhole {destination}", RTM_NEWROUTE, _ADD, body)
+    body = _route(destination, protocol, *_BLACKHOLE)
+    return Operation(f"route add blackhole {destination}", RTM_NEWROUTE, netlink.ADD, body)
 
 
-def delete_blackhole(destination: Prefix, *, protocol: int) -> netlink.Operation:
-    body = _blackhole(destination, protocol)
-    return netlink.Operation(
-        f"route delete blackhole {destination}", RTM_DELROUTE, netlink.NLM_F_ACK, body
-    )
+def delete_blackhole(destination: Prefix, *, protocol: int) -> Operation:
+    body = _route(destination, protocol, *_BLACKHOLE)
+    text = f"route delete blackhole {destination}"
+    return Operation(text, RTM_DELROUTE, netlink.NLM_F_ACK, body)
 
 
-def _blackhole(destination: Prefix, protocol: int) -> bytes:
-    body = _route(destination, protocol, _RT_SCOPE_UNIVERSE, RTN_BLACKHOLE)
-    return body + netlink.u32_attribute(_RTA_PRIORITY, _LAST_METRIC)
-
-
-def _route(destination: Prefix, protocol: int, scope: int, kind: int = 0) -> bytes:
-    """Header and destination of a route of the main table."""
-    # In a request to delete, scope "nowhere" and kind 0 mean any (fib_table_delete).
+def _route(destination: Prefix, protocol: int, scope: int, kind: int, way: netlink.Values) -> bytes:
+    """A route of the main table."""
     af, length = destination.family.af, destination.length
-    body = _RTMSG.pack(af, length, 0, 0, RT_TABLE_MAIN, protocol, scope, kind, 0)
-    if length:
-        body += netlink.attribute(_RTA_DST, destination.network.packed)
-    return body
+    head = _RTMSG.pack(af, length, 0, 0, RT_TABLE_MAIN, protocol, scope, kind, 0)
+    network = destination.network.packed if length else None
+    return head + netlink.encoded({_RTA_DST: network, **way})
 
 
 def read_routes(
@@ -172,14 +151,11 @@ def read_routes(
     """Routes of one kind, of one table or of `ANY_TABLE`; of one protocol or link where given."""
     routes = []
     # Attributes, because the header has one byte for the table's number, and nothing for a link.
-    filters = {_RTA_TABLE: table, _RTA_OIF: oif}
-    chosen = b"".join(
-        netlink.u32_attribute(kind, value) for kind, value in filters.items() if value
-    )
+    chosen = netlink.encoded({_RTA_TABLE: table or None, _RTA_OIF: oif or None})
     for family in families:
         body = _RTMSG.pack(family.af, 0, 0, 0, 0, protocol, 0, kind, 0) + chosen
         text = f"route dump IPv{family.value} table {table}"
-        request = netlink.Operation(text, RTM_GETROUTE, netlink.NLM_F_DUMP, body)
+        request = Operation(text, RTM_GETROUTE, netlink.NLM_F_DUMP, body)
         try:
             routes += channel.dump(request, route_of)
         except KernelError as error:
@@ -217,33 +193,31 @@ def route_of(body: bytes) -> Route | None:
     )
 
 
-def look_up(address: Address) -> netlink.Operation:
+def look_up(address: Address) -> Operation:
     """Ask which entry of the tables routes packets to an address (`ip route get fibmatch`)."""
     family = address.family
     # Without the flag the kernel answers with a route of full length that it makes up for this
     # packet, and the length of the table's own entry is lost.
     body = _RTMSG.pack(family.af, family.width, 0, 0, 0, 0, 0, 0, _RTM_F_FIB_MATCH)
     body += netlink.attribute(_RTA_DST, address.packed)
-    return netlink.Operation(f"route get {address}", RTM_GETROUTE, 0, body)
+    return Operation(f"route get {address}", RTM_GETROUTE, 0, body)
 
 
-def add_rule(rule: SourceRule) -> netlink.Operation:
+def add_rule(rule: SourceRule) -> Operation:
     """Route what is sent with an address by a table."""
     flags = netlink.NLM_F_ACK | netlink.NLM_F_CREATE
-    return netlink.Operation(f"rule add {rule}", RTM_NEWRULE, flags, _rule(rule))
+    return Operation(f"rule add {rule}", RTM_NEWRULE, flags, _rule(rule))
 
 
-def delete_rule(rule: SourceRule) -> netlink.Operation:
-    return netlink.Operation(f"rule delete {rule}", RTM_DELRULE, netlink.NLM_F_ACK, _rule(rule))
+def delete_rule(rule: SourceRule) -> Operation:
+    return Operation(f"rule delete {rule}", RTM_DELRULE, netlink.NLM_F_ACK, _rule(rule))
 
 
 def _rule(rule: SourceRule) -> bytes:
-    family = rule.source.family
-    return (
-        _RULE.pack(family.af, 0, family.width, 0, 0, _FR_ACT_TO_TBL, 0)
-        + netlink.attribute(_FRA_SRC, rule.source.packed)
-        + netlink.u32_attribute(_FRA_PRIORITY, RULE_PRIORITY)
-        + netlink.u32_attribute(_FRA_TABLE, rule.table)
+    source, family = rule.source, rule.source.family
+    head = _RULE.pack(family.af, 0, family.width, 0, 0, _FR_ACT_TO_TBL, 0)
+    return head + netlink.encoded(
+        {_FRA_SRC: source.packed, _FRA_PRIORITY: RULE_PRIORITY, _FRA_TABLE: rule.table}
     )
 
 
@@ -252,9 +226,7 @@ def read_rules(channel: netlink.Reader, families: Iterable[Family] = Family) -> 
     rules = []
     for family in families:
         body = _RULE.pack(family.af, 0, 0, 0, 0, 0, 0)
-        request = netlink.Operation(
-            f"rule dump IPv{family.value}", RTM_GETRULE, netlink.NLM_F_DUMP, body
-        )
+        request = Operation(f"rule dump IPv{family.value}", RTM_GETRULE, netlink.NLM_F_DUMP, body)
         rules += channel.dump(request, rule_of)
     return rules
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import errno
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from netmgr.errors import KernelError
 from netmgr.kernel import netlink
+from netmgr.kernel.netlink import Operation
 
 _NEW_QDISC = 36
 _NEW_CLASS, _DELETE_CLASS, _GET_CLASS = 40, 41, 42
@@ -59,11 +60,8 @@ class Shape:
     def is_like(self, other: Shape) -> bool:
         """Whether both are the same to the kernel, which keeps bursts in units of 64 ns."""
         tolerance = 1 + self.ceiling * _TICK_NANOSECONDS // 10**9
-        return (self.parent, self.rate, self.ceiling) == (
-            other.parent,
-            other.rate,
-            other.ceiling,
-        ) and abs(self.burst - other.burst) <= tolerance
+        is_near = abs(self.burst - other.burst) <= tolerance
+        return is_near and replace(self, burst=other.burst) == other
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,60 +77,35 @@ class ClassUsage:
     """Bytes that wait now."""
 
 
-def make_root(index: int) -> netlink.Operation:
+def make_root(index: int) -> Operation:
     """Put HTB at the root of a link that sends by the system's default (EEXIST if it is there)."""
     # `defcls` 0: what has no class passes at once.
-    options = netlink.nested(
-        _OPTIONS, netlink.attribute(_HTB_INIT, struct.pack("=IIIII", _HTB_VERSION, 10, 0, 0, 0))
-    )
-    body = (
-        _TCMSG.pack(0, index, _MAJOR, _AT_ROOT, 0)
-        + netlink.string_attribute(_KIND, "htb")
-        + options
-    )
-    return netlink.Operation(
-        f"qdisc add dev {index} root htb",
-        _NEW_QDISC,
-        netlink.NLM_F_ACK | netlink.NLM_F_CREATE | netlink.NLM_F_EXCL,
-        body,
-    )
+    options = {_HTB_INIT: struct.pack("=IIIII", _HTB_VERSION, 10, 0, 0, 0)}
+    body = _body(index, _MAJOR, _AT_ROOT, "htb", options)
+    return Operation(f"qdisc add dev {index} root htb", _NEW_QDISC, netlink.ADD, body)
 
 
-def put_class(index: int, number: int, shape: Shape) -> netlink.Operation:
+def put_class(index: int, number: int, shape: Shape) -> Operation:
     """Make a class, or change what it may send."""
-    parent = _MAJOR | shape.parent if shape.parent else _MAJOR
     rate, ceiling = (min(bytes_, 0xFFFFFFFF) for bytes_ in (shape.rate, shape.ceiling))
-    parameters = (
-        _RATE.pack(0, _ETHERNET, 0, 0, 0, rate)
+    bursts = _ticks(shape.burst, shape.rate), _ticks(shape.burst, shape.ceiling)
+    options = {
+        _HTB_PARMS: _RATE.pack(0, _ETHERNET, 0, 0, 0, rate)
         + _RATE.pack(0, _ETHERNET, 0, 0, 0, ceiling)
-        + _CLASS_OPTIONS.pack(
-            _ticks(shape.burst, shape.rate), _ticks(shape.burst, shape.ceiling), QUANTUM, 0, 0
-        )
-    )
-    options = netlink.nested(
-        _OPTIONS,
-        netlink.attribute(_HTB_PARMS, parameters),
-        netlink.attribute(_HTB_RATE64, struct.pack("=Q", shape.rate)),
-        netlink.attribute(_HTB_CEIL64, struct.pack("=Q", shape.ceiling)),
-    )
-    body = _TCMSG.pack(0, index, _MAJOR | number, parent, 0) + netlink.string_attribute(
-        _KIND, "htb"
-    )
+        + _CLASS_OPTIONS.pack(*bursts, QUANTUM, 0, 0),
+        _HTB_RATE64: struct.pack("=Q", shape.rate),
+        _HTB_CEIL64: struct.pack("=Q", shape.ceiling),
+    }
+    body = _body(index, _MAJOR | number, _MAJOR | shape.parent, "htb", options)
     text = f"class replace dev {index} 1:{number:x} htb ceil {shape.ceiling * 8}"
-    return netlink.Operation(
-        text,
-        _NEW_CLASS,
-        netlink.NLM_F_ACK | netlink.NLM_F_CREATE | netlink.NLM_F_REPLACE,
-        body + options,
-    )
+    return Operation(text, _NEW_CLASS, netlink.REPLACE, body)
 
 
-def delete_class(index: int, number: int) -> netlink.Operation:
+def delete_class(index: int, number: int) -> Operation:
     """Delete a class and what waits in it; EBUSY while others are in it."""
     body = _TCMSG.pack(0, index, _MAJOR | number, 0, 0)
-    return netlink.Operation(
-        f"class delete dev {index} 1:{number:x}", _DELETE_CLASS, netlink.NLM_F_ACK, body
-    )
+    text = f"class delete dev {index} 1:{number:x}"
+    return Operation(text, _DELETE_CLASS, netlink.NLM_F_ACK, body)
 
 
 def add_queue(channel: netlink.Netlink, index: int, number: int, shape: Shape) -> None:
@@ -141,7 +114,7 @@ def add_queue(channel: netlink.Netlink, index: int, number: int, shape: Shape) -
     HTB's own queue has as many packets as the link's, 32 for an IFB, at any rate.
     """
     try:
-        channel.transact([_queue(index, number, "fq_codel", b"")])
+        channel.transact([_queue(index, number, "fq_codel", None)])
     except KernelError as error:
         if error.errno == errno.EINVAL:
             # It has a queue of another kind already.
@@ -152,23 +125,21 @@ def add_queue(channel: netlink.Netlink, index: int, number: int, shape: Shape) -
         channel.transact([_queue(index, number, "bfifo", struct.pack("=I", limit))])
 
 
-def _queue(index: int, number: int, kind: str, options: bytes) -> netlink.Operation:
-    body = _TCMSG.pack(0, index, number << 16, _MAJOR | number, 0) + netlink.string_attribute(
-        _KIND, kind
-    )
-    if options:
-        body += netlink.attribute(_OPTIONS, options)
+def _queue(index: int, number: int, kind: str, options: bytes | None) -> Operation:
+    body = _body(index, number << 16, _MAJOR | number, kind, options)
     text = f"qdisc replace dev {index} parent 1:{number:x} {kind}"
-    return netlink.Operation(
-        text, _NEW_QDISC, netlink.NLM_F_ACK | netlink.NLM_F_CREATE | netlink.NLM_F_REPLACE, body
-    )
+    return Operation(text, _NEW_QDISC, netlink.REPLACE, body)
+
+
+def _body(index: int, handle: int, parent: int, kind: str, options: netlink.Value) -> bytes:
+    head = _TCMSG.pack(0, index, handle, parent, 0)
+    return head + netlink.encoded({_KIND: kind, _OPTIONS: options})
 
 
 def read_classes(channel: netlink.Netlink, index: int) -> dict[int, tuple[Shape, ClassUsage]]:
     """The classes of a link by number; none if it has no HTB."""
-    request = netlink.Operation(
-        f"class show dev {index}", _GET_CLASS, netlink.NLM_F_DUMP, _TCMSG.pack(0, index, 0, 0, 0)
-    )
+    body = _TCMSG.pack(0, index, 0, 0, 0)
+    request = Operation(f"class show dev {index}", _GET_CLASS, netlink.NLM_F_DUMP, body)
     return dict(channel.dump(request, _class_of))
 
 
@@ -186,20 +157,13 @@ def _class_of(body: bytes) -> tuple[int, tuple[Shape, ClassUsage]] | None:
         struct.unpack("=Q", options[key])[0] if key in options else plain
         for key, plain in ((_HTB_RATE64, rate), (_HTB_CEIL64, ceiling))
     )
-    is_inner = parent not in (_AT_ROOT, _MAJOR, 0)
-    shape = Shape(
-        parent & 0xFFFF if is_inner else 0,
-        rate,
-        ceiling,
-        ticks * _TICK_NANOSECONDS * ceiling // 10**9,
-    )
-    return handle & 0xFFFF, (shape, _usage(netlink.attributes(attributes.get(_STATS2, b""))))
-
-
-def _usage(statistics: dict[int, bytes]) -> ClassUsage:
+    # 0 for a class below the root, whose number is HTB's own handle.
+    inside = 0 if parent == _AT_ROOT else parent & 0xFFFF
+    shape = Shape(inside, rate, ceiling, ticks * _TICK_NANOSECONDS * ceiling // 10**9)
+    statistics = netlink.attributes(attributes.get(_STATS2, b""))
     size, packets = _BASIC.unpack_from(statistics[_STATS_BASIC])
     _, backlog, dropped, _, delayed = _QUEUE.unpack_from(statistics[_STATS_QUEUE])
-    return ClassUsage(size, packets, dropped, delayed, backlog)
+    return handle & 0xFFFF, (shape, ClassUsage(size, packets, dropped, delayed, backlog))
 
 
 def _ticks(size: int, rate: int) -> int:

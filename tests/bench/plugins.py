@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from netmgr.documents.node import Backend
-from netmgr.kernel import netns
 from tests.built import built
-from tests.lab import wiring
+from tests.lab import named_netns, wiring
 from tests.lab.nodes import LabNode
 from tests.lab.topology import cluster
 from tests.lab.world import World
@@ -59,7 +58,7 @@ class Plugin:
     def make_pods(self, names: Sequence[str]) -> None:
         """Make the namespaces that are to be attached."""
         for name in names:
-            netns.create(self.pods / name)
+            named_netns.create(self.pods / name)
 
     def fill(self, names: Sequence[str]) -> None:
         """Attach so many pods, a hundred at once."""
@@ -70,7 +69,7 @@ class Plugin:
     def remove_pods(self, names: Sequence[str]) -> None:
         """Remove them again."""
         for name in names:
-            netns.delete(self.pods / name)
+            named_netns.delete(self.pods / name)
 
     def call(self, verb: str, pod: str) -> float:
         """Run one verb for one pod; the seconds it took."""

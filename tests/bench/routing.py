@@ -12,12 +12,12 @@ from contextlib import closing
 from pathlib import Path
 
 from netmgr.documents.node import NodeDocument
-from netmgr.kernel import netns
 from netmgr.rules.engine import Rules
 from netmgr.rules.nftables import NftablesBackend
 from netmgr.rules.policy import Policy
 from tests.bench.report import Effort, Figure
 from tests.builders import NODE_KEYS
+from tests.lab import named_netns
 from tests.lab.wiring import inside
 
 
@@ -31,7 +31,7 @@ def measure(effort: Effort) -> Iterator[Figure]:
 
 def _applied(spokes: int) -> float:
     path = Path(f"/run/netns/bench-router-{os.getpid()}")
-    netns.create(path)
+    named_netns.create(path)
     try:
         with inside(path), closing(Rules(NftablesBackend(), Policy.of(_document(spokes)))) as rules:
             began = time.perf_counter()
@@ -40,7 +40,7 @@ def _applied(spokes: int) -> float:
             assert len(rules.drops().between) == spokes * (spokes - 1)
             return took
     finally:
-        netns.delete(path)
+        named_netns.delete(path)
 
 
 def _document(spokes: int) -> NodeDocument:

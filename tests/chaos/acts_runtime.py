@@ -9,10 +9,9 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from netmgr.kernel import netns
 from tests.chaos.node import Chaos
 from tests.kernel import conforming
-from tests.lab import wiring
+from tests.lab import named_netns, wiring
 from tests.lab.errors import LabError
 from tests.lab.topology import Host
 
@@ -50,14 +49,14 @@ def burst(chaos: Chaos) -> None:
 def vanish(chaos: Chaos) -> None:
     """A sandbox goes without a DEL, as when its runtime crashed."""
     if name := chaos.one():
-        netns.delete(chaos.forget(name).netns)
+        named_netns.delete(chaos.forget(name).netns)
 
 
 def reuse_path(chaos: Chaos) -> None:
     """A sandbox goes without a DEL, and another pod's is at its path at once."""
     if name := chaos.one():
         path = chaos.forget(name).netns
-        netns.delete(path)
+        named_netns.delete(path)
         wiring.make_host(Host(name), path)
         chaos.attach(path)
 
@@ -147,7 +146,7 @@ def come_back(chaos: Chaos) -> None:
         path = former.netns.with_name(f"{former.netns.name}-again")
         wiring.make_host(Host(name), path)
         chaos.node.runtime.execute("ADD", replace(former, netns=path))
-        netns.delete(former.netns)
+        named_netns.delete(former.netns)
         chaos.node.runtime.delete(replace(former, netns=path))
 
 

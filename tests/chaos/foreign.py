@@ -10,12 +10,11 @@ import socket
 
 from netmgr import programs
 from netmgr.documents.node import Backend
-from netmgr.kernel import netns
 from netmgr.prefixes import Family
 from tests.chaos.kernel import Kernel
 from tests.kernel.conforming import Caller, Pod, ptp
 from tests.kernel.spending import run
-from tests.lab import wiring
+from tests.lab import named_netns, wiring
 from tests.lab.exchange import open_socket
 from tests.lab.topology import INTERNET
 
@@ -80,7 +79,7 @@ class Foreign:
         for command in LINKS:
             self._kernel.run("ip", *command.split())
         self._kernel.run("ipset", "create", "others", "hash:ip")
-        netns.create(self._pod.netns)
+        named_netns.create(self._pod.netns)
         # Debian's own plugin, as it wires a pod beside ours.
         result = ptp(self._caller, "ADD", self._pod, self._node.directory / "ptp")
         self._link = result["interfaces"][0]["name"]

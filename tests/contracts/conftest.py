@@ -32,6 +32,7 @@ from netmgr.rules.transaction import Transaction
 from tests.contracts.star import star
 from tests.fakes.rules import FakeBackend
 from tests.fakes.ruleset import HeldSet, Hits
+from tests.lab import named_netns
 from tests.lab.wiring import LOOPBACK_INDEX
 from tests.waiting import eventually
 
@@ -383,14 +384,14 @@ def namespaces() -> Iterator[Callable[[str], Namespace]]:
     def make(role: str) -> Namespace:
         name = f"netmgr-rules-{os.getpid()}-{next(_numbers)}-{role}"
         path = Path("/run/netns") / name
-        netns.create(path)
+        named_netns.create(path)
         made.append((Namespace(name, os.open(path, os.O_RDONLY | os.O_CLOEXEC)), path))
         return made[-1][0]
 
     yield make
     for namespace, path in made:
         os.close(namespace.descriptor)
-        netns.delete(path)
+        named_netns.delete(path)
 
 
 REAL = [

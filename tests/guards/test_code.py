@@ -112,6 +112,11 @@ def test_the_exporter_loads_nothing_that_only_the_agent_needs() -> None:
     assert _loaded_by(f"import {modules}") & agents == set()
 
 
+def test_the_agent_does_without_pyroute2s_memory() -> None:
+    modules = "netmgr.agent.main, netmgr.agent.roles, netmgr.cli.agent"
+    assert _loaded_by(f"import {modules}") & {"pyroute2", "asyncio"} == set()
+
+
 def test_nothing_of_the_agent_knows_of_an_api_server() -> None:
     modules = "netmgr.agent.main, netmgr.cli.agent, netmgr.cli.node, netmgr.cli.nat"
     assert _loaded_by(f"import {modules}") & {"kubernetes", "urllib3"} == set()

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from netmgr.kernel import netns
+from tests.lab import named_netns
 from tests.lab.world import World
 
 DEBIAN_PLUGINS = Path("/usr/lib/cni")
@@ -116,12 +116,12 @@ class Caller:
         """A namespace as a runtime makes one; whatever the test did, it is detached and removed."""
         container = uuid.uuid4().hex
         pod = Pod(container, self._pods / container, more=more)
-        netns.create(pod.netns)
+        named_netns.create(pod.netns)
         try:
             yield pod
         finally:
             self.call("DEL", pod)
-            netns.delete(pod.netns)
+            named_netns.delete(pod.netns)
 
 
 def config(version="1.0.0", **keys):

@@ -13,13 +13,12 @@ from typing import Any
 
 import yaml
 
-from netmgr.kernel import netns
 from netmgr.prefixes import Family
 from netmgr.preflight.results import Report
 from netmgr.preflight.run import run
 from tests.builders import NODE_KEYS
 from tests.kernel.namespaces import inside
-from tests.lab import wiring
+from tests.lab import named_netns, wiring
 from tests.lab.topology import cluster
 
 TOPOLOGY = cluster(pods=0)
@@ -83,7 +82,7 @@ def built() -> Iterator[Path]:
         yield directory
     finally:
         for host in TOPOLOGY.hosts:
-            netns.delete(directory / host.name)
+            named_netns.delete(directory / host.name)
         directory.rmdir()
 
 

@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from netmgr.kernel import netns
 from netmgr.prefixes import Family
 from tests.kernel.namespaces import inside
-from tests.lab import wiring
+from tests.lab import named_netns, wiring
 from tests.lab.nodes import LabNode
 from tests.lab.topology import INTERNET, Host
 from tests.waiting import eventually
@@ -50,4 +49,4 @@ def guest(node: LabNode) -> Iterator[Callable[[int], None]]:
             )
     finally:
         inside(node.namespace, "ip", "link", "del", "guest0")
-        netns.delete(path)
+        named_netns.delete(path)

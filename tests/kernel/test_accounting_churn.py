@@ -18,14 +18,14 @@ import pytest
 
 from netmgr.dataplane import desired
 from netmgr.errors import NetmgrError
-from netmgr.kernel import links, neighbours, netns, routes
+from netmgr.kernel import links, neighbours, routes
 from netmgr.kernel.links import VethEnd
 from netmgr.kernel.netlink import Netlink, index_of, open_in
 from netmgr.model import Attachment, AttachmentKey, PodRef
 from netmgr.prefixes import Address, Family
 from tests.kernel.churning import Churn
 from tests.kernel.namespaces import inside
-from tests.lab import wiring
+from tests.lab import named_netns, wiring
 from tests.lab.nodes import LabNode
 from tests.lab.runtime import Sandbox
 from tests.lab.topology import Host, Pod, cluster
@@ -167,7 +167,7 @@ class OtherPlugin:
             self.node.namespace, "ip", "link", "set", self._attachment(sandbox).host_link, "down"
         )
         self._file(sandbox).unlink()
-        netns.delete(sandbox.netns)
+        named_netns.delete(sandbox.netns)
 
 
 def translate(node: LabNode) -> None:

@@ -19,7 +19,6 @@ from pathlib import Path
 import pytest
 
 from netmgr.documents.node import Backend
-from netmgr.kernel import netns
 from netmgr.model import LINK_GROUP
 from netmgr.prefixes import Address, Family
 from tests.kernel import forging
@@ -33,6 +32,7 @@ from tests.kernel.common import (
     use_up_blocks,
 )
 from tests.kernel.spending import HEADERS, IN, OUT, Spender, gaps, run
+from tests.lab import named_netns
 from tests.lab.exchange import End, datagrams, open_socket
 from tests.lab.nodes import LabNode
 from tests.lab.topology import INTERNET
@@ -234,7 +234,7 @@ def test_a_pod_that_went_with_its_rules_while_no_agent_was_there_is_a_gap(
     spender.send()
     for command in flushing(backend):
         assert run(node, *command).returncode == 0
-    netns.delete(spender.sandbox.netns)
+    named_netns.delete(spender.sandbox.netns)
     node.start_until_ready()
     assert spender.counted() == sent
     assert gaps(node)["removed"][0] == before + 1

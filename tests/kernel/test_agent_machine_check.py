@@ -16,13 +16,12 @@ from netmgr.agent.health import machine_check
 from netmgr.documents import loader
 from netmgr.documents.node import NodeDocument
 from netmgr.errors import ConfigError
-from netmgr.kernel import netns
 from netmgr.model import PROBE_LINK
 from netmgr.observer.host_network import uncountable
 from tests.builders import NODE_KEYS
 from tests.kernel.common import kernel_state
 from tests.kernel.namespaces import inside
-from tests.lab import wiring
+from tests.lab import named_netns, wiring
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
@@ -36,7 +35,7 @@ CGROUPS = Path("/sys/fs/cgroup")
 def machine() -> Iterator[Path]:
     """A namespace with one link, which holds 10.64.0.10 and 2001:db8::10, and forwards nothing."""
     path = Path(f"/run/netns/machine-{os.getpid()}")
-    netns.create(path)
+    named_netns.create(path)
     try:
         inside(path, "ip", "link", "add", "up0", "type", "veth", "peer", "far0")
         for command in (
@@ -49,7 +48,7 @@ def machine() -> Iterator[Path]:
         inside(path, "sysctl", "-w", *(f"{name}=0" for name in SYSCTLS))
         yield path
     finally:
-        netns.delete(path)
+        named_netns.delete(path)
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ import pytest
 
 from netmgr import programs
 from netmgr.documents.node import Backend
-from netmgr.kernel import netns
 from netmgr.prefixes import Family
 from tests import legacy_lock
 from tests.kernel.common import (
@@ -26,6 +25,7 @@ from tests.kernel.common import (
     views,
 )
 from tests.kernel.namespaces import host_link, inside
+from tests.lab import named_netns
 from tests.lab.errors import LabError
 from tests.lab.nodes import LabNode
 from tests.lab.runtime import Sandbox
@@ -257,7 +257,7 @@ def test_a_sandbox_that_vanished_without_del_gives_its_addresses_back(
 ) -> None:
     sandbox = new_pod("node-1")
     link = host_link(node, sandbox)
-    netns.delete(sandbox.netns)
+    named_netns.delete(sandbox.netns)
     eventually(lambda: sandbox.pod.name not in views(node))
     assert link not in inside(node.namespace, "ip", "-o", "link")
     assert 'why="its sandbox is gone"' in (node.directory / "agent.log").read_text()

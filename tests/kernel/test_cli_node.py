@@ -135,7 +135,8 @@ def test_it_has_everything_and_changes_nothing(
     assert pod.pod.name in parts["agent/pods.json"]
     assert json.loads(parts["state/ledger.sqlite.json"])["quick_check"] == "ok"
     assert json.loads(parts["versions.json"])["netmgr"]
-    aliases = [link["alias"] for link in json.loads(parts["kernel/links.json"])["links"]]
+    links = json.loads(parts["kernel/links.json"])["links"]
+    aliases = [dict(link["attrs"]).get("IFLA_IFALIAS", "") for link in links]
     assert any(pod.pod.name in alias for alias in aliases)
     rules = "kernel/iptables-legacy-save.txt" if backend is not Backend.NFTABLES else ""
     assert "netmgr" in parts[rules or "kernel/nftables.txt"]

@@ -5,9 +5,8 @@ import pytest
 from pyroute2 import IPRoute
 
 from netmgr.documents.node import Backend
-from netmgr.kernel import netns
 from tests.kernel.conforming import CHECKING, VERSIONS, one_node, valid
-from tests.lab import wiring
+from tests.lab import named_netns, wiring
 from tests.lab.topology import cluster
 from tests.unit import cni_shapes
 from tests.waiting import eventually
@@ -171,7 +170,7 @@ def test_del_succeeds_as_often_as_it_comes(cni, pod):
 def test_del_needs_no_sandbox(cni, pod, namespace):
     before = cni.occupancy()
     added(cni, pod)
-    netns.delete(pod.netns)
+    named_netns.delete(pod.netns)
     assert cni.call("DEL", pod, CNI_NETNS=namespace).exit_code == 0
     assert cni.occupancy() == before
 
@@ -233,7 +232,7 @@ def test_gc_without_a_list_collects_only_what_lost_its_sandbox(cni, pod):
     result = added(cni, pod)
     with cni.sandbox() as gone:
         added(cni, gone)
-        netns.delete(gone.netns)
+        named_netns.delete(gone.netns)
         eventually(
             lambda: cni.call("GC", version="1.1.0").exit_code == 0 and cni.occupancy()["ipv4"] == 1
         )

@@ -13,6 +13,7 @@ from netmgr import programs
 from netmgr.kernel import conntrack, netns
 from netmgr.prefixes import Address
 from tests.kernel.usable import wait_until_usable
+from tests.lab import named_netns
 
 pytestmark = pytest.mark.root
 
@@ -33,7 +34,7 @@ def _inside() -> Iterator[None]:
     tracked.
     """
     path = Path(f"/run/netns/conntrack-{os.getpid()}")
-    netns.create(path)
+    named_netns.create(path)
     descriptor = os.open(path, os.O_RDONLY)
     try:
         with netns.entered(descriptor):
@@ -48,7 +49,7 @@ def _inside() -> Iterator[None]:
             yield
     finally:
         os.close(descriptor)
-        netns.delete(path)
+        named_netns.delete(path)
 
 
 def connect(family: socket.AddressFamily, source: str, target: str) -> None:

@@ -15,6 +15,7 @@ from netmgr.errors import KernelError
 from netmgr.kernel import links, netlink, netns
 from netmgr.kernel.links import VethEnd
 from netmgr.kernel.netlink import Netlink
+from tests.lab import named_netns
 
 pytestmark = pytest.mark.root
 
@@ -25,7 +26,7 @@ OUTSIDE, INSIDE = "outside", "inside"
 def home(tmp_path: Path) -> Iterator[int]:
     """A namespace with a pair of links, whose second end is in it as well."""
     path = tmp_path / "home"
-    netns.create(path)
+    named_netns.create(path)
     descriptor = netns.open_namespace(str(path))
     ends = (
         VethEnd(name, bytes([2, 0, 0, 0, 0, n]), 1500) for n, name in enumerate((OUTSIDE, INSIDE))
@@ -35,7 +36,7 @@ def home(tmp_path: Path) -> Iterator[int]:
             channel.transact([links.create_veth(*ends, descriptor)])
         yield descriptor
     os.close(descriptor)
-    netns.delete(path)
+    named_netns.delete(path)
 
 
 @pytest.mark.usefixtures("home")

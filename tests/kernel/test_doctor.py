@@ -17,10 +17,10 @@ import pytest
 import yaml
 
 from netmgr.documents.node import Backend
-from netmgr.kernel import netns
 from tests.builders import NODE_KEYS
 from tests.kernel.common import ONLY_NFTABLES, kernel_state
 from tests.kernel.namespaces import inside
+from tests.lab import named_netns
 from tests.lab.nodes import LabNode
 from tests.waiting import eventually
 
@@ -34,11 +34,11 @@ NODE = {"node": {"name": "n"}, "ranges": ["10.64.0.0/24", "2001:db8::/120"]}
 @pytest.fixture
 def machine() -> Iterator[Path]:
     path = Path(f"/run/netns/doctor-{os.getpid()}")
-    netns.create(path)
+    named_netns.create(path)
     try:
         yield path
     finally:
-        netns.delete(path)
+        named_netns.delete(path)
 
 
 def run(namespace: Path, document: Path, *options: str, before: tuple[str, ...] = ()) -> Any:

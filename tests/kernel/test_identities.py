@@ -15,11 +15,11 @@ import pytest
 from netmgr import programs
 from netmgr.dataplane.desired import host_link_name
 from netmgr.documents.node import Backend
-from netmgr.kernel import netns
 from netmgr.model import LINK_GROUP, AttachmentKey
 from tests import legacy_lock
 from tests.kernel.conforming import Caller, Pod, one_node
 from tests.kernel.namespaces import inside, ipv6_kept_off
+from tests.lab import named_netns
 from tests.lab.topology import cluster
 from tests.waiting import eventually
 
@@ -318,7 +318,7 @@ def test_a_link_that_is_deleted_under_a_living_pod_is_told(
 def test_a_link_that_goes_with_its_sandbox_is_no_fault(cni: Caller, pod: Pod) -> None:
     assert cni.call("ADD", pod).exit_code == 0
     before = repairs(cni)
-    netns.delete(pod.netns)
+    named_netns.delete(pod.netns)
     eventually(lambda: cni.occupancy() == {"ipv4": 0, "ipv6": 0})
     assert repairs(cni) == before
 

@@ -14,9 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from netmgr.kernel import netns
 from netmgr.prefixes import Family
-from tests.lab import processes, wiring
+from tests.lab import named_netns, processes, wiring
 from tests.lab.errors import LabError
 from tests.lab.topology import INTERNET, cluster
 from tests.lab.world import ROOT, World
@@ -232,7 +231,7 @@ def test_down_ends_what_runs_in_the_lab_and_nothing_else(lab: Lab, lab_name: str
 @pytest.mark.slow
 def test_namespaces_that_somebody_pinned_in_the_labs_directory_go_with_it(lab_name: str) -> None:
     with World(cluster(pods=0), name=lab_name) as world:
-        netns.create(world.node("node-1").directory / "deep" / "below" / "extra")
+        named_netns.create(world.node("node-1").directory / "deep" / "below" / "extra")
     assert left_of(lab_name) == []
 
 

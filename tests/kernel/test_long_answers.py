@@ -13,11 +13,11 @@ import pytest
 from netmgr.dataplane import desired
 from netmgr.dataplane.neighbours import Neighbours
 from netmgr.errors import KernelError
-from netmgr.kernel import links, netns
+from netmgr.kernel import links
 from netmgr.kernel.links import VethEnd
 from netmgr.kernel.netlink import Netlink, Operation
 from netmgr.model import AttachmentKey, PodRef
-from tests.lab import wiring
+from tests.lab import named_netns, wiring
 
 pytestmark = pytest.mark.root
 
@@ -29,8 +29,8 @@ MOST_NAMES, LONGEST_NAME = 495, 127
 def host(tmp_path: Path) -> Iterator[Netlink]:
     """A socket in a node's namespace with pods' links; two pods named their ends at length."""
     node, sandbox = tmp_path / "node", tmp_path / "sandbox"
-    netns.create(node)
-    netns.create(sandbox)
+    named_netns.create(node)
+    named_netns.create(sandbox)
     try:
         with wiring.inside(sandbox):
             pods = Netlink()
@@ -46,8 +46,8 @@ def host(tmp_path: Path) -> Iterator[Netlink]:
                 pods.transact([links.add_alternative_names(f"pod{number}", names)])
             yield channel
     finally:
-        netns.delete(sandbox)
-        netns.delete(node)
+        named_netns.delete(sandbox)
+        named_netns.delete(node)
 
 
 def _make_pod(host: Netlink, pods: Netlink, number: int, sandbox: int) -> None:

@@ -35,14 +35,13 @@ from netmgr.documents import loader
 from netmgr.documents.node import Backend, NodeDocument
 from netmgr.documents.node_list import ListedNode
 from netmgr.errors import KernelError
-from netmgr.kernel import netns
 from netmgr.kernel.libnftables import LibNftables
 from netmgr.kernel.netlink import Netlink
 from netmgr.model import Attachment, AttachmentKey, PodRef, Requested
 from netmgr.prefixes import Address, Prefix
 from tests.kernel.conforming import one_node
 from tests.kernel.namespaces import inside
-from tests.lab import wiring
+from tests.lab import named_netns, wiring
 from tests.lab.topology import cluster
 from tests.waiting import PATIENCE
 
@@ -133,7 +132,7 @@ def sandbox(parts: Parts) -> Iterator[Callable[[], Pod]]:
         name = f"new-{next(_numbers)}"
         pod = Pod(AttachmentKey(name, "eth0"), parts.sandboxes / name)
         pod.netns.parent.mkdir(exist_ok=True)
-        netns.create(pod.netns)
+        named_netns.create(pod.netns)
         made.append(pod)
         return pod
 
@@ -141,7 +140,7 @@ def sandbox(parts: Parts) -> Iterator[Callable[[], Pod]]:
     for pod in made:
         if parts.node.leases.get(pod.key):
             parts.detach(pod)
-        netns.delete(pod.netns)
+        named_netns.delete(pod.netns)
 
 
 class Lock(Protocol):

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 import pytest
 
 from netmgr.documents.node import Backend
-from netmgr.kernel import netns
 from netmgr.prefixes import Family
 from tests.kernel.observed import ObservedNode, observed_node
+from tests.lab import named_netns
 from tests.lab.runtime import Sandbox
 from tests.lab.topology import INTERNET
 
@@ -109,7 +109,7 @@ def test_a_pod_whose_result_vanishes_is_counted_while_its_link_is_there(node: Ob
 def test_a_sandbox_that_dies_without_a_del_keeps_its_total(node: ObservedNode):
     pod = new_pod(node, "crashed")
     sent = node.talk(pod)
-    netns.delete(pod.netns)
+    named_netns.delete(pod.netns)
     node.wait_until(lambda: node.files() == {"stale": 1} or node.touch(pod))
     assert node.counted("crashed") == sent
     node.result_file(pod).unlink()

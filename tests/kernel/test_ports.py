@@ -15,6 +15,7 @@ from netmgr.kernel import conntrack, netns
 from netmgr.kernel.conntrack import Busiest
 from netmgr.prefixes import Address, Family
 from tests.kernel.usable import wait_until_usable
+from tests.lab import named_netns
 
 pytestmark = pytest.mark.root
 
@@ -36,7 +37,7 @@ NOBODY = Busiest(0, "")
 def _inside() -> Iterator[None]:
     """The test's thread in a namespace of its own, where what the client sends comes from OWN."""
     path = Path(f"/run/netns/ports-{os.getpid()}")
-    netns.create(path)
+    named_netns.create(path)
     descriptor = os.open(path, os.O_RDONLY)
     try:
         with netns.entered(descriptor):
@@ -51,7 +52,7 @@ def _inside() -> Iterator[None]:
             yield
     finally:
         os.close(descriptor)
-        netns.delete(path)
+        named_netns.delete(path)
 
 
 def send(family: Family, count: int, port: int, source: str = "") -> None:

@@ -21,10 +21,9 @@ from exporter.catalog import CATALOG
 from exporter.controller_catalog import CONTROLLER
 from exporter.metric import Kind, Metric
 from netmgr.api.snapshot import Fault
-from netmgr.kernel import netns
 from tests.kernel.namespaces import inside
 from tests.kernel.scraped import CONFIGS, Prometheus, scraping
-from tests.lab import wiring
+from tests.lab import named_netns, wiring
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
@@ -89,7 +88,7 @@ def serving(namespace: Path) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def troubled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     namespace = tmp_path_factory.mktemp("troubled") / "netns"
-    netns.create(namespace)
+    named_netns.create(namespace)
     try:
         inside(namespace, "ip", "link", "set", "lo", "up")
         with (
@@ -98,7 +97,7 @@ def troubled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
         ):
             yield running
     finally:
-        netns.delete(namespace)
+        named_netns.delete(namespace)
 
 
 @pytest.mark.parametrize("dashboard", DASHBOARDS)

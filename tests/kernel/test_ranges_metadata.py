@@ -15,12 +15,11 @@ from pathlib import Path
 import pytest
 
 from netmgr.errors import RangesUnknown
-from netmgr.kernel import netns
 from netmgr.prefixes import Prefix
 from netmgr.ranges.azure import ENDPOINT, AzureRanges
 from netmgr.ranges.metadata import MAX_BYTES, MAX_RETRY_AFTER
 from tests.fakes.metadata import MetadataServer, document, give_address, http
-from tests.lab import wiring
+from tests.lab import named_netns, wiring
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.root
@@ -33,12 +32,12 @@ SECONDS = 0.5
 @pytest.fixture(scope="module")
 def machine() -> Iterator[Path]:
     path = Path(f"/run/netmgr-lab/metadata-{os.getpid()}")
-    netns.create(path)
+    named_netns.create(path)
     try:
         subprocess.run(["nsenter", f"--net={path}", "ip", "link", "set", "lo", "up"], check=True)
         yield path
     finally:
-        netns.delete(path)
+        named_netns.delete(path)
 
 
 @pytest.fixture
@@ -148,8 +147,8 @@ def test_nobody_at_the_address_is_told_at_once(machine: Path):
 
 def test_no_way_to_the_address_is_told_at_once():
     path = Path(f"/run/netmgr-lab/island-{os.getpid()}")
-    netns.create(path)
+    named_netns.create(path)
     try:
         assert "unreachable" in refusal(path).message.lower()
     finally:
-        netns.delete(path)
+        named_netns.delete(path)

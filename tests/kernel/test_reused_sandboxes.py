@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from netmgr.documents.node import Backend
-from netmgr.kernel import netns
 from tests.kernel.conforming import Caller, Pod, one_node, ptp
 from tests.kernel.namespaces import inside
+from tests.lab import named_netns
 from tests.lab.topology import cluster
 from tests.waiting import eventually
 
@@ -142,7 +142,7 @@ def test_another_plugin_and_netmgr_take_turns_in_one_sandbox(
 
 def test_a_sandbox_that_went_before_its_del_is_no_fault(cni: Caller, pod: Pod) -> None:
     add(cni, pod)
-    netns.delete(pod.netns)
+    named_netns.delete(pod.netns)
     pod.netns.touch()
     assert cni.call("DEL", pod).exit_code == 0
     assert cni.occupancy() == {"ipv4": 0, "ipv6": 0}
@@ -183,7 +183,7 @@ def by_a_process(path: Path) -> Iterator[Path]:
 @contextmanager
 def when_its_path_is_gone(path: Path) -> Iterator[Path]:
     with by_a_process(path) as other:
-        netns.delete(path)
+        named_netns.delete(path)
         yield other
 
 
@@ -208,8 +208,8 @@ def test_another_sandbox_at_the_same_path_gets_an_attachment_of_its_own(
 ) -> None:
     first = add(cni, pod)
     with by_a_process(pod.netns) as former:
-        netns.delete(pod.netns)
-        netns.create(pod.netns)
+        named_netns.delete(pod.netns)
+        named_netns.create(pod.netns)
         second = add(cni, pod)
         assert first["ips"] != second["ips"]
         assert is_as_new(former)
@@ -220,7 +220,7 @@ def test_a_namespace_file_that_is_only_unmounted_is_no_sandbox(
     cni: Caller, pod: Pod, mode: int
 ) -> None:
     result = add(cni, pod)
-    netns.delete(pod.netns)
+    named_netns.delete(pod.netns)
     pod.netns.touch(mode)
     for verb, code in (("ADD", 4), ("CHECK", 104), ("DEL", 0), ("ADD", 4)):
         answer = cni.call(verb, pod, keys={"prevResult": result} if verb == "CHECK" else {})

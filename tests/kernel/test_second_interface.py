@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from netmgr.documents.node import Backend
-from netmgr.kernel import netns
 from netmgr.prefixes import Address, Family
 from tests.kernel.conforming import Caller, Pod, one_node, ptp
 from tests.kernel.namespaces import inside, ipv6_kept_off
+from tests.lab import named_netns
 from tests.lab.exchange import End, datagrams, open_socket
 from tests.lab.topology import INTERNET, cluster
 from tests.waiting import eventually
@@ -187,7 +187,7 @@ def test_a_failed_add_of_a_second_interface_leaves_no_rules(cni: Caller, pod: Po
 
 def test_a_sandbox_that_went_takes_the_rules_with_it(cni: Caller, pod: Pod) -> None:
     add(cni, pod, "net1")
-    netns.delete(pod.netns)
+    named_netns.delete(pod.netns)
     assert cni.call("DEL", pod, CNI_IFNAME="net1").exit_code == 0
 
 
@@ -214,6 +214,6 @@ def test_del_finds_a_sandbox_whose_process_has_ended(
             assert rules(pod) != before
         assert not path.exists()
         if not is_mounted:
-            netns.delete(pod.netns)
+            named_netns.delete(pod.netns)
         assert cni.call("DEL", pod, CNI_NETNS=str(path), CNI_IFNAME="net1").exit_code == 0
         assert rules(replace(pod, netns=other)) == before

@@ -12,10 +12,9 @@ import pytest
 from netmgr import programs
 from netmgr.dataplane.node_routes import StaticRoutes
 from netmgr.documents.sites import StaticRoute
-from netmgr.kernel import netns
 from netmgr.kernel.netlink import Netlink, index_of
 from netmgr.kernel.routes import read_routes
-from tests.lab import wiring
+from tests.lab import named_netns, wiring
 
 pytestmark = pytest.mark.root
 
@@ -34,7 +33,7 @@ def ip(*commands: str) -> str:
 def machine(tmp_path: Path) -> Iterator[None]:
     """A namespace of its own with one link and a default route, which the test runs in."""
     path = tmp_path / "machine"
-    netns.create(path)
+    named_netns.create(path)
     try:
         with wiring.inside(path):
             ip(
@@ -48,7 +47,7 @@ def machine(tmp_path: Path) -> Iterator[None]:
             )
             yield
     finally:
-        netns.delete(path)
+        named_netns.delete(path)
 
 
 def test_a_gateway_on_no_link_is_told_once_and_stops_nothing(

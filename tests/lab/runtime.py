@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from netmgr import programs
-from netmgr.kernel import netns
 from netmgr.prefixes import Address, Family
-from tests.lab import wiring
+from tests.lab import named_netns, wiring
 from tests.lab.errors import LabError
 from tests.lab.topology import Host, Pod
 
@@ -93,7 +92,7 @@ class Runtime:
         try:
             self.execute("DEL", sandbox, self._cached_result(sandbox))
         finally:
-            netns.delete(sandbox.netns)
+            named_netns.delete(sandbox.netns)
             self._cache_file(sandbox.container_id).unlink(missing_ok=True)
 
     def status(self) -> str:

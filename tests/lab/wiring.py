@@ -28,6 +28,7 @@ from netmgr.kernel import links, netns, routes
 from netmgr.kernel.links import VethEnd
 from netmgr.kernel.netlink import Netlink, Operation
 from netmgr.prefixes import Family
+from tests.lab import named_netns
 from tests.lab.topology import Host, Interface, Link, Route, Topology
 
 RTPROT_STATIC = 4
@@ -88,7 +89,7 @@ def wait_until_up(topology: Topology, directory: Path, timeout: float = 10) -> N
 
 def make_host(host: Host, path: Path) -> None:
     """Make one namespace at `path`, its loopback up."""
-    netns.create(path)
+    named_netns.create(path)
     with inside(path):
         # A new address would be tentative, and unusable, for a second of duplicate detection.
         _set("ipv6/conf/default/accept_dad", "0")

@@ -27,8 +27,7 @@ from pydantic import TypeAdapter
 
 from netmgr.documents.node import Backend
 from netmgr.errors import SetupError
-from netmgr.kernel import netns
-from tests.lab import processes, services, wiring
+from tests.lab import named_netns, processes, services, wiring
 from tests.lab.errors import PROGRAM, LabError
 from tests.lab.nodes import TRAVERSABLE, LabNode
 from tests.lab.runtime import Sandbox
@@ -256,7 +255,7 @@ def remove(name: str) -> None:
     # First: a process inside keeps its namespace alive, also without the pin.
     processes.end(pins)
     for pin in pins:
-        netns.delete(pin)
+        named_netns.delete(pin)
     shutil.rmtree(directory)
     with suppress(OSError):
         ROOT.rmdir()

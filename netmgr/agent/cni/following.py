@@ -16,9 +16,9 @@ from typing import Self
 from netmgr.agent.cni.node import Node
 from netmgr.agent.core.components import Agent, Component, Health
 from netmgr.agent.core.scheduler import Task
-from netmgr.dataplane.neighbours import listen_for_losses
+from netmgr.documents.node import POD_GATEWAYS
 from netmgr.errors import KernelError
-from netmgr.kernel.neighbours import NeighbourLosses
+from netmgr.kernel.losses import NeighbourLosses
 from netmgr.suspects import Suspects
 
 _GATHERING_SECONDS = 0.01
@@ -51,10 +51,10 @@ class MacFollower(Component):
 
     @classmethod
     def open(cls, agent: Agent) -> Self:
-        """Listen to the kernel."""
+        """Listen for sandboxes that lose the entry of their gateway."""
         losses = None
         try:
-            losses = agent.stack.enter_context(listen_for_losses())
+            losses = agent.stack.enter_context(NeighbourLosses(POD_GATEWAYS.values()))
         except KernelError as error:
             # Without CAP_NET_BROADCAST the kernel refuses; the pass over all pods still follows
             # them.

@@ -19,6 +19,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pyroute2 import IPRoute, NetlinkError
+
 import netmgr
 from cni import installed
 from cni.runtimes import DEFAULT_CONF_DIR
@@ -29,10 +31,8 @@ from netmgr.archive import Archive, Part
 from netmgr.dataplane import settings
 from netmgr.documents import loader
 from netmgr.documents.node import NodeDocument
-from netmgr.errors import NetmgrError
-from netmgr.kernel import links, routes
+from netmgr.errors import KernelError, NetmgrError
 from netmgr.kernel.libnftables import LibNftables
-from netmgr.kernel.netlink import Netlink
 from netmgr.kernel.xtables.variant import legacy_tables
 from netmgr.prefixes import Family
 
@@ -135,20 +135,25 @@ def _nftables() -> str:
 
 
 def _links() -> str:
-    with closing(Netlink()) as channel:
-        present, addresses = links.read_links(channel), links.read_addresses(channel)
-    return _json({"links": [link._asdict() for link in present], "addresses": addresses})
+    return _dumped(links="link", addresses="addr")
 
 
 def _routes() -> str:
-    with closing(Netlink()) as channel:
-        routes_by_kind = {
-            "routes": routes.read_routes(channel, table=routes.ANY_TABLE),
-            "blackholes": routes.read_routes(channel, kind=routes.RTN_BLACKHOLE),
-        }
-    return _json(
-        {kind: [route._asdict() for route in listed] for kind, listed in routes_by_kind.items()}
-    )
+    return _dumped(routes="route")
+
+
+def _dumped(**requests: str) -> str:
+    """All that the kernel says, under pyroute2's names, and not what netmgr reads of it alone."""
+    try:
+        with IPRoute() as kernel:
+            return _json(
+                {
+                    name: [part.dump() for part in getattr(kernel, request)("dump")]
+                    for name, request in requests.items()
+                }
+            )
+    except NetlinkError as error:
+        raise KernelError(f"list {' and '.join(requests)}", error.code) from None
 
 
 def _sysctls() -> str:
@@ -201,9 +206,4 @@ def _end_of(path: Path) -> str:
 
 
 def _json(document: Any) -> str:  # noqa: ANN401  whatever JSON can say
-    # Addresses, prefixes and hardware addresses as their text.
-    return json.dumps(document, indent=1, default=_text) + "\n"
-
-
-def _text(value: object) -> str:
-    return value.hex(":") if isinstance(value, bytes) else str(value)
+    return json.dumps(document, indent=1, default=str) + "\n"

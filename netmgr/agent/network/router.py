@@ -18,7 +18,7 @@ from netmgr.dataplane.node_routes import RoutesToNodes, StaticRoutes, UnusedAddr
 from netmgr.documents.node import NodeDocument
 from netmgr.documents.sites import Role
 from netmgr.errors import ConfigError, KernelError
-from netmgr.kernel.route_losses import BlackholeLosses
+from netmgr.kernel.losses import BlackholeLosses
 from netmgr.model import ROUTE_PROTOCOL
 from netmgr.prefixes import Family, Prefix
 from netmgr.printable import shortened
