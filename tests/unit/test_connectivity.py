@@ -97,7 +97,7 @@ def error(
 
 
 def agent(node: str, name: str, *, is_ready: bool = True) -> PodState:
-    pod = AgentPod(name, "", "1", node, is_ready, ("", 0), None)
+    pod = AgentPod(name, "", node, is_ready, ("", 0), None)
     return PodState(pod, "netmgr", "", "", "", AGENT)
 
 

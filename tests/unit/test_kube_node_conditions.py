@@ -16,6 +16,7 @@ from netmgr.errors import ApiAway, ApiError
 from netmgr.kube.client.agent_pods import AgentPod
 from netmgr.kube.client.api import Api
 from netmgr.kube.client.concurrency import Threads
+from netmgr.kube.client.object_cache import ObjectCache
 from netmgr.kube.controller import node_reports
 from netmgr.kube.controller.health import Telemetry
 from netmgr.kube.controller.node_conditions import (
@@ -25,7 +26,7 @@ from netmgr.kube.controller.node_conditions import (
     condition,
 )
 from netmgr.kube.controller.node_reports import SILENT_SECONDS, NodeReports, Problem, Report
-from netmgr.kube.controller.nodes import ClusterNodes
+from netmgr.kube.controller.nodes import node_view
 from netmgr.kube.controller.reconciling import Leadership
 
 Object = dict[str, Any]
@@ -46,7 +47,7 @@ class Cluster:
         }
         self.writes: list[str] = []
         self.faults: dict[str, ApiError] = {}
-        self.nodes = ClusterNodes("pool", threading.Event())
+        self.nodes = ObjectCache(node_view, threading.Event())
         self.nodes.replace(self.objects.values())
         self.pods: list[AgentPod] | None = []
         self.reports: dict[str, Report] = {}
@@ -58,7 +59,7 @@ class Cluster:
             api=self,
             identity="controller-1",
             nodes=self.nodes,
-            agents=SimpleNamespace(pods=lambda: self.pods),
+            agents=SimpleNamespace(listed=lambda: self.pods),
             lost=threading.Event(),
             beat=lambda: None,
             concurrency=self.concurrency,
@@ -76,7 +77,7 @@ class Cluster:
     def run_agent(self, node: str, *, is_ready: bool = False, failed: str = "") -> None:
         """The agent's pod on a Node, in place of the one before."""
         others = [pod for pod in self.pods or () if pod.node != node]
-        made = AgentPod(f"agent-{node}", "", "1", node, is_ready, ("", 0), None, failed)
+        made = AgentPod(f"agent-{node}", "", node, is_ready, ("", 0), None, failed)
         self.pods = [*others, made]
 
     def patch_by_key(self, path: str, body: Object) -> Object:

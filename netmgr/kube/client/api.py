@@ -103,6 +103,15 @@ class Api:
         """Read an object or a list; `seconds` bounds the whole request."""
         return self._ask(_Request("GET", path, query, total=seconds))
 
+    def find(self, path: str, seconds: float | None = None) -> Object | None:
+        """Read an object; None if there is none."""
+        try:
+            return self.get(path, seconds=seconds)
+        except ApiError as error:
+            if error.status != NOT_FOUND:
+                raise
+            return None
+
     def text(self, path: str, query: Query | None = None) -> str:
         """Read what is not an object, such as a container's log."""
         answer = self._send(_Request("GET", path, query))

@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from netmgr.clock import Clock
-from netmgr.errors import ApiError
-from netmgr.kube.client.api import NOT_FOUND, is_outdated
+from netmgr.errors import ApiAway, ApiError
 from netmgr.kube.controller.allocations import Claim, NodeAllocation, NodeAllocations
 from netmgr.kube.controller.assigning import Decision, NodeView, Refusal, decide, released
 from netmgr.kube.controller.claim_store import ClaimStore
@@ -24,7 +23,7 @@ from netmgr.kube.controller.events import Events, notice
 from netmgr.kube.controller.health import Telemetry
 from netmgr.kube.controller.node_document import RANGES
 from netmgr.kube.controller.plan_watch import PlanWatch
-from netmgr.kube.controller.reconciling import WRITERS, Leadership, write_each
+from netmgr.kube.controller.reconciling import WRITERS, Leadership, patch, write_each
 
 log = logging.getLogger(__name__)
 
@@ -130,7 +129,13 @@ class Assigner:
             return False
         known = {view.name: view for view in views}
         assignments = [(known[name], held) for name, held in decision.assignments.items()]
-        settled, refused = write_each(self._leadership, assignments, self._assign)
+        refused: ApiError | None = None
+        try:
+            settled = write_each(self._leadership, assignments, self._assign)
+        except ApiAway:
+            raise
+        except ApiError as error:
+            settled, refused = False, error
         are_reported = self._events.report(map(notice, decision.refusals))
         self._count(allocations, store, decision, known)
         if refused is not None:
@@ -176,14 +181,9 @@ class Assigner:
         return all(self._leadership.concurrency.map(WRITERS, self._is_gone, unsure))
 
     def _is_gone(self, claim: Claim) -> bool:
-        try:
-            node = self._api.get(f"/api/v1/nodes/{claim.node}")
-        except ApiError as error:
-            if error.status != NOT_FOUND:
-                raise
-            return True
-        # A new Node of the same name: the claim's own is gone all the same.
-        if node["metadata"]["uid"] != claim.uid:
+        node = self._api.find(f"/api/v1/nodes/{claim.node}")
+        # With another UID it is a new Node of the same name: the claim's own is gone all the same.
+        if node is None or node["metadata"]["uid"] != claim.uid:
             return True
         log.warning("watch-lags node=%s keeps=%s", claim.node, claim.index)
         return False
@@ -208,13 +208,7 @@ class Assigner:
                 "podCIDRs": [str(cidr) for cidr in allocation.cidrs],
             },
         }
-        try:
-            # Applied at once: the watch delivers it later, and until then the next round would find
-            # the Node without podCIDRs and write it again.
-            nodes.change(self._api.patch(f"/api/v1/nodes/{view.name}", body))
-        except ApiError as error:
-            if not is_outdated(error):
-                raise
+        if not patch(nodes, self._api.patch, f"/api/v1/nodes/{view.name}", body):
             self._telemetry.conflicts.labels("node").inc()
             return False
         self._telemetry.assigned.inc()

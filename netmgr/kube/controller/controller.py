@@ -10,17 +10,19 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from netmgr.backoff import Backoff
 from netmgr.errors import ApiAway, ApiError
-from netmgr.kube.client.agent_pods import SELECTOR, AgentPods
+from netmgr.kube.client.agent_pods import SELECTOR, agent_pod
 from netmgr.kube.client.api import Api
 from netmgr.kube.client.concurrency import THREADS, Concurrency
+from netmgr.kube.client.object_cache import ObjectCache
 from netmgr.kube.client.reflector import Reflector
 from netmgr.kube.controller.agent_ranges import AgentRanges
 from netmgr.kube.controller.assigner import Assigner, AssignerSettings
 from netmgr.kube.controller.health import Health, Telemetry
-from netmgr.kube.controller.nodes import ClusterNodes
+from netmgr.kube.controller.nodes import node_view
 from netmgr.kube.controller.plan_watch import PlanWatch
 from netmgr.kube.controller.reconciling import Leadership, Reconciler
 from netmgr.kube.controller.startup import Startup
@@ -72,8 +74,8 @@ class Controller:
     def lead(self, lost: threading.Event) -> None:
         """Work until the leadership is lost, or given up."""
         changed = threading.Event()
-        nodes = ClusterNodes(self._settings.pool_label, changed)
-        agents = AgentPods(changed)
+        view_of = partial(node_view, pool_label=self._settings.pool_label)
+        nodes, agents = ObjectCache(view_of, changed), ObjectCache(agent_pod, changed)
         pods = f"/api/v1/namespaces/{self._settings.agent_namespace}/pods"
         beside = self._concurrency
         leadership = Leadership(

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 
 from netmgr.backoff import Backoff
 from netmgr.errors import ApiError, NetmgrError
-from netmgr.kube.client.api import LEAST_SECONDS, NOT_FOUND, Api, Object
+from netmgr.kube.client.api import LEAST_SECONDS, Api, Object
 from netmgr.kube.client.concurrency import THREADS, Concurrency
 from netmgr.kube.controller.health import Health
 
@@ -125,13 +125,8 @@ class Lease:
         return max(LEAST_SECONDS, min(self.left, REQUEST_SECONDS))
 
     def _read(self) -> Object | None:
-        try:
-            lease = self._api.get(f"{self._term.leases}/{self._term.name}", seconds=self._seconds)
-        except ApiError as error:
-            if error.status == NOT_FOUND:
-                return None
-            raise
-        if _spec(lease) != self._spec:
+        lease = self._api.find(f"{self._term.leases}/{self._term.name}", self._seconds)
+        if lease is not None and _spec(lease) != self._spec:
             self._spec, self._changed_at = _spec(lease), self._clock.monotonic()
         return lease
 

@@ -15,15 +15,13 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from netmgr.errors import ApiError
 from netmgr.kube.client.agent_pods import AgentPod
-from netmgr.kube.client.api import Object, is_outdated
 from netmgr.kube.controller.assigning import NodeView
 from netmgr.kube.controller.events import Events, Notice, as_time
 from netmgr.kube.controller.health import Telemetry
 from netmgr.kube.controller.node_reports import NodeReports, Report
 from netmgr.kube.controller.nodes import HEALTHY
-from netmgr.kube.controller.reconciling import Leadership, write_each
+from netmgr.kube.controller.reconciling import Leadership, write_condition, write_each
 
 HEALTHY_REASON, SILENT_REASON = "NoProblems", "NoReport"
 PREFLIGHT_FAILED, PREFLIGHT_PASSED = "PreflightFailed", "PreflightPassed"
@@ -73,7 +71,7 @@ class NodeConditions:
 
     def reconcile(self) -> bool:
         """Write the conditions; False when another round should follow soon."""
-        pods = self._leadership.agents.pods()
+        pods = self._leadership.agents.listed()
         # Before anything is read: what changes meanwhile is for another round.
         generation = self._leadership.generation
         if pods is None:
@@ -89,9 +87,7 @@ class NodeConditions:
         self._written = {name: at for name, at in self._written.items() if now - at < CALM_SECONDS}
         due = ((view, _wanted(view, known)) for view in views if view.name not in self._written)
         changes = [(view, wanted) for view, wanted in due if wanted and _differs(wanted, view)]
-        is_settled, refused = write_each(self._leadership, changes, self._write)
-        if refused is not None:
-            raise refused
+        is_settled = write_each(self._leadership, changes, self._write)
         if is_settled:
             self._settled = generation
         return is_settled
@@ -122,14 +118,7 @@ class NodeConditions:
             "lastHeartbeatTime": now,
             "lastTransitionTime": now if is_other else view.health_since or now,
         }
-        body: Object = {"metadata": {"uid": view.uid}, "status": {"conditions": [made]}}
-        path = f"/api/v1/nodes/{view.name}/status"
-        try:
-            # Conditions are merged by their type, which a JSON merge patch cannot do.
-            self._leadership.nodes.change(self._leadership.api.patch_by_key(path, body))
-        except ApiError as error:
-            if not is_outdated(error):
-                raise
+        if not write_condition(self._leadership, view, made):
             return False
         self._written[view.name] = self._leadership.concurrency.monotonic()
         level = logging.INFO if wanted.status == "True" else logging.WARNING

@@ -108,7 +108,7 @@ class NodeReports:
     def _ask(self) -> None:
         lost = self._leadership.lost
         while not lost.is_set():
-            pods = self._leadership.agents.pods()
+            pods = self._leadership.agents.listed()
             if pods is None:
                 lost.wait(1)
                 continue

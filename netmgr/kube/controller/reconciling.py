@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from netmgr.errors import ApiAway, ApiError
-from netmgr.kube.client.agent_pods import AgentPods
-from netmgr.kube.client.api import Api
+from netmgr.kube.client.agent_pods import AgentPod
+from netmgr.kube.client.api import Api, Object, is_outdated
 from netmgr.kube.client.concurrency import THREADS, Concurrency
-from netmgr.kube.controller.nodes import ClusterNodes
+from netmgr.kube.client.object_cache import ObjectCache
+from netmgr.kube.controller.assigning import NodeView
 
 Item = TypeVar("Item")
 
@@ -26,8 +27,8 @@ class Leadership:
     api: Api
     identity: str
     """Author of Events: the controller's process."""
-    nodes: ClusterNodes
-    agents: AgentPods
+    nodes: ObjectCache[NodeView]
+    agents: ObjectCache[AgentPod]
     agents_path: str
     """The collection of the agents' pods at the API server."""
     lost: threading.Event
@@ -61,16 +62,48 @@ class Reconciler(Protocol):
         ...
 
 
+def patch(
+    cache: ObjectCache[Any], send: Callable[[str, Object], Object], path: str, body: Object
+) -> bool:
+    """Patch an object of a copy; False when another program changed it meanwhile.
+
+    Raises:
+        ApiError: the server is away, or refused.
+    """
+    try:
+        # Applied at once: the watch delivers it later, and until then the next round would find the
+        # object as it was and write it again.
+        cache.change(send(path, body))
+    except ApiError as error:
+        if not is_outdated(error):
+            raise
+        return False
+    return True
+
+
+def write_condition(leadership: Leadership, view: NodeView, condition: Object) -> bool:
+    """Write a condition of a Node; False when another Node has its name.
+
+    Raises:
+        ApiError: the server is away, or refused.
+    """
+    body: Object = {"metadata": {"uid": view.uid}, "status": {"conditions": [condition]}}
+    path = f"/api/v1/nodes/{view.name}/status"
+    # Conditions are merged by their type, which a JSON merge patch cannot do.
+    return patch(leadership.nodes, leadership.api.patch_by_key, path, body)
+
+
 def write_each(
     leadership: Leadership, items: Sequence[Item], write: Callable[[Item], bool]
-) -> tuple[bool, ApiError | None]:
+) -> bool:
     """Write many objects; an error of a single one delays no other.
 
     Returns:
-        Whether every `write` returned True, and the first error of a single object.
+        Whether every `write` returned True.
 
     Raises:
         ApiAway: the server is away, for all of them.
+        ApiError: the first error of a single object.
     """
     refused: list[ApiError] = []
 
@@ -86,7 +119,7 @@ def write_each(
             refused.append(error)
             return False
 
-    if not items:
-        return True, None
-    is_settled = all(leadership.concurrency.map(WRITERS, write_one, items))
-    return is_settled, refused[0] if refused else None
+    is_settled = all(leadership.concurrency.map(WRITERS, write_one, items)) if items else True
+    if refused:
+        raise refused[0]
+    return is_settled

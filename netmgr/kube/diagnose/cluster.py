@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from netmgr.errors import ApiAway, ApiError
 from netmgr.kube.client.agent_pods import SELECTOR, agent_pod
-from netmgr.kube.client.api import NOT_FOUND, Api, Object
+from netmgr.kube.client.api import Api, Object
 from netmgr.kube.client.concurrency import THREADS
 from netmgr.kube.client.reflector import pages
 from netmgr.kube.controller.events import COMPONENT, DEFAULT_NAMESPACE, NODE_COMPONENT
@@ -122,11 +122,8 @@ def _read_revisions(api: Api, path: str, cluster: cluster_status.Cluster) -> Non
 
 def _read_leader(api: Api, namespace: str, name: str, cluster: cluster_status.Cluster) -> None:
     path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}"
-    try:
-        cluster.leader = cluster_status.leader(api.get(path))
-    except ApiError as error:
-        if error.status != NOT_FOUND:
-            raise
+    if (lease := api.find(path)) is not None:
+        cluster.leader = cluster_status.leader(lease)
 
 
 def _events(api: Api, namespace: str) -> Iterator[Object]:
