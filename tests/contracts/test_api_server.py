@@ -26,7 +26,7 @@ from netmgr.kube.client.api import (
     connect,
     is_outdated,
 )
-from netmgr.kube.client.concurrency import THREADS, Threads
+from netmgr.kube.client.concurrency import THREADS, Concurrency
 from netmgr.kube.controller.election import Candidate, Lease, Term
 from netmgr.kube.controller.health import Health
 from tests.fakes.api_server import Answer, ApiServer
@@ -359,7 +359,7 @@ def test_one_of_two_leads_and_the_other_when_it_gave_up(server: Server, name: st
     candidates[other].withdraw()
 
 
-class WholeSecond(Threads):
+class WholeSecond(Concurrency):
     def now(self) -> float:
         return 1_767_225_600
 

@@ -15,7 +15,7 @@ import pytest
 from netmgr.errors import ApiAway, ApiError
 from netmgr.kube.client.agent_pods import AgentPod
 from netmgr.kube.client.api import Api
-from netmgr.kube.client.concurrency import Threads
+from netmgr.kube.client.concurrency import Concurrency
 from netmgr.kube.client.object_cache import ObjectCache
 from netmgr.kube.controller import node_reports
 from netmgr.kube.controller.health import Telemetry
@@ -54,7 +54,7 @@ class Cluster:
         self.silent: set[str] = set()
         self.events: list[Object] = []
         self.telemetry = Telemetry(cast(Api, self))
-        self.concurrency: Any = Threads()
+        self.concurrency: Any = Concurrency()
         self.leadership = SimpleNamespace(
             api=self,
             identity="controller-1",
@@ -302,7 +302,7 @@ class Listener:
 
     def lead(self) -> None:
         """Begin as a new leader."""
-        self.reports = NodeReports(cast(Leadership, self.cluster.leadership), ())
+        self.reports = NodeReports(cast(Leadership, self.cluster.leadership))
 
     def turn(self, *answering: str, seconds: float = 60.0) -> frozenset[str]:
         """Ask once, and let time pass until the next turn; who is silent then."""

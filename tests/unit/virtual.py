@@ -10,12 +10,9 @@ from functools import partial
 from netmgr.kube.client.agent_pods import agent_pod
 from netmgr.kube.client.api import Api
 from netmgr.kube.client.object_cache import ObjectCache
-from netmgr.kube.controller.assigner import AssignerSettings
-from netmgr.kube.controller.controller import Controller, Settings, standard_reconcilers
+from netmgr.kube.controller.controller import Controller, ControllerSettings
 from netmgr.kube.controller.election import Candidate, Term
 from netmgr.kube.controller.health import Health, Telemetry
-from netmgr.kube.controller.node_conditions import NodeConditions
-from netmgr.kube.controller.node_taints import UnhealthyTaint
 from netmgr.kube.controller.nodes import node_view
 from netmgr.kube.controller.plan_watch import PlanWatch
 from netmgr.kube.controller.reconciling import Leadership
@@ -59,15 +56,10 @@ class Virtual:
         """One as a Deployment starts it: with its election, watches and reconcilers."""
         api = self.api(name)
         health, telemetry = Health(self.time.monotonic), Telemetry(api)
-        makers = [
-            *standard_reconcilers(
-                lambda: plan, AssignerSettings(CLAIM_NAMESPACE, QUARANTINE_SECONDS)
-            ),
-            lambda leadership, telemetry: NodeConditions(leadership, None, telemetry),
-            lambda leadership, telemetry: UnhealthyTaint(leadership, telemetry, None, 0),
-        ]
-        settings = Settings(name, POOL_LABEL, "netmgr")
-        work = Controller(api, settings, makers, telemetry, health, self.time)
+        settings = ControllerSettings(
+            name, POOL_LABEL, "netmgr", CLAIM_NAMESPACE, QUARANTINE_SECONDS
+        )
+        work = Controller(api, settings, lambda: plan, telemetry, health, self.time)
         term = Term(CLAIM_NAMESPACE, "netmgr-controller", name)
         candidate = Candidate(api, term, work.lead, threading.Event(), health, self.time)
         self.start(candidate.run, name)

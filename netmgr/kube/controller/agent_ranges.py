@@ -62,12 +62,15 @@ class AgentRanges:
         current = self._leadership.agents.current(pod.name)
         if current is None or current[0] != pod:
             return False
+        # The version of the Node changes all the time, and so is not compared.
+        version = self._leadership.nodes.version(node.name) if node else None
+        annotation = str(replace(wanted, version=int(version or 0)))
         body: Object = {
             "metadata": {
                 "uid": pod.uid,
                 # Also keeps a leader unaware of its replacement from writing an older state.
                 "resourceVersion": current[1],
-                "annotations": {NODE_RANGES: str(self._numbered(wanted, node))},
+                "annotations": {NODE_RANGES: annotation},
             }
         }
         # The subresource cannot change a pod's image, whatever the account sends.
@@ -84,11 +87,6 @@ class AgentRanges:
         if node is not None and wanted.node:
             self._report_change(pod, node, wanted.ranges)
         return True
-
-    def _numbered(self, wanted: AssignedRanges, node: NodeView | None) -> AssignedRanges:
-        """With the version of the Node, which changes all the time and so is not compared."""
-        version = self._leadership.nodes.version(node.name) if node else None
-        return replace(wanted, version=int(version or 0))
 
     def _report_change(self, pod: AgentPod, node: NodeView, ranges: tuple[Prefix, ...]) -> None:
         before = pod.assigned.ranges if pod.assigned else ()

@@ -10,6 +10,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import partial
 
 from netmgr.backoff import Backoff
@@ -20,10 +21,15 @@ from netmgr.kube.client.concurrency import THREADS, Concurrency
 from netmgr.kube.client.object_cache import ObjectCache
 from netmgr.kube.client.reflector import Reflector
 from netmgr.kube.controller.agent_ranges import AgentRanges
-from netmgr.kube.controller.assigner import Assigner, AssignerSettings
+from netmgr.kube.controller.assigner import Assigner
 from netmgr.kube.controller.health import Health, Telemetry
+from netmgr.kube.controller.node_conditions import NodeConditions
+from netmgr.kube.controller.node_lister import NodeLister
+from netmgr.kube.controller.node_reports import NodeReports
+from netmgr.kube.controller.node_taints import UnhealthyTaint
 from netmgr.kube.controller.nodes import node_view
 from netmgr.kube.controller.plan_watch import PlanWatch
+from netmgr.kube.controller.quota_events import QuotaEvents
 from netmgr.kube.controller.reconciling import Leadership, Reconciler
 from netmgr.kube.controller.startup import Startup
 
@@ -38,17 +44,30 @@ GATHER_SECONDS = 0.1
 ROUNDS = "rounds"
 """Their name in `Health`."""
 
-Maker = Callable[[Leadership, Telemetry], Reconciler]
-
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """What the command line says."""
+class ControllerSettings:
+    """What the command line says.
+
+    Attributes:
+        agent_namespace: of the agents' DaemonSet.
+        claim_namespace: of the ConfigMaps that say which Node holds what.
+        quarantine: seconds that an allocation is in cooldown after its Node is gone.
+        lists_nodes: whether agents get the list of Nodes from which they keep routes.
+        taint_share: of a node pool that may be tainted; None removes every taint.
+        taint_after: seconds that a Node has to be unhealthy before that.
+    """
 
     identity: str
     pool_label: str
     agent_namespace: str
-    """Namespace of the agents' DaemonSet."""
+    claim_namespace: str
+    quarantine: float
+    lists_nodes: bool = False
+    quota_events: bool = False
+    node_health: bool = False
+    taint_share: Fraction | None = None
+    taint_after: float = 0
 
 
 class Controller:
@@ -57,16 +76,16 @@ class Controller:
     def __init__(
         self,
         api: Api,
-        settings: Settings,
-        reconcilers: Sequence[Maker],
+        settings: ControllerSettings,
+        plan: Callable[[], PlanWatch | None] | None,
         telemetry: Telemetry,
         health: Health,
         concurrency: Concurrency = THREADS,
     ) -> None:
-        """Send nothing yet. Every round is a beat of `health`."""
+        """Send nothing yet. Every round is a beat of `health`; without `plan` none is assigned."""
         self._api = api
         self._settings = settings
-        self._reconcilers = reconcilers
+        self._plan = plan
         self._telemetry = telemetry
         self._health = health
         self._concurrency = concurrency
@@ -81,7 +100,7 @@ class Controller:
         leadership = Leadership(
             self._api, self._settings.identity, nodes, agents, pods, lost, self._beat, beside
         )
-        reconcilers = [make(leadership, self._telemetry) for make in self._reconcilers]
+        reconcilers = list(self._reconcilers(leadership))
         followed = {
             "nodes": Reflector(self._api, "/api/v1/nodes", nodes, lost, concurrency=beside),
             "agents": Reflector(
@@ -109,6 +128,26 @@ class Controller:
         self._telemetry.leader.set(0)
         self._health.idle(ROUNDS)
 
+    def _reconcilers(self, leadership: Leadership) -> Iterator[Reconciler]:
+        """In the order of every round."""
+        settings, telemetry, plan = self._settings, self._telemetry, self._plan
+        if plan is not None:
+            namespace, quarantine = settings.claim_namespace, settings.quarantine
+            yield Assigner(leadership, plan, namespace, quarantine, telemetry)
+        yield AgentRanges(leadership)
+        yield Startup(leadership, lambda: bool(plan and plan()))
+        if settings.lists_nodes:
+            yield NodeLister(leadership, settings.agent_namespace)
+        is_asking = settings.quota_events or settings.node_health
+        # Each node is asked once for both.
+        reports = NodeReports(leadership) if is_asking else None
+        if reports and settings.quota_events:
+            yield QuotaEvents(leadership, reports)
+        # Also by what kubelets say of preflights, for which nobody is asked.
+        yield NodeConditions(leadership, reports if settings.node_health else None, telemetry)
+        # Also without a share, since taints of a controller that had one are removed.
+        yield UnhealthyTaint(leadership, telemetry, settings.taint_share, settings.taint_after)
+
     def _beat(self) -> None:
         self._health.beat(ROUNDS)
 
@@ -120,7 +159,10 @@ class Controller:
                 is_settled &= reconciler.reconcile()
             except ApiError as error:
                 is_refused = True
-                _log_failure(error, backoff.failures)
+                level = logging.WARNING if isinstance(error, ApiAway) else logging.ERROR
+                log.log(
+                    level, "round-failed failures=%s reason=%s", backoff.failures, error.message
+                )
         if not is_refused:
             backoff.reset()
         return is_settled and not is_refused
@@ -135,18 +177,3 @@ class Controller:
             if beside.wait(changed, min(left, 0.5)):
                 beside.sleep(GATHER_SECONDS)
                 return
-
-
-def standard_reconcilers(
-    plan: Callable[[], PlanWatch | None] | None, settings: AssignerSettings
-) -> Iterator[Maker]:
-    """What every controller does, in the order of every round; with a plan it assigns ranges."""
-    if plan is not None:
-        yield lambda leadership, telemetry: Assigner(leadership, settings, plan, telemetry)
-    yield lambda leadership, _: AgentRanges(leadership)
-    yield lambda leadership, _: Startup(leadership, lambda: bool(plan and plan()))
-
-
-def _log_failure(error: ApiError, failures: int) -> None:
-    level = logging.WARNING if isinstance(error, ApiAway) else logging.ERROR
-    log.log(level, "round-failed failures=%s reason=%s", failures, error.message)

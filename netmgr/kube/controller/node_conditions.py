@@ -82,7 +82,14 @@ class NodeConditions:
             return True
         views = self._leadership.nodes.views()
         known = self._known(pods)
-        self._report(views, known.failed)
+        self._notices = [
+            # With a key of its own, and not the message's: one Event for a Node, whatever it says.
+            Notice("Node", view.name, view.uid, PREFLIGHT_FAILED, failure, key=PREFLIGHT_FAILED)
+            for view in views
+            if (failure := known.failed.get(view.name))
+        ]
+        self._telemetry.preflight_failed.set(len(self._notices))
+        self._events.report(self._notices)
         now = self._leadership.concurrency.monotonic()
         self._written = {name: at for name, at in self._written.items() if now - at < CALM_SECONDS}
         due = ((view, _wanted(view, known)) for view in views if view.name not in self._written)
@@ -99,12 +106,6 @@ class NodeConditions:
             reports=self._reports.by_node if self._reports else {},
             silent=self._reports.silent() if self._reports else frozenset(),
         )
-
-    def _report(self, views: Iterable[NodeView], failed: Mapping[str, str]) -> None:
-        """Update the Events and the metric of failed preflights."""
-        self._notices = [_notice(view, failed[view.name]) for view in views if view.name in failed]
-        self._telemetry.preflight_failed.set(len(self._notices))
-        self._events.report(self._notices)
 
     def _write(self, change: tuple[NodeView, Condition]) -> bool:
         view, wanted = change
@@ -154,11 +155,6 @@ def _differs(wanted: Condition, view: NodeView) -> bool:
         return True
     # Not for other reasons: the figures in their messages change all the time.
     return wanted.reason == PREFLIGHT_FAILED and wanted.message != view.health_message
-
-
-def _notice(view: NodeView, failure: str) -> Notice:
-    # With a key of its own, and not the message's: one Event for a Node, whatever it says.
-    return Notice("Node", view.name, view.uid, PREFLIGHT_FAILED, failure, key=PREFLIGHT_FAILED)
 
 
 def condition(report: Report) -> Condition:

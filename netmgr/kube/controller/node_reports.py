@@ -12,7 +12,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
 from itertools import islice
 from typing import Annotated, Literal
@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from netmgr.api.snapshot import Fault
 from netmgr.kube.client.agent_pods import AgentPod
-from netmgr.kube.controller.reconciling import Leadership, Reconciler
+from netmgr.kube.controller.reconciling import Leadership
 
 TURN_SECONDS = 10.0
 """How often each node is asked, in clusters of up to 1,000; larger ones take as long as they do."""
@@ -76,24 +76,14 @@ class Report(_Part):
 
 
 class NodeReports:
-    """The last report of each node, and what is written by it."""
+    """The last report of each node."""
 
-    def __init__(self, leadership: Leadership, users: Iterable[User]) -> None:
+    def __init__(self, leadership: Leadership) -> None:
         """Ask in a thread of its own: nodes that are down take time, which no round has."""
         self._leadership = leadership
         self._reports: Mapping[str, Report] = {}
         self._heard: Mapping[str, float] = {}
-        self._users = [use(leadership, self) for use in users]
         threading.Thread(target=self._ask, name="reports", daemon=True).start()
-
-    def reconcile(self) -> bool:
-        """Write what follows; False when another round should follow soon.
-
-        Raises:
-            ApiError: as `Reconciler`.
-        """
-        settled = [user.reconcile() for user in self._users]
-        return all(settled)
 
     @property
     def by_node(self) -> Mapping[str, Report]:
@@ -189,7 +179,3 @@ def parse_body(body: bytes) -> Report:
     """
     report = Report.model_validate_json(body)
     return report.model_copy(update={"spent": report.spent[:MOST]})
-
-
-User = Callable[[Leadership, NodeReports], Reconciler]
-"""Makes a reconciler that goes by the reports."""

@@ -27,13 +27,17 @@ HEALTHY = "NetmgrHealthy"
 """The condition that says whether a Node's network has problems that last."""
 
 
+def conditions_of(api_object: Object) -> dict[str, Object]:
+    """The conditions in an object's status, by their type."""
+    conditions = api_object.get("status", {}).get("conditions") or ()
+    return {condition["type"]: condition for condition in conditions}
+
+
 def node_view(node: Object, pool_label: str = "") -> NodeView:
     """What matters about a Node object; it has no pool without a label that names it."""
     metadata = node["metadata"]
     labels = metadata.get("labels", {})
-    conditions: dict[str, Object] = {
-        condition["type"]: condition for condition in node.get("status", {}).get("conditions") or ()
-    }
+    conditions = conditions_of(node)
     health = conditions.get(HEALTHY, {})
     return NodeView(
         name=metadata["name"],

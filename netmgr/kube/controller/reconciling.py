@@ -96,14 +96,23 @@ def write_condition(leadership: Leadership, view: NodeView, condition: Object) -
 def write_each(
     leadership: Leadership, items: Sequence[Item], write: Callable[[Item], bool]
 ) -> bool:
+    """As `try_each`, but raise the first error of a single object in the end."""
+    is_settled, refused = try_each(leadership, items, write)
+    if refused is not None:
+        raise refused
+    return is_settled
+
+
+def try_each(
+    leadership: Leadership, items: Sequence[Item], write: Callable[[Item], bool]
+) -> tuple[bool, ApiError | None]:
     """Write many objects; an error of a single one delays no other.
 
     Returns:
-        Whether every `write` returned True.
+        Whether every `write` returned True, and the first error of a single object.
 
     Raises:
         ApiAway: the server is away, for all of them.
-        ApiError: the first error of a single object.
     """
     refused: list[ApiError] = []
 
@@ -119,7 +128,7 @@ def write_each(
             refused.append(error)
             return False
 
-    is_settled = all(leadership.concurrency.map(WRITERS, write_one, items)) if items else True
-    if refused:
-        raise refused[0]
-    return is_settled
+    if not items:
+        return True, None
+    is_settled = all(leadership.concurrency.map(WRITERS, write_one, items))
+    return is_settled, refused[0] if refused else None

@@ -18,11 +18,8 @@ from netmgr.kube.client.api import Api, Object
 from netmgr.kube.client.concurrency import THREADS
 from netmgr.kube.client.reflector import pages
 from netmgr.kube.controller.events import COMPONENT, DEFAULT_NAMESPACE, NODE_COMPONENT
-from netmgr.kube.controller.node_reports import ANSWER_SECONDS, LONGEST_ANSWER, Report, parse_body
+from netmgr.kube.controller.node_reports import ANSWER_SECONDS, LONGEST_ANSWER, parse_body
 from netmgr.kube.diagnose import cluster_status
-from netmgr.kube.diagnose.cluster_status import (
-    COMPONENT as LABEL_OF_COMPONENT,
-)
 
 ASKERS = 8
 """Exporters asked at a time: few enough for an API server that others need, too."""
@@ -107,7 +104,8 @@ def agent_pods(api: Api, path: str) -> Iterator[cluster_status.PodState]:
 def _agent_pods(pods: Iterable[Object]) -> Iterator[cluster_status.PodState]:
     for pod_object in pods:
         pod = agent_pod(pod_object)
-        if pod is not None and pod_object["metadata"]["labels"].get(LABEL_OF_COMPONENT) in AGENTS:
+        component = pod_object["metadata"]["labels"].get(cluster_status.COMPONENT)
+        if pod is not None and component in AGENTS:
             yield cluster_status.pod_state(pod_object, pod)
 
 
@@ -155,18 +153,12 @@ def _ask(api: Api, cluster: cluster_status.Cluster, seconds: float, advance: Adv
 
 def _ask_one(api: Api, cluster: cluster_status.Cluster, agent: cluster_status.PodState) -> None:
     try:
-        cluster.reports[agent.pod.node] = _report(api, agent)
+        body = api.bounded(f"{agent.exporter}/report", ANSWER_SECONDS, LONGEST_ANSWER)
+        cluster.reports[agent.pod.node] = parse_body(body)
     except ApiError as error:
         cluster.silent[agent.pod.node] = short(error)
     except ValueError as error:
         cluster.silent[agent.pod.node] = str(error).partition("\n")[0]
-
-
-def _report(api: Api, agent: cluster_status.PodState) -> Report:
-    path = (
-        f"/api/v1/namespaces/{agent.namespace}/pods/{agent.pod.name}:{agent.pod.exporter[1]}/proxy"
-    )
-    return parse_body(api.bounded(f"{path}/report", ANSWER_SECONDS, LONGEST_ANSWER))
 
 
 def short(error: ApiError) -> str:

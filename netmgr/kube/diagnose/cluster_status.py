@@ -11,16 +11,23 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from netmgr.documents.diagnostics import Severity
 from netmgr.documents.sites import Role
 from netmgr.findings import Finding, grouped
 from netmgr.kube.client.agent_pods import AgentPod
+from netmgr.kube.client.api import Object
 from netmgr.kube.controller.assigning import NodeView
 from netmgr.kube.controller.node_conditions import PREFLIGHT_FAILED
 from netmgr.kube.controller.node_reports import Report
-from netmgr.kube.controller.nodes import ROLE, STARTUP_TAINT, UNHEALTHY_TAINT, node_view
+from netmgr.kube.controller.nodes import (
+    ROLE,
+    STARTUP_TAINT,
+    UNHEALTHY_TAINT,
+    conditions_of,
+    node_view,
+)
 from netmgr.prefixes import Prefix
 
 AGENT, NAT_HOST, CONTROLLER = "agent", "nat-host", "controller"
@@ -59,6 +66,12 @@ class PodState:
     trouble: str
     container: str
     """The one that is in trouble; the agent's if none is."""
+
+    @property
+    def exporter(self) -> str:
+        """The path by which the API server asks its exporter."""
+        pod = f"{self.pod.name}:{self.pod.exporter[1]}"
+        return f"/api/v1/namespaces/{self.namespace}/pods/{pod}/proxy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +126,7 @@ class Cluster:
     workloads: list[Workload] = field(default_factory=list)
     revisions: dict[tuple[str, str], str] = field(default_factory=dict)
     leader: Leader | None = None
-    events: list[Mapping[str, Any]] = field(default_factory=list)
+    events: list[Object] = field(default_factory=list)
     present: set[str] = field(default_factory=set)
     installed_at: str = ""
     reports: dict[str, Report] = field(default_factory=dict)
@@ -125,20 +138,17 @@ class Cluster:
         return [owner for owner in self.workloads if owner.component == component]
 
 
-def node_state(node: Mapping[str, Any]) -> NodeState:
+def node_state(node: Object) -> NodeState:
     """What matters about a Node object."""
     labels = node["metadata"].get("labels", {})
-    conditions = node.get("status", {}).get("conditions") or ()
-    is_ready = any(
-        condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions
-    )
+    is_ready = conditions_of(node).get("Ready", {}).get("status") == "True"
     component = {Role.NODE: AGENT, Role.NAT_HOST: NAT_HOST}.get(labels.get(ROLE, Role.NODE), "")
     is_linux = labels.get("kubernetes.io/os", "linux") == "linux"
     component = component if is_linux else ""
-    return NodeState(node_view(dict(node)), is_ready, component, frozenset(labels))
+    return NodeState(node_view(node), is_ready, component, frozenset(labels))
 
 
-def pod_state(pod_object: Mapping[str, Any], pod: AgentPod) -> PodState:
+def pod_state(pod_object: Object, pod: AgentPod) -> PodState:
     """What matters about an agent's pod on a Node."""
     status, metadata = pod_object.get("status", {}), pod_object["metadata"]
     container, trouble = AGENT, ""
@@ -159,9 +169,7 @@ def pod_state(pod_object: Mapping[str, Any], pod: AgentPod) -> PodState:
     return PodState(pod, metadata["namespace"], image, revision, trouble, container)
 
 
-def workload(
-    kind: str, workload_object: Mapping[str, Any], nodes: Sequence[NodeState] = ()
-) -> Workload:
+def workload(kind: str, workload_object: Object, nodes: Sequence[NodeState] = ()) -> Workload:
     """What matters about a DaemonSet or Deployment (`kind` as kubectl takes it).
 
     A Deployment's pods have a host port, so that no more run than there are Nodes for them.
@@ -197,7 +205,7 @@ def _most_pods(selects: Iterable[frozenset[str]], nodes: Collection[NodeState]) 
     return max(1, sum(any(keys <= node.labels for keys in selects) for node in nodes))
 
 
-def _most_unavailable(spec: Mapping[str, Any], wanted: int) -> int:
+def _most_unavailable(spec: Object, wanted: int) -> int:
     most = spec.get("updateStrategy", {}).get("rollingUpdate", {}).get("maxUnavailable", 0)
     if isinstance(most, int):
         return most
@@ -206,7 +214,7 @@ def _most_unavailable(spec: Mapping[str, Any], wanted: int) -> int:
     return -(-int(share) * wanted // 100) if share.isdecimal() else 0
 
 
-def _selected(pod: Mapping[str, Any]) -> Iterator[frozenset[str]]:
+def _selected(pod: Object) -> Iterator[frozenset[str]]:
     """Keys of the labels by which pods choose their Nodes, in each of the ways that they may."""
     everywhere = frozenset(pod.get("nodeSelector") or ())
     affinity = pod.get("affinity", {}).get("nodeAffinity", {})
@@ -216,7 +224,7 @@ def _selected(pod: Mapping[str, Any]) -> Iterator[frozenset[str]]:
         yield everywhere | {e["key"] for e in expressions if e["operator"] in ("Exists", "In")}
 
 
-def leader(lease: Mapping[str, Any]) -> Leader:
+def leader(lease: Object) -> Leader:
     """What a Lease says; one that was given up has no holder."""
     spec = lease.get("spec", {})
     renewed = spec.get("renewTime")
@@ -450,7 +458,7 @@ def _network(state: NodeState, report: Report | None) -> Iterator[Finding]:
             yield _found(Severity.ERROR, "network", message, describe, about)
 
 
-def _is_over(event: Mapping[str, Any], cluster: Cluster) -> bool:
+def _is_over(event: Object, cluster: Cluster) -> bool:
     """Whether an Event is of a former installation, or about an object that is gone."""
     at = event.get("lastTimestamp") or event.get("eventTime") or ""
     about, names = event["involvedObject"], [f"{owner.name}-" for owner in cluster.workloads]
@@ -461,7 +469,7 @@ def _is_over(event: Mapping[str, Any], cluster: Cluster) -> bool:
     return bool(is_gone or (at and at[:_SECOND] < cluster.installed_at[:_SECOND]))
 
 
-def _events(events: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:
+def _events(events: Iterable[Object]) -> Iterator[Finding]:
     for event in events:
         about = event["involvedObject"]
         kind, name = about.get("kind", "").lower(), about.get("name", "")

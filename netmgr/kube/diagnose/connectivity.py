@@ -13,12 +13,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from netmgr.api.connectivity import Answer, Ending, Probe, Result, Target
 from netmgr.documents.diagnostics import Severity
 from netmgr.findings import Finding, grouped
+from netmgr.kube.client.api import Object
 from netmgr.kube.controller.claim_store import POOL
+from netmgr.kube.controller.nodes import conditions_of
 from netmgr.kube.diagnose.cluster_status import AGENT, NodeState, PodState, node_state
 from netmgr.prefixes import Address, Family
 
@@ -145,7 +147,7 @@ class NodeResult:
     findings: list[Finding] = field(default_factory=list)
 
 
-def candidates(nodes: Iterable[Mapping[str, Any]], pods: Iterable[PodState]) -> list[Candidate]:
+def candidates(nodes: Iterable[Object], pods: Iterable[PodState]) -> list[Candidate]:
     """Nodes on which netmgr's agents serve pods; `nodes` are API objects."""
     agents = {agent.pod.node: agent for agent in sorted(pods, key=lambda agent: agent.pod.is_ready)}
     eligible = []
@@ -189,7 +191,7 @@ def spread(nodes: Iterable[Candidate], most: int) -> list[Candidate]:
 
 
 def running_pods(
-    pods: Iterable[Mapping[str, Any]], shielded: Collection[str]
+    pods: Iterable[Object], shielded: Collection[str]
 ) -> defaultdict[str, list[RunningPod]]:
     """The oldest ready pods of each Node, except those on the host network.
 
@@ -209,10 +211,9 @@ def running_pods(
     return pods_by_node
 
 
-def _is_ready(pod: Mapping[str, Any]) -> bool:
-    conditions = pod["status"].get("conditions") or ()
-    statuses = {condition["type"]: condition["status"] for condition in conditions}
-    return statuses.get("Ready") == "True" and "deletionTimestamp" not in pod["metadata"]
+def _is_ready(pod: Object) -> bool:
+    is_ready = conditions_of(pod).get("Ready", {}).get("status") == "True"
+    return is_ready and "deletionTimestamp" not in pod["metadata"]
 
 
 def plan(

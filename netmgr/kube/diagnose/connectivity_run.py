@@ -267,14 +267,15 @@ class _Run:
         deadline = time.monotonic() + seconds
         while True:
             pods = self._pods(role)
-            done = {name for name, pod in pods.items() if self._is_done(name, pod.phase, phase)}
+            done = {
+                name
+                for name, pod in pods.items()
+                if pod.phase == "Failed" or (pod.phase == phase and self._addresses[name])
+            }
             self._report(f"{role}s", len(done), len(names))
             if names <= done or time.monotonic() > deadline:
                 return dict.fromkeys(names, GONE) | pods
             time.sleep(POLL_SECONDS)
-
-    def _is_done(self, name: str, phase: str, wanted: str) -> bool:
-        return phase == "Failed" or (phase == wanted and bool(self._addresses[name]))
 
     def _pods(self, role: str) -> dict[str, PodNow]:
         try:
@@ -375,8 +376,8 @@ def _page(api: Api, candidate: Candidate) -> str:
     agent = candidate.agent
     if agent is None or not agent.pod.exporter[1]:
         raise ApiError("its agent's pod has no exporter")
-    path = f"/api/v1/namespaces/{agent.namespace}/pods/{agent.pod.name}:{agent.pod.exporter[1]}"
-    return api.bounded(f"{path}/proxy/metrics", PAGE_SECONDS, LONGEST_PAGE).decode(errors="replace")
+    page = api.bounded(f"{agent.exporter}/metrics", PAGE_SECONDS, LONGEST_PAGE)
+    return page.decode(errors="replace")
 
 
 def counted(page: str, namespace: str, pod: str) -> Counted | None:
