@@ -7,30 +7,23 @@ import signal
 import socket
 import threading
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from netmgr import faults
+from netmgr import faults, logs
 from netmgr.cli import completion, options
 from netmgr.cli.bundle import Redact, To, write
 from netmgr.errors import ApiAway, ApiError, ConfigError
 from netmgr.logs import LogFormat
 
 if TYPE_CHECKING:
-    from fractions import Fraction
-
     from netmgr.documents.node import NodeDocument
     from netmgr.kube.client.api import Api, Object
-    from netmgr.kube.controller.allocations import NodeAllocations
-    from netmgr.kube.controller.controller import Maker, Settings
-    from netmgr.kube.controller.election import Term
-    from netmgr.kube.controller.health import Telemetry
     from netmgr.kube.controller.plan_watch import PlanWatch
-    from netmgr.kube.controller.reconciling import Leadership, Reconciler
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -47,10 +40,7 @@ class Routes(StrEnum):
 @app.command()
 def bundle(
     *,
-    namespace: Annotated[
-        list[str] | None,
-        typer.Option(help="netmgr's namespaces. Default: netmgr and netmgr-claims."),
-    ] = None,
+    namespace: options.Namespaces = None,
     to: To = None,
     redact: Redact = False,
     kubeconfig: options.Kubeconfig = None,
@@ -178,10 +168,10 @@ def _complain(api: Api, own_node: Object, reason: str, message: str) -> None:
     import time
 
     from netmgr.kube.client.api import CONFLICT
-    from netmgr.kube.controller.events import NODE_COMPONENT, Notice, event
+    from netmgr.kube.controller.events import NODE_COMPONENT, WarningEvent, event
 
     name = own_node["metadata"]["name"]
-    notice = Notice("Node", name, own_node["metadata"]["uid"], reason, message)
+    notice = WarningEvent("Node", name, own_node["metadata"]["uid"], reason, message)
     try:
         api.create(notice.path, event(notice, (NODE_COMPONENT, name), time.time()))
     except ApiError as error:
@@ -292,98 +282,39 @@ def controller(  # noqa: PLR0913  one a command-line option
     Run two: a Lease elects the leader. A Node for which the plan has no room gets an Event that
     says why.
     """
-    from netmgr.kube.controller.assigner import AssignerSettings
-    from netmgr.kube.controller.controller import Settings, standard_reconcilers
-    from netmgr.kube.controller.election import Term
+    from netmgr.kube.controller.controller import Controller, ControllerSettings
+    from netmgr.kube.controller.election import Candidate, Term
+    from netmgr.kube.controller.health import ControllerHealth, Telemetry, serve
+    from netmgr.kube.controller.tainting import parse_share
 
-    share = _share(taint_unhealthy, is_asked=node_health)
-    _start_logging(log_level, log_format)
+    if taint_unhealthy and not node_health:
+        raise ConfigError("--taint-unhealthy needs --node-health, which writes the condition")
+    share = parse_share(taint_unhealthy) if taint_unhealthy else None
+    logs.begin(log_level, log_format)
+    faults.end_with_any_thread()
     # Unique for each process: a restarted pod keeps its name, and must not take its predecessor's
     # Lease for its own.
     identity = f"{os.environ.get('POD_NAME') or socket.gethostname()}_{uuid.uuid4().hex[:8]}"
-    own = _namespace_of(service_account)
+    file = service_account / "namespace"
+    own = file.read_text().strip() if file.exists() else "netmgr"
     term = Term(namespace or own, LEASE, identity, lease_seconds)
-    settings = Settings(identity, pool_label, agent_namespace or own)
+    settings = ControllerSettings(
+        identity=identity,
+        pool_label=pool_label,
+        agent_namespace=agent_namespace or own,
+        claim_namespace=term.namespace,
+        quarantine=quarantine,
+        lists_nodes=routes is Routes.NODES,
+        quota_events=quota_events,
+        node_health=node_health,
+        taint_share=share,
+        taint_after=taint_after,
+    )
     awaited = None if plan is None else _plan(plan, cluster, may_be_missing=plan_optional)
-    claims = AssignerSettings(term.namespace, quarantine)
-    reconcilers = [*standard_reconcilers(awaited, claims)]
-    if routes is Routes.NODES:
-        reconcilers.append(_node_lister(settings.agent_namespace))
-    reconcilers.append(_of_reports(events=quota_events, conditions=node_health))
-    reconcilers.append(_unhealthy_taint(share, taint_after))
-    _run(_connect(kubeconfig, service_account), term, settings, reconcilers, listen)
-
-
-def _plan(plan: Path, cluster: str, *, may_be_missing: bool) -> Callable[[], PlanWatch | None]:
-    from netmgr.kube.controller.plan_watch import AwaitedPlan, PlanWatch
-    from netmgr.plan.files import lock_path
-
-    files = (plan, lock_path(plan))
-
-    def open_watch() -> PlanWatch:
-        name = cluster or _only_cluster(plan)
-        return PlanWatch(lambda: _allocations(plan, name), files)
-
-    # One for the whole process: a later leadership must not accept a plan that this one refused.
-    if may_be_missing:
-        return AwaitedPlan(open_watch, files).watch
-    watch = open_watch()
-    return lambda: watch
-
-
-def _node_lister(namespace: str) -> Maker:
-    from netmgr.kube.controller.node_lister import NodeLister
-
-    return lambda leadership, _: NodeLister(leadership, namespace)
-
-
-def _of_reports(*, events: bool, conditions: bool) -> Maker:
-    """What is written by what the nodes report; each node is asked once for both.
-
-    Conditions are also written by what kubelets say of preflights, for which nobody is asked.
-    """
-    from netmgr.kube.controller.node_conditions import NodeConditions
-    from netmgr.kube.controller.node_reports import NodeReports, User
-    from netmgr.kube.controller.quota_events import QuotaEvents
-
-    def make(leadership: Leadership, telemetry: Telemetry) -> Reconciler:
-        if not events and not conditions:
-            return NodeConditions(leadership, None, telemetry)
-
-        def write_conditions(leadership: Leadership, reports: NodeReports) -> Reconciler:
-            return NodeConditions(leadership, reports if conditions else None, telemetry)
-
-        users: list[User] = [*([QuotaEvents] if events else []), write_conditions]
-        return NodeReports(leadership, users)
-
-    return make
-
-
-def _share(text: str, *, is_asked: bool) -> Fraction | None:
-    from netmgr.kube.controller.tainting import parse_share
-
-    if text and not is_asked:
-        raise ConfigError("--taint-unhealthy needs --node-health, which writes the condition")
-    return parse_share(text) if text else None
-
-
-def _unhealthy_taint(share: Fraction | None, after: float) -> Maker:
-    from netmgr.kube.controller.node_taints import UnhealthyTaint
-
-    # Also without a share, since taints of a controller that had one are removed.
-    return lambda leadership, telemetry: UnhealthyTaint(leadership, telemetry, share, after)
-
-
-def _run(
-    api: Api, term: Term, settings: Settings, reconcilers: Iterable[Maker], listen: str
-) -> None:
-    from netmgr.kube.controller.controller import Controller
-    from netmgr.kube.controller.election import Candidate
-    from netmgr.kube.controller.health import Health, Telemetry, serve
-
-    telemetry, health = Telemetry(api), Health()
+    api = _connect(kubeconfig, service_account)
+    telemetry, health = Telemetry(api), ControllerHealth()
     serve(telemetry.registry, listen, health.fault)
-    work = Controller(api, settings, tuple(reconcilers), telemetry, health)
+    work = Controller(api, settings, awaited, telemetry, health)
     ended = _ends()
     candidate = Candidate(api, term, work.lead, ended, health)
     threading.Thread(target=candidate.run, name="election", daemon=True).start()
@@ -394,11 +325,23 @@ def _run(
         raise candidate.failure
 
 
-def _allocations(plan: Path, cluster: str) -> NodeAllocations:
+def _plan(plan: Path, cluster: str, *, may_be_missing: bool) -> Callable[[], PlanWatch | None]:
     from netmgr.cli.plan_common import load
     from netmgr.kube.controller.allocations import NodeAllocations
+    from netmgr.kube.controller.plan_watch import AwaitedPlan, PlanWatch
+    from netmgr.plan.files import lock_path
 
-    return NodeAllocations(load(plan).locked, cluster)
+    files = (plan, lock_path(plan))
+
+    def open_watch() -> PlanWatch:
+        name = cluster or _only_cluster(plan)
+        return PlanWatch(lambda: NodeAllocations(load(plan).locked, name), files)
+
+    # One for the whole process: a later leadership must not accept a plan that this one refused.
+    if may_be_missing:
+        return AwaitedPlan(open_watch, files).watch
+    watch = open_watch()
+    return lambda: watch
 
 
 def _only_cluster(plan: Path) -> str:
@@ -416,19 +359,6 @@ def _connect(kubeconfig: Path | None, service_account: Path) -> Api:
     from netmgr.kube.client import api
 
     return api.connect(kubeconfig, service_account, os.environ)
-
-
-def _namespace_of(service_account: Path) -> str:
-    file = service_account / "namespace"
-    return file.read_text().strip() if file.exists() else "netmgr"
-
-
-def _start_logging(level: str, form: LogFormat) -> None:
-    """Log to standard error, and end the process with any thread that dies."""
-    from netmgr import logs
-
-    logs.begin(level, form)
-    faults.end_with_any_thread()
 
 
 def _ends() -> threading.Event:

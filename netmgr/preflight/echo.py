@@ -34,9 +34,6 @@ _PROTOCOL = {Family.V4: socket.IPPROTO_ICMP, Family.V6: socket.IPPROTO_ICMPV6}
 SMALL = 84
 """Bytes of an echo whose size does not matter, as ping(8) sends."""
 
-LEAST = {Family.V4: 576, Family.V6: 1280}
-"""Bytes that every path carries (RFC 791, RFC 8200)."""
-
 # linux/in.h, linux/in6.h, linux/icmp.h, linux/icmpv6.h.
 _SOL_RAW, _ICMP_FILTER = 255, 1
 _IP_MTU_DISCOVER, _IPV6_MTU_DISCOVER, _PROBE = 10, 23, 3
@@ -59,28 +56,25 @@ class Echo(NamedTuple):
 
 
 @dataclass(slots=True)
-class Answer:
-    """What came of an echo.
-
-    Attributes:
-        is_back: whether it was answered.
-        fragment: size of the largest fragment that the answer came in; 0 where it came whole.
-        fault: why the kernel did not even send it.
-    """
+class EchoAnswer:
+    """What came of an echo."""
 
     is_back: bool = False
+    """Whether it was answered."""
     fragment: int = 0
+    """Size of the largest fragment that the answer came in; 0 where it came whole."""
     fault: str = ""
+    """Why the kernel did not even send it."""
 
 
-def exchange(echoes: Iterable[Echo], seconds: float, apart: float = 0.0) -> list[Answer]:
+def exchange(echoes: Iterable[Echo], seconds: float, apart: float = 0.0) -> list[EchoAnswer]:
     """Send echoes `apart` seconds apart, and wait `seconds` for the last answers.
 
     Raises:
         SetupError: this process may not send them.
     """
     asked = list(echoes)
-    answers = [Answer() for _ in asked]
+    answers = [EchoAnswer() for _ in asked]
     with ExitStack() as stack:
         conversations: dict[tuple[Address, Address | None], _Conversation] = {}
         for echo, answer in zip(asked, answers, strict=True):
@@ -111,7 +105,7 @@ class _Conversation:
         self._identifier = int.from_bytes(os.urandom(2), "big")
         self._secret = os.urandom(16)
         self._requests: list[bytes] = []
-        self._answers: list[Answer] = []
+        self._answers: list[EchoAnswer] = []
         self._sent = 0
         self._fault = ""
         try:
@@ -152,15 +146,13 @@ class _Conversation:
         with suppress(OSError):  # Linux 4.11; without it fragments are not noticed
             self.socket.setsockopt(*_RECEIVED_FRAGMENTS[self._family], 1)
 
-    def add(self, size: int, answer: Answer) -> None:
-        """Prepare a request of this size."""
+    def add(self, size: int, answer: EchoAnswer) -> None:
         room = max(len(self._secret), size - _IP_HEADER[self._family] - _HEADER.size)
         payload = self._secret.ljust(room, b"\0")
         self._requests.append(self._packet(len(self._requests), payload))
         self._answers.append(answer)
 
     def send(self) -> None:
-        """Send the next request."""
         answer, request = self._answers[self._sent], self._requests[self._sent]
         self._sent += 1
         answer.fault = self._fault or self._try_to_send(request)

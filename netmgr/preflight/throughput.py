@@ -36,31 +36,25 @@ _STATUS = re.compile(rb"HTTP/1\.[01] ([0-9]{3}) ")
 _OK, _BUSY = 200, 503
 
 
-class Stream(NamedTuple):
-    """What came of one peer's stream.
-
-    Attributes:
-        rate: bits a second; 0 where nothing was measured.
-        is_busy: whether it may be there later.
-        fault: why nothing was measured.
-    """
+class PeerStream(NamedTuple):
+    """What came of one peer's stream."""
 
     rate: float = 0.0
+    """Bits a second; 0 where nothing was measured."""
     is_busy: bool = False
+    """Whether it may be there later."""
     fault: str = ""
+    """Why nothing was measured."""
 
 
 @dataclass(slots=True)
 class Throughput:
-    """What came of all.
-
-    Attributes:
-        rates: bits a second from each peer that was measured.
-        faults: why others were not.
-    """
+    """What came of all."""
 
     rates: dict[Endpoint, float] = field(default_factory=dict)
+    """Bits a second from each peer that was measured."""
     faults: dict[Endpoint, str] = field(default_factory=dict)
+    """Why others were not."""
 
 
 def measure(peers: Iterable[Endpoint], floor: float, patience: float, random: Random) -> Throughput:
@@ -99,7 +93,7 @@ def _ask_each(peers: Sequence[Endpoint], floor: float, throughput: Throughput) -
     return busy
 
 
-def read(peer: Endpoint) -> Stream:
+def read(peer: Endpoint) -> PeerStream:
     """Measure one peer's stream, whatever it sends and however long it takes."""
     deadline = time.monotonic() + _CONNECT_SECONDS + _MOST_SECONDS
     try:
@@ -109,26 +103,26 @@ def read(peer: Endpoint) -> Stream:
             opened.sendall(f"GET {PATH} HTTP/1.0\r\nHost: {peer}\r\n\r\n".encode("ascii"))
             return _measured(opened, deadline)
     except TimeoutError:
-        return Stream(fault="its exporter does not answer in time")
+        return PeerStream(fault="its exporter does not answer in time")
     except OSError as error:
-        return Stream(fault=f"its exporter is not reached: {error.strerror or error}")
+        return PeerStream(fault=f"its exporter is not reached: {error.strerror or error}")
 
 
-def _measured(opened: socket.socket, deadline: float) -> Stream:
+def _measured(opened: socket.socket, deadline: float) -> PeerStream:
     status, rest = _head(opened, deadline)
     if status == _BUSY:
-        return Stream(is_busy=True, fault="its exporter was busy with other nodes' tests")
+        return PeerStream(is_busy=True, fault="its exporter was busy with other nodes' tests")
     if status != _OK:
         shown = f"answers {status}" if status else "does not answer as one"
-        return Stream(
+        return PeerStream(
             fault=f"its exporter {shown}; it needs --throughput-test, and neither TLS nor a secret"
         )
     begin = time.monotonic()
     more, has_ended = _counted(opened, min(deadline, begin + _MOST_SECONDS))
     size, seconds = rest + more, max(time.monotonic() - begin, 1e-3)
     if has_ended and size < LEAST_BYTES and seconds < STREAM_SECONDS / 2:
-        return Stream(fault=f"its stream ended after {size} bytes")
-    return Stream(rate=8 * size / seconds)
+        return PeerStream(fault=f"its stream ended after {size} bytes")
+    return PeerStream(rate=8 * size / seconds)
 
 
 def _counted(opened: socket.socket, until: float) -> tuple[int, bool]:
@@ -159,6 +153,5 @@ def _head(opened: socket.socket, deadline: float) -> tuple[int, int]:
             break
         head += more
     match = _STATUS.match(head)
-    before, _, rest = head.partition(b"\r\n\r\n")
-    del before
+    rest = head.partition(b"\r\n\r\n")[2]
     return int(match[1]) if match else 0, len(rest)

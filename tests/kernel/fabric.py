@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from netmgr.prefixes import Family
-from netmgr.preflight.results import Report
+from netmgr.preflight.results import PreflightReport
 from netmgr.preflight.run import run
 from tests.builders import NODE_KEYS
 from tests.kernel.namespaces import inside
@@ -57,7 +57,7 @@ class Fabric:
         self.document.write_text(yaml.safe_dump(content | keys))
         return self.document
 
-    def probed(self, **keys: Any) -> Report:
+    def probed(self, **keys: Any) -> PreflightReport:
         """What a preflight in the node's namespace finds."""
         path = self.write(**keys)
         with wiring.inside(self.directory / NODE.host):

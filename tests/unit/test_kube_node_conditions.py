@@ -15,7 +15,8 @@ import pytest
 from netmgr.errors import ApiAway, ApiError
 from netmgr.kube.client.agent_pods import AgentPod
 from netmgr.kube.client.api import Api
-from netmgr.kube.client.concurrency import Threads
+from netmgr.kube.client.concurrency import Concurrency
+from netmgr.kube.client.object_cache import ObjectCache
 from netmgr.kube.controller import node_reports
 from netmgr.kube.controller.health import Telemetry
 from netmgr.kube.controller.node_conditions import (
@@ -24,8 +25,13 @@ from netmgr.kube.controller.node_conditions import (
     NodeConditions,
     condition,
 )
-from netmgr.kube.controller.node_reports import SILENT_SECONDS, NodeReports, Problem, Report
-from netmgr.kube.controller.nodes import ClusterNodes
+from netmgr.kube.controller.node_reports import (
+    SILENT_SECONDS,
+    NodeReport,
+    NodeReports,
+    ReportedProblem,
+)
+from netmgr.kube.controller.nodes import node_view
 from netmgr.kube.controller.reconciling import Leadership
 
 Object = dict[str, Any]
@@ -46,19 +52,19 @@ class Cluster:
         }
         self.writes: list[str] = []
         self.faults: dict[str, ApiError] = {}
-        self.nodes = ClusterNodes("pool", threading.Event())
+        self.nodes = ObjectCache(node_view, threading.Event())
         self.nodes.replace(self.objects.values())
         self.pods: list[AgentPod] | None = []
-        self.reports: dict[str, Report] = {}
+        self.reports: dict[str, NodeReport] = {}
         self.silent: set[str] = set()
         self.events: list[Object] = []
         self.telemetry = Telemetry(cast(Api, self))
-        self.concurrency: Any = Threads()
+        self.concurrency: Any = Concurrency()
         self.leadership = SimpleNamespace(
             api=self,
             identity="controller-1",
             nodes=self.nodes,
-            agents=SimpleNamespace(pods=lambda: self.pods),
+            agents=SimpleNamespace(listed=lambda: self.pods),
             lost=threading.Event(),
             beat=lambda: None,
             concurrency=self.concurrency,
@@ -76,7 +82,7 @@ class Cluster:
     def run_agent(self, node: str, *, is_ready: bool = False, failed: str = "") -> None:
         """The agent's pod on a Node, in place of the one before."""
         others = [pod for pod in self.pods or () if pod.node != node]
-        made = AgentPod(f"agent-{node}", "", "1", node, is_ready, ("", 0), None, failed)
+        made = AgentPod(f"agent-{node}", "", node, is_ready, ("", 0), None, failed)
         self.pods = [*others, made]
 
     def patch_by_key(self, path: str, body: Object) -> Object:
@@ -116,9 +122,11 @@ class Cluster:
         return written["status"], written["reason"], written["message"]
 
 
-def report(*problems: tuple[str, str]) -> Report:
-    return Report(
-        problems=tuple(Problem(reason=reason, message=message) for reason, message in problems)
+def report(*problems: tuple[str, str]) -> NodeReport:
+    return NodeReport(
+        problems=tuple(
+            ReportedProblem(reason=reason, message=message) for reason, message in problems
+        )
     )
 
 
@@ -301,11 +309,11 @@ class Listener:
 
     def lead(self) -> None:
         """Begin as a new leader."""
-        self.reports = NodeReports(cast(Leadership, self.cluster.leadership), ())
+        self.reports = NodeReports(cast(Leadership, self.cluster.leadership))
 
     def turn(self, *answering: str, seconds: float = 60.0) -> frozenset[str]:
         """Ask once, and let time pass until the next turn; who is silent then."""
-        self.reports._reports = dict.fromkeys(answering, SOUND)
+        self.reports.by_node = dict.fromkeys(answering, SOUND)
         self.reports._hear(self.cluster.pods or ())
         self.now += seconds
         return self.reports.silent()

@@ -14,9 +14,10 @@ import pytest
 
 from netmgr.errors import ApiError, ConfigError
 from netmgr.kube.client.api import CONFLICT
+from netmgr.kube.client.object_cache import ObjectCache
 from netmgr.kube.controller.assigning import NodeView
 from netmgr.kube.controller.node_taints import rewrite, without
-from netmgr.kube.controller.nodes import STARTUP_TAINT, UNHEALTHY_TAINT, ClusterNodes
+from netmgr.kube.controller.nodes import STARTUP_TAINT, UNHEALTHY_TAINT, node_view
 from netmgr.kube.controller.reconciling import Leadership
 from netmgr.kube.controller.tainting import Tainting, decide, most_of, parse_share
 
@@ -152,7 +153,7 @@ def server() -> Server:
 
 @pytest.fixture
 def leadership(server: Server) -> Leadership:
-    nodes = ClusterNodes("netmgr.io/node-pool", threading.Event())
+    nodes = ObjectCache(node_view, threading.Event())
     nodes.replace([server.node()])
     return SimpleNamespace(api=server, nodes=nodes)  # type: ignore[return-value]  all it is asked for
 

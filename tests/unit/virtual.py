@@ -5,16 +5,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
-from netmgr.kube.client.agent_pods import AgentPods
+from netmgr.kube.client.agent_pods import agent_pod
 from netmgr.kube.client.api import Api
-from netmgr.kube.controller.assigner import AssignerSettings
-from netmgr.kube.controller.controller import Controller, Settings, standard_reconcilers
+from netmgr.kube.client.object_cache import ObjectCache
+from netmgr.kube.controller.controller import Controller, ControllerSettings
 from netmgr.kube.controller.election import Candidate, Term
-from netmgr.kube.controller.health import Health, Telemetry
-from netmgr.kube.controller.node_conditions import NodeConditions
-from netmgr.kube.controller.node_taints import UnhealthyTaint
-from netmgr.kube.controller.nodes import ClusterNodes
+from netmgr.kube.controller.health import ControllerHealth, Telemetry
+from netmgr.kube.controller.nodes import node_view
 from netmgr.kube.controller.plan_watch import PlanWatch
 from netmgr.kube.controller.reconciling import Leadership
 from tests.fakes.api_server import ApiServer
@@ -45,8 +44,8 @@ class Virtual:
         return Leadership(
             self.api(),
             "tested",
-            ClusterNodes(POOL_LABEL, changed),
-            AgentPods(changed),
+            ObjectCache(partial(node_view, pool_label=POOL_LABEL), changed),
+            ObjectCache(agent_pod, changed),
             "/api/v1/namespaces/netmgr/pods",
             lost or threading.Event(),
             lambda: None,
@@ -56,16 +55,11 @@ class Virtual:
     def start_controller(self, plan: PlanWatch, name: str = "controller") -> None:
         """One as a Deployment starts it: with its election, watches and reconcilers."""
         api = self.api(name)
-        health, telemetry = Health(self.time.monotonic), Telemetry(api)
-        makers = [
-            *standard_reconcilers(
-                lambda: plan, AssignerSettings(CLAIM_NAMESPACE, QUARANTINE_SECONDS)
-            ),
-            lambda leadership, telemetry: NodeConditions(leadership, None, telemetry),
-            lambda leadership, telemetry: UnhealthyTaint(leadership, telemetry, None, 0),
-        ]
-        settings = Settings(name, POOL_LABEL, "netmgr")
-        work = Controller(api, settings, makers, telemetry, health, self.time)
+        health, telemetry = ControllerHealth(self.time.monotonic), Telemetry(api)
+        settings = ControllerSettings(
+            name, POOL_LABEL, "netmgr", CLAIM_NAMESPACE, QUARANTINE_SECONDS
+        )
+        work = Controller(api, settings, lambda: plan, telemetry, health, self.time)
         term = Term(CLAIM_NAMESPACE, "netmgr-controller", name)
         candidate = Candidate(api, term, work.lead, threading.Event(), health, self.time)
         self.start(candidate.run, name)

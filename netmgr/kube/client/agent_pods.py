@@ -1,11 +1,9 @@
-"""The agents' pods: a copy that a watch of the DaemonSets' namespace keeps."""
+"""What matters about the agents' pods."""
 
 from __future__ import annotations
 
 import contextlib
-import threading
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from netmgr.kube.client.api import Object
 from netmgr.printable import plain
@@ -32,8 +30,6 @@ class AgentPod:
 
     name: str
     uid: str
-    version: str
-    """Its resourceVersion."""
     node: str
     """Name of the Node that it is on."""
     is_ready: bool
@@ -45,57 +41,6 @@ class AgentPod:
     """Its annotation; None if it is missing or cannot be read."""
     failed_preflight: str = ""
     """Why its last preflight failed, as its kubelet says; empty if it did not."""
-
-
-class AgentPods:
-    """Follows the agents' pods; `changed` is set when something that matters has changed."""
-
-    def __init__(self, changed: threading.Event) -> None:
-        self._lock = threading.Lock()
-        self._pods: dict[str, AgentPod] = {}
-        self._changed = changed
-        self._is_known = False
-        self.generation = 0
-        """Grows with every change that `changed` announces."""
-
-    def pods(self) -> list[AgentPod] | None:
-        """List the pods that are on a Node; None while the first list is not complete."""
-        with self._lock:
-            return list(self._pods.values()) if self._is_known else None
-
-    def replace(self, objects: Iterable[Object]) -> None:
-        """Replace the copy with a whole list."""
-        pods = [pod for pod in map(agent_pod, objects) if pod is not None]
-        with self._lock:
-            self._pods = {pod.name: pod for pod in pods}
-            self._is_known = True
-            self.generation += 1
-        self._changed.set()
-
-    def change(self, api_object: Object) -> None:
-        """Add or update a pod, unless a later version of it is known."""
-        pod = agent_pod(api_object)
-        if pod is None:
-            return
-        with self._lock:
-            known = self._pods.get(pod.name)
-            # As for Nodes: our own patch returns the newest version before the watch delivers it.
-            if known and known.uid == pod.uid and int(known.version) >= int(pod.version):
-                return
-            self._pods[pod.name] = pod
-            is_change = known is None or replace(pod, version=known.version) != known
-            self.generation += is_change
-        if is_change:
-            self._changed.set()
-
-    def delete(self, api_object: Object) -> None:
-        """Remove a pod, unless a newer one has the same name."""
-        name, uid = api_object["metadata"]["name"], api_object["metadata"]["uid"]
-        with self._lock:
-            if name in self._pods and self._pods[name].uid == uid:
-                del self._pods[name]
-                self.generation += 1
-        self._changed.set()
 
 
 def agent_pod(pod: Object) -> AgentPod | None:
@@ -110,7 +55,6 @@ def agent_pod(pod: Object) -> AgentPod | None:
     return AgentPod(
         name=metadata["name"],
         uid=metadata["uid"],
-        version=metadata["resourceVersion"],
         node=node,
         is_ready=is_ready and "deletionTimestamp" not in metadata,
         exporter=_exporter(pod),

@@ -59,12 +59,7 @@ UNUSABLE = (config.ConfigException, YAMLError, ValueError, TypeError, AttributeE
 
 
 class _Request(NamedTuple):
-    """A request, and how many seconds it may take.
-
-    Attributes:
-        wait: for the answer, and for each piece of it.
-        total: for all of it, where that is bounded.
-    """
+    """A request, and how many seconds it may take."""
 
     method: str
     path: str
@@ -72,7 +67,9 @@ class _Request(NamedTuple):
     body: Object | None = None
     kind: str = "application/json"
     wait: float = ANSWER_SECONDS
+    """For the answer, and for each piece of it."""
     total: float | None = None
+    """For all of it, where that is bounded."""
 
     def __str__(self) -> str:
         return f"{self.method} {self.path}"
@@ -90,7 +87,10 @@ class _Request(NamedTuple):
 
 
 class Api:
-    """A client of one API server, with one account. Safe for threads."""
+    """A client of one API server, with one account. Safe for threads.
+
+    Every request raises ApiError if it is refused, and ApiAway while the server is away.
+    """
 
     def __init__(self, client: ApiClient, renew: Credentials | None = None) -> None:
         """Send requests through `client`; `renew` reads its token again."""
@@ -102,6 +102,15 @@ class Api:
     def get(self, path: str, query: Query | None = None, seconds: float | None = None) -> Object:
         """Read an object or a list; `seconds` bounds the whole request."""
         return self._ask(_Request("GET", path, query, total=seconds))
+
+    def find(self, path: str, seconds: float | None = None) -> Object | None:
+        """Read an object; None if there is none."""
+        try:
+            return self.get(path, seconds=seconds)
+        except ApiError as error:
+            if error.status != NOT_FOUND:
+                raise
+            return None
 
     def text(self, path: str, query: Query | None = None) -> str:
         """Read what is not an object, such as a container's log."""
@@ -241,16 +250,13 @@ class Credentials:
         self._loader.token_expires_at = datetime.min  # noqa: DTZ901  naive in the loader
 
     def api(self) -> Api:
-        """A client with this account."""
         return Api(_client(self._loader.load_and_set), self)
 
 
 def connect(
     kubeconfig: Path | None, folder: Path, environment: Mapping[str, str], context: str = ""
 ) -> Api:
-    """The API server of a kubeconfig's context, or else of the pod that this runs in.
-
-    Without `context` it is the current one.
+    """The API server of a kubeconfig's context (default: the current), or else of this pod.
 
     Raises:
         ConfigError: there is neither, or it is unusable.

@@ -9,41 +9,14 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol, TypeVar
-
-from netmgr.clock import Clock
+from typing import TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-class Concurrency(Clock, Protocol):
-    """Both clocks, waiting, and work beside other work."""
-
-    def sleep(self, seconds: float) -> None:
-        """Let time pass."""
-        ...
-
-    def wait(self, event: threading.Event, seconds: float | None = None) -> bool:
-        """Wait for the event, at most for so long; returns whether it is set."""
-        ...
-
-    def start(self, work: Callable[[], object], name: str) -> None:
-        """Run this in the background; it never keeps the process alive."""
-        ...
-
-    def map(
-        self, number: int, work: Callable[[Item], Result], items: Iterable[Item]
-    ) -> list[Result]:
-        """Results of work on all items, `number` at a time.
-
-        The first error is raised; what has not begun by then is left out.
-        """
-        ...
-
-
-class Threads:
-    """The machine's clocks, and real threads."""
+class Concurrency:
+    """Both clocks of the machine (`netmgr.clock.Clock`), waiting, and work beside other work."""
 
     def now(self) -> float:
         """Seconds since the epoch."""
@@ -61,15 +34,18 @@ class Threads:
         return event.wait(seconds)
 
     def start(self, work: Callable[[], object], name: str) -> None:
-        """Run this in a thread of its own."""
+        """Run this in a thread of its own, which never keeps the process alive."""
         threading.Thread(target=work, name=name, daemon=True).start()
 
     def map(
         self, number: int, work: Callable[[Item], Result], items: Iterable[Item]
     ) -> list[Result]:
-        """Results of work on all items, in `number` threads."""
+        """Results of work on all items, `number` at a time.
+
+        The first error is raised; what has not begun by then is left out.
+        """
         with ThreadPoolExecutor(number, "work") as workers:
             return list(workers.map(work, items))
 
 
-THREADS = Threads()
+THREADS = Concurrency()

@@ -12,11 +12,11 @@ from dataclasses import replace
 
 from netmgr.errors import ApiError, ConfigError
 from netmgr.kube.client.agent_pods import AgentPod
-from netmgr.kube.client.api import NOT_FOUND, Object, is_outdated
+from netmgr.kube.client.api import Object
 from netmgr.kube.controller.assigning import NodeView
-from netmgr.kube.controller.events import Notice, write
+from netmgr.kube.controller.events import WarningEvent, write
 from netmgr.kube.controller.node_document import all_ranges
-from netmgr.kube.controller.reconciling import Leadership, write_each
+from netmgr.kube.controller.reconciling import Leadership, patch, write_each
 from netmgr.prefixes import Prefix
 from netmgr.ranges.assigned import NODE_RANGES, AssignedRanges
 
@@ -30,14 +30,12 @@ class AgentRanges:
     """Keeps the annotations of the agents' pods."""
 
     def __init__(self, leadership: Leadership) -> None:
-        """Send nothing yet."""
         self._leadership = leadership
         self._api = leadership.api
         self._settled = (-1, -1)
 
     def reconcile(self) -> bool:
-        """Write the annotations that differ; False when another round should follow soon."""
-        pods = self._leadership.agents.pods()
+        pods = self._leadership.agents.listed()
         # Before anything is read: what changes meanwhile is for another round.
         generation = self._leadership.generation
         if pods is None or generation == self._settled:
@@ -49,9 +47,7 @@ class AgentRanges:
             wanted = wanted_ranges(pod, node)
             if wanted is not None:
                 differing.append((pod, node, wanted))
-        is_settled, refused = write_each(self._leadership, differing, self._write)
-        if refused is not None:
-            raise refused
+        is_settled = write_each(self._leadership, differing, self._write)
         if is_settled:
             self._settled = generation
         return is_settled
@@ -59,23 +55,25 @@ class AgentRanges:
     def _write(self, change: tuple[AgentPod, NodeView | None, AssignedRanges]) -> bool:
         pod, node, wanted = change
         # The watches of Nodes and pods are independent: a pod may be known before its Node is.
-        if node is None and not self._is_gone(pod.node):
+        if node is None and self._api.find(f"/api/v1/nodes/{pod.node}") is not None:
             return False
+        current = self._leadership.agents.current(pod.name)
+        if current is None or current[0] != pod:
+            return False
+        # The version of the Node changes all the time, and so is not compared.
+        version = self._leadership.nodes.version(node.name) if node else None
+        annotation = str(replace(wanted, version=int(version or 0)))
         body: Object = {
             "metadata": {
                 "uid": pod.uid,
                 # Also keeps a leader unaware of its replacement from writing an older state.
-                "resourceVersion": pod.version,
-                "annotations": {NODE_RANGES: str(self._numbered(wanted, node))},
+                "resourceVersion": current[1],
+                "annotations": {NODE_RANGES: annotation},
             }
         }
-        try:
-            # The subresource cannot change a pod's image, whatever the account sends.
-            path = f"{self._leadership.agents_path}/{pod.name}/status"
-            self._leadership.agents.change(self._api.patch(path, body))
-        except ApiError as error:
-            if not is_outdated(error):
-                raise
+        # The subresource cannot change a pod's image, whatever the account sends.
+        path = f"{self._leadership.agents_path}/{pod.name}/status"
+        if not patch(self._leadership.agents, self._api.patch, path, body):
             return False
         log.info(
             "node-ranges-written pod=%s node=%s uid=%s ranges=%s",
@@ -88,20 +86,6 @@ class AgentRanges:
             self._report_change(pod, node, wanted.ranges)
         return True
 
-    def _numbered(self, wanted: AssignedRanges, node: NodeView | None) -> AssignedRanges:
-        """With the version of the Node, which changes all the time and so is not compared."""
-        version = self._leadership.nodes.version(node.name) if node else None
-        return replace(wanted, version=int(version or 0))
-
-    def _is_gone(self, node: str) -> bool:
-        try:
-            self._api.get(f"/api/v1/nodes/{node}")
-        except ApiError as error:
-            if error.status != NOT_FOUND:
-                raise
-            return True
-        return False
-
     def _report_change(self, pod: AgentPod, node: NodeView, ranges: tuple[Prefix, ...]) -> None:
         before = pod.assigned.ranges if pod.assigned else ()
         if not before or set(before) == set(ranges):
@@ -111,7 +95,7 @@ class AgentRanges:
             f"and no longer {', '.join(map(str, before))}; delete pods that still have addresses "
             "of it ('netmgr node status' on the node lists them)"
         )
-        notice = Notice("Node", node.name, node.uid, CHANGED, message)
+        notice = WarningEvent("Node", node.name, node.uid, CHANGED, message)
         try:
             write(self._leadership, notice)
         except ApiError as error:

@@ -11,12 +11,11 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 
 from netmgr.clock import Clock
 from netmgr.errors import ApiError
-from netmgr.kube.client.api import NOT_FOUND, is_outdated
 from netmgr.kube.controller.allocations import Claim, NodeAllocation, NodeAllocations
 from netmgr.kube.controller.assigning import Decision, NodeView, Refusal, decide, released
 from netmgr.kube.controller.claim_store import ClaimStore
@@ -24,7 +23,7 @@ from netmgr.kube.controller.events import Events, notice
 from netmgr.kube.controller.health import Telemetry
 from netmgr.kube.controller.node_document import RANGES
 from netmgr.kube.controller.plan_watch import PlanWatch
-from netmgr.kube.controller.reconciling import WRITERS, Leadership, write_each
+from netmgr.kube.controller.reconciling import WRITERS, Leadership, patch, try_each
 
 log = logging.getLogger(__name__)
 
@@ -34,48 +33,26 @@ STEP_SECONDS = 1.0
 """A wall clock this far off since the last round was set, not slewed."""
 
 
-@dataclass(frozen=True, slots=True)
-class AssignerSettings:
-    """What the command line says about the plan's claims."""
-
-    namespace: str
-    quarantine: float
-    """Seconds that an allocation is in cooldown after its Node is gone."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Settled:
-    """The inputs of a decision that left nothing to write, and how long it holds.
-
-    A decision about 7,500 Nodes takes some 20 ms, and rounds are two seconds apart.
-    """
-
-    allocations: NodeAllocations
-    generation: int
-    ends: float
-    refusals: Sequence[Refusal]
-
-    def holds(self, allocations: NodeAllocations, generation: int, now: float) -> bool:
-        """Whether another decision would be the same."""
-        is_same = allocations is self.allocations and generation == self.generation
-        return is_same and now < self.ends
-
-
 class Assigner:
     """Assigns the plan's allocations while this process leads."""
 
     def __init__(
         self,
         leadership: Leadership,
-        settings: AssignerSettings,
         plan: Callable[[], PlanWatch | None],
+        namespace: str,
+        quarantine: float,
         telemetry: Telemetry,
     ) -> None:
-        """Send nothing yet. While there is no plan, no Node is written."""
+        """Send nothing yet. While there is no plan, no Node is written.
+
+        Claims are kept in `namespace`; `quarantine` is a cooldown's time in seconds.
+        """
         self._leadership = leadership
         self._api = leadership.api
-        self._settings = settings
         self._plan = plan
+        self._namespace = namespace
+        self._quarantine = quarantine
         self._telemetry = telemetry
         self._clock: Clock = leadership.concurrency
         self._events = Events(leadership)
@@ -83,28 +60,29 @@ class Assigner:
         # The wall clock as it is now: cooldowns outlive this process, and other machines read when
         # they began, but setting the clock must not end one.
         self._epoch = self._offset()
-        self._settled: _Settled | None = None
+        # What the last decision was made from, if it left nothing to write, and how long it holds:
+        # one about 7,500 Nodes takes some 20 ms, and rounds are two seconds apart.
+        self._settled: tuple[NodeAllocations, int] | None = None
+        self._ends = -math.inf
+        self._refusals: Sequence[Refusal] = ()
         self._pools: set[str] = set()
 
     def reconcile(self) -> bool:
-        """One round; False when another should follow soon."""
         plan = self._plan()
         if plan is None:
             return True
         try:
-            self._store = self._store or self._open(plan.cluster)
+            if self._store is None:
+                store = ClaimStore(self._api, self._namespace, plan.cluster)
+                store.load()
+                log.info("claims-read number=%s", len(store.claims))
+                self._store = store
             return self._round(plan, self._store)
         except ApiError:
             # The claims may be out of date by now, or only half of them were written.
             self._store = None
             self._settled = None
             raise
-
-    def _open(self, cluster: str) -> ClaimStore:
-        store = ClaimStore(self._api, self._settings.namespace, cluster)
-        store.load()
-        log.info("claims-read number=%s", len(store.claims))
-        return store
 
     def _round(self, plan: PlanWatch, store: ClaimStore) -> bool:
         allocations = plan.allocations(store.claims)
@@ -114,11 +92,11 @@ class Assigner:
         now = self._clock.monotonic() + self._epoch
         # Before the Nodes are looked at: what changes meanwhile is for another round.
         generation = self._leadership.nodes.generation
-        if self._settled and self._settled.holds(allocations, generation, now):
-            return self._events.report(map(notice, self._settled.refusals))
+        if self._settled == (allocations, generation) and now < self._ends:
+            return self._events.report(map(notice, self._refusals))
         self._settled = None
         views = self._leadership.nodes.views()
-        decision = decide(allocations, store.claims, views, now, self._settings.quarantine)
+        decision = decide(allocations, store.claims, views, now, self._quarantine)
         # `lost` only spares the server requests. A leader unaware of its replacement is stopped by
         # the claims' resourceVersion.
         if self._leadership.lost.is_set() or not self._are_gone(store, views, decision):
@@ -130,20 +108,20 @@ class Assigner:
             return False
         known = {view.name: view for view in views}
         assignments = [(known[name], held) for name, held in decision.assignments.items()]
-        settled, refused = write_each(self._leadership, assignments, self._assign)
+        settled, refused = try_each(self._leadership, assignments, self._assign)
         are_reported = self._events.report(map(notice, decision.refusals))
         self._count(allocations, store, decision, known)
         if refused is not None:
             raise refused
         if settled:
-            ends = self._next_end(store)
-            self._settled = _Settled(allocations, generation, ends, decision.refusals)
+            self._settled, self._refusals = (allocations, generation), decision.refusals
+            self._ends = self._next_end(store)
         return settled and are_reported
 
     def _next_end(self, store: ClaimStore) -> float:
         """When the next cooldown is over, in seconds since the epoch."""
         since = (claim.released for claim in store.claims.values() if claim.released is not None)
-        return min(since, default=math.inf) + self._settings.quarantine
+        return min(since, default=math.inf) + self._quarantine
 
     def _follow_clock(self, store: ClaimStore) -> bool:
         """After a step of the wall clock, begin the cooldowns that run anew; False on a conflict.
@@ -176,14 +154,9 @@ class Assigner:
         return all(self._leadership.concurrency.map(WRITERS, self._is_gone, unsure))
 
     def _is_gone(self, claim: Claim) -> bool:
-        try:
-            node = self._api.get(f"/api/v1/nodes/{claim.node}")
-        except ApiError as error:
-            if error.status != NOT_FOUND:
-                raise
-            return True
-        # A new Node of the same name: the claim's own is gone all the same.
-        if node["metadata"]["uid"] != claim.uid:
+        node = self._api.find(f"/api/v1/nodes/{claim.node}")
+        # With another UID it is a new Node of the same name: the claim's own is gone all the same.
+        if node is None or node["metadata"]["uid"] != claim.uid:
             return True
         log.warning("watch-lags node=%s keeps=%s", claim.node, claim.index)
         return False
@@ -208,13 +181,7 @@ class Assigner:
                 "podCIDRs": [str(cidr) for cidr in allocation.cidrs],
             },
         }
-        try:
-            # Applied at once: the watch delivers it later, and until then the next round would find
-            # the Node without podCIDRs and write it again.
-            nodes.change(self._api.patch(f"/api/v1/nodes/{view.name}", body))
-        except ApiError as error:
-            if not is_outdated(error):
-                raise
+        if not patch(nodes, self._api.patch, f"/api/v1/nodes/{view.name}", body):
             self._telemetry.conflicts.labels("node").inc()
             return False
         self._telemetry.assigned.inc()

@@ -10,19 +10,27 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+from functools import partial
 
 from netmgr.backoff import Backoff
 from netmgr.errors import ApiAway, ApiError
-from netmgr.kube.client.agent_pods import SELECTOR, AgentPods
+from netmgr.kube.client.agent_pods import SELECTOR, agent_pod
 from netmgr.kube.client.api import Api
 from netmgr.kube.client.concurrency import THREADS, Concurrency
+from netmgr.kube.client.object_cache import ObjectCache
 from netmgr.kube.client.reflector import Reflector
 from netmgr.kube.controller.agent_ranges import AgentRanges
-from netmgr.kube.controller.assigner import Assigner, AssignerSettings
-from netmgr.kube.controller.health import Health, Telemetry
-from netmgr.kube.controller.nodes import ClusterNodes
+from netmgr.kube.controller.assigner import Assigner
+from netmgr.kube.controller.health import ControllerHealth, Telemetry
+from netmgr.kube.controller.node_conditions import NodeConditions
+from netmgr.kube.controller.node_lister import NodeLister
+from netmgr.kube.controller.node_reports import NodeReports
+from netmgr.kube.controller.node_taints import UnhealthyTaint
+from netmgr.kube.controller.nodes import node_view
 from netmgr.kube.controller.plan_watch import PlanWatch
-from netmgr.kube.controller.reconciling import Leadership, Reconciler
+from netmgr.kube.controller.quota_events import QuotaEvents
+from netmgr.kube.controller.reconciling import ClusterReconciler, Leadership
 from netmgr.kube.controller.startup import Startup
 
 log = logging.getLogger(__name__)
@@ -34,69 +42,71 @@ GATHER_SECONDS = 0.1
 """Changes that come within this time of each other are decided on together."""
 
 ROUNDS = "rounds"
-"""Their name in `Health`."""
-
-Maker = Callable[[Leadership, Telemetry], Reconciler]
+"""Their name in `ControllerHealth`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ControllerSettings:
     """What the command line says."""
 
     identity: str
     pool_label: str
     agent_namespace: str
-    """Namespace of the agents' DaemonSet."""
+    """Of the agents' DaemonSet."""
+    claim_namespace: str
+    """Of the ConfigMaps that say which Node holds what."""
+    quarantine: float
+    """Seconds that an allocation is in cooldown after its Node is gone."""
+    lists_nodes: bool = False
+    """Whether agents get the list of Nodes from which they keep routes."""
+    quota_events: bool = False
+    node_health: bool = False
+    taint_share: Fraction | None = None
+    """Of a node pool that may be tainted; None removes every taint."""
+    taint_after: float = 0
+    """Seconds that a Node has to be unhealthy before that."""
 
 
+@dataclass(frozen=True, slots=True)
 class Controller:
     """Follows the cluster and runs the reconcilers while it leads."""
 
-    def __init__(
-        self,
-        api: Api,
-        settings: Settings,
-        reconcilers: Sequence[Maker],
-        telemetry: Telemetry,
-        health: Health,
-        concurrency: Concurrency = THREADS,
-    ) -> None:
-        """Send nothing yet. Every round is a beat of `health`."""
-        self._api = api
-        self._settings = settings
-        self._reconcilers = reconcilers
-        self._telemetry = telemetry
-        self._health = health
-        self._concurrency = concurrency
+    api: Api
+    settings: ControllerSettings
+    plan: Callable[[], PlanWatch | None] | None
+    """Without one, no ranges are assigned."""
+    telemetry: Telemetry
+    health: ControllerHealth
+    """Every round is a beat of it."""
+    concurrency: Concurrency = THREADS
 
     def lead(self, lost: threading.Event) -> None:
-        """Work until the leadership is lost, or given up."""
         changed = threading.Event()
-        nodes = ClusterNodes(self._settings.pool_label, changed)
-        agents = AgentPods(changed)
-        pods = f"/api/v1/namespaces/{self._settings.agent_namespace}/pods"
-        beside = self._concurrency
+        view_of = partial(node_view, pool_label=self.settings.pool_label)
+        nodes, agents = ObjectCache(view_of, changed), ObjectCache(agent_pod, changed)
+        pods = f"/api/v1/namespaces/{self.settings.agent_namespace}/pods"
+        beside = self.concurrency
         leadership = Leadership(
-            self._api, self._settings.identity, nodes, agents, pods, lost, self._beat, beside
+            self.api, self.settings.identity, nodes, agents, pods, lost, self._beat, beside
         )
-        reconcilers = [make(leadership, self._telemetry) for make in self._reconcilers]
+        reconcilers = list(self._reconcilers(leadership))
         followed = {
-            "nodes": Reflector(self._api, "/api/v1/nodes", nodes, lost, concurrency=beside),
+            "nodes": Reflector(self.api, "/api/v1/nodes", nodes, lost, concurrency=beside),
             "agents": Reflector(
-                self._api, pods, agents, lost, selector=SELECTOR, concurrency=beside
+                self.api, pods, agents, lost, selector=SELECTOR, concurrency=beside
             ),
         }
         for reflector in followed.values():
             reflector.start()
         backoff = Backoff()
-        self._telemetry.leader.set(1)
+        self.telemetry.leader.set(1)
         while not lost.is_set():
             self._beat()
             for name, reflector in followed.items():
                 if reflector.failure is not None:
                     raise reflector.failure
-                self._telemetry.lists.labels(name).set(reflector.lists)
-                self._telemetry.watches.labels(name).set(reflector.watches)
+                self.telemetry.lists.labels(name).set(reflector.lists)
+                self.telemetry.watches.labels(name).set(reflector.watches)
             # The pods are not waited for: ranges are assigned before there is any agent.
             if not beside.wait(followed["nodes"].synced, 1):
                 continue
@@ -104,13 +114,33 @@ class Controller:
             changed.clear()
             is_settled = self._round(reconcilers, backoff)
             self._wait(changed, lost, ROUND_SECONDS if is_settled else backoff.next())
-        self._telemetry.leader.set(0)
-        self._health.idle(ROUNDS)
+        self.telemetry.leader.set(0)
+        self.health.idle(ROUNDS)
+
+    def _reconcilers(self, leadership: Leadership) -> Iterator[ClusterReconciler]:
+        """In the order of every round."""
+        settings, telemetry, plan = self.settings, self.telemetry, self.plan
+        if plan is not None:
+            namespace, quarantine = settings.claim_namespace, settings.quarantine
+            yield Assigner(leadership, plan, namespace, quarantine, telemetry)
+        yield AgentRanges(leadership)
+        yield Startup(leadership, lambda: bool(plan and plan()))
+        if settings.lists_nodes:
+            yield NodeLister(leadership, settings.agent_namespace)
+        is_asking = settings.quota_events or settings.node_health
+        # Each node is asked once for both.
+        reports = NodeReports(leadership) if is_asking else None
+        if reports and settings.quota_events:
+            yield QuotaEvents(leadership, reports)
+        # Also by what kubelets say of preflights, for which nobody is asked.
+        yield NodeConditions(leadership, reports if settings.node_health else None, telemetry)
+        # Also without a share, since taints of a controller that had one are removed.
+        yield UnhealthyTaint(leadership, telemetry, settings.taint_share, settings.taint_after)
 
     def _beat(self) -> None:
-        self._health.beat(ROUNDS)
+        self.health.beat(ROUNDS)
 
-    def _round(self, reconcilers: Sequence[Reconciler], backoff: Backoff) -> bool:
+    def _round(self, reconcilers: Sequence[ClusterReconciler], backoff: Backoff) -> bool:
         """Run every reconciler once; False when another round should follow soon."""
         is_settled, is_refused = True, False
         for reconciler in reconcilers:
@@ -118,14 +148,17 @@ class Controller:
                 is_settled &= reconciler.reconcile()
             except ApiError as error:
                 is_refused = True
-                _log_failure(error, backoff.failures)
+                level = logging.WARNING if isinstance(error, ApiAway) else logging.ERROR
+                log.log(
+                    level, "round-failed failures=%s reason=%s", backoff.failures, error.message
+                )
         if not is_refused:
             backoff.reset()
         return is_settled and not is_refused
 
     def _wait(self, changed: threading.Event, lost: threading.Event, seconds: float) -> None:
         """Until something changed, the time has passed, or the leadership is lost."""
-        beside = self._concurrency
+        beside = self.concurrency
         deadline = beside.monotonic() + seconds
         while (left := deadline - beside.monotonic()) > 0 and not lost.is_set():
             # Two events cannot be waited for together; this bounds how late a lost leadership is
@@ -133,18 +166,3 @@ class Controller:
             if beside.wait(changed, min(left, 0.5)):
                 beside.sleep(GATHER_SECONDS)
                 return
-
-
-def standard_reconcilers(
-    plan: Callable[[], PlanWatch | None] | None, settings: AssignerSettings
-) -> Iterator[Maker]:
-    """What every controller does, in the order of every round; with a plan it assigns ranges."""
-    if plan is not None:
-        yield lambda leadership, telemetry: Assigner(leadership, settings, plan, telemetry)
-    yield lambda leadership, _: AgentRanges(leadership)
-    yield lambda leadership, _: Startup(leadership, lambda: bool(plan and plan()))
-
-
-def _log_failure(error: ApiError, failures: int) -> None:
-    level = logging.WARNING if isinstance(error, ApiAway) else logging.ERROR
-    log.log(level, "round-failed failures=%s reason=%s", failures, error.message)

@@ -15,15 +15,13 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from netmgr.errors import ApiError
 from netmgr.kube.client.agent_pods import AgentPod
-from netmgr.kube.client.api import Object, is_outdated
 from netmgr.kube.controller.assigning import NodeView
-from netmgr.kube.controller.events import Events, Notice, as_time
+from netmgr.kube.controller.events import Events, WarningEvent, as_time
 from netmgr.kube.controller.health import Telemetry
-from netmgr.kube.controller.node_reports import NodeReports, Report
+from netmgr.kube.controller.node_reports import NodeReport, NodeReports
 from netmgr.kube.controller.nodes import HEALTHY
-from netmgr.kube.controller.reconciling import Leadership, write_each
+from netmgr.kube.controller.reconciling import Leadership, write_condition, write_each
 
 HEALTHY_REASON, SILENT_REASON = "NoProblems", "NoReport"
 PREFLIGHT_FAILED, PREFLIGHT_PASSED = "PreflightFailed", "PreflightPassed"
@@ -41,19 +39,16 @@ class Condition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What is known of nodes, by their Nodes' names.
-
-    Attributes:
-        failed: why their preflights fail.
-        ready: those whose agents serve.
-        reports: what their exporters said.
-        silent: those whose exporters have not answered for long.
-    """
+    """What is known of nodes, by their Nodes' names."""
 
     failed: Mapping[str, str]
+    """Why their preflights fail."""
     ready: Collection[str]
-    reports: Mapping[str, Report]
+    """Those whose agents serve."""
+    reports: Mapping[str, NodeReport]
+    """What their exporters said."""
     silent: Collection[str]
+    """Those whose exporters have not answered for long."""
 
 
 class NodeConditions:
@@ -68,12 +63,11 @@ class NodeConditions:
         self._telemetry = telemetry
         self._events = Events(leadership)
         self._written: dict[str, float] = {}
-        self._notices: list[Notice] = []
+        self._notices: list[WarningEvent] = []
         self._settled: tuple[int, int] | None = None
 
     def reconcile(self) -> bool:
-        """Write the conditions; False when another round should follow soon."""
-        pods = self._leadership.agents.pods()
+        pods = self._leadership.agents.listed()
         # Before anything is read: what changes meanwhile is for another round.
         generation = self._leadership.generation
         if pods is None:
@@ -89,12 +83,22 @@ class NodeConditions:
         self._written = {name: at for name, at in self._written.items() if now - at < CALM_SECONDS}
         due = ((view, _wanted(view, known)) for view in views if view.name not in self._written)
         changes = [(view, wanted) for view, wanted in due if wanted and _differs(wanted, view)]
-        is_settled, refused = write_each(self._leadership, changes, self._write)
-        if refused is not None:
-            raise refused
+        is_settled = write_each(self._leadership, changes, self._write)
         if is_settled:
             self._settled = generation
         return is_settled
+
+    def _report(self, views: Iterable[NodeView], failed: Mapping[str, str]) -> None:
+        """Update the Events and the metric of failed preflights."""
+        reason = PREFLIGHT_FAILED
+        self._notices = [
+            # With a key of its own, and not the message's: one Event for a Node, whatever it says.
+            WarningEvent("Node", view.name, view.uid, reason, failed[view.name], key=reason)
+            for view in views
+            if view.name in failed
+        ]
+        self._telemetry.preflight_failed.set(len(self._notices))
+        self._events.report(self._notices)
 
     def _known(self, pods: Iterable[AgentPod]) -> _Known:
         return _Known(
@@ -103,12 +107,6 @@ class NodeConditions:
             reports=self._reports.by_node if self._reports else {},
             silent=self._reports.silent() if self._reports else frozenset(),
         )
-
-    def _report(self, views: Iterable[NodeView], failed: Mapping[str, str]) -> None:
-        """Update the Events and the metric of failed preflights."""
-        self._notices = [_notice(view, failed[view.name]) for view in views if view.name in failed]
-        self._telemetry.preflight_failed.set(len(self._notices))
-        self._events.report(self._notices)
 
     def _write(self, change: tuple[NodeView, Condition]) -> bool:
         view, wanted = change
@@ -122,14 +120,7 @@ class NodeConditions:
             "lastHeartbeatTime": now,
             "lastTransitionTime": now if is_other else view.health_since or now,
         }
-        body: Object = {"metadata": {"uid": view.uid}, "status": {"conditions": [made]}}
-        path = f"/api/v1/nodes/{view.name}/status"
-        try:
-            # Conditions are merged by their type, which a JSON merge patch cannot do.
-            self._leadership.nodes.change(self._leadership.api.patch_by_key(path, body))
-        except ApiError as error:
-            if not is_outdated(error):
-                raise
+        if not write_condition(self._leadership, view, made):
             return False
         self._written[view.name] = self._leadership.concurrency.monotonic()
         level = logging.INFO if wanted.status == "True" else logging.WARNING
@@ -167,13 +158,7 @@ def _differs(wanted: Condition, view: NodeView) -> bool:
     return wanted.reason == PREFLIGHT_FAILED and wanted.message != view.health_message
 
 
-def _notice(view: NodeView, failure: str) -> Notice:
-    # With a key of its own, and not the message's: one Event for a Node, whatever it says.
-    return Notice("Node", view.name, view.uid, PREFLIGHT_FAILED, failure, key=PREFLIGHT_FAILED)
-
-
-def condition(report: Report) -> Condition:
-    """The condition for what a node reports."""
+def condition(report: NodeReport) -> Condition:
     if not report.problems:
         message = "the agent of netmgr finds no problem that lasts"
         return Condition("True", HEALTHY_REASON, message)

@@ -8,11 +8,11 @@ names where podCIDRs, of which there is one a family, cannot say them.
 from __future__ import annotations
 
 import ipaddress
-from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from netmgr.errors import ConfigError
+from netmgr.kube.client.api import Object
 from netmgr.prefixes import Prefix
 
 RANGES = "netmgr.io/ranges"
@@ -21,7 +21,6 @@ RANGES = "netmgr.io/ranges"
 RANGES_FILE = "/etc/netmgr-pod/ranges"
 """Where the agent finds what `netmgr controller` says of the Node's ranges later."""
 
-Object = dict[str, Any]
 FROM_NODE = ("name", "addresses")
 _SWITCH = TypeAdapter(bool)
 """A switch as the document accepts it: quoted, too."""

@@ -7,13 +7,12 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 
-from netmgr.errors import ApiError
-from netmgr.kube.client.api import Object, is_outdated
+from netmgr.kube.client.api import Object
 from netmgr.kube.controller import tainting
 from netmgr.kube.controller.assigning import NodeView
 from netmgr.kube.controller.health import Telemetry
 from netmgr.kube.controller.nodes import UNHEALTHY_TAINT
-from netmgr.kube.controller.reconciling import Leadership, write_each
+from netmgr.kube.controller.reconciling import Leadership, patch, write_each
 
 Taints = list[Mapping[str, str]]
 
@@ -21,11 +20,7 @@ log = logging.getLogger(__name__)
 
 
 def rewrite(leadership: Leadership, view: NodeView, change: Callable[[Taints], Taints]) -> bool:
-    """Change a Node's taints; False when another program changed the Node meanwhile.
-
-    Raises:
-        ApiError: as `Reconciler`.
-    """
+    """Change a Node's taints; False when another program changed the Node meanwhile."""
     # Both of one moment: if the version were newer than the list, a taint added in between would
     # be lost.
     current = leadership.nodes.current(view.name)
@@ -39,17 +34,10 @@ def rewrite(leadership: Leadership, view: NodeView, change: Callable[[Taints], T
         "metadata": {"uid": view.uid, "resourceVersion": version},
         "spec": {"taints": after},
     }
-    try:
-        leadership.nodes.change(leadership.api.patch(f"/api/v1/nodes/{view.name}", body))
-    except ApiError as error:
-        if not is_outdated(error):
-            raise
-        return False
-    return True
+    return patch(leadership.nodes, leadership.api.patch, f"/api/v1/nodes/{view.name}", body)
 
 
 def without(taints: Iterable[Mapping[str, str]], key: str) -> Taints:
-    """The other taints."""
     return [taint for taint in taints if taint["key"] != key]
 
 
@@ -72,7 +60,6 @@ class UnhealthyTaint:
         self._settled, self._ends = -1, -math.inf
 
     def reconcile(self) -> bool:
-        """Write the taints that differ; False when another round should follow soon."""
         # Before anything is read: what changes meanwhile is for another round.
         generation = self._leadership.nodes.generation
         now = self._leadership.concurrency.monotonic()
@@ -87,11 +74,9 @@ class UnhealthyTaint:
         # Removals come first, additions in a later round, which our own writes bring about: so
         # there are never too many in between.
         if decision.remove:
-            is_settled, refused = write_each(self._leadership, decision.remove, self._untaint)
+            is_settled = write_each(self._leadership, decision.remove, self._untaint)
         else:
-            is_settled, refused = write_each(self._leadership, decision.add, self._taint)
-        if refused is not None:
-            raise refused
+            is_settled = write_each(self._leadership, decision.add, self._taint)
         if is_settled:
             self._settled, self._ends = generation, self._next_end(now)
         return is_settled

@@ -1,9 +1,6 @@
-"""The cluster's Nodes: a copy that a watch keeps."""
+"""What matters about the cluster's Nodes, and netmgr's labels, taints and conditions there."""
 
 from __future__ import annotations
-
-import threading
-from collections.abc import Iterable
 
 from netmgr.documents.sites import Role
 from netmgr.kube.client.api import Object
@@ -30,80 +27,17 @@ HEALTHY = "NetmgrHealthy"
 """The condition that says whether a Node's network has problems that last."""
 
 
-class ClusterNodes:
-    """Follows the Nodes; `changed` is set when something that matters has changed."""
-
-    def __init__(self, pool_label: str, changed: threading.Event) -> None:
-        """`pool_label` is the label whose value is the node pool's name."""
-        self._label = pool_label
-        self._lock = threading.Lock()
-        self._known: dict[str, tuple[NodeView, str]] = {}
-        self._changed = changed
-        self.generation = 0
-        """Grows with every change that `changed` announces."""
-
-    def views(self) -> list[NodeView]:
-        with self._lock:
-            return [view for view, _ in self._known.values()]
-
-    def current(self, name: str) -> tuple[NodeView, str] | None:
-        """A Node, and the resourceVersion that it has; None when it is gone."""
-        with self._lock:
-            return self._known.get(name)
-
-    def version(self, name: str) -> str | None:
-        """The resourceVersion of a Node; None when it is gone."""
-        current = self.current(name)
-        return current[1] if current else None
-
-    def replace(self, objects: Iterable[Object]) -> None:
-        """Replace the copy with a whole list."""
-        known = [
-            (node_view(node, self._label), node["metadata"]["resourceVersion"]) for node in objects
-        ]
-        with self._lock:
-            self._known = {view.name: (view, version) for view, version in known}
-            self.generation += 1
-        self._changed.set()
-
-    def change(self, api_object: Object) -> None:
-        """Add or update a Node, unless a later version of it is known."""
-        view, version = (
-            node_view(api_object, self._label),
-            api_object["metadata"]["resourceVersion"],
-        )
-        with self._lock:
-            known, known_version = self._known.get(view.name, (None, "0"))
-            # Our own patch returns the newest version at once; the watch delivers older ones after
-            # it.
-            # resourceVersion is documented as opaque, but it is etcd's revision: a number that
-            # grows.
-            if known and known.uid == view.uid and int(known_version) > int(version):
-                return
-            self._known[view.name] = (view, version)
-            self.generation += view != known
-        # Most updates are heartbeats of the kubelet in the Node's status, which decide nothing
-        # here.
-        if view != known:
-            self._changed.set()
-
-    def delete(self, api_object: Object) -> None:
-        """Remove a Node, unless a newer one has the same name."""
-        name, uid = api_object["metadata"]["name"], api_object["metadata"]["uid"]
-        with self._lock:
-            if name in self._known and self._known[name][0].uid == uid:
-                del self._known[name]
-                self.generation += 1
-        self._changed.set()
+def conditions_of(api_object: Object) -> dict[str, Object]:
+    """The conditions in an object's status, by their type."""
+    conditions = api_object.get("status", {}).get("conditions") or ()
+    return {condition["type"]: condition for condition in conditions}
 
 
 def node_view(node: Object, pool_label: str = "") -> NodeView:
     """What matters about a Node object; it has no pool without a label that names it."""
     metadata = node["metadata"]
     labels = metadata.get("labels", {})
-    conditions: dict[str, Object] = {
-        condition["type"]: condition for condition in node.get("status", {}).get("conditions") or ()
-    }
+    conditions = conditions_of(node)
     health = conditions.get(HEALTHY, {})
     return NodeView(
         name=metadata["name"],

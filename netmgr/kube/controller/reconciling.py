@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from netmgr.errors import ApiAway, ApiError
-from netmgr.kube.client.agent_pods import AgentPods
-from netmgr.kube.client.api import Api
+from netmgr.kube.client.agent_pods import AgentPod
+from netmgr.kube.client.api import Api, Object, is_outdated
 from netmgr.kube.client.concurrency import THREADS, Concurrency
-from netmgr.kube.controller.nodes import ClusterNodes
+from netmgr.kube.client.object_cache import ObjectCache
+from netmgr.kube.controller.assigning import NodeView
 
 Item = TypeVar("Item")
 
@@ -26,8 +27,8 @@ class Leadership:
     api: Api
     identity: str
     """Author of Events: the controller's process."""
-    nodes: ClusterNodes
-    agents: AgentPods
+    nodes: ObjectCache[NodeView]
+    agents: ObjectCache[AgentPod]
     agents_path: str
     """The collection of the agents' pods at the API server."""
     lost: threading.Event
@@ -43,7 +44,7 @@ class Leadership:
         return self.nodes.generation, self.agents.generation
 
 
-class Reconciler(Protocol):
+class ClusterReconciler(Protocol):
     """Writes one kind of thing to the API server, as the Nodes and agents' pods require it.
 
     Made anew for every leadership, so that it remembers nothing of what another leader has changed.
@@ -61,7 +62,40 @@ class Reconciler(Protocol):
         ...
 
 
+def patch(
+    cache: ObjectCache[Any], send: Callable[[str, Object], Object], path: str, body: Object
+) -> bool:
+    """Patch an object of a copy; False when another program changed it meanwhile."""
+    try:
+        # Applied at once: the watch delivers it later, and until then the next round would find the
+        # object as it was and write it again.
+        cache.change(send(path, body))
+    except ApiError as error:
+        if not is_outdated(error):
+            raise
+        return False
+    return True
+
+
+def write_condition(leadership: Leadership, view: NodeView, condition: Object) -> bool:
+    """Write a condition of a Node; False when another Node has its name."""
+    body: Object = {"metadata": {"uid": view.uid}, "status": {"conditions": [condition]}}
+    path = f"/api/v1/nodes/{view.name}/status"
+    # Conditions are merged by their type, which a JSON merge patch cannot do.
+    return patch(leadership.nodes, leadership.api.patch_by_key, path, body)
+
+
 def write_each(
+    leadership: Leadership, items: Sequence[Item], write: Callable[[Item], bool]
+) -> bool:
+    """As `try_each`, but raise the first error of a single object in the end."""
+    is_settled, refused = try_each(leadership, items, write)
+    if refused is not None:
+        raise refused
+    return is_settled
+
+
+def try_each(
     leadership: Leadership, items: Sequence[Item], write: Callable[[Item], bool]
 ) -> tuple[bool, ApiError | None]:
     """Write many objects; an error of a single one delays no other.

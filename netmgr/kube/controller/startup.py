@@ -11,13 +11,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 
-from netmgr.errors import ApiError
-from netmgr.kube.client.api import Object, is_outdated
 from netmgr.kube.controller.assigning import NodeView
 from netmgr.kube.controller.events import as_time
 from netmgr.kube.controller.node_taints import rewrite, without
 from netmgr.kube.controller.nodes import NETWORK_UNAVAILABLE, STARTUP_TAINT
-from netmgr.kube.controller.reconciling import Leadership, write_each
+from netmgr.kube.controller.reconciling import Leadership, write_condition, write_each
 from netmgr.logs import caused_by
 from netmgr.ranges.assigned import AssignedRanges
 
@@ -38,16 +36,15 @@ class Startup:
         self._is_range_controller = is_range_controller
 
     def reconcile(self) -> bool:
-        """Write the Nodes that wait; False when another round should follow soon."""
         waiting = [view for view in self._leadership.nodes.views() if self._waits(view)]
         if not waiting:
             return True
-        serving = self._serving()
+        # What was written to an agent that is ready about its Node's ranges: None where these are
+        # not the Node's podCIDRs.
+        pods = self._leadership.agents.listed() or ()
+        serving = {pod.node: pod.assigned for pod in pods if pod.is_ready}
         are_served = [view for view in waiting if _serves(view, serving)]
-        is_settled, refused = write_each(self._leadership, are_served, self._admit)
-        if refused is not None:
-            raise refused
-        return is_settled
+        return write_each(self._leadership, are_served, self._admit)
 
     def _waits(self, view: NodeView) -> bool:
         return view.has_taint(STARTUP_TAINT) or self._is_to_clear(view)
@@ -58,14 +55,6 @@ class Startup:
     def _admit(self, view: NodeView) -> bool:
         is_available = not self._is_to_clear(view) or self._clear(view)
         return is_available and (not view.has_taint(STARTUP_TAINT) or self._untaint(view))
-
-    def _serving(self) -> dict[str, AssignedRanges | None]:
-        """Nodes with an agent that is ready, and what was written to it about its Node's ranges.
-
-        That is None where the agent's ranges are not the Node's podCIDRs.
-        """
-        pods = self._leadership.agents.pods() or ()
-        return {pod.node: pod.assigned for pod in pods if pod.is_ready}
 
     def _untaint(self, view: NodeView) -> bool:
         is_written = rewrite(self._leadership, view, lambda taints: without(taints, STARTUP_TAINT))
@@ -83,17 +72,10 @@ class Startup:
             "lastHeartbeatTime": now,
             "lastTransitionTime": now,
         }
-        body: Object = {"metadata": {"uid": view.uid}, "status": {"conditions": [condition]}}
-        path = f"/api/v1/nodes/{view.name}/status"
-        try:
-            # Conditions are merged by their type, which a JSON merge patch cannot do.
-            self._leadership.nodes.change(self._leadership.api.patch_by_key(path, body))
-        except ApiError as error:
-            if not is_outdated(error):
-                raise
-            return False
-        log.info("network-available node=%s", view.name, extra=caused_by(view.name))
-        return True
+        is_written = write_condition(self._leadership, view, condition)
+        if is_written:
+            log.info("network-available node=%s", view.name, extra=caused_by(view.name))
+        return is_written
 
 
 def _serves(view: NodeView, serving: Mapping[str, AssignedRanges | None]) -> bool:

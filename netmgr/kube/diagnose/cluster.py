@@ -13,16 +13,13 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from netmgr.errors import ApiAway, ApiError
-from netmgr.kube.client.agent_pods import SELECTOR, agent_pod
-from netmgr.kube.client.api import NOT_FOUND, Api, Object
+from netmgr.kube.client.agent_pods import agent_pod
+from netmgr.kube.client.api import Api, Object
 from netmgr.kube.client.concurrency import THREADS
 from netmgr.kube.client.reflector import pages
 from netmgr.kube.controller.events import COMPONENT, DEFAULT_NAMESPACE, NODE_COMPONENT
-from netmgr.kube.controller.node_reports import ANSWER_SECONDS, LONGEST_ANSWER, Report, parse_body
+from netmgr.kube.controller.node_reports import ANSWER_SECONDS, LONGEST_ANSWER, parse_body
 from netmgr.kube.diagnose import cluster_status
-from netmgr.kube.diagnose.cluster_status import (
-    COMPONENT as LABEL_OF_COMPONENT,
-)
 
 ASKERS = 8
 """Exporters asked at a time: few enough for an API server that others need, too."""
@@ -37,7 +34,7 @@ Advance = Callable[[int], object]
 """Called after each exporter, with how many there are; from several threads."""
 
 
-class Reading(NamedTuple):
+class ClusterQuery(NamedTuple):
     """What to read, and how long exporters may take in all (seconds)."""
 
     namespaces: tuple[str, ...]
@@ -45,14 +42,16 @@ class Reading(NamedTuple):
     seconds: float
 
 
-def read(api: Api, reading: Reading, advance: Advance = lambda *_: None) -> cluster_status.Cluster:
+def read(
+    api: Api, reading: ClusterQuery, advance: Advance = lambda *_: None
+) -> cluster_status.ClusterState:
     """Read a cluster.
 
     Raises:
         ApiError: Nodes, the agents' pods, DaemonSets or Deployments cannot be listed. What else
-            cannot be read is in `Cluster.unread`.
+            cannot be read is in `ClusterState.unread`.
     """
-    cluster = cluster_status.Cluster(reading.namespaces)
+    cluster = cluster_status.ClusterState(reading.namespaces)
     cluster.nodes = [cluster_status.node_state(node) for node in items(api, "/api/v1/nodes")]
     cluster.present = {node.view.uid for node in cluster.nodes}
     for namespace in reading.namespaces:
@@ -61,7 +60,9 @@ def read(api: Api, reading: Reading, advance: Advance = lambda *_: None) -> clus
         with _tolerated(cluster, "controllerrevisions"):
             _read_revisions(api, f"{apps}/controllerrevisions", cluster)
         with _tolerated(cluster, "leases"):
-            _read_leader(api, namespace, reading.lease, cluster)
+            leases = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
+            if (lease := api.find(f"{leases}/{reading.lease}")) is not None:
+                cluster.leader = cluster_status.leader(lease)
     for namespace in (DEFAULT_NAMESPACE, *reading.namespaces):
         with _tolerated(cluster, "events"):
             cluster.events += _events(api, namespace)
@@ -69,10 +70,9 @@ def read(api: Api, reading: Reading, advance: Advance = lambda *_: None) -> clus
     return cluster
 
 
-def _read_own(api: Api, namespace: str, apps: str, cluster: cluster_status.Cluster) -> None:
-    """What netmgr has in a namespace."""
+def _read_own(api: Api, namespace: str, apps: str, cluster: cluster_status.ClusterState) -> None:
     pods = list(items(api, f"/api/v1/namespaces/{namespace}/pods", LABEL))
-    cluster.pods += _agent_pods(pods)
+    cluster.pods += agent_pods(pods)
     creation_times = [cluster.installed_at] if cluster.installed_at else []
     cluster.present |= {pod["metadata"]["uid"] for pod in pods}
     for kind in ("daemonset", "deployment"):
@@ -84,7 +84,7 @@ def _read_own(api: Api, namespace: str, apps: str, cluster: cluster_status.Clust
 
 
 @contextmanager
-def _tolerated(cluster: cluster_status.Cluster, resource: str) -> Iterator[None]:
+def _tolerated(cluster: cluster_status.ClusterState, resource: str) -> Iterator[None]:
     try:
         yield
     except ApiAway:
@@ -94,39 +94,25 @@ def _tolerated(cluster: cluster_status.Cluster, resource: str) -> Iterator[None]
 
 
 def items(api: Api, path: str, query: dict[str, str] | None = None) -> Iterator[Object]:
-    """All objects of a collection, page by page."""
     for page in pages(api, path, query or {}):
         yield from page["items"]
 
 
-def agent_pods(api: Api, path: str) -> Iterator[cluster_status.PodState]:
-    """The agents' pods of a namespace."""
-    return _agent_pods(items(api, path, {"labelSelector": SELECTOR}))
-
-
-def _agent_pods(pods: Iterable[Object]) -> Iterator[cluster_status.PodState]:
+def agent_pods(pods: Iterable[Object]) -> Iterator[cluster_status.PodState]:
     for pod_object in pods:
         pod = agent_pod(pod_object)
-        if pod is not None and pod_object["metadata"]["labels"].get(LABEL_OF_COMPONENT) in AGENTS:
+        component = pod_object["metadata"]["labels"].get(cluster_status.COMPONENT)
+        if pod is not None and component in AGENTS:
             yield cluster_status.pod_state(pod_object, pod)
 
 
-def _read_revisions(api: Api, path: str, cluster: cluster_status.Cluster) -> None:
+def _read_revisions(api: Api, path: str, cluster: cluster_status.ClusterState) -> None:
     revisions = sorted(items(api, path, LABEL), key=lambda revision: int(revision["revision"]))
     for revision in revisions:
         metadata = revision["metadata"]
         for owner in metadata.get("ownerReferences", ()):
             key = metadata["namespace"], owner["name"]
             cluster.revisions[key] = metadata.get("labels", {}).get(cluster_status.REVISION, "")
-
-
-def _read_leader(api: Api, namespace: str, name: str, cluster: cluster_status.Cluster) -> None:
-    path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}"
-    try:
-        cluster.leader = cluster_status.leader(api.get(path))
-    except ApiError as error:
-        if error.status != NOT_FOUND:
-            raise
 
 
 def _events(api: Api, namespace: str) -> Iterator[Object]:
@@ -138,7 +124,7 @@ def _events(api: Api, namespace: str) -> Iterator[Object]:
             yield event
 
 
-def _ask(api: Api, cluster: cluster_status.Cluster, seconds: float, advance: Advance) -> None:
+def _ask(api: Api, cluster: cluster_status.ClusterState, seconds: float, advance: Advance) -> None:
     """Ask the exporters of agents that are ready; others would only take time."""
     kubelets = {node.view.name for node in cluster.nodes if node.is_ready}
     ready = [agent for agent in cluster.pods if agent.pod.is_ready and agent.pod.node in kubelets]
@@ -156,20 +142,16 @@ def _ask(api: Api, cluster: cluster_status.Cluster, seconds: float, advance: Adv
     THREADS.map(ASKERS, ask, asked)
 
 
-def _ask_one(api: Api, cluster: cluster_status.Cluster, agent: cluster_status.PodState) -> None:
+def _ask_one(
+    api: Api, cluster: cluster_status.ClusterState, agent: cluster_status.PodState
+) -> None:
     try:
-        cluster.reports[agent.pod.node] = _report(api, agent)
+        body = api.bounded(f"{agent.exporter}/report", ANSWER_SECONDS, LONGEST_ANSWER)
+        cluster.reports[agent.pod.node] = parse_body(body)
     except ApiError as error:
         cluster.silent[agent.pod.node] = short(error)
     except ValueError as error:
         cluster.silent[agent.pod.node] = str(error).partition("\n")[0]
-
-
-def _report(api: Api, agent: cluster_status.PodState) -> Report:
-    path = (
-        f"/api/v1/namespaces/{agent.namespace}/pods/{agent.pod.name}:{agent.pod.exporter[1]}/proxy"
-    )
-    return parse_body(api.bounded(f"{path}/report", ANSWER_SECONDS, LONGEST_ANSWER))
 
 
 def short(error: ApiError) -> str:

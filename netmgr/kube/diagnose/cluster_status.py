@@ -11,16 +11,23 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from netmgr.documents.diagnostics import Severity
 from netmgr.documents.sites import Role
 from netmgr.findings import Finding, grouped
 from netmgr.kube.client.agent_pods import AgentPod
+from netmgr.kube.client.api import Object
 from netmgr.kube.controller.assigning import NodeView
 from netmgr.kube.controller.node_conditions import PREFLIGHT_FAILED
-from netmgr.kube.controller.node_reports import Report
-from netmgr.kube.controller.nodes import ROLE, STARTUP_TAINT, UNHEALTHY_TAINT, node_view
+from netmgr.kube.controller.node_reports import NodeReport
+from netmgr.kube.controller.nodes import (
+    ROLE,
+    STARTUP_TAINT,
+    UNHEALTHY_TAINT,
+    conditions_of,
+    node_view,
+)
 from netmgr.prefixes import Prefix
 
 AGENT, NAT_HOST, CONTROLLER = "agent", "nat-host", "controller"
@@ -60,6 +67,12 @@ class PodState:
     container: str
     """The one that is in trouble; the agent's if none is."""
 
+    @property
+    def exporter(self) -> str:
+        """The path by which the API server asks its exporter."""
+        pod = f"{self.pod.name}:{self.pod.exporter[1]}"
+        return f"/api/v1/namespaces/{self.namespace}/pods/{pod}/proxy"
+
 
 @dataclass(frozen=True, slots=True)
 class Workload:
@@ -93,53 +106,44 @@ class Leader(NamedTuple):
 
 
 @dataclass
-class Cluster:
-    """What was read.
-
-    Attributes:
-        revisions: the newest revision of each DaemonSet, by namespace and name.
-        leader: None where there is no Lease.
-        events: Warnings of the last hour.
-        present: UIDs of Nodes, and of netmgr's pods, DaemonSets and Deployments.
-        installed_at: when the oldest of its DaemonSets and Deployments was made, or empty.
-        reports: by the Node's name.
-        silent: why there is no report, by the Node's name.
-        unread: what could not be read, and why.
-    """
+class ClusterState:
+    """What was read."""
 
     namespaces: Sequence[str]
     nodes: list[NodeState] = field(default_factory=list)
     pods: list[PodState] = field(default_factory=list)
     workloads: list[Workload] = field(default_factory=list)
     revisions: dict[tuple[str, str], str] = field(default_factory=dict)
+    """The newest revision of each DaemonSet, by namespace and name."""
     leader: Leader | None = None
-    events: list[Mapping[str, Any]] = field(default_factory=list)
+    """None where there is no Lease."""
+    events: list[Object] = field(default_factory=list)
+    """Warnings of the last hour."""
     present: set[str] = field(default_factory=set)
+    """UIDs of Nodes, and of netmgr's pods, DaemonSets and Deployments."""
     installed_at: str = ""
-    reports: dict[str, Report] = field(default_factory=dict)
+    """When the oldest of its DaemonSets and Deployments was made, or empty."""
+    reports: dict[str, NodeReport] = field(default_factory=dict)
+    """By the Node's name."""
     silent: dict[str, str] = field(default_factory=dict)
+    """Why there is no report, by the Node's name."""
     unread: dict[str, str] = field(default_factory=dict)
+    """What could not be read, and why."""
 
     def of(self, component: str) -> list[Workload]:
-        """Its DaemonSets or Deployments."""
         return [owner for owner in self.workloads if owner.component == component]
 
 
-def node_state(node: Mapping[str, Any]) -> NodeState:
-    """What matters about a Node object."""
+def node_state(node: Object) -> NodeState:
     labels = node["metadata"].get("labels", {})
-    conditions = node.get("status", {}).get("conditions") or ()
-    is_ready = any(
-        condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions
-    )
+    is_ready = conditions_of(node).get("Ready", {}).get("status") == "True"
     component = {Role.NODE: AGENT, Role.NAT_HOST: NAT_HOST}.get(labels.get(ROLE, Role.NODE), "")
     is_linux = labels.get("kubernetes.io/os", "linux") == "linux"
     component = component if is_linux else ""
-    return NodeState(node_view(dict(node)), is_ready, component, frozenset(labels))
+    return NodeState(node_view(node), is_ready, component, frozenset(labels))
 
 
-def pod_state(pod_object: Mapping[str, Any], pod: AgentPod) -> PodState:
-    """What matters about an agent's pod on a Node."""
+def pod_state(pod_object: Object, pod: AgentPod) -> PodState:
     status, metadata = pod_object.get("status", {}), pod_object["metadata"]
     container, trouble = AGENT, ""
     if status.get("phase") == "Failed":
@@ -159,9 +163,7 @@ def pod_state(pod_object: Mapping[str, Any], pod: AgentPod) -> PodState:
     return PodState(pod, metadata["namespace"], image, revision, trouble, container)
 
 
-def workload(
-    kind: str, workload_object: Mapping[str, Any], nodes: Sequence[NodeState] = ()
-) -> Workload:
+def workload(kind: str, workload_object: Object, nodes: Sequence[NodeState] = ()) -> Workload:
     """What matters about a DaemonSet or Deployment (`kind` as kubectl takes it).
 
     A Deployment's pods have a host port, so that no more run than there are Nodes for them.
@@ -197,7 +199,7 @@ def _most_pods(selects: Iterable[frozenset[str]], nodes: Collection[NodeState]) 
     return max(1, sum(any(keys <= node.labels for keys in selects) for node in nodes))
 
 
-def _most_unavailable(spec: Mapping[str, Any], wanted: int) -> int:
+def _most_unavailable(spec: Object, wanted: int) -> int:
     most = spec.get("updateStrategy", {}).get("rollingUpdate", {}).get("maxUnavailable", 0)
     if isinstance(most, int):
         return most
@@ -206,7 +208,7 @@ def _most_unavailable(spec: Mapping[str, Any], wanted: int) -> int:
     return -(-int(share) * wanted // 100) if share.isdecimal() else 0
 
 
-def _selected(pod: Mapping[str, Any]) -> Iterator[frozenset[str]]:
+def _selected(pod: Object) -> Iterator[frozenset[str]]:
     """Keys of the labels by which pods choose their Nodes, in each of the ways that they may."""
     everywhere = frozenset(pod.get("nodeSelector") or ())
     affinity = pod.get("affinity", {}).get("nodeAffinity", {})
@@ -216,7 +218,7 @@ def _selected(pod: Mapping[str, Any]) -> Iterator[frozenset[str]]:
         yield everywhere | {e["key"] for e in expressions if e["operator"] in ("Exists", "In")}
 
 
-def leader(lease: Mapping[str, Any]) -> Leader:
+def leader(lease: Object) -> Leader:
     """What a Lease says; one that was given up has no holder."""
     spec = lease.get("spec", {})
     renewed = spec.get("renewTime")
@@ -224,7 +226,7 @@ def leader(lease: Mapping[str, Any]) -> Leader:
     return Leader(spec.get("holderIdentity") or "", since + spec.get("leaseDurationSeconds", 0))
 
 
-def findings(cluster: Cluster, now: float) -> list[Finding]:
+def findings(cluster: ClusterState, now: float) -> list[Finding]:
     """What is wrong, worst first, and then what concerns the most; `now` since the epoch."""
     return grouped(_observed(cluster, now))
 
@@ -233,7 +235,7 @@ def _found(severity: Severity, check: str, message: str, remedy: str, about: str
     return Finding(severity, message, remedy, check, (about,))
 
 
-def _observed(cluster: Cluster, now: float) -> Iterator[Finding]:
+def _observed(cluster: ClusterState, now: float) -> Iterator[Finding]:
     if not cluster.of(AGENT) and not cluster.of(CONTROLLER) and not cluster.of(NAT_HOST):
         message = f"no DaemonSet or Deployment of netmgr is in {', '.join(cluster.namespaces)}"
         remedy = "kubectl apply -k an overlay, or name the namespace with --namespace"
@@ -249,7 +251,7 @@ def _observed(cluster: Cluster, now: float) -> Iterator[Finding]:
     yield from _events(event for event in cluster.events if not _is_over(event, cluster))
 
 
-def _workloads(cluster: Cluster) -> Iterator[Finding]:
+def _workloads(cluster: ClusterState) -> Iterator[Finding]:
     for owner in cluster.workloads:
         if not owner.is_current:
             message = "kube-controller-manager has not acted on its newest form"
@@ -258,7 +260,7 @@ def _workloads(cluster: Cluster) -> Iterator[Finding]:
             yield _controllers(owner, cluster)
 
 
-def _controllers(deployment: Workload, cluster: Cluster) -> Finding:
+def _controllers(deployment: Workload, cluster: ClusterState) -> Finding:
     """Why not all controllers run."""
     message = f"{deployment.ready} of {deployment.wanted} controllers are ready"
     if deployment.ready:
@@ -277,7 +279,7 @@ def _describe(owner: Workload) -> str:
     return f"kubectl -n {owner.namespace} describe {owner.path}"
 
 
-def _leader(cluster: Cluster, now: float) -> Iterator[Finding]:
+def _leader(cluster: ClusterState, now: float) -> Iterator[Finding]:
     running = [deployment for deployment in cluster.of(CONTROLLER) if deployment.ready]
     if not running or "leases" in cluster.unread:
         return
@@ -292,7 +294,7 @@ def _leader(cluster: Cluster, now: float) -> Iterator[Finding]:
     yield _found(Severity.ERROR, "controller", message, remedy, running[0].path)
 
 
-def _nodes(cluster: Cluster) -> Iterator[Finding]:
+def _nodes(cluster: ClusterState) -> Iterator[Finding]:
     # A pod that is ready comes last and is kept: the one that it replaces may still be there.
     by_readiness = sorted(cluster.pods, key=lambda agent: agent.pod.is_ready)
     pods = {agent.pod.node: agent for agent in by_readiness}
@@ -307,7 +309,7 @@ def _nodes(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _rollout(
-    daemon_set: Workload, cluster: Cluster, pods: Mapping[str, PodState]
+    daemon_set: Workload, cluster: ClusterState, pods: Mapping[str, PodState]
 ) -> Iterator[Finding]:
     """A rollout stopped by Nodes that are not Ready: their agents count as those under way."""
     nodes = [node for node in cluster.nodes if node.component == daemon_set.component]
@@ -331,7 +333,7 @@ def _rollout(
 
 
 def _agent(
-    state: NodeState, agent: PodState | None, wanted: Sequence[Workload], cluster: Cluster
+    state: NodeState, agent: PodState | None, wanted: Sequence[Workload], cluster: ClusterState
 ) -> Iterator[Finding]:
     """What keeps a Node's agent from serving, or where it lags behind."""
     about = f"node/{state.view.name}"
@@ -390,7 +392,7 @@ def _unready(state: NodeState, agent: PodState) -> Finding:
     return _found(Severity.ERROR, check, message, remedy, about)
 
 
-def _serving(view: NodeView, agent: PodState, cluster: Cluster) -> Iterator[Finding]:
+def _serving(view: NodeView, agent: PodState, cluster: ClusterState) -> Iterator[Finding]:
     """What keeps pods from a Node although its agent is ready, and an exporter that is silent."""
     about = f"node/{view.name}"
     if agent.trouble:
@@ -408,7 +410,7 @@ def _serving(view: NodeView, agent: PodState, cluster: Cluster) -> Iterator[Find
         yield _found(Severity.WARNING, "exporter", message, remedy, about)
 
 
-def _controller(cluster: Cluster) -> str:
+def _controller(cluster: ClusterState) -> str:
     for deployment in cluster.of(CONTROLLER):
         return f"kubectl -n {deployment.namespace} logs {deployment.path}"
     return "no controller is installed, which would remove it"
@@ -428,7 +430,7 @@ def _lag(
         yield _found(Severity.WARNING, "rollout", message, remedy, about)
 
 
-def _network(state: NodeState, report: Report | None) -> Iterator[Finding]:
+def _network(state: NodeState, report: NodeReport | None) -> Iterator[Finding]:
     """What its condition says, and what its exporter reports beside that."""
     view = state.view
     about, describe = f"node/{view.name}", f"kubectl describe node/{view.name}"
@@ -450,7 +452,7 @@ def _network(state: NodeState, report: Report | None) -> Iterator[Finding]:
             yield _found(Severity.ERROR, "network", message, describe, about)
 
 
-def _is_over(event: Mapping[str, Any], cluster: Cluster) -> bool:
+def _is_over(event: Object, cluster: ClusterState) -> bool:
     """Whether an Event is of a former installation, or about an object that is gone."""
     at = event.get("lastTimestamp") or event.get("eventTime") or ""
     about, names = event["involvedObject"], [f"{owner.name}-" for owner in cluster.workloads]
@@ -461,7 +463,7 @@ def _is_over(event: Mapping[str, Any], cluster: Cluster) -> bool:
     return bool(is_gone or (at and at[:_SECOND] < cluster.installed_at[:_SECOND]))
 
 
-def _events(events: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:
+def _events(events: Iterable[Object]) -> Iterator[Finding]:
     for event in events:
         about = event["involvedObject"]
         kind, name = about.get("kind", "").lower(), about.get("name", "")

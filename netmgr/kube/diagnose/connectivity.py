@@ -13,12 +13,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from netmgr.api.connectivity import Answer, Ending, Probe, Result, Target
 from netmgr.documents.diagnostics import Severity
 from netmgr.findings import Finding, grouped
+from netmgr.kube.client.api import Object
 from netmgr.kube.controller.claim_store import POOL
+from netmgr.kube.controller.nodes import conditions_of
 from netmgr.kube.diagnose.cluster_status import AGENT, NodeState, PodState, node_state
 from netmgr.prefixes import Address, Family
 
@@ -51,7 +53,23 @@ class Check(StrEnum):
     COUNTED = "counted"
 
 
-class State(StrEnum):
+_EXPLAIN = "netmgr node explain {host}, on the node"
+_REMEDIES = {
+    Check.OTHER_NODES: (
+        "kubectl describe node/{node}, and see that the network delivers its podCIDRs to it"
+    ),
+    Check.RUNNING_PODS: (
+        "netmgr node status, on its node; if the pod's address was withdrawn, delete the pod, and "
+        "its owner replaces it"
+    ),
+    Check.SERVICE: "kubectl -n kube-system get pods -l k8s-app=kube-proxy -o wide",
+    Check.HOST_PORT: "the plugin portmap has to be in the chain: components/host-ports",
+    Check.INTERNAL: f"{_EXPLAIN}: if it is native, it needs a way back to the pods' addresses",
+}
+"""What mends a probe that fails; of any other check, it is `_EXPLAIN`."""
+
+
+class CheckState(StrEnum):
     """The outcome of a check on a Node."""
 
     OK = "ok"
@@ -60,7 +78,7 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class NodeCandidate:
     """A Node that may be tested, and its agent's pod, if it has one."""
 
     state: NodeState
@@ -91,7 +109,7 @@ class Options(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class ProbeServer:
     """A server that runs: its pod's addresses, and its Node's."""
 
     node: str
@@ -107,7 +125,7 @@ class RunningPod(NamedTuple):
     addresses: tuple[str, ...]
 
 
-class Planned(NamedTuple):
+class PlannedProbe(NamedTuple):
     """A probe, what it is for, and the Node and the pod that it asks, or empty."""
 
     check: Check
@@ -116,7 +134,7 @@ class Planned(NamedTuple):
     pod: str = ""
 
 
-class Counted(NamedTuple):
+class CountedBytes(NamedTuple):
     """What a Node's exporter says of the bytes that a pod exchanged with the internet."""
 
     bytes_out: int
@@ -125,27 +143,24 @@ class Counted(NamedTuple):
 
 @dataclass
 class NodeResult:
-    """A Node that was tested.
-
-    Attributes:
-        trouble: why its pods did not start, or gave no answer; empty if they did.
-        counted: of the client; None where the exporter does not have it, and `uncounted` says why.
-        server_counted: of the server, which never asks the internet for anything.
-    """
+    """A Node that was tested."""
 
     node: str
     trouble: str = ""
+    """Why its pods did not start, or gave no answer; empty if they did."""
     addresses: tuple[str, ...] = ()
-    planned: Sequence[Planned] = ()
+    planned: Sequence[PlannedProbe] = ()
     answer: Answer | None = None
-    counted: Counted | None = None
-    server_counted: Counted | None = None
+    counted: CountedBytes | None = None
+    """Of the client; None where the exporter does not have it, and `uncounted` says why."""
+    server_counted: CountedBytes | None = None
+    """Of the server, which never asks the internet for anything."""
     uncounted: str = ""
-    states: dict[Check, State] = field(default_factory=dict)
+    states: dict[Check, CheckState] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
 
 
-def candidates(nodes: Iterable[Mapping[str, Any]], pods: Iterable[PodState]) -> list[Candidate]:
+def candidates(nodes: Iterable[Object], pods: Iterable[PodState]) -> list[NodeCandidate]:
     """Nodes on which netmgr's agents serve pods; `nodes` are API objects."""
     agents = {agent.pod.node: agent for agent in sorted(pods, key=lambda agent: agent.pod.is_ready)}
     eligible = []
@@ -153,11 +168,11 @@ def candidates(nodes: Iterable[Mapping[str, Any]], pods: Iterable[PodState]) -> 
         state, labels = node_state(node), node["metadata"].get("labels", {})
         if state.component == AGENT:
             agent = agents.get(state.view.name)
-            eligible.append(Candidate(state, labels.get(POOL, ""), labels.get(ZONE, ""), agent))
+            eligible.append(NodeCandidate(state, labels.get(POOL, ""), labels.get(ZONE, ""), agent))
     return eligible
 
 
-def usable(wanted: Sequence[Candidate], most: int) -> tuple[list[Candidate], list[Finding]]:
+def usable(wanted: Sequence[NodeCandidate], most: int) -> tuple[list[NodeCandidate], list[Finding]]:
     """Up to `most` testable Nodes, and why others are not; by default those are passed over."""
     ready = [candidate for candidate in wanted if not candidate.trouble]
     absent = [
@@ -174,9 +189,9 @@ def _absent(message: str, about: str) -> Finding:
     return Finding(Severity.ERROR, message, "netmgr status --cluster", Check.START, (about,))
 
 
-def spread(nodes: Iterable[Candidate], most: int) -> list[Candidate]:
+def spread(nodes: Iterable[NodeCandidate], most: int) -> list[NodeCandidate]:
     """Up to `most` of them: one of each node pool and zone before the second of any."""
-    groups: defaultdict[tuple[str, str], list[Candidate]] = defaultdict(list)
+    groups: defaultdict[tuple[str, str], list[NodeCandidate]] = defaultdict(list)
     for candidate in sorted(nodes, key=lambda candidate: candidate.name):
         groups[candidate.pool, candidate.zone].append(candidate)
     ranked = [
@@ -189,7 +204,7 @@ def spread(nodes: Iterable[Candidate], most: int) -> list[Candidate]:
 
 
 def running_pods(
-    pods: Iterable[Mapping[str, Any]], shielded: Collection[str]
+    pods: Iterable[Object], shielded: Collection[str]
 ) -> defaultdict[str, list[RunningPod]]:
     """The oldest ready pods of each Node, except those on the host network.
 
@@ -209,25 +224,24 @@ def running_pods(
     return pods_by_node
 
 
-def _is_ready(pod: Mapping[str, Any]) -> bool:
-    conditions = pod["status"].get("conditions") or ()
-    statuses = {condition["type"]: condition["status"] for condition in conditions}
-    return statuses.get("Ready") == "True" and "deletionTimestamp" not in pod["metadata"]
+def _is_ready(pod: Object) -> bool:
+    is_ready = conditions_of(pod).get("Ready", {}).get("status") == "True"
+    return is_ready and "deletionTimestamp" not in pod["metadata"]
 
 
 def plan(
-    own: Server,
-    ring: Sequence[Server],
+    own: ProbeServer,
+    ring: Sequence[ProbeServer],
     service: Sequence[str],
     asked: Options,
     running: Mapping[str, Sequence[RunningPod]] = MappingProxyType({}),
-) -> list[Planned]:
+) -> list[PlannedProbe]:
     """What the client of a Node probes.
 
     Servers of the ring, the Service by its addresses, and pods that ran before (by Node) on its own
     Node and the next one.
     """
-    probes: list[Planned] = []
+    probes: list[PlannedProbe] = []
     for distance, server in enumerate(_peers(own, ring)):
         check = Check.OTHER_NODES if distance else Check.SAME_NODE
         probes += _echoes(check, server.node, _of_families(server.addresses, own.addresses))
@@ -236,30 +250,32 @@ def plan(
     probes += _echoes(Check.SERVICE, "", _of_families(service, own.addresses))
     if asked.host_port:
         probes += [
-            Planned(Check.HOST_PORT, own.node, Probe(by="tcp", host=address, port=asked.host_port))
+            PlannedProbe(
+                Check.HOST_PORT, own.node, Probe(by="tcp", host=address, port=asked.host_port)
+            )
             for address in _of_families(own.host_addresses, own.addresses)
         ]
     probes += [
-        Planned(Check.INTERNAL, "", Probe(by="connect", host=target.host, port=target.port))
+        PlannedProbe(Check.INTERNAL, "", Probe(by="connect", host=target.host, port=target.port))
         for target in asked.internal
     ]
-    return [*probes, Planned(Check.DNS, "", Probe(by="dns", host=SERVICE))]
+    return [*probes, PlannedProbe(Check.DNS, "", Probe(by="dns", host=SERVICE))]
 
 
-def _reaches(pods: Iterable[RunningPod], own: Server) -> Iterator[Planned]:
+def _reaches(pods: Iterable[RunningPod], own: ProbeServer) -> Iterator[PlannedProbe]:
     for pod in pods:
         for address in _of_families(pod.addresses, own.addresses):
             probe = Probe(by="reach", host=address)
-            yield Planned(Check.RUNNING_PODS, pod.node, probe, pod.path)
+            yield PlannedProbe(Check.RUNNING_PODS, pod.node, probe, pod.path)
 
 
-def _echoes(check: Check, node: str, addresses: Iterable[str]) -> Iterator[Planned]:
+def _echoes(check: Check, node: str, addresses: Iterable[str]) -> Iterator[PlannedProbe]:
     for address in addresses:
-        yield Planned(check, node, Probe(by="tcp", host=address))
-        yield Planned(check, node, Probe(by="udp", host=address))
+        yield PlannedProbe(check, node, Probe(by="tcp", host=address))
+        yield PlannedProbe(check, node, Probe(by="udp", host=address))
 
 
-def _peers(own: Server, ring: Sequence[Server]) -> Iterator[Server]:
+def _peers(own: ProbeServer, ring: Sequence[ProbeServer]) -> Iterator[ProbeServer]:
     """Its own server, and those that follow it."""
     begin = ring.index(own)
     for distance in range(min(len(ring), MOST_PEERS + 1)):
@@ -278,13 +294,13 @@ def _family(address: str) -> Family:
 
 def conclude(tested: NodeResult, service: Sequence[str], asked: Options) -> None:
     """Fill in a Node's states and findings from what its pods and its exporter say."""
-    tested.states = dict.fromkeys(Check, State.SKIPPED)
+    tested.states = dict.fromkeys(Check, CheckState.SKIPPED)
     answer = tested.answer
     if answer is None or not _is_whole(answer, tested.planned, asked):
         trouble = tested.trouble or "its client's answer is not to its task"
         _fail(tested, Check.START, trouble, f"kubectl describe node/{tested.node}")
         return
-    tested.states[Check.START] = State.OK
+    tested.states[Check.START] = CheckState.OK
     for planned, ending in zip(tested.planned, answer.probes, strict=True):
         _of_probe(tested, planned, ending, service)
     for check, targets, endings, wanted in (
@@ -300,12 +316,14 @@ def conclude(tested: NodeResult, service: Sequence[str], asked: Options) -> None
     _of_counts(tested, answer)
 
 
-def _is_whole(answer: Answer, planned: Sequence[Planned], asked: Options) -> bool:
+def _is_whole(answer: Answer, planned: Sequence[PlannedProbe], asked: Options) -> bool:
     lengths = (len(answer.probes), len(answer.internet), len(answer.unreachable))
     return lengths == (len(planned), len(asked.internet), len(asked.unreachable))
 
 
-def _of_probe(tested: NodeResult, planned: Planned, ending: Ending, service: Sequence[str]) -> None:
+def _of_probe(
+    tested: NodeResult, planned: PlannedProbe, ending: Ending, service: Sequence[str]
+) -> None:
     check, probe = planned.check, planned.probe
     is_answered = ending.result in (Result.OK, Result.STALLED)
     if check is Check.DNS:
@@ -319,7 +337,7 @@ def _of_probe(tested: NodeResult, planned: Planned, ending: Ending, service: Seq
             tested,
             check,
             f"{_way(planned)}: {_words(ending)}",
-            _remedy(planned),
+            _REMEDIES.get(check, _EXPLAIN).format(node=planned.node, host=probe.host),
             _about(tested, planned),
         )
     if ending.result is Result.OK and check in (Check.SAME_NODE, Check.OTHER_NODES):
@@ -347,7 +365,7 @@ def _listed(addresses: Iterable[str]) -> str:
     return ", ".join(address or "(empty)" for address in addresses) or "no address"
 
 
-def _of_size(tested: NodeResult, planned: Planned, ending: Ending) -> None:
+def _of_size(tested: NodeResult, planned: PlannedProbe, ending: Ending) -> None:
     if ending.result is Result.OK:
         _pass(tested, Check.PATH_MTU)
         return
@@ -355,31 +373,6 @@ def _of_size(tested: NodeResult, planned: Planned, ending: Ending) -> None:
     message = f"{_way(planned)}: small packets come through, large ones do not{reason}"
     remedy = "compare the MTU of the nodes' interfaces, of the pods' (ip link) and of the network"
     _fail(tested, Check.PATH_MTU, message, remedy, _about(tested, planned))
-
-
-def _remedy(planned: Planned) -> str:
-    match planned.check:
-        case Check.OTHER_NODES:
-            return (
-                f"kubectl describe node/{planned.node}, and see that the network delivers its "
-                "podCIDRs to it"
-            )
-        case Check.RUNNING_PODS:
-            return (
-                "netmgr node status, on its node; if the pod's address was withdrawn, delete the "
-                "pod, and its owner replaces it"
-            )
-        case Check.SERVICE:
-            return "kubectl -n kube-system get pods -l k8s-app=kube-proxy -o wide"
-        case Check.HOST_PORT:
-            return "the plugin portmap has to be in the chain: components/host-ports"
-        case Check.INTERNAL:
-            return (
-                f"netmgr node explain {planned.probe.host}, on the node: if it is native, it needs "
-                "a way back to the pods' addresses"
-            )
-        case _:
-            return f"netmgr node explain {planned.probe.host}, on the node"
 
 
 def _of_counts(tested: NodeResult, answer: Answer) -> None:
@@ -428,7 +421,9 @@ class _Comparison(NamedTuple):
         return self.least <= self.counted <= self.most
 
 
-def _comparisons(client: Counted, server: Counted, answer: Answer) -> Iterator[_Comparison]:
+def _comparisons(
+    client: CountedBytes, server: CountedBytes, answer: Answer
+) -> Iterator[_Comparison]:
     for who, counted, (sent, received) in (
         ("client", client, expected(answer)),
         ("server", server, ((0, 0), (0, 0))),  # it asks the internet for nothing
@@ -452,13 +447,13 @@ def expected(answer: Answer) -> tuple[tuple[int, int], tuple[int, int]]:
     )
 
 
-def _about(tested: NodeResult, planned: Planned) -> str:
+def _about(tested: NodeResult, planned: PlannedProbe) -> str:
     if planned.node in ("", tested.node):
         return f"node/{tested.node}"
     return f"node/{tested.node} to node/{planned.node}"
 
 
-def _way(planned: Planned) -> str:
+def _way(planned: PlannedProbe) -> str:
     probe = planned.probe
     if planned.pod:
         return f"the pod {planned.pod} at {probe.host}"
@@ -479,12 +474,12 @@ def _words(ending: Ending) -> str:
 
 
 def _pass(tested: NodeResult, check: Check) -> None:
-    if tested.states[check] is State.SKIPPED:
-        tested.states[check] = State.OK
+    if tested.states[check] is CheckState.SKIPPED:
+        tested.states[check] = CheckState.OK
 
 
 def _fail(tested: NodeResult, check: Check, message: str, remedy: str, about: str = "") -> None:
-    tested.states[check] = State.FAILED
+    tested.states[check] = CheckState.FAILED
     objects = (about or f"node/{tested.node}",)
     tested.findings.append(Finding(Severity.ERROR, message, remedy, check, objects))
 

@@ -6,14 +6,12 @@ are bound to a Node by its name: what is tested is the Node's network, not the s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from netmgr.api.connectivity import PORT, Task
+from netmgr.kube.client.api import Object
 from netmgr.kube.diagnose.connectivity import SERVICE
 from netmgr.printable import plain
-
-Object = dict[str, Any]
 
 PREFIX = "netmgr-connectivity-test-"
 LABELS = {"app.kubernetes.io/name": "netmgr-connectivity-test"}
@@ -79,7 +77,6 @@ def client(number: int, node: str, image: str, lifetime: float, task: Task) -> O
 
 
 def pod_name(role: str, number: int) -> str:
-    """The name of a tested Node's pod."""
     return f"{role}-{number}"
 
 
@@ -131,8 +128,7 @@ def _pod(
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
-def pod_now(pod: Mapping[str, Any]) -> PodNow:
-    """What matters about a pod of the test."""
+def pod_now(pod: Object) -> PodNow:
     status = pod.get("status", {})
     return PodNow(
         phase=status.get("phase", ""),
@@ -142,7 +138,7 @@ def pod_now(pod: Mapping[str, Any]) -> PodNow:
     )
 
 
-def _reason(status: Mapping[str, Any]) -> str:
+def _reason(status: Object) -> str:
     """Why it does not run; empty while it is starting, and if nothing is wrong."""
     for container in status.get("containerStatuses") or ():
         state = container.get("state", {})

@@ -1,0 +1,96 @@
+"""What matters about a collection's objects: a copy that a watch keeps."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import Generic, Protocol, TypeVar
+
+from netmgr.kube.client.api import Object
+
+
+class View(Protocol):
+    """What matters about an object."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def uid(self) -> str: ...
+
+
+AnyView = TypeVar("AnyView", bound=View)
+
+
+class ObjectCache(Generic[AnyView]):
+    """Follows a collection; `changed` is set when something that matters has changed."""
+
+    def __init__(
+        self, view_of: Callable[[Object], AnyView | None], changed: threading.Event
+    ) -> None:
+        """`view_of` is None for objects that are left out."""
+        self._view_of = view_of
+        self._lock = threading.Lock()
+        self._known: dict[str, tuple[AnyView, str]] = {}
+        self._changed = changed
+        self._is_listed = False
+        self.generation = 0
+        """Grows with every change that `changed` announces."""
+
+    def views(self) -> list[AnyView]:
+        with self._lock:
+            return [view for view, _ in self._known.values()]
+
+    def listed(self) -> list[AnyView] | None:
+        """As `views`; None while the first list is not complete."""
+        return self.views() if self._is_listed else None
+
+    def current(self, name: str) -> tuple[AnyView, str] | None:
+        """An object's view, and the resourceVersion that it is of; None when it is gone."""
+        with self._lock:
+            return self._known.get(name)
+
+    def version(self, name: str) -> str | None:
+        """The resourceVersion of an object; None when it is gone."""
+        current = self.current(name)
+        return current[1] if current else None
+
+    def replace(self, objects: Iterable[Object]) -> None:
+        known: dict[str, tuple[AnyView, str]] = {}
+        for api_object in objects:
+            if (view := self._view_of(api_object)) is not None:
+                known[view.name] = view, api_object["metadata"]["resourceVersion"]
+        with self._lock:
+            self._known = known
+            self._is_listed = True
+            self.generation += 1
+        self._changed.set()
+
+    def change(self, api_object: Object) -> None:
+        """Add or update an object, unless a later version of it is known."""
+        view = self._view_of(api_object)
+        if view is None:
+            return
+        version = api_object["metadata"]["resourceVersion"]
+        with self._lock:
+            known, known_version = self._known.get(view.name, (None, "0"))
+            # Our own patch returns the newest version at once; the watch delivers older ones after
+            # it. resourceVersion is documented as opaque, but it is etcd's revision: a number that
+            # grows.
+            if known and known.uid == view.uid and int(known_version) > int(version):
+                return
+            self._known[view.name] = (view, version)
+            self.generation += view != known
+        # Most updates are heartbeats of the kubelet in the object's status, which decide nothing
+        # here.
+        if view != known:
+            self._changed.set()
+
+    def delete(self, api_object: Object) -> None:
+        """Remove an object, unless a newer one has the same name."""
+        name, uid = api_object["metadata"]["name"], api_object["metadata"]["uid"]
+        with self._lock:
+            if name in self._known and self._known[name][0].uid == uid:
+                del self._known[name]
+                self.generation += 1
+        self._changed.set()
