@@ -139,6 +139,7 @@ def changes(want: Wanted, present: Listing) -> str:
     stale = sorted(present.chains.keys() - chains.keys())
     new = sorted(name for name, rules in chains.items() if present.chains.get(name) != rules)
     unused = sorted(present.dropped.keys() - chains.keys())
+    elements = [f'"{link}" : goto {owner.chain}' for link, owner in sorted(want.links.items())]
     lines = [
         f"add table {TABLE}",
         f"add chain {TABLE} {_BASE} {_HOOK}",
@@ -150,17 +151,13 @@ def changes(want: Wanted, present: Listing) -> str:
         *_each("delete counter", unused),
         *_each("add counter", sorted(chains)),
         *(f"add rule {TABLE} {name} {rule}" for name in new for rule in chains[name]),
-        f"add rule {TABLE} {_BASE} iifname vmap {{ {_elements(want.links)} }}",
+        f"add rule {TABLE} {_BASE} iifname vmap {{ {', '.join(elements)} }}",
     ]
     return "".join(f"{line}\n" for line in lines)
 
 
 def _each(verb: str, names: Iterable[str]) -> list[str]:
     return [f"{verb} {TABLE} {name}" for name in names]
-
-
-def _elements(links: Mapping[str, Owner]) -> str:
-    return ", ".join(f'"{link}" : goto {owner.chain}' for link, owner in sorted(links.items()))
 
 
 def anew(want: Wanted) -> str:

@@ -14,7 +14,6 @@ import socket
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Protocol
 
 from netmgr.errors import KernelError, SetupError
 from netmgr.kernel import links, nf_tables, traffic_control
@@ -38,25 +37,15 @@ Used = Callable[[Iterable[Budget]], Mapping[Budget, int]]
 """Bytes of budgets that are used, by the ledger."""
 
 
-class Books(Protocol):
-    def now(self, budgets: Iterable[Budget]) -> Mapping[Budget, int]:
-        """Bytes that are used, after a reading."""
-        ...
-
-    def losses(self) -> object:
-        """Something that differs after the ledger has missed anything."""
-        ...
-
-
 class Shaper:
     """The limits that are in the kernel. Usable from any thread.
 
-    Args:
-        peers: what decides which class a packet is in.
-        used: what new quotas begin with; what passes until they are there is `settle`'s.
+    `peers` decide which class a packet is in. New quotas begin with what is `used`; what passes
+    until they are there is `settle`'s.
 
     Raises:
-        SetupError: libnftables is not installed.
+        SetupError: libnftables is not installed, or the kernel lacks what limits need.
+        KernelError: it refused.
     """
 
     def __init__(self, peers: Peers, used: Used) -> None:
@@ -89,10 +78,6 @@ class Shaper:
         """Make the kernel hold the limits that `read` returns, which is called under the lock.
 
         Describes what another program had changed.
-
-        Raises:
-            SetupError: the kernel lacks what limits need.
-            KernelError: it refused.
         """
         with self._lock:
             trees = read()
@@ -104,19 +89,17 @@ class Shaper:
         return repairs
 
     def add(self, trees: Mapping[Traffic, Tree]) -> None:
-        """Add the limits of a new pod to those that are in the kernel, without a look at these.
-
-        Raises:
-            SetupError: the kernel lacks what limits need.
-            KernelError: it refused.
-        """
+        """Add the limits of a new pod to those that are in the kernel, without a look at these."""
         with self._lock:
             self._numbers |= tree.numbered(trees.values(), self._numbers)
             for traffic, class_tree in trees.items():
                 if class_tree.classes:
                     self._add_classes(traffic, class_tree)
-            added = self._wanted(trees)
-            self._add_chains(added, self._budgets | _budgets(trees, added))
+            added, present = self._wanted(trees), self._chains or frozenset()
+            names = {chain.name for chain in added}
+            kept = {chain for chain in present if chain.name not in names}
+            self._write(added | kept, self._budgets | _budgets(trees, added))
+            self._unlisted |= added - present
             self._trees = {
                 traffic: self._trees[traffic].joined(class_tree)
                 for traffic, class_tree in trees.items()
@@ -131,30 +114,24 @@ class Shaper:
         self._put_shapes(self._ifbs[traffic], new, {})
         known.update(new)
 
-    def _add_chains(self, added: frozenset[Chain], budgets: dict[str, Budget]) -> None:
-        present, names = self._chains or frozenset(), {chain.name for chain in added}
-        wanted = added | {chain for chain in present if chain.name not in names}
-        self._write(wanted, budgets)
-        self._unlisted |= added - present
-
     @property
     def budgets(self) -> Sequence[Budget]:
         """The quotas in force."""
         return tuple(self._budgets.values())
 
-    def settle(self, books: Books) -> None:
+    def settle(self, read: Used, losses: Callable[[], object]) -> None:
         """Have each quota be spent when what is left of its budget has passed.
 
-        Raises:
-            KernelError: the kernel refused; quotas are spent when they were to be.
+        `read` returns what is used, after a reading; `losses` something that differs after the
+        ledger has missed anything. Where the kernel refuses, quotas are spent as they were to be.
         """
         with self._lock:
             if not self._budgets:
                 return
             before, waiting = self._objects(), self._waiting()
-            used, losses = books.now(self._budgets.values()), books.losses()
+            used, missed = read(self._budgets.values()), losses()
             after = self._objects()
-            is_whole, self._losses = losses == self._losses, losses
+            is_whole, self._losses = missed == self._losses, missed
             changes: dict[str, int] = {}
             begun: list[str] = []
             for name in self._budgets.keys() & before.keys() & after.keys():
@@ -186,38 +163,32 @@ class Shaper:
         return standing.least if standing else 0
 
     def _forget_periods(self) -> None:
-        """Forget standings whose periods are over. A pod may come back until then."""
+        # Only of periods that are over: a pod may come back until then.
         current = {budget.began for budget in self._budgets.values()}
-        self._standings = {
-            budget: standing
-            for budget, standing in self._standings.items()
-            if budget.began in current
-        }
+        for budget in list(self._standings):
+            if budget.began not in current:
+                del self._standings[budget]
 
     def _objects(self) -> dict[str, QuotaObject]:
         try:
             listed = self._nft.listing(f"list quotas table {rules.TABLE}")
         except KernelError:
             return {}
-        listed_quotas = [nft_object["quota"] for nft_object in listed if "quota" in nft_object]
-        return {
-            quota["name"]: QuotaObject(quota["bytes"], quota["used"]) for quota in listed_quotas
-        }
+        objects = [nft_object["quota"] for nft_object in listed if "quota" in nft_object]
+        return {quota["name"]: QuotaObject(quota["bytes"], quota["used"]) for quota in objects}
 
     def _waiting(self) -> Mapping[Budget, int]:
         """Bytes that were charged to each budget and wait. What comes in is in the ledger first."""
         backlogs = dict.fromkeys(self._budgets.values(), 0)
-        usage = self._read_usage(self._trees, self._numbers, self._ifbs)
-        outward = [
-            class_usage for class_usage in usage if class_usage[0].traffic == Traffic.INTERNET_OUT
-        ]
-        for budget in backlogs:
-            if budget.traffic is Traffic.INTERNET_OUT:
-                backlogs[budget] = sum(
-                    amounts.backlog
-                    for limited, amounts in outward
-                    if limited.namespace == budget.namespace and budget.pod in ("", limited.pod)
-                )
+        for limited, amounts in self._read_usage(self._trees, self._numbers, self._ifbs):
+            for budget in backlogs:
+                if (
+                    budget.traffic is Traffic.INTERNET_OUT
+                    and limited.traffic == Traffic.INTERNET_OUT
+                    and limited.namespace == budget.namespace
+                    and budget.pod in ("", limited.pod)
+                ):
+                    backlogs[budget] += amounts.backlog
         return backlogs
 
     def usage(self) -> list[tuple[Limited, ClassUsage]]:
@@ -232,11 +203,12 @@ class Shaper:
         usage: list[tuple[Limited, ClassUsage]] = []
         for traffic, index in ifbs.items():
             present = traffic_control.read_classes(self._channel, index)
-            for limited in trees[traffic].classes.values():
-                number = numbers[limited.key]
-                # It may have gone meanwhile.
-                if number in present:
-                    usage.append((limited, present[number][1]))
+            # One may have gone meanwhile.
+            usage += [
+                (limited, present[numbers[key]][1])
+                for key, limited in trees[traffic].classes.items()
+                if numbers[key] in present
+            ]
         return usage
 
     def _put_classes(self, trees: Mapping[Traffic, Tree]) -> list[str]:
@@ -422,11 +394,7 @@ def _without(blocks: _Blocks, gone: Collection[str]) -> _Blocks:
 
 
 def remove() -> Iterator[str]:
-    """Remove all limits from the machine; describes each thing done.
-
-    Raises:
-        KernelError: the kernel refused.
-    """
+    """Remove all limits from the machine; describes each thing done."""
     # The table before the links: what is sent to one that is gone is lost.
     if _remove_table():
         yield f"table {rules.TABLE} was removed"
