@@ -137,12 +137,12 @@ def _refusals_located(path: Path) -> Iterator[None]:
 
 def write(to: Path | None, text: str) -> None:
     """Replace a file in one step, or print."""
-    from netmgr.durable import write_text
+    from netmgr import durable
 
     if to is None:
         typer.echo(text, nl=False)
         return
-    write_text(to, text)
+    durable.write(to, text.encode())
     typer.echo(f"wrote {to}", err=True)
 
 
