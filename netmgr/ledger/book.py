@@ -71,8 +71,8 @@ GAP_AT = "gap_at "
 UNREAD = "unread"
 """Facts: the boot's identity; when counters were read last, in seconds since the boot, and the
 longest pause between two readings of this life; both parts of the mark, and the sequence at which
-totals began at zero; with a gap's reason behind it, the last of that reason (`LastGap`); and, until
-the first reading after a loss, that there was one."""
+totals began at zero; with a gap's reason behind it, its `LastGap`; and, until the first reading
+after a loss, that there was one."""
 
 
 class Moment(NamedTuple):
@@ -91,8 +91,8 @@ class Book:
 
     Attributes:
         hours: additions to the roll-ups, which only the store has.
-        read_at: when each live counter was read last, by the steady clock. A counter that was
-            not read in this life has `inherited`, when the life before read last.
+        read_at: when each live counter was read last, by the steady clock; `inherited`, when the
+            life before read last, is for those that were not read in this one.
         explained: the gap of pods' counters since the last whole reading.
         blind: from when to when, by the steady clock, the last gap of each reason in this life was.
     """
@@ -139,7 +139,7 @@ class Book:
     def mark(self) -> Mark | None:
         """Rule 12; None until the books were given a number."""
         books = self.facts.get(BOOKS)
-        return None if books is None else Mark(int(books, 16), self._sequence)
+        return Mark(int(books, 16), self._sequence) if books is not None else None
 
     @property
     def _sequence(self) -> int:
@@ -353,8 +353,7 @@ class Book:
         """Rule 1, and the beginning of rule 6's lingering. Already ended is fine."""
         owners: set[PodRef | None] = set()
         for counter in counters:
-            live = self.counters.get(counter)
-            if live is not None:
+            if (live := self.counters.get(counter)) is not None:
                 owners.add(live.owner)
                 # `close` has advanced the sequence for a counter whose last reading it posted.
                 if live.phase is not tables.Phase.ENDING:

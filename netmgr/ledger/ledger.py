@@ -28,6 +28,7 @@ from netmgr.ledger.tables import Amount, Gap, Lost
 from netmgr.ledger.totals import Totals, picture
 from netmgr.model import Counter, PodRef, Sample
 
+WEEK = Retention()
 PRUNE_SECONDS = 600.0
 """How often the history is bounded; each time takes milliseconds."""
 
@@ -43,12 +44,8 @@ log = logging.getLogger(__name__)
 class Ledger:
     """Totals of every counter, whatever happens to agent, pods and kernel counters.
 
-    Args:
-        file: the open file; closed if it cannot be used.
-        clock: both clocks.
-        linger_seconds: how long a pod's series outlives the pod.
-        boot_id: differs between boots of the machine (/proc/sys/kernel/random/boot_id).
-        retention: bounds the hourly roll-ups.
+    A pod's series outlives the pod by `linger_seconds`. `boot_id` differs between boots of the
+    machine (/proc/sys/kernel/random/boot_id). A file that cannot be used is closed.
 
     Attributes:
         is_new: whether there was nothing in the file.
@@ -66,7 +63,7 @@ class Ledger:
         clock: Clock,
         linger_seconds: float,
         boot_id: str,
-        retention: Retention = Retention(),  # noqa: B008  immutable
+        retention: Retention = WEEK,
     ) -> None:
         self._store = file
         self._clock = clock
@@ -160,10 +157,7 @@ class Ledger:
             book.facts[BACKENDS] = backends
 
     def end(self, counters: Iterable[Counter]) -> None:
-        """End counters whose last reading was posted; the kernel may drop them. Idempotent.
-
-        With the last of its counters a pod's series begins to linger.
-        """
+        """End counters whose last reading was posted; the kernel may drop them. Idempotent."""
         with self._changing() as book:
             book.end(counters, self.moment())
 

@@ -265,11 +265,11 @@ def _counter_row(entry: tuple[Counter, tables.LiveCounter]) -> Row:
 def _counter(
     row: tuple[str, int, str, str | None, str, str, int, int, int, int],
 ) -> tuple[Counter, tables.LiveCounter]:
-    subject, family, traffic, namespace, pod, uid, phase, count, packets, life = row
+    subject, family, traffic, namespace, pod, uid, phase, size, packets, life = row
     owner = PodRef(namespace, pod, uid) if namespace is not None else None
     # With an owner and no address it is a host-network pod's: `cgroup 4711`.
     identity = Address.parse(subject) if owner and " " not in subject else subject
-    live = tables.LiveCounter(owner, tables.Amount(count, packets), tables.Phase(phase), life)
+    live = tables.LiveCounter(owner, tables.Amount(size, packets), tables.Phase(phase), life)
     return Counter(identity, Family(family), Traffic(traffic)), live
 
 

@@ -1,9 +1,8 @@
 """Quotas: which of them are in force for a pod, what is left of one, and when its period ends.
 
-The kernel decides about each packet, by a quota object that every packet raises. The object's
-count goes on for as long as the object lives; what the agent sets is the count at which it is
-spent, so that a correction loses no packet that passes meanwhile. Another day, and another size
-of the budget, is another object.
+The kernel decides about each packet, by a quota object that every packet raises for as long as it
+lives. What the agent sets is the count at which it is spent, so that a correction loses no packet
+that passes meanwhile. Another day, and another size of the budget, is another object.
 
 The object counts what is dropped later, too, and the ledger misses what passes while its rules
 are gone. So the ledger lowers a bound at once, and raises one only by what it did not see pass
