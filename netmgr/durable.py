@@ -2,6 +2,7 @@
 
 Everything small that netmgr keeps or installs is written here, and what decides something later is
 read back here, so that a file somebody cut short or filled with something else is refused by name.
+Every function raises a StateError where the file system refuses; files are old or new then.
 """
 
 from __future__ import annotations
@@ -33,9 +34,6 @@ def write(path: Path, content: bytes, mode: int | None = None) -> None:
     """Replace a file in one step, unless it is so already; file and name are on the disk then.
 
     `mode` None: that of the file that is replaced, else 0644.
-
-    Raises:
-        StateError: the file system refused; what was there is untouched.
     """
     try:
         if mode is None:
@@ -94,11 +92,8 @@ def write_many(folder: Path, files: Iterable[tuple[str, bytes]]) -> int:
     """Replace files of a folder, each in one step, and say how many: all are on the disk then.
 
     They are written into a folder inside it, synced by one sync of the file system, and moved into
-    place; a sync for each would take milliseconds a file. A crash leaves every file old or new,
-    and perhaps that folder, `.new.…`.
-
-    Raises:
-        StateError: the file system refused; files are old or new, none is half written.
+    place; a sync for each would take milliseconds a file. A crash leaves every file old or new, and
+    perhaps that folder, `.new.…`.
     """
     try:
         scratch = Path(tempfile.mkdtemp(prefix=".new.", dir=folder))
@@ -120,17 +115,8 @@ def write_many(folder: Path, files: Iterable[tuple[str, bytes]]) -> int:
     return len(names)
 
 
-def write_text(path: Path, text: str) -> None:
-    """As `write`, in UTF-8."""
-    write(path, text.encode())
-
-
 def make_folder(path: Path) -> None:
-    """Make a folder and its parents, unless it is there.
-
-    Raises:
-        StateError: the file system refused.
-    """
+    """Make a folder and its parents, unless it is there."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -138,11 +124,7 @@ def make_folder(path: Path) -> None:
 
 
 def close_to_others(path: Path, most: int = 0o700) -> bool:
-    """Take the permissions beyond `most` from a file or folder of ours; whether it had any.
-
-    Raises:
-        StateError: the file system refused.
-    """
+    """Take the permissions beyond `most` from a file or folder of ours; whether it had any."""
     try:
         status = path.lstat()
         is_kept = stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)

@@ -1,7 +1,7 @@
 """Opens the agent's SQLite files, and distinguishes damage from passing failures.
 
-The difference matters: a damaged file is set aside and what it held is lost. A full disk, a
-failing one or another program's lock is no damage, and passes.
+A damaged file is set aside, and what it held is lost. A full disk, a failing one or another
+program's lock is no damage, and passes.
 
 Write-ahead logging, synchronous=NORMAL and no automatic checkpoint: a transaction is one
 append to the log and waits for no disk. A process killed anywhere loses nothing, since the
@@ -37,8 +37,6 @@ FAILURES = (sqlite3.Error, UnicodeDecodeError)
 COMPANIONS = ("", "-wal", "-shm")
 """Suffixes of a file, its write-ahead log and the log's index."""
 
-NOTHING: Mapping[str, FileIdentity] = {}
-
 
 def open_file(path: Path, schema: str, version: int) -> sqlite3.Connection:
     """Open the file, or make it with `schema`; `version` is what its user_version has to be.
@@ -53,16 +51,13 @@ def open_file(path: Path, schema: str, version: int) -> sqlite3.Connection:
         path.touch(0o600, exist_ok=False)
     try:
         connection = _connect(path)
+        try:
+            _prepare(connection, path, schema, version)
+        except (*FAILURES, StateError):
+            connection.close()
+            raise
     except FAILURES as error:
         raise refusal(path, error) from error
-    try:
-        _prepare(connection, path, schema, version)
-    except FAILURES as error:
-        connection.close()
-        raise refusal(path, error) from error
-    except StateError:
-        connection.close()
-        raise
     return connection
 
 
@@ -105,7 +100,11 @@ def identities(path: Path) -> dict[str, FileIdentity]:
 
 
 def set_aside(
-    path: Path, why: str, keep: Mapping[str, FileIdentity] = NOTHING, *, leave_file: bool = False
+    path: Path,
+    why: str,
+    keep: Mapping[str, FileIdentity] | None = None,
+    *,
+    leave_file: bool = False,
 ) -> Path:
     """Rename the file and its companions, but for those in `keep`; returns the file's new path.
 
@@ -121,7 +120,7 @@ def set_aside(
             if leave_file and not suffix:
                 new.unlink(missing_ok=True)
                 new.hardlink_to(former)
-            elif identity != keep.get(suffix):
+            elif identity != (keep or {}).get(suffix):
                 former.rename(new)
     except OSError as error:
         raise StateError(f"{path}: is {why} and cannot be renamed: {error.strerror}") from None
@@ -133,9 +132,9 @@ def put_back(
 ) -> sqlite3.Connection:
     """Make a file that was removed or replaced again, from the connection that still has it open.
 
-    An open file outlives its name, so nothing that was written is missing. `opened` are the
-    identities of what the connection opened; anything else there is set aside.
-    Returns a connection to the new file; the former one is closed then, else it stays in use.
+    An open file outlives its name, so nothing that was written is missing. Anything else than what
+    was `opened` is set aside. Returns a connection to the new file; the former one is closed then,
+    else it stays in use.
 
     Raises:
         StateError: it cannot be made.
@@ -187,8 +186,7 @@ def checkpoint(path: Path, opened: Mapping[str, FileIdentity]) -> bool:
 
     On a connection of its own, so that transactions go on while the disk is waited for. If none
     did, the next one starts the log over and truncates it to LOG_BYTES. Under constant writes that
-    never comes about, and the log grows for ever: so the owner of a log that `is_long` repeats
-    this while nothing is written.
+    never comes about: so the owner of a log that `is_long` repeats this while nothing is written.
 
     `opened` are the identities of what the owner's connection opened. Any other file of that name
     is left alone: with the owner's log beside it, SQLite would copy the log into that file, and
@@ -213,10 +211,8 @@ def checkpoint(path: Path, opened: Mapping[str, FileIdentity]) -> bool:
 
 def is_long(path: Path) -> bool:
     """Whether the write-ahead log of the file at `path` has become long."""
-    try:
-        return path.with_name(path.name + "-wal").stat().st_size > LOG_BYTES
-    except OSError:
-        return False
+    content = content_of(path.with_name(path.name + "-wal"))
+    return content is not None and content[0] > LOG_BYTES
 
 
 def _connect(path: Path) -> sqlite3.Connection:

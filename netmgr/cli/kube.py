@@ -94,9 +94,9 @@ def node(
             "kubelet), or give the Node more"
         )
         _complain(api, own_node, TOO_FEW, message)
-    from netmgr.durable import write_text
+    from netmgr import durable
 
-    write_text(to, text)
+    durable.write(to, text.encode())
     typer.echo(f"{to}: written for Node {node_name}")
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from netmgr import durable
 from netmgr.documents.diagnostics import Diagnostic
-from netmgr.durable import write_text
 from netmgr.errors import ConfigError
 from netmgr.plan import files
 from netmgr.plan.clouds.cloud import CloudLimits
@@ -131,7 +131,7 @@ def write(to: Path | None, text: str) -> None:
     if to is None:
         typer.echo(text, nl=False)
         return
-    write_text(to, text)
+    durable.write(to, text.encode())
     typer.echo(f"wrote {to}", err=True)
 
 

@@ -179,7 +179,7 @@ def adopt(
     if not (yes or (sys.stdin.isatty() and typer.confirm(f"Write {file}?"))):
         typer.echo("Nothing was written; to write without being asked, add --yes.")
         raise typer.Exit(Exit.CHANGES)
-    durable.write_text(file, after)
+    durable.write(file, after.encode())
     typer.echo(f"Wrote {file}. Next: netmgr plan diff -f {file}")
 
 

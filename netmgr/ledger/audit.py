@@ -4,27 +4,25 @@ What is forwarded for no pod meets a counter of its own, behind the pods' (`UNAT
 containers that are no pods, for pods that were noticed late, and after another program took an
 element away. Its readings are what is shown.
 
-Where there is no such counter, hooks are compared with owners: on a machine without pods, and what
-the node itself receives and sends with its host-network pods, where those are counted. Both sides
-count the same packets, so over any stretch of time their difference is what was for others. But the
-kernel cannot be read at one instant. A reading has the owners' counters a moment before or after
-the hooks', and a difference of the two would be wrong by what passed in that moment.
+Where there is none (on a machine without pods, and for what the node itself exchanges beside its
+host-network pods), hooks are compared with owners. Both sides count the same packets, so over any
+stretch of time their difference is what was for others. But the kernel cannot be read at one
+instant, and the difference of two readings would be wrong by what passed between them.
 
 So a reading of the owners is compared with the hooks' reading *before* it. Everything that those
 had counted by then and that has an owner is in the owners' later reading; the difference is
-therefore at most the truth. The largest one so far is what is shown. It reaches the truth whenever
-nothing passed between two readings, and lags behind it by no more than passed between them.
+therefore at most the truth. The largest one so far is what is shown: it lags behind the truth by
+no more than passed between two readings.
 
 What pods' counters counted has a counter of its own, too (`PODS`), which no change of theirs
 touches. It is raised after theirs and read before them. So whatever it has and they have not is
 lost: that is shown by the audit `PODS`, at once and to the byte.
 
-When somebody zeroed a hook's counter, the difference fell by what that lost of owners' traffic, and
-would hide as much of what is for others from then on. Whether the zero was seen or not: a reading
-of the hooks less the owners of the reading *before* it is at least the truth. Where that is below
-what is shown, the difference is measured from a new base, which makes them equal. So at most one
-interval is hidden. An *owner's* zeroed counter needs no such thing: the hooks counted what it lost,
-and it shows.
+When somebody zeroed a hook's counter, seen or not, the difference fell by what that lost of owners'
+traffic, and would hide as much of what is for others from then on. A reading of the hooks less the
+owners of the reading *before* it is at least the truth. Where that is below what is shown, the
+difference is measured from a new base, which makes them equal: at most one interval is hidden. An
+*owner's* zeroed counter needs no such thing: the hooks counted what it lost, and it shows.
 """
 
 from __future__ import annotations
@@ -66,20 +64,30 @@ _HOOKS: Mapping[Address | str, Audit] = {
 }
 
 
-def counted(counter: Counter) -> Iterator[Account]:
-    """The accounts of audits that every byte of a counter with an owner is posted to."""
-    for audit in (Audit.FORWARD, Audit.PODS) if counter.is_pod else (Audit.LOCAL,):
-        yield Account(Scope.AUDIT, audit, COUNTED, counter.traffic)
-
-
 def accounts(counter: Counter, owner: PodRef | None) -> Iterator[Account]:
     """Everything that a reading of the counter is posted to."""
-    if owner is None:
-        yield from of_node(counter)
+    traffic = counter.traffic
+    if owner is not None:
+        yield Account(Scope.POD, owner.namespace, owner.name, traffic)
+        yield Account(Scope.NAMESPACE, owner.namespace, "", traffic)
+        for audit in (Audit.FORWARD, Audit.PODS) if counter.is_pod else (Audit.LOCAL,):
+            yield Account(Scope.AUDIT, audit, COUNTED, traffic)
+    elif counter.subject == REMOTE_PODS:
+        yield side(Audit.FORWARD, REMOTE_PODS, traffic)
+        yield side(Audit.FORWARD, COUNTED, traffic)
+    elif counter.subject == UNATTRIBUTED:
+        yield side(Audit.FORWARD, MISSED, traffic)
     else:
-        yield Account(Scope.POD, owner.namespace, owner.name, counter.traffic)
-        yield Account(Scope.NAMESPACE, owner.namespace, "", counter.traffic)
-        yield from counted(counter)
+        yield _of_hook(counter)
+
+
+def _of_hook(counter: Counter) -> Account:
+    return Account(Scope.HOOK, str(counter.subject), str(counter.family.value), counter.traffic)
+
+
+def side(audit: Audit, name: str, traffic: Traffic) -> Account:
+    """An account of an audit, by its name."""
+    return Account(Scope.AUDIT, audit, name, traffic)
 
 
 def is_of_node(counter: Counter) -> bool:
@@ -101,31 +109,12 @@ def is_hook(account: Account) -> bool:
 
 def remote_pods(totals: Totals, audit: Audit, traffic: Traffic) -> Amount | None:
     """What was forwarded for pods of other nodes, by Services; None if that is not counted."""
-    return totals.get(_remote_pods(traffic)) if audit is Audit.FORWARD else None
-
-
-def of_node(counter: Counter) -> Iterator[Account]:
-    """The accounts of one of the node's own counters."""
-    if counter.subject == REMOTE_PODS:
-        yield _remote_pods(counter.traffic)
-        yield Account(Scope.AUDIT, Audit.FORWARD, COUNTED, counter.traffic)
-    elif counter.subject == UNATTRIBUTED:
-        yield Account(Scope.AUDIT, Audit.FORWARD, MISSED, counter.traffic)
-    else:
-        yield _of_hook(counter)
-
-
-def _of_hook(counter: Counter) -> Account:
-    return Account(Scope.HOOK, str(counter.subject), str(counter.family.value), counter.traffic)
-
-
-def _remote_pods(traffic: Traffic) -> Account:
-    return Account(Scope.AUDIT, Audit.FORWARD, REMOTE_PODS, traffic)
+    return totals.get(side(audit, REMOTE_PODS, traffic))
 
 
 def missed(totals: Totals, audit: Audit, traffic: Traffic) -> Amount:
     """What is shown for one direction."""
-    return totals.get(Account(Scope.AUDIT, audit, MISSED, traffic), NOTHING)
+    return totals.get(side(audit, MISSED, traffic), NOTHING)
 
 
 Key = tuple[Audit, Traffic]
@@ -135,11 +124,6 @@ def audited_by(counter: Counter) -> Key | None:
     """The audit that a hook's counter is one side of; None for the counters on the other side."""
     audit = _HOOKS.get(counter.subject)
     return (audit, counter.traffic) if audit else None
-
-
-def audited(counters: Iterable[Counter]) -> set[Key]:
-    """The audits that any of these are the hooks' side of."""
-    return {key for counter in counters if (key := audited_by(counter))}
 
 
 class Comparison(NamedTuple):
@@ -158,11 +142,10 @@ def compared(totals: Totals) -> dict[Key, Comparison]:
         if amount is not None:
             # Both families in one: owners are not compared by family.
             passed[audit, traffic] = passed.get((audit, traffic), NOTHING) + amount
-    comparisons: dict[Key, Comparison] = {}
-    for (audit, traffic), amount in passed.items():
-        counted = totals.get(Account(Scope.AUDIT, audit, COUNTED, traffic), NOTHING)
-        comparisons[audit, traffic] = Comparison(amount, counted)
-    return comparisons
+    return {
+        (audit, traffic): Comparison(amount, totals.get(side(audit, COUNTED, traffic), NOTHING))
+        for (audit, traffic), amount in passed.items()
+    }
 
 
 def settle(
@@ -172,30 +155,26 @@ def settle(
 ) -> None:
     """Compare the owners' counters, as just read, with the hooks as of the reading before.
 
-    Args:
-        totals: the accounts, this reading included.
-        former: `compared` before this reading was posted.
-        counters: all live ones.
+    `totals` has this reading, `former` is what was `compared` before it; `counters` are live.
     """
     current = compared(totals)
-    for key, then in former.items():
-        now = current[key]
-        audit, traffic = key
+    for (audit, traffic), then in former.items():
+        now = current[audit, traffic]
         if audit is Audit.FORWARD and _is_counted(traffic, counters):
             continue
         shown = missed(totals, audit, traffic)
-        base = Account(Scope.AUDIT, audit, BASE, traffic)
+        base = side(audit, BASE, traffic)
         former_base = totals.get(base, NOTHING)
         measured_from = _smallest(former_base, now.passed - then.counted - shown)
         # Setting an account makes it a row to write.
         if measured_from != former_base:
             totals[base] = measured_from
         # Without any counted owner no reading can be late, so that the newest one holds.
-        has_owners = Account(Scope.AUDIT, audit, COUNTED, traffic) in totals
+        has_owners = side(audit, COUNTED, traffic) in totals
         passed = then.passed if has_owners and audit is not Audit.PODS else now.passed
         largest = _largest(shown, passed - now.counted - measured_from)
         if largest != shown:
-            totals[Account(Scope.AUDIT, audit, MISSED, traffic)] = largest
+            totals[side(audit, MISSED, traffic)] = largest
 
 
 def _smallest(amount: Amount, other: Amount) -> Amount:
@@ -206,19 +185,15 @@ def _largest(amount: Amount, other: Amount) -> Amount:
     return Amount(max(amount.bytes, other.bytes), max(amount.packets, other.packets))
 
 
-PODS_KEYS: Collection[Key] = [(Audit.PODS, traffic) for traffic in Traffic]
-
-
-def shake(totals: MutableMapping[Account, Amount], keys: Collection[Key] = PODS_KEYS) -> None:
+def shake(totals: MutableMapping[Account, Amount], traffics: Iterable[Traffic] = Traffic) -> None:
     """Have pods' losses measured anew, by the agent's next life if need be."""
-    for audit, traffic in keys:
-        if audit is Audit.PODS:
-            totals[Account(Scope.AUDIT, audit, BASE, traffic)] = UNKNOWN
+    for traffic in traffics:
+        totals[side(Audit.PODS, BASE, traffic)] = UNKNOWN
 
 
-def has_counted(totals: Totals, traffic: Traffic) -> bool:
-    """Whether pods' counters have counted anything."""
-    return totals.get(Account(Scope.AUDIT, Audit.PODS, COUNTED, traffic), NOTHING) != NOTHING
+def summed(counters: Iterable[Counter]) -> set[Traffic]:
+    """The traffic of the sums of pods' counters that are among these."""
+    return {counter.traffic for counter in counters if counter.subject == PODS}
 
 
 def lost(totals: Totals) -> dict[Traffic, int]:

@@ -7,7 +7,7 @@ The rules; the methods below name the one they follow:
     live are ignored: they are late, and `end`'s caller posted their bytes.
  2. A reading posts its difference from the last one to every account of the counter, in one
     step: a pod's counter to its pod and its namespace, a hook's counter to its hook. The same
-    reading again has no difference and posts nothing.
+    reading again posts nothing.
  3. A reading below the last one, or of another life (`Sample`), means that somebody zeroed the
     counter or put back what it had shown before. Zeroed, it is in no life: what it shows now passed
     since, and what passed between our last reading and the zeroing is lost: gap "reset". Put back,
@@ -27,23 +27,23 @@ The rules; the methods below name the one they follow:
     of it is lost.
  9. A gap is one event, whatever the number of its counters: what one call finds of one reason,
     and what later ones find that nobody had read since it began. Its seconds are how long counting
-    may have been incomplete, by the counter that was unread for longest; two reasons in one call
-    are one stretch of time, which the first has. It begins before each one's last reading. It
-    lasts until the counter counts again for "removed", until the loss was seen for "reset", as
-    long as the caller says for "late", and until the file can be written for "not-durable". The
-    clock never steps and starts with the boot. So for "reboot" the seconds are the time since the
-    boot and the longest pause between two readings of the life before: how long the machine was
-    off, or up without an agent before it went down, no such clock can know.
+    may have been incomplete, by the counter that was unread for longest, from each one's last
+    reading; two reasons in one call are one stretch of time, which the first has. It lasts until
+    the counter counts again for "removed", until the loss was seen for "reset", as long as the
+    caller says for "late", and until the file can be written for "not-durable". The clock never
+    steps and starts with the boot. So for "reboot" the seconds are the time since the boot and the
+    longest pause between two readings of the life before; how long the machine was off, no such
+    clock can know.
 10. What a posting adds to a pod it adds to the pod's roll-up of the hour as well (`history.py`),
     and what it adds to a pod's address to what is attributed (`audit.py`).
 11. A counter that the kernel has and the books do not know is begun at nothing and read whole,
     but by books that lack something (rule 12).
 12. A mark shows whether books are the true ones (`mark.py`). New ones where there had been
-    others, or where those are another machine's, are one gap "ledger-lost", an older copy is one
-    gap "ledger-older". Seconds are those since the boot for the first, and since the copy's last
-    reading for the second. Either way every total begins at zero, which whoever takes rates of it
-    understands; a smaller total would pass for all of it once more. What the live counters show in
-    the first reading is what they go on from (`forget`). Of an older copy, hours and gaps stay.
+    others, or where those are another machine's, are one gap "ledger-lost" (seconds since the
+    boot), an older copy is one gap "ledger-older" (since its last reading). Either way every total
+    begins at zero, which whoever takes rates of it understands; a smaller total would pass for all
+    of it once more. What the live counters show in the first reading is what they go on from
+    (`forget`). Of an older copy, hours and gaps stay.
 13. Two backends that count at once show the same packets. `rebase` has counters go on from what
     the new one shows, after the last reading of the former one was posted (`changeover.py`).
 14. What pods' counters lost is known in bytes by their sum (`audit.py`). It belongs to the gap of
@@ -57,12 +57,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from netmgr.ledger import audit, tables
 from netmgr.ledger.history import EVERY, SECONDS, HourBucket, Unwritten
 from netmgr.ledger.mark import Mark
-from netmgr.ledger.readings import continued, understood
 from netmgr.model import PODS, Counter, PodRef, Sample
 
 BOOT_ID = "boot_id"
@@ -72,8 +71,8 @@ GAP_AT = "gap_at "
 UNREAD = "unread"
 """Facts: the boot's identity; when counters were read last, in seconds since the boot, and the
 longest pause between two readings of this life; both parts of the mark, and the sequence at which
-totals began at zero; with a gap's reason behind it, the last of that reason (`LastGap`); and, until
-the first reading after a loss, that there was one."""
+totals began at zero; with a gap's reason behind it, its `LastGap`; and, until the first reading
+after a loss, that there was one."""
 
 
 class Moment(NamedTuple):
@@ -92,11 +91,10 @@ class Book:
 
     Attributes:
         hours: additions to the roll-ups, which only the store has.
-        keeps_hours: false where no roll-ups are wanted.
-        read_at: when each live counter was read last, by the steady clock. A counter that was
-            not read in this life has `inherited`, when the life before read last.
+        read_at: when each live counter was read last, by the steady clock; `inherited`, when the
+            life before read last, is for those that were not read in this one.
         explained: the gap of pods' counters since the last whole reading.
-        blind: when counters lost something, by the steady clock.
+        blind: from when to when, by the steady clock, the last gap of each reason in this life was.
     """
 
     facts: tables.Tracked[str, str]
@@ -105,13 +103,12 @@ class Book:
     ended: tables.Tracked[tables.PodName, float]
     gaps: tables.Tracked[tables.Gap, tables.Lost]
     hours: Unwritten = field(default_factory=Unwritten)
-    keeps_hours: bool = True
     read_at: dict[Counter, float] = field(default_factory=dict)
     last_reading: Moment = NEVER
     inherited: Moment = NEVER
     longest_pause: float = 0.0
     explained: tables.Gap | None = None
-    blind: tables.Blind = field(default_factory=tables.Blind)
+    blind: dict[tables.Gap, tuple[float, float]] = field(default_factory=dict)
 
     def open(self, now: Moment, boot_id: str) -> None:
         """Work out when the last reading was, from what was written down; follow rule 5.
@@ -142,7 +139,7 @@ class Book:
     def mark(self) -> Mark | None:
         """Rule 12; None until the books were given a number."""
         books = self.facts.get(BOOKS)
-        return None if books is None else Mark(int(books, 16), self._sequence)
+        return Mark(int(books, 16), self._sequence) if books is not None else None
 
     @property
     def _sequence(self) -> int:
@@ -165,9 +162,9 @@ class Book:
 
     def counted_gaps(self) -> tuple[tuple[tables.Gap, tables.Lost], ...]:
         """Every gap, its seconds as the small file has them: in whole milliseconds, never more."""
-        listed = sorted(self.gaps.items())
         return tuple(
-            (gap, lost._replace(seconds=int(lost.seconds * 1000) / 1000)) for gap, lost in listed
+            (gap, lost._replace(seconds=int(lost.seconds * 1000) / 1000))
+            for gap, lost in sorted(self.gaps.items())
         )
 
     def recall(self, gaps: Iterable[tuple[tables.Gap, tables.Lost]]) -> None:
@@ -184,17 +181,17 @@ class Book:
 
     def lasting_bytes(self) -> int:
         """The sum of the totals that never fall."""
-        lasting = (
-            amount for account, amount in self.totals.items() if account.scope in tables.LASTING
+        return sum(
+            min(amount.bytes, tables.LARGEST)
+            for account, amount in self.totals.items()
+            if account.scope in (tables.Scope.NAMESPACE, tables.Scope.HOOK)
         )
-        return sum(min(amount.bytes, tables.LARGEST) for amount in lasting)
 
     def begin(self, counters: Iterable[Counter], owner: PodRef | None, now: Moment) -> None:
         """Rule 1. A counter that is live for this owner stays; one of another owner ends unread.
 
         Raises:
-            ValueError: a pod's counter without an owner or a hook's with one, or a name that is
-                not text.
+            ValueError: a pod's counter without an owner, a hook's with one, or a name of no text.
         """
         wanted = list(counters)
         # A name that cannot be stored would fail every later write as well.
@@ -218,13 +215,14 @@ class Book:
             if account not in self.totals:
                 self.totals[account] = tables.NOTHING
         self.counters[counter] = tables.LiveCounter(owner)
-        if counter.subject == PODS and audit.has_counted(self.totals, counter.traffic):
+        counted = audit.side(audit.Audit.PODS, audit.COUNTED, counter.traffic)
+        if counter.subject == PODS and self.totals.get(counted, tables.NOTHING) != tables.NOTHING:
             # Pods were counted before there was a sum of it.
-            audit.shake(self.totals, [(audit.Audit.PODS, counter.traffic)])
+            audit.shake(self.totals, [counter.traffic])
         if former is not None:
             # Its address passed to another pod before the former one was ended here.
             self._lose({tables.Gap.REMOVED: [counter]}, now, now)
-            self._lose_unsized({EVERY}, now)
+            self.hours.lose(now.wall, [EVERY])
             self._end_pods({former.owner}, now)
         self.read_at[counter] = now.steady
 
@@ -233,16 +231,17 @@ class Book:
     ) -> bool:
         """Rule 4. Counters that are not live are ignored. Returns whether something was lost.
 
-        Args:
-            counters: what is about to be made again.
-            now: the instant.
-            unmade: those that counted nothing if they were never seen: of pods without a link, or
-                of rules that may not have been made yet.
+        `unmade` counted nothing if they were never seen: counters of pods without a link, or of
+        rules that may not have been made yet.
         """
         known = [counter for counter in dict.fromkeys(counters) if counter in self.counters]
-        lost = [c for c in known if not self._lost_nothing(c, may_be_unmade=c in unmade)]
-        if lost:
-            self._lose({tables.Gap.REMOVED: lost}, now, now)
+        lost = [
+            counter
+            for counter in known
+            if self.counters[counter].phase is tables.Phase.COUNTING
+            or (self.counters[counter].phase is tables.Phase.BEGUN and counter not in unmade)
+        ]
+        self._lose({tables.Gap.REMOVED: lost}, now, now)
         if known:
             # An older copy of the books could not get these readings from the kernel again.
             self._advance()
@@ -251,10 +250,6 @@ class Book:
             self.counters[counter] = tables.LiveCounter(self.counters[counter].owner)
             self.read_at[counter] = now.steady
         return bool(lost)
-
-    def _lost_nothing(self, counter: Counter, *, may_be_unmade: bool) -> bool:
-        phase = self.counters[counter].phase
-        return phase is tables.Phase.ENDING or (phase is tables.Phase.BEGUN and may_be_unmade)
 
     def post(self, samples: Iterable[Sample], now: Moment, taken_at: Moment | None = None) -> None:
         """Rules 2, 3, 10 and 12. `taken_at` is from before the reading, which may take long."""
@@ -266,26 +261,20 @@ class Book:
             self.rebase(read, taken_at)
         # Before posting: the audit compares owners as of now with hooks as of the last reading.
         former, unread_since = audit.compared(self.totals), self.last_reading
-        self._post_each(read, now, taken_at)
+        lost: dict[tables.Gap, list[Counter]] = {}
+        for sample in read:
+            if gap := self._post_one(sample, now):
+                lost.setdefault(gap, []).append(sample.counter)
+        self._lose(lost, now, taken_at)
         self.read_at.update(dict.fromkeys([sample.counter for sample in read], taken_at.steady))
         # The first reading of a life ends no pause of this life.
         if self.last_reading is not self.inherited:
             self.longest_pause = max(self.longest_pause, taken_at.steady - self.last_reading.steady)
         self.last_reading = taken_at
-        # Hooks and pods are read together; a pod's own last reading says nothing for the audit.
-        if any(audit.audited_by(sample.counter) for sample in read):
-            self._settle(former, read, now, unread_since)
+        self._settle(former, read, now, unread_since)
         if is_rebased:
             # What passed between the readings of pods and of their sum shows in the next one.
             audit.shake(self.totals)
-
-    def _post_each(self, read: Iterable[Sample], now: Moment, taken_at: Moment) -> None:
-        lost: dict[tables.Gap, list[Counter]] = {}
-        for sample in read:
-            if gap := self._post_one(sample, now):
-                lost.setdefault(gap, []).append(sample.counter)
-        if lost:
-            self._lose(lost, now, taken_at)
 
     def _settle(
         self,
@@ -295,13 +284,16 @@ class Book:
         unread_since: Moment,
     ) -> None:
         """Audit, and follow rule 14."""
+        # Hooks and pods are read together; a pod's own last reading says nothing for the audit.
+        if not any(audit.audited_by(sample.counter) for sample in read):
+            return
         known = audit.lost(self.totals)
         audit.settle(self.totals, former, self.counters)
         lacks = audit.lost(self.totals)
         for traffic in lacks:
             lacks[traffic] -= known[traffic]
-            if self.keeps_hours and lacks[traffic]:
-                self.hours.lose(now.wall, traffic, lacks[traffic])
+            if lacks[traffic]:
+                self.hours.lose(now.wall, [traffic], lacks[traffic])
         if size := sum(lacks.values()):
             if gap := self.explained or self._gap_to_come(read):
                 self.note(gap, now.steady, now, size=size, goes_on=True)
@@ -312,33 +304,32 @@ class Book:
     def _gap_to_come(self, read: Iterable[Sample]) -> tables.Gap | None:
         """What `restart` will count, before counters that were not found are made again."""
         present = {sample.counter for sample in read}
-        counting = (
-            counter
-            for counter, live in self.counters.items()
-            if live.phase is tables.Phase.COUNTING
-        )
-        return (
-            tables.Gap.REMOVED
-            if any(counter.is_pod and counter not in present for counter in counting)
-            else None
-        )
+        for counter, live in self.counters.items():
+            is_counting = counter.is_pod and live.phase is tables.Phase.COUNTING
+            if is_counting and counter not in present:
+                return tables.Gap.REMOVED
+        return None
 
     def _post_one(self, sample: Sample, now: Moment) -> tables.Gap | None:
         """Post what passed since the last reading; returns what was lost."""
         counter = sample.counter
-        change = understood(self.counters[counter], sample)
-        if change is None:
+        former = self.counters[counter]
+        is_known = former.phase is tables.Phase.COUNTING and sample.life == former.life
+        last = former.reading
+        # The last reading once more, as most are.
+        if is_known and sample.bytes == last.bytes and sample.packets == last.packets:
             return None
-        self.counters[counter] = live = change.live
-        if change.passed == tables.NOTHING:
-            return change.gap
+        live, passed, gap = former.read(sample)
+        self.counters[counter] = live
+        if passed == tables.NOTHING:
+            return gap
         for account in audit.accounts(counter, live.owner):
-            self.totals[account] = self.totals.get(account, tables.NOTHING) + change.passed
-        if self.keeps_hours and live.owner is not None:
+            self.totals[account] = self.totals.get(account, tables.NOTHING) + passed
+        if live.owner is not None:
             # The wall clock, since people ask for hours of the day.
             hour = int(now.wall // SECONDS)
-            self.hours.add(HourBucket(hour, *_name(live.owner), counter.traffic), change.passed)
-        return change.gap
+            self.hours.add(HourBucket(hour, *_name(live.owner), counter.traffic), passed)
+        return gap
 
     def close(self, counters: Iterable[Counter]) -> None:
         """Note that the last reading of these was posted and that they will be taken away."""
@@ -352,7 +343,7 @@ class Book:
         for sample in samples:
             # A counter may have ended while both backends were read.
             if (live := self.counters.get(sample.counter)) is not None:
-                self.counters[sample.counter] = continued(live, sample)
+                self.counters[sample.counter] = live.continued(sample)
                 self.read_at[sample.counter] = now.steady
         # Pods and their sum are never read at one instant.
         audit.shake(self.totals)
@@ -362,8 +353,7 @@ class Book:
         """Rule 1, and the beginning of rule 6's lingering. Already ended is fine."""
         owners: set[PodRef | None] = set()
         for counter in counters:
-            live = self.counters.get(counter)
-            if live is not None:
+            if (live := self.counters.get(counter)) is not None:
                 owners.add(live.owner)
                 # `close` has advanced the sequence for a counter whose last reading it posted.
                 if live.phase is not tables.Phase.ENDING:
@@ -390,25 +380,24 @@ class Book:
             elif now.wall - since >= linger_seconds:
                 del self.ended[name]
                 gone.add(name)
-        if gone:
-            self._drop_series(gone)
-        self.write_down_reading()
-
-    def _drop_series(self, gone: Collection[tables.PodName]) -> None:
-        for account in list(self.totals):
+        for account in list(self.totals) if gone else ():
             if (
                 account.scope is tables.Scope.POD
                 and tables.PodName(account.owner, account.name) in gone
             ):
                 del self.totals[account]
+        self.write_down_reading()
 
     def write_down_reading(self) -> None:
         """Write down when counters were read last, for rule 9 in another life."""
         facts = {READ_AT: self.last_reading.steady, LONGEST_PAUSE: self.longest_pause}
         for key, seconds in facts.items():
-            # Compared first: a fact that is set is a row to write.
-            if self.facts.get(key) != (text := f"{seconds:.3f}"):
-                self.facts[key] = text
+            self.remember(key, f"{seconds:.3f}")
+
+    def remember(self, key: str, value: str) -> None:
+        # Compared first: a fact that is set is a row to write.
+        if self.facts.get(key) != value:
+            self.facts[key] = value
 
     def _advance(self) -> None:
         """Count something that the kernel will not show a second time, for rule 12."""
@@ -431,7 +420,7 @@ class Book:
         """
         self._advance()
         if not (goes_on or concerned or gap in (tables.Gap.RESET, tables.Gap.NOT_DURABLE)):
-            self._lose_unsized({EVERY}, now)
+            self.hours.lose(now.wall, [EVERY])
         # By the wall clock, which may be wrong, for people alone.
         last = tables.LastGap.of(concerned, now.wall - (now.steady - since), now.wall)
         self.facts[GAP_AT + gap] = (self.last_gap(gap).prolonged(last) if goes_on else last).text
@@ -442,10 +431,6 @@ class Book:
             min(lost.bytes + size, tables.LARGEST),
         )
 
-    def _lose_unsized(self, kinds: Iterable[str], now: Moment) -> None:
-        for traffic in kinds if self.keeps_hours else ():
-            self.hours.lose(now.wall, traffic)
-
     def last_gap(self, gap: tables.Gap) -> tables.LastGap:
         """The last gap of a reason; all zero if it is unknown."""
         return tables.LastGap.parse(self.facts.get(GAP_AT + gap, "0 0 0 "))
@@ -455,13 +440,15 @@ class Book:
     ) -> None:
         """Rule 9 for the counters that one call reports, which are read as of `read_at` then."""
         every = [counter for counters in lost.values() for counter in counters]
+        if not every:
+            return
         since = min(self.read_at.get(counter, self.inherited.steady) for counter in every)
         # Before the audit, since a sum that was put back has posted again what it shows.
-        audit.shake(self.totals, audit.audited(every))
-        self._lose_unsized({counter.traffic for counter in every if audit.is_unsized(counter)}, now)
+        audit.shake(self.totals, audit.summed(every))
+        self.hours.lose(now.wall, {counter.traffic for counter in filter(audit.is_unsized, every)})
         counted = 0.0
         for gap, counters in lost.items():
-            known, goes_on = self.blind.extend(gap, since, read_at.steady)
+            known, goes_on = self._extend(gap, since, read_at.steady)
             known += counted
             self.note(gap, since, now, known=known, concerned=counters, goes_on=goes_on)
             # One stretch of time, whatever happened to each.
@@ -469,27 +456,37 @@ class Book:
             if any(counter.is_pod for counter in counters):
                 self.explained = gap
 
+    def _extend(self, gap: tables.Gap, since: float, until: float) -> tuple[float, bool]:
+        """How many of these seconds the reason's last gap has already, and whether it goes on."""
+        began, ended = self.blind.get(gap, (since, since))
+        goes_on = since < ended
+        self.blind[gap] = min(began, since) if goes_on else since, until
+        return ended - max(began, since) if goes_on else 0.0, goes_on
+
     @property
     def dirty(self) -> bool:
         """Whether the store's copy is behind."""
-        return bool(self.hours) or any(table.dirty for table in self._tables)
+        return any(self._unwritten)
 
     def written(self) -> None:
         """The store's copy has caught up."""
-        self.hours.clear()
-        for table in self._tables:
-            table.written()
+        for part in self._unwritten:
+            part.clear()
 
     @property
-    def _tables(self) -> tuple[_Table, ...]:
-        return (self.facts, self.counters, self.totals, self.ended, self.gaps)
-
-
-class _Table(Protocol):
-    @property
-    def dirty(self) -> bool: ...
-
-    def written(self) -> None: ...
+    def _unwritten(
+        self,
+    ) -> tuple[
+        Unwritten
+        | set[str]
+        | set[Counter]
+        | set[tables.Account]
+        | set[tables.PodName]
+        | set[tables.Gap],
+        ...,
+    ]:
+        tables = self.facts, self.counters, self.totals, self.ended, self.gaps
+        return self.hours, *(table.touched for table in tables)
 
 
 def _name(owner: PodRef) -> tables.PodName:

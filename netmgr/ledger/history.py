@@ -1,23 +1,23 @@
 """Hourly roll-ups: the decisions. `store.py` keeps them in the ledger's file.
 
 A posting raises, with the totals and in the same transaction, the roll-up of the hour (UTC) in
-which its reading was taken. What is posted is a difference of two readings, so a clock that
-steps back or forth decides which hour is raised, never by how much: the roll-ups of all hours
-sum to the totals. The reading just after a full hour brings what passed since the one before:
-an hour is exact to one reading interval (`reading_seconds`), or to the agent's absence.
+which its reading was taken. A clock that steps decides which hour is raised, never by how much: the
+roll-ups of all hours sum to the totals. The reading just after a full hour brings what passed since
+the one before: an hour is exact to one reading interval (`reading_seconds`), or to the agent's
+absence.
 
 What is lost has roll-ups of its own, of no namespace: the bytes that are known to be lost, and as
 packets the gaps whose bytes nobody knows. They bound the error of each row (`bounded`).
 
-What bounds the file: the latest `Retention.hours` hours that had traffic are kept. They are
-counted, not reckoned from the clock, so a clock that jumps for a minute to another year costs
-one hour of the past and not all of it. Beyond `Retention.rows`, the pods of the oldest hours are
-folded into their namespaces (pod ""), the smallest pods first, and then the oldest hours go.
+What bounds the file: the latest `Retention.hours` hours that had traffic are kept; counted, not
+reckoned from the clock, which may jump to another year for a minute. Beyond `Retention.rows`, the
+pods of the oldest hours are folded into their namespaces (pod ""), the smallest pods first, and
+then the oldest hours go.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
@@ -54,14 +54,19 @@ class HourBucket(NamedTuple):
 
 
 class Unwritten(dict[HourBucket, Amount]):
-    """What is to be added to the file's roll-ups."""
+    """What is to be added to the file's roll-ups; nothing, where none are wanted."""
 
-    def lose(self, wall: float, traffic: str, size: int = 0) -> None:
+    is_kept = True
+
+    def lose(self, wall: float, traffics: Iterable[str], size: int = 0) -> None:
         """Note bytes that were lost, or a gap of an unknown size."""
-        bucket = HourBucket(int(wall // SECONDS), "", "", traffic)
-        self.add(bucket, Amount(size, 0 if size else 1))
+        for traffic in traffics:
+            bucket = HourBucket(int(wall // SECONDS), "", "", traffic)
+            self.add(bucket, Amount(size, 0 if size else 1))
 
     def add(self, bucket: HourBucket, amount: Amount) -> None:
+        if not self.is_kept:
+            return
         # A disk that is full for days must not fill the memory as well.
         if len(self) >= UNWRITTEN_BUCKETS and bucket not in self:
             bucket = bucket._replace(pod="")
@@ -75,15 +80,6 @@ class By(StrEnum):
     POD = "pod"
     CLASS = "class"
     HOUR = "hour"
-
-
-COLUMNS = {
-    By.NAMESPACE: ("namespace",),
-    By.POD: ("namespace", "pod"),
-    By.CLASS: (),
-    By.HOUR: ("hour",),
-}
-"""Columns of a roll-up that make a group; `traffic` is always one more."""
 
 
 def usage_row(
@@ -114,21 +110,11 @@ class Period:
         # Rounded up by negating twice: an hour that has begun is part of the period.
         return cls(int(since // SECONDS), int(-(-until // SECONDS)))
 
-    @property
-    def since(self) -> int:
-        """Its beginning, in seconds since the epoch."""
-        return self.first * SECONDS
-
-    @property
-    def until(self) -> int:
-        """Its end, in seconds since the epoch."""
-        return self.end * SECONDS
-
     def holds(self, hour: int) -> bool:
         return self.first <= hour < self.end
 
 
-def grouped(rows: Iterable[UsageRow], by: Iterable[By]) -> list[UsageRow]:
+def grouped(rows: Iterable[UsageRow], by: Collection[By]) -> list[UsageRow]:
     """The rows' sums by what `by` names and by traffic, most bytes first."""
     columns = columns_of(by)
     sums: dict[tuple[int, str, str, str], Amount] = {}
@@ -145,9 +131,11 @@ def grouped(rows: Iterable[UsageRow], by: Iterable[By]) -> list[UsageRow]:
     return [usage_row(*key, sums[key].bytes, sums[key].packets) for key in order]
 
 
-def bounded(rows: Iterable[UsageRow], lost: Iterable[UsageRow], by: Iterable[By]) -> list[UsageRow]:
+def bounded(
+    rows: Iterable[UsageRow], lost: Iterable[UsageRow], by: Collection[By]
+) -> list[UsageRow]:
     """The rows, each with the bytes that it may lack at most; None where nobody knows."""
-    has_hours = "hour" in columns_of(by)
+    has_hours = By.HOUR in by
     most: dict[tuple[int, str], int | None] = {}
     for loss in lost:
         key = loss["hour"] if has_hours else 0, loss["traffic"]
@@ -168,15 +156,15 @@ def view(period: Period, by: Sequence[By], rows: Sequence[UsageRow]) -> UsageVie
     """The answer to a question about usage: the first rows, as many as there is room for."""
     return {
         "version": VERSION,
-        "since": period.since,
-        "until": period.until,
+        "since": period.first * SECONDS,
+        "until": period.end * SECONDS,
         "by": [str(grouping) for grouping in by],
         "rows": list(rows[:MOST_ROWS]),
         "left_out": max(0, len(rows) - MOST_ROWS),
     }
 
 
-def columns_of(by: Iterable[By]) -> tuple[str, ...]:
+def columns_of(by: Collection[By]) -> tuple[str, ...]:
     """The columns that make the groups, in order and without `traffic`, which always does."""
-    named = {column for grouping in by for column in COLUMNS[grouping]}
-    return tuple(column for column in ("hour", "namespace", "pod") if column in named)
+    groupings = {*by, By.NAMESPACE} if By.POD in by else {*by}
+    return tuple(column for column in (By.HOUR, By.NAMESPACE, By.POD) if column in groupings)

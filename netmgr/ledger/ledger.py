@@ -2,8 +2,8 @@
 
 Each call decides in the book and then writes what changed in one transaction. If the file
 cannot be written (a full disk), totals go on in memory and the next call tries again with
-everything that is still unwritten. `durable` is false until that works. It is one gap
-"not-durable", whose seconds grow until then.
+everything that is still unwritten. Until that works, `durable` is false and the seconds of one
+gap "not-durable" grow.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from netmgr.clock import Clock
 from netmgr.errors import SetupError, StateError
 from netmgr.ledger import mark, store
 from netmgr.ledger.book import BOOKS, ZEROED_AT, Book, Moment
-from netmgr.ledger.history import By, Period, Retention, bounded, grouped, usage_row
-from netmgr.ledger.mark import Found, Mark, Own, Synced
+from netmgr.ledger.history import By, Period, Retention, usage_row
+from netmgr.ledger.mark import MENDED, Found, Mark, Own, Synced
 from netmgr.ledger.store import Store
 from netmgr.ledger.tables import Amount, Gap, Lost
 from netmgr.ledger.totals import Totals, picture
@@ -38,20 +38,14 @@ MARK_FILE = "ledger-mark"
 BACKENDS = "backends"
 """Fact: names of backends that may have rules in the kernel; readings are the first one's."""
 
-_GAPS = {Found.LOST: Gap.LEDGER_LOST, Found.FOREIGN: Gap.LEDGER_LOST, Found.OLDER: Gap.LEDGER_OLDER}
-
 log = logging.getLogger(__name__)
 
 
 class Ledger:
     """Totals of every counter, whatever happens to agent, pods and kernel counters.
 
-    Args:
-        file: the open file; closed if it cannot be used.
-        clock: both clocks.
-        linger_seconds: how long a pod's series outlives the pod.
-        boot_id: differs between boots of the machine (/proc/sys/kernel/random/boot_id).
-        retention: bounds the hourly roll-ups.
+    A pod's series outlives the pod by `linger_seconds`. `boot_id` differs between boots of the
+    machine (/proc/sys/kernel/random/boot_id). A file that cannot be used is closed.
 
     Attributes:
         is_new: whether there was nothing in the file.
@@ -80,8 +74,8 @@ class Ledger:
         # Taken before the other one by whoever looks at the file from outside. A sync holds it
         # alone, so that postings go on while the disk is waited for.
         self._file_lock = threading.Lock()
-        self._durable = True
-        self._undurable_since = self._pruned_at = -math.inf
+        self._undurable_since: float | None = None
+        self._pruned_at = -math.inf
         self._boot_id = boot_id
         self.found = Found.CURRENT
         self._mark_path = file.path.with_name(MARK_FILE)
@@ -93,7 +87,7 @@ class Ledger:
             raise
 
     def _take_up(self, book: Book) -> None:
-        book.keeps_hours = self._retention.hours > 0
+        book.hours.is_kept = self._retention.hours > 0
         self.is_new = not (book.totals or book.counters or BOOKS in book.facts)
         try:
             book.open(self.moment(), self._boot_id)
@@ -110,29 +104,17 @@ class Ledger:
             self._write()
 
     def begin(self, counters: Iterable[Counter], owner: PodRef | None) -> None:
-        """Begin counters, just before the kernel makes them; `owner` None is the node itself.
-
-        Counters that are live for this owner already stay as they are.
-
-        Raises:
-            ValueError: a pod's counter without an owner, or a hook's with one.
-        """
+        """Begin counters, just before the kernel makes them; `owner` None is the node itself."""
         with self._changing() as book:
             book.begin(counters, owner, self.moment())
 
     def restart(self, counters: Iterable[Counter], unmade: Collection[Counter] = ()) -> bool:
-        """Begin live counters that vanished anew, just before the kernel makes them at zero.
-
-        Returns whether something was lost. `unmade` counted nothing if they were never seen.
-        """
+        """Begin live counters that vanished anew, just before the kernel makes them at zero."""
         with self._changing() as book:
             return book.restart(counters, self.moment(), unmade)
 
     def note(self, gap: Gap, since: float, *, goes_on: bool = False) -> None:
-        """Report a gap since then, by the steady clock, that counters do not show.
-
-        If it goes on, the last one that was reported lasted until now.
-        """
+        """Report a gap since then, by the steady clock, that counters do not show."""
         with self._changing() as book:
             book.note(gap, since, self.moment(), goes_on=goes_on)
 
@@ -146,15 +128,10 @@ class Ledger:
         taken_at: Moment | None = None,
         closing: Iterable[Counter] = (),
     ) -> None:
-        """Add readings to the totals.
+        """Add readings to the totals, in the order in which they were taken.
 
-        An older reading posted after a newer one looks like a reset: the caller holds one lock
-        over reading the kernel and posting.
-
-        Args:
-            samples: the readings.
-            taken_at: an instant before they were taken; now, if they took no time.
-            closing: counters that will be taken away after this, their last reading.
+        The caller holds one lock over reading the kernel and posting. `taken_at` is an instant
+        before that reading, if it took time; `closing` are counters whose last reading this is.
         """
         with self._changing() as book:
             # One transaction: killed after it, an agent's successor knows that closed counters were
@@ -167,11 +144,8 @@ class Ledger:
     ) -> None:
         """Post one backend's last reading, and have counters go on from another one's first.
 
-        Args:
-            last: what the former shows.
-            first: what the successor shows.
-            backends: what to remember under `BACKENDS`.
-            seconds: how far apart readings were of counters that moved meanwhile; 0 if none did.
+        `backends` is remembered under `BACKENDS`. Readings of counters that moved meanwhile were so
+        many seconds apart; 0 if none did.
         """
         # One transaction: after a crash within it the former backend's readings still hold.
         with self._changing() as book:
@@ -183,10 +157,7 @@ class Ledger:
             book.facts[BACKENDS] = backends
 
     def end(self, counters: Iterable[Counter]) -> None:
-        """End counters whose last reading was posted; the kernel may drop them. Idempotent.
-
-        With the last of its counters a pod's series begins to linger.
-        """
+        """End counters whose last reading was posted; the kernel may drop them. Idempotent."""
         with self._changing() as book:
             book.end(counters, self.moment())
 
@@ -206,8 +177,7 @@ class Ledger:
     def remember(self, key: str, value: str) -> None:
         """Keep a fact of the agent's beside the totals."""
         with self._changing() as book:
-            if book.facts.get(key) != value:
-                book.facts[key] = value
+            book.remember(key, value)
 
     @property
     def mark(self) -> Mark | None:
@@ -217,45 +187,40 @@ class Ledger:
     def examine(self, kernel: Collection[Mark], *, has_counters: bool) -> Found:
         """Find out whether these are the books that were written last, and take them into use.
 
-        Called before the first reading is posted. Books that lack something are one gap, and begin
+        Called before the first reading is posted, with the marks beside the kernel's counters and
+        whether there are any counters of ours. Books that lack something are one gap, and begin
         anew. That is written in the same transaction as the number that makes them the true ones,
         so that a crash reports it neither twice nor never. A file of other books is set aside.
-
-        Args:
-            kernel: the marks found beside the kernel's counters.
-            has_counters: whether there are any counters of ours.
 
         Raises:
             StateError: a foreign file cannot be set aside.
         """
         with self._lock:
             synced = mark.read(self._mark_path)
-            finding = mark.compare(self._own(), kernel, synced, has_counters=has_counters)
+            zeroed_at = int(self._book.facts.get(ZEROED_AT, "0"))
+            own = Own(self._book.mark, self.is_new, self._book.lasting_bytes(), zeroed_at)
+            finding = mark.compare(own, kernel, synced, has_counters=has_counters)
             if finding is Found.FOREIGN:
                 self._begin_anew()
             with self._changing() as book:
                 book.number(mark.successor(book.mark, kernel, synced))
                 book.recall(synced.gaps if synced else ())
-                if finding in _GAPS:
+                if finding in MENDED:
                     self._note_loss(book, finding)
                     book.forget()
             # After the transaction: what was not written down is found again by the next start.
             self.found = finding
-        if finding in _GAPS:
+        if finding in MENDED:
             # At once, since the next loss may come before the next sync, and is to be counted, too.
             self.checkpoint()
         return finding
 
-    def _own(self) -> Own:
-        zeroed_at = int(self._book.facts.get(ZEROED_AT, "0"))
-        return Own(self._book.mark, self.is_new, self._book.lasting_bytes(), zeroed_at)
-
     def _note_loss(self, book: Book, finding: Found) -> None:
         now, since = self.moment(), book.last_reading.steady if finding is Found.OLDER else 0.0
-        book.note(_GAPS[finding], since, now)
+        book.note(MENDED[finding], since, now)
         log.error(
             "ledger-gap kind=%s path=%s found=%s seconds=%.0f action=begin-totals-at-zero",
-            _GAPS[finding],
+            MENDED[finding],
             self._store.path,
             finding.value,
             now.steady - since,
@@ -287,7 +252,7 @@ class Ledger:
     def totals(self) -> Totals:
         with self._lock:
             self._note_undurable_time()
-            return picture(self._book, durable=self._durable)
+            return picture(self._book, durable=self.durable)
 
     def losses(self) -> dict[Gap, Lost]:
         """The gaps so far, by their reasons."""
@@ -311,15 +276,12 @@ class Ledger:
                     for bucket, amount in self._book.hours.items()
                     if period.holds(bucket.hour)
                 ]
-            written, lost = store.parts(connection, period, by)
-        lost += [row for row in unwritten if not row["namespace"]]
-        sums = [*written, *(row for row in unwritten if row["namespace"])]
-        return bounded(grouped(sums, by), lost, by)
+            return store.usage(connection, period, by, unwritten)
 
     @property
     def durable(self) -> bool:
         """Whether everything posted so far would survive the end of this process."""
-        return self._durable
+        return self._undurable_since is None
 
     def checkpoint(self) -> None:
         """Sync to the disk, for power cuts, and bound the log's size; once a minute is plenty.
@@ -359,7 +321,7 @@ class Ledger:
         try:
             with self._lock:
                 # quick_check reads the whole file, so only after a write failed.
-                return self._store.is_lost() or self._store.is_harmed(check=not self._durable)
+                return self._store.is_lost() or self._store.is_harmed(check=not self.durable)
         finally:
             self._file_lock.release()
 
@@ -373,7 +335,7 @@ class Ledger:
             if self._store.is_harmed(check=True):
                 self._note_undurable_time()
                 self._store.begin_anew(self._book)
-                self._durable = True
+                self._undurable_since = None
                 log.error(
                     "ledger-rewritten path=%s reason=damaged-or-altered lost=hourly-history",
                     self._store.path,
@@ -401,21 +363,20 @@ class Ledger:
         try:
             self._store.write(self._book)
         except StateError as error:
-            if self._durable:
+            if self.durable:
                 log.error("ledger-not-durable action=totals-in-memory error=%s", error.message)  # noqa: TRY400  the message says file and reason
                 # Once for each such time; `_note_undurable_time` prolongs it.
                 now = self.moment()
                 self._undurable_since = now.steady
                 self._book.note(Gap.NOT_DURABLE, now.steady, now)
-            self._durable = False
         else:
-            if not self._durable:
+            if not self.durable:
                 log.warning("ledger-durable-again path=%s", self._store.path)
-            self._durable = True
+            self._undurable_since = None
 
     def _note_undurable_time(self) -> None:
         """Called before a write, so that the one that succeeds includes this."""
-        if not self._durable:
+        if self._undurable_since is not None:
             now = self.moment()
             self._book.note(Gap.NOT_DURABLE, self._undurable_since, now, goes_on=True)
             self._undurable_since = now.steady

@@ -1,17 +1,16 @@
 """Whose books a ledger file has and how far they had come, so that another file is noticed.
 
 The books of a machine have a number of their own and count what the kernel will not show them
-again: readings of counters that end or begin anew, and gaps. Both together are the mark. (What is
-posted of a counter that goes on is not counted: an older copy reads it again.) The mark is in the
-ledger file, in the kernel beside the counters (`rules/engine.py`), and in a small file next to the
-ledger. The ledger is always written first. So whatever happens to the agent, the other two are
-never ahead of the true file, and a file that is behind one of them is an older copy:
+again: readings of counters that end or begin anew, and gaps. Both together are the mark. (Postings
+of a counter that goes on are not counted: an older copy reads it again.) The mark is in the ledger
+file, in the kernel beside the counters (`rules/engine.py`), and in a small file next to the ledger.
+The ledger is always written first, so a file that is behind one of the others is an older copy:
 
 - The kernel's mark is written in the same step that takes a counter away, and by every
   reconcile. It is gone after a reboot, as the counters are.
-- The small file is written after a sync of the ledger to the disk, with what that sync made
-  sure of, and with the sum of the totals that never fall. It outlives a power cut. It also has the
-  gaps, whose counts go on from there when a ledger is lost.
+- The small file is written after a sync of the ledger to the disk, with what that sync made sure
+  of, the sum of the totals that never fall, and the gaps, whose counts go on from there when a
+  ledger is lost. It outlives a power cut.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -44,11 +43,6 @@ class Mark(NamedTuple):
 
     books: int
     sequence: int
-
-    @classmethod
-    def new(cls) -> Self:
-        """The mark of books that begin now."""
-        return cls(_FIRST_BYTE | int.from_bytes(os.urandom(_HALF // 8 - 1)), 0)
 
     @classmethod
     def of(cls, address: Address) -> Self:
@@ -83,8 +77,12 @@ class Found(Enum):
     """Another machine's, or a former one of this machine's."""
 
 
-MENDED = frozenset({Found.LOST, Found.OLDER, Found.FOREIGN})
-"""Findings that mean a loss."""
+MENDED: Mapping[Found, Gap] = {
+    Found.LOST: Gap.LEDGER_LOST,
+    Found.FOREIGN: Gap.LEDGER_LOST,
+    Found.OLDER: Gap.LEDGER_OLDER,
+}
+"""Findings that mean a loss, and its gap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +146,8 @@ def successor(own: Mark | None, kernel: Iterable[Mark], synced: Synced | None) -
     Books without a number take the kernel's, else the small file's, else a new one.
     """
     known = [*kernel, *([synced.mark] if synced else [])]
-    number = (own or next(iter(known), None) or Mark.new()).books
+    latest = own or next(iter(known), None)
+    number = latest.books if latest else _FIRST_BYTE | int.from_bytes(os.urandom(_HALF // 8 - 1))
     return max((mark for mark in known if mark.books == number), default=Mark(number, 0))
 
 
@@ -169,23 +168,18 @@ def _parsed(text: str) -> Synced:
     # More would be no address, which a mark has to be in the kernel.
     if int(sequence) >> _HALF:
         raise ValueError(f"its sequence is {sequence}")
-    return Synced(Mark(int(books, 16), int(sequence)), int(total), tuple(_gaps(gaps)))
-
-
-def _gaps(text: str) -> Iterator[tuple[Gap, Lost]]:
-    for line in text.splitlines():
-        reason, times, seconds, size = line.split()
-        # A later release may know more reasons.
-        if reason in tuple(Gap):
-            yield Gap(reason), Lost(int(times), float(seconds), int(size))
+    kept = [line.split() for line in gaps.splitlines()]
+    # A later release may know more reasons.
+    known = [
+        (Gap(reason), Lost(int(times), float(seconds), int(size)))
+        for reason, times, seconds, size in kept
+        if reason in tuple(Gap)
+    ]
+    return Synced(Mark(int(books, 16), int(sequence)), int(total), tuple(known))
 
 
 def write(path: Path, synced: Synced) -> None:
-    """Replace the small file, which is whole at every moment.
-
-    Raises:
-        StateError: it cannot be written.
-    """
+    """Replace the small file, which is whole at every moment; a StateError if that fails."""
     lines = [f"{synced.mark.books:016x} {synced.mark.sequence} {synced.bytes}\n"]
     lines += [f"{gap} {lost.times} {lost.seconds:.3f} {lost.bytes}\n" for gap, lost in synced.gaps]
     durable.write(path, "".join(lines).encode(), 0o600)

@@ -1,8 +1,8 @@
 """The book in one SQLite file: read whole at the start, written by changed rows. See `sqlite_file`.
 
-The hourly roll-ups (`history.py`) are in the file alone. They are added to, never read into
-memory, and bounded by `Store.prune`. `reading` and `usage` answer questions about them on a
-connection of their own, also while no agent runs.
+The hourly roll-ups (`history.py`) are in the file alone: added to, never read into memory, and
+bounded by `Store.prune`. `reading` and `usage` answer questions about them on a connection of
+their own, also while no agent runs.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from pathlib import Path
 from netmgr import sqlite_file
 from netmgr.api.snapshot import UsageRow
 from netmgr.errors import SetupError, StateError
-from netmgr.ledger import history, tables
+from netmgr.ledger import tables
 from netmgr.ledger.book import Book
+from netmgr.ledger.history import By, Period, Retention, bounded, columns_of, grouped, usage_row
 from netmgr.model import Counter, PodRef, Traffic
 from netmgr.prefixes import Address, Family
 
@@ -73,34 +74,26 @@ SELECT hour, namespace, '', traffic, bytes, packets FROM hour
 WHERE (hour, namespace, pod) = (?, ?, ?)
 {_ADDING}
 """  # noqa: S608  a constant of this module
-_LOST = "SELECT * FROM hour WHERE hour >= ? AND hour < ? AND namespace = ''"
 _DROP_POD = "DELETE FROM hour WHERE (hour, namespace, pod) = (?, ?, ?)"
 
 Row = tuple[str | int | float | None, ...]
 
 
 class Store:
-    """The open file. Not thread-safe but for `checkpoint`; its owner holds a lock."""
+    """The open file. Not thread-safe but for `checkpoint`; its owner holds a lock.
+
+    Raises:
+        StateError: it is damaged, or cannot be written; nothing was then.
+        SetupError: it cannot be read just now.
+    """
 
     def __init__(self, path: Path) -> None:
-        """Open `path`, or make it.
-
-        Raises:
-            OtherSchema: another version of netmgr wrote the file; it is as it was.
-            StateError: the file is damaged or not netmgr's; it has to be set aside.
-            SetupError: the file cannot be reached or made; it may be perfectly good.
-        """
         self.path = path
         self._connection = sqlite_file.open_file(path, SCHEMA, SCHEMA_VERSION)
         self._note_identity()
 
     def load(self) -> Book:
-        """Every table, in memory.
-
-        Raises:
-            StateError: a table or a row is not as this version writes it.
-            SetupError: the file cannot be read just now.
-        """
+        """Every table, in memory."""
         read = self._connection.execute
         try:
             return Book(
@@ -121,21 +114,14 @@ class Store:
             raise StateError(f"{self.path}: cannot be read as a ledger: {error}") from error
 
     def write(self, book: Book) -> None:
-        """Bring the file up to the book, in one transaction.
-
-        Raises:
-            StateError: nothing was written; the book keeps its changes for the next time.
-        """
+        """Bring the file up to the book, in one transaction; else the book keeps its changes."""
         with self._transaction():
-            self._write_changes(book)
+            for statement, rows in _changes(book, is_whole=False):
+                self._run(statement, rows)
         book.written()
 
-    def prune(self, retention: history.Retention) -> None:
-        """Bound the roll-ups.
-
-        Raises:
-            StateError: nothing was changed.
-        """
+    def prune(self, retention: Retention) -> None:
+        """Bound the roll-ups."""
         with self._transaction():
             _prune(self._connection, retention)
 
@@ -154,20 +140,6 @@ class Store:
         except (sqlite3.Error, OverflowError) as error:
             raise StateError(f"{self.path}: cannot be written: {error}") from error
 
-    def _write_changes(self, book: Book) -> None:
-        self._run(
-            "DELETE FROM counter WHERE (subject, family, traffic) = (?, ?, ?)",
-            map(_key, book.counters.deleted),
-        )
-        self._run(
-            "DELETE FROM total WHERE (scope, owner, name, traffic) = (?, ?, ?, ?)",
-            book.totals.deleted,
-        )
-        self._run("DELETE FROM ended WHERE (namespace, pod) = (?, ?)", book.ended.deleted)
-        self._run("DELETE FROM fact WHERE key = ?", ((key,) for key in book.facts.deleted))
-        for statement, rows in _replacements(book, is_whole=False):
-            self._run(statement, rows)
-
     def _run(self, statement: str, rows: Iterable[Row] | None = None) -> None:
         """Run a statement for each row, or once without any."""
         if rows is None:
@@ -181,11 +153,7 @@ class Store:
         return sqlite_file.identities(self.path) != self._opened
 
     def restore(self) -> None:
-        """Recreate the file with all that it held.
-
-        Raises:
-            StateError: it cannot be made; what it held is still there, in the open file.
-        """
+        """Recreate the file with all that it held, which is in the open file until then."""
         self._connection = sqlite_file.put_back(self._connection, self.path, self._opened)
         self._note_identity()
 
@@ -206,9 +174,6 @@ class Store:
         leaves the old file or the new one. If the old one's log cannot be written back, since
         somebody has it open or it is damaged, the old file is an older copy for an instant, which
         a successor would report.
-
-        Raises:
-            StateError: it cannot be written.
         """
         scratch = self.path.with_name(f".{self.path.name}.new")
         try:
@@ -233,9 +198,6 @@ class Store:
         """Sync to the disk and let the log start over; returns whether the disk has all of it.
 
         On a connection of its own, so that postings go on while the disk is waited for.
-
-        Raises:
-            StateError: the disk refused, or the file was removed or replaced.
         """
         # In this mode only a checkpoint changes the file itself: any other change of size or mtime
         # is another program's.
@@ -251,36 +213,41 @@ class Store:
 def _write_whole(connection: sqlite3.Connection, book: Book) -> None:
     """Fill a new file, and have the disk hold it."""
     connection.execute("BEGIN IMMEDIATE")
-    for statement, rows in _replacements(book, is_whole=True):
+    for statement, rows in _changes(book, is_whole=True):
         connection.executemany(statement, rows)
     connection.execute("COMMIT")
     # TRUNCATE: the file is renamed without its log, so all of it has to be in the file itself.
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
-def _replacements(book: Book, *, is_whole: bool) -> Iterator[tuple[str, Iterable[Row]]]:
-    """Statements that write the book's rows: all of them, or those that changed."""
+def _changes(book: Book, *, is_whole: bool) -> Iterator[tuple[str, Iterable[Row]]]:
+    """Statements that write what changed, or (`is_whole`) fill an empty file."""
 
     def entries(
         table: tables.Tracked[tables.Key, tables.Value],
     ) -> Iterable[tuple[tables.Key, tables.Value]]:
         return table.items() if is_whole else table.changed
 
+    if not is_whole:
+        counters, totals = book.counters.deleted, book.totals.deleted
+        yield (
+            "DELETE FROM counter WHERE (subject, family, traffic) = (?, ?, ?)",
+            map(_key, counters),
+        )
+        yield "DELETE FROM total WHERE (scope, owner, name, traffic) = (?, ?, ?, ?)", totals
+        yield "DELETE FROM ended WHERE (namespace, pod) = (?, ?)", book.ended.deleted
+        yield "DELETE FROM fact WHERE key = ?", ((key,) for key in book.facts.deleted)
     yield "REPLACE INTO fact VALUES (?, ?)", entries(book.facts)
-    yield (
-        "REPLACE INTO counter VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        map(_counter_row, entries(book.counters)),
-    )
+    live = map(_counter_row, entries(book.counters))
+    yield "REPLACE INTO counter VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", live
     yield "REPLACE INTO total VALUES (?, ?, ?, ?, ?, ?)", map(_total_row, entries(book.totals))
-    yield (
-        "REPLACE INTO ended VALUES (?, ?, ?)",
-        ((*name, since) for name, since in entries(book.ended)),
+    yield "REPLACE INTO ended VALUES (?, ?, ?)", ((*key, at) for key, at in entries(book.ended))
+    yield "REPLACE INTO gap VALUES (?, ?, ?, ?)", ((gap, *lost) for gap, lost in entries(book.gaps))
+    hours = (
+        (hour, space, pod, str(way), min(sum_.bytes, _MOST), min(sum_.packets, _MOST))
+        for (hour, space, pod, way), sum_ in book.hours.items()
     )
-    yield (
-        "REPLACE INTO gap VALUES (?, ?, ?, ?)",
-        ((gap, *lost) for gap, lost in entries(book.gaps)),
-    )
-    yield _ADD_HOURS, _hour_rows(book.hours.items())
+    yield _ADD_HOURS, hours
 
 
 def _key(counter: Counter) -> tuple[str, int, str]:
@@ -289,11 +256,8 @@ def _key(counter: Counter) -> tuple[str, int, str]:
 
 def _counter_row(entry: tuple[Counter, tables.LiveCounter]) -> Row:
     counter, live = entry
-    owner = (
-        (live.owner.namespace, live.owner.name, live.owner.uid)
-        if live.owner
-        else (None, None, None)
-    )
+    pod = live.owner
+    owner = (pod.namespace, pod.name, pod.uid) if pod else (None, None, None)
     reading = live.reading
     return (*_key(counter), *owner, int(live.phase), reading.bytes, reading.packets, live.life)
 
@@ -301,11 +265,11 @@ def _counter_row(entry: tuple[Counter, tables.LiveCounter]) -> Row:
 def _counter(
     row: tuple[str, int, str, str | None, str, str, int, int, int, int],
 ) -> tuple[Counter, tables.LiveCounter]:
-    subject, family, traffic, namespace, pod, uid, phase, count, packets, life = row
+    subject, family, traffic, namespace, pod, uid, phase, size, packets, life = row
     owner = PodRef(namespace, pod, uid) if namespace is not None else None
     # With an owner and no address it is a host-network pod's: `cgroup 4711`.
     identity = Address.parse(subject) if owner and " " not in subject else subject
-    live = tables.LiveCounter(owner, tables.Amount(count, packets), tables.Phase(phase), life)
+    live = tables.LiveCounter(owner, tables.Amount(size, packets), tables.Phase(phase), life)
     return Counter(identity, Family(family), Traffic(traffic)), live
 
 
@@ -325,19 +289,11 @@ def _total_row(entry: tuple[tables.Account, tables.Amount]) -> Row:
 
 def _total(row: tuple[str, str, str, str, int, int]) -> tuple[tables.Account, tables.Amount]:
     scope, owner, name, traffic, count, packets = row
-    return tables.Account(tables.Scope(scope), owner, name, Traffic(traffic)), tables.Amount(
-        count, packets
-    )
+    account = tables.Account(tables.Scope(scope), owner, name, Traffic(traffic))
+    return account, tables.Amount(count, packets)
 
 
-def _hour_rows(additions: Iterable[tuple[history.HourBucket, tables.Amount]]) -> list[Row]:
-    return [
-        (hour, space, pod, str(way), min(sum_.bytes, _MOST), min(sum_.packets, _MOST))
-        for (hour, space, pod, way), sum_ in additions
-    ]
-
-
-def _prune(connection: sqlite3.Connection, retention: history.Retention) -> None:
+def _prune(connection: sqlite3.Connection, retention: Retention) -> None:
     """Drop and fold what `retention` leaves no room for. The caller holds a transaction."""
     # `LIMIT 0` below would find no oldest hour and keep everything.
     if retention.hours == 0:
@@ -346,15 +302,12 @@ def _prune(connection: sqlite3.Connection, retention: history.Retention) -> None
     (oldest,) = connection.execute(_OLDEST_KEPT, (retention.hours,)).fetchone()
     connection.execute("DELETE FROM hour WHERE hour < ?", (oldest,))
     (count,) = connection.execute("SELECT count(*) FROM hour").fetchone()
-    excess = count - retention.rows
-    if excess > 0:
-        excess = _fold(connection, excess)
-    if excess > 0:
-        _drop(connection, excess)
+    if count > retention.rows:
+        _shrink(connection, count - retention.rows)
 
 
-def _fold(connection: sqlite3.Connection, excess: int) -> int:
-    """Fold pods into namespaces, oldest hour and smallest pod first; the rows still too many."""
+def _shrink(connection: sqlite3.Connection, excess: int) -> None:
+    """Save so many rows: fold the oldest hours' smallest pods, and then drop the oldest hours."""
     # Fetched whole: SQLite leaves open what a SELECT returns if its table changes meanwhile.
     for hour, count in connection.execute(_HOURS_BY_AGE).fetchall():
         # Folding a pod saves its rows, less those its namespace did not have yet: perhaps none.
@@ -370,12 +323,6 @@ def _fold(connection: sqlite3.Connection, excess: int) -> int:
                 "SELECT count(*) FROM hour WHERE hour = ?", (hour,)
             ).fetchone()
             excess, remaining = excess - (remaining - left), left
-    return excess
-
-
-def _drop(connection: sqlite3.Connection, excess: int) -> None:
-    """Drop the oldest hours."""
-    # Fetched whole, as in `_fold`.
     for hour, count in connection.execute(_HOURS_BY_AGE).fetchall():
         if excess <= 0:
             break
@@ -404,28 +351,26 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def usage(
-    connection: sqlite3.Connection, period: history.Period, by: Sequence[history.By]
+    connection: sqlite3.Connection,
+    period: Period,
+    by: Sequence[By],
+    unwritten: Iterable[UsageRow] = (),
 ) -> list[UsageRow]:
-    """Sums of the period's roll-ups by what `by` names and by traffic, with their bounds."""
-    sums, lost = parts(connection, period, by)
-    return history.bounded(history.grouped(sums, by), lost, by)
+    """Sums of the period's roll-ups by what `by` names and by traffic, with their bounds.
 
-
-def parts(
-    connection: sqlite3.Connection, period: history.Period, by: Sequence[history.By]
-) -> tuple[list[UsageRow], list[UsageRow]]:
-    """The sums, and the roll-ups of what was lost."""
-    columns = history.columns_of(by)
-    chosen = [
-        name if name in columns else blank
-        for name, blank in (("hour", "0"), ("namespace", "''"), ("pod", "''"))
-    ]
-    statement = f"""
-SELECT {", ".join(chosen)}, traffic, sum(bytes), sum(packets) FROM hour
-WHERE hour >= ? AND hour < ? AND namespace <> '' GROUP BY {", ".join((*columns, "traffic"))}
+    `unwritten` are roll-ups that the file lacks.
+    """
+    # Of columns that make no group any value will do: `grouped` leaves them out.
+    sums = f"""
+SELECT hour, namespace, pod, traffic, sum(bytes), sum(packets) FROM hour
+WHERE hour >= ? AND hour < ? AND namespace <> '' GROUP BY {", ".join((*columns_of(by), "traffic"))}
 """  # noqa: S608  column names are this module's own
-    sums = [
-        history.usage_row(*row) for row in connection.execute(statement, (period.first, period.end))
+    lost = "SELECT * FROM hour WHERE hour >= ? AND hour < ? AND namespace = ''"
+    rows = [
+        usage_row(*row)
+        for statement in (sums, lost)
+        for row in connection.execute(statement, (period.first, period.end))
     ]
-    lost = connection.execute(_LOST, (period.first, period.end))
-    return sums, [history.usage_row(*row) for row in lost]
+    rows += unwritten
+    counted = grouped((row for row in rows if row["namespace"]), by)
+    return bounded(counted, (row for row in rows if not row["namespace"]), by)

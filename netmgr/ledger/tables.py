@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import Generic, NamedTuple, TypeVar
 
-from netmgr.model import Counter, PodRef, Traffic
+from netmgr.model import Counter, PodRef, Sample, Traffic
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -43,15 +43,8 @@ class Scope(StrEnum):
     AUDIT = "audit"
 
 
-LASTING = (Scope.NAMESPACE, Scope.HOOK)
-"""Scopes whose totals never fall."""
-
-
 class Account(NamedTuple):
-    """Where bytes are posted to.
-
-    That is a pod (namespace, name), a namespace, a hook (chain, family), or a sum of the audit.
-    """
+    """A pod (namespace, name), a namespace, a hook (chain, family), or a sum of the audit."""
 
     scope: Scope
     owner: str
@@ -142,17 +135,6 @@ class LastGap(NamedTuple):
         return LastGap(since, later.until, concerned, names)
 
 
-class Blind(dict[Gap, tuple[float, float]]):
-    """From when to when counters lost something in the last gap of each reason in this life."""
-
-    def extend(self, gap: Gap, since: float, until: float) -> tuple[float, bool]:
-        """How many of these seconds the gap has already, and whether this is the same one."""
-        began, ended = self.get(gap, (since, since))
-        goes_on = since < ended
-        self[gap] = min(began, since) if goes_on else since, until
-        return ended - max(began, since) if goes_on else 0.0, goes_on
-
-
 class Phase(IntEnum):
     """Whether the kernel has a live counter. Values are in the file."""
 
@@ -172,42 +154,60 @@ class LiveCounter:
     phase: Phase = Phase.BEGUN
     life: int = 0
 
+    def continued(self, sample: Sample) -> LiveCounter:
+        """The counter, to go on from this reading."""
+        # The kernel's counters have 64 bits, one more than SQLite's integers.
+        reading = Amount(sample.bytes % WRAP, sample.packets % WRAP)
+        return LiveCounter(self.owner, reading, Phase.COUNTING, sample.life)
 
-# Only item assignment, `del` and clear() are noticed: dict's own update(), pop() and setdefault()
-# do not call the methods below.
+    def read(self, sample: Sample) -> tuple[LiveCounter, Amount, Gap | None]:
+        """The counter from now on, what passed, and what was lost: rules 3 and 8 of `book.py`."""
+        live, last = self.continued(sample), self.reading
+        grown = Amount(
+            _growth(live.reading.bytes, last.bytes), _growth(live.reading.packets, last.packets)
+        )
+        # A counter is made in its life after it was begun here.
+        is_same = sample.life == self.life or self.phase is Phase.BEGUN
+        if is_same and grown.bytes >= 0 and grown.packets >= 0:
+            return live, grown, None
+        # The node's counters have their table's life, which zeroing does not end.
+        if sample.life and (sample.counter.is_pod or not is_same):
+            return live, NOTHING, Gap.RESTORED
+        # What it shows now passed after the zeroing.
+        return live, live.reading, Gap.RESET
+
+
+def _growth(reading: int, last: int) -> int:
+    return reading - last + (WRAP if 2 * (last - reading) > WRAP else 0)
+
+
 class Tracked(dict[Key, Value], Generic[Key, Value]):
-    """A dictionary that knows which keys were set or deleted since it was last written."""
+    """A dictionary that knows which keys were set or deleted since it was last written.
+
+    It notices item assignment, `del` and clear(), and not dict's update(), pop() or setdefault().
+    """
 
     def __init__(self, entries: Iterable[tuple[Key, Value]] = ()) -> None:
         super().__init__(entries)
-        self._touched: set[Key] = set()
+        self.touched: set[Key] = set()
 
     def __setitem__(self, key: Key, value: Value) -> None:
-        self._touched.add(key)
+        self.touched.add(key)
         super().__setitem__(key, value)
 
     def __delitem__(self, key: Key) -> None:
-        self._touched.add(key)
+        self.touched.add(key)
         super().__delitem__(key)
 
     def clear(self) -> None:
-        self._touched.update(self)
+        self.touched.update(self)
         super().clear()
 
     @property
     def changed(self) -> list[tuple[Key, Value]]:
         """Entries to write."""
-        return [(key, self[key]) for key in self._touched if key in self]
+        return [(key, self[key]) for key in self.touched if key in self]
 
     @property
     def deleted(self) -> list[Key]:
-        return [key for key in self._touched if key not in self]
-
-    @property
-    def dirty(self) -> bool:
-        """Whether anything is to be written."""
-        return bool(self._touched)
-
-    def written(self) -> None:
-        """Everything has been written."""
-        self._touched.clear()
+        return [key for key in self.touched if key not in self]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import starmap
 
 from netmgr.api import snapshot
 from netmgr.ledger import audit
@@ -32,15 +33,9 @@ class AuditTotal:
 class Totals:
     """The ledger's answer, sorted.
 
-    Attributes:
-        pods: live and lingering pods, both directions each.
-        namespaces: sums that never fall.
-        node: everything the node sent, received or forwarded, both families: internet-in is INPUT
-            and FORWARD, internet-out OUTPUT and FORWARD.
-        rules: last raw readings of the node's own rules; unlike totals these fall when zeroed.
-        gaps: every reason, zeros included.
-        audits: every direction of every audit.
-        durable: false while the state file cannot be written and totals are in memory alone.
+    `node` is everything that the node sent, received or forwarded (INPUT or OUTPUT, and FORWARD),
+    both families. `rules` are last raw readings of its own rules, which fall when zeroed. `gaps`
+    has every reason, zeros included. While the file cannot be written, totals are not `durable`.
     """
 
     pods: list[snapshot.PodTotals]
@@ -61,18 +56,13 @@ class Totals:
         return sum(
             total.missed.bytes
             for total in self.audits
-            if (total.audit, total.traffic) == (Audit.PODS, traffic)
+            if total.audit is Audit.PODS and total.traffic == traffic
         )
 
     def unattributed(self, *, runs_pods: bool) -> list[snapshot.Audited]:
         """What was forwarded for no pod, by direction; without pods that is all, and not listed."""
         return [
-            {
-                "traffic": total.traffic,
-                "bytes": total.missed.bytes,
-                "packets": total.missed.packets,
-                "forwarded": total.passed.bytes,
-            }
+            {**_amount(total.traffic, total.missed), "forwarded": total.passed.bytes}
             for total in (self.forwarded if runs_pods else ())
         ]
 
@@ -116,8 +106,9 @@ def picture(book: Book, *, durable: bool) -> Totals:
         amount = book.totals[account]
         scope, owner, name, traffic = account
         if scope is Scope.POD:
-            series = PodName(owner, name)
-            pods.append(_pod(series, traffic, amount, is_live=series not in book.ended))
+            is_live = PodName(owner, name) not in book.ended
+            size = _amount(traffic, amount)
+            pods.append({"namespace": owner, "pod": name, **size, "live": is_live})
         elif scope is Scope.NAMESPACE:
             namespaces.append({"namespace": owner, **_amount(traffic, amount)})
         elif audit.is_hook(account):
@@ -125,27 +116,21 @@ def picture(book: Book, *, durable: bool) -> Totals:
     return Totals(
         pods=pods,
         namespaces=namespaces,
-        node=[_amount(traffic, node[traffic]) for traffic in sorted(node)],
+        node=list(starmap(_amount, sorted(node.items()))),
         rules=_raw(book),
         gaps=[_gap(gap, book.gaps.get(gap, Lost()), book.last_gap(gap)) for gap in Gap],
-        audits=_audits(book),
+        audits=[
+            AuditTotal(
+                *key, *sides, audit.missed(book.totals, *key), audit.remote_pods(book.totals, *key)
+            )
+            for key, sides in sorted(audit.compared(book.totals).items())
+        ],
         durable=durable,
     )
 
 
 def _amount(traffic: Traffic, amount: Amount) -> snapshot.TrafficTotals:
     return {"traffic": traffic, "bytes": amount.bytes, "packets": amount.packets}
-
-
-def _pod(series: PodName, traffic: Traffic, amount: Amount, *, is_live: bool) -> snapshot.PodTotals:
-    return {
-        "namespace": series.namespace,
-        "pod": series.name,
-        "traffic": traffic,
-        "bytes": amount.bytes,
-        "packets": amount.packets,
-        "live": is_live,
-    }
 
 
 def _gap(gap: Gap, lost: Lost, last: LastGap) -> snapshot.AccountingGaps:
@@ -159,19 +144,6 @@ def _gap(gap: Gap, lost: Lost, last: LastGap) -> snapshot.AccountingGaps:
         "concerned": last.concerned,
         "counters": list(last.counters),
     }
-
-
-def _audits(book: Book) -> list[AuditTotal]:
-    return [
-        AuditTotal(
-            which,
-            traffic,
-            *sides,
-            audit.missed(book.totals, which, traffic),
-            audit.remote_pods(book.totals, which, traffic),
-        )
-        for (which, traffic), sides in sorted(audit.compared(book.totals).items())
-    ]
 
 
 def _raw(book: Book) -> list[Sample]:

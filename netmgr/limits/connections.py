@@ -1,8 +1,8 @@
 """Limits of connections: whose they are, and the nftables table that keeps them.
 
 The table hangs in the hook for address translation, which the kernel asks about a connection's
-first packet alone: others cost nothing. A packet that is dropped there leaves no entry in
-connection tracking: that takes it in when it has passed everything.
+first packet alone, before connection tracking takes the connection in: other packets cost nothing,
+and one that is dropped there leaves no entry.
 
 Each pod, and each namespace, that is limited has a chain. The kernel counts connections in the
 chain's rule, and forgets them with it. So a chain that is as it should be is never written again.

@@ -1,9 +1,8 @@
 """Quotas: which of them are in force for a pod, what is left of one, and when its period ends.
 
-The kernel decides about each packet, by a quota object that every packet raises. The object's
-count goes on for as long as the object lives; what the agent sets is the count at which it is
-spent, so that a correction loses no packet that passes meanwhile. Another day, and another size
-of the budget, is another object.
+The kernel decides about each packet, by a quota object that every packet raises for as long as it
+lives. What the agent sets is the count at which it is spent, so that a correction loses no packet
+that passes meanwhile. Another day, and another size of the budget, is another object.
 
 The object counts what is dropped later, too, and the ledger misses what passes while its rules
 are gone. So the ledger lowers a bound at once, and raises one only by what it did not see pass
@@ -60,8 +59,7 @@ class Look(NamedTuple):
     Attributes:
         bound: the count at which its object is spent.
         before: the object's count before the ledger was read; also what was dropped later, and
-            Ethernet headers.
-        after: the count after that.
+            Ethernet headers. `after` is the count after that.
         waiting: what was counted before and the ledger may not have yet.
         used: what the ledger has.
     """
@@ -77,12 +75,9 @@ class Standing(NamedTuple):
     """What is kept of a budget from one look to the next; all in bytes.
 
     Attributes:
-        bound: the count at which its object is to be spent.
-        left: what the kernel lets pass.
-        used: what the ledger has.
-        credit: what the ledger would let pass beyond that.
-        least: what the ledger has missed, at least.
-        most: what it has missed, at most.
+        bound: the count at which its object is to be spent; until then `left` bytes pass.
+        used: what the ledger has; it would let `credit` bytes pass beyond those.
+        least: what the ledger has missed, at least; `most` at most.
     """
 
     bound: int
@@ -110,10 +105,9 @@ def of_pod(
             other = budgets.get((name, period), budget)
             budgets[name, period] = min(budget, other, key=lambda quota: (quota.bytes, quota.slow))
     # A packet that is dropped is charged to nothing slow, and of slow classes the last one is it.
-    by_rate = sorted(
-        budgets.values(), key=lambda budget: (-(budget.slow or math.inf), budget.object)
+    return tuple(
+        sorted(budgets.values(), key=lambda budget: (-(budget.slow or math.inf), budget.object))
     )
-    return tuple(by_rate)
 
 
 def beginning(period: QuotaPeriod, now: float) -> int:
@@ -142,13 +136,10 @@ def is_spent(budget: Budget, used: int) -> bool:
 
 
 def settle(budget: Budget, look: Look, former: Standing | None, *, is_whole: bool) -> Standing:
-    """When a budget is spent, by its object and the ledger.
+    """When a budget is spent, by what its object and the ledger showed.
 
-    Args:
-        budget: the quota.
-        look: what both showed.
-        former: how it stood before; None where nothing is known, as after a start.
-        is_whole: the ledger has seen everything since then.
+    `former` is how it stood before, None where nothing is known, as after a start; `is_whole`
+    whether the ledger has seen everything since then.
     """
     # What passes during the look is in the ledger or not.
     low = budget.bytes - look.used + look.before - look.waiting

@@ -13,7 +13,6 @@ import socket
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from typing import Protocol
 
 from netmgr.errors import KernelError, SetupError
 from netmgr.kernel import links, traffic_control
@@ -31,25 +30,15 @@ Used = Callable[[Iterable[Budget]], Mapping[Budget, int]]
 """Bytes of budgets that are used, by the ledger."""
 
 
-class Books(Protocol):
-    def now(self, budgets: Iterable[Budget]) -> Mapping[Budget, int]:
-        """Bytes that are used, after a reading."""
-        ...
-
-    def losses(self) -> object:
-        """Something that differs after the ledger has missed anything."""
-        ...
-
-
 class Shaper:
     """The limits that are in the kernel. Usable from any thread.
 
-    Args:
-        peers: what decides which class a packet is in.
-        used: what new quotas begin with; what passes until they are there is `settle`'s.
+    `peers` decide which class a packet is in. New quotas begin with what is `used`; what passes
+    until they are there is `settle`'s.
 
     Raises:
-        SetupError: libnftables is not installed.
+        SetupError: libnftables is not installed, or the kernel lacks what limits need.
+        KernelError: it refused.
     """
 
     def __init__(self, peers: Peers, used: Used) -> None:
@@ -78,10 +67,6 @@ class Shaper:
         """Make the kernel hold the limits that `read` returns, which is called under the lock.
 
         Describes what another program had changed.
-
-        Raises:
-            SetupError: the kernel lacks what limits need.
-            KernelError: it refused.
         """
         with self._lock:
             trees = read()
@@ -93,19 +78,16 @@ class Shaper:
         return repairs
 
     def add(self, trees: Mapping[Traffic, Tree]) -> None:
-        """Add the limits of a new pod to those that are in the kernel, without a look at these.
-
-        Raises:
-            SetupError: the kernel lacks what limits need.
-            KernelError: it refused.
-        """
+        """Add the limits of a new pod to those that are in the kernel, without a look at these."""
         with self._lock:
             self._numbers |= tree.numbered(trees.values(), self._numbers)
             for traffic, class_tree in trees.items():
                 if class_tree.classes:
                     self._add_classes(traffic, class_tree)
             added = self._wanted(trees)
-            self._add_chains(added, self._budgets | _budgets(trees, added))
+            names = {chain.name for chain in added}
+            kept = {chain for chain in self._chains or () if chain.name not in names}
+            self._write(added | kept, self._budgets | _budgets(trees, added))
             self._trees = {
                 traffic: self._trees[traffic].joined(class_tree)
                 for traffic, class_tree in trees.items()
@@ -120,29 +102,24 @@ class Shaper:
         self._put_shapes(self._ifbs[traffic], new, {})
         known.update(new)
 
-    def _add_chains(self, added: frozenset[Chain], budgets: dict[str, Budget]) -> None:
-        present, names = self._chains or frozenset(), {chain.name for chain in added}
-        wanted = added | {chain for chain in present if chain.name not in names}
-        self._write(wanted, budgets)
-
     @property
     def budgets(self) -> Sequence[Budget]:
         """The quotas in force."""
         return tuple(self._budgets.values())
 
-    def settle(self, books: Books) -> None:
+    def settle(self, read: Used, losses: Callable[[], object]) -> None:
         """Have each quota be spent when what is left of its budget has passed.
 
-        Raises:
-            KernelError: the kernel refused; quotas are spent when they were to be.
+        `read` returns what is used, after a reading; `losses` something that differs after the
+        ledger has missed anything. Where the kernel refuses, quotas are spent as they were to be.
         """
         with self._lock:
             if not self._budgets:
                 return
             before, waiting = self._objects(), self._waiting()
-            used, losses = books.now(self._budgets.values()), books.losses()
+            used, missed = read(self._budgets.values()), losses()
             after = self._objects()
-            is_whole, self._losses = losses == self._losses, losses
+            is_whole, self._losses = missed == self._losses, missed
             changes: dict[str, int] = {}
             begun: list[str] = []
             for name in self._budgets.keys() & before.keys() & after.keys():
@@ -174,13 +151,11 @@ class Shaper:
         return standing.least if standing else 0
 
     def _forget_periods(self) -> None:
-        """Forget standings whose periods are over. A pod may come back until then."""
+        # Only of periods that are over: a pod may come back until then.
         current = {budget.began for budget in self._budgets.values()}
-        self._standings = {
-            budget: standing
-            for budget, standing in self._standings.items()
-            if budget.began in current
-        }
+        for budget in list(self._standings):
+            if budget.began not in current:
+                del self._standings[budget]
 
     def _objects(self) -> dict[str, QuotaObject]:
         objects = self._table.objects("quotas table")
@@ -192,17 +167,15 @@ class Shaper:
     def _waiting(self) -> Mapping[Budget, int]:
         """Bytes that were charged to each budget and wait. What comes in is in the ledger first."""
         backlogs = dict.fromkeys(self._budgets.values(), 0)
-        usage = self._read_usage(self._trees, self._numbers, self._ifbs)
-        outward = [
-            class_usage for class_usage in usage if class_usage[0].traffic == Traffic.INTERNET_OUT
-        ]
-        for budget in backlogs:
-            if budget.traffic is Traffic.INTERNET_OUT:
-                backlogs[budget] = sum(
-                    amounts.backlog
-                    for limited, amounts in outward
-                    if limited.namespace == budget.namespace and budget.pod in ("", limited.pod)
-                )
+        for limited, amounts in self._read_usage(self._trees, self._numbers, self._ifbs):
+            for budget in backlogs:
+                if (
+                    budget.traffic is Traffic.INTERNET_OUT
+                    and limited.traffic == Traffic.INTERNET_OUT
+                    and limited.namespace == budget.namespace
+                    and budget.pod in ("", limited.pod)
+                ):
+                    backlogs[budget] += amounts.backlog
         return backlogs
 
     def usage(self) -> list[tuple[Limited, ClassUsage]]:
@@ -217,11 +190,12 @@ class Shaper:
         usage: list[tuple[Limited, ClassUsage]] = []
         for traffic, index in ifbs.items():
             present = traffic_control.read_classes(self._channel, index)
-            for limited in trees[traffic].classes.values():
-                number = numbers[limited.key]
-                # It may have gone meanwhile.
-                if number in present:
-                    usage.append((limited, present[number][1]))
+            # One may have gone meanwhile.
+            usage += [
+                (limited, present[numbers[key]][1])
+                for key, limited in trees[traffic].classes.items()
+                if numbers[key] in present
+            ]
         return usage
 
     def _put_classes(self, trees: Mapping[Traffic, Tree]) -> list[str]:
@@ -388,11 +362,7 @@ def _budgets(trees: Mapping[Traffic, Tree], chains: Iterable[Chain]) -> dict[str
 
 
 def remove() -> Iterator[str]:
-    """Remove all limits from the machine; describes each thing done.
-
-    Raises:
-        KernelError: the kernel refused.
-    """
+    """Remove all limits from the machine; describes each thing done."""
     # The table before the links: what is sent to one that is gone is lost.
     if nft_table.remove(rules.TABLE):
         yield f"table {rules.TABLE} was removed"

@@ -36,12 +36,10 @@ class Limited:
     """A class of HTB.
 
     Attributes:
-        namespace: whose it is.
         pod: whose it is; empty for a namespace's.
         traffic: what is in it; the value of a `Traffic`, `ALL_IN` or `ALL_OUT`.
         parent: the key of the class that it is in; empty for none.
-        rate: bits a second.
-        burst: bytes.
+        rate: bits a second; the burst is in bytes.
         is_remainder: it has all that is not in the pod's class for the internet.
         beyond: the period of a quota; it has what is beyond that.
     """
@@ -138,7 +136,7 @@ def _of_pod(
 ) -> tuple[list[Limited], Target | None]:
     """A pod's classes and its namespace's, parents first, and where its packets go."""
     every = ALL_IN if traffic.is_inward else ALL_OUT
-    whole = _lowest(_brought(attachment, every))
+    whole = min(_brought(attachment, every), default=None)
     pod = attachment.pod.namespace, attachment.pod.name
     classes = [Limited(*pod, every, "", *whole)] if whole else []
     around = classes[0].key if classes else ""
@@ -174,7 +172,7 @@ def _of_kind(
     """
     pod = attachment.pod
     matching = [limit for limit in limits if limit.covers(pod)]
-    shared = _lowest(_rates([limit for limit in matching if limit.namespaces], kind))
+    shared = min(_rates([limit for limit in matching if limit.namespaces], kind), default=None)
     own = [*_rates([limit for limit in matching if limit.pods], kind), *_brought(attachment, kind)]
     if not own and not shared:
         return []
@@ -201,19 +199,13 @@ def _rate(rate: int, burst: int | None = None) -> _Rate:
     return rate, burst or max(_LEAST_BURST_BYTES, rate // 8 // _BURSTS)
 
 
-def _lowest(rates: Iterable[_Rate]) -> _Rate | None:
-    return min(rates, default=None)
-
-
 def numbered(trees: Iterable[Tree], known: Mapping[str, int]) -> dict[str, int]:
     """A number for each class, by its key; those that are known keep theirs.
 
     A number follows from the key, so that a restarted agent comes to the same ones. Where two
     would have the same number, the later one gets the next that is free.
     """
-    wanted = sorted(
-        {limited.key for class_tree in trees for limited in class_tree.classes.values()}
-    )
+    wanted = sorted({key for class_tree in trees for key in class_tree.classes})
     numbers = {key: known[key] for key in wanted if key in known}
     # Also of those that are known and not wanted: they are removed later.
     taken = set(known.values())
@@ -233,11 +225,10 @@ def shapes(class_tree: Tree, numbers: Mapping[str, int]) -> dict[int, Shape]:
     # The key of a class begins with that of the one that it is in.
     for _, limited in sorted(class_tree.classes.items()):
         ceiling = limited.rate // 8
+        parent, always = 0, ceiling
         if limited.parent:
-            parent = class_tree.classes[limited.parent]
-            always = max(1, min(parent.rate // 8 // _SHARE, ceiling))
-            shape = Shape(numbers[limited.parent], always, ceiling, limited.burst)
-        else:
-            shape = Shape(0, ceiling, ceiling, limited.burst)
-        shapes_by_number[numbers[limited.key]] = shape
+            parent = numbers[limited.parent]
+            shared = class_tree.classes[limited.parent].rate // 8 // _SHARE
+            always = max(1, min(shared, ceiling))
+        shapes_by_number[numbers[limited.key]] = Shape(parent, always, ceiling, limited.burst)
     return shapes_by_number

@@ -132,7 +132,7 @@ def write_lock(path: Path, lock: LockDocument) -> None:
     Raises:
         StateError: the file system refused; the old lock is untouched.
     """
-    durable.write_text(path, lock_text(lock))
+    durable.write(path, lock_text(lock).encode())
 
 
 def lock_text(lock: LockDocument) -> str:

@@ -28,11 +28,11 @@ from netmgr.errors import StateError
 
 WRITERS = {
     "one file": """
-write_text(folder / "0", "b" * 200_000)
+write(folder / "0", b"b" * 200_000)
 print("ready", flush=True)
 while True:
     for letter in "ab":
-        write_text(folder / "0", letter * 200_000)
+        write(folder / "0", letter.encode() * 200_000)
 """,
     "many files": """
 print("ready", flush=True)
@@ -115,7 +115,7 @@ def test_the_content_is_synced_beside_the_file_and_then_the_name(
         sync(descriptor)
 
     monkeypatch.setattr(os, "fsync", watched)
-    durable.write_text(path, "n\u00e9w")
+    durable.write(path, "n\u00e9w".encode())
     assert seen == [(False, "old", [".file", "file"]), (True, "n\u00e9w", ["file"])]
 
 

@@ -20,7 +20,6 @@ EXCEPTIONS = {
     "netmgr/durable:write_many (scratch / name).write_bytes": "the controller's",
     "netmgr/durable:write_many shutil.rmtree": "the controller's",
     "netmgr/durable:write_many tempfile.mkdtemp": "the controller's",
-    "netmgr/durable:write_text write": "the controller's",
 }
 """What no scenario of a node can reach, and why."""
 

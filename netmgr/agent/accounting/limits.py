@@ -65,7 +65,7 @@ class Limits(Component):
             SetupError: the kernel lacks what limits need.
         """
         self._apply()
-        self._shaper.settle(self._spending)
+        self._shaper.settle(self._spending.now, self._spending.losses)
 
     def begin(self, attachment: Attachment) -> None:
         """Limit a pod that was attached, if a limit is for it.
@@ -88,7 +88,7 @@ class Limits(Component):
         # Each hour, a month's first sums take a third of a second, when no ADD is to wait for the
         # shaper.
         self._spending.recent(self._shaper.budgets)
-        self._shaper.settle(self._spending)
+        self._shaper.settle(self._spending.now, self._spending.losses)
 
     def _follow(self) -> None:
         self._agent.health.repair("limits", self._apply)
