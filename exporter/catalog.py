@@ -1,8 +1,9 @@
-"""Every metric of the exporter's page; those of limits are in `limits_catalog`.
+"""Every metric of the exporter's page.
 
 `series` is what a node with 250 pods in 20 namespaces exposes, with addresses of both
-families, the four node rules in each of them, and a histogram of the usual buckets. A metric
-whose number depends on what happens (CNI codes) has its upper bound there.
+families, the four node rules in each of them, a histogram of the usual buckets, and limits of ten
+pods and two namespaces. A metric whose number depends on what happens (CNI codes) has its upper
+bound there.
 
 The three `iptables_…` families are those of
 PyPI's iptables-exporter 0.9.3, so that dashboards made for it go on working.
@@ -10,7 +11,6 @@ PyPI's iptables-exporter 0.9.3, so that dashboards made for it go on working.
 
 from __future__ import annotations
 
-from exporter import limits_catalog
 from exporter.metric import Metric, metrics_of
 from netmgr.api.snapshot import LATENCY_BUCKETS, Fault
 
@@ -39,7 +39,13 @@ PROBLEM_REASONS = len(Fault)
 NAT_RANGES = FAMILIES
 PORT_BUDGETS = FAMILIES * 3
 """TCP, UDP and SCTP of each family."""
-
+LIMITED = 12 * TRAFFICS
+"""Of ten pods and two namespaces: all 250 would be 500 series more of each metric."""
+CONNECTION_LIMITS = 12
+QUOTAS = 12 * TRAFFICS
+"""One of each."""
+FULLEST = 10
+"""Pods whose connections are shown."""
 
 POD_BYTES = Metric(
     "netmgr_pod_traffic_bytes_total",
@@ -350,9 +356,90 @@ SCRAPE = Metric(
     1,
     "Time this scrape took to get the agent's answer and arrange it.",
 )
+LIMIT_RATE = Metric(
+    "netmgr_limit_bytes_per_second",
+    ("namespace", "pod", "traffic"),
+    LIMITED,
+    "The limit of a pod's internet traffic, or without a pod of a namespace's on this node. Like "
+    "the other figures of limits it includes Ethernet headers.",
+)
+LIMIT_BYTES = Metric(
+    "netmgr_limit_sent_bytes_total",
+    ("namespace", "pod", "traffic"),
+    LIMITED,
+    "Bytes that a limit let pass.",
+)
+LIMIT_PACKETS = Metric(
+    "netmgr_limit_sent_packets_total",
+    ("namespace", "pod", "traffic"),
+    LIMITED,
+    "Packets that a limit let pass.",
+)
+LIMIT_DELAYS = Metric(
+    "netmgr_limit_delays_total",
+    ("namespace", "pod", "traffic"),
+    LIMITED,
+    "How often packets had to wait because of a limit.",
+)
+LIMIT_DROPPED = Metric(
+    "netmgr_limit_dropped_packets_total",
+    ("namespace", "pod", "traffic"),
+    LIMITED,
+    "Packets dropped because too many waited already; 0 for namespaces, in which only pods wait.",
+)
+LIMIT_BACKLOG = Metric(
+    "netmgr_limit_backlog_bytes",
+    ("namespace", "pod", "traffic"),
+    LIMITED,
+    "Bytes that wait because of a limit; 0 for namespaces.",
+)
+LIMIT_CONNECTIONS = Metric(
+    "netmgr_limit_dropped_new_connections_total",
+    ("namespace", "pod"),
+    CONNECTION_LIMITS,
+    "Packets dropped that would have begun a connection too many; without a pod: a namespace's.",
+)
+QUOTA = Metric(
+    "netmgr_quota_bytes",
+    ("namespace", "pod", "traffic", "period"),
+    QUOTAS,
+    "The quota of a pod's internet traffic in a day or month (UTC), or without a pod of a "
+    "namespace's on this node.",
+)
+QUOTA_USED = Metric(
+    "netmgr_quota_used_bytes",
+    ("namespace", "pod", "traffic", "period"),
+    QUOTAS,
+    "What was used of a quota, by what the ledger counted since the day or month began. Falls when "
+    "the next one begins.",
+)
+QUOTA_FORECAST = Metric(
+    "netmgr_quota_forecast_bytes",
+    ("namespace", "pod", "traffic", "period"),
+    QUOTAS,
+    "What will be used of a quota when its day or month ends, if it goes on as on average.",
+)
+POD_CONNECTIONS = Metric(
+    "netmgr_pod_connections",
+    ("namespace", "pod"),
+    FULLEST,
+    "Connections in the node's connection table that a pod began, of the pods with the most.",
+)
+TRACKED = Metric(
+    "netmgr_tracked_connections",
+    (),
+    1,
+    "Connections in the node's connection table, of pods and the node itself.",
+)
+TRACKED_MOST = Metric(
+    "netmgr_tracked_connections_limit",
+    (),
+    1,
+    "How many connections the table takes (nf_conntrack_max).",
+)
 
 ALWAYS = (BUILD, UP, SCRAPE)
 """Families of every scrape; all others are there only while the agent answers."""
 
-CATALOG = (*metrics_of(globals()), *limits_catalog.LIMITS)
+CATALOG = metrics_of(globals())
 """Every family of the exporter's page."""

@@ -12,7 +12,7 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric as Family
 
-from exporter import bounds, catalog, limits_catalog
+from exporter import bounds, catalog
 from exporter.metric import Kind, Metric
 from netmgr import __version__
 from netmgr.api.snapshot import Fault, Snapshot
@@ -223,16 +223,16 @@ _PODS: tuple[Row, ...] = (
 )
 _SELECTED: tuple[Row, ...] = (
     # The snapshot has it in bits.
-    ("limits", limits_catalog.LIMIT_RATE, lambda limit: limit["rate"] / 8),
-    ("limits", limits_catalog.LIMIT_BYTES, "bytes"),
-    ("limits", limits_catalog.LIMIT_PACKETS, "packets"),
-    ("limits", limits_catalog.LIMIT_DELAYS, "delays"),
-    ("limits", limits_catalog.LIMIT_DROPPED, "dropped_packets"),
-    ("limits", limits_catalog.LIMIT_BACKLOG, "backlog"),
-    ("connection_limits", limits_catalog.LIMIT_CONNECTIONS, "dropped"),
-    ("quotas", limits_catalog.QUOTA, "budget"),
-    ("quotas", limits_catalog.QUOTA_USED, "used"),
-    ("quotas", limits_catalog.QUOTA_FORECAST, "forecast"),
+    ("limits", catalog.LIMIT_RATE, lambda limit: limit["rate"] / 8),
+    ("limits", catalog.LIMIT_BYTES, "bytes"),
+    ("limits", catalog.LIMIT_PACKETS, "packets"),
+    ("limits", catalog.LIMIT_DELAYS, "delays"),
+    ("limits", catalog.LIMIT_DROPPED, "dropped_packets"),
+    ("limits", catalog.LIMIT_BACKLOG, "backlog"),
+    ("connection_limits", catalog.LIMIT_CONNECTIONS, "dropped"),
+    ("quotas", catalog.QUOTA, "budget"),
+    ("quotas", catalog.QUOTA_USED, "used"),
+    ("quotas", catalog.QUOTA_FORECAST, "forecast"),
     ("remote_pods", catalog.REMOTE_POD_BYTES, "bytes"),
     ("left_out", catalog.DROPPED, "series"),
 )
@@ -264,9 +264,9 @@ _TABLE: tuple[Row, ...] = (
     ("nat.ports", catalog.NAT_BUDGET, "budget"),
     ("nat.ports", catalog.NAT_USED, "used"),
     (_ports_in_use, catalog.NAT_SHARE, lambda ports: ports["used"] / ports["budget"]),
-    ("tracking", limits_catalog.TRACKED, "connections"),
-    ("tracking", limits_catalog.TRACKED_MOST, "most"),
-    ("tracking.pods", limits_catalog.POD_CONNECTIONS, "connections"),
+    ("tracking", catalog.TRACKED, "connections"),
+    ("tracking", catalog.TRACKED_MOST, "most"),
+    ("tracking.pods", catalog.POD_CONNECTIONS, "connections"),
     (_problems, catalog.PROBLEMS, "is_present"),
     (_addresses, catalog.ADDRESSES, "number"),
     ("flowtable", catalog.FLOWTABLE_LINKS, "links"),

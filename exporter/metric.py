@@ -13,8 +13,6 @@ UNITS = ("bytes", "packets", "seconds", "ratio")
 
 
 class Kind(StrEnum):
-    """Prometheus metric types in use."""
-
     COUNTER = "counter"
     GAUGE = "gauge"
     HISTOGRAM = "histogram"

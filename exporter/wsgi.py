@@ -20,8 +20,6 @@ log = logging.getLogger(__name__)
 
 
 class PublicServer(ThreadingMixIn, WSGIServer):
-    """A thread for each request."""
-
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401, ARG002  as in typeshed
@@ -60,7 +58,6 @@ class PublicHandler(WSGIRequestHandler):
         return parsed
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  as the base class
-        """Log a request, for debugging only."""
         log.debug("request client=%s request=%s", self.client_address[0], format % args)
 
     def address_string(self) -> str:

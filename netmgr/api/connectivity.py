@@ -60,8 +60,6 @@ class Target(NamedTuple):
 
 
 class Result(StrEnum):
-    """How a probe ended."""
-
     OK = "ok"
     NO_ANSWER = "no-answer"
     REFUSED = "refused"
