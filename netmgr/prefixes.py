@@ -7,7 +7,7 @@ sweep is a sort, and a longest-prefix match is one dictionary look-up per prefix
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import IntEnum
 from typing import Generic, NamedTuple, TypeVar
 
@@ -22,12 +22,10 @@ class Family(IntEnum):
 
     @property
     def width(self) -> int:
-        """Bits in an address of this family."""
         return 32 if self is Family.V4 else 128
 
     @property
     def octets(self) -> int:
-        """Bytes in an address of this family."""
         return 4 if self is Family.V4 else 16
 
     @property
@@ -37,7 +35,6 @@ class Family(IntEnum):
 
     @classmethod
     def of_af(cls, number: int) -> Family | None:
-        """The family of this AF_ number, None for any other."""
         return _BY_AF.get(number)
 
 
@@ -85,7 +82,6 @@ class Address(NamedTuple):
 
     @property
     def prefix(self) -> Prefix:
-        """The address as a prefix of full length."""
         return Prefix(self.family, self.value, self.family.width)
 
     def __str__(self) -> str:
@@ -128,21 +124,17 @@ class Prefix(NamedTuple):
 
     @property
     def is_address(self) -> bool:
-        """Whether it is a single address."""
         return self.length == self.family.width
 
     @property
     def last(self) -> int:
-        """The block's highest address as an integer."""
         return self.value + self.size - 1
 
     @property
     def network(self) -> Address:
-        """The block's first address."""
         return Address(self.family, self.value)
 
     def holds(self, address: Address) -> bool:
-        """Whether `address` lies in the block."""
         return address.family == self.family and self.value <= address.value <= self.last
 
     def counterpart(self, address: Address, other: Prefix) -> Address:
@@ -150,7 +142,6 @@ class Prefix(NamedTuple):
         return Address(other.family, address.value - self.value + other.value)
 
     def covers(self, other: Prefix) -> bool:
-        """Whether every address of `other` lies in the block."""
         return other.family == self.family and self.value <= other.value and other.last <= self.last
 
     def overlaps(self, other: Prefix) -> bool:
@@ -161,16 +152,18 @@ class Prefix(NamedTuple):
         return f"{self.network}/{self.length}"
 
 
-def overlaps(prefixes: Iterable[Prefix]) -> Iterator[tuple[Prefix, Prefix]]:
+def overlaps(
+    items: Iterable[Value], prefix_of: Callable[[Value], Prefix]
+) -> Iterator[tuple[Value, Value]]:
     """Pairs (outer or earlier, inner or later) that share an address; sort and one sweep."""
-    open_blocks: list[Prefix] = []
-    for block in sorted(prefixes):
+    enclosing: list[Value] = []
+    for item in sorted(items, key=prefix_of):
         # Two prefixes nest or are disjoint: sorted, what holds this one is on the stack.
-        while open_blocks and not open_blocks[-1].overlaps(block):
-            open_blocks.pop()
-        if open_blocks:
-            yield open_blocks[-1], block
-        open_blocks.append(block)
+        while enclosing and not prefix_of(enclosing[-1]).overlaps(prefix_of(item)):
+            enclosing.pop()
+        if enclosing:
+            yield enclosing[-1], item
+        enclosing.append(item)
 
 
 def merge(prefixes: Iterable[Prefix]) -> list[Prefix]:

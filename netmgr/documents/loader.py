@@ -78,8 +78,9 @@ def parse(text: str, source: str, model: type[Model]) -> Model:
             f"{source}:1: must be a mapping of keys, for example 'apiVersion: netmgr.io/v1alpha1'"
         )
     # First: every key of another kind of document would be unknown.
-    given, wanted = data.get("kind"), _kind(model)
-    if wanted and isinstance(given, str) and given != wanted:
+    given, field = data.get("kind"), model.model_fields.get("kind")
+    wanted = get_args(field.annotation)[0] if field else given
+    if isinstance(given, str) and given != wanted:
         raise ConfigError(
             f"{source}:{lines['kind',]}: kind: is {given}, and this has to be a {wanted}; "
             "name another file, or correct it"
@@ -92,13 +93,7 @@ def parse(text: str, source: str, model: type[Model]) -> Model:
         raise ConfigError("\n".join(described)) from None
 
 
-def _kind(model: type[BaseModel]) -> str:
-    field = model.model_fields.get("kind")
-    return str(get_args(field.annotation)[0]) if field else ""
-
-
 def _read(text: str, source: str) -> tuple[object, dict[KeyPath, int]]:
-    """A document's content, and the line of every key."""
     try:
         # Nodes first: they show a key that is given twice; the objects have only the last.
         lines = _lines(yaml_loader.compose(text), source)
@@ -183,7 +178,6 @@ def _lines(root: yaml.Node | None, source: str) -> dict[KeyPath, int]:
 
 
 def _entries(node: yaml.Node) -> Iterator[tuple[str | int, int, yaml.Node]]:
-    """Key or number, line and value of each entry of a collection."""
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             # The text of the key: a number as a key must not be taken for an index of a list.
@@ -206,15 +200,9 @@ def _describe(
         message = diagnostic.text(f"line {beside}" if beside else "")
         location = (*location, *diagnostic.at.key)
     elif fault["type"] == "extra_forbidden":
-        message = _of_unknown_key(location, model)
+        message = f"unknown key; {spelling.advice(model, location)}"
     key = dotted(location) if location else "document"
     return f"{source}:{lines[_nearest(location, lines)]}: {key}: {message}"
-
-
-def _of_unknown_key(location: KeyPath, model: type[BaseModel]) -> str:
-    if known := spelling.meant(model, location):
-        return f"unknown key; did you mean {known}?"
-    return "unknown key; remove it or correct its spelling"
 
 
 def _nearest(key: KeyPath, lines: dict[KeyPath, int]) -> KeyPath:

@@ -287,7 +287,6 @@ class NodeDocument(Document):
 
     @property
     def wires_pods(self) -> bool:
-        """Whether pods get their network from this agent."""
         return self.cni and self.role is Role.NODE
 
     @property
@@ -312,7 +311,6 @@ class NodeDocument(Document):
 
     @property
     def not_internet(self) -> tuple[Prefix, ...]:
-        """The internal prefixes, and those of classes."""
         return tuple(merge((*self.internal_prefixes, *chain(*self.traffic_classes.values()))))
 
     @property
@@ -324,7 +322,6 @@ class NodeDocument(Document):
 
     @property
     def families(self) -> tuple[Family, ...]:
-        """The families pods get an address of, v4 first."""
         return tuple(sorted({block.family for block in self.ranges}))
 
     @property
@@ -342,7 +339,6 @@ def _internal(internal: Iterable[Prefix], ranges: Iterable[Prefix]) -> tuple[Pre
 
 
 def _require_usable(block: Prefix, index: int, own: Iterable[Address]) -> None:
-    """Refuse a range with addresses that pods cannot have."""
     for special in SPECIAL_USE:
         if block.overlaps(special):
             message = f"{block} lies in the special-use prefix {special}"

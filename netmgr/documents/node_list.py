@@ -30,7 +30,6 @@ class ListedNode:
 
 
 def write(nodes: Iterable[ListedNode]) -> str:
-    """The list as text, one line for each node."""
     lines = []
     for node in nodes:
         entry = [node.name, list(map(str, node.addresses)), list(map(str, node.ranges))]

@@ -50,7 +50,6 @@ class Loader(yaml.CSafeLoader):
         super().__init__(stream)
 
     def construct_document(self, node: Any) -> Any:  # noqa: ANN401  as in PyYAML
-        """The document's objects."""
         check_aliases(node)
         try:
             return super().construct_document(node)
