@@ -121,7 +121,6 @@ def write_many(folder: Path, files: Iterable[tuple[str, bytes]]) -> int:
 
 
 def write_text(path: Path, text: str) -> None:
-    """As `write`, in UTF-8."""
     write(path, text.encode())
 
 

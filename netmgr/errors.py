@@ -91,14 +91,10 @@ class RequestError(NetmgrError):
 
 
 class IncompatibleVersion(RequestError):
-    """The network configuration asks for a CNI version this plugin does not speak."""
-
     cni_code = 1
 
 
 class UnsupportedField(RequestError):
-    """The network configuration has a value for a field that this plugin cannot honour."""
-
     cni_code = 2
 
 
@@ -109,8 +105,6 @@ class UnknownContainer(RequestError):
 
 
 class InvalidEnvironment(RequestError):
-    """A CNI_* variable is missing or malformed; the message names it."""
-
     cni_code = 4
 
 
@@ -121,14 +115,10 @@ class IoFailure(RequestError):
 
 
 class DecodingFailure(RequestError):
-    """Standard input is not the JSON it should be."""
-
     cni_code = 6
 
 
 class InvalidNetworkConfig(RequestError):
-    """The network configuration decodes but fails validation; the message names the key."""
-
     cni_code = 7
 
 

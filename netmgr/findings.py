@@ -30,7 +30,6 @@ class Finding:
 
 
 def is_healthy(findings: Iterable[Finding]) -> bool:
-    """Whether none is an error."""
     return all(finding.severity is not Severity.ERROR for finding in findings)
 
 

@@ -59,7 +59,6 @@ class Traffic(StrEnum):
 
     @property
     def is_inward(self) -> bool:
-        """Whether it comes to the pod or the node."""
         return self.value.endswith("-in")
 
 
@@ -141,7 +140,6 @@ class Attachment:
 
     @property
     def families(self) -> tuple[Family, ...]:
-        """Those of its addresses."""
         return tuple(sorted({address.family for address in self.addresses}))
 
 

@@ -64,7 +64,6 @@ def of_checkout(folder: Path, environment: Mapping[str, str] | None = None) -> P
 
 
 def as_json(provenance: Provenance) -> str:
-    """The content of the record."""
     return json.dumps(asdict(provenance), indent=1) + "\n"
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Mapping
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from urllib.parse import quote
 
@@ -30,14 +30,11 @@ LOG_BYTES = 4 << 20
 _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR})
 """SQLITE_ERROR is among them: our own statements fit the schema, so the file's is another."""
 
-
 FAILURES = (sqlite3.Error, UnicodeDecodeError)
 """What SQLite's module raises: its messages quote a damaged file, in which names are no text."""
 
 COMPANIONS = ("", "-wal", "-shm")
 """Suffixes of a file, its write-ahead log and the log's index."""
-
-NOTHING: Mapping[str, FileIdentity] = {}
 
 
 def open_file(path: Path, schema: str, version: int) -> sqlite3.Connection:
@@ -51,18 +48,13 @@ def open_file(path: Path, schema: str, version: int) -> sqlite3.Connection:
     # SQLite would make it for everybody to read. Its companions get the mode that it has.
     with suppress(OSError):
         path.touch(0o600, exist_ok=False)
-    try:
-        connection = _connect(path)
-    except FAILURES as error:
-        raise refusal(path, error) from error
-    try:
-        _prepare(connection, path, schema, version)
-    except FAILURES as error:
-        connection.close()
-        raise refusal(path, error) from error
-    except StateError:
-        connection.close()
-        raise
+    with ExitStack() as if_refused:
+        try:
+            connection = if_refused.enter_context(closing(_connect(path)))
+            _prepare(connection, path, schema, version)
+        except FAILURES as error:
+            raise refusal(path, error) from error
+        if_refused.pop_all()
     return connection
 
 
@@ -105,7 +97,7 @@ def identities(path: Path) -> dict[str, FileIdentity]:
 
 
 def set_aside(
-    path: Path, why: str, keep: Mapping[str, FileIdentity] = NOTHING, *, leave_file: bool = False
+    path: Path, why: str, keep: Mapping[str, FileIdentity] = {}, *, leave_file: bool = False
 ) -> Path:
     """Rename the file and its companions, but for those in `keep`; returns the file's new path.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,7 +21,6 @@ from netmgr.cli.plan_common import (
 from netmgr.errors import ConfigError, Exit
 
 if TYPE_CHECKING:
-    from netmgr.cli.answers import DocumentsCheck, PlanCheck, Reach, ReachCell
     from netmgr.documents.diagnostics import Diagnostic
     from netmgr.documents.node import NodeDocument
     from netmgr.plan.check.reach import Cell
@@ -175,7 +174,7 @@ def _growth(ahead: tuple[Forecast, ...], network: str) -> Table:
     return table
 
 
-def _describe(checked: _Checked) -> PlanCheck:
+def _describe(checked: _Checked) -> dict[str, Any]:
     return {
         "version": 1,
         "behind": checked.planned.is_outdated,
@@ -213,7 +212,7 @@ def _check_documents(folder: Path, file: Path, output: Output) -> None:
         diagnostics += drift(documents, given.plan, given.locked, str(given.lock_path))
     errors = [describe(diagnostic, folder) for diagnostic in diagnostics]
     if output is not Output.TABLE:
-        document: DocumentsCheck = {"version": 1, "errors": errors}
+        document = {"version": 1, "errors": errors}
         show_document(document, output)
         raise typer.Exit(Exit.FAILURE if errors else Exit.SUCCESS)
     for line in errors:
@@ -286,12 +285,12 @@ def reach(
         for message in wrong:
             typer.echo(f"wrong: {message}", err=True)
     else:
-        document: Reach = {"version": 1, "cells": [_plain(cell) for cell in cells], "wrong": wrong}
+        document = {"version": 1, "cells": [_plain(cell) for cell in cells], "wrong": wrong}
         show_document(document, output)
     raise typer.Exit(Exit.FAILURE if wrong else Exit.SUCCESS)
 
 
-def _plain(cell: Cell) -> ReachCell:
+def _plain(cell: Cell) -> dict[str, Any]:
     example = cell.paths[0] if cell.paths else None
     return {
         "from": cell.origin,

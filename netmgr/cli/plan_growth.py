@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,7 +14,6 @@ from netmgr.cli.output import Table, show, show_document
 from netmgr.errors import Exit
 
 if TYPE_CHECKING:
-    from netmgr.cli.answers import MaxPods, PlanGrowth, Upgrade, UpgradeStep
     from netmgr.documents.diagnostics import Diagnostic
     from netmgr.plan.diff import Change
     from netmgr.plan.growth import Effect, UpgradeDryRun
@@ -109,7 +108,7 @@ def _print_growth(file: Path, growth: Growth) -> None:
     typer.secho(f"To apply it, set the nodes in {file} and run: netmgr plan lock", dim=True)
 
 
-def _describe(growth: Growth) -> PlanGrowth:
+def _describe(growth: Growth) -> dict[str, Any]:
     return {
         "version": 1,
         "changes": growth.changes,
@@ -164,7 +163,7 @@ def upgrade(
         else:
             typer.secho("The upgrade would fail; nothing was changed.", fg="red", bold=True)
     else:
-        steps: list[UpgradeStep] = [
+        steps = [
             {
                 "pool": step.pool,
                 "nodes": step.nodes,
@@ -174,7 +173,7 @@ def upgrade(
             }
             for step in dry_run.steps
         ]
-        document: Upgrade = {
+        document = {
             "version": 1,
             "succeeds": dry_run.succeeds,
             "steps": steps,
@@ -203,7 +202,7 @@ def max_pods(
     planned = plan_common.up_to_date(file)
     choices = choose(planned.plan, planned.locked, planned.limits, cluster)
     if output is not Output.TABLE:
-        document: MaxPods = {"version": 1, "choices": choices}
+        document = {"version": 1, "choices": choices}
         show_document(document, output)
         return
     headings = (

@@ -15,7 +15,6 @@ from netmgr.documents.sites import HUB
 from netmgr.errors import ConfigError, Exit, StateError
 
 if TYPE_CHECKING:
-    from netmgr.cli.answers import PlanDiff
     from netmgr.plan.adopt import Existing
     from netmgr.plan.diff import Change
     from netmgr.plan.document import Exclusion, PlanDocument
@@ -79,7 +78,7 @@ def diff(*, file: PlanFile = DEFAULT_PLAN, output: Format = Output.TABLE) -> Non
         for line in narrowed:
             typer.secho(line, fg="yellow")
     else:
-        document: PlanDiff = {"version": 1, "changes": changes, "narrowed": narrowed}
+        document = {"version": 1, "changes": changes, "narrowed": narrowed}
         show_document(document, output)
     raise typer.Exit(Exit.SUCCESS if planned.lock == after else Exit.CHANGES)
 
