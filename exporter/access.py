@@ -30,11 +30,7 @@ _FORMS = {
 
 
 def tls(settings: Settings) -> RenewedFiles[ssl.SSLContext] | None:
-    """The port's TLS (1.2 at least), following renewals; None without certificates.
-
-    Raises:
-        ConfigError: a file cannot be read, or certificate and key do not belong together.
-    """
+    """The port's TLS (1.2 at least), following renewals; ConfigError if a file cannot be used."""
     cert, key, authorities = settings.tls_cert, settings.tls_key, settings.tls_client_ca
     if cert is None or key is None:
         return None
@@ -69,12 +65,9 @@ def _context(cert: Path, key: Path, authorities: Path | None) -> ssl.SSLContext:
 
 
 class Door:
-    """Checks the Authorization header against the secrets of one file.
+    """Checks the Authorization header against one file's secrets, of which it keeps digests alone.
 
-    Only digests of the secrets are kept in memory.
-
-    Attributes:
-        challenge: the WWW-Authenticate header for a refused client.
+    `challenge` is the WWW-Authenticate header for a refused client.
     """
 
     def __init__(self, scheme: str, option: str, path: Path) -> None:
@@ -92,11 +85,7 @@ class Door:
 
 
 def door(settings: Settings) -> Door | None:
-    """The check that the settings ask for; None if they ask for none.
-
-    Raises:
-        ConfigError: the file of secrets cannot be read or is empty; no message repeats a secret.
-    """
+    """The check that the settings ask for, if any; ConfigError if there is no file of secrets."""
     if settings.basic_auth_file:
         return Door("Basic", settings.credentials, settings.basic_auth_file)
     if settings.bearer_token_file:

@@ -78,7 +78,9 @@ def by_use(quotas: Iterable[QuotaState]) -> list[QuotaState]:
 
 
 def _ranked(owned: Iterable[Owned], size: Callable[[Owned], float]) -> list[Owned]:
-    return sorted(owned, key=lambda of: (bool(of["pod"]), -size(of), of["namespace"], of["pod"]))
+    return sorted(
+        owned, key=lambda own: (bool(own["pod"]), -size(own), own["namespace"], own["pod"])
+    )
 
 
 def select(totals: Sequence[PodTotals], room: int) -> Selection:

@@ -29,8 +29,6 @@ OWN_SERIES = catalog.DROPPED.series + catalog.UP.series + catalog.SCRAPE.series
 Entry = Mapping[str, Any]
 """What one series of each family is made of: its labels, and numbers."""
 
-Labelled = tuple[dict[str, str], Entry]
-
 Path = str | Callable[[Entry], Iterable[Entry]]
 """Where entries are: `a` is the list, or the only entry, at that key of the snapshot, `a.b` what is
 within it, and the empty path is the snapshot itself."""
@@ -129,29 +127,23 @@ class Collector:
 
 
 def _build(rows: Iterable[Row], snapshot: Entry) -> Iterator[Family]:
-    """The families of these rows.
-
-    Raises: as `NONSENSE` lists, where something is missing, or a label is not text, or a value not
-    a number.
-    """
+    """The families of these rows; `NONSENSE` for what is missing, or no text, or no number."""
     for (where, names), same in groupby(rows, key=lambda row: (row[0], row[1].labels)):
-        labelled = _labelled(_entries(where, snapshot), names)
+        keys = [itemgetter(_KEYS.get(name, name)) for name in names]
+        # `bounded` also refuses a label that is not text: prometheus_client would fail only while
+        # it writes the page, and lose every other series with it. One mapping for the samples of
+        # all families: most series are pods', and a mapping is most of a sample's size.
+        labelled = [
+            (dict(zip(names, [bounds.bounded(key(entry)) for key in keys], strict=True)), entry)
+            for entry in _entries(where, snapshot)
+        ]
         for _, metric, value in same:
             yield _family(metric, value, labelled)
 
 
-def _labelled(entries: Iterable[Entry], names: tuple[str, ...]) -> list[Labelled]:
-    read = [itemgetter(_KEYS.get(name, name)) for name in names]
-    # `bounded` also refuses a label that is not text: prometheus_client would fail only while it
-    # writes the page, and lose every other series with it. One mapping for the samples of all
-    # families: most series are pods', and a mapping is most of a sample's size.
-    return [
-        (dict(zip(names, [bounds.bounded(label(entry)) for label in read], strict=True)), entry)
-        for entry in entries
-    ]
-
-
-def _family(metric: Metric, value: Value, labelled: Iterable[Labelled]) -> Family:
+def _family(
+    metric: Metric, value: Value, labelled: Iterable[tuple[dict[str, str], Entry]]
+) -> Family:
     family = _empty(metric)
     number = itemgetter(value) if isinstance(value, str) else value
     for labels, entry in labelled:

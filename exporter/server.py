@@ -134,10 +134,8 @@ class Handler(PublicHandler):
 class Server(PublicServer):
     """A thread for each request, bound when made.
 
-    Args:
-        read: asks the agent for a snapshot.
-        health: asks it whether it answers; default: `read`.
-        report: asks it for spent quotas and problems; default: there are none.
+    `read` asks the agent for a snapshot, `health` whether it answers (default: `read`), `report`
+    for spent quotas and problems (default: there are none).
 
     Raises:
         ConfigError: the settings contradict each other, or a file is wrong. No port is open then.
@@ -313,10 +311,7 @@ def _gaps(read: Read) -> str:
 
 
 def serve(agent: Path, settings: Settings, wait: Callable[[], object]) -> None:
-    """Serve the metrics of the agent behind the socket `agent`, until `wait` returns.
-
-    Raises: as `Server`.
-    """
+    """Serve the metrics of the agent behind the socket `agent`, until `wait` returns."""
     with Server(
         settings,
         lambda: read_snapshot(agent),
