@@ -80,10 +80,7 @@ class Peers:
             peer.connection.close()
 
     def make_room(self, most: int) -> bool:
-        """Beyond `most` open connections, give up those idle for a while, oldest first.
-
-        Returns whether there were more than that.
-        """
+        """Give up those idle for a while beyond `most`, oldest first; whether there were more."""
         with self._lock:
             remaining = [peer for peer in self._open if not peer.cut]
             patience_ends = time.monotonic() - PATIENCE_SECONDS

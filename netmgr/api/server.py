@@ -206,11 +206,7 @@ class UnixServer(socketserver.UnixStreamServer):
             self._room.release()
 
     def _receive(self, peer: Peer) -> bytes:
-        """The whole request, or the beginning of one that is too long.
-
-        Raises:
-            OSError: it did not come in time, or the peer was given up.
-        """
+        """The whole request, or the beginning of one that is too long; OSError if it is late."""
         deadline, longest = time.monotonic() + _REQUEST_SECONDS, _LONGEST_REQUEST
         if self._line:
             deadline, longest = peer.since + READER_SECONDS, _LONGEST_LINE
@@ -238,11 +234,7 @@ def _log_fault(served: Future[None]) -> None:
 
 
 def _remove_stale(path: Path) -> None:
-    """Remove a socket without a listener.
-
-    Raises:
-        StateError: another process listens there.
-    """
+    """Remove a socket without a listener; StateError if another process listens there."""
     with socket.socket(socket.AF_UNIX) as caller:
         # A full queue (EAGAIN) is a listener's, too.
         caller.settimeout(0)

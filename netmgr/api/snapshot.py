@@ -175,10 +175,7 @@ class NatAnswer(TypedDict):
 
 
 class FlowtableState(TypedDict):
-    """Whether established internal connections skip the rules.
-
-    `links` are the flowtable's devices, `off` says why there is no flowtable.
-    """
+    """How many `links` skip the rules for established internal connections, or why it is `off`."""
 
     links: int
     off: str
@@ -326,10 +323,7 @@ class OriginTotals(TrafficTotals):
 
 
 class RemotePod(TrafficTotals):
-    """What was forwarded here for a pod of another node. Not on iptables.
-
-    It begins anew after an hour without a packet.
-    """
+    """What was forwarded here for a pod of another node; anew after an hour without a packet."""
 
     address: str
 
@@ -400,8 +394,8 @@ class UsageView(TypedDict):
     left_out: int
 
 
-class NodeStatus(TypedDict):
-    """All of a snapshot but the pods, which may be many."""
+class Snapshot(TypedDict):
+    """The whole document."""
 
     version: Literal[1]
     node: str
@@ -447,8 +441,5 @@ class NodeStatus(TypedDict):
     tracking: NotRequired[Tracking]
     problems: NotRequired[list[Problem]]
     connection_limits: NotRequired[list[ConnectionLimitState]]
-
-
-class Snapshot(NodeStatus):
     pods: list[PodTotals]
     attachments: NotRequired[list[AttachmentView]]
