@@ -125,11 +125,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and its parents, unless it is there.
-
-    Raises:
-        StateError: the file system refused.
-    """
+    """Make a folder and its parents, unless it is there; StateError if that is refused."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -159,8 +155,7 @@ def close_to_others(path: Path, most: int = 0o700) -> bool:
 def read(path: Path, parse: Callable[[str], Value]) -> Value | None:
     """What a file says, as `parse` understands its text; None where there is no file.
 
-    Raises:
-        StateError: it cannot be read, or `parse` could not make sense of it.
+    Raises StateError if it cannot be read, or `parse` cannot make sense of it.
     """
     try:
         return parse(path.read_bytes().decode())

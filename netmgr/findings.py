@@ -34,10 +34,7 @@ def is_healthy(findings: Iterable[Finding]) -> bool:
 
 
 def grouped(findings: Iterable[Finding]) -> list[Finding]:
-    """Those of one kind about many objects as one, worst first, and then by how many they are.
-
-    It has the remedy for the first.
-    """
+    """Those of one kind about many objects as one with the first's remedy; worst and most first."""
     kinds: dict[tuple[Severity, str, str], Finding] = {}
     objects: defaultdict[tuple[Severity, str, str], list[str]] = defaultdict(list)
     for finding in findings:

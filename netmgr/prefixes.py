@@ -49,11 +49,7 @@ class Address(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """Read dotted-quad or RFC 4291 text.
-
-        Raises:
-            ValueError: the text is not an address.
-        """
+        """Read dotted-quad or RFC 4291 text; ValueError for anything else."""
         try:
             # IPv6Address takes a zone (`fe80::1%eth0`), which the number would lose without a word.
             if ":" in text and "%" not in text:
@@ -64,11 +60,7 @@ class Address(NamedTuple):
 
     @classmethod
     def unpack(cls, packed: bytes) -> Address:
-        """The address that 4 or 16 bytes in network byte order are.
-
-        Raises:
-            ValueError: there are more or fewer.
-        """
+        """The address of 4 or 16 bytes in network byte order; ValueError for other lengths."""
         if len(packed) == Family.V4.octets:
             return cls(Family.V4, int.from_bytes(packed))
         if len(packed) == Family.V6.octets:
@@ -99,11 +91,7 @@ class Prefix(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Prefix:
-        """Read CIDR text; a bare address is a prefix of full length.
-
-        Raises:
-            ValueError: malformed text, a length out of range, or host bits set.
-        """
+        """Read CIDR text, a bare address in full length; ValueError if host bits are set."""
         head, slash, tail = text.partition("/")
         address = Address.parse(head)
         width = address.family.width
@@ -119,7 +107,6 @@ class Prefix(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many addresses the block holds, the first and the last included."""
         return 1 << (self.family.width - self.length)
 
     @property
@@ -145,7 +132,6 @@ class Prefix(NamedTuple):
         return other.family == self.family and self.value <= other.value and other.last <= self.last
 
     def overlaps(self, other: Prefix) -> bool:
-        """Whether any address lies in both blocks."""
         return self.family == other.family and self.value <= other.last and other.value <= self.last
 
     def __str__(self) -> str:

@@ -21,11 +21,7 @@ Outcome: TypeAlias = subprocess.CompletedProcess[bytes]
 
 
 def locate(name: str, package: str) -> str:
-    """Full path of a program.
-
-    Raises:
-        SetupError: it is not installed; the message names the Debian package that has it.
-    """
+    """Full path of a program; SetupError with its Debian package if it is not installed."""
     path = shutil.which(name, path=SEARCH_PATH)
     if path is None:
         raise SetupError(f"{name} is not installed; get it with: apt-get install {package}")

@@ -42,7 +42,6 @@ class Provenance:
 
 
 def read() -> Provenance:
-    """The provenance of the netmgr that runs."""
     try:
         return Provenance(**json.loads(RECORD.read_bytes()))
     except FileNotFoundError:

@@ -59,11 +59,7 @@ def open_file(path: Path, schema: str, version: int) -> sqlite3.Connection:
 
 
 def refuse_other_schema(connection: sqlite3.Connection, path: Path, version: int) -> int:
-    """The schema version of an open file, 0 if it has none.
-
-    Raises:
-        OtherSchema: it is not `version`, so what its rows mean is unknown.
-    """
+    """The schema version of an open file, 0 if it has none; OtherSchema if it is not `version`."""
     (stored,) = connection.execute("PRAGMA user_version").fetchone()
     if stored not in (0, version):
         raise OtherSchema(
@@ -204,7 +200,6 @@ def checkpoint(path: Path, opened: Mapping[str, FileIdentity]) -> bool:
 
 
 def is_long(path: Path) -> bool:
-    """Whether the write-ahead log of the file at `path` has become long."""
     try:
         return path.with_name(path.name + "-wal").stat().st_size > LOG_BYTES
     except OSError:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from typer.models import OptionInfo
 
 from netmgr.cli.asking import find
 from netmgr.cli.options import LogFormatOption, LogLevelOption, Socket
@@ -17,11 +17,7 @@ from netmgr.logs import LogFormat
 _FIRST_OF_ANY_USER = 1024
 """Ports below this one take CAP_NET_BIND_SERVICE."""
 
-
-def _file(help_text: str) -> OptionInfo:
-    """An option that names a file."""
-    option: OptionInfo = typer.Option(metavar="FILE", help=help_text)
-    return option
+_file = partial(typer.Option, metavar="FILE")
 
 
 def exporter(  # noqa: PLR0913  one a command-line option
@@ -41,18 +37,20 @@ def exporter(  # noqa: PLR0913  one a command-line option
             help="Limit of series per scrape, 0 for none; pods beyond it are left out.",
         ),
     ] = 5_000,
-    tls_cert: Annotated[Path | None, _file("Serve TLS only: certificate and chain, PEM.")] = None,
+    tls_cert: Annotated[
+        Path | None, _file(help="Serve TLS only: certificate and chain, PEM.")
+    ] = None,
     tls_key: Annotated[
-        Path | None, _file("The certificate's private key, PEM, unencrypted.")
+        Path | None, _file(help="The certificate's private key, PEM, unencrypted.")
     ] = None,
     tls_client_ca: Annotated[
-        Path | None, _file("Require client certificates of one of these authorities, PEM.")
+        Path | None, _file(help="Require client certificates of one of these authorities, PEM.")
     ] = None,
     basic_auth_file: Annotated[
-        Path | None, _file("Require a password: lines of user:password, any is accepted.")
+        Path | None, _file(help="Require a password: lines of user:password, any is accepted.")
     ] = None,
     bearer_token_file: Annotated[
-        Path | None, _file("Require a bearer token: one per line, any is accepted.")
+        Path | None, _file(help="Require a bearer token: one per line, any is accepted.")
     ] = None,
     throughput_test: Annotated[
         bool,

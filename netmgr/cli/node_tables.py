@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from netmgr.api.gaps import described
-from netmgr.cli.output import Styled, Table, short, signed_size, size
+from netmgr.cli.output import Styled, Table, short, size
 
 IN, OUT = "internet-in", "internet-out"
 _ADDRESS_STATES = ("allocated", "cooldown", "free", "withdrawn")
@@ -156,7 +156,6 @@ def explanation(answer: Mapping[str, Any]) -> Table:
 
 
 def audit(answer: Mapping[str, Any]) -> Iterator[Table | str]:
-    """Both comparisons, and why their sides differ."""
     yield _forward(answer)
     if answer["links"]:
         yield _links(answer)
@@ -190,7 +189,8 @@ def _links(answer: Mapping[str, Any]) -> Table:
         figures = (size(link_audit["carried"]), size(link_audit["headers"]), size(counted))
         pods = ", ".join(map(short, link_audit["pods"]))
         names = (pods, link_audit["link"], link_audit["direction"])
-        table.row(*names, *figures, signed_size(link_audit["rest"]))
+        sign = "-" if link_audit["rest"] < 0 else ""
+        table.row(*names, *figures, sign + size(abs(link_audit["rest"])))
     return table
 
 

@@ -119,8 +119,3 @@ def size(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= STEP
     return f"{count:.1f} {UNITS[-1]}"
-
-
-def signed_size(count: int) -> str:
-    """As `size`, with a sign where the number is negative."""
-    return f"-{size(-count)}" if count < 0 else size(count)

@@ -85,11 +85,7 @@ def usage(
 
 
 def moment(option: str, text: str, now: float) -> float:
-    """Parse a time ago, a day, or a date with or without a time (UTC) to seconds since the epoch.
-
-    Raises:
-        RequestError: the text is neither.
-    """
+    """Seconds since the epoch of a time ago, a day, or a date with or without a time (UTC)."""
     try:
         seconds = _parse(text, datetime.fromtimestamp(now, UTC)).timestamp()
     except (ValueError, OverflowError):

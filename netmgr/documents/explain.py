@@ -15,10 +15,7 @@ from netmgr.prefixes import Address, Prefix, PrefixTable
 
 
 class PacketPath(StrEnum):
-    """What becomes of a packet to an address.
-
-    The packet is of this node's pods, or of others that send through this machine.
-    """
+    """What becomes of a packet that this node's pods, or others through this machine, send."""
 
     NATIVE = "native"
     MASQUERADED = "masqueraded"

@@ -177,7 +177,6 @@ class Limit(_Part):
         return self.per_day if period is QuotaPeriod.DAY else self.per_month
 
     def quota(self, period: QuotaPeriod, traffic: Traffic) -> int | None:
-        """Bytes of one direction that may pass in a period."""
         quotas = self.quotas(period)
         if quotas is None:
             return None

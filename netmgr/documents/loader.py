@@ -48,11 +48,7 @@ def load(path: Path, model: type[Model]) -> Model:
 
 
 def read(path: Path) -> str:
-    """A document's text.
-
-    Raises:
-        ConfigError: it cannot be read, or is not UTF-8.
-    """
+    """A document's text; ConfigError if it cannot be read, or is not UTF-8."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
@@ -105,7 +101,8 @@ def _read(text: str, source: str) -> tuple[object, dict[KeyPath, int]]:
         line, problem = _not_yaml(error, text)
         raise ConfigError(f"{source}:{line}: is not YAML: {problem}") from None
     except yaml.YAMLError as error:
-        raise ConfigError(f"{source}: is not YAML: {in_one_line(error)}") from None
+        # What PyYAML says of text that it cannot even read takes two lines.
+        raise ConfigError(f"{source}: is not YAML: {' '.join(str(error).split())}") from None
 
 
 def _not_yaml(error: yaml.MarkedYAMLError, text: str) -> tuple[int, str]:
@@ -120,11 +117,6 @@ def _not_yaml(error: yaml.MarkedYAMLError, text: str) -> tuple[int, str]:
     )
 
 
-def in_one_line(error: yaml.YAMLError) -> str:
-    """What PyYAML says of text that it cannot even read, which takes two lines."""
-    return " ".join(str(error).split())
-
-
 def merge_mark(text: str) -> int:
     """The line (from 1) of the first conflict that git left in a file, else 0."""
     match = _MERGE_MARK.search(text)
@@ -134,8 +126,7 @@ def merge_mark(text: str) -> int:
 def describe(diagnostic: Diagnostic, path: Path) -> str:
     """`file:line: dotted.key: message (where the other key is); remedy`.
 
-    For a document that was read before; its files are read once more. `path` is the document
-    that locations without a file are in.
+    Files are read once more; `path` is the document that locations without a file are in.
     """
     at, beside = diagnostic.at, diagnostic.beside
     file = Path(at.file or path)

@@ -48,7 +48,6 @@ class Site(Document):
 
     @property
     def every_prefix(self) -> tuple[Prefix, ...]:
-        """All that its packets carry toward other sites."""
         return (*self.prefixes, *self.services)
 
 
