@@ -8,30 +8,29 @@ credentials.
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import hmac
 import re
 import ssl
-from collections.abc import Callable
 from pathlib import Path
 
 from exporter.settings import Settings
 from netmgr.errors import ConfigError
 from netmgr.file_version import RenewedFiles
 
-_TOKEN = re.compile(r"[A-Za-z0-9\-._~+/]+=*")
-"""RFC 6750, section 2.1: b64token."""
-
-_Digests = tuple[bytes, ...]
+_FORMS = {
+    "Basic": (re.compile(r"[^:]+:.+"), "must be user:password"),
+    # RFC 6750, section 2.1: b64token.
+    "Bearer": (
+        re.compile(r"[A-Za-z0-9\-._~+/]+=*"),
+        "a token is letters, digits and -._~+/ with = at its end",
+    ),
+}
+"""What a secret looks like, by the scheme that shows it, and what to say of any other line."""
 
 
 def tls(settings: Settings) -> RenewedFiles[ssl.SSLContext] | None:
-    """The port's TLS (1.2 at least), following renewals; None without certificates.
-
-    Raises:
-        ConfigError: a file cannot be read, or certificate and key do not belong together.
-    """
+    """The port's TLS (1.2 at least), following renewals; ConfigError if a file cannot be used."""
     cert, key, authorities = settings.tls_cert, settings.tls_key, settings.tls_client_ca
     if cert is None or key is None:
         return None
@@ -66,21 +65,17 @@ def _context(cert: Path, key: Path, authorities: Path | None) -> ssl.SSLContext:
 
 
 class Door:
-    """Checks the Authorization header against the secrets of one file.
+    """Checks the Authorization header against one file's secrets, of which it keeps digests alone.
 
-    Only digests of the secrets are kept in memory.
-
-    Attributes:
-        challenge: the WWW-Authenticate header for a refused client.
+    `challenge` is the WWW-Authenticate header for a refused client.
     """
 
-    def __init__(self, scheme: str, option: str, path: Path, fault: Callable[[str], str]) -> None:
+    def __init__(self, scheme: str, option: str, path: Path) -> None:
         self.challenge = f'{scheme} realm="netmgr"'
         self._scheme = scheme.lower()
-        self._digests = RenewedFiles([path], lambda: _secrets(option, path, fault))
+        self._digests = RenewedFiles([path], lambda: _digests(scheme, option, path))
 
     def admits(self, authorization: str) -> bool:
-        """Whether the header's value shows one of the secrets."""
         scheme, _, shown = authorization.partition(" ")
         secret = _decoded(shown) if self._scheme == "basic" else shown.strip().encode()
         digest = hashlib.sha256(secret).digest()
@@ -90,48 +85,33 @@ class Door:
 
 
 def door(settings: Settings) -> Door | None:
-    """The check that the settings ask for; None if they ask for none.
-
-    Raises:
-        ConfigError: the file of secrets cannot be read or is empty; no message repeats a secret.
-    """
+    """The check that the settings ask for, if any; ConfigError if there is no file of secrets."""
     if settings.basic_auth_file:
-        return Door("Basic", settings.credentials, settings.basic_auth_file, _pair_fault)
+        return Door("Basic", settings.credentials, settings.basic_auth_file)
     if settings.bearer_token_file:
-        return Door("Bearer", settings.credentials, settings.bearer_token_file, _token_fault)
+        return Door("Bearer", settings.credentials, settings.bearer_token_file)
     return None
 
 
-def _secrets(option: str, path: Path, fault: Callable[[str], str]) -> _Digests:
-    lines = {
-        number: line
-        for number, line in enumerate(_read(option, path).splitlines(), 1)
-        if line.strip()
-    }
-    if not lines:
+def _digests(scheme: str, option: str, path: Path) -> list[bytes]:
+    form, fault = _FORMS[scheme]
+    digests = []
+    for number, line in enumerate(_read(option, path).splitlines(), 1):
+        if not line.strip():
+            continue
+        if not form.fullmatch(line):
+            raise ConfigError(f"{option} {path}, line {number}: {fault}")
+        digests.append(hashlib.sha256(line.encode()).digest())
+    if not digests:
         raise ConfigError(f"{option} {path}: is empty; write one secret a line")
-    for number, line in lines.items():
-        if wrong := fault(line):
-            raise ConfigError(f"{option} {path}, line {number}: {wrong}")
-    return tuple(hashlib.sha256(line.encode()).digest() for line in lines.values())
-
-
-def _pair_fault(line: str) -> str:
-    user, _, password = line.partition(":")
-    return "" if user and password else "must be user:password"
-
-
-def _token_fault(line: str) -> str:
-    return (
-        "" if _TOKEN.fullmatch(line) else "a token is letters, digits and -._~+/ with = at its end"
-    )
+    return digests
 
 
 def _decoded(shown: str) -> bytes:
     """The pair in a Basic header; empty if it is not base64."""
     try:
         return base64.b64decode(shown.strip(), validate=True)
-    except (binascii.Error, ValueError):
+    except ValueError:
         return b""
 
 

@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
-from netmgr.api.snapshot import LimitState, PodTotals, QuotaState
+from netmgr.api.snapshot import LimitState, PodName, PodTotals, QuotaState
 
 LONGEST_LABEL = 253
 """Bytes of UTF-8 in a label value. Kubernetes' own names are never longer (RFC 1123 subdomains)."""
@@ -36,6 +37,7 @@ SERIES_PER_QUOTA = 3
 _DIGEST_DIGITS = 32
 
 _Pod = tuple[str, str]
+Owned = TypeVar("Owned", bound=PodName)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,22 +69,17 @@ def bounded(value: str) -> str:
 
 def by_size(limits: Iterable[LimitState]) -> list[LimitState]:
     """Limits in the order in which they are shown: namespaces', then those with most traffic."""
-    return sorted(
-        limits,
-        key=lambda limit: (bool(limit["pod"]), -limit["bytes"], limit["namespace"], limit["pod"]),
-    )
+    return _ranked(limits, lambda limit: limit["bytes"])
 
 
 def by_use(quotas: Iterable[QuotaState]) -> list[QuotaState]:
     """Quotas in the order in which they are shown: namespaces', then those that are used most."""
+    return _ranked(quotas, lambda quota: quota["used"] / max(1, quota["budget"]))
+
+
+def _ranked(owned: Iterable[Owned], size: Callable[[Owned], float]) -> list[Owned]:
     return sorted(
-        quotas,
-        key=lambda quota: (
-            bool(quota["pod"]),
-            -quota["used"] / max(1, quota["budget"]),
-            quota["namespace"],
-            quota["pod"],
-        ),
+        owned, key=lambda own: (bool(own["pod"]), -size(own), own["namespace"], own["pod"])
     )
 
 

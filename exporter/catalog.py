@@ -1,8 +1,9 @@
-"""Every metric of the exporter's page; those of limits are in `limits_catalog`.
+"""Every metric of the exporter's page.
 
 `series` is what a node with 250 pods in 20 namespaces exposes, with addresses of both
-families, the four node rules in each of them, and a histogram of the usual buckets. A metric
-whose number depends on what happens (CNI codes) has its upper bound there.
+families, the four node rules in each of them, a histogram of the usual buckets, and limits of ten
+pods and two namespaces. A metric whose number depends on what happens (CNI codes) has its upper
+bound there.
 
 The three `iptables_…` families are those of
 PyPI's iptables-exporter 0.9.3, so that dashboards made for it go on working.
@@ -10,8 +11,7 @@ PyPI's iptables-exporter 0.9.3, so that dashboards made for it go on working.
 
 from __future__ import annotations
 
-from exporter import limits_catalog
-from exporter.metric import Metric, metrics_of
+from exporter.metric import Metric, metrics_of, totals
 from netmgr.api.snapshot import LATENCY_BUCKETS, Fault
 
 PODS = 250
@@ -35,51 +35,41 @@ SPOKE_PAIRS = 2 * (SPOKES - 1)
 DROP_REASONS = 10
 """Of a node: spoofed, forged, fragments, loopback, link-local, router, redirect, dhcp, icmp,
 protected."""
-PROBLEM_REASONS = len(Fault)
-NAT_RANGES = FAMILIES
 PORT_BUDGETS = FAMILIES * 3
 """TCP, UDP and SCTP of each family."""
+LIMITED = 12 * TRAFFICS
+"""Of ten pods and two namespaces: all 250 would be 500 series more of each metric."""
+CONNECTION_LIMITS = 12
+QUOTAS = 12 * TRAFFICS
+"""One of each."""
+FULLEST = 10
+"""Pods whose connections are shown."""
 
-
-POD_BYTES = Metric(
-    "netmgr_pod_traffic_bytes_total",
+POD_BYTES, POD_PACKETS = totals(
+    "netmgr_pod_traffic",
     ("namespace", "pod", "traffic"),
     PODS * TRAFFICS,
-    "Bytes (IP headers included) between a pod and the internet, or a class of traffic. "
+    bytes="Bytes (IP headers included) between a pod and the internet, or a class of traffic. "
     "Lingers after the pod's end, then goes.",
+    packets="Packets between a pod and the internet, or a class of traffic. Lingers after the "
+    "pod's end, then goes.",
 )
-POD_PACKETS = Metric(
-    "netmgr_pod_traffic_packets_total",
-    ("namespace", "pod", "traffic"),
-    PODS * TRAFFICS,
-    "Packets between a pod and the internet, or a class of traffic. Lingers after the pod's end, "
-    "then goes.",
-)
-NAMESPACE_BYTES = Metric(
-    "netmgr_namespace_traffic_bytes_total",
+NAMESPACE_BYTES, NAMESPACE_PACKETS = totals(
+    "netmgr_namespace_traffic",
     ("namespace", "traffic"),
     NAMESPACES * TRAFFICS,
-    "Bytes (IP headers included) between the internet and all pods that a namespace ever had on "
-    "this node.",
+    bytes="Bytes (IP headers included) between the internet and all pods that a namespace ever had "
+    "on this node.",
+    packets="Packets between the internet and all pods that a namespace ever had on this node.",
 )
-NAMESPACE_PACKETS = Metric(
-    "netmgr_namespace_traffic_packets_total",
-    ("namespace", "traffic"),
-    NAMESPACES * TRAFFICS,
-    "Packets between the internet and all pods that a namespace ever had on this node.",
-)
-NODE_BYTES = Metric(
-    "netmgr_node_traffic_bytes_total",
+NODE_BYTES, NODE_PACKETS = totals(
+    "netmgr_node_traffic",
     ("traffic",),
     TRAFFICS,
-    "Bytes (IP headers included) between the internet and this node: its own, its host-network "
-    "pods', its pods'.",
-)
-NODE_PACKETS = Metric(
-    "netmgr_node_traffic_packets_total",
-    ("traffic",),
-    TRAFFICS,
-    "Packets between the internet and this node: its own, its host-network pods', its pods'.",
+    bytes="Bytes (IP headers included) between the internet and this node: its own, its "
+    "host-network pods', its pods'.",
+    packets="Packets between the internet and this node: its own, its host-network pods', its "
+    "pods'.",
 )
 ORIGIN_BYTES = Metric(
     "netmgr_node_traffic_origin_bytes_total",
@@ -97,19 +87,14 @@ REMOTE_POD_BYTES = Metric(
     "NodePorts and load balancers (accounting.cluster_cidrs, nftables alone). The busiest alone, "
     "as far as they fit. Goes after an hour without a packet.",
 )
-RULE_BYTES = Metric(
-    "iptables_bytes_total",
+RULE_BYTES, RULE_PACKETS = totals(
+    "iptables",
     ("ip_version", "table", "chain", "rule"),
     4 * FAMILIES,
-    "Number of matched bytes, as iptables-exporter gives them: of the article's rules, from any "
-    "backend, and of whatever other rule of iptables is tagged for it.",
-)
-RULE_PACKETS = Metric(
-    "iptables_packets_total",
-    ("ip_version", "table", "chain", "rule"),
-    4 * FAMILIES,
-    "Number of matched packets, as iptables-exporter gives them: of the article's rules, from any "
-    "backend, and of whatever other rule of iptables is tagged for it.",
+    bytes="Number of matched bytes, as iptables-exporter gives them: of the article's rules, from "
+    "any backend, and of whatever other rule of iptables is tagged for it.",
+    packets="Number of matched packets, as iptables-exporter gives them: of the article's rules, "
+    "from any backend, and of whatever other rule of iptables is tagged for it.",
 )
 RULE_COUNT = Metric(
     "iptables_rules",
@@ -176,64 +161,42 @@ DRIFT = Metric(
     "Things of netmgr's (rules, links and routes of pods, forwarding, static routes, state files "
     "and sockets) that another program changed or removed and that were repaired.",
 )
-ISOLATION_PACKETS = Metric(
-    "netmgr_isolation_dropped_packets_total",
+ISOLATION_PACKETS, ISOLATION_BYTES = totals(
+    "netmgr_isolation_dropped",
     ("from", "to"),
     SPOKE_PAIRS,
-    "Packets from one spoke to another that were dropped on this machine. Every pair it can drop "
-    "is there.",
+    packets="Packets from one spoke to another that were dropped on this machine. Every pair it "
+    "can drop is there.",
+    bytes="Bytes (IP headers included) from one spoke to another that were dropped on this "
+    "machine.",
 )
-ISOLATION_BYTES = Metric(
-    "netmgr_isolation_dropped_bytes_total",
-    ("from", "to"),
-    SPOKE_PAIRS,
-    "Bytes (IP headers included) from one spoke to another that were dropped on this machine.",
-)
-_DROPS = (
-    "Packets dropped here: spoofed, link-local, router, redirect, dhcp (what a pod may not send), "
-    "icmp (of no connection), loopback (from another link), fragments (too many of a pod), "
+DROPPED_PACKETS, DROPPED_BYTES = totals(
+    "netmgr_dropped",
+    ("reason",),
+    DROP_REASONS,
+    packets="Packets dropped here: spoofed, link-local, router, redirect, dhcp (what a pod may not "
+    "send), icmp (of no connection), loopback (from another link), fragments (too many of a pod), "
     "forged (this machine's or its pods' addresses from elsewhere; on a router a site's), "
-    "unplanned (private sources of no site, to a spoke), stranded "
-    "(a NAT host's), endpoint (of a Service, that is a machine or outside the spoke), protected."
+    "unplanned (private sources of no site, to a spoke), stranded (a NAT host's), endpoint (of a "
+    "Service, that is a machine or outside the spoke), protected.",
+    bytes="IP bytes dropped here, by reason.",
 )
-DROPPED_PACKETS = Metric(
-    "netmgr_dropped_packets_total",
-    ("reason",),
-    DROP_REASONS,
-    _DROPS,
-)
-DROPPED_BYTES = Metric(
-    "netmgr_dropped_bytes_total",
-    ("reason",),
-    DROP_REASONS,
-    "IP bytes dropped here, by reason.",
-)
-PROTECTED_PACKETS = Metric(
-    "netmgr_namespace_protected_packets_total",
+PROTECTED_PACKETS, PROTECTED_BYTES = totals(
+    "netmgr_namespace_protected",
     ("namespace",),
     NAMESPACES,
-    "Packets from a namespace's pods to addresses that `protect` keeps from them, dropped. "
+    packets="Packets from a namespace's pods to addresses that `protect` keeps from them, dropped. "
     "Namespaces without any have no series.",
+    bytes="Bytes (IP headers included) from a namespace's pods to addresses that `protect` keeps "
+    "from them, dropped.",
 )
-PROTECTED_BYTES = Metric(
-    "netmgr_namespace_protected_bytes_total",
-    ("namespace",),
-    NAMESPACES,
-    "Bytes (IP headers included) from a namespace's pods to addresses that `protect` keeps from "
-    "them, dropped.",
-)
-NAT_PACKETS = Metric(
-    "netmgr_nat_translated_packets_total",
+NAT_PACKETS, NAT_BYTES = totals(
+    "netmgr_nat_translated",
     ("vip_range", "service_cidr"),
-    NAT_RANGES,
-    "On a NAT host, packets of connections to a VIP range; `service_cidr` is the same range inside "
-    "the spoke.",
-)
-NAT_BYTES = Metric(
-    "netmgr_nat_translated_bytes_total",
-    ("vip_range", "service_cidr"),
-    NAT_RANGES,
-    "On a NAT host, bytes (IP headers included) of connections to a VIP range.",
+    FAMILIES,
+    packets="On a NAT host, packets of connections to a VIP range; `service_cidr` is the same "
+    "range inside the spoke.",
+    bytes="On a NAT host, bytes (IP headers included) of connections to a VIP range.",
 )
 NAT_BUDGET = Metric(
     "netmgr_nat_port_budget",
@@ -312,7 +275,7 @@ STARTED = Metric(
 PROBLEMS = Metric(
     "netmgr_node_problem",
     ("reason",),
-    PROBLEM_REASONS,
+    len(Fault),
     "1 while the node's network has this problem, or keeps having it, 0 otherwise; "
     "`netmgr node status` says what to do.",
 )
@@ -338,21 +301,82 @@ DROPPED = Metric(
     "first, then live ones with the least traffic. Namespaces' and the node's totals are always "
     "whole.",
 )
-UP = Metric(
-    "netmgr_up",
-    (),
-    1,
-    "1 if the agent answered this scrape, else 0.",
-)
+UP = Metric("netmgr_up", (), 1, "1 if the agent answered this scrape, else 0.")
 SCRAPE = Metric(
     "netmgr_exporter_scrape_duration_seconds",
     (),
     1,
     "Time this scrape took to get the agent's answer and arrange it.",
 )
+LIMIT = ("namespace", "pod", "traffic"), LIMITED
+LIMIT_RATE = Metric(
+    "netmgr_limit_bytes_per_second",
+    *LIMIT,
+    "The limit of a pod's internet traffic, or without a pod of a namespace's on this node. Like "
+    "the other figures of limits it includes Ethernet headers.",
+)
+LIMIT_BYTES, LIMIT_PACKETS = totals(
+    "netmgr_limit_sent",
+    *LIMIT,
+    bytes="Bytes that a limit let pass.",
+    packets="Packets that a limit let pass.",
+)
+LIMIT_DELAYS = Metric(
+    "netmgr_limit_delays_total", *LIMIT, "How often packets had to wait because of a limit."
+)
+LIMIT_DROPPED = Metric(
+    "netmgr_limit_dropped_packets_total",
+    *LIMIT,
+    "Packets dropped because too many waited already; 0 for namespaces, in which only pods wait.",
+)
+LIMIT_BACKLOG = Metric(
+    "netmgr_limit_backlog_bytes", *LIMIT, "Bytes that wait because of a limit; 0 for namespaces."
+)
+LIMIT_CONNECTIONS = Metric(
+    "netmgr_limit_dropped_new_connections_total",
+    ("namespace", "pod"),
+    CONNECTION_LIMITS,
+    "Packets dropped that would have begun a connection too many; without a pod: a namespace's.",
+)
+PERIODIC = ("namespace", "pod", "traffic", "period"), QUOTAS
+QUOTA = Metric(
+    "netmgr_quota_bytes",
+    *PERIODIC,
+    "The quota of a pod's internet traffic in a day or month (UTC), or without a pod of a "
+    "namespace's on this node.",
+)
+QUOTA_USED = Metric(
+    "netmgr_quota_used_bytes",
+    *PERIODIC,
+    "What was used of a quota, by what the ledger counted since the day or month began. Falls when "
+    "the next one begins.",
+)
+QUOTA_FORECAST = Metric(
+    "netmgr_quota_forecast_bytes",
+    *PERIODIC,
+    "What will be used of a quota when its day or month ends, if it goes on as on average.",
+)
+POD_CONNECTIONS = Metric(
+    "netmgr_pod_connections",
+    ("namespace", "pod"),
+    FULLEST,
+    "Connections in the node's connection table that a pod began, of the pods with the most.",
+)
+TRACKED = Metric(
+    "netmgr_tracked_connections",
+    (),
+    1,
+    "Connections in the node's connection table, of pods and the node itself.",
+)
+TRACKED_MOST = Metric(
+    "netmgr_tracked_connections_limit",
+    (),
+    1,
+    "How many connections the table takes (nf_conntrack_max).",
+)
 
 ALWAYS = (BUILD, UP, SCRAPE)
 """Families of every scrape; all others are there only while the agent answers."""
 
-CATALOG = (*metrics_of(globals()), *limits_catalog.LIMITS)
+CATALOG = metrics_of(globals())
 """Every family of the exporter's page."""

@@ -12,7 +12,7 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric as Family
 
-from exporter import bounds, catalog, limits_catalog
+from exporter import bounds, catalog
 from exporter.metric import Kind, Metric
 from netmgr import __version__
 from netmgr.api.snapshot import Fault, Snapshot
@@ -28,8 +28,6 @@ OWN_SERIES = catalog.DROPPED.series + catalog.UP.series + catalog.SCRAPE.series
 
 Entry = Mapping[str, Any]
 """What one series of each family is made of: its labels, and numbers."""
-
-Labelled = tuple[dict[str, str], Entry]
 
 Path = str | Callable[[Entry], Iterable[Entry]]
 """Where entries are: `a` is the list, or the only entry, at that key of the snapshot, `a.b` what is
@@ -129,29 +127,23 @@ class Collector:
 
 
 def _build(rows: Iterable[Row], snapshot: Entry) -> Iterator[Family]:
-    """The families of these rows.
-
-    Raises: as `NONSENSE` lists, where something is missing, or a label is not text, or a value not
-    a number.
-    """
+    """The families of these rows; `NONSENSE` for what is missing, or no text, or no number."""
     for (where, names), same in groupby(rows, key=lambda row: (row[0], row[1].labels)):
-        labelled = _labelled(_entries(where, snapshot), names)
+        keys = [itemgetter(_KEYS.get(name, name)) for name in names]
+        # `bounded` also refuses a label that is not text: prometheus_client would fail only while
+        # it writes the page, and lose every other series with it. One mapping for the samples of
+        # all families: most series are pods', and a mapping is most of a sample's size.
+        labelled = [
+            (dict(zip(names, [bounds.bounded(key(entry)) for key in keys], strict=True)), entry)
+            for entry in _entries(where, snapshot)
+        ]
         for _, metric, value in same:
             yield _family(metric, value, labelled)
 
 
-def _labelled(entries: Iterable[Entry], names: tuple[str, ...]) -> list[Labelled]:
-    read = [itemgetter(_KEYS.get(name, name)) for name in names]
-    # `bounded` also refuses a label that is not text: prometheus_client would fail only while it
-    # writes the page, and lose every other series with it. One mapping for the samples of all
-    # families: most series are pods', and a mapping is most of a sample's size.
-    return [
-        (dict(zip(names, [bounds.bounded(label(entry)) for label in read], strict=True)), entry)
-        for entry in entries
-    ]
-
-
-def _family(metric: Metric, value: Value, labelled: Iterable[Labelled]) -> Family:
+def _family(
+    metric: Metric, value: Value, labelled: Iterable[tuple[dict[str, str], Entry]]
+) -> Family:
     family = _empty(metric)
     number = itemgetter(value) if isinstance(value, str) else value
     for labels, entry in labelled:
@@ -223,16 +215,16 @@ _PODS: tuple[Row, ...] = (
 )
 _SELECTED: tuple[Row, ...] = (
     # The snapshot has it in bits.
-    ("limits", limits_catalog.LIMIT_RATE, lambda limit: limit["rate"] / 8),
-    ("limits", limits_catalog.LIMIT_BYTES, "bytes"),
-    ("limits", limits_catalog.LIMIT_PACKETS, "packets"),
-    ("limits", limits_catalog.LIMIT_DELAYS, "delays"),
-    ("limits", limits_catalog.LIMIT_DROPPED, "dropped_packets"),
-    ("limits", limits_catalog.LIMIT_BACKLOG, "backlog"),
-    ("connection_limits", limits_catalog.LIMIT_CONNECTIONS, "dropped"),
-    ("quotas", limits_catalog.QUOTA, "budget"),
-    ("quotas", limits_catalog.QUOTA_USED, "used"),
-    ("quotas", limits_catalog.QUOTA_FORECAST, "forecast"),
+    ("limits", catalog.LIMIT_RATE, lambda limit: limit["rate"] / 8),
+    ("limits", catalog.LIMIT_BYTES, "bytes"),
+    ("limits", catalog.LIMIT_PACKETS, "packets"),
+    ("limits", catalog.LIMIT_DELAYS, "delays"),
+    ("limits", catalog.LIMIT_DROPPED, "dropped_packets"),
+    ("limits", catalog.LIMIT_BACKLOG, "backlog"),
+    ("connection_limits", catalog.LIMIT_CONNECTIONS, "dropped"),
+    ("quotas", catalog.QUOTA, "budget"),
+    ("quotas", catalog.QUOTA_USED, "used"),
+    ("quotas", catalog.QUOTA_FORECAST, "forecast"),
     ("remote_pods", catalog.REMOTE_POD_BYTES, "bytes"),
     ("left_out", catalog.DROPPED, "series"),
 )
@@ -264,9 +256,9 @@ _TABLE: tuple[Row, ...] = (
     ("nat.ports", catalog.NAT_BUDGET, "budget"),
     ("nat.ports", catalog.NAT_USED, "used"),
     (_ports_in_use, catalog.NAT_SHARE, lambda ports: ports["used"] / ports["budget"]),
-    ("tracking", limits_catalog.TRACKED, "connections"),
-    ("tracking", limits_catalog.TRACKED_MOST, "most"),
-    ("tracking.pods", limits_catalog.POD_CONNECTIONS, "connections"),
+    ("tracking", catalog.TRACKED, "connections"),
+    ("tracking", catalog.TRACKED_MOST, "most"),
+    ("tracking.pods", catalog.POD_CONNECTIONS, "connections"),
     (_problems, catalog.PROBLEMS, "is_present"),
     (_addresses, catalog.ADDRESSES, "number"),
     ("flowtable", catalog.FLOWTABLE_LINKS, "links"),

@@ -17,7 +17,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from http.client import LineTooLong
-from typing import Any, Protocol
+from io import BufferedIOBase
+from typing import Any
 
 from netmgr.logs import caused_by
 
@@ -39,14 +40,6 @@ ANSWER_SECONDS = 30.0
 _CROWD = caused_by("clients")
 
 
-class Readable(Protocol):
-    """What the head of a request is read from."""
-
-    def readline(self, limit: int = -1, /) -> bytes:
-        """One line, its end included, of `limit` bytes at most."""
-        ...
-
-
 class Head:
     """The first `HEAD_BYTES` of a request, line by line.
 
@@ -56,7 +49,7 @@ class Head:
             head's end, and make a page for a client that is gone or was ended.
     """
 
-    def __init__(self, file: Readable) -> None:
+    def __init__(self, file: BufferedIOBase) -> None:
         self._file = file
         self._left = HEAD_BYTES
 
@@ -126,7 +119,6 @@ class Connections:
                 _end(connection)
 
     def complete(self, client: Any) -> None:  # noqa: ANN401  as in socket
-        """Note that the client has sent its request."""
         with self._lock:
             if client in self._open:
                 self._open[client].complete = True

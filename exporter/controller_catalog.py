@@ -12,12 +12,7 @@ NODE_POOLS = 4
 API_ANSWERS = 12
 """Combinations of verb and status that a controller meets."""
 
-LEADER = Metric(
-    "netmgr_controller_leader",
-    (),
-    1,
-    "Whether this controller leads.",
-)
+LEADER = Metric("netmgr_controller_leader", (), 1, "Whether this controller leads.")
 NODES = Metric(
     "netmgr_controller_nodes",
     ("state",),
@@ -31,10 +26,7 @@ ALLOCATIONS = Metric(
     "Allocations of the plan by node pool: held, in cooldown after their Node, or free.",
 )
 ASSIGNMENTS = Metric(
-    "netmgr_controller_assignments_total",
-    (),
-    1,
-    "Nodes that were given their ranges.",
+    "netmgr_controller_assignments_total", (), 1, "Nodes that were given their ranges."
 )
 CONFLICTS = Metric(
     "netmgr_controller_conflicts_total",

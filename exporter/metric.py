@@ -1,7 +1,4 @@
-"""What a metric of any of our pages is: name, type, meaning, unit, labels and number of series.
-
-Names follow prometheus.io/docs/practices/naming.
-"""
+"""What a metric of our pages is; names follow prometheus.io/docs/practices/naming."""
 
 from __future__ import annotations
 
@@ -13,8 +10,6 @@ UNITS = ("bytes", "packets", "seconds", "ratio")
 
 
 class Kind(StrEnum):
-    """Prometheus metric types in use."""
-
     COUNTER = "counter"
     GAUGE = "gauge"
     HISTOGRAM = "histogram"
@@ -24,7 +19,7 @@ class Kind(StrEnum):
 class Metric:
     """One family, as it is exposed: a histogram's series add their suffixes to `name`.
 
-    Kind and unit follow from the name, which ends as prometheus.io/docs/practices/naming says.
+    Kind and unit follow from how the name ends.
     """
 
     name: str
@@ -45,6 +40,13 @@ class Metric:
         """The base unit; empty for numbers of something."""
         last = self.name.removesuffix("_total").rpartition("_")[2]
         return last if last in UNITS else ""
+
+
+def totals(stem: str, labels: tuple[str, ...], series: int, **helps: str) -> tuple[Metric, ...]:
+    """Metrics that count the same in several units, in this order."""
+    return tuple(
+        Metric(f"{stem}_{unit}_total", labels, series, text) for unit, text in helps.items()
+    )
 
 
 def metrics_of(module: Mapping[str, object]) -> tuple[Metric, ...]:

@@ -64,7 +64,6 @@ LINKS = """<!doctype html>
 <pre>{}</pre>
 </html>"""
 GUARDED = ("/", "/metrics", "/report", throughput.PATH)
-ANYWHERE = ""
 
 Read = Callable[[], Snapshot]
 Answer = TypeVar("Answer")
@@ -96,18 +95,15 @@ class Shared(Generic[Answer]):
                 # Until the next answer is there: each takes some megabytes, and a fault of ours
                 # gives none to share.
                 self._answer, self._began = None, -math.inf
-                self._answer = self._asked()
+                try:
+                    self._answer = self._ask()
+                except NetmgrError as error:
+                    self._answer = error
                 self._began = began
             answer = self._answer
         if isinstance(answer, NetmgrError):
             raise answer
         return cast(Answer, answer)
-
-    def _asked(self) -> Answer | NetmgrError:
-        try:
-            return self._ask()
-        except NetmgrError as error:
-            return error
 
 
 class Scraped:
@@ -132,17 +128,14 @@ class Handler(PublicHandler):
         return parsed
 
     def get_environ(self) -> WSGIEnvironment:
-        """The request, with the socket that it came by."""
         return {**super().get_environ(), CONNECTION: self.connection}
 
 
 class Server(PublicServer):
     """A thread for each request, bound when made.
 
-    Args:
-        read: asks the agent for a snapshot.
-        health: asks it whether it answers; default: `read`.
-        report: asks it for spent quotas and problems; default: there are none.
+    `read` asks the agent for a snapshot, `health` whether it answers (default: `read`), `report`
+    for spent quotas and problems (default: there are none).
 
     Raises:
         ConfigError: the settings contradict each other, or a file is wrong. No port is open then.
@@ -164,8 +157,13 @@ class Server(PublicServer):
         self._tls = access.tls(settings)
         try:
             self.address_family, address = _resolved(host, port)
-            if door and not self._tls:
-                _must_be_local(settings, address[0])
+            is_local = ip_address(address[0].partition("%")[0]).is_loopback
+            if door and not self._tls and not is_local:
+                raise ConfigError(
+                    f"{settings.credentials} without TLS, on {settings.listen}: every client would "
+                    "send its secret readable across the network; add --tls-cert and --tls-key, "
+                    "or listen on 127.0.0.1 behind a proxy that has them"
+                )
             super().__init__(address, Handler)
         except OSError as error:
             raise SetupError(
@@ -185,7 +183,6 @@ class Server(PublicServer):
         )
 
     def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401  as in typeshed
-        """Give a client its thread, if there is room for one more."""
         if not self.connections.admit(client_address, request):
             self.shutdown_request(request)
             return
@@ -226,41 +223,21 @@ class Server(PublicServer):
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
-        self.server_name, self.server_port = (
-            str(self.server_address[0]),
-            int(self.server_address[1]),
-        )
+        self.server_name = str(self.server_address[0])
+        self.server_port = int(self.server_address[1])
         self.setup_environ()
 
 
 def _resolved(host: str, port: int) -> tuple[socket.AddressFamily, Any]:
     """Family and address to bind; without a host the v6 wildcard, or v4's without IPv6."""
-    if host == ANYWHERE:
-        # One socket takes both families (IPV6_V6ONLY off); only a kernel without IPv6 needs the
-        # other.
-        host = "::" if _has_ipv6() else "0.0.0.0"  # noqa: S104  it is for the whole cluster
+    if not host:
+        # One socket takes both families; only a kernel without IPv6 needs the other.
+        has_ipv6 = socket.has_dualstack_ipv6()
+        host = "::" if has_ipv6 else "0.0.0.0"  # noqa: S104  it is for the whole cluster
     family, _, _, _, address = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
     return family, address
-
-
-def _has_ipv6() -> bool:
-    try:
-        with socket.socket(socket.AF_INET6) as probe:
-            probe.bind(("::", 0))
-    except OSError:
-        return False
-    return True
-
-
-def _must_be_local(settings: Settings, address: str) -> None:
-    if not ip_address(address.partition("%")[0]).is_loopback:
-        raise ConfigError(
-            f"{settings.credentials} without TLS, on {settings.listen}: every client would send "
-            "its secret readable across the network; add --tls-cert and --tls-key, or listen on "
-            "127.0.0.1 behind a proxy that has them"
-        )
 
 
 def application(
@@ -271,7 +248,6 @@ def application(
     door: Door | None = None,
     stream: Stream | None = None,
 ) -> Callable[[WSGIEnvironment, StartResponse], Iterable[bytes]]:
-    """All paths as one WSGI application."""
     registry = CollectorRegistry()
     request = threading.local()
     collector = Collector(read, max_series)
@@ -335,10 +311,7 @@ def _gaps(read: Read) -> str:
 
 
 def serve(agent: Path, settings: Settings, wait: Callable[[], object]) -> None:
-    """Serve the metrics of the agent behind the socket `agent`, until `wait` returns.
-
-    Raises: as `Server`.
-    """
+    """Serve the metrics of the agent behind the socket `agent`, until `wait` returns."""
     with Server(
         settings,
         lambda: read_snapshot(agent),

@@ -26,11 +26,7 @@ class Settings:
     throughput_test: bool = False
 
     def check(self) -> tuple[str, int]:
-        """Host and port to bind.
-
-        Raises:
-            ConfigError: an option makes no sense, or two contradict each other.
-        """
+        """Host and port to bind; ConfigError where an option makes no sense beside the others."""
         if self.max_series < 0:
             raise ConfigError(
                 f"--max-series {self.max_series}: must be a number of series, or 0 for no bound"

@@ -20,8 +20,6 @@ log = logging.getLogger(__name__)
 
 
 class PublicServer(ThreadingMixIn, WSGIServer):
-    """A thread for each request."""
-
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401, ARG002  as in typeshed
@@ -45,7 +43,15 @@ class PublicHandler(WSGIRequestHandler):
         try:
             self.raw_requestline = self.rfile.readline()
             if self.parse_request():
-                _Answer(self).run(self.server.get_app())  # type: ignore[arg-type]  # it is set
+                answer = _Answer(
+                    self.rfile,
+                    self.wfile,  # type: ignore[arg-type]  # typeshed calls it `IO` here and not there
+                    sys.stderr,
+                    self.get_environ(),
+                    multithread=False,
+                )
+                answer.request_handler = self
+                answer.run(self.server.get_app())  # type: ignore[arg-type]  # it is set
         except LineTooLong:
             # What sending an error asks for, and what parsing would have set.
             self.requestline = self.request_version = self.command = ""
@@ -60,7 +66,6 @@ class PublicHandler(WSGIRequestHandler):
         return parsed
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  as the base class
-        """Log a request, for debugging only."""
         log.debug("request client=%s request=%s", self.client_address[0], format % args)
 
     def address_string(self) -> str:
@@ -69,15 +74,7 @@ class PublicHandler(WSGIRequestHandler):
 
 
 class _Answer(ServerHandler):
-    def __init__(self, request: PublicHandler) -> None:
-        super().__init__(
-            request.rfile,
-            request.wfile,  # type: ignore[arg-type]  # typeshed calls it `IO` here and not there
-            sys.stderr,
-            request.get_environ(),
-            multithread=False,
-        )
-        self.request_handler = request
+    request_handler: PublicHandler
 
     def log_exception(self, exc_info: Any) -> None:  # noqa: ANN401, ARG002  as in typeshed
         handler = self.request_handler

@@ -12,10 +12,7 @@ Chance = Callable[[], float]
 
 @dataclass
 class Backoff:
-    """Waits in seconds: `first` at most to begin with, then twice the last, `most` at most.
-
-    Half of each wait is jitter.
-    """
+    """Waits in seconds, half of each jitter: `first` at most, then twice the last, to `most`."""
 
     first: float = 0.5
     most: float = 30

@@ -22,11 +22,8 @@ class Stamps:
     """Shows how long ago something was stamped by the wall clock, whatever that was set to since.
 
     It compares both clocks at every call, and so notices when the wall clock was set. A stamp is
-    then read by the difference that held when it was made.
-
-    Args:
-        clock: both clocks.
-        longest: the greatest age in seconds, at this object's start, of a stamp made before it.
+    then read by the difference that held when it was made. `longest` is the greatest age in
+    seconds, at this object's start, of a stamp made before it.
     """
 
     _JUMP_SECONDS = 0.5

@@ -142,8 +142,7 @@ def close_to_others(path: Path, most: int = 0o700) -> bool:
 def read(path: Path, parse: Callable[[str], Value]) -> Value | None:
     """What a file says, as `parse` understands its text; None where there is no file.
 
-    Raises:
-        StateError: it cannot be read, or `parse` could not make sense of it.
+    Raises StateError if it cannot be read, or `parse` cannot make sense of it.
     """
     try:
         return parse(path.read_bytes().decode())

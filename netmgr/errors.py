@@ -3,27 +3,27 @@
     NetmgrError                 100  base; never raised itself
     ├─ ConfigError                7  a document is wrong: fix the file and key it names
     ├─ RequestError                  the CNI request is wrong: the runtime's fault
-    │  ├─ IncompatibleVersion     1
-    │  ├─ UnsupportedField        2
-    │  ├─ UnknownContainer        3
-    │  ├─ InvalidEnvironment      4
-    │  ├─ IoFailure               5
-    │  ├─ DecodingFailure         6
-    │  └─ InvalidNetworkConfig    7
+    │  ├─ IncompatibleVersion     1  of CNI
+    │  ├─ UnsupportedField        2  … of the network configuration
+    │  ├─ UnknownContainer        3  the runtime need not call DEL for it
+    │  ├─ InvalidEnvironment      4  a CNI_* variable is missing or malformed
+    │  ├─ IoFailure               5  the request's bytes never arrived whole
+    │  ├─ DecodingFailure         6  standard input is not the JSON it should be
+    │  └─ InvalidNetworkConfig    7  … which decodes but fails validation
     ├─ TryAgainLater             11  nothing is wrong that time will not mend
     │  ├─ NoAgent               11  no agent has a socket there; who waits, waits for its start
     │  └─ RangesUnknown         11  the source of a node's ranges has no usable answer
     ├─ NotReady                  50  STATUS only: an ADD would fail now
     │  └─ NodeFull               50  … because of what pods use alone; STATUS succeeds
     ├─ LimitedConnectivity       51  STATUS only: and running pods suffer too
-    ├─ CapacityError            101  no address is left to give
+    ├─ CapacityError            101  every address is held, cooling down or withdrawn
     │  └─ AddressUnavailable    101  the requested address is held, in cooldown or of no range
     ├─ KernelError              102  the kernel refused; carries errno and the operation
-    ├─ StateError               103  what was remembered cannot be read or written
+    ├─ StateError               103  a state file cannot be read, written or trusted
     │  ├─ DiskFull              103  … because its disk has no room
     │  └─ OtherSchema           103  … because another version wrote it; it is kept
     ├─ CheckFailed              104  CHECK found an attachment not as it was made
-    ├─ SetupError               105  this machine lacks something; says how to get it
+    ├─ SetupError               105  this machine lacks a program, library or privilege
     └─ ApiError                 107  the Kubernetes API server refused; carries the HTTP status
        └─ ApiAway               107  … or cannot answer now: unreachable, overloaded, failing
 
@@ -91,44 +91,30 @@ class RequestError(NetmgrError):
 
 
 class IncompatibleVersion(RequestError):
-    """The network configuration asks for a CNI version this plugin does not speak."""
-
     cni_code = 1
 
 
 class UnsupportedField(RequestError):
-    """The network configuration has a value for a field that this plugin cannot honour."""
-
     cni_code = 2
 
 
 class UnknownContainer(RequestError):
-    """The container does not exist, so the runtime need not call DEL for it."""
-
     cni_code = 3
 
 
 class InvalidEnvironment(RequestError):
-    """A CNI_* variable is missing or malformed; the message names it."""
-
     cni_code = 4
 
 
 class IoFailure(RequestError):
-    """Reading the request failed: its bytes never arrived whole."""
-
     cni_code = 5
 
 
 class DecodingFailure(RequestError):
-    """Standard input is not the JSON it should be."""
-
     cni_code = 6
 
 
 class InvalidNetworkConfig(RequestError):
-    """The network configuration decodes but fails validation; the message names the key."""
-
     cni_code = 7
 
 
@@ -146,11 +132,7 @@ class NoAgent(TryAgainLater):
 
 
 class RangesUnknown(TryAgainLater):
-    """The source of a node's ranges has no answer that can be used; what it said last stays true.
-
-    Attributes:
-        retry_after: seconds it asks to be left alone, 0 where it says nothing.
-    """
+    """The source of ranges has no usable answer; it asks to be left alone for `retry_after` s."""
 
     def __init__(self, message: str, retry_after: float = 0.0) -> None:
         super().__init__(message)
@@ -158,8 +140,6 @@ class RangesUnknown(TryAgainLater):
 
 
 class NotReady(NetmgrError):
-    """The plugin cannot serve an ADD now (CNI STATUS, code 50)."""
-
     cni_code = 50
     retryable = True
 
@@ -169,15 +149,11 @@ class NodeFull(NotReady):
 
 
 class LimitedConnectivity(NetmgrError):
-    """The plugin cannot serve an ADD, and existing containers may suffer (code 51)."""
-
     cni_code = 51
     retryable = True
 
 
 class CapacityError(NetmgrError):
-    """Every address of a family is held, cooling down or withdrawn."""
-
     cni_code = 101
     retryable = True
 
@@ -187,11 +163,7 @@ class AddressUnavailable(CapacityError):
 
 
 class KernelError(NetmgrError):
-    """The kernel refused an operation.
-
-    Attributes:
-        errno: the kernel's positive error number, 0 where it gave none.
-    """
+    """The kernel refused an operation; `errno` is positive, 0 where it gave none."""
 
     cni_code = 102
 
@@ -202,8 +174,6 @@ class KernelError(NetmgrError):
 
 
 class StateError(NetmgrError):
-    """A state file cannot be read, written or trusted."""
-
     cni_code = 103
 
 
@@ -216,23 +186,15 @@ class OtherSchema(StateError):
 
 
 class CheckFailed(NetmgrError):
-    """CHECK found the attachment not as ADD left it; the message says what differs."""
-
     cni_code = 104
 
 
 class SetupError(NetmgrError):
-    """This machine lacks a program, library or privilege; the message says how to get it."""
-
     cni_code = 105
 
 
 class ApiError(NetmgrError):
-    """The Kubernetes API server refused a request.
-
-    Attributes:
-        status: the HTTP status, 0 where no answer came.
-    """
+    """The Kubernetes API server refused a request; `status` is HTTP's, 0 where no answer came."""
 
     cni_code = 107
 

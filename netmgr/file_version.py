@@ -35,10 +35,7 @@ def identity_of(path: Path) -> FileIdentity | None:
 
 
 class FileVersion(NamedTuple):
-    """Differs whenever a file was replaced or written.
-
-    It has the ctime instead of the mtime: any program can set the latter back.
-    """
+    """Differs whenever a file was replaced or written: no program can set a ctime back."""
 
     identity: FileIdentity
     size: int

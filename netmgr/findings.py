@@ -30,15 +30,11 @@ class Finding:
 
 
 def is_healthy(findings: Iterable[Finding]) -> bool:
-    """Whether none is an error."""
     return all(finding.severity is not Severity.ERROR for finding in findings)
 
 
 def grouped(findings: Iterable[Finding]) -> list[Finding]:
-    """Those of one kind about many objects as one, worst first, and then by how many they are.
-
-    It has the remedy for the first.
-    """
+    """Those of one kind about many objects as one with the first's remedy; worst and most first."""
     kinds: dict[tuple[Severity, str, str], Finding] = {}
     objects: defaultdict[tuple[Severity, str, str], list[str]] = defaultdict(list)
     for finding in findings:

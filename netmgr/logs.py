@@ -41,8 +41,6 @@ log = logging.getLogger(__name__)
 
 
 class LogFormat(StrEnum):
-    """What `--log-format` takes."""
-
     TEXT = "text"
     JSON = "json"
 
@@ -94,7 +92,6 @@ class Limit(logging.Filter):
         self._until = -math.inf
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the line is written."""
         if self._clock() >= self._until:
             self.end_period()
         cause = getattr(record, _CAUSE, None)

@@ -59,7 +59,6 @@ class Traffic(StrEnum):
 
     @property
     def is_inward(self) -> bool:
-        """Whether it comes to the pod or the node."""
         return self.value.endswith("-in")
 
 
@@ -110,10 +109,7 @@ ALL_IN, ALL_OUT = "all-in", "all-out"
 
 @dataclass(frozen=True, slots=True)
 class Requested:
-    """What a runtime asks for in place of the node's choice: an address per family, a MAC.
-
-    And what it limits the pod to.
-    """
+    """What a runtime asks for: an address per family and a MAC in place of the node's, limits."""
 
     addresses: tuple[Address, ...] = ()
     mac: bytes = b""
@@ -141,7 +137,6 @@ class Attachment:
 
     @property
     def families(self) -> tuple[Family, ...]:
-        """Those of its addresses."""
         return tuple(sorted({address.family for address in self.addresses}))
 
 
@@ -175,7 +170,6 @@ class Counter(NamedTuple):
 
     @property
     def is_pod(self) -> bool:
-        """Whether this counts one pod's address, not a hook of the node."""
         return isinstance(self.subject, Address)
 
     def __str__(self) -> str:

@@ -7,7 +7,7 @@ sweep is a sort, and a longest-prefix match is one dictionary look-up per prefix
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import IntEnum
 from typing import Generic, NamedTuple, TypeVar
 
@@ -22,12 +22,10 @@ class Family(IntEnum):
 
     @property
     def width(self) -> int:
-        """Bits in an address of this family."""
         return 32 if self is Family.V4 else 128
 
     @property
     def octets(self) -> int:
-        """Bytes in an address of this family."""
         return 4 if self is Family.V4 else 16
 
     @property
@@ -37,7 +35,6 @@ class Family(IntEnum):
 
     @classmethod
     def of_af(cls, number: int) -> Family | None:
-        """The family of this AF_ number, None for any other."""
         return _BY_AF.get(number)
 
 
@@ -52,11 +49,7 @@ class Address(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """Read dotted-quad or RFC 4291 text.
-
-        Raises:
-            ValueError: the text is not an address.
-        """
+        """Read dotted-quad or RFC 4291 text; ValueError for anything else."""
         try:
             # IPv6Address takes a zone (`fe80::1%eth0`), which the number would lose without a word.
             if ":" in text and "%" not in text:
@@ -67,11 +60,7 @@ class Address(NamedTuple):
 
     @classmethod
     def unpack(cls, packed: bytes) -> Address:
-        """The address that 4 or 16 bytes in network byte order are.
-
-        Raises:
-            ValueError: there are more or fewer.
-        """
+        """The address of 4 or 16 bytes in network byte order; ValueError for other lengths."""
         if len(packed) == Family.V4.octets:
             return cls(Family.V4, int.from_bytes(packed))
         if len(packed) == Family.V6.octets:
@@ -85,7 +74,6 @@ class Address(NamedTuple):
 
     @property
     def prefix(self) -> Prefix:
-        """The address as a prefix of full length."""
         return Prefix(self.family, self.value, self.family.width)
 
     def __str__(self) -> str:
@@ -103,11 +91,7 @@ class Prefix(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Prefix:
-        """Read CIDR text; a bare address is a prefix of full length.
-
-        Raises:
-            ValueError: malformed text, a length out of range, or host bits set.
-        """
+        """Read CIDR text, a bare address in full length; ValueError if host bits are set."""
         head, slash, tail = text.partition("/")
         address = Address.parse(head)
         width = address.family.width
@@ -123,26 +107,21 @@ class Prefix(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many addresses the block holds, the first and the last included."""
         return 1 << (self.family.width - self.length)
 
     @property
     def is_address(self) -> bool:
-        """Whether it is a single address."""
         return self.length == self.family.width
 
     @property
     def last(self) -> int:
-        """The block's highest address as an integer."""
         return self.value + self.size - 1
 
     @property
     def network(self) -> Address:
-        """The block's first address."""
         return Address(self.family, self.value)
 
     def holds(self, address: Address) -> bool:
-        """Whether `address` lies in the block."""
         return address.family == self.family and self.value <= address.value <= self.last
 
     def counterpart(self, address: Address, other: Prefix) -> Address:
@@ -150,27 +129,27 @@ class Prefix(NamedTuple):
         return Address(other.family, address.value - self.value + other.value)
 
     def covers(self, other: Prefix) -> bool:
-        """Whether every address of `other` lies in the block."""
         return other.family == self.family and self.value <= other.value and other.last <= self.last
 
     def overlaps(self, other: Prefix) -> bool:
-        """Whether any address lies in both blocks."""
         return self.family == other.family and self.value <= other.last and other.value <= self.last
 
     def __str__(self) -> str:
         return f"{self.network}/{self.length}"
 
 
-def overlaps(prefixes: Iterable[Prefix]) -> Iterator[tuple[Prefix, Prefix]]:
+def overlaps(
+    items: Iterable[Value], prefix_of: Callable[[Value], Prefix]
+) -> Iterator[tuple[Value, Value]]:
     """Pairs (outer or earlier, inner or later) that share an address; sort and one sweep."""
-    open_blocks: list[Prefix] = []
-    for block in sorted(prefixes):
+    enclosing: list[Value] = []
+    for item in sorted(items, key=prefix_of):
         # Two prefixes nest or are disjoint: sorted, what holds this one is on the stack.
-        while open_blocks and not open_blocks[-1].overlaps(block):
-            open_blocks.pop()
-        if open_blocks:
-            yield open_blocks[-1], block
-        open_blocks.append(block)
+        while enclosing and not prefix_of(enclosing[-1]).overlaps(prefix_of(item)):
+            enclosing.pop()
+        if enclosing:
+            yield enclosing[-1], item
+        enclosing.append(item)
 
 
 def merge(prefixes: Iterable[Prefix]) -> list[Prefix]:

@@ -42,7 +42,6 @@ class Provenance:
 
 
 def read() -> Provenance:
-    """The provenance of the netmgr that runs."""
     try:
         return Provenance(**json.loads(RECORD.read_bytes()))
     except FileNotFoundError:
@@ -64,7 +63,6 @@ def of_checkout(folder: Path, environment: Mapping[str, str] | None = None) -> P
 
 
 def as_json(provenance: Provenance) -> str:
-    """The content of the record."""
     return json.dumps(asdict(provenance), indent=1) + "\n"
 
 

@@ -30,7 +30,6 @@ LOG_BYTES = 4 << 20
 _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR})
 """SQLITE_ERROR is among them: our own statements fit the schema, so the file's is another."""
 
-
 FAILURES = (sqlite3.Error, UnicodeDecodeError)
 """What SQLite's module raises: its messages quote a damaged file, in which names are no text."""
 
@@ -62,11 +61,7 @@ def open_file(path: Path, schema: str, version: int) -> sqlite3.Connection:
 
 
 def refuse_other_schema(connection: sqlite3.Connection, path: Path, version: int) -> int:
-    """The schema version of an open file, 0 if it has none.
-
-    Raises:
-        OtherSchema: it is not `version`, so what its rows mean is unknown.
-    """
+    """The schema version of an open file, 0 if it has none; OtherSchema if it is not `version`."""
     (stored,) = connection.execute("PRAGMA user_version").fetchone()
     if stored not in (0, version):
         raise OtherSchema(

@@ -27,35 +27,18 @@ _CHUNK = 1 << 16
 
 
 def read_snapshot(path: Path, *, timeout: float = PATIENCE_SECONDS) -> Snapshot:
-    """The agent's whole state of accounting, as `netmgr/api/snapshot.py` describes it.
-
-    Raises: as `ask`.
-    """
+    """The agent's whole state of accounting, as `netmgr/api/snapshot.py` describes it."""
     return cast(Snapshot, ask(path, "snapshot", timeout=timeout))
 
 
-def ask_health(path: Path, *, timeout: float = PATIENCE_SECONDS) -> None:
-    """Return if the agent answers, and so does not hang; it reads no counters for that.
-
-    Raises: as `ask`.
-    """
-    ask(path, "health", timeout=timeout)
-
-
 def ask_ready(path: Path, *, timeout: float = PATIENCE_SECONDS) -> None:
-    """As `ask_health`, and whether the agent's files are where they belong.
-
-    Raises: as `ask`; NotReady if files that were removed cannot be made again.
-    """
+    """Return if the agent answers; NotReady if its files were removed and cannot be made again."""
     if reason := ask(path, "health", timeout=timeout).get("files"):
         raise errors.NotReady(f"files: {reason}")
 
 
 def ask_report(path: Path, *, timeout: float = PATIENCE_SECONDS) -> Report:
-    """The quotas that are spent, and the problems of the node's network.
-
-    Raises: as `ask`.
-    """
+    """The quotas that are spent, and the problems of the node's network."""
     problems = ask(path, "problems", timeout=timeout)["problems"]
     report: Report = {"spent": [], "problems": problems}
     # An agent without limits refuses this.
@@ -169,7 +152,7 @@ def _understood(path: Path, answer: bytearray) -> dict[str, Any]:
 def main() -> int:
     """Whether the agent answers: 0, or 1 and why not; for probes, which start it often."""
     try:
-        ask_health(Path(sys.argv[1]) if len(sys.argv) > 1 else DEFAULT_SOCKET)
+        ask(Path(sys.argv[1]) if len(sys.argv) > 1 else DEFAULT_SOCKET, "health")
     except errors.NetmgrError as error:
         sys.stderr.write(f"{error.message}\n")
         return error.exit_code

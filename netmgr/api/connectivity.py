@@ -40,11 +40,7 @@ class Target(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Target:
-        """Read `HOST:PORT` or `[IPv6]:PORT`.
-
-        Raises:
-            ValueError: it is neither.
-        """
+        """Read `HOST:PORT` or `[IPv6]:PORT`; ValueError for anything else."""
         head, _, port = text.rpartition(":")
         is_bracketed = head.startswith("[") and head.endswith("]")
         host = head[1:-1] if is_bracketed else head
@@ -60,8 +56,6 @@ class Target(NamedTuple):
 
 
 class Result(StrEnum):
-    """How a probe ended."""
-
     OK = "ok"
     NO_ANSWER = "no-answer"
     REFUSED = "refused"
@@ -75,11 +69,7 @@ class _Part(BaseModel):
 
 
 class Probe(_Part):
-    """One question.
-
-    An echo by TCP or UDP, a connection to any TCP server, any answer at all, a refusal too, or a
-    name's address.
-    """
+    """An echo, a connection, any answer at all (a refusal too), or a name's address."""
 
     by: Literal["tcp", "udp", "connect", "reach", "dns"]
     host: str
@@ -107,9 +97,7 @@ _Bytes = Annotated[int, Field(ge=0, le=10**15)]
 class Ending(_Part):
     """What came of a probe.
 
-    Attributes:
-        seen: the client's address as the server saw it, or a name's addresses.
-        reason: what the operating system says of a failure.
+    `seen` is the client's address as the server saw it, or a name's; `reason` is the system's.
     """
 
     result: Result
@@ -118,12 +106,9 @@ class Ending(_Part):
 
 
 class Sent(_Part):
-    """IP bytes that the pod sent and received in a phase, as its own kernel counted them.
+    """IP bytes of a phase, as the pod's own kernel counted them; without what was sent to many.
 
-    What it received as one of many is left out.
-
-    `icmpv6_out` and `icmpv6_in` are messages: neighbour discovery is among them, which no router
-    forwards.
+    `icmpv6_…` are messages: neighbour discovery is among them, which no router forwards.
     """
 
     bytes_out: _Bytes = 0

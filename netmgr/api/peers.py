@@ -12,7 +12,7 @@ from itertools import islice
 PATIENCE_SECONDS = 0.1
 """Between connecting and its first byte a peer may have to wait for a processor."""
 
-_NOTHING = 0
+NOTHING = 0
 
 
 class Peer:
@@ -21,35 +21,29 @@ class Peer:
     Attributes:
         since: when it was accepted, by the monotonic clock.
         cut: whether it was given up, so that an end of its data is no end of its request.
+        awaited: what we wait for: POLLIN for its request, POLLOUT for it to take the answer, or
+            NOTHING while it waits for us.
     """
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self.since = time.monotonic()
         self.cut = False
-        self._awaited = select.POLLIN
-
-    def await_nothing(self) -> None:
-        """Note that it waits for us now."""
-        self._awaited = _NOTHING
-
-    def await_taking(self) -> None:
-        """Note that we wait for it to take its answer now."""
-        self._awaited = select.POLLOUT
+        self.awaited = select.POLLIN
 
     @property
     def sends(self) -> bool:
         """Whether its request is still to come, or the rest of it."""
-        return self._awaited == select.POLLIN
+        return self.awaited == select.POLLIN
 
     @property
     def dawdles(self) -> bool:
         """Whether we wait for it, and it has neither sent nor taken anything."""
-        if self._awaited == _NOTHING:
+        if self.awaited == NOTHING:
             return False
         # poll(2) and not select(2), which fails beyond descriptor 1023.
         waiting = select.poll()
-        waiting.register(self.connection, self._awaited)
+        waiting.register(self.connection, self.awaited)
         return not waiting.poll(0)
 
     def give_up(self) -> None:
@@ -75,26 +69,18 @@ class Peers:
             self._open[peer] = None
         return peer
 
-    def heard(self, peer: Peer) -> None:
-        """Its request is whole. Locked: it must not be given up for idling before."""
+    def expect(self, peer: Peer, event: int) -> None:
+        """Note what is awaited of it now. Locked: it must not be given up for idling before."""
         with self._lock:
-            peer.await_nothing()
-
-    def answering(self, peer: Peer) -> None:
-        with self._lock:
-            peer.await_taking()
+            peer.awaited = event
 
     def part(self, peer: Peer) -> None:
-        """Close a connection."""
         with self._lock:
             del self._open[peer]
             peer.connection.close()
 
     def make_room(self, most: int) -> bool:
-        """Beyond `most` open connections, give up those idle for a while, oldest first.
-
-        Returns whether there were more than that.
-        """
+        """Give up those idle for a while beyond `most`, oldest first; whether there were more."""
         with self._lock:
             remaining = [peer for peer in self._open if not peer.cut]
             patience_ends = time.monotonic() - PATIENCE_SECONDS

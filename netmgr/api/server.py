@@ -12,6 +12,7 @@ import errno
 import grp
 import logging
 import os
+import select
 import socket
 import socketserver
 import threading
@@ -20,7 +21,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from netmgr.api.peers import PATIENCE_SECONDS, Peer, Peers
+from netmgr.api.peers import NOTHING, PATIENCE_SECONDS, Peer, Peers
 from netmgr.documents.node import NodeDocument
 from netmgr.errors import ConfigError, SetupError, StateError
 from netmgr.file_version import FileIdentity, identity_of
@@ -92,11 +93,16 @@ class UnixServer(socketserver.UnixStreamServer):
         self._thread = threading.Thread(target=self._accept, name=f"serve {path.name}", daemon=True)
 
     def server_bind(self) -> None:
-        """Make the socket's file."""
         self._bind(self.socket)
 
     def _bind(self, to: socket.socket) -> None:
-        group = -1 if self._group is None else _known(self._group)
+        group = -1 if self._group is None else group_number(self._group)
+        # `agent/health/machine_check.py` saw it at the start, but files may be restored much later.
+        if group is None:
+            raise ConfigError(
+                f"reader_group: this node has no group {self._group!r} any more; create it or give "
+                "a number"
+            )
         try:
             _remove_stale(self.path)
             # The umask closes the moment between bind and chmod.
@@ -111,7 +117,6 @@ class UnixServer(socketserver.UnixStreamServer):
         self._bound = identity_of(self.path)
 
     def is_lost(self) -> bool:
-        """Whether the socket's file was removed or replaced."""
         return identity_of(self.path) != self._bound
 
     def restore(self) -> None:
@@ -128,7 +133,6 @@ class UnixServer(socketserver.UnixStreamServer):
             os.dup2(fresh.fileno(), self.socket.fileno(), inheritable=False)
 
     def start(self) -> None:
-        """Begin to accept."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -151,7 +155,6 @@ class UnixServer(socketserver.UnixStreamServer):
     def process_request(
         self, request: socket.socket | tuple[bytes, socket.socket], client_address: object
     ) -> None:
-        """Hand an accepted connection to a worker."""
         del client_address
         if not isinstance(request, socket.socket):
             return
@@ -180,7 +183,7 @@ class UnixServer(socketserver.UnixStreamServer):
             log.debug("connection-ended-early socket=%s error=%s", self.path.name, error)
             self._part(peer)
             return
-        self._peers.heard(peer)
+        self._peers.expect(peer, NOTHING)
         if self._is_quick and not self._is_quick(request):
             self._workers.submit(self._reply, peer, request).add_done_callback(_log_fault)
         else:
@@ -190,7 +193,7 @@ class UnixServer(socketserver.UnixStreamServer):
         try:
             answer = self._answer(request)
             peer.connection.settimeout(READER_SECONDS if self._line else _REQUEST_SECONDS)
-            self._peers.answering(peer)
+            self._peers.expect(peer, select.POLLOUT)
             peer.connection.sendall(answer)
         except OSError as error:
             log.debug("connection-ended-early socket=%s error=%s", self.path.name, error)
@@ -203,11 +206,7 @@ class UnixServer(socketserver.UnixStreamServer):
             self._room.release()
 
     def _receive(self, peer: Peer) -> bytes:
-        """The whole request, or the beginning of one that is too long.
-
-        Raises:
-            OSError: it did not come in time, or the peer was given up.
-        """
+        """The whole request, or the beginning of one that is too long; OSError if it is late."""
         deadline, longest = time.monotonic() + _REQUEST_SECONDS, _LONGEST_REQUEST
         if self._line:
             deadline, longest = peer.since + READER_SECONDS, _LONGEST_LINE
@@ -235,11 +234,7 @@ def _log_fault(served: Future[None]) -> None:
 
 
 def _remove_stale(path: Path) -> None:
-    """Remove a socket without a listener.
-
-    Raises:
-        StateError: another process listens there.
-    """
+    """Remove a socket without a listener; StateError if another process listens there."""
     with socket.socket(socket.AF_UNIX) as caller:
         # A full queue (EAGAIN) is a listener's, too.
         caller.settimeout(0)
@@ -247,16 +242,6 @@ def _remove_stale(path: Path) -> None:
     if refusal in (0, errno.EAGAIN):
         raise StateError(f"{path}: another process answers here; stop it first")
     path.unlink(missing_ok=True)
-
-
-def _known(group: str | int) -> int:
-    # `agent/health/machine_check.py` saw it at the start, but files may be restored much later.
-    number = group_number(group)
-    if number is None:
-        raise ConfigError(
-            f"reader_group: this node has no group {group!r} any more; create it or give a number"
-        )
-    return number
 
 
 def readers(document: NodeDocument, answer: Callable[[bytes], bytes]) -> UnixServer:

@@ -19,19 +19,25 @@ LATENCY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 """Upper bounds of the CNI latency histogram, in seconds, without "+Inf"."""
 
 
-class TrafficTotals(TypedDict):
-    """One monotone total."""
-
-    traffic: str
+class Amount(TypedDict):
     bytes: int
     packets: int
 
 
-class PodTotals(TrafficTotals):
-    """A pod's total; `live` is false while the series lingers after the pod's end."""
+class TrafficTotals(Amount):
+    """One monotone total."""
 
+    traffic: str
+
+
+class PodName(TypedDict):
     namespace: str
     pod: str
+
+
+class PodTotals(TrafficTotals, PodName):
+    """A pod's total; `live` is false while the series lingers after the pod's end."""
+
     live: bool
 
 
@@ -41,23 +47,21 @@ class NamespaceTotals(TrafficTotals):
     namespace: str
 
 
-class RuleReading(TypedDict):
+class Chain(TypedDict):
+    ip_version: str
+    table: str
+    chain: str
+
+
+class RuleReading(Chain, Amount):
     """A raw reading of a rule, the article's or a tagged one, named as PyPI's iptables-exporter."""
 
-    ip_version: str
-    table: str
-    chain: str
     rule: str
-    bytes: int
-    packets: int
 
 
-class ChainSize(TypedDict):
+class ChainSize(Chain):
     """How many rules a chain of iptables has, ours among them."""
 
-    ip_version: str
-    table: str
-    chain: str
     rules: int
 
 
@@ -71,12 +75,10 @@ class PoolState(TypedDict):
     withdrawn: NotRequired[int]
 
 
-class WithdrawnAddress(TypedDict):
+class WithdrawnAddress(PodName):
     """An address of no range any more, and the pod that still holds it."""
 
     address: str
-    namespace: str
-    pod: str
 
 
 class RangesState(TypedDict):
@@ -113,11 +115,9 @@ class RequestLatency(TypedDict):
     sum: float
 
 
-class AttachmentView(TypedDict):
+class AttachmentView(PodName):
     """One attachment for `netmgr node pods`."""
 
-    namespace: str
-    pod: str
     uid: str
     container_id: str
     ifname: str
@@ -132,40 +132,24 @@ class Gaps(TypedDict):
     count: int
 
 
-class DroppedTotals(TypedDict):
+class DroppedTotals(Amount):
     """What this machine dropped on its way from one site to another, since its rules were made."""
 
     origin: str
     destination: str
-    bytes: int
-    packets: int
 
 
-class RefusedTotals(TypedDict):
+class RefusedTotals(Amount):
     """What this machine dropped for one reason, since its rules were made."""
 
     reason: str
-    bytes: int
-    packets: int
 
 
-class Undelivered(TypedDict):
-    """What arrived from the internet to be forwarded and was not: other programs dropped it.
-
-    Since the rules were made.
-    """
-
-    bytes: int
-    packets: int
-
-
-class TranslatedRange(TypedDict):
+class TranslatedRange(Amount):
     """One Service range of a NAT host, and what was translated for it since the rules were made."""
 
     vip_range: str
     service_cidr: str
-    bytes: int
-    packets: int
 
 
 class Ports(TypedDict):
@@ -179,83 +163,81 @@ class Ports(TypedDict):
 
 
 class NatState(TypedDict):
-    """What a NAT host translates, and what it costs."""
-
     source: str
     ranges: list[TranslatedRange]
     ports: list[Ports]
 
 
 class NatAnswer(TypedDict):
-    """The answer to `nat`."""
-
     version: Literal[1]
     node: str
     nat: NatState
 
 
 class FlowtableState(TypedDict):
-    """Whether established internal connections skip the rules.
-
-    `links` are the flowtable's devices, `off` says why there is no flowtable.
-    """
+    """How many `links` skip the rules for established internal connections, or why it is `off`."""
 
     links: int
     off: str
 
 
-class LimitState(TypedDict):
+class LimitState(PodName, Amount):
     """A limit in force, and what it has done since it is there.
 
     Of a pod, or of a namespace (`pod` is then empty). `rate` is in bits a second, and bytes include
     Ethernet headers; `delays` is how often packets had to wait, `backlog` how many bytes do now.
     """
 
-    namespace: str
-    pod: str
     traffic: str
     rate: int
-    bytes: int
-    packets: int
     delays: int
     dropped_packets: int
     backlog: int
 
 
-class ConnectionLimitState(TypedDict):
+class ConnectionLimitState(PodName):
     """A limit of connections of a pod, or (`pod` is then empty) of a namespace's pods together.
 
     `dropped` are packets that would have begun a connection too many.
     """
 
-    namespace: str
-    pod: str
     dropped: int
 
 
-class SpentQuota(TypedDict):
-    """A quota of which nothing is left, for the Event that says so.
+class Quota(PodName):
+    """Of a pod, or (`pod` is then empty) of a namespace's pods on this node together.
 
-    `uid` is that of the pod, and empty for a namespace, or if the pod is gone or its runtime does
-    not tell. `slow` is the rate of packets beyond the quota in bits a second; 0 drops them. `until`
-    as in `QuotaState`.
+    `budget` is in bytes, `until` the end of its period in seconds since the epoch.
     """
 
-    namespace: str
-    pod: str
-    uid: str
     traffic: str
     period: str
     budget: int
-    slow: int
     until: int
 
 
-class PodConnections(TypedDict):
+class SpentQuota(Quota):
+    """A quota of which nothing is left, for the Event that says so.
+
+    `uid` is that of the pod, and empty for a namespace, or if the pod is gone or its runtime does
+    not tell. `slow` is the rate of packets beyond the quota in bits a second; 0 drops them.
+    """
+
+    uid: str
+    slow: int
+
+
+class QuotaState(Quota):
+    """`used` and `forecast` are bytes: what will be used if it goes on as on average."""
+
+    used: int
+    spent: bool
+    forecast: int
+
+
+class PodConnections(PodName):
     """How many connections in the node's connection table a pod began."""
 
-    namespace: str
-    pod: str
     connections: int
 
 
@@ -306,24 +288,6 @@ class Report(TypedDict):
     problems: list[Problem]
 
 
-class QuotaState(TypedDict):
-    """A quota of a pod, or (`pod` is then empty) of a namespace's pods on this node together.
-
-    `budget`, `used` and `forecast` are bytes, `until` is the end of its period in seconds since the
-    epoch, and `forecast` what will be used by then if it goes on as on average.
-    """
-
-    namespace: str
-    pod: str
-    traffic: str
-    period: str
-    budget: int
-    used: int
-    until: int
-    spent: bool
-    forecast: int
-
-
 class AccountingGaps(Gaps):
     """Events in which traffic may be missing, and how long counting may have been incomplete.
 
@@ -359,10 +323,7 @@ class OriginTotals(TrafficTotals):
 
 
 class RemotePod(TrafficTotals):
-    """What was forwarded here for a pod of another node. Not on iptables.
-
-    It begins anew after an hour without a packet.
-    """
+    """What was forwarded here for a pod of another node; anew after an hour without a packet."""
 
     address: str
 
@@ -402,8 +363,6 @@ class LinkAudit(TypedDict):
 
 
 class AuditView(TypedDict):
-    """The answer to `audit`."""
-
     version: Literal[1]
     node: str
     forward: list[ForwardAudit]
@@ -435,8 +394,8 @@ class UsageView(TypedDict):
     left_out: int
 
 
-class NodeStatus(TypedDict):
-    """All of a snapshot but the pods, which may be many."""
+class Snapshot(TypedDict):
+    """The whole document."""
 
     version: Literal[1]
     node: str
@@ -471,7 +430,9 @@ class NodeStatus(TypedDict):
     role: NotRequired[str]
     isolation: NotRequired[list[DroppedTotals]]
     drops: NotRequired[list[RefusedTotals]]
-    undelivered: NotRequired[Undelivered]
+    undelivered: NotRequired[Amount]
+    """What arrived from the internet to be forwarded, and other programs dropped, since the rules
+    were made."""
     protected: NotRequired[list[NamespaceTotals]]
     nat: NotRequired[NatState]
     flowtable: NotRequired[FlowtableState]
@@ -480,10 +441,5 @@ class NodeStatus(TypedDict):
     tracking: NotRequired[Tracking]
     problems: NotRequired[list[Problem]]
     connection_limits: NotRequired[list[ConnectionLimitState]]
-
-
-class Snapshot(NodeStatus):
-    """The whole document."""
-
     pods: list[PodTotals]
     attachments: NotRequired[list[AttachmentView]]

@@ -27,7 +27,6 @@ class Found(NamedTuple):
 
 
 def find(given: Path | None) -> Found:
-    """The socket that is meant."""
     if given is not None:
         return Found(given, f"named by --socket or {VARIABLE}")
     other = f"; --socket or {VARIABLE} names another"

@@ -6,11 +6,12 @@ from files and sockets that are read within milliseconds; where that fails there
 
 from __future__ import annotations
 
+import functools
 import io
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
@@ -18,10 +19,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from netmgr.errors import NetmgrError
+from netmgr.errors import NetmgrError, SetupError
 
 if TYPE_CHECKING:
-    from netmgr.documents.sites import Role
     from netmgr.plan.document import PlanDocument
     from netmgr.plan.lock import LockDocument
 
@@ -38,8 +38,6 @@ Values = list[tuple[str, str]]
 
 
 class Shell(StrEnum):
-    """Whose completion to print."""
-
     BASH = "bash"
     ZSH = "zsh"
     FISH = "fish"
@@ -80,106 +78,101 @@ def _typers() -> Any:  # noqa: ANN401  typer does not list the names that it exp
     return typer.completion
 
 
+def _quiet(values: Callable[[typer.Context], Values]) -> Callable[[typer.Context], Values]:
+    """Offer nothing where a document or a socket cannot be read."""
+
+    @functools.wraps(values)
+    def offered(ctx: typer.Context) -> Values:
+        with suppress(NetmgrError, ValueError):  # the latter for a plan `/`, which has no name
+            return values(ctx)
+        return []
+
+    return offered
+
+
+@_quiet
 def clusters(ctx: typer.Context) -> Values:
-    """The plan's clusters."""
-    plan = _plan(ctx)
-    planned = plan.clusters.items() if plan else ()
-    return [(name, f"{cluster.nodes:,} nodes") for name, cluster in planned]
+    return [(name, f"{cluster.nodes:,} nodes") for name, cluster in _plan(ctx).clusters.items()]
 
 
+@_quiet
 def node_pools(ctx: typer.Context) -> Values:
     """The node pools of the cluster, or of all clusters while its word is not known."""
-    plan, named = _plan(ctx), ctx.params.get("cluster")
-    planned = plan.clusters.items() if plan else ()
+    named = ctx.params.get("cluster")
     return [
         (pool, f"in {name}")
-        for name, cluster in planned
+        for name, cluster in _plan(ctx).clusters.items()
         for pool in cluster.node_pools
         if named in (None, name)
     ]
 
 
+@_quiet
 def tombstones(ctx: typer.Context) -> Values:
     """What left the plan and still has addresses in the lock."""
-    lock = _lock(ctx)
-    return [(name, "left the plan") for name in _tombstones(lock)] if lock else []
-
-
-def _tombstones(lock: LockDocument) -> Iterator[str]:
-    for name, cluster in lock.clusters.items():
+    names = []
+    for name, cluster in _lock(ctx).clusters.items():
         if cluster.tombstone:
-            yield name
-        for pool, held in cluster.node_pools.items():
-            if held.tombstone and not cluster.tombstone:
-                yield f"{name}/{pool}"
+            names.append(name)
+            continue
+        names += [f"{name}/{pool}" for pool, held in cluster.node_pools.items() if held.tombstone]
+    return [(name, "left the plan") for name in names]
 
 
+@_quiet
 def first_nodes(ctx: typer.Context) -> Values:
     """The first node of each node pool: there may be thousands."""
-    lock = _lock(ctx)
-    locked = lock.clusters.items() if lock else ()
     return [
         (f"{name}-{pool}-0", f"the first of {held.capacity:,}")
-        for name, cluster in locked
+        for name, cluster in _lock(ctx).clusters.items()
         for pool, held in cluster.node_pools.items()
     ]
 
 
+@_quiet
 def routers(ctx: typer.Context) -> Values:
-    """The hub's routers."""
-    from netmgr.documents.sites import Role
-
-    return _hosts(ctx, Role.HUB_ROUTER)
+    return _hosts(ctx, "hub-router")
 
 
+@_quiet
 def nat_hosts(ctx: typer.Context) -> Values:
-    """The clusters' NAT hosts."""
-    from netmgr.documents.sites import Role
-
-    return _hosts(ctx, Role.NAT_HOST)
+    return _hosts(ctx, "nat-host")
 
 
+@_quiet
 def pod_addresses(ctx: typer.Context) -> Values:
-    """The addresses of this node's pods."""
     from netmgr.cli.asking import ask
 
-    with suppress(NetmgrError):
-        answer = ask(ctx.params.get("socket"), "pods", timeout=_PATIENCE_SECONDS)
-        return [
-            # zsh evaluates what typer prints, and a pod's name is not ours.
-            (address, _ODD.sub("?", f"{pod['namespace']}/{pod['pod']}"))
-            for pod in answer["attachments"]
-            for address in pod["addresses"]
-        ]
-    return []
+    answer = ask(ctx.params.get("socket"), "pods", timeout=_PATIENCE_SECONDS)
+    return [
+        # zsh evaluates what typer prints, and a pod's name is not ours.
+        (address, _ODD.sub("?", f"{pod['namespace']}/{pod['pod']}"))
+        for pod in answer["attachments"]
+        for address in pod["addresses"]
+    ]
 
 
-def _hosts(ctx: typer.Context, role: Role) -> Values:
+def _hosts(ctx: typer.Context, role: str) -> Values:
     from netmgr.plan import machines
 
-    lock = _lock(ctx)
-    hosts = machines.hosts(lock) if lock else ()
-    return [(host.name, host.site) for host in hosts if host.role is role]
+    return [(host.name, host.site) for host in machines.hosts(_lock(ctx)) if host.role == role]
 
 
-def _plan(ctx: typer.Context) -> PlanDocument | None:
+def _plan(ctx: typer.Context) -> PlanDocument:
     from netmgr.plan.files import load_plan
 
-    path = _file(ctx)
-    with suppress(NetmgrError):
-        return load_plan(path) if path else None
-    return None
+    return load_plan(_file(ctx))
 
 
-def _lock(ctx: typer.Context) -> LockDocument | None:
+def _lock(ctx: typer.Context) -> LockDocument:
     from netmgr.plan.files import load_lock, lock_path
 
-    path = _file(ctx)
-    with suppress(NetmgrError, ValueError):  # the latter for `/`, which has no name
-        return load_lock(lock_path(path)) if path else None
-    return None
+    lock = load_lock(lock_path(_file(ctx)))
+    if lock is None:
+        raise SetupError("there is no lock yet")
+    return lock
 
 
-def _file(ctx: typer.Context) -> Path | None:
+def _file(ctx: typer.Context) -> Path:
     """The plan that a command is about, its default included; a controller may have none."""
-    return ctx.params.get("file") or ctx.params.get("plan")
+    return Path(ctx.params.get("file") or ctx.params.get("plan") or "")

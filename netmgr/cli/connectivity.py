@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from netmgr.api.connectivity import Target
-    from netmgr.cli.answers import ConnectivityReport
     from netmgr.kube.client.api import Api
     from netmgr.kube.diagnose.connectivity_run import ConnectivityOutcome, ConnectivityRequest
 
@@ -127,7 +126,7 @@ def _run(request: ConnectivityRequest, api: Api) -> ConnectivityOutcome:
         return run(api, request, report)
 
 
-def _document(outcome: ConnectivityOutcome, *, kept: bool) -> ConnectivityReport:
+def _document(outcome: ConnectivityOutcome, *, kept: bool) -> dict[str, Any]:
     failed = any(finding.severity == "error" for finding in outcome.findings)
     return {
         "version": 1,
@@ -139,7 +138,7 @@ def _document(outcome: ConnectivityOutcome, *, kept: bool) -> ConnectivityReport
     }
 
 
-def _tables(document: ConnectivityReport) -> list[Table | str]:
+def _tables(document: dict[str, Any]) -> list[Table | str]:
     nodes = sorted(document["nodes"], key=lambda node: "failed" not in node["checks"].values())
     if not nodes:
         return []

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import typer
 
 from netmgr.cli.asking import NODE_DOCUMENT
 from netmgr.cli.findings import findings_table
 from netmgr.cli.options import Config, Format, Output
-from netmgr.cli.output import show, show_document
+from netmgr.cli.output import respond
 from netmgr.errors import Exit
-
-if TYPE_CHECKING:
-    from netmgr.cli.answers import Examination
 
 
 def doctor(
@@ -30,10 +25,7 @@ def doctor(
 
     checks = examine(config)
     findings = [finding for check_findings in checks.values() for finding in check_findings]
-    if output is Output.TABLE:
-        passed = [check for check, check_findings in checks.items() if not check_findings]
-        show(*findings_table(findings, is_healthy=False, passed=passed))
-    else:
-        document: Examination = {"version": 1, "checks": checks}
-        show_document(document, output)
+    passed = [check for check, check_findings in checks.items() if not check_findings]
+    table = findings_table(findings, is_healthy=False, passed=passed)
+    respond(output, {"version": 1, "checks": checks}, table)
     raise typer.Exit(Exit.SUCCESS if is_healthy(findings) else Exit.FAILURE)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from typer.models import OptionInfo
 
 from netmgr.cli.asking import find
 from netmgr.cli.options import LogFormatOption, LogLevelOption, Socket
@@ -17,11 +17,7 @@ from netmgr.logs import LogFormat
 _FIRST_OF_ANY_USER = 1024
 """Ports below this one take CAP_NET_BIND_SERVICE."""
 
-
-def _file(help_text: str) -> OptionInfo:
-    """An option that names a file."""
-    option: OptionInfo = typer.Option(metavar="FILE", help=help_text)
-    return option
+_file = partial(typer.Option, metavar="FILE")
 
 
 def exporter(  # noqa: PLR0913  one a command-line option
@@ -41,18 +37,20 @@ def exporter(  # noqa: PLR0913  one a command-line option
             help="Limit of series per scrape, 0 for none; pods beyond it are left out.",
         ),
     ] = 5_000,
-    tls_cert: Annotated[Path | None, _file("Serve TLS only: certificate and chain, PEM.")] = None,
+    tls_cert: Annotated[
+        Path | None, _file(help="Serve TLS only: certificate and chain, PEM.")
+    ] = None,
     tls_key: Annotated[
-        Path | None, _file("The certificate's private key, PEM, unencrypted.")
+        Path | None, _file(help="The certificate's private key, PEM, unencrypted.")
     ] = None,
     tls_client_ca: Annotated[
-        Path | None, _file("Require client certificates of one of these authorities, PEM.")
+        Path | None, _file(help="Require client certificates of one of these authorities, PEM.")
     ] = None,
     basic_auth_file: Annotated[
-        Path | None, _file("Require a password: lines of user:password, any is accepted.")
+        Path | None, _file(help="Require a password: lines of user:password, any is accepted.")
     ] = None,
     bearer_token_file: Annotated[
-        Path | None, _file("Require a bearer token: one per line, any is accepted.")
+        Path | None, _file(help="Require a bearer token: one per line, any is accepted.")
     ] = None,
     throughput_test: Annotated[
         bool,
@@ -72,6 +70,10 @@ def exporter(  # noqa: PLR0913  one a command-line option
     Needs no privileges: run it as a user of the group that node.yaml names as reader_group.
     Secrets are read from files; renewed files, certificates too, take effect without a restart.
     """
+    from exporter.settings import parse_listen
+    from netmgr.kernel import capabilities
+    from netmgr.kernel.capabilities import Capability
+
     options: dict[str, object] = {
         "socket": find(socket).path,
         "listen": listen,
@@ -81,23 +83,12 @@ def exporter(  # noqa: PLR0913  one a command-line option
     }
     options |= {"tls-cert": tls_cert, "tls-key": tls_key, "tls-client-ca": tls_client_ca}
     options |= {"basic-auth-file": basic_auth_file, "bearer-token-file": bearer_token_file}
-    _give_up_capabilities(listen)
-    given = [f"--{name}={value}" for name, value in options.items() if value is not None]
-    _become([*given, *(["--throughput-test"] if throughput_test else [])])
-
-
-def _give_up_capabilities(listen: str) -> None:
-    """Whoever runs it: it needs none, except to listen on a port below 1024."""
-    from exporter.settings import parse_listen
-    from netmgr.kernel import capabilities
-    from netmgr.kernel.capabilities import Capability
-
+    # Whoever runs it: it needs no capability, except to listen on a port below 1024.
     _, port = parse_listen(listen)
     capabilities.keep([Capability.NET_BIND_SERVICE] if port < _FIRST_OF_ANY_USER else [])
-
-
-def _become(options: list[str]) -> None:
-    """Start over without the command line parser, which is 10 MB that a daemon need not keep."""
+    given = [f"--{name}={value}" for name, value in options.items() if value is not None]
+    given += ["--throughput-test"] if throughput_test else []
+    # It starts over without the command line parser, which is 10 MB that a daemon need not keep.
     home = str(Path(__file__).resolve().parents[2])
     environment = {
         **os.environ,
@@ -107,5 +98,5 @@ def _become(options: list[str]) -> None:
     # exporter makes one page at a time.
     environment.setdefault("MALLOC_ARENA_MAX", "1")
     # -P: the working directory must not provide modules to a daemon.
-    command = [sys.executable, "-P", "-m", "exporter", *options]
+    command = [sys.executable, "-P", "-m", "exporter", *given]
     os.execve(sys.executable, command, environment)  # noqa: S606  no shell is wanted

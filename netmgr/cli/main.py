@@ -81,7 +81,7 @@ def build(arguments: Sequence[str]) -> typer.Typer:
     # command.
     for name, (where, summary) in COMMANDS.items():
         if name != chosen:
-            app.command(name, help=summary)(_unloaded)
+            app.command(name, help=summary)(lambda: None)
             continue
         module, _, attribute = where.partition(":")
         command = getattr(import_module(f"netmgr.cli.{module}"), attribute)
@@ -118,7 +118,6 @@ class _Root(TyperGroup):
 
 
 def command_line(arguments: Sequence[str]) -> TyperGroup:
-    """What `build` describes, ready to run."""
     root = typer.main.get_group(build(arguments))
     _summarize(root)
     return root
@@ -147,10 +146,6 @@ def main() -> None:
         if error.retryable:
             print("  This may pass; try again.", file=sys.stderr)  # noqa: T201  as above
         sys.exit(error.exit_code)
-
-
-def _unloaded() -> None:
-    """Stand in for a command that these arguments do not run."""
 
 
 def _show_version(value: bool) -> None:  # noqa: FBT001  typer's signature of a callback

@@ -9,7 +9,7 @@ import typer
 
 from netmgr.cli.asking import ask
 from netmgr.cli.options import Format, Output, Socket
-from netmgr.cli.output import Styled, Table, show, show_document, size
+from netmgr.cli.output import Styled, Table, respond, size
 
 SCARCE = 0.8
 """Share of the ports in use that is shown as a warning; the alert has the same."""
@@ -26,45 +26,29 @@ def _group() -> None:
 def status(*, socket: Socket = None, output: Format = Output.TABLE) -> None:
     """Show translations with their hits, and ports in use."""
     answer = ask(socket, "nat")
-    if output is Output.TABLE:
-        show(*_status(answer))
-    else:
-        show_document(answer, output)
+    respond(output, answer, _tables(answer))
 
 
-def _status(answer: Mapping[str, Any]) -> Iterator[Table | str]:
-    """Headline, ranges, ports."""
+def _tables(answer: Mapping[str, Any]) -> Iterator[Table | str]:
     nat = answer["nat"]
     snat = nat["source"] == "snat"
     clients = "clients appear as this host" if snat else "clients keep their address"
     yield f"NAT host {typer.style(answer['node'], bold=True)} · {clients}"
-    yield _ranges(nat)
-    if nat["ports"]:
-        yield _ports(nat)
-
-
-def _ranges(nat: Mapping[str, Any]) -> Table:
-    table = Table("VIP range", "Service CIDR", "packets>", "bytes>", title="Translated")
-    for service_range in nat["ranges"]:
-        table.row(
-            service_range["vip_range"],
-            service_range["service_cidr"],
-            f"{service_range['packets']:,}",
-            size(service_range["bytes"]),
-        )
-    return table
-
-
-def _ports(nat: Mapping[str, Any]) -> Table:
+    translated = Table("VIP range", "Service CIDR", "packets>", "bytes>", title="Translated")
+    for services in nat["ranges"]:
+        hits = (f"{services['packets']:,}", size(services["bytes"]))
+        translated.row(services["vip_range"], services["service_cidr"], *hits)
+    yield translated
     headings = ("", "in use>", "of>", "share>", "toward the busiest endpoint")
-    table = Table(*headings, title="Ports")
+    in_use = Table(*headings, title="Ports")
     for ports in nat["ports"]:
         share = ports["used"] / ports["budget"] if ports["budget"] else 0.0
-        table.row(
+        in_use.row(
             f"{ports['family']} {ports['protocol']}",
             f"{ports['used']:,}",
             f"{ports['budget']:,}",
             Styled(f"{share:.1%}", "red" if share > SCARCE else None),
             ports["endpoint"] or "none",
         )
-    return table
+    if nat["ports"]:
+        yield in_use

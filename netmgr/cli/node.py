@@ -9,7 +9,7 @@ import typer
 from netmgr.cli import completion, node_tables
 from netmgr.cli.asking import ask
 from netmgr.cli.options import Format, Output, Socket
-from netmgr.cli.output import show, show_document
+from netmgr.cli.output import respond
 from netmgr.cli.top import top
 from netmgr.errors import Exit
 
@@ -20,10 +20,8 @@ app = typer.Typer(no_args_is_help=True, help="Describe this node: status, pods, 
 def status(*, socket: Socket = None, output: Format = Output.TABLE) -> None:
     """Show readiness, addresses, traffic and problems. Exit 1 if the node is not ready."""
     snapshot = ask(socket, "snapshot")
-    if output is Output.TABLE:
-        show(*node_tables.status(snapshot))
-    else:
-        show_document({key: value for key, value in snapshot.items() if key != "pods"}, output)
+    document = {key: value for key, value in snapshot.items() if key != "pods"}
+    respond(output, document, node_tables.status(snapshot))
     raise typer.Exit(Exit.SUCCESS if snapshot["ready"] else Exit.FAILURE)
 
 
@@ -31,11 +29,8 @@ def status(*, socket: Socket = None, output: Format = Output.TABLE) -> None:
 def pods(*, socket: Socket = None, output: Format = Output.TABLE) -> None:
     """List pods with their addresses and their internet traffic."""
     snapshot = ask(socket, "pods")
-    if output is Output.TABLE:
-        show(node_tables.pods(snapshot))
-    else:
-        kept = ("version", "pods", "attachments")
-        show_document({key: snapshot[key] for key in kept}, output)
+    document = {key: snapshot[key] for key in ("version", "pods", "attachments")}
+    respond(output, document, node_tables.pods(snapshot))
 
 
 @app.command()
@@ -54,10 +49,7 @@ def explain(
 ) -> None:
     """Explain an address, and which key of which document decides."""
     answer = ask(socket, "explain", address=address)
-    if output is Output.TABLE:
-        show(node_tables.explanation(answer))
-    else:
-        show_document(answer, output)
+    respond(output, answer, map(node_tables.explanation, [answer]))
 
 
 @app.command()
@@ -67,10 +59,7 @@ def audit(*, socket: Socket = None, output: Format = Output.TABLE) -> None:
     Differences are explained. Exit 1 if a pod was counted for more than its link carried.
     """
     answer = ask(socket, "audit")
-    if output is Output.TABLE:
-        show(*node_tables.audit(answer))
-    else:
-        show_document(answer, output)
+    respond(output, answer, node_tables.audit(answer))
     raise typer.Exit(Exit.SUCCESS if node_tables.is_sound(answer) else Exit.FAILURE)
 
 

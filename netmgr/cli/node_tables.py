@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import typer
 
 from netmgr.api.gaps import described
-from netmgr.cli.output import Styled, Table, short, signed_size, size
+from netmgr.cli.output import Styled, Table, short, size
 
 IN, OUT = "internet-in", "internet-out"
 _ADDRESS_STATES = ("allocated", "cooldown", "free", "withdrawn")
@@ -40,7 +41,8 @@ def status(snapshot: Mapping[str, Any]) -> Iterator[Table | str]:
     if role == "node":
         yield _addresses(snapshot) if snapshot["pool"] else _result_files(snapshot)
     if state := snapshot.get("flowtable"):
-        yield _flowtable(state)
+        skipping = f"established internal connections of {state['links']} links skip the rules"
+        yield f"flowtable: off, {state['off']}" if state["off"] else f"flowtable: {skipping}"
     yield _traffic(snapshot)
     if pairs := snapshot.get("isolation", []):
         yield _dropped(pairs)
@@ -60,12 +62,6 @@ def _result_files(snapshot: Mapping[str, Any]) -> str:
         f"{item['count']} {item['state']}" for item in snapshot["result_files"] if item["count"]
     ]
     return f"pods of another plugin, by its runtime's result files: {', '.join(files) or 'none'}"
-
-
-def _flowtable(state: Mapping[str, Any]) -> str:
-    if state["off"]:
-        return f"flowtable: off, {state['off']}"
-    return f"flowtable: established internal connections of {state['links']} links skip the rules"
 
 
 def _traffic(snapshot: Mapping[str, Any]) -> Table:
@@ -123,21 +119,22 @@ def _troubles(snapshot: Mapping[str, Any]) -> Iterator[str]:
         yield f"state files rebuilt from the kernel: {snapshot['state_rebuilds']}"
 
 
-def pods(snapshot: Mapping[str, Any]) -> Table:
+def pods(snapshot: Mapping[str, Any]) -> Iterator[Table]:
     """One line for each pod that is attached or whose series lingers."""
     table = Table("namespace", "pod", "addresses", "link", "in>", "out>")
     totals = _by(snapshot["pods"], "namespace", "pod")
-    attached = {(item["namespace"], item["pod"]): item for item in snapshot["attachments"]}
+    attached: dict[tuple[str, ...], dict[str, Any]] = {
+        (item["namespace"], item["pod"]): item for item in snapshot["attachments"]
+    }
     for name in sorted(totals.keys() | attached.keys()):
-        item = attached.get((name[0], name[1]))
+        item = attached.get(name)
         addresses = ", ".join(item["addresses"]) if item else Styled("gone", is_dim=True)
         link = item["host_link"] if item else ""
         table.row(*map(short, name), addresses, link, *_both(totals.get(name, {})))
-    return table
+    yield table
 
 
 def explanation(answer: Mapping[str, Any]) -> Table:
-    """What `netmgr node explain` knows of one address."""
     yes = {True: "yes", False: "no"}
     table = Table("", "")
     for name, value in (
@@ -159,7 +156,6 @@ def explanation(answer: Mapping[str, Any]) -> Table:
 
 
 def audit(answer: Mapping[str, Any]) -> Iterator[Table | str]:
-    """Both comparisons, and why their sides differ."""
     yield _forward(answer)
     if answer["links"]:
         yield _links(answer)
@@ -169,24 +165,17 @@ def audit(answer: Mapping[str, Any]) -> Iterator[Table | str]:
 
 
 def is_sound(answer: Mapping[str, Any]) -> bool:
-    """Whether no pod was counted for more than its link carried."""
     # Only outward: packets toward a pod may be dropped after the rules counted them.
-    return all(
-        link_audit["rest"] >= 0
-        for link_audit in answer["links"]
-        if link_audit["direction"] == "out"
-    )
+    outward = (link_audit for link_audit in answer["links"] if link_audit["direction"] == "out")
+    return all(link_audit["rest"] >= 0 for link_audit in outward)
 
 
 def _forward(answer: Mapping[str, Any]) -> Table:
     title = "Pods against the node's forward rules"
     table = Table("", "forwarded>", "pods>", "unattributed>", "explained>", title=title)
     for forward_audit in answer["forward"]:
-        share = (
-            1 - forward_audit["unattributed"] / forward_audit["forwarded"]
-            if forward_audit["forwarded"]
-            else 1.0
-        )
+        # Without traffic all is explained.
+        share = 1 - forward_audit["unattributed"] / (forward_audit["forwarded"] or math.inf)
         sizes = (size(forward_audit[name]) for name in ("forwarded", "attributed", "unattributed"))
         table.row(forward_audit["traffic"], *sizes, f"{share:.2%}")
     return table
@@ -198,12 +187,10 @@ def _links(answer: Mapping[str, Any]) -> Table:
     for link_audit in answer["links"]:
         counted = sum(link_audit["counted"].values())
         figures = (size(link_audit["carried"]), size(link_audit["headers"]), size(counted))
-        names = (
-            ", ".join(map(short, link_audit["pods"])),
-            link_audit["link"],
-            link_audit["direction"],
-        )
-        table.row(*names, *figures, signed_size(link_audit["rest"]))
+        pods = ", ".join(map(short, link_audit["pods"]))
+        names = (pods, link_audit["link"], link_audit["direction"])
+        sign = "-" if link_audit["rest"] < 0 else ""
+        table.row(*names, *figures, sign + size(abs(link_audit["rest"])))
     return table
 
 
@@ -213,7 +200,12 @@ def _findings(answer: Mapping[str, Any]) -> Iterator[str]:
     yield from described(answer["gaps"])
     for link_audit in answer["links"]:
         if link_audit["rest"] < 0:
-            yield _overcounted(link_audit)
+            way = link_audit["direction"]
+            why = "they were dropped after the rules saw them, by a policy or a full queue."
+            if way == "out":
+                why = "that cannot be: please report it with `netmgr node audit -o json`."
+            more = f"{size(-link_audit['rest'])} more were counted than the link carried"
+            yield f"{link_audit['link']} {way}: {more}; {why}"
 
 
 def _unexplained(forward_audit: Mapping[str, Any]) -> Iterator[str]:
@@ -235,15 +227,6 @@ def _unexplained(forward_audit: Mapping[str, Any]) -> Iterator[str]:
             if dropped
             else "passed while both sides were read; the next reading settles it."
         )
-
-
-def _overcounted(link_audit: Mapping[str, Any]) -> str:
-    more = f"{size(-link_audit['rest'])} more were counted than the link carried"
-    if link_audit["direction"] == "in":
-        why = "they were dropped after the rules saw them, by a policy or a full queue."
-    else:
-        why = "that cannot be: please report it with `netmgr node audit -o json`."
-    return f"{link_audit['link']} {link_audit['direction']}: {more}; {why}"
 
 
 def _both(totals: Mapping[str, float]) -> tuple[str, str]:

@@ -14,8 +14,6 @@ from netmgr.logs import LogFormat
 
 
 class Output(StrEnum):
-    """For people, or for programs."""
-
     TABLE = "table"
     JSON = "json"
     YAML = "yaml"

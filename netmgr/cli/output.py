@@ -6,7 +6,7 @@ an address in a pipe is a whole address. Colours are left out wherever output is
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from itertools import zip_longest
 from typing import Any, NamedTuple
@@ -81,7 +81,7 @@ def _split(row: list[Styled]) -> Iterator[list[Styled]]:
 
 
 def short(name: str) -> str:
-    """A name as tables show it: without the middle where it is longer than any usual one."""
+    """A name without its middle where it is longer than any usual one."""
     return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 21]}…{name[-20:]}"
 
 
@@ -90,8 +90,15 @@ def show(*parts: Table | str) -> None:
         typer.echo(part)
 
 
+def respond(output: StrEnum, document: object, parts: Iterable[Table | str]) -> None:
+    """Answer a command as its `--output` says; `parts` are made for people alone."""
+    if output == "table":
+        show(*parts)
+    else:
+        show_document(document, output)
+
+
 def show_document(document: Any, output: StrEnum) -> None:  # noqa: ANN401  whatever JSON can say
-    """Print a document as JSON, or as YAML if that was asked for."""
     from pydantic_core import to_jsonable_python
 
     plain = to_jsonable_python(document)
@@ -112,8 +119,3 @@ def size(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= STEP
     return f"{count:.1f} {UNITS[-1]}"
-
-
-def signed_size(count: int) -> str:
-    """As `size`, with a sign where the number is negative."""
-    return f"-{size(-count)}" if count < 0 else size(count)

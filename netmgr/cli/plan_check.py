@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple, NoReturn
+from typing import Annotated, Any, NamedTuple, NoReturn
 
 import typer
 
@@ -21,10 +21,6 @@ from netmgr.plan.check.reach import Cell, Layer, matrix, weakened
 from netmgr.plan.check.usage import Forecast, Usage, forecasts
 from netmgr.plan.clouds.cloud import Cloud
 from netmgr.plan.derive import network
-
-if TYPE_CHECKING:
-    from netmgr.cli.answers import DocumentsCheck, PlanCheck, Reach, ReachCell
-
 
 STATUS_COLOURS = {"over": "red", "near": "yellow"}
 MOST_COLUMNS = 5
@@ -147,7 +143,7 @@ def _growth(ahead: tuple[Forecast, ...], network: str) -> Table:
     return table
 
 
-def _describe(planned: Planned, checked: _Checked) -> PlanCheck:
+def _describe(planned: Planned, checked: _Checked) -> dict[str, Any]:
     return {
         "version": 1,
         "behind": planned.is_outdated,
@@ -182,7 +178,7 @@ def _check_documents(folder: Path, file: Path, output: Output) -> NoReturn:
         diagnostics += drift(documents, given.plan, given.locked, str(given.lock_path))
     errors = [loader.describe(diagnostic, folder) for diagnostic in diagnostics]
     if output is not Output.TABLE:
-        document: DocumentsCheck = {"version": 1, "errors": errors}
+        document = {"version": 1, "errors": errors}
         show_document(document, output)
         raise typer.Exit(Exit.FAILURE if errors else Exit.SUCCESS)
     for line in errors:
@@ -245,12 +241,12 @@ def reach(
         for message in wrong:
             typer.echo(f"wrong: {message}", err=True)
     else:
-        document: Reach = {"version": 1, "cells": [_plain(cell) for cell in cells], "wrong": wrong}
+        document = {"version": 1, "cells": [_plain(cell) for cell in cells], "wrong": wrong}
         show_document(document, output)
     raise typer.Exit(Exit.FAILURE if wrong else Exit.SUCCESS)
 
 
-def _plain(cell: Cell) -> ReachCell:
+def _plain(cell: Cell) -> dict[str, Any]:
     example = cell.paths[0] if cell.paths else None
     return {
         "from": cell.origin,

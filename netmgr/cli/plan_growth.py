@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -16,9 +16,6 @@ from netmgr.errors import Exit
 from netmgr.plan import growth as planning
 from netmgr.plan.check.checks import check_limits
 from netmgr.plan.diff import diff
-
-if TYPE_CHECKING:
-    from netmgr.cli.answers import MaxPods, PlanGrowth, Upgrade, UpgradeStep
 
 dry_run_app = typer.Typer(
     no_args_is_help=True, help="Show what an upgrade would meet, without starting it."
@@ -60,7 +57,7 @@ def grow(
         plan_common.print_findings(file, over)
         typer.secho(f"To apply it, set the nodes in {file} and run: netmgr plan lock", dim=True)
     else:
-        document: PlanGrowth = {
+        document = {
             "version": 1,
             "changes": changes,
             "kept": kept,
@@ -130,7 +127,7 @@ def upgrade(
         else:
             typer.secho("The upgrade would fail; nothing was changed.", fg="red", bold=True)
     else:
-        steps: list[UpgradeStep] = [
+        steps = [
             {
                 "pool": step.pool,
                 "nodes": step.nodes,
@@ -140,7 +137,7 @@ def upgrade(
             }
             for step in dry_run.steps
         ]
-        document: Upgrade = {
+        document = {
             "version": 1,
             "succeeds": dry_run.succeeds,
             "steps": steps,
@@ -167,7 +164,7 @@ def max_pods(
     planned = plan_common.up_to_date(file)
     choices = planning.max_pods(planned.plan, planned.locked, planned.limits, cluster)
     if output is not Output.TABLE:
-        document: MaxPods = {"version": 1, "choices": choices}
+        document = {"version": 1, "choices": choices}
         show_document(document, output)
         return
     headings = ("node pool", "blocks>", "pods per node", "nodes that fit>", "mappings per node>")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -31,9 +31,6 @@ from netmgr.plan.diff import Change, Kind
 from netmgr.plan.diff import diff as compare
 from netmgr.plan.document import Exclusion, PlanDocument
 from netmgr.plan.lock import LockDocument
-
-if TYPE_CHECKING:
-    from netmgr.cli.answers import PlanDiff
 
 
 def lock(
@@ -91,7 +88,7 @@ def diff(*, file: PlanFile = DEFAULT_PLAN, output: Format = Output.TABLE) -> Non
         for line in narrowed:
             typer.secho(line, fg="yellow")
     else:
-        document: PlanDiff = {"version": 1, "changes": changes, "narrowed": narrowed}
+        document = {"version": 1, "changes": changes, "narrowed": narrowed}
         show_document(document, output)
     raise typer.Exit(Exit.SUCCESS if planned.lock == after else Exit.CHANGES)
 

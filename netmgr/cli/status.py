@@ -6,7 +6,7 @@ import os
 import time
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,7 +18,6 @@ from netmgr.errors import ApiAway, ConfigError, Exit
 from netmgr.printable import plain
 
 if TYPE_CHECKING:
-    from netmgr.cli.answers import ClusterStatus
     from netmgr.findings import Finding
     from netmgr.kube.client.api import Api
     from netmgr.kube.diagnose.cluster import ClusterQuery
@@ -120,7 +119,7 @@ def _look(api: Api, reading: ClusterQuery, wait: float) -> tuple[ClusterState, l
             time.sleep(min(PAUSE_SECONDS, max(0.1, until - time.monotonic())))
 
 
-def _document(cluster: ClusterState, findings: list[Finding]) -> ClusterStatus:
+def _document(cluster: ClusterState, findings: list[Finding]) -> dict[str, Any]:
     from netmgr.findings import is_healthy
     from netmgr.kube.diagnose.cluster_status import AGENT, CONTROLLER, NAT_HOST
 
@@ -148,7 +147,7 @@ def _document(cluster: ClusterState, findings: list[Finding]) -> ClusterStatus:
     }
 
 
-def _lines(counts: ClusterStatus) -> list[Table | str]:
+def _lines(counts: dict[str, Any]) -> list[Table | str]:
     table = Table("", "", gap=3)
     table.row("Nodes", f"{counts['nodes']:,}")
     for name, count in (

@@ -1,7 +1,4 @@
-"""How wide output may be, and whether it has colours; a pipe takes any width, and none.
-
-Also progress that only terminals show, and what becomes of an interrupt.
-"""
+"""What terminals have and pipes do not: a width, colours, progress, and interrupts."""
 
 from __future__ import annotations
 

@@ -146,11 +146,7 @@ def top(
 
 
 def _readings(socket: Path | None, interval: float, count: int) -> Readings:
-    """Read so many times, or without an end for 0.
-
-    Raises:
-        NetmgrError: the agent does not answer the first question.
-    """
+    """Read so many times, or without an end for 0; only the first question may fail."""
 
     def read() -> Snapshot:
         return cast(Snapshot, ask(socket, "snapshot", timeout=_PATIENCE_SECONDS))

@@ -8,7 +8,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
@@ -24,7 +24,6 @@ from netmgr.ledger.history import FARTHEST, By, Period, view
 
 if TYPE_CHECKING:
     from netmgr.api.snapshot import UsageRow, UsageView
-    from netmgr.cli.answers import UsageDocument, UsageDocumentRow
 
 _DURATION = re.compile(r"(\d+)([mhdw])")
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
@@ -35,13 +34,12 @@ _COLUMNS = {
     "pod": ("namespace", "pod"),
     "class": (),
 }
+_FIGURES = ("traffic", "bytes", "packets", "missing")
 _FOLDED = "(others)"
 _HOUR_SECONDS = 3600
 
 
 class Output(StrEnum):
-    """For people, or for programs."""
-
     TABLE = "table"
     JSON = "json"
     CSV = "csv"
@@ -87,11 +85,7 @@ def usage(
 
 
 def moment(option: str, text: str, now: float) -> float:
-    """Parse a time ago, a day, or a date with or without a time (UTC) to seconds since the epoch.
-
-    Raises:
-        RequestError: the text is neither.
-    """
+    """Seconds since the epoch of a time ago, a day, or a date with or without a time (UTC)."""
     try:
         seconds = _parse(text, datetime.fromtimestamp(now, UTC)).timestamp()
     except (ValueError, OverflowError):
@@ -115,41 +109,31 @@ def _parse(text: str, now: datetime) -> datetime:
 
 
 def _ask(socket: Path | None, ledger: Path, period: tuple[float, float], by: list[By]) -> UsageView:
-    names = ",".join(dict.fromkeys(by))
+    names = list(dict.fromkeys(by))
+    since, until = map(str, period)
     try:
-        answer = ask(socket, "usage", since=str(period[0]), until=str(period[1]), by=names)
+        answer = ask(socket, "usage", since=since, until=until, by=",".join(names))
     # No agent runs: its file has the same totals, for those who may read it.
     except TryAgainLater as error:
         if not os.access(ledger, os.R_OK):
             raise
         typer.echo(f"netmgr: {error.message}; reading {ledger}", err=True)
-        return _read(ledger, period, by)
+        from netmgr.ledger import store
+
+        hours = Period.around(*period)
+        with store.reading(ledger) as connection:
+            return view(hours, names, store.usage(connection, hours, names))
     return cast("UsageView", answer)
-
-
-def _read(ledger: Path, period: tuple[float, float], by: list[By]) -> UsageView:
-    from netmgr.ledger import store
-
-    hours, names = Period.around(*period), list(dict.fromkeys(by))
-    with store.reading(ledger) as connection:
-        return view(hours, names, store.usage(connection, hours, names))
 
 
 def as_json(answer: UsageView) -> str:
     """One object; times in ISO 8601, bytes with IP headers."""
-    columns = _columns(answer)
-    rows = [
-        dict(zip(columns, _key(row, columns), strict=True))
-        | {"traffic": row["traffic"], "bytes": row["bytes"], "packets": row["packets"]}
-        | ({"missing": row["missing"]} if "missing" in row else {})
-        for row in answer["rows"]
-    ]
-    document: UsageDocument = {
+    document = {
         "version": 1,
         "since": _time(answer["since"]),
         "until": _time(answer["until"]),
         "by": [By(group) for group in answer["by"]],
-        "rows": cast("list[UsageDocumentRow]", rows),
+        "rows": list(_rows(answer)),
         "left_out": answer["left_out"],
     }
     return json.dumps(document, indent=2)
@@ -157,15 +141,19 @@ def as_json(answer: UsageView) -> str:
 
 def as_csv(answer: UsageView) -> str:
     """A line for each row, after one of names."""
-    columns = _columns(answer)
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*columns, "traffic", "bytes", "packets", "missing"])
-    writer.writerows(
-        [*_key(row, columns), row["traffic"], row["bytes"], row["packets"], row.get("missing")]
-        for row in answer["rows"]
-    )
+    writer = csv.DictWriter(text, [*_columns(answer), *_FIGURES], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(_rows(answer))
     return text.getvalue()
+
+
+def _rows(answer: UsageView) -> Iterator[dict[str, object]]:
+    columns = _columns(answer)
+    for row in answer["rows"]:
+        names = dict(zip(columns, _key(row, columns), strict=True))
+        figures: Mapping[str, object] = row
+        yield names | {name: figures[name] for name in _FIGURES if name in figures}
 
 
 def as_table(answer: UsageView) -> Iterator[Table | str]:

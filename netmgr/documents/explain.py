@@ -4,56 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
-from typing import NamedTuple, TypedDict
+from typing import Any, NamedTuple
 
 from netmgr.documents import sites
 from netmgr.documents.diagnostics import KeyPath, dotted
 from netmgr.documents.node import NodeDocument, RangeSource
 from netmgr.documents.special_use import PLATFORM, PRIVATE_USE, RESERVED_USE, SPECIAL_USE
-from netmgr.model import Attachment, PodRef
+from netmgr.model import Attachment
 from netmgr.prefixes import Address, Prefix, PrefixTable
 
 
 class PacketPath(StrEnum):
-    """What becomes of a packet to an address.
-
-    The packet is of this node's pods, or of others that send through this machine.
-    """
+    """What becomes of a packet that this node's pods, or others through this machine, send."""
 
     NATIVE = "native"
     MASQUERADED = "masqueraded"
     DROPPED = "dropped"
     NAT_HOST = "through the NAT host"
     TRANSLATED = "translated here"
-
-
-class Explanation(TypedDict):
-    """The answer, for people and programs.
-
-    Attributes:
-        role: "pod", "range", "hub", "spoke", "service", "internal", "special-use", "protected" or
-            "internet".
-        because: which prefix of which key decided the role.
-        where: file and line of that key.
-        pod: the holder, or empty.
-        limits: the keys of limits that are for the holder, and what they say.
-        site: the hub or spoke, or empty.
-        path: what becomes of a packet from here to there.
-        packet: the same in words.
-    """
-
-    address: str
-    role: str
-    prefix: str
-    because: str
-    where: str
-    pod: str
-    limits: list[str]
-    site: str
-    counted: bool
-    masqueraded: bool
-    path: str
-    packet: str
 
 
 class Reason(NamedTuple):
@@ -72,11 +40,20 @@ INTERNET = Reason("internet", (), "no prefix of node.yaml holds it")
 
 def explain(
     document: NodeDocument, address: Address, attachments: Iterable[Attachment]
-) -> Explanation:
-    """Explain one address; the caller, who has the file, fills in `where`."""
+) -> dict[str, Any]:
+    """Explain one address; the caller, who has the file, fills in `where`: its file and line.
+
+    `because` is which prefix of which key decided the role, and `path` what becomes of a packet
+    from here to there; `packet` says the same in words. What there is not is empty.
+    """
     holder = next(
         (attachment for attachment in attachments if address in attachment.addresses), None
     )
+    limits = [
+        f"{dotted(('limits', index))} of node.yaml: {limit}"
+        for index, limit in enumerate(document.limits)
+        if holder and limit.covers(holder.pod)
+    ]
     prefix, reason = reason_of(document, address)
     there = sites.site_of(document.sites, address)
     path, packet = _packet(document, address)
@@ -87,19 +64,13 @@ def explain(
         "because": str(reason),
         "where": "",
         "pod": str(holder.pod) if holder else "",
-        "limits": list(_limits_of(document, holder.pod)) if holder else [],
+        "limits": limits,
         "site": there.site if there else "",
-        "counted": _is_internet(document, address),
+        "counted": not _holds(document.internal_prefixes, address),
         "masqueraded": path is PacketPath.MASQUERADED,
         "path": path,
         "packet": packet,
     }
-
-
-def _limits_of(document: NodeDocument, pod: PodRef) -> Iterator[str]:
-    for index, limit in enumerate(document.limits):
-        if limit.covers(pod):
-            yield f"{dotted(('limits', index))} of node.yaml: {limit}"
 
 
 def reason_of(document: NodeDocument, address: Address) -> tuple[Prefix | None, Reason]:
@@ -143,17 +114,15 @@ def _keys_of_sites(document: NodeDocument) -> Iterator[tuple[Prefix, Reason]]:
 
 def _keys_of_ranges(document: NodeDocument) -> Iterator[tuple[Prefix, Reason]]:
     if document.ranges_file is not None:
-        key, text = "ranges_file", "the Node's ranges"
+        reason = Reason("range", ("ranges_file",), "the Node's ranges")
     elif document.range_source is RangeSource.FILE:
         yield from _listed("range", ("ranges",), document.ranges)
         return
     else:
-        key, text = (
-            "range_source",
-            f"the machine's metadata (range_source: {document.range_source})",
-        )
+        text = f"the machine's metadata (range_source: {document.range_source})"
+        reason = Reason("range", ("range_source",), text)
     for prefix in document.ranges:
-        yield prefix, Reason("range", (key,), text)
+        yield prefix, reason
 
 
 def _listed(role: str, key: KeyPath, prefixes: Iterable[Prefix]) -> Iterator[tuple[Prefix, Reason]]:
@@ -161,16 +130,11 @@ def _listed(role: str, key: KeyPath, prefixes: Iterable[Prefix]) -> Iterator[tup
         yield prefix, Reason(role, (*key, index))
 
 
-def _is_internet(document: NodeDocument, address: Address) -> bool:
-    return not _holds(document.internal_prefixes, address)
-
-
 def _holds(prefixes: Iterable[Prefix], address: Address) -> bool:
     return any(prefix.holds(address) for prefix in prefixes)
 
 
 def _packet(document: NodeDocument, address: Address) -> tuple[PacketPath, str]:
-    """What becomes of a packet from here to the address."""
     nat = document.nat
     outcome = _through_nat(document, nat, address) if nat else _protected(document, address)
     if outcome is not None:
@@ -239,7 +203,7 @@ def _translated(
 
 
 def _outside(document: NodeDocument, address: Address) -> tuple[PacketPath, str]:
-    is_internet = _is_internet(document, address)
+    is_internet = not _holds(document.internal_prefixes, address)
     masquerades = document.masquerade and (
         document.wires_pods or document.role is sites.Role.HUB_ROUTER
     )

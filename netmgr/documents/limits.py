@@ -57,7 +57,6 @@ class QuotaPeriod(StrEnum):
 
     @property
     def most_hours(self) -> int:
-        """The hours of its longest."""
         return 24 if self is QuotaPeriod.DAY else 31 * 24
 
 
@@ -170,24 +169,20 @@ class Limit(_Part):
         return self
 
     def rate(self, traffic: Traffic) -> int | None:
-        """Bits a second of a class in one direction."""
         if traffic.kind != INTERNET:
             return self.classes.get(traffic)
         return self.internet_in if traffic.is_inward else self.internet_out
 
     def quotas(self, period: QuotaPeriod) -> Quotas | None:
-        """Bytes that may pass in a period."""
         return self.per_day if period is QuotaPeriod.DAY else self.per_month
 
     def quota(self, period: QuotaPeriod, traffic: Traffic) -> int | None:
-        """Bytes of one direction that may pass in a period."""
         quotas = self.quotas(period)
         if quotas is None:
             return None
         return quotas.internet_in if traffic.is_inward else quotas.internet_out
 
     def covers(self, pod: PodRef) -> bool:
-        """Whether it is for this pod or its namespace."""
         if self.namespaces is not None:
             return fnmatchcase(pod.namespace, self.namespaces)
         namespace, _, name = (self.pods or "").partition("/")

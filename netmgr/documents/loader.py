@@ -48,11 +48,7 @@ def load(path: Path, model: type[Model]) -> Model:
 
 
 def read(path: Path) -> str:
-    """A document's text.
-
-    Raises:
-        ConfigError: it cannot be read, or is not UTF-8.
-    """
+    """A document's text; ConfigError if it cannot be read, or is not UTF-8."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
@@ -78,8 +74,9 @@ def parse(text: str, source: str, model: type[Model]) -> Model:
             f"{source}:1: must be a mapping of keys, for example 'apiVersion: netmgr.io/v1alpha1'"
         )
     # First: every key of another kind of document would be unknown.
-    given, wanted = data.get("kind"), _kind(model)
-    if wanted and isinstance(given, str) and given != wanted:
+    given, field = data.get("kind"), model.model_fields.get("kind")
+    wanted = get_args(field.annotation)[0] if field else given
+    if isinstance(given, str) and given != wanted:
         raise ConfigError(
             f"{source}:{lines['kind',]}: kind: is {given}, and this has to be a {wanted}; "
             "name another file, or correct it"
@@ -92,13 +89,7 @@ def parse(text: str, source: str, model: type[Model]) -> Model:
         raise ConfigError("\n".join(described)) from None
 
 
-def _kind(model: type[BaseModel]) -> str:
-    field = model.model_fields.get("kind")
-    return str(get_args(field.annotation)[0]) if field else ""
-
-
 def _read(text: str, source: str) -> tuple[object, dict[KeyPath, int]]:
-    """A document's content, and the line of every key."""
     try:
         # Nodes first: they show a key that is given twice; the objects have only the last.
         lines = _lines(yaml_loader.compose(text), source)
@@ -110,7 +101,8 @@ def _read(text: str, source: str) -> tuple[object, dict[KeyPath, int]]:
         line, problem = _not_yaml(error, text)
         raise ConfigError(f"{source}:{line}: is not YAML: {problem}") from None
     except yaml.YAMLError as error:
-        raise ConfigError(f"{source}: is not YAML: {in_one_line(error)}") from None
+        # What PyYAML says of text that it cannot even read takes two lines.
+        raise ConfigError(f"{source}: is not YAML: {' '.join(str(error).split())}") from None
 
 
 def _not_yaml(error: yaml.MarkedYAMLError, text: str) -> tuple[int, str]:
@@ -125,11 +117,6 @@ def _not_yaml(error: yaml.MarkedYAMLError, text: str) -> tuple[int, str]:
     )
 
 
-def in_one_line(error: yaml.YAMLError) -> str:
-    """What PyYAML says of text that it cannot even read, which takes two lines."""
-    return " ".join(str(error).split())
-
-
 def merge_mark(text: str) -> int:
     """The line (from 1) of the first conflict that git left in a file, else 0."""
     match = _MERGE_MARK.search(text)
@@ -139,8 +126,7 @@ def merge_mark(text: str) -> int:
 def describe(diagnostic: Diagnostic, path: Path) -> str:
     """`file:line: dotted.key: message (where the other key is); remedy`.
 
-    For a document that was read before; its files are read once more. `path` is the document
-    that locations without a file are in.
+    Files are read once more; `path` is the document that locations without a file are in.
     """
     at, beside = diagnostic.at, diagnostic.beside
     file = Path(at.file or path)
@@ -183,7 +169,6 @@ def _lines(root: yaml.Node | None, source: str) -> dict[KeyPath, int]:
 
 
 def _entries(node: yaml.Node) -> Iterator[tuple[str | int, int, yaml.Node]]:
-    """Key or number, line and value of each entry of a collection."""
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             # The text of the key: a number as a key must not be taken for an index of a list.
@@ -206,15 +191,9 @@ def _describe(
         message = diagnostic.text(f"line {beside}" if beside else "")
         location = (*location, *diagnostic.at.key)
     elif fault["type"] == "extra_forbidden":
-        message = _of_unknown_key(location, model)
+        message = f"unknown key; {spelling.advice(model, location)}"
     key = dotted(location) if location else "document"
     return f"{source}:{lines[_nearest(location, lines)]}: {key}: {message}"
-
-
-def _of_unknown_key(location: KeyPath, model: type[BaseModel]) -> str:
-    if known := spelling.meant(model, location):
-        return f"unknown key; did you mean {known}?"
-    return "unknown key; remove it or correct its spelling"
 
 
 def _nearest(key: KeyPath, lines: dict[KeyPath, int]) -> KeyPath:

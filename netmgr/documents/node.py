@@ -4,11 +4,9 @@ Validation is complete before anything is done: an agent that starts has a docum
 every range, address and prefix is consistent with every other. What depends on the machine
 (whether a group or an interface exists) is checked by `netmgr/agent/health/machine_check.py`.
 
-No range is too small. Every address of a range is usable; one that a pod could not have
-(special-use, the node's own) is refused and never silently left out. So each family in `ranges`
-has an address to give, if only one. A pod gets one of each such family: the smallest family
-bounds how many pods there can be, and a family that is not named is not given. Only an empty
-list is of no use, and is refused unless `cni: off`.
+No range is too small: every address of one is usable, and one that a pod could not have (special
+use, the node's own) is refused and never silently left out. A pod gets an address of each family in
+`ranges`, so the smallest bounds how many pods there can be.
 """
 
 from __future__ import annotations
@@ -287,7 +285,6 @@ class NodeDocument(Document):
 
     @property
     def wires_pods(self) -> bool:
-        """Whether pods get their network from this agent."""
         return self.cni and self.role is Role.NODE
 
     @property
@@ -312,19 +309,16 @@ class NodeDocument(Document):
 
     @property
     def not_internet(self) -> tuple[Prefix, ...]:
-        """The internal prefixes, and those of classes."""
         return tuple(merge((*self.internal_prefixes, *chain(*self.traffic_classes.values()))))
 
     @property
     def traffic_classes(self) -> dict[str, tuple[Prefix, ...]]:
-        """The prefixes of each class of `accounting.classes`, by its name."""
         return resolved(
             self.accounting.classes, {site.name: site.every_prefix for site in self.sites}
         )
 
     @property
     def families(self) -> tuple[Family, ...]:
-        """The families pods get an address of, v4 first."""
         return tuple(sorted({block.family for block in self.ranges}))
 
     @property
@@ -342,7 +336,6 @@ def _internal(internal: Iterable[Prefix], ranges: Iterable[Prefix]) -> tuple[Pre
 
 
 def _require_usable(block: Prefix, index: int, own: Iterable[Address]) -> None:
-    """Refuse a range with addresses that pods cannot have."""
     for special in SPECIAL_USE:
         if block.overlaps(special):
             message = f"{block} lies in the special-use prefix {special}"
@@ -433,14 +426,10 @@ def _of_own_addresses(document: NodeDocument, own: Site) -> Iterator[Diagnostic]
         for foreign in _of_other_spokes(document):
             if foreign.prefix.holds(address):
                 key = ("node", "addresses", number)
-                message = (
-                    f"{address} lies in {foreign.prefix} of {foreign.owner}, not in {own.name}"
-                )
+                theirs = f"{foreign.prefix} of {foreign.owner}"
+                remedy = "give the addresses and the site that the plan has for this machine"
                 yield error(
-                    message,
-                    key,
-                    foreign.key,
-                    "give the addresses and the site that the plan has for this machine",
+                    f"{address} lies in {theirs}, not in {own.name}", key, foreign.key, remedy
                 )
 
 

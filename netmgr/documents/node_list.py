@@ -1,7 +1,6 @@
-"""The list of a cluster's nodes that `netmgr controller` writes and every agent reads: JSON.
+"""The list of a cluster's nodes, in the order of their creation.
 
-It is one object for all nodes, which the kubelet brings to each as a file. Its order is that of the
-Nodes' creation.
+`netmgr controller` writes it as one JSON object, which the kubelet brings to each node as a file.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ class ListedNode:
 
 
 def write(nodes: Iterable[ListedNode]) -> str:
-    """The list as text, one line for each node."""
     lines = []
     for node in nodes:
         entry = [node.name, list(map(str, node.addresses)), list(map(str, node.ranges))]
@@ -39,11 +37,7 @@ def write(nodes: Iterable[ListedNode]) -> str:
 
 
 def parse(text: str) -> tuple[ListedNode, ...]:
-    """Read what `write` wrote.
-
-    Raises:
-        ValueError: it is no such list, or one of a later version of netmgr.
-    """
+    """Read what `write` wrote; ValueError for anything else, or a later version's."""
     try:
         content = json.loads(text)
         if content["version"] != _VERSION:

@@ -20,11 +20,7 @@ LEAST_RATE, MOST_RATE = 64_000, 10**12
 
 
 def quantity(value: object) -> int:
-    """The number that a text, or a number, is.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """The number that a text, or a number, is; ValueError if it is none."""
     match = _QUANTITY.match(str(value)) if isinstance(value, str | int | float) else None
     if isinstance(value, bool) or match is None:
         raise ValueError(
@@ -45,11 +41,7 @@ def written(number: int) -> str:
 
 
 def bit_rate(value: object) -> int:
-    """A quantity of bits a second that can be kept.
-
-    Raises:
-        ValueError: it is none, or too little or too much.
-    """
+    """A quantity of bits a second that can be kept; ValueError if it is none."""
     try:
         rate = quantity(value)
     except ValueError:

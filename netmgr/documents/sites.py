@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 
 from netmgr.documents.diagnostics import Diagnostic, KeyPath, error, invalid
 from netmgr.documents.fields import AddressText, Document, PrefixText
-from netmgr.prefixes import Address, Prefix, PrefixTable
+from netmgr.prefixes import Address, Prefix, PrefixTable, overlaps
 
 HUB = "hub"
 """Name of the site that reaches every other one."""
@@ -48,7 +48,6 @@ class Site(Document):
 
     @property
     def every_prefix(self) -> tuple[Prefix, ...]:
-        """All that its packets carry toward other sites."""
         return (*self.prefixes, *self.services)
 
 
@@ -66,20 +65,17 @@ class ServiceRange(Document):
 
     @property
     def is_identity(self) -> bool:
-        """Whether VIPs and ClusterIPs are the same addresses."""
         return self.vip_range == self.service_cidr
 
     @model_validator(mode="after")
     def _match_one_to_one(self) -> ServiceRange:
-        if (self.vip_range.family, self.vip_range.length) != (
-            self.service_cidr.family,
-            self.service_cidr.length,
-        ):
-            message = f"{self.service_cidr} is not of the length and family of {self.vip_range}"
+        vips, inner = self.vip_range, self.service_cidr
+        if (vips.family, vips.length) != (inner.family, inner.length):
+            message = f"{inner} is not of the length and family of {vips}"
             remedy = "each address of one maps to exactly one of the other"
             raise invalid(message, ("service_cidr",), ("vip_range",), remedy)
-        if self.vip_range != self.service_cidr and self.vip_range.overlaps(self.service_cidr):
-            message = f"{self.service_cidr} overlaps {self.vip_range}"
+        if not self.is_identity and vips.overlaps(inner):
+            message = f"{inner} overlaps {vips}"
             raise invalid(message, ("service_cidr",), ("vip_range",), "take one outside the other")
         return self
 
@@ -182,10 +178,7 @@ def site_of(sites: Iterable[Site], address: Address) -> Membership | None:
     """
     entries: list[tuple[Prefix, Membership]] = []
     for site in sites:
-        for part, prefixes in (
-            (SitePart.NODES, site.prefixes),
-            (SitePart.SERVICES, site.services),
-        ):
+        for part, prefixes in ((SitePart.NODES, site.prefixes), (SitePart.SERVICES, site.services)):
             entries += [(prefix, Membership(site.name, part, prefix)) for prefix in prefixes]
     match = PrefixTable(entries).match(address)
     return match[1] if match else None
@@ -208,21 +201,15 @@ def prefixes_of(sites: Sequence[Site], above: KeyPath = ()) -> Iterator[KeyedPre
 
 
 def overlapping(prefixes: Iterable[KeyedPrefix]) -> Iterator[tuple[KeyedPrefix, KeyedPrefix]]:
-    """Pairs that overlap, the one that is later in its document first; by sort and sweep."""
-    enclosing: list[KeyedPrefix] = []
-    for keyed in sorted(prefixes, key=lambda keyed: keyed.prefix):
-        # Sorted, a prefix comes after those that hold it, and two prefixes nest or are disjoint.
-        while enclosing and not enclosing[-1].prefix.overlaps(keyed.prefix):
-            enclosing.pop()
-        if enclosing:
-            earlier, later = sorted((keyed, enclosing[-1]), key=_order)
-            yield later, earlier
-        enclosing.append(keyed)
+    """Pairs that overlap, the one that is later in its document first."""
 
+    def order(keyed: KeyedPrefix) -> list[str]:
+        # Names and numbers do not compare; as padded text, item 10 comes after item 9.
+        return [str(part).zfill(9) for part in keyed.key]
 
-def _order(keyed: KeyedPrefix) -> list[str]:
-    # Names and numbers do not compare; as padded text, item 10 comes after item 9.
-    return [str(part).zfill(9) for part in keyed.key]
+    for outer, inner in overlaps(prefixes, lambda keyed: keyed.prefix):
+        earlier, later = sorted((inner, outer), key=order)
+        yield later, earlier
 
 
 def conflicts(sites: Sequence[Site]) -> Iterator[Diagnostic]:
@@ -230,12 +217,8 @@ def conflicts(sites: Sequence[Site]) -> Iterator[Diagnostic]:
     named: dict[str, list[int]] = {}
     for number, site in enumerate(sites):
         for earlier in named.setdefault(site.name, []):
-            yield error(
-                f"{site.name} is named already",
-                (number, "name"),
-                (earlier, "name"),
-                "name every site once",
-            )
+            message = f"{site.name} is named already"
+            yield error(message, (number, "name"), (earlier, "name"), "name every site once")
         named[site.name].append(number)
     for later, beside in overlapping(prefixes_of(sites)):
         message = f"{later.prefix} of {later.owner} overlaps {beside.prefix} of {beside.owner}"

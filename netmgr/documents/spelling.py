@@ -16,10 +16,13 @@ ALIKE = 0.8
 At its default of 0.6, `rules` would be taken for `routes`, and `mode` for `node`."""
 
 
-def meant(model: type[BaseModel], location: KeyPath) -> str:
-    """The key that `location`, an unknown one, is probably a misspelling of; empty if none is."""
+def advice(model: type[BaseModel], location: KeyPath) -> str:
+    """What to do about `location`, an unknown key."""
     *above, key = location
-    return closest(str(key), _keys(_model_at(model, above)))
+    fields = _model_at(model, above).model_fields
+    # As a document writes them.
+    known = closest(str(key), (field.alias or name for name, field in fields.items()))
+    return f"did you mean {known}?" if known else "remove it or correct its spelling"
 
 
 def closest(word: str, known: Iterable[str]) -> str:
@@ -36,19 +39,14 @@ def _plain(word: str) -> str:
     return word.lower().replace("-", "").replace("_", "")
 
 
-def _keys(model: type[BaseModel]) -> Iterable[str]:
-    """The keys of a model, as a document writes them."""
-    return (field.alias or name for name, field in model.model_fields.items())
-
-
 def _model_at(model: type[BaseModel], path: Iterable[str | int]) -> type[BaseModel]:
-    """The model of the part of a document at `path`."""
     parts = iter(path)
     for part in parts:
         for name, field in model.model_fields.items():
             if part in (field.alias, name):
                 model = _model_in(field.annotation) or model
-                if _is_collection(field.annotation):
+                origin = get_origin(field.annotation)
+                if isinstance(origin, type) and issubclass(origin, Sequence | Mapping):
                     # An item's number or name; a name may be that of a field, too.
                     next(parts, None)
                 break
@@ -60,8 +58,3 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:  # noqa: ANN401  any t
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next(filter(None, map(_model_in, get_args(annotation))), None)
-
-
-def _is_collection(annotation: Any) -> bool:  # noqa: ANN401  any type
-    origin = get_origin(annotation)
-    return isinstance(origin, type) and issubclass(origin, Sequence | Mapping)

@@ -50,7 +50,6 @@ def root_causes(faults: list[ErrorDetails]) -> Iterator[ErrorDetails]:
 
 
 def message(fault: ErrorDetails) -> str:
-    """What is wrong, and what to do."""
     kind, given = fault["type"], fault["input"]
     template = _MESSAGES.get(kind) or _MESSAGES.get(kind.partition("_")[0])
     if template is None:

@@ -50,7 +50,6 @@ class Loader(yaml.CSafeLoader):
         super().__init__(stream)
 
     def construct_document(self, node: Any) -> Any:  # noqa: ANN401  as in PyYAML
-        """The document's objects."""
         check_aliases(node)
         try:
             return super().construct_document(node)
@@ -61,11 +60,7 @@ class Loader(yaml.CSafeLoader):
 
 
 def load(text: str | bytes) -> Any:  # noqa: ANN401  whatever the text holds
-    """The one document of a text.
-
-    Raises:
-        yaml.YAMLError: it is not YAML, not one document, or beyond the bounds.
-    """
+    """The one document of a text; YAMLError if it is not YAML, not one document, or too much."""
     loader = Loader(text)
     try:
         return loader.get_single_data()
@@ -74,10 +69,7 @@ def load(text: str | bytes) -> Any:  # noqa: ANN401  whatever the text holds
 
 
 def compose(text: str) -> yaml.Node | None:
-    """The nodes of a text's one document, which know where they are in it.
-
-    Raises: as `load`.
-    """
+    """The nodes of a text's one document, which know where they are in it."""
     root: yaml.Node | None = yaml.compose(text, Loader=Loader)
     check_aliases(root)
     return root
@@ -109,11 +101,7 @@ def _is_too_deep(stream: str | bytes) -> bool:
 
 
 def check_aliases(root: yaml.Node | None) -> None:
-    """Refuse a composed document whose aliases stand for too much.
-
-    Raises:
-        BeyondBounds: they do, or a node contains itself.
-    """
+    """Raise BeyondBounds if aliases stand for too much, or a node contains itself."""
     sizes: dict[int, int] = {}
     above: set[int] = set()
     # Each node is met twice, before and after its parts; not by recursion, whose depth is bounded.

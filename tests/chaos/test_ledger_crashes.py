@@ -8,6 +8,7 @@ import ctypes
 import os
 import random
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -15,7 +16,6 @@ from pathlib import Path
 
 import pytest
 
-from netmgr import programs
 from netmgr.errors import SetupError
 from netmgr.ledger.ledger import Ledger
 from tests.fakes import ledger_writer
@@ -54,10 +54,12 @@ def test_a_ledger_killed_at_any_moment_resumes_exactly(tmp_path: Path) -> None:
 def _killed_while_posting(path: Path, done: int, seconds: float) -> int:
     """Rounds that a writer said it had posted when SIGKILL took it, some time after its first."""
     reader, writer = os.pipe()
-    process = programs.start(
+    process = subprocess.Popen(
         [sys.executable, ledger_writer.__file__, path, str(done)],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.DEVNULL,
         stdout=writer,
+        stderr=subprocess.DEVNULL,
     )
     os.close(writer)
     with os.fdopen(reader, "rb") as told:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -111,7 +112,7 @@ def scraping(
     ]
     log = directory / "log"
     with log.open("wb") as output:
-        process = programs.start(command, stdout=output, stderr=output)
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
     try:
         yield Prometheus(namespace, log)
     finally:

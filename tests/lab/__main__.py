@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -122,7 +123,7 @@ def execute(
     if host:
         environment[CONFIG_VARIABLE] = str(host.document)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the command
-    running = programs.start(
+    running = subprocess.Popen(
         nsenter,
         env=environment,
         stdin=sys.stdin.buffer,

@@ -12,6 +12,7 @@ from __future__ import annotations
 import http.client
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Mapping
@@ -63,7 +64,7 @@ class LabNode:
     directory: Path
     pods_dir: Path
     settings: Mapping[str, Any] = field(default_factory=dict)
-    _started: dict[str, programs.Running] = field(default_factory=dict, repr=False)
+    _started: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict, repr=False)
 
     @property
     def name(self) -> str:
@@ -256,12 +257,13 @@ class LabNode:
         command = [nsenter, f"--net={self.namespace}", sys.executable, "-m", module, *arguments]
         # A session of its own: a Ctrl-C at the terminal of `up` must not end the lab.
         with (self.directory / f"{role}.log").open("ab") as output:
-            self._started[role] = programs.start(
+            self._started[role] = subprocess.Popen(
                 command,
                 env={**_environment(), **(environment or {})},
+                stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                new_session=True,
+                start_new_session=True,
             )
 
     def _find(self, role: str) -> int | None:

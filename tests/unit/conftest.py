@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pytest
 
-from netmgr import programs
 from netmgr.cli.main import main
 from netmgr.ledger.ledger import Ledger
 from netmgr.plan import files
@@ -149,7 +148,15 @@ def started(
         with log.open("wb") as stderr:
             command = [sys.executable, *program, *options]
             environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-            running.append(programs.start(command, env=environment, stderr=stderr))
+            running.append(
+                subprocess.Popen(
+                    command,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=stderr,
+                )
+            )
         deadline = time.monotonic() + 20
         while not (listening := re.search(r"listening .* port=(\d+)", log.read_text())):
             assert running[-1].poll() is None and time.monotonic() < deadline, log.read_text()  # noqa: PT018  both halves say the same: not ready in time

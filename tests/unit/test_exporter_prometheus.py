@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -46,13 +47,15 @@ def prometheus(configuration: Path) -> Iterator[int]:
         port = free.getsockname()[1]
     folder = configuration.parent
     with (folder / "log").open("wb") as log:
-        process = programs.start(
+        process = subprocess.Popen(
             [
                 programs.locate("prometheus", "prometheus"),
                 f"--config.file={configuration}",
                 f"--storage.tsdb.path={folder / 'data'}",
                 f"--web.listen-address=127.0.0.1:{port}",
             ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
             stderr=log,
         )
     try:

@@ -98,13 +98,13 @@ def test_blocks_that_nest_overlap_and_neighbours_do_not():
 
 def test_every_block_that_shares_addresses_is_paired_with_the_one_around_it():
     blocks = prefixes("10.2.0.0/16", "10.1.1.0/24", "10.1.0.0/16", "10.1.3.0/24", "10.1.1.128/25")
-    found = [(str(outer), str(inner)) for outer, inner in overlaps(blocks)]
+    found = [(str(outer), str(inner)) for outer, inner in overlaps(blocks, lambda block: block)]
     assert found == [
         ("10.1.0.0/16", "10.1.1.0/24"),
         ("10.1.1.0/24", "10.1.1.128/25"),
         ("10.1.0.0/16", "10.1.3.0/24"),
     ]
-    assert list(overlaps(prefixes("10.1.0.0/32", "::a01:0/128"))) == []
+    assert list(overlaps(prefixes("10.1.0.0/32", "::a01:0/128"), lambda block: block)) == []
 
 
 @pytest.mark.parametrize(
