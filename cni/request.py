@@ -87,7 +87,6 @@ class Request:
     netns: str = ""
     ifname: str = ""
     args: Mapping[str, str] = field(default_factory=dict)
-    path: str = ""
     netns_override: bool = False
     """The runtime allows a sandbox that is the plugin's own namespace; else that is an error."""
     previous: results.PreviousResult | None = None
@@ -100,6 +99,15 @@ class Request:
     def key(self) -> AttachmentKey:
         """The attachment this request is about (ADD, DEL, CHECK)."""
         return AttachmentKey(self.container_id, self.ifname)
+
+    @property
+    def pod(self) -> PodRef:
+        """The pod of the attachment; what CNI_ARGS leave out is filled in."""
+        return PodRef(
+            namespace=self.args.get("K8S_POD_NAMESPACE") or "-",
+            name=self.args.get("K8S_POD_NAME") or self.container_id,
+            uid=self.args.get("K8S_POD_UID", ""),
+        )
 
     @property
     def dns(self) -> results.Json:
@@ -137,7 +145,8 @@ def parse_request(environment: Mapping[str, str], stdin: bytes) -> Request:
     network = _network(config)
     version = _version(verb, config)
     previous = _previous(verb, config)
-    given = _given(environment)
+    # A missing one is empty.
+    given = defaultdict(str, environment)
     args = parse_args(given["CNI_ARGS"])
     if verb is Verb.ADD:
         # ADD alone: what was attached under an older configuration must stay checkable and
@@ -154,7 +163,6 @@ def parse_request(environment: Mapping[str, str], stdin: bytes) -> Request:
         netns=given["CNI_NETNS"],
         ifname=given["CNI_IFNAME"],
         args=args,
-        path=given["CNI_PATH"],
         # Read as skel reads it, case included.
         netns_override=given["CNI_NETNS_OVERRIDE"].lower() in ("1", "true"),
         previous=previous,
@@ -163,14 +171,9 @@ def parse_request(environment: Mapping[str, str], stdin: bytes) -> Request:
     )
 
 
-def _given(environment: Mapping[str, str]) -> defaultdict[str, str]:
-    """The variables; a missing one is empty."""
-    return defaultdict(str, environment)
-
-
 def _deletion(environment: Mapping[str, str], config: Mapping[str, object]) -> Request:
     """The DEL, with whatever else of it is valid."""
-    given = _given(environment)
+    given = defaultdict(str, environment)
     netns, network = given["CNI_NETNS"], config.get("name")
     request = Request(
         command=Verb.DEL,
@@ -181,22 +184,12 @@ def _deletion(environment: Mapping[str, str], config: Mapping[str, object]) -> R
         # A malformed path is no sandbox; wiring that is found without it still goes.
         netns=netns if netns.startswith("/") else "",
         ifname=given["CNI_IFNAME"],
-        path=given["CNI_PATH"],
     )
     with suppress(errors.InvalidEnvironment):
         request = replace(request, args=parse_args(given["CNI_ARGS"]))
     with suppress(errors.InvalidNetworkConfig):
         request = replace(request, previous=_previous(Verb.DEL, config))
     return request
-
-
-def pod_ref(request: Request) -> PodRef:
-    """The pod of the attachment; what CNI_ARGS leave out is filled in."""
-    return PodRef(
-        namespace=request.args.get("K8S_POD_NAMESPACE") or "-",
-        name=request.args.get("K8S_POD_NAME") or request.container_id,
-        uid=request.args.get("K8S_POD_UID", ""),
-    )
 
 
 def version_of(stdin: bytes) -> str:

@@ -17,7 +17,6 @@ from netmgr.agent.core.components import Component, Reconciler, Remnants
 from netmgr.agent.core.files import Files
 from netmgr.agent.core.instance import RUN_MODE, HeldDirectory, Holder
 from netmgr.agent.network.router import Router
-from netmgr.agent.problems import Problems
 from netmgr.agent.queries import Readers
 from netmgr.documents.node import NodeDocument
 from netmgr.documents.sites import Role
@@ -37,8 +36,8 @@ def wiring_node() -> Kinds:
     from netmgr.agent.accounting.connections import ConnectionLimits  # noqa: PLC0415  nodes' alone
     from netmgr.agent.accounting.flowtable import FlowtableDevices  # noqa: PLC0415  nodes' alone
     from netmgr.agent.accounting.limits import Limits  # noqa: PLC0415  nodes' alone
-    from netmgr.agent.cni.following import MacFollower  # noqa: PLC0415  this role's alone
     from netmgr.agent.cni.node import Node  # noqa: PLC0415  this role's alone
+    from netmgr.agent.cni.repairs import Repairs  # noqa: PLC0415  this role's alone
     from netmgr.agent.cni.server import CniSocket  # noqa: PLC0415  this role's alone
     from netmgr.agent.health.tracking import Tracking  # noqa: PLC0415  nodes' alone
     from netmgr.agent.network.pool import Pool  # noqa: PLC0415  this role's alone
@@ -64,12 +63,11 @@ def wiring_node() -> Kinds:
         Limits,
         ConnectionLimits,
         Node,
-        MacFollower,
+        Repairs,
         # After the accounts, whose rules name the flowtable, and whose repairs empty it.
         FlowtableDevices,
         TaggedRules,
         Tracking,
-        Problems,
         # One pass before any request: spooled DELs give back what the first ADD may need.
         Reconciler,
         # Rules before servers: no pod is attached that is not counted from its first packet.
@@ -102,7 +100,6 @@ def observing_node() -> Kinds:
         FlowtableDevices,
         TaggedRules,
         Tracking,
-        Problems,
         Reconciler,
         Readers,
     )
@@ -124,7 +121,6 @@ def gateway() -> Kinds:
         Router,
         NatHost,
         TaggedRules,
-        Problems,
         Reconciler,
         Readers,
     )

@@ -22,7 +22,7 @@ from netmgr.clock import Clock
 from netmgr.errors import AddressUnavailable, CapacityError
 from netmgr.ipam.pool import Pool, Timing
 from netmgr.ipam.store import Store
-from netmgr.model import NOTHING_REQUESTED, Attachment, AttachmentKey, PodRef, Requested
+from netmgr.model import Attachment, AttachmentKey
 from netmgr.prefixes import Address, Family, Prefix
 
 Value = TypeVar("Value")
@@ -107,27 +107,16 @@ class Leases:
         with self._lock:
             return list(self._attachments.values())
 
-    def reserve(
-        self,
-        key: AttachmentKey,
-        pod: PodRef,
-        host_link: str,
-        netns: str,
-        started_at: float = 0.0,
-        requested: Requested = NOTHING_REQUESTED,
-    ) -> Attachment:
+    def reserve(self, wanted: Attachment) -> Attachment:
         """Give a new attachment an address of each family that has ranges.
 
-        That is the one it asks for, else the next one.
+        That is the one among its `addresses`, which it asks for, else the next one.
 
         Raises:
             AddressUnavailable: an address that it asks for cannot be given; nothing is held then.
             CapacityError: a family has no free address, or there is no range; nothing is held then.
             StateError: the store could not be written; nothing is held then.
         """
-        wanted = Attachment(
-            key, pod, requested.addresses, host_link, netns, started_at, requested.rates
-        )
         try:
             return self._reserve(wanted)
         except CapacityError:

@@ -58,7 +58,8 @@ def opened(tmp_path: Path, clock: Clock):
 
 def held(leases: Leases, name: str, started_at: float = 0.0) -> Attachment:
     key = AttachmentKey(name, "eth0")
-    return leases.reserve(key, PodRef("ns", name), "nm0", "/run/netns/x", started_at)
+    pod = PodRef("ns", name)
+    return leases.reserve(Attachment(key, pod, (), "nm0", "/run/netns/x", started_at))
 
 
 def released(leases: Leases, many: int = 4) -> None:

@@ -37,6 +37,10 @@ PLUGIN = "plugin"
 log = logging.getLogger(__name__)
 
 
+class PluginMissing(NotReady):
+    """Runtimes do not find the plugin, and no other component keeps the node from being ready."""
+
+
 @dataclass(frozen=True, slots=True)
 class Remnants:
     """Where an agent that has ended kept its state, and what of it is to be removed.
@@ -110,7 +114,7 @@ class Component:
                 raise LimitedConnectivity(f"{name} cannot be reconciled: {failing[name]}")
 
     def problems(self) -> Iterable[Problem]:
-        """What is wrong now, and who can mend it; `Problems` adds what only time shows."""
+        """What is wrong now, and who can mend it; `Readers` adds what only time shows."""
         return ()
 
     def snapshot(self, snapshot: Snapshot) -> None:
@@ -249,25 +253,19 @@ class Agent:
             attachment for component in self.components for attachment in component.attachments()
         ]
 
-    def check_health(self, apart_from: Collection[str] = ()) -> None:
-        """Return if the machine is ready, whether these attempts fail or not.
-
-        Raises:
-            LimitedConnectivity: pods that run may be affected.
-            NotReady: only new ones are.
-        """
-        not_ready = None
-        failing = {name: why for name, why in self.health.failing.items() if name not in apart_from}
+    def health_fault(self) -> LimitedConnectivity | NotReady | None:
+        """Why the machine is not ready: the first reason of the worst kind, a full node last."""
+        not_ready: NotReady | None = None
+        failing = dict(self.health.failing)
         for component in self.components:
             try:
                 component.health(failing)
+            except LimitedConnectivity as error:
+                return error
             except NotReady as error:
-                # Not raised yet: LimitedConnectivity of a later component is worse and goes first,
-                # and a full node last.
                 if not_ready is None or isinstance(not_ready, NodeFull):
                     not_ready = error
-        if not_ready is not None:
-            raise not_ready
+        return not_ready
 
 
 class Reconciler(Component):
