@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
@@ -52,7 +53,7 @@ class Leases:
         # Both families, also without ranges: held addresses and cooldowns must be known when a
         # range comes back.
         self._pools = {family: Pool(family, (), timing) for family in Family}
-        self._set_ranges(ranges)
+        self.set_ranges(ranges)
         remembered = store.remembered()
         self.boot_id = remembered.boot_id
         self._attachments = remembered.attachments
@@ -71,13 +72,10 @@ class Leases:
 
     def set_ranges(self, ranges: Iterable[Prefix]) -> None:
         """Give out addresses of these ranges alone from now on; held ones stay held."""
-        with self._lock:
-            self._set_ranges(ranges)
-
-    def _set_ranges(self, ranges: Iterable[Prefix]) -> None:
         listed = tuple(ranges)
-        for family, pool in self._pools.items():
-            pool.set_ranges(block for block in listed if block.family is family)
+        with self._lock:
+            for family, pool in self._pools.items():
+                pool.set_ranges(block for block in listed if block.family is family)
 
     @property
     def families(self) -> tuple[Family, ...]:
@@ -117,18 +115,12 @@ class Leases:
             CapacityError: a family has no free address, or there is no range; nothing is held then.
             StateError: the store could not be written; nothing is held then.
         """
-        try:
+        with suppress(CapacityError):
             return self._reserve(wanted)
-        except CapacityError:
-            return self._reserve_settled(wanted)
-
-    def _reserve_settled(self, wanted: Attachment) -> Attachment:
-        """As `_reserve`, after cooldowns that have ended since the background task last looked.
-
-        Of many ADDs at once each would look at the same addresses, the oldest, and most would find
-        that others had taken them meanwhile. So they look one after the other, and go on until
-        there is no cooldown left to end.
-        """
+        # Cooldowns may have ended since the background task last looked. Of many ADDs at once each
+        # would look at the same addresses, the oldest, and most would find that others had taken
+        # them meanwhile. So they look one after the other, and go on until there is no cooldown
+        # left to end.
         with self._settling:
             while True:
                 were_over = self.settle(at_most=8, among=wanted.addresses)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -39,7 +41,7 @@ from netmgr.ledger.store import Store
 from netmgr.model import PROTECTED, Sample
 from netmgr.prefixes import Family, Prefix
 from netmgr.rules.choose import FILE_NAME, open_backend, open_kind, remember, remembered
-from netmgr.rules.engine import Drops, Rules
+from netmgr.rules.engine import Drops, RuleBackend, Rules
 from netmgr.rules.policy import Policy
 
 log = logging.getLogger(__name__)
@@ -70,14 +72,13 @@ class Accounting(Component):
         document = agent.document
         ledger, was_damaged = _open_ledger(document, agent.clock)
 
-        def open_rules(kind: Backend) -> Rules:
-            rules = Rules(open_kind(kind), Policy.of(document))
-            agent.stack.callback(rules.close)
-            return rules
+        def opened(backend: RuleBackend) -> Rules:
+            return agent.stack.enter_context(closing(Rules(backend, Policy.of(document))))
 
-        rules = Rules(open_backend(document.backend, document.state_dir), Policy.of(document))
-        agent.stack.callback(rules.close)
-        change = changeover.begin(document.state_dir, ledger, rules, open_rules)
+        rules = opened(open_backend(document.backend, document.state_dir))
+        change = changeover.begin(
+            document.state_dir, ledger, rules, lambda kind: opened(open_kind(kind))
+        )
         former = change.rules if change else ()
         # With the former backend's rules: the successor's may still be empty, and a lost ledger
         # would then look like this machine's first one.
@@ -121,10 +122,8 @@ class Accounting(Component):
 
     def tasks(self) -> Iterable[Task]:
         """Read all counters, so that little is lost if another program zeroes them."""
-        yield Task(self._read, self._agent.document.accounting.reading_seconds)
-
-    def _read(self) -> None:
-        self._agent.health.attempt("reading", self.accounts.read)
+        read = partial(self._agent.health.attempt, "reading", self.accounts.read)
+        yield Task(read, self._agent.document.accounting.reading_seconds)
 
     def problems(self) -> Iterable[Problem]:
         if not self.ledger.durable:
@@ -300,11 +299,8 @@ def _remove_rules(backend: Backend, owner: str) -> str:
         rule_owner=owner,
         exact_prefix=Prefix.parse("10.0.0.0/8"),
     )
-    rules = Rules(open_kind(backend), policy)
-    try:
+    with closing(Rules(open_kind(backend), policy)) as rules:
         rules.remove()
-    finally:
-        rules.close()
     return f"rules and sets of {backend} were removed"
 
 

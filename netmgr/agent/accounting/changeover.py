@@ -20,6 +20,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -95,7 +96,12 @@ class Changeover:
 
     def make_way(self) -> None:
         """Remove rules that cannot count beside the successor's; called right after `read`."""
-        sharing = [rules for rules in self.rules if _shares(rules, self._successor)]
+        # Both variants of iptables keep pods' counters in the same sets.
+        sharing = [
+            rules
+            for rules in self.rules
+            if {rules.backend.name, self._successor.backend.name} <= _SHARING
+        ]
         for rules in sharing:
             rules.remove()
         if sharing:
@@ -140,8 +146,10 @@ class Changeover:
         deadline = time.monotonic() + LONGEST_SECONDS
         moved: dict[Address | None, set[Counter]] = {}
         for counter in both.moved:
-            # All counters of a pod's address come in one reading, so they are read again together.
-            moved.setdefault(_subject(counter), set()).add(counter)
+            # All counters of a pod's address come in one reading, so they are read again together;
+            # so do the node's own (None).
+            subject = counter.subject if isinstance(counter.subject, Address) else None
+            moved.setdefault(subject, set()).add(counter)
         still: set[Counter] = set()
         longest = 0.0
         for subject, moving in moved.items():
@@ -164,7 +172,13 @@ class Changeover:
         for _ in range(TRIES):
             if not moving or time.monotonic() >= deadline:
                 break
-            again = self._read_again(former, subject)
+            if subject is None:
+                again = _at_once(self.read, self._successor.read)
+            else:
+                again = _at_once(
+                    partial(former.read_pods, [subject]),
+                    partial(self._successor.read_pods, [subject]),
+                )
             both.last.update(
                 (counter, again.last[counter]) for counter in moving & again.last.keys()
             )
@@ -174,23 +188,6 @@ class Changeover:
             moving &= again.moved
             seconds = again.seconds
         return seconds
-
-    def _read_again(self, former: Rules, subject: Address | None) -> Both:
-        if subject is None:
-            return _at_once(self.read, self._successor.read)
-        return _at_once(
-            lambda: former.read_pods([subject]), lambda: self._successor.read_pods([subject])
-        )
-
-
-def _shares(rules: Rules, successor: Rules) -> bool:
-    """Whether two backends keep pods' counters in the same sets."""
-    return {rules.backend.name, successor.backend.name} <= _SHARING
-
-
-def _subject(counter: Counter) -> Address | None:
-    """The address to read by itself; None for the node's counters, which are read together."""
-    return counter.subject if isinstance(counter.subject, Address) else None
 
 
 def _at_once(old: Read, new: Read) -> Both:

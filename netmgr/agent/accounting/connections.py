@@ -6,6 +6,7 @@ import errno
 import logging
 import threading
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import closing
 from typing import Self
 
 from netmgr.agent.core.components import Agent, Component, Remnants
@@ -32,8 +33,7 @@ class ConnectionLimits(Component):
 
     def __init__(self, agent: Agent) -> None:
         super().__init__(agent)
-        self._nft = LibNftables()
-        agent.stack.callback(self._nft.close)
+        self._nft = agent.stack.enter_context(closing(LibNftables()))
         self._socket = agent.stack.enter_context(NftSocket())
         self._lock = threading.Lock()
         self._wanted = _NOTHING

@@ -13,7 +13,7 @@ import errno
 import logging
 import socket
 from collections.abc import Collection, Iterable
-from typing import Self
+from functools import partial
 
 from netmgr.agent.accounting.accounting import Accounting
 from netmgr.agent.core.components import Agent, Component
@@ -38,21 +38,13 @@ log = logging.getLogger(__name__)
 class FlowtableDevices(Component):
     """The devices of the flowtable, if the rules fill one."""
 
-    def __init__(self, agent: Agent, channel: NftSocket, off: str) -> None:
+    def __init__(self, agent: Agent) -> None:
         super().__init__(agent)
-        self._channel = channel
-        self._off = off
+        self._channel = agent.stack.enter_context(NftSocket())
+        self._off = why_off(agent.document, agent.get(Accounting).rules.backend)
         self._uplinks: frozenset[str] = frozenset()
         self._devices: frozenset[str] = frozenset()
         self._others: list[Flowtable] = []
-
-    @classmethod
-    def open(cls, agent: Agent) -> Self:
-        """Find out whether the rules fill a flowtable."""
-        channel = NftSocket()
-        agent.stack.callback(channel.close)
-        backend = agent.get(Accounting).rules.backend
-        return cls(agent, channel, why_off(agent.document, backend))
 
     def reconcile(self) -> None:
         """Find the uplinks, and follow all links."""
@@ -61,9 +53,8 @@ class FlowtableDevices(Component):
     def tasks(self) -> Iterable[Task]:
         """Add links of new pods, and all links after a change of the rules, which empties it."""
         if not self._off:
-            yield Task(
-                lambda: self._agent.health.attempt("flowtable", self._follow), _FOLLOW_SECONDS
-            )
+            follow = partial(self._agent.health.attempt, "flowtable", self._follow)
+            yield Task(follow, _FOLLOW_SECONDS)
 
     def health(self, failing: Collection[str]) -> None:
         """A node that only counts must not claim to be ready while packets pass its counters.
@@ -92,19 +83,17 @@ class FlowtableDevices(Component):
     def _follow(self) -> None:
         pods = {attachment.host_link for attachment in self._agent.attachments()}
         wanted = pods | self._uplinks
-        present = flowtables.read_flowtables(self._channel)
-        self._tell(
-            [
-                flowtable
-                for flowtable in present
-                if flowtable.table != TABLE and flowtable.devices & wanted
-            ]
-        )
-        for flowtable in present:
+        others = []
+        for flowtable in flowtables.read_flowtables(self._channel):
+            if flowtable.table != TABLE and flowtable.devices & wanted:
+                others.append(flowtable)
+                if flowtable not in self._others:
+                    log.warning("foreign-flowtable what=%s", _past_the_rules(flowtable))
             if (flowtable.table, flowtable.name) == (TABLE, FLOWTABLE.name):
                 self._devices = flowtable.devices
                 if missing := wanted - flowtable.devices:
                     self._add(missing)
+        self._others = others
 
     def _add(self, missing: set[str]) -> None:
         table = TABLE.removeprefix("inet ")
@@ -120,12 +109,6 @@ class FlowtableDevices(Component):
                 raise
         else:
             self._devices |= devices
-
-    def _tell(self, others: list[Flowtable]) -> None:
-        for flowtable in others:
-            if flowtable not in self._others:
-                log.warning("foreign-flowtable what=%s", _past_the_rules(flowtable))
-        self._others = others
 
 
 def why_off(document: NodeDocument, backend: RuleBackend) -> str:

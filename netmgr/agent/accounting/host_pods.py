@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from errno import ENOENT
 from typing import TYPE_CHECKING, Self
 
@@ -23,8 +24,8 @@ from netmgr.model import Counter, Sample, Traffic
 from netmgr.prefixes import Family, Prefix
 
 if TYPE_CHECKING:
-    from netmgr.observer.host_network import HostPod, HostPodFinder
-    from netmgr.rules.cgroup_counters import CgroupCounters, Reading
+    from netmgr.observer.host_network import HostPod
+    from netmgr.rules.cgroup_counters import Reading
 
 SUBJECT = "cgroup "
 
@@ -34,12 +35,23 @@ log = logging.getLogger(__name__)
 class HostPods(Component):
     """The host-network pods of one node."""
 
-    def __init__(self, finder: HostPodFinder, rules: CgroupCounters, ledger: Ledger) -> None:
-        self._finder = finder
-        self._rules = rules
-        self._ledger = ledger
+    def __init__(self, agent: Agent) -> None:
+        super().__init__(agent)
+        # Loaded only on a node that counts them.
+        from netmgr.observer.host_network import HostPodFinder  # noqa: PLC0415  see above
+        from netmgr.rules.cgroup_counters import CgroupCounters  # noqa: PLC0415  see above
+
+        settings, accounting = agent.document.accounting, agent.get(Accounting)
+        self._finder = HostPodFinder(settings.cgroup_dir, settings.pod_logs_dir)
+        self._rules = CgroupCounters(accounting.rules.policy.known, self._finder.depths)
+        self._ledger = accounting.ledger
         self._live: dict[int, HostPod] = {}
         self._started = False
+        if self._ledger.recall(UNREAD):
+            # A loss that is still to be settled: these pods may be found after it was, and what
+            # they were counted for is part of it.
+            self._rules.remove()
+        accounting.accounts.count_host_pods(self)
 
     @classmethod
     def open(cls, agent: Agent) -> Self | None:
@@ -48,26 +60,14 @@ class HostPods(Component):
         Raises:
             SetupError: the machine has no libnftables.
         """
-        settings, accounting = agent.document.accounting, agent.get(Accounting)
-        if not settings.host_pods:
-            # The document once counted host-network pods: their table would count on for ever.
-            if former := _open_counters(accounting.ledger):
-                _remove_rules()
-                accounting.ledger.end(former)
-            return None
-        # Loaded only on a node that counts them.
-        from netmgr.observer.host_network import HostPodFinder  # noqa: PLC0415  see above
-        from netmgr.rules.cgroup_counters import CgroupCounters  # noqa: PLC0415  see above
-
-        finder = HostPodFinder(settings.cgroup_dir, settings.pod_logs_dir)
-        rules = CgroupCounters(accounting.rules.policy.known, finder.depths)
-        if accounting.ledger.recall(UNREAD):
-            # A loss that is still to be settled: these pods may be found after it was, and what
-            # they were counted for is part of it.
-            rules.remove()
-        host_pods = cls(finder, rules, accounting.ledger)
-        accounting.accounts.count_host_pods(host_pods)
-        return host_pods
+        if agent.document.accounting.host_pods:
+            return cls(agent)
+        ledger = agent.get(Accounting).ledger
+        # The document once counted host-network pods: their table would count on for ever.
+        if former := _open_counters(ledger):
+            _remove_rules()
+            ledger.end(former)
+        return None
 
     def capabilities(self) -> Iterable[Capability]:
         """Seeing which network the processes of other users are in."""
@@ -181,20 +181,14 @@ class HostPods(Component):
 def _remove_rules() -> None:
     from netmgr.rules.cgroup_counters import CgroupCounters  # noqa: PLC0415  only where it may have been made
 
-    rules = CgroupCounters((), ())
-    try:
+    with closing(CgroupCounters((), ())) as rules:
         rules.remove()
-    finally:
-        rules.close()
 
 
 def _open_counters(ledger: Ledger) -> set[Counter]:
-    counters = set()
-    for counter, owner in ledger.counters().items():
-        # The node's own counters have no owner, and pods' are of an address.
-        if owner and not counter.is_pod:
-            counters.add(counter)
-    return counters
+    # The node's own counters have no owner, and pods' are of an address.
+    owned = ledger.counters().items()
+    return {counter for counter, owner in owned if owner and not counter.is_pod}
 
 
 def counters_of(number: int) -> list[Counter]:

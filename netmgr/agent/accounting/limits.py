@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from typing import Self
 
 from netmgr.agent.accounting.accounting import Accounting
@@ -17,7 +19,6 @@ from netmgr.agent.core.components import Agent, Component, Query, Remnants
 from netmgr.agent.core.scheduler import Task
 from netmgr.api.snapshot import VERSION, LimitState, Snapshot
 from netmgr.dataplane import sandbox
-from netmgr.documents.node import NodeDocument
 from netmgr.errors import KernelError, SetupError, StateError
 from netmgr.kernel.traffic_control import ClassUsage
 from netmgr.limits import shaper, tree
@@ -42,8 +43,9 @@ class Limits(Component):
         self._limits = agent.document.limits
         self.honours_annotations = agent.document.limits_by_annotation
         self._spending = Spending(agent.get(Accounting).accounts, agent.clock)
-        self._shaper = Shaper(_peers(agent.document), self._spending.recent)
-        agent.stack.callback(self._shaper.close)
+        classifier = Classifier.of(agent.document, None)
+        peers = Peers(agent.document.not_internet, dict(classifier.pieces) if classifier else {})
+        self._shaper = agent.stack.enter_context(closing(Shaper(peers, self._spending.recent)))
 
     @classmethod
     def open(cls, agent: Agent) -> Self | None:
@@ -81,7 +83,7 @@ class Limits(Component):
 
     def reconcile(self) -> None:
         """Put back what another program changed, and remove what no pod needs any more."""
-        self._follow()
+        self._agent.health.repair("limits", self._apply)
         self._agent.health.attempt("quotas", self._settle)
 
     def _settle(self) -> None:
@@ -90,13 +92,11 @@ class Limits(Component):
         self._spending.recent(self._shaper.budgets)
         self._shaper.settle(self._spending)
 
-    def _follow(self) -> None:
-        self._agent.health.repair("limits", self._apply)
-
     def tasks(self) -> Iterable[Task]:
         """Limit pods that another plugin wired as soon as they are found."""
         if not self._agent.document.cni:
-            yield Task(self._follow, _FOLLOW_SECONDS)
+            follow = partial(self._agent.health.repair, "limits", self._apply)
+            yield Task(follow, _FOLLOW_SECONDS)
 
     def snapshot(self, snapshot: Snapshot) -> None:
         try:
@@ -120,10 +120,7 @@ class Limits(Component):
 
     def _apply(self) -> list[str]:
         # The list of pods is read within the shaper's lock: an older one must not come last.
-        return self._shaper.apply(self._trees)
-
-    def _trees(self) -> dict[Traffic, Tree]:
-        return self._trees_of(self._agent.attachments())
+        return self._shaper.apply(lambda: self._trees_of(self._agent.attachments()))
 
     def _trees_of(self, attachments: Iterable[Attachment]) -> dict[Traffic, Tree]:
         pods = [
@@ -140,11 +137,6 @@ class Limits(Component):
     def remove(cls, remnants: Remnants) -> Iterator[str]:
         del remnants
         yield from shaper.remove()
-
-
-def _peers(document: NodeDocument) -> Peers:
-    classifier = Classifier.of(document, None)
-    return Peers(document.not_internet, dict(classifier.pieces) if classifier else {})
 
 
 def _state(limited: Limited, usage: ClassUsage) -> LimitState:

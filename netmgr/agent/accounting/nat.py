@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from functools import partial
 from typing import Self
 
 from netmgr.agent.accounting.accounting import Accounting
@@ -48,13 +49,11 @@ class NatHost(Component):
 
     def start(self) -> None:
         """Count once, for the first reader."""
-        self._try_to_count_ports()
+        self._agent.health.attempt("ports", self._count_ports)
 
     def tasks(self) -> Iterable[Task]:
-        yield Task(self._try_to_count_ports, COUNT_SECONDS, COUNT_SECONDS, share=COUNT_SHARE)
-
-    def _try_to_count_ports(self) -> None:
-        self._agent.health.attempt("ports", self._count_ports)
+        count = partial(self._agent.health.attempt, "ports", self._count_ports)
+        yield Task(count, COUNT_SECONDS, COUNT_SECONDS, share=COUNT_SHARE)
 
     def _count_ports(self) -> None:
         if self._addresses or self._masqueraded:

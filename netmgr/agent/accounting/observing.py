@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from typing import Self
+from contextlib import closing
 
 from netmgr.agent.accounting.accounting import Accounting
 from netmgr.agent.core.components import Agent, Component
@@ -26,7 +26,7 @@ from netmgr.api.snapshot import Snapshot
 from netmgr.clock import Stamps
 from netmgr.kernel.inotify import Watch
 from netmgr.ledger.tables import Gap
-from netmgr.model import Attachment, AttachmentKey, PodRef
+from netmgr.model import Attachment, AttachmentKey
 from netmgr.observer import reconcile_plan
 from netmgr.observer.cached_results import Listing, Reason, ResultCache
 from netmgr.observer.kernel_check import KernelCheck
@@ -44,14 +44,17 @@ class Observation(Component):
 
     vital = ("watch", "pods")
 
-    def __init__(self, agent: Agent, watch: Watch, cache: ResultCache, kernel: KernelCheck) -> None:
+    def __init__(self, agent: Agent) -> None:
+        """Watch the cache, and find out what a predecessor counted, before anything is posted."""
+        super().__init__(agent)
         accounting = agent.get(Accounting)
         self._accounts, self._ledger = accounting.accounts, accounting.ledger
-        self._health = agent.health
-        self._watch = watch
-        self._cache = cache
-        self._kernel = kernel
-        self._clock = agent.clock
+        directory = agent.document.cni_results_dir
+        self._cache = ResultCache(directory)
+        self._watch = agent.stack.enter_context(closing(Watch(directory)))
+        if not self._watch.complete:
+            log.warning("results-dir-missing cni_results_dir=%s", directory)
+        self._kernel = agent.stack.enter_context(closing(KernelCheck()))
         # A predecessor knew of what came before it read last.
         self._stamps = Stamps(agent.clock, agent.clock.monotonic() - self._ledger.read_at)
         # The very first agent finds pods that ran before it: they are not late.
@@ -59,26 +62,10 @@ class Observation(Component):
         self._counted: dict[Address, Counted] = {}
         self._files: dict[str, int] = {}
         self._longest = 0.0
-
-    @classmethod
-    def open(cls, agent: Agent) -> Self:
-        """Watch the cache, and find out what a predecessor counted."""
-        directory, stack = agent.document.cni_results_dir, agent.stack
-        watch = Watch(directory)
-        stack.callback(watch.close)
-        if not watch.complete:
-            log.warning("results-dir-missing cni_results_dir=%s", directory)
-        kernel = KernelCheck()
-        stack.callback(kernel.close)
-        observation = cls(agent, watch, ResultCache(directory), kernel)
-        observation.recall()
-        return observation
-
-    def recall(self) -> None:
-        """Take over what a predecessor counted, before anything is posted."""
         for counter, owner in self._ledger.counters().items():
             if isinstance(counter.subject, Address) and owner is not None:
-                self._counted[counter.subject] = _remembered(counter.subject, owner)
+                pod = Attachment(AttachmentKey("", ""), owner, (counter.subject,), "", netns="")
+                self._counted[counter.subject] = Counted(pod)
         if self._accounts.is_rebuilt:
             # Whoever is there now was counted by the predecessor; a look after the start would
             # begin them at zero.
@@ -92,8 +79,8 @@ class Observation(Component):
         """Process all changes so far."""
         # In this order: what happens after the queue was emptied is in it when the look is over.
         self._watch.drain()
-        self._health.attempt("watch", self._watch.renew)
-        self._health.attempt("pods", self.look)
+        self._agent.health.attempt("watch", self._watch.renew)
+        self._agent.health.attempt("pods", self._look)
 
     def tasks(self) -> Iterable[Task]:
         """Look whenever the cache changes."""
@@ -109,12 +96,8 @@ class Observation(Component):
         ]
         snapshot["longest_delay"] = self._longest
 
-    def look(self) -> None:
-        """Compare once, and carry out what follows.
-
-        Raises:
-            NetmgrError: the cache or the kernel cannot be read; what is counted goes on.
-        """
+    def _look(self) -> None:
+        """Compare once, and carry out what follows; what is counted goes on if that fails."""
         listing, plan = self._plan()
         self._carry_out(plan)
         self._files = {str(reason): listing.unusable.get(reason, 0) for reason in Reason}
@@ -128,7 +111,7 @@ class Observation(Component):
         named = {address for result in listing.results for address in result.addresses}
         kernel = self._kernel.look(named | self._counted.keys())
         return listing, reconcile_plan.plan(
-            listing.results, kernel, self._counted, self._clock.monotonic()
+            listing.results, kernel, self._counted, self._agent.clock.monotonic()
         )
 
     def _carry_out(self, plan: ReconcilePlan) -> None:
@@ -157,15 +140,11 @@ class Observation(Component):
             if self._reports_late and delay > PROMPT_SECONDS:
                 log.warning("pod-noticed-late effect=some-bytes-uncounted pod=%s", pod.pod)
                 # One event for all that one look finds, as long as the longest.
-                since = self._clock.monotonic() - max(0.0, delay - latest)
+                since = self._agent.clock.monotonic() - max(0.0, delay - latest)
                 self._ledger.note(Gap.LATE, since, goes_on=latest > 0)
                 latest = max(latest, delay)
         # Also what neither began nor ended: `unconfirmed_since` may have changed.
         self._counted = dict(plan.counted)
-
-
-def _remembered(address: Address, pod: PodRef) -> Counted:
-    return Counted(Attachment(AttachmentKey("", ""), pod, (address,), "", netns=""))
 
 
 def _shown(pod: Attachment) -> str:

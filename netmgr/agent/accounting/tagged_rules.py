@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from typing import Self
 
 from netmgr.agent.accounting.accounting import Accounting
 from netmgr.agent.core.components import Agent, Component
 from netmgr.agent.core.scheduler import Task
-from netmgr.api.snapshot import ChainSize, RuleReading, Snapshot
+from netmgr.api.snapshot import RuleReading, Snapshot
 from netmgr.errors import NetmgrError
 from netmgr.kernel.capabilities import Capability
 from netmgr.kernel.xtables.variant import give_memory_back
 from netmgr.prefixes import Family
-from netmgr.rules.engine import Rules
 from netmgr.rules.tagged import Series, Tagged
 
 log = logging.getLogger(__name__)
@@ -27,16 +25,12 @@ log = logging.getLogger(__name__)
 class TaggedRules(Component):
     """What PyPI's iptables-exporter would report besides our own rules, as of the last reading."""
 
-    def __init__(self, rules: Rules, seconds: float) -> None:
-        self._rules = rules
-        self._seconds = seconds
+    def __init__(self, agent: Agent) -> None:
+        super().__init__(agent)
+        # It reads with the sockets of `Accounting`.
+        self._rules = agent.get(Accounting).rules
         self._found = Tagged()
         self._fault = ""
-
-    @classmethod
-    def open(cls, agent: Agent) -> Self:
-        """It reads with the sockets of `Accounting`."""
-        return cls(agent.get(Accounting).rules, agent.document.accounting.reading_seconds)
 
     def capabilities(self) -> Iterable[Capability]:
         """Legacy tables are read by a raw socket, whatever backend the agent itself uses."""
@@ -44,32 +38,27 @@ class TaggedRules(Component):
 
     def tasks(self) -> Iterable[Task]:
         """Read, in a thread of its own: how long that takes depends on other people's rules."""
-        yield Task(self._read, self._seconds, thread="tagged-rules")
+        seconds = self._agent.document.accounting.reading_seconds
+        yield Task(self._read, seconds, thread="tagged-rules")
 
     def snapshot(self, snapshot: Snapshot) -> None:
         """Add other people's rules to ours, which `Accounting` filled in."""
-        snapshot["rules"] = self._beside(snapshot["rules"])
-        snapshot["chain_sizes"] = self._sizes()
-
-    def _beside(self, ours: Iterable[RuleReading]) -> list[RuleReading]:
-        """Our rules and others'; those with equal labels are added up, as the exporter does."""
         tagged = self._found
-        merged = {_series(reading): reading for reading in ours}
+        merged = {_series(reading): reading for reading in snapshot["rules"]}
         for series in tagged.packets:
+            # Those with equal labels are added up, as the exporter does.
             reading = merged.setdefault(series, _reading(series))
             reading["bytes"] += tagged.bytes[series]
             reading["packets"] += tagged.packets[series]
-        return list(merged.values())
-
-    def _sizes(self) -> list[ChainSize]:
-        return [
+        snapshot["rules"] = list(merged.values())
+        snapshot["chain_sizes"] = [
             {
                 "ip_version": str(series.family.value),
                 "table": series.table,
                 "chain": series.chain,
                 "rules": count,
             }
-            for series, count in self._found.chains.items()
+            for series, count in tagged.chains.items()
         ]
 
     def _read(self) -> None:

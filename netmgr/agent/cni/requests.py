@@ -14,6 +14,7 @@ from bisect import bisect_left
 from collections import Counter as Tally
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import accumulate
 
 from netmgr.api.snapshot import LATENCY_BUCKETS, RequestCount, RequestLatency
 from netmgr.errors import TryAgainLater
@@ -52,8 +53,15 @@ class AttachmentLocks:
                     f"another request for {key.container_id} {key.ifname} is still under way"
                 )
             try:
-                with self._turn(max(deadline - time.monotonic(), _LEAST_TURN_SECONDS)):
+                turn_seconds = max(deadline - time.monotonic(), _LEAST_TURN_SECONDS)
+                if not self._turns.acquire(timeout=turn_seconds):
+                    raise TryAgainLater(
+                        f"the {TURNS} requests under way have not ended within {turn_seconds:.0f} s"
+                    )
+                try:
                     yield
+                finally:
+                    self._turns.release()
             finally:
                 lock.release()
         finally:
@@ -62,17 +70,6 @@ class AttachmentLocks:
                 lock, waiting = self._locks.pop(key)
                 if waiting > 1:
                     self._locks[key] = lock, waiting - 1
-
-    @contextmanager
-    def _turn(self, seconds: float) -> Iterator[None]:
-        if not self._turns.acquire(timeout=seconds):
-            raise TryAgainLater(
-                f"the {TURNS} requests under way have not ended within {seconds:.0f} s"
-            )
-        try:
-            yield
-        finally:
-            self._turns.release()
 
 
 class Requests:
@@ -103,15 +100,13 @@ class Requests:
 
     def latency(self) -> list[RequestLatency]:
         """Cumulative histograms by verb."""
+        bounds = (*map(str, LATENCY_BUCKETS), "+Inf")
         with self._lock:
-            return [self._histogram(command) for command in sorted(self._buckets)]
-
-    def _histogram(self, command: str) -> RequestLatency:
-        cumulative: list[tuple[str, int]] = []
-        total = 0
-        for bound, count in zip(
-            (*map(str, LATENCY_BUCKETS), "+Inf"), self._buckets[command], strict=True
-        ):
-            total += count
-            cumulative.append((bound, total))
-        return {"command": command, "buckets": cumulative, "sum": self._sums[command]}
+            return [
+                {
+                    "command": command,
+                    "buckets": list(zip(bounds, accumulate(buckets), strict=True)),
+                    "sum": self._sums[command],
+                }
+                for command, buckets in sorted(self._buckets.items())
+            ]

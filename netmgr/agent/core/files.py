@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Protocol
 
 from netmgr import durable
 from netmgr.agent.core.components import Agent, Component, Remnants
@@ -38,7 +38,6 @@ class Kept(Protocol):
 
     def is_lost(self) -> bool:
         """Whether it was removed or replaced."""
-        ...
 
     def restore(self) -> None:
         """Restore it.
@@ -46,7 +45,6 @@ class Kept(Protocol):
         Raises:
             NetmgrError: it cannot be made now.
         """
-        ...
 
 
 @dataclass(frozen=True)
@@ -54,14 +52,11 @@ class Made:
     """A file or directory that is restored by writing it again."""
 
     path: Path
-    make: Callable[[], None]
+    restore: Callable[[], None]
     is_wanted: Callable[[], bool] = lambda: True
 
     def is_lost(self) -> bool:
         return self.is_wanted() and not self.path.exists()
-
-    def restore(self) -> None:
-        self.make()
 
 
 class Reserve:
@@ -100,14 +95,9 @@ class Files(Component):
         super().__init__(agent)
         self._kept: list[Kept] = list(agent.directories)
         self._reserve = Reserve(agent.document.state_dir)
-
-    @classmethod
-    def open(cls, agent: Agent) -> Self:
-        """Release the reserve, until everything else has been opened, or closed again."""
-        files = cls(agent)
-        files._reserve.release()
-        agent.stack.callback(files._reserve.take)
-        return files
+        # Until everything else has been opened, or closed again.
+        self._reserve.release()
+        agent.stack.callback(self._reserve.take)
 
     def tasks(self) -> Iterable[Task]:
         """Take the reserve again, where there was no room at the end of the start."""

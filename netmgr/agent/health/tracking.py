@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from functools import partial
 
 from netmgr.agent.core.components import Agent, Component
 from netmgr.agent.core.scheduler import Task
@@ -25,10 +26,8 @@ class Tracking(Component):
 
     def tasks(self) -> Iterable[Task]:
         seconds = self._agent.document.reconcile_seconds
-        yield Task(self._try_to_count, seconds, share=COUNT_SHARE)
-
-    def _try_to_count(self) -> None:
-        self._agent.health.attempt("tracking", self._count)
+        count = partial(self._agent.health.attempt, "tracking", self._count)
+        yield Task(count, seconds, share=COUNT_SHARE)
 
     def _count(self) -> None:
         if conntrack.occupancy() is None:

@@ -34,23 +34,19 @@ class ListedNodes:
         version = version_of(self._path)
         if self._nodes is None or version is None or version != self._version:
             self._nodes = None
-            self._nodes = self._load()
+            try:
+                with self._path.open(encoding="utf-8") as file:
+                    self._nodes = node_list.parse(file.read(MAX_BYTES + 1))
+            except FileNotFoundError:
+                raise ConfigError(
+                    f"{self._path}: is not there: the kubelet brings it up to 90 s after netmgr "
+                    "controller --routes nodes wrote the ConfigMap netmgr-nodes"
+                ) from None
+            except (OSError, ValueError) as error:
+                raise ConfigError(
+                    f"{self._path}: {error}; netmgr controller writes it again if you remove what "
+                    "the ConfigMap netmgr-nodes has"
+                ) from None
             self._version = version
             log.info("nodes-read number=%s file=%s", len(self._nodes), self._path)
         return self._nodes
-
-    def _load(self) -> tuple[ListedNode, ...]:
-        try:
-            with self._path.open(encoding="utf-8") as file:
-                text = file.read(MAX_BYTES + 1)
-            return node_list.parse(text)
-        except FileNotFoundError:
-            raise ConfigError(
-                f"{self._path}: is not there: the kubelet brings it up to 90 s after netmgr "
-                "controller --routes nodes wrote the ConfigMap netmgr-nodes"
-            ) from None
-        except (OSError, ValueError) as error:
-            raise ConfigError(
-                f"{self._path}: {error}; netmgr controller writes it again if you remove what the "
-                "ConfigMap netmgr-nodes has"
-            ) from None

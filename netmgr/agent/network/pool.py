@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Self
 
 from netmgr.agent.core.components import Agent, Component
 from netmgr.agent.core.files import Files
@@ -35,32 +34,26 @@ log = logging.getLogger(__name__)
 class Pool(Component):
     """Addresses and attachments, compared with the kernel's links when the agent starts."""
 
-    def __init__(self, agent: Agent, leases: Leases, dataplane: Dataplane) -> None:
-        super().__init__(agent)
-        self.leases = leases
-        self.dataplane = dataplane
-
-    @classmethod
-    def open(cls, agent: Agent) -> Self:
+    def __init__(self, agent: Agent) -> None:
         """Learn the ranges, and open the leases.
 
         Raises:
             StateError: they cannot be written.
         """
+        super().__init__(agent)
         agent.document = document = resolved(agent.document)
-        dataplane = Dataplane(uplink=document.node.uplink, mtu=document.mtu)
-        agent.stack.callback(dataplane.close)
+        self.dataplane = Dataplane(uplink=document.node.uplink, mtu=document.mtu)
+        agent.stack.callback(self.dataplane.close)
         timing = Timing(document.pool.cooldown_seconds, document.pool.conntrack_wait_seconds)
-        leases, is_rebuilt = open_or_set_aside(
+        self.leases, is_rebuilt = open_or_set_aside(
             document.state_dir / "ipam.sqlite",
             lambda path: Leases(
                 Store(path), document.ranges, timing, agent.clock, conntrack.tracked
             ),
         )
-        agent.stack.callback(leases.store.close)
+        agent.stack.callback(self.leases.store.close)
         agent.health.rebuilds += is_rebuilt
-        agent.get(Files).keep(leases.store)
-        return cls(agent, leases, dataplane)
+        agent.get(Files).keep(self.leases.store)
 
     def start(self) -> None:
         """Bring the attachments in line with the kernel's links, and delete orphaned links."""
