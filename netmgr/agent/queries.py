@@ -57,7 +57,6 @@ class Readers(Component):
         self._agent.get(Files).serve(readers(self._agent.document, self.answer))
 
     def answer(self, message: bytes) -> bytes:
-        """The JSON answer to one line of JSON."""
         try:
             request = json.loads(message)
             if not isinstance(request, dict) or request.get("version") != VERSION:
@@ -70,21 +69,7 @@ class Readers(Component):
             return _refusal(error.message)
 
     def _query(self, request: Mapping[str, object]) -> object:
-        match request.get("query"):
-            case "health":
-                return self._health()
-            case "snapshot":
-                return self.snapshot_now()
-            case "pods":
-                pods = [_view(attachment) for attachment in self._agent.attachments()]
-                return self.snapshot_now() | {"attachments": pods}
-            case "explain":
-                address = Address.parse(str(request.get("address")))
-                return {"version": VERSION, **self._explain(address)}
-            case other:
-                return self._answer_of_component(other, request)
-
-    def _answer_of_component(self, query: object, request: Mapping[str, object]) -> object:
+        query = request.get("query")
         for component in self._agent.components:
             for name, answer in component.queries().items():
                 if name == query:
@@ -97,20 +82,38 @@ class Readers(Component):
             f"unknown query {query!r}; ask for health, snapshot, pods, explain, nat, audit or usage"
         )
 
-    def _health(self) -> object:
+    def queries(self) -> Mapping[str, Query]:
+        return {
+            "health": self._health,
+            "snapshot": lambda _: self.snapshot_now(),
+            "pods": self._pods,
+            "explain": self._explain,
+            # The problems alone, which many nodes may be asked for at a time.
+            "problems": lambda _: {
+                "version": VERSION,
+                "problems": self._problems(self._agent.health_fault()),
+            },
+        }
+
+    def _health(self, _: Mapping[str, object]) -> object:
         # No counters are read, since probes ask often. If the accounting hangs, so does this, and
         # the probe fails.
         self._agent.get(Accounting).accounts.await_turn()
         return {"version": VERSION, "files": self._agent.health.failing.get(FILES, "")}
 
-    def _explain(self, address: Address) -> Mapping[str, object]:
+    def _pods(self, _: Mapping[str, object]) -> object:
+        pods = [_view(attachment) for attachment in self._agent.attachments()]
+        return self.snapshot_now() | {"attachments": pods}
+
+    def _explain(self, request: Mapping[str, object]) -> object:
+        address = Address.parse(str(request.get("address")))
         document = self._agent.document
         answer = explain(document, address, self._agent.attachments())
         _, reason = reason_of(document, address)
         # The file may have changed since the agent read it.
         with suppress(OSError, ValueError, YAMLError, ConfigError):
             answer["where"] = loader.place(self._agent.config, reason.key) if reason.key else ""
-        return answer
+        return {"version": VERSION, **answer}
 
     def snapshot_now(self) -> Snapshot:
         """The whole snapshot, of which each component fills in its part."""
@@ -150,15 +153,6 @@ class Readers(Component):
         snapshot["ready"] = not snapshot["reason"]
         snapshot["taken_at"] = agent.clock.now()
         return snapshot
-
-    def queries(self) -> Mapping[str, Query]:
-        """The problems alone, which many nodes may be asked for at a time."""
-        return {
-            "problems": lambda _: {
-                "version": VERSION,
-                "problems": self._problems(self._agent.health_fault()),
-            }
-        }
 
     def tasks(self) -> Iterable[Task]:
         seconds = LOOK_ROUNDS * self._agent.document.reconcile_seconds

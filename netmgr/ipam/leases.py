@@ -48,7 +48,7 @@ class Leases:
         self._lookup = lookup
         self._lock = threading.Lock()
         # Held before the other one, by ADDs that found no address; never by anybody else.
-        self._settling = threading.Lock()
+        self._looking = threading.Lock()
         self._refused_at = -math.inf
         # Both families, also without ranges: held addresses and cooldowns must be known when a
         # range comes back.
@@ -97,7 +97,7 @@ class Leases:
 
     def get(self, key: AttachmentKey) -> Attachment | None:
         # Without the lock: one look-up is atomic, and whoever changes this attachment holds its own
-        # lock (`agent/cni/requests.py`).
+        # lock (`agent/cni/node.py`).
         return self._attachments.get(key)
 
     def all(self) -> list[Attachment]:
@@ -121,9 +121,9 @@ class Leases:
         # would look at the same addresses, the oldest, and most would find that others had taken
         # them meanwhile. So they look one after the other, and go on until there is no cooldown
         # left to end.
-        with self._settling:
+        with self._looking:
             while True:
-                were_over = self.settle(at_most=8, among=wanted.addresses)
+                were_over = self.end_cooldowns(at_most=8, among=wanted.addresses)
                 try:
                     return self._reserve(wanted)
                 except CapacityError:
@@ -185,7 +185,7 @@ class Leases:
             for address in attachment.addresses:
                 self._pools[address.family].release(address, now)
 
-    def settle(self, at_most: int | None = None, among: Collection[Address] = ()) -> bool:
+    def end_cooldowns(self, at_most: int | None = None, among: Collection[Address] = ()) -> bool:
         """End cooldowns that are over, oldest release first; returns whether any were over.
 
         Args:
@@ -196,7 +196,7 @@ class Leases:
         waiting: list[Address] = []
         with self._lock:
             for pool in self._pools.values():
-                due = pool.settling(now)
+                due = pool.cooled_down(now)
                 if among:
                     due = [address for address in due if address in among]
                 waiting += due[:at_most]
@@ -205,11 +205,11 @@ class Leases:
         # Without the lock: the look-up walks the kernel's connection table twice, some 10 ms each.
         named = self._lookup(waiting)
         with self._lock:
-            # One that another thread settled or gave out meanwhile is in no cooldown any more.
+            # One that another thread ended or gave out meanwhile is in no cooldown any more.
             ended = [
                 address
                 for address in waiting
-                if self._pools[address.family].settle(address, now, named=address in named)
+                if self._pools[address.family].end_cooldown(address, now, named=address in named)
             ]
             self.store.end_cooldown(ended)
         # One that did not end here although no connection names it was another thread's.

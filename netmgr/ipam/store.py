@@ -1,10 +1,9 @@
 """Remembers attachments, addresses and tombstones in SQLite, across `kill -9`. See `sqlite_file`.
 
-A machine that loses power may lose the last moments, but it loses its pods with them.
-
-Giving something back never fails: where the file cannot be written (a full disk), it waits in
-memory and is written before anything else. Taking something is refused then, so that no address
-is handed out that a crash would forget.
+A machine that loses power may lose the last moments, but it loses its pods with them. Giving
+something back never fails: where the file cannot be written (a full disk), it waits in memory and
+is written before anything else. Taking something is refused then, so that no address is handed out
+that a crash would forget.
 """
 
 from __future__ import annotations
@@ -190,7 +189,6 @@ class Store:
         self._give(("INSERT OR REPLACE INTO tombstones VALUES (?, ?, ?)", row))
 
     def forget_tombstones(self, before: float) -> None:
-        """Drop tombstones older than `before`."""
         self._give(("DELETE FROM tombstones WHERE deleted_at < ?", (before,)))
 
     def begin_boot(self, boot_id: str) -> None:

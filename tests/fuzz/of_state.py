@@ -148,7 +148,9 @@ def _readers() -> Readers:
         serves=True,
         health_fault=lambda: None,
     )
-    return Readers(agent)
+    readers = Readers(agent)
+    agent.components.append(readers)
+    return readers
 
 
 def _echo(request: Any) -> object:

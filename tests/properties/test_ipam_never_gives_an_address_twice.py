@@ -218,7 +218,7 @@ class Ipam(RuleBasedStateMachine):
 
     @rule()
     def settle(self):
-        self.leases.settle()
+        self.leases.end_cooldowns()
 
     @rule()
     def connections_end(self):

@@ -264,7 +264,6 @@ class Accounts:
             return list(transaction.repairs)
 
     def _mark(self) -> None:
-        """Write the ledger's mark to the kernel."""
         if mark := self._ledger.mark:
             self._rules.mark(mark.address)
 
@@ -294,7 +293,6 @@ class Accounts:
             self._sound_at = None  # recorded once, even if applying must be tried again
 
     def change_policy(self, policy: Policy) -> list[str]:
-        """Change the rules to another policy; describes each change."""
         with self._lock:
             self._rules.change_policy(policy)
             # The difference that the next look finds is ours, not another program's.

@@ -1,18 +1,17 @@
 """Changes the backend that counts, so that the ledger takes every packet once.
 
-The successor's rules are made while the former ones are still there. From then on both count the
-same packets, and the ledger can go on from one to the other at any instant at which both were
-read. No two readings are of one instant; but if the successor shows the same before and after
-the former was read, then nothing passed meanwhile, and both readings are as good as that. A pod
-that did not pause is read again by itself, which takes a fraction of a millisecond. What moved
-every time loses what passed during the last of these readings, which is a gap of that length.
+The successor's rules are made first, and from then on both count the same packets. The ledger can
+go on from one to the other at any instant at which both were read: if the successor shows the same
+before and after the former was read, nothing passed meanwhile. A pod that did not pause is read
+again by itself, a fraction of a millisecond each; what moved every time loses what passed during
+the last of these readings, which is a gap of that length.
 
-Killed anywhere, an agent leaves either a ledger of the former backend, and starts again, or one
-of the successor, and removes what is left of the former. The ledger says which (`BACKENDS`), in
-the transaction that changes it.
+Killed anywhere, an agent leaves a ledger of the former backend, and starts again, or one of the
+successor, and removes what is left of the former. The ledger says which (`BACKENDS`), in the
+transaction that changes it.
 
-Both variants of iptables keep pods' counters in the same sets and cannot count at once. Between
-them the former rules are read and removed first, and until the others are there is a gap.
+Both variants of iptables keep pods' counters in the same sets and cannot count at once: the former
+rules are read and removed first, and until the others are there is a gap.
 """
 
 from __future__ import annotations
@@ -111,7 +110,7 @@ class Changeover:
 
     def _remember(self) -> None:
         if not self.rules:
-            settle(self._state_dir, self._ledger, self._successor)
+            note_only_backend(self._state_dir, self._ledger, self._successor)
         elif self._former is None:
             names = (rules.backend.name for rules in (self._successor, *self._leftovers))
             self._ledger.remember(BACKENDS, " ".join(names))
@@ -208,13 +207,7 @@ def _by_counter(samples: Iterable[Sample]) -> dict[Counter, Sample]:
 def begin(
     state_dir: Path, ledger: Ledger, successor: Rules, open_rules: Callable[[Backend], Rules]
 ) -> Changeover | None:
-    """The change of backend to make or to finish, if there is one. No rule is changed yet.
-
-    Raises:
-        SetupError: a library that the former backend needs is missing.
-        StateError: what was remembered cannot be read, or the ledger not be written.
-        KernelError: the kernel refuses either backend.
-    """
+    """The change of backend to make or to finish, if there is one. No rule is changed yet."""
     name = successor.backend.name
     noted = [*(ledger.recall(BACKENDS) or "").split(), *filter(None, [remembered(state_dir)])]
     known = list(dict.fromkeys([*noted, name]))
@@ -232,12 +225,8 @@ def begin(
     )
 
 
-def settle(state_dir: Path, ledger: Ledger, rules: Rules) -> None:
-    """Remember the only backend that has rules.
-
-    Raises:
-        StateError: it cannot be written.
-    """
+def note_only_backend(state_dir: Path, ledger: Ledger, rules: Rules) -> None:
+    """Remember the only backend that has rules."""
     # A crash in between is harmless: `begin` joins both lists, and finds a backend without rules.
     remember(rules.backend.name, state_dir)
     ledger.remember(BACKENDS, rules.backend.name)

@@ -1,8 +1,7 @@
 """Counts host-network pods: who they are, what their cgroups were counted for, and what was lost.
 
-`Accounts` reads and reconciles them, under its lock that orders readings before postings. A pod is
-noticed by a look; what it exchanged before is the node's own. Its counter outlives its cgroup, so
-that the look that finds it gone misses nothing.
+`Accounts` reads and reconciles them. What a pod exchanged before a look noticed it is the node's
+own. Its counter outlives its cgroup, so that the look that finds it gone misses nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ from netmgr.prefixes import Family, Prefix
 
 if TYPE_CHECKING:
     from netmgr.observer.host_network import HostPod
-    from netmgr.rules.cgroup_counters import Reading
 
 SUBJECT = "cgroup "
 
@@ -55,11 +53,7 @@ class HostPods(Component):
 
     @classmethod
     def open(cls, agent: Agent) -> Self | None:
-        """None if they are not counted; then what an earlier agent counted is ended.
-
-        Raises:
-            SetupError: the machine has no libnftables.
-        """
+        """None if they are not counted; then what an earlier agent counted is ended."""
         if agent.document.accounting.host_pods:
             return cls(agent)
         ledger = agent.get(Accounting).ledger
@@ -120,7 +114,6 @@ class HostPods(Component):
         self._begin([host_pod for number, host_pod in running.items() if number not in self._live])
 
     def follow(self, internal: Iterable[Prefix]) -> None:
-        """Change what is not internet, as the node's own rules do; the next look applies it."""
         self._rules.follow(internal)
 
     def _begin(self, pods: list[HostPod]) -> None:
@@ -157,16 +150,21 @@ class HostPods(Component):
             log.info("host-pod-ended pod=%s", host_pod.pod)
 
     def samples(self) -> list[Sample]:
-        return [_sample(reading) for reading in self._rules.read()]
+        return [
+            Sample(
+                Counter(f"{SUBJECT}{reading.number}", reading.family, reading.traffic),
+                reading.bytes,
+                reading.packets,
+                reading.life,
+            )
+            for reading in self._rules.read()
+        ]
 
     def close(self) -> None:
-        """Leave the counters to the next agent."""
         self._rules.close()
 
     @classmethod
-    def remove(cls, remnants: Remnants) -> Iterator[str]:
-        """Remove the table that counts cgroups."""
-        del remnants
+    def remove(cls, _remnants: Remnants) -> Iterator[str]:
         try:
             _remove_rules()
         except SetupError:
@@ -193,13 +191,7 @@ def _open_counters(ledger: Ledger) -> set[Counter]:
 
 def counters_of(number: int) -> list[Counter]:
     return [
-        Counter(f"{SUBJECT}{number}", family, traffic) for family in Family for traffic in _WAYS
+        Counter(f"{SUBJECT}{number}", family, traffic)
+        for family in Family
+        for traffic in (Traffic.INTERNET_IN, Traffic.INTERNET_OUT)
     ]
-
-
-_WAYS = (Traffic.INTERNET_IN, Traffic.INTERNET_OUT)
-
-
-def _sample(reading: Reading) -> Sample:
-    counter = Counter(f"{SUBJECT}{reading.number}", reading.family, reading.traffic)
-    return Sample(counter, reading.bytes, reading.packets, reading.life)

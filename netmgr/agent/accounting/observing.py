@@ -1,16 +1,13 @@
 """Counts the pods of a node that another plugin wires (`cni: off`), and does nothing else.
 
-One thread looks whenever the runtime's result cache changes, and every `reconcile_seconds`
-all the same. The order of a look is what makes it safe: the cache before the kernel, so that
-what the kernel has taken away meanwhile is missed for one look at most, and ends before begins,
-so that an address that changes hands begins at zero.
+It looks whenever the runtime's result cache changes, and every `reconcile_seconds` all the same:
+at the cache before the kernel, so that what the kernel has taken away meanwhile is missed for one
+look at most. Ends come before begins, so that an address that changes hands begins at zero.
 
-What can be lost: a plugin's ADD is over, and its file written, before the runtime starts the
-pod's program; what the pod sends until the look that begins its counter is not in its totals
-(or, if the address was another pod's until then, in that one's). With inotify that is some
-milliseconds, in which a runtime has not yet started the program. Where it was more than
-`PROMPT_SECONDS`, one gap "late" records it: the agent was away or busy. Either way what was
-missed is in the counter of what has no pod.
+What a pod sends from the end of its plugin's ADD until that look is not in its totals, but in the
+counter of what has no pod (or in those of the pod that had its address until then). With inotify
+that is some milliseconds, in which a runtime has not yet started the program. Where it was more
+than `PROMPT_SECONDS`, since the agent was away or busy, one gap "late" records it.
 """
 
 from __future__ import annotations
@@ -76,7 +73,6 @@ class Observation(Component):
         self.reconcile()
 
     def reconcile(self) -> None:
-        """Process all changes so far."""
         # In this order: what happens after the queue was emptied is in it when the look is over.
         self._watch.drain()
         self._agent.health.attempt("watch", self._watch.renew)
@@ -90,7 +86,6 @@ class Observation(Component):
         return list(reconcile_plan.attachments(tuple(self._counted.values())))
 
     def snapshot(self, snapshot: Snapshot) -> None:
-        """The states of the cache's files, and the longest a pod went uncounted."""
         snapshot["result_files"] = [
             {"state": state, "count": count} for state, count in self._files.items()
         ]

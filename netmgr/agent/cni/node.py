@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from errno import ELOOP, ENAMETOOLONG, ENOENT, ENOTDIR
 from pathlib import Path
 
@@ -26,7 +27,6 @@ from netmgr.agent.accounting.accounting import Accounting
 from netmgr.agent.accounting.connections import ConnectionLimits
 from netmgr.agent.accounting.limits import Limits
 from netmgr.agent.cni.expected import differences
-from netmgr.agent.cni.requests import AttachmentLocks
 from netmgr.agent.core.components import Agent, Component
 from netmgr.agent.network.pool import Pool
 from netmgr.dataplane import desired
@@ -45,10 +45,66 @@ FOLLOW_SECONDS = 1.0
 
 _FOLLOW_POLL_SECONDS = 0.01
 
+TURNS = 4
+_LEAST_TURN_SECONDS = 1.0
+"""Even a caller that waits for no lock waits this long for a turn, which lasts milliseconds."""
+
 MOST_ID_BYTES = 255
 """Of a container id: NAME_MAX, since runtimes and libcni name files by it."""
 
 log = logging.getLogger(__name__)
+
+
+class AttachmentLocks:
+    """Locks by attachment key, made when needed and dropped with the last who waits.
+
+    Verbs of one attachment wait for each other and for no others. Whoever holds its lock then waits
+    for one of a few turns: a burst ends sooner when four requests work at a time than when a
+    hundred fight over the interpreter and the kernel's routing lock.
+    """
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._turns = threading.BoundedSemaphore(TURNS)
+        self._locks: dict[AttachmentKey, tuple[threading.Lock, int]] = {}
+
+    @contextmanager
+    def holding(self, key: AttachmentKey, seconds: float) -> Iterator[None]:
+        """Hold the lock of `key`, and a turn, for the length of the block.
+
+        Raises:
+            TryAgainLater: another request for this attachment, or those with a turn, took longer.
+        """
+        with self._guard:
+            # Counted before it is waited for: whoever leaves last drops the lock, and only then may
+            # a new one be made for this key.
+            lock, waiting = self._locks.get(key, (threading.Lock(), 0))
+            self._locks[key] = lock, waiting + 1
+        try:
+            deadline = time.monotonic() + seconds
+            # Outside `_guard`, which all requests share.
+            if not lock.acquire(timeout=seconds):
+                raise errors.TryAgainLater(
+                    f"another request for {key.container_id} {key.ifname} is still under way"
+                )
+            try:
+                turn_seconds = max(deadline - time.monotonic(), _LEAST_TURN_SECONDS)
+                if not self._turns.acquire(timeout=turn_seconds):
+                    raise errors.TryAgainLater(
+                        f"the {TURNS} requests under way have not ended within {turn_seconds:.0f} s"
+                    )
+                try:
+                    yield
+                finally:
+                    self._turns.release()
+            finally:
+                lock.release()
+        finally:
+            with self._guard:
+                # Container ids do not come again: kept locks would fill the memory.
+                lock, waiting = self._locks.pop(key)
+                if waiting > 1:
+                    self._locks[key] = lock, waiting - 1
 
 
 class Node(Component):
@@ -249,11 +305,7 @@ class Node(Component):
                 self.detach(attachment, request.netns)
 
     def check(self, request: Request) -> None:
-        """CHECK: compare memory, previous result, wiring and accounting.
-
-        Raises:
-            CheckFailed: something differs; every difference is named.
-        """
+        """CHECK: compare memory, previous result, wiring and accounting."""
         self._await_followed(request.key)
         with self.locks.holding(request.key, LOCK_SECONDS):
             attachment = self.leases.get(request.key)

@@ -73,15 +73,13 @@ class Repairs(Component):
     def tasks(self) -> Iterable[Task]:
         """Check the MACs of all pods at intervals, and immediately of those whose MAC changed."""
         attempt = partial(self._agent.health.attempt, "neighbours")
-        seconds = self._agent.document.reconcile_seconds
-        if self._losses is None:
-            yield Task(lambda: attempt(self.follow_all_macs), seconds, thread=_THREAD)
-            return
-        # For what nobody thought of: the kernel reports the rest, and asking it about every pod
-        # is the costliest look.
-        yield Task(lambda: attempt(self.follow_all_macs), _RARELY * seconds, thread=_THREAD)
-        follow_reported = partial(self._follow_reported_macs, self._losses)
-        yield Task(lambda: attempt(follow_reported), wakes=self._losses.fileno(), thread=_THREAD)
+        # What the kernel reports needs no pass over every pod, which is the costliest look.
+        rounds = _RARELY if self._losses else 1
+        seconds = rounds * self._agent.document.reconcile_seconds
+        yield Task(partial(attempt, self.follow_all_macs), seconds, thread=_THREAD)
+        if self._losses:
+            follow = partial(attempt, partial(self._follow_reported_macs, self._losses))
+            yield Task(follow, wakes=self._losses.fileno(), thread=_THREAD)
 
     def snapshot(self, snapshot: Snapshot) -> None:
         """Which pods' wiring could not be repaired, and why."""
@@ -214,11 +212,7 @@ class Repairs(Component):
         return next((holder for holder in listed if address in holder.addresses), None)
 
     def follow_all_macs(self) -> None:
-        """Update the neighbour entries of pods that have another MAC by now.
-
-        Raises:
-            KernelError: one could not be updated; all the others were tried.
-        """
+        """Update the neighbour entries of pods that have another MAC by now."""
         # The list is passed as a function, since it must be read after the kernel.
         self._follow_macs(self._dataplane.neighbours.outdated(self._leases.all))
 
@@ -230,11 +224,8 @@ class Repairs(Component):
             self.follow_all_macs()
         elif names := self._dataplane.neighbours.host_links_of(lost):
             listed = self._leases.all()
-            self._follow_macs(
-                Suspects(
-                    tuple(attachment for attachment in listed if attachment.host_link in names)
-                )
-            )
+            changed = [attachment for attachment in listed if attachment.host_link in names]
+            self._follow_macs(Suspects(tuple(changed)))
 
     def _follow_macs(self, outdated: Suspects[Attachment]) -> None:
         # If another request holds it for longer, the next pass comes back to it.

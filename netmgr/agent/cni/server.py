@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 import time
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Mapping
+from itertools import accumulate
 
 from cni import installed
 from cni.request import Request, Verb, parse_request, version_of
@@ -14,12 +18,18 @@ from cni.wire import STARTED, decode_request, encode_reply, only_looks
 from netmgr.agent.cni import spool
 from netmgr.agent.cni.node import Node
 from netmgr.agent.cni.repairs import Repairs
-from netmgr.agent.cni.requests import Requests
 from netmgr.agent.core.components import PLUGIN, Agent, Component, PluginMissing
 from netmgr.agent.core.files import Files, Made
 from netmgr.agent.core.scheduler import Task
 from netmgr.api.server import UnixServer
-from netmgr.api.snapshot import Fault, Problem, Snapshot
+from netmgr.api.snapshot import (
+    LATENCY_BUCKETS,
+    Fault,
+    Problem,
+    RequestCount,
+    RequestLatency,
+    Snapshot,
+)
 from netmgr.errors import InvalidNetworkConfig, NetmgrError, NodeFull, NotReady, StateError
 
 HEARTBEAT_SECONDS = 10.0
@@ -30,6 +40,46 @@ _MOST_DIGITS = 19
 """Of nanoseconds since boot: three centuries."""
 
 log = logging.getLogger(__name__)
+
+
+class Requests:
+    """Figures of requests since the agent started. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: Counter[tuple[str, int]] = Counter()
+        self._buckets: dict[str, list[int]] = {}
+        self._sums: dict[str, float] = {}
+
+    def answered(self, command: str, code: int, seconds: float) -> None:
+        """Count a request: its CNI error code (0 for success) and how long it took."""
+        with self._lock:
+            self._counts[command, code] += 1
+            buckets = self._buckets.setdefault(command, [0] * (len(LATENCY_BUCKETS) + 1))
+            buckets[bisect_left(LATENCY_BUCKETS, seconds)] += 1
+            self._sums[command] = self._sums.get(command, 0.0) + seconds
+
+    def counts(self) -> list[RequestCount]:
+        """Requests by verb and code."""
+        with self._lock:
+            items = sorted(self._counts.items())
+        return [
+            {"command": command, "code": str(code), "count": count}
+            for (command, code), count in items
+        ]
+
+    def latency(self) -> list[RequestLatency]:
+        """Cumulative histograms by verb."""
+        bounds = (*map(str, LATENCY_BUCKETS), "+Inf")
+        with self._lock:
+            return [
+                {
+                    "command": command,
+                    "buckets": list(zip(bounds, accumulate(buckets), strict=True)),
+                    "sum": self._sums[command],
+                }
+                for command, buckets in sorted(self._buckets.items())
+            ]
 
 
 class CniSocket(Component):
@@ -79,7 +129,6 @@ class CniSocket(Component):
             raise PluginMissing(f"container runtimes do not find the plugin: {failing[PLUGIN]}")
 
     def problems(self) -> Iterable[Problem]:
-        """That runtimes do not find the plugin, or take another network."""
         if message := self._agent.health.failing.get(PLUGIN):
             yield {"reason": Fault.PLUGIN, "message": message}
 

@@ -1,9 +1,8 @@
 """Keeps the agent's files where they belong while it runs.
 
-The state or the run directory may be removed or replaced under a running agent, whole or in
-part. The running agent loses nothing by that: an open file outlives its name, and the rest is in
-memory. But its successor would find nothing, and its sockets could not be reached. So every
-reconcile checks whether each file is the one that the agent opened, and restores it if not.
+State or run directory may be removed or replaced under a running agent, which loses nothing by
+that: an open file outlives its name. But its successor would find nothing, and its sockets could
+not be reached. So every reconcile restores each file that is not the one that the agent opened.
 """
 
 from __future__ import annotations
@@ -104,7 +103,6 @@ class Files(Component):
         return (Task(self._reserve.take, self._agent.document.reconcile_seconds),)
 
     def keep(self, *kept: Kept) -> None:
-        """Restore these as well."""
         self._kept += kept
 
     def serve(self, server: UnixServer) -> None:

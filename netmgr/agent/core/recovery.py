@@ -1,9 +1,8 @@
 """Opens the agent's state, and goes on without it when it cannot be trusted.
 
-A corrupt file is never deleted: it is renamed, so that somebody can look at it. What it held, or
-a file that was removed or replaced by an older copy, is read back from the kernel, which has
-every link with its owner in the alias and every address as a route. A file that merely cannot be
-reached is left alone.
+A corrupt file is renamed, so that somebody can look at it; one that merely cannot be reached is
+left alone. What is lost, or was replaced by an older copy, is read back from the kernel, which has
+every link with its owner in the alias and every address as a route.
 """
 
 from __future__ import annotations
@@ -83,10 +82,7 @@ def take_over(
 
 def _follow_kernel(leases: Leases, dataplane: Dataplane, families: tuple[Family, ...]) -> bool:
     """Follow the kernel's links; returns whether any attachment was unknown or wrong."""
-    links: dict[AttachmentKey, Attachment] = {}
-    for identity, (link, addresses) in dataplane.attached().items():
-        usable = tuple(address for address in addresses if address.family in families)
-        links[identity.key] = Attachment(identity.key, identity.pod, usable, link.name, netns="")
+    links = _attached(dataplane, families)
     holders = {
         address: attachment.key for attachment in links.values() for address in attachment.addresses
     }
@@ -116,6 +112,18 @@ def _follow_kernel(leases: Leases, dataplane: Dataplane, families: tuple[Family,
                 ", ".join(map(str, attachment.addresses)),
             )
     return is_changed
+
+
+def _attached(
+    dataplane: Dataplane, families: tuple[Family, ...]
+) -> dict[AttachmentKey, Attachment]:
+    """The attachments that the kernel's links show."""
+    attachments: dict[AttachmentKey, Attachment] = {}
+    for identity, (link, addresses) in dataplane.attached().items():
+        key, pod = identity.key, identity.pod
+        usable = tuple(address for address in addresses if address.family in families)
+        attachments[key] = Attachment(key, pod, usable, link.name, netns="")
+    return attachments
 
 
 def _differs(

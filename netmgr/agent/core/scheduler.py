@@ -73,11 +73,15 @@ class Scheduler:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop after the task under way."""
         os.write(self._stop_write, b"\0")
         self._thread.join()
         for descriptor in (self._stop_read, self._stop_write):
             os.close(descriptor)
+
+    def _wait(self, until: float) -> set[int]:
+        """The file descriptors that became readable until then."""
+        timeout = None if math.isinf(until) else max(0.0, until - time.monotonic()) * 1000
+        return {descriptor for descriptor, _ in self._waiting.poll(timeout)}
 
     def _run(self) -> None:
         started = time.monotonic()
@@ -86,9 +90,7 @@ class Scheduler:
             for task in self._tasks
         }
         while True:
-            until = min(due.values())
-            timeout = None if math.isinf(until) else max(0.0, until - time.monotonic()) * 1000
-            ready = {descriptor for descriptor, _ in self._waiting.poll(timeout)}
+            ready = self._wait(min(due.values()))
             if self._stop_read in ready:
                 return
             # Woken tasks first: those at intervals can wait for them, not the other way round.

@@ -35,11 +35,7 @@ class Pool(Component):
     """Addresses and attachments, compared with the kernel's links when the agent starts."""
 
     def __init__(self, agent: Agent) -> None:
-        """Learn the ranges, and open the leases.
-
-        Raises:
-            StateError: they cannot be written.
-        """
+        """Learn the ranges, and open the leases."""
         super().__init__(agent)
         agent.document = document = resolved(agent.document)
         self.dataplane = Dataplane(uplink=document.node.uplink, mtu=document.mtu)
@@ -71,7 +67,7 @@ class Pool(Component):
 
     def reconcile(self) -> None:
         """Free addresses whose cooldown is over."""
-        self._agent.health.attempt("addresses", self.leases.settle)
+        self._agent.health.attempt("addresses", self.leases.end_cooldowns)
 
     def tasks(self) -> Iterable[Task]:
         """Keep the state small, after the reconcile pass: fsync may take seconds on a slow disk."""
@@ -85,7 +81,6 @@ class Pool(Component):
         self.leases.store.checkpoint()
 
     def attachments(self) -> list[Attachment]:
-        """Every attachment that holds addresses."""
         return self.leases.all()
 
     def health(self, failing: Mapping[str, str]) -> None:
@@ -107,7 +102,7 @@ class Pool(Component):
             raise NotReady(error.message, "see to the disk of state_dir") from None
         if any(not occupancy[family]["free"] for family in families):
             # As in `Leases.reserve`: a cooldown may have ended since the last reconcile.
-            self.leases.settle(at_most=8)
+            self.leases.end_cooldowns(at_most=8)
             occupancy = self.leases.occupancy()
         for family in families:
             state = occupancy[family]
@@ -129,7 +124,6 @@ class Pool(Component):
             yield {"reason": Fault.POOL, "message": message}
 
     def snapshot(self, snapshot: Snapshot) -> None:
-        """How many addresses are in which state."""
         snapshot["pool"] = list(self.leases.occupancy().values())
         if (max_pods := self._agent.document.node.max_pods) is not None:
             snapshot["max_pods"] = max_pods

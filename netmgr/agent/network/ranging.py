@@ -1,8 +1,7 @@
 """Keeps a node's ranges as their source says, while its pods live.
 
 - What the source says new joins without a restart: the rules know an address before a pod gets it.
-- What it withdraws is given to no pod any more. A pod that holds such an address keeps it, its
-  masquerading included, and is reported; when it ends the address is gone.
+- What it withdraws is given to no pod any more. A pod that holds it keeps it, and is reported.
 - No answer, or one that cannot be used, changes nothing; `Health.failing` says why.
 - A block that contradicts the plan or the node is left out and reported; the others are used.
 """

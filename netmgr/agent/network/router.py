@@ -6,24 +6,62 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, suppress
 from functools import partial
+from pathlib import Path
 
 from netmgr.agent.core.components import Agent, Component, Remnants
 from netmgr.agent.core.scheduler import Task
 from netmgr.agent.health import firewall
 from netmgr.agent.health.firewall import Obstacle
-from netmgr.agent.network.listed_nodes import ListedNodes
 from netmgr.api.snapshot import Fault, Problem
 from netmgr.dataplane import settings
 from netmgr.dataplane.node_routes import RoutesToNodes, StaticRoutes, UnusedAddresses
+from netmgr.documents import node_list
 from netmgr.documents.node import NodeDocument
+from netmgr.documents.node_list import MAX_BYTES, ListedNode
 from netmgr.documents.sites import Role
 from netmgr.errors import ConfigError, KernelError
+from netmgr.file_version import FileVersion, version_of
 from netmgr.kernel.route_losses import BlackholeLosses
 from netmgr.model import ROUTE_PROTOCOL
 from netmgr.prefixes import Family, Prefix
 from netmgr.printable import shortened
 
 log = logging.getLogger(__name__)
+
+
+class ListedNodes:
+    """The file with the cluster's nodes, as `netmgr controller` listed them last.
+
+    The kubelet renews it, up to 90 seconds after the controller wrote it. While it is missing or
+    cannot be read, the routes stay as they are: nodes that are not known are not gone.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._version: FileVersion | None = None
+        self._nodes: tuple[ListedNode, ...] | None = None
+
+    def read(self) -> tuple[ListedNode, ...]:
+        """The nodes, as of now."""
+        version = version_of(self._path)
+        if self._nodes is None or version is None or version != self._version:
+            self._nodes = None
+            try:
+                with self._path.open(encoding="utf-8") as file:
+                    self._nodes = node_list.parse(file.read(MAX_BYTES + 1))
+            except FileNotFoundError:
+                raise ConfigError(
+                    f"{self._path}: is not there: the kubelet brings it up to 90 s after netmgr "
+                    "controller --routes nodes wrote the ConfigMap netmgr-nodes"
+                ) from None
+            except (OSError, ValueError) as error:
+                raise ConfigError(
+                    f"{self._path}: {error}; netmgr controller writes it again if you remove what "
+                    "the ConfigMap netmgr-nodes has"
+                ) from None
+            self._version = version
+            log.info("nodes-read number=%s file=%s", len(self._nodes), self._path)
+        return self._nodes
 
 
 class Router(Component):
@@ -54,9 +92,6 @@ class Router(Component):
         """Switch forwarding on and install the routes.
 
         A route that is refused is left to `reconcile`, which reports it.
-
-        Raises:
-            SetupError: forwarding is off and cannot be switched on.
         """
         self._enable_forwarding()
         _change_routes(self._routes.reconcile)
@@ -123,7 +158,6 @@ class Router(Component):
         self._faults = faults
 
     def problems(self) -> Iterable[Problem]:
-        """What is wrong with the routes, and who else drops what is forwarded."""
         if self._faults:
             yield {"reason": Fault.ROUTES, "message": shortened(self._faults)}
         if self._obstacles:
@@ -131,9 +165,8 @@ class Router(Component):
             yield {"reason": Fault.FORWARD, "message": shortened(messages)}
 
     @classmethod
-    def remove(cls, remnants: Remnants) -> Iterator[str]:
+    def remove(cls, _remnants: Remnants) -> Iterator[str]:
         """Remove routes of our protocol. Forwarding stays on: other programs may rely on it."""
-        del remnants
         with closing(StaticRoutes(())) as routes:
             yield from routes.reconcile()
         with closing(UnusedAddresses()) as unused:
