@@ -1,9 +1,8 @@
 """Compiles the launcher: one static program that needs nothing of the host it runs on.
 
-The system's C compiler is used where there is one that can link statically. A bare machine
-has none, and its compiler does not know the other architecture: for both there is PyPI's
-`ziglang`, a C compiler with musl for every architecture, 411 MB, which is why it is fetched
-only when it is needed.
+The system's C compiler is used where it can link statically. A bare machine has none, and its
+compiler does not know the other architecture: for both there is PyPI's `ziglang`, a C compiler with
+musl for every architecture, 411 MB, which is why it is fetched only when it is needed.
 """
 
 from __future__ import annotations
@@ -59,15 +58,10 @@ class Compiler:
 
 
 def host_architecture() -> str:
-    """Architecture of this machine.
-
-    Raises:
-        SetupError: we do not build for it.
-    """
+    """Architecture of this machine."""
     machine = platform.machine()
-    for architecture, name in MACHINES.items():
-        if machine == name:
-            return architecture
+    if architecture := {name: key for key, name in MACHINES.items()}.get(machine):
+        return architecture
     raise SetupError(
         f"netmgr does not run on {machine}; it runs on {' and '.join(MACHINES.values())}"
     )
@@ -156,19 +150,14 @@ def _compile(command: Sequence[str], target: Path) -> str:
     definition = f'-DSOURCE_DIGEST="{digest()}"'
     # ziglang keeps its cache below HOME, which a service manager may not set.
     environment = {"HOME": str(Path.home()), **os.environ}
+    command = (*command, *FLAGS, definition, "-o", str(target), str(SOURCE))
     try:
-        outcome = programs.run(
-            (*command, *FLAGS, definition, "-o", str(target), str(SOURCE)),
-            env=environment,
-            timeout=_COMPILE_SECONDS,
-        )
+        outcome = programs.run(command, env=environment, timeout=_COMPILE_SECONDS)
     except programs.TimedOut:
         return f"did not end within {_COMPILE_SECONDS} s"
-    return (
-        ""
-        if outcome.returncode == 0
-        else outcome.stderr.decode(errors="replace").strip() or "failed"
-    )
+    if outcome.returncode == 0:
+        return ""
+    return outcome.stderr.decode(errors="replace").strip() or "failed"
 
 
 def _fetch_ziglang() -> None:
@@ -177,17 +166,9 @@ def _fetch_ziglang() -> None:
         return
     if not ZIGLANG_PIN.exists():  # installed from a wheel, far from the repository
         raise SetupError(f"there is no C compiler here; {_HINT}")
-    command = (
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        # A compiler makes what runs as root on every node.
-        "--require-hashes",
-        "--requirement",
-        str(ZIGLANG_PIN),
-    )
+    # With hashes, since a compiler makes what runs as root on every node.
+    pip = (sys.executable, "-m", "pip", "install", "--quiet", "--require-hashes")
+    command = (*pip, "--requirement", str(ZIGLANG_PIN))
     outcome = programs.run(command, timeout=_FETCH_SECONDS)
     if outcome.returncode != 0:
         raise SetupError(
@@ -205,9 +186,7 @@ def main() -> int:
         before = is_current(BINARIES / f"netmgr-cni-{host_architecture()}")
         path = launcher()
     except NetmgrError as error:
-        sys.stderr.write(
-            f"{error.message}\n{error.details}\n" if error.details else f"{error.message}\n"
-        )
+        sys.stderr.writelines(f"{text}\n" for text in (error.message, error.details) if text)
         return error.exit_code
     if not before:
         seconds, size = time.monotonic() - began, path.stat().st_size // 1024

@@ -1,11 +1,10 @@
 """Installs the plugin as a container of the agent's pod.
 
 A network configuration announces the plugin: a runtime reports its network as ready, and pods
-start. So it is written once the agent serves, and the next boot removes it before a runtime
-starts. The agent does not write it: whoever can write there has root run any plugin.
+start. So it is written once the agent serves, and the next boot removes it before a runtime starts.
+The agent does not write it: whoever can write there has root run any plugin.
 
-A container that ends is started again, so this one stays, with an interpreter of its own that
-holds a quarter of the memory.
+A container that ends is started again, so this one stays, with a smaller interpreter of its own.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """Installs the CNI plugin where a container runtime looks for it, and removes exactly that again.
 
-The order makes it safe beside a running runtime: launcher and paths first, the network
-configuration last, each by rename; removal goes the other way round. A manifest beside the launcher
-lists what was installed. It is written before the first file, so that an interrupted installation
-can be finished or removed like any other. A file that is in no manifest, or was edited since,
-belongs to somebody else and stays. One edit is expected: administrators extend the network
-configuration by plugins of their own. It is kept as long as it still runs ours.
+Launcher and paths come first, the network configuration last, each by rename, so that a runtime may
+be running; removal goes the other way round. A manifest beside the launcher lists what was
+installed. It is written before the first file: an interrupted installation can be finished or
+removed. A file that is in no manifest, or was edited since, belongs to somebody else and stays; so
+does a network configuration to which plugins were added, as long as it still runs ours.
 """
 
 from __future__ import annotations
@@ -112,7 +111,6 @@ class Installation:
 
     @property
     def launcher(self) -> Path:
-        """The plugin itself."""
         return self.bin_dir / self.name
 
     @property
@@ -137,7 +135,6 @@ class Installation:
 
     @property
     def socket(self) -> Path:
-        """Where the agent listens."""
         return self.run_dir / "cni.sock"
 
     @property
@@ -156,11 +153,7 @@ class Manifest:
 
     @classmethod
     def read(cls, bin_dir: Path, name: str) -> Manifest:
-        """The manifest of the plugin `name`; empty if it is missing.
-
-        Raises:
-            StateError: it cannot be read, or is no manifest.
-        """
+        """The manifest of the plugin `name`; empty if it is missing."""
         path = bin_dir / f"{name}.installed"
         return durable.read(path, lambda text: cls(path, *_listed(text))) or cls(path)
 
@@ -193,7 +186,6 @@ def _listed(text: str) -> tuple[dict[str, list[str]], list[str]]:
 
 
 def conflist(plan: Installation) -> Json:
-    """The network configuration list."""
     versions: Json = {"cniVersion": plan.cni_version or DEFAULT_VERSION}
     if plan.cni_version is None:
         versions["cniVersions"] = _versions(plan)
@@ -218,9 +210,7 @@ def _versions(plan: Installation) -> list[str]:
     it, and the Node would stay NotReady for ever.
     """
     newer = SUPPORTED_VERSIONS[SUPPORTED_VERSIONS.index(DEFAULT_VERSION) + 1 :]
-    common = set(newer).intersection(
-        *(_versions_of(plan.bin_dir / plugin) for plugin in plan.chained)
-    )
+    common = set(newer).intersection(*(_versions_of(plan.bin_dir / name) for name in plan.chained))
     return [DEFAULT_VERSION, *(version for version in newer if version in common)]
 
 
@@ -250,10 +240,12 @@ def install(
     """
     if not isinstance(launcher, bytes):
         launcher = (launcher or build.launcher()).read_bytes()
+    settings = runtimes.settings(Path("/"))
+    record = Record(plan.bin_dir, plan.conf_dir, plan.name, plan.network, settings)
     wanted = {
         plan.launcher: (launcher, _EXECUTABLE),
         plan.paths_file: (f"{plan.socket}\n{plan.spool}\n".encode(), _PLAIN),
-        plan.record: (_record(plan).encoded(), 0o600),
+        plan.record: (record.encoded(), 0o600),
         plan.conflist: (json.dumps(conflist(plan), indent=2).encode() + b"\n", _PLAIN),
     }
     manifest = Manifest.read(plan.bin_dir, plan.name)
@@ -263,7 +255,10 @@ def install(
         del wanted[plan.conflist]
     elif plan.boot_rule:
         # Before the conflist. An extended one is kept, also at a boot.
-        wanted = {plan.boot_rule: (_removal(plan.conflist), _PLAIN), **wanted}
+        # A rule of tmpfiles.d(5) that removes it at a boot, and at no other time.
+        quoted = json.dumps(str(plan.conflist)).replace("%", "%%")
+        rule = f"# Of netmgr: it is written again once the agent serves.\nr! {quoted}\n"
+        wanted = {plan.boot_rule: (rule.encode(), _PLAIN), **wanted}
     # The record is in the agent's own directory, and says where the last installation was.
     contents = {path: content for path, (content, _) in wanted.items() if path != plan.record}
     try:
@@ -272,17 +267,6 @@ def install(
         return _put(plan, manifest, wanted, former)
     except OSError as error:
         raise of_system(error) from None
-
-
-def _removal(path: Path) -> bytes:
-    """A rule of tmpfiles.d(5) that removes a file at a boot, and at no other time."""
-    quoted = json.dumps(str(path)).replace("%", "%%")
-    return f"# Of netmgr: it is written again once the agent serves.\nr! {quoted}\n".encode()
-
-
-def _record(plan: Installation) -> Record:
-    settings = runtimes.settings(Path("/"))
-    return Record(plan.bin_dir, plan.conf_dir, plan.name, plan.network, settings)
 
 
 def _former(plan: Installation) -> dict[str, list[str]]:
@@ -342,13 +326,9 @@ def _refuse_foreign(manifest: Manifest, contents: Mapping[Path, bytes]) -> None:
             continue
         present = b"" if path.is_symlink() else path.read_bytes()
         # Ours, though the manifest is gone: exactly what we write, or a launcher of any version.
-        lost = present == content or build.MARK in present
-        if not lost:
-            reason = (
-                "was edited since netmgr installed it"
-                if str(path) in manifest.files
-                else "is not netmgr's"
-            )
+        if present != content and build.MARK not in present:
+            is_edited = str(path) in manifest.files
+            reason = "was edited since netmgr installed it" if is_edited else "is not netmgr's"
             raise SetupError(
                 f"{path}: {reason}; move it away, or install with --force to replace it"
             )

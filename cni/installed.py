@@ -1,8 +1,8 @@
 """What the runtimes of a node need to find netmgr, checked while the agent runs.
 
-`install` records where it put the plugin, in the agent's state directory. The agent checks the
-record: without launcher and network configuration where a runtime looks, every pod fails and the
-agent is never asked, so that nothing else could notice.
+Without launcher and network configuration where a runtime looks, every pod fails and the agent is
+never asked, so that nothing else could notice. `install` records where it put them, in the agent's
+state directory.
 """
 
 from __future__ import annotations
@@ -149,7 +149,11 @@ def _choice_problems(record: Record, root: Path, conflist: Path) -> Iterator[str
     # Empty if another program removed them a moment ago.
     first = next(iter(networks(runtimes.below(root, record.conf_dir))), conflist)
     # A meta-plugin, as Multus, sorts first on purpose, and names the network that it delegates to.
-    if first.name != conflist.name and not _names(first, record, conflist):
+    if first.name == conflist.name:
+        return
+    text = first.read_text(errors="replace") if first.is_file() else ""
+    names = (f'"{record.network}"', f'"{record.name}"', conflist.name)
+    if not any(name in text for name in names):
         yield (
             f"the runtime takes {record.conf_dir / first.name}, not netmgr's: it sorts before "
             f"{conflist.name}; drain the node, and move away the one that is not meant"
@@ -163,11 +167,6 @@ def _selected(root: Path) -> tuple[str, object] | None:
         (path, setting[key]) for path, setting in runtimes.settings(root).items() if key in setting
     ]
     return saying[-1] if saying and saying[-1][1] else None
-
-
-def _names(path: Path, record: Record, conflist: Path) -> bool:
-    text = path.read_text(errors="replace") if path.is_file() else ""
-    return any(name in text for name in (f'"{record.network}"', f'"{record.name}"', conflist.name))
 
 
 def _setting_problems(record: Record, root: Path) -> Iterator[str]:

@@ -1,16 +1,16 @@
 """CNI requests (specification 1.1.0, sections 2 and 3): from variables and JSON to a `Request`.
 
-Validation is complete before anything is done. The order of the checks and the codes are
-those of the reference implementation (containernetworking/cni, pkg/skel): variables (4),
-JSON (6), network name and type (7), version (1), and then what the verb needs. Where the
-reference is destructive or vague, this is stricter:
+Validation is complete before anything is done. The order of the checks and the codes are the
+reference implementation's (containernetworking/cni, pkg/skel): variables (4), JSON (6), network
+name and type (7), version (1), and then what the verb needs. Where that is destructive or vague,
+this is stricter:
 
-- GC without a list of valid attachments, as libcni's cnitool sends it after it deleted what its own
-  cache has, collects only what has lost its sandbox: plugins that take it for an empty list would
-  delete every other runtime's pods. An explicit null or empty list does mean "none".
-- DEL is best-effort: it needs the container and the interface alone. Anything else that is wrong
-  (CNI_ARGS, prevResult, network name, version) does not keep a pod from being deleted. Variables
-  that are not UTF-8 do, and input that is not JSON: no runtime that called ADD sends either.
+- GC without a list of valid attachments, as libcni's cnitool sends it, collects only what has lost
+  its sandbox: taken for an empty list, it would delete every other runtime's pods. An explicit null
+  or empty list does mean "none".
+- DEL needs the container and the interface alone: nothing else that is wrong keeps a pod from being
+  deleted, but variables that are not UTF-8 and input that is not JSON. No runtime that called ADD
+  sends either.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -31,6 +31,9 @@ from netmgr.model import NOTHING_REQUESTED, AttachmentKey, PodRef, Requested
 # The reference's libcni and skel take exactly these (pkg/utils, ValidateContainerID).
 NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]*")
 """Container ids and network names; to be matched in full."""
+
+_NOT_UTF8 = re.compile("[\ud800-\udfff]")
+"""What surrogateescape makes of such bytes."""
 
 _IFNAME_BYTES = 15  # IFNAMSIZ is 16 and holds the closing NUL
 _NO_IFNAMES = (".", "..", "all", "default")
@@ -87,7 +90,6 @@ class Request:
     netns: str = ""
     ifname: str = ""
     args: Mapping[str, str] = field(default_factory=dict)
-    path: str = ""
     netns_override: bool = False
     """The runtime allows a sandbox that is the plugin's own namespace; else that is an error."""
     previous: results.PreviousResult | None = None
@@ -102,12 +104,20 @@ class Request:
         return AttachmentKey(self.container_id, self.ifname)
 
     @property
+    def pod(self) -> PodRef:
+        """The pod of the attachment; what CNI_ARGS leave out is filled in."""
+        return PodRef(
+            namespace=self.args.get("K8S_POD_NAMESPACE") or "-",
+            name=self.args.get("K8S_POD_NAME") or self.container_id,
+            uid=self.args.get("K8S_POD_UID", ""),
+        )
+
+    @property
     def dns(self) -> results.Json:
         """`dns` of the configuration, with what the runtime changes; it is only passed on."""
         value = self.config.get("dns")
-        return (value if isinstance(value, dict) else {}) | (
-            self.runtime.dns if self.runtime else {}
-        )
+        changes = self.runtime.dns if self.runtime else {}
+        return (value if isinstance(value, dict) else {}) | changes
 
     @property
     def requested(self) -> Requested:
@@ -137,14 +147,11 @@ def parse_request(environment: Mapping[str, str], stdin: bytes) -> Request:
     network = _network(config)
     version = _version(verb, config)
     previous = _previous(verb, config)
-    given = _given(environment)
+    # A missing one is empty.
+    given = defaultdict(str, environment)
     args = parse_args(given["CNI_ARGS"])
     if verb is Verb.ADD:
-        # ADD alone: what was attached under an older configuration must stay checkable and
-        # deletable.
-        _refuse_unsupported(config)
-        check_wait(config.get("wait", 0))
-        _refuse_second_interface(previous, given["CNI_IFNAME"])
+        _check_addition(config, previous, given["CNI_IFNAME"])
     return Request(
         command=verb,
         version=version,
@@ -154,7 +161,6 @@ def parse_request(environment: Mapping[str, str], stdin: bytes) -> Request:
         netns=given["CNI_NETNS"],
         ifname=given["CNI_IFNAME"],
         args=args,
-        path=given["CNI_PATH"],
         # Read as skel reads it, case included.
         netns_override=given["CNI_NETNS_OVERRIDE"].lower() in ("1", "true"),
         previous=previous,
@@ -163,14 +169,9 @@ def parse_request(environment: Mapping[str, str], stdin: bytes) -> Request:
     )
 
 
-def _given(environment: Mapping[str, str]) -> defaultdict[str, str]:
-    """The variables; a missing one is empty."""
-    return defaultdict(str, environment)
-
-
 def _deletion(environment: Mapping[str, str], config: Mapping[str, object]) -> Request:
     """The DEL, with whatever else of it is valid."""
-    given = _given(environment)
+    given = defaultdict(str, environment)
     netns, network = given["CNI_NETNS"], config.get("name")
     request = Request(
         command=Verb.DEL,
@@ -181,22 +182,12 @@ def _deletion(environment: Mapping[str, str], config: Mapping[str, object]) -> R
         # A malformed path is no sandbox; wiring that is found without it still goes.
         netns=netns if netns.startswith("/") else "",
         ifname=given["CNI_IFNAME"],
-        path=given["CNI_PATH"],
     )
     with suppress(errors.InvalidEnvironment):
         request = replace(request, args=parse_args(given["CNI_ARGS"]))
     with suppress(errors.InvalidNetworkConfig):
         request = replace(request, previous=_previous(Verb.DEL, config))
     return request
-
-
-def pod_ref(request: Request) -> PodRef:
-    """The pod of the attachment; what CNI_ARGS leave out is filled in."""
-    return PodRef(
-        namespace=request.args.get("K8S_POD_NAMESPACE") or "-",
-        name=request.args.get("K8S_POD_NAME") or request.container_id,
-        uid=request.args.get("K8S_POD_UID", ""),
-    )
 
 
 def version_of(stdin: bytes) -> str:
@@ -209,11 +200,8 @@ def version_of(stdin: bytes) -> str:
 
 
 def _spoken(version: object) -> str:
-    return (
-        version
-        if isinstance(version, str) and version in results.SUPPORTED_VERSIONS
-        else results.NEWEST
-    )
+    is_ours = isinstance(version, str) and version in results.SUPPORTED_VERSIONS
+    return str(version) if is_ours else results.NEWEST
 
 
 def _decode(stdin: bytes) -> dict[str, object]:
@@ -248,6 +236,22 @@ def _shown(config: Mapping[str, object], key: str) -> str:
     return repr(config[key])[:80] if key in config else "is missing"
 
 
+def _check_addition(
+    config: Mapping[str, object], previous: results.PreviousResult | None, ifname: str
+) -> None:
+    """For ADD alone: what an older configuration attached must stay checkable and deletable."""
+    for key in _DECIDED_BY_THE_NODE:
+        if config.get(key):
+            raise errors.UnsupportedField(
+                f"{key}: {_shown(config, key)} is decided by node.yaml; remove the key"
+            )
+    check_wait(config.get("wait", 0))
+    if previous and any(link.name == ifname and link.sandbox for link in previous.interfaces):
+        raise errors.InvalidNetworkConfig(
+            f"prevResult: a plugin earlier in the chain made {ifname} already; put netmgr first"
+        )
+
+
 def _version(verb: Verb, config: Mapping[str, object]) -> str:
     version = config.get("cniVersion", "0.1.0")  # what a configuration without one means
     if not isinstance(version, str):
@@ -266,32 +270,13 @@ def _version(verb: Verb, config: Mapping[str, object]) -> str:
     return version
 
 
-def _refuse_unsupported(config: Mapping[str, object]) -> None:
-    for key in _DECIDED_BY_THE_NODE:
-        if config.get(key):
-            raise errors.UnsupportedField(
-                f"{key}: {_shown(config, key)} is decided by node.yaml; remove the key"
-            )
-
-
 def check_wait(seconds: object) -> None:
-    """Refuse a `wait` that the launcher would refuse.
-
-    Raises:
-        InvalidNetworkConfig: it is no whole number of seconds in the bounds.
-    """
+    """Refuse a `wait` that the launcher would refuse."""
     # bool is an int to Python, and no number in JSON.
     if type(seconds) is not int or not 0 <= seconds <= MOST_WAIT_SECONDS:
         raise errors.InvalidNetworkConfig(
             f"wait: {str(seconds)[:40]!r}, must be a whole number of seconds from 0 to "
             f"{MOST_WAIT_SECONDS}"
-        )
-
-
-def _refuse_second_interface(previous: results.PreviousResult | None, ifname: str) -> None:
-    if previous and any(link.name == ifname and link.sandbox for link in previous.interfaces):
-        raise errors.InvalidNetworkConfig(
-            f"prevResult: a plugin earlier in the chain made {ifname} already; put netmgr first"
         )
 
 
@@ -311,17 +296,11 @@ def _valid_attachments(config: Mapping[str, object]) -> frozenset[AttachmentKey]
     # The union, if a runtime sends both keys: what either one names is alive.
     valid: set[AttachmentKey] = set()
     for key in given:
-        valid.update(_attachment(key, entry) for entry in _list(config, key))
+        entries = config[key] if config[key] is not None else []
+        if not isinstance(entries, list):
+            raise errors.InvalidNetworkConfig(f"{key}: must be an array")
+        valid.update(_attachment(key, entry) for entry in entries)
     return frozenset(valid)
-
-
-def _list(config: Mapping[str, object], key: str) -> list[object]:
-    entries = config[key]
-    if entries is None:
-        return []
-    if not isinstance(entries, list):
-        raise errors.InvalidNetworkConfig(f"{key}: must be an array")
-    return entries
 
 
 def _attachment(key: str, entry: object) -> AttachmentKey:
@@ -335,11 +314,7 @@ def _attachment(key: str, entry: object) -> AttachmentKey:
 
 
 def parse_verb(environment: Mapping[str, str]) -> Verb:
-    """The verb.
-
-    Raises:
-        InvalidEnvironment: CNI_COMMAND is missing or unknown.
-    """
+    """The verb."""
     command = environment.get("CNI_COMMAND")
     if not command:
         raise errors.InvalidEnvironment("required variables missing: CNI_COMMAND")
@@ -352,32 +327,16 @@ def parse_verb(environment: Mapping[str, str]) -> Verb:
 
 
 def check_text(environment: Mapping[str, str]) -> None:
-    """Refuse variables that are not UTF-8: no name of Kubernetes is, and no state file holds it.
-
-    Raises:
-        InvalidEnvironment: names each.
-    """
-    broken = sorted(name for name, value in environment.items() if not _is_text(name + value))
+    """Refuse variables that are not UTF-8: no name of Kubernetes is, and no state file holds it."""
+    broken = sorted(name for name, value in environment.items() if _NOT_UTF8.search(name + value))
     if broken:
         raise errors.InvalidEnvironment(
             f"bytes that are not UTF-8 in {', '.join(map(ascii, broken))}"
         )
 
 
-def _is_text(value: str) -> bool:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def check_variables(verb: Verb, environment: Mapping[str, str]) -> None:
-    """Refuse a request whose variables are not what the verb requires.
-
-    Raises:
-        InvalidEnvironment: names every variable that is missing or malformed.
-    """
+    """Refuse a request whose variables are not what the verb requires."""
     missing = [name for name in _REQUIRED[verb] if not environment.get(name)]
     faults = [f"required variables missing: {', '.join(missing)}"] if missing else []
     for name in _REQUIRED[verb]:
@@ -389,11 +348,8 @@ def check_variables(verb: Verb, environment: Mapping[str, str]) -> None:
 
 
 def _container_id_fault(value: str) -> str:
-    return (
-        ""
-        if NAME.fullmatch(value)
-        else "must be letters, digits, '_', '.' and '-', a letter or digit first"
-    )
+    fault = "must be letters, digits, '_', '.' and '-', a letter or digit first"
+    return "" if NAME.fullmatch(value) else fault
 
 
 def _ifname_fault(value: str) -> str:
@@ -408,14 +364,10 @@ def _ifname_fault(value: str) -> str:
     return ""
 
 
-def _netns_fault(value: str) -> str:
-    return "" if value.startswith("/") else "must be an absolute path"
-
-
-_FAULTS = {
+_FAULTS: Mapping[str, Callable[[str], str]] = {
     "CNI_CONTAINERID": _container_id_fault,
     "CNI_IFNAME": _ifname_fault,
-    "CNI_NETNS": _netns_fault,
+    "CNI_NETNS": lambda value: "" if value.startswith("/") else "must be an absolute path",
 }
 
 

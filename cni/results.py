@@ -59,45 +59,31 @@ def add_result(
     its order, so that their indices into `interfaces` stay true; ours count on from there.
     """
     before = previous or {}
-    # Ours go behind: `interface` of an earlier plugin's address is an index into this list.
-    interfaces = [*_items(before, "interfaces")]
-    pod_index = len(interfaces) + 1
-    families = sorted({address.family for address in wiring.addresses})
-    return {
-        "cniVersion": version,
-        "interfaces": [*interfaces, *_interfaces(version, wiring)],
-        "ips": [
-            *_items(before, "ips"),
-            *(_ip(version, wiring, address, pod_index) for address in wiring.addresses),
-        ],
-        "routes": [
-            *_items(before, "routes"),
-            *(_default_route(wiring, family) for family in families),
-        ],
-        "dns": dns or before.get("dns") or {},
-    }
-
-
-def _interfaces(version: str, wiring: Wiring) -> list[Json]:
     host: Json = {"name": wiring.host_link, "mac": wiring.host_mac}
     pod: Json = {"name": wiring.pod_link, "mac": wiring.pod_mac, "sandbox": wiring.netns}
     if at_least(version, "1.1.0"):
         host["mtu"], pod["mtu"] = wiring.host_mtu, wiring.pod_mtu
-    return [host, pod]
-
-
-def _ip(version: str, wiring: Wiring, address: Address, interface: int) -> Json:
-    # 1.0.0 dropped `version`: an address shows its family.
-    entry: Json = {} if at_least(version, "1.0.0") else {"version": str(address.family.value)}
-    return entry | {
-        "interface": interface,
-        "address": str(address.prefix),
-        "gateway": str(wiring.gateways[address.family]),
+    # Ours go behind: `interface` of an earlier plugin's address is an index into this list.
+    interfaces = [*_items(before, "interfaces"), host, pod]
+    ips = [*_items(before, "ips")]
+    for address in wiring.addresses:
+        # 1.0.0 dropped `version`: an address shows its family.
+        entry: Json = {} if at_least(version, "1.0.0") else {"version": str(address.family.value)}
+        entry["interface"] = len(interfaces) - 1
+        entry["address"] = str(address.prefix)
+        entry["gateway"] = str(wiring.gateways[address.family])
+        ips.append(entry)
+    own_routes = (
+        {"dst": _DEFAULT_ROUTES[family], "gw": str(wiring.gateways[family])}
+        for family in sorted({address.family for address in wiring.addresses})
+    )
+    return {
+        "cniVersion": version,
+        "interfaces": interfaces,
+        "ips": ips,
+        "routes": [*_items(before, "routes"), *own_routes],
+        "dns": dns or before.get("dns") or {},
     }
-
-
-def _default_route(wiring: Wiring, family: Family) -> Json:
-    return {"dst": _DEFAULT_ROUTES[family], "gw": str(wiring.gateways[family])}
 
 
 def _items(result: Mapping[str, object], key: str) -> Sequence[object]:
@@ -145,18 +131,14 @@ class PreviousRoute:
     scope: int | None = None
 
     def __str__(self) -> str:
-        named = (
-            ("via", self.gateway),
-            ("table", self.table),
-            ("metric", self.priority),
-            ("scope", self.scope),
-        )
-        return " ".join(
-            [
-                str(self.destination),
-                *(f"{name} {value}" for name, value in named if value is not None),
-            ]
-        )
+        named = {
+            "via": self.gateway,
+            "table": self.table,
+            "metric": self.priority,
+            "scope": self.scope,
+        }
+        given = (f" {name} {value}" for name, value in named.items() if value is not None)
+        return f"{self.destination}{''.join(given)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,11 +155,12 @@ class PreviousResult:
 
     def addresses_of(self, ifname: str) -> tuple[Address, ...]:
         """Addresses of the sandbox's interface `ifname`."""
-        wanted = set()
-        for index, link in enumerate(self.interfaces):
-            # An interface of the host may have the same name; only those of pods have a sandbox.
-            if link.name == ifname and link.sandbox:
-                wanted.add(index)
+        # An interface of the host may have the same name; only those of pods have a sandbox.
+        wanted = {
+            index
+            for index, link in enumerate(self.interfaces)
+            if link.name == ifname and link.sandbox
+        }
         return tuple(address for address, _, index in self.addresses if index in wanted)
 
 

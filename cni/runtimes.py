@@ -1,13 +1,12 @@
 """Where the container runtimes of this machine look for CNI plugins and for network configurations.
 
-Distributions differ: upstream's default is /opt/cni/bin, Debian's containerd has /usr/lib/cni in
-its config.toml, Fedora's CRI-O /usr/libexec/cni. A plugin in another directory fails every pod with
-`failed to find plugin "netmgr" in path […]`.
+Distributions differ: /opt/cni/bin is upstream's default, /usr/lib/cni Debian's, /usr/libexec/cni
+Fedora's. A plugin elsewhere fails every pod with `failed to find plugin "netmgr" in path […]`.
 
-`containerd config dump` is used, because how containerd joins its drop-in files depends on the
-release: 1.x replaces a plugin's whole section, 2.x merges key by key. CRI-O's files are read:
-/etc/crio/crio.conf, then /etc/crio/crio.conf.d by name, each key overriding (crio.conf.d(5)). So
-are the single files that k3s, RKE2 and MicroK8s generate for containerds of their own.
+containerd is asked (`config dump`), since how it joins its drop-in files depends on the release:
+1.x replaces a plugin's whole section, 2.x merges key by key. CRI-O's files are read, crio.conf and
+then crio.conf.d by name, each key overriding (crio.conf.d(5)); so are the single files that k3s,
+RKE2 and MicroK8s generate for containerds of their own.
 
 `settings` shows what all these files say about CNI, without joining them: an agent, which starts no
 program, notices by it that an answer may have changed.
@@ -18,7 +17,7 @@ from __future__ import annotations
 import glob
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -89,11 +88,7 @@ def detected() -> list[Runtime]:
 
 
 def settings(root: Path) -> Settings:
-    """What the runtimes' files below `root` say about CNI, by file.
-
-    Raises:
-        SetupError: a file cannot be read, or is no TOML.
-    """
+    """What the runtimes' files below `root` say about CNI, by file."""
     settings_by_file: Settings = {}
     waiting = [_CONTAINERD_CONFIG, *_GENERATED.values(), *_crio_files(CRIO_CONFIG, root)]
     seen: set[Path] = set()
@@ -103,7 +98,8 @@ def settings(root: Path) -> Settings:
             continue
         seen.add(path)
         document = _read(below(root, path))
-        if keys := {key: value for key, value in _cni_keys(document).items() if key in _KEYS}:
+        listed = {**_containerd_cni(document), **_table(_table(document, "crio"), "network")}
+        if keys := {key: value for key, value in listed.items() if key in _KEYS}:
             settings_by_file[str(path)] = keys
         waiting += _imports(document, path.parent, root)
     return settings_by_file
@@ -171,11 +167,7 @@ def _containerd() -> Iterator[Runtime]:
 
 
 def containerd_of(dump: str, source: str) -> Runtime:
-    """Read a whole containerd configuration, of version 2 or 3.
-
-    Raises:
-        SetupError: it is not TOML.
-    """
+    """Read a whole containerd configuration, of version 2 or 3."""
     cni = _containerd_cni(_parsed(dump, source))
     # containerd 2.1 has a list, and keeps the older single key beside it as long as it is set.
     listed = [cni["bin_dir"]] if cni.get("bin_dir") else cni.get("bin_dirs", [])
@@ -185,18 +177,13 @@ def containerd_of(dump: str, source: str) -> Runtime:
 def _generated() -> Iterator[Runtime]:
     for name, path in _GENERATED.items():
         if path.is_file():
-            runtime = containerd_of(_text(path), str(path))
-            yield Runtime(name, runtime.bin_dir, runtime.conf_dir, runtime.source)
+            yield replace(containerd_of(_text(path), str(path)), name=name)
 
 
 def _containerd_cni(document: Table) -> Table:
     plugins = _table(document, "plugins")
     sections = [_table(plugins, name) for name in _CONTAINERD_SECTIONS]
     return next((_table(section, "cni") for section in sections if "cni" in section), {})
-
-
-def _cni_keys(document: Table) -> Table:
-    return {**_containerd_cni(document), **_table(_table(document, "crio"), "network")}
 
 
 def _imports(document: Table, folder: Path, root: Path) -> Iterator[Path]:

@@ -57,10 +57,14 @@ def run(config: Path, log_format: LogFormat = LogFormat.TEXT) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, _ENDINGS)
     # Half an agent would be worse than none: whoever supervises it starts a whole one.
     faults.end_with_any_thread()
-    # Before the first thread too: an arena that exists already is not merged with others.
-    _share_heaps()
+    # Before the first thread too: an arena that exists already is not merged with others. glibc's
+    # threads share two heaps (mallopt(3)): with one each, a burst keeps 20 MB.
+    with suppress(AttributeError):  # other C libraries have no such setting, and no such heaps
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 2)
     with ExitStack() as stack:
-        directories = _directories(document)
+        # One where both are the same.
+        modes = {document.run_dir: RUN_MODE, document.state_dir: STATE_MODE}
+        directories = tuple(HeldDirectory(path, mode) for path, mode in modes.items())
         try:
             # Before any state is opened: two agents would take each other's pods for remnants.
             stack.enter_context(instance.only_one(directories, _ENDINGS))
@@ -75,19 +79,6 @@ def run(config: Path, log_format: LogFormat = LogFormat.TEXT) -> None:
                 f"{document.state_dir}: {error}; see to its disk's space and the files' modes"
             ) from error
         backend = agent.get(Accounting).rules.backend.name
-        doctor.report(config, document)
+        doctor.report(document)
         log.info("ready node=%s role=%s backend=%s", document.node.name, document.role, backend)
         log.info("stopping signal=%s", signal.Signals(signal.sigwait(_ENDINGS)).name)
-
-
-def _directories(document: NodeDocument) -> tuple[HeldDirectory, ...]:
-    """The two directories of an agent, one where they are the same."""
-    directories = {document.run_dir: HeldDirectory(document.run_dir, RUN_MODE)}
-    directories |= {document.state_dir: HeldDirectory(document.state_dir, STATE_MODE)}
-    return tuple(directories.values())
-
-
-def _share_heaps() -> None:
-    """Have glibc's threads share two heaps (mallopt(3)): with one each, a burst keeps 20 MB."""
-    with suppress(AttributeError):  # other C libraries have no such setting, and no such heaps
-        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 2)

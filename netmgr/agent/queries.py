@@ -1,26 +1,43 @@
-"""The read-only socket: the snapshot, where an address belongs, and components' queries."""
+"""The read-only socket: the snapshot, where an address belongs, and components' queries.
+
+What is wrong with the node's network is in the snapshot, for whoever looks after the cluster. What
+a component knows to be wrong is reported at once; figures are watched for problems that last.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 
 from yaml import YAMLError
 
 import netmgr
 from netmgr.agent.accounting.accounting import Accounting
-from netmgr.agent.core.components import Agent, Component
+from netmgr.agent.core.components import Agent, Component, PluginMissing, Query
 from netmgr.agent.core.files import FILES, Files
+from netmgr.agent.core.scheduler import Task
+from netmgr.agent.core.uplinks import uplinks
+from netmgr.agent.health import diagnosis
+from netmgr.agent.health.diagnosis import Look
 from netmgr.api.server import readers
-from netmgr.api.snapshot import VERSION, AttachmentView, Snapshot
+from netmgr.api.snapshot import VERSION, AttachmentView, Fault, Problem, Snapshot
+from netmgr.dataplane.taps import read_taps
 from netmgr.documents import loader
 from netmgr.documents.explain import explain, reason_of
-from netmgr.errors import ConfigError, LimitedConnectivity, NetmgrError, NotReady, SetupError
+from netmgr.errors import ConfigError, NetmgrError, NodeFull, SetupError
+from netmgr.kernel import links
 from netmgr.logs import caused_by
 from netmgr.model import Attachment
 from netmgr.prefixes import Address
+
+LOOK_ROUNDS = 6
+"""Repairs come once in `reconcile_seconds`, and all figures are looked at once in so many of them:
+a minute, by default."""
 
 log = logging.getLogger(__name__)
 
@@ -31,12 +48,15 @@ class Readers(Component):
     def __init__(self, agent: Agent) -> None:
         super().__init__(agent)
         self._started_at = agent.clock.now()
+        self._looks: list[Look] = []
+        self._uplinks: frozenset[str] = frozenset()
+        self._lasting: list[Problem] = []
+        self._known: set[str] = set()
 
     def start(self) -> None:
         self._agent.get(Files).serve(readers(self._agent.document, self.answer))
 
     def answer(self, message: bytes) -> bytes:
-        """The JSON answer to one line of JSON."""
         try:
             request = json.loads(message)
             if not isinstance(request, dict) or request.get("version") != VERSION:
@@ -49,21 +69,7 @@ class Readers(Component):
             return _refusal(error.message)
 
     def _query(self, request: Mapping[str, object]) -> object:
-        match request.get("query"):
-            case "health":
-                return self._health()
-            case "snapshot":
-                return self.snapshot_now()
-            case "pods":
-                pods = [_view(attachment) for attachment in self._agent.attachments()]
-                return self.snapshot_now() | {"attachments": pods}
-            case "explain":
-                address = Address.parse(str(request.get("address")))
-                return {"version": VERSION, **self._explain(address)}
-            case other:
-                return self._answer_of_component(other, request)
-
-    def _answer_of_component(self, query: object, request: Mapping[str, object]) -> object:
+        query = request.get("query")
         for component in self._agent.components:
             for name, answer in component.queries().items():
                 if name == query:
@@ -76,20 +82,38 @@ class Readers(Component):
             f"unknown query {query!r}; ask for health, snapshot, pods, explain, nat, audit or usage"
         )
 
-    def _health(self) -> object:
+    def queries(self) -> Mapping[str, Query]:
+        return {
+            "health": self._health,
+            "snapshot": lambda _: self.snapshot_now(),
+            "pods": self._pods,
+            "explain": self._explain,
+            # The problems alone, which many nodes may be asked for at a time.
+            "problems": lambda _: {
+                "version": VERSION,
+                "problems": self._problems(self._agent.health_fault()),
+            },
+        }
+
+    def _health(self, _: Mapping[str, object]) -> object:
         # No counters are read, since probes ask often. If the accounting hangs, so does this, and
         # the probe fails.
         self._agent.get(Accounting).accounts.await_turn()
         return {"version": VERSION, "files": self._agent.health.failing.get(FILES, "")}
 
-    def _explain(self, address: Address) -> Mapping[str, object]:
+    def _pods(self, _: Mapping[str, object]) -> object:
+        pods = [_view(attachment) for attachment in self._agent.attachments()]
+        return self.snapshot_now() | {"attachments": pods}
+
+    def _explain(self, request: Mapping[str, object]) -> object:
+        address = Address.parse(str(request.get("address")))
         document = self._agent.document
         answer = explain(document, address, self._agent.attachments())
         _, reason = reason_of(document, address)
         # The file may have changed since the agent read it.
         with suppress(OSError, ValueError, YAMLError, ConfigError):
             answer["where"] = loader.place(self._agent.config, reason.key) if reason.key else ""
-        return answer
+        return {"version": VERSION, **answer}
 
     def snapshot_now(self) -> Snapshot:
         """The whole snapshot, of which each component fills in its part."""
@@ -122,18 +146,51 @@ class Readers(Component):
         }
         for component in agent.components:
             component.snapshot(snapshot)
+        fault = agent.health_fault()
+        snapshot["problems"] = self._problems(fault)
         snapshot["drift_repaired"] = agent.health.repairs()
-        snapshot["reason"] = self._reason()
+        snapshot["reason"] = fault.message if fault else ""
         snapshot["ready"] = not snapshot["reason"]
         snapshot["taken_at"] = agent.clock.now()
         return snapshot
 
-    def _reason(self) -> str:
-        try:
-            self._agent.check_health()
-        except (NotReady, LimitedConnectivity) as error:
-            return error.message
-        return ""
+    def tasks(self) -> Iterable[Task]:
+        seconds = LOOK_ROUNDS * self._agent.document.reconcile_seconds
+        yield Task(partial(self._agent.health.attempt, "problems", self._look), seconds)
+
+    def _look(self) -> None:
+        snapshot = self.snapshot_now()
+        carried = links.read_carried()
+        # Without its uplink a node has no default route either, which would name it.
+        former, self._uplinks = self._uplinks, uplinks(self._agent.document) or self._uplinks
+        carried_by_uplinks = [carried[name] for name in self._uplinks if name in carried]
+        look = replace(
+            diagnosis.look_at(snapshot, carried_by_uplinks, time.monotonic()),
+            taps=read_taps(self._uplinks),
+            missing=(former | self._uplinks) - carried.keys(),
+        )
+        self._looks = diagnosis.recent([*self._looks, look])
+        self._lasting = diagnosis.problems(self._looks)
+
+    def _problems(self, fault: NetmgrError | None) -> list[Problem]:
+        problems: list[Problem] = []
+        if self._agent.serves:
+            for component in self._agent.components:
+                problems += component.problems()
+            # Pods that have used up its addresses or its disk are no fault of the network, and the
+            # plugin is a problem of its own.
+            if fault and not isinstance(fault, (NodeFull, PluginMissing)):
+                problems.append({"reason": Fault.NOT_READY, "message": fault.message})
+        problems += self._lasting
+        known, self._known = self._known, {problem["reason"] for problem in problems}
+        for problem in problems:
+            if problem["reason"] not in known:
+                log.warning(
+                    "node-unhealthy reason=%s message=%s", problem["reason"], problem["message"]
+                )
+        for reason in sorted(known - self._known):
+            log.info("node-healthy-again reason=%s", reason)
+        return problems
 
 
 def _view(attachment: Attachment) -> AttachmentView:

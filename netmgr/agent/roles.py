@@ -7,17 +7,15 @@ components alone: what the others need would cost memory on every node.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 
-from netmgr.agent.accounting.accounting import Accounting
+from netmgr.agent.accounting.accounting import Accounting, TaggedRules
 from netmgr.agent.accounting.host_pods import HostPods
-from netmgr.agent.accounting.tagged_rules import TaggedRules
 from netmgr.agent.core import instance
 from netmgr.agent.core.components import Component, Reconciler, Remnants
 from netmgr.agent.core.files import Files
 from netmgr.agent.core.instance import RUN_MODE, HeldDirectory, Holder
 from netmgr.agent.network.router import Router
-from netmgr.agent.problems import Problems
 from netmgr.agent.queries import Readers
 from netmgr.documents.node import NodeDocument
 from netmgr.documents.sites import Role
@@ -34,13 +32,15 @@ def of(document: NodeDocument) -> Kinds:
 
 def wiring_node() -> Kinds:
     """A node whose pods this agent wires."""
-    from netmgr.agent.accounting.connections import ConnectionLimits  # noqa: PLC0415  nodes' alone
+    from netmgr.agent.accounting.connections import (  # noqa: PLC0415  nodes' alone
+        ConnectionLimits,
+        Tracking,
+    )
     from netmgr.agent.accounting.flowtable import FlowtableDevices  # noqa: PLC0415  nodes' alone
     from netmgr.agent.accounting.limits import Limits  # noqa: PLC0415  nodes' alone
-    from netmgr.agent.cni.following import MacFollower  # noqa: PLC0415  this role's alone
     from netmgr.agent.cni.node import Node  # noqa: PLC0415  this role's alone
+    from netmgr.agent.cni.repairs import Repairs  # noqa: PLC0415  this role's alone
     from netmgr.agent.cni.server import CniSocket  # noqa: PLC0415  this role's alone
-    from netmgr.agent.health.tracking import Tracking  # noqa: PLC0415  nodes' alone
     from netmgr.agent.network.pool import Pool  # noqa: PLC0415  this role's alone
     from netmgr.agent.network.ranging import Ranges  # noqa: PLC0415  this role's alone
 
@@ -64,12 +64,11 @@ def wiring_node() -> Kinds:
         Limits,
         ConnectionLimits,
         Node,
-        MacFollower,
+        Repairs,
         # After the accounts, whose rules name the flowtable, and whose repairs empty it.
         FlowtableDevices,
         TaggedRules,
         Tracking,
-        Problems,
         # One pass before any request: spooled DELs give back what the first ADD may need.
         Reconciler,
         # Rules before servers: no pod is attached that is not counted from its first packet.
@@ -84,11 +83,13 @@ def wiring_node() -> Kinds:
 
 def observing_node() -> Kinds:
     """A node whose pods another plugin wires (`cni: off`): it counts, and does nothing else."""
-    from netmgr.agent.accounting.connections import ConnectionLimits  # noqa: PLC0415  nodes' alone
+    from netmgr.agent.accounting.connections import (  # noqa: PLC0415  nodes' alone
+        ConnectionLimits,
+        Tracking,
+    )
     from netmgr.agent.accounting.flowtable import FlowtableDevices  # noqa: PLC0415  nodes' alone
     from netmgr.agent.accounting.limits import Limits  # noqa: PLC0415  nodes' alone
     from netmgr.agent.accounting.observing import Observation  # noqa: PLC0415  this role's alone
-    from netmgr.agent.health.tracking import Tracking  # noqa: PLC0415  nodes' alone
 
     return (
         Files,
@@ -102,7 +103,6 @@ def observing_node() -> Kinds:
         FlowtableDevices,
         TaggedRules,
         Tracking,
-        Problems,
         Reconciler,
         Readers,
     )
@@ -124,19 +124,9 @@ def gateway() -> Kinds:
         Router,
         NatHost,
         TaggedRules,
-        Problems,
         Reconciler,
         Readers,
     )
-
-
-def every_component() -> Kinds:
-    """The components of all roles, in an order whose reverse removes them.
-
-    The gateway's come first. So pods lose their links before what counts them goes, and a router
-    loses its routes before the rules that keep sites apart.
-    """
-    return tuple(dict.fromkeys((*gateway(), *observing_node(), *wiring_node())))
 
 
 def remove(remnants: Remnants) -> Iterator[str]:
@@ -146,14 +136,7 @@ def remove(remnants: Remnants) -> Iterator[str]:
         StateError: an agent runs, or pods still need their network; nothing was changed then.
         KernelError: the kernel refused; the rest is still there.
     """
-    with _no_agent(remnants):
-        for component in reversed(every_component()):
-            yield from component.remove(remnants)
-
-
-@contextmanager
-def _no_agent(remnants: Remnants) -> Iterator[None]:
-    """Hold the locks that an agent would hold; directories that are not there are not made."""
+    # The locks that an agent would hold; directories that are not there are not made.
     with ExitStack() as stack:
         stack.enter_context(instance.namespace(Holder.CLEAN))
         for path in {remnants.run_dir, remnants.state_dir}:
@@ -161,4 +144,7 @@ def _no_agent(remnants: Remnants) -> Iterator[None]:
                 directory = HeldDirectory(path, RUN_MODE)
                 stack.callback(directory.close)
                 directory.take()
-        yield
+        # The gateway's go last. So pods lose their links before what counts them goes, and a router
+        # loses its routes before the rules that keep sites apart.
+        for component in reversed(dict.fromkeys((*gateway(), *observing_node(), *wiring_node()))):
+            yield from component.remove(remnants)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
@@ -22,7 +23,7 @@ from netmgr.clock import Clock
 from netmgr.errors import AddressUnavailable, CapacityError
 from netmgr.ipam.pool import Pool, Timing
 from netmgr.ipam.store import Store
-from netmgr.model import NOTHING_REQUESTED, Attachment, AttachmentKey, PodRef, Requested
+from netmgr.model import Attachment, AttachmentKey
 from netmgr.prefixes import Address, Family, Prefix
 
 Value = TypeVar("Value")
@@ -47,12 +48,12 @@ class Leases:
         self._lookup = lookup
         self._lock = threading.Lock()
         # Held before the other one, by ADDs that found no address; never by anybody else.
-        self._settling = threading.Lock()
+        self._looking = threading.Lock()
         self._refused_at = -math.inf
         # Both families, also without ranges: held addresses and cooldowns must be known when a
         # range comes back.
         self._pools = {family: Pool(family, (), timing) for family in Family}
-        self._set_ranges(ranges)
+        self.set_ranges(ranges)
         remembered = store.remembered()
         self.boot_id = remembered.boot_id
         self._attachments = remembered.attachments
@@ -71,13 +72,10 @@ class Leases:
 
     def set_ranges(self, ranges: Iterable[Prefix]) -> None:
         """Give out addresses of these ranges alone from now on; held ones stay held."""
-        with self._lock:
-            self._set_ranges(ranges)
-
-    def _set_ranges(self, ranges: Iterable[Prefix]) -> None:
         listed = tuple(ranges)
-        for family, pool in self._pools.items():
-            pool.set_ranges(block for block in listed if block.family is family)
+        with self._lock:
+            for family, pool in self._pools.items():
+                pool.set_ranges(block for block in listed if block.family is family)
 
     @property
     def families(self) -> tuple[Family, ...]:
@@ -99,7 +97,7 @@ class Leases:
 
     def get(self, key: AttachmentKey) -> Attachment | None:
         # Without the lock: one look-up is atomic, and whoever changes this attachment holds its own
-        # lock (`agent/cni/requests.py`).
+        # lock (`agent/cni/node.py`).
         return self._attachments.get(key)
 
     def all(self) -> list[Attachment]:
@@ -107,42 +105,25 @@ class Leases:
         with self._lock:
             return list(self._attachments.values())
 
-    def reserve(
-        self,
-        key: AttachmentKey,
-        pod: PodRef,
-        host_link: str,
-        netns: str,
-        started_at: float = 0.0,
-        requested: Requested = NOTHING_REQUESTED,
-    ) -> Attachment:
+    def reserve(self, wanted: Attachment) -> Attachment:
         """Give a new attachment an address of each family that has ranges.
 
-        That is the one it asks for, else the next one.
+        That is the one among its `addresses`, which it asks for, else the next one.
 
         Raises:
             AddressUnavailable: an address that it asks for cannot be given; nothing is held then.
             CapacityError: a family has no free address, or there is no range; nothing is held then.
             StateError: the store could not be written; nothing is held then.
         """
-        wanted = Attachment(
-            key, pod, requested.addresses, host_link, netns, started_at, requested.rates
-        )
-        try:
+        with suppress(CapacityError):
             return self._reserve(wanted)
-        except CapacityError:
-            return self._reserve_settled(wanted)
-
-    def _reserve_settled(self, wanted: Attachment) -> Attachment:
-        """As `_reserve`, after cooldowns that have ended since the background task last looked.
-
-        Of many ADDs at once each would look at the same addresses, the oldest, and most would find
-        that others had taken them meanwhile. So they look one after the other, and go on until
-        there is no cooldown left to end.
-        """
-        with self._settling:
+        # Cooldowns may have ended since the background task last looked. Of many ADDs at once each
+        # would look at the same addresses, the oldest, and most would find that others had taken
+        # them meanwhile. So they look one after the other, and go on until there is no cooldown
+        # left to end.
+        with self._looking:
             while True:
-                were_over = self.settle(at_most=8, among=wanted.addresses)
+                were_over = self.end_cooldowns(at_most=8, among=wanted.addresses)
                 try:
                     return self._reserve(wanted)
                 except CapacityError:
@@ -204,7 +185,7 @@ class Leases:
             for address in attachment.addresses:
                 self._pools[address.family].release(address, now)
 
-    def settle(self, at_most: int | None = None, among: Collection[Address] = ()) -> bool:
+    def end_cooldowns(self, at_most: int | None = None, among: Collection[Address] = ()) -> bool:
         """End cooldowns that are over, oldest release first; returns whether any were over.
 
         Args:
@@ -215,7 +196,7 @@ class Leases:
         waiting: list[Address] = []
         with self._lock:
             for pool in self._pools.values():
-                due = pool.settling(now)
+                due = pool.cooled_down(now)
                 if among:
                     due = [address for address in due if address in among]
                 waiting += due[:at_most]
@@ -224,11 +205,11 @@ class Leases:
         # Without the lock: the look-up walks the kernel's connection table twice, some 10 ms each.
         named = self._lookup(waiting)
         with self._lock:
-            # One that another thread settled or gave out meanwhile is in no cooldown any more.
+            # One that another thread ended or gave out meanwhile is in no cooldown any more.
             ended = [
                 address
                 for address in waiting
-                if self._pools[address.family].settle(address, now, named=address in named)
+                if self._pools[address.family].end_cooldown(address, now, named=address in named)
             ]
             self.store.end_cooldown(ended)
         # One that did not end here although no connection names it was another thread's.

@@ -4,7 +4,7 @@ Rules:
 - An address is free, held by one attachment, or in cooldown after its release.
 - Among free addresses, those never used come first, in the order of the ranges, then returned
   ones, oldest release first. So an address is given out again as late as the pool allows.
-- A cooldown ends when its time is over *and* the address was settled: the connection table no
+- A cooldown ends when its time is over *and* the address was looked up: the connection table no
   longer names it, or the bounded wait for that is over.
 - Every address of a range is usable, first and last included: they are /32 and /128 routes.
 - Ranges may change while addresses are held. A new address joins those never used; a withdrawn
@@ -105,12 +105,12 @@ class Pool:
         if self._held.pop(address, None) is not None:
             self._cooldown[address] = now
 
-    def settling(self, now: float) -> list[Address]:
+    def cooled_down(self, now: float) -> list[Address]:
         """Addresses whose cooldown time is over: to be looked up in the connection table."""
         due = now - self._timing.cooldown
         return [address for address, since in self._cooldown.items() if since <= due]
 
-    def settle(self, address: Address, now: float, *, named: bool) -> bool:
+    def end_cooldown(self, address: Address, now: float, *, named: bool) -> bool:
         """End a cooldown, unless a connection still names the address; returns whether it ended."""
         wait = self._timing.cooldown + (self._timing.connection_wait if named else 0)
         if address not in self._cooldown or now - self._cooldown[address] < wait:

@@ -1,10 +1,9 @@
 """Remembers attachments, addresses and tombstones in SQLite, across `kill -9`. See `sqlite_file`.
 
-A machine that loses power may lose the last moments, but it loses its pods with them.
-
-Giving something back never fails: where the file cannot be written (a full disk), it waits in
-memory and is written before anything else. Taking something is refused then, so that no address
-is handed out that a crash would forget.
+A machine that loses power may lose the last moments, but it loses its pods with them. Giving
+something back never fails: where the file cannot be written (a full disk), it waits in memory and
+is written before anything else. Taking something is refused then, so that no address is handed out
+that a crash would forget.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import sqlite3
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from netmgr import sqlite_file
@@ -110,20 +109,16 @@ class Store:
         addresses: dict[AttachmentKey, list[Address]] = {}
         for text, *key in run("SELECT address, container_id, ifname FROM leases"):
             addresses.setdefault(AttachmentKey(*map(_text, key)), []).append(Address.parse(text))
-        rates = {
-            name: tuple((traffic, int(rate)) for traffic, rate in json.loads(value))
-            for name, value in run("SELECT name, value FROM facts WHERE name LIKE 'rates %'")
-        }
+        facts = dict(run("SELECT name, value FROM facts"))
         attachments = {}
         # Columns come in the order of the schema.
         for row in run("SELECT * FROM attachments"):
             *identity, host_link, netns = map(_text, row[:7])
             key, pod = AttachmentKey(*identity[:2]), PodRef(*identity[2:])
             held = tuple(sorted(addresses.get(key, ())))
-            attachment = Attachment(key, pod, held, host_link, netns, float(row[7]))
-            attachments[key] = replace(
-                attachment, rates=rates.get(_rates_of(key.container_id, key.ifname), ())
-            )
+            listed = json.loads(facts.get(_rates_of(key.container_id, key.ifname), "[]"))
+            rates = tuple((traffic, int(rate)) for traffic, rate in listed)
+            attachments[key] = Attachment(key, pod, held, host_link, netns, float(row[7]), rates)
         cooldown, returned = {}, []
         released = "SELECT address, released_at, rested FROM released ORDER BY sequence"
         for text, at, is_over in run(released):
@@ -136,8 +131,7 @@ class Store:
             AttachmentKey(_text(container), _text(ifname)): float(at)
             for container, ifname, at in run("SELECT * FROM tombstones")
         }
-        boot = run("SELECT value FROM facts WHERE name = 'boot_id'").fetchone()
-        return Remembered(attachments, cooldown, returned, tombstones, boot[0] if boot else "")
+        return Remembered(attachments, cooldown, returned, tombstones, facts.get("boot_id", ""))
 
     @property
     def durable(self) -> bool:
@@ -152,27 +146,19 @@ class Store:
                 addresses; nothing changed.
         """
         key, pod = (attachment.key.container_id, attachment.key.ifname), attachment.pod
-        row = (
-            *key,
-            pod.namespace,
-            pod.name,
-            pod.uid,
-            attachment.host_link,
-            attachment.netns,
-            attachment.started_at,
-        )
+        row: tuple[object, ...] = (*key, pod.namespace, pod.name, pod.uid)
+        row += (attachment.host_link, attachment.netns, attachment.started_at)
         texts = [str(address) for address in attachment.addresses]
-        rates: list[Change] = []
-        if attachment.rates:
-            fact = (_rates_of(*key), json.dumps(attachment.rates))
-            rates.append(("INSERT OR REPLACE INTO facts VALUES (?, ?)", fact))
         # INSERT, not REPLACE: the primary key refuses an address that another attachment holds.
-        self._take(
+        changes: list[Change] = [
             ("INSERT INTO attachments VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row),
             *(("INSERT INTO leases VALUES (?, ?, ?)", (text, *key)) for text in texts),
             *(("DELETE FROM released WHERE address = ?", (text,)) for text in texts),
-            *rates,
-        )
+        ]
+        if attachment.rates:
+            fact = (_rates_of(*key), json.dumps(attachment.rates))
+            changes.append(("INSERT OR REPLACE INTO facts VALUES (?, ?)", fact))
+        self._take(*changes)
 
     def renew(self, key: AttachmentKey, started_at: float, netns: str) -> None:
         """Remember a later ADD of an attachment, and by which path it found the sandbox."""
@@ -203,7 +189,6 @@ class Store:
         self._give(("INSERT OR REPLACE INTO tombstones VALUES (?, ?, ?)", row))
 
     def forget_tombstones(self, before: float) -> None:
-        """Drop tombstones older than `before`."""
         self._give(("DELETE FROM tombstones WHERE deleted_at < ?", (before,)))
 
     def begin_boot(self, boot_id: str) -> None:

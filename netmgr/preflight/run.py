@@ -19,7 +19,7 @@ from netmgr.agent.core.instance import Holder
 from netmgr.agent.core.uplinks import uplinks
 from netmgr.agent.health import machine_check
 from netmgr.agent.network import known_ranges
-from netmgr.agent.network.listed_nodes import ListedNodes
+from netmgr.agent.network.router import ListedNodes
 from netmgr.dataplane import desired
 from netmgr.documents import loader
 from netmgr.documents.diagnostics import error

@@ -20,6 +20,7 @@ from tempfile import TemporaryDirectory
 
 from netmgr.agent.accounting.accounting import Accounting
 from netmgr.agent.cni.node import Node
+from netmgr.agent.cni.repairs import Repairs
 from netmgr.agent.core.components import Agent
 from netmgr.agent.core.files import Files
 from netmgr.agent.main import SystemClock
@@ -128,16 +129,16 @@ def _with_drift(effort: Effort, node: LabNode) -> Costs:
     parsed = loader.load(node.document, NodeDocument)
     with wiring.inside(node.namespace), ExitStack() as stack:
         agent = Agent(node.document, parsed, SystemClock(), (), stack)
-        agent.open((Files, Pool, Accounting, Node))
+        agent.open((Files, Pool, Accounting, Node, Repairs))
         for kind in (Pool, Accounting):
             agent.get(kind).start()
-        wired = agent.get(Node)
+        repairs, dataplane = agent.get(Repairs), agent.get(Pool).dataplane
         for altered in effort.pods:
             pods = agent.attachments()[:altered]
             lines = [f"route del {address}" for pod in pods for address in pod.addresses]
             run_in(node, "ip", "-batch", "-", stdin="\n".join(lines))
-            costs["repairing routes"][altered] = _timed(wired.repair_wiring)
-            assert not wired.dataplane.drift(agent.attachments).broken
+            costs["repairing routes"][altered] = _timed(repairs.repair_wiring)
+            assert not dataplane.drift(agent.attachments).broken
     return costs
 
 

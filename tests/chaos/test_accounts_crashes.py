@@ -171,7 +171,7 @@ class World:
         missing = examine(ledger, rules, *(change.rules if change else ()))
         assert not missing, "these were the true books"
         if change is None:
-            changeover.settle(folder, ledger, rules)
+            changeover.note_only_backend(folder, ledger, rules)
         self.accounts, self.ledger = Accounts(rules, ledger, Clock(), 0, change), ledger
         # As the agent does, which lets go of attachments that have no link before.
         self.accounts.start([held for held in self.held.values() if held.key in self.linked])

@@ -161,7 +161,7 @@ class TwoKernels:
         change = changeover.begin(self.folder, self.ledger, rules, self.rules)
         examine(self.ledger, rules, *(change.rules if change else ()))
         if change is None:
-            changeover.settle(self.folder, self.ledger, rules)
+            changeover.note_only_backend(self.folder, self.ledger, rules)
         self.accounts = Accounts(rules, self.ledger, self.clock, 0, change)
         self.accounts.start([WEB])
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from cni import wire
-from cni.request import Request, Verb, parse_request, pod_ref
+from cni.request import Request, Verb, parse_request
 from cni.results import SUPPORTED_VERSIONS, Wiring, add_result
 from netmgr.agent.cni import spool
 from netmgr.agent.cni.server import CniSocket
@@ -61,7 +61,7 @@ def _is_complete(found: Request) -> None:
         assert found.container_id
         assert 0 < len(found.ifname.encode()) <= 15
         assert not {"/", "\0", "%"} & {*found.container_id, *found.ifname}
-        pod = pod_ref(found)
+        pod = found.pod
         assert f"{pod.namespace}{pod.name}".encode()
     if found.command in (Verb.ADD, Verb.CHECK):
         assert found.netns.startswith("/")
@@ -96,10 +96,9 @@ class _Answering(CniSocket):
 
     def __init__(self) -> None:
         self.answered: list[tuple[str, int]] = []
-        requests = SimpleNamespace(
+        self._requests = SimpleNamespace(
             answered=lambda verb, code, _: self.answered.append((verb, code))
         )
-        self._node = SimpleNamespace(requests=requests, network="netmgr")
 
     def _carry_out(self, request: Request, started_at: float) -> dict[str, object] | None:
         assert started_at >= 0

@@ -132,7 +132,7 @@ def _readers() -> Readers:
     component = SimpleNamespace(
         queries=lambda: {"nat": _echo, "quotas": _echo},
         snapshot=lambda _: None,
-        health=lambda _: None,
+        problems=lambda: (),
     )
     agent: Any = SimpleNamespace(
         document=NodeDocument.model_validate(
@@ -145,9 +145,12 @@ def _readers() -> Readers:
         components=[component],
         health=SimpleNamespace(rebuilds=0, failing={}, repairs=list),
         get=lambda _: SimpleNamespace(accounts=SimpleNamespace(await_turn=lambda: None)),
-        check_health=lambda: None,
+        serves=True,
+        health_fault=lambda: None,
     )
-    return Readers(agent)
+    readers = Readers(agent)
+    agent.components.append(readers)
+    return readers
 
 
 def _echo(request: Any) -> object:

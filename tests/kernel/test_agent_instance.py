@@ -176,7 +176,7 @@ def test_who_may_not_change_the_network_cannot_take_the_lock(node: LabNode) -> N
     """As a pod in the host's network would try to, to keep the agent out."""
     unprivileged = "setpriv --reuid=65534 --clear-groups --bounding-set=-all --inh-caps=-all"
     taking = "with instance.namespace(instance.Holder.AGENT): print('taken')"
-    program = f"from netmgr.agent import instance\n{taking}"
+    program = f"from netmgr.agent.core import instance\n{taking}"
     node.stop_agent()
     done = inside(node, *unprivileged.split(), sys.executable, "-c", program)
     assert "taken" not in done.stdout

@@ -12,7 +12,7 @@ from typing import TypeVar
 import pytest
 from pyroute2 import IPRoute
 
-from netmgr.agent.cni.requests import TURNS
+from netmgr.agent.cni.node import TURNS
 from netmgr.documents.node import Backend
 from netmgr.kernel.routes import RTN_BLACKHOLE
 from netmgr.model import LINK_PREFIX, ROUTE_PROTOCOL

@@ -15,7 +15,7 @@ import pytest
 
 from netmgr import programs
 from netmgr.agent.health import diagnosis
-from netmgr.agent.problems import ROUNDS
+from netmgr.agent.queries import LOOK_ROUNDS
 from netmgr.documents.node import Backend
 from netmgr.prefixes import Family
 from tests.kernel.namespaces import host_link, inside
@@ -166,5 +166,5 @@ def test_an_uplink_that_vanishes_is_reported() -> None:
         ip(node, "link delete eth0")
         eventually(lambda: "uplink eth0 is or was gone" in node.problems().get("UplinkMissing", ""))
         # Also when nobody remembers its default route any more.
-        time.sleep(2 * diagnosis.WINDOW * ROUNDS * RECONCILE_SECONDS)
+        time.sleep(2 * diagnosis.WINDOW * LOOK_ROUNDS * RECONCILE_SECONDS)
         assert node.problems().get("UplinkMissing", "")

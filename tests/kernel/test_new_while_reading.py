@@ -19,11 +19,12 @@ from typing import Any, Protocol
 import pytest
 
 from cni.request import Request, Verb
+from cni.runtime_config import RuntimeConfig
 from netmgr.agent.accounting.accounting import Accounting
 from netmgr.agent.accounting.connections import ConnectionLimits
 from netmgr.agent.accounting.limits import Limits
 from netmgr.agent.cni.node import LOCK_SECONDS, Node
-from netmgr.agent.cni.verbs import collect_garbage
+from netmgr.agent.cni.repairs import Repairs
 from netmgr.agent.core.components import Agent
 from netmgr.agent.core.files import Files
 from netmgr.agent.main import SystemClock
@@ -47,7 +48,7 @@ from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.root
 
-PARTS = (Files, Pool, Router, Accounting, Limits, ConnectionLimits, Node)
+PARTS = (Files, Pool, Router, Accounting, Limits, ConnectionLimits, Node, Repairs)
 LIMITS = [
     {"pods": "*/*", "internet-out": "50M", "internet-in": "50M"},
     {"pods": "*/*", "connections": {"at-once": 100, "new-per-second": 100}},
@@ -67,13 +68,25 @@ class Parts:
     def node(self) -> Node:
         return self.agent.get(Node)
 
-    def follow_macs(self) -> None:
-        self.node.follow(self.node.dataplane.neighbours.outdated(self.node.leases.all))
+    @property
+    def repairs(self) -> Repairs:
+        return self.agent.get(Repairs)
 
     def attach(self, pod: Pod, requested: Requested) -> None:
+        name = pod.key.container_id
+        request = Request(
+            Verb.ADD,
+            "1.1.0",
+            self.agent.document.network,
+            {},
+            container_id=name,
+            netns=str(pod.netns),
+            ifname=pod.key.ifname,
+            args={"K8S_POD_NAMESPACE": "research", "K8S_POD_NAME": name},
+            runtime=RuntimeConfig(requested, {}, ()),
+        )
         with self.node.locks.holding(pod.key, LOCK_SECONDS):
-            reference = PodRef("research", pod.key.container_id)
-            self.node.attach(pod.key, reference, str(pod.netns), 1.0, requested)
+            self.node.attach(request, 1.0)
 
     def detach(self, pod: Pod) -> None:
         with self.node.locks.holding(pod.key, LOCK_SECONDS):
@@ -230,11 +243,11 @@ def beside(
 Act = Callable[[], None]
 
 PASSES: Mapping[str, Callable[[Parts], object]] = {
-    "wiring": lambda parts: parts.node.reconcile(),
+    "wiring": lambda parts: parts.repairs.reconcile(),
     "rules": lambda parts: parts.agent.get(Accounting).reconcile(),
     "limits": lambda parts: parts.agent.get(Limits).reconcile(),
     "connections": lambda parts: parts.agent.get(ConnectionLimits).reconcile(),
-    "neighbours": Parts.follow_macs,
+    "neighbours": lambda parts: parts.repairs.follow_all_macs(),
     "routes": lambda parts: parts.agent.get(Router).reconcile(),
 }
 
@@ -301,8 +314,8 @@ def test_what_is_foreign_goes_also_while_its_pod_is_attached_again(
 
     for number in itertools.count():
         inside(parts.namespace, "ip", *foreign)
-        has_more = beside(parts, monkeypatch, number, parts.node.repair_wiring, again)
-        parts.node.repair_wiring()
+        has_more = beside(parts, monkeypatch, number, parts.repairs.repair_wiring, again)
+        parts.repairs.repair_wiring()
         assert "metric 7" not in listed()
         assert parts.faults(pod) == []
         if not has_more:
@@ -312,8 +325,8 @@ def test_what_is_foreign_goes_also_while_its_pod_is_attached_again(
 def gc(parts: Parts, started_at: float, *valid: Pod) -> None:
     """As a runtime that keeps these pods has the garbage collected."""
     keys = frozenset(pod.key for pod in valid)
-    request = Request(Verb.GC, "1.1.0", parts.node.network, {}, valid_attachments=keys)
-    collect_garbage(parts.node, request, started_at)
+    request = Request(Verb.GC, "1.1.0", parts.agent.document.network, {}, valid_attachments=keys)
+    parts.repairs.collect_garbage(request, started_at)
 
 
 def test_gc_leaves_what_was_added_after_the_runtime_made_its_list(

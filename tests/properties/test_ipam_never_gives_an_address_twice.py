@@ -123,7 +123,7 @@ class Ipam(RuleBasedStateMachine):
         if attachment is None:
             pod = PodRef("ns", key.container_id)
             try:
-                attachment = self.leases.reserve(key, pod, "nm0", "/run/netns/x")
+                attachment = self.leases.reserve(Attachment(key, pod, (), "nm0", "/run/netns/x"))
             except CapacityError:
                 self._check_pool_is_really_empty()
                 return
@@ -218,7 +218,7 @@ class Ipam(RuleBasedStateMachine):
 
     @rule()
     def settle(self):
-        self.leases.settle()
+        self.leases.end_cooldowns()
 
     @rule()
     def connections_end(self):

@@ -19,7 +19,7 @@ OTHERS = {
     "gateway": (CLUSTERS, "netmgr.observer", "netmgr.ipam.leases", WIRING),
 }
 OWN = {
-    "wiring_node": "netmgr.agent.cni.verbs",
+    "wiring_node": "netmgr.agent.cni.repairs",
     "observing_node": "netmgr.observer.kernel_check",
     "gateway": NAT,
 }

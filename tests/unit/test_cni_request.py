@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from cni.request import Request, Verb, check_wait, parse_args, parse_request, pod_ref, version_of
+from cni.request import Request, Verb, check_wait, parse_args, parse_request, version_of
 from cni.results import SUPPORTED_VERSIONS, parse_previous
 from cni.runtime_config import parse_runtime_config
 from cni.wire import decode_request
@@ -100,7 +100,7 @@ def test_every_part_of_an_add_is_read():
     request = parsed("ADD", CNI_NETNS_OVERRIDE="1", **changes)
     assert request == Request(
         *(Verb.ADD, "1.1.0", "netmgr", json.loads(config(**changes))),
-        *(KEY.container_id, "/run/netns/pod", "eth0", POD_ARGUMENTS, "/opt/cni/bin"),
+        *(KEY.container_id, "/run/netns/pod", "eth0", POD_ARGUMENTS),
         netns_override=True,
         previous=parse_previous(upstream),
         runtime=parse_runtime_config(changes, {}),
@@ -111,7 +111,7 @@ def test_every_part_of_an_add_is_read():
 def test_every_part_of_a_del_is_read_and_what_is_missing_is_empty():
     assert parsed("DEL", version="0.4.0", prevResult=PREVIOUS) == Request(
         *(Verb.DEL, "0.4.0", "netmgr", json.loads(config("DEL", "0.4.0", prevResult=PREVIOUS))),
-        *(KEY.container_id, "/run/netns/pod", "eth0", POD_ARGUMENTS, "/opt/cni/bin"),
+        *(KEY.container_id, "/run/netns/pod", "eth0", POD_ARGUMENTS),
         previous=parse_previous(PREVIOUS),
     )
     least = {"CNI_COMMAND": "DEL", "CNI_CONTAINERID": "c", "CNI_IFNAME": "eth0"}
@@ -389,7 +389,7 @@ def test_gc_without_a_true_list_collects_nothing(entries):
 @pytest.mark.parametrize("arguments", [ARGUMENTS, ARGUMENTS[::-1], [*ARGUMENTS, "OTHER=x"]])
 def test_a_pod_is_named_by_arguments_in_any_order(arguments):
     request = parsed("ADD", CNI_ARGS=";".join([*arguments, "MAC=c2:11:22:33:44:55"]))
-    assert pod_ref(request) == PodRef("train", "worker-0", "u-1")
+    assert request.pod == PodRef("train", "worker-0", "u-1")
     assert request.requested.mac == bytes.fromhex("c21122334455")
 
 
@@ -404,7 +404,7 @@ def test_a_pod_is_named_by_arguments_in_any_order(arguments):
     ],
 )
 def test_a_runtime_outside_kubernetes_leaves_the_container_id_as_name(arguments, expected):
-    assert pod_ref(parsed("ADD", CNI_ARGS=arguments)) == expected
+    assert parsed("ADD", CNI_ARGS=arguments).pod == expected
 
 
 @pytest.mark.parametrize(

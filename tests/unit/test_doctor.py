@@ -19,11 +19,13 @@ from netmgr.kernel.conntrack import Occupancy
 from tests.builders import NODE_KEYS
 from tests.fakes.rules import FakeBackend
 
+NOWHERE = Path("/nowhere/node.yaml")
+
 
 @pytest.fixture
-def machine(tmp_path: Path) -> doctor.Machine:
+def machine(tmp_path: Path) -> NodeDocument:
     keys = {"node": {"name": "n"}, "ranges": ["10.0.0.0/24"], "state_dir": str(tmp_path)}
-    return doctor.Machine(tmp_path / "node.yaml", NodeDocument.model_validate(NODE_KEYS | keys))
+    return NodeDocument.model_validate(NODE_KEYS | keys)
 
 
 @pytest.fixture
@@ -36,7 +38,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return made
 
 
-def findings_of(machine: doctor.Machine, check: str) -> list[Finding]:
+def findings_of(machine: NodeDocument, check: str) -> list[Finding]:
     return list(doctor.CHECKS[check](machine))
 
 
@@ -52,7 +54,7 @@ def findings_of(machine: doctor.Machine, check: str) -> list[Finding]:
     ],
 )
 def test_a_network_file_of_systemd_that_takes_pods_links_is_known(
-    machine: doctor.Machine, folder: Path, match: str, is_taken: int
+    machine: NodeDocument, folder: Path, match: str, is_taken: int
 ) -> None:
     (folder / "10-all.network").write_text(match)
     (folder / "10-all.link").write_text("[Match]\nName=*\n")
@@ -93,7 +95,7 @@ DEBIANS = "[Link]\nNamePolicy=keep\nMACAddressPolicy=persistent\n"
     ],
 )
 def test_a_setting_of_udev_that_changes_pods_links_is_known(
-    machine: doctor.Machine, folder: Path, file: str, text: str, changes: str
+    machine: NodeDocument, folder: Path, file: str, text: str, changes: str
 ) -> None:
     (folder / file).write_text(text)
     findings = findings_of(machine, "udev")
@@ -114,7 +116,7 @@ def _kernel(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_kernel")
 def test_a_library_that_is_absent_is_named_with_its_package(
-    machine: doctor.Machine, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refuse(_: object) -> None:
         raise SetupError("it is not installed; get it with: apt-get install libnftables1")
@@ -122,7 +124,7 @@ def test_a_library_that_is_absent_is_named_with_its_package(
     monkeypatch.setattr(doctor, "open_kind", refuse)
     monkeypatch.setattr(doctor, "_privileges", lambda _: iter(()))
     monkeypatch.setattr(doctor, "CHECKS", {"kernel": doctor.CHECKS["kernel"]})
-    (finding,) = doctor.examine(machine.path)["kernel"]
+    (finding,) = doctor.examine(NOWHERE)["kernel"]
     assert finding.severity is Severity.ERROR
     assert "apt-get install libnftables1" in finding.message
 
@@ -133,14 +135,14 @@ def test_a_library_that_is_absent_is_named_with_its_package(
     [{}, {"limits": [{"pods": "*/*", "internet-out": "1M"}]}, {"limits_by_annotation": True}],
 )
 def test_what_limits_wait_in_is_examined_where_there_are_limits(
-    machine: doctor.Machine, monkeypatch: pytest.MonkeyPatch, keys: dict[str, object]
+    monkeypatch: pytest.MonkeyPatch, keys: dict[str, object]
 ) -> None:
     lacking = Finding(Severity.ERROR, "no HTB")
     monkeypatch.setattr(doctor, "open_kind", lambda _: FakeBackend())
     monkeypatch.setattr(doctor, "_queues", lambda: iter([lacking]))
     given = {"node": {"name": "n"}, "ranges": ["10.0.0.0/24"]}
     document = NodeDocument.model_validate(NODE_KEYS | given | keys)
-    findings = findings_of(machine._replace(document=document), "kernel")
+    findings = findings_of(document, "kernel")
     assert findings == ([lacking] if keys else [])
 
 
@@ -170,7 +172,7 @@ def test_a_kernel_without_what_limits_wait_in_is_an_error(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize(("state", "findings"), [("managed=true\n", 1), ("managed=false\n", 0)])
 def test_network_manager_is_named_where_it_manages_pods_links(
-    machine: doctor.Machine,
+    machine: NodeDocument,
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     state: str,
@@ -186,7 +188,7 @@ def test_network_manager_is_named_where_it_manages_pods_links(
 
 @pytest.mark.parametrize("connections", [800, 801])
 def test_a_connection_table_with_little_room_is_named_with_the_command(
-    machine: doctor.Machine, monkeypatch: pytest.MonkeyPatch, connections: int
+    machine: NodeDocument, monkeypatch: pytest.MonkeyPatch, connections: int
 ) -> None:
     monkeypatch.setattr(doctor, "_STATISTICS", Path("/missing"))
     monkeypatch.setattr(doctor.conntrack, "occupancy", lambda: Occupancy(connections, 1000))
@@ -196,7 +198,7 @@ def test_a_connection_table_with_little_room_is_named_with_the_command(
 
 @pytest.mark.parametrize(("entries", "findings"), [(0x2A0, 0), (0x400, 1)])
 def test_a_neighbour_table_with_little_room_is_named_with_the_command(
-    machine: doctor.Machine,
+    machine: NodeDocument,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     entries: int,
@@ -214,7 +216,7 @@ def test_a_neighbour_table_with_little_room_is_named_with_the_command(
 
 
 def test_a_disk_without_room_for_state_is_an_error(
-    machine: doctor.Machine, monkeypatch: pytest.MonkeyPatch
+    machine: NodeDocument, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full = SimpleNamespace(f_bavail=16383, f_frsize=4096)
     monkeypatch.setattr(os, "statvfs", lambda _: full)
@@ -225,7 +227,7 @@ def test_a_disk_without_room_for_state_is_an_error(
 
 
 def test_switches_that_nobody_can_turn_are_errors(
-    machine: doctor.Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    machine: NodeDocument, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(doctor.settings, "sysctls", lambda: tmp_path)
     (tmp_path / "ipv4").mkdir()
@@ -240,7 +242,7 @@ def test_switches_that_nobody_can_turn_are_errors(
 
 
 def test_another_network_is_named_before_and_a_lost_plugin_after_the_installation(
-    machine: doctor.Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    machine: NodeDocument, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     networks = tmp_path / "net.d"
     networks.mkdir()
@@ -257,16 +259,16 @@ def test_another_network_is_named_before_and_a_lost_plugin_after_the_installatio
 
 
 def test_what_cannot_be_examined_is_an_error_and_keeps_no_other_check_back(
-    machine: doctor.Machine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    machine: NodeDocument, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def refused(_: doctor.Machine) -> None:
+    def refused(_: NodeDocument) -> None:
         raise KernelError("list chains", 1)
 
     checks = dict.fromkeys(doctor.STANDING, refused)
     monkeypatch.setattr(doctor, "CHECKS", checks)
     monkeypatch.setattr(doctor, "_privileges", lambda _: iter(()))
-    examined = doctor.examine(machine.path)
+    examined = doctor.examine(NOWHERE)
     assert [len(examined[name]) for name in checks] == [1] * len(checks)
     assert examined["mtu"][0].message == "cannot be examined: list chains: Operation not permitted"
-    doctor.report(machine.path, machine.document)
+    doctor.report(machine)
     assert caplog.text.count("machine-not-examined") == len(checks)

@@ -64,7 +64,7 @@ def test_status_and_doctor_tell_of_it(flushed: Path, netmgr: Callable[..., Any])
     assert code == 0
     assert LINE in out.replace("\n", " ")
     document = assumed().model_copy(update={"run_dir": flushed.parent})
-    findings = doctor._agent(doctor.Machine(flushed.with_name("node.yaml"), document))
+    findings = doctor._agent(document)
     assert [one.message for one in findings] == [LINE]
 
 

@@ -58,7 +58,8 @@ def opened(tmp_path: Path, clock: Clock):
 
 def held(leases: Leases, name: str, started_at: float = 0.0) -> Attachment:
     key = AttachmentKey(name, "eth0")
-    return leases.reserve(key, PodRef("ns", name), "nm0", "/run/netns/x", started_at)
+    pod = PodRef("ns", name)
+    return leases.reserve(Attachment(key, pod, (), "nm0", "/run/netns/x", started_at))
 
 
 def released(leases: Leases, many: int = 4) -> None:
@@ -78,11 +79,11 @@ def test_the_order_of_releases_outlives_a_restart(opened: Open, clock: Clock) ->
         leases.release(attachments[number])
         clock.seconds += 1
     clock.seconds += 27
-    leases.settle()
+    leases.end_cooldowns()
     assert leases.occupancy()[attachments[0].addresses[0].family]["free"] == 2
     leases = opened()
     clock.seconds += 30
-    leases.settle()
+    leases.end_cooldowns()
     assert last_octets(held(leases, f"again-{number}") for number in range(4)) == [2, 0, 3, 1]
 
 
@@ -90,10 +91,10 @@ def test_a_release_that_lies_ahead_does_not_rest_for_ever(opened: Open, clock: C
     released(opened())
     clock.seconds = 20  # the machine was rebooted
     leases = opened()
-    leases.settle()
+    leases.end_cooldowns()
     assert [state["free"] for state in leases.occupancy().values()] == [0]
     clock.seconds = 31
-    leases.settle()
+    leases.end_cooldowns()
     assert [state["free"] for state in leases.occupancy().values()] == [4]
 
 
@@ -123,7 +124,7 @@ def test_an_add_gets_an_address_though_others_take_some(opened: Open, clock: Clo
         rounds.append(len(list(due)))
         if len(rounds) == 1:
             # Another ADD was quicker, and its pod has come and gone.
-            leases.settle()
+            leases.end_cooldowns()
             leases.release(held(leases, "quicker"))
             clock.seconds += 31
             for number in range(3):

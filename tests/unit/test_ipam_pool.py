@@ -50,7 +50,7 @@ def test_never_used_addresses_come_before_returned_ones_and_those_oldest_first()
     taken = [block.take(KEY, 0) for _ in range(3)]
     for at, address in ((1, taken[2]), (2, taken[0])):
         block.release(address, at)
-        assert block.settle(address, 100, named=False)
+        assert block.end_cooldown(address, 100, named=False)
     assert given(block, 3) == ["10.0.0.3", str(taken[2]), str(taken[0])]
 
 
@@ -58,11 +58,11 @@ def test_an_address_that_a_connection_names_waits_but_not_for_ever():
     block = pool("10.0.0.0/32")
     address = block.take(KEY, 0)
     block.release(address, 0)
-    assert block.settling(29) == []
-    assert block.settling(30) == [address]
-    assert not block.settle(address, 31, named=True)
+    assert block.cooled_down(29) == []
+    assert block.cooled_down(30) == [address]
+    assert not block.end_cooldown(address, 31, named=True)
     assert block.occupancy()["cooldown"] == 1
-    assert block.settle(address, 90, named=True)
+    assert block.end_cooldown(address, 90, named=True)
     assert block.take(KEY, 90) == address
 
 
@@ -72,7 +72,7 @@ def test_a_cooldown_counts_from_the_release_whenever_that_was(released: int):
     address = block.take(KEY, 0)
     block.release(address, released)
     for after, named, ends in ((29, False, False), (89, True, False), (30, False, True)):
-        assert block.settle(address, released + after, named=named) is ends
+        assert block.end_cooldown(address, released + after, named=named) is ends
 
 
 def test_what_an_attachment_never_got_is_free_at_once_and_what_nobody_holds_stays():
@@ -117,7 +117,7 @@ def test_an_address_of_a_withdrawn_range_never_returns():
     block.restore({old: KEY}, {})
     assert block.occupancy()["allocated"] == 0
     block.release(old, 0)
-    block.settle(old, 100, named=False)
+    block.end_cooldown(old, 100, named=False)
     block.take(KEY, 100)
     with pytest.raises(CapacityError):
         block.take(KEY, 100)
@@ -130,7 +130,7 @@ def test_what_is_remembered_of_a_large_range_is_bounded(monkeypatch: pytest.Monk
     for now in range(0, 1000, 100):
         taken.append(block.take(KEY, now))
         block.release(taken[-1], now)
-        block.settle(taken[-1], now + 99, named=False)
+        block.end_cooldown(taken[-1], now + 99, named=False)
     assert taken == taken[:3] * 3 + taken[:1]
 
 
@@ -138,14 +138,14 @@ def test_withdrawn_addresses_are_never_given_again_whether_fresh_in_cooldown_ret
     block = pool("10.0.0.0/30")
     returned, in_cooldown, held = (block.take(KEY, 0) for _ in range(3))
     block.release(returned, 1)
-    assert block.settle(returned, 100, named=False)
+    assert block.end_cooldown(returned, 100, named=False)
     block.release(in_cooldown, 990)
     block.set_ranges([Prefix.parse("10.0.0.8/31")])
     assert block.withdrawn() == [held]
     assert states(block) == (0, 0, 2, 1)
     block.release(held, 1000)
     for address in (in_cooldown, held):
-        assert block.settle(address, 2000, named=False)
+        assert block.end_cooldown(address, 2000, named=False)
     assert given(block, 2) == ["10.0.0.8", "10.0.0.9"]
     with pytest.raises(CapacityError):
         block.take(KEY, 2000)
@@ -163,7 +163,7 @@ def test_new_addresses_join_while_others_are_held_and_released_ones_keep_their_c
     block.set_ranges([Prefix.parse("10.0.0.0/30")])
     with pytest.raises(CapacityError, match="1 in cooldown"):
         block.take(KEY, 1001)
-    assert block.settle(returned, 1031, named=False)
+    assert block.end_cooldown(returned, 1031, named=False)
     assert given(block, 1) == ["10.0.0.0"]
 
 
@@ -185,7 +185,7 @@ def test_an_address_that_is_asked_for_has_to_be_free_and_of_the_ranges():
     block.release(asked, 100)
     with pytest.raises(AddressUnavailable, match="in cooldown for 20 s more"):
         block.take(KEY, 110, asked)
-    assert block.settle(asked, 130, named=False)
+    assert block.end_cooldown(asked, 130, named=False)
     assert block.take(KEY, 130, asked) == asked
     assert states(block) == (1, 0, 3, 0)
     assert asked not in [block.take(KEY, 130) for _ in range(3)]
@@ -197,7 +197,7 @@ def test_an_address_that_was_asked_for_returns_like_any_other():
     block = pool("10.0.0.0/31")
     asked = block.take(KEY, 0, Address.parse("10.0.0.1"))
     block.release(asked, 0)
-    block.settle(asked, 100, named=False)
+    block.end_cooldown(asked, 100, named=False)
     assert given(block, 2) == ["10.0.0.0", "10.0.0.1"]
     with pytest.raises(CapacityError):
         block.take(KEY, 100)

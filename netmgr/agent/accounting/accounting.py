@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
+from contextlib import closing, suppress
+from functools import partial
 from typing import Self
 
 from netmgr.agent.accounting import changeover
@@ -31,7 +32,7 @@ from netmgr.documents.node import Backend, NodeDocument
 from netmgr.documents.sites import Role
 from netmgr.errors import KernelError, NetmgrError, SetupError, StateError, TryAgainLater
 from netmgr.kernel.capabilities import Capability
-from netmgr.kernel.xtables.variant import legacy_tables, nft_is_supported
+from netmgr.kernel.xtables.variant import give_memory_back, legacy_tables, nft_is_supported
 from netmgr.ledger.history import FARTHEST, By, Period, Retention, view
 from netmgr.ledger.ledger import Ledger
 from netmgr.ledger.mark import MENDED, Mark
@@ -39,8 +40,9 @@ from netmgr.ledger.store import Store
 from netmgr.model import PROTECTED, Sample
 from netmgr.prefixes import Family, Prefix
 from netmgr.rules.choose import FILE_NAME, open_backend, open_kind, remember, remembered
-from netmgr.rules.engine import Drops, Rules
+from netmgr.rules.engine import Drops, RuleBackend, Rules
 from netmgr.rules.policy import Policy
+from netmgr.rules.tagged import Series, Tagged
 
 log = logging.getLogger(__name__)
 
@@ -61,23 +63,17 @@ class Accounting(Component):
 
     @classmethod
     def open(cls, agent: Agent) -> Self:
-        """Open ledger and rules, and find out whether they belong together.
-
-        Raises:
-            SetupError: the machine lacks something; says what.
-            StateError: the ledger cannot be written.
-        """
+        """Open ledger and rules, and find out whether they belong together."""
         document = agent.document
         ledger, was_damaged = _open_ledger(document, agent.clock)
 
-        def open_rules(kind: Backend) -> Rules:
-            rules = Rules(open_kind(kind), Policy.of(document))
-            agent.stack.callback(rules.close)
-            return rules
+        def opened(backend: RuleBackend) -> Rules:
+            return agent.stack.enter_context(closing(Rules(backend, Policy.of(document))))
 
-        rules = Rules(open_backend(document.backend, document.state_dir), Policy.of(document))
-        agent.stack.callback(rules.close)
-        change = changeover.begin(document.state_dir, ledger, rules, open_rules)
+        rules = opened(open_backend(document.backend, document.state_dir))
+        change = changeover.begin(
+            document.state_dir, ledger, rules, lambda kind: opened(open_kind(kind))
+        )
         former = change.rules if change else ()
         # With the former backend's rules: the successor's may still be empty, and a lost ledger
         # would then look like this machine's first one.
@@ -85,7 +81,7 @@ class Accounting(Component):
         # During a change both names stay noted until it is over: a start after a crash has to find
         # the former backend's rules.
         if change is None:
-            changeover.settle(document.state_dir, ledger, rules)
+            changeover.note_only_backend(document.state_dir, ledger, rules)
         name = rules.backend.name
         note = Made(document.state_dir / FILE_NAME, lambda: remember(name, document.state_dir))
         agent.get(Files).keep(ledger, note)
@@ -115,16 +111,13 @@ class Accounting(Component):
             log.info("rules-begin what=%s", repair)
 
     def reconcile(self) -> None:
-        """Repair the rules, and tidy the ledger."""
         self._agent.health.repair("rules", self.accounts.reconcile)
         self._agent.health.attempt("ledger", self.accounts.tidy)
 
     def tasks(self) -> Iterable[Task]:
         """Read all counters, so that little is lost if another program zeroes them."""
-        yield Task(self._read, self._agent.document.accounting.reading_seconds)
-
-    def _read(self) -> None:
-        self._agent.health.attempt("reading", self.accounts.read)
+        read = partial(self._agent.health.attempt, "reading", self.accounts.read)
+        yield Task(read, self._agent.document.accounting.reading_seconds)
 
     def problems(self) -> Iterable[Problem]:
         if not self.ledger.durable:
@@ -145,10 +138,9 @@ class Accounting(Component):
         runs_pods = self._agent.document.role is Role.NODE
         snapshot["backend"] = self.rules.backend.name
         snapshot["pods"] = [total for total in totals.pods if total["traffic"] != PROTECTED]
-        snapshot["namespaces"] = [
-            total for total in totals.namespaces if total["traffic"] != PROTECTED
-        ]
-        protected = [total for total in totals.namespaces if total["traffic"] == PROTECTED]
+        listed = totals.namespaces
+        snapshot["namespaces"] = [total for total in listed if total["traffic"] != PROTECTED]
+        protected = [total for total in listed if total["traffic"] == PROTECTED]
         snapshot["protected"] = [total for total in protected if total["packets"]]
         snapshot["node_totals"] = totals.node
         owner = self._agent.document.accounting.rule_owner
@@ -184,7 +176,6 @@ class Accounting(Component):
         return {"audit": self._audit, "usage": self._usage}
 
     def _audit(self, _request: Mapping[str, object]) -> AuditView:
-        """Both comparisons, as of now."""
         report = self.accounts.audit()
         return {
             "version": VERSION,
@@ -211,8 +202,9 @@ class Accounting(Component):
     @classmethod
     def remove(cls, remnants: Remnants) -> Iterator[str]:
         """Remove the rules of every backend: an agent killed in a changeover left two."""
-        last = _last_backend(remnants.state_dir)
-        shared = []
+        last, shared = None, []
+        with suppress(StateError):
+            last = remembered(remnants.state_dir)
         for backend in _possible_backends(last):
             try:
                 yield _remove_rules(backend, remnants.rule_owner)
@@ -225,6 +217,63 @@ class Accounting(Component):
                     yield from _skip(backend, last, error)
         for backend in shared:
             yield _remove_rules(backend, remnants.rule_owner)
+
+
+class TaggedRules(Component):
+    """What PyPI's iptables-exporter would report besides our own rules, as of the last reading.
+
+    The number of other people's tagged rules and chains is not ours to bound. So they are read in a
+    thread of their own: no request, no reading of counters and no answer to a reader waits for it.
+    """
+
+    def __init__(self, agent: Agent) -> None:
+        super().__init__(agent)
+        # It reads with the sockets of `Accounting`.
+        self._rules = agent.get(Accounting).rules
+        self._found = Tagged()
+        self._fault = ""
+
+    def capabilities(self) -> Iterable[Capability]:
+        """Legacy tables are read by a raw socket, whatever backend the agent itself uses."""
+        return (Capability.NET_RAW,)
+
+    def tasks(self) -> Iterable[Task]:
+        seconds = self._agent.document.accounting.reading_seconds
+        yield Task(self._read, seconds, thread="tagged-rules")
+
+    def snapshot(self, snapshot: Snapshot) -> None:
+        """Add other people's rules to ours, which `Accounting` filled in."""
+        tagged = self._found
+        merged = {_series(reading): reading for reading in snapshot["rules"]}
+        for series in tagged.packets:
+            # Those with equal labels are added up, as the exporter does.
+            reading = merged.setdefault(series, _reading(series))
+            reading["bytes"] += tagged.bytes[series]
+            reading["packets"] += tagged.packets[series]
+        snapshot["rules"] = list(merged.values())
+        snapshot["chain_sizes"] = [
+            {
+                "ip_version": str(series.family.value),
+                "table": series.table,
+                "chain": series.chain,
+                "rules": count,
+            }
+            for series, count in tagged.chains.items()
+        ]
+
+    def _read(self) -> None:
+        fault = ""
+        try:
+            self._found = self._rules.tagged()
+            if self._found.left_out:
+                fault = f"{self._found.left_out} tagged rules and chains exceed the bounds"
+        except (NetmgrError, OSError) as error:
+            fault = str(error)
+        # A listing of many rules is large, and glibc would keep its memory for the next one.
+        give_memory_back()
+        if fault and fault != self._fault:
+            log.warning("tagged-rules-incomplete reason=%s", fault)
+        self._fault = fault
 
 
 def examine(ledger: Ledger, *rules: Rules, was_damaged: bool = False) -> bool:
@@ -271,14 +320,6 @@ def _skip(backend: Backend, last: Backend | None, error: NetmgrError) -> Iterato
     yield f"{backend}, which the agent did not use last, was not looked into: {error.message}"
 
 
-def _last_backend(state_dir: Path) -> Backend | None:
-    """The backend that the agent used last, if that can still be read."""
-    try:
-        return remembered(state_dir)
-    except StateError:
-        return None
-
-
 def _possible_backends(last: Backend | None) -> list[Backend]:
     known = [last] if last else []
     known.append(Backend.NFTABLES)
@@ -300,11 +341,8 @@ def _remove_rules(backend: Backend, owner: str) -> str:
         rule_owner=owner,
         exact_prefix=Prefix.parse("10.0.0.0/8"),
     )
-    rules = Rules(open_kind(backend), policy)
-    try:
+    with closing(Rules(open_kind(backend), policy)) as rules:
         rules.remove()
-    finally:
-        rules.close()
     return f"rules and sets of {backend} were removed"
 
 
@@ -317,4 +355,21 @@ def _rule(sample: Sample, owner: str) -> RuleReading:
         "rule": f"{owner} traffic={sample.counter.traffic}",
         "bytes": sample.bytes,
         "packets": sample.packets,
+    }
+
+
+def _series(reading: RuleReading) -> Series:
+    return Series(
+        Family(int(reading["ip_version"])), reading["table"], reading["chain"], reading["rule"]
+    )
+
+
+def _reading(series: Series) -> RuleReading:
+    return {
+        "ip_version": str(series.family.value),
+        "table": series.table,
+        "chain": series.chain,
+        "rule": series.rule,
+        "bytes": 0,
+        "packets": 0,
     }

@@ -47,19 +47,15 @@ class CgroupReadings(Protocol):
 
     def samples(self) -> list[Sample]:
         """Read every counter."""
-        ...
 
     def follow(self, internal: Iterable[Prefix]) -> None:
         """Treat these prefixes as internal from the next look on."""
-        ...
 
     def look(self) -> None:
         """Begin counting new pods and end those that are gone."""
-        ...
 
     def close(self) -> None:
         """Leave the counters to the next agent."""
-        ...
 
 
 class Accounts:
@@ -112,13 +108,11 @@ class Accounts:
             self._attached = {
                 address: attachment for attachment in listed for address in attachment.addresses
             }
-            # Once for each, however many addresses it has.
             for attachment in listed:
                 self._know(attachment)
             known = self._ledger.counters()
-            policy = hashlib.sha256(
-                f"{netmgr.__version__} {self._rules.policy}".encode()
-            ).hexdigest()
+            made_from = f"{netmgr.__version__} {self._rules.policy}"
+            policy = hashlib.sha256(made_from.encode()).hexdigest()
             self._compare_with_predecessor(policy, known)
             self._begin_owned(known)
             # Only counters of pods that are gone. Those of former classes end in `_end_former`,
@@ -127,7 +121,10 @@ class Accounts:
             gone = frozenset(
                 counter for counter in known if counter.is_pod and counter not in wanted
             )
-            self._end_unread(gone - self._post_found(closing=gone))
+            # Of those that were not read, something was lost.
+            unread = gone - self._post_found(closing=gone)
+            self._ledger.restart(unread, unmade=unread)
+            self._ledger.end(unread)
             # After the posting: a mark in the kernel that is ahead of the ledger would make the
             # ledger pass for an older copy of itself.
             self._mark()
@@ -165,11 +162,6 @@ class Accounts:
             self._ledger.begin(counters, attachment.pod)
             # The kernel does not have these yet, which is no loss.
             self._announced.update(counter for counter in counters if counter not in known)
-
-    def _end_unread(self, gone: Collection[Counter]) -> None:
-        """End counters of pods that are gone; of those that were not read, something was lost."""
-        self._ledger.restart(gone, unmade=gone)
-        self._ledger.end(gone)
 
     def _post_found(self, closing: Collection[Counter]) -> frozenset[Counter]:
         """Post every counter's reading, the last one of `closing`; returns the counters."""
@@ -272,7 +264,6 @@ class Accounts:
             return list(transaction.repairs)
 
     def _mark(self) -> None:
-        """Write the ledger's mark to the kernel."""
         if mark := self._ledger.mark:
             self._rules.mark(mark.address)
 
@@ -302,7 +293,6 @@ class Accounts:
             self._sound_at = None  # recorded once, even if applying must be tried again
 
     def change_policy(self, policy: Policy) -> list[str]:
-        """Change the rules to another policy; describes each change."""
         with self._lock:
             self._rules.change_policy(policy)
             # The difference that the next look finds is ours, not another program's.
@@ -320,7 +310,9 @@ class Accounts:
             self._gap_since = now
         for counter in created:
             if counter not in known:
-                self._ledger.begin([counter], self._owner(counter))
+                subject = counter.subject
+                owner = self._attached[subject].pod if isinstance(subject, Address) else None
+                self._ledger.begin([counter], owner)
         self._announced |= created
 
     def check(self, attachment: Attachment) -> list[str]:
@@ -422,11 +414,6 @@ class Accounts:
             for repair in self.reconcile():
                 log.warning("repaired area=rules what=%s", repair)
             self._rules.admit(addresses)
-
-    def _owner(self, counter: Counter) -> PodRef | None:
-        if not isinstance(counter.subject, Address):
-            return None
-        return self._attached[counter.subject].pod
 
 
 def _counts(operation: Operation) -> bool:

@@ -1,18 +1,17 @@
 """Changes the backend that counts, so that the ledger takes every packet once.
 
-The successor's rules are made while the former ones are still there. From then on both count the
-same packets, and the ledger can go on from one to the other at any instant at which both were
-read. No two readings are of one instant; but if the successor shows the same before and after
-the former was read, then nothing passed meanwhile, and both readings are as good as that. A pod
-that did not pause is read again by itself, which takes a fraction of a millisecond. What moved
-every time loses what passed during the last of these readings, which is a gap of that length.
+The successor's rules are made first, and from then on both count the same packets. The ledger can
+go on from one to the other at any instant at which both were read: if the successor shows the same
+before and after the former was read, nothing passed meanwhile. A pod that did not pause is read
+again by itself, a fraction of a millisecond each; what moved every time loses what passed during
+the last of these readings, which is a gap of that length.
 
-Killed anywhere, an agent leaves either a ledger of the former backend, and starts again, or one
-of the successor, and removes what is left of the former. The ledger says which (`BACKENDS`), in
-the transaction that changes it.
+Killed anywhere, an agent leaves a ledger of the former backend, and starts again, or one of the
+successor, and removes what is left of the former. The ledger says which (`BACKENDS`), in the
+transaction that changes it.
 
-Both variants of iptables keep pods' counters in the same sets and cannot count at once. Between
-them the former rules are read and removed first, and until the others are there is a gap.
+Both variants of iptables keep pods' counters in the same sets and cannot count at once: the former
+rules are read and removed first, and until the others are there is a gap.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -95,7 +95,12 @@ class Changeover:
 
     def make_way(self) -> None:
         """Remove rules that cannot count beside the successor's; called right after `read`."""
-        sharing = [rules for rules in self.rules if _shares(rules, self._successor)]
+        # Both variants of iptables keep pods' counters in the same sets.
+        sharing = [
+            rules
+            for rules in self.rules
+            if {rules.backend.name, self._successor.backend.name} <= _SHARING
+        ]
         for rules in sharing:
             rules.remove()
         if sharing:
@@ -105,7 +110,7 @@ class Changeover:
 
     def _remember(self) -> None:
         if not self.rules:
-            settle(self._state_dir, self._ledger, self._successor)
+            note_only_backend(self._state_dir, self._ledger, self._successor)
         elif self._former is None:
             names = (rules.backend.name for rules in (self._successor, *self._leftovers))
             self._ledger.remember(BACKENDS, " ".join(names))
@@ -140,8 +145,10 @@ class Changeover:
         deadline = time.monotonic() + LONGEST_SECONDS
         moved: dict[Address | None, set[Counter]] = {}
         for counter in both.moved:
-            # All counters of a pod's address come in one reading, so they are read again together.
-            moved.setdefault(_subject(counter), set()).add(counter)
+            # All counters of a pod's address come in one reading, so they are read again together;
+            # so do the node's own (None).
+            subject = counter.subject if isinstance(counter.subject, Address) else None
+            moved.setdefault(subject, set()).add(counter)
         still: set[Counter] = set()
         longest = 0.0
         for subject, moving in moved.items():
@@ -164,7 +171,13 @@ class Changeover:
         for _ in range(TRIES):
             if not moving or time.monotonic() >= deadline:
                 break
-            again = self._read_again(former, subject)
+            if subject is None:
+                again = _at_once(self.read, self._successor.read)
+            else:
+                again = _at_once(
+                    partial(former.read_pods, [subject]),
+                    partial(self._successor.read_pods, [subject]),
+                )
             both.last.update(
                 (counter, again.last[counter]) for counter in moving & again.last.keys()
             )
@@ -174,23 +187,6 @@ class Changeover:
             moving &= again.moved
             seconds = again.seconds
         return seconds
-
-    def _read_again(self, former: Rules, subject: Address | None) -> Both:
-        if subject is None:
-            return _at_once(self.read, self._successor.read)
-        return _at_once(
-            lambda: former.read_pods([subject]), lambda: self._successor.read_pods([subject])
-        )
-
-
-def _shares(rules: Rules, successor: Rules) -> bool:
-    """Whether two backends keep pods' counters in the same sets."""
-    return {rules.backend.name, successor.backend.name} <= _SHARING
-
-
-def _subject(counter: Counter) -> Address | None:
-    """The address to read by itself; None for the node's counters, which are read together."""
-    return counter.subject if isinstance(counter.subject, Address) else None
 
 
 def _at_once(old: Read, new: Read) -> Both:
@@ -211,13 +207,7 @@ def _by_counter(samples: Iterable[Sample]) -> dict[Counter, Sample]:
 def begin(
     state_dir: Path, ledger: Ledger, successor: Rules, open_rules: Callable[[Backend], Rules]
 ) -> Changeover | None:
-    """The change of backend to make or to finish, if there is one. No rule is changed yet.
-
-    Raises:
-        SetupError: a library that the former backend needs is missing.
-        StateError: what was remembered cannot be read, or the ledger not be written.
-        KernelError: the kernel refuses either backend.
-    """
+    """The change of backend to make or to finish, if there is one. No rule is changed yet."""
     name = successor.backend.name
     noted = [*(ledger.recall(BACKENDS) or "").split(), *filter(None, [remembered(state_dir)])]
     known = list(dict.fromkeys([*noted, name]))
@@ -235,12 +225,8 @@ def begin(
     )
 
 
-def settle(state_dir: Path, ledger: Ledger, rules: Rules) -> None:
-    """Remember the only backend that has rules.
-
-    Raises:
-        StateError: it cannot be written.
-    """
+def note_only_backend(state_dir: Path, ledger: Ledger, rules: Rules) -> None:
+    """Remember the only backend that has rules."""
     # A crash in between is harmless: `begin` joins both lists, and finds a backend without rules.
     remember(rules.backend.name, state_dir)
     ledger.remember(BACKENDS, rules.backend.name)

@@ -1,22 +1,33 @@
-"""Keeps the number of connections that pods begin within the limits of the node document."""
+"""The connections that pods begin: their limits by the node document, and who begins the most.
+
+All pods of a node share its connection table.
+"""
 
 from __future__ import annotations
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import closing
+from functools import partial
 from typing import Self
 
 from netmgr.agent.core.components import Agent, Component, Remnants
 from netmgr.agent.core.scheduler import Task
-from netmgr.api.snapshot import Snapshot
+from netmgr.api.snapshot import PodConnections, Snapshot
 from netmgr.errors import KernelError, SetupError
-from netmgr.kernel import nf_tables
+from netmgr.kernel import conntrack, nf_tables
 from netmgr.limits import connections
 from netmgr.limits.connections import FIRST, TABLE, Owner, Wanted
 from netmgr.model import Attachment
 from netmgr.rules import nft_table
 from netmgr.rules.nft_table import Listing, NftTable
+
+COUNT_SHARE = 0.005
+"""Connections are counted in this share of a processor at most: there may be many."""
+
+FULLEST = 10
 
 _FOLLOW_SECONDS = 1.0
 _NOTHING = Wanted({}, {})
@@ -32,19 +43,14 @@ class ConnectionLimits(Component):
 
     def __init__(self, agent: Agent) -> None:
         super().__init__(agent)
-        self._table = NftTable(TABLE)
-        agent.stack.callback(self._table.close)
+        self._table = agent.stack.enter_context(closing(NftTable(TABLE)))
         self._lock = threading.Lock()
         self._wanted = _NOTHING
         self._listing: Listing | None = None
 
     @classmethod
     def open(cls, agent: Agent) -> Self | None:
-        """None without such limits; a predecessor's are removed then.
-
-        Raises:
-            SetupError: nftables' library is missing.
-        """
+        """None without such limits; a predecessor's are removed then."""
         if any(limit.connections for limit in agent.document.limits):
             return cls(agent)
         for removal in _removed():
@@ -52,11 +58,7 @@ class ConnectionLimits(Component):
         return None
 
     def start(self) -> None:
-        """Limit the pods that are there.
-
-        Raises:
-            SetupError: the kernel lacks what limits need.
-        """
+        """Limit the pods that are there."""
         try:
             self._table.run(connections.trial())
         except KernelError as error:
@@ -66,11 +68,7 @@ class ConnectionLimits(Component):
             self._put(self._of(self._agent.attachments()))
 
     def begin(self, attachment: Attachment) -> None:
-        """Limit a pod that was attached, if a limit is for it.
-
-        Raises:
-            KernelError: it could not be limited.
-        """
+        """Limit a pod that was attached, if a limit is for it."""
         with self._lock:
             added = self._of([attachment])
             if added.links:
@@ -133,8 +131,7 @@ class ConnectionLimits(Component):
         self._wanted = wanted
 
     @classmethod
-    def remove(cls, remnants: Remnants) -> Iterator[str]:
-        del remnants
+    def remove(cls, _remnants: Remnants) -> Iterator[str]:
         yield from _removed()
 
 
@@ -142,3 +139,40 @@ def _removed() -> Iterator[str]:
     """Remove the table; describes what was done."""
     if nft_table.remove(TABLE):
         yield f"table {TABLE} was removed"
+
+
+class Tracking(Component):
+    """The pods that began the most connections."""
+
+    def __init__(self, agent: Agent) -> None:
+        super().__init__(agent)
+        self._fullest: list[PodConnections] = []
+
+    def tasks(self) -> Iterable[Task]:
+        seconds = self._agent.document.reconcile_seconds
+        count = partial(self._agent.health.attempt, "tracking", self._count)
+        yield Task(count, seconds, share=COUNT_SHARE)
+
+    def _count(self) -> None:
+        if conntrack.occupancy() is None:
+            return
+        pods = {
+            address: attachment.pod
+            for attachment in self._agent.attachments()
+            for address in attachment.addresses
+        }
+        by_pod: Counter[tuple[str, str]] = Counter()
+        for address, begun in conntrack.begun_by(pods).items():
+            by_pod[pods[address].namespace, pods[address].name] += begun
+        self._fullest = [
+            {"namespace": namespace, "pod": pod, "connections": begun}
+            for (namespace, pod), begun in by_pod.most_common(FULLEST)
+        ]
+
+    def snapshot(self, snapshot: Snapshot) -> None:
+        if occupancy := conntrack.occupancy():
+            snapshot["tracking"] = {
+                "connections": occupancy.connections,
+                "most": occupancy.most,
+                "pods": self._fullest,
+            }

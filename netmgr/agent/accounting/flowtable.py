@@ -1,10 +1,9 @@
 """Keeps the devices of our flowtable, and looks for other programs' flowtables.
 
 Packets skip the rules only where they come in by a device of the flowtable: the pods' links and the
-uplinks. The kernel removes a link that goes. A new one is added within a second, not by its ADD:
-until then the packets of that pod meet the rules, which costs time and nothing else.
-
-A flowtable of another program takes packets past our counters, too, and past everybody's filters.
+uplinks. A new link is added within a second, not by its ADD: until then its packets meet the rules,
+which costs time and nothing else. A flowtable of another program takes packets past our counters,
+too, and past everybody's filters.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ from __future__ import annotations
 import errno
 import logging
 import socket
-from collections.abc import Collection, Iterable
-from typing import Self
+from collections.abc import Iterable, Mapping
+from functools import partial
 
 from netmgr.agent.accounting.accounting import Accounting
 from netmgr.agent.core.components import Agent, Component
@@ -38,40 +37,29 @@ log = logging.getLogger(__name__)
 class FlowtableDevices(Component):
     """The devices of the flowtable, if the rules fill one."""
 
-    def __init__(self, agent: Agent, channel: NftSocket, off: str) -> None:
+    def __init__(self, agent: Agent) -> None:
         super().__init__(agent)
-        self._channel = channel
-        self._off = off
+        self._channel = agent.stack.enter_context(NftSocket())
+        self._off = why_off(agent.document, agent.get(Accounting).rules.backend)
         self._uplinks: frozenset[str] = frozenset()
         self._devices: frozenset[str] = frozenset()
         self._others: list[Flowtable] = []
 
-    @classmethod
-    def open(cls, agent: Agent) -> Self:
-        """Find out whether the rules fill a flowtable."""
-        channel = NftSocket()
-        agent.stack.callback(channel.close)
-        backend = agent.get(Accounting).rules.backend
-        return cls(agent, channel, why_off(agent.document, backend))
-
     def reconcile(self) -> None:
-        """Find the uplinks, and follow all links."""
         self._agent.health.attempt("flowtable", self._look)
 
     def tasks(self) -> Iterable[Task]:
         """Add links of new pods, and all links after a change of the rules, which empties it."""
         if not self._off:
-            yield Task(
-                lambda: self._agent.health.attempt("flowtable", self._follow), _FOLLOW_SECONDS
-            )
+            follow = partial(self._agent.health.attempt, "flowtable", self._follow)
+            yield Task(follow, _FOLLOW_SECONDS)
 
-    def health(self, failing: Collection[str]) -> None:
+    def health(self, _failing: Mapping[str, str]) -> None:
         """A node that only counts must not claim to be ready while packets pass its counters.
 
         Raises:
             NotReady: another program's flowtable has the links of pods, or an uplink.
         """
-        del failing
         if self._others and not self._agent.document.cni:
             raise NotReady(f"pods are not counted completely: {_past_the_rules(self._others[0])}")
 
@@ -93,18 +81,19 @@ class FlowtableDevices(Component):
         pods = {attachment.host_link for attachment in self._agent.attachments()}
         wanted = pods | self._uplinks
         present = flowtables.read_flowtables(self._channel)
-        self._tell(
-            [
-                flowtable
-                for flowtable in present
-                if flowtable.table != TABLE and flowtable.devices & wanted
-            ]
-        )
+        foreign = [flowtable for flowtable in present if flowtable.table != TABLE]
+        self._report([flowtable for flowtable in foreign if flowtable.devices & wanted])
         for flowtable in present:
             if (flowtable.table, flowtable.name) == (TABLE, FLOWTABLE.name):
                 self._devices = flowtable.devices
                 if missing := wanted - flowtable.devices:
                     self._add(missing)
+
+    def _report(self, others: list[Flowtable]) -> None:
+        for flowtable in others:
+            if flowtable not in self._others:
+                log.warning("foreign-flowtable what=%s", _past_the_rules(flowtable))
+        self._others = others
 
     def _add(self, missing: set[str]) -> None:
         table = TABLE.removeprefix("inet ")
@@ -120,12 +109,6 @@ class FlowtableDevices(Component):
                 raise
         else:
             self._devices |= devices
-
-    def _tell(self, others: list[Flowtable]) -> None:
-        for flowtable in others:
-            if flowtable not in self._others:
-                log.warning("foreign-flowtable what=%s", _past_the_rules(flowtable))
-        self._others = others
 
 
 def why_off(document: NodeDocument, backend: RuleBackend) -> str:

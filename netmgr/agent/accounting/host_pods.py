@@ -1,8 +1,7 @@
 """Counts host-network pods: who they are, what their cgroups were counted for, and what was lost.
 
-`Accounts` reads and reconciles them, under its lock that orders readings before postings. A pod is
-noticed by a look; what it exchanged before is the node's own. Its counter outlives its cgroup, so
-that the look that finds it gone misses nothing.
+`Accounts` reads and reconciles them. What a pod exchanged before a look noticed it is the node's
+own. Its counter outlives its cgroup, so that the look that finds it gone misses nothing.
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ from netmgr.model import Counter, Sample, Traffic
 from netmgr.prefixes import Family, Prefix
 
 if TYPE_CHECKING:
-    from netmgr.observer.host_network import HostPod, HostPodFinder
-    from netmgr.rules.cgroup_counters import CgroupCounters, Reading
+    from netmgr.observer.host_network import HostPod
 
 SUBJECT = "cgroup "
 
@@ -33,40 +31,35 @@ log = logging.getLogger(__name__)
 class HostPods(Component):
     """The host-network pods of one node."""
 
-    def __init__(self, finder: HostPodFinder, rules: CgroupCounters, ledger: Ledger) -> None:
-        self._finder = finder
-        self._rules = rules
-        self._ledger = ledger
-        self._live: dict[int, HostPod] = {}
-        self._started = False
-
-    @classmethod
-    def open(cls, agent: Agent) -> Self | None:
-        """None if they are not counted; then what an earlier agent counted is ended.
-
-        Raises:
-            SetupError: the machine has no libnftables.
-        """
-        settings, accounting = agent.document.accounting, agent.get(Accounting)
-        if not settings.host_pods:
-            # The document once counted host-network pods: their table would count on for ever.
-            if former := _open_counters(accounting.ledger):
-                _remove_table()
-                accounting.ledger.end(former)
-            return None
+    def __init__(self, agent: Agent) -> None:
+        super().__init__(agent)
         # Loaded only on a node that counts them.
         from netmgr.observer.host_network import HostPodFinder  # noqa: PLC0415  see above
         from netmgr.rules.cgroup_counters import CgroupCounters  # noqa: PLC0415  see above
 
-        finder = HostPodFinder(settings.cgroup_dir, settings.pod_logs_dir)
-        rules = CgroupCounters(accounting.rules.policy.known, finder.depths)
-        if accounting.ledger.recall(UNREAD):
+        settings, accounting = agent.document.accounting, agent.get(Accounting)
+        self._finder = HostPodFinder(settings.cgroup_dir, settings.pod_logs_dir)
+        self._rules = CgroupCounters(accounting.rules.policy.known, self._finder.depths)
+        self._ledger = accounting.ledger
+        self._live: dict[int, HostPod] = {}
+        self._started = False
+        if self._ledger.recall(UNREAD):
             # A loss that is still to be settled: these pods may be found after it was, and what
             # they were counted for is part of it.
-            rules.remove()
-        host_pods = cls(finder, rules, accounting.ledger)
-        accounting.accounts.count_host_pods(host_pods)
-        return host_pods
+            self._rules.remove()
+        accounting.accounts.count_host_pods(self)
+
+    @classmethod
+    def open(cls, agent: Agent) -> Self | None:
+        """None if they are not counted; then what an earlier agent counted is ended."""
+        if agent.document.accounting.host_pods:
+            return cls(agent)
+        ledger = agent.get(Accounting).ledger
+        # The document once counted host-network pods: their table would count on for ever.
+        if former := _open_counters(ledger):
+            _remove_table()
+            ledger.end(former)
+        return None
 
     def capabilities(self) -> Iterable[Capability]:
         """Seeing which network the processes of other users are in."""
@@ -119,7 +112,6 @@ class HostPods(Component):
         self._begin([host_pod for number, host_pod in running.items() if number not in self._live])
 
     def follow(self, internal: Iterable[Prefix]) -> None:
-        """Change what is not internet, as the node's own rules do; the next look applies it."""
         self._rules.follow(internal)
 
     def _begin(self, pods: list[HostPod]) -> None:
@@ -156,16 +148,21 @@ class HostPods(Component):
             log.info("host-pod-ended pod=%s", host_pod.pod)
 
     def samples(self) -> list[Sample]:
-        return [_sample(reading) for reading in self._rules.read()]
+        return [
+            Sample(
+                Counter(f"{SUBJECT}{reading.number}", reading.family, reading.traffic),
+                reading.bytes,
+                reading.packets,
+                reading.life,
+            )
+            for reading in self._rules.read()
+        ]
 
     def close(self) -> None:
-        """Leave the counters to the next agent."""
         self._rules.close()
 
     @classmethod
-    def remove(cls, remnants: Remnants) -> Iterator[str]:
-        """Remove the table that counts cgroups."""
-        del remnants
+    def remove(cls, _remnants: Remnants) -> Iterator[str]:
         if _remove_table():
             yield "the table of host-network pods was removed"
 
@@ -177,23 +174,14 @@ def _remove_table() -> bool:
 
 
 def _open_counters(ledger: Ledger) -> set[Counter]:
-    counters = set()
-    for counter, owner in ledger.counters().items():
-        # The node's own counters have no owner, and pods' are of an address.
-        if owner and not counter.is_pod:
-            counters.add(counter)
-    return counters
+    # The node's own counters have no owner, and pods' are of an address.
+    owned = ledger.counters().items()
+    return {counter for counter, owner in owned if owner and not counter.is_pod}
 
 
 def counters_of(number: int) -> list[Counter]:
     return [
-        Counter(f"{SUBJECT}{number}", family, traffic) for family in Family for traffic in _WAYS
+        Counter(f"{SUBJECT}{number}", family, traffic)
+        for family in Family
+        for traffic in (Traffic.INTERNET_IN, Traffic.INTERNET_OUT)
     ]
-
-
-_WAYS = (Traffic.INTERNET_IN, Traffic.INTERNET_OUT)
-
-
-def _sample(reading: Reading) -> Sample:
-    counter = Counter(f"{SUBJECT}{reading.number}", reading.family, reading.traffic)
-    return Sample(counter, reading.bytes, reading.packets, reading.life)

@@ -1,4 +1,4 @@
-"""Keeps pods' internet traffic within the limits of the node document.
+"""Keeps pods' internet traffic within the limits and quotas of the node document.
 
 What the limits are follows from the document and the pods that are there, so none of it is
 stored. They stay in force while no agent runs.
@@ -7,20 +7,25 @@ stored. They stay in force while no agent runs.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from typing import Self
 
 from netmgr.agent.accounting.accounting import Accounting
-from netmgr.agent.accounting.quotas import Spending
+from netmgr.agent.accounting.accounts import Accounts
 from netmgr.agent.core.components import Agent, Component, Query, Remnants
 from netmgr.agent.core.scheduler import Task
-from netmgr.api.snapshot import VERSION, LimitState, Snapshot
+from netmgr.api.snapshot import VERSION, LimitState, QuotaState, Snapshot, SpentQuota
+from netmgr.clock import Clock
 from netmgr.dataplane import sandbox
-from netmgr.documents.node import NodeDocument
 from netmgr.errors import KernelError, SetupError, StateError
 from netmgr.kernel.traffic_control import ClassUsage
-from netmgr.limits import shaper, tree
+from netmgr.ledger.history import FARTHEST, SECONDS, By, Period
+from netmgr.limits import quotas, shaper, tree
+from netmgr.limits.quotas import Budget
 from netmgr.limits.rules import Peers
 from netmgr.limits.shaper import Shaper
 from netmgr.limits.tree import Limited, Tree
@@ -32,6 +37,58 @@ _FOLLOW_SECONDS = 1.0
 log = logging.getLogger(__name__)
 
 
+_Sums = Counter[tuple[str, str, str]]
+"""Bytes by namespace, pod and traffic; also of each namespace, with an empty pod."""
+
+_END = int(FARTHEST // SECONDS)
+
+
+class Spending:
+    """What pods have used of their quotas, by the ledger's hours. Usable from any thread.
+
+    Hours ahead of the clock count as well, so a clock that is set back gives no second budget.
+    """
+
+    def __init__(self, accounts: Accounts, clock: Clock) -> None:
+        self._accounts = accounts
+        self._clock = clock
+        self._past: dict[Period, _Sums] = {}
+
+    def now(self, budgets: Iterable[Budget]) -> Mapping[Budget, int]:
+        """Bytes used, after a reading of all counters."""
+        self._accounts.read(at_once=True)
+        return self.recent(budgets)
+
+    def losses(self) -> object:
+        """What the ledger has missed so far."""
+        return self._accounts.losses()
+
+    def recent(self, budgets: Iterable[Budget]) -> Mapping[Budget, int]:
+        """Bytes used, as of the last reading."""
+        now = self._clock.now()
+        hour = int(now // SECONDS)
+        latest = self._sums(Period(hour, _END))
+        # Hours that have passed do not change, and a month's are many.
+        past = {period: sums for period, sums in self._past.items() if period.end == hour}
+        used: dict[Budget, int] = {}
+        for budget in budgets:
+            period = Period(budget.began // SECONDS, hour)
+            if period not in past:
+                past[period] = self._sums(period)
+            key = budget.namespace, budget.pod, str(budget.traffic)
+            used[budget] = past[period][key] + latest[key]
+        self._past = past
+        return used
+
+    def _sums(self, period: Period) -> _Sums:
+        sums: _Sums = Counter()
+        for row in self._accounts.usage(period, (By.POD,)) if period.first < period.end else ():
+            keys = {(row["namespace"], pod, row["traffic"]) for pod in ("", row["pod"])}
+            for key in keys:
+                sums[key] += row["bytes"]
+        return sums
+
+
 class Limits(Component):
     """The limits of all pods, on a node whose document has some."""
 
@@ -39,19 +96,15 @@ class Limits(Component):
 
     def __init__(self, agent: Agent) -> None:
         super().__init__(agent)
-        self._limits = agent.document.limits
         self.honours_annotations = agent.document.limits_by_annotation
         self._spending = Spending(agent.get(Accounting).accounts, agent.clock)
-        self._shaper = Shaper(_peers(agent.document), self._spending.recent)
-        agent.stack.callback(self._shaper.close)
+        classifier = Classifier.of(agent.document, None)
+        peers = Peers(agent.document.not_internet, dict(classifier.pieces) if classifier else {})
+        self._shaper = agent.stack.enter_context(closing(Shaper(peers, self._spending.recent)))
 
     @classmethod
     def open(cls, agent: Agent) -> Self | None:
-        """None without limits; a predecessor's are removed then.
-
-        Raises:
-            SetupError: nftables' library is missing.
-        """
+        """None without limits; a predecessor's are removed then."""
         if agent.document.limits or agent.document.limits_by_annotation:
             return cls(agent)
         for removal in shaper.remove():
@@ -59,20 +112,12 @@ class Limits(Component):
         return None
 
     def start(self) -> None:
-        """Limit the pods that are there.
-
-        Raises:
-            SetupError: the kernel lacks what limits need.
-        """
+        """Limit the pods that are there."""
         self._apply()
         self._shaper.settle(self._spending.now, self._spending.losses)
 
     def begin(self, attachment: Attachment) -> None:
-        """Limit a pod that was attached, if a limit is for it.
-
-        Raises:
-            KernelError: it could not be limited.
-        """
+        """Limit a pod that was attached, if a limit is for it."""
         trees = self._trees_of([attachment])
         if any(pod_tree.links for pod_tree in trees.values()):
             self._shaper.add(trees)
@@ -81,7 +126,7 @@ class Limits(Component):
 
     def reconcile(self) -> None:
         """Put back what another program changed, and remove what no pod needs any more."""
-        self._follow()
+        self._agent.health.repair("limits", self._apply)
         self._agent.health.attempt("quotas", self._settle)
 
     def _settle(self) -> None:
@@ -90,19 +135,17 @@ class Limits(Component):
         self._spending.recent(self._shaper.budgets)
         self._shaper.settle(self._spending.now, self._spending.losses)
 
-    def _follow(self) -> None:
-        self._agent.health.repair("limits", self._apply)
-
     def tasks(self) -> Iterable[Task]:
         """Limit pods that another plugin wired as soon as they are found."""
         if not self._agent.document.cni:
-            yield Task(self._follow, _FOLLOW_SECONDS)
+            follow = partial(self._agent.health.repair, "limits", self._apply)
+            yield Task(follow, _FOLLOW_SECONDS)
 
     def snapshot(self, snapshot: Snapshot) -> None:
         try:
             usage = self._shaper.usage()
-            if budgets := self._shaper.budgets:
-                snapshot["quotas"] = self._spending.states(budgets, self._shaper.missed)
+            if self._shaper.budgets:
+                snapshot["quotas"] = self._quota_states()
         except (KernelError, StateError, SetupError) as error:
             log.warning("limits-unread error=%s", error)
             return
@@ -112,18 +155,51 @@ class Limits(Component):
         """Spent quotas alone: this reads no counters, and may be asked of many nodes at a time."""
         return {"quotas": self._spent}
 
-    def _spent(self, request: Mapping[str, object]) -> Mapping[str, object]:
-        del request
+    def _spent(self, _: Mapping[str, object]) -> Mapping[str, object]:
+        now = self._agent.clock.now()
         pods = [attachment.pod for attachment in self._agent.attachments()]
-        spent = self._spending.spent(self._shaper.budgets, pods, self._shaper.missed)
+        uids = {(pod.namespace, pod.name): pod.uid for pod in pods}
+        spent: list[SpentQuota] = [
+            {
+                "namespace": budget.namespace,
+                "pod": budget.pod,
+                "uid": uids.get((budget.namespace, budget.pod), ""),
+                "traffic": budget.traffic,
+                "period": budget.period,
+                "budget": budget.bytes,
+                "slow": budget.slow,
+                "until": quotas.end(budget.period, now),
+            }
+            for budget, used in self._used()
+            if quotas.is_spent(budget, used)
+        ]
         return {"version": VERSION, "spent": spent}
+
+    def _quota_states(self) -> list[QuotaState]:
+        now = self._agent.clock.now()
+        return [
+            {
+                "namespace": budget.namespace,
+                "pod": budget.pod,
+                "traffic": budget.traffic,
+                "period": budget.period,
+                "budget": budget.bytes,
+                "used": used,
+                "until": quotas.end(budget.period, now),
+                "spent": quotas.is_spent(budget, used),
+                "forecast": quotas.forecast(budget, used, now),
+            }
+            for budget, used in self._used()
+        ]
+
+    def _used(self) -> Iterator[tuple[Budget, int]]:
+        """Bytes used of each budget, with those that passed and are not in the ledger."""
+        for budget, recorded in self._spending.recent(self._shaper.budgets).items():
+            yield budget, recorded + self._shaper.missed(budget)
 
     def _apply(self) -> list[str]:
         # The list of pods is read within the shaper's lock: an older one must not come last.
-        return self._shaper.apply(self._trees)
-
-    def _trees(self) -> dict[Traffic, Tree]:
-        return self._trees_of(self._agent.attachments())
+        return self._shaper.apply(lambda: self._trees_of(self._agent.attachments()))
 
     def _trees_of(self, attachments: Iterable[Attachment]) -> dict[Traffic, Tree]:
         pods = [
@@ -132,19 +208,13 @@ class Limits(Component):
         ]
         now = self._agent.clock.now()
         return {
-            traffic: tree.tree(self._limits, pods, traffic, now)
+            traffic: tree.tree(self._agent.document.limits, pods, traffic, now)
             for traffic in (Traffic.INTERNET_OUT, Traffic.INTERNET_IN)
         }
 
     @classmethod
-    def remove(cls, remnants: Remnants) -> Iterator[str]:
-        del remnants
+    def remove(cls, _remnants: Remnants) -> Iterator[str]:
         yield from shaper.remove()
-
-
-def _peers(document: NodeDocument) -> Peers:
-    classifier = Classifier.of(document, None)
-    return Peers(document.not_internet, dict(classifier.pieces) if classifier else {})
 
 
 def _state(limited: Limited, usage: ClassUsage) -> LimitState:

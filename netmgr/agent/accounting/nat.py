@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Self
 
 from netmgr.agent.accounting.accounting import Accounting
@@ -13,7 +14,7 @@ from netmgr.documents.sites import Nat, SourceAddress
 from netmgr.kernel import conntrack, links
 from netmgr.kernel.conntrack import Busiest
 from netmgr.kernel.netlink import Netlink
-from netmgr.prefixes import Address, Family
+from netmgr.prefixes import Family
 
 COUNT_SECONDS, COUNT_SHARE = 15.0, 0.02
 """How often ports are counted, at most in this share of a processor: the table may be large."""
@@ -43,22 +44,24 @@ class NatHost(Component):
 
     @classmethod
     def open(cls, agent: Agent) -> Self | None:
-        """None on a hub router."""
         return cls(agent, agent.document.nat) if agent.document.nat else None
 
     def start(self) -> None:
         """Count once, for the first reader."""
-        self._try_to_count_ports()
+        self._agent.health.attempt("ports", self._count_ports)
 
     def tasks(self) -> Iterable[Task]:
-        yield Task(self._try_to_count_ports, COUNT_SECONDS, COUNT_SECONDS, share=COUNT_SHARE)
-
-    def _try_to_count_ports(self) -> None:
-        self._agent.health.attempt("ports", self._count_ports)
+        count = partial(self._agent.health.attempt, "ports", self._count_ports)
+        yield Task(count, COUNT_SECONDS, COUNT_SECONDS, share=COUNT_SHARE)
 
     def _count_ports(self) -> None:
         if self._addresses or self._masqueraded:
-            self._busiest = conntrack.busiest((*self._addresses, *_held(self._masqueraded)))
+            addresses = list(self._addresses)
+            if self._masqueraded:
+                with Netlink() as kernel:
+                    held = [prefix for prefix, _ in links.read_addresses(kernel)]
+                addresses += [own.network for own in held if own.family in self._masqueraded]
+            self._busiest = conntrack.busiest(addresses)
 
     def snapshot(self, snapshot: Snapshot) -> None:
         snapshot["nat"] = self._state()
@@ -71,32 +74,17 @@ class NatHost(Component):
         return {"version": VERSION, "node": node, "nat": self._state()}
 
     def _state(self) -> NatState:
-        return {
-            "source": self._nat.source,
-            "ranges": self._translated.value(),
-            "ports": [self._ports(family, protocol) for family, protocol in self._busiest],
-        }
-
-    def _ports(self, family: Family, protocol: str) -> Ports:
-        busiest = self._busiest[family, protocol]
-        return {
-            "family": f"ipv{family.value}",
-            "protocol": protocol,
+        ports: list[Ports] = []
+        for (family, protocol), busiest in self._busiest.items():
             # Masquerading takes the one address of the link that a connection leaves by.
-            "budget": (sum(address.family is family for address in self._addresses) or 1)
-            * conntrack.PORTS_PER_ADDRESS,
-            "used": busiest.ports,
-            "endpoint": busiest.endpoint,
-        }
-
-
-def _held(families: Collection[Family]) -> list[Address]:
-    """The addresses of these families that the machine's links have.
-
-    Raises:
-        KernelError: the kernel does not list them.
-    """
-    if not families:
-        return []
-    with Netlink() as kernel:
-        return [held.network for held, _ in links.read_addresses(kernel) if held.family in families]
+            addresses = sum(address.family is family for address in self._addresses) or 1
+            ports.append(
+                {
+                    "family": f"ipv{family.value}",
+                    "protocol": protocol,
+                    "budget": addresses * conntrack.PORTS_PER_ADDRESS,
+                    "used": busiest.ports,
+                    "endpoint": busiest.endpoint,
+                }
+            )
+        return {"source": self._nat.source, "ranges": self._translated.value(), "ports": ports}

@@ -1,23 +1,20 @@
 """Counts the pods of a node that another plugin wires (`cni: off`), and does nothing else.
 
-One thread looks whenever the runtime's result cache changes, and every `reconcile_seconds`
-all the same. The order of a look is what makes it safe: the cache before the kernel, so that
-what the kernel has taken away meanwhile is missed for one look at most, and ends before begins,
-so that an address that changes hands begins at zero.
+It looks whenever the runtime's result cache changes, and every `reconcile_seconds` all the same:
+at the cache before the kernel, so that what the kernel has taken away meanwhile is missed for one
+look at most. Ends come before begins, so that an address that changes hands begins at zero.
 
-What can be lost: a plugin's ADD is over, and its file written, before the runtime starts the
-pod's program; what the pod sends until the look that begins its counter is not in its totals
-(or, if the address was another pod's until then, in that one's). With inotify that is some
-milliseconds, in which a runtime has not yet started the program. Where it was more than
-`PROMPT_SECONDS`, one gap "late" records it: the agent was away or busy. Either way what was
-missed is in the counter of what has no pod.
+What a pod sends from the end of its plugin's ADD until that look is not in its totals, but in the
+counter of what has no pod (or in those of the pod that had its address until then). With inotify
+that is some milliseconds, in which a runtime has not yet started the program. Where it was more
+than `PROMPT_SECONDS`, since the agent was away or busy, one gap "late" records it.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from typing import Self
+from contextlib import closing
 
 from netmgr.agent.accounting.accounting import Accounting
 from netmgr.agent.core.components import Agent, Component
@@ -26,7 +23,7 @@ from netmgr.api.snapshot import Snapshot
 from netmgr.clock import Stamps
 from netmgr.kernel.inotify import Watch
 from netmgr.ledger.tables import Gap
-from netmgr.model import Attachment, AttachmentKey, PodRef
+from netmgr.model import Attachment, AttachmentKey
 from netmgr.observer import reconcile_plan
 from netmgr.observer.cached_results import CacheListing, IgnoreReason, ResultCache
 from netmgr.observer.kernel_check import KernelCheck
@@ -44,14 +41,17 @@ class Observation(Component):
 
     vital = ("watch", "pods")
 
-    def __init__(self, agent: Agent, watch: Watch, cache: ResultCache, kernel: KernelCheck) -> None:
+    def __init__(self, agent: Agent) -> None:
+        """Watch the cache, and find out what a predecessor counted, before anything is posted."""
+        super().__init__(agent)
         accounting = agent.get(Accounting)
         self._accounts, self._ledger = accounting.accounts, accounting.ledger
-        self._health = agent.health
-        self._watch = watch
-        self._cache = cache
-        self._kernel = kernel
-        self._clock = agent.clock
+        directory = agent.document.cni_results_dir
+        self._cache = ResultCache(directory)
+        self._watch = agent.stack.enter_context(closing(Watch(directory)))
+        if not self._watch.complete:
+            log.warning("results-dir-missing cni_results_dir=%s", directory)
+        self._kernel = agent.stack.enter_context(closing(KernelCheck()))
         # A predecessor knew of what came before it read last.
         self._stamps = Stamps(agent.clock, agent.clock.monotonic() - self._ledger.read_at)
         # The very first agent finds pods that ran before it: they are not late.
@@ -59,26 +59,10 @@ class Observation(Component):
         self._counted: dict[Address, CountedAddress] = {}
         self._files: dict[str, int] = {}
         self._longest = 0.0
-
-    @classmethod
-    def open(cls, agent: Agent) -> Self:
-        """Watch the cache, and find out what a predecessor counted."""
-        directory, stack = agent.document.cni_results_dir, agent.stack
-        watch = Watch(directory)
-        stack.callback(watch.close)
-        if not watch.complete:
-            log.warning("results-dir-missing cni_results_dir=%s", directory)
-        kernel = KernelCheck()
-        stack.callback(kernel.close)
-        observation = cls(agent, watch, ResultCache(directory), kernel)
-        observation.recall()
-        return observation
-
-    def recall(self) -> None:
-        """Take over what a predecessor counted, before anything is posted."""
         for counter, owner in self._ledger.counters().items():
             if isinstance(counter.subject, Address) and owner is not None:
-                self._counted[counter.subject] = _remembered(counter.subject, owner)
+                pod = Attachment(AttachmentKey("", ""), owner, (counter.subject,), "", netns="")
+                self._counted[counter.subject] = CountedAddress(pod)
         if self._accounts.is_rebuilt:
             # Whoever is there now was counted by the predecessor; a look after the start would
             # begin them at zero.
@@ -89,11 +73,10 @@ class Observation(Component):
         self.reconcile()
 
     def reconcile(self) -> None:
-        """Process all changes so far."""
         # In this order: what happens after the queue was emptied is in it when the look is over.
         self._watch.drain()
-        self._health.attempt("watch", self._watch.renew)
-        self._health.attempt("pods", self.look)
+        self._agent.health.attempt("watch", self._watch.renew)
+        self._agent.health.attempt("pods", self._look)
 
     def tasks(self) -> Iterable[Task]:
         """Look whenever the cache changes."""
@@ -103,18 +86,13 @@ class Observation(Component):
         return list(reconcile_plan.attachments(tuple(self._counted.values())))
 
     def snapshot(self, snapshot: Snapshot) -> None:
-        """The states of the cache's files, and the longest a pod went uncounted."""
         snapshot["result_files"] = [
             {"state": state, "count": count} for state, count in self._files.items()
         ]
         snapshot["longest_delay"] = self._longest
 
-    def look(self) -> None:
-        """Compare once, and carry out what follows.
-
-        Raises:
-            NetmgrError: the cache or the kernel cannot be read; what is counted goes on.
-        """
+    def _look(self) -> None:
+        """Compare once, and carry out what follows; what is counted goes on if that fails."""
         listing, plan = self._plan()
         self._carry_out(plan)
         self._files = {str(reason): listing.unusable.get(reason, 0) for reason in IgnoreReason}
@@ -128,7 +106,7 @@ class Observation(Component):
         named = {address for result in listing.results for address in result.addresses}
         kernel = self._kernel.look(named | self._counted.keys())
         return listing, reconcile_plan.plan(
-            listing.results, kernel, self._counted, self._clock.monotonic()
+            listing.results, kernel, self._counted, self._agent.clock.monotonic()
         )
 
     def _carry_out(self, plan: ReconcilePlan) -> None:
@@ -157,15 +135,11 @@ class Observation(Component):
             if self._reports_late and delay > PROMPT_SECONDS:
                 log.warning("pod-noticed-late effect=some-bytes-uncounted pod=%s", pod.pod)
                 # One event for all that one look finds, as long as the longest.
-                since = self._clock.monotonic() - max(0.0, delay - latest)
+                since = self._agent.clock.monotonic() - max(0.0, delay - latest)
                 self._ledger.note(Gap.LATE, since, goes_on=latest > 0)
                 latest = max(latest, delay)
         # Also what neither began nor ended: `unconfirmed_since` may have changed.
         self._counted = dict(plan.counted)
-
-
-def _remembered(address: Address, pod: PodRef) -> CountedAddress:
-    return CountedAddress(Attachment(AttachmentKey("", ""), pod, (address,), "", netns=""))
 
 
 def _shown(pod: Attachment) -> str:

@@ -1,10 +1,9 @@
 """Compares `prevResult` of a CHECK with the kernel (specification 1.1.0, section 2, "CHECK").
 
-Everything that it lists has to be there as it says: interfaces with their MAC and MTU, addresses on
-their interface, routes. A later plugin in the chain may lower the MTU inside the sandbox (`tuning`
-up to 1.10 lists the former one), and move routes to any table (`sbr`, `vrf`). What this attachment
-made has to be listed, but for routes, which a later plugin may have removed. What it does not list
-is ignored here: later plugins add things, and `Dataplane.check` looks at what is netmgr's own.
+Everything that it lists has to be there as it says. But a later plugin in the chain may lower the
+MTU inside the sandbox (`tuning` up to 1.10 lists the former one), and move routes to any table
+(`sbr`, `vrf`). What this attachment made has to be listed, but for routes, which a later plugin may
+have removed. What it does not list is ignored: `Dataplane.check` looks at what is netmgr's own.
 """
 
 from __future__ import annotations
@@ -41,15 +40,12 @@ def differences(
 def _missing(previous: PreviousResult, request: Request, attachment: Attachment) -> list[str]:
     """What ADD answered and the result no longer has."""
     faults = []
-    if not any(
-        link.name == request.ifname and _is_here(link, request) for link in previous.interfaces
-    ):
+    present = {link.name for link in previous.interfaces if _is_here(link, request)}
+    if request.ifname not in present:
         faults.append(
             f"prevResult has no interface {request.ifname} in the sandbox {request.netns}"
         )
-    if not any(
-        link.name == attachment.host_link and not link.sandbox for link in previous.interfaces
-    ):
+    if attachment.host_link not in {link.name for link in previous.interfaces if not link.sandbox}:
         faults.append(f"prevResult has no interface {attachment.host_link} on the host")
     listed = previous.addresses_of(request.ifname)
     faults += [

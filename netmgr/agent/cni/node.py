@@ -1,4 +1,4 @@
-"""The node as the CNI verbs see it: attach, detach, and the parts they need.
+"""ADD, DEL and CHECK of a node (CNI specification 1.1.0), each under its attachment's lock.
 
 The order of steps is what makes every crash harmless:
 
@@ -12,31 +12,30 @@ The order of steps is what makes every crash harmless:
 from __future__ import annotations
 
 import logging
+import os
+import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import AbstractContextManager
-from typing import Self
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from errno import ELOOP, ENAMETOOLONG, ENOENT, ENOTDIR
+from pathlib import Path
 
+from cni.request import Request
+from cni.results import Json, Wiring, add_result
+from netmgr import errors
 from netmgr.agent.accounting.accounting import Accounting
-from netmgr.agent.accounting.accounts import Accounts
 from netmgr.agent.accounting.connections import ConnectionLimits
 from netmgr.agent.accounting.limits import Limits
-from netmgr.agent.cni.requests import AttachmentLocks, Requests
-from netmgr.agent.core.components import Agent, Component, Health, Remnants
-from netmgr.agent.health.diagnosis import DELETED_LINKS
+from netmgr.agent.cni.expected import differences
+from netmgr.agent.core.components import Agent, Component
 from netmgr.agent.network.pool import Pool
-from netmgr.api.snapshot import Snapshot
 from netmgr.dataplane import desired
-from netmgr.dataplane.drift import Foreign
-from netmgr.dataplane.wiring import Dataplane
-from netmgr.errors import KernelError, NetmgrError, SetupError, StateError
-from netmgr.ipam.leases import Leases
+from netmgr.documents.node import POD_GATEWAYS
 from netmgr.kernel import netns
 from netmgr.kernel.capabilities import Capability
-from netmgr.kernel.routes import Route
-from netmgr.model import NOTHING_REQUESTED, Attachment, AttachmentKey, PodRef, Requested
+from netmgr.kernel.contents import contents_of, own_contents
+from netmgr.model import Attachment, AttachmentKey
 from netmgr.prefixes import Family
-from netmgr.suspects import Suspects, unlocked
 
 LOCK_SECONDS = 20.0
 """How long a request waits for another one of the same attachment."""
@@ -46,71 +45,211 @@ FOLLOW_SECONDS = 1.0
 
 _FOLLOW_POLL_SECONDS = 0.01
 
+TURNS = 4
+_LEAST_TURN_SECONDS = 1.0
+"""Even a caller that waits for no lock waits this long for a turn, which lasts milliseconds."""
+
+MOST_ID_BYTES = 255
+"""Of a container id: NAME_MAX, since runtimes and libcni name files by it."""
+
 log = logging.getLogger(__name__)
+
+
+class AttachmentLocks:
+    """Locks by attachment key, made when needed and dropped with the last who waits.
+
+    Verbs of one attachment wait for each other and for no others. Whoever holds its lock then waits
+    for one of a few turns: a burst ends sooner when four requests work at a time than when a
+    hundred fight over the interpreter and the kernel's routing lock.
+    """
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._turns = threading.BoundedSemaphore(TURNS)
+        self._locks: dict[AttachmentKey, tuple[threading.Lock, int]] = {}
+
+    @contextmanager
+    def holding(self, key: AttachmentKey, seconds: float) -> Iterator[None]:
+        """Hold the lock of `key`, and a turn, for the length of the block.
+
+        Raises:
+            TryAgainLater: another request for this attachment, or those with a turn, took longer.
+        """
+        with self._guard:
+            # Counted before it is waited for: whoever leaves last drops the lock, and only then may
+            # a new one be made for this key.
+            lock, waiting = self._locks.get(key, (threading.Lock(), 0))
+            self._locks[key] = lock, waiting + 1
+        try:
+            deadline = time.monotonic() + seconds
+            # Outside `_guard`, which all requests share.
+            if not lock.acquire(timeout=seconds):
+                raise errors.TryAgainLater(
+                    f"another request for {key.container_id} {key.ifname} is still under way"
+                )
+            try:
+                turn_seconds = max(deadline - time.monotonic(), _LEAST_TURN_SECONDS)
+                if not self._turns.acquire(timeout=turn_seconds):
+                    raise errors.TryAgainLater(
+                        f"the {TURNS} requests under way have not ended within {turn_seconds:.0f} s"
+                    )
+                try:
+                    yield
+                finally:
+                    self._turns.release()
+            finally:
+                lock.release()
+        finally:
+            with self._guard:
+                # Container ids do not come again: kept locks would fill the memory.
+                lock, waiting = self._locks.pop(key)
+                if waiting > 1:
+                    self._locks[key] = lock, waiting - 1
 
 
 class Node(Component):
     """The parts of one node whose pods this agent wires."""
 
-    vital = ("wiring",)
-
-    def __init__(
-        self,
-        network: str,
-        leases: Leases,
-        dataplane: Dataplane,
-        accounts: Accounts,
-        limits: Limits | None,
-        connections: ConnectionLimits | None,
-        health: Health,
-    ) -> None:
-        self.network = network
-        self.leases = leases
-        self.dataplane = dataplane
-        self.accounts = accounts
-        self._limits = limits
-        self._connections = connections
+    def __init__(self, agent: Agent) -> None:
+        super().__init__(agent)
+        pool = agent.get(Pool)
+        self.leases, self.dataplane = pool.leases, pool.dataplane
+        self.accounts = agent.get(Accounting).accounts
         self.locks = AttachmentLocks()
-        self.requests = Requests()
-        self._health = health
-        self._faults: list[str] = []
-
-    @classmethod
-    def open(cls, agent: Agent) -> Self:
-        pool, accounts, limits = agent.get(Pool), agent.get(Accounting).accounts, agent.find(Limits)
-        network, leases, dataplane = agent.document.network, pool.leases, pool.dataplane
-        connections = agent.find(ConnectionLimits)
-        return cls(network, leases, dataplane, accounts, limits, connections, agent.health)
-
-    @property
-    def honours_annotations(self) -> bool:
-        """Whether pods may limit themselves."""
-        return self._limits is not None and self._limits.honours_annotations
+        self._limits = agent.find(Limits)
+        self._connections = agent.find(ConnectionLimits)
 
     def capabilities(self) -> Iterable[Capability]:
         """Entering sandboxes, also those that are named by a process of another user."""
         return (Capability.SYS_ADMIN, Capability.SYS_PTRACE)
 
-    def reconcile(self) -> None:
-        """Collect attachments whose sandbox is gone, and repair the others."""
-        self._health.attempt("links", self.collect_vanished)
-        self._health.repair("wiring", self.repair_wiring)
-        self._health.attempt("mtu", self.dataplane.refresh_mtu)
+    def add(self, request: Request, started_at: float) -> Json:
+        """ADD: attach the sandbox, or answer with the attachment it has already.
 
-    def attach(
-        self,
-        key: AttachmentKey,
-        pod: PodRef,
-        netns: str,
-        started_at: float,
-        requested: Requested = NOTHING_REQUESTED,
-    ) -> Attachment:
+        May come twice, and may come after its own DEL.
+
+        `started_at` is when the launcher began, in seconds since boot.
+
+        Raises:
+            UnknownContainer: there is no sandbox, or it was deleted while this ADD was on its way.
+            InvalidEnvironment: CNI_NETNS is the node's own network namespace, or none at all; or
+                the container id is too long.
+            AddressUnavailable: the address that the runtime asks for cannot be given.
+            CapacityError, KernelError, StateError, TryAgainLater: as their classes say.
+        """
+        if len(request.container_id) > MOST_ID_BYTES:
+            raise errors.InvalidEnvironment(
+                f"CNI_CONTAINERID: {request.container_id[:40]!r}… has {len(request.container_id)} "
+                f"bytes, more than the {MOST_ID_BYTES} that a runtime could name a file by"
+            )
+        self._check_runtime_config(request)
+        with self.locks.holding(request.key, LOCK_SECONDS):
+            deleted_at = self.leases.tombstone(request.key)
+            if deleted_at is not None and started_at <= deleted_at:
+                raise errors.UnknownContainer(
+                    f"container {request.container_id} was deleted while its ADD was on its way"
+                )
+            # Before an address is taken: a sandbox that is gone must not cost one a cooldown.
+            self._require_sandbox(request)
+            attachment = self._existing(request)
+            if attachment is None:
+                attachment = self.attach(request, started_at)
+                mac = request.requested.mac or desired.pod_mac(attachment.key)
+                host_mtu = pod_mtu = self.dataplane.mtu
+            else:
+                # So that a DEL of the earlier ADD, which may be in the spool, does not end this
+                # one.
+                self.leases.renew(attachment.key, started_at, request.netns)
+                # A later plugin of the chain may have changed them, and the uplink has another MTU.
+                host, pod = self.dataplane.ends(attachment)
+                mac, host_mtu, pod_mtu = pod.mac, host.mtu, pod.mtu
+        wiring = Wiring(
+            host_link=attachment.host_link,
+            host_mac=desired.HOST_MAC.hex(":"),
+            host_mtu=host_mtu,
+            pod_link=attachment.key.ifname,
+            pod_mac=mac.hex(":"),
+            pod_mtu=pod_mtu,
+            netns=request.netns,
+            addresses=attachment.addresses,
+            gateways=POD_GATEWAYS,
+        )
+        previous = request.previous.document if request.previous else None
+        return add_result(request.version, wiring, request.dns, previous)
+
+    def _check_runtime_config(self, request: Request) -> None:
+        """Refuse limits that cannot be kept, and log what this node does not honour."""
+        if request.runtime is None:
+            return
+        honours_limits = self._limits is not None and self._limits.honours_annotations
+        if honours_limits and request.runtime.rates_fault:
+            raise errors.InvalidNetworkConfig(request.runtime.rates_fault)
+        if ignored := request.runtime.ignored_by(honours_limits=honours_limits):
+            keys = ",".join(map(ascii, ignored))
+            log.warning("runtime-config-ignored container=%s keys=%s", request.container_id, keys)
+
+    def _require_sandbox(self, request: Request) -> None:
+        """Refuse what no ADD can attach, before anything is given to it."""
+        try:
+            descriptor = netns.open_namespace(request.netns)
+        except errors.KernelError as error:
+            if error.errno in (ENOENT, ENOTDIR):
+                # Code 3 promises the runtime that nothing is left to clean up.
+                if attachment := self.leases.get(request.key):
+                    self.detach(attachment)
+                raise errors.UnknownContainer(
+                    f"CNI_NETNS: there is no {request.netns}, so no container"
+                ) from None
+            if error.errno in (0, ELOOP, ENAMETOOLONG):
+                raise errors.InvalidEnvironment(f"CNI_NETNS: {error.message}") from None
+            raise
+        try:
+            # By device and inode: many paths lead to one namespace.
+            is_own = os.path.samestat(os.fstat(descriptor), Path("/proc/thread-self/ns/net").stat())
+        finally:
+            os.close(descriptor)
+        if is_own and not request.netns_override:
+            raise errors.InvalidEnvironment(
+                "CNI_NETNS is the node's own network namespace, not a sandbox"
+            )
+
+    def _existing(self, request: Request) -> Attachment | None:
+        """The attachment an earlier ADD of the same sandbox made, if it is whole."""
+        attachment = self.leases.get(request.key)
+        if attachment is None:
+            return None
+        # A MAC that the chain changed a moment ago: the kernel's message may still be on its way.
+        with suppress(errors.KernelError):
+            self.dataplane.neighbours.follow(attachment, request.netns)
+        requested = request.requested
+        if (
+            not self.dataplane.check(attachment, request.netns)
+            and set(requested.addresses) <= set(attachment.addresses)
+            and requested.mac in (b"", self.dataplane.ends(attachment)[1].mac)
+        ):
+            return attachment
+        # The container came back with another sandbox or request, or its attachment is incomplete:
+        # the ADD makes a new one.
+        self.detach(attachment)
+        return None
+
+    def attach(self, request: Request, started_at: float) -> Attachment:
         """Give a sandbox its addresses, counters and link; a failure leaves nothing behind.
 
         What cannot be undone now is an attachment without a link; the next reconcile collects it.
         """
+        key, requested = request.key, request.requested
+        link = desired.host_link_name(key)
         attachment = self.leases.reserve(
-            key, pod, desired.host_link_name(key), netns, started_at, requested
+            Attachment(
+                key,
+                request.pod,
+                requested.addresses,
+                link,
+                request.netns,
+                started_at,
+                requested.rates,
+            )
         )
         try:
             # Before the wiring: the pod's first packet is counted.
@@ -123,22 +262,18 @@ class Node(Component):
                 self._limits.begin(attachment)
         # A fault of ours, too, must leave neither a held address nor a link.
         except BaseException:
-            self._undo(attachment)
+            try:
+                self.detach(attachment)
+            except errors.NetmgrError as error:
+                # The answer to the runtime is why the ADD failed, not why it could not be undone.
+                log.error(  # noqa: TRY400  the message says all there is
+                    "failed-add-not-undone container=%s ifname=%s error=%s",
+                    key.container_id,
+                    key.ifname,
+                    error,
+                )
             raise
         return attachment
-
-    def _undo(self, attachment: Attachment) -> None:
-        try:
-            self.detach(attachment)
-        except NetmgrError as error:
-            # The answer to the runtime is why the ADD failed, not why it could not be undone.
-            key = attachment.key
-            log.error(  # noqa: TRY400  the message says all there is
-                "failed-add-not-undone container=%s ifname=%s error=%s",
-                key.container_id,
-                key.ifname,
-                error,
-            )
 
     def detach(self, attachment: Attachment, netns: str = "") -> None:
         """Undo `attach`, as far as it got. `netns` is where the sandbox is, if it moved."""
@@ -148,138 +283,50 @@ class Node(Component):
         self.accounts.end(attachment)
         self.leases.release(attachment)
 
-    def _holding(
-        self, attachment: Attachment, seconds: float = 0.0
-    ) -> AbstractContextManager[object]:
-        # Not waited for: the request that holds the lock decides about this attachment.
-        return self.locks.holding(attachment.key, seconds)
+    def delete(self, request: Request, started_at: float) -> None:
+        """DEL: detach the sandbox. Succeeds when there is nothing left to detach.
 
-    def _is_current(self, attachment: Attachment) -> bool:
-        # Again under the lock: the list of a pass is older, and the key or the address may be
-        # another sandbox's by now.
-        return self.leases.get(attachment.key) == attachment
-
-    def collect(
-        self,
-        suspects: Suspects[Attachment],
-        why: Callable[[Attachment], str],
-        still: Callable[[Attachment], bool],
-    ) -> None:
-        """Detach attachments for which no DEL will come, but for those with a request under way.
-
-        `still` checks under the attachment's lock whether the reason still holds.
-
-        Raises:
-            NetmgrError: one could not be detached; all the others were.
+        An ADD that began before this DEL may still be on its way, whether the DEL found something
+        or not: the DEL is remembered, so that such an ADD is refused when it arrives. An ADD that
+        began after this DEL is not its business: a spooled one may come when the same sandbox is
+        attached again. `started_at` is when the launcher began, in seconds since boot.
         """
+        with self.locks.holding(request.key, LOCK_SECONDS):
+            self.leases.add_tombstone(request.key, started_at)
+            attachment = self.leases.get(request.key)
+            if attachment is None:
+                # A link may be there without an attachment, and this DEL may be the last one for
+                # it.
+                link = desired.host_link_name(request.key)
+                self.dataplane.detach(link, request.netns, request.key)
+            elif started_at < attachment.started_at:
+                log.info("late-del-ignored container=%s", request.container_id)
+            else:
+                self.detach(attachment, request.netns)
 
-        def detach(attachment: Attachment) -> None:
-            self.detach(attachment)
-            log.info(
-                "collected container=%s ifname=%s pod=%s why=%s",
-                attachment.key.container_id,
-                attachment.key.ifname,
-                attachment.pod,
-                why(attachment),
-            )
-
-        suspects.settle(
-            self._holding,
-            lambda attachment: self._is_current(attachment) and still(attachment),
-            detach,
-        )
-
-    def collect_vanished(self) -> None:
-        """Collect attachments whose sandbox went without a DEL; their links went with it."""
-        self.collect(
-            self.dataplane.vanished(self.leases.all), self._why_vanished, self._has_vanished
-        )
-
-    def _why_vanished(self, attachment: Attachment) -> str:
-        if not netns.is_one(attachment.netns):
-            return "its sandbox is gone"
-        deletion = (
-            f"link {attachment.host_link} of pod {attachment.pod} was deleted, "
-            f"its sandbox {attachment.netns} "
-        )
-        self._health.repaired(
-            DELETED_LINKS, [deletion + "lives without a network until it is made anew"]
-        )
-        return "its link was deleted"
-
-    def _has_vanished(self, attachment: Attachment) -> bool:
-        return not self.dataplane.is_attached(attachment.host_link)
-
-    def repair_wiring(self) -> list[str]:
-        """Repair links and routes that another program altered; describes each repair.
-
-        What cannot be repaired is in the snapshot, by pod.
-        """
-        faults: list[str] = []
-
-        def rewire(attachment: Attachment) -> list[str]:
-            # One pod's fault keeps no other from the network, nor new ones.
+    def check(self, request: Request) -> None:
+        """CHECK: compare memory, previous result, wiring and accounting."""
+        self._await_followed(request.key)
+        with self.locks.holding(request.key, LOCK_SECONDS):
+            attachment = self.leases.get(request.key)
+            if attachment is None:
+                raise errors.CheckFailed(
+                    f"container {request.container_id} has no attachment at {request.ifname}"
+                )
+            faults = self.accounts.check(attachment)
+            # The sandbox may go at any moment.
             try:
-                return self.dataplane.rewire(attachment)
-            except (KernelError, SetupError) as error:
-                faults.append(f"pod {attachment.pod}: {error}")
-                return []
+                faults += self.dataplane.check(attachment, request.netns, _moved_defaults(request))
+                if request.previous:
+                    inside, outside = contents_of(request.netns), own_contents()
+                    faults += differences(request.previous, request, attachment, inside, outside)
+            except errors.KernelError as error:
+                faults.append(error.message)
+        if faults:
+            # Several comparisons may find the same fault.
+            raise errors.CheckFailed("; ".join(dict.fromkeys(faults)))
 
-        # The list is passed as a function, since it must be read after the kernel.
-        drift = self.dataplane.drift(self.leases.all)
-        # First, since the kernel drops a link's routes with its last address (fib_disable_ip).
-        done = self._remove_foreign(drift.addresses)
-        if done:
-            drift = self.dataplane.drift(self.leases.all)
-        try:
-            done += drift.broken.settle(self._holding, self._is_current, rewire)
-            self._note(faults)
-        finally:
-            # Last, so that a pod whose route another replaces is not without any meanwhile.
-            done += self._remove_foreign(drift.routes)
-        return done
-
-    def _note(self, faults: list[str]) -> None:
-        for fault in sorted(set(faults) - set(self._faults)):
-            log.error("not-repaired what=%s", fault)
-        self._faults = faults
-
-    def snapshot(self, snapshot: Snapshot) -> None:
-        """Which pods' wiring could not be repaired, and why."""
-        snapshot["wiring_faults"] = self._faults
-
-    def _remove_foreign(self, suspects: Suspects[Foreign]) -> list[str]:
-        def holding(foreign: Foreign) -> AbstractContextManager[object]:
-            # Whatever comes, it does not make a route to an address that nobody holds right: the
-            # kernel does not give the link's index out again.
-            holder = self._holder(foreign)
-            return self._holding(holder) if holder else unlocked(foreign)
-
-        def is_foreign(foreign: Foreign) -> bool:
-            return self.dataplane.is_foreign(foreign, self._holder(foreign))
-
-        return suspects.settle(holding, is_foreign, self.dataplane.remove_foreign)
-
-    def _holder(self, foreign: Foreign) -> Attachment | None:
-        """The attachment that has the address which a route leads to."""
-        if not isinstance(foreign, Route) or not foreign.destination.is_address:
-            return None
-        address = foreign.destination.network
-        return next(
-            (attachment for attachment in self.leases.all() if address in attachment.addresses),
-            None,
-        )
-
-    def check(
-        self, attachment: Attachment, netns: str, moved: Collection[Family] = ()
-    ) -> list[str]:
-        """Describes the drift of an attachment's wiring.
-
-        The sandbox may lack the default routes of families that are `moved`.
-        """
-        return self.dataplane.check(attachment, netns, moved)
-
-    def await_followed(self, key: AttachmentKey) -> None:
+    def _await_followed(self, key: AttachmentKey) -> None:
         """Wait a moment until entries follow a MAC that the chain has just changed.
 
         That takes the attachment's lock, which the caller must not hold.
@@ -290,44 +337,12 @@ class Node(Component):
                 return
             time.sleep(_FOLLOW_POLL_SECONDS)
 
-    def follow(self, outdated: Suspects[Attachment]) -> None:
-        """Update neighbour entries to the MACs that these pods have now.
 
-        Raises:
-            KernelError: one could not be updated; all the others were tried.
-        """
-        # If another request holds it for longer, the next pass comes back to it.
-        outdated.settle(
-            lambda attachment: self._holding(attachment, FOLLOW_SECONDS),
-            self._is_current,
-            lambda attachment: self.dataplane.neighbours.follow(attachment, attachment.netns),
-        )
+def _moved_defaults(request: Request) -> frozenset[Family]:
+    """Families whose default route another plugin took from this interface, by `prevResult`.
 
-    @classmethod
-    def remove(cls, remnants: Remnants) -> Iterator[str]:
-        """Remove the links of pods.
-
-        Raises:
-            StateError: pods still need their network; nothing was changed then.
-        """
-        dataplane = Dataplane()
-        try:
-            pods = sorted(f"{identity.pod}" for identity in dataplane.attached())
-            if pods and not remnants.with_pods:
-                raise StateError(
-                    f"{len(pods)} pods still have their network from netmgr "
-                    f"({', '.join(pods[:3])} …); "
-                    "drain the node first, or cut them off with --with-pods"
-                )
-            yield from (
-                f"link {name} of a pod was removed" for name in dataplane.detach_orphans(tuple)
-            )
-            drift = dataplane.drift(tuple)
-            for suspects in (drift.addresses, drift.routes):
-                yield from suspects.settle(
-                    unlocked,
-                    lambda foreign: dataplane.is_foreign(foreign, None),
-                    dataplane.remove_foreign,
-                )
-        finally:
-            dataplane.close()
+    Multus does so for a pod that wants its default route on another interface.
+    """
+    listed = request.previous.routes if request.previous else ()
+    kept = {route.destination.family for route in listed if route.destination.length == 0}
+    return frozenset(Family) - kept

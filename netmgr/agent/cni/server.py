@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 import time
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
-from typing import Self
+from itertools import accumulate
 
 from cni import installed
 from cni.request import Request, Verb, parse_request, version_of
-from cni.results import error_result, version_result
+from cni.results import Json, error_result, version_result
 from cni.wire import STARTED, decode_request, encode_reply, only_looks
 from netmgr.agent.cni import spool
 from netmgr.agent.cni.node import Node
-from netmgr.agent.cni.verbs import add, check, collect_garbage, delete
-from netmgr.agent.core.components import PLUGIN, Agent, Component
+from netmgr.agent.cni.repairs import Repairs
+from netmgr.agent.core.components import PLUGIN, Agent, Component, PluginMissing
 from netmgr.agent.core.files import Files, Made
 from netmgr.agent.core.scheduler import Task
 from netmgr.api.server import UnixServer
-from netmgr.api.snapshot import Fault, Problem, Snapshot
+from netmgr.api.snapshot import (
+    LATENCY_BUCKETS,
+    Fault,
+    Problem,
+    RequestCount,
+    RequestLatency,
+    Snapshot,
+)
 from netmgr.errors import InvalidNetworkConfig, NetmgrError, NodeFull, NotReady, StateError
 
 HEARTBEAT_SECONDS = 10.0
@@ -33,30 +42,63 @@ _MOST_DIGITS = 19
 log = logging.getLogger(__name__)
 
 
+class Requests:
+    """Figures of requests since the agent started. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: Counter[tuple[str, int]] = Counter()
+        self._buckets: dict[str, list[int]] = {}
+        self._sums: dict[str, float] = {}
+
+    def answered(self, command: str, code: int, seconds: float) -> None:
+        """Count a request: its CNI error code (0 for success) and how long it took."""
+        with self._lock:
+            self._counts[command, code] += 1
+            buckets = self._buckets.setdefault(command, [0] * (len(LATENCY_BUCKETS) + 1))
+            buckets[bisect_left(LATENCY_BUCKETS, seconds)] += 1
+            self._sums[command] = self._sums.get(command, 0.0) + seconds
+
+    def counts(self) -> list[RequestCount]:
+        """Requests by verb and code."""
+        with self._lock:
+            items = sorted(self._counts.items())
+        return [
+            {"command": command, "code": str(code), "count": count}
+            for (command, code), count in items
+        ]
+
+    def latency(self) -> list[RequestLatency]:
+        """Cumulative histograms by verb."""
+        bounds = (*map(str, LATENCY_BUCKETS), "+Inf")
+        with self._lock:
+            return [
+                {
+                    "command": command,
+                    "buckets": list(zip(bounds, accumulate(buckets), strict=True)),
+                    "sum": self._sums[command],
+                }
+                for command, buckets in sorted(self._buckets.items())
+            ]
+
+
 class CniSocket(Component):
     """Answers what the launcher sends, and what it spooled while no agent was there."""
 
     def __init__(self, agent: Agent) -> None:
         super().__init__(agent)
-        self._node = agent.get(Node)
+        self._node, self._repairs = agent.get(Node), agent.get(Repairs)
+        self._requests = Requests()
         self._serves = False
         self._spool_dir = agent.document.state_dir / "spool"
-        # Where launchers leave a DEL that the state's disk has no room for.
-        self._spool_dirs = {self._spool_dir, agent.document.run_dir / "spool"}
         self._heartbeat = agent.document.run_dir / "cni.heartbeat"
-
-    @classmethod
-    def open(cls, agent: Agent) -> Self:
-        """Make the spool directory; the socket waits until requests can be served."""
-        socket = cls(agent)
         # Made before the socket is served: while no agent answers, launchers write their DELs here.
-        spool_dir = Made(socket._spool_dir, socket._make_spool)
+        spool_dir = Made(self._spool_dir, self._make_spool)
         if spool_dir.is_lost():
             spool_dir.restore()
         agent.get(Files).keep(spool_dir)
         # As early as the document is known to be right: launchers may wait for the socket now.
-        socket._beat()
-        return socket
+        self._beat()
 
     def start(self) -> None:
         self._agent.get(Files).serve(
@@ -84,10 +126,9 @@ class CniSocket(Component):
         if not self._serves:
             raise NotReady("the agent is starting: its CNI socket does not listen yet")
         if PLUGIN in failing:
-            raise NotReady(f"container runtimes do not find the plugin: {failing[PLUGIN]}")
+            raise PluginMissing(f"container runtimes do not find the plugin: {failing[PLUGIN]}")
 
     def problems(self) -> Iterable[Problem]:
-        """That runtimes do not find the plugin, or take another network."""
         if message := self._agent.health.failing.get(PLUGIN):
             yield {"reason": Fault.PLUGIN, "message": message}
 
@@ -100,10 +141,11 @@ class CniSocket(Component):
             self._agent.health.attempt(PLUGIN, lambda: installed.check(state_dir))
 
     def _replay_spool(self) -> None:
-        self._agent.health.attempt("spool", lambda: spool.replay(self._spool_dirs, self._code_of))
-
-    def _code_of(self, message: bytes) -> int:
-        return self.serve(message)[0]
+        # The second is where launchers leave a DEL that the state's disk has no room for.
+        folders = {self._spool_dir, self._agent.document.run_dir / "spool"}
+        self._agent.health.attempt(
+            "spool", lambda: spool.replay(folders, lambda message: self.serve(message)[0])
+        )
 
     def _make_spool(self) -> None:
         try:
@@ -112,8 +154,8 @@ class CniSocket(Component):
             raise StateError(f"{self._spool_dir}: cannot be made: {error.strerror}") from None
 
     def snapshot(self, snapshot: Snapshot) -> None:
-        snapshot["cni_requests"] = self._node.requests.counts()
-        snapshot["cni_latency"] = self._node.requests.latency()
+        snapshot["cni_requests"] = self._requests.counts()
+        snapshot["cni_latency"] = self._requests.latency()
 
     def answer(self, message: bytes) -> bytes:
         """The reply to one request; errors become CNI error objects."""
@@ -124,59 +166,60 @@ class CniSocket(Component):
         """Carry out a request: its CNI error code, 0 for success, and what the launcher prints."""
         begin = time.monotonic()
         environment: Mapping[str, str] = {}
-        stdin, code, output = b"", NetmgrError.cni_code, b""
+        stdin, code, output, fault = b"", NetmgrError.cni_code, b"", ""
         try:
             environment, stdin = decode_request(message)
             request = parse_request(environment, stdin)
             result = self._carry_out(request, _started_at(environment))
             code, output = 0, json.dumps(result).encode() if result else b""
         except NetmgrError as error:
-            code, output = (
-                error.cni_code,
-                json.dumps(error_result(version_of(stdin), error)).encode(),
-            )
-            shown = _summary(environment, code, begin)
+            code, fault = error.cni_code, error.message
+            output = json.dumps(error_result(version_of(stdin), error)).encode()
+        finally:
+            seconds = time.monotonic() - begin
+            command = environment.get("CNI_COMMAND", "")
+            # The label's values stay bounded, whatever a caller sends.
+            self._requests.answered(command if command in _VERBS else "invalid", code, seconds)
+        shown = (
+            _shown(environment, "CNI_COMMAND", 12),
+            _shown(environment, "CNI_CONTAINERID", 80),
+            _shown(environment, "CNI_IFNAME", 16),
+            code,
+            seconds * 1000,
+        )
+        if code:
             log.warning(
-                "request verb=%s container=%s ifname=%s code=%d ms=%.1f message=%s",
-                *shown,
-                error.message,
+                "request verb=%s container=%s ifname=%s code=%d ms=%.1f message=%s", *shown, fault
             )
         else:
-            shown = _summary(environment, code, begin)
             log.info("request verb=%s container=%s ifname=%s code=%d ms=%.1f", *shown)
-        finally:
-            command = environment.get("CNI_COMMAND", "")
-            self._node.requests.answered(
-                # The label's values stay bounded, whatever a caller sends.
-                command if command in _VERBS else "invalid",
-                code,
-                time.monotonic() - begin,
-            )
         return code, output
 
-    def _carry_out(self, request: Request, started_at: float) -> dict[str, object] | None:
+    def _carry_out(self, request: Request, started_at: float) -> Json | None:
         if request.command is Verb.VERSION:
             return version_result(request.version)
+        network = self._agent.document.network
         # A DEL has to succeed even after the network was renamed in node.yaml.
-        if request.network != self._node.network and request.command is not Verb.DEL:
+        if request.network != network and request.command is not Verb.DEL:
             raise InvalidNetworkConfig(
-                f"name: this node's agent serves {self._node.network!r}, not {request.network!r}"
+                f"name: this node's agent serves {network!r}, not {request.network!r}"
             )
         match request.command:
             case Verb.ADD:
-                return add(self._node, request, started_at)
+                return self._node.add(request, started_at)
             case Verb.DEL:
-                delete(self._node, request, started_at)
+                self._node.delete(request, started_at)
             case Verb.CHECK:
-                check(self._node, request)
+                self._node.check(request)
             case Verb.GC:
-                collect_garbage(self._node, request, started_at)
+                self._repairs.collect_garbage(request, started_at)
             case Verb.STATUS:
+                fault = self._agent.health_fault()
                 # Whoever asks has found the plugin, whatever a configuration says by now.
                 # containerd 2 asks every five seconds. An error makes the Node NotReady, which
                 # evicts all pods after five minutes: pods that fill the node must not cause that.
-                with suppress(NodeFull):
-                    self._agent.check_health(apart_from=(PLUGIN,))
+                if fault and not isinstance(fault, (NodeFull, PluginMissing)):
+                    raise fault
         return None
 
 
@@ -186,23 +229,6 @@ def _started_at(environment: Mapping[str, str]) -> float:
     is_number = text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
     # A spooled request may come from an earlier boot, whose clock had gone further than ours.
     return min(now, int(text) / 1e9) if is_number else now
-
-
-def _summary(
-    environment: Mapping[str, str], code: int, begin: float
-) -> tuple[str, str, str, int, float]:
-    """Verb, container, interface, CNI error code and milliseconds of a request."""
-    command, container = (
-        _shown(environment, "CNI_COMMAND", 12),
-        _shown(environment, "CNI_CONTAINERID", 80),
-    )
-    return (
-        command,
-        container,
-        _shown(environment, "CNI_IFNAME", 16),
-        code,
-        (time.monotonic() - begin) * 1000,
-    )
 
 
 def _shown(environment: Mapping[str, str], name: str, longest: int) -> str:

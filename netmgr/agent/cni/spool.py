@@ -40,9 +40,6 @@ def replay(directories: Iterable[Path], serve: Callable[[bytes], int]) -> None:
     stays for the next time and nothing leaks. So does what a launcher of another version left,
     for the agent of that version. A file that cannot be read stays too and holds up no other.
     What launchers left unfinished is removed eventually.
-
-    Raises:
-        OSError: a directory cannot be listed.
     """
     files = [file for directory in directories if directory.is_dir() for file in _files(directory)]
     # By mtime, since the names are hashes.

@@ -1,8 +1,8 @@
-"""What an agent is made of.
+"""What an agent is made of: components, in order (`roles.py`).
 
-An agent is a list of components, in order (`roles.py`). First all are opened, then all are started;
-they are stopped in reverse. A backend of rules is retired, and a pod released, in `start` at the
-earliest: an agent that cannot go on must not take away what its predecessor left running.
+First all are opened, then all are started; they are stopped in reverse. A backend of rules is
+retired, and a pod released, in `start` at the earliest: an agent that cannot go on must not take
+away what its predecessor left running.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections import Counter as Tally
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Self, TypeVar
 
@@ -35,6 +36,10 @@ PLUGIN = "plugin"
 """Name of the attempt that checks whether runtimes find the plugin."""
 
 log = logging.getLogger(__name__)
+
+
+class PluginMissing(NotReady):
+    """Runtimes do not find the plugin, and no other component keeps the node from being ready."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,8 @@ class Component:
         """Open files and sockets, which `agent.stack` closes; None if this machine needs none.
 
         Only components that are earlier in the list may be used yet.
+
+        Raises: as `start`.
         """
         return cls(agent)
 
@@ -76,7 +83,12 @@ class Component:
         return ()
 
     def start(self) -> None:
-        """Take over from a predecessor. All components are open, the earlier ones started."""
+        """Take over from a predecessor. All components are open, the earlier ones started.
+
+        Raises:
+            SetupError: the machine or its kernel lacks something; says what.
+            StateError: the state cannot be written.
+        """
 
     def stop(self) -> None:
         """Undo `start`; called only after it succeeded. What the network needs stays."""
@@ -110,7 +122,7 @@ class Component:
                 raise LimitedConnectivity(f"{name} cannot be reconciled: {failing[name]}")
 
     def problems(self) -> Iterable[Problem]:
-        """What is wrong now, and who can mend it; `Problems` adds what only time shows."""
+        """What is wrong now, and who can mend it; `Readers` adds what only time shows."""
         return ()
 
     def snapshot(self, snapshot: Snapshot) -> None:
@@ -121,12 +133,11 @@ class Component:
         return {}
 
     @classmethod
-    def remove(cls, remnants: Remnants) -> Iterator[str]:
+    def remove(cls, _remnants: Remnants) -> Iterator[str]:
         """Remove all that it may have left on the machine, by its marks; describe each thing done.
 
         May be repeated. The agent's state may be lost, and its role is unknown.
         """
-        del remnants
         yield from ()
 
 
@@ -174,8 +185,9 @@ class Health:
 
     def repairs(self) -> list[Gaps]:
         with self._lock:
-            counts = sorted(self._repairs.items())
-        return [{"reason": area, "count": count} for area, count in counts]
+            return [
+                {"reason": area, "count": count} for area, count in sorted(self._repairs.items())
+            ]
 
 
 class Agent:
@@ -213,10 +225,8 @@ class Agent:
                 self.components.append(component)
 
     def find(self, kind: type[Kind]) -> Kind | None:
-        for component in self.components:
-            if isinstance(component, kind):
-                return component
-        return None
+        listed = self.components
+        return next((component for component in listed if isinstance(component, kind)), None)
 
     def get(self, kind: type[Kind]) -> Kind:
         """The component of this kind.
@@ -231,11 +241,9 @@ class Agent:
 
     def start(self) -> None:
         """Start all components, in order, with the capabilities that they need."""
-        needed = {
-            capability for component in self.components for capability in component.capabilities()
-        }
+        needed = (component.capabilities() for component in self.components)
         # Before the first thread, since each has its own.
-        capabilities.keep({Capability.NET_ADMIN, *needed})
+        capabilities.keep({Capability.NET_ADMIN, *chain.from_iterable(needed)})
         for component in self.components:
             component.start()
             # After `start`: what failed to start is not stopped. The stack closes in reverse, so
@@ -244,30 +252,21 @@ class Agent:
         self.serves = True
 
     def attachments(self) -> list[Attachment]:
-        """Every pod that is counted."""
-        return [
-            attachment for component in self.components for attachment in component.attachments()
-        ]
+        return [*chain.from_iterable(component.attachments() for component in self.components)]
 
-    def check_health(self, apart_from: Collection[str] = ()) -> None:
-        """Return if the machine is ready, whether these attempts fail or not.
-
-        Raises:
-            LimitedConnectivity: pods that run may be affected.
-            NotReady: only new ones are.
-        """
-        not_ready = None
-        failing = {name: why for name, why in self.health.failing.items() if name not in apart_from}
+    def health_fault(self) -> LimitedConnectivity | NotReady | None:
+        """Why the machine is not ready: the first reason of the worst kind, a full node last."""
+        not_ready: NotReady | None = None
+        failing = dict(self.health.failing)
         for component in self.components:
             try:
                 component.health(failing)
+            except LimitedConnectivity as error:
+                return error
             except NotReady as error:
-                # Not raised yet: LimitedConnectivity of a later component is worse and goes first,
-                # and a full node last.
                 if not_ready is None or isinstance(not_ready, NodeFull):
                     not_ready = error
-        if not_ready is not None:
-            raise not_ready
+        return not_ready
 
 
 class Reconciler(Component):

@@ -1,9 +1,8 @@
 """Keeps the agent's files where they belong while it runs.
 
-The state or the run directory may be removed or replaced under a running agent, whole or in
-part. The running agent loses nothing by that: an open file outlives its name, and the rest is in
-memory. But its successor would find nothing, and its sockets could not be reached. So every
-reconcile checks whether each file is the one that the agent opened, and restores it if not.
+State or run directory may be removed or replaced under a running agent, which loses nothing by
+that: an open file outlives its name. But its successor would find nothing, and its sockets could
+not be reached. So every reconcile restores each file that is not the one that the agent opened.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Protocol
 
 from netmgr import durable
 from netmgr.agent.core.components import Agent, Component, Remnants
@@ -38,7 +37,6 @@ class Kept(Protocol):
 
     def is_lost(self) -> bool:
         """Whether it was removed or replaced."""
-        ...
 
     def restore(self) -> None:
         """Restore it.
@@ -46,7 +44,6 @@ class Kept(Protocol):
         Raises:
             NetmgrError: it cannot be made now.
         """
-        ...
 
 
 @dataclass(frozen=True)
@@ -54,14 +51,11 @@ class Made:
     """A file or directory that is restored by writing it again."""
 
     path: Path
-    make: Callable[[], None]
+    restore: Callable[[], None]
     is_wanted: Callable[[], bool] = lambda: True
 
     def is_lost(self) -> bool:
         return self.is_wanted() and not self.path.exists()
-
-    def restore(self) -> None:
-        self.make()
 
 
 class Reserve:
@@ -100,21 +94,15 @@ class Files(Component):
         super().__init__(agent)
         self._kept: list[Kept] = list(agent.directories)
         self._reserve = Reserve(agent.document.state_dir)
-
-    @classmethod
-    def open(cls, agent: Agent) -> Self:
-        """Release the reserve, until everything else has been opened, or closed again."""
-        files = cls(agent)
-        files._reserve.release()
-        agent.stack.callback(files._reserve.take)
-        return files
+        # Until everything else has been opened, or closed again.
+        self._reserve.release()
+        agent.stack.callback(self._reserve.take)
 
     def tasks(self) -> Iterable[Task]:
         """Take the reserve again, where there was no room at the end of the start."""
         return (Task(self._reserve.take, self._agent.document.reconcile_seconds),)
 
     def keep(self, *kept: Kept) -> None:
-        """Restore these as well."""
         self._kept += kept
 
     def serve(self, server: UnixServer) -> None:

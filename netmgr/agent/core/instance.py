@@ -1,12 +1,11 @@
 """One agent per network namespace, and one per state or run directory.
 
-Two agents in one namespace would each take the other's pods for remains of a predecessor and
-take their links down. So whoever changes a namespace first takes a lock on it: a queue for
-packets, to which no packet is ever led. Binding it needs CAP_NET_ADMIN, which a pod in the host's
-network does not have. It is freed with the process however that ends, no `nft flush ruleset`
-touches it, and no saved ruleset has it. Where the kernel has no such queues
-(CONFIG_NETFILTER_NETLINK_QUEUE) the namespace's own file is locked instead (flock(2)): any process
-in that network could take that, but two agents still exclude each other.
+Two agents in one namespace would take each other's pods for remains of a predecessor. So whoever
+changes a namespace first binds a queue for packets, to which no packet is ever led. That needs
+CAP_NET_ADMIN, which a pod in the host's network does not have. The queue is freed with the process
+however that ends, no `nft flush ruleset` touches it, and no saved ruleset has it. Where the kernel
+has none (CONFIG_NETFILTER_NETLINK_QUEUE) the namespace's own file is locked instead (flock(2)): any
+process in that network could take that, but two agents still exclude each other.
 
 The directories are locked, too, since agents of two namespaces may be given the same ones.
 """
@@ -126,10 +125,7 @@ class HeldDirectory:
         return identity_of(self.path / LOCK_FILE) != FileIdentity.of(os.fstat(self._lock))
 
     def restore(self) -> None:
-        """Make and lock it again.
-
-        Raises: as `take`.
-        """
+        """Make and lock it again."""
         # The former lock is held until the new one is: no other agent gets in between.
         former = self._lock
         self.take()
@@ -137,7 +133,6 @@ class HeldDirectory:
             os.close(former)
 
     def close(self) -> None:
-        """Release the lock."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None

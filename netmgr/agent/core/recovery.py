@@ -1,9 +1,8 @@
 """Opens the agent's state, and goes on without it when it cannot be trusted.
 
-A corrupt file is never deleted: it is renamed, so that somebody can look at it. What it held, or
-a file that was removed or replaced by an older copy, is read back from the kernel, which has
-every link with its owner in the alias and every address as a route. A file that merely cannot be
-reached is left alone.
+A corrupt file is renamed, so that somebody can look at it; one that merely cannot be reached is
+left alone. What is lost, or was replaced by an older copy, is read back from the kernel, which has
+every link with its owner in the alias and every address as a route.
 """
 
 from __future__ import annotations
@@ -16,14 +15,12 @@ from typing import TYPE_CHECKING, TypeVar
 from netmgr import sqlite_file
 from netmgr.errors import OtherSchema, StateError
 from netmgr.kernel import netns
-from netmgr.model import Attachment, AttachmentKey, PodRef
+from netmgr.model import Attachment, AttachmentKey
 from netmgr.prefixes import Address, Family
 
 if TYPE_CHECKING:
     from netmgr.dataplane.wiring import Dataplane
     from netmgr.ipam.leases import Leases
-
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 Opened = TypeVar("Opened")
 
@@ -32,7 +29,7 @@ log = logging.getLogger(__name__)
 
 def boot_id() -> str:
     """Identity of the kernel's current boot (random(4))."""
-    return BOOT_ID.read_text(encoding="ascii").strip()
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
 def open_or_set_aside(path: Path, opener: Callable[[Path], Opened]) -> tuple[Opened, bool]:
@@ -100,15 +97,20 @@ def _follow_kernel(leases: Leases, dataplane: Dataplane, families: tuple[Family,
             leases.release(remembered)
             log.warning(
                 "released container=%s pod=%s why=%s",
-                *_names(remembered),
+                remembered.key.container_id,
+                remembered.pod,
                 "the kernel has no such attachment",
             )
     for attachment in links.values():
         if attachment.addresses and leases.get(attachment.key) is None:
             leases.adopt(attachment)
             is_changed = True
-            shown = ", ".join(map(str, attachment.addresses))
-            log.warning("adopted container=%s pod=%s addresses=%s", *_names(attachment), shown)
+            log.warning(
+                "adopted container=%s pod=%s addresses=%s",
+                attachment.key.container_id,
+                attachment.pod,
+                ", ".join(map(str, attachment.addresses)),
+            )
     return is_changed
 
 
@@ -118,10 +120,9 @@ def _attached(
     """The attachments that the kernel's links show."""
     attachments: dict[AttachmentKey, Attachment] = {}
     for identity, (link, addresses) in dataplane.attached().items():
+        key, pod = identity.key, identity.pod
         usable = tuple(address for address in addresses if address.family in families)
-        attachments[identity.key] = Attachment(
-            identity.key, identity.pod, usable, link.name, netns=""
-        )
+        attachments[key] = Attachment(key, pod, usable, link.name, netns="")
     return attachments
 
 
@@ -150,7 +151,3 @@ def _is_gone(remembered: Attachment, leases: Leases, dataplane: Dataplane) -> bo
     deleted_at = leases.tombstone(remembered.key)
     is_deleted = deleted_at is not None and deleted_at >= remembered.started_at
     return is_deleted or not netns.is_one(remembered.netns)
-
-
-def _names(attachment: Attachment) -> tuple[str, PodRef]:
-    return attachment.key.container_id, attachment.pod

@@ -55,11 +55,6 @@ class Task:
     thread: str = "main"
     share: float = TASK_SHARE
 
-    @property
-    def first(self) -> float:
-        """Seconds until it is due for the first time, unless it is woken before."""
-        return math.inf if math.isinf(self.seconds) else self.delay
-
 
 class Scheduler:
     """One thread that runs tasks when they are due."""
@@ -78,29 +73,30 @@ class Scheduler:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop after the task under way."""
         os.write(self._stop_write, b"\0")
         self._thread.join()
         for descriptor in (self._stop_read, self._stop_write):
             os.close(descriptor)
 
+    def _wait(self, until: float) -> set[int]:
+        """The file descriptors that became readable until then."""
+        timeout = None if math.isinf(until) else max(0.0, until - time.monotonic()) * 1000
+        return {descriptor for descriptor, _ in self._waiting.poll(timeout)}
+
     def _run(self) -> None:
         started = time.monotonic()
-        due = {task: started + task.first for task in self._tasks}
+        due = {
+            task: math.inf if math.isinf(task.seconds) else started + task.delay
+            for task in self._tasks
+        }
         while True:
-            ready = _wait(self._waiting, min(due.values()))
+            ready = self._wait(min(due.values()))
             if self._stop_read in ready:
                 return
             # Woken tasks first: those at intervals can wait for them, not the other way round.
             for task in sorted(self._tasks, key=lambda task: task.wakes not in ready):
                 if task.wakes in ready or time.monotonic() >= due[task]:
                     due[task] = _next_due(task)
-
-
-def _wait(waiting: select.poll, until: float) -> set[int]:
-    """The file descriptors that became readable until then."""
-    timeout = None if math.isinf(until) else max(0.0, until - time.monotonic()) * 1000
-    return {descriptor for descriptor, _ in waiting.poll(timeout)}
 
 
 def _next_due(task: Task) -> float:

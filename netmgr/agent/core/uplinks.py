@@ -11,11 +11,7 @@ from netmgr.kernel.routes import read_routes
 
 
 def uplinks(document: NodeDocument) -> frozenset[str]:
-    """The link that the document names, or else those of default routes, by name.
-
-    Raises:
-        KernelError: the routes cannot be read.
-    """
+    """The link that the document names, or else those of default routes, by name."""
     if document.node.uplink:
         return frozenset([document.node.uplink])
     with closing(Netlink()) as channel:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import chain, pairwise
 
 from netmgr.api.snapshot import Fault, Problem, Snapshot
 from netmgr.kernel.links import Carried
@@ -112,15 +112,14 @@ def recent(looks: Sequence[Look]) -> list[Look]:
 
 def problems(looks: Sequence[Look]) -> list[Problem]:
     """The problems that these looks show, oldest look first."""
-    return [{"reason": reason, "message": message} for reason, message in _problems(looks)]
-
-
-def _problems(looks: Sequence[Look]) -> Iterator[tuple[Fault, str]]:
-    yield from _of_what_lasts(looks[-LOOKS:])
-    yield from _of_links(looks)
-    yield from _of_uplinks(looks)
-    yield from _of_accounting(looks)
-    yield from _of_what_returns(looks)
+    shown = chain(
+        _of_what_lasts(looks[-LOOKS:]),
+        _of_links(looks),
+        _of_uplinks(looks),
+        _of_accounting(looks),
+        _of_what_returns(looks),
+    )
+    return [{"reason": reason, "message": message} for reason, message in shown]
 
 
 def _of_what_lasts(looks: Sequence[Look]) -> Iterator[tuple[Fault, str]]:
@@ -144,8 +143,12 @@ def _of_what_lasts(looks: Sequence[Look]) -> Iterator[tuple[Fault, str]]:
 
 
 def _of_what_returns(looks: Sequence[Look]) -> Iterator[tuple[Fault, str]]:
-    if drift := [(area, times) for area, times in _repairs(looks) if times >= LOOKS]:
-        shown = ", ".join(f"{area} {times} times" for area, times in drift)
+    repairs = {
+        area: _increases([look.repairs.get(area, 0) for look in looks])
+        for area in sorted(looks[-1].repairs)
+    }
+    if drift := [f"{area} {times} times" for area, times in repairs.items() if times >= LOOKS]:
+        shown = ", ".join(drift)
         message = (
             f"other programs keep changing what the agent repairs ({shown} in "
             f"{looks[-1].at - looks[0].at:.0f} s); its log says what was changed"
@@ -157,11 +160,6 @@ def _of_what_returns(looks: Sequence[Look]) -> Iterator[tuple[Fault, str]]:
             "says which"
         )
         yield Fault.GAPS, message
-
-
-def _repairs(looks: Sequence[Look]) -> Iterator[tuple[str, int]]:
-    for area in sorted(looks[-1].repairs):
-        yield area, _increases([look.repairs.get(area, 0) for look in looks])
 
 
 def _of_uplinks(looks: Sequence[Look]) -> Iterator[tuple[Fault, str]]:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 from cni import installed
 from cni.runtimes import DEFAULT_CONF_DIR
@@ -72,36 +71,18 @@ _REPAIRED = "an agent repairs it; if it comes back, see which program sets it (s
 log = logging.getLogger(__name__)
 
 
-class Machine(NamedTuple):
-    """What is examined.
-
-    Attributes:
-        path: the node document, whether it is there or not.
-        document: what it says, or what a node without one is examined for.
-    """
-
-    path: Path
-    document: NodeDocument
-
-    @property
-    def families(self) -> tuple[Family, ...]:
-        """The families that pods get addresses of; both while their ranges are not known."""
-        return self.document.families or tuple(Family)
-
-
-Check = Callable[[Machine], Iterator[Finding]]
+Check = Callable[[NodeDocument], Iterator[Finding]]
 
 
 def examine(path: Path) -> dict[str, list[Finding]]:
     """What each check finds on this machine, by the check's name, for the document at `path`."""
     document, findings = _document(path)
-    machine = Machine(path, document)
-    missing = list(_privileges(machine))
+    missing = list(_privileges(document))
     by_check = {"document": findings, "privileges": missing}
     # Without them every further check would find the same again, in other words.
     for name, check in {} if missing else CHECKS.items():
         try:
-            by_check[name] = list(check(machine))
+            by_check[name] = list(check(document))
         except (NetmgrError, OSError) as error:
             by_check[name] = [Finding(Severity.ERROR, f"cannot be examined: {error}")]
     return {name: [replace(finding, check=name) for finding in by_check[name]] for name in by_check}
@@ -124,11 +105,11 @@ def _document(path: Path) -> tuple[NodeDocument, list[Finding]]:
     return document, []
 
 
-def report(path: Path, document: NodeDocument) -> None:
+def report(document: NodeDocument) -> None:
     """Log what the `STANDING` checks find; whatever that is, the agent goes on."""
     for name in STANDING:
         try:
-            for finding in CHECKS[name](Machine(path, document)):
+            for finding in CHECKS[name](document):
                 log.warning(
                     "machine check=%s found=%s remedy=%s", name, finding.message, finding.remedy
                 )
@@ -136,9 +117,14 @@ def report(path: Path, document: NodeDocument) -> None:
             log.warning("machine-not-examined check=%s error=%s", name, error)
 
 
-def _privileges(machine: Machine) -> Iterator[Finding]:
+def _families(document: NodeDocument) -> tuple[Family, ...]:
+    """The families that pods get addresses of; both while their ranges are not known."""
+    return document.families or tuple(Family)
+
+
+def _privileges(document: NodeDocument) -> Iterator[Finding]:
     needed = _CAPABILITIES
-    if machine.document.backend in (Backend.IPTABLES_LEGACY, Backend.IPTABLES_NFT):
+    if document.backend in (Backend.IPTABLES_LEGACY, Backend.IPTABLES_NFT):
         needed = needed | _NET_RAW
     status = Path("/proc/thread-self/status").read_text(encoding="ascii")
     effective = int(status.partition("CapEff:")[2].split()[0], 16)
@@ -148,16 +134,15 @@ def _privileges(machine: Machine) -> Iterator[Finding]:
         yield Finding(Severity.ERROR, f"{lacking} missing: nothing else was examined", "be root")
 
 
-def _kernel(machine: Machine) -> Iterator[Finding]:
+def _kernel(document: NodeDocument) -> Iterator[Finding]:
     """Have the kernel take a pair of links, and all rules of this document, with one pod's."""
-    document = machine.document
     backend = would_use(document.backend, document.state_dir)
     with _scratch_namespace() as descriptor:
         near, far = (VethEnd(f"probe{n}", bytes([2, 0, 0, 0, 0, n]), _LEAST_MTU) for n in (0, 1))
         with Netlink() as channel:
             channel.transact([links.create_veth(near, far, descriptor)])
         with closing(Rules(open_kind(backend), Policy.of(document))) as rules:
-            pods = [Address(family, 1) for family in machine.families]
+            pods = [Address(family, 1) for family in _families(document)]
             rules.know(pods, "default", f"{LINK_PREFIX}probe")
             try:
                 rules.apply(rules.plan(pods))
@@ -204,11 +189,11 @@ def _scratch_namespace() -> Iterator[int]:
         os.close(descriptor)
 
 
-def _settings(machine: Machine) -> Iterator[Finding]:
+def _settings(document: NodeDocument) -> Iterator[Finding]:
     with Netlink() as channel:
         identified = ((desired.identity_of(link), link) for link in links.read_links(channel))
         pods = [(identity, link) for identity, link in identified if identity]
-    for switch in settings.switched_off(machine.families, machine.document.node.uplink):
+    for switch in settings.switched_off(_families(document), document.node.uplink):
         name = settings.name_of(switch)
         if not os.access(switch, os.W_OK):
             yield Finding(
@@ -221,7 +206,7 @@ def _settings(machine: Machine) -> Iterator[Finding]:
         elif pods:
             yield Finding(Severity.ERROR, f"pods' packets need {name}=1, and it is not", _REPAIRED)
     for identity, link in pods:
-        if lacking := settings.lacking(link, machine.families):
+        if lacking := settings.lacking(link, _families(document)):
             yield Finding(
                 Severity.ERROR,
                 f"{link.name}, the link of pod {identity.pod}, lacks {', '.join(lacking)}",
@@ -229,20 +214,20 @@ def _settings(machine: Machine) -> Iterator[Finding]:
             )
 
 
-def _mtu(machine: Machine) -> Iterator[Finding]:
+def _mtu(document: NodeDocument) -> Iterator[Finding]:
     with Netlink() as channel:
         mtus = {link.name: link.mtu for link in links.read_links(channel)}
-    for name in sorted(uplinks(machine.document) & mtus.keys()):
-        if machine.document.mtu and machine.document.mtu > mtus[name]:
+    for name in sorted(uplinks(document) & mtus.keys()):
+        if document.mtu and document.mtu > mtus[name]:
             yield Finding(
                 Severity.WARNING,
-                f"pods' packets have up to {machine.document.mtu} bytes, those of {name} "
+                f"pods' packets have up to {document.mtu} bytes, those of {name} "
                 f"{mtus[name]}: larger ones are lost where ICMP is",
                 "leave `mtu` out of the document, and pods follow the uplink",
             )
 
 
-def _room(machine: Machine) -> Iterator[Finding]:
+def _room(document: NodeDocument) -> Iterator[Finding]:
     tracked = conntrack.occupancy()
     if tracked and tracked.connections > FULL * tracked.most:
         yield Finding(
@@ -251,7 +236,7 @@ def _room(machine: Machine) -> Iterator[Finding]:
             "nobody can connect",
             f"sysctl -w net.netfilter.nf_conntrack_max={2 * tracked.most}",
         )
-    for family in machine.families:
+    for family in _families(document):
         directory, table = _NEIGHBOURS[family]
         # Both exist in the machine's own namespace alone, for all namespaces.
         limit = settings.sysctls() / directory / "neigh/default/gc_thresh3"
@@ -270,21 +255,21 @@ def _room(machine: Machine) -> Iterator[Finding]:
             )
 
 
-def _firewall(machine: Machine) -> Iterator[Finding]:
+def _firewall(document: NodeDocument) -> Iterator[Finding]:
     """Chains that drop what they forward, as by docker's policy."""
-    if not machine.document.wires_pods:
+    if not document.wires_pods:
         return
     for obstacle in firewall.obstacles():
         yield Finding(Severity.WARNING, obstacle.message, obstacle.remedy)
 
 
-def _order(machine: Machine) -> Iterator[Finding]:
+def _order(document: NodeDocument) -> Iterator[Finding]:
     """Rules of others before ours, which the agent moves to the front while it runs."""
-    backend = would_use(machine.document.backend, machine.document.state_dir)
+    backend = would_use(document.backend, document.state_dir)
     if backend is Backend.NFTABLES:
         return
     variant = Variant(backend)
-    for family in machine.families:
+    for family in _families(document):
         for table, rule in obstacles(variant.tables(family), family):
             program = f"{variant.program(family)} -t {table}"
             yield Finding(
@@ -301,10 +286,10 @@ def _of_others(settings_of: Callable[[], Iterable[Setting]]) -> Check:
     return lambda _: (Finding(Severity.WARNING, *setting) for setting in settings_of())
 
 
-def _plugin(machine: Machine) -> Iterator[Finding]:
+def _plugin(document: NodeDocument) -> Iterator[Finding]:
     """Whether runtimes find the plugin, or whose network they take before one is installed."""
-    state_dir = machine.document.state_dir
-    if not machine.document.wires_pods:
+    state_dir = document.state_dir
+    if not document.wires_pods:
         return
     if installed.record_path(state_dir).exists():
         try:
@@ -320,8 +305,8 @@ def _plugin(machine: Machine) -> Iterator[Finding]:
         )
 
 
-def _state(machine: Machine) -> Iterator[Finding]:
-    state_dir = machine.document.state_dir
+def _state(document: NodeDocument) -> Iterator[Finding]:
+    state_dir = document.state_dir
     for name, version in (
         ("ipam.sqlite", leases.SCHEMA_VERSION),
         ("ledger.sqlite", ledger.SCHEMA_VERSION),
@@ -343,9 +328,9 @@ def _state(machine: Machine) -> Iterator[Finding]:
         )
 
 
-def _agent(machine: Machine) -> Iterator[Finding]:
+def _agent(document: NodeDocument) -> Iterator[Finding]:
     """What the agent that runs here reports, and whether it is this document's."""
-    socket = machine.document.run_dir / "ledger.sock"
+    socket = document.run_dir / "ledger.sock"
     if not socket.exists():
         try:
             with instance.namespace(Holder.DOCTOR):

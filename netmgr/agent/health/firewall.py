@@ -43,11 +43,7 @@ class Obstacle(NamedTuple):
 
 
 def obstacles() -> Iterator[Obstacle]:
-    """Chains that drop forwarded packets in the calling thread's namespace.
-
-    Raises:
-        KernelError: they cannot be listed.
-    """
+    """Chains that drop forwarded packets in the calling thread's namespace."""
     yield from _of_nftables()
     for family in Family:
         if "filter" in legacy_tables(family):

@@ -127,9 +127,7 @@ def _changes_pods_links(rule: str) -> bool:
     # Whatever else is matched narrows it further, as above.
     is_broad = {key for key, _, _ in matches} <= _UDEV_MATCHES
     of_links = ("SUBSYSTEM", "==", "net") in matches
-    fits = all(_fits(how, value) for key, how, value in matches if key == "KERNEL")
+    fits = all(
+        _is_any(value.split("|")) is (how == "==") for key, how, value in matches if key == "KERNEL"
+    )
     return is_broad and of_links and fits and any(map(_UDEV_SETTINGS.fullmatch, changes))
-
-
-def _fits(how: str, value: str) -> bool:
-    return _is_any(value.split("|")) is (how == "==")

@@ -48,10 +48,7 @@ def check(path: Path, document: NodeDocument) -> None:
 
 
 def check_network(path: Path, document: NodeDocument) -> None:
-    """As `check`, but for what a container without the agent's mounts cannot see.
-
-    Raises: as `check`.
-    """
+    """As `check`, but for what a container without the agent's mounts cannot see."""
     _refuse(path, list(_links(document)))
 
 

@@ -76,11 +76,7 @@ def remember(document: NodeDocument, valid: ValidRanges) -> None:
 
 
 def write(document: NodeDocument) -> None:
-    """Keep the ranges for the next start.
-
-    Raises:
-        StateError: they cannot be written.
-    """
+    """Keep the ranges for the next start."""
     content = {"source": document.range_source, "ranges": [str(block) for block in document.ranges]}
     durable.write(document.state_dir / FILE_NAME, json.dumps(content).encode(), 0o600)
 

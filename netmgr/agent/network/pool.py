@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Self
 
 from netmgr.agent.core.components import Agent, Component
 from netmgr.agent.core.files import Files
@@ -35,32 +34,22 @@ log = logging.getLogger(__name__)
 class Pool(Component):
     """Addresses and attachments, compared with the kernel's links when the agent starts."""
 
-    def __init__(self, agent: Agent, leases: Leases, dataplane: Dataplane) -> None:
+    def __init__(self, agent: Agent) -> None:
+        """Learn the ranges, and open the leases."""
         super().__init__(agent)
-        self.leases = leases
-        self.dataplane = dataplane
-
-    @classmethod
-    def open(cls, agent: Agent) -> Self:
-        """Learn the ranges, and open the leases.
-
-        Raises:
-            StateError: they cannot be written.
-        """
         agent.document = document = resolved(agent.document)
-        dataplane = Dataplane(uplink=document.node.uplink, mtu=document.mtu)
-        agent.stack.callback(dataplane.close)
+        self.dataplane = Dataplane(uplink=document.node.uplink, mtu=document.mtu)
+        agent.stack.callback(self.dataplane.close)
         timing = Timing(document.pool.cooldown_seconds, document.pool.conntrack_wait_seconds)
-        leases, is_rebuilt = open_or_set_aside(
+        self.leases, is_rebuilt = open_or_set_aside(
             document.state_dir / "ipam.sqlite",
             lambda path: Leases(
                 Store(path), document.ranges, timing, agent.clock, conntrack.tracked
             ),
         )
-        agent.stack.callback(leases.store.close)
+        agent.stack.callback(self.leases.store.close)
         agent.health.rebuilds += is_rebuilt
-        agent.get(Files).keep(leases.store)
-        return cls(agent, leases, dataplane)
+        agent.get(Files).keep(self.leases.store)
 
     def start(self) -> None:
         """Bring the attachments in line with the kernel's links, and delete orphaned links."""
@@ -78,7 +67,7 @@ class Pool(Component):
 
     def reconcile(self) -> None:
         """Free addresses whose cooldown is over."""
-        self._agent.health.attempt("addresses", self.leases.settle)
+        self._agent.health.attempt("addresses", self.leases.end_cooldowns)
 
     def tasks(self) -> Iterable[Task]:
         """Keep the state small, after the reconcile pass: fsync may take seconds on a slow disk."""
@@ -92,7 +81,6 @@ class Pool(Component):
         self.leases.store.checkpoint()
 
     def attachments(self) -> list[Attachment]:
-        """Every attachment that holds addresses."""
         return self.leases.all()
 
     def health(self, failing: Mapping[str, str]) -> None:
@@ -114,7 +102,7 @@ class Pool(Component):
             raise NotReady(error.message, "see to the disk of state_dir") from None
         if any(not occupancy[family]["free"] for family in families):
             # As in `Leases.reserve`: a cooldown may have ended since the last reconcile.
-            self.leases.settle(at_most=8)
+            self.leases.end_cooldowns(at_most=8)
             occupancy = self.leases.occupancy()
         for family in families:
             state = occupancy[family]
@@ -136,7 +124,6 @@ class Pool(Component):
             yield {"reason": Fault.POOL, "message": message}
 
     def snapshot(self, snapshot: Snapshot) -> None:
-        """How many addresses are in which state."""
         snapshot["pool"] = list(self.leases.occupancy().values())
         if (max_pods := self._agent.document.node.max_pods) is not None:
             snapshot["max_pods"] = max_pods

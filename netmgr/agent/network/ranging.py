@@ -1,8 +1,7 @@
 """Keeps a node's ranges as their source says, while its pods live.
 
 - What the source says new joins without a restart: the rules know an address before a pod gets it.
-- What it withdraws is given to no pod any more. A pod that holds such an address keeps it, its
-  masquerading included, and is reported; when it ends the address is gone.
+- What it withdraws is given to no pod any more. A pod that holds it keeps it, and is reported.
 - No answer, or one that cannot be used, changes nothing; `Health.failing` says why.
 - A block that contradicts the plan or the node is left out and reported; the others are used.
 """
@@ -13,7 +12,6 @@ import logging
 import sqlite3
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Self
 
 from netmgr.agent.accounting.accounting import Accounting
 from netmgr.agent.core.components import Agent, Component
@@ -30,7 +28,6 @@ from netmgr.documents.diagnostics import Diagnostic, Location
 from netmgr.documents.node import NodeDocument, RangeSource
 from netmgr.errors import NetmgrError, RangesUnknown, SetupError
 from netmgr.file_version import FileVersion, version_of
-from netmgr.ipam.leases import Leases
 from netmgr.prefixes import Address, Prefix, merge
 from netmgr.printable import shortened
 from netmgr.ranges import assigned
@@ -52,32 +49,21 @@ log = logging.getLogger(__name__)
 class Ranges(Component):
     """Asks the source, and updates pool, rules and routes to its answer."""
 
-    def __init__(self, agent: Agent, leases: Leases) -> None:
+    def __init__(self, agent: Agent) -> None:
         super().__init__(agent)
-        self._leases = leases
-        self._source, interval = _source(agent.config, agent.document)
-        self._interval = interval
-        self._backoff = Backoff(FIRST_RETRY, max(LONGEST_RETRY, interval))
+        # It asked the source already, for the ranges to start with.
+        self._leases = agent.get(Pool).leases
+        self._source, self._interval = _source(agent.config, agent.document)
+        self._backoff = Backoff(FIRST_RETRY, max(LONGEST_RETRY, self._interval))
         self._native = agent.document.native
         self._said = agent.document.ranges
         self._valid = ValidRanges(agent.document.ranges, ())
         self._reported: set[Address] = set()
-
-    @classmethod
-    def open(cls, agent: Agent) -> Self:
-        """The source is not asked here: `Pool` needed the answer, and asked already."""
-        ranges = cls(agent, agent.get(Pool).leases)
-        path = agent.document.state_dir / FILE_NAME
-        agent.get(Files).keep(Made(path, ranges._write, ranges._is_remembered))
-        return ranges
-
-    def _write(self) -> None:
-        write(self._agent.document)
-
-    def _is_remembered(self) -> bool:
-        return self._agent.document.range_source is not RangeSource.FILE and bool(
-            self._agent.document.ranges
-        )
+        if agent.document.range_source is not RangeSource.FILE:
+            path = agent.document.state_dir / FILE_NAME
+            agent.get(Files).keep(
+                Made(path, lambda: write(agent.document), lambda: bool(agent.document.ranges))
+            )
 
     def start(self) -> None:
         """Add what the document does not have to the rules, before these are first applied.
@@ -122,9 +108,8 @@ class Ranges(Component):
             and not self._valid.refused
         ):
             return
-        self._valid = _forwarded(
-            validate(ranges, self._agent.document, on_links()), self._agent.document
-        )
+        document = self._agent.document
+        self._valid = _forwarded(validate(ranges, document, on_links()), document)
         self._said = ranges
 
     def _report_failure(self, failure: str) -> None:
@@ -150,7 +135,11 @@ class Ranges(Component):
             log.info("ranges-changed new=%s withdrawn=%s", _listed(come), _listed(gone))
         # Also without a change: a pod that held a withdrawn address may have ended.
         self._follow(self._in_use())
-        self._report_withdrawn()
+        withdrawn = self._leases.withdrawn()
+        for address in withdrawn.keys() - self._reported:
+            pod = withdrawn[address].pod
+            log.warning("withdrawn-address-held address=%s pod=%s", address, pod)
+        self._reported = set(withdrawn)
 
     def problems(self) -> Iterable[Problem]:
         """That ranges are not followed, or that pods hold addresses of none."""
@@ -170,16 +159,14 @@ class Ranges(Component):
             {"address": str(address), "namespace": holder.pod.namespace, "pod": holder.pod.name}
             for address, holder in self._leases.withdrawn().items()
         ]
+        changed = self._source.changed if isinstance(self._source, _Reader) else ""
         snapshot["ranges"] = {
             "source": self._agent.document.range_source,
             "failing": self._agent.health.failing.get(RANGES, ""),
             "withdrawn": withdrawn,
-            "changed": self._changed() if withdrawn or not self._agent.document.ranges else "",
+            # It concerns nobody once no pod has former ones.
+            "changed": changed if withdrawn or not self._agent.document.ranges else "",
         }
-
-    def _changed(self) -> str:
-        """How the Node's ranges changed, which concerns nobody once no pod has former ones."""
-        return self._source.changed if isinstance(self._source, _Reader) else ""
 
     def _in_use(self) -> tuple[Prefix, ...]:
         return (
@@ -195,13 +182,6 @@ class Ranges(Component):
 
     def _policy(self, ranges: Iterable[Prefix]) -> Policy:
         return Policy.of(self._agent.document.model_copy(update={"ranges": tuple(merge(ranges))}))
-
-    def _report_withdrawn(self) -> None:
-        withdrawn = self._leases.withdrawn()
-        for address in withdrawn.keys() - self._reported:
-            pod = withdrawn[address].pod
-            log.warning("withdrawn-address-held address=%s pod=%s", address, pod)
-        self._reported = set(withdrawn)
 
 
 def _source(config: Path, document: NodeDocument) -> tuple[RangeReader, float]:
@@ -237,10 +217,11 @@ class _Reader:
         if version is None or version != self._version:
             document = loader.load(self._path, NodeDocument)
             self._version = version
-            changed = []
-            for key, value in document:
-                if key != "ranges" and value != getattr(self._document, key):
-                    changed.append(key)
+            changed = [
+                key
+                for key, value in document
+                if key != "ranges" and value != getattr(self._document, key)
+            ]
             if changed:
                 log.warning(
                     "document-changed action=restart-the-agent file=%s keys=%s",
@@ -248,10 +229,7 @@ class _Reader:
                     ", ".join(changed),
                 )
             self._document = document
-        return self._current(self._document)
-
-    def _current(self, document: NodeDocument) -> tuple[Prefix, ...]:
-        """The ranges of the document, or newer ones of the Node."""
+        document = self._document
         newer = assigned.read(document)
         reason = assigned.describe_change(newer, document.ranges)
         if reason and reason != self.changed:

@@ -4,26 +4,64 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
+from pathlib import Path
 
 from netmgr.agent.core.components import Agent, Component, Remnants
 from netmgr.agent.core.scheduler import Task
 from netmgr.agent.health import firewall
 from netmgr.agent.health.firewall import Obstacle
-from netmgr.agent.network.listed_nodes import ListedNodes
 from netmgr.api.snapshot import Fault, Problem
 from netmgr.dataplane import settings
 from netmgr.dataplane.node_routes import RoutesToNodes, StaticRoutes, UnusedAddresses
+from netmgr.documents import node_list
 from netmgr.documents.node import NodeDocument
+from netmgr.documents.node_list import MAX_BYTES, ListedNode
 from netmgr.documents.sites import Role
 from netmgr.errors import ConfigError, KernelError
+from netmgr.file_version import FileVersion, version_of
 from netmgr.kernel.losses import BlackholeLosses
 from netmgr.model import ROUTE_PROTOCOL
 from netmgr.prefixes import Family, Prefix
 from netmgr.printable import shortened
 
 log = logging.getLogger(__name__)
+
+
+class ListedNodes:
+    """The file with the cluster's nodes, as `netmgr controller` listed them last.
+
+    The kubelet renews it, up to 90 seconds after the controller wrote it. While it is missing or
+    cannot be read, the routes stay as they are: nodes that are not known are not gone.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._version: FileVersion | None = None
+        self._nodes: tuple[ListedNode, ...] | None = None
+
+    def read(self) -> tuple[ListedNode, ...]:
+        """The nodes, as of now."""
+        version = version_of(self._path)
+        if self._nodes is None or version is None or version != self._version:
+            self._nodes = None
+            try:
+                with self._path.open(encoding="utf-8") as file:
+                    self._nodes = node_list.parse(file.read(MAX_BYTES + 1))
+            except FileNotFoundError:
+                raise ConfigError(
+                    f"{self._path}: is not there: the kubelet brings it up to 90 s after netmgr "
+                    "controller --routes nodes wrote the ConfigMap netmgr-nodes"
+                ) from None
+            except (OSError, ValueError) as error:
+                raise ConfigError(
+                    f"{self._path}: {error}; netmgr controller writes it again if you remove what "
+                    "the ConfigMap netmgr-nodes has"
+                ) from None
+            self._version = version
+            log.info("nodes-read number=%s file=%s", len(self._nodes), self._path)
+        return self._nodes
 
 
 class Router(Component):
@@ -36,21 +74,15 @@ class Router(Component):
         # traffic.
         is_node = document.role is Role.NODE
         self.vital = ("forwarding",) if is_node else ("forwarding", "routes")
-        self._families = forwarded_families(document)
-        self._uplink = document.node.uplink
-        self._ranges = _pod_ranges(document)
-        self._routes = StaticRoutes(document.routes)
-        agent.stack.callback(self._routes.close)
-        self._unused = UnusedAddresses()
-        agent.stack.callback(self._unused.close)
+        opened = agent.stack.enter_context
+        self._routes = opened(closing(StaticRoutes(document.routes)))
+        self._unused = opened(closing(UnusedAddresses()))
         self._losses = None
         if document.wires_pods:
-            self._losses = BlackholeLosses(ROUTE_PROTOCOL)
-            agent.stack.callback(self._losses.close)
+            self._losses = opened(closing(BlackholeLosses(ROUTE_PROTOCOL)))
         self._document = document
         self._listed = ListedNodes(document.nodes_file) if document.nodes_file else None
-        self._to_nodes = RoutesToNodes()
-        agent.stack.callback(self._to_nodes.close)
+        self._to_nodes = opened(closing(RoutesToNodes()))
         self._faults: list[str] = []
         self.nodes: tuple[Prefix, ...] = ()
         """Nodes that there are routes to, by their addresses, and their pods'."""
@@ -60,13 +92,10 @@ class Router(Component):
         """Switch forwarding on and install the routes.
 
         A route that is refused is left to `reconcile`, which reports it.
-
-        Raises:
-            SetupError: forwarding is off and cannot be switched on.
         """
-        settings.enable_forwarding(self._families, self._uplink)
+        self._enable_forwarding()
         _change_routes(self._routes.reconcile)
-        self._drop_unused()
+        _change_routes(self._block_unused)
         if self._listed is None:
             # A predecessor with a list left them.
             _change_routes(self._to_nodes.remove)
@@ -74,27 +103,26 @@ class Router(Component):
             # The rules, which come next, have to know the other nodes.
             self._agent.health.attempt("node-routes", self._check_routes)
 
-    def _drop_unused(self) -> None:
-        _change_routes(self._block_unused)
+    def _enable_forwarding(self) -> list[str]:
+        families, uplink = forwarded_families(self._document), self._document.node.uplink
+        return settings.enable_forwarding(families, uplink)
 
     def _block_unused(self) -> list[str]:
-        return self._unused.reconcile(lambda: self._ranges)
+        return self._unused.reconcile(lambda: _pod_ranges(self._document))
 
     def follow(self, document: NodeDocument) -> None:
         """Follow a document whose ranges changed."""
         self._document = document
-        self._families = forwarded_families(document)
-        self._ranges = _pod_ranges(document)
-        self._drop_unused()
+        _change_routes(self._block_unused)
 
     def reconcile(self) -> None:
         """Repair what another program switched, removed or added."""
-        repair = self._agent.health.repair
-        repair("forwarding", lambda: settings.enable_forwarding(self._families, self._uplink))
-        repair("routes", self._repair_routes)
-        self._agent.health.attempt("node-routes", self._check_routes)
+        health = self._agent.health
+        health.repair("forwarding", self._enable_forwarding)
+        health.repair("routes", self._repair_routes)
+        health.attempt("node-routes", self._check_routes)
         if self._document.wires_pods:
-            self._agent.health.attempt("firewall", self._look_for_obstacles)
+            health.attempt("firewall", self._look_for_obstacles)
 
     def _look_for_obstacles(self) -> None:
         self._obstacles = list(firewall.obstacles())
@@ -112,7 +140,7 @@ class Router(Component):
         return [*self._block_unused(), *self._routes.reconcile()]
 
     def _check_routes(self) -> None:
-        faults = self._unused.outranking(self._ranges)
+        faults = self._unused.outranking(_pod_ranges(self._document))
         if self._listed is not None:
             try:
                 nodes = self._listed.read()
@@ -130,7 +158,6 @@ class Router(Component):
         self._faults = faults
 
     def problems(self) -> Iterable[Problem]:
-        """What is wrong with the routes, and who else drops what is forwarded."""
         if self._faults:
             yield {"reason": Fault.ROUTES, "message": shortened(self._faults)}
         if self._obstacles:
@@ -138,18 +165,14 @@ class Router(Component):
             yield {"reason": Fault.FORWARD, "message": shortened(messages)}
 
     @classmethod
-    def remove(cls, remnants: Remnants) -> Iterator[str]:
+    def remove(cls, _remnants: Remnants) -> Iterator[str]:
         """Remove routes of our protocol. Forwarding stays on: other programs may rely on it."""
-        del remnants
-        routes, unused, to_nodes = StaticRoutes(()), UnusedAddresses(), RoutesToNodes()
-        try:
+        with closing(StaticRoutes(())) as routes:
             yield from routes.reconcile()
+        with closing(UnusedAddresses()) as unused:
             yield from unused.reconcile(tuple)
+        with closing(RoutesToNodes()) as to_nodes:
             yield from to_nodes.remove()
-        finally:
-            routes.close()
-            unused.close()
-            to_nodes.close()
 
 
 def _change_routes(reconcile: Callable[[], list[str]]) -> None:

@@ -1,0 +1,265 @@
+"""Keeps pods' wiring as their ADDs made it, and collects what no DEL will come for.
+
+Passes read the kernel and name suspects; each is looked at again under its attachment's lock
+(`netmgr/suspects.py`), and a request that holds the lock decides about its attachment itself.
+
+MACs, which the plugin `tuning` and whoever administers a pod may change, are followed: both ends of
+a pod's link have permanent neighbour entries, so a pod with another MAC would neither hear nor be
+heard. The kernel reports a change at once, in whatever sandbox it happens. A pass over all pods
+finds what it could not report: the agent was away, too much happened at once, or it may not listen.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from functools import partial
+
+from cni.request import Request
+from netmgr.agent.cni.node import FOLLOW_SECONDS, Node
+from netmgr.agent.core.components import Agent, Component, Remnants
+from netmgr.agent.core.scheduler import Task
+from netmgr.agent.health.diagnosis import DELETED_LINKS
+from netmgr.api.snapshot import Snapshot
+from netmgr.dataplane.drift import Foreign
+from netmgr.dataplane.wiring import Dataplane
+from netmgr.documents.node import POD_GATEWAYS
+from netmgr.errors import KernelError, SetupError, StateError
+from netmgr.kernel import netns
+from netmgr.kernel.losses import NeighbourLosses
+from netmgr.kernel.routes import Route
+from netmgr.model import Attachment
+from netmgr.suspects import Suspects, unlocked
+
+_GATHERING_SECONDS = 0.01
+"""One change is several messages, and a pod that changes all the time must not cost much."""
+
+_RARELY = 6
+"""How many intervals may pass between two passes over all MACs while the kernel reports changes."""
+
+_THREAD = "neighbours"
+"""A thread of its own, so that readings and repairs do not delay it."""
+
+log = logging.getLogger(__name__)
+
+
+class Repairs(Component):
+    """The passes over all attachments of a node whose pods this agent wires."""
+
+    vital = ("wiring",)
+
+    def __init__(self, agent: Agent) -> None:
+        super().__init__(agent)
+        self._node = agent.get(Node)
+        self._leases, self._dataplane = self._node.leases, self._node.dataplane
+        self._faults: list[str] = []
+        self._losses: NeighbourLosses | None = None
+        try:
+            self._losses = agent.stack.enter_context(NeighbourLosses(POD_GATEWAYS.values()))
+        except KernelError as error:
+            # Without CAP_NET_BROADCAST the kernel refuses; the pass over all pods still follows
+            # them.
+            log.warning("pod-mac-changes-seen-late error=%s", error)
+
+    def reconcile(self) -> None:
+        """Collect attachments whose sandbox is gone, and repair the others."""
+        health = self._agent.health
+        health.attempt("links", self.collect_vanished)
+        health.repair("wiring", self.repair_wiring)
+        health.attempt("mtu", self._dataplane.refresh_mtu)
+
+    def tasks(self) -> Iterable[Task]:
+        """Check the MACs of all pods at intervals, and immediately of those whose MAC changed."""
+        attempt = partial(self._agent.health.attempt, "neighbours")
+        # What the kernel reports needs no pass over every pod, which is the costliest look.
+        rounds = _RARELY if self._losses else 1
+        seconds = rounds * self._agent.document.reconcile_seconds
+        yield Task(partial(attempt, self.follow_all_macs), seconds, thread=_THREAD)
+        if self._losses:
+            follow = partial(attempt, partial(self._follow_reported_macs, self._losses))
+            yield Task(follow, wakes=self._losses.fileno(), thread=_THREAD)
+
+    def snapshot(self, snapshot: Snapshot) -> None:
+        """Which pods' wiring could not be repaired, and why."""
+        snapshot["wiring_faults"] = self._faults
+
+    def _holding(
+        self, attachment: Attachment, seconds: float = 0.0
+    ) -> AbstractContextManager[object]:
+        return self._node.locks.holding(attachment.key, seconds)
+
+    def _is_current(self, attachment: Attachment) -> bool:
+        # The list of a pass is older, and the key or the address may be another sandbox's by now.
+        return self._leases.get(attachment.key) == attachment
+
+    def collect_garbage(self, request: Request, started_at: float) -> None:
+        """GC: detach what is not in `cni.dev/valid-attachments`, unless a request is under way.
+
+        Without that list only what has lost its sandbox is detached. `started_at` is when the
+        launcher began, in seconds since boot.
+
+        Raises:
+            NetmgrError: one could not be detached; all the others were.
+        """
+        valid = request.valid_attachments
+        if valid is None:
+            self.collect_vanished()
+            return
+        unlisted = [attachment for attachment in self._leases.all() if attachment.key not in valid]
+        self._collect(
+            Suspects(tuple(unlisted)),
+            lambda _: "the runtime no longer lists it",
+            # What an ADD made since then cannot be listed.
+            lambda attachment: attachment.started_at < started_at,
+        )
+
+    def collect_vanished(self) -> None:
+        """Collect attachments whose sandbox went without a DEL; their links went with it."""
+        self._collect(
+            self._dataplane.vanished(self._leases.all),
+            self._why_vanished,
+            lambda attachment: not self._dataplane.is_attached(attachment.host_link),
+        )
+
+    def _collect(
+        self,
+        suspects: Suspects[Attachment],
+        why: Callable[[Attachment], str],
+        still: Callable[[Attachment], bool],
+    ) -> None:
+        """Detach attachments for which no DEL will come.
+
+        `still` checks under the attachment's lock whether the reason still holds.
+        """
+
+        def detach(attachment: Attachment) -> None:
+            self._node.detach(attachment)
+            log.info(
+                "collected container=%s ifname=%s pod=%s why=%s",
+                attachment.key.container_id,
+                attachment.key.ifname,
+                attachment.pod,
+                why(attachment),
+            )
+
+        suspects.settle(
+            self._holding,
+            lambda attachment: self._is_current(attachment) and still(attachment),
+            detach,
+        )
+
+    def _why_vanished(self, attachment: Attachment) -> str:
+        if not netns.is_one(attachment.netns):
+            return "its sandbox is gone"
+        deletion = (
+            f"link {attachment.host_link} of pod {attachment.pod} was deleted, "
+            f"its sandbox {attachment.netns} lives without a network until it is made anew"
+        )
+        self._agent.health.repaired(DELETED_LINKS, [deletion])
+        return "its link was deleted"
+
+    def repair_wiring(self) -> list[str]:
+        """Repair links and routes that another program altered; describes each repair.
+
+        What cannot be repaired is in the snapshot, by pod.
+        """
+        faults: list[str] = []
+
+        def rewire(attachment: Attachment) -> list[str]:
+            # One pod's fault keeps no other from the network, nor new ones.
+            try:
+                return self._dataplane.rewire(attachment)
+            except (KernelError, SetupError) as error:
+                faults.append(f"pod {attachment.pod}: {error}")
+                return []
+
+        # The list is passed as a function, since it must be read after the kernel.
+        drift = self._dataplane.drift(self._leases.all)
+        # First, since the kernel drops a link's routes with its last address (fib_disable_ip).
+        done = self._remove_foreign(drift.addresses)
+        if done:
+            drift = self._dataplane.drift(self._leases.all)
+        try:
+            done += drift.broken.settle(self._holding, self._is_current, rewire)
+            for fault in sorted(set(faults) - set(self._faults)):
+                log.error("not-repaired what=%s", fault)
+            self._faults = faults
+        finally:
+            # Last, so that a pod whose route another replaces is not without any meanwhile.
+            done += self._remove_foreign(drift.routes)
+        return done
+
+    def _remove_foreign(self, suspects: Suspects[Foreign]) -> list[str]:
+        def holding(foreign: Foreign) -> AbstractContextManager[object]:
+            # Whatever comes, it does not make a route to an address that nobody holds right: the
+            # kernel does not give the link's index out again.
+            holder = self._holder(foreign)
+            return self._holding(holder) if holder else unlocked(foreign)
+
+        def is_foreign(foreign: Foreign) -> bool:
+            return self._dataplane.is_foreign(foreign, self._holder(foreign))
+
+        return suspects.settle(holding, is_foreign, self._dataplane.remove_foreign)
+
+    def _holder(self, foreign: Foreign) -> Attachment | None:
+        """The attachment that has the address which a route leads to."""
+        if not isinstance(foreign, Route) or not foreign.destination.is_address:
+            return None
+        address = foreign.destination.network
+        listed = self._leases.all()
+        return next((holder for holder in listed if address in holder.addresses), None)
+
+    def follow_all_macs(self) -> None:
+        """Update the neighbour entries of pods that have another MAC by now."""
+        # The list is passed as a function, since it must be read after the kernel.
+        self._follow_macs(self._dataplane.neighbours.outdated(self._leases.all))
+
+    def _follow_reported_macs(self, losses: NeighbourLosses) -> None:
+        # Before the reading, which empties the socket: the rest of the change comes meanwhile.
+        time.sleep(_GATHERING_SECONDS)
+        lost = losses.read()
+        if lost is None:
+            self.follow_all_macs()
+        elif names := self._dataplane.neighbours.host_links_of(lost):
+            listed = self._leases.all()
+            changed = [attachment for attachment in listed if attachment.host_link in names]
+            self._follow_macs(Suspects(tuple(changed)))
+
+    def _follow_macs(self, outdated: Suspects[Attachment]) -> None:
+        # If another request holds it for longer, the next pass comes back to it.
+        outdated.settle(
+            lambda attachment: self._holding(attachment, FOLLOW_SECONDS),
+            self._is_current,
+            lambda attachment: self._dataplane.neighbours.follow(attachment, attachment.netns),
+        )
+
+    @classmethod
+    def remove(cls, remnants: Remnants) -> Iterator[str]:
+        """Remove the links of pods.
+
+        Raises:
+            StateError: pods still need their network; nothing was changed then.
+        """
+        dataplane = Dataplane()
+        try:
+            pods = sorted(f"{identity.pod}" for identity in dataplane.attached())
+            if pods and not remnants.with_pods:
+                raise StateError(
+                    f"{len(pods)} pods still have their network from netmgr "
+                    f"({', '.join(pods[:3])} …); "
+                    "drain the node first, or cut them off with --with-pods"
+                )
+            yield from (
+                f"link {name} of a pod was removed" for name in dataplane.detach_orphans(tuple)
+            )
+            drift = dataplane.drift(tuple)
+            for suspects in (drift.addresses, drift.routes):
+                yield from suspects.settle(
+                    unlocked,
+                    lambda foreign: dataplane.is_foreign(foreign, None),
+                    dataplane.remove_foreign,
+                )
+        finally:
+            dataplane.close()
