@@ -16,14 +16,6 @@ from netmgr.cli.output import show_document
 from netmgr.documents import loader
 from netmgr.errors import ConfigError, Exit, StateError
 from netmgr.plan import files
-from netmgr.plan.adopt import (
-    Existing,
-    add_excluded,
-    add_pinned,
-    called,
-    live_subnets,
-    read_existing,
-)
 from netmgr.plan.check.checks import refuse_errors
 from netmgr.plan.check.conflicts import pin_faults
 from netmgr.plan.clouds.registry import narrowings
@@ -34,6 +26,7 @@ from netmgr.plan.lock import LockDocument
 
 if TYPE_CHECKING:
     from netmgr.cli.answers import PlanDiff
+    from netmgr.plan.adopt import Existing
 
 
 def lock(
@@ -161,6 +154,8 @@ def adopt(
     Lines are added to the plan, none is changed; the next `plan lock` allocates addresses.
     Exit 3 if changes were not written.
     """
+    from netmgr.plan.adopt import add_excluded, add_pinned, called, live_subnets, read_existing
+
     plan, lock = files.load_plan(file), files.load_lock(files.lock_path(file))
     text = file.read_text(encoding="utf-8")
     adopted = called(read_existing(loader.read(existing), str(existing)), names or (), plan)
