@@ -18,7 +18,7 @@ from netmgr.plan.check.checks import check_limits
 from netmgr.plan.diff import diff
 
 if TYPE_CHECKING:
-    from netmgr.cli.answers import MaxPods, PlanGrowth, Upgrade, UpgradeStep
+    from netmgr.cli.answers import MaxPods, PlanGrowth, Upgrade
 
 dry_run_app = typer.Typer(
     no_args_is_help=True, help="Show what an upgrade would meet, without starting it."
@@ -130,20 +130,19 @@ def upgrade(
         else:
             typer.secho("The upgrade would fail; nothing was changed.", fg="red", bold=True)
     else:
-        steps: list[UpgradeStep] = [
-            {
-                "pool": step.pool,
-                "nodes": step.nodes,
-                "peak": step.peak,
-                "places": step.places,
-                "short": step.short,
-            }
-            for step in dry_run.steps
-        ]
         document: Upgrade = {
             "version": 1,
             "succeeds": dry_run.succeeds,
-            "steps": steps,
+            "steps": [
+                {
+                    "pool": step.pool,
+                    "nodes": step.nodes,
+                    "peak": step.peak,
+                    "places": step.places,
+                    "short": step.short,
+                }
+                for step in dry_run.steps
+            ],
             "over": over,
         }
         show_document(document, output)
