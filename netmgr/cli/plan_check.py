@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
 
 import typer
 
@@ -13,14 +13,15 @@ from netmgr.cli.output import Styled, Table, show, show_document
 from netmgr.cli.plan_common import Planned, answer, load, print_findings, up_to_date
 from netmgr.documents import loader
 from netmgr.documents.diagnostics import Diagnostic
-from netmgr.documents.node import NodeDocument
 from netmgr.errors import ConfigError, Exit
 from netmgr.plan.check.checks import check_limits, check_plan
-from netmgr.plan.check.fleet import contradictions, drift
 from netmgr.plan.check.reach import Cell, Layer, matrix, weakened
 from netmgr.plan.check.usage import Forecast, Usage, forecasts
 from netmgr.plan.clouds.cloud import Cloud
 from netmgr.plan.derive import network
+
+if TYPE_CHECKING:
+    from netmgr.documents.node import NodeDocument
 
 STATUS_COLOURS = {"over": "red", "near": "yellow"}
 MOST_COLUMNS = 5
@@ -170,6 +171,8 @@ def _describe(planned: Planned, checked: _Checked) -> dict[str, Any]:
 
 
 def _check_documents(folder: Path, file: Path, output: Output) -> NoReturn:
+    from netmgr.plan.check.fleet import contradictions, drift
+
     # Without the default plan there is nothing to compare with; a plan that was named must exist.
     given = up_to_date(file) if file.exists() or file != DEFAULT_PLAN else None
     documents = _read(folder)
@@ -198,6 +201,8 @@ def _print_count(errors: int) -> None:
 
 
 def _read(folder: Path) -> dict[str, NodeDocument]:
+    from netmgr.documents.node import NodeDocument
+
     documents: dict[str, NodeDocument] = {}
     refused: list[str] = []
     for path in sorted(folder.glob("*.yaml")):

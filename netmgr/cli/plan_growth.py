@@ -127,20 +127,19 @@ def upgrade(
         else:
             typer.secho("The upgrade would fail; nothing was changed.", fg="red", bold=True)
     else:
-        steps = [
-            {
-                "pool": step.pool,
-                "nodes": step.nodes,
-                "peak": step.peak,
-                "places": step.places,
-                "short": step.short,
-            }
-            for step in dry_run.steps
-        ]
         document = {
             "version": 1,
             "succeeds": dry_run.succeeds,
-            "steps": steps,
+            "steps": [
+                {
+                    "pool": step.pool,
+                    "nodes": step.nodes,
+                    "peak": step.peak,
+                    "places": step.places,
+                    "short": step.short,
+                }
+                for step in dry_run.steps
+            ],
             "over": over,
         }
         show_document(document, output)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,14 +16,6 @@ from netmgr.cli.output import show_document
 from netmgr.documents import loader
 from netmgr.errors import ConfigError, Exit, StateError
 from netmgr.plan import files
-from netmgr.plan.adopt import (
-    Existing,
-    add_excluded,
-    add_pinned,
-    called,
-    live_subnets,
-    read_existing,
-)
 from netmgr.plan.check.checks import refuse_errors
 from netmgr.plan.check.conflicts import pin_faults
 from netmgr.plan.clouds.registry import narrowings
@@ -31,6 +23,9 @@ from netmgr.plan.diff import Change, Kind
 from netmgr.plan.diff import diff as compare
 from netmgr.plan.document import Exclusion, PlanDocument
 from netmgr.plan.lock import LockDocument
+
+if TYPE_CHECKING:
+    from netmgr.plan.adopt import Existing
 
 
 def lock(
@@ -158,6 +153,8 @@ def adopt(
     Lines are added to the plan, none is changed; the next `plan lock` allocates addresses.
     Exit 3 if changes were not written.
     """
+    from netmgr.plan.adopt import add_excluded, add_pinned, called, live_subnets, read_existing
+
     plan, lock = files.load_plan(file), files.load_lock(files.lock_path(file))
     text = file.read_text(encoding="utf-8")
     adopted = called(read_existing(loader.read(existing), str(existing)), names or (), plan)

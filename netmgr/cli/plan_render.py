@@ -12,13 +12,10 @@ import typer
 import yaml
 
 import netmgr
-from cni.install import Installation
-from cni.install import conflist as configuration
 from netmgr.cli import completion
 from netmgr.cli.options import DEFAULT_PLAN, ClusterName, PlanFile, To
 from netmgr.cli.plan_common import Planned, up_to_date, write
 from netmgr.documents import loader
-from netmgr.documents.node import NodeDocument
 from netmgr.documents.sites import Role
 from netmgr.durable import make_folder, write_many
 from netmgr.errors import ConfigError
@@ -175,6 +172,8 @@ def _of_host(file: Path, role: Role, name: str, reader_group: str | None) -> dic
 
 def _write_document(to: Path | None, file: Path, document: dict[str, Any], command: str) -> None:
     """Write a node.yaml, after validation as an agent would do it."""
+    from netmgr.documents.node import NodeDocument
+
     text = f"{_origin(file, command)}{to_yaml(document)}"
     loader.parse(text, f"the node.yaml of {document['node']['name']}", NodeDocument)
     write(to, text)
@@ -228,6 +227,9 @@ def conflist(
     to: To = None,
 ) -> None:
     """Render the CNI network configuration, the same on every node."""
+    from cni.install import Installation
+    from cni.install import conflist as configuration
+
     folder = Path("/opt/cni/bin")
     written = json.dumps(configuration(Installation(folder, folder, network=network)), indent=2)
     write(to, f"{written}\n")

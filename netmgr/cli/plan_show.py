@@ -17,7 +17,6 @@ from netmgr.plan import files
 from netmgr.plan.document import PlanDocument
 from netmgr.plan.explain import explain as look_up
 from netmgr.plan.lock import Allocation, ClusterLock, LockDocument, Segment, Subnet
-from netmgr.plan.render.map import page
 from netmgr.prefixes import Address, Prefix
 
 if TYPE_CHECKING:
@@ -157,5 +156,7 @@ def map_(*, file: PlanFile = DEFAULT_PLAN, to: To = None) -> None:
 
     The page is one file that fetches nothing. A pointer on a block shows what it is.
     """
+    from netmgr.plan.render.map import page
+
     given = up_to_date(file)
     write(to, page(given.plan, given.locked))

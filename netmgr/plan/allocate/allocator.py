@@ -166,11 +166,10 @@ class Allocator:
         return held
 
     def _hub(self) -> HubLock:
-        before = self.hub
+        before, hosts = self.hub, self.plan.hub.routers
         held = before.routers if before else None
-        routers = subnetting.FixedSubnet(
-            ("routers",), ("hub", "routers"), HUB, held, hosts=self.plan.hub.routers
-        )
+        path: KeyPath = ("hub", "routers")
+        routers = subnetting.FixedSubnet(("routers",), path, HUB, held, hosts=hosts)
         # Subnets in use cannot be resized in a cloud, so that more seats take another subnet.
         researchers = list(self._researchers(before.researchers if before else ()))
         requests: list[SubnetRequest] = []
@@ -202,9 +201,8 @@ class Allocator:
         pools = held.node_pools if held else {}
         pools = subnetting.with_pinned(name, spec, pools, self.limits, self.plan.pools.families)
         path: KeyPath = ("clusters", name, "nat_hosts")
-        nat = subnetting.FixedSubnet(
-            ("nat",), path, name, held.nat if held else None, hosts=spec.nat_hosts
-        )
+        subnet, hosts = held.nat if held else None, spec.nat_hosts
+        nat = subnetting.FixedSubnet(("nat",), path, name, subnet, hosts=hosts)
         cluster = _ClusterPlan(name, spec, held.prefixes if held else (), pools, nat)
         # IPv6 is never short: a site's first prefix holds 256 subnets.
         space = self.pools[Family.V4].space

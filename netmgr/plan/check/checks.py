@@ -144,10 +144,8 @@ def _unusable_room(lock: LockDocument, limits: CloudLimits) -> Iterator[Diagnost
         used[segment.network] += segment.nodes * mappings_of(segment)
     for name, mappings in used.items():
         if limit is not None and mappings > limit:
-            message = (
-                f"the places that the lock has in {limits.words.network} {name} "
-                f"take {mappings:,} mappings, it has {limit:,}"
-            )
+            places = f"the places that the lock has in {limits.words.network} {name}"
+            message = f"{places} take {mappings:,} mappings, it has {limit:,}"
             remedy = "let growth go to another node pool"
             yield _warning(("clusters", owners[name]), message, remedy)
 
@@ -156,7 +154,6 @@ def _unreserved(name: str, grow_to: int, now: int, held: ClusterLock) -> Iterato
     own = [allocation for allocation in held.prefixes if allocation.prefix.family is Family.V4]
     is_reserved = any(allocation.reserve != allocation.prefix for allocation in own)
     if now and not is_reserved and grow_to >= 2 * now and len(own) == 1:
-        message = (
-            f"{grow_to:,} nodes are declared, but nothing beside {own[0].prefix} could be reserved"
-        )
+        reserved = f"nothing beside {own[0].prefix} could be reserved"
+        message = f"{grow_to:,} nodes are declared, but {reserved}"
         yield _warning(("clusters", name, "grow_to"), message, "it will grow by another prefix")

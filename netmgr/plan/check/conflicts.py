@@ -147,16 +147,13 @@ def renamed(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> Iter
     for name, cluster in plan.clusters.items():
         # A guess, which is why it only refuses: renaming by mistake would give a running cluster
         # new addresses.
-        like = (former for former, held in leaving.items() if _is_like(cluster, held, limits))
-        former = next(like, None)
+        alike = (former for former, held in leaving.items() if _is_like(cluster, held, limits))
+        former = next(alike, None)
         if former and name not in lock.clusters:
-            message = (
-                f"is new, and {former}, which left the plan, has the same node pools: "
-                "addresses go by the name"
-            )
-            remedy = (
-                f"call it {former} to keep them, or lock with --renumber if it is another cluster"
-            )
+            like = f"{former}, which left the plan, has the same node pools"
+            message = f"is new, and {like}: addresses go by the name"
+            keep = f"call it {former} to keep them"
+            remedy = f"{keep}, or lock with --renumber if it is another cluster"
             at, beside = Location(("clusters", name)), Location(("clusters", former), LOCK_FILE)
             yield Diagnostic(message, at, beside, remedy)
 
@@ -225,10 +222,8 @@ def _services(
     for vip_range, service_cidr in current.pairs:
         family = vip_range.family
         if vip_range.length != wanted.length_of(family):
-            message = (
-                f"is {service_cidr.length} in the lock ({service_cidr}); "
-                "Kubernetes cannot resize a Service range"
-            )
+            now = f"is {service_cidr.length} in the lock ({service_cidr})"
+            message = f"{now}; Kubernetes cannot resize a Service range"
             yield _conflict(scope, (*path, key_of("length", family)), message, path)
         if (pin := wanted.pinned(family)) and pin != vip_range:
             message = f"is pinned to {pin}, but {name} has its Services at {vip_range}"

@@ -191,10 +191,8 @@ class Tracer:
         is_own = any(prefix.holds(source) for prefix in network.address_space)
         if network is target or is_own or self._forwarded.get((target.name, network.name)):
             return self._refused(subnet, Direction.INBOUND, source)
-        return (
-            f"dropped: {target.name} takes from {network.name} only what is sent there, "
-            "not what is passed on"
-        )
+        accepted = "only what is sent there, not what is passed on"
+        return f"dropped: {target.name} takes from {network.name} {accepted}"
 
     def _refused(self, subnet: Subnet, direction: Direction, peer: Address) -> str:
         """The security rule that drops it; or empty."""
@@ -202,11 +200,8 @@ class Tracer:
         # The first rule that matches decides, in the order of priorities.
         for rule in sorted(group.rules if group else (), key=lambda rule: rule.priority):
             if rule.direction is direction and any(prefix.holds(peer) for prefix in rule.peers):
-                return (
-                    ""
-                    if rule.allow
-                    else f"dropped by security group {subnet.group}: {rule.name} of {subnet.name}"
-                )
+                why = f"dropped by security group {subnet.group}: {rule.name} of {subnet.name}"
+                return "" if rule.allow else why
         return ""
 
 
