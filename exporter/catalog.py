@@ -73,19 +73,19 @@ NODE_BYTES, NODE_PACKETS = totals(
 )
 ORIGIN_BYTES = Metric(
     "netmgr_node_traffic_origin_bytes_total",
-    ("origin", "traffic"),
-    5 * TRAFFICS,
     "The node's total by origin: its pods', its host-network pods' (accounting.host_pods), "
     "its own, other nodes' pods' (remote-pods: accounting.cluster_cidrs), and what was forwarded "
     "for no pod (unattributed; transit where no pods run).",
+    ("origin", "traffic"),
+    5 * TRAFFICS,
 )
 REMOTE_POD_BYTES = Metric(
     "netmgr_remote_pod_traffic_bytes_total",
-    ("address", "traffic"),
-    REMOTE_PODS * TRAFFICS,
     "Bytes between the internet and a pod of another node that entered or left by this one: "
     "NodePorts and load balancers (accounting.cluster_cidrs, nftables alone). The busiest alone, "
     "as far as they fit. Goes after an hour without a packet.",
+    ("address", "traffic"),
+    REMOTE_PODS * TRAFFICS,
 )
 RULE_BYTES, RULE_PACKETS = totals(
     "iptables",
@@ -98,68 +98,64 @@ RULE_BYTES, RULE_PACKETS = totals(
 )
 RULE_COUNT = Metric(
     "iptables_rules",
+    "Number of rules in a chain of iptables, as iptables-exporter gives it, for tables that exist.",
     ("ip_version", "table", "chain"),
     TABLES_OF_RULES,
-    "Number of rules in a chain of iptables, as iptables-exporter gives it, for tables that exist.",
 )
 GAPS = Metric(
     "netmgr_accounting_gaps_total",
-    ("reason",),
-    GAP_REASONS,
     "Gaps: events in which traffic may be missing from the totals, whatever the number of counters "
     "they concern: counters removed, reset or restored by others, reboots, a state file that was "
     "unwritable, lost or an older copy, pods of other plugins that were noticed late.",
+    ("reason",),
+    GAP_REASONS,
 )
 GAP_SECONDS = Metric(
     "netmgr_accounting_gap_seconds_total",
-    ("reason",),
-    GAP_REASONS,
     "Time during which counting was possibly incomplete: from the last good reading of what was "
     "removed, reset or rebooted to the moment that was seen, as long as the state file could not "
     "be written, or until a pod was noticed.",
+    ("reason",),
+    GAP_REASONS,
 )
 UNATTRIBUTED = Metric(
     "netmgr_accounting_unattributed_bytes_total",
+    "Bytes that the internet exchanged through the node with no pod that has a counter.",
     ("traffic",),
     TRAFFICS,
-    "Bytes that the internet exchanged through the node with no pod that has a counter.",
 )
 UNDELIVERED = Metric(
     "netmgr_accounting_undelivered_bytes_total",
-    (),
-    1,
     "Bytes that arrived from the internet for pods (in their internet-in, too) and were dropped by "
     "other programs' filters behind the counting.",
 )
 AUDIT_RATIO = Metric(
     "netmgr_accounting_audit_ratio",
-    ("against", "traffic"),
-    3 * TRAFFICS,
     "1 less the unattributed share of what the forward rules counted (against=forward; 1 is "
     "everything), or what was counted, divided by what the pods' links (against=links) or, since "
     "the agent started, the uplinks (against=uplinks) carried, Ethernet headers taken off: the "
     "internet share. The rest bounds what nobody was counted for.",
+    ("against", "traffic"),
+    3 * TRAFFICS,
 )
 FORWARDED = Metric(
     "netmgr_accounting_forwarded_bytes_total",
-    ("traffic",),
-    TRAFFICS,
     "Bytes (IP headers included) that the node forwarded between the internet and whatever is on "
     "it.",
+    ("traffic",),
+    TRAFFICS,
 )
 DURABLE = Metric(
     "netmgr_accounting_durable",
-    (),
-    1,
     "1 while totals reach the disk; at 0 they are in the agent's memory alone, and its end would "
     "lose them.",
 )
 DRIFT = Metric(
     "netmgr_rules_drift_repaired_total",
-    ("reason",),
-    DRIFT_REASONS,
     "Things of netmgr's (rules, links and routes of pods, forwarding, static routes, state files "
     "and sockets) that another program changed or removed and that were repaired.",
+    ("reason",),
+    DRIFT_REASONS,
 )
 ISOLATION_PACKETS, ISOLATION_BYTES = totals(
     "netmgr_isolation_dropped",
@@ -200,120 +196,108 @@ NAT_PACKETS, NAT_BYTES = totals(
 )
 NAT_BUDGET = Metric(
     "netmgr_nat_port_budget",
-    ("family", "protocol"),
-    PORT_BUDGETS,
     "On a NAT host that gives clients its own addresses, the connections it can have toward one "
     "endpoint: 64,512 an address.",
+    ("family", "protocol"),
+    PORT_BUDGETS,
 )
 NAT_USED = Metric(
     "netmgr_nat_ports_used",
-    ("family", "protocol"),
-    PORT_BUDGETS,
     "Connections toward the endpoint (address, port and protocol) that has most, by the kernel's "
     "connection table.",
+    ("family", "protocol"),
+    PORT_BUDGETS,
 )
 NAT_SHARE = Metric(
     "netmgr_nat_ports_used_ratio",
+    "The share of the port budget that is in use; at 1, new connections toward that endpoint fail.",
     ("family", "protocol"),
     PORT_BUDGETS,
-    "The share of the port budget that is in use; at 1, new connections toward that endpoint fail.",
 )
 ADDRESSES = Metric(
     "netmgr_ipam_addresses",
-    ("family", "state"),
-    FAMILIES * 4,
     "Addresses of the node's ranges: allocated, cooldown (released, not yet to be reused) or free; "
     "and those that are of no range any more while a pod still holds them: withdrawn.",
+    ("family", "state"),
+    FAMILIES * 4,
 )
 FLOWTABLE_LINKS = Metric(
     "netmgr_flowtable_links",
-    (),
-    1,
     "Links whose established internal connections skip the rules; 0 without a flowtable, and then "
     "`netmgr node status` says why.",
 )
 RESULT_FILES = Metric(
     "netmgr_observer_result_files",
-    ("state",),
-    8,
     "With cni: off, files of the runtime's result cache: counted, stale (the kernel has nothing of "
     "them), superseded (their address is another pod's now), or why they cannot be used.",
+    ("state",),
+    8,
 )
 LONGEST_DELAY = Metric(
     "netmgr_observer_longest_delay_seconds",
-    (),
-    1,
     "With cni: off, the longest time from a pod's wiring until it was counted, since the agent "
     "started: what the pod sent meanwhile is not in its totals.",
 )
 REQUESTS = Metric(
     "netmgr_cni_requests_total",
+    "CNI requests answered, by verb and CNI error code; 0 is success.",
     ("command", "code"),
     COMMANDS * CODES,
-    "CNI requests answered, by verb and CNI error code; 0 is success.",
 )
 DURATIONS = Metric(
     "netmgr_cni_request_duration_seconds",
+    "Time the agent took to answer a CNI request, by verb.",
     ("command",),
     COMMANDS * (len(LATENCY_BUCKETS) + 3),
-    "Time the agent took to answer a CNI request, by verb.",
     is_histogram=True,
 )
 REBUILDS = Metric(
     "netmgr_state_rebuilds_total",
-    (),
-    1,
     "State files that were found damaged, set aside and rebuilt from the kernel.",
 )
 STARTED = Metric(
     "netmgr_agent_start_time_seconds",
-    (),
-    1,
     "When the agent started, since the epoch: counters of requests, repairs and rebuilds begin at "
     "zero then.",
 )
 PROBLEMS = Metric(
     "netmgr_node_problem",
-    ("reason",),
-    len(Fault),
     "1 while the node's network has this problem, or keeps having it, 0 otherwise; "
     "`netmgr node status` says what to do.",
+    ("reason",),
+    len(Fault),
 )
 READY = Metric(
     "netmgr_agent_ready",
-    (),
-    1,
     "1 while the agent can do what it is for: serve an ADD, find pods (cni: off), or forward "
     "between sites; else 0.",
 )
 BUILD = Metric(
     "netmgr_build_info",
-    ("version", "backend", "node", "role"),
-    1,
     "Always 1; the labels tell the agent's version, rule backend and role. While it is away: the "
     "exporter's version alone.",
+    ("version", "backend", "node", "role"),
+    1,
 )
 DROPPED = Metric(
     "netmgr_exporter_dropped_series",
-    ("pods",),
-    2,
     "Series left out of this scrape because of --max-series, by their pods: lingering ones go "
     "first, then live ones with the least traffic. Namespaces' and the node's totals are always "
     "whole.",
+    ("pods",),
+    2,
 )
-UP = Metric("netmgr_up", (), 1, "1 if the agent answered this scrape, else 0.")
+UP = Metric("netmgr_up", "1 if the agent answered this scrape, else 0.")
 SCRAPE = Metric(
     "netmgr_exporter_scrape_duration_seconds",
-    (),
-    1,
     "Time this scrape took to get the agent's answer and arrange it.",
 )
 LIMIT = ("namespace", "pod", "traffic"), LIMITED
 LIMIT_RATE = Metric(
     "netmgr_limit_bytes_per_second",
-    *LIMIT,
     "The limit of a pod's internet traffic, or without a pod of a namespace's on this node. Like "
     "the other figures of limits it includes Ethernet headers.",
+    *LIMIT,
 )
 LIMIT_BYTES, LIMIT_PACKETS = totals(
     "netmgr_limit_sent",
@@ -322,57 +306,52 @@ LIMIT_BYTES, LIMIT_PACKETS = totals(
     packets="Packets that a limit let pass.",
 )
 LIMIT_DELAYS = Metric(
-    "netmgr_limit_delays_total", *LIMIT, "How often packets had to wait because of a limit."
+    "netmgr_limit_delays_total", "How often packets had to wait because of a limit.", *LIMIT
 )
 LIMIT_DROPPED = Metric(
     "netmgr_limit_dropped_packets_total",
-    *LIMIT,
     "Packets dropped because too many waited already; 0 for namespaces, in which only pods wait.",
+    *LIMIT,
 )
 LIMIT_BACKLOG = Metric(
-    "netmgr_limit_backlog_bytes", *LIMIT, "Bytes that wait because of a limit; 0 for namespaces."
+    "netmgr_limit_backlog_bytes", "Bytes that wait because of a limit; 0 for namespaces.", *LIMIT
 )
 LIMIT_CONNECTIONS = Metric(
     "netmgr_limit_dropped_new_connections_total",
+    "Packets dropped that would have begun a connection too many; without a pod: a namespace's.",
     ("namespace", "pod"),
     CONNECTION_LIMITS,
-    "Packets dropped that would have begun a connection too many; without a pod: a namespace's.",
 )
 PERIODIC = ("namespace", "pod", "traffic", "period"), QUOTAS
 QUOTA = Metric(
     "netmgr_quota_bytes",
-    *PERIODIC,
     "The quota of a pod's internet traffic in a day or month (UTC), or without a pod of a "
     "namespace's on this node.",
+    *PERIODIC,
 )
 QUOTA_USED = Metric(
     "netmgr_quota_used_bytes",
-    *PERIODIC,
     "What was used of a quota, by what the ledger counted since the day or month began. Falls when "
     "the next one begins.",
+    *PERIODIC,
 )
 QUOTA_FORECAST = Metric(
     "netmgr_quota_forecast_bytes",
-    *PERIODIC,
     "What will be used of a quota when its day or month ends, if it goes on as on average.",
+    *PERIODIC,
 )
 POD_CONNECTIONS = Metric(
     "netmgr_pod_connections",
+    "Connections in the node's connection table that a pod began, of the pods with the most.",
     ("namespace", "pod"),
     FULLEST,
-    "Connections in the node's connection table that a pod began, of the pods with the most.",
 )
 TRACKED = Metric(
     "netmgr_tracked_connections",
-    (),
-    1,
     "Connections in the node's connection table, of pods and the node itself.",
 )
 TRACKED_MOST = Metric(
-    "netmgr_tracked_connections_limit",
-    (),
-    1,
-    "How many connections the table takes (nf_conntrack_max).",
+    "netmgr_tracked_connections_limit", "How many connections the table takes (nf_conntrack_max)."
 )
 
 ALWAYS = (BUILD, UP, SCRAPE)

@@ -23,9 +23,9 @@ class Metric:
     """
 
     name: str
-    labels: tuple[str, ...]
-    series: int
     help: str
+    labels: tuple[str, ...] = ()
+    series: int = 1
     is_histogram: bool = False
 
     @property
@@ -45,7 +45,7 @@ class Metric:
 def totals(stem: str, labels: tuple[str, ...], series: int, **helps: str) -> tuple[Metric, ...]:
     """Metrics that count the same in several units, in this order."""
     return tuple(
-        Metric(f"{stem}_{unit}_total", labels, series, text) for unit, text in helps.items()
+        Metric(f"{stem}_{unit}_total", text, labels, series) for unit, text in helps.items()
     )
 
 

@@ -117,9 +117,8 @@ def _exchange(path: Path, question: bytes, deadline: float) -> bytearray:
                 return answer
             answer += chunk
             if len(answer) > LONGEST_ANSWER:
-                raise ConnectionAbortedError(
-                    None, f"its answer is longer than {LONGEST_ANSWER} bytes"
-                )
+                reason = f"its answer is longer than {LONGEST_ANSWER} bytes"
+                raise ConnectionAbortedError(None, reason)
 
 
 def _left(deadline: float) -> float:

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 SHOWN = 3
 """So many missing parts are named."""
 
-LINE_END = "\n"
-
 To = Annotated[
     Path | None,
     typer.Option(
@@ -55,7 +53,8 @@ def write(archive: Archive, to: Path | None, scope: str) -> None:
     """Write an archive, readable by its owner alone; say in a few lines what it has and lacks."""
     content, parts, missing = archive
     for name, why in list(missing.items())[:SHOWN]:
-        typer.echo(f"without {name}: {why.partition(LINE_END)[0]}", err=True)
+        first_line = why.partition("\n")[0]
+        typer.echo(f"without {name}: {first_line}", err=True)
     if (more := len(missing) - SHOWN) > 0:
         typer.echo(f"without {more} more, in whose place the archive says why", err=True)
     if to == Path("-"):

@@ -204,9 +204,8 @@ def without_history(limits: Iterable[Limit], accounting: Accounting) -> Iterator
     for number, limit in enumerate(limits):
         for period in QuotaPeriod:
             if limit.quotas(period) is not None:
-                yield from _too_short(
-                    period, limit, accounting, ("limits", number, f"per-{period}")
-                )
+                key = ("limits", number, f"per-{period}")
+                yield from _too_short(period, limit, accounting, key)
 
 
 def _too_short(
