@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +21,6 @@ from netmgr.agent.core import instance
 from netmgr.agent.core.instance import Holder
 from netmgr.agent.core.uplinks import uplinks
 from netmgr.agent.health import firewall, link_managers, machine_check
-from netmgr.agent.health.link_managers import Setting
 from netmgr.api import client
 from netmgr.api.gaps import described
 from netmgr.api.snapshot import Fault
@@ -281,11 +280,6 @@ def _order(document: NodeDocument) -> Iterator[Finding]:
             )
 
 
-def _of_others(settings_of: Callable[[], Iterable[Setting]]) -> Check:
-    """A check whose findings are other programs' settings."""
-    return lambda _: (Finding(Severity.WARNING, *setting) for setting in settings_of())
-
-
 def _plugin(document: NodeDocument) -> Iterator[Finding]:
     """Whether runtimes find the plugin, or whose network they take before one is installed."""
     state_dir = document.state_dir
@@ -362,9 +356,9 @@ CHECKS: dict[str, Check] = {
     "room": _room,
     "firewall": _firewall,
     "order": _order,
-    "networkd": _of_others(link_managers.networkd),
-    "network-manager": _of_others(link_managers.network_manager),
-    "udev": _of_others(link_managers.udev),
+    "networkd": link_managers.networkd,
+    "network-manager": link_managers.network_manager,
+    "udev": link_managers.udev,
     "plugin": _plugin,
     "state": _state,
     "agent": _agent,

@@ -12,8 +12,10 @@ from collections.abc import Iterable, Iterator
 from configparser import ConfigParser, SectionProxy
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import NamedTuple
 
+from netmgr.documents.diagnostics import Severity
+from netmgr.documents.node import NodeDocument
+from netmgr.findings import Finding
 from netmgr.kernel import links
 from netmgr.kernel.netlink import Netlink
 from netmgr.model import LINK_PREFIX
@@ -33,31 +35,26 @@ _UDEV_MATCHES = {"SUBSYSTEM", "ACTION", "KERNEL"}
 _UDEV_SETTINGS = re.compile(r"NAME|ATTR\{(?:mtu|address|ifalias|netdev_group|flags)\}")
 
 
-class Setting(NamedTuple):
-    """What a program would do, and what keeps it from that."""
-
-    message: str
-    remedy: str
-
-
-def networkd() -> Iterator[Setting]:
+def networkd(_: NodeDocument) -> Iterator[Finding]:
     """Networks of systemd-networkd that take the links of pods (systemd.network(5))."""
     for path in _files(SYSTEMD, "*.network"):
         if _takes_pods_links(_parsed(path), "name"):
-            yield Setting(
+            yield Finding(
+                Severity.WARNING,
                 f"{path} matches the links of pods ({LINK_PREFIX}…), so systemd-networkd would "
                 "take away their routes and addresses",
                 f"add `Name=!{LINK_PREFIX}*` to its [Match]",
             )
 
 
-def udev() -> Iterator[Setting]:
+def udev(_: NodeDocument) -> Iterator[Finding]:
     """Link files (systemd.link(5)) and rules of udev that change the links of pods."""
     for path in _files(SYSTEMD, "*.link"):
         parser = _parsed(path)
         changes = _LINK_SETTINGS & set(parser["Link"] if parser.has_section("Link") else ())
         if changes and _takes_pods_links(parser, "originalname"):
-            yield Setting(
+            yield Finding(
+                Severity.WARNING,
                 f"{path} matches the links of pods ({LINK_PREFIX}…), so udev would change their "
                 + ", ".join(sorted(changes)),
                 f"add `OriginalName=!{LINK_PREFIX}*` to its [Match]",
@@ -66,14 +63,15 @@ def udev() -> Iterator[Setting]:
         text = path.read_text(encoding="utf-8", errors="replace").replace("\\\n", " ")
         for number, line in enumerate(text.splitlines(), start=1):
             if _changes_pods_links(line):
-                yield Setting(
+                yield Finding(
+                    Severity.WARNING,
                     f"rule {number} of {path} matches the links of pods ({LINK_PREFIX}…), so udev "
                     "would rename or change them",
                     f'add `KERNEL!="{LINK_PREFIX}*"` to it, and run udevadm control --reload',
                 )
 
 
-def network_manager() -> Iterator[Setting]:
+def network_manager(_: NodeDocument) -> Iterator[Finding]:
     """Whether NetworkManager manages the links of pods that are there now."""
     with Netlink() as channel:
         pods = [link for link in links.read_links(channel) if link.name.startswith(LINK_PREFIX)]
@@ -81,7 +79,8 @@ def network_manager() -> Iterator[Setting]:
     if any(
         state.exists() and "managed=true" in state.read_text(encoding="utf-8") for state in states
     ):
-        yield Setting(
+        yield Finding(
+            Severity.WARNING,
             f"NetworkManager manages the links of pods ({LINK_PREFIX}…)",
             "write `[keyfile]` and `unmanaged-devices=interface-name:"
             f"{LINK_PREFIX}*` to /etc/NetworkManager/conf.d/netmgr.conf, and reload it",
