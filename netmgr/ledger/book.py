@@ -304,11 +304,13 @@ class Book:
     def _gap_to_come(self, read: Iterable[Sample]) -> tables.Gap | None:
         """What `restart` will count, before counters that were not found are made again."""
         present = {sample.counter for sample in read}
-        for counter, live in self.counters.items():
-            is_counting = counter.is_pod and live.phase is tables.Phase.COUNTING
-            if is_counting and counter not in present:
-                return tables.Gap.REMOVED
-        return None
+        counting = (
+            counter
+            for counter, live in self.counters.items()
+            if live.phase is tables.Phase.COUNTING
+        )
+        is_missed = any(counter.is_pod and counter not in present for counter in counting)
+        return tables.Gap.REMOVED if is_missed else None
 
     def _post_one(self, sample: Sample, now: Moment) -> tables.Gap | None:
         """Post what passed since the last reading; returns what was lost."""

@@ -56,7 +56,7 @@ class Totals:
         return sum(
             total.missed.bytes
             for total in self.audits
-            if total.audit is Audit.PODS and total.traffic == traffic
+            if (total.audit, total.traffic) == (Audit.PODS, traffic)
         )
 
     def unattributed(self, *, runs_pods: bool) -> list[snapshot.Audited]:
