@@ -11,7 +11,7 @@ from typing import Literal, NotRequired, TypedDict
 
 from netmgr.documents.diagnostics import Severity
 from netmgr.findings import Finding as MachineFinding
-from netmgr.kube.diagnose.connectivity import Check, State
+from netmgr.kube.diagnose.connectivity import Check, CheckState
 from netmgr.ledger.history import By
 from netmgr.plan.check.reach import Target
 from netmgr.plan.check.usage import Forecast
@@ -55,7 +55,7 @@ class ConnectivityOfNode(TypedDict):
     """A tested Node: what came of each check."""
 
     node: str
-    checks: dict[Check, State]
+    checks: dict[Check, CheckState]
 
 
 class ConnectivityReport(Versioned):

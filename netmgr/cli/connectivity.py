@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from netmgr.api.connectivity import Target
     from netmgr.cli.answers import ConnectivityReport
     from netmgr.kube.client.api import Api
-    from netmgr.kube.diagnose.connectivity_run import Outcome, Request
+    from netmgr.kube.diagnose.connectivity_run import ConnectivityOutcome, ConnectivityRequest
 
 _COLOURS = {"ok": "green", "failed": "red", "skipped": None}
 _SHOWN = 40
@@ -74,9 +74,9 @@ def connectivity_test(  # noqa: PLR0913  one a command-line option
     from netmgr.kube.diagnose.bundle import NAMESPACES
     from netmgr.kube.diagnose.connectivity import Options
     from netmgr.kube.diagnose.connectivity_objects import PREFIX
-    from netmgr.kube.diagnose.connectivity_run import Request
+    from netmgr.kube.diagnose.connectivity_run import ConnectivityRequest
 
-    request = Request(
+    request = ConnectivityRequest(
         name=PREFIX + secrets.token_hex(3),
         agents=tuple(namespace or NAMESPACES),
         options=Options(
@@ -112,7 +112,7 @@ def _targets(option: str, given: Sequence[str] | None) -> tuple[Target, ...]:
         raise ConfigError(f"{option}: {error}") from None
 
 
-def _run(request: Request, api: Api) -> Outcome:
+def _run(request: ConnectivityRequest, api: Api) -> ConnectivityOutcome:
     """Test, with progress where a terminal shows it, and clean up when interrupted."""
     from netmgr.kube.diagnose.connectivity_run import run
 
@@ -127,7 +127,7 @@ def _run(request: Request, api: Api) -> Outcome:
         return run(api, request, report)
 
 
-def _document(outcome: Outcome, *, kept: bool) -> ConnectivityReport:
+def _document(outcome: ConnectivityOutcome, *, kept: bool) -> ConnectivityReport:
     failed = any(finding.severity == "error" for finding in outcome.findings)
     return {
         "version": 1,

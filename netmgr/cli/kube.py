@@ -168,10 +168,10 @@ def _complain(api: Api, own_node: Object, reason: str, message: str) -> None:
     import time
 
     from netmgr.kube.client.api import CONFLICT
-    from netmgr.kube.controller.events import NODE_COMPONENT, Notice, event
+    from netmgr.kube.controller.events import NODE_COMPONENT, WarningEvent, event
 
     name = own_node["metadata"]["name"]
-    notice = Notice("Node", name, own_node["metadata"]["uid"], reason, message)
+    notice = WarningEvent("Node", name, own_node["metadata"]["uid"], reason, message)
     try:
         api.create(notice.path, event(notice, (NODE_COMPONENT, name), time.time()))
     except ApiError as error:
@@ -284,7 +284,7 @@ def controller(  # noqa: PLR0913  one a command-line option
     """
     from netmgr.kube.controller.controller import Controller, ControllerSettings
     from netmgr.kube.controller.election import Candidate, Term
-    from netmgr.kube.controller.health import Health, Telemetry, serve
+    from netmgr.kube.controller.health import ControllerHealth, Telemetry, serve
     from netmgr.kube.controller.tainting import parse_share
 
     if taint_unhealthy and not node_health:
@@ -312,7 +312,7 @@ def controller(  # noqa: PLR0913  one a command-line option
     )
     awaited = None if plan is None else _plan(plan, cluster, may_be_missing=plan_optional)
     api = _connect(kubeconfig, service_account)
-    telemetry, health = Telemetry(api), Health()
+    telemetry, health = Telemetry(api), ControllerHealth()
     serve(telemetry.registry, listen, health.fault)
     work = Controller(api, settings, awaited, telemetry, health)
     ended = _ends()

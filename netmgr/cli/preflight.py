@@ -13,7 +13,7 @@ from netmgr.cli.output import Styled, Table, show, show_document
 from netmgr.errors import Exit
 
 if TYPE_CHECKING:
-    from netmgr.preflight.results import Report
+    from netmgr.preflight.results import PreflightReport
 
 _COLOURS = {"passed": "green", "failed": "red", "unmeasured": "yellow"}
 
@@ -51,7 +51,7 @@ def preflight(
     raise typer.Exit(Exit.FAILURE if report.failures else Exit.SUCCESS)
 
 
-def _tables(report: Report) -> list[Table | str]:
+def _tables(report: PreflightReport) -> list[Table | str]:
     if report.skipped:
         return [f"skipped: {report.skipped}"]
     table = Table("CHECK", "", "OF", "FINDING")

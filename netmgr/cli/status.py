@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from netmgr.cli.answers import ClusterStatus
     from netmgr.findings import Finding
     from netmgr.kube.client.api import Api
-    from netmgr.kube.diagnose.cluster import Reading
-    from netmgr.kube.diagnose.cluster_status import Cluster
+    from netmgr.kube.diagnose.cluster import ClusterQuery
+    from netmgr.kube.diagnose.cluster_status import ClusterState
 
 USUAL_KUBECONFIG = Path("~/.kube/config")
 """Where kubectl looks without KUBECONFIG."""
@@ -65,11 +65,11 @@ def status(  # noqa: PLR0913  one a command-line option
         node.status(socket=socket, output=output)
         return
     from netmgr.kube.diagnose.bundle import NAMESPACES
-    from netmgr.kube.diagnose.cluster import Reading
+    from netmgr.kube.diagnose.cluster import ClusterQuery
 
     api = connect(kubeconfig, service_account, context)
     cluster_state, findings = _look(
-        api, Reading(tuple(namespace or NAMESPACES), LEASE, timeout), wait
+        api, ClusterQuery(tuple(namespace or NAMESPACES), LEASE, timeout), wait
     )
     document = _document(cluster_state, findings)
     if output is options.Output.TABLE:
@@ -92,7 +92,7 @@ def connect(kubeconfig: Path | None, service_account: Path, context: str) -> Api
     return api.connect(chosen, service_account, os.environ, context)
 
 
-def _look(api: Api, reading: Reading, wait: float) -> tuple[Cluster, list[Finding]]:
+def _look(api: Api, reading: ClusterQuery, wait: float) -> tuple[ClusterState, list[Finding]]:
     """Look until all is healthy, or the time is over; with progress where a terminal shows it."""
     from netmgr.findings import is_healthy
     from netmgr.kube.diagnose.cluster import read
@@ -120,7 +120,7 @@ def _look(api: Api, reading: Reading, wait: float) -> tuple[Cluster, list[Findin
             time.sleep(min(PAUSE_SECONDS, max(0.1, until - time.monotonic())))
 
 
-def _document(cluster: Cluster, findings: list[Finding]) -> ClusterStatus:
+def _document(cluster: ClusterState, findings: list[Finding]) -> ClusterStatus:
     from netmgr.findings import is_healthy
     from netmgr.kube.diagnose.cluster_status import AGENT, CONTROLLER, NAT_HOST
 

@@ -6,8 +6,8 @@ after ADD has succeeded and before the runtime hears of it, and removes it after
     {"kind": "cniCacheV1", "containerId": …, "ifName": …, "networkName": …, "netns": …,
      "cniArgs": [["K8S_POD_NAMESPACE", "research"], …], "config": …, "result": {…}}
 
-The files are foreign data. A bad file ends in a `Reason`, never in an error: one broken file must
-not keep other pods from being counted, and none may block the reader.
+The files are foreign data. A bad file ends in an `IgnoreReason`, never in an error: one broken file
+must not keep other pods from being counted, and none may block the reader.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MOST_ADDRESSES = 64
 _PAIR = 2
 
 
-class Reason(StrEnum):
+class IgnoreReason(StrEnum):
     """Why a file of the cache is ignored. Values are label values."""
 
     UNREADABLE = "unreadable"
@@ -54,10 +54,10 @@ class Reason(StrEnum):
     """Its result gives the pod no address."""
 
 
-class Unusable(ValueError):
+class UnusableFile(ValueError):
     """A file is ignored."""
 
-    def __init__(self, reason: Reason) -> None:
+    def __init__(self, reason: IgnoreReason) -> None:
         super().__init__(reason.value)
         self.reason = reason
 
@@ -81,19 +81,21 @@ class CachedResult:
 
 
 def parse(content: bytes, written_at: float) -> CachedResult:
-    """Read one file.
-
-    Raises:
-        Unusable: with the reason.
-    """
-    entry = _document(content)
+    """Read one file, or raise UnusableFile with the reason."""
+    try:
+        entry = json.loads(content)
+    # Nested lists may exceed Python's recursion limit in the decoder.
+    except (ValueError, RecursionError):
+        raise UnusableFile(IgnoreReason.MALFORMED) from None
+    if not isinstance(entry, dict):
+        raise UnusableFile(IgnoreReason.MALFORMED)
     result = entry.get("result")
     if entry.get("kind") != KIND or not isinstance(result, dict):
-        raise Unusable(Reason.MALFORMED)
+        raise UnusableFile(IgnoreReason.MALFORMED)
     key = AttachmentKey(_name(entry.get("containerId")), _name(entry.get("ifName")))
     addresses = tuple(dict.fromkeys(_addresses(result)))
     if not addresses:
-        raise Unusable(Reason.WITHOUT_ADDRESS)
+        raise UnusableFile(IgnoreReason.WITHOUT_ADDRESS)
     return CachedResult(
         key,
         _pod(entry.get("cniArgs"), key),
@@ -102,17 +104,6 @@ def parse(content: bytes, written_at: float) -> CachedResult:
         written_at,
         _rates(entry.get("capabilityArgs")),
     )
-
-
-def _document(content: bytes) -> dict[str, object]:
-    try:
-        entry = json.loads(content)
-    # Nested lists may exceed Python's recursion limit in the decoder.
-    except (ValueError, RecursionError):
-        raise Unusable(Reason.MALFORMED) from None
-    if not isinstance(entry, dict):
-        raise Unusable(Reason.MALFORMED)
-    return entry
 
 
 def _pod(pairs: object, key: AttachmentKey) -> PodRef:
@@ -131,9 +122,9 @@ def _pod(pairs: object, key: AttachmentKey) -> PodRef:
 
 def _name(value: object, also: str | None = None) -> str:
     if not isinstance(value, str):
-        raise Unusable(Reason.MALFORMED)
+        raise UnusableFile(IgnoreReason.MALFORMED)
     if value != also and (len(value) > _MOST_CHARACTERS or not _NAME.fullmatch(value)):
-        raise Unusable(Reason.UNFIT_NAME)
+        raise UnusableFile(IgnoreReason.UNFIT_NAME)
     return value
 
 
@@ -155,7 +146,7 @@ def _addresses(result: Mapping[str, object]) -> Iterator[Address]:
             try:
                 yield Address.parse(text.partition("/")[0])
             except ValueError:
-                raise Unusable(Reason.MALFORMED) from None
+                raise UnusableFile(IgnoreReason.MALFORMED) from None
 
 
 def _host_links(result: Mapping[str, object]) -> Iterator[str]:
@@ -171,11 +162,11 @@ def _field(item: object, name: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-class Listing(NamedTuple):
+class CacheListing(NamedTuple):
     """What the directory holds: results, and the number of ignored files by reason."""
 
     results: tuple[CachedResult, ...]
-    unusable: Mapping[Reason, int]
+    unusable: Mapping[IgnoreReason, int]
 
 
 class ResultCache:
@@ -183,9 +174,9 @@ class ResultCache:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._known: dict[str, tuple[FileVersion, CachedResult | Reason]] = {}
+        self._known: dict[str, tuple[FileVersion, CachedResult | IgnoreReason]] = {}
 
-    def list(self) -> Listing:
+    def list(self) -> CacheListing:
         """List every result; a directory that does not exist is empty.
 
         Raises:
@@ -203,15 +194,15 @@ class ResultCache:
         # Rebuilt each time, so that files that are gone are forgotten.
         self._known = {name: read for name in names if (read := self._look(name))}
         results: list[CachedResult] = []
-        unusable: Counter[Reason] = Counter()
+        unusable: Counter[IgnoreReason] = Counter()
         for _, outcome in self._known.values():
             if isinstance(outcome, CachedResult):
                 results.append(outcome)
             else:
                 unusable[outcome] += 1
-        return Listing(tuple(results), unusable)
+        return CacheListing(tuple(results), unusable)
 
-    def _look(self, name: str) -> tuple[FileVersion, CachedResult | Reason] | None:
+    def _look(self, name: str) -> tuple[FileVersion, CachedResult | IgnoreReason] | None:
         """Look at one file; None if it is gone."""
         path = self._directory / name
         try:
@@ -223,10 +214,10 @@ class ResultCache:
         if known is not None and known[0] == version:
             return known
         if not stat.S_ISREG(status.st_mode):
-            return version, Reason.UNREADABLE
+            return version, IgnoreReason.UNREADABLE
         try:
             return version, parse(_read(path), status.st_mtime)
-        except Unusable as fault:
+        except UnusableFile as fault:
             return version, fault.reason
 
 
@@ -236,15 +227,15 @@ def _read(path: Path) -> bytes:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
-        raise Unusable(Reason.UNREADABLE) from None
+        raise UnusableFile(IgnoreReason.UNREADABLE) from None
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise Unusable(Reason.UNREADABLE)
+            raise UnusableFile(IgnoreReason.UNREADABLE)
         try:
             # One byte more than allowed shows a file that grew since its status was read.
             content = file.read(MOST_BYTES + 1)
         except OSError:
-            raise Unusable(Reason.UNREADABLE) from None
+            raise UnusableFile(IgnoreReason.UNREADABLE) from None
     if len(content) > MOST_BYTES:
-        raise Unusable(Reason.TOO_LARGE)
+        raise UnusableFile(IgnoreReason.TOO_LARGE)
     return content

@@ -27,7 +27,7 @@ STALE_SECONDS = 60.0
 
 
 class ResultState(StrEnum):
-    """What became of a usable file. Values are label values, beside `cached_results.Reason`'s."""
+    """What became of a usable file. Values are label values, beside those of `IgnoreReason`."""
 
     COUNTED = "counted"
     STALE = "stale"
@@ -35,7 +35,7 @@ class ResultState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class CountedAddress:
     """One address that is being counted.
 
     `unconfirmed_since` is when the kernel check failed first; None while it succeeds.
@@ -60,9 +60,9 @@ class ReconcilePlan:
     `written_at` is when each newcomer's file was written.
     """
 
-    ends: tuple[Counted, ...]
-    begins: tuple[Counted, ...]
-    counted: Mapping[Address, Counted]
+    ends: tuple[CountedAddress, ...]
+    begins: tuple[CountedAddress, ...]
+    counted: Mapping[Address, CountedAddress]
     written_at: Mapping[Address, float]
     states: Mapping[ResultState, int]
 
@@ -70,7 +70,7 @@ class ReconcilePlan:
 def plan(
     results: Iterable[CachedResult],
     kernel: KernelState,
-    counted: Mapping[Address, Counted],
+    counted: Mapping[Address, CountedAddress],
     now: float,
 ) -> ReconcilePlan:
     """Compare cache and kernel with what is counted; `now` is monotonic."""
@@ -92,22 +92,22 @@ def plan(
 
 def _owners(
     listed: Iterable[CachedResult], kernel: KernelState
-) -> dict[Address, tuple[CachedResult, Counted]]:
+) -> dict[Address, tuple[CachedResult, CountedAddress]]:
     """The newest confirmed result of each address; `listed` is sorted, oldest first."""
-    owners: dict[Address, tuple[CachedResult, Counted]] = {}
+    owners: dict[Address, tuple[CachedResult, CountedAddress]] = {}
     for result in listed:
         for address in result.addresses:
             if end := kernel.host_end(address, result.host_links):
                 attachment = Attachment(
                     result.key, result.pod, (address,), end, netns="", rates=result.rates
                 )
-                owners[address] = (result, Counted(attachment))
+                owners[address] = (result, CountedAddress(attachment))
     return owners
 
 
 def _missing_from(
-    others: Mapping[Address, Counted], these: Mapping[Address, Counted]
-) -> tuple[Counted, ...]:
+    others: Mapping[Address, CountedAddress], these: Mapping[Address, CountedAddress]
+) -> tuple[CountedAddress, ...]:
     """Those of `these` whose address is not counted for the same pod in `others`."""
     missing = []
     for address, counter in these.items():
@@ -118,7 +118,9 @@ def _missing_from(
     return tuple(missing)
 
 
-def _kept(counter: Counted, kernel: KernelState, now: float, *, on_file: bool) -> Counted | None:
+def _kept(
+    counter: CountedAddress, kernel: KernelState, now: float, *, on_file: bool
+) -> CountedAddress | None:
     """The counter while rule 2 or 3 keeps it."""
     link = counter.attachment.host_link
     if kernel.host_end(counter.address, [link] if link else ()):
@@ -133,7 +135,7 @@ def _kept(counter: Counted, kernel: KernelState, now: float, *, on_file: bool) -
 def _state(
     result: CachedResult,
     kernel: KernelState,
-    owners: Mapping[Address, tuple[CachedResult, Counted]],
+    owners: Mapping[Address, tuple[CachedResult, CountedAddress]],
 ) -> ResultState:
     state = ResultState.STALE
     for address in result.addresses:
@@ -145,7 +147,7 @@ def _state(
     return state
 
 
-def attachments(counted: Iterable[Counted]) -> Iterator[Attachment]:
+def attachments(counted: Iterable[CountedAddress]) -> Iterator[Attachment]:
     merged: dict[object, Attachment] = {}
     for counter in counted:
         attachment = counter.attachment

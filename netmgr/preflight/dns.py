@@ -34,7 +34,7 @@ _TRIES = 2
 
 
 class Knowledge(StrEnum):
-    """What a nameserver says."""
+    """What a nameserver says, the most favourable first."""
 
     ADDRESS = "knows an address"
     NO_ADDRESS = "knows no address"
@@ -88,14 +88,9 @@ def ask(servers: Iterable[str], name: str, seconds: float) -> dict[str, Knowledg
         silent = [server for server, answers in answers_by_server.items() if not answers]
         _ask_once(silent, name, seconds / _TRIES, answers_by_server)
     return {
-        server: min(answers, key=_order, default=Knowledge.SILENCE)
+        server: min(answers, key=list(Knowledge).index, default=Knowledge.SILENCE)
         for server, answers in answers_by_server.items()
     }
-
-
-def _order(answer: Knowledge) -> int:
-    """The most favourable one first."""
-    return list(Knowledge).index(answer)
 
 
 def _ask_once(

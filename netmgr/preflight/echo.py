@@ -59,7 +59,7 @@ class Echo(NamedTuple):
 
 
 @dataclass(slots=True)
-class Answer:
+class EchoAnswer:
     """What came of an echo.
 
     Attributes:
@@ -73,14 +73,14 @@ class Answer:
     fault: str = ""
 
 
-def exchange(echoes: Iterable[Echo], seconds: float, apart: float = 0.0) -> list[Answer]:
+def exchange(echoes: Iterable[Echo], seconds: float, apart: float = 0.0) -> list[EchoAnswer]:
     """Send echoes `apart` seconds apart, and wait `seconds` for the last answers.
 
     Raises:
         SetupError: this process may not send them.
     """
     asked = list(echoes)
-    answers = [Answer() for _ in asked]
+    answers = [EchoAnswer() for _ in asked]
     with ExitStack() as stack:
         conversations: dict[tuple[Address, Address | None], _Conversation] = {}
         for echo, answer in zip(asked, answers, strict=True):
@@ -111,7 +111,7 @@ class _Conversation:
         self._identifier = int.from_bytes(os.urandom(2), "big")
         self._secret = os.urandom(16)
         self._requests: list[bytes] = []
-        self._answers: list[Answer] = []
+        self._answers: list[EchoAnswer] = []
         self._sent = 0
         self._fault = ""
         try:
@@ -152,15 +152,13 @@ class _Conversation:
         with suppress(OSError):  # Linux 4.11; without it fragments are not noticed
             self.socket.setsockopt(*_RECEIVED_FRAGMENTS[self._family], 1)
 
-    def add(self, size: int, answer: Answer) -> None:
-        """Prepare a request of this size."""
+    def add(self, size: int, answer: EchoAnswer) -> None:
         room = max(len(self._secret), size - _IP_HEADER[self._family] - _HEADER.size)
         payload = self._secret.ljust(room, b"\0")
         self._requests.append(self._packet(len(self._requests), payload))
         self._answers.append(answer)
 
     def send(self) -> None:
-        """Send the next request."""
         answer, request = self._answers[self._sent], self._requests[self._sent]
         self._sent += 1
         answer.fault = self._fault or self._try_to_send(request)

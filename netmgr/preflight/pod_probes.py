@@ -59,7 +59,6 @@ class _Way(NamedTuple):
 
 
 def run(task: connectivity.Task) -> connectivity.Answer:
-    """Probe all that a task asks for."""
     # Not a context manager: that would wait for a resolver that does not answer.
     pool = ThreadPoolExecutor(_AT_ONCE)
     resolving = [pool.submit(_ways, target) for target in (*task.internet, *task.unreachable)]

@@ -20,9 +20,7 @@ _PIECE = 1 << 16
 
 def line_of(address: str) -> bytes:
     """An answer's first line: the address of a client, as it is without IPv6 around it."""
-    shown = address.partition("%")[0]
-    if shown.startswith(_MAPPED):
-        shown = shown.removeprefix(_MAPPED)
+    shown = address.partition("%")[0].removeprefix(_MAPPED)
     return f"{Address.parse(shown)}\n".encode()
 
 

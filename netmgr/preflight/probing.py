@@ -40,7 +40,6 @@ class Bounds(NamedTuple):
 
     @property
     def differ(self) -> bool:
-        """Whether there are sizes between both."""
         return self.lost - self.passes > 1
 
     def between(self) -> list[int]:

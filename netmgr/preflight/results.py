@@ -10,18 +10,18 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
-from netmgr.documents.preflight import Endpoint, Unmeasured
+from netmgr.documents.preflight import Unmeasured
 from netmgr.prefixes import Address, Family, Prefix
 from netmgr.preflight.dns import Knowledge
 from netmgr.preflight.targets import Group
-from netmgr.preflight.tcp import Ending
+from netmgr.preflight.tcp import Attempt, TcpEnding
 from netmgr.preflight.throughput import Throughput
 
 LONGEST_TEXT = 4096
 """Bytes that a kubelet takes for a container's termination message."""
 
 
-class Outcome(StrEnum):
+class CheckOutcome(StrEnum):
     """How a check ended."""
 
     PASSED = "passed"
@@ -29,18 +29,18 @@ class Outcome(StrEnum):
     UNMEASURED = "unmeasured"
 
 
-class Result(NamedTuple):
+class CheckResult(NamedTuple):
     """One check of one thing: what was found, and what mends it."""
 
     check: str
     subject: str
-    outcome: Outcome
+    outcome: CheckOutcome
     message: str = ""
     remedy: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class PreflightReport:
     """A whole run.
 
     Attributes:
@@ -50,15 +50,15 @@ class Report:
     """
 
     skipped: str = ""
-    results: tuple[Result, ...] = ()
+    results: tuple[CheckResult, ...] = ()
     unmeasured: Unmeasured = Unmeasured.PASS
 
     @property
-    def failures(self) -> list[Result]:
+    def failures(self) -> list[CheckResult]:
         """What keeps the node from running pods: what failed, then what could not be measured."""
-        bad = [Outcome.FAILED]
+        bad = [CheckOutcome.FAILED]
         if self.unmeasured is Unmeasured.FAIL:
-            bad.append(Outcome.UNMEASURED)
+            bad.append(CheckOutcome.UNMEASURED)
         return [result for outcome in bad for result in self.results if result.outcome is outcome]
 
     def text(self) -> str:
@@ -67,12 +67,12 @@ class Report:
             return _cut(f"skipped: {self.skipped}")
         failures = self.failures
         lines = [_line(failure) for failure in failures] or [f"passed: {len(self.results)} checks"]
-        others = [result for result in self.results if result.outcome is Outcome.UNMEASURED]
+        others = [result for result in self.results if result.outcome is CheckOutcome.UNMEASURED]
         lines += [f"not measured: {_line(result)}" for result in others if result not in failures]
         return _cut("\n".join(lines))
 
 
-def _line(result: Result) -> str:
+def _line(result: CheckResult) -> str:
     line = f"{result.check} of {result.subject}: {result.message}"
     return f"{line}; {result.remedy}" if result.remedy else line
 
@@ -110,44 +110,39 @@ class Answers:
         return (self.by_echo | self.by_tcp) & set(group.machines)
 
 
-def of_reach(group: Group, answers: Answers, port: int) -> Result:
-    """Whether any machine of a group answers."""
+def of_reach(group: Group, answers: Answers, port: int) -> CheckResult:
     subject = str(group)
     if answers.of(group):
-        return Result("reach", subject, Outcome.PASSED)
-    return Result(
-        "reach",
-        subject,
-        Outcome.FAILED,
-        f"none of them answers, neither to echoes nor at TCP port {port}",
-        "see to this node's addresses, routes and security groups, and whether they run",
-    )
+        return CheckResult("reach", subject, CheckOutcome.PASSED)
+    message = f"none of them answers, neither to echoes nor at TCP port {port}"
+    remedy = "see to this node's addresses, routes and security groups, and whether they run"
+    return CheckResult("reach", subject, CheckOutcome.FAILED, message, remedy)
 
 
-def of_range(block: Prefix, source: Address, group: Group, returned: Collection[Address]) -> Result:
+def of_range(
+    block: Prefix, source: Address, group: Group, returned: Collection[Address]
+) -> CheckResult:
     """Whether answers to an address of a range come to this node; the group answers otherwise."""
     subject = f"{block} by {group.kind}"
     if set(returned) & set(group.machines):
-        return Result("routes", subject, Outcome.PASSED)
-    return Result(
-        "routes",
-        subject,
-        Outcome.FAILED,
-        f"answers of {group} come to this node's own address, and not to {source}",
+        return CheckResult("routes", subject, CheckOutcome.PASSED)
+    message = f"answers of {group} come to this node's own address, and not to {source}"
+    remedy = (
         f"have the network deliver {block} to this node: a route, or IP configurations of its "
-        "interface; and let it send with these sources",
+        "interface; and let it send with these sources"
     )
+    return CheckResult("routes", subject, CheckOutcome.FAILED, message, remedy)
 
 
-def of_mtu(group: Group, mtu: int, paths: Mapping[Address, PathMtu]) -> Result:
+def of_mtu(group: Group, mtu: int, paths: Mapping[Address, PathMtu]) -> CheckResult:
     """Whether packets of the pods' MTU pass both ways; `paths` to those that answer echoes."""
     subject = f"{mtu} bytes to {group}"
     known = [paths[machine] for machine in group.machines if machine in paths]
     if not known:
-        return Result("mtu", subject, Outcome.UNMEASURED, "none of them answers echoes")
+        return CheckResult("mtu", subject, CheckOutcome.UNMEASURED, "none of them answers echoes")
     best = max(known, key=lambda path: (path.size >= mtu, not path.fragment, path.size))
     if best.size >= mtu and not best.fragment:
-        return Result("mtu", subject, Outcome.PASSED)
+        return CheckResult("mtu", subject, CheckOutcome.PASSED)
     if best.size >= mtu:
         carried = best.fragment
         message = f"such packets arrive, and their answers come back in fragments of {carried}"
@@ -155,88 +150,74 @@ def of_mtu(group: Group, mtu: int, paths: Mapping[Address, PathMtu]) -> Result:
         carried = best.size
         message = f"packets of up to {carried} bytes are answered, larger ones are lost"
     remedy = f"raise the MTU on the way to {mtu}, or set mtu: {carried} in node.yaml"
-    return Result("mtu", subject, Outcome.FAILED, message, remedy)
+    return CheckResult("mtu", subject, CheckOutcome.FAILED, message, remedy)
 
 
-def of_loss(group: Group, most: float, losses: Mapping[Address, float]) -> Result:
+def of_loss(group: Group, most: float, losses: Mapping[Address, float]) -> CheckResult:
     """Whether few enough echoes are lost; `losses`: shares by answering machine."""
     subject = str(group)
     known = [losses[machine] for machine in group.machines if machine in losses]
     if not known:
-        return Result("loss", subject, Outcome.UNMEASURED, "none of them answers echoes")
+        return CheckResult("loss", subject, CheckOutcome.UNMEASURED, "none of them answers echoes")
     least = min(known)
     if least <= most:
-        return Result("loss", subject, Outcome.PASSED, f"{least:.1%} of echoes are lost")
-    return Result(
-        "loss",
-        subject,
-        Outcome.FAILED,
-        f"{least:.1%} of echoes are lost, and at most {most:.1%} may be",
-        "`ip -s -s link` shows whether this node's interface drops them; else see to the network",
+        return CheckResult("loss", subject, CheckOutcome.PASSED, f"{least:.1%} of echoes are lost")
+    message = f"{least:.1%} of echoes are lost, and at most {most:.1%} may be"
+    remedy = (
+        "`ip -s -s link` shows whether this node's interface drops them; else see to the network"
     )
+    return CheckResult("loss", subject, CheckOutcome.FAILED, message, remedy)
 
 
-_Endings = dict[tuple[Endpoint, Address | None], Ending]
-
-
-def of_egress(endings: Mapping[tuple[Endpoint, Address | None], Ending]) -> list[Result]:
+def of_egress(endings: Mapping[Attempt, TcpEnding]) -> list[CheckResult]:
     """Whether a connection into the internet is accepted, one of each family."""
-    of_family: dict[Family, _Endings] = {}
-    for way, ending in endings.items():
-        of_family.setdefault(way[0].address.family, {})[way] = ending
+    of_family: dict[Family, dict[Attempt, TcpEnding]] = {}
+    for attempt, ending in endings.items():
+        of_family.setdefault(attempt.target.address.family, {})[attempt] = ending
     return [_of_egress(tried) for tried in of_family.values()]
 
 
-def _of_egress(tried: _Endings) -> Result:
+def _of_egress(tried: Mapping[Attempt, TcpEnding]) -> CheckResult:
     subject = ", ".join(str(endpoint) for endpoint, _ in tried)
     if any(ending.is_accepted for ending in tried.values()):
-        return Result("egress", subject, Outcome.PASSED)
+        return CheckResult("egress", subject, CheckOutcome.PASSED)
     (_, source), ending = next(iter(tried.items()))
     origin = "this node's own address" if source is None else str(source)
     remedy = "see to the way to the internet (NAT gateway, routes, firewall)"
     if source is not None:
         remedy += ", which has to translate pods' addresses"
     message = f"no connection from {origin}: {ending.fault}"
-    return Result("egress", subject, Outcome.FAILED, message, remedy)
+    return CheckResult("egress", subject, CheckOutcome.FAILED, message, remedy)
 
 
-def of_dns(name: str, answers: Mapping[str, Knowledge]) -> Result:
+def of_dns(name: str, answers: Mapping[str, Knowledge]) -> CheckResult:
     """Whether a nameserver of the machine knows an address of a name."""
     shown = ", ".join(f"{server} {knowledge}" for server, knowledge in answers.items())
     if not answers:
         message = "/etc/resolv.conf names no nameserver"
-        return Result("dns", name, Outcome.FAILED, message, "see to /etc/resolv.conf")
+        return CheckResult("dns", name, CheckOutcome.FAILED, message, "see to /etc/resolv.conf")
     if Knowledge.ADDRESS in answers.values():
         silent = Knowledge.SILENCE in answers.values()
-        return Result("dns", name, Outcome.PASSED, shown if silent else "")
-    return Result(
-        "dns",
-        name,
-        Outcome.FAILED,
-        shown,
-        "see to the nameservers of /etc/resolv.conf and the way to them",
-    )
+        return CheckResult("dns", name, CheckOutcome.PASSED, shown if silent else "")
+    remedy = "see to the nameservers of /etc/resolv.conf and the way to them"
+    return CheckResult("dns", name, CheckOutcome.FAILED, shown, remedy)
 
 
-def of_throughput(floor: int, throughput: Throughput) -> Result:
-    """Whether a peer's stream was fast enough."""
+def of_throughput(floor: int, throughput: Throughput) -> CheckResult:
     subject = f"{rate(floor)} from peers"
     if not throughput.rates:
         peer, fault = next(iter(throughput.faults.items()), (None, "there is no other peer"))
-        return Result(
-            "throughput", subject, Outcome.UNMEASURED, f"{peer}: {fault}" if peer else fault
+        return CheckResult(
+            "throughput", subject, CheckOutcome.UNMEASURED, f"{peer}: {fault}" if peer else fault
         )
     best = max(throughput.rates.values())
     shown = ", ".join(f"{rate(bits)} from {peer}" for peer, bits in throughput.rates.items())
     if best >= floor:
-        return Result("throughput", subject, Outcome.PASSED, shown)
-    return Result(
-        "throughput",
-        subject,
-        Outcome.FAILED,
-        shown,
-        "see to this node's interface (`ethtool`, its speed and errors) and to its instance type",
+        return CheckResult("throughput", subject, CheckOutcome.PASSED, shown)
+    remedy = (
+        "see to this node's interface (`ethtool`, its speed and errors) and to its instance type"
     )
+    return CheckResult("throughput", subject, CheckOutcome.FAILED, shown, remedy)
 
 
 def rate(bits: float) -> str:

@@ -33,9 +33,8 @@ from netmgr.prefixes import Address, Prefix
 from netmgr.preflight import dns, results, targets, tcp, throughput
 from netmgr.preflight.holding import held
 from netmgr.preflight.probing import Prober
-from netmgr.preflight.results import Answers, Outcome, Report, Result
-from netmgr.preflight.targets import Group, Kind
-from netmgr.preflight.tcp import Attempt
+from netmgr.preflight.results import Answers, CheckOutcome, CheckResult, PreflightReport
+from netmgr.preflight.targets import Group, GroupKind
 from netmgr.ranges.sources import validate
 
 DEFAULT_MTU = 1500
@@ -43,7 +42,7 @@ DEFAULT_MTU = 1500
 log = logging.getLogger(__name__)
 
 
-def run(path: Path) -> Report:
+def run(path: Path) -> PreflightReport:
     """Probe what the node document at `path` names.
 
     Raises:
@@ -54,7 +53,7 @@ def run(path: Path) -> Report:
     """
     document = loader.load(path, NodeDocument)
     if reason := _why_not(document):
-        return Report(skipped=reason)
+        return PreflightReport(skipped=reason)
     if targets.is_empty(document):
         diagnostic = error("names nothing to probe", ("preflight",), remedy="give peers or a hub")
         raise ConfigError(loader.describe(diagnostic, path))
@@ -66,7 +65,7 @@ def run(path: Path) -> Report:
         # A command is no sign that the network is fit, and soon ends: the caller tries again.
         if other.holder is not Holder.AGENT:
             raise
-        return Report(skipped=other.message.partition(";")[0])
+        return PreflightReport(skipped=other.message.partition(";")[0])
 
 
 def _why_not(document: NodeDocument) -> str:
@@ -105,7 +104,7 @@ def _machine(document: NodeDocument) -> _Machine:
     return _Machine(own, single, document.mtu or min(of_uplinks, default=DEFAULT_MTU))
 
 
-def _probe(given: NodeDocument, random: Random) -> Report:
+def _probe(given: NodeDocument, random: Random) -> PreflightReport:
     machine = _machine(given)
     document, wrong = _with_ranges(given, machine.own)
     groups = targets.groups(document, _listed_nodes(document), machine.own, random)
@@ -115,19 +114,20 @@ def _probe(given: NodeDocument, random: Random) -> Report:
         check_results += _of_egress(document, sources.values())
     check_results += _of_dns(document)
     check_results += _of_throughput(document, groups, random)
-    return Report(results=tuple(check_results), unmeasured=document.preflight.unmeasured)
+    return PreflightReport(results=tuple(check_results), unmeasured=document.preflight.unmeasured)
 
 
 def _with_ranges(
     document: NodeDocument, own: Mapping[Address, str]
-) -> tuple[NodeDocument, list[Result]]:
+) -> tuple[NodeDocument, list[CheckResult]]:
     """The document with the ranges that their source has now, and what is wrong with others."""
     try:
         valid = validate(known_ranges.ask(document), document, own)
     except RangesUnknown as unknown:
-        return document, [Result("routes", "ranges", Outcome.UNMEASURED, unknown.message)]
+        return document, [CheckResult("routes", "ranges", CheckOutcome.UNMEASURED, unknown.message)]
     refused = [
-        Result("routes", "ranges", Outcome.FAILED, str(diagnostic)) for diagnostic in valid.refused
+        CheckResult("routes", "ranges", CheckOutcome.FAILED, str(diagnostic))
+        for diagnostic in valid.refused
     ]
     return document.model_copy(update={"ranges": valid.ranges}), refused
 
@@ -147,7 +147,7 @@ def _listed_nodes(document: NodeDocument) -> Iterator[Address]:
 
 def _of_machines(
     document: NodeDocument, groups: Collection[Group], sources: Mapping[Prefix, Address], mtu: int
-) -> Iterator[Result]:
+) -> Iterator[CheckResult]:
     settings = document.preflight
     prober = Prober(settings.exporter_port, settings.answer_seconds)
     answers = prober.answers(machine for group in groups for machine in group.machines)
@@ -168,7 +168,7 @@ def _of_ranges(
     answering: Iterable[Group],
     sources: Mapping[Prefix, Address],
     answers: Answers,
-) -> Iterator[Result]:
+) -> Iterator[CheckResult]:
     """Whether answers to addresses of the ranges come back."""
     for group in answering:
         if not group.knows_ranges:
@@ -180,22 +180,21 @@ def _of_ranges(
             yield results.of_range(block, source, group, returned)
 
 
-def _without_group(groups: Iterable[Group], sources: Iterable[Prefix]) -> Iterator[Result]:
+def _without_group(groups: Iterable[Group], sources: Iterable[Prefix]) -> Iterator[CheckResult]:
     families = {group.family for group in groups if group.knows_ranges}
     for block in sources:
         if block.family not in families:
             message = f"preflight names no IPv{block.family.value} address of a peer or the hub"
-            yield Result("routes", str(block), Outcome.UNMEASURED, message)
+            yield CheckResult("routes", str(block), CheckOutcome.UNMEASURED, message)
 
 
-def _of_egress(document: NodeDocument, sources: Iterable[Address]) -> list[Result]:
-    ways = list(targets.egress_sources(document, sources))
-    attempts = [Attempt(endpoint, source) for endpoint, source in ways]
+def _of_egress(document: NodeDocument, sources: Iterable[Address]) -> list[CheckResult]:
+    attempts = list(targets.egress_sources(document, sources))
     endings = tcp.connect(attempts, document.preflight.answer_seconds)
-    return results.of_egress(dict(zip(ways, endings, strict=True)))
+    return results.of_egress(dict(zip(attempts, endings, strict=True)))
 
 
-def _of_dns(document: NodeDocument) -> Iterator[Result]:
+def _of_dns(document: NodeDocument) -> Iterator[CheckResult]:
     settings = document.preflight
     if settings.dns_name is None:
         return
@@ -210,14 +209,14 @@ def _of_dns(document: NodeDocument) -> Iterator[Result]:
 
 def _of_throughput(
     document: NodeDocument, groups: Iterable[Group], random: Random
-) -> Iterator[Result]:
+) -> Iterator[CheckResult]:
     settings = document.preflight
     if settings.least_throughput is None:
         return
     peers = [
         Endpoint(machine, settings.exporter_port)
         for group in groups
-        if group.kind is not Kind.HUB
+        if group.kind is not GroupKind.HUB
         for machine in group.machines
     ]
     patience = settings.throughput_seconds

@@ -12,8 +12,8 @@ from enum import StrEnum
 from random import Random
 
 from netmgr.documents.node import NodeDocument
-from netmgr.documents.preflight import Endpoint
 from netmgr.prefixes import Address, Family, Prefix, PrefixTable, merge
+from netmgr.preflight.tcp import Attempt
 
 MOST_DRAWN = 3
 """Machines of a group and family that are probed."""
@@ -22,7 +22,7 @@ MOST_RANGES = 64
 """Ranges of a family that are probed: as many as an interface of Azure has addresses, and more."""
 
 
-class Kind(StrEnum):
+class GroupKind(StrEnum):
     """What the machines of a group are."""
 
     PEERS = "peers"
@@ -35,7 +35,7 @@ class Kind(StrEnum):
 class Group:
     """Machines of one kind, by their addresses of one family."""
 
-    kind: Kind
+    kind: GroupKind
     family: Family
     machines: tuple[Address, ...]
 
@@ -46,7 +46,7 @@ class Group:
         Other nodes of a flat network do once their agents run: fresh ones would wait for each other
         for ever.
         """
-        return self.kind is not Kind.NODES
+        return self.kind is not GroupKind.NODES
 
     def __str__(self) -> str:
         return f"{self.kind} ({', '.join(map(str, self.machines))})"
@@ -69,7 +69,11 @@ def groups(
     stated = {*document.families, *(address.family for address in document.node.addresses)}
     families = sorted(stated) or list(Family)
     drawn_groups: list[Group] = []
-    for kind, addresses in ((Kind.PEERS, named.peers), (Kind.NODES, nodes), (Kind.HUB, named.hub)):
+    for kind, addresses in (
+        (GroupKind.PEERS, named.peers),
+        (GroupKind.NODES, nodes),
+        (GroupKind.HUB, named.hub),
+    ):
         others = sorted(set(addresses) - set(own))
         for family in families:
             known = [address for address in others if address.family is family]
@@ -102,30 +106,24 @@ def _last_free(block: Prefix, taken: Collection[Address]) -> Address | None:
     return None
 
 
-def egress_sources(
-    document: NodeDocument, held: Iterable[Address]
-) -> Iterator[tuple[Endpoint, Address | None]]:
+def egress_sources(document: NodeDocument, held: Iterable[Address]) -> Iterator[Attempt]:
     """Each destination of `egress`, and the source that a pod's packets have on their way there.
 
     None is whatever address the kernel chooses for the node itself, as masquerading does. A
     destination of a family that pods do not have is left out.
     """
-    native = PrefixTable((prefix, None) for prefix in document.native_prefixes)
+    native = PrefixTable(dict.fromkeys(document.native_prefixes).items())
     of_family = {address.family: address for address in held}
-    for destination in _of_pods_families(document):
-        is_masqueraded = document.masquerade and not native.match(destination.address)
-        if is_masqueraded or not document.wires_pods:
-            yield destination, None
-        elif source := of_family.get(destination.address.family):
-            yield destination, source
-
-
-def _of_pods_families(document: NodeDocument) -> list[Endpoint]:
     # Without ranges, as while their source is silent, any family may be the pods'.
     families = document.families or tuple(Family)
-    return [
-        endpoint for endpoint in document.preflight.egress if endpoint.address.family in families
-    ]
+    for destination in document.preflight.egress:
+        if destination.address.family not in families:
+            continue
+        is_masqueraded = document.masquerade and not native.match(destination.address)
+        if is_masqueraded or not document.wires_pods:
+            yield Attempt(destination)
+        elif source := of_family.get(destination.address.family):
+            yield Attempt(destination, source)
 
 
 def is_empty(document: NodeDocument) -> bool:

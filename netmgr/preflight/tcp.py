@@ -23,7 +23,7 @@ class Attempt(NamedTuple):
     source: Address | None = None
 
 
-class Ending(NamedTuple):
+class TcpEnding(NamedTuple):
     """How an attempt ended.
 
     Attributes:
@@ -37,11 +37,11 @@ class Ending(NamedTuple):
     fault: str = ""
 
 
-_SILENT = Ending(is_accepted=False, is_answered=False, fault="no answer")
+_SILENT = TcpEnding(is_accepted=False, is_answered=False, fault="no answer")
 _UNDER_WAY = (0, errno.EINPROGRESS)
 
 
-def connect(attempts: Iterable[Attempt], seconds: float) -> list[Ending]:
+def connect(attempts: Iterable[Attempt], seconds: float) -> list[TcpEnding]:
     """Try all connections at once, and close them again."""
     asked = list(attempts)
     endings = [_SILENT] * len(asked)
@@ -69,7 +69,7 @@ def _begin(opened: socket.socket, attempt: Attempt) -> int:
     return opened.connect_ex((str(attempt.target.address), attempt.target.port))
 
 
-def _noting(opened: socket.socket, endings: list[Ending], number: int) -> Callable[[], bool]:
+def _noting(opened: socket.socket, endings: list[TcpEnding], number: int) -> Callable[[], bool]:
     def note() -> bool:
         endings[number] = _ending(opened.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
         return True
@@ -77,8 +77,8 @@ def _noting(opened: socket.socket, endings: list[Ending], number: int) -> Callab
     return note
 
 
-def _ending(code: int) -> Ending:
+def _ending(code: int) -> TcpEnding:
     if code == 0:
-        return Ending(is_accepted=True, is_answered=True)
+        return TcpEnding(is_accepted=True, is_answered=True)
     is_answered = code == errno.ECONNREFUSED
-    return Ending(is_accepted=False, is_answered=is_answered, fault=os.strerror(code).lower())
+    return TcpEnding(is_accepted=False, is_answered=is_answered, fault=os.strerror(code).lower())

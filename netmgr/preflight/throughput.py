@@ -36,7 +36,7 @@ _STATUS = re.compile(rb"HTTP/1\.[01] ([0-9]{3}) ")
 _OK, _BUSY = 200, 503
 
 
-class Stream(NamedTuple):
+class PeerStream(NamedTuple):
     """What came of one peer's stream.
 
     Attributes:
@@ -99,7 +99,7 @@ def _ask_each(peers: Sequence[Endpoint], floor: float, throughput: Throughput) -
     return busy
 
 
-def read(peer: Endpoint) -> Stream:
+def read(peer: Endpoint) -> PeerStream:
     """Measure one peer's stream, whatever it sends and however long it takes."""
     deadline = time.monotonic() + _CONNECT_SECONDS + _MOST_SECONDS
     try:
@@ -109,26 +109,26 @@ def read(peer: Endpoint) -> Stream:
             opened.sendall(f"GET {PATH} HTTP/1.0\r\nHost: {peer}\r\n\r\n".encode("ascii"))
             return _measured(opened, deadline)
     except TimeoutError:
-        return Stream(fault="its exporter does not answer in time")
+        return PeerStream(fault="its exporter does not answer in time")
     except OSError as error:
-        return Stream(fault=f"its exporter is not reached: {error.strerror or error}")
+        return PeerStream(fault=f"its exporter is not reached: {error.strerror or error}")
 
 
-def _measured(opened: socket.socket, deadline: float) -> Stream:
+def _measured(opened: socket.socket, deadline: float) -> PeerStream:
     status, rest = _head(opened, deadline)
     if status == _BUSY:
-        return Stream(is_busy=True, fault="its exporter was busy with other nodes' tests")
+        return PeerStream(is_busy=True, fault="its exporter was busy with other nodes' tests")
     if status != _OK:
         shown = f"answers {status}" if status else "does not answer as one"
-        return Stream(
+        return PeerStream(
             fault=f"its exporter {shown}; it needs --throughput-test, and neither TLS nor a secret"
         )
     begin = time.monotonic()
     more, has_ended = _counted(opened, min(deadline, begin + _MOST_SECONDS))
     size, seconds = rest + more, max(time.monotonic() - begin, 1e-3)
     if has_ended and size < LEAST_BYTES and seconds < STREAM_SECONDS / 2:
-        return Stream(fault=f"its stream ended after {size} bytes")
-    return Stream(rate=8 * size / seconds)
+        return PeerStream(fault=f"its stream ended after {size} bytes")
+    return PeerStream(rate=8 * size / seconds)
 
 
 def _counted(opened: socket.socket, until: float) -> tuple[int, bool]:
@@ -159,6 +159,5 @@ def _head(opened: socket.socket, deadline: float) -> tuple[int, int]:
             break
         head += more
     match = _STATUS.match(head)
-    before, _, rest = head.partition(b"\r\n\r\n")
-    del before
+    rest = head.partition(b"\r\n\r\n")[2]
     return int(match[1]) if match else 0, len(rest)

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 
 from netmgr.errors import RangesUnknown
 from netmgr.prefixes import Family, Prefix
-from netmgr.ranges.metadata import Endpoint, fetch
+from netmgr.ranges.metadata import MetadataEndpoint, fetch
 
-ENDPOINT = Endpoint(
+ENDPOINT = MetadataEndpoint(
     "169.254.169.254", 80, "/metadata/instance/network?api-version=2021-02-01", {"Metadata": "true"}
 )
 
@@ -28,11 +28,10 @@ _SHORTEST = {Family.V4: 24, Family.V6: 64}
 class AzureRanges:
     """Asks the instance metadata service, once for each `read`."""
 
-    def __init__(self, endpoint: Endpoint = ENDPOINT) -> None:
+    def __init__(self, endpoint: MetadataEndpoint = ENDPOINT) -> None:
         self._endpoint = endpoint
 
     def read(self) -> tuple[Prefix, ...]:
-        """What the network interfaces have beside the machine's own addresses."""
         return pool(fetch(self._endpoint))
 
 

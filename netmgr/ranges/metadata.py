@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http.client import HTTPException, HTTPResponse
+from types import SimpleNamespace
 from typing import cast
 
 from netmgr.errors import RangesUnknown
@@ -28,7 +29,7 @@ _CHUNK = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class MetadataEndpoint:
     """Where to ask, for what, and the timeout in seconds."""
 
     host: str
@@ -41,18 +42,7 @@ class Endpoint:
         return f"http://{self.host}{self.target}"
 
 
-class _Received:
-    """The received bytes, as the socket that HTTPResponse reads from."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-
-    def makefile(self, mode: str) -> io.BytesIO:
-        del mode
-        return io.BytesIO(self._data)
-
-
-def fetch(endpoint: Endpoint) -> bytes:
+def fetch(endpoint: MetadataEndpoint) -> bytes:
     """The body of a 200 answer.
 
     Raises:
@@ -67,7 +57,8 @@ def fetch(endpoint: Endpoint) -> bytes:
     try:
         # http.client reads from a socket only through makefile(), which the bytes received can
         # offer, too.
-        response = HTTPResponse(cast("socket.socket", _Received(received)))
+        received_bytes = SimpleNamespace(makefile=lambda _mode: io.BytesIO(received))
+        response = HTTPResponse(cast("socket.socket", received_bytes))
         response.begin()
         body = response.read()
     # OverflowError: a chunk or a body that claims to be longer than any memory.
@@ -79,7 +70,7 @@ def fetch(endpoint: Endpoint) -> bytes:
     return body
 
 
-def _exchange(endpoint: Endpoint) -> bytes:
+def _exchange(endpoint: MetadataEndpoint) -> bytes:
     deadline = time.monotonic() + endpoint.seconds
     lines = [
         f"GET {endpoint.target} HTTP/1.1",
@@ -109,7 +100,7 @@ def _exchange(endpoint: Endpoint) -> bytes:
                 raise RangesUnknown(f"{endpoint}: answers with more than {MAX_BYTES // 1024} KiB")
 
 
-def _check_status(endpoint: Endpoint, response: HTTPResponse) -> None:
+def _check_status(endpoint: MetadataEndpoint, response: HTTPResponse) -> None:
     status = response.status
     if status == _OK:
         return

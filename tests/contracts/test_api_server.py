@@ -28,7 +28,7 @@ from netmgr.kube.client.api import (
 )
 from netmgr.kube.client.concurrency import THREADS, Concurrency
 from netmgr.kube.controller.election import Candidate, Lease, Term
-from netmgr.kube.controller.health import Health
+from netmgr.kube.controller.health import ControllerHealth
 from tests.fakes.api_server import Answer, ApiServer
 from tests.kubernetes import programs
 from tests.kubernetes.control_plane import ControlPlane
@@ -346,7 +346,7 @@ def test_one_of_two_leads_and_the_other_when_it_gave_up(server: Server, name: st
             leading.append(who)
             lost.wait()
 
-        candidates[who] = Candidate(server.api, term, lead, threading.Event(), Health())
+        candidates[who] = Candidate(server.api, term, lead, threading.Event(), ControllerHealth())
         threading.Thread(target=candidates[who].run, daemon=True).start()
     eventually(lambda: leading)
     time.sleep(1.5)
@@ -365,7 +365,9 @@ class WholeSecond(Concurrency):
 
 
 def test_a_lease_may_be_taken_at_a_whole_second(server: Server, name: str) -> None:
-    assert Lease(server.api, Term("contract", name, "a"), Health(), WholeSecond()).attempt()
+    assert Lease(
+        server.api, Term("contract", name, "a"), ControllerHealth(), WholeSecond()
+    ).attempt()
     spec = server.api.get(f"{LEASES}/{name}")["spec"]
     for key in ("acquireTime", "renewTime"):
         assert spec[key] == "2026-01-01T00:00:00.000000Z"

@@ -14,7 +14,7 @@ from netmgr.api.snapshot import LATENCY_BUCKETS, LimitState, NamespaceTotals, Sn
 from netmgr.errors import NetmgrError
 from netmgr.ledger.tables import Gap
 from netmgr.model import Traffic
-from netmgr.observer.cached_results import Reason
+from netmgr.observer.cached_results import IgnoreReason
 from netmgr.observer.reconcile_plan import ResultState
 
 COMMANDS = ("ADD", "DEL", "CHECK", "GC", "STATUS", "VERSION", "invalid")
@@ -142,7 +142,7 @@ def snapshot(pods: int = 250, namespaces: int = 20) -> Snapshot:
             ],
         },
         "longest_delay": 0.25,
-        "result_files": [{"state": state, "count": 1} for state in (*Reason, *ResultState)],
+        "result_files": [{"state": state, "count": 1} for state in (*IgnoreReason, *ResultState)],
         "cni_requests": [
             {"command": command, "code": str(code), "count": 5}
             for command in COMMANDS

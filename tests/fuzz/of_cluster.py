@@ -21,7 +21,14 @@ from netmgr.kube.controller.allocations import NodeAllocations
 from netmgr.kube.controller.assigning import MOST_TOUCHED, NodeView, decide
 from netmgr.kube.controller.node_document import render
 from netmgr.kube.controller.nodes import node_view
-from netmgr.kube.diagnose.connectivity import Check, Counted, NodeResult, Options, Planned, conclude
+from netmgr.kube.diagnose.connectivity import (
+    Check,
+    CountedBytes,
+    NodeResult,
+    Options,
+    PlannedProbe,
+    conclude,
+)
 from netmgr.plan.document import PlanDocument
 from netmgr.plan.files import load_limits
 from netmgr.plan.locking import make_lock
@@ -78,8 +85,8 @@ def connectivity_answer(data: bytes) -> None:
     """What a connectivity test's pod prints is refused or concluded, and is shown within bounds."""
     with suppress(ValueError):
         answer = Answer.model_validate_json(data)
-        planned = [Planned(Check.OTHER_NODES, "b", Probe(by="tcp", host="10.1.1.2"))]
-        nothing = Counted(0, 0)
+        planned = [PlannedProbe(Check.OTHER_NODES, "b", Probe(by="tcp", host="10.1.1.2"))]
+        nothing = CountedBytes(0, 0)
         result = NodeResult("a", "", ("10.1.0.2",), planned, answer, nothing, nothing)
         conclude(result, ("10.96.0.1",), Options())
         assert len(result.findings) <= 5

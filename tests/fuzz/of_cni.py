@@ -181,8 +181,8 @@ def cached_result(data: bytes) -> None:
     """A file of libcni's cache is `Unusable` with a reason, or names a pod that labels can hold."""
     try:
         found = cached_results.parse(data, 1.0)
-    except cached_results.Unusable as fault:
-        assert fault.reason in cached_results.Reason
+    except cached_results.UnusableFile as fault:
+        assert fault.reason in cached_results.IgnoreReason
         return
     assert found.addresses
     names = (

@@ -15,7 +15,7 @@ import yaml
 
 from netmgr.kernel import netns
 from netmgr.prefixes import Family
-from netmgr.preflight.results import Report
+from netmgr.preflight.results import PreflightReport
 from netmgr.preflight.run import run
 from tests.builders import NODE_KEYS
 from tests.kernel.namespaces import inside
@@ -58,7 +58,7 @@ class Fabric:
         self.document.write_text(yaml.safe_dump(content | keys))
         return self.document
 
-    def probed(self, **keys: Any) -> Report:
+    def probed(self, **keys: Any) -> PreflightReport:
         """What a preflight in the node's namespace finds."""
         path = self.write(**keys)
         with wiring.inside(self.directory / NODE.host):

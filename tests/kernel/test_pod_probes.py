@@ -14,7 +14,7 @@ import pytest
 
 from netmgr.api import connectivity
 from netmgr.api.connectivity import Answer, Probe, Result, Target, Task
-from netmgr.kube.diagnose.connectivity import ICMPV6_BYTES, Counted, expected
+from netmgr.kube.diagnose.connectivity import ICMPV6_BYTES, CountedBytes, expected
 from netmgr.kube.diagnose.connectivity_run import counted
 from netmgr.prefixes import Address, Family
 from netmgr.preflight import pod_probes
@@ -85,7 +85,7 @@ def test_what_a_client_reports_is_what_its_node_counts_to_the_byte(
     messages = (phase.icmpv6_out, phase.icmpv6_in)
     assert [most - least for least, most in bounds] == [ICMPV6_BYTES * each for each in messages]
 
-    def by_the_node() -> Counted | None:
+    def by_the_node() -> CountedBytes | None:
         return counted(world.node("node-1").scrape(), client.pod.namespace, client.pod.name)
 
     def has_counted_it() -> bool:
@@ -96,7 +96,7 @@ def test_what_a_client_reports_is_what_its_node_counts_to_the_byte(
     eventually(has_counted_it, lambda: f"counted {by_the_node()}, not {bounds} as of {phase}")
     for each in (near, far):
         page = world.node(each.pod.node).scrape()
-        assert counted(page, each.pod.namespace, each.pod.name) == Counted(0, 0)
+        assert counted(page, each.pod.namespace, each.pod.name) == CountedBytes(0, 0)
 
 
 def test_what_the_node_sends_to_groups_on_the_pods_link_is_no_traffic_of_the_pod(

@@ -27,7 +27,7 @@ from netmgr.kernel import netns
 from netmgr.model import LINK_GROUP, PROBE_LINK
 from netmgr.prefixes import Address, Family
 from netmgr.preflight import dns
-from netmgr.preflight.results import Outcome
+from netmgr.preflight.results import CheckOutcome
 from tests.fakes.kustomize import added
 from tests.fakes.nameserver import answer
 from tests.kernel.fabric import NODE, PEER, RANGES, STATE, Fabric, changed, filtering, serving
@@ -43,7 +43,7 @@ def test_a_sound_network_passes_in_both_families_and_nothing_stays(fabric: Fabri
     before = [fabric.at(NODE.host, *each) for each in STATE]
     hub = list(map(str, PEER.addresses))
     found = fabric.probed(preflight={"hub": hub})
-    assert [each.outcome for each in found.results] == [Outcome.PASSED] * len(found.results)
+    assert [each.outcome for each in found.results] == [CheckOutcome.PASSED] * len(found.results)
     assert [each.check for each in found.results].count("routes") == 4
     assert {each.check for each in found.results} == {"reach", "routes", "mtu", "loss"}
     assert [fabric.at(NODE.host, *each) for each in STATE] == before
@@ -177,8 +177,8 @@ def test_where_no_echo_is_answered_routes_are_found_by_tcp_and_the_rest_is_unmea
     with filtering(fabric, PEER.host, "input", *SILENT):
         found = fabric.probed()
         assert found.failures == []
-        wanted = {*product(("reach", "routes"), [Outcome.PASSED])}
-        wanted |= {*product(("mtu", "loss"), [Outcome.UNMEASURED])}
+        wanted = {*product(("reach", "routes"), [CheckOutcome.PASSED])}
+        wanted |= {*product(("mtu", "loss"), [CheckOutcome.UNMEASURED])}
         assert {(result.check, result.outcome) for result in found.results} == wanted
         assert set(fabric.failed(preflight={"unmeasured": "fail"})) == {"mtu", "loss"}
         with undelivered(fabric):
@@ -199,7 +199,7 @@ def test_hub_and_peers_both_have_to_know_the_ranges(fabric: Fabric) -> None:
 
 def test_a_range_that_no_named_machine_could_answer_is_unmeasured(fabric: Fabric) -> None:
     found = fabric.probed(preflight={"peers": [str(PEER.address(Family.V4))]})
-    unmeasured = [each for each in found.results if each.outcome is Outcome.UNMEASURED]
+    unmeasured = [each for each in found.results if each.outcome is CheckOutcome.UNMEASURED]
     assert [(each.check, each.subject) for each in unmeasured] == [("routes", RANGES[Family.V6])]
     assert "names no IPv6 address" in unmeasured[0].message
 
@@ -217,7 +217,7 @@ def test_nodes_of_a_flat_network_need_no_way_back_to_the_ranges_yet(
     with undelivered(fabric):
         found = fabric.probed(**keys)
         assert found.failures == []
-        passed = {result.check for result in found.results if result.outcome is Outcome.PASSED}
+        passed = {result.check for result in found.results if result.outcome is CheckOutcome.PASSED}
         assert passed == {"reach", "mtu", "loss"}
         with narrow_peer(fabric):
             assert set(fabric.failed(**keys)) == {"mtu"}

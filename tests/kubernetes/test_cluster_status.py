@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from netmgr.kube.controller.events import Notice, event
+from netmgr.kube.controller.events import WarningEvent, event
 from netmgr.kube.controller.node_reports import LONGEST_ANSWER
 from netmgr.kube.controller.nodes import HEALTHY, STARTUP_TAINT
 from netmgr.kube.diagnose.cluster import LONGEST_REASON
@@ -88,9 +88,9 @@ def test_each_node_that_is_not_well_is_named_with_the_reason(cluster: Cluster) -
     cluster.set_conditions("unknown", ready, condition(HEALTHY, "Unknown", "NoReport", "silent"))
     cluster.set_conditions("down", condition("Ready", "Unknown"))
     cluster.set_conditions("unavailable", ready, condition("NetworkUnavailable", "True"))
-    notice = Notice("Node", "well", "", "MorePodsThanAddresses", "the kubelet takes 50")
+    notice = WarningEvent("Node", "well", "", "MorePodsThanAddresses", "the kubelet takes 50")
     plane.ask("POST", notice.path, event(notice, ("netmgr-node", "well"), time.time()))
-    other = Notice("Node", "well", "", "Rebooted", "of the kubelet's own")
+    other = WarningEvent("Node", "well", "", "Rebooted", "of the kubelet's own")
     plane.ask("POST", other.path, event(other, ("kubelet", "well"), time.time()))
 
     code, found = cluster.findings()
@@ -131,12 +131,12 @@ def test_what_is_over_or_cannot_be_is_not_said(cluster: Cluster) -> None:
         (("Node", "a", uid), a_day_ago, "OfAFormerInstallation"),
         (("Node", "a", "former"), time.time(), "OfAFormerNode"),
     ):
-        notice = Notice(*of, reason, "it was so")
+        notice = WarningEvent(*of, reason, "it was so")
         plane.ask("POST", notice.path, event(notice, ("netmgr-controller", "x"), at))
     assert cluster.findings() == (0, {}), "one control plane node runs one controller"
-    gone = Notice("Pod", "netmgr-gone", "gone", "BackOff", "it was so", namespace="netmgr")
+    gone = WarningEvent("Pod", "netmgr-gone", "gone", "BackOff", "it was so", namespace="netmgr")
     plane.ask("POST", gone.path, event(gone, ("kubelet", "a"), time.time()))
-    lasting = Notice("Node", "a", uid, "NodePoolFull", "no range is left")
+    lasting = WarningEvent("Node", "a", uid, "NodePoolFull", "no range is left")
     plane.ask("POST", lasting.path, event(lasting, ("netmgr-controller", "x"), time.time()))
     cluster.add("second")
     cluster.count(3)

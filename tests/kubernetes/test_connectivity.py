@@ -25,7 +25,7 @@ from netmgr.errors import SIGNAL_EXIT, ApiError
 from netmgr.kube.client.api import connect
 from netmgr.kube.diagnose.connectivity import SERVICE, Options
 from netmgr.kube.diagnose.connectivity_objects import LABEL, PREFIX
-from netmgr.kube.diagnose.connectivity_run import Request, run
+from netmgr.kube.diagnose.connectivity_run import ConnectivityRequest, run
 from tests.kubernetes import clusters
 from tests.kubernetes.clusters import Cluster
 from tests.kubernetes.control_plane import ControlPlane, Object
@@ -262,7 +262,7 @@ def test_a_namespace_of_the_same_name_is_somebody_elses(
     cluster.plane.ask("POST", NAMESPACES, body)
     api = connect(cluster.kubeconfig, Path(), {})
     with pytest.raises(ApiError, match="409"):
-        run(api, Request(name, ("netmgr",), Options()))
+        run(api, ConnectivityRequest(name, ("netmgr",), Options()))
     assert left(cluster, even_going=False) == [name]
     assert kubelets.made == {}
 

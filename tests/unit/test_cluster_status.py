@@ -11,7 +11,7 @@ import pytest
 from netmgr.documents.diagnostics import Severity
 from netmgr.findings import Finding
 from netmgr.kube.client.agent_pods import agent_pod
-from netmgr.kube.controller.node_reports import Problem, Report
+from netmgr.kube.controller.node_reports import NodeReport, ReportedProblem
 from netmgr.kube.controller.nodes import (
     HEALTHY,
     NETWORK_UNAVAILABLE,
@@ -24,7 +24,7 @@ from netmgr.kube.diagnose.cluster_status import (
     CONTROLLER,
     LEASE_GRACE_SECONDS,
     NAT_HOST,
-    Cluster,
+    ClusterState,
     Leader,
     NodeState,
     PodState,
@@ -72,11 +72,11 @@ def of(component: str, wanted: int, scheduled: int, **more: Any) -> Workload:
     return Workload(kind, "netmgr", f"netmgr-{component}", component, wanted, scheduled, **given)
 
 
-def cluster(*nodes: NodeState, pods: list[PodState] | None = None, **more: Any) -> Cluster:
+def cluster(*nodes: NodeState, pods: list[PodState] | None = None, **more: Any) -> ClusterState:
     """Each Node with an agent that is ready, unless pods are given."""
     agents = [pod(state.view.name) for state in nodes] if pods is None else pods
     given = {"workloads": [of(AGENT, len(nodes), len(agents))]} | more
-    return Cluster(("netmgr",), nodes=list(nodes), pods=agents, **given)
+    return ClusterState(("netmgr",), nodes=list(nodes), pods=agents, **given)
 
 
 DESCRIBE = "kubectl describe node/a"
@@ -339,14 +339,15 @@ def test_a_share_of_a_daemon_set_is_rounded_up(
 
 def test_what_the_condition_says_is_not_said_again_by_the_report() -> None:
     uplink, drift = (
-        Problem(reason=reason, message="found") for reason in ("UplinkErrors", "DriftReturns")
+        ReportedProblem(reason=reason, message="found")
+        for reason in ("UplinkErrors", "DriftReturns")
     )
     unhealthy = node("a", condition("False", "UplinkErrors", "eth0"))
-    assert findings_of(unhealthy, reports={"a": Report(problems=(uplink, drift))}) == [
+    assert findings_of(unhealthy, reports={"a": NodeReport(problems=(uplink, drift))}) == [
         error("network", message) for message in ("UplinkErrors: eth0", "DriftReturns: found")
     ]
     # A Node that has no condition yet has all that its exporter reports.
-    reported = findings_of(node("a"), reports={"a": Report(problems=(uplink,))})
+    reported = findings_of(node("a"), reports={"a": NodeReport(problems=(uplink,))})
     assert reported == [error("network", "UplinkErrors: found")]
 
 

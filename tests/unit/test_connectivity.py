@@ -20,14 +20,14 @@ from netmgr.kube.diagnose.cluster_status import AGENT, NodeState, PodState, node
 from netmgr.kube.diagnose.connectivity import (
     MOST_PEERS,
     ZONE,
-    Candidate,
     Check,
-    Counted,
+    CheckState,
+    CountedBytes,
+    NodeCandidate,
     NodeResult,
     Options,
-    Planned,
-    Server,
-    State,
+    PlannedProbe,
+    ProbeServer,
     candidates,
     conclude,
     expected,
@@ -46,23 +46,23 @@ NOTHING = Options()
 OUTSIDE = Options(internet=(Target("203.0.113.1", 443),))
 
 
-def candidate(name: str, pool: str = "", zone: str = "", *, ready: bool = True) -> Candidate:
+def candidate(name: str, pool: str = "", zone: str = "", *, ready: bool = True) -> NodeCandidate:
     metadata = {"name": name, "uid": name, "creationTimestamp": ""}
     view = node_view({"metadata": metadata, "spec": {}})
     agent: Any = PodState.__new__(PodState)  # only whether there is one matters
-    return Candidate(NodeState(view, ready, AGENT), pool, zone, agent)
+    return NodeCandidate(NodeState(view, ready, AGENT), pool, zone, agent)
 
 
-def server(number: int) -> Server:
+def server(number: int) -> ProbeServer:
     addresses = (f"10.1.{number}.2", f"fd00:{number}::2")
-    return Server(f"n{number}", addresses, (f"10.64.0.{number}",))
+    return ProbeServer(f"n{number}", addresses, (f"10.64.0.{number}",))
 
 
 def ending(result: Result = Result.OK, *seen: str, reason: str = "") -> Ending:
     return Ending(result=result, seen=seen, reason=reason)
 
 
-def given(*planned: tuple[Planned, Ending], **more: Any) -> NodeResult:
+def given(*planned: tuple[PlannedProbe, Ending], **more: Any) -> NodeResult:
     """A Node `n0` whose client gave these answers, and of which nothing was counted."""
     answer = Answer(probes=tuple(each for _, each in planned), **more)
     return NodeResult(
@@ -70,23 +70,27 @@ def given(*planned: tuple[Planned, Ending], **more: Any) -> NodeResult:
         addresses=OWN,
         planned=[each for each, _ in planned],
         answer=answer,
-        counted=Counted(0, 0),
-        server_counted=Counted(0, 0),
+        counted=CountedBytes(0, 0),
+        server_counted=CountedBytes(0, 0),
     )
 
 
-def planned(check: Check, node: str = "n0", by: Any = "tcp", host: str = "10.1.0.2") -> Planned:
-    return Planned(check, node, Probe(by=by, host=host))
+def planned(
+    check: Check, node: str = "n0", by: Any = "tcp", host: str = "10.1.0.2"
+) -> PlannedProbe:
+    return PlannedProbe(check, node, Probe(by=by, host=host))
 
 
-def concluded(one: NodeResult, asked: Options = NOTHING) -> Mapping[Check, State]:
+def concluded(one: NodeResult, asked: Options = NOTHING) -> Mapping[Check, CheckState]:
     conclude(one, SERVICE, asked)
-    return {check: state for check, state in one.states.items() if state is not State.SKIPPED}
+    return {check: state for check, state in one.states.items() if state is not CheckState.SKIPPED}
 
 
 def failed(one: NodeResult, asked: Options = NOTHING) -> tuple[Check, list[Finding]]:
     """The only check that failed, and what is said of it."""
-    (check,) = [check for check, state in concluded(one, asked).items() if state is State.FAILED]
+    (check,) = [
+        check for check, state in concluded(one, asked).items() if state is CheckState.FAILED
+    ]
     return check, one.findings
 
 
@@ -110,8 +114,8 @@ def test_nodes_that_serve_pods_are_candidates_with_their_agents() -> None:
     nodes[1]["metadata"]["labels"] = {"kubernetes.io/os": "windows"}
     pods = [agent("a", "new"), agent("a", "old", is_ready=False), agent("c", "other")]
     expected_ones = [
-        Candidate(node_state(nodes[0]), "gpu", "1", pods[0]),
-        Candidate(node_state(nodes[2]), "", "", None),
+        NodeCandidate(node_state(nodes[0]), "gpu", "1", pods[0]),
+        NodeCandidate(node_state(nodes[2]), "", "", None),
     ]
     assert candidates(nodes, pods) == expected_ones
     assert candidates(nodes, pods[::-1]) == expected_ones
@@ -152,7 +156,7 @@ def test_each_node_probes_itself_and_as_many_others_as_probe_it() -> None:
 
 
 def test_few_nodes_all_probe_each_other_in_the_families_they_have() -> None:
-    ring = [server(0), Server("n1", ("10.1.1.2",), ())]
+    ring = [server(0), ProbeServer("n1", ("10.1.1.2",), ())]
     asked = Options(host_port=80, internal=(Target("hub.example", 443),))
     found = plan(ring[0], ring, SERVICE, asked)
     servers = (
@@ -179,7 +183,7 @@ def test_a_network_that_works_has_no_findings() -> None:
     )
     well = (Check.START, Check.SAME_NODE, Check.OTHER_NODES, Check.PATH_MTU)
     assert concluded(one) == dict.fromkeys(
-        (*well, Check.OWN_ADDRESS, Check.SERVICE, Check.DNS, Check.COUNTED), State.OK
+        (*well, Check.OWN_ADDRESS, Check.SERVICE, Check.DNS, Check.COUNTED), CheckState.OK
     )
     assert one.findings == []
 
@@ -234,13 +238,13 @@ def test_what_gets_no_answer_on_its_own_node_has_a_remedy_of_its_kind() -> None:
 def test_a_server_inside_that_refuses_is_named_and_one_that_answers_says_nothing_of_sizes(
     host: str,
 ) -> None:
-    probe = Planned(Check.INTERNAL, "", Probe(by="connect", host=host, port=443))
+    probe = PlannedProbe(Check.INTERNAL, "", Probe(by="connect", host=host, port=443))
     one = given((probe, ending(Result.REFUSED)))
     way_back = "if it is native, it needs a way back to the pods' addresses"
     remedy = f"netmgr node explain {host}, on the node: {way_back}"
     assert failed(one) == error(Check.INTERNAL, f"{Target(host, 443)}: refused", remedy)
     found = concluded(given((probe, ending(Result.OK, "10.64.0.4"))))
-    assert (found[Check.INTERNAL], found.get(Check.PATH_MTU)) == (State.OK, None)
+    assert (found[Check.INTERNAL], found.get(Check.PATH_MTU)) == (CheckState.OK, None)
 
 
 @pytest.mark.parametrize(
@@ -294,11 +298,11 @@ def test_counts_have_to_be_what_was_exchanged_to_the_byte(
     of_client: tuple[int, int], of_server: tuple[int, int]
 ) -> None:
     one = given(internet=(ending(),), to_internet=SENT)
-    one.counted, one.server_counted = Counted(400, 300), Counted(0, 0)
-    assert concluded(one, OUTSIDE)[Check.COUNTED] is State.OK
+    one.counted, one.server_counted = CountedBytes(400, 300), CountedBytes(0, 0)
+    assert concluded(one, OUTSIDE)[Check.COUNTED] is CheckState.OK
     assert is_as_expected(one)
-    one.counted, one.server_counted = Counted(*of_client), Counted(*of_server)
-    assert concluded(one, OUTSIDE)[Check.COUNTED] is State.FAILED
+    one.counted, one.server_counted = CountedBytes(*of_client), CountedBytes(*of_server)
+    assert concluded(one, OUTSIDE)[Check.COUNTED] is CheckState.FAILED
     assert not is_as_expected(one)
 
 
@@ -312,7 +316,7 @@ def test_counts_that_are_not_there_are_not_as_expected(absent: str) -> None:
 
 def test_counts_that_are_wrong_are_named_with_what_was_exchanged() -> None:
     one = given(internet=(ending(),), to_internet=SENT, to_unreachable=Sent(bytes_in=1700))
-    one.counted, one.server_counted = Counted(1399, 2001), Counted(0, 7)
+    one.counted, one.server_counted = CountedBytes(1399, 2001), CountedBytes(0, 7)
     check, expected = error(Check.COUNTED, "", "netmgr node audit, on the node")
     said = "internet-{} of the {}'s pod: {} bytes were counted, and it exchanged {}".format
     exchanged = (
@@ -329,7 +333,7 @@ def test_counts_that_are_wrong_are_named_with_what_was_exchanged() -> None:
 
 def test_internal_probes_may_not_be_counted_as_internet() -> None:
     one = given((planned(Check.SAME_NODE), ending(Result.OK, OWN[0])))
-    one.counted = Counted(0, 60)
+    one.counted = CountedBytes(0, 60)
     message = "internet-in of the client's pod: 60 bytes were counted, and it exchanged 0"
     assert failed(one) == error(Check.COUNTED, message, "netmgr node audit, on the node")
 
@@ -364,7 +368,7 @@ def test_an_answer_to_another_task_is_none(more: int) -> None:
 def test_a_node_whose_pods_do_not_start_is_named_with_the_reason() -> None:
     message = "its server does not start: ErrImagePull"
     one = NodeResult("n0", trouble=message)
-    assert concluded(one) == {Check.START: State.FAILED}
+    assert concluded(one) == {Check.START: CheckState.FAILED}
     assert one.findings == error(Check.START, message, "kubectl describe node/n0")[1]
 
 
@@ -457,7 +461,12 @@ PAGE = "# TYPE netmgr_pod_traffic_bytes counter\n" + "".join(
 
 @pytest.mark.parametrize(
     ("pod", "expected"),
-    [("client-0", Counted(60, 1_234_567)), *((f"client-{number}", None) for number in (1, 2, 3))],
+    [
+        ("client-0", CountedBytes(60, 1_234_567)),
+        *((f"client-{number}", None) for number in (1, 2, 3)),
+    ],
 )
-def test_a_pods_bytes_are_read_on_an_exporters_page(pod: str, expected: Counted | None) -> None:
+def test_a_pods_bytes_are_read_on_an_exporters_page(
+    pod: str, expected: CountedBytes | None
+) -> None:
     assert counted(PAGE, "t", pod) == expected

@@ -7,19 +7,19 @@ from typing import Any
 from netmgr.api.connectivity import Answer, Ending, Probe, Result
 from netmgr.kube.diagnose.connectivity import (
     Check,
+    CheckState,
     NodeResult,
     Options,
-    Planned,
-    Server,
-    State,
+    PlannedProbe,
+    ProbeServer,
     conclude,
     plan,
     running_pods,
 )
 
 
-def server(number: int) -> Server:
-    return Server(f"n{number}", (f"10.1.{number}.2", f"fd00:{number}::2"), ())
+def server(number: int) -> ProbeServer:
+    return ProbeServer(f"n{number}", (f"10.1.{number}.2", f"fd00:{number}::2"), ())
 
 
 def running_pod(name: str, node: str, hour: int, *addresses: str, **spec: Any) -> dict[str, Any]:
@@ -61,11 +61,11 @@ def test_the_oldest_ready_pods_of_a_node_are_probed_from_it_and_from_another() -
 
 
 def test_a_running_pod_that_no_packet_reaches_fails_although_new_ones_are_reached() -> None:
-    old = Planned(Check.RUNNING_PODS, "n1", Probe(by="reach", host="10.1.1.9"), "web/old")
+    old = PlannedProbe(Check.RUNNING_PODS, "n1", Probe(by="reach", host="10.1.1.9"), "web/old")
     probes = (Ending(result=Result.NO_ANSWER),)
     tested = NodeResult("n0", addresses=("10.1.0.3",), planned=[old], answer=Answer(probes=probes))
     conclude(tested, (), Options())
-    assert tested.states[Check.RUNNING_PODS] is State.FAILED
+    assert tested.states[Check.RUNNING_PODS] is CheckState.FAILED
     finding = next(finding for finding in tested.findings if finding.check == Check.RUNNING_PODS)
     assert finding.message == "the pod web/old at 10.1.1.9: no answer"
     assert "if the pod's address was withdrawn, delete the pod" in finding.remedy

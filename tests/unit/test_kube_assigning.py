@@ -14,7 +14,7 @@ from netmgr.kube.controller.assigning import (
     MOST_TOUCHED,
     Decision,
     NodeView,
-    Reason,
+    RefusalReason,
     decide,
     released,
 )
@@ -145,12 +145,12 @@ def test_two_nodes_with_one_podcidr_are_both_refused_with_the_others_name() -> N
     assert [(one.node.name, one.reason, one.message) for one in decision.refusals] == [
         (
             "b",
-            Reason.TAKEN,
+            RefusalReason.TAKEN,
             f"podCIDR {cidrs} is also that of Node a; drain and delete one of them",
         ),
         (
             "a",
-            Reason.TAKEN,
+            RefusalReason.TAKEN,
             f"podCIDR {cidrs} is also that of Node b; drain and delete one of them",
         ),
     ]
@@ -217,7 +217,7 @@ def test_podcidrs_that_are_no_allocation_are_refused_and_block_so_much(
     assert f"podCIDR {cidr}, {second} " in both.message
     decision = decided({}, node("odd", [cidr]), node("next"))
     (refusal,) = decision.refusals
-    assert (refusal.node.name, refusal.reason) == ("odd", Reason.OUTSIDE)
+    assert (refusal.node.name, refusal.reason) == ("odd", RefusalReason.OUTSIDE)
     assert refusal.message.startswith(f"podCIDR {cidr} {fault}")
     assert refusal.message.endswith(
         "; podCIDRs never change, so drain and delete the Node and let its kubelet register it "
@@ -228,7 +228,7 @@ def test_podcidrs_that_are_no_allocation_are_refused_and_block_so_much(
 
 def test_one_family_of_an_allocation_is_not_the_allocation() -> None:
     decision = decided({}, node("half", at(3).cidrs[:1]), node("train-cpu-3"))
-    assert [one.reason for one in decision.refusals] == [Reason.OUTSIDE]
+    assert [one.reason for one in decision.refusals] == [RefusalReason.OUTSIDE]
     assert decision.assignments == {"train-cpu-3": at(0)}
 
 
@@ -237,12 +237,12 @@ def test_a_node_without_a_pool_or_with_an_unknown_one_is_told_the_plans() -> Non
     assert [(one.node.name, one.reason, one.message) for one in decision.refusals] == [
         (
             "a",
-            Reason.NO_POOL,
+            RefusalReason.NO_POOL,
             "no label says the node pool; label it with one of the plan's: cpu, gpu",
         ),
         (
             "b",
-            Reason.UNKNOWN_POOL,
+            RefusalReason.UNKNOWN_POOL,
             "cluster train has no node pool 'tpu' in the plan; there are: cpu, gpu",
         ),
     ]
@@ -257,7 +257,7 @@ def test_a_full_pool_says_how_many_are_in_cooldown_and_what_to_do() -> None:
     claims |= held(0, "elsewhere", NOW - 1)
     decision = decided(claims, node("late", pool="gpu"))
     (refusal,) = decision.refusals
-    assert (refusal.node.name, refusal.reason) == ("late", Reason.POOL_FULL)
+    assert (refusal.node.name, refusal.reason) == ("late", RefusalReason.POOL_FULL)
     assert refusal.message == (
         "node pool gpu has allocations for 2 nodes and none is free (2 in cooldown for 600 s after "
         "it): raise its nodes or surge in the plan, and lock it"

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 from exporter.controller_catalog import CONTROLLER
 from netmgr.errors import SetupError
 from netmgr.kube.client.api import Api
-from netmgr.kube.controller.health import SILENCE, Health, Telemetry, serve
+from netmgr.kube.controller.health import SILENCE, ControllerHealth, Telemetry, serve
 
 RESET, KEPT = struct.pack("@ii", 1, 0), struct.pack("@ii", 0, 0)
 """What SO_LINGER has a socket do when it is closed."""
@@ -33,7 +33,7 @@ def health(address: str, port: int) -> tuple[int, str]:
 
 def test_health_names_a_part_that_gives_no_sign() -> None:
     now = 0.0
-    parts = Health(lambda: now)
+    parts = ControllerHealth(lambda: now)
     where = "127.0.0.1", serve(CollectorRegistry(), "127.0.0.1:0", parts.fault)
     assert health(*where) == (200, "ok\n")
     parts.beat("rounds")

@@ -25,7 +25,12 @@ from netmgr.kube.controller.node_conditions import (
     NodeConditions,
     condition,
 )
-from netmgr.kube.controller.node_reports import SILENT_SECONDS, NodeReports, Problem, Report
+from netmgr.kube.controller.node_reports import (
+    SILENT_SECONDS,
+    NodeReport,
+    NodeReports,
+    ReportedProblem,
+)
 from netmgr.kube.controller.nodes import node_view
 from netmgr.kube.controller.reconciling import Leadership
 
@@ -50,7 +55,7 @@ class Cluster:
         self.nodes = ObjectCache(node_view, threading.Event())
         self.nodes.replace(self.objects.values())
         self.pods: list[AgentPod] | None = []
-        self.reports: dict[str, Report] = {}
+        self.reports: dict[str, NodeReport] = {}
         self.silent: set[str] = set()
         self.events: list[Object] = []
         self.telemetry = Telemetry(cast(Api, self))
@@ -117,9 +122,11 @@ class Cluster:
         return written["status"], written["reason"], written["message"]
 
 
-def report(*problems: tuple[str, str]) -> Report:
-    return Report(
-        problems=tuple(Problem(reason=reason, message=message) for reason, message in problems)
+def report(*problems: tuple[str, str]) -> NodeReport:
+    return NodeReport(
+        problems=tuple(
+            ReportedProblem(reason=reason, message=message) for reason, message in problems
+        )
     )
 
 
@@ -306,7 +313,7 @@ class Listener:
 
     def turn(self, *answering: str, seconds: float = 60.0) -> frozenset[str]:
         """Ask once, and let time pass until the next turn; who is silent then."""
-        self.reports._reports = dict.fromkeys(answering, SOUND)
+        self.reports.by_node = dict.fromkeys(answering, SOUND)
         self.reports._hear(self.cluster.pods or ())
         self.now += seconds
         return self.reports.silent()

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from netmgr.kube.controller.assigning import NodeView, Reason
+from netmgr.kube.controller.assigning import NodeView, RefusalReason
 from netmgr.kube.controller.node_listing import MOST_NODES, choose
 from netmgr.kube.controller.nodes import node_view
 from netmgr.prefixes import Prefix
@@ -61,7 +61,9 @@ def test_of_two_nodes_with_overlapping_ranges_the_older_one_is_listed(cidr: str)
     listed, refused = names([view(9, cidr), view(2), view(3)])
     assert listed == ["n2", "n3"]
     whose = "10.244.2.0/24 of Node n2, an older one"
-    assert refused["n9"].startswith(f"{Reason.NO_ROUTE}: podCIDR {cidr} overlaps {whose}: no other")
+    assert refused["n9"].startswith(
+        f"{RefusalReason.NO_ROUTE}: podCIDR {cidr} overlaps {whose}: no other"
+    )
 
 
 def test_an_older_node_keeps_few_others_out() -> None:
@@ -82,4 +84,6 @@ def test_above_the_limit_the_oldest_nodes_stay_listed() -> None:
     assert listed == [f"n{number}" for number in range(MOST_NODES)]
     assert refused.keys() == {f"n{MOST_NODES}", f"n{MOST_NODES + 1}"}
     assert f"--routes nodes serves the {MOST_NODES} oldest Nodes" in refused[f"n{MOST_NODES}"]
-    assert refused[f"n{MOST_NODES}"].startswith(f"{Reason.TOO_MANY}: no other node gets a route")
+    assert refused[f"n{MOST_NODES}"].startswith(
+        f"{RefusalReason.TOO_MANY}: no other node gets a route"
+    )

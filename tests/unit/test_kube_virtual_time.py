@@ -20,8 +20,8 @@ from netmgr.kube.client.reflector import Reflector
 from netmgr.kube.controller import agent_ranges, assigner, node_conditions, tainting
 from netmgr.kube.controller.allocations import NodeAllocations
 from netmgr.kube.controller.election import Candidate, Term
-from netmgr.kube.controller.events import AGAIN_SECONDS, MOST, Events, Notice
-from netmgr.kube.controller.health import Health, Telemetry
+from netmgr.kube.controller.events import AGAIN_SECONDS, MOST, Events, WarningEvent
+from netmgr.kube.controller.health import ControllerHealth, Telemetry
 from netmgr.kube.controller.node_taints import UnhealthyTaint
 from netmgr.kube.controller.nodes import HEALTHY, UNHEALTHY_TAINT
 from netmgr.kube.controller.plan_watch import PlanWatch
@@ -135,7 +135,7 @@ class Leader:
         self._time = cluster.time
         self.spans: list[tuple[float, float]] = []
         term = Term("netmgr", "lease", name, LEASE)
-        health = Health(cluster.time.monotonic)
+        health = ControllerHealth(cluster.time.monotonic)
         candidate = Candidate(
             cluster.api(name), term, self._lead, threading.Event(), health, cluster.time
         )
@@ -151,7 +151,9 @@ def test_a_follower_waits_ever_longer_and_by_chance_while_the_server_is_away(
     cluster: Virtual, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     attempts: list[float] = []
-    monkeypatch.setattr(Health, "beat", lambda *_: attempts.append(cluster.time.monotonic()))
+    monkeypatch.setattr(
+        ControllerHealth, "beat", lambda *_: attempts.append(cluster.time.monotonic())
+    )
     cluster.server.is_away = True
     Leader(cluster, "a")
     cluster.time.run(TEN_MINUTES)
@@ -205,7 +207,7 @@ def test_work_that_dies_of_a_bug_ends_its_thread_and_frees_the_lease(cluster: Vi
         raise ZeroDivisionError
 
     ended = threading.Event()
-    health = Health(cluster.time.monotonic)
+    health = ControllerHealth(cluster.time.monotonic)
     term = Term("netmgr", "lease", "a", LEASE)
     candidate = Candidate(cluster.api("a"), term, die, ended, health, cluster.time)
     cluster.start(candidate.run, "a")
@@ -216,8 +218,10 @@ def test_work_that_dies_of_a_bug_ends_its_thread_and_frees_the_lease(cluster: Vi
     assert "holderIdentity" not in lease["spec"]
 
 
-def notices(number: int) -> list[Notice]:
-    return [Notice("Node", f"n{i}", f"uid-{i}", "NodePoolFull", "full") for i in range(number)]
+def notices(number: int) -> list[WarningEvent]:
+    return [
+        WarningEvent("Node", f"n{i}", f"uid-{i}", "NodePoolFull", "full") for i in range(number)
+    ]
 
 
 def events(cluster: Virtual) -> dict[str, Object]:

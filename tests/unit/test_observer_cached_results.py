@@ -19,9 +19,9 @@ from netmgr.model import AttachmentKey, PodRef
 from netmgr.observer.cached_results import (
     MOST_BYTES,
     CachedResult,
-    Reason,
+    IgnoreReason,
     ResultCache,
-    Unusable,
+    UnusableFile,
     parse,
 )
 from netmgr.prefixes import Address
@@ -82,32 +82,32 @@ def test_the_result_of_an_ancient_plugin_has_addresses_and_no_links():
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"kind": "cniCacheV2"}, Reason.MALFORMED),
-        ({"result": []}, Reason.MALFORMED),
-        ({"result": {"ips": [{"address": "pod"}]}}, Reason.MALFORMED),
-        ({"containerId": None}, Reason.MALFORMED),
-        ({"cniArgs": [["K8S_POD_NAME", 7]]}, Reason.MALFORMED),
-        ({"result": {}}, Reason.WITHOUT_ADDRESS),
-        ({"result": {"ips": [7, {"address": 7}, {}]}}, Reason.WITHOUT_ADDRESS),
-        ({"containerId": "../c1"}, Reason.UNFIT_NAME),
-        ({"ifName": "eth0\n"}, Reason.UNFIT_NAME),
-        ({"cniArgs": [["K8S_POD_NAMESPACE", 'a"} 1\n']]}, Reason.UNFIT_NAME),
-        ({"cniArgs": [["K8S_POD_NAME", "\x1b[2J"]]}, Reason.UNFIT_NAME),
-        ({"cniArgs": [["K8S_POD_NAME", "n" * 10_000]]}, Reason.UNFIT_NAME),
-        ({"cniArgs": [["K8S_POD_UID", "\ud800"]]}, Reason.UNFIT_NAME),
+        ({"kind": "cniCacheV2"}, IgnoreReason.MALFORMED),
+        ({"result": []}, IgnoreReason.MALFORMED),
+        ({"result": {"ips": [{"address": "pod"}]}}, IgnoreReason.MALFORMED),
+        ({"containerId": None}, IgnoreReason.MALFORMED),
+        ({"cniArgs": [["K8S_POD_NAME", 7]]}, IgnoreReason.MALFORMED),
+        ({"result": {}}, IgnoreReason.WITHOUT_ADDRESS),
+        ({"result": {"ips": [7, {"address": 7}, {}]}}, IgnoreReason.WITHOUT_ADDRESS),
+        ({"containerId": "../c1"}, IgnoreReason.UNFIT_NAME),
+        ({"ifName": "eth0\n"}, IgnoreReason.UNFIT_NAME),
+        ({"cniArgs": [["K8S_POD_NAMESPACE", 'a"} 1\n']]}, IgnoreReason.UNFIT_NAME),
+        ({"cniArgs": [["K8S_POD_NAME", "\x1b[2J"]]}, IgnoreReason.UNFIT_NAME),
+        ({"cniArgs": [["K8S_POD_NAME", "n" * 10_000]]}, IgnoreReason.UNFIT_NAME),
+        ({"cniArgs": [["K8S_POD_UID", "\ud800"]]}, IgnoreReason.UNFIT_NAME),
     ],
 )
-def test_what_cannot_be_counted_has_a_reason(changes: dict[str, Any], reason: Reason):
-    with pytest.raises(Unusable) as caught:
+def test_what_cannot_be_counted_has_a_reason(changes: dict[str, Any], reason: IgnoreReason):
+    with pytest.raises(UnusableFile) as caught:
         read(**changes)
     assert caught.value.reason is reason
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b"[" * 100_000, b"null"])
 def test_what_is_no_document_is_malformed(content: bytes):
-    with pytest.raises(Unusable) as caught:
+    with pytest.raises(UnusableFile) as caught:
         parse(content, 5.0)
-    assert caught.value.reason is Reason.MALFORMED
+    assert caught.value.reason is IgnoreReason.MALFORMED
 
 
 def entry(pod: str) -> bytes:
@@ -148,7 +148,11 @@ def test_nothing_but_regular_files_of_some_size_is_read(tmp_path: Path):
     (tmp_path / os.fsdecode(b"\xff")).write_bytes(entry("good"))
     listing = ResultCache(tmp_path).list()
     assert [result.pod.name for result in listing.results] == ["good"]
-    assert listing.unusable == {Reason.UNREADABLE: 3, Reason.TOO_LARGE: 1, Reason.MALFORMED: 1}
+    assert listing.unusable == {
+        IgnoreReason.UNREADABLE: 3,
+        IgnoreReason.TOO_LARGE: 1,
+        IgnoreReason.MALFORMED: 1,
+    }
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from netmgr.observer.cached_results import CachedResult
 from netmgr.observer.kernel_check import HostEnd, KernelState, OnLinkRoute
 from netmgr.observer.reconcile_plan import (
     STALE_SECONDS,
-    Counted,
+    CountedAddress,
     ReconcilePlan,
     ResultState,
     attachments,
@@ -55,7 +55,7 @@ def ptp(**routes: Address) -> KernelState:
     return KernelState(ENDS, owned)
 
 
-def names(counted: Iterable[Counted]) -> set[str]:
+def names(counted: Iterable[CountedAddress]) -> set[str]:
     return {one.pod.name for one in counted}
 
 

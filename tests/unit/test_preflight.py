@@ -18,9 +18,9 @@ from netmgr.prefixes import Address, Family, Prefix
 from netmgr.preflight import dns, results, targets
 from netmgr.preflight.dns import Knowledge
 from netmgr.preflight.probing import Bounds
-from netmgr.preflight.results import Outcome, Report, Result
-from netmgr.preflight.targets import MOST_DRAWN, MOST_RANGES, Kind
-from netmgr.preflight.tcp import Ending
+from netmgr.preflight.results import CheckOutcome, CheckResult, PreflightReport
+from netmgr.preflight.targets import MOST_DRAWN, MOST_RANGES, GroupKind
+from netmgr.preflight.tcp import Attempt, TcpEnding
 from tests.builders import NODE_KEYS
 from tests.fakes.nameserver import answer
 
@@ -73,10 +73,10 @@ def test_a_group_is_a_few_machines_of_a_family_and_never_this_one() -> None:
     for _ in range(200):
         found = targets.groups(given, nodes, own, CHANCE)
         assert [(each.kind, each.family, len(each.machines)) for each in found] == [
-            (Kind.PEERS, Family.V4, MOST_DRAWN),
-            (Kind.PEERS, Family.V6, 1),
-            (Kind.NODES, Family.V4, 1),
-            (Kind.HUB, Family.V4, 1),
+            (GroupKind.PEERS, Family.V4, MOST_DRAWN),
+            (GroupKind.PEERS, Family.V6, 1),
+            (GroupKind.NODES, Family.V4, 1),
+            (GroupKind.HUB, Family.V4, 1),
         ]
         drawn |= set(found[0].machines)
     assert drawn == set(map(address, peers)) - set(own)
@@ -168,38 +168,41 @@ def test_while_ranges_are_not_known_egress_is_tried_of_both_families() -> None:
 
 
 def test_one_connection_of_each_family_has_to_be_accepted() -> None:
-    accepted = Ending(is_accepted=True, is_answered=True)
-    silent = Ending(is_accepted=False, is_answered=False, fault="no answer")
+    accepted = TcpEnding(is_accepted=True, is_answered=True)
+    silent = TcpEnding(is_accepted=False, is_answered=False, fault="no answer")
     v4, v6 = (Endpoint(address(text), 443) for text in ("203.0.113.1", "2001:db8::1"))
-    first, second = results.of_egress({(v4, None): accepted, (v6, None): silent})
-    assert first == Result("egress", "203.0.113.1:443", Outcome.PASSED)
-    assert (second.subject, second.outcome) == ("[2001:db8::1]:443", Outcome.FAILED)
+    first, second = results.of_egress({Attempt(v4): accepted, Attempt(v6): silent})
+    assert first == CheckResult("egress", "203.0.113.1:443", CheckOutcome.PASSED)
+    assert (second.subject, second.outcome) == ("[2001:db8::1]:443", CheckOutcome.FAILED)
 
 
 def test_what_nobody_could_measure_is_no_failure_unless_it_has_to_be() -> None:
     passed, none = (
-        Result("loss", "peers", outcome) for outcome in (Outcome.PASSED, Outcome.UNMEASURED)
+        CheckResult("loss", "peers", outcome)
+        for outcome in (CheckOutcome.PASSED, CheckOutcome.UNMEASURED)
     )
     for unmeasured, failures in ((Unmeasured.PASS, []), (Unmeasured.FAIL, [none])):
-        assert Report(results=(passed, none), unmeasured=unmeasured).failures == failures
+        assert PreflightReport(results=(passed, none), unmeasured=unmeasured).failures == failures
 
 
 def test_the_text_begins_with_what_failed_and_fits_a_termination_message() -> None:
-    passed = Result("reach", "peers", Outcome.PASSED)
-    unknown = Result("throughput", "1 Gbit/s", Outcome.UNMEASURED, "nobody had time")
-    failed = Result("routes", "10.1.0.0/28", Outcome.FAILED, "lost", "route it")
-    assert Report(results=(passed,)).text() == "passed: 1 checks"
-    assert Report(skipped="this node runs 3 pods").text() == "skipped: this node runs 3 pods"
-    assert Report(results=(passed, unknown, failed)).text().splitlines() == [
+    passed = CheckResult("reach", "peers", CheckOutcome.PASSED)
+    unknown = CheckResult("throughput", "1 Gbit/s", CheckOutcome.UNMEASURED, "nobody had time")
+    failed = CheckResult("routes", "10.1.0.0/28", CheckOutcome.FAILED, "lost", "route it")
+    assert PreflightReport(results=(passed,)).text() == "passed: 1 checks"
+    assert (
+        PreflightReport(skipped="this node runs 3 pods").text() == "skipped: this node runs 3 pods"
+    )
+    assert PreflightReport(results=(passed, unknown, failed)).text().splitlines() == [
         "routes of 10.1.0.0/28: lost; route it",
         "not measured: throughput of 1 Gbit/s: nobody had time",
     ]
-    strict = Report(results=(unknown, failed), unmeasured=Unmeasured.FAIL)
+    strict = PreflightReport(results=(unknown, failed), unmeasured=Unmeasured.FAIL)
     assert strict.text().splitlines() == [
         "routes of 10.1.0.0/28: lost; route it",
         "throughput of 1 Gbit/s: nobody had time",
     ]
-    many = Report(results=(failed._replace(message="ü" * 1000),) * 20)
+    many = PreflightReport(results=(failed._replace(message="ü" * 1000),) * 20)
     assert 4090 < len(many.text().encode()) <= 4096
 
 

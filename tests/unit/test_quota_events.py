@@ -7,7 +7,7 @@ import json
 import pytest
 
 from netmgr.kube.controller.events import LONGEST_NAME
-from netmgr.kube.controller.node_reports import MOST, Report, Spent, parse
+from netmgr.kube.controller.node_reports import MOST, NodeReport, Spent, parse
 from netmgr.kube.controller.quota_events import MOST_EVENTS, notices
 
 SPENT = {
@@ -30,8 +30,8 @@ def spent(**changes: object) -> Spent:
     return Spent.model_validate(SPENT | changes)
 
 
-def reported(*quotas: Spent) -> Report:
-    return Report(spent=quotas)
+def reported(*quotas: Spent) -> NodeReport:
+    return NodeReport(spent=quotas)
 
 
 def test_an_answer_is_read():

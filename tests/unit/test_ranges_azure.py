@@ -17,7 +17,7 @@ from netmgr.documents.node import NodeDocument
 from netmgr.errors import RangesUnknown
 from netmgr.prefixes import Address, Prefix
 from netmgr.ranges.azure import ENDPOINT, AzureRanges, pool
-from netmgr.ranges.metadata import Endpoint, fetch
+from netmgr.ranges.metadata import MetadataEndpoint, fetch
 from netmgr.ranges.sources import validate
 from tests.builders import NODE_KEYS
 
@@ -196,4 +196,4 @@ def test_an_answer_longer_than_any_memory_is_no_whole_one(answer):
         answering(answer) as (port, _),
         pytest.raises(RangesUnknown, match="is no whole HTTP answer"),
     ):
-        fetch(Endpoint("127.0.0.1", port, "/", {}))
+        fetch(MetadataEndpoint("127.0.0.1", port, "/", {}))

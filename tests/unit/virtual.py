@@ -12,7 +12,7 @@ from netmgr.kube.client.api import Api
 from netmgr.kube.client.object_cache import ObjectCache
 from netmgr.kube.controller.controller import Controller, ControllerSettings
 from netmgr.kube.controller.election import Candidate, Term
-from netmgr.kube.controller.health import Health, Telemetry
+from netmgr.kube.controller.health import ControllerHealth, Telemetry
 from netmgr.kube.controller.nodes import node_view
 from netmgr.kube.controller.plan_watch import PlanWatch
 from netmgr.kube.controller.reconciling import Leadership
@@ -55,7 +55,7 @@ class Virtual:
     def start_controller(self, plan: PlanWatch, name: str = "controller") -> None:
         """One as a Deployment starts it: with its election, watches and reconcilers."""
         api = self.api(name)
-        health, telemetry = Health(self.time.monotonic), Telemetry(api)
+        health, telemetry = ControllerHealth(self.time.monotonic), Telemetry(api)
         settings = ControllerSettings(
             name, POOL_LABEL, "netmgr", CLAIM_NAMESPACE, QUARANTINE_SECONDS
         )

@@ -28,9 +28,9 @@ from netmgr.kernel.inotify import Watch
 from netmgr.ledger.tables import Gap
 from netmgr.model import Attachment, AttachmentKey, PodRef
 from netmgr.observer import reconcile_plan
-from netmgr.observer.cached_results import Listing, Reason, ResultCache
+from netmgr.observer.cached_results import CacheListing, IgnoreReason, ResultCache
 from netmgr.observer.kernel_check import KernelCheck
-from netmgr.observer.reconcile_plan import Counted, ReconcilePlan, ResultState
+from netmgr.observer.reconcile_plan import CountedAddress, ReconcilePlan, ResultState
 from netmgr.prefixes import Address
 
 PROMPT_SECONDS = 0.02
@@ -56,7 +56,7 @@ class Observation(Component):
         self._stamps = Stamps(agent.clock, agent.clock.monotonic() - self._ledger.read_at)
         # The very first agent finds pods that ran before it: they are not late.
         self._reports_late = not self._ledger.is_new
-        self._counted: dict[Address, Counted] = {}
+        self._counted: dict[Address, CountedAddress] = {}
         self._files: dict[str, int] = {}
         self._longest = 0.0
 
@@ -117,11 +117,11 @@ class Observation(Component):
         """
         listing, plan = self._plan()
         self._carry_out(plan)
-        self._files = {str(reason): listing.unusable.get(reason, 0) for reason in Reason}
+        self._files = {str(reason): listing.unusable.get(reason, 0) for reason in IgnoreReason}
         self._files |= {str(state): plan.states[state] for state in ResultState}
         self._reports_late = True
 
-    def _plan(self) -> tuple[Listing, ReconcilePlan]:
+    def _plan(self) -> tuple[CacheListing, ReconcilePlan]:
         # The cache before the kernel: what the kernel takes away in between is counted until the
         # next look, at most.
         listing = self._cache.list()
@@ -164,8 +164,8 @@ class Observation(Component):
         self._counted = dict(plan.counted)
 
 
-def _remembered(address: Address, pod: PodRef) -> Counted:
-    return Counted(Attachment(AttachmentKey("", ""), pod, (address,), "", netns=""))
+def _remembered(address: Address, pod: PodRef) -> CountedAddress:
+    return CountedAddress(Attachment(AttachmentKey("", ""), pod, (address,), "", netns=""))
 
 
 def _shown(pod: Attachment) -> str:

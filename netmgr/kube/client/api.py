@@ -90,7 +90,10 @@ class _Request(NamedTuple):
 
 
 class Api:
-    """A client of one API server, with one account. Safe for threads."""
+    """A client of one API server, with one account. Safe for threads.
+
+    Every request raises ApiError if it is refused, and ApiAway while the server is away.
+    """
 
     def __init__(self, client: ApiClient, renew: Credentials | None = None) -> None:
         """Send requests through `client`; `renew` reads its token again."""
@@ -250,16 +253,13 @@ class Credentials:
         self._loader.token_expires_at = datetime.min  # noqa: DTZ901  naive in the loader
 
     def api(self) -> Api:
-        """A client with this account."""
         return Api(_client(self._loader.load_and_set), self)
 
 
 def connect(
     kubeconfig: Path | None, folder: Path, environment: Mapping[str, str], context: str = ""
 ) -> Api:
-    """The API server of a kubeconfig's context, or else of the pod that this runs in.
-
-    Without `context` it is the current one.
+    """The API server of a kubeconfig's context (default: the current), or else of this pod.
 
     Raises:
         ConfigError: there is neither, or it is unusable.

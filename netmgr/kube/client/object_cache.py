@@ -56,7 +56,6 @@ class ObjectCache(Generic[AnyView]):
         return current[1] if current else None
 
     def replace(self, objects: Iterable[Object]) -> None:
-        """Replace the copy with a whole list."""
         known: dict[str, tuple[AnyView, str]] = {}
         for api_object in objects:
             if (view := self._view_of(api_object)) is not None:

@@ -29,11 +29,7 @@ WATCH_SECONDS = (240, 480)
 
 
 def pages(api: Api, path: str, query: Query) -> Iterator[Object]:
-    """A collection's lists, each with as many objects as an answer may have.
-
-    Raises:
-        ApiError: one was refused, or the server is away.
-    """
+    """A collection's lists, each with as many objects as an answer may have."""
     token = ""
     while True:
         position: Query = {"continue": token} if token else {}
@@ -70,11 +66,10 @@ class Reflector:
         path: str,
         follower: Follower,
         stop: threading.Event,
-        failed: threading.Event | None = None,
         selector: str = "",
         concurrency: Concurrency = THREADS,
     ) -> None:
-        """Follow until `stop` is set; a follower's error sets `failed`, and is `failure`.
+        """Follow until `stop` is set; a follower's error ends it, and is `failure`.
 
         `selector` limits the collection to the objects with these labels.
         """
@@ -82,7 +77,6 @@ class Reflector:
         self._path = path
         self._follower = follower
         self._stop = stop
-        self._failed = failed or threading.Event()
         self._query: Query = {"labelSelector": selector} if selector else {}
         self._concurrency = concurrency
         self.failure: NetmgrError | None = None
@@ -104,7 +98,6 @@ class Reflector:
                 self._recover(error)
             except NetmgrError as error:
                 self.failure = error
-                self._failed.set()
                 return
 
     def start(self) -> None:

@@ -14,7 +14,7 @@ from netmgr.errors import ApiError, ConfigError
 from netmgr.kube.client.agent_pods import AgentPod
 from netmgr.kube.client.api import Object
 from netmgr.kube.controller.assigning import NodeView
-from netmgr.kube.controller.events import Notice, write
+from netmgr.kube.controller.events import WarningEvent, write
 from netmgr.kube.controller.node_document import all_ranges
 from netmgr.kube.controller.reconciling import Leadership, patch, write_each
 from netmgr.prefixes import Prefix
@@ -30,13 +30,11 @@ class AgentRanges:
     """Keeps the annotations of the agents' pods."""
 
     def __init__(self, leadership: Leadership) -> None:
-        """Send nothing yet."""
         self._leadership = leadership
         self._api = leadership.api
         self._settled = (-1, -1)
 
     def reconcile(self) -> bool:
-        """Write the annotations that differ; False when another round should follow soon."""
         pods = self._leadership.agents.listed()
         # Before anything is read: what changes meanwhile is for another round.
         generation = self._leadership.generation
@@ -97,7 +95,7 @@ class AgentRanges:
             f"and no longer {', '.join(map(str, before))}; delete pods that still have addresses "
             "of it ('netmgr node status' on the node lists them)"
         )
-        notice = Notice("Node", node.name, node.uid, CHANGED, message)
+        notice = WarningEvent("Node", node.name, node.uid, CHANGED, message)
         try:
             write(self._leadership, notice)
         except ApiError as error:

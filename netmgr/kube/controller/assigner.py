@@ -68,24 +68,21 @@ class Assigner:
         self._pools: set[str] = set()
 
     def reconcile(self) -> bool:
-        """One round; False when another should follow soon."""
         plan = self._plan()
         if plan is None:
             return True
         try:
-            self._store = self._store or self._open(plan.cluster)
+            if self._store is None:
+                store = ClaimStore(self._api, self._namespace, plan.cluster)
+                store.load()
+                log.info("claims-read number=%s", len(store.claims))
+                self._store = store
             return self._round(plan, self._store)
         except ApiError:
             # The claims may be out of date by now, or only half of them were written.
             self._store = None
             self._settled = None
             raise
-
-    def _open(self, cluster: str) -> ClaimStore:
-        store = ClaimStore(self._api, self._namespace, cluster)
-        store.load()
-        log.info("claims-read number=%s", len(store.claims))
-        return store
 
     def _round(self, plan: PlanWatch, store: ClaimStore) -> bool:
         allocations = plan.allocations(store.claims)

@@ -35,7 +35,7 @@ _REGISTER = (
 )
 
 
-class Reason(StrEnum):
+class RefusalReason(StrEnum):
     """Why a Node is not served: the reason of its Event."""
 
     NO_POOL = "NoNodePool"
@@ -79,7 +79,7 @@ class Refusal:
     """A Node that cannot be served, and what to do about it."""
 
     node: NodeView
-    reason: Reason
+    reason: RefusalReason
     message: str
 
 
@@ -173,7 +173,7 @@ class _View:
         if node.cidrs != allocation.cidrs or node.annotation != allocation.annotation:
             self.decision.assignments[node.name] = allocation
 
-    def refuse(self, node: NodeView, reason: Reason, message: str) -> None:
+    def refuse(self, node: NodeView, reason: RefusalReason, message: str) -> None:
         if node.runs_pods:
             self.decision.refusals.append(Refusal(node, reason, message))
 
@@ -188,7 +188,6 @@ class _View:
         return self._cooling.pop((pool, node.name), None)
 
     def cooling_in(self, pool: str) -> int:
-        """How many allocations of a node pool are in cooldown."""
         of_pool = (claim for claim in self.claims.values() if claim.index.pool == pool)
         return sum(claim.released is not None for claim in of_pool)
 
@@ -228,7 +227,7 @@ def _keep(view: _View, node: NodeView) -> None:
     cidrs = ", ".join(map(str, node.cidrs))
     view.refuse(
         node,
-        Reason.OUTSIDE,
+        RefusalReason.OUTSIDE,
         f"podCIDR {cidrs} {fault} of cluster {view.allocations.cluster}; {_REGISTER}",
     )
 
@@ -243,7 +242,7 @@ def _adopt(view: _View, node: NodeView, allocation: NodeAllocation) -> None:
         for refused, other in ((node, holder), (holder, node)):
             view.refuse(
                 refused,
-                Reason.TAKEN,
+                RefusalReason.TAKEN,
                 f"podCIDR {cidrs} is also that of Node {other.name}; drain and delete one of them",
             )
         return
@@ -279,13 +278,12 @@ def _serve(view: _View, node: NodeView, quarantine: float) -> None:
     index = _choose(view, node, pool)
     allocation = view.allocations.at(index) if index else None
     if allocation is None:
-        view.refuse(
-            node,
-            Reason.POOL_FULL,
+        message = (
             f"node pool {pool} has allocations for {view.allocations.capacity[pool]} nodes and none"
             f" is free ({view.cooling_in(pool)} in cooldown for {quarantine:.0f} s after it)"
-            ": raise its nodes or surge in the plan, and lock it",
+            ": raise its nodes or surge in the plan, and lock it"
         )
+        view.refuse(node, RefusalReason.POOL_FULL, message)
         return
     view.set(allocation.index, Claim(allocation, node.name, node.uid))
     view.assign(node, allocation)
@@ -294,18 +292,14 @@ def _serve(view: _View, node: NodeView, quarantine: float) -> None:
 def _refuse_pool(view: _View, node: NodeView) -> None:
     known = ", ".join(view.allocations.capacity)
     if node.pool is None:
-        view.refuse(
-            node,
-            Reason.NO_POOL,
-            f"no label says the node pool; label it with one of the plan's: {known}",
-        )
+        message = f"no label says the node pool; label it with one of the plan's: {known}"
+        view.refuse(node, RefusalReason.NO_POOL, message)
     else:
-        view.refuse(
-            node,
-            Reason.UNKNOWN_POOL,
+        message = (
             f"cluster {view.allocations.cluster} has no node pool {node.pool!r} in the plan; "
-            f"there are: {known}",
+            f"there are: {known}"
         )
+        view.refuse(node, RefusalReason.UNKNOWN_POOL, message)
 
 
 def _choose(view: _View, node: NodeView, pool: str) -> NodeIndex | None:

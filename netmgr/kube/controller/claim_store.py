@@ -33,7 +33,6 @@ POOL = "netmgr.io/node-pool"
 
 class ClaimStore:
     def __init__(self, api: Api, namespace: str, cluster: str) -> None:
-        """Read nothing yet."""
         self._api = api
         self._path = f"/api/v1/namespaces/{namespace}/configmaps"
         self._cluster = cluster
@@ -44,7 +43,6 @@ class ClaimStore:
         """Read every claim anew.
 
         Raises:
-            ApiError: the server is away, or refuses.
             StateError: a claim cannot be read.
         """
         # Without a resourceVersion the answer is read from etcd. A server's cache may lag, and a
@@ -110,7 +108,6 @@ class ClaimStore:
 
 
 def shard_name(cluster: str, index: NodeIndex) -> str:
-    """Name of the ConfigMap that holds an index's claim."""
     return f"netmgr-claims-{cluster}-{index.pool}-{index.number // SHARD}"
 
 

@@ -22,7 +22,7 @@ from netmgr.kube.client.object_cache import ObjectCache
 from netmgr.kube.client.reflector import Reflector
 from netmgr.kube.controller.agent_ranges import AgentRanges
 from netmgr.kube.controller.assigner import Assigner
-from netmgr.kube.controller.health import Health, Telemetry
+from netmgr.kube.controller.health import ControllerHealth, Telemetry
 from netmgr.kube.controller.node_conditions import NodeConditions
 from netmgr.kube.controller.node_lister import NodeLister
 from netmgr.kube.controller.node_reports import NodeReports
@@ -30,7 +30,7 @@ from netmgr.kube.controller.node_taints import UnhealthyTaint
 from netmgr.kube.controller.nodes import node_view
 from netmgr.kube.controller.plan_watch import PlanWatch
 from netmgr.kube.controller.quota_events import QuotaEvents
-from netmgr.kube.controller.reconciling import Leadership, Reconciler
+from netmgr.kube.controller.reconciling import ClusterReconciler, Leadership
 from netmgr.kube.controller.startup import Startup
 
 log = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ class Controller:
         settings: ControllerSettings,
         plan: Callable[[], PlanWatch | None] | None,
         telemetry: Telemetry,
-        health: Health,
+        health: ControllerHealth,
         concurrency: Concurrency = THREADS,
     ) -> None:
         """Send nothing yet. Every round is a beat of `health`; without `plan` none is assigned."""
@@ -91,7 +91,6 @@ class Controller:
         self._concurrency = concurrency
 
     def lead(self, lost: threading.Event) -> None:
-        """Work until the leadership is lost, or given up."""
         changed = threading.Event()
         view_of = partial(node_view, pool_label=self._settings.pool_label)
         nodes, agents = ObjectCache(view_of, changed), ObjectCache(agent_pod, changed)
@@ -128,7 +127,7 @@ class Controller:
         self._telemetry.leader.set(0)
         self._health.idle(ROUNDS)
 
-    def _reconcilers(self, leadership: Leadership) -> Iterator[Reconciler]:
+    def _reconcilers(self, leadership: Leadership) -> Iterator[ClusterReconciler]:
         """In the order of every round."""
         settings, telemetry, plan = self._settings, self._telemetry, self._plan
         if plan is not None:
@@ -151,7 +150,7 @@ class Controller:
     def _beat(self) -> None:
         self._health.beat(ROUNDS)
 
-    def _round(self, reconcilers: Sequence[Reconciler], backoff: Backoff) -> bool:
+    def _round(self, reconcilers: Sequence[ClusterReconciler], backoff: Backoff) -> bool:
         """Run every reconciler once; False when another round should follow soon."""
         is_settled, is_refused = True, False
         for reconciler in reconcilers:

@@ -22,7 +22,7 @@ from netmgr.backoff import Backoff
 from netmgr.errors import ApiError, NetmgrError
 from netmgr.kube.client.api import LEAST_SECONDS, Api, Object
 from netmgr.kube.client.concurrency import THREADS, Concurrency
-from netmgr.kube.controller.health import Health
+from netmgr.kube.controller.health import ControllerHealth
 
 log = logging.getLogger(__name__)
 
@@ -48,12 +48,10 @@ class Term:
 
     @property
     def retry(self) -> float:
-        """Pause between two attempts."""
         return max(1.0, self.lease / 8)
 
     @property
     def leases(self) -> str:
-        """The path of the namespace's Leases."""
         return f"/apis/coordination.k8s.io/v1/namespaces/{self.namespace}/leases"
 
 
@@ -66,7 +64,7 @@ class Lease:
     """
 
     def __init__(
-        self, api: Api, term: Term, health: Health, concurrency: Concurrency = THREADS
+        self, api: Api, term: Term, health: ControllerHealth, concurrency: Concurrency = THREADS
     ) -> None:
         """Send nothing yet. Every attempt is a beat of `health`."""
         self.closed = threading.Event()
@@ -178,7 +176,7 @@ class Candidate:
         term: Term,
         lead: Callable[[threading.Event], None],
         ended: threading.Event,
-        health: Health,
+        health: ControllerHealth,
         concurrency: Concurrency = THREADS,
     ) -> None:
         """Call `lead` when elected; it must return soon after the event it is given is set.

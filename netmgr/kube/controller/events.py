@@ -36,7 +36,7 @@ MOST = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
+class WarningEvent:
     """A Warning about an object.
 
     Attributes:
@@ -66,19 +66,17 @@ class Notice:
 
     @property
     def path(self) -> str:
-        """The collection that the Event is in."""
         return f"/api/v1/namespaces/{self.namespace or DEFAULT_NAMESPACE}/events"
 
     @property
     def full_name(self) -> str:
-        """The Event's path."""
         return f"{self.path}/{self.event_name}"
 
 
-def notice(refusal: Refusal) -> Notice:
+def notice(refusal: Refusal) -> WarningEvent:
     """The Event of a Node that cannot be served, which `kubectl describe node` shows."""
     node = refusal.node
-    return Notice("Node", node.name, node.uid, str(refusal.reason), refusal.message)
+    return WarningEvent("Node", node.name, node.uid, str(refusal.reason), refusal.message)
 
 
 class Events:
@@ -88,7 +86,7 @@ class Events:
         self._leadership = leadership
         self._reported: dict[str, float] = {}
 
-    def report(self, notices: Iterable[Notice]) -> bool:
+    def report(self, notices: Iterable[WarningEvent]) -> bool:
         """Write what is new among all current notices; False when more is left for another round.
 
         What is refused is only logged. What could not be written because the server is away is
@@ -109,7 +107,7 @@ class Events:
             return False
         return len(due) <= MOST
 
-    def _report_one(self, notice: Notice) -> bool:
+    def _report_one(self, notice: WarningEvent) -> bool:
         if notice.full_name not in self._reported:
             _log(notice)
         try:
@@ -128,12 +126,8 @@ class Events:
         return True
 
 
-def write(leadership: Leadership, notice: Notice) -> None:
-    """Write a Warning in the controller's name.
-
-    Raises:
-        ApiError: it was refused.
-    """
+def write(leadership: Leadership, notice: WarningEvent) -> None:
+    """Write a Warning in the controller's name."""
     api = leadership.api
     made = event(notice, (COMPONENT, leadership.identity), leadership.concurrency.now())
     try:
@@ -146,7 +140,7 @@ def write(leadership: Leadership, notice: Notice) -> None:
         api.patch(notice.full_name, again)
 
 
-def _log(notice: Notice) -> None:
+def _log(notice: WarningEvent) -> None:
     log.warning(
         "reported kind=%s namespace=%s name=%s reason=%s message=%s",
         notice.kind,
@@ -165,7 +159,7 @@ def as_time(seconds: float) -> str:
     return text.replace("+00:00", "Z")
 
 
-def event(notice: Notice, author: tuple[str, str], now: float) -> Object:
+def event(notice: WarningEvent, author: tuple[str, str], now: float) -> Object:
     """Make an Event at a time (seconds since the epoch), by a component and an instance of it."""
     at = as_time(now)
     about = {"apiVersion": "v1", "kind": notice.kind, "name": notice.name, "uid": notice.uid}

@@ -25,7 +25,7 @@ SILENCE = 300.0
 a few in a row."""
 
 
-class Health:
+class ControllerHealth:
     """Notices parts of a controller that hang, by their last beat. Safe for threads."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -35,7 +35,6 @@ class Health:
         self._last: dict[str, float] = {}
 
     def beat(self, part: str) -> None:
-        """Note that this part makes progress."""
         with self._lock:
             self._last[part] = self._clock()
 

@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 from netmgr.kube.client.agent_pods import AgentPod
 from netmgr.kube.controller.assigning import NodeView
-from netmgr.kube.controller.events import Events, Notice, as_time
+from netmgr.kube.controller.events import Events, WarningEvent, as_time
 from netmgr.kube.controller.health import Telemetry
-from netmgr.kube.controller.node_reports import NodeReports, Report
+from netmgr.kube.controller.node_reports import NodeReport, NodeReports
 from netmgr.kube.controller.nodes import HEALTHY
 from netmgr.kube.controller.reconciling import Leadership, write_condition, write_each
 
@@ -50,7 +50,7 @@ class _Known:
 
     failed: Mapping[str, str]
     ready: Collection[str]
-    reports: Mapping[str, Report]
+    reports: Mapping[str, NodeReport]
     silent: Collection[str]
 
 
@@ -66,11 +66,10 @@ class NodeConditions:
         self._telemetry = telemetry
         self._events = Events(leadership)
         self._written: dict[str, float] = {}
-        self._notices: list[Notice] = []
+        self._notices: list[WarningEvent] = []
         self._settled: tuple[int, int] | None = None
 
     def reconcile(self) -> bool:
-        """Write the conditions; False when another round should follow soon."""
         pods = self._leadership.agents.listed()
         # Before anything is read: what changes meanwhile is for another round.
         generation = self._leadership.generation
@@ -82,14 +81,7 @@ class NodeConditions:
             return True
         views = self._leadership.nodes.views()
         known = self._known(pods)
-        self._notices = [
-            # With a key of its own, and not the message's: one Event for a Node, whatever it says.
-            Notice("Node", view.name, view.uid, PREFLIGHT_FAILED, failure, key=PREFLIGHT_FAILED)
-            for view in views
-            if (failure := known.failed.get(view.name))
-        ]
-        self._telemetry.preflight_failed.set(len(self._notices))
-        self._events.report(self._notices)
+        self._report(views, known.failed)
         now = self._leadership.concurrency.monotonic()
         self._written = {name: at for name, at in self._written.items() if now - at < CALM_SECONDS}
         due = ((view, _wanted(view, known)) for view in views if view.name not in self._written)
@@ -98,6 +90,18 @@ class NodeConditions:
         if is_settled:
             self._settled = generation
         return is_settled
+
+    def _report(self, views: Iterable[NodeView], failed: Mapping[str, str]) -> None:
+        """Update the Events and the metric of failed preflights."""
+        reason = PREFLIGHT_FAILED
+        self._notices = [
+            # With a key of its own, and not the message's: one Event for a Node, whatever it says.
+            WarningEvent("Node", view.name, view.uid, reason, failed[view.name], key=reason)
+            for view in views
+            if view.name in failed
+        ]
+        self._telemetry.preflight_failed.set(len(self._notices))
+        self._events.report(self._notices)
 
     def _known(self, pods: Iterable[AgentPod]) -> _Known:
         return _Known(
@@ -157,8 +161,7 @@ def _differs(wanted: Condition, view: NodeView) -> bool:
     return wanted.reason == PREFLIGHT_FAILED and wanted.message != view.health_message
 
 
-def condition(report: Report) -> Condition:
-    """The condition for what a node reports."""
+def condition(report: NodeReport) -> Condition:
     if not report.problems:
         message = "the agent of netmgr finds no problem that lasts"
         return Condition("True", HEALTHY_REASON, message)

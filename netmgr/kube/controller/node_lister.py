@@ -39,7 +39,6 @@ class NodeLister:
         self._wrote_at = self._checked_at = -CHECK
 
     def reconcile(self) -> bool:
-        """Write the list if it differs; False when another round should follow soon."""
         nodes, refusals = choose(self._leadership.nodes.views())
         is_reported = self._events.report(map(notice, refusals))
         now, text = self._leadership.concurrency.monotonic(), node_list.write(nodes)

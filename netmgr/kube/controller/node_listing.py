@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 
 from netmgr.documents.node_list import ListedNode
-from netmgr.kube.controller.assigning import NodeView, Reason, Refusal
+from netmgr.kube.controller.assigning import NodeView, Refusal, RefusalReason
 from netmgr.prefixes import Address, Family, Prefix
 
 MOST_NODES = 500
@@ -30,9 +30,9 @@ def choose(views: Iterable[NodeView]) -> tuple[list[ListedNode], list[Refusal]]:
     taken = _Taken()
     for view in sorted(filter(_is_complete, views), key=lambda view: (view.created, view.name)):
         if len(listed) == MOST_NODES:
-            refusals.append(Refusal(view, Reason.TOO_MANY, _TOO_MANY))
+            refusals.append(Refusal(view, RefusalReason.TOO_MANY, _TOO_MANY))
         elif message := taken.objection_to(view.cidrs):
-            refusals.append(Refusal(view, Reason.NO_ROUTE, message))
+            refusals.append(Refusal(view, RefusalReason.NO_ROUTE, message))
         else:
             taken.add(view)
             listed.append(ListedNode(view.name, _addresses(view.addresses), view.cidrs))

@@ -60,7 +60,7 @@ class Spent(_Part):
     until: Annotated[int, Field(ge=0, le=10**11)]
 
 
-class Problem(_Part):
+class ReportedProblem(_Part):
     """A problem of the node's network."""
 
     # A later release may have other ones.
@@ -68,11 +68,13 @@ class Problem(_Part):
     message: Annotated[str, Field(max_length=1024)]
 
 
-class Report(_Part):
+class NodeReport(_Part):
     """An exporter's whole answer."""
 
+    model_config = ConfigDict(title="Report")  # its name in messages
+
     spent: tuple[Spent, ...] = ()
-    problems: Annotated[tuple[Problem, ...], Field(max_length=2 * len(Fault))] = ()
+    problems: Annotated[tuple[ReportedProblem, ...], Field(max_length=2 * len(Fault))] = ()
 
 
 class NodeReports:
@@ -81,14 +83,10 @@ class NodeReports:
     def __init__(self, leadership: Leadership) -> None:
         """Ask in a thread of its own: nodes that are down take time, which no round has."""
         self._leadership = leadership
-        self._reports: Mapping[str, Report] = {}
+        self.by_node: Mapping[str, NodeReport] = {}
+        """By the Node's name; those that did not answer are left out."""
         self._heard: Mapping[str, float] = {}
         threading.Thread(target=self._ask, name="reports", daemon=True).start()
-
-    @property
-    def by_node(self) -> Mapping[str, Report]:
-        """By the Node's name; those that did not answer are left out."""
-        return self._reports
 
     def silent(self) -> frozenset[str]:
         """Nodes of which this leader has heard nothing for `SILENT_SECONDS`."""
@@ -103,7 +101,7 @@ class NodeReports:
                 lost.wait(1)
                 continue
             asked = [pod for pod in pods if pod.exporter[1]]
-            self._reports = self._ask_all(asked)
+            self.by_node = self._ask_all(asked)
             self._hear(pods)
             lost.wait(max(1.0, TURN_SECONDS - len(asked) / ASKED_PER_SECOND))
 
@@ -112,13 +110,13 @@ class NodeReports:
 
         While a preflight fails, its kubelet speaks for the exporter, which is not started yet.
         """
-        heard = {*self._reports, *(pod.node for pod in pods if pod.failed_preflight)}
+        heard = {*self.by_node, *(pod.node for pod in pods if pod.failed_preflight)}
         now = time.monotonic()
         names = [view.name for view in self._leadership.nodes.views()]
         self._heard = {name: now if name in heard else self._heard.get(name, now) for name in names}
 
-    def _ask_all(self, pods: Sequence[AgentPod]) -> dict[str, Report]:
-        reports: dict[str, Report] = {}
+    def _ask_all(self, pods: Sequence[AgentPod]) -> dict[str, NodeReport]:
+        reports: dict[str, NodeReport] = {}
         failed: dict[str, Exception] = {}
         for begin in range(0, len(pods), ASKED_PER_SECOND):
             some = pods[begin : begin + ASKED_PER_SECOND]
@@ -133,12 +131,12 @@ class NodeReports:
         return reports
 
 
-async def _answers(pods: Iterable[AgentPod]) -> list[Report | Exception]:
+async def _answers(pods: Iterable[AgentPod]) -> list[NodeReport | Exception]:
     """What these pods' exporters say, or why they do not."""
     return await asyncio.gather(*(_try_to_ask(pod) for pod in pods))
 
 
-async def _try_to_ask(pod: AgentPod) -> Report | Exception:
+async def _try_to_ask(pod: AgentPod) -> NodeReport | Exception:
     try:
         async with asyncio.timeout(ANSWER_SECONDS):
             return parse(await _get(*pod.exporter))
@@ -158,7 +156,7 @@ async def _get(address: str, port: int) -> bytes:
     return answer
 
 
-def parse(answer: bytes) -> Report:
+def parse(answer: bytes) -> NodeReport:
     """The report in an exporter's whole HTTP answer.
 
     Raises:
@@ -171,11 +169,7 @@ def parse(answer: bytes) -> Report:
     return parse_body(body)
 
 
-def parse_body(body: bytes) -> Report:
-    """The report in the body of an exporter's answer.
-
-    Raises:
-        ValueError: as `parse`.
-    """
-    report = Report.model_validate_json(body)
+def parse_body(body: bytes) -> NodeReport:
+    """The report in the body of an exporter's answer; errors as of `parse`."""
+    report = NodeReport.model_validate_json(body)
     return report.model_copy(update={"spent": report.spent[:MOST]})

@@ -20,11 +20,7 @@ log = logging.getLogger(__name__)
 
 
 def rewrite(leadership: Leadership, view: NodeView, change: Callable[[Taints], Taints]) -> bool:
-    """Change a Node's taints; False when another program changed the Node meanwhile.
-
-    Raises:
-        ApiError: as `Reconciler`.
-    """
+    """Change a Node's taints; False when another program changed the Node meanwhile."""
     # Both of one moment: if the version were newer than the list, a taint added in between would
     # be lost.
     current = leadership.nodes.current(view.name)
@@ -42,7 +38,6 @@ def rewrite(leadership: Leadership, view: NodeView, change: Callable[[Taints], T
 
 
 def without(taints: Iterable[Mapping[str, str]], key: str) -> Taints:
-    """The other taints."""
     return [taint for taint in taints if taint["key"] != key]
 
 
@@ -65,7 +60,6 @@ class UnhealthyTaint:
         self._settled, self._ends = -1, -math.inf
 
     def reconcile(self) -> bool:
-        """Write the taints that differ; False when another round should follow soon."""
         # Before anything is read: what changes meanwhile is for another round.
         generation = self._leadership.nodes.generation
         now = self._leadership.concurrency.monotonic()

@@ -83,11 +83,7 @@ class AwaitedPlan:
     """A plan whose files may not exist yet: a ConfigMap that nobody has applied so far."""
 
     def __init__(self, open_watch: Callable[[], PlanWatch], files: tuple[Path, ...]) -> None:
-        """Look for the files.
-
-        Raises:
-            ConfigError: they are there, and the plan cannot be used.
-        """
+        """Look for the files; raise a ConfigError if they are there and cannot be used."""
         self._open_watch = open_watch
         self._files = files
         self._watch: PlanWatch | None = None

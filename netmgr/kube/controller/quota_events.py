@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from netmgr.kube.controller.events import Events, Notice
-from netmgr.kube.controller.node_reports import NodeReports, Report, Spent
+from netmgr.kube.controller.events import Events, WarningEvent
+from netmgr.kube.controller.node_reports import NodeReport, NodeReports, Spent
 from netmgr.kube.controller.reconciling import Leadership
 
 REASON = "QuotaSpent"
@@ -22,11 +22,10 @@ class QuotaEvents:
         self._reports = reports
 
     def reconcile(self) -> bool:
-        """Write the Events; those that cannot be written are only logged."""
         return self._events.report(notices(self._reports.by_node))
 
 
-def notices(reports: Mapping[str, Report]) -> list[Notice]:
+def notices(reports: Mapping[str, NodeReport]) -> list[WarningEvent]:
     """The Events that follow from what the Nodes report.
 
     A pod that moved, or a namespace that has pods on many nodes, has one Event for each quota.
@@ -39,13 +38,13 @@ def notices(reports: Mapping[str, Report]) -> list[Notice]:
     return sorted(due, key=lambda notice: (notice.namespace, notice.name, notice.key))[:MOST_EVENTS]
 
 
-def _notice(spent: Spent, nodes: Sequence[str]) -> Notice:
+def _notice(spent: Spent, nodes: Sequence[str]) -> WarningEvent:
     others = f" and {len(nodes) - 1} other nodes" if len(nodes) > 1 else ""
     then = f"pass at {spent.slow} bits a second" if spent.slow else "are dropped"
     ends = datetime.fromtimestamp(spent.until, UTC).isoformat(timespec="minutes")
     # Not the nodes: a namespace's pods may spend their quota on one after the other.
     key = f"{spent.traffic} {spent.period} {spent.until} {spent.budget}"
-    return Notice(
+    return WarningEvent(
         kind="Pod" if spent.pod else "Namespace",
         name=spent.pod or spent.namespace,
         uid=spent.uid,

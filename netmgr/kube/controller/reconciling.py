@@ -44,7 +44,7 @@ class Leadership:
         return self.nodes.generation, self.agents.generation
 
 
-class Reconciler(Protocol):
+class ClusterReconciler(Protocol):
     """Writes one kind of thing to the API server, as the Nodes and agents' pods require it.
 
     Made anew for every leadership, so that it remembers nothing of what another leader has changed.
@@ -65,11 +65,7 @@ class Reconciler(Protocol):
 def patch(
     cache: ObjectCache[Any], send: Callable[[str, Object], Object], path: str, body: Object
 ) -> bool:
-    """Patch an object of a copy; False when another program changed it meanwhile.
-
-    Raises:
-        ApiError: the server is away, or refused.
-    """
+    """Patch an object of a copy; False when another program changed it meanwhile."""
     try:
         # Applied at once: the watch delivers it later, and until then the next round would find the
         # object as it was and write it again.
@@ -82,11 +78,7 @@ def patch(
 
 
 def write_condition(leadership: Leadership, view: NodeView, condition: Object) -> bool:
-    """Write a condition of a Node; False when another Node has its name.
-
-    Raises:
-        ApiError: the server is away, or refused.
-    """
+    """Write a condition of a Node; False when another Node has its name."""
     body: Object = {"metadata": {"uid": view.uid}, "status": {"conditions": [condition]}}
     path = f"/api/v1/nodes/{view.name}/status"
     # Conditions are merged by their type, which a JSON merge patch cannot do.

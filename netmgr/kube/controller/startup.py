@@ -36,11 +36,13 @@ class Startup:
         self._is_range_controller = is_range_controller
 
     def reconcile(self) -> bool:
-        """Write the Nodes that wait; False when another round should follow soon."""
         waiting = [view for view in self._leadership.nodes.views() if self._waits(view)]
         if not waiting:
             return True
-        serving = self._serving()
+        # What was written to an agent that is ready about its Node's ranges: None where these are
+        # not the Node's podCIDRs.
+        pods = self._leadership.agents.listed() or ()
+        serving = {pod.node: pod.assigned for pod in pods if pod.is_ready}
         are_served = [view for view in waiting if _serves(view, serving)]
         return write_each(self._leadership, are_served, self._admit)
 
@@ -53,14 +55,6 @@ class Startup:
     def _admit(self, view: NodeView) -> bool:
         is_available = not self._is_to_clear(view) or self._clear(view)
         return is_available and (not view.has_taint(STARTUP_TAINT) or self._untaint(view))
-
-    def _serving(self) -> dict[str, AssignedRanges | None]:
-        """Nodes with an agent that is ready, and what was written to it about its Node's ranges.
-
-        That is None where the agent's ranges are not the Node's podCIDRs.
-        """
-        pods = self._leadership.agents.listed() or ()
-        return {pod.node: pod.assigned for pod in pods if pod.is_ready}
 
     def _untaint(self, view: NodeView) -> bool:
         is_written = rewrite(self._leadership, view, lambda taints: without(taints, STARTUP_TAINT))

@@ -54,10 +54,8 @@ class Tainting:
 def decide(nodes: Iterable[NodeView], lasting: Collection[str], share: Fraction | None) -> Tainting:
     """Decide for all Nodes.
 
-    Args:
-        nodes: all there are.
-        lasting: names of those whose condition has been False for long enough.
-        share: of a node pool, from 0 to 1; None removes every taint.
+    `lasting` are names of those whose condition has been False for long enough. `share` is of a
+    node pool, from 0 to 1; None removes every taint.
     """
     if share is None:
         return Tainting(remove=[node for node in nodes if node.has_taint(UNHEALTHY_TAINT)])

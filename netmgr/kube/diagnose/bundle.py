@@ -16,9 +16,9 @@ from netmgr.kube.client.api import Api, Object
 
 LOG_LINES = 2000
 _OBJECTS = {
-    "apps/v1": ("daemonsets", "deployments"),
-    "v1": ("pods", "configmaps", "events"),
-    "coordination.k8s.io/v1": ("leases",),
+    "/apis/apps/v1": ("daemonsets", "deployments"),
+    "/api/v1": ("pods", "configmaps", "events"),
+    "/apis/coordination.k8s.io/v1": ("leases",),
 }
 NODES = "/api/v1/nodes"
 NAMESPACES = ("netmgr", "netmgr-claims")
@@ -46,8 +46,7 @@ def _parts(api: Api, namespaces: tuple[str, ...], pods: list[Object]) -> Iterato
     yield "version.json", partial(_object, api, "/version")
     yield "nodes.json", partial(_object, api, NODES)
     for namespace in namespaces:
-        for group, kinds in _OBJECTS.items():
-            root = "/api/v1" if group == "v1" else f"/apis/{group}"
+        for root, kinds in _OBJECTS.items():
             for kind in kinds:
                 path = f"{root}/namespaces/{namespace}/{kind}"
                 yield f"{namespace}/{kind}.json", partial(_object, api, path)

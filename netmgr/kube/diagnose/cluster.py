@@ -34,7 +34,7 @@ Advance = Callable[[int], object]
 """Called after each exporter, with how many there are; from several threads."""
 
 
-class Reading(NamedTuple):
+class ClusterQuery(NamedTuple):
     """What to read, and how long exporters may take in all (seconds)."""
 
     namespaces: tuple[str, ...]
@@ -42,14 +42,16 @@ class Reading(NamedTuple):
     seconds: float
 
 
-def read(api: Api, reading: Reading, advance: Advance = lambda *_: None) -> cluster_status.Cluster:
+def read(
+    api: Api, reading: ClusterQuery, advance: Advance = lambda *_: None
+) -> cluster_status.ClusterState:
     """Read a cluster.
 
     Raises:
         ApiError: Nodes, the agents' pods, DaemonSets or Deployments cannot be listed. What else
-            cannot be read is in `Cluster.unread`.
+            cannot be read is in `ClusterState.unread`.
     """
-    cluster = cluster_status.Cluster(reading.namespaces)
+    cluster = cluster_status.ClusterState(reading.namespaces)
     cluster.nodes = [cluster_status.node_state(node) for node in items(api, "/api/v1/nodes")]
     cluster.present = {node.view.uid for node in cluster.nodes}
     for namespace in reading.namespaces:
@@ -58,7 +60,9 @@ def read(api: Api, reading: Reading, advance: Advance = lambda *_: None) -> clus
         with _tolerated(cluster, "controllerrevisions"):
             _read_revisions(api, f"{apps}/controllerrevisions", cluster)
         with _tolerated(cluster, "leases"):
-            _read_leader(api, namespace, reading.lease, cluster)
+            leases = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
+            if (lease := api.find(f"{leases}/{reading.lease}")) is not None:
+                cluster.leader = cluster_status.leader(lease)
     for namespace in (DEFAULT_NAMESPACE, *reading.namespaces):
         with _tolerated(cluster, "events"):
             cluster.events += _events(api, namespace)
@@ -66,8 +70,7 @@ def read(api: Api, reading: Reading, advance: Advance = lambda *_: None) -> clus
     return cluster
 
 
-def _read_own(api: Api, namespace: str, apps: str, cluster: cluster_status.Cluster) -> None:
-    """What netmgr has in a namespace."""
+def _read_own(api: Api, namespace: str, apps: str, cluster: cluster_status.ClusterState) -> None:
     pods = list(items(api, f"/api/v1/namespaces/{namespace}/pods", LABEL))
     cluster.pods += _agent_pods(pods)
     creation_times = [cluster.installed_at] if cluster.installed_at else []
@@ -81,7 +84,7 @@ def _read_own(api: Api, namespace: str, apps: str, cluster: cluster_status.Clust
 
 
 @contextmanager
-def _tolerated(cluster: cluster_status.Cluster, resource: str) -> Iterator[None]:
+def _tolerated(cluster: cluster_status.ClusterState, resource: str) -> Iterator[None]:
     try:
         yield
     except ApiAway:
@@ -91,13 +94,11 @@ def _tolerated(cluster: cluster_status.Cluster, resource: str) -> Iterator[None]
 
 
 def items(api: Api, path: str, query: dict[str, str] | None = None) -> Iterator[Object]:
-    """All objects of a collection, page by page."""
     for page in pages(api, path, query or {}):
         yield from page["items"]
 
 
 def agent_pods(api: Api, path: str) -> Iterator[cluster_status.PodState]:
-    """The agents' pods of a namespace."""
     return _agent_pods(items(api, path, {"labelSelector": SELECTOR}))
 
 
@@ -109,19 +110,13 @@ def _agent_pods(pods: Iterable[Object]) -> Iterator[cluster_status.PodState]:
             yield cluster_status.pod_state(pod_object, pod)
 
 
-def _read_revisions(api: Api, path: str, cluster: cluster_status.Cluster) -> None:
+def _read_revisions(api: Api, path: str, cluster: cluster_status.ClusterState) -> None:
     revisions = sorted(items(api, path, LABEL), key=lambda revision: int(revision["revision"]))
     for revision in revisions:
         metadata = revision["metadata"]
         for owner in metadata.get("ownerReferences", ()):
             key = metadata["namespace"], owner["name"]
             cluster.revisions[key] = metadata.get("labels", {}).get(cluster_status.REVISION, "")
-
-
-def _read_leader(api: Api, namespace: str, name: str, cluster: cluster_status.Cluster) -> None:
-    path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}"
-    if (lease := api.find(path)) is not None:
-        cluster.leader = cluster_status.leader(lease)
 
 
 def _events(api: Api, namespace: str) -> Iterator[Object]:
@@ -133,7 +128,7 @@ def _events(api: Api, namespace: str) -> Iterator[Object]:
             yield event
 
 
-def _ask(api: Api, cluster: cluster_status.Cluster, seconds: float, advance: Advance) -> None:
+def _ask(api: Api, cluster: cluster_status.ClusterState, seconds: float, advance: Advance) -> None:
     """Ask the exporters of agents that are ready; others would only take time."""
     kubelets = {node.view.name for node in cluster.nodes if node.is_ready}
     ready = [agent for agent in cluster.pods if agent.pod.is_ready and agent.pod.node in kubelets]
@@ -151,7 +146,9 @@ def _ask(api: Api, cluster: cluster_status.Cluster, seconds: float, advance: Adv
     THREADS.map(ASKERS, ask, asked)
 
 
-def _ask_one(api: Api, cluster: cluster_status.Cluster, agent: cluster_status.PodState) -> None:
+def _ask_one(
+    api: Api, cluster: cluster_status.ClusterState, agent: cluster_status.PodState
+) -> None:
     try:
         body = api.bounded(f"{agent.exporter}/report", ANSWER_SECONDS, LONGEST_ANSWER)
         cluster.reports[agent.pod.node] = parse_body(body)

@@ -20,7 +20,7 @@ from netmgr.kube.client.agent_pods import AgentPod
 from netmgr.kube.client.api import Object
 from netmgr.kube.controller.assigning import NodeView
 from netmgr.kube.controller.node_conditions import PREFLIGHT_FAILED
-from netmgr.kube.controller.node_reports import Report
+from netmgr.kube.controller.node_reports import NodeReport
 from netmgr.kube.controller.nodes import (
     ROLE,
     STARTUP_TAINT,
@@ -106,7 +106,7 @@ class Leader(NamedTuple):
 
 
 @dataclass
-class Cluster:
+class ClusterState:
     """What was read.
 
     Attributes:
@@ -129,17 +129,15 @@ class Cluster:
     events: list[Object] = field(default_factory=list)
     present: set[str] = field(default_factory=set)
     installed_at: str = ""
-    reports: dict[str, Report] = field(default_factory=dict)
+    reports: dict[str, NodeReport] = field(default_factory=dict)
     silent: dict[str, str] = field(default_factory=dict)
     unread: dict[str, str] = field(default_factory=dict)
 
     def of(self, component: str) -> list[Workload]:
-        """Its DaemonSets or Deployments."""
         return [owner for owner in self.workloads if owner.component == component]
 
 
 def node_state(node: Object) -> NodeState:
-    """What matters about a Node object."""
     labels = node["metadata"].get("labels", {})
     is_ready = conditions_of(node).get("Ready", {}).get("status") == "True"
     component = {Role.NODE: AGENT, Role.NAT_HOST: NAT_HOST}.get(labels.get(ROLE, Role.NODE), "")
@@ -149,7 +147,6 @@ def node_state(node: Object) -> NodeState:
 
 
 def pod_state(pod_object: Object, pod: AgentPod) -> PodState:
-    """What matters about an agent's pod on a Node."""
     status, metadata = pod_object.get("status", {}), pod_object["metadata"]
     container, trouble = AGENT, ""
     if status.get("phase") == "Failed":
@@ -232,7 +229,7 @@ def leader(lease: Object) -> Leader:
     return Leader(spec.get("holderIdentity") or "", since + spec.get("leaseDurationSeconds", 0))
 
 
-def findings(cluster: Cluster, now: float) -> list[Finding]:
+def findings(cluster: ClusterState, now: float) -> list[Finding]:
     """What is wrong, worst first, and then what concerns the most; `now` since the epoch."""
     return grouped(_observed(cluster, now))
 
@@ -241,7 +238,7 @@ def _found(severity: Severity, check: str, message: str, remedy: str, about: str
     return Finding(severity, message, remedy, check, (about,))
 
 
-def _observed(cluster: Cluster, now: float) -> Iterator[Finding]:
+def _observed(cluster: ClusterState, now: float) -> Iterator[Finding]:
     if not cluster.of(AGENT) and not cluster.of(CONTROLLER) and not cluster.of(NAT_HOST):
         message = f"no DaemonSet or Deployment of netmgr is in {', '.join(cluster.namespaces)}"
         remedy = "kubectl apply -k an overlay, or name the namespace with --namespace"
@@ -257,7 +254,7 @@ def _observed(cluster: Cluster, now: float) -> Iterator[Finding]:
     yield from _events(event for event in cluster.events if not _is_over(event, cluster))
 
 
-def _workloads(cluster: Cluster) -> Iterator[Finding]:
+def _workloads(cluster: ClusterState) -> Iterator[Finding]:
     for owner in cluster.workloads:
         if not owner.is_current:
             message = "kube-controller-manager has not acted on its newest form"
@@ -266,7 +263,7 @@ def _workloads(cluster: Cluster) -> Iterator[Finding]:
             yield _controllers(owner, cluster)
 
 
-def _controllers(deployment: Workload, cluster: Cluster) -> Finding:
+def _controllers(deployment: Workload, cluster: ClusterState) -> Finding:
     """Why not all controllers run."""
     message = f"{deployment.ready} of {deployment.wanted} controllers are ready"
     if deployment.ready:
@@ -285,7 +282,7 @@ def _describe(owner: Workload) -> str:
     return f"kubectl -n {owner.namespace} describe {owner.path}"
 
 
-def _leader(cluster: Cluster, now: float) -> Iterator[Finding]:
+def _leader(cluster: ClusterState, now: float) -> Iterator[Finding]:
     running = [deployment for deployment in cluster.of(CONTROLLER) if deployment.ready]
     if not running or "leases" in cluster.unread:
         return
@@ -300,7 +297,7 @@ def _leader(cluster: Cluster, now: float) -> Iterator[Finding]:
     yield _found(Severity.ERROR, "controller", message, remedy, running[0].path)
 
 
-def _nodes(cluster: Cluster) -> Iterator[Finding]:
+def _nodes(cluster: ClusterState) -> Iterator[Finding]:
     # A pod that is ready comes last and is kept: the one that it replaces may still be there.
     by_readiness = sorted(cluster.pods, key=lambda agent: agent.pod.is_ready)
     pods = {agent.pod.node: agent for agent in by_readiness}
@@ -315,7 +312,7 @@ def _nodes(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _rollout(
-    daemon_set: Workload, cluster: Cluster, pods: Mapping[str, PodState]
+    daemon_set: Workload, cluster: ClusterState, pods: Mapping[str, PodState]
 ) -> Iterator[Finding]:
     """A rollout stopped by Nodes that are not Ready: their agents count as those under way."""
     nodes = [node for node in cluster.nodes if node.component == daemon_set.component]
@@ -339,7 +336,7 @@ def _rollout(
 
 
 def _agent(
-    state: NodeState, agent: PodState | None, wanted: Sequence[Workload], cluster: Cluster
+    state: NodeState, agent: PodState | None, wanted: Sequence[Workload], cluster: ClusterState
 ) -> Iterator[Finding]:
     """What keeps a Node's agent from serving, or where it lags behind."""
     about = f"node/{state.view.name}"
@@ -398,7 +395,7 @@ def _unready(state: NodeState, agent: PodState) -> Finding:
     return _found(Severity.ERROR, check, message, remedy, about)
 
 
-def _serving(view: NodeView, agent: PodState, cluster: Cluster) -> Iterator[Finding]:
+def _serving(view: NodeView, agent: PodState, cluster: ClusterState) -> Iterator[Finding]:
     """What keeps pods from a Node although its agent is ready, and an exporter that is silent."""
     about = f"node/{view.name}"
     if agent.trouble:
@@ -416,7 +413,7 @@ def _serving(view: NodeView, agent: PodState, cluster: Cluster) -> Iterator[Find
         yield _found(Severity.WARNING, "exporter", message, remedy, about)
 
 
-def _controller(cluster: Cluster) -> str:
+def _controller(cluster: ClusterState) -> str:
     for deployment in cluster.of(CONTROLLER):
         return f"kubectl -n {deployment.namespace} logs {deployment.path}"
     return "no controller is installed, which would remove it"
@@ -436,7 +433,7 @@ def _lag(
         yield _found(Severity.WARNING, "rollout", message, remedy, about)
 
 
-def _network(state: NodeState, report: Report | None) -> Iterator[Finding]:
+def _network(state: NodeState, report: NodeReport | None) -> Iterator[Finding]:
     """What its condition says, and what its exporter reports beside that."""
     view = state.view
     about, describe = f"node/{view.name}", f"kubectl describe node/{view.name}"
@@ -458,7 +455,7 @@ def _network(state: NodeState, report: Report | None) -> Iterator[Finding]:
             yield _found(Severity.ERROR, "network", message, describe, about)
 
 
-def _is_over(event: Object, cluster: Cluster) -> bool:
+def _is_over(event: Object, cluster: ClusterState) -> bool:
     """Whether an Event is of a former installation, or about an object that is gone."""
     at = event.get("lastTimestamp") or event.get("eventTime") or ""
     about, names = event["involvedObject"], [f"{owner.name}-" for owner in cluster.workloads]

@@ -53,7 +53,23 @@ class Check(StrEnum):
     COUNTED = "counted"
 
 
-class State(StrEnum):
+_EXPLAIN = "netmgr node explain {host}, on the node"
+_REMEDIES = {
+    Check.OTHER_NODES: (
+        "kubectl describe node/{node}, and see that the network delivers its podCIDRs to it"
+    ),
+    Check.RUNNING_PODS: (
+        "netmgr node status, on its node; if the pod's address was withdrawn, delete the pod, and "
+        "its owner replaces it"
+    ),
+    Check.SERVICE: "kubectl -n kube-system get pods -l k8s-app=kube-proxy -o wide",
+    Check.HOST_PORT: "the plugin portmap has to be in the chain: components/host-ports",
+    Check.INTERNAL: f"{_EXPLAIN}: if it is native, it needs a way back to the pods' addresses",
+}
+"""What mends a probe that fails; of any other check, it is `_EXPLAIN`."""
+
+
+class CheckState(StrEnum):
     """The outcome of a check on a Node."""
 
     OK = "ok"
@@ -62,7 +78,7 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class NodeCandidate:
     """A Node that may be tested, and its agent's pod, if it has one."""
 
     state: NodeState
@@ -93,7 +109,7 @@ class Options(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class ProbeServer:
     """A server that runs: its pod's addresses, and its Node's."""
 
     node: str
@@ -109,7 +125,7 @@ class RunningPod(NamedTuple):
     addresses: tuple[str, ...]
 
 
-class Planned(NamedTuple):
+class PlannedProbe(NamedTuple):
     """A probe, what it is for, and the Node and the pod that it asks, or empty."""
 
     check: Check
@@ -118,7 +134,7 @@ class Planned(NamedTuple):
     pod: str = ""
 
 
-class Counted(NamedTuple):
+class CountedBytes(NamedTuple):
     """What a Node's exporter says of the bytes that a pod exchanged with the internet."""
 
     bytes_out: int
@@ -138,16 +154,16 @@ class NodeResult:
     node: str
     trouble: str = ""
     addresses: tuple[str, ...] = ()
-    planned: Sequence[Planned] = ()
+    planned: Sequence[PlannedProbe] = ()
     answer: Answer | None = None
-    counted: Counted | None = None
-    server_counted: Counted | None = None
+    counted: CountedBytes | None = None
+    server_counted: CountedBytes | None = None
     uncounted: str = ""
-    states: dict[Check, State] = field(default_factory=dict)
+    states: dict[Check, CheckState] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
 
 
-def candidates(nodes: Iterable[Object], pods: Iterable[PodState]) -> list[Candidate]:
+def candidates(nodes: Iterable[Object], pods: Iterable[PodState]) -> list[NodeCandidate]:
     """Nodes on which netmgr's agents serve pods; `nodes` are API objects."""
     agents = {agent.pod.node: agent for agent in sorted(pods, key=lambda agent: agent.pod.is_ready)}
     eligible = []
@@ -155,11 +171,11 @@ def candidates(nodes: Iterable[Object], pods: Iterable[PodState]) -> list[Candid
         state, labels = node_state(node), node["metadata"].get("labels", {})
         if state.component == AGENT:
             agent = agents.get(state.view.name)
-            eligible.append(Candidate(state, labels.get(POOL, ""), labels.get(ZONE, ""), agent))
+            eligible.append(NodeCandidate(state, labels.get(POOL, ""), labels.get(ZONE, ""), agent))
     return eligible
 
 
-def usable(wanted: Sequence[Candidate], most: int) -> tuple[list[Candidate], list[Finding]]:
+def usable(wanted: Sequence[NodeCandidate], most: int) -> tuple[list[NodeCandidate], list[Finding]]:
     """Up to `most` testable Nodes, and why others are not; by default those are passed over."""
     ready = [candidate for candidate in wanted if not candidate.trouble]
     absent = [
@@ -176,9 +192,9 @@ def _absent(message: str, about: str) -> Finding:
     return Finding(Severity.ERROR, message, "netmgr status --cluster", Check.START, (about,))
 
 
-def spread(nodes: Iterable[Candidate], most: int) -> list[Candidate]:
+def spread(nodes: Iterable[NodeCandidate], most: int) -> list[NodeCandidate]:
     """Up to `most` of them: one of each node pool and zone before the second of any."""
-    groups: defaultdict[tuple[str, str], list[Candidate]] = defaultdict(list)
+    groups: defaultdict[tuple[str, str], list[NodeCandidate]] = defaultdict(list)
     for candidate in sorted(nodes, key=lambda candidate: candidate.name):
         groups[candidate.pool, candidate.zone].append(candidate)
     ranked = [
@@ -217,18 +233,18 @@ def _is_ready(pod: Object) -> bool:
 
 
 def plan(
-    own: Server,
-    ring: Sequence[Server],
+    own: ProbeServer,
+    ring: Sequence[ProbeServer],
     service: Sequence[str],
     asked: Options,
     running: Mapping[str, Sequence[RunningPod]] = MappingProxyType({}),
-) -> list[Planned]:
+) -> list[PlannedProbe]:
     """What the client of a Node probes.
 
     Servers of the ring, the Service by its addresses, and pods that ran before (by Node) on its own
     Node and the next one.
     """
-    probes: list[Planned] = []
+    probes: list[PlannedProbe] = []
     for distance, server in enumerate(_peers(own, ring)):
         check = Check.OTHER_NODES if distance else Check.SAME_NODE
         probes += _echoes(check, server.node, _of_families(server.addresses, own.addresses))
@@ -237,30 +253,32 @@ def plan(
     probes += _echoes(Check.SERVICE, "", _of_families(service, own.addresses))
     if asked.host_port:
         probes += [
-            Planned(Check.HOST_PORT, own.node, Probe(by="tcp", host=address, port=asked.host_port))
+            PlannedProbe(
+                Check.HOST_PORT, own.node, Probe(by="tcp", host=address, port=asked.host_port)
+            )
             for address in _of_families(own.host_addresses, own.addresses)
         ]
     probes += [
-        Planned(Check.INTERNAL, "", Probe(by="connect", host=target.host, port=target.port))
+        PlannedProbe(Check.INTERNAL, "", Probe(by="connect", host=target.host, port=target.port))
         for target in asked.internal
     ]
-    return [*probes, Planned(Check.DNS, "", Probe(by="dns", host=SERVICE))]
+    return [*probes, PlannedProbe(Check.DNS, "", Probe(by="dns", host=SERVICE))]
 
 
-def _reaches(pods: Iterable[RunningPod], own: Server) -> Iterator[Planned]:
+def _reaches(pods: Iterable[RunningPod], own: ProbeServer) -> Iterator[PlannedProbe]:
     for pod in pods:
         for address in _of_families(pod.addresses, own.addresses):
             probe = Probe(by="reach", host=address)
-            yield Planned(Check.RUNNING_PODS, pod.node, probe, pod.path)
+            yield PlannedProbe(Check.RUNNING_PODS, pod.node, probe, pod.path)
 
 
-def _echoes(check: Check, node: str, addresses: Iterable[str]) -> Iterator[Planned]:
+def _echoes(check: Check, node: str, addresses: Iterable[str]) -> Iterator[PlannedProbe]:
     for address in addresses:
-        yield Planned(check, node, Probe(by="tcp", host=address))
-        yield Planned(check, node, Probe(by="udp", host=address))
+        yield PlannedProbe(check, node, Probe(by="tcp", host=address))
+        yield PlannedProbe(check, node, Probe(by="udp", host=address))
 
 
-def _peers(own: Server, ring: Sequence[Server]) -> Iterator[Server]:
+def _peers(own: ProbeServer, ring: Sequence[ProbeServer]) -> Iterator[ProbeServer]:
     """Its own server, and those that follow it."""
     begin = ring.index(own)
     for distance in range(min(len(ring), MOST_PEERS + 1)):
@@ -279,13 +297,13 @@ def _family(address: str) -> Family:
 
 def conclude(tested: NodeResult, service: Sequence[str], asked: Options) -> None:
     """Fill in a Node's states and findings from what its pods and its exporter say."""
-    tested.states = dict.fromkeys(Check, State.SKIPPED)
+    tested.states = dict.fromkeys(Check, CheckState.SKIPPED)
     answer = tested.answer
     if answer is None or not _is_whole(answer, tested.planned, asked):
         trouble = tested.trouble or "its client's answer is not to its task"
         _fail(tested, Check.START, trouble, f"kubectl describe node/{tested.node}")
         return
-    tested.states[Check.START] = State.OK
+    tested.states[Check.START] = CheckState.OK
     for planned, ending in zip(tested.planned, answer.probes, strict=True):
         _of_probe(tested, planned, ending, service)
     for check, targets, endings, wanted in (
@@ -301,12 +319,14 @@ def conclude(tested: NodeResult, service: Sequence[str], asked: Options) -> None
     _of_counts(tested, answer)
 
 
-def _is_whole(answer: Answer, planned: Sequence[Planned], asked: Options) -> bool:
+def _is_whole(answer: Answer, planned: Sequence[PlannedProbe], asked: Options) -> bool:
     lengths = (len(answer.probes), len(answer.internet), len(answer.unreachable))
     return lengths == (len(planned), len(asked.internet), len(asked.unreachable))
 
 
-def _of_probe(tested: NodeResult, planned: Planned, ending: Ending, service: Sequence[str]) -> None:
+def _of_probe(
+    tested: NodeResult, planned: PlannedProbe, ending: Ending, service: Sequence[str]
+) -> None:
     check, probe = planned.check, planned.probe
     is_answered = ending.result in (Result.OK, Result.STALLED)
     if check is Check.DNS:
@@ -320,7 +340,7 @@ def _of_probe(tested: NodeResult, planned: Planned, ending: Ending, service: Seq
             tested,
             check,
             f"{_way(planned)}: {_words(ending)}",
-            _remedy(planned),
+            _REMEDIES.get(check, _EXPLAIN).format(node=planned.node, host=probe.host),
             _about(tested, planned),
         )
     if ending.result is Result.OK and check in (Check.SAME_NODE, Check.OTHER_NODES):
@@ -348,7 +368,7 @@ def _listed(addresses: Iterable[str]) -> str:
     return ", ".join(address or "(empty)" for address in addresses) or "no address"
 
 
-def _of_size(tested: NodeResult, planned: Planned, ending: Ending) -> None:
+def _of_size(tested: NodeResult, planned: PlannedProbe, ending: Ending) -> None:
     if ending.result is Result.OK:
         _pass(tested, Check.PATH_MTU)
         return
@@ -356,31 +376,6 @@ def _of_size(tested: NodeResult, planned: Planned, ending: Ending) -> None:
     message = f"{_way(planned)}: small packets come through, large ones do not{reason}"
     remedy = "compare the MTU of the nodes' interfaces, of the pods' (ip link) and of the network"
     _fail(tested, Check.PATH_MTU, message, remedy, _about(tested, planned))
-
-
-def _remedy(planned: Planned) -> str:
-    match planned.check:
-        case Check.OTHER_NODES:
-            return (
-                f"kubectl describe node/{planned.node}, and see that the network delivers its "
-                "podCIDRs to it"
-            )
-        case Check.RUNNING_PODS:
-            return (
-                "netmgr node status, on its node; if the pod's address was withdrawn, delete the "
-                "pod, and its owner replaces it"
-            )
-        case Check.SERVICE:
-            return "kubectl -n kube-system get pods -l k8s-app=kube-proxy -o wide"
-        case Check.HOST_PORT:
-            return "the plugin portmap has to be in the chain: components/host-ports"
-        case Check.INTERNAL:
-            return (
-                f"netmgr node explain {planned.probe.host}, on the node: if it is native, it needs "
-                "a way back to the pods' addresses"
-            )
-        case _:
-            return f"netmgr node explain {planned.probe.host}, on the node"
 
 
 def _of_counts(tested: NodeResult, answer: Answer) -> None:
@@ -429,7 +424,9 @@ class _Comparison(NamedTuple):
         return self.least <= self.counted <= self.most
 
 
-def _comparisons(client: Counted, server: Counted, answer: Answer) -> Iterator[_Comparison]:
+def _comparisons(
+    client: CountedBytes, server: CountedBytes, answer: Answer
+) -> Iterator[_Comparison]:
     for who, counted, (sent, received) in (
         ("client", client, expected(answer)),
         ("server", server, ((0, 0), (0, 0))),  # it asks the internet for nothing
@@ -453,13 +450,13 @@ def expected(answer: Answer) -> tuple[tuple[int, int], tuple[int, int]]:
     )
 
 
-def _about(tested: NodeResult, planned: Planned) -> str:
+def _about(tested: NodeResult, planned: PlannedProbe) -> str:
     if planned.node in ("", tested.node):
         return f"node/{tested.node}"
     return f"node/{tested.node} to node/{planned.node}"
 
 
-def _way(planned: Planned) -> str:
+def _way(planned: PlannedProbe) -> str:
     probe = planned.probe
     if planned.pod:
         return f"the pod {planned.pod} at {probe.host}"
@@ -480,12 +477,12 @@ def _words(ending: Ending) -> str:
 
 
 def _pass(tested: NodeResult, check: Check) -> None:
-    if tested.states[check] is State.SKIPPED:
-        tested.states[check] = State.OK
+    if tested.states[check] is CheckState.SKIPPED:
+        tested.states[check] = CheckState.OK
 
 
 def _fail(tested: NodeResult, check: Check, message: str, remedy: str, about: str = "") -> None:
-    tested.states[check] = State.FAILED
+    tested.states[check] = CheckState.FAILED
     objects = (about or f"node/{tested.node}",)
     tested.findings.append(Finding(Severity.ERROR, message, remedy, check, objects))
 

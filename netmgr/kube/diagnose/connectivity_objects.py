@@ -77,7 +77,6 @@ def client(number: int, node: str, image: str, lifetime: float, task: Task) -> O
 
 
 def pod_name(role: str, number: int) -> str:
-    """The name of a tested Node's pod."""
     return f"{role}-{number}"
 
 
@@ -130,7 +129,6 @@ def _pod(
 
 
 def pod_now(pod: Object) -> PodNow:
-    """What matters about a pod of the test."""
     status = pod.get("status", {})
     return PodNow(
         phase=status.get("phase", ""),

@@ -24,12 +24,12 @@ from netmgr.kube.diagnose import connectivity, connectivity_objects
 from netmgr.kube.diagnose.cluster import agent_pods, items, short
 from netmgr.kube.diagnose.cluster_status import PodState
 from netmgr.kube.diagnose.connectivity import (
-    Candidate,
-    Counted,
+    CountedBytes,
+    NodeCandidate,
     NodeResult,
     Options,
+    ProbeServer,
     RunningPod,
-    Server,
 )
 from netmgr.kube.diagnose.connectivity_objects import CLIENT, SERVER, PodNow, pod_name
 
@@ -52,12 +52,12 @@ RIGHTS = (
 )
 """In the test's namespace."""
 
-Report = Callable[[str, int, int], object]
+Progress = Callable[[str, int, int], object]
 """Called with what is being done, how many are done, and of how many."""
 
 
 @dataclass
-class Outcome:
+class ConnectivityOutcome:
     """The outcome of a run: the tested Nodes, and all findings, worst first."""
 
     namespace: str
@@ -66,7 +66,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Request:
+class ConnectivityRequest:
     """What to test, where and how.
 
     Attributes:
@@ -87,14 +87,16 @@ class Request:
     is_kept: bool = False
 
 
-def run(api: Api, request: Request, report: Report = lambda *_: None) -> Outcome:
+def run(
+    api: Api, request: ConnectivityRequest, report: Progress = lambda *_: None
+) -> ConnectivityOutcome:
     """Test the Nodes' network, and remove what was made for it.
 
     Raises:
         ConfigError: a Node of this name is not there.
         ApiError: the account lacks a right, or the server refuses an object of the test.
     """
-    outcome = Outcome(request.name)
+    outcome = ConnectivityOutcome(request.name)
     others = list(_left_over(api, request.name))
     chosen, absent = _chosen(api, request)
     if chosen:
@@ -117,7 +119,7 @@ def _left_over(api: Api, own: str) -> Iterator[Finding]:
             yield Finding(Severity.WARNING, message, remedy, "left-over", (f"namespace/{name}",))
 
 
-def _chosen(api: Api, request: Request) -> tuple[list[Candidate], list[Finding]]:
+def _chosen(api: Api, request: ConnectivityRequest) -> tuple[list[NodeCandidate], list[Finding]]:
     """Nodes to test, and findings about those that cannot be."""
     pods: list[PodState] = []
     for namespace in request.agents:
@@ -137,7 +139,7 @@ def _chosen(api: Api, request: Request) -> tuple[list[Candidate], list[Finding]]
     )
 
 
-def _require_rights(api: Api, request: Request) -> None:
+def _require_rights(api: Api, request: ConnectivityRequest) -> None:
     """Ask first, so that no namespace is made that could not be deleted."""
     wanted = [(request.name, right) for right in RIGHTS]
     wanted += [(namespace, ("get", "", "pods", "proxy")) for namespace in request.agents[:1]]
@@ -166,7 +168,7 @@ def _require_rights(api: Api, request: Request) -> None:
 
 
 @contextmanager
-def _namespace(api: Api, request: Request) -> Iterator[None]:
+def _namespace(api: Api, request: ConnectivityRequest) -> Iterator[None]:
     """The test's namespace, deleted with all that is in it."""
     body = connectivity_objects.namespace(
         request.name, has_host_port=bool(request.options.host_port)
@@ -199,13 +201,13 @@ def _delete(api: Api, name: str) -> None:
 
 
 class _Run:
-    def __init__(self, api: Api, request: Request, report: Report) -> None:
+    def __init__(self, api: Api, request: ConnectivityRequest, report: Progress) -> None:
         self._api, self._request, self._report = api, request, report
         self._path = f"/api/v1/namespaces/{request.name}"
         self._addresses: dict[str, tuple[str, ...]] = {}
         self._lifetime = 2 * (request.seconds + CLIENT_SECONDS + COUNT_SECONDS)
 
-    def test(self, chosen: Sequence[Candidate]) -> list[NodeResult]:
+    def test(self, chosen: Sequence[NodeCandidate]) -> list[NodeResult]:
         """Start servers, have clients probe them, and compare the counts."""
         asked = self._request.options
         self._api.create(f"{self._path}/serviceaccounts", connectivity_objects.account())
@@ -288,7 +290,7 @@ class _Run:
             self._addresses[name] = pod.addresses or self._addresses.get(name, ())
         return pods
 
-    def _servers(self, results: Sequence[NodeResult]) -> dict[int, Server]:
+    def _servers(self, results: Sequence[NodeResult]) -> dict[int, ProbeServer]:
         """Those that run, by their Node's number."""
         pods = self._await(SERVER, range(len(results)), "Running", self._request.seconds)
         ring = {}
@@ -296,7 +298,7 @@ class _Run:
             name = pod_name(SERVER, number)
             pod = pods[name]
             if pod.phase == "Running" and pod.addresses:
-                ring[number] = Server(result.node, pod.addresses, pod.host_addresses)
+                ring[number] = ProbeServer(result.node, pod.addresses, pod.host_addresses)
             else:
                 result.trouble = self._trouble(name, pod, self._request.seconds)
         return ring
@@ -341,7 +343,7 @@ class _Run:
         except ValueError:
             result.trouble = "its client printed something else than an answer"
 
-    def _compare(self, wanted: Sequence[tuple[Candidate, NodeResult, int]]) -> None:
+    def _compare(self, wanted: Sequence[tuple[NodeCandidate, NodeResult, int]]) -> None:
         """Read the exporters until all counts are as they should be, or time is over."""
         deadline = time.monotonic() + COUNT_SECONDS
         left = [tested for tested in wanted if tested[1].answer is not None]
@@ -356,7 +358,7 @@ class _Run:
             time.sleep(POLL_SECONDS if left else 0)
 
     def _count(
-        self, candidate: Candidate, result: NodeResult, number: int, deadline: float
+        self, candidate: NodeCandidate, result: NodeResult, number: int, deadline: float
     ) -> None:
         if time.monotonic() > deadline:
             result.uncounted = result.uncounted or "it was not asked in time"
@@ -372,7 +374,7 @@ class _Run:
         result.uncounted = "its exporter does not name the test's pods"
 
 
-def _page(api: Api, candidate: Candidate) -> str:
+def _page(api: Api, candidate: NodeCandidate) -> str:
     agent = candidate.agent
     if agent is None or not agent.pod.exporter[1]:
         raise ApiError("its agent's pod has no exporter")
@@ -380,8 +382,7 @@ def _page(api: Api, candidate: Candidate) -> str:
     return page.decode(errors="replace")
 
 
-def counted(page: str, namespace: str, pod: str) -> Counted | None:
-    """A pod's bytes on an exporter's page; None where it is not there."""
+def counted(page: str, namespace: str, pod: str) -> CountedBytes | None:
     counts = []
     for way in ("out", "in"):
         labels = rf'namespace="{namespace}",pod="{pod}",traffic="internet-{way}"'
@@ -392,4 +393,4 @@ def counted(page: str, namespace: str, pod: str) -> Counted | None:
         if match is None:
             return None
         counts.append(int(float(match[1])))
-    return Counted(*counts)
+    return CountedBytes(*counts)
