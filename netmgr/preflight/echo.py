@@ -34,9 +34,6 @@ _PROTOCOL = {Family.V4: socket.IPPROTO_ICMP, Family.V6: socket.IPPROTO_ICMPV6}
 SMALL = 84
 """Bytes of an echo whose size does not matter, as ping(8) sends."""
 
-LEAST = {Family.V4: 576, Family.V6: 1280}
-"""Bytes that every path carries (RFC 791, RFC 8200)."""
-
 # linux/in.h, linux/in6.h, linux/icmp.h, linux/icmpv6.h.
 _SOL_RAW, _ICMP_FILTER = 255, 1
 _IP_MTU_DISCOVER, _IPV6_MTU_DISCOVER, _PROBE = 10, 23, 3

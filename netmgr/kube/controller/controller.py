@@ -42,7 +42,7 @@ GATHER_SECONDS = 0.1
 """Changes that come within this time of each other are decided on together."""
 
 ROUNDS = "rounds"
-"""Their name in `Health`."""
+"""Their name in `ControllerHealth`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,53 +70,46 @@ class ControllerSettings:
     taint_after: float = 0
 
 
+@dataclass(frozen=True, slots=True)
 class Controller:
     """Follows the cluster and runs the reconcilers while it leads."""
 
-    def __init__(
-        self,
-        api: Api,
-        settings: ControllerSettings,
-        plan: Callable[[], PlanWatch | None] | None,
-        telemetry: Telemetry,
-        health: ControllerHealth,
-        concurrency: Concurrency = THREADS,
-    ) -> None:
-        """Send nothing yet. Every round is a beat of `health`; without `plan` none is assigned."""
-        self._api = api
-        self._settings = settings
-        self._plan = plan
-        self._telemetry = telemetry
-        self._health = health
-        self._concurrency = concurrency
+    api: Api
+    settings: ControllerSettings
+    plan: Callable[[], PlanWatch | None] | None
+    """Without one, no ranges are assigned."""
+    telemetry: Telemetry
+    health: ControllerHealth
+    """Every round is a beat of it."""
+    concurrency: Concurrency = THREADS
 
     def lead(self, lost: threading.Event) -> None:
         changed = threading.Event()
-        view_of = partial(node_view, pool_label=self._settings.pool_label)
+        view_of = partial(node_view, pool_label=self.settings.pool_label)
         nodes, agents = ObjectCache(view_of, changed), ObjectCache(agent_pod, changed)
-        pods = f"/api/v1/namespaces/{self._settings.agent_namespace}/pods"
-        beside = self._concurrency
+        pods = f"/api/v1/namespaces/{self.settings.agent_namespace}/pods"
+        beside = self.concurrency
         leadership = Leadership(
-            self._api, self._settings.identity, nodes, agents, pods, lost, self._beat, beside
+            self.api, self.settings.identity, nodes, agents, pods, lost, self._beat, beside
         )
         reconcilers = list(self._reconcilers(leadership))
         followed = {
-            "nodes": Reflector(self._api, "/api/v1/nodes", nodes, lost, concurrency=beside),
+            "nodes": Reflector(self.api, "/api/v1/nodes", nodes, lost, concurrency=beside),
             "agents": Reflector(
-                self._api, pods, agents, lost, selector=SELECTOR, concurrency=beside
+                self.api, pods, agents, lost, selector=SELECTOR, concurrency=beside
             ),
         }
         for reflector in followed.values():
             reflector.start()
         backoff = Backoff()
-        self._telemetry.leader.set(1)
+        self.telemetry.leader.set(1)
         while not lost.is_set():
             self._beat()
             for name, reflector in followed.items():
                 if reflector.failure is not None:
                     raise reflector.failure
-                self._telemetry.lists.labels(name).set(reflector.lists)
-                self._telemetry.watches.labels(name).set(reflector.watches)
+                self.telemetry.lists.labels(name).set(reflector.lists)
+                self.telemetry.watches.labels(name).set(reflector.watches)
             # The pods are not waited for: ranges are assigned before there is any agent.
             if not beside.wait(followed["nodes"].synced, 1):
                 continue
@@ -124,12 +117,12 @@ class Controller:
             changed.clear()
             is_settled = self._round(reconcilers, backoff)
             self._wait(changed, lost, ROUND_SECONDS if is_settled else backoff.next())
-        self._telemetry.leader.set(0)
-        self._health.idle(ROUNDS)
+        self.telemetry.leader.set(0)
+        self.health.idle(ROUNDS)
 
     def _reconcilers(self, leadership: Leadership) -> Iterator[ClusterReconciler]:
         """In the order of every round."""
-        settings, telemetry, plan = self._settings, self._telemetry, self._plan
+        settings, telemetry, plan = self.settings, self.telemetry, self.plan
         if plan is not None:
             namespace, quarantine = settings.claim_namespace, settings.quarantine
             yield Assigner(leadership, plan, namespace, quarantine, telemetry)
@@ -148,7 +141,7 @@ class Controller:
         yield UnhealthyTaint(leadership, telemetry, settings.taint_share, settings.taint_after)
 
     def _beat(self) -> None:
-        self._health.beat(ROUNDS)
+        self.health.beat(ROUNDS)
 
     def _round(self, reconcilers: Sequence[ClusterReconciler], backoff: Backoff) -> bool:
         """Run every reconciler once; False when another round should follow soon."""
@@ -168,7 +161,7 @@ class Controller:
 
     def _wait(self, changed: threading.Event, lost: threading.Event, seconds: float) -> None:
         """Until something changed, the time has passed, or the leadership is lost."""
-        beside = self._concurrency
+        beside = self.concurrency
         deadline = beside.monotonic() + seconds
         while (left := deadline - beside.monotonic()) > 0 and not lost.is_set():
             # Two events cannot be waited for together; this bounds how late a lost leadership is

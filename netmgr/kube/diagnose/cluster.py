@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from netmgr.errors import ApiAway, ApiError
-from netmgr.kube.client.agent_pods import SELECTOR, agent_pod
+from netmgr.kube.client.agent_pods import agent_pod
 from netmgr.kube.client.api import Api, Object
 from netmgr.kube.client.concurrency import THREADS
 from netmgr.kube.client.reflector import pages
@@ -72,7 +72,7 @@ def read(
 
 def _read_own(api: Api, namespace: str, apps: str, cluster: cluster_status.ClusterState) -> None:
     pods = list(items(api, f"/api/v1/namespaces/{namespace}/pods", LABEL))
-    cluster.pods += _agent_pods(pods)
+    cluster.pods += agent_pods(pods)
     creation_times = [cluster.installed_at] if cluster.installed_at else []
     cluster.present |= {pod["metadata"]["uid"] for pod in pods}
     for kind in ("daemonset", "deployment"):
@@ -98,11 +98,7 @@ def items(api: Api, path: str, query: dict[str, str] | None = None) -> Iterator[
         yield from page["items"]
 
 
-def agent_pods(api: Api, path: str) -> Iterator[cluster_status.PodState]:
-    return _agent_pods(items(api, path, {"labelSelector": SELECTOR}))
-
-
-def _agent_pods(pods: Iterable[Object]) -> Iterator[cluster_status.PodState]:
+def agent_pods(pods: Iterable[Object]) -> Iterator[cluster_status.PodState]:
     for pod_object in pods:
         pod = agent_pod(pod_object)
         component = pod_object["metadata"]["labels"].get(cluster_status.COMPONENT)

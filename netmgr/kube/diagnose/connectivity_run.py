@@ -18,6 +18,7 @@ from netmgr.api.connectivity import CLIENT_SECONDS, LONGEST_ANSWER, Answer, Task
 from netmgr.documents.diagnostics import Severity
 from netmgr.errors import ApiAway, ApiError, ConfigError
 from netmgr.findings import Finding
+from netmgr.kube.client.agent_pods import SELECTOR
 from netmgr.kube.client.api import NOT_FOUND, Api, Object
 from netmgr.kube.client.concurrency import THREADS
 from netmgr.kube.diagnose import connectivity, connectivity_objects
@@ -123,7 +124,8 @@ def _chosen(api: Api, request: ConnectivityRequest) -> tuple[list[NodeCandidate]
     """Nodes to test, and findings about those that cannot be."""
     pods: list[PodState] = []
     for namespace in request.agents:
-        pods += agent_pods(api, f"/api/v1/namespaces/{namespace}/pods")
+        path = f"/api/v1/namespaces/{namespace}/pods"
+        pods += agent_pods(items(api, path, {"labelSelector": SELECTOR}))
     known = {
         candidate.name: candidate
         for candidate in connectivity.candidates(items(api, "/api/v1/nodes"), pods)
