@@ -64,20 +64,17 @@ class UnusableFile(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class CachedResult:
-    """One interface of one pod as the cache has it.
-
-    Attributes:
-        host_links: interfaces of the result on the host: one end of a veth, perhaps a bridge.
-        written_at: when the file was written, in seconds since the epoch.
-        rates: the limits that the pod brought along; none if they cannot be understood.
-    """
+    """One interface of one pod as the cache has it."""
 
     key: AttachmentKey
     pod: PodRef
     addresses: tuple[Address, ...]
     host_links: tuple[str, ...]
+    """Interfaces of the result on the host: one end of a veth, perhaps a bridge."""
     written_at: float
+    """When the file was written, in seconds since the epoch."""
     rates: tuple[PodRate, ...] = ()
+    """The limits that the pod brought along; none if they cannot be understood."""
 
 
 def parse(content: bytes, written_at: float) -> CachedResult:

@@ -57,17 +57,14 @@ class Echo(NamedTuple):
 
 @dataclass(slots=True)
 class EchoAnswer:
-    """What came of an echo.
-
-    Attributes:
-        is_back: whether it was answered.
-        fragment: size of the largest fragment that the answer came in; 0 where it came whole.
-        fault: why the kernel did not even send it.
-    """
+    """What came of an echo."""
 
     is_back: bool = False
+    """Whether it was answered."""
     fragment: int = 0
+    """Size of the largest fragment that the answer came in; 0 where it came whole."""
     fault: str = ""
+    """Why the kernel did not even send it."""
 
 
 def exchange(echoes: Iterable[Echo], seconds: float, apart: float = 0.0) -> list[EchoAnswer]:

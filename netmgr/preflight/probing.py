@@ -55,15 +55,12 @@ class Bounds(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Prober:
-    """Probes with one time limit.
-
-    Attributes:
-        port: of TCP, for machines that answer no echo.
-        seconds: how long an answer is waited for.
-    """
+    """Probes with one time limit."""
 
     port: int
+    """Of TCP, for machines that answer no echo."""
     seconds: float
+    """How long an answer is waited for."""
 
     def answers(self, machines: Iterable[Address]) -> Answers:
         """Which machines answer to this one's own address."""

@@ -41,17 +41,14 @@ class CheckResult(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PreflightReport:
-    """A whole run.
-
-    Attributes:
-        skipped: why nothing was probed; empty if something was.
-        results: of every check, in the order of the checks.
-        unmeasured: what a check means that could not be carried out.
-    """
+    """A whole run."""
 
     skipped: str = ""
+    """Why nothing was probed; empty if something was."""
     results: tuple[CheckResult, ...] = ()
+    """Of every check, in the order of the checks."""
     unmeasured: Unmeasured = Unmeasured.PASS
+    """What a check means that could not be carried out."""
 
     @property
     def failures(self) -> list[CheckResult]:
@@ -82,28 +79,22 @@ def _cut(text: str) -> str:
 
 
 class PathMtu(NamedTuple):
-    """What a path carries.
-
-    Attributes:
-        size: bytes of the largest packet that was answered.
-        fragment: bytes of the fragments that its answer came in; 0 where it came whole.
-    """
+    """What a path carries."""
 
     size: int
+    """Bytes of the largest packet that was answered."""
     fragment: int = 0
+    """Bytes of the fragments that its answer came in; 0 where it came whole."""
 
 
 @dataclass(slots=True)
 class Answers:
-    """Which machines answer at all, to this machine's own address.
-
-    Attributes:
-        by_echo: to echoes.
-        by_tcp: to TCP alone.
-    """
+    """Which machines answer at all, to this machine's own address."""
 
     by_echo: set[Address] = field(default_factory=set)
+    """To echoes."""
     by_tcp: set[Address] = field(default_factory=set)
+    """To TCP alone."""
 
     def of(self, group: Group) -> set[Address]:
         """The machines of a group that answer in whatever way."""

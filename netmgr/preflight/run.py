@@ -80,17 +80,14 @@ def _why_not(document: NodeDocument) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Machine:
-    """What this machine's kernel says.
-
-    Attributes:
-        own: addresses of its links, with the link of each.
-        single: addresses with a route of their own.
-        mtu: what pods' packets have at most, in bytes.
-    """
+    """What this machine's kernel says."""
 
     own: Mapping[Address, str]
+    """Addresses of its links, with the link of each."""
     single: Collection[Address]
+    """Addresses with a route of their own."""
     mtu: int
+    """What pods' packets have at most, in bytes."""
 
 
 def _machine(document: NodeDocument) -> _Machine:

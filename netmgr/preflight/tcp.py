@@ -24,17 +24,14 @@ class Attempt(NamedTuple):
 
 
 class TcpEnding(NamedTuple):
-    """How an attempt ended.
-
-    Attributes:
-        is_accepted: whether the other end took the connection.
-        is_answered: whether it answered at all; a refusal is an answer, too.
-        fault: why it was not accepted.
-    """
+    """How an attempt ended."""
 
     is_accepted: bool
+    """Whether the other end took the connection."""
     is_answered: bool
+    """Whether it answered at all; a refusal is an answer, too."""
     fault: str = ""
+    """Why it was not accepted."""
 
 
 _SILENT = TcpEnding(is_accepted=False, is_answered=False, fault="no answer")

@@ -37,30 +37,24 @@ _OK, _BUSY = 200, 503
 
 
 class PeerStream(NamedTuple):
-    """What came of one peer's stream.
-
-    Attributes:
-        rate: bits a second; 0 where nothing was measured.
-        is_busy: whether it may be there later.
-        fault: why nothing was measured.
-    """
+    """What came of one peer's stream."""
 
     rate: float = 0.0
+    """Bits a second; 0 where nothing was measured."""
     is_busy: bool = False
+    """Whether it may be there later."""
     fault: str = ""
+    """Why nothing was measured."""
 
 
 @dataclass(slots=True)
 class Throughput:
-    """What came of all.
-
-    Attributes:
-        rates: bits a second from each peer that was measured.
-        faults: why others were not.
-    """
+    """What came of all."""
 
     rates: dict[Endpoint, float] = field(default_factory=dict)
+    """Bits a second from each peer that was measured."""
     faults: dict[Endpoint, str] = field(default_factory=dict)
+    """Why others were not."""
 
 
 def measure(peers: Iterable[Endpoint], floor: float, patience: float, random: Random) -> Throughput:

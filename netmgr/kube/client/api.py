@@ -59,12 +59,7 @@ UNUSABLE = (config.ConfigException, YAMLError, ValueError, TypeError, AttributeE
 
 
 class _Request(NamedTuple):
-    """A request, and how many seconds it may take.
-
-    Attributes:
-        wait: for the answer, and for each piece of it.
-        total: for all of it, where that is bounded.
-    """
+    """A request, and how many seconds it may take."""
 
     method: str
     path: str
@@ -72,7 +67,9 @@ class _Request(NamedTuple):
     body: Object | None = None
     kind: str = "application/json"
     wait: float = ANSWER_SECONDS
+    """For the answer, and for each piece of it."""
     total: float | None = None
+    """For all of it, where that is bounded."""
 
     def __str__(self) -> str:
         return f"{self.method} {self.path}"

@@ -47,27 +47,24 @@ ROUNDS = "rounds"
 
 @dataclass(frozen=True, slots=True)
 class ControllerSettings:
-    """What the command line says.
-
-    Attributes:
-        agent_namespace: of the agents' DaemonSet.
-        claim_namespace: of the ConfigMaps that say which Node holds what.
-        quarantine: seconds that an allocation is in cooldown after its Node is gone.
-        lists_nodes: whether agents get the list of Nodes from which they keep routes.
-        taint_share: of a node pool that may be tainted; None removes every taint.
-        taint_after: seconds that a Node has to be unhealthy before that.
-    """
+    """What the command line says."""
 
     identity: str
     pool_label: str
     agent_namespace: str
+    """Of the agents' DaemonSet."""
     claim_namespace: str
+    """Of the ConfigMaps that say which Node holds what."""
     quarantine: float
+    """Seconds that an allocation is in cooldown after its Node is gone."""
     lists_nodes: bool = False
+    """Whether agents get the list of Nodes from which they keep routes."""
     quota_events: bool = False
     node_health: bool = False
     taint_share: Fraction | None = None
+    """Of a node pool that may be tainted; None removes every taint."""
     taint_after: float = 0
+    """Seconds that a Node has to be unhealthy before that."""
 
 
 @dataclass(frozen=True, slots=True)

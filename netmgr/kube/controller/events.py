@@ -37,25 +37,21 @@ MOST = 100
 
 @dataclass(frozen=True, slots=True)
 class WarningEvent:
-    """A Warning about an object.
-
-    Attributes:
-        kind: the object's kind, of the core API group.
-        name: the object's name.
-        uid: the object's UID, by which `kubectl describe` finds its Events; empty if unknown.
-        reason: one word in CamelCase.
-        message: what is wrong and what to do, for people.
-        namespace: where the Event is written, and the object's namespace if it has one.
-        key: differs from that of others of this object and reason. Default: the message.
-    """
+    """A Warning about an object."""
 
     kind: str
+    """The object's kind, of the core API group."""
     name: str
     uid: str
+    """The object's UID, by which `kubectl describe` finds its Events; empty if unknown."""
     reason: str
+    """One word in CamelCase."""
     message: str
+    """What is wrong and what to do, for people."""
     namespace: str = ""
+    """Where the Event is written, and the object's namespace if it has one."""
     key: str = ""
+    """Differs from that of others of this object and reason. Default: the message."""
 
     @property
     def event_name(self) -> str:

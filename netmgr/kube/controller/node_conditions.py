@@ -39,19 +39,16 @@ class Condition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What is known of nodes, by their Nodes' names.
-
-    Attributes:
-        failed: why their preflights fail.
-        ready: those whose agents serve.
-        reports: what their exporters said.
-        silent: those whose exporters have not answered for long.
-    """
+    """What is known of nodes, by their Nodes' names."""
 
     failed: Mapping[str, str]
+    """Why their preflights fail."""
     ready: Collection[str]
+    """Those whose agents serve."""
     reports: Mapping[str, NodeReport]
+    """What their exporters said."""
     silent: Collection[str]
+    """Those whose exporters have not answered for long."""
 
 
 class NodeConditions:

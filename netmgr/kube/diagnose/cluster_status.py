@@ -107,31 +107,28 @@ class Leader(NamedTuple):
 
 @dataclass
 class ClusterState:
-    """What was read.
-
-    Attributes:
-        revisions: the newest revision of each DaemonSet, by namespace and name.
-        leader: None where there is no Lease.
-        events: Warnings of the last hour.
-        present: UIDs of Nodes, and of netmgr's pods, DaemonSets and Deployments.
-        installed_at: when the oldest of its DaemonSets and Deployments was made, or empty.
-        reports: by the Node's name.
-        silent: why there is no report, by the Node's name.
-        unread: what could not be read, and why.
-    """
+    """What was read."""
 
     namespaces: Sequence[str]
     nodes: list[NodeState] = field(default_factory=list)
     pods: list[PodState] = field(default_factory=list)
     workloads: list[Workload] = field(default_factory=list)
     revisions: dict[tuple[str, str], str] = field(default_factory=dict)
+    """The newest revision of each DaemonSet, by namespace and name."""
     leader: Leader | None = None
+    """None where there is no Lease."""
     events: list[Object] = field(default_factory=list)
+    """Warnings of the last hour."""
     present: set[str] = field(default_factory=set)
+    """UIDs of Nodes, and of netmgr's pods, DaemonSets and Deployments."""
     installed_at: str = ""
+    """When the oldest of its DaemonSets and Deployments was made, or empty."""
     reports: dict[str, NodeReport] = field(default_factory=dict)
+    """By the Node's name."""
     silent: dict[str, str] = field(default_factory=dict)
+    """Why there is no report, by the Node's name."""
     unread: dict[str, str] = field(default_factory=dict)
+    """What could not be read, and why."""
 
     def of(self, component: str) -> list[Workload]:
         return [owner for owner in self.workloads if owner.component == component]

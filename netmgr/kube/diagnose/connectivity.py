@@ -143,21 +143,18 @@ class CountedBytes(NamedTuple):
 
 @dataclass
 class NodeResult:
-    """A Node that was tested.
-
-    Attributes:
-        trouble: why its pods did not start, or gave no answer; empty if they did.
-        counted: of the client; None where the exporter does not have it, and `uncounted` says why.
-        server_counted: of the server, which never asks the internet for anything.
-    """
+    """A Node that was tested."""
 
     node: str
     trouble: str = ""
+    """Why its pods did not start, or gave no answer; empty if they did."""
     addresses: tuple[str, ...] = ()
     planned: Sequence[PlannedProbe] = ()
     answer: Answer | None = None
     counted: CountedBytes | None = None
+    """Of the client; None where the exporter does not have it, and `uncounted` says why."""
     server_counted: CountedBytes | None = None
+    """Of the server, which never asks the internet for anything."""
     uncounted: str = ""
     states: dict[Check, CheckState] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)

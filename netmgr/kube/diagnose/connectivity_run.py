@@ -68,24 +68,20 @@ class ConnectivityOutcome:
 
 @dataclass(frozen=True)
 class ConnectivityRequest:
-    """What to test, where and how.
-
-    Attributes:
-        name: of the namespace to make.
-        agents: netmgr's namespaces.
-        nodes: names of Nodes; without any, up to `connectivity.MOST_NODES`, spread.
-        is_all: every Node.
-        seconds: how long pods may take to start.
-        is_kept: leave the namespace.
-    """
+    """What to test, where and how."""
 
     name: str
+    """Of the namespace to make."""
     agents: tuple[str, ...]
+    """netmgr's namespaces."""
     options: Options
     nodes: tuple[str, ...] = ()
+    """Names of Nodes; without any, up to `connectivity.MOST_NODES`, spread."""
     is_all: bool = False
     seconds: float = 120.0
+    """How long pods may take to start."""
     is_kept: bool = False
+    """Leave the namespace."""
 
 
 def run(
