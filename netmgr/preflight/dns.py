@@ -11,9 +11,10 @@ import selectors
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import ExitStack
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 
 from netmgr.preflight import waiting
@@ -97,14 +98,14 @@ def _ask_once(
     servers: Iterable[str], name: str, seconds: float, answers_by_server: dict[str, list[Knowledge]]
 ) -> None:
     with ExitStack() as stack:
-        pending: dict[socket.socket, Callable[[], bool]] = {}
+        pending: dict[socket.socket, waiting.Handler] = {}
         for server in servers:
             for kind in (A, AAAA):
                 question = query(name, kind, int.from_bytes(os.urandom(2), "big"))
                 opened = _send(server, question)
                 if opened is not None:
                     stack.enter_context(opened)
-                    pending[opened] = _noting(opened, question, answers_by_server[server])
+                    pending[opened] = partial(_note, opened, question, answers_by_server[server])
         waiting.serve(pending, selectors.EVENT_READ, time.monotonic() + seconds)
 
 
@@ -127,14 +128,11 @@ def _send(server: str, question: bytes) -> socket.socket | None:
     return opened
 
 
-def _noting(opened: socket.socket, question: bytes, answers: list[Knowledge]) -> Callable[[], bool]:
-    def note() -> bool:
-        try:
-            answer = knowledge(opened.recv(_LARGEST), question)
-        except OSError:  # nobody listens there
-            return True
-        if answer is not None:
-            answers.append(answer)
-        return answer is not None
-
-    return note
+def _note(opened: socket.socket, question: bytes, answers: list[Knowledge]) -> bool:
+    try:
+        answer = knowledge(opened.recv(_LARGEST), question)
+    except OSError:  # nobody listens there
+        return True
+    if answer is not None:
+        answers.append(answer)
+    return answer is not None

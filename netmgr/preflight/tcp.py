@@ -7,8 +7,9 @@ import os
 import selectors
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import ExitStack
+from functools import partial
 from typing import NamedTuple
 
 from netmgr.documents.preflight import Endpoint
@@ -43,14 +44,14 @@ def connect(attempts: Iterable[Attempt], seconds: float) -> list[TcpEnding]:
     asked = list(attempts)
     endings = [_SILENT] * len(asked)
     with ExitStack() as stack:
-        pending: dict[socket.socket, Callable[[], bool]] = {}
+        pending: dict[socket.socket, waiting.Handler] = {}
         for number, attempt in enumerate(asked):
             family = socket.AddressFamily(attempt.target.address.family.af)
             opened = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
             opened.settimeout(0)
             code = _begin(opened, attempt)
             if code in _UNDER_WAY:
-                pending[opened] = _noting(opened, endings, number)
+                pending[opened] = partial(_note, opened, endings, number)
             else:
                 endings[number] = _ending(code)
         waiting.serve(pending, selectors.EVENT_WRITE, time.monotonic() + seconds)
@@ -66,12 +67,9 @@ def _begin(opened: socket.socket, attempt: Attempt) -> int:
     return opened.connect_ex((str(attempt.target.address), attempt.target.port))
 
 
-def _noting(opened: socket.socket, endings: list[TcpEnding], number: int) -> Callable[[], bool]:
-    def note() -> bool:
-        endings[number] = _ending(opened.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
-        return True
-
-    return note
+def _note(opened: socket.socket, endings: list[TcpEnding], number: int) -> bool:
+    endings[number] = _ending(opened.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
+    return True
 
 
 def _ending(code: int) -> TcpEnding:

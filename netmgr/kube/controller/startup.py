@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from netmgr.kube.controller.assigning import NodeView
 from netmgr.kube.controller.events import as_time
@@ -22,48 +23,45 @@ from netmgr.ranges.assigned import AssignedRanges
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
 class Startup:
     """Removes what keeps pods away from Nodes whose agents are ready."""
 
-    def __init__(self, leadership: Leadership, is_range_controller: Callable[[], bool]) -> None:
-        """Send nothing yet.
-
-        `is_range_controller` says whether this controller gives Nodes their podCIDRs. Only then is
-        the condition its own: kube-controller-manager sets and clears it for cloud routes, and
-        writes these only where it gives podCIDRs itself.
-        """
-        self._leadership = leadership
-        self._is_range_controller = is_range_controller
+    leadership: Leadership
+    is_range_controller: Callable[[], bool]
+    """Whether this controller gives Nodes their podCIDRs. Only then is the condition its own:
+    kube-controller-manager sets and clears it for cloud routes, and writes these only where it
+    gives podCIDRs itself."""
 
     def reconcile(self) -> bool:
-        waiting = [view for view in self._leadership.nodes.views() if self._waits(view)]
+        waiting = [view for view in self.leadership.nodes.views() if self._waits(view)]
         if not waiting:
             return True
         # What was written to an agent that is ready about its Node's ranges: None where these are
         # not the Node's podCIDRs.
-        pods = self._leadership.agents.listed() or ()
+        pods = self.leadership.agents.listed() or ()
         serving = {pod.node: pod.assigned for pod in pods if pod.is_ready}
         are_served = [view for view in waiting if _serves(view, serving)]
-        return write_each(self._leadership, are_served, self._admit)
+        return write_each(self.leadership, are_served, self._admit)
 
     def _waits(self, view: NodeView) -> bool:
         return view.has_taint(STARTUP_TAINT) or self._is_to_clear(view)
 
     def _is_to_clear(self, view: NodeView) -> bool:
-        return view.is_network_unavailable and bool(view.cidrs) and self._is_range_controller()
+        return view.is_network_unavailable and bool(view.cidrs) and self.is_range_controller()
 
     def _admit(self, view: NodeView) -> bool:
         is_available = not self._is_to_clear(view) or self._clear(view)
         return is_available and (not view.has_taint(STARTUP_TAINT) or self._untaint(view))
 
     def _untaint(self, view: NodeView) -> bool:
-        is_written = rewrite(self._leadership, view, lambda taints: without(taints, STARTUP_TAINT))
+        is_written = rewrite(self.leadership, view, lambda taints: without(taints, STARTUP_TAINT))
         if is_written:
             log.info("startup-taint-removed node=%s", view.name, extra=caused_by(view.name))
         return is_written
 
     def _clear(self, view: NodeView) -> bool:
-        now = as_time(self._leadership.concurrency.now())
+        now = as_time(self.leadership.concurrency.now())
         condition = {
             "type": NETWORK_UNAVAILABLE,
             "status": "False",
@@ -72,7 +70,7 @@ class Startup:
             "lastHeartbeatTime": now,
             "lastTransitionTime": now,
         }
-        is_written = write_condition(self._leadership, view, condition)
+        is_written = write_condition(self.leadership, view, condition)
         if is_written:
             log.info("network-available node=%s", view.name, extra=caused_by(view.name))
         return is_written

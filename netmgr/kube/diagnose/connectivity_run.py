@@ -42,6 +42,7 @@ COUNT_SECONDS = 30.0
 PAGE_SECONDS, LONGEST_PAGE = 10.0, 16 * 1024 * 1024
 LOG_SECONDS = 10.0
 GONE = PodNow("", (), (), "the API server does not list it")
+RIGHT_KEYS = ("verb", "group", "resource", "subresource")
 RIGHTS = (
     ("create", "", "namespaces", ""),
     ("delete", "", "namespaces", ""),
@@ -142,14 +143,8 @@ def _require_rights(api: Api, request: ConnectivityRequest) -> None:
     wanted = [(request.name, right) for right in RIGHTS]
     wanted += [(namespace, ("get", "", "pods", "proxy")) for namespace in request.agents[:1]]
     missing = []
-    for namespace, (verb, group, resource, part) in wanted:
-        attributes = {
-            "namespace": namespace,
-            "verb": verb,
-            "group": group,
-            "resource": resource,
-            "subresource": part,
-        }
+    for namespace, right in wanted:
+        attributes = dict(zip(RIGHT_KEYS, right, strict=True)) | {"namespace": namespace}
         review = {
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SelfSubjectAccessReview",
@@ -157,6 +152,7 @@ def _require_rights(api: Api, request: ConnectivityRequest) -> None:
         }
         path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
         if not api.create(path, review).get("status", {}).get("allowed"):
+            verb, _, resource, part = right
             missing.append(f"{verb} {resource}{'/' if part else ''}{part} in {namespace}")
     if missing:
         raise ApiError(
