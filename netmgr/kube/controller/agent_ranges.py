@@ -57,6 +57,7 @@ class AgentRanges:
         # The watches of Nodes and pods are independent: a pod may be known before its Node is.
         if node is None and self._api.find(f"/api/v1/nodes/{pod.node}") is not None:
             return False
+        # Both of one moment: a version newer than what was decided on would hide that it changed.
         current = self._leadership.agents.current(pod.name)
         if current is None or current[0] != pod:
             return False

@@ -71,6 +71,8 @@ class ReportedProblem(_Part):
 class NodeReport(_Part):
     """An exporter's whole answer."""
 
+    model_config = ConfigDict(title="Report")  # its name in messages
+
     spent: tuple[Spent, ...] = ()
     problems: Annotated[tuple[ReportedProblem, ...], Field(max_length=2 * len(Fault))] = ()
 
