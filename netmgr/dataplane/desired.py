@@ -1,11 +1,10 @@
 """How one attachment is to be wired: names, hardware addresses, and the operations that make it so.
 
-A routed pair, as AWS's VPC CNI and Calico wire pods: the pod holds its addresses at full
-prefix length and sends everything to a link-local gateway that is a permanent neighbour;
-the host holds a route to each address and a permanent neighbour for it. So no address
-resolution ever happens on the link, and nothing the pod answers can change where its
-packets go. Everything is derived from container id and interface name, so that every step
-can be repeated.
+A routed pair, as AWS's VPC CNI and Calico wire pods: the pod holds its addresses at full prefix
+length and sends everything to a link-local gateway that is a permanent neighbour; the host holds a
+route to each address and a permanent neighbour for it. So no address is ever resolved on the link,
+and no answer of the pod's changes where its packets go. Everything follows from container id and
+interface name, so that every step can be repeated.
 """
 
 from __future__ import annotations

@@ -206,28 +206,26 @@ class UnusedAddresses(_OwnRoutes):
         """
         with self._lock:
             # Read within the lock: older ranges must not come last, or a new one would go again.
-            return self._reconcile(set(merge(ranges())))
-
-    def _reconcile(self, wanted: set[Prefix]) -> list[str]:
-        listed = read_routes(self._netlink, kind=RTN_BLACKHOLE, protocol=ROUTE_PROTOCOL)
-        present = {route.destination for route in listed}
-        # The network delivers a node's ranges to it. A packet to an address without a pod would
-        # take the default route back to the network that has just brought it, and bounce until its
-        # hops are used up; one packet would be counted thirty times. A pod's own route is longer,
-        # or has a lower metric, and wins.
-        changes = {}
-        for prefix in sorted(present - wanted):
-            removal = routes.delete_blackhole(prefix, protocol=ROUTE_PROTOCOL)
-            changes[removal] = f"blackhole {prefix} is not a range"
-        for prefix in sorted(wanted - present):
-            addition = routes.add_blackhole(prefix, protocol=ROUTE_PROTOCOL)
-            changes[addition] = f"blackhole for unused addresses of {prefix} was missing"
-        done, failures = self._carry_out(changes)
-        for error in failures.values():
-            # Another program may have been faster.
-            if error.errno not in (EEXIST, *_GONE):
-                raise error
-        return done
+            wanted = set(merge(ranges()))
+            listed = read_routes(self._netlink, kind=RTN_BLACKHOLE, protocol=ROUTE_PROTOCOL)
+            present = {route.destination for route in listed}
+            # The network delivers a node's ranges to it. A packet to an address without a pod would
+            # take the default route back to the network that has just brought it, and bounce until
+            # its hops are used up; one packet would be counted thirty times. A pod's own route is
+            # longer, or has a lower metric, and wins.
+            changes = {}
+            for prefix in sorted(present - wanted):
+                removal = routes.delete_blackhole(prefix, protocol=ROUTE_PROTOCOL)
+                changes[removal] = f"blackhole {prefix} is not a range"
+            for prefix in sorted(wanted - present):
+                addition = routes.add_blackhole(prefix, protocol=ROUTE_PROTOCOL)
+                changes[addition] = f"blackhole for unused addresses of {prefix} was missing"
+            done, failures = self._carry_out(changes)
+            for error in failures.values():
+                # Another program may have been faster.
+                if error.errno not in (EEXIST, *_GONE):
+                    raise error
+            return done
 
     def outranking(self, ranges: Iterable[Prefix]) -> list[str]:
         """Other programs' routes that lead packets for unused addresses of these ranges elsewhere.
@@ -249,6 +247,5 @@ class UnusedAddresses(_OwnRoutes):
 
 
 def _foreign(present: Iterable[Route]) -> list[Route]:
-    """Routes that are not netmgr's."""
     ours = (ROUTE_PROTOCOL, NODE_ROUTE_PROTOCOL)
     return [route for route in present if route.protocol not in ours]

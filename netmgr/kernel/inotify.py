@@ -60,7 +60,6 @@ class Watch:
 
     @property
     def complete(self) -> bool:
-        """Whether the directory itself is being watched."""
         return self._watched == self._directory
 
     def drain(self) -> frozenset[str] | None:
@@ -103,7 +102,6 @@ class Watch:
 
 
 def _events(data: bytes) -> Iterator[tuple[int, str]]:
-    """Mask and name of each event."""
     at = 0
     while at < len(data):
         _, mask, _, length = _EVENT.unpack_from(data, at)

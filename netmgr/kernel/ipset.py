@@ -82,7 +82,6 @@ def ask_revision(kind: Kind) -> netlink.Operation:
 
 
 def revision_of(body: bytes) -> int:
-    """The revision in the kernel's answer."""
     return netlink.attributes(body, netlink.NFGENMSG.size)[_REVISION][0]
 
 
@@ -148,7 +147,6 @@ def list_names() -> netlink.Operation:
 
 
 def name_of(body: bytes) -> str:
-    """The name in a message of a listing."""
     return netlink.string_of(netlink.attributes(body, netlink.NFGENMSG.size)[_NAME])
 
 

@@ -146,13 +146,11 @@ def mark(name: str, alias: str, group: int) -> Operation:
 
 
 def raise_link(name: str) -> Operation:
-    """Bring the link of this name up."""
     named = {_IFLA_IFNAME: name}
     return _set_link(f"link set {name} up", named, flags=IFF_UP, changed=IFF_UP)
 
 
 def raise_index(index: int) -> Operation:
-    """Bring the link of this index up."""
     return _set_link(f"link set {index} up", {}, index=index, flags=IFF_UP, changed=IFF_UP)
 
 
@@ -314,7 +312,6 @@ def add_address(address: Address, index: int) -> Operation:
 
 
 def delete_address(address: Prefix, index: int) -> Operation:
-    """Take an address, with its length, from a link."""
     body = _IFADDR.pack(address.family.af, address.length, 0, 0, index)
     body += encoded({_IFA_LOCAL: address.network.packed})
     return Operation(f"address delete {address} from link {index}", RTM_DELADDR, NLM_F_ACK, body)

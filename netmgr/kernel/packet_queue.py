@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from netmgr.kernel.netlink import NFGENMSG, NLM_F_ACK, Operation, attribute
+from netmgr.kernel.netlink import NFGENMSG, NLM_F_ACK, Operation, encoded
 
 _SUBSYSTEM, _CONFIGURE = 3, 2
 _COMMAND, _PARAMETERS = 1, 2
@@ -19,10 +19,10 @@ _BOUND = Path("/proc/thread-self/net/netfilter/nfnetlink_queue")
 def bind(number: int, note: int) -> Operation:
     """Bind a queue. `note`, from 1 to 65,531, is shown to whoever is refused it."""
     # How much of a packet is copied to the socket, which has no other use where none comes.
-    body = attribute(_COMMAND, bytes((_BIND, 0, 0, 0)))
-    body += attribute(_PARAMETERS, note.to_bytes(4, "big") + bytes((_COPY_PACKET,)))
-    kind = _SUBSYSTEM << 8 | _CONFIGURE
-    return Operation(f"bind queue {number}", kind, NLM_F_ACK, NFGENMSG.pack(0, 0, number) + body)
+    parameters = note.to_bytes(4, "big") + bytes((_COPY_PACKET,))
+    body = NFGENMSG.pack(0, 0, number)
+    body += encoded({_COMMAND: bytes((_BIND, 0, 0, 0)), _PARAMETERS: parameters})
+    return Operation(f"bind queue {number}", _SUBSYSTEM << 8 | _CONFIGURE, NLM_F_ACK, body)
 
 
 def owner_of(number: int) -> tuple[int, int] | None:

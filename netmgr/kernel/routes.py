@@ -132,7 +132,6 @@ def delete_blackhole(destination: Prefix, *, protocol: int) -> Operation:
 
 
 def _route(destination: Prefix, protocol: int, scope: int, kind: int, way: netlink.Values) -> bytes:
-    """A route of the main table."""
     af, length = destination.family.af, destination.length
     head = _RTMSG.pack(af, length, 0, 0, RT_TABLE_MAIN, protocol, scope, kind, 0)
     network = destination.network.packed if length else None
