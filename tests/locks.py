@@ -18,7 +18,7 @@ def faults(lock: LockDocument, clouds: Collection[CloudLimits] = ()) -> list[str
     found = [
         f"{inner} overlaps {outer}"
         for prefixes in (_reserves_and_vips(lock), all_subnets(lock))
-        for outer, inner in overlaps(prefixes)
+        for outer, inner in overlaps(prefixes, lambda prefix: prefix)
     ]
     for site, allocations, subnets in _sites(lock):
         found += _outside(site, allocations, subnets)

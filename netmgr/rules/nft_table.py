@@ -250,11 +250,11 @@ def remove(table: str) -> bool:
         KernelError: the kernel refused.
     """
     family, name = table.split()
-    with NftSocket() as channel:
-        try:
+    try:
+        with NftSocket() as channel:
             channel.commit([nf_tables.delete_table(name, _FAMILIES[family])])
-        except KernelError as error:
-            if error.errno == errno.ENOENT or error.errno in NO_NF_TABLES:
-                return False
-            raise
+    except KernelError as error:
+        if error.errno == errno.ENOENT or error.errno in NO_NF_TABLES:
+            return False
+        raise
     return True

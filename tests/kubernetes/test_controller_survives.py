@@ -43,7 +43,7 @@ NEW = 100
 def assert_none_twice(plane: ControlPlane) -> None:
     """No address of any Node is another's, too."""
     prefixes = [Prefix.parse(text) for texts in pod_cidrs(plane).values() for text in texts]
-    assert not list(overlaps(prefixes))
+    assert not list(overlaps(prefixes, lambda prefix: prefix))
 
 
 @pytest.mark.timeout(1800)

@@ -47,7 +47,7 @@ def probes(prefixes):
 def test_pieces_are_disjoint_cover_the_claims_and_go_to_the_longest(claims):
     pieces = disjoint(claims)
     everything = [piece for found in pieces.values() for piece in found]
-    assert list(overlaps(everything)) == []
+    assert list(overlaps(everything, lambda prefix: prefix)) == []
     longest = PrefixTable(dict(claims).items())
     for address in probes([*dict(claims), *everything]):
         holding = [

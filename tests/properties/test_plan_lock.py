@@ -140,7 +140,7 @@ def test_nodes_never_share_an_address(data, source):
             assert machines.node_named(lock, node.name) == node
             assert all(machines.node_owning(lock, host) == node for host in node.hosts)
             assert all(machines.node_owning(lock, block.network) == node for block in node.blocks)
-        assert list(overlaps(own)) == []
+        assert list(overlaps(own, lambda prefix: prefix)) == []
 
 
 @given(documents())

@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 
 from netmgr.agent import roles
-from netmgr.agent.accounting import host_pods
 from netmgr.agent.accounting.accounting import Accounting
 from netmgr.agent.accounting.accounts import Accounts
 from netmgr.agent.accounting.host_pods import HostPods
@@ -27,6 +26,7 @@ from netmgr.agent.queries import Readers
 from netmgr.api.snapshot import Snapshot
 from netmgr.documents.node import NodeDocument
 from netmgr.errors import KernelError
+from netmgr.kernel.nf_tables_socket import NftSocket
 from netmgr.model import Sample
 from netmgr.rules.engine import Rules
 from netmgr.rules.model import Ruleset
@@ -129,7 +129,7 @@ def test_a_kernel_without_nf_tables_holds_up_no_removal(
     def refuse(*_: object) -> None:
         raise next(faults)
 
-    monkeypatch.setattr(host_pods, "_remove_rules", refuse)
+    monkeypatch.setattr(NftSocket, "commit", refuse)
     assert list(HostPods.remove(remnants)) == []
     with pytest.raises(KernelError):
         list(HostPods.remove(remnants))

@@ -339,4 +339,5 @@ def test_what_another_program_gave_a_node_is_still_given_to_nobody_else() -> Non
     decision = decide(some, {}, [foreign, *HONEST], 0.0, 100.0)
     given = [block for allocation in decision.assignments.values() for block in allocation.ranges]
     assert len(decision.assignments) == len(HONEST)
-    assert not list(overlaps([theirs, *(block for block in given if block.family is Family.V4)]))
+    blocks = [theirs, *(block for block in given if block.family is Family.V4)]
+    assert not list(overlaps(blocks, lambda prefix: prefix))

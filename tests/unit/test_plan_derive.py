@@ -101,7 +101,7 @@ def test_subnets_lie_within_their_networks_and_never_overlap():
         assert all(any(space.covers(prefix) for space in vnet.address_space) for prefix in inside)
         prefixes += inside
     assert len(prefixes) > 5
-    assert list(overlaps(prefixes)) == []
+    assert list(overlaps(prefixes, lambda prefix: prefix)) == []
 
 
 def test_spokes_are_peered_with_the_hub_in_both_directions_and_never_with_each_other():
@@ -131,7 +131,7 @@ def test_the_service_range_is_shared_out_among_the_nat_hosts(hosts, shares):
     found = list(routes(net, "hub").values())
     (vip_range,) = {each.vip_range for host in net.appliances for each in host.translations}
     assert sum(route.prefix.size for route in found) == vip_range.size
-    assert list(overlaps(route.prefix for route in found)) == []
+    assert list(overlaps(found, lambda route: route.prefix)) == []
     addresses = [host.addresses[0] for host in net.appliances if host.owner == "a"]
     assert [sum(route.via == address for route in found) for address in addresses] == shares
 
