@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from netmgr.api.snapshot import LimitState, PodName, PodTotals, QuotaState
+from netmgr.api.snapshot import LimitState, PodLabels, PodTotals, QuotaState
 
 LONGEST_LABEL = 253
 """Bytes of UTF-8 in a label value. Kubernetes' own names are never longer (RFC 1123 subdomains)."""
@@ -37,7 +37,7 @@ SERIES_PER_QUOTA = 3
 _DIGEST_DIGITS = 32
 
 _Pod = tuple[str, str]
-Owned = TypeVar("Owned", bound=PodName)
+Owned = TypeVar("Owned", bound=PodLabels)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric as Family
 
 from exporter import bounds, catalog
-from exporter.metric import Kind, Metric
+from exporter.metric import Metric, MetricKind
 from netmgr import __version__
 from netmgr.api.snapshot import Fault, Snapshot
 from netmgr.errors import NetmgrError
@@ -192,10 +192,10 @@ def _problems(snapshot: Entry) -> Iterator[Entry]:
         yield from ({"reason": reason, "is_present": reason in present} for reason in Fault)
 
 
-_FAMILIES: dict[Kind, Callable[..., Family]] = {
-    Kind.COUNTER: CounterMetricFamily,
-    Kind.GAUGE: GaugeMetricFamily,
-    Kind.HISTOGRAM: HistogramMetricFamily,
+_FAMILIES: dict[MetricKind, Callable[..., Family]] = {
+    MetricKind.COUNTER: CounterMetricFamily,
+    MetricKind.GAUGE: GaugeMetricFamily,
+    MetricKind.HISTOGRAM: HistogramMetricFamily,
 }
 
 _AWAY = {"netmgr_version": __version__, "backend": "", "node": ""}

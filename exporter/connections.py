@@ -82,7 +82,7 @@ def _end(connection: socket.socket) -> None:
         socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
 
-class Connections:
+class OpenConnections:
     """The connections of one port, by the client's address and port."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

@@ -9,7 +9,7 @@ from enum import StrEnum
 UNITS = ("bytes", "packets", "seconds", "ratio")
 
 
-class Kind(StrEnum):
+class MetricKind(StrEnum):
     COUNTER = "counter"
     GAUGE = "gauge"
     HISTOGRAM = "histogram"
@@ -19,7 +19,7 @@ class Kind(StrEnum):
 class Metric:
     """One family, as it is exposed: a histogram's series add their suffixes to `name`.
 
-    Kind and unit follow from how the name ends.
+    MetricKind and unit follow from how the name ends.
     """
 
     name: str
@@ -29,11 +29,11 @@ class Metric:
     is_histogram: bool = False
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> MetricKind:
         if self.is_histogram:
-            return Kind.HISTOGRAM
+            return MetricKind.HISTOGRAM
         # OpenMetrics demands this suffix of counters.
-        return Kind.COUNTER if self.name.endswith("_total") else Kind.GAUGE
+        return MetricKind.COUNTER if self.name.endswith("_total") else MetricKind.GAUGE
 
     @property
     def unit(self) -> str:

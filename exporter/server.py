@@ -32,7 +32,7 @@ from prometheus_client.metrics_core import Metric as Family
 from exporter import access
 from exporter.access import Door
 from exporter.collector import Collector
-from exporter.connections import Connections
+from exporter.connections import OpenConnections
 from exporter.settings import Settings
 from exporter.throughput import CONNECTION, Stream
 from exporter.wsgi import PublicHandler, PublicServer
@@ -170,7 +170,7 @@ class Server(PublicServer):
                 f"cannot listen on {host or '*'}:{port}: {error.strerror}; choose another address "
                 "with --listen"
             ) from None
-        self.connections = Connections()
+        self.connections = OpenConnections()
         self.set_app(
             application(
                 read,

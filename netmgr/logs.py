@@ -78,7 +78,7 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, ensure_ascii=False)
 
 
-class Limit(logging.Filter):
+class MessageLimit(logging.Filter):
     """Passes the first line of each event and cause in a period, and counts the others.
 
     The first line of any kind after the period has what was left out in front of it.
@@ -125,7 +125,7 @@ def begin(level: str, form: LogFormat = LogFormat.TEXT) -> None:
     """Log to standard error from `level` on, in the format `form`."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if form is LogFormat.JSON else TextFormatter())
-    limit = Limit()
+    limit = MessageLimit()
     handler.addFilter(limit)
     atexit.register(limit.end_period)
     logging.basicConfig(level=level.upper(), handlers=[handler])

@@ -9,7 +9,7 @@ from netmgr.plan.allocate.demand import NAT_HOSTS, Blocks, holds, hosts_length, 
 from netmgr.plan.allocate.subnetting import host_addresses
 from netmgr.plan.clouds.cloud import CloudLimits
 from netmgr.plan.document import V6_SUBNET, ServiceMode
-from netmgr.plan.lock import Allocation, Layout, LockDocument, NodePoolLock, Subnet
+from netmgr.plan.lock import Allocation, Layout, LockDocument, NodePoolLock, SubnetLock
 from netmgr.prefixes import Family, Prefix, overlaps
 
 
@@ -42,7 +42,7 @@ def _reserves_and_vips(lock: LockDocument) -> Iterator[Prefix]:
         yield from cluster.services.vip_ranges
 
 
-def _subnets(lock: LockDocument) -> Iterator[tuple[str, Subnet]]:
+def _subnets(lock: LockDocument) -> Iterator[tuple[str, SubnetLock]]:
     yield from ((HUB, held) for held in (lock.hub.routers, *lock.hub.researchers))
     yield from ((name, cluster.nat) for name, cluster in lock.clusters.items())
 
@@ -74,7 +74,7 @@ def _outside(
             yield f"{site}: {subnet} is smaller than a /{V6_SUBNET}"
 
 
-def _misplaced(site: str, held: Subnet) -> Iterator[str]:
+def _misplaced(site: str, held: SubnetLock) -> Iterator[str]:
     if held.network != site:
         yield f"{site}: {held.network} is another site's network"
     if held.addresses_v6 and len(held.addresses_v6) != len(held.addresses):
@@ -85,7 +85,7 @@ def _misplaced(site: str, held: Subnet) -> Iterator[str]:
 
 
 def _underived(
-    held: Subnet, clouds: Collection[CloudLimits], *, is_router_or_nat: bool
+    held: SubnetLock, clouds: Collection[CloudLimits], *, is_router_or_nat: bool
 ) -> Iterator[str]:
     for prefix in held.prefixes if clouds else ():
         addresses = held.of_family(prefix.family)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from netmgr import faults, logs
 from netmgr.agent import roles
-from netmgr.agent.accounting.accounting import Accounting
+from netmgr.agent.accounting.accounting import NodeAccounting
 from netmgr.agent.core import instance
 from netmgr.agent.core.components import Agent
 from netmgr.agent.core.instance import RUN_MODE, STATE_MODE, HeldDirectory
@@ -78,7 +78,7 @@ def run(config: Path, log_format: LogFormat = LogFormat.TEXT) -> None:
             raise StateError(
                 f"{document.state_dir}: {error}; see to its disk's space and the files' modes"
             ) from error
-        backend = agent.get(Accounting).rules.backend.name
+        backend = agent.get(NodeAccounting).rules.backend.name
         doctor.report(document)
         log.info("ready node=%s role=%s backend=%s", document.node.name, document.role, backend)
         log.info("stopping signal=%s", signal.Signals(signal.sigwait(_ENDINGS)).name)

@@ -17,13 +17,13 @@ from functools import partial
 from yaml import YAMLError
 
 import netmgr
-from netmgr.agent.accounting.accounting import Accounting
+from netmgr.agent.accounting.accounting import NodeAccounting
 from netmgr.agent.core.components import Agent, Component, PluginMissing, Query
 from netmgr.agent.core.files import FILES, Files
 from netmgr.agent.core.scheduler import Task
 from netmgr.agent.core.uplinks import uplinks
 from netmgr.agent.health import diagnosis
-from netmgr.agent.health.diagnosis import Look
+from netmgr.agent.health.diagnosis import NodeFigures
 from netmgr.api.server import readers
 from netmgr.api.snapshot import VERSION, AttachmentView, Fault, Problem, Snapshot
 from netmgr.dataplane.taps import read_taps
@@ -48,7 +48,7 @@ class Readers(Component):
     def __init__(self, agent: Agent) -> None:
         super().__init__(agent)
         self._started_at = agent.clock.now()
-        self._looks: list[Look] = []
+        self._looks: list[NodeFigures] = []
         self._uplinks: frozenset[str] = frozenset()
         self._lasting: list[Problem] = []
         self._known: set[str] = set()
@@ -98,7 +98,7 @@ class Readers(Component):
     def _health(self, _: Mapping[str, object]) -> object:
         # No counters are read, since probes ask often. If the accounting hangs, so does this, and
         # the probe fails.
-        self._agent.get(Accounting).accounts.await_turn()
+        self._agent.get(NodeAccounting).accounts.await_turn()
         return {"version": VERSION, "files": self._agent.health.failing.get(FILES, "")}
 
     def _pods(self, _: Mapping[str, object]) -> object:

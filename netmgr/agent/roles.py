@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 
-from netmgr.agent.accounting.accounting import Accounting, TaggedRules
+from netmgr.agent.accounting.accounting import NodeAccounting, TaggedRules
 from netmgr.agent.accounting.host_pods import HostPods
 from netmgr.agent.core import instance
 from netmgr.agent.core.components import Component, Reconciler, Remnants
@@ -41,7 +41,7 @@ def wiring_node() -> Kinds:
     from netmgr.agent.cni.node import Node  # noqa: PLC0415  this role's alone
     from netmgr.agent.cni.repairs import Repairs  # noqa: PLC0415  this role's alone
     from netmgr.agent.cni.server import CniSocket  # noqa: PLC0415  this role's alone
-    from netmgr.agent.network.pool import Pool  # noqa: PLC0415  this role's alone
+    from netmgr.agent.network.pool import NodeAddresses  # noqa: PLC0415  this role's alone
     from netmgr.agent.network.ranging import Ranges  # noqa: PLC0415  this role's alone
 
     return (
@@ -50,14 +50,14 @@ def wiring_node() -> Kinds:
         # Before the accounts, which begin with the pods that the kernel's links show. A link whose
         # attachment is gone is taken down here, so that nothing of it passes once it is not
         # counted.
-        Pool,
+        NodeAddresses,
         Router,
         # Before the rules are applied for the first time: withdrawn addresses that pods still hold
         # are masqueraded and guarded like the others. After the router, which knows other nodes.
         Ranges,
         # The ledger knows a counter before the kernel has it, and a former backend is retired only
         # when all components are open: an agent that cannot go on must not take it away.
-        Accounting,
+        NodeAccounting,
         HostPods,
         # Pods that are there are limited again before anything else of theirs is repaired, and the
         # node limits each new one before its ADD is answered.
@@ -95,7 +95,7 @@ def observing_node() -> Kinds:
         Files,
         Router,
         # Starts with the pods that a predecessor counted; what changed since is the first look's.
-        Accounting,
+        NodeAccounting,
         HostPods,
         Observation,
         Limits,
@@ -119,7 +119,7 @@ def gateway() -> Kinds:
     return (
         Files,
         # Rules before forwarding, so that not one packet passes that they would have dropped.
-        Accounting,
+        NodeAccounting,
         HostPods,
         Router,
         NatHost,

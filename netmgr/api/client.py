@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from netmgr import errors
-from netmgr.api.snapshot import VERSION, Report, Snapshot
+from netmgr.api.snapshot import VERSION, ControllerReport, Snapshot
 from netmgr.printable import plain
 
 DEFAULT_SOCKET = Path("/run/netmgr/ledger.sock")
@@ -37,10 +37,10 @@ def ask_ready(path: Path, *, timeout: float = PATIENCE_SECONDS) -> None:
         raise errors.NotReady(f"files: {reason}")
 
 
-def ask_report(path: Path, *, timeout: float = PATIENCE_SECONDS) -> Report:
+def ask_report(path: Path, *, timeout: float = PATIENCE_SECONDS) -> ControllerReport:
     """The quotas that are spent, and the problems of the node's network."""
     problems = ask(path, "problems", timeout=timeout)["problems"]
-    report: Report = {"spent": [], "problems": problems}
+    report: ControllerReport = {"spent": [], "problems": problems}
     # An agent without limits refuses this.
     with suppress(errors.RequestError):
         report["spent"] = ask(path, "quotas", timeout=timeout)["spent"]

@@ -32,14 +32,14 @@ MOST_PROBES = 256
 LARGEST_PORT = 65_535
 
 
-class Target(NamedTuple):
+class ProbeTarget(NamedTuple):
     """A port of an address or of a name."""
 
     host: str
     port: int
 
     @classmethod
-    def parse(cls, text: str) -> Target:
+    def parse(cls, text: str) -> ProbeTarget:
         """Read `HOST:PORT` or `[IPv6]:PORT`; ValueError for anything else."""
         head, _, port = text.rpartition(":")
         is_bracketed = head.startswith("[") and head.endswith("]")
@@ -76,7 +76,7 @@ class Probe(_Part):
     port: int = PORT
 
 
-class Task(_Part):
+class ProbeTask(_Part):
     """What a client probes.
 
     Attributes:
@@ -86,8 +86,8 @@ class Task(_Part):
     """
 
     probes: Annotated[tuple[Probe, ...], Field(max_length=MOST_PROBES)]
-    internet: Annotated[tuple[Target, ...], Field(max_length=MOST_TARGETS)] = ()
-    unreachable: Annotated[tuple[Target, ...], Field(max_length=MOST_TARGETS)] = ()
+    internet: Annotated[tuple[ProbeTarget, ...], Field(max_length=MOST_TARGETS)] = ()
+    unreachable: Annotated[tuple[ProbeTarget, ...], Field(max_length=MOST_TARGETS)] = ()
 
 
 _Text = Annotated[str, Field(max_length=64, pattern=r"^[0-9a-f.:]*$")]
@@ -117,7 +117,7 @@ class Sent(_Part):
     icmpv6_in: _Bytes = 0
 
 
-class Answer(_Part):
+class ProbeAnswer(_Part):
     """What a client prints: endings in the order of its task, and two phases' bytes."""
 
     probes: Annotated[tuple[Ending, ...], Field(max_length=MOST_PROBES)]

@@ -55,7 +55,7 @@ class Peer:
             self.connection.shutdown(socket.SHUT_RD if self.sends else socket.SHUT_RDWR)
 
 
-class Peers:
+class OpenPeers:
     """Every open connection, oldest first. Thread-safe."""
 
     def __init__(self) -> None:

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from netmgr.api.peers import NOTHING, PATIENCE_SECONDS, Peer, Peers
+from netmgr.api.peers import NOTHING, PATIENCE_SECONDS, OpenPeers, Peer
 from netmgr.documents.node import NodeDocument
 from netmgr.errors import ConfigError, SetupError, StateError
 from netmgr.file_version import FileIdentity, identity_of
@@ -81,7 +81,7 @@ class UnixServer(socketserver.UnixStreamServer):
         self._answer = answer
         self._line = line
         self._most = workers
-        self._peers = Peers()
+        self._peers = OpenPeers()
         self._room = threading.BoundedSemaphore(_QUEUED_FOR_A_WORKER * workers)
         self._workers = ThreadPoolExecutor(workers, thread_name_prefix=path.stem)
         self._is_quick = is_quick

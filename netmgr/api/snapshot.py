@@ -19,23 +19,23 @@ LATENCY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 """Upper bounds of the CNI latency histogram, in seconds, without "+Inf"."""
 
 
-class Amount(TypedDict):
+class BytesAndPackets(TypedDict):
     bytes: int
     packets: int
 
 
-class TrafficTotals(Amount):
+class TrafficTotals(BytesAndPackets):
     """One monotone total."""
 
     traffic: str
 
 
-class PodName(TypedDict):
+class PodLabels(TypedDict):
     namespace: str
     pod: str
 
 
-class PodTotals(TrafficTotals, PodName):
+class PodTotals(TrafficTotals, PodLabels):
     """A pod's total; `live` is false while the series lingers after the pod's end."""
 
     live: bool
@@ -47,19 +47,19 @@ class NamespaceTotals(TrafficTotals):
     namespace: str
 
 
-class Chain(TypedDict):
+class ChainName(TypedDict):
     ip_version: str
     table: str
     chain: str
 
 
-class RuleReading(Chain, Amount):
+class RuleReading(ChainName, BytesAndPackets):
     """A raw reading of a rule, the article's or a tagged one, named as PyPI's iptables-exporter."""
 
     rule: str
 
 
-class ChainSize(Chain):
+class ChainSize(ChainName):
     """How many rules a chain of iptables has, ours among them."""
 
     rules: int
@@ -75,7 +75,7 @@ class PoolState(TypedDict):
     withdrawn: NotRequired[int]
 
 
-class WithdrawnAddress(PodName):
+class WithdrawnAddress(PodLabels):
     """An address of no range any more, and the pod that still holds it."""
 
     address: str
@@ -115,7 +115,7 @@ class RequestLatency(TypedDict):
     sum: float
 
 
-class AttachmentView(PodName):
+class AttachmentView(PodLabels):
     """One attachment for `netmgr node pods`."""
 
     uid: str
@@ -132,20 +132,20 @@ class Gaps(TypedDict):
     count: int
 
 
-class DroppedTotals(Amount):
+class DroppedTotals(BytesAndPackets):
     """What this machine dropped on its way from one site to another, since its rules were made."""
 
     origin: str
     destination: str
 
 
-class RefusedTotals(Amount):
+class RefusedTotals(BytesAndPackets):
     """What this machine dropped for one reason, since its rules were made."""
 
     reason: str
 
 
-class TranslatedRange(Amount):
+class TranslatedRange(BytesAndPackets):
     """One Service range of a NAT host, and what was translated for it since the rules were made."""
 
     vip_range: str
@@ -181,7 +181,7 @@ class FlowtableState(TypedDict):
     off: str
 
 
-class LimitState(PodName, Amount):
+class LimitState(PodLabels, BytesAndPackets):
     """A limit in force, and what it has done since it is there.
 
     Of a pod, or of a namespace (`pod` is then empty). `rate` is in bits a second, and bytes include
@@ -195,7 +195,7 @@ class LimitState(PodName, Amount):
     backlog: int
 
 
-class ConnectionLimitState(PodName):
+class ConnectionLimitState(PodLabels):
     """A limit of connections of a pod, or (`pod` is then empty) of a namespace's pods together.
 
     `dropped` are packets that would have begun a connection too many.
@@ -204,7 +204,7 @@ class ConnectionLimitState(PodName):
     dropped: int
 
 
-class Quota(PodName):
+class Quota(PodLabels):
     """Of a pod, or (`pod` is then empty) of a namespace's pods on this node together.
 
     `budget` is in bytes, `until` the end of its period in seconds since the epoch.
@@ -235,13 +235,13 @@ class QuotaState(Quota):
     forecast: int
 
 
-class PodConnections(PodName):
+class PodConnections(PodLabels):
     """How many connections in the node's connection table a pod began."""
 
     connections: int
 
 
-class Tracking(TypedDict):
+class TrackingTable(TypedDict):
     """The node's connection table: entries, how many it takes, and the pods that began most."""
 
     connections: int
@@ -281,7 +281,7 @@ class Problem(TypedDict):
     message: str
 
 
-class Report(TypedDict):
+class ControllerReport(TypedDict):
     """What the controller asks a node's exporter for, every few seconds."""
 
     spent: list[SpentQuota]
@@ -430,7 +430,7 @@ class Snapshot(TypedDict):
     role: NotRequired[str]
     isolation: NotRequired[list[DroppedTotals]]
     drops: NotRequired[list[RefusedTotals]]
-    undelivered: NotRequired[Amount]
+    undelivered: NotRequired[BytesAndPackets]
     """What arrived from the internet to be forwarded, and other programs dropped, since the rules
     were made."""
     protected: NotRequired[list[NamespaceTotals]]
@@ -438,7 +438,7 @@ class Snapshot(TypedDict):
     flowtable: NotRequired[FlowtableState]
     limits: NotRequired[list[LimitState]]
     quotas: NotRequired[list[QuotaState]]
-    tracking: NotRequired[Tracking]
+    tracking: NotRequired[TrackingTable]
     problems: NotRequired[list[Problem]]
     connection_limits: NotRequired[list[ConnectionLimitState]]
     pods: list[PodTotals]

@@ -19,26 +19,26 @@ NODE_DOCUMENT = Path("/etc/netmgr/node.yaml")
 CONFIG_VARIABLE, VARIABLE = "NETMGR_CONFIG", "NETMGR_SOCKET"
 
 
-class Found(NamedTuple):
+class AgentSocket(NamedTuple):
     """A socket's path, and why it is this one."""
 
     path: Path
     why: str
 
 
-def find(given: Path | None) -> Found:
+def find(given: Path | None) -> AgentSocket:
     if given is not None:
-        return Found(given, f"named by --socket or {VARIABLE}")
+        return AgentSocket(given, f"named by --socket or {VARIABLE}")
     other = f"; --socket or {VARIABLE} names another"
     path = Path(os.environ.get(CONFIG_VARIABLE) or NODE_DOCUMENT)
     try:
         run_dir = _run_dir(path)
     except OSError as error:
         why = f"the default, since {path} cannot be read ({error.strerror}){other}"
-        return Found(DEFAULT_SOCKET, why)
+        return AgentSocket(DEFAULT_SOCKET, why)
     if run_dir is None:
-        return Found(DEFAULT_SOCKET, f"the default, since {path} names no run_dir{other}")
-    return Found(run_dir / DEFAULT_SOCKET.name, f"in the run_dir of {path}{other}")
+        return AgentSocket(DEFAULT_SOCKET, f"the default, since {path} names no run_dir{other}")
+    return AgentSocket(run_dir / DEFAULT_SOCKET.name, f"in the run_dir of {path}{other}")
 
 
 def _run_dir(path: Path) -> Path | None:

@@ -15,7 +15,7 @@ from netmgr.errors import ConfigError, Exit
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from netmgr.api.connectivity import Target
+    from netmgr.api.connectivity import ProbeTarget
     from netmgr.kube.client.api import Api
     from netmgr.kube.diagnose.connectivity_run import ConnectivityOutcome, ConnectivityRequest
 
@@ -57,7 +57,7 @@ def connectivity_test(  # noqa: PLR0913  one a command-line option
     namespace: options.Namespaces = None,
     kubeconfig: options.Kubeconfig = None,
     service_account: options.ServiceAccount = options.SERVICE_ACCOUNT,
-    output: options.Format = options.Output.TABLE,
+    output: options.Format = options.OutputFormat.TABLE,
 ) -> None:
     """Probe a cluster's pod network, and whether it counts right.
 
@@ -91,7 +91,7 @@ def connectivity_test(  # noqa: PLR0913  one a command-line option
     )
     outcome = _run(request, status.connect(kubeconfig, service_account, context))
     document = _document(outcome, kept=keep)
-    if output is options.Output.TABLE:
+    if output is options.OutputFormat.TABLE:
         passed = document["passed"]
         findings = findings_table(outcome.findings, is_healthy=passed, word="passed")
         show(*_tables(document), *findings)
@@ -100,13 +100,13 @@ def connectivity_test(  # noqa: PLR0913  one a command-line option
     raise typer.Exit(Exit.SUCCESS if document["passed"] else Exit.FAILURE)
 
 
-def _targets(option: str, given: Sequence[str] | None) -> tuple[Target, ...]:
-    from netmgr.api.connectivity import MOST_TARGETS, Target
+def _targets(option: str, given: Sequence[str] | None) -> tuple[ProbeTarget, ...]:
+    from netmgr.api.connectivity import MOST_TARGETS, ProbeTarget
 
     if len(given or ()) > MOST_TARGETS:
         raise ConfigError(f"{option} may be given {MOST_TARGETS} times")
     try:
-        return tuple(map(Target.parse, given or ()))
+        return tuple(map(ProbeTarget.parse, given or ()))
     except ValueError as error:
         raise ConfigError(f"{option}: {error}") from None
 

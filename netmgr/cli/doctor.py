@@ -6,7 +6,7 @@ import typer
 
 from netmgr.cli.asking import NODE_DOCUMENT
 from netmgr.cli.findings import findings_table
-from netmgr.cli.options import Config, Format, Output
+from netmgr.cli.options import Config, Format, OutputFormat
 from netmgr.cli.output import respond
 from netmgr.errors import Exit
 
@@ -14,7 +14,7 @@ from netmgr.errors import Exit
 def doctor(
     *,
     config: Config = NODE_DOCUMENT,
-    output: Format = Output.TABLE,
+    output: Format = OutputFormat.TABLE,
 ) -> None:
     """Examine this machine, before or after an installation. Exit 1 if netmgr cannot work here.
 

@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from netmgr.cli.asking import ask
-from netmgr.cli.options import Format, Output, Socket
+from netmgr.cli.options import Format, OutputFormat, Socket
 from netmgr.cli.output import Styled, Table, respond, size
 
 SCARCE = 0.8
@@ -23,7 +23,7 @@ def _group() -> None:
 
 
 @app.command()
-def status(*, socket: Socket = None, output: Format = Output.TABLE) -> None:
+def status(*, socket: Socket = None, output: Format = OutputFormat.TABLE) -> None:
     """Show translations with their hits, and ports in use."""
     answer = ask(socket, "nat")
     respond(output, answer, _tables(answer))

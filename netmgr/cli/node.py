@@ -8,7 +8,7 @@ import typer
 
 from netmgr.cli import completion, node_tables
 from netmgr.cli.asking import ask
-from netmgr.cli.options import Format, Output, Socket
+from netmgr.cli.options import Format, OutputFormat, Socket
 from netmgr.cli.output import respond
 from netmgr.cli.top import top
 from netmgr.errors import Exit
@@ -17,7 +17,7 @@ app = typer.Typer(no_args_is_help=True, help="Describe this node: status, pods, 
 
 
 @app.command()
-def status(*, socket: Socket = None, output: Format = Output.TABLE) -> None:
+def status(*, socket: Socket = None, output: Format = OutputFormat.TABLE) -> None:
     """Show readiness, addresses, traffic and problems. Exit 1 if the node is not ready."""
     snapshot = ask(socket, "snapshot")
     document = {key: value for key, value in snapshot.items() if key != "pods"}
@@ -26,7 +26,7 @@ def status(*, socket: Socket = None, output: Format = Output.TABLE) -> None:
 
 
 @app.command()
-def pods(*, socket: Socket = None, output: Format = Output.TABLE) -> None:
+def pods(*, socket: Socket = None, output: Format = OutputFormat.TABLE) -> None:
     """List pods with their addresses and their internet traffic."""
     snapshot = ask(socket, "pods")
     document = {key: snapshot[key] for key in ("version", "pods", "attachments")}
@@ -45,7 +45,7 @@ def explain(
     ],
     *,
     socket: Socket = None,
-    output: Format = Output.TABLE,
+    output: Format = OutputFormat.TABLE,
 ) -> None:
     """Explain an address, and which key of which document decides."""
     answer = ask(socket, "explain", address=address)
@@ -53,7 +53,7 @@ def explain(
 
 
 @app.command()
-def audit(*, socket: Socket = None, output: Format = Output.TABLE) -> None:
+def audit(*, socket: Socket = None, output: Format = OutputFormat.TABLE) -> None:
     """Compare pods' counters with forward rules and links.
 
     Differences are explained. Exit 1 if a pod was counted for more than its link carried.

@@ -13,14 +13,15 @@ from netmgr.cli.asking import CONFIG_VARIABLE, VARIABLE
 from netmgr.logs import LogFormat
 
 
-class Output(StrEnum):
+class OutputFormat(StrEnum):
     TABLE = "table"
     JSON = "json"
     YAML = "yaml"
 
 
 Format = Annotated[
-    Output, typer.Option("--output", "-o", help="table for people, json or yaml for programs.")
+    OutputFormat,
+    typer.Option("--output", "-o", help="table for people, json or yaml for programs."),
 ]
 Config = Annotated[
     Path,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
 
 import typer
 
-from netmgr.cli.options import DEFAULT_PLAN, Format, Output, PlanFile
+from netmgr.cli.options import DEFAULT_PLAN, Format, OutputFormat, PlanFile
 from netmgr.cli.output import Styled, Table, show, show_document
 from netmgr.cli.plan_common import Planned, answer, load, print_findings, up_to_date
 from netmgr.documents import loader
@@ -31,7 +31,7 @@ MOST_COLUMNS = 5
 def check(
     *,
     file: PlanFile = DEFAULT_PLAN,
-    output: Format = Output.TABLE,
+    output: Format = OutputFormat.TABLE,
     every: Annotated[
         bool,
         typer.Option("--all", "-a", help="Show every limit, not only the fullest of each kind."),
@@ -56,7 +56,7 @@ def check(
         _check_documents(documents, file, output)
     planned = load(file)
     checked = _checked(planned)
-    if output is Output.TABLE:
+    if output is OutputFormat.TABLE:
         _print(planned, checked, every=every)
     else:
         show_document(_describe(planned, checked), output)
@@ -170,7 +170,7 @@ def _describe(planned: Planned, checked: _Checked) -> dict[str, Any]:
     }
 
 
-def _check_documents(folder: Path, file: Path, output: Output) -> NoReturn:
+def _check_documents(folder: Path, file: Path, output: OutputFormat) -> NoReturn:
     from netmgr.plan.check.fleet import contradictions, drift
 
     # Without the default plan there is nothing to compare with; a plan that was named must exist.
@@ -180,7 +180,7 @@ def _check_documents(folder: Path, file: Path, output: Output) -> NoReturn:
     if given:
         diagnostics += drift(documents, given.plan, given.locked, str(given.lock_path))
     errors = [loader.describe(diagnostic, folder) for diagnostic in diagnostics]
-    if output is not Output.TABLE:
+    if output is not OutputFormat.TABLE:
         document = {"version": 1, "errors": errors}
         show_document(document, output)
         raise typer.Exit(Exit.FAILURE if errors else Exit.SUCCESS)
@@ -226,7 +226,7 @@ def reach(
         list[Layer] | None,
         typer.Option(help="Assume that this layer of the isolation is missing; repeatable."),
     ] = None,
-    output: Format = Output.TABLE,
+    output: Format = OutputFormat.TABLE,
 ) -> None:
     """Compute who reaches whom from planned routes and rules.
 
@@ -237,7 +237,7 @@ def reach(
     planned = network(given.plan, given.locked, given.limits)
     cells = matrix(weakened(planned, without or ()))
     wrong = [cell.wrong for cell in cells if cell.wrong]
-    if output is Output.TABLE:
+    if output is OutputFormat.TABLE:
         packets = sum(len(cell.paths) for cell in cells)
         show(
             _matrix(cells),

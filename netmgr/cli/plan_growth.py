@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from netmgr.cli import completion, plan_common
-from netmgr.cli.options import DEFAULT_PLAN, ClusterName, Format, Output, PlanFile
+from netmgr.cli.options import DEFAULT_PLAN, ClusterName, Format, OutputFormat, PlanFile
 from netmgr.cli.output import Table, show, show_document
 from netmgr.documents.diagnostics import Diagnostic, Severity
 from netmgr.errors import Exit
@@ -36,7 +36,7 @@ def grow(
         ),
     ] = None,
     file: PlanFile = DEFAULT_PLAN,
-    output: Format = Output.TABLE,
+    output: Format = OutputFormat.TABLE,
 ) -> None:
     """Show what growth would change, and that no node moves.
 
@@ -50,7 +50,7 @@ def grow(
     todo = planning.effects((planned.plan, before), (larger, after), limits)
     kept, total = planning.kept_nodes(before, after)
     over = _without_notes(check_limits(larger, after, limits)[1])
-    if output is Output.TABLE:
+    if output is OutputFormat.TABLE:
         plan_common.print_changes(changes)
         _print_effects(todo, kept, total)
         plan_common.print_narrowings(planned, after)
@@ -105,7 +105,7 @@ def upgrade(
         typer.Option(help="Upgrade only this node pool.", autocompletion=completion.node_pools),
     ] = None,
     file: PlanFile = DEFAULT_PLAN,
-    output: Format = Output.TABLE,
+    output: Format = OutputFormat.TABLE,
 ) -> None:
     """Simulate an upgrade of every node pool with surge nodes.
 
@@ -118,7 +118,7 @@ def upgrade(
     over = [
         f"{line.what}, {line.subject}: {line.used:,} of {line.limit:,}" for line in dry_run.over
     ]
-    if output is Output.TABLE:
+    if output is OutputFormat.TABLE:
         show(_steps(dry_run))
         for line in over:
             typer.secho(line, fg="red")
@@ -157,12 +157,12 @@ def _steps(dry_run: planning.UpgradeDryRun) -> Table:
 
 @advise_app.command("max-pods")
 def max_pods(
-    cluster: ClusterName, *, file: PlanFile = DEFAULT_PLAN, output: Format = Output.TABLE
+    cluster: ClusterName, *, file: PlanFile = DEFAULT_PLAN, output: Format = OutputFormat.TABLE
 ) -> None:
     """Show how many pods a node can have, and how many nodes fit."""
     planned = plan_common.up_to_date(file)
     choices = planning.max_pods(planned.plan, planned.locked, planned.limits, cluster)
-    if output is not Output.TABLE:
+    if output is not OutputFormat.TABLE:
         document = {"version": 1, "choices": choices}
         show_document(document, output)
         return

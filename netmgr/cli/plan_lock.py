@@ -11,7 +11,7 @@ import typer
 
 from netmgr import durable
 from netmgr.cli import completion, plan_common
-from netmgr.cli.options import DEFAULT_PLAN, Format, Output, PlanFile, Yes
+from netmgr.cli.options import DEFAULT_PLAN, Format, OutputFormat, PlanFile, Yes
 from netmgr.cli.output import show_document
 from netmgr.documents import loader
 from netmgr.errors import ConfigError, Exit, StateError
@@ -19,7 +19,7 @@ from netmgr.plan import files
 from netmgr.plan.check.checks import refuse_errors
 from netmgr.plan.check.conflicts import pin_faults
 from netmgr.plan.clouds.registry import narrowings
-from netmgr.plan.diff import Change, Kind
+from netmgr.plan.diff import Change, ChangeKind
 from netmgr.plan.diff import diff as compare
 from netmgr.plan.document import Exclusion, PlanDocument
 from netmgr.plan.lock import LockDocument
@@ -71,13 +71,13 @@ def release(
     _settle(planned, plan_common.answer(planned, released=[name]), yes=yes)
 
 
-def diff(*, file: PlanFile = DEFAULT_PLAN, output: Format = Output.TABLE) -> None:
+def diff(*, file: PlanFile = DEFAULT_PLAN, output: Format = OutputFormat.TABLE) -> None:
     """Show what `plan lock` would change; -/+ is renumbering. Exit 3 if there are changes."""
     planned = plan_common.load(file)
     after = plan_common.answer(planned, renumber=True)
     changes = compare(planned.lock, after)
     narrowed = list(narrowings(planned.plan.cloud, planned.lock, after))
-    if output is Output.TABLE:
+    if output is OutputFormat.TABLE:
         plan_common.print_changes(changes)
         typer.echo(_summary(planned, after, changes))
         for line in narrowed:
@@ -119,7 +119,7 @@ def _summary(planned: plan_common.Planned, after: LockDocument, changes: tuple[C
     if not changes:
         return f"No address changes; only the plan's digest in {planned.lock_path} does."
     count = Counter(change.kind for change in changes)
-    verbs = zip(Kind, ("add", "change", "release", "renumber"), strict=True)
+    verbs = zip(ChangeKind, ("add", "change", "release", "renumber"), strict=True)
     return f"{', '.join(f'{count[kind]} to {verb}' for kind, verb in verbs)}."
 
 

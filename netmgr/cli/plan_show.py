@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from netmgr.cli import terminal
-from netmgr.cli.options import DEFAULT_PLAN, Format, Output, PlanFile, To
+from netmgr.cli.options import DEFAULT_PLAN, Format, OutputFormat, PlanFile, To
 from netmgr.cli.output import Table, show_document
 from netmgr.cli.plan_common import load, up_to_date, write
 from netmgr.errors import ConfigError
 from netmgr.plan import files
 from netmgr.plan.document import PlanDocument
 from netmgr.plan.explain import explain as look_up
-from netmgr.plan.lock import Allocation, ClusterLock, LockDocument, Segment, Subnet
+from netmgr.plan.lock import Allocation, ClusterLock, LockDocument, Segment, SubnetLock
 from netmgr.prefixes import Address, Prefix
 
 if TYPE_CHECKING:
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 def show(
     *,
     file: PlanFile = DEFAULT_PLAN,
-    output: Format = Output.TABLE,
+    output: Format = OutputFormat.TABLE,
     tree: Annotated[
         bool, typer.Option("--tree", help="Show a tree: prefixes, subnets, node pools.")
     ] = False,
 ) -> None:
     """Show what is locked."""
     planned = load(file)
-    if output is not Output.TABLE:
+    if output is not OutputFormat.TABLE:
         show_document(files.to_plain(files.sealed(planned.locked)), output)
     elif tree:
         terminal.console().print(_tree(planned.plan, planned.locked))
@@ -55,7 +55,7 @@ def _table(lock: LockDocument) -> Table:
     return table
 
 
-def _fixed(subnet: Subnet) -> str:
+def _fixed(subnet: SubnetLock) -> str:
     return ", ".join(map(str, (*subnet.addresses, *subnet.addresses_v6)))
 
 
@@ -109,7 +109,7 @@ def _layouts(segment: Segment) -> str:
     )
 
 
-def _hosts(subnet: Subnet) -> str:
+def _hosts(subnet: SubnetLock) -> str:
     return f"{_texts(subnet.prefixes)}: {_texts((*subnet.addresses, *subnet.addresses_v6))}"
 
 
@@ -134,7 +134,7 @@ def explain(
     address: Annotated[str, typer.Argument(metavar="ADDRESS", help="An IPv4 or IPv6 address.")],
     *,
     file: PlanFile = DEFAULT_PLAN,
-    output: Format = Output.TABLE,
+    output: Format = OutputFormat.TABLE,
 ) -> None:
     """Explain an address: owner, node, block, key and packets."""
     planned = load(file)
@@ -143,7 +143,7 @@ def explain(
     except ValueError as error:
         raise ConfigError(str(error)) from None
     answer = look_up(planned.plan, planned.locked, wanted)
-    if output is not Output.TABLE:
+    if output is not OutputFormat.TABLE:
         show_document(answer, output)
         return
     for name, value in asdict(answer).items():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from netmgr.cli.asking import NODE_DOCUMENT
-from netmgr.cli.options import Config, Format, Output
+from netmgr.cli.options import Config, Format, OutputFormat
 from netmgr.cli.output import Styled, Table, show, show_document
 from netmgr.errors import Exit
 
@@ -28,7 +28,7 @@ def preflight(
             help="Also write the result there as a short text: a container's /dev/termination-log.",
         ),
     ] = None,
-    output: Format = Output.TABLE,
+    output: Format = OutputFormat.TABLE,
 ) -> None:
     """Probe the network of a node before its agent starts. Exit 1 if a check fails.
 
@@ -38,7 +38,7 @@ def preflight(
     from netmgr.preflight.run import run
 
     report = run(config)
-    if output is Output.TABLE:
+    if output is OutputFormat.TABLE:
         show(*_tables(report))
     else:
         results = [result._asdict() for result in report.results]

@@ -48,7 +48,7 @@ def status(  # noqa: PLR0913  one a command-line option
     kubeconfig: options.Kubeconfig = None,
     service_account: options.ServiceAccount = options.SERVICE_ACCOUNT,
     socket: options.Socket = None,
-    output: options.Format = options.Output.TABLE,
+    output: options.Format = options.OutputFormat.TABLE,
 ) -> None:
     """Show whether netmgr is healthy here, or in a cluster.
 
@@ -71,7 +71,7 @@ def status(  # noqa: PLR0913  one a command-line option
         api, ClusterQuery(tuple(namespace or NAMESPACES), LEASE, timeout), wait
     )
     document = _document(cluster_state, findings)
-    if output is options.Output.TABLE:
+    if output is options.OutputFormat.TABLE:
         show(*_lines(document), *findings_table(findings, is_healthy=document["healthy"]))
     else:
         show_document(document, output)

@@ -46,7 +46,7 @@ class Sort(StrEnum):
     NAME = "name"
 
 
-class Usage(NamedTuple):
+class PodUsage(NamedTuple):
     """What a pod or the node uses of the internet, in both directions.
 
     `rates` are bytes per second, empty where two readings do not tell; `totals` are bytes. The
@@ -65,7 +65,7 @@ class Usage(NamedTuple):
         return amounts.get(sort, received + sent)
 
 
-def measured(before: Snapshot, now: Snapshot) -> dict[Name, Usage]:
+def measured(before: Snapshot, now: Snapshot) -> dict[Name, PodUsage]:
     """What the node and each of its pods use; a pod that is new began at 0 bytes."""
     seconds = now["taken_at"] - before["taken_at"]
     former = _totals(before)
@@ -76,7 +76,7 @@ def measured(before: Snapshot, now: Snapshot) -> dict[Name, Usage]:
         pairs = zip(totals, former.get(name, (0, 0)), strict=True)
         # A ledger that was lost counts from 0 again, and a clock may be set back.
         rates = [max(0, new - old) / seconds for new, old in pairs] if seconds > 0 else []
-        usages[name] = Usage(rates, totals, connections.get(name))
+        usages[name] = PodUsage(rates, totals, connections.get(name))
     return usages
 
 
@@ -91,13 +91,13 @@ def _totals(snapshot: Snapshot) -> dict[Name, list[int]]:
     return totals
 
 
-def ordered(usages: dict[Name, Usage], sort: Sort, namespace: str | None) -> list[Name]:
+def ordered(usages: dict[Name, PodUsage], sort: Sort, namespace: str | None) -> list[Name]:
     """The pods to show, of one namespace if it is given, in their order."""
     pods = (name for name in usages if name != NODE and namespace in (None, name[0]))
     return sorted(pods, key=lambda name: (-usages[name].amount(sort), name))
 
 
-def table(node: str, usages: dict[Name, Usage], pods: list[Name]) -> Table:
+def table(node: str, usages: dict[Name, PodUsage], pods: list[Name]) -> Table:
     """The node, and these of its pods below it."""
     from rich.table import Table
     from rich.text import Text

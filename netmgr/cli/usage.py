@@ -39,7 +39,7 @@ _FOLDED = "(others)"
 _HOUR_SECONDS = 3600
 
 
-class Output(StrEnum):
+class UsageFormat(StrEnum):
     TABLE = "table"
     JSON = "json"
     CSV = "csv"
@@ -61,8 +61,9 @@ def usage(
     until: Annotated[str, typer.Option(help="As --since.", show_default="now")] = "",
     by: Groups = [By.NAMESPACE],  # noqa: B006  typer copies it
     output: Annotated[
-        Output, typer.Option("--output", "-o", help="table for people, json or csv for programs.")
-    ] = (Output.TABLE),
+        UsageFormat,
+        typer.Option("--output", "-o", help="table for people, json or csv for programs."),
+    ] = (UsageFormat.TABLE),
     socket: Socket = None,
     ledger: Ledger = DEFAULT_LEDGER,
 ) -> None:
@@ -76,11 +77,11 @@ def usage(
         raise RequestError(f"--until {until or 'now'} is not later than --since {since}")
     answer = _ask(socket, ledger, (begin, end), by)
     match output:
-        case Output.JSON:
+        case UsageFormat.JSON:
             typer.echo(as_json(answer))
-        case Output.CSV:
+        case UsageFormat.CSV:
             typer.echo(as_csv(answer), nl=False)
-        case Output.TABLE:
+        case UsageFormat.TABLE:
             show(*as_table(answer))
 
 

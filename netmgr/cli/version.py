@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import netmgr
-from netmgr.cli.options import Format, Output
+from netmgr.cli.options import Format, OutputFormat
 from netmgr.cli.output import Table, respond
 
 
-def version(*, output: Format = Output.TABLE) -> None:
+def version(*, output: Format = OutputFormat.TABLE) -> None:
     """Show which netmgr this is: release, commit, Python, launchers, protocol, state schemas."""
     from cni import build, wire
     from netmgr import provenance

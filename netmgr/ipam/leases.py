@@ -21,8 +21,8 @@ from typing import TypeVar
 from netmgr.api.snapshot import PoolState
 from netmgr.clock import Clock
 from netmgr.errors import AddressUnavailable, CapacityError
-from netmgr.ipam.pool import Pool, Timing
-from netmgr.ipam.store import Store
+from netmgr.ipam.pool import FamilyPool, Timing
+from netmgr.ipam.store import LeaseStore
 from netmgr.model import Attachment, AttachmentKey
 from netmgr.prefixes import Address, Family, Prefix
 
@@ -37,7 +37,7 @@ class Leases:
 
     def __init__(
         self,
-        store: Store,
+        store: LeaseStore,
         ranges: Iterable[Prefix],
         timing: Timing,
         clock: Clock,
@@ -52,7 +52,7 @@ class Leases:
         self._refused_at = -math.inf
         # Both families, also without ranges: held addresses and cooldowns must be known when a
         # range comes back.
-        self._pools = {family: Pool(family, (), timing) for family in Family}
+        self._pools = {family: FamilyPool(family, (), timing) for family in Family}
         self.set_ranges(ranges)
         remembered = store.remembered()
         self.boot_id = remembered.boot_id

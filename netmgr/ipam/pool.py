@@ -37,7 +37,7 @@ class Timing:
     connection_wait: float
 
 
-class Pool:
+class FamilyPool:
     """The addresses of one family on one node."""
 
     def __init__(self, family: Family, ranges: Iterable[Prefix], timing: Timing) -> None:

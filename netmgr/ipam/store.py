@@ -68,7 +68,7 @@ class Remembered:
     boot_id: str
 
 
-class Store:
+class LeaseStore:
     """One SQLite file; every method is one transaction."""
 
     def __init__(self, path: Path) -> None:

@@ -49,7 +49,7 @@ _COUNTING_ELEMENT = {
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class SetKind:
     """What a set is made as; `type_name` as ipset(8) has it, `size` the most elements."""
 
     type_name: str
@@ -75,7 +75,7 @@ def _request(kind: int, text: str, values: netlink.Values, flags: int = 0) -> ne
     )
 
 
-def ask_revision(kind: Kind) -> netlink.Operation:
+def ask_revision(kind: SetKind) -> netlink.Operation:
     """Ask for the newest revision of a type of sets, which `revision_of` decodes."""
     asked: netlink.Values = {_TYPE_NAME: kind.type_name, _FAMILY: bytes([kind.family.af])}
     return _request(_TYPE, f"revisions of {kind.type_name}", asked)
@@ -85,7 +85,7 @@ def revision_of(body: bytes) -> int:
     return netlink.attributes(body, netlink.NFGENMSG.size)[_REVISION][0]
 
 
-def create(name: str, kind: Kind, revision: int) -> netlink.Operation:
+def create(name: str, kind: SetKind, revision: int) -> netlink.Operation:
     """Make an empty set."""
     made: dict[int, netlink.Value] = {
         _NAME: name,
@@ -150,14 +150,14 @@ def name_of(body: bytes) -> str:
     return netlink.string_of(netlink.attributes(body, netlink.NFGENMSG.size)[_NAME])
 
 
-def kind_of(body: bytes) -> Kind | None:
+def kind_of(body: bytes) -> SetKind | None:
     """What a set was made as, by the first message of its listing; None for an odd family."""
     attributes = netlink.attributes(body, netlink.NFGENMSG.size)
     options = netlink.attributes(attributes.get(_DATA, b""))
     family = Family.of_af(attributes.get(_FAMILY, b"\0")[0])
     if family is None:
         return None
-    return Kind(
+    return SetKind(
         netlink.string_of(attributes.get(_TYPE_NAME, b"")),
         family,
         int.from_bytes(options.get(_MAXELEM, b""), "big"),

@@ -100,7 +100,7 @@ class Book:
     facts: tables.Tracked[str, str]
     counters: tables.Tracked[Counter, tables.LiveCounter]
     totals: tables.Tracked[tables.Account, tables.Amount]
-    ended: tables.Tracked[tables.PodName, float]
+    ended: tables.Tracked[tables.SeriesKey, float]
     gaps: tables.Tracked[tables.Gap, tables.Lost]
     hours: Unwritten = field(default_factory=Unwritten)
     read_at: dict[Counter, float] = field(default_factory=dict)
@@ -374,7 +374,7 @@ class Book:
 
     def sweep(self, now: Moment, linger_seconds: float) -> None:
         """The end of rule 6's lingering. A clock that stepped back lengthens it by that step."""
-        gone: set[tables.PodName] = set()
+        gone: set[tables.SeriesKey] = set()
         for name, since in list(self.ended.items()):
             if since > now.wall:
                 # The clock was set back; counted from its new time the series still ends.
@@ -385,7 +385,7 @@ class Book:
         for account in list(self.totals) if gone else ():
             if (
                 account.scope is tables.Scope.POD
-                and tables.PodName(account.owner, account.name) in gone
+                and tables.SeriesKey(account.owner, account.name) in gone
             ):
                 del self.totals[account]
         self.write_down_reading()
@@ -483,7 +483,7 @@ class Book:
         | set[str]
         | set[Counter]
         | set[tables.Account]
-        | set[tables.PodName]
+        | set[tables.SeriesKey]
         | set[tables.Gap],
         ...,
     ]:
@@ -491,5 +491,5 @@ class Book:
         return self.hours, *(table.touched for table in tables)
 
 
-def _name(owner: PodRef) -> tables.PodName:
-    return tables.PodName(owner.namespace, owner.name)
+def _name(owner: PodRef) -> tables.SeriesKey:
+    return tables.SeriesKey(owner.namespace, owner.name)

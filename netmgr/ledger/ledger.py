@@ -22,8 +22,8 @@ from netmgr.errors import SetupError, StateError
 from netmgr.ledger import mark, store
 from netmgr.ledger.book import BOOKS, ZEROED_AT, Book, Moment
 from netmgr.ledger.history import By, Period, Retention, usage_row
-from netmgr.ledger.mark import MENDED, Found, Mark, Own, Synced
-from netmgr.ledger.store import Store
+from netmgr.ledger.mark import MENDED, BooksState, Mark, Own, Synced
+from netmgr.ledger.store import LedgerStore
 from netmgr.ledger.tables import Amount, Gap, Lost
 from netmgr.ledger.totals import Totals, picture
 from netmgr.model import Counter, PodRef, Sample
@@ -58,7 +58,7 @@ class Ledger:
 
     def __init__(
         self,
-        file: Store,
+        file: LedgerStore,
         *,
         clock: Clock,
         linger_seconds: float,
@@ -77,7 +77,7 @@ class Ledger:
         self._undurable_since: float | None = None
         self._pruned_at = -math.inf
         self._boot_id = boot_id
-        self.found = Found.CURRENT
+        self.found = BooksState.CURRENT
         self._mark_path = file.path.with_name(MARK_FILE)
         try:
             self._take_up(file.load())
@@ -184,7 +184,7 @@ class Ledger:
         """The books' mark as of now; None if they have no number yet."""
         return self._book.mark
 
-    def examine(self, kernel: Collection[Mark], *, has_counters: bool) -> Found:
+    def examine(self, kernel: Collection[Mark], *, has_counters: bool) -> BooksState:
         """Find out whether these are the books that were written last, and take them into use.
 
         Called before the first reading is posted, with the marks beside the kernel's counters and
@@ -200,7 +200,7 @@ class Ledger:
             zeroed_at = int(self._book.facts.get(ZEROED_AT, "0"))
             own = Own(self._book.mark, self.is_new, self._book.lasting_bytes(), zeroed_at)
             finding = mark.compare(own, kernel, synced, has_counters=has_counters)
-            if finding is Found.FOREIGN:
+            if finding is BooksState.FOREIGN:
                 self._begin_anew()
             with self._changing() as book:
                 book.number(mark.successor(book.mark, kernel, synced))
@@ -215,8 +215,8 @@ class Ledger:
             self.checkpoint()
         return finding
 
-    def _note_loss(self, book: Book, finding: Found) -> None:
-        now, since = self.moment(), book.last_reading.steady if finding is Found.OLDER else 0.0
+    def _note_loss(self, book: Book, finding: BooksState) -> None:
+        now, since = self.moment(), book.last_reading.steady if finding is BooksState.OLDER else 0.0
         book.note(MENDED[finding], since, now)
         log.error(
             "ledger-gap kind=%s path=%s found=%s seconds=%.0f action=begin-totals-at-zero",
@@ -231,7 +231,7 @@ class Ledger:
         self._store.close()
         kept = sqlite_file.set_aside(path, "foreign")
         log.error("ledger-foreign path=%s action=set-aside", kept)
-        self._store = Store(path)
+        self._store = LedgerStore(path)
         self._take_up(self._store.load())
 
     @property

@@ -62,7 +62,7 @@ class Synced(NamedTuple):
     gaps: tuple[tuple[Gap, Lost], ...] = ()
 
 
-class Found(Enum):
+class BooksState(Enum):
     """What a ledger file turned out to be."""
 
     NEW = "new"
@@ -77,10 +77,10 @@ class Found(Enum):
     """Another machine's, or a former one of this machine's."""
 
 
-MENDED: Mapping[Found, Gap] = {
-    Found.LOST: Gap.LEDGER_LOST,
-    Found.FOREIGN: Gap.LEDGER_LOST,
-    Found.OLDER: Gap.LEDGER_OLDER,
+MENDED: Mapping[BooksState, Gap] = {
+    BooksState.LOST: Gap.LEDGER_LOST,
+    BooksState.FOREIGN: Gap.LEDGER_LOST,
+    BooksState.OLDER: Gap.LEDGER_OLDER,
 }
 """Findings that mean a loss, and its gap."""
 
@@ -100,33 +100,33 @@ class Own:
 
 def compare(
     own: Own, kernel: Iterable[Mark], synced: Synced | None, *, has_counters: bool
-) -> Found:
+) -> BooksState:
     """Compare a ledger file with the marks elsewhere.
 
     `has_counters`: whether the kernel has counters of ours.
     """
     others = _trusted(own, kernel, synced)
     if own.is_new:
-        return Found.LOST if others or has_counters else Found.NEW
+        return BooksState.LOST if others or has_counters else BooksState.NEW
     return _compare_marks(own, others, synced)
 
 
-def _compare_marks(own: Own, others: list[Mark], synced: Synced | None) -> Found:
+def _compare_marks(own: Own, others: list[Mark], synced: Synced | None) -> BooksState:
     # Written by a release without marks; where there is a mark, a later file has been here.
     if own.mark is None:
-        return Found.OLDER if others else Found.CURRENT
+        return BooksState.OLDER if others else BooksState.CURRENT
     if any(other.books != own.mark.books for other in others):
-        return Found.FOREIGN
+        return BooksState.FOREIGN
     if synced and synced.mark.books == own.mark.books:
         # Readings of counters that go on do not advance the sequence, but these sums never fall: an
         # older copy has less, even with an equal mark. Only a loss has them begin at zero, and the
         # small file of before it may be there still.
         if own.bytes < synced.bytes and synced.mark.sequence >= own.zeroed_at:
-            return Found.OLDER
+            return BooksState.OLDER
         others.append(synced.mark)
     # All have one number here, so this compares sequences.
     is_behind = max(others, default=own.mark) > own.mark
-    return Found.OLDER if is_behind else Found.CURRENT
+    return BooksState.OLDER if is_behind else BooksState.CURRENT
 
 
 def _trusted(own: Own, kernel: Iterable[Mark], synced: Synced | None) -> list[Mark]:

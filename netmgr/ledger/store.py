@@ -1,7 +1,7 @@
 """The book in one SQLite file: read whole at the start, written by changed rows. See `sqlite_file`.
 
 The hourly roll-ups (`history.py`) are in the file alone: added to, never read into memory, and
-bounded by `Store.prune`. `reading` and `usage` answer questions about them on a connection of
+bounded by `LedgerStore.prune`. `reading` and `usage` answer questions about them on a connection of
 their own, also while no agent runs.
 """
 
@@ -79,7 +79,7 @@ _DROP_POD = "DELETE FROM hour WHERE (hour, namespace, pod) = (?, ?, ?)"
 Row = tuple[str | int | float | None, ...]
 
 
-class Store:
+class LedgerStore:
     """The open file. Not thread-safe but for `checkpoint`; its owner holds a lock.
 
     Raises:
@@ -101,7 +101,7 @@ class Store:
                 counters=tables.Tracked(map(_counter, read("SELECT * FROM counter"))),
                 totals=tables.Tracked(map(_total, read("SELECT * FROM total"))),
                 ended=tables.Tracked(
-                    (tables.PodName(*row[:2]), row[2]) for row in read("SELECT * FROM ended")
+                    (tables.SeriesKey(*row[:2]), row[2]) for row in read("SELECT * FROM ended")
                 ),
                 gaps=tables.Tracked(
                     (tables.Gap(reason), tables.Lost(*lost))

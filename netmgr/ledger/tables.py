@@ -52,7 +52,7 @@ class Account(NamedTuple):
     traffic: Traffic
 
 
-class PodName(NamedTuple):
+class SeriesKey(NamedTuple):
     """Key of a pod's series, without the UID: a StatefulSet's pod continues its own series."""
 
     namespace: str

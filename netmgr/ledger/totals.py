@@ -9,7 +9,7 @@ from netmgr.api import snapshot
 from netmgr.ledger import audit
 from netmgr.ledger.audit import Audit
 from netmgr.ledger.book import Book
-from netmgr.ledger.tables import NOTHING, Amount, Gap, LastGap, Lost, PodName, Scope
+from netmgr.ledger.tables import NOTHING, Amount, Gap, LastGap, Lost, Scope, SeriesKey
 from netmgr.model import PODS, Sample, Traffic
 
 
@@ -106,7 +106,7 @@ def picture(book: Book, *, durable: bool) -> Totals:
         amount = book.totals[account]
         scope, owner, name, traffic = account
         if scope is Scope.POD:
-            is_live = PodName(owner, name) not in book.ended
+            is_live = SeriesKey(owner, name) not in book.ended
             size = _amount(traffic, amount)
             pods.append({"namespace": owner, "pod": name, **size, "live": is_live})
         elif scope is Scope.NAMESPACE:

@@ -53,7 +53,7 @@ class Budget:
         return f"{self.traffic.replace('-', '_')}_{self.period}_{digest}"
 
 
-class Look(NamedTuple):
+class BudgetReading(NamedTuple):
     """What the kernel and the ledger showed of a budget together; all in bytes.
 
     Attributes:
@@ -135,7 +135,9 @@ def is_spent(budget: Budget, used: int) -> bool:
     return used + LONGEST_PACKET > budget.bytes
 
 
-def settle(budget: Budget, look: Look, former: Standing | None, *, is_whole: bool) -> Standing:
+def settle(
+    budget: Budget, look: BudgetReading, former: Standing | None, *, is_whole: bool
+) -> Standing:
     """When a budget is spent, by what its object and the ledger showed.
 
     `former` is how it stood before, None where nothing is known, as after a start; `is_whole`

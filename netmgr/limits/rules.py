@@ -38,7 +38,7 @@ _MOST_COMPARED = 16
 
 
 @dataclass(frozen=True)
-class Peers:
+class KnownPeers:
     """What decides about a packet: the prefix that its peer is in.
 
     Attributes:
@@ -50,7 +50,7 @@ class Peers:
     classes: Mapping[str, Sequence[Prefix]] = field(default_factory=dict)
 
 
-class Chain(NamedTuple):
+class LinkChain(NamedTuple):
     """What leads one direction of a link to its class.
 
     `link_index` is the link's: one that is made anew under the same name needs a chain of its own.
@@ -98,8 +98,8 @@ class QuotaObject(NamedTuple):
 
 
 def whole(
-    chains: Iterable[Chain],
-    peers: Peers,
+    chains: Iterable[LinkChain],
+    peers: KnownPeers,
     present: Iterable[tuple[str, str]] = (),
     quotas: Mapping[str, QuotaObject] | None = None,
 ) -> str:
@@ -127,9 +127,9 @@ def whole(
 
 
 def changed(
-    added: Iterable[Chain],
-    removed: Iterable[Chain],
-    peers: Peers,
+    added: Iterable[LinkChain],
+    removed: Iterable[LinkChain],
+    peers: KnownPeers,
     quotas: Mapping[str, QuotaObject] | None = None,
     unused: Iterable[str] = (),
 ) -> str:
@@ -146,11 +146,11 @@ def changed(
     return _text(lines)
 
 
-def names(chains: Iterable[Chain]) -> frozenset[str]:
+def names(chains: Iterable[LinkChain]) -> frozenset[str]:
     return frozenset(name for chain in chains for name in chain.names)
 
 
-def sets(peers: Peers) -> dict[str, list[Prefix]]:
+def sets(peers: KnownPeers) -> dict[str, list[Prefix]]:
     """The sets of what is not internet, for families with too many prefixes to compare."""
     return {
         _set(family): prefixes
@@ -159,13 +159,13 @@ def sets(peers: Peers) -> dict[str, list[Prefix]]:
     }
 
 
-def bases(chain: Chain) -> dict[str, nft_chains.Base]:
+def bases(chain: LinkChain) -> dict[str, nft_chains.Base]:
     """What makes the base chain among those of a link, by its name."""
     hook, _ = _HOOKS[chain.traffic]
     return {chain.name: nft_chains.Base("filter", hook, _PRIORITY, chain.link)}
 
 
-def contents(chain: Chain, peers: Peers) -> dict[str, tuple[str, ...]]:
+def contents(chain: LinkChain, peers: KnownPeers) -> dict[str, tuple[str, ...]]:
     """The rules of all its chains, by name; what others lead to comes first."""
     rules = [*_of_classes(chain, peers), *_of_internet(chain, peers)]
     if chain.rest:
@@ -176,7 +176,9 @@ def contents(chain: Chain, peers: Peers) -> dict[str, tuple[str, ...]]:
     return {**charging, chain.name: tuple(rules)}
 
 
-def holds(listing: Listing, chains: Iterable[Chain], gone: Collection[str], peers: Peers) -> bool:
+def holds(
+    listing: Listing, chains: Iterable[LinkChain], gone: Collection[str], peers: KnownPeers
+) -> bool:
     """Whether a listing has these chains as they are written, and no others but `gone` ones."""
     marks: dict[str, list[str]] = {}
     made: dict[str, nft_chains.Base] = {}
@@ -189,13 +191,13 @@ def holds(listing: Listing, chains: Iterable[Chain], gone: Collection[str], peer
     return listing.holds(marks, made, gone) and prefixes == known
 
 
-def _filled(chain: Chain, peers: Peers) -> Iterator[str]:
+def _filled(chain: LinkChain, peers: KnownPeers) -> Iterator[str]:
     base = bases(chain)
     for name, rules in contents(chain, peers).items():
         yield from nft_chains.fill(TABLE, name, rules, base.get(name))
 
 
-def _of_classes(chain: Chain, peers: Peers) -> Iterator[str]:
+def _of_classes(chain: LinkChain, peers: KnownPeers) -> Iterator[str]:
     # They come first: their prefixes are not internet.
     _, peer = _HOOKS[chain.traffic]
     for traffic, number in chain.classes:
@@ -207,7 +209,7 @@ def _of_classes(chain: Chain, peers: Peers) -> Iterator[str]:
                 yield f"{_protocol(family)} {peer} {{ {members} }} {forward}"
 
 
-def _of_internet(chain: Chain, peers: Peers) -> Iterator[str]:
+def _of_internet(chain: LinkChain, peers: KnownPeers) -> Iterator[str]:
     """What leads internet packets of each family on."""
     if not chain.quotas and not chain.number:
         return
@@ -222,7 +224,7 @@ def _of_internet(chain: Chain, peers: Peers) -> Iterator[str]:
             yield " ".join([*(f"{field} != {prefix}" for prefix in prefixes), action])
 
 
-def _charging(chain: Chain) -> Iterator[str]:
+def _charging(chain: LinkChain) -> Iterator[str]:
     if chain.number:
         yield _class(chain.number)
     for name, slow in chain.quotas:

@@ -19,8 +19,8 @@ from netmgr.kernel import links, traffic_control
 from netmgr.kernel.netlink import Netlink, Operation
 from netmgr.kernel.traffic_control import ClassUsage, Shape
 from netmgr.limits import quotas, rules, tree
-from netmgr.limits.quotas import Budget, Look, Standing
-from netmgr.limits.rules import IFBS, Chain, Peers, QuotaObject
+from netmgr.limits.quotas import Budget, BudgetReading, Standing
+from netmgr.limits.rules import IFBS, KnownPeers, LinkChain, QuotaObject
 from netmgr.limits.tree import Limited, Tree
 from netmgr.model import Traffic
 from netmgr.rules import nft_table
@@ -41,7 +41,7 @@ class Shaper:
         KernelError: it refused.
     """
 
-    def __init__(self, peers: Peers, used: Used) -> None:
+    def __init__(self, peers: KnownPeers, used: Used) -> None:
         self._peers = peers
         self._used = used
         with ExitStack() as stack:
@@ -52,7 +52,7 @@ class Shaper:
         self._numbers: dict[str, int] = {}
         self._trees: Mapping[Traffic, Tree] = {}
         self._ifbs: dict[Traffic, int] = {}
-        self._chains: frozenset[Chain] | None = None
+        self._chains: frozenset[LinkChain] | None = None
         self._listing: Listing | None = None
         self._placed: dict[Traffic, set[int]] = {}
         self._budgets: dict[str, Budget] = {}
@@ -127,7 +127,7 @@ class Shaper:
                 counts = quota.bound, before[name].counted, quota.counted
                 # What a quota that is over has counted is not shown. It goes on from 0; until then
                 # all packets are beyond it, even if another program resets it.
-                look = Look(
+                look = BudgetReading(
                     *((0, 0, 0) if quota.is_over else counts), waiting[budget], used[budget]
                 )
                 standing = quotas.settle(
@@ -254,10 +254,10 @@ class Shaper:
             raise SetupError(f"limits need {needed}: {error}") from None
         return True
 
-    def _wanted(self, trees: Mapping[Traffic, Tree]) -> frozenset[Chain]:
+    def _wanted(self, trees: Mapping[Traffic, Tree]) -> frozenset[LinkChain]:
         present = {name: index for index, name in socket.if_nameindex()}
         return frozenset(
-            Chain(
+            LinkChain(
                 link,
                 present[link],
                 traffic,
@@ -285,7 +285,9 @@ class Shaper:
         self._listing = self._table.listing(rules.names(self._write(wanted, budgets)))
         return repairs
 
-    def _write(self, wanted: frozenset[Chain], budgets: dict[str, Budget]) -> frozenset[Chain]:
+    def _write(
+        self, wanted: frozenset[LinkChain], budgets: dict[str, Budget]
+    ) -> frozenset[LinkChain]:
         """Have the table hold these chains and quotas; returns the chains that were written."""
         written = wanted - (self._chains or frozenset())
         if self._chains is None or not self._change(wanted, self._chains, budgets):
@@ -304,7 +306,10 @@ class Shaper:
         return written
 
     def _change(
-        self, wanted: frozenset[Chain], present: frozenset[Chain], budgets: Mapping[str, Budget]
+        self,
+        wanted: frozenset[LinkChain],
+        present: frozenset[LinkChain],
+        budgets: Mapping[str, Budget],
     ) -> bool:
         """Add and remove chains; False if that is not possible."""
         added, removed = sorted(wanted - present), sorted(present - wanted)
@@ -332,7 +337,7 @@ class Shaper:
             for name, budget in missing.items()
         }
 
-    def _is_changed(self, still: frozenset[Chain]) -> bool:
+    def _is_changed(self, still: frozenset[LinkChain]) -> bool:
         """Whether the table is not as it was written, but for chains of links that went."""
         listing = self._table.listing()
         if listing is self._listing:
@@ -353,7 +358,7 @@ class Shaper:
                 self._channel.transact([traffic_control.delete_class(index, number)])
 
 
-def _budgets(trees: Mapping[Traffic, Tree], chains: Iterable[Chain]) -> dict[str, Budget]:
+def _budgets(trees: Mapping[Traffic, Tree], chains: Iterable[LinkChain]) -> dict[str, Budget]:
     """The budgets that chains charge, by the names of their objects."""
     charged = {name for chain in chains for name, _ in chain.quotas}
     targets = [target for class_tree in trees.values() for target in class_tree.links.values()]

@@ -65,7 +65,7 @@ class Limited:
         return not self.is_remainder and not self.beyond
 
 
-class Target(NamedTuple):
+class LinkClasses(NamedTuple):
     """The keys of the classes of a link's packets; without one, they pass at once.
 
     `classes` are keys by classes of traffic. `charges` are quotas of internet packets, and keys of
@@ -83,7 +83,7 @@ class Tree:
     """The classes of one direction by key, and what leads from pods' links to them."""
 
     classes: dict[str, Limited]
-    links: dict[str, Target]
+    links: dict[str, LinkClasses]
 
     def joined(self, other: Tree) -> Tree:
         """With the classes and links of another, which decides where both have one."""
@@ -98,7 +98,7 @@ def tree(
     Of several limits that are for a pod, or for a namespace, the lowest one is in force.
     """
     classes: dict[str, Limited] = {}
-    links: dict[str, Target] = {}
+    links: dict[str, LinkClasses] = {}
     for attachment in attachments:
         # An observer does not know every pod's link.
         if attachment.host_link:
@@ -111,13 +111,13 @@ def tree(
 
 def _charged(
     attachment: Attachment, limits: Sequence[Limit], traffic: Traffic, now: float
-) -> tuple[list[Limited], Target | None]:
+) -> tuple[list[Limited], LinkClasses | None]:
     """As `_of_pod`, with the pod's quotas and the classes of what is beyond them."""
     classes, target = _of_pod(attachment, limits, traffic)
     budgets = quotas.of_pod(attachment.pod, limits, traffic, now)
     if not budgets:
         return classes, target
-    target = target or Target("")
+    target = target or LinkClasses("")
     # Beside the pod's class, so that the namespace's limit holds for this as well.
     parent = next((limited.parent for limited in classes if limited.key == target.internet), "")
     slow = {
@@ -133,7 +133,7 @@ def _charged(
 
 def _of_pod(
     attachment: Attachment, limits: Sequence[Limit], traffic: Traffic
-) -> tuple[list[Limited], Target | None]:
+) -> tuple[list[Limited], LinkClasses | None]:
     """A pod's classes and its namespace's, parents first, and where its packets go."""
     every = ALL_IN if traffic.is_inward else ALL_OUT
     whole = min(_brought(attachment, every), default=None)
@@ -154,7 +154,7 @@ def _of_pod(
     internet = leads.pop(traffic, rest)
     if not classes:
         return [], None
-    return classes, Target(internet, rest, tuple(leads.items()))
+    return classes, LinkClasses(internet, rest, tuple(leads.items()))
 
 
 def _classes(limits: Sequence[Limit], traffic: Traffic) -> list[Traffic]:

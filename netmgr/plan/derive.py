@@ -15,13 +15,13 @@ from netmgr.plan.lock import ClusterLock, LockDocument, Segment
 from netmgr.plan.machines import PlannedNode
 from netmgr.plan.network import (
     Appliance,
+    CloudRoute,
     Direction,
     NatGateway,
     Network,
     NextHop,
     NodeGroup,
     Peering,
-    Route,
     RouteTable,
     SecurityGroup,
     SecurityRule,
@@ -236,7 +236,7 @@ def _hub_tables(spokes: Sequence[_Spoke]) -> Iterator[RouteTable]:
         yield RouteTable(_RESEARCHERS, HUB, (*services, *both_ways))
 
 
-def _to_preserving(spokes: Iterable[_Spoke]) -> Iterator[Route]:
+def _to_preserving(spokes: Iterable[_Spoke]) -> Iterator[CloudRoute]:
     """The researchers' way to clusters that see their addresses: through the first NAT host.
 
     Answers come back by that host. If it saw only the answers of native connections, connection
@@ -250,23 +250,23 @@ def _to_preserving(spokes: Iterable[_Spoke]) -> Iterator[Route]:
             yield from _by_first_host(name, allocation.prefix, spoke.held)
 
 
-def _by_first_host(name: str, prefix: Prefix, held: ClusterLock) -> Iterator[Route]:
+def _by_first_host(name: str, prefix: Prefix, held: ClusterLock) -> Iterator[CloudRoute]:
     # Always the first: both directions of a connection must pass the same host.
     for host in held.nat.of_family(prefix.family)[:1]:
-        yield Route(name, prefix, NextHop.APPLIANCE, host)
+        yield CloudRoute(name, prefix, NextHop.APPLIANCE, host)
 
 
 def _suffix(family: Family) -> str:
     return "" if family is Family.V4 else "-v6"
 
 
-def _to_services(spokes: Iterable[_Spoke]) -> Iterator[Route]:
+def _to_services(spokes: Iterable[_Spoke]) -> Iterator[CloudRoute]:
     """The hub's way to each cluster's Services: through its NAT hosts, a share for each."""
     for spoke in spokes:
         for vip_range in spoke.held.services.vip_ranges:
             for number, (share, host) in enumerate(_shares(spoke, vip_range)):
                 name = f"services-{spoke.name}{_suffix(vip_range.family)}-{number}"
-                yield Route(name, share, NextHop.APPLIANCE, host)
+                yield CloudRoute(name, share, NextHop.APPLIANCE, host)
 
 
 def _shares(spoke: _Spoke, vip_range: Prefix) -> Iterator[tuple[Prefix, Address]]:
@@ -297,13 +297,13 @@ def _spoke_tables(
         if not spoke.spec.nat_gateway_ips and lock.hub.routers.addresses:
             # Without a gateway of its own a spoke reaches the internet through the hub.
             router = lock.hub.routers.addresses[0]
-            apart.append(Route("internet", DEFAULT_ROUTE, NextHop.APPLIANCE, router))
+            apart.append(CloudRoute("internet", DEFAULT_ROUTE, NextHop.APPLIANCE, router))
         yield RouteTable(f"{name}_nodes", name, (*apart, *_to_researchers(spoke, lock)))
         # Without the routes to researchers: those lead to these very hosts, and packets would loop.
         yield RouteTable(f"{name}_nat", name, tuple(apart))
 
 
-def _to_researchers(spoke: _Spoke, lock: LockDocument) -> Iterator[Route]:
+def _to_researchers(spoke: _Spoke, lock: LockDocument) -> Iterator[CloudRoute]:
     """The way back to researchers whose address Services see: by the host that translated."""
     if spoke.spec.services.source is not SourceAddress.PRESERVE:
         return
@@ -313,7 +313,7 @@ def _to_researchers(spoke: _Spoke, lock: LockDocument) -> Iterator[Route]:
             yield from _by_first_host(name, prefix, spoke.held)
 
 
-def _apart(plan: PlanDocument, near: Sequence[Prefix]) -> Iterator[Route]:
+def _apart(plan: PlanDocument, near: Sequence[Prefix]) -> Iterator[CloudRoute]:
     """Routes to None for every pool; longer prefixes of the spoke and its peers (`near`) win."""
     # Services, too: a spoke must not reach another's by the range that the hub sees.
     pools = [*plan.pools.nodes, *plan.pools.services, *plan.shared_services]
@@ -321,7 +321,7 @@ def _apart(plan: PlanDocument, near: Sequence[Prefix]) -> Iterator[Route]:
     for number, pool in enumerate(pools):
         # A route of the same prefix would override the cloud's own to the spoke itself or the hub.
         if not any(prefix.covers(pool) for prefix in near):
-            yield Route(f"apart-{number}", pool, NextHop.NONE)
+            yield CloudRoute(f"apart-{number}", pool, NextHop.NONE)
 
 
 def _security_group(plan: PlanDocument, lock: LockDocument, spoke: _Spoke) -> SecurityGroup:

@@ -12,7 +12,7 @@ from netmgr.plan import lock
 from netmgr.prefixes import Family
 
 
-class Kind(StrEnum):
+class ChangeKind(StrEnum):
     """The sign in front of a change."""
 
     ADD = "+"
@@ -29,7 +29,7 @@ class Kind(StrEnum):
 class Change:
     """One entry of the lock that differs. `before` or `after` is empty where there is none."""
 
-    kind: Kind
+    kind: ChangeKind
     key: str
     before: str
     after: str
@@ -92,14 +92,14 @@ def _allocations(
         gone.remove(former)
         if former != held:
             texts = _allocation(former), _allocation(held)
-            yield Change(Kind.CHANGE, key, *texts, "grows in place")
+            yield Change(ChangeKind.CHANGE, key, *texts, "grows in place")
     # A removal together with an addition is a move: subnets in the former get other addresses.
-    kind = Kind.RENUMBER if gone and new else Kind.ADD
+    kind = ChangeKind.RENUMBER if gone and new else ChangeKind.ADD
     replaced, removed = gone[: len(new)], gone[len(new) :]
     for former, held in zip_longest(replaced, new):
         yield Change(kind, key, _allocation(former), _allocation(held))
     for former in removed:
-        yield Change(Kind.REMOVE, key, _allocation(former), "")
+        yield Change(ChangeKind.REMOVE, key, _allocation(former), "")
 
 
 def _allocation(held: lock.Allocation | None) -> str:
@@ -121,19 +121,19 @@ def _tombstone(
     note = "back in the plan, with the addresses it had"
     if new.tombstone:
         note = "its addresses stay its own until they are released"
-    yield Change(Kind.CHANGE, key, states[old.tombstone], states[new.tombstone], note)
+    yield Change(ChangeKind.CHANGE, key, states[old.tombstone], states[new.tombstone], note)
 
 
 def _change(key: str, old: str, new: str, *, only_added: object) -> Change:
     """A change from one text to another; `only_added` if nothing of the first moves."""
-    kind = Kind.CHANGE if only_added else Kind.RENUMBER
+    kind = ChangeKind.CHANGE if only_added else ChangeKind.RENUMBER
     if not (old and new):
-        kind = Kind.ADD if new else Kind.REMOVE
+        kind = ChangeKind.ADD if new else ChangeKind.REMOVE
     return Change(kind, key, old, new)
 
 
 def _services(
-    key: str, old: lock.ServiceRange | None, new: lock.ServiceRange | None
+    key: str, old: lock.ServiceRangeLock | None, new: lock.ServiceRangeLock | None
 ) -> Iterator[Change]:
     before, after = _service_text(old), _service_text(new)
     if before != after:
@@ -142,7 +142,7 @@ def _services(
         yield _change(key, before, after, only_added=more)
 
 
-def _service_text(held: lock.ServiceRange | None) -> str:
+def _service_text(held: lock.ServiceRangeLock | None) -> str:
     texts = []
     for vip_range, service_cidr in held.pairs if held else ():
         outside = "" if vip_range == service_cidr else f" (shared), from the hub {vip_range}"
@@ -150,13 +150,13 @@ def _service_text(held: lock.ServiceRange | None) -> str:
     return ", ".join(texts)
 
 
-def _subnet(key: str, old: lock.Subnet | None, new: lock.Subnet | None) -> Iterator[Change]:
+def _subnet(key: str, old: lock.SubnetLock | None, new: lock.SubnetLock | None) -> Iterator[Change]:
     before, after = _subnet_text(old), _subnet_text(new)
     if before != after:
         yield _change(key, before, after, only_added=old and new and _has_only_more(old, new))
 
 
-def _has_only_more(old: lock.Subnet, new: lock.Subnet) -> bool:
+def _has_only_more(old: lock.SubnetLock, new: lock.SubnetLock) -> bool:
     """Whether every prefix stays and hosts are only added or taken away at the end."""
     if new.prefixes[: len(old.prefixes)] != old.prefixes:
         return False
@@ -164,7 +164,7 @@ def _has_only_more(old: lock.Subnet, new: lock.Subnet) -> bool:
     return all(mine[: len(later)] == later[: len(mine)] for mine, later in pairs)
 
 
-def _subnet_text(held: lock.Subnet | None) -> str:
+def _subnet_text(held: lock.SubnetLock | None) -> str:
     if held is None:
         return ""
     hosts = ", ".join(map(str, (*held.addresses, *held.addresses_v6)))

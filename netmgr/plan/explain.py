@@ -12,12 +12,12 @@ from netmgr.documents.sites import HUB
 from netmgr.documents.special_use import SPECIAL_USE
 from netmgr.plan import machines
 from netmgr.plan.document import PlanDocument, Services, key_of
-from netmgr.plan.lock import LockDocument, ServiceRange
+from netmgr.plan.lock import LockDocument, ServiceRangeLock
 from netmgr.prefixes import Address, Prefix
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class AddressMeaning:
     """What an address is.
 
     `role` is node, pod, NAT host, router, researcher, Service, reserve, unused, free, excluded,
@@ -43,7 +43,7 @@ UNPLANNED = "netmgr plans nothing there"
 
 
 class _Owner(NamedTuple):
-    """Who has a prefix; the fields are those of `Answer`."""
+    """Who has a prefix; the fields are those of `AddressMeaning`."""
 
     role: str
     prefix: Prefix
@@ -53,7 +53,7 @@ class _Owner(NamedTuple):
     node: str = ""
 
 
-def explain(plan: PlanDocument, lock: LockDocument, address: Address) -> Answer:
+def explain(plan: PlanDocument, lock: LockDocument, address: Address) -> AddressMeaning:
     """Explain one address. The most specific owner answers first."""
     # Lazy, and in this order: the first that holds the address is the most specific.
     owners = chain(
@@ -69,7 +69,7 @@ def explain(plan: PlanDocument, lock: LockDocument, address: Address) -> Answer:
     nobody = _Owner("internet", address.prefix, text, internet)
     owner = next((owner for owner in owners if owner.prefix.holds(address)), nobody)
     role, prefix, because, traffic, cluster, node = owner
-    return Answer(str(address), role, cluster, node, str(prefix), because, traffic)
+    return AddressMeaning(str(address), role, cluster, node, str(prefix), because, traffic)
 
 
 def _node(plan: PlanDocument, lock: LockDocument, address: Address) -> Iterator[_Owner]:
@@ -110,7 +110,7 @@ def _machines(lock: LockDocument, address: Address) -> Iterator[_Owner]:
                 yield _Owner("NAT host", prefix, f"lock: clusters.{name}.nat", traffic, name)
 
 
-def _ways(services: ServiceRange) -> Iterator[str]:
+def _ways(services: ServiceRangeLock) -> Iterator[str]:
     for vip_range, service_cidr in services.pairs:
         inside = "" if vip_range == service_cidr else f", translated to {service_cidr}"
         yield f"{vip_range}{inside}"

@@ -129,7 +129,7 @@ class NodePoolLock(Document):
         return min((layout.stride for layout in layouts), default=0)
 
 
-class Subnet(Document):
+class SubnetLock(Document):
     """A subnet beside the node pools', and the hosts in it that have fixed addresses."""
 
     prefix: PrefixText
@@ -170,7 +170,7 @@ class ServiceMapping(NamedTuple):
         return self.vip_range.counterpart(address, self.service_cidr)
 
 
-class ServiceRange(Document):
+class ServiceRangeLock(Document):
     """A cluster's Services: where it sees them itself, and where the hub does."""
 
     mode: ServiceMode
@@ -199,8 +199,8 @@ class ClusterLock(Document):
 
     tombstone: bool = False
     prefixes: tuple[Allocation, ...]
-    services: ServiceRange
-    nat: Subnet
+    services: ServiceRangeLock
+    nat: SubnetLock
     """The NAT hosts' subnet and their addresses."""
     node_pools: dict[str, NodePoolLock]
 
@@ -209,8 +209,8 @@ class HubLock(Document):
     """What the hub holds."""
 
     prefixes: tuple[Allocation, ...]
-    routers: Subnet
-    researchers: tuple[Subnet, ...]
+    routers: SubnetLock
+    researchers: tuple[SubnetLock, ...]
 
 
 class LockDocument(Document):

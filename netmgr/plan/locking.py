@@ -14,7 +14,7 @@ from netmgr.documents.diagnostics import error
 from netmgr.plan.allocate.allocator import Allocator, declares_growth
 from netmgr.plan.check.conflicts import REMEDY, Scope, conflicts, pin_faults, renamed
 from netmgr.plan.clouds.cloud import CloudLimits
-from netmgr.plan.diff import Kind, diff
+from netmgr.plan.diff import ChangeKind, diff
 from netmgr.plan.document import PlanDocument
 from netmgr.plan.lock import LockDocument, PlanRefused
 
@@ -60,7 +60,7 @@ def _refuse_moves(before: LockDocument, after: LockDocument) -> None:
             remedy=REMEDY,
         )
         for move in diff(before, after)
-        if move.kind is Kind.RENUMBER
+        if move.kind is ChangeKind.RENUMBER
     ]
     if faults:
         raise PlanRefused(faults)

@@ -38,7 +38,7 @@ class Direction(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class CloudRoute:
     """One route of a route table; `via` is set for an appliance, and only then."""
 
     name: str
@@ -53,7 +53,7 @@ class RouteTable:
 
     name: str
     owner: str
-    routes: tuple[Route, ...]
+    routes: tuple[CloudRoute, ...]
 
 
 @dataclass(frozen=True, slots=True)

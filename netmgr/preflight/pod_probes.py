@@ -58,7 +58,7 @@ class _Way(NamedTuple):
     address: tuple[str, int]
 
 
-def run(task: connectivity.Task) -> connectivity.Answer:
+def run(task: connectivity.ProbeTask) -> connectivity.ProbeAnswer:
     # Not a context manager: that would wait for a resolver that does not answer.
     pool = ThreadPoolExecutor(_AT_ONCE)
     resolving = [pool.submit(_ways, target) for target in (*task.internet, *task.unreachable)]
@@ -74,7 +74,7 @@ def run(task: connectivity.Task) -> connectivity.Answer:
         pool.submit(_patiently, partial(_greet, target_ways)) for target_ways in internet
     )
     after = _settled_counters() if internet else between
-    return connectivity.Answer(
+    return connectivity.ProbeAnswer(
         probes=probes,
         internet=reached,
         unreachable=unreachable,
@@ -139,7 +139,7 @@ def _resolved(host: str, port: int) -> list[_Way]:
     return [_Way(family, address) for family, address in ways.items()]
 
 
-def _ways(target: connectivity.Target) -> list[_Way]:
+def _ways(target: connectivity.ProbeTarget) -> list[_Way]:
     """Those that the pod has a route for; none if there is no such name."""
     with suppress(_Failed):
         return [way for way in _resolved(*target) if _has_route(way)]
@@ -298,7 +298,7 @@ def _difference(before: connectivity.Sent, after: connectivity.Sent) -> connecti
 
 def main() -> None:
     """Print what came of the task that is the one argument."""
-    answer = run(connectivity.Task.model_validate_json(sys.argv[1]))
+    answer = run(connectivity.ProbeTask.model_validate_json(sys.argv[1]))
     sys.stdout.write(answer.model_dump_json() + "\n")
     sys.stdout.flush()
     # A thread that still waits for the resolver would keep the process.

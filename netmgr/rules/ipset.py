@@ -186,9 +186,9 @@ def _members(message: bytes, spec: SetSpec, only: Element | None = None) -> list
     ]
 
 
-def _kind(spec: SetSpec) -> ipset.Kind:
+def _kind(spec: SetSpec) -> ipset.SetKind:
     kind = "hash:net" if spec.counts is None else "hash:ip"
-    return ipset.Kind(kind, spec.family, IPSET_CAPACITY, spec.counts is not None)
+    return ipset.SetKind(kind, spec.family, IPSET_CAPACITY, spec.counts is not None)
 
 
 def kernel_name(name: str) -> str:

@@ -18,19 +18,19 @@ from pathlib import Path
 from statistics import linear_regression, median
 from tempfile import TemporaryDirectory
 
-from netmgr.agent.accounting.accounting import Accounting
+from netmgr.agent.accounting.accounting import NodeAccounting
 from netmgr.agent.cni.node import Node
 from netmgr.agent.cni.repairs import Repairs
 from netmgr.agent.core.components import Agent
 from netmgr.agent.core.files import Files
 from netmgr.agent.main import SystemClock
-from netmgr.agent.network.pool import Pool
+from netmgr.agent.network.pool import NodeAddresses
 from netmgr.cli.plan import app
 from netmgr.documents import loader
 from netmgr.documents.node import Backend, NodeDocument
 from netmgr.ledger.history import SECONDS, By, Period, Retention
 from netmgr.ledger.ledger import PRUNE_SECONDS, Ledger
-from netmgr.ledger.store import Store
+from netmgr.ledger.store import LedgerStore
 from netmgr.model import Counter, PodRef, Sample, Traffic
 from netmgr.prefixes import Address, Family
 from tests.bench.forwarding import run_in
@@ -129,10 +129,10 @@ def _with_drift(effort: Effort, node: LabNode) -> Costs:
     parsed = loader.load(node.document, NodeDocument)
     with wiring.inside(node.namespace), ExitStack() as stack:
         agent = Agent(node.document, parsed, SystemClock(), (), stack)
-        agent.open((Files, Pool, Accounting, Node, Repairs))
-        for kind in (Pool, Accounting):
+        agent.open((Files, NodeAddresses, NodeAccounting, Node, Repairs))
+        for kind in (NodeAddresses, NodeAccounting):
             agent.get(kind).start()
-        repairs, dataplane = agent.get(Repairs), agent.get(Pool).dataplane
+        repairs, dataplane = agent.get(Repairs), agent.get(NodeAddresses).dataplane
         for altered in effort.pods:
             pods = agent.attachments()[:altered]
             lines = [f"route del {address}" for pod in pods for address in pod.addresses]
@@ -177,7 +177,9 @@ def _ledger(effort: Effort) -> Costs:
 
 
 def _opened(path: Path, clock: _Hours) -> Ledger:
-    ledger = Ledger(Store(path), clock=clock, linger_seconds=0, boot_id="boot", retention=A_YEAR)
+    ledger = Ledger(
+        LedgerStore(path), clock=clock, linger_seconds=0, boot_id="boot", retention=A_YEAR
+    )
     for pod in range(LEDGER_PODS):
         owner = PodRef("bench", f"pod-{pod}", f"uid-{pod}")
         ledger.begin([_counter(pod, way) for way in WAYS], owner)

@@ -25,7 +25,7 @@ from netmgr.documents.node import Backend
 from netmgr.documents.special_use import PRIVATE_USE, SPECIAL_USE
 from netmgr.ledger.history import By, Period
 from netmgr.ledger.ledger import Ledger
-from netmgr.ledger.store import Store
+from netmgr.ledger.store import LedgerStore
 from netmgr.model import Attachment, AttachmentKey, PodRef
 from netmgr.prefixes import Address, Prefix, merge
 from netmgr.rules.engine import Rules
@@ -76,7 +76,7 @@ class Life:
                 raise Death
 
 
-class MortalStore(Store):
+class MortalStore(LedgerStore):
     """A store whose process may die at any statement and row, and after each transaction."""
 
     def __init__(self, path: Path, life: Life) -> None:

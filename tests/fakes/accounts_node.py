@@ -11,7 +11,7 @@ from netmgr.agent.accounting.accounts import Accounts
 from netmgr.documents.node import Backend
 from netmgr.errors import KernelError
 from netmgr.ledger.ledger import Ledger
-from netmgr.ledger.store import Store
+from netmgr.ledger.store import LedgerStore
 from netmgr.model import Attachment, Counter, Sample, Traffic
 from netmgr.prefixes import Address, Family, Prefix
 from netmgr.rules.engine import Rules
@@ -98,7 +98,7 @@ class Node:
         """Start an agent; one that crashed leaves it to this one to close the ledger."""
         if crashed:
             self.ledger.close()
-        store = Store(self.path)
+        store = LedgerStore(self.path)
         self.ledger = Ledger(store, clock=self.clock, linger_seconds=LINGER, boot_id=boot)
         self.rules = Rules(self.kernel, self.policy)
         examine(self.ledger, self.rules)
@@ -155,7 +155,7 @@ class TwoKernels:
         self.kernels = {name: Named(name) for name in (Backend.NFTABLES, Backend.IPTABLES_LEGACY)}
 
     def start(self, name: Backend) -> None:
-        store = Store(self.folder / "ledger.sqlite")
+        store = LedgerStore(self.folder / "ledger.sqlite")
         self.ledger = Ledger(store, clock=self.clock, linger_seconds=LINGER, boot_id="boot-1")
         rules = self.rules(name)
         change = changeover.begin(self.folder, self.ledger, rules, self.rules)

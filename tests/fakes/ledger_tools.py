@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 from netmgr.ledger.ledger import Ledger
-from netmgr.ledger.store import Store
+from netmgr.ledger.store import LedgerStore
 from netmgr.ledger.totals import Totals
 from netmgr.model import Counter, PodRef, Sample, Traffic
 from netmgr.prefixes import Address, Family
@@ -63,7 +63,7 @@ def reading(size: int, packets: int | None = None, of: Counter | None = None) ->
 
 
 def opened(path: Path, clock: Clock, boot_id: str = "boot-1") -> Ledger:
-    return Ledger(Store(path), clock=clock, linger_seconds=LINGER, boot_id=boot_id)
+    return Ledger(LedgerStore(path), clock=clock, linger_seconds=LINGER, boot_id=boot_id)
 
 
 def pod_bytes(ledger: Ledger, name: str = "web-0", traffic: Traffic = OUT) -> int | None:

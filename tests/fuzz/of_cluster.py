@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any
 from unittest.mock import patch
 
-from netmgr.api.connectivity import Answer, Probe
+from netmgr.api.connectivity import Probe, ProbeAnswer
 from netmgr.documents import node_list
 from netmgr.documents.node import NodeDocument
 from netmgr.errors import ConfigError, RangesUnknown, StateError
@@ -84,7 +84,7 @@ def _allocations() -> NodeAllocations:
 def connectivity_answer(data: bytes) -> None:
     """What a connectivity test's pod prints is refused or concluded, and is shown within bounds."""
     with suppress(ValueError):
-        answer = Answer.model_validate_json(data)
+        answer = ProbeAnswer.model_validate_json(data)
         planned = [PlannedProbe(Check.OTHER_NODES, "b", Probe(by="tcp", host="10.1.1.2"))]
         nothing = CountedBytes(0, 0)
         result = NodeResult("a", "", ("10.1.0.2",), planned, answer, nothing, nothing)

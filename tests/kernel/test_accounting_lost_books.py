@@ -12,9 +12,9 @@ import pytest
 from netmgr.agent.core.recovery import boot_id
 from netmgr.agent.main import SystemClock
 from netmgr.dataplane import desired
-from netmgr.ipam.store import Store as LeaseStore
+from netmgr.ipam.store import LedgerStore as LeaseStore
 from netmgr.ledger.ledger import MARK_FILE, Ledger
-from netmgr.ledger.store import Store
+from netmgr.ledger.store import LedgerStore
 from netmgr.model import Attachment, AttachmentKey, Counter, PodRef, Sample, Traffic
 from netmgr.prefixes import Address, Family
 from tests.kernel.common import ONLY_NFTABLES, repairs
@@ -67,7 +67,9 @@ def replace_by_another_machines(path: Path) -> None:
     remove(path)
     elsewhere = path.with_name("elsewhere") / path.name
     elsewhere.parent.mkdir()
-    other = Ledger(Store(elsewhere), clock=SystemClock(), linger_seconds=900, boot_id="another")
+    other = Ledger(
+        LedgerStore(elsewhere), clock=SystemClock(), linger_seconds=900, boot_id="another"
+    )
     other.examine([], has_counters=False)
     mine = Counter.of_pod(Address.parse("10.9.8.7"), Traffic.INTERNET_OUT)
     other.begin([mine], PodRef("elsewhere", "web", "uid"))
@@ -229,7 +231,7 @@ def test_a_pod_that_an_agent_was_killed_before_it_counted_is_no_gap(
     )
     memory.close()
     books = Ledger(
-        Store(ledger_of(node)), clock=SystemClock(), linger_seconds=900, boot_id=boot_id()
+        LedgerStore(ledger_of(node)), clock=SystemClock(), linger_seconds=900, boot_id=boot_id()
     )
     books.begin([Counter.of_pod(address, way) for address in addresses for way in Traffic], pod)
     books.close()

@@ -33,11 +33,11 @@ pytestmark = pytest.mark.root
 
 FAMILIES = pytest.mark.parametrize("family", list(Family), ids=["v4", "v6"])
 KINDS = {
-    matrix.Target.RESEARCHER: reach.Target.NODES,
-    matrix.Target.NODES: reach.Target.NODES,
-    matrix.Target.PODS: reach.Target.NODES,
-    matrix.Target.SERVICES: reach.Target.SERVICES,
-    matrix.Target.INTERNET: reach.Target.INTERNET,
+    matrix.Target.RESEARCHER: reach.ReachTarget.NODES,
+    matrix.Target.NODES: reach.ReachTarget.NODES,
+    matrix.Target.PODS: reach.ReachTarget.NODES,
+    matrix.Target.SERVICES: reach.ReachTarget.SERVICES,
+    matrix.Target.INTERNET: reach.ReachTarget.INTERNET,
 }
 CONNECTIONS = 1000
 SECONDS = 20
@@ -98,7 +98,7 @@ def is_the_plans(probes: Iterable[tuple[matrix.Probe, bool]], plan: PlanDocument
         found[key].add("reached" if is_reached else "dropped")
     assert {key: {cells[key]} for key in found} == found
     assert {origin for origin, _, _ in found} == {HUB, *plan.clusters}
-    assert cells.keys() - found.keys() == {(HUB, HUB, reach.Target.NODES)}
+    assert cells.keys() - found.keys() == {(HUB, HUB, reach.ReachTarget.NODES)}
 
 
 @FAMILIES

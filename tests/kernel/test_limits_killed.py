@@ -15,7 +15,7 @@ import pytest
 from netmgr.documents.limits import Limit
 from netmgr.documents.node import Backend
 from netmgr.limits import tree
-from netmgr.limits.rules import Peers
+from netmgr.limits.rules import KnownPeers
 from netmgr.limits.shaper import Shaper
 from netmgr.limits.tree import Tree
 from netmgr.model import Attachment, AttachmentKey, PodRef, Traffic
@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.root, pytest.mark.alone, pytest.mark.slow]
 
 BEFORE = [Limit.model_validate({"pods": "*/*", "internet-out": "20M", "internet-in": "20M"})]
 AFTER = [Limit.model_validate({"namespaces": "*", "internet-out": "10M", "internet-in": "10M"})]
-PEERS = Peers((Prefix.parse("10.0.0.0/8"), Prefix.parse("fc00::/7")))
+PEERS = KnownPeers((Prefix.parse("10.0.0.0/8"), Prefix.parse("fc00::/7")))
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ import pytest
 
 from cni.request import Request, Verb
 from cni.runtime_config import RuntimeConfig
-from netmgr.agent.accounting.accounting import Accounting
+from netmgr.agent.accounting.accounting import NodeAccounting
 from netmgr.agent.accounting.connections import ConnectionLimits
 from netmgr.agent.accounting.limits import Limits
 from netmgr.agent.cni.node import LOCK_SECONDS, Node
@@ -28,7 +28,7 @@ from netmgr.agent.cni.repairs import Repairs
 from netmgr.agent.core.components import Agent
 from netmgr.agent.core.files import Files
 from netmgr.agent.main import SystemClock
-from netmgr.agent.network.pool import Pool
+from netmgr.agent.network.pool import NodeAddresses
 from netmgr.agent.network.router import Router
 from netmgr.dataplane import desired
 from netmgr.dataplane.node_routes import RoutesToNodes
@@ -48,7 +48,7 @@ from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.root
 
-PARTS = (Files, Pool, Router, Accounting, Limits, ConnectionLimits, Node, Repairs)
+PARTS = (Files, NodeAddresses, Router, NodeAccounting, Limits, ConnectionLimits, Node, Repairs)
 LIMITS = [
     {"pods": "*/*", "internet-out": "50M", "internet-in": "50M"},
     {"pods": "*/*", "connections": {"at-once": 100, "new-per-second": 100}},
@@ -244,7 +244,7 @@ Act = Callable[[], None]
 
 PASSES: Mapping[str, Callable[[Parts], object]] = {
     "wiring": lambda parts: parts.repairs.reconcile(),
-    "rules": lambda parts: parts.agent.get(Accounting).reconcile(),
+    "rules": lambda parts: parts.agent.get(NodeAccounting).reconcile(),
     "limits": lambda parts: parts.agent.get(Limits).reconcile(),
     "connections": lambda parts: parts.agent.get(ConnectionLimits).reconcile(),
     "neighbours": lambda parts: parts.repairs.follow_all_macs(),
@@ -385,10 +385,10 @@ def test_a_link_that_the_kernel_does_not_let_go_of_keeps_no_orphan_and_no_node_f
 
     with monkeypatch.context() as patch:
         patch.setattr(dataplane, "detach", detach)
-        parts.agent.get(Pool).start()
+        parts.agent.get(NodeAddresses).start()
     assert "takes too long" in parts.agent.health.failing["orphans"]
     assert dataplane.attached_links() == {stuck, parts.attachment(pod).host_link}
-    parts.agent.get(Pool).start()
+    parts.agent.get(NodeAddresses).start()
     assert dataplane.attached_links() == {parts.attachment(pod).host_link}
     assert (parts.faults(pod), parts.agent.health.failing) == ([], {})
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from netmgr.api import connectivity
-from netmgr.api.connectivity import Answer, Probe, Result, Target, Task
+from netmgr.api.connectivity import Probe, ProbeAnswer, ProbeTarget, ProbeTask, Result
 from netmgr.kube.diagnose.connectivity import ICMPV6_BYTES, CountedBytes, expected
 from netmgr.kube.diagnose.connectivity_run import counted
 from netmgr.prefixes import Address, Family
@@ -44,7 +44,7 @@ def server(namespace: Path) -> Iterator[None]:
             process.kill()
 
 
-def ask(namespace: Path, task: Task) -> Answer:
+def ask(namespace: Path, task: ProbeTask) -> ProbeAnswer:
     with wiring.inside(namespace):
         return pod_probes.run(task)
 
@@ -71,10 +71,10 @@ def test_what_a_client_reports_is_what_its_node_counts_to_the_byte(
         ports = [
             running.enter_context(greeting(world.internet, hangs_on=on)) for on in (False, True)
         ]
-        targets = [Target(str(each), port) for each in INTERNET.values() for port in ports]
+        targets = [ProbeTarget(str(each), port) for each in INTERNET.values() for port in ports]
         inside = (Probe(by="connect", host=str(far.addresses[0])),)
         probed = probes(*near.addresses, *far.addresses) + inside
-        answer = ask(client.netns, Task(probes=probed, internet=tuple(targets)))
+        answer = ask(client.netns, ProbeTask(probes=probed, internet=tuple(targets)))
     assert [each.result for each in answer.probes] == [Result.OK] * 9
     own = {str(each) for each in client.addresses}
     assert {address for each in answer.probes[:8] for address in each.seen} == own
@@ -118,8 +118,8 @@ def test_what_the_node_sends_to_groups_on_the_pods_link_is_no_traffic_of_the_pod
         sending = threading.Thread(target=send)
         sending.start()
         try:
-            server = Target(str(INTERNET[Family.V4]), port)
-            answer = ask(client.netns, Task(probes=(), internet=(server,)))
+            server = ProbeTarget(str(INTERNET[Family.V4]), port)
+            answer = ask(client.netns, ProbeTask(probes=(), internet=(server,)))
         finally:
             over.set()
             sending.join()
@@ -140,7 +140,7 @@ def test_packets_that_are_too_large_for_a_path_are_distinguished_from_no_path(
 ) -> None:
     narrow, wide = (f"ip link set {PEER.host} mtu {mtu}" for mtu in (1400, 1500))
     silent = ("icmp type destination-unreachable drop", "icmpv6 type packet-too-big drop")
-    client, task = fabric.directory / NODE.host, Task(probes=probes(*PEER.addresses))
+    client, task = fabric.directory / NODE.host, ProbeTask(probes=probes(*PEER.addresses))
     with server(fabric.directory / PEER.host):
         eventually(lambda: {e.result for e in ask(client, task).probes} == {Result.OK})
         with filtering(fabric, "fabric", "output", *silent):
@@ -160,7 +160,7 @@ def test_a_refusal_is_an_answer_of_what_should_give_none_and_of_a_pod_that_is_re
 ) -> None:
     host = str(PEER.address(Family.V4))
     inside = tuple(Probe(by=by, host=host, port=9) for by in ("connect", "reach"))
-    task = Task(probes=inside, unreachable=(Target(host, 9),))
+    task = ProbeTask(probes=inside, unreachable=(ProbeTarget(host, 9),))
     client = fabric.directory / NODE.host
     found = ask(client, task)
     assert [each.result for each in found.unreachable] == [Result.OK]
@@ -173,7 +173,7 @@ def test_a_refusal_is_an_answer_of_what_should_give_none_and_of_a_pod_that_is_re
 
 def test_an_answer_by_udp_is_never_longer_than_its_request(fabric: Fabric) -> None:
     with server(fabric.directory / PEER.host):
-        task = Task(probes=probes(PEER.address(Family.V4)))
+        task = ProbeTask(probes=probes(PEER.address(Family.V4)))
         answer = ask(fabric.directory / NODE.host, task)
         assert [each.result for each in answer.probes] == [Result.OK] * 2
         own = open_socket(fabric.directory / NODE.host, Family.V4, socket.SOCK_DGRAM)

@@ -19,7 +19,7 @@ import pytest
 from exporter import catalog, controller_catalog
 from exporter.catalog import CATALOG
 from exporter.controller_catalog import CONTROLLER
-from exporter.metric import Kind, Metric
+from exporter.metric import Metric, MetricKind
 from netmgr.api.snapshot import Fault
 from tests.kernel.namespaces import inside
 from tests.kernel.scraped import CONFIGS, Prometheus, scraping
@@ -36,7 +36,7 @@ def page(scrape: int) -> str:
     """Every metric, once for each label's two values."""
     lines = []
     for metric in (*CATALOG, *CONTROLLER):
-        if metric.kind is not Kind.HISTOGRAM:
+        if metric.kind is not MetricKind.HISTOGRAM:
             lines += [f"{metric.name}{labels} {value(metric, scrape)}" for labels in series(metric)]
     return "\n".join(lines) + "\n"
 

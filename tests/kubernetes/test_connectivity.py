@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from netmgr.api.connectivity import LONGEST_ANSWER, Answer, Ending, Result, Sent, Task
+from netmgr.api.connectivity import LONGEST_ANSWER, Ending, ProbeAnswer, ProbeTask, Result, Sent
 from netmgr.errors import SIGNAL_EXIT, ApiError
 from netmgr.kube.client.api import connect
 from netmgr.kube.diagnose.connectivity import SERVICE, Options
@@ -37,7 +37,7 @@ pytestmark = [pytest.mark.kubernetes, pytest.mark.usefixtures("no_nodes")]
 NAMESPACES = "/api/v1/namespaces"
 SENT = Sent(bytes_out=444, bytes_in=333)
 
-Answering = Callable[[str, str, Task], str]
+Answering = Callable[[str, str, ProbeTask], str]
 """What a client prints, by its pod's namespace and name, and its task."""
 
 
@@ -87,7 +87,7 @@ class Kubelets:
 
     def log(self, namespace: str, name: str) -> str:
         command = self.made[namespace, name]["spec"]["containers"][0]["command"]
-        return self.answering(namespace, name, Task.model_validate_json(command[-1]))
+        return self.answering(namespace, name, ProbeTask.model_validate_json(command[-1]))
 
     def page(self) -> Iterator[bytes]:
         """The exporters' page, of all Nodes at once."""
@@ -132,13 +132,13 @@ class Kubelets:
 def well(kubelets: Kubelets) -> Answering:
     """All probes succeed, as clients of a network that works say it."""
 
-    def answer(namespace: str, name: str, task: Task) -> str:
+    def answer(namespace: str, name: str, task: ProbeTask) -> str:
         address = kubelets.address(namespace, name)
         path = f"{NAMESPACES}/{namespace}/services/{SERVICE}"
         cluster_ip = kubelets.cluster.plane.ask("GET", path)["spec"]["clusterIP"]
         seen = {"tcp": address, "udp": address, "dns": cluster_ip, "reach": ""}
         probes = [Ending(result=Result.OK, seen=(seen[p.by],)) for p in task.probes]
-        return Answer(
+        return ProbeAnswer(
             probes=tuple(probes),
             internet=tuple(Ending(result=Result.OK) for _ in task.internet),
             unreachable=tuple(Ending(result=Result.NO_ANSWER) for _ in task.unreachable),
@@ -308,9 +308,9 @@ def test_a_pod_that_ran_before_and_is_cut_off_is_named(
     status = {"phase": "Running"} | addresses | ready
     cluster.plane.ask("PATCH", f"{path}/old/status", {"status": status}, kind=MERGE)
 
-    def answering(its_namespace: str, name: str, task: Task) -> str:
+    def answering(its_namespace: str, name: str, task: ProbeTask) -> str:
         lost = Ending(result=Result.NO_ANSWER)
-        answer = Answer.model_validate_json(usual(its_namespace, name, task))
+        answer = ProbeAnswer.model_validate_json(usual(its_namespace, name, task))
         pairs = zip(task.probes, answer.probes, strict=True)
         probes = tuple(lost if probe.host == address else end for probe, end in pairs)
         return answer.model_copy(update={"probes": probes}).model_dump_json()
@@ -325,9 +325,9 @@ def test_a_pod_that_ran_before_and_is_cut_off_is_named(
 
 
 def test_what_a_pod_prints_controls_no_terminal(cluster: Cluster, kubelets: Kubelets) -> None:
-    def lost(_namespace: str, _name: str, task: Task) -> str:
+    def lost(_namespace: str, _name: str, task: ProbeTask) -> str:
         ending = Ending(result=Result.NO_ANSWER, reason="\x1b[2J" + "x" * 190)
-        return Answer(probes=(ending,) * len(task.probes)).model_dump_json()
+        return ProbeAnswer(probes=(ending,) * len(task.probes)).model_dump_json()
 
     kubelets.answering = lost
     ended = cluster.run()

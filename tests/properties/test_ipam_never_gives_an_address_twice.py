@@ -20,7 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from netmgr.errors import CapacityError, StateError
 from netmgr.ipam.leases import Leases
 from netmgr.ipam.pool import Timing
-from netmgr.ipam.store import Store
+from netmgr.ipam.store import LeaseStore
 from netmgr.model import Attachment, AttachmentKey, PodRef
 from netmgr.prefixes import Address, Prefix
 from tests.fakes.ledger_tools import folder_in_memory
@@ -59,7 +59,7 @@ class MortalConnection:
         return getattr(self._connection, name)
 
 
-class MortalStore(Store):
+class MortalStore(LeaseStore):
     steps_left: int | None = None
 
     def arm(self, steps: int | None) -> None:

@@ -20,7 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from netmgr.ledger.history import By, Period
 from netmgr.ledger.ledger import Ledger
-from netmgr.ledger.store import Store
+from netmgr.ledger.store import LedgerStore
 from netmgr.ledger.tables import Gap
 from netmgr.model import Counter, PodRef, Sample, Traffic
 from netmgr.prefixes import Address, Family
@@ -36,7 +36,7 @@ class Death(BaseException):
     """The process ends here."""
 
 
-class MortalStore(Store):
+class MortalStore(LedgerStore):
     """A store whose process dies `steps_left` statements or rows from now; None is for ever."""
 
     steps_left: int | None = None

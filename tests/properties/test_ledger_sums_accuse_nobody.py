@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from netmgr.ledger.ledger import Ledger
-from netmgr.ledger.store import Store
+from netmgr.ledger.store import LedgerStore
 from netmgr.model import PODS, Counter, PodRef, Sample, Traffic
 from netmgr.prefixes import Address, Family
 from tests.fakes.ledger_tools import LINGER, Clock, folder_in_memory
@@ -38,7 +38,7 @@ class Undisturbed(RuleBasedStateMachine):
         self.ledger.begin([SUM], None)
 
     def open(self) -> None:
-        store = Store(self.folder / "ledger.sqlite")
+        store = LedgerStore(self.folder / "ledger.sqlite")
         self.ledger = Ledger(store, clock=self.clock, linger_seconds=LINGER, boot_id="boot")
 
     def teardown(self) -> None:

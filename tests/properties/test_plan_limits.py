@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from netmgr.documents.diagnostics import Diagnostic, Severity
 from netmgr.plan.check.checks import check_limits, check_plan
 from netmgr.plan.clouds.cloud import CloudLimits
-from netmgr.plan.diff import Kind, diff
+from netmgr.plan.diff import ChangeKind, diff
 from netmgr.plan.document import PlanDocument
 from netmgr.plan.files import load_limits
 from netmgr.plan.lock import LockDocument, PlanRefused
@@ -150,7 +150,7 @@ def test_growth_is_divided_where_no_block_holds_it():
     assert after is not None
     assert after.clusters["a"].node_pools["gpu"].capacity >= 3000
     assert faults(after) == []
-    assert {change.kind for change in diff(before, after)} <= {Kind.ADD, Kind.CHANGE}
+    assert {change.kind for change in diff(before, after)} <= {ChangeKind.ADD, ChangeKind.CHANGE}
     assert grown(nodes, "10.0.0.0/14", after) == after
 
 

@@ -14,7 +14,7 @@ from netmgr.plan import machines
 from netmgr.plan.allocate.subnetting import taken_by
 from netmgr.plan.check.checks import check_limits, check_plan
 from netmgr.plan.clouds.cloud import Cloud
-from netmgr.plan.diff import Kind, diff
+from netmgr.plan.diff import ChangeKind, diff
 from netmgr.plan.document import PlanDocument
 from netmgr.plan.files import load_limits
 from netmgr.plan.growth import grown_plan, kept_nodes
@@ -182,7 +182,7 @@ def test_growing_only_ever_adds(data, more, source):
         return
     kept, total = kept_nodes(before, after)
     assert kept == total
-    assert {change.kind for change in diff(before, after)} <= {Kind.ADD, Kind.CHANGE}
+    assert {change.kind for change in diff(before, after)} <= {ChangeKind.ADD, ChangeKind.CHANGE}
     assert faults(after, LIMITS.values()) == []
     for other in set(plan.clusters) - {name}:
         assert after.clusters[other] == before.clusters[other]
@@ -195,7 +195,7 @@ def test_services_in_ipv6_come_beside_what_there_is(data):
     before = fitting(data)
     data["pools"] = {**data["pools"], "services": ["fd00:5e::/104", "172.16.0.0/12"]}
     after = fitting(data, before)
-    assert {change.kind for change in diff(before, after)} <= {Kind.ADD, Kind.CHANGE}
+    assert {change.kind for change in diff(before, after)} <= {ChangeKind.ADD, ChangeKind.CHANGE}
     assert faults(after, LIMITS.values()) == []
     assert locked(data, after) == after
     assert after.hub.routers.prefix == before.hub.routers.prefix

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from netmgr.agent.accounting.audit import Passed, Report, link_audits, through
+from netmgr.agent.accounting.audit import AuditReport, Passed, link_audits, through
 from netmgr.kernel.links import Carried
 from netmgr.ledger.audit import Audit
 from netmgr.ledger.tables import NOTHING, Amount
@@ -29,7 +29,7 @@ def forwarded(traffic: Traffic, passed: int, missed: int) -> AuditTotal:
     return AuditTotal(Audit.FORWARD, traffic, Amount(passed, 1), NOTHING, Amount(missed, 1))
 
 
-def report(*audits: AuditTotal) -> Report:
+def report(*audits: AuditTotal) -> AuditReport:
     """Two links: one of a pod with both families, one that two pods share."""
     links = link_audits(
         [
@@ -54,7 +54,7 @@ def report(*audits: AuditTotal) -> Report:
             "eth0": Carried(received=1, received_packets=1, sent=1, sent_packets=1),
         },
     )
-    return Report(Totals([], [], [], [], [], list(audits)), links)
+    return AuditReport(Totals([], [], [], [], [], list(audits)), links)
 
 
 def test_each_direction_of_each_link_says_what_was_counted_and_what_the_rest_is() -> None:
@@ -91,7 +91,7 @@ def test_uplinks_are_compared_with_what_was_counted_as_the_internets() -> None:
     passed = through(links, totals)
     assert passed == {IN: Passed(200, 50), OUT: Passed(300, 90)}
     assert passed[OUT].since(Passed(100, 30)) == Passed(200, 60)
-    assert Report(totals, [], {OUT: Passed(200, 60), IN: Passed(0, 0)}).ratios() == [
+    assert AuditReport(totals, [], {OUT: Passed(200, 60), IN: Passed(0, 0)}).ratios() == [
         {"against": "uplinks", "traffic": IN, "ratio": 1.0},
         {"against": "uplinks", "traffic": OUT, "ratio": 0.3},
     ]
@@ -101,6 +101,6 @@ def test_a_link_that_carried_nothing_has_the_ratio_0() -> None:
     links = link_audits(
         [attachment("web", "nm1", WEB4)], {counter(WEB4): NOTHING}, {"nm1": Carried(0, 0, 0, 0)}
     )
-    assert Report(Totals([], [], [], [], [], []), links).ratios() == [
+    assert AuditReport(Totals([], [], [], [], [], []), links).ratios() == [
         {"against": "links", "traffic": OUT, "ratio": 0.0}
     ]

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from netmgr.agent import roles
-from netmgr.agent.accounting.accounting import Accounting
+from netmgr.agent.accounting.accounting import NodeAccounting
 from netmgr.agent.accounting.accounts import Accounts
 from netmgr.agent.accounting.host_pods import HostPods
 from netmgr.agent.cni.server import CniSocket
@@ -63,7 +63,7 @@ class Probed:
         self.accounts = Accounts(rules, self.ledger, Clock(), 0)
         self.agent = agent = Agent(state_dir / "node.yaml", document, Clock(), (), ExitStack())
         self.health, self.readers = agent.health, Readers(agent)
-        agent.components += [Accounting(agent, self.accounts, rules, self.ledger), self.readers]
+        agent.components += [NodeAccounting(agent, self.accounts, rules, self.ledger), self.readers]
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from netmgr.api.connectivity import PORT, Answer, Ending, Probe, Result, Sent, Target
+from netmgr.api.connectivity import PORT, Ending, Probe, ProbeAnswer, ProbeTarget, Result, Sent
 from netmgr.documents.diagnostics import Severity
 from netmgr.findings import Finding
 from netmgr.kube.client.agent_pods import AgentPod
@@ -43,7 +43,7 @@ from netmgr.kube.diagnose.connectivity_run import counted
 SERVICE = ("10.96.0.9", "fd00:96::9")
 OWN = ("10.1.0.3", "fd00:1::3")
 NOTHING = Options()
-OUTSIDE = Options(internet=(Target("203.0.113.1", 443),))
+OUTSIDE = Options(internet=(ProbeTarget("203.0.113.1", 443),))
 
 
 def candidate(name: str, pool: str = "", zone: str = "", *, ready: bool = True) -> NodeCandidate:
@@ -64,7 +64,7 @@ def ending(result: Result = Result.OK, *seen: str, reason: str = "") -> Ending:
 
 def given(*planned: tuple[PlannedProbe, Ending], **more: Any) -> NodeResult:
     """A Node `n0` whose client gave these answers, and of which nothing was counted."""
-    answer = Answer(probes=tuple(each for _, each in planned), **more)
+    answer = ProbeAnswer(probes=tuple(each for _, each in planned), **more)
     return NodeResult(
         "n0",
         addresses=OWN,
@@ -157,7 +157,7 @@ def test_each_node_probes_itself_and_as_many_others_as_probe_it() -> None:
 
 def test_few_nodes_all_probe_each_other_in_the_families_they_have() -> None:
     ring = [server(0), ProbeServer("n1", ("10.1.1.2",), ())]
-    asked = Options(host_port=80, internal=(Target("hub.example", 443),))
+    asked = Options(host_port=80, internal=(ProbeTarget("hub.example", 443),))
     found = plan(ring[0], ring, SERVICE, asked)
     servers = (
         *((Check.SAME_NODE, "n0", "10.1.0.2"), (Check.SAME_NODE, "n0", "fd00:0::2")),
@@ -242,7 +242,7 @@ def test_a_server_inside_that_refuses_is_named_and_one_that_answers_says_nothing
     one = given((probe, ending(Result.REFUSED)))
     way_back = "if it is native, it needs a way back to the pods' addresses"
     remedy = f"netmgr node explain {host}, on the node: {way_back}"
-    assert failed(one) == error(Check.INTERNAL, f"{Target(host, 443)}: refused", remedy)
+    assert failed(one) == error(Check.INTERNAL, f"{ProbeTarget(host, 443)}: refused", remedy)
     found = concluded(given((probe, ending(Result.OK, "10.64.0.4"))))
     assert (found[Check.INTERNAL], found.get(Check.PATH_MTU)) == (CheckState.OK, None)
 
@@ -272,7 +272,7 @@ def test_a_name_that_is_not_the_services_is_found(answer: Ending, words: str) ->
 def test_an_address_that_should_not_answer_has_to_be_asked_and_silent(
     result: Result, words: str
 ) -> None:
-    asked = Options(unreachable=(Target("10.65.0.1", 80), Target("10.65.0.2", 80)))
+    asked = Options(unreachable=(ProbeTarget("10.65.0.1", 80), ProbeTarget("10.65.0.2", 80)))
     one = given(unreachable=(ending(Result.NO_ANSWER), ending(result)))
     remedy = "netmgr node explain 10.65.0.2, on the node"
     assert failed(one, asked) == error(Check.UNREACHABLE, f"10.65.0.2:80: {words}", remedy)
@@ -341,7 +341,7 @@ def test_internal_probes_may_not_be_counted_as_internet() -> None:
 def test_tolerance_is_neighbour_discovery_and_what_may_be_dropped() -> None:
     sent = Sent(bytes_out=1000, bytes_in=900, icmpv6_out=1, icmpv6_in=2)
     maybe = Sent(bytes_out=180, bytes_in=40)
-    answer = Answer(probes=(), internet=(ending(),), to_internet=sent, to_unreachable=maybe)
+    answer = ProbeAnswer(probes=(), internet=(ending(),), to_internet=sent, to_unreachable=maybe)
     assert expected(answer) == ((1000 - 256, 1180), (900 - 512, 940))
     # What an internet that does not answer was sent may be counted, or dropped before.
     lost = answer.model_copy(update={"internet": (ending(Result.NO_ANSWER),)})
@@ -386,13 +386,13 @@ def test_one_cause_on_many_nodes_is_one_finding() -> None:
 @pytest.mark.parametrize(
     ("text", "target"),
     [
-        ("example.com:443", Target("example.com", 443)),
-        ("203.0.113.1:1", Target("203.0.113.1", 1)),
-        ("[2001:db8::1]:65535", Target("2001:db8::1", 65535)),
+        ("example.com:443", ProbeTarget("example.com", 443)),
+        ("203.0.113.1:1", ProbeTarget("203.0.113.1", 1)),
+        ("[2001:db8::1]:65535", ProbeTarget("2001:db8::1", 65535)),
     ],
 )
-def test_targets_are_read_and_written_alike(text: str, target: Target) -> None:
-    assert Target.parse(text) == target
+def test_targets_are_read_and_written_alike(text: str, target: ProbeTarget) -> None:
+    assert ProbeTarget.parse(text) == target
     assert str(target) == text
 
 
@@ -401,7 +401,7 @@ def test_targets_are_read_and_written_alike(text: str, target: Target) -> None:
 )
 def test_what_is_no_target_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="HOST:PORT"):
-        Target.parse(text)
+        ProbeTarget.parse(text)
 
 
 OK: dict[str, Any] = {"result": "ok"}
@@ -418,7 +418,7 @@ OK: dict[str, Any] = {"result": "ok"}
 )
 def test_hostile_answers_are_refused(printed: Any) -> None:
     with pytest.raises(ValidationError):
-        Answer.model_validate_json(json.dumps(printed))
+        ProbeAnswer.model_validate_json(json.dumps(printed))
 
 
 def container(**state: Any) -> dict[str, Any]:

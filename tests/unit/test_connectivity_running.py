@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from netmgr.api.connectivity import Answer, Ending, Probe, Result
+from netmgr.api.connectivity import Ending, Probe, ProbeAnswer, Result
 from netmgr.kube.diagnose.connectivity import (
     Check,
     CheckState,
@@ -63,7 +63,9 @@ def test_the_oldest_ready_pods_of_a_node_are_probed_from_it_and_from_another() -
 def test_a_running_pod_that_no_packet_reaches_fails_although_new_ones_are_reached() -> None:
     old = PlannedProbe(Check.RUNNING_PODS, "n1", Probe(by="reach", host="10.1.1.9"), "web/old")
     probes = (Ending(result=Result.NO_ANSWER),)
-    tested = NodeResult("n0", addresses=("10.1.0.3",), planned=[old], answer=Answer(probes=probes))
+    tested = NodeResult(
+        "n0", addresses=("10.1.0.3",), planned=[old], answer=ProbeAnswer(probes=probes)
+    )
     conclude(tested, (), Options())
     assert tested.states[Check.RUNNING_PODS] is CheckState.FAILED
     finding = next(finding for finding in tested.findings if finding.check == Check.RUNNING_PODS)

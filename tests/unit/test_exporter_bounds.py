@@ -28,7 +28,7 @@ from exporter.bounds import (
 )
 from exporter.catalog import CATALOG
 from exporter.collector import Collector
-from exporter.metric import Kind, Metric, metrics_of
+from exporter.metric import Metric, MetricKind, metrics_of
 from netmgr import programs
 from netmgr.api.snapshot import LimitState, PodTotals, QuotaState, Snapshot
 from netmgr.errors import TryAgainLater
@@ -295,9 +295,9 @@ def test_a_page_is_as_large_after_a_thousand_pods_as_after_ten(tmp_path: Path) -
 
 
 SUFFIXES = {
-    Kind.COUNTER: ("_total",),
-    Kind.GAUGE: ("",),
-    Kind.HISTOGRAM: ("_bucket", "_sum", "_count"),
+    MetricKind.COUNTER: ("_total",),
+    MetricKind.GAUGE: ("",),
+    MetricKind.HISTOGRAM: ("_bucket", "_sum", "_count"),
 }
 
 
@@ -306,7 +306,7 @@ def families(document: Snapshot) -> dict:
 
 
 def exposed_name(metric: Metric) -> str:
-    return metric.name.removesuffix("_total") if metric.kind is Kind.COUNTER else metric.name
+    return metric.name.removesuffix("_total") if metric.kind is MetricKind.COUNTER else metric.name
 
 
 def test_every_family_is_in_the_catalogue_and_the_other_way_round() -> None:

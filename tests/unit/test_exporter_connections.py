@@ -185,7 +185,7 @@ class Ports:
 
     def __init__(self, stack: ExitStack) -> None:
         self.now = 0.0
-        self.counted = connections.Connections(lambda: self.now)
+        self.counted = connections.OpenConnections(lambda: self.now)
         self._stack = stack
         self._far: dict[object, socket.socket] = {}
 

@@ -13,7 +13,7 @@ import pytest
 
 from netmgr.ipam.leases import Leases
 from netmgr.ipam.pool import Timing
-from netmgr.ipam.store import Store
+from netmgr.ipam.store import LeaseStore
 from netmgr.model import Attachment, AttachmentKey, PodRef
 from netmgr.prefixes import Address, Prefix
 
@@ -47,7 +47,7 @@ def opened(tmp_path: Path, clock: Clock):
     def open_leases(lookup: Lookup = lambda _: set(), ranges: str = "10.1.0.0/30") -> Leases:
         while made:
             made.pop().store.close()
-        store = Store(tmp_path / "ipam.sqlite")
+        store = LeaseStore(tmp_path / "ipam.sqlite")
         made.append(Leases(store, [Prefix.parse(ranges)], Timing(30, 60), clock, lookup))
         return made[-1]
 

@@ -5,24 +5,24 @@ from __future__ import annotations
 import pytest
 
 from netmgr.errors import AddressUnavailable, CapacityError
-from netmgr.ipam.pool import Pool, Timing
+from netmgr.ipam.pool import FamilyPool, Timing
 from netmgr.model import AttachmentKey
 from netmgr.prefixes import Address, Prefix
 
 KEY = AttachmentKey("container", "eth0")
 
 
-def pool(*ranges: str) -> Pool:
+def pool(*ranges: str) -> FamilyPool:
     family = Prefix.parse(ranges[0]).family
-    return Pool(family, map(Prefix.parse, ranges), Timing(cooldown=30, connection_wait=60))
+    return FamilyPool(family, map(Prefix.parse, ranges), Timing(cooldown=30, connection_wait=60))
 
 
-def states(block: Pool) -> tuple[int, int, int, int | None]:
+def states(block: FamilyPool) -> tuple[int, int, int, int | None]:
     shown = block.occupancy()
     return shown["allocated"], shown["cooldown"], shown["free"], shown.get("withdrawn")
 
 
-def given(block: Pool, count: int, at: float = 1000) -> list[str]:
+def given(block: FamilyPool, count: int, at: float = 1000) -> list[str]:
     return [str(block.take(KEY, at)) for _ in range(count)]
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from netmgr.errors import SetupError, StateError
-from netmgr.ipam.store import Store
+from netmgr.ipam.store import LeaseStore
 from netmgr.model import Attachment, AttachmentKey, PodRef
 from netmgr.prefixes import Address
 
@@ -38,26 +38,26 @@ def full_disk() -> Iterator[None]:
 )
 def test_a_file_of_another_make_is_refused_by_name(path: Path, statement: str) -> None:
     if statement.startswith("DROP"):
-        Store(path).close()
+        LeaseStore(path).close()
     with closing(sqlite3.connect(path)) as other:
         other.execute(statement)
     with pytest.raises(StateError, match=str(path)):
-        Store(path).remembered()
+        LeaseStore(path).remembered()
 
 
 def test_a_full_disk_is_not_called_damage_and_leaves_the_file_as_it_was(path: Path) -> None:
     with pytest.raises(SetupError), full_disk():
-        Store(path)
-    with closing(Store(path)) as store:
+        LeaseStore(path)
+    with closing(LeaseStore(path)) as store:
         store.hold(HELD)
     with pytest.raises(SetupError), full_disk():
-        Store(path).remembered()
-    with closing(Store(path)) as store:
+        LeaseStore(path).remembered()
+    with closing(LeaseStore(path)) as store:
         assert store.remembered().attachments == {KEY: HELD}
 
 
 def test_on_a_full_disk_nothing_is_held_and_releases_are_written_later(path: Path) -> None:
-    store = Store(path)
+    store = LeaseStore(path)
     store.hold(HELD)
     with full_disk():
         store.release(HELD, 12.0)
@@ -66,11 +66,11 @@ def test_on_a_full_disk_nothing_is_held_and_releases_are_written_later(path: Pat
             with pytest.raises(StateError, match="cannot be written"):
                 attempt()
     assert not store.durable
-    with closing(Store(path)) as found:
+    with closing(LeaseStore(path)) as found:
         assert found.remembered().attachments == {KEY: HELD}
     store.flush()
     assert store.durable
-    with closing(Store(path)) as found:
+    with closing(LeaseStore(path)) as found:
         remembered = found.remembered()
     assert (remembered.attachments, remembered.cooldown) == ({}, {ADDRESS: 12.0})
     assert remembered.tombstones == {KEY: 11.0}
@@ -78,7 +78,7 @@ def test_on_a_full_disk_nothing_is_held_and_releases_are_written_later(path: Pat
 
 
 def test_a_refused_hold_alone_already_says_that_the_state_is_not_durable(path: Path) -> None:
-    with closing(Store(path)) as store:
+    with closing(LeaseStore(path)) as store:
         with full_disk(), pytest.raises(StateError):
             store.hold(HELD)
         assert not store.durable
@@ -87,7 +87,7 @@ def test_a_refused_hold_alone_already_says_that_the_state_is_not_durable(path: P
 
 
 def test_an_address_that_is_held_cannot_be_held_again(path: Path) -> None:
-    with closing(Store(path)) as store:
+    with closing(LeaseStore(path)) as store:
         store.hold(HELD)
         with pytest.raises(StateError, match="UNIQUE"):
             store.hold(replace(OTHER, addresses=HELD.addresses))
@@ -99,7 +99,7 @@ def test_what_sqlite_cannot_take_is_rolled_back_and_the_next_request_is_served(p
     transaction open.
     """
     broken = replace(OTHER, key=AttachmentKey("container", "eth\udcff"))
-    with closing(Store(path)) as store:
+    with closing(LeaseStore(path)) as store:
         for attempt in (lambda: store.hold(broken), lambda: store.add_tombstone(broken.key, 1.0)):
             with pytest.raises(UnicodeEncodeError):
                 attempt()
@@ -121,7 +121,7 @@ def test_what_sqlite_cannot_take_is_rolled_back_and_the_next_request_is_served(p
 )
 def test_a_value_of_another_type_is_damage(path: Path, statement: str) -> None:
     """The tables are not STRICT, and a flipped bit may make bytes of a text."""
-    with closing(Store(path)) as store:
+    with closing(LeaseStore(path)) as store:
         store.hold(replace(HELD, rates=(("all-in", 10**6),)))
         store.add_tombstone(AttachmentKey("gone", "eth0"), 1.0)
         store.hold(OTHER)
@@ -129,14 +129,14 @@ def test_a_value_of_another_type_is_damage(path: Path, statement: str) -> None:
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         assert connection.execute(statement).rowcount
     with pytest.raises(StateError, match=str(path)):
-        Store(path).remembered()
+        LeaseStore(path).remembered()
 
 
 def test_damage_whose_report_is_no_text_is_damage(path: Path) -> None:
     """SQLite quotes the file in its message, and Python cannot decode that."""
-    Store(path).close()
+    LeaseStore(path).close()
     content = path.read_bytes()
     assert b"PRIMARY KEY (container_id" in content
     path.write_bytes(content.replace(b"container_id TEXT", b"cont\xd5iner_id TEXT"))
     with pytest.raises(StateError, match=str(path)):
-        Store(path).remembered()
+        LeaseStore(path).remembered()

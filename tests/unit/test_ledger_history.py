@@ -13,7 +13,7 @@ from netmgr.ledger import store
 from netmgr.ledger.history import By, Period, Retention, grouped, usage_row
 from netmgr.ledger.ledger import Ledger
 from netmgr.ledger.mark import Mark
-from netmgr.ledger.store import Store
+from netmgr.ledger.store import LedgerStore
 from netmgr.ledger.tables import Gap
 from netmgr.model import PODS, Counter, PodRef, Traffic
 from netmgr.prefixes import Address, Family
@@ -44,7 +44,7 @@ def clock() -> Clock:
 
 def bounded(path: Path, clock: Clock, hours: int, rows: int = 100_000) -> Ledger:
     return Ledger(
-        Store(path),
+        LedgerStore(path),
         clock=clock,
         linger_seconds=LINGER,
         boot_id="b",

@@ -19,7 +19,7 @@ from netmgr.errors import StateError
 from netmgr.ledger import mark
 from netmgr.ledger.history import By, Period
 from netmgr.ledger.ledger import MARK_FILE, Ledger
-from netmgr.ledger.mark import Found, Mark, Own, Synced, compare
+from netmgr.ledger.mark import BooksState, Mark, Own, Synced, compare
 from netmgr.ledger.tables import LARGEST, Gap, Lost
 from netmgr.model import PodRef
 from netmgr.prefixes import Address
@@ -52,7 +52,7 @@ class Node:
         self.bytes = 0
         self.mark: Mark | None = None
         self.ledger = opened(path, self.clock)
-        assert self.ledger.examine([], has_counters=False) is Found.NEW
+        assert self.ledger.examine([], has_counters=False) is BooksState.NEW
         self.ledger.begin([counter()], WEB)
         self.take(100)
         self.ledger.checkpoint()
@@ -77,7 +77,7 @@ class Node:
             self.path.with_name(self.path.name + name).unlink(missing_ok=True)
 
     @contextmanager
-    def again(self, found: Found) -> Iterator[Ledger]:
+    def again(self, found: BooksState) -> Iterator[Ledger]:
         """The next agent's books."""
         self.clock.time += 10
         with closing(opened(self.path, self.clock, self.boot)) as ledger:
@@ -96,17 +96,17 @@ def node(path: Path) -> Node:
 
 def test_the_true_books_are_known_after_every_kind_of_end(node: Node) -> None:
     node.ledger._store.close()
-    with node.again(Found.CURRENT) as after:
+    with node.again(BooksState.CURRENT) as after:
         node.mark = after.mark
     with closing(opened(node.path, node.clock)) as books:
         own = books.mark
         assert own
-        assert books.examine([Mark(7, 1 << 60), own], has_counters=True) is Found.CURRENT
+        assert books.examine([Mark(7, 1 << 60), own], has_counters=True) is BooksState.CURRENT
         assert books.mark == own, "somebody put a mark of no books beside ours"
-    with node.again(Found.CURRENT):
+    with node.again(BooksState.CURRENT):
         pass
     node.reboot()
-    with node.again(Found.CURRENT) as after:
+    with node.again(BooksState.CURRENT) as after:
         assert (namespace_bytes(after), gaps(after)) == (300, {"reboot": 1})
 
 
@@ -132,7 +132,7 @@ def test_lost_books_begin_at_zero_and_are_a_gap(node: Node, left: set[str]) -> N
         node.mark = None
     if "counters" not in left:
         node.reboot()
-    with node.again(Found.LOST) as after:
+    with node.again(BooksState.LOST) as after:
         assert (pod_bytes(after), namespace_bytes(after)) == (0, 0)
         assert gaps(after) == {"ledger-lost": 1}
         after.post([reading(node.bytes + 7)])
@@ -141,7 +141,7 @@ def test_lost_books_begin_at_zero_and_are_a_gap(node: Node, left: set[str]) -> N
         assert former
         assert (after.mark.books == former.books) is (left != {"counters"})
     node.bytes += 30
-    with node.again(Found.CURRENT) as after:
+    with node.again(BooksState.CURRENT) as after:
         assert pod_bytes(after) == 30, "what came between two agents counts"
 
 
@@ -154,7 +154,7 @@ def test_an_older_copy_begins_at_zero_and_is_a_gap_since_it_was_made(
     shutil.copy(node.path.with_name(COPY), node.path)
     if is_rebooted:
         node.reboot()
-    with node.again(Found.OLDER) as after:
+    with node.again(BooksState.OLDER) as after:
         if is_rebooted:
             assert gaps(after) == {"ledger-older": 1, "reboot": 1}
         else:
@@ -165,47 +165,47 @@ def test_an_older_copy_begins_at_zero_and_is_a_gap_since_it_was_made(
         hours = after.usage(Period(0, 1_000_000), [By.POD])
         assert [(row["pod"], row["bytes"]) for row in hours if row["bytes"]] == [("web-0", 107)]
     node.bytes += 30
-    with node.again(Found.CURRENT) as after:
+    with node.again(BooksState.CURRENT) as after:
         assert pod_bytes(after) == 30, "what came between two agents counts"
 
 
-@pytest.mark.parametrize("found", [Found.LOST, Found.OLDER])
+@pytest.mark.parametrize("found", [BooksState.LOST, BooksState.OLDER])
 def test_killed_before_its_first_reading_an_agent_leaves_the_beginning_to_the_next(
-    node: Node, found: Found
+    node: Node, found: BooksState
 ) -> None:
     node.ledger.close()
     node.remove_books()
-    if found is Found.OLDER:
+    if found is BooksState.OLDER:
         shutil.copy(node.path.with_name(COPY), node.path)
     with closing(opened(node.path, node.clock)) as killed:
         assert killed.examine([node.mark or A], has_counters=True) is found
         node.mark = killed.mark
-    with node.again(Found.CURRENT) as after:
+    with node.again(BooksState.CURRENT) as after:
         assert (pod_bytes(after), namespace_bytes(after)) == (0, 0)
 
 
-@pytest.mark.parametrize("found", [Found.LOST, Found.OLDER])
+@pytest.mark.parametrize("found", [BooksState.LOST, BooksState.OLDER])
 def test_a_loss_is_one_gap_although_the_small_file_of_before_is_there_still(
-    node: Node, monkeypatch: pytest.MonkeyPatch, found: Found
+    node: Node, monkeypatch: pytest.MonkeyPatch, found: BooksState
 ) -> None:
     node.ledger.close()
     node.remove_books()
-    if found is Found.OLDER:
+    if found is BooksState.OLDER:
         shutil.copy(node.path.with_name(COPY), node.path)
     before = node.path.with_name(MARK_FILE).read_text()
     with monkeypatch.context() as failing:
         failing.setattr(mark, "write", Mock(side_effect=StateError("no space")))
         with node.again(found):
             pass
-        with node.again(Found.CURRENT) as after:
+        with node.again(BooksState.CURRENT) as after:
             after.post([reading(node.bytes + 7)])
     assert node.path.with_name(MARK_FILE).read_text() == before
     node.bytes += 30
-    with node.again(Found.CURRENT) as after:
+    with node.again(BooksState.CURRENT) as after:
         assert (pod_bytes(after), sum(gaps(after).values())) == (30, 1)
     with sqlite3.connect(node.path) as connection:
         connection.execute("UPDATE total SET bytes = 7 WHERE scope = 'namespace'")
-    with node.again(Found.OLDER):
+    with node.again(BooksState.OLDER):
         pass
 
 
@@ -216,7 +216,7 @@ def test_gaps_are_counted_on_whatever_is_lost(node: Node) -> None:
     for times in (1, 2, 3):
         node.ledger._store.close()
         node.remove_books()
-        with node.again(Found.LOST) as node.ledger:
+        with node.again(BooksState.LOST) as node.ledger:
             assert gaps(node.ledger) == {"removed": 3, "ledger-lost": times}
             assert gap_seconds(node.ledger, "removed") == 1.5
             assert gap_seconds(node.ledger, "ledger-lost") > 1_000_000 * times
@@ -236,7 +236,7 @@ def test_a_copy_of_the_whole_disk_is_older_if_live_counters_do_not_show_what_it_
     node.ledger.close()
     shutil.rmtree(folder)
     shutil.move(whole, folder)
-    with node.again(Found.OLDER if is_behind_the_mark else Found.CURRENT) as after:
+    with node.again(BooksState.OLDER if is_behind_the_mark else BooksState.CURRENT) as after:
         assert pod_bytes(after) == (0 if is_behind_the_mark else 350)
         assert gaps(after) == ({"ledger-older": 1} if is_behind_the_mark else {})
 
@@ -250,7 +250,7 @@ def test_another_machines_books_are_set_aside(node: Node) -> None:
         other.begin([counter()], WEB)
         other.post([reading(9_999_999)])
     shutil.copy(foreign, node.path)
-    with node.again(Found.FOREIGN) as after:
+    with node.again(BooksState.FOREIGN) as after:
         assert (pod_bytes(after), gaps(after)) == (0, {"ledger-lost": 1})
     (kept,) = node.path.parent.glob(f"{node.path.name}.foreign-*")
     assert sqlite3.connect(kept).execute("SELECT max(bytes) FROM total").fetchone() == (9_999_999,)
@@ -264,7 +264,7 @@ def test_what_could_not_be_written_before_a_crash_is_missed(node: Node) -> None:
         assert not node.ledger.durable
         node.ledger._store.close()
         other.rollback()
-    with node.again(Found.OLDER) as after:
+    with node.again(BooksState.OLDER) as after:
         assert (pod_bytes(after), gaps(after)) == (0, {"ledger-older": 1})
 
 
@@ -272,7 +272,7 @@ def test_totals_that_fell_within_the_true_books_are_noticed(node: Node) -> None:
     node.ledger.close()
     with sqlite3.connect(node.path) as connection:
         connection.execute("UPDATE total SET bytes = 7 WHERE scope = 'namespace'")
-    with node.again(Found.OLDER):
+    with node.again(BooksState.OLDER):
         pass
 
 
@@ -281,7 +281,7 @@ def test_books_that_never_had_a_mark_are_taken_as_they_are(path: Path, clock: Cl
         ledger.begin([hook("FORWARD", OUT)], None)
         ledger.post([reading(5, of=hook("FORWARD", OUT))])
     with closing(opened(path, clock)) as after:
-        assert after.examine([], has_counters=True) is Found.CURRENT
+        assert after.examine([], has_counters=True) is BooksState.CURRENT
         assert (after.mark is not None, gaps(after)) == (True, {})
 
 
@@ -291,26 +291,26 @@ A, B = Mark(1, 5), Mark(2, 900)
 @pytest.mark.parametrize(
     ("own", "kernel", "synced", "found"),
     [
-        (A, [A], Synced(A, 10), Found.CURRENT),
-        (A, [], None, Found.CURRENT),
-        (A, [Mark(1, 4)], Synced(Mark(1, 3), 9), Found.CURRENT),
-        (A, [A], Synced(B, 99), Found.CURRENT),
-        (A, [Mark(1, 4), Mark(1, 6)], None, Found.OLDER),
-        (A, [], Synced(Mark(1, 6), 0), Found.OLDER),
-        (A, [B], Synced(A, 10), Found.FOREIGN),
-        (A, [A, B], None, Found.CURRENT),
-        (A, [], Synced(B, 0), Found.FOREIGN),
-        (None, [A], None, Found.OLDER),
+        (A, [A], Synced(A, 10), BooksState.CURRENT),
+        (A, [], None, BooksState.CURRENT),
+        (A, [Mark(1, 4)], Synced(Mark(1, 3), 9), BooksState.CURRENT),
+        (A, [A], Synced(B, 99), BooksState.CURRENT),
+        (A, [Mark(1, 4), Mark(1, 6)], None, BooksState.OLDER),
+        (A, [], Synced(Mark(1, 6), 0), BooksState.OLDER),
+        (A, [B], Synced(A, 10), BooksState.FOREIGN),
+        (A, [A, B], None, BooksState.CURRENT),
+        (A, [], Synced(B, 0), BooksState.FOREIGN),
+        (None, [A], None, BooksState.OLDER),
     ],
 )
 def test_the_kernel_is_believed_before_the_disk(
-    own: Mark | None, kernel: list[Mark], synced: Synced | None, found: Found
+    own: Mark | None, kernel: list[Mark], synced: Synced | None, found: BooksState
 ) -> None:
     assert compare(Own(own, is_new=False, bytes=10), kernel, synced, has_counters=True) is found
 
 
-@pytest.mark.parametrize(("zeroed_at", "found"), [(5, Found.OLDER), (6, Found.CURRENT)])
-def test_totals_of_before_a_loss_are_not_compared(zeroed_at: int, found: Found) -> None:
+@pytest.mark.parametrize(("zeroed_at", "found"), [(5, BooksState.OLDER), (6, BooksState.CURRENT)])
+def test_totals_of_before_a_loss_are_not_compared(zeroed_at: int, found: BooksState) -> None:
     own = Own(A, is_new=False, bytes=10, zeroed_at=zeroed_at)
     assert compare(own, [], Synced(Mark(1, 5), 11), has_counters=True) is found
 
@@ -345,7 +345,7 @@ def test_a_file_that_is_harmed_while_it_is_open_is_written_again_and_loses_nothi
     node.take(7)
     assert ledger.durable
     ledger._store.close()
-    with node.again(Found.CURRENT) as after:
+    with node.again(BooksState.CURRENT) as after:
         assert (pod_bytes(after), namespace_bytes(after)) == (312, 312)
         assert set(gaps(after)) <= {"not-durable"}
         hours = sqlite3.connect(path).execute("SELECT sum(bytes) FROM hour").fetchone()[0]
@@ -361,7 +361,7 @@ def test_killed_while_the_file_is_written_again_an_agent_leaves_the_former_one(
         killed.setattr(Path, "replace", Mock(side_effect=SystemExit))
         with pytest.raises(SystemExit):
             node.ledger.restore()
-    with node.again(Found.CURRENT) as after:
+    with node.again(BooksState.CURRENT) as after:
         assert (pod_bytes(after), namespace_bytes(after)) == (305, 305)
         assert gaps(after) == {}
 

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from netmgr.documents.quantity import quantity
 from netmgr.kernel.traffic_control import Shape
 from netmgr.limits import tree
-from netmgr.limits.tree import Limited, Target, Tree
+from netmgr.limits.tree import Limited, LinkClasses, Tree
 from netmgr.model import ALL_IN, ALL_OUT, Attachment, Traffic
 from tests.fakes.sites import document
 from tests.unit.limit_cases import NOW, limits, pod
@@ -190,7 +190,7 @@ def test_every_part_of_a_class_and_of_what_leads_to_it_follows_from_the_pod() ->
     own = Limited("a", "b", IN, whole.key, 50_000_000, 65_536)
     rest = Limited("a", "b", "all-in", whole.key, 900_000_000, 562_500, is_remainder=True)
     assert found.classes == {one.key: one for one in (whole, own, rest)}
-    assert found.links == {"nmb": Target(own.key, rest.key)}
+    assert found.links == {"nmb": LinkClasses(own.key, rest.key)}
     assert [one.is_shown for one in (whole, own, rest)] == [True, True, False]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Collection
 import pytest
 
 from netmgr.limits import rules
-from netmgr.limits.rules import Chain, Peers, QuotaObject
+from netmgr.limits.rules import KnownPeers, LinkChain, QuotaObject
 from netmgr.model import Traffic
 from netmgr.prefixes import Prefix
 from netmgr.rules import nft_chains
@@ -20,14 +20,14 @@ def prefixes(*texts: str) -> list[Prefix]:
     return [Prefix.parse(text) for text in texts]
 
 
-PEERS = Peers(
+PEERS = KnownPeers(
     prefixes("10.0.0.0/8", "172.16.0.0/12", "fc00::/7"),
     {"hub": prefixes("10.9.0.0/16", "10.8.0.0/16", "fd09::/32"), "lab": prefixes("10.7.0.0/16")},
 )
-LIMITED = Chain("nm1", 7, OUT, 0x2A)
-ALL = Chain("nm2", 8, IN, 0x2B, rest=0x2C, classes=(("hub-in", 0x2D), ("lab-in", 0x2E)))
-CHARGED = Chain("nm3", 9, OUT, 0x2F, quotas=(("month", 0), ("day", 0x30)))
-CHARGED_ONLY = Chain("nm4", 10, IN, 0, quotas=(("day", 0x31), ("month", 0x30), ("other", 0)))
+LIMITED = LinkChain("nm1", 7, OUT, 0x2A)
+ALL = LinkChain("nm2", 8, IN, 0x2B, rest=0x2C, classes=(("hub-in", 0x2D), ("lab-in", 0x2E)))
+CHARGED = LinkChain("nm3", 9, OUT, 0x2F, quotas=(("month", 0), ("day", 0x30)))
+CHARGED_ONLY = LinkChain("nm4", 10, IN, 0, quotas=(("day", 0x31), ("month", 0x30), ("other", 0)))
 
 
 def commands(text: str) -> list[str]:
@@ -42,7 +42,7 @@ def commands(text: str) -> list[str]:
     ]
 
 
-def base(chain: Chain, hook: str) -> str:
+def base(chain: LinkChain, hook: str) -> str:
     return (
         f"add chain {chain.name} {{ type filter hook {hook} "
         f'device "{chain.link}" priority -10; policy accept; }}'
@@ -110,7 +110,7 @@ def test_quotas_have_a_chain_of_their_own_that_internet_packets_meet_first() -> 
 def test_many_prefixes_of_a_family_are_a_set(count: int, *, is_set: bool) -> None:
     many = [f"10.{each}.0.0/17" for each in range(count)]
     many6 = [f"fd00:{each + 1}::/32" for each in range(count)]
-    text = commands(rules.whole([LIMITED], Peers(prefixes(*many, *many6))))
+    text = commands(rules.whole([LIMITED], KnownPeers(prefixes(*many, *many6))))
     made = (("internal4", "ipv4_addr", many), ("internal6", "ipv6_addr", many6))
     sets = [
         f"add set {name} {{ type {kind}; flags interval; elements = {{ {', '.join(each)} }}; }}"
@@ -168,7 +168,7 @@ def test_bounds_are_set_and_counts_are_reset_by_name() -> None:
     assert rules.names([LIMITED, CHARGED]) == names
 
 
-def listed(*chains: Chain, peers: Peers = PEERS) -> Listing:
+def listed(*chains: LinkChain, peers: KnownPeers = PEERS) -> Listing:
     """What a table has after these chains were made."""
     listing = Listing()
     for chain in chains:
@@ -188,7 +188,7 @@ def listed(*chains: Chain, peers: Peers = PEERS) -> Listing:
 
 
 @pytest.mark.parametrize("chain", [LIMITED, ALL, CHARGED, CHARGED_ONLY], ids=lambda each: each.link)
-def test_what_was_made_is_held_until_somebody_alters_it(chain: Chain) -> None:
+def test_what_was_made_is_held_until_somebody_alters_it(chain: LinkChain) -> None:
     def held(listing: Listing, gone: Collection[str] = ()) -> bool:
         return rules.holds(listing, [chain], gone, PEERS)
 
@@ -211,7 +211,7 @@ def test_what_was_made_is_held_until_somebody_alters_it(chain: Chain) -> None:
 
 
 def test_the_set_of_what_is_not_internet_is_compared() -> None:
-    many = Peers(prefixes(*(f"10.{number}.0.0/17" for number in range(17))))
+    many = KnownPeers(prefixes(*(f"10.{number}.0.0/17" for number in range(17))))
     listing = listed(LIMITED, peers=many)
     assert rules.holds(listing, [LIMITED], (), many)
     listing.sets["internal4"] = {"name": "internal4", "elem": ["10.0.0.0"]}

@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import Path
 
 from netmgr import sqlite_file
-from netmgr.ipam.store import Store
+from netmgr.ipam.store import LeaseStore
 from netmgr.model import Attachment, AttachmentKey
 from tests.fakes.ledger_tools import ADDRESS, WEB, Clock, counter, opened, reading
 
@@ -49,7 +49,7 @@ def wait_until_it_starts_over(path: Path, checkpoint: Callable[[], None], times:
 
 
 def test_of_leases(tmp_path: Path) -> None:
-    store = Store(tmp_path / "ipam.sqlite")
+    store = LeaseStore(tmp_path / "ipam.sqlite")
     held = Attachment(AttachmentKey("container", "eth0"), WEB, (ADDRESS,), "nm0", "/run/netns/x")
 
     def churn(number: int) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from netmgr.logs import LIMIT_SECONDS, JsonFormatter, Limit, TextFormatter, caused_by
+from netmgr.logs import LIMIT_SECONDS, JsonFormatter, MessageLimit, TextFormatter, caused_by
 
 
 def line(
@@ -78,7 +78,7 @@ def test_each_cause_has_one_line_a_period_and_is_told_what_was_left_out() -> Non
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
     now = 0.0
-    handler.addFilter(Limit(lambda: now))
+    handler.addFilter(MessageLimit(lambda: now))
     log = logging.getLogger("netmgr")
     log.addHandler(handler)
     try:

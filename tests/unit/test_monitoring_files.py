@@ -17,7 +17,7 @@ import yaml
 from exporter import catalog
 from exporter.catalog import CATALOG
 from exporter.controller_catalog import CONTROLLER
-from exporter.metric import Kind, Metric
+from exporter.metric import Metric, MetricKind
 from exporter.settings import DEFAULT_LISTEN
 from netmgr import programs
 from netmgr.plan.render import kubernetes
@@ -57,7 +57,7 @@ GROUPED = re.compile(r"\b(?:by|without|on|ignoring) \(([^)]*)\)")
 def exposed(metric: Metric) -> tuple[str, set[str]]:
     """The series of a metric that can be read, and its labels."""
     labels = {*metric.labels, *TARGET_LABELS}
-    if metric.kind is Kind.HISTOGRAM:
+    if metric.kind is MetricKind.HISTOGRAM:
         return f"{metric.name}_bucket", labels | {"le"}
     return metric.name, labels
 

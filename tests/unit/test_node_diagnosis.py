@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from netmgr.agent.health import diagnosis
-from netmgr.agent.health.diagnosis import Look
+from netmgr.agent.health.diagnosis import NodeFigures
 from netmgr.api.snapshot import Fault
 from netmgr.kernel.links import Carried
 from tests.fakes.agent_socket import snapshot
@@ -15,15 +15,15 @@ from tests.fakes.agent_socket import snapshot
 MINUTE = 60.0
 
 
-def looks(many: int = 11, **steps: int) -> list[Look]:
+def looks(many: int = 11, **steps: int) -> list[NodeFigures]:
     """One a minute; each of `steps` grows by so much from one to the next."""
     return [
-        Look(at=number * MINUTE, **{name: number * step for name, step in steps.items()})
+        NodeFigures(at=number * MINUTE, **{name: number * step for name, step in steps.items()})
         for number in range(many)
     ]
 
 
-def reasons(found: list[Look]) -> list[str]:
+def reasons(found: list[NodeFigures]) -> list[str]:
     return [one["reason"] for one in diagnosis.problems(found)]
 
 
@@ -107,12 +107,12 @@ def test_each_problem_says_how_much_and_what_to_do():
     newest |= {"repairs": {"routes": 5, "rules": 7}, "packets": 9000, "errors": 300, "lost": 3000}
     newest |= {"forwarded": 90_000_000, "unattributed": 30_000_000}
     seen = [
-        Look(0.0, 0.95, 0.95),
-        Look(60.0, 0.95, 0.95, 3000, 100, 1000, {"routes": 1, "rules": 1}, 1, 10**7, 10**7),
-        Look(
+        NodeFigures(0.0, 0.95, 0.95),
+        NodeFigures(60.0, 0.95, 0.95, 3000, 100, 1000, {"routes": 1, "rules": 1}, 1, 10**7, 10**7),
+        NodeFigures(
             120.0, 0.96, 0.96, 6000, 200, 2000, {"routes": 2, "rules": 3}, 2, 2 * 10**7, 2 * 10**7
         ),
-        Look(**newest),
+        NodeFigures(**newest),
     ]
     said = {problem["reason"]: problem["message"] for problem in diagnosis.problems(seen)}
     figures = {
@@ -158,7 +158,7 @@ def test_a_link_of_a_running_pod_that_was_deleted_is_a_problem_at_once():
 def test_the_bounds_of_errors_are_a_count_and_a_share():
     for packets, errors, many in ((99_900, 100, 1), (99_901, 100, 0), (0, 99, 0), (0, 100, 1)):
         seen = [
-            Look(number * MINUTE, packets=packets * (number > 0), errors=size)
+            NodeFigures(number * MINUTE, packets=packets * (number > 0), errors=size)
             for number, size in enumerate((0, errors - 2, errors - 1, errors))
         ]
         assert reasons(seen) == [Fault.LINK_ERRORS] * many
@@ -176,10 +176,10 @@ def test_a_look_is_at_the_whole_snapshot():
     both, missed = (
         sum(total[key] for total in given["unattributed"]) for key in ("forwarded", "bytes")
     )
-    assert found == Look(5.0, 0.96, used, 60, 6, 8, {"rules": 3}, 2, both, missed)
+    assert found == NodeFigures(5.0, 0.96, used, 60, 6, 8, {"rules": 3}, 2, both, missed)
     del given["tracking"], given["nat"]
     given["unattributed"] = []
-    assert diagnosis.look_at(given, [], 5.0) == Look(5.0, repairs={"rules": 3}, gaps=2)
+    assert diagnosis.look_at(given, [], 5.0) == NodeFigures(5.0, repairs={"rules": 3}, gaps=2)
 
 
 def test_what_passes_to_other_nodes_pods_is_no_fault_where_nobody_counts_it():

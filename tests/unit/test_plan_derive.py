@@ -16,7 +16,7 @@ from netmgr.plan.derive import network
 from netmgr.plan.document import PlanDocument
 from netmgr.plan.lock import LockDocument
 from netmgr.plan.locking import make_lock
-from netmgr.plan.network import Network, NextHop, Route
+from netmgr.plan.network import CloudRoute, Network, NextHop
 from netmgr.prefixes import Prefix, overlaps
 from tests.builders import PLAN_KEYS
 
@@ -47,7 +47,7 @@ def derived(**keys: Any) -> Network:
     return network(plan, locked(plan), limits_of(plan))
 
 
-def routes(net: Network, table: str) -> dict[str, Route]:
+def routes(net: Network, table: str) -> dict[str, CloudRoute]:
     return {route.name: route for each in net.tables if each.name == table for route in each.routes}
 
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from netmgr.plan.check.reach import Target, matrix, weakened
+from netmgr.plan.check.reach import ReachTarget, matrix, weakened
 from netmgr.plan.check.trace import INTERNET, Path, Tracer
-from netmgr.plan.network import Network, NextHop, Route, Subnet, VirtualNetwork
+from netmgr.plan.network import CloudRoute, Network, NextHop, Subnet, VirtualNetwork
 from netmgr.prefixes import Address, Prefix
 
 LAYERS = ("routes", "groups", "routers", "peerings")
@@ -21,7 +21,7 @@ def wrong(network: Network) -> list[str]:
     return [cell.wrong for cell in matrix(network) if cell.wrong]
 
 
-def verdicts(network: Network) -> dict[tuple[str, str, Target], str]:
+def verdicts(network: Network) -> dict[tuple[str, str, ReachTarget], str]:
     return {(cell.origin, cell.owner, cell.target): cell.outcome for cell in matrix(network)}
 
 
@@ -37,7 +37,7 @@ def follow(network: Network, subnet: str, destination: str) -> Path:
     return Tracer(network).trace(vnet, origin, address, Address.parse(destination))
 
 
-def with_routes(network: Network, name: str, *routes: Route) -> Network:
+def with_routes(network: Network, name: str, *routes: CloudRoute) -> Network:
     tables = tuple(
         replace(t, routes=(*t.routes, *routes)) if t.name == name else t for t in network.tables
     )
@@ -55,13 +55,13 @@ def router_of(network: Network) -> Address:
 def test_a_planned_network_isolates_its_spokes_and_lets_the_hub_in(rendered_network):
     found = verdicts(rendered_network)
     for one, other in (("training", "evals"), ("evals", "training")):
-        assert found[one, other, Target.NODES] == "dropped"
-        assert found[one, other, Target.SERVICES] == "dropped"
-        assert found["hub", one, Target.NODES] == "reached"
-        assert found["hub", one, Target.SERVICES] == "reached"
-        assert found[one, "hub", Target.NODES] == "reached"
-        assert found[one, one, Target.NODES] == "reached"
-        assert found[one, INTERNET, Target.INTERNET] == "reached"
+        assert found[one, other, ReachTarget.NODES] == "dropped"
+        assert found[one, other, ReachTarget.SERVICES] == "dropped"
+        assert found["hub", one, ReachTarget.NODES] == "reached"
+        assert found["hub", one, ReachTarget.SERVICES] == "reached"
+        assert found[one, "hub", ReachTarget.NODES] == "reached"
+        assert found[one, one, ReachTarget.NODES] == "reached"
+        assert found[one, INTERNET, ReachTarget.INTERNET] == "reached"
     assert wrong(rendered_network) == []
 
 
@@ -87,7 +87,7 @@ def test_a_spoke_behind_the_hub_reaches_another_once_nothing_stops_it(rendered_n
 @pytest.mark.parametrize("kept", LAYERS)
 def test_each_layer_holds_alone_for_nodes_and_pods(rendered_network, kept):
     weak = weakened(rendered_network, [layer for layer in LAYERS if layer != kept])
-    assert verdicts(weak)["evals", "training", Target.NODES] == "dropped"
+    assert verdicts(weak)["evals", "training", ReachTarget.NODES] == "dropped"
 
 
 def test_a_default_route_makes_the_clouds_none_routes_vanish(rendered_network):
@@ -95,7 +95,7 @@ def test_a_default_route_makes_the_clouds_none_routes_vanish(rendered_network):
     target = first_address(bare, "evals-cpu")
     before = follow(bare, "training-gpu", target)
     assert before.why.endswith("10.0.0.0/8 leads to None (the cloud's own route)")
-    route = Route("internet", EVERYTHING, NextHop.APPLIANCE, router_of(bare))
+    route = CloudRoute("internet", EVERYTHING, NextHop.APPLIANCE, router_of(bare))
     after = with_routes(bare, "training_nodes", route)
     path = follow(after, "training-gpu", target)
     assert path.steps[0].startswith("training-gpu sends it to hub_router_0 (0.0.0.0/0")
@@ -104,7 +104,9 @@ def test_a_default_route_makes_the_clouds_none_routes_vanish(rendered_network):
 
 def test_a_default_route_to_the_internet_does_not_carry_private_addresses(rendered_network):
     bare = weakened(rendered_network, ["routes", "groups"])
-    open_wide = with_routes(bare, "training_nodes", Route("internet", EVERYTHING, NextHop.INTERNET))
+    open_wide = with_routes(
+        bare, "training_nodes", CloudRoute("internet", EVERYTHING, NextHop.INTERNET)
+    )
     path = follow(open_wide, "training-gpu", first_address(bare, "evals-cpu"))
     assert "no private addresses" in path.why
 
@@ -112,7 +114,7 @@ def test_a_default_route_to_the_internet_does_not_carry_private_addresses(render
 def test_the_longest_prefix_wins_over_the_order_of_routes(rendered_network):
     bare = weakened(rendered_network, ["groups", "routers", "peerings"])
     victim = Address.parse(first_address(bare, "training-gpu"))
-    hole = Route("hole", victim.prefix, NextHop.APPLIANCE, router_of(bare))
+    hole = CloudRoute("hole", victim.prefix, NextHop.APPLIANCE, router_of(bare))
     assert wrong(bare) == []
     (fault,) = wrong(with_routes(bare, "evals_nodes", hole))
     assert f"to {victim}: evals-cpu sends it to hub_router_0 ({victim}/32" in fault
@@ -157,6 +159,6 @@ def test_a_route_loop_ends(rendered_network):
     public = Prefix.parse("203.0.113.0/24")
     looped = rendered_network
     for table in ("hub", "hub_researchers"):
-        looped = with_routes(looped, table, Route("loop", public, NextHop.APPLIANCE, one))
+        looped = with_routes(looped, table, CloudRoute("loop", public, NextHop.APPLIANCE, one))
     assert other != one
     assert "still on its way" in follow(looped, "hub_researchers-0", "203.0.113.1").why

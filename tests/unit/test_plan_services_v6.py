@@ -14,7 +14,7 @@ from netmgr.cli.plan import app
 from netmgr.documents import loader
 from netmgr.documents.node import NodeDocument
 from netmgr.plan import files, machines
-from netmgr.plan.check.reach import Target, matrix
+from netmgr.plan.check.reach import ReachTarget, matrix
 from netmgr.plan.clouds.azure.terraform import terraform
 from netmgr.plan.derive import network
 from netmgr.plan.document import PlanDocument
@@ -56,10 +56,10 @@ def v6(prefixes: tuple[Prefix, ...]) -> Prefix:
 def test_the_hub_reaches_them_and_other_spokes_do_not(plan, net):
     cells = {(cell.origin, cell.owner, cell.target): cell for cell in matrix(net)}
     for owner in plan.clusters:
-        reached = cells["hub", owner, Target.SERVICES]
+        reached = cells["hub", owner, ReachTarget.SERVICES]
         assert reached.outcome == "reached"
         assert {path.destination.family for path in reached.paths} == set(Family)
-    assert cells["training", "evals", Target.SERVICES].outcome == "dropped"
+    assert cells["training", "evals", ReachTarget.SERVICES].outcome == "dropped"
     assert not any(cell.wrong for cell in cells.values())
 
 

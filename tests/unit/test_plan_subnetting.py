@@ -28,8 +28,8 @@ from netmgr.plan.lock import (
     NodePoolLock,
     PlanRefused,
     Segment,
-    ServiceRange,
-    Subnet,
+    ServiceRangeLock,
+    SubnetLock,
 )
 from netmgr.prefixes import Address, Family, Prefix
 
@@ -373,7 +373,7 @@ def test_a_subnet_of_fixed_addresses_has_room_for_eight_from_the_first_one_on():
     assert asked == SubnetRequest(("nat", "v4"), V4, 28, ("clusters", "a", "nat_hosts"))
     assert NAT.taken == ()
     made = NAT.complete({("nat", "v4"): prefix("10.0.0.0/28")}, AZURE)
-    assert made == Subnet(
+    assert made == SubnetLock(
         prefix=prefix("10.0.0.0/28"),
         network="a",
         addresses=(Address.parse("10.0.0.4"), Address.parse("10.0.0.5")),
@@ -383,12 +383,12 @@ def test_a_subnet_of_fixed_addresses_has_room_for_eight_from_the_first_one_on():
 
 
 def test_what_it_has_stays_and_a_family_it_lacks_is_added():
-    held = Subnet(prefix=prefix("10.0.0.0/28"), network="there")
+    held = SubnetLock(prefix=prefix("10.0.0.0/28"), network="there")
     nat = FixedSubnet(("nat",), (), "a", held, hosts=1)
     assert nat.taken == (prefix("10.0.0.0/28"),)
     assert [each.key for each in nat.requests([V4, V6], AZURE)] == [("nat", "v6")]
     made = nat.complete({("nat", "v6"): prefix("fd00::/64")}, AZURE)
-    assert made == Subnet(
+    assert made == SubnetLock(
         prefix=prefix("10.0.0.0/28"),
         prefix_v6=prefix("fd00::/64"),
         network="there",
@@ -414,8 +414,8 @@ def test_a_cluster_has_its_nat_hosts_subnets_and_those_of_every_node_pool():
     own = prefix("10.96.0.0/16")
     held = ClusterLock(
         prefixes=(),
-        services=ServiceRange(mode=ServiceMode.UNIQUE, prefix=own, hub_prefix=own),
-        nat=Subnet(prefix=prefix("10.0.0.64/28"), network="a"),
+        services=ServiceRangeLock(mode=ServiceMode.UNIQUE, prefix=own, hub_prefix=own),
+        nat=SubnetLock(prefix=prefix("10.0.0.64/28"), network="a"),
         node_pools={"y": NodePoolLock(segments=(FIRST,)), "x": NodePoolLock(segments=(SECOND,))},
     )
     assert set(taken_by(held)) == {prefix("10.0.0.64/28"), *FIRST.prefixes, *SECOND.prefixes}

@@ -14,9 +14,9 @@ from pydantic import ValidationError
 
 from netmgr.documents.limits import QuotaPeriod
 from netmgr.limits import quotas, rules, tree
-from netmgr.limits.quotas import Budget, Look, Standing
-from netmgr.limits.rules import Chain, Peers
-from netmgr.limits.tree import Limited, Target
+from netmgr.limits.quotas import Budget, BudgetReading, Standing
+from netmgr.limits.rules import KnownPeers, LinkChain
+from netmgr.limits.tree import Limited, LinkClasses
 from netmgr.model import PodRef, Traffic
 from tests.fakes.sites import document
 from tests.unit.limit_cases import MONTHLY, NOW, limits, pod
@@ -147,7 +147,7 @@ BUDGET = Budget("a", "b", OUT, DAY, 1000, 0, 0)
 
 
 def settled(
-    *looks: Look, former: Standing | None = None, blind: Collection[int] = ()
+    *looks: BudgetReading, former: Standing | None = None, blind: Collection[int] = ()
 ) -> list[tuple[int, int]]:
     """The bound, and what the ledger has missed at least, after each look."""
     found = []
@@ -158,13 +158,13 @@ def settled(
 
 
 NEW = Standing(1000, 1000, 0)
-HALF = Look(1000, 500, 500, 0, 500)
-OVER = Look(0, 0, 0, 0, 500)
+HALF = BudgetReading(1000, 500, 500, 0, 500)
+OVER = BudgetReading(0, 0, 0, 0, 500)
 
 
 def test_a_bound_rises_by_what_did_not_pass_once_that_is_certain() -> None:
     # 50 of 300 were dropped, 20 of them in vain: they wait.
-    look = Look(1000, 300, 300, 20, 250)
+    look = BudgetReading(1000, 300, 300, 20, 250)
     assert settled(look, look, look._replace(bound=1030, waiting=0, used=270), former=NEW) == [
         (1000, 0),
         (1030, 0),
@@ -175,17 +175,17 @@ def test_a_bound_rises_by_what_did_not_pass_once_that_is_certain() -> None:
 
 
 def test_what_passes_during_a_look_changes_no_bound() -> None:
-    looks = [Look(1000, 300, 400, 0, 350), Look(1000, 600, 600, 0, 600)]
+    looks = [BudgetReading(1000, 300, 400, 0, 350), BudgetReading(1000, 600, 600, 0, 600)]
     assert settled(*looks, former=NEW) == [(1000, 0)] * 2
     # Nor is it taken for missed by an agent that knows nothing.
-    assert settled(*looks, Look(1000, 700, 700, 0, 700)) == [(1000, 0)] * 3
+    assert settled(*looks, BudgetReading(1000, 700, 700, 0, 700)) == [(1000, 0)] * 3
 
 
 @pytest.mark.parametrize("used", [200, 10], ids=["rules", "ledger"])
 def test_no_bound_rises_by_what_the_ledger_missed(used: int) -> None:
-    missing = Look(1000, 600, 600, 0, used)
+    missing = BudgetReading(1000, 600, 600, 0, used)
     blind = {1} if used > 100 else ()
-    looks = [Look(1000, 100, 100, 0, 100), missing, missing, missing]
+    looks = [BudgetReading(1000, 100, 100, 0, 100), missing, missing, missing]
     assert settled(*looks, former=NEW, blind=blind)[1:] == [(1000, 600 - used)] * 3
     # The next agent knows the object alone.
     assert settled(missing, missing, missing) == [(1000, 600 - used)] * 3
@@ -193,7 +193,7 @@ def test_no_bound_rises_by_what_the_ledger_missed(used: int) -> None:
 
 
 def test_a_count_that_was_reset_opens_nothing() -> None:
-    again = Look(1000, 50, 50, 0, 550)
+    again = BudgetReading(1000, 50, 50, 0, 550)
     assert settled(HALF, again, again, former=NEW) == [(1000, 0), (500, 0), (500, 0)]
     # Not even where the ledger missed what passed.
     again = again._replace(used=500)
@@ -201,12 +201,12 @@ def test_a_count_that_was_reset_opens_nothing() -> None:
 
 
 def test_more_than_there_is_may_be_used() -> None:
-    assert settled(Look(1000, 250, 250, 0, 2000), former=NEW) == [(0, 0)]
+    assert settled(BudgetReading(1000, 250, 250, 0, 2000), former=NEW) == [(0, 0)]
 
 
 def test_without_a_rate_only_what_is_beyond_a_quota_waits() -> None:
-    chain = Chain("nm1", 7, IN, 0, quotas=(("day", 0x30),))
-    text = rules.whole([chain], Peers([]))
+    chain = LinkChain("nm1", 7, IN, 0, quotas=(("day", 0x30),))
+    text = rules.whole([chain], KnownPeers([]))
     assert 'quota name "day" meta priority set 1:30 comment ' in text
     assert text.count("fwd") == text.count('meta priority 1:30 fwd to "netmgr-in"') == 1
 
@@ -234,7 +234,7 @@ def test_a_quota_alone_charges_without_a_class_and_drops_what_is_beyond() -> Non
     found = tree.tree(given, [pod("a", "b")], OUT, NOW)
     drops, slows = quotas.of_pod(PodRef("a", "b"), given, OUT, NOW)
     (slow,) = found.classes
-    assert found.links == {"nmb": Target("", charges=((drops, ""), (slows, slow)))}
+    assert found.links == {"nmb": LinkClasses("", charges=((drops, ""), (slows, slow)))}
     assert found.classes[slow] == Limited(
         "a", "", OUT, parent="", rate=5 * 10**6, burst=65_536, beyond="month"
     )

@@ -36,7 +36,7 @@ from netmgr.kernel.xtables.variant import give_memory_back, legacy_tables, nft_i
 from netmgr.ledger.history import FARTHEST, By, Period, Retention, view
 from netmgr.ledger.ledger import Ledger
 from netmgr.ledger.mark import MENDED, Mark
-from netmgr.ledger.store import Store
+from netmgr.ledger.store import LedgerStore
 from netmgr.model import PROTECTED, Sample
 from netmgr.prefixes import Family, Prefix
 from netmgr.rules.choose import FILE_NAME, open_backend, open_kind, remember, remembered
@@ -47,7 +47,7 @@ from netmgr.rules.tagged import Series, Tagged
 log = logging.getLogger(__name__)
 
 
-class Accounting(Component):
+class NodeAccounting(Component):
     """Counts what the machine's pods, or the machine itself, exchange."""
 
     vital = ("rules",)
@@ -228,8 +228,8 @@ class TaggedRules(Component):
 
     def __init__(self, agent: Agent) -> None:
         super().__init__(agent)
-        # It reads with the sockets of `Accounting`.
-        self._rules = agent.get(Accounting).rules
+        # It reads with the sockets of `NodeAccounting`.
+        self._rules = agent.get(NodeAccounting).rules
         self._found = Tagged()
         self._fault = ""
 
@@ -242,7 +242,7 @@ class TaggedRules(Component):
         yield Task(self._read, seconds, thread="tagged-rules")
 
     def snapshot(self, snapshot: Snapshot) -> None:
-        """Add other people's rules to ours, which `Accounting` filled in."""
+        """Add other people's rules to ours, which `NodeAccounting` filled in."""
         tagged = self._found
         merged = {_series(reading): reading for reading in snapshot["rules"]}
         for series in tagged.packets:
@@ -298,7 +298,7 @@ def _open_ledger(document: NodeDocument, clock: Clock) -> tuple[Ledger, bool]:
     return open_or_set_aside(
         document.state_dir / "ledger.sqlite",
         lambda path: Ledger(
-            Store(path),
+            LedgerStore(path),
             clock=clock,
             linger_seconds=accounting.linger_seconds,
             boot_id=boot_id(),

@@ -16,7 +16,7 @@ from errno import ENOENT
 from typing import TYPE_CHECKING, Protocol
 
 import netmgr
-from netmgr.agent.accounting.audit import Passed, Report, link_audits, through
+from netmgr.agent.accounting.audit import AuditReport, Passed, link_audits, through
 from netmgr.api.snapshot import AuditRatio, UsageRow
 from netmgr.clock import Clock
 from netmgr.errors import KernelError, SetupError
@@ -337,7 +337,7 @@ class Accounts:
             log.warning("counters-unread error=%s", error)
         return self._ledger.usage(period, by)
 
-    def audit(self) -> Report:
+    def audit(self) -> AuditReport:
         """What was counted compared with what passed, as of now."""
         with self._lock:
             self.read()
@@ -345,7 +345,7 @@ class Accounts:
             readings = self._ledger.readings()
             carried = links.read_carried()
             totals = self._ledger.totals()
-            return Report(
+            return AuditReport(
                 totals,
                 link_audits(set(self._attached.values()), readings, carried),
                 self._through_uplinks(carried, totals),

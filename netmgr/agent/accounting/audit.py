@@ -41,7 +41,7 @@ def through(uplinks: Iterable[Carried], totals: Totals) -> dict[str, Passed]:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class AuditReport:
     """All comparisons, as of one reading. `uplinks` is what passed them since the first one."""
 
     totals: Totals

@@ -14,7 +14,7 @@ import socket
 from collections.abc import Iterable, Mapping
 from functools import partial
 
-from netmgr.agent.accounting.accounting import Accounting
+from netmgr.agent.accounting.accounting import NodeAccounting
 from netmgr.agent.core.components import Agent, Component
 from netmgr.agent.core.scheduler import Task
 from netmgr.agent.core.uplinks import uplinks
@@ -40,7 +40,7 @@ class FlowtableDevices(Component):
     def __init__(self, agent: Agent) -> None:
         super().__init__(agent)
         self._channel = agent.stack.enter_context(NftSocket())
-        self._off = why_off(agent.document, agent.get(Accounting).rules.backend)
+        self._off = why_off(agent.document, agent.get(NodeAccounting).rules.backend)
         self._uplinks: frozenset[str] = frozenset()
         self._devices: frozenset[str] = frozenset()
         self._others: list[Flowtable] = []

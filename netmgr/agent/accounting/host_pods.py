@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from errno import ENOENT
 from typing import TYPE_CHECKING, Self
 
-from netmgr.agent.accounting.accounting import Accounting
+from netmgr.agent.accounting.accounting import NodeAccounting
 from netmgr.agent.core.components import Agent, Component, Remnants
 from netmgr.errors import KernelError, SetupError
 from netmgr.kernel.capabilities import Capability
@@ -37,7 +37,7 @@ class HostPods(Component):
         from netmgr.observer.host_network import HostPodFinder  # noqa: PLC0415  see above
         from netmgr.rules.cgroup_counters import CgroupCounters  # noqa: PLC0415  see above
 
-        settings, accounting = agent.document.accounting, agent.get(Accounting)
+        settings, accounting = agent.document.accounting, agent.get(NodeAccounting)
         self._finder = HostPodFinder(settings.cgroup_dir, settings.pod_logs_dir)
         self._rules = CgroupCounters(accounting.rules.policy.known, self._finder.depths)
         self._ledger = accounting.ledger
@@ -54,7 +54,7 @@ class HostPods(Component):
         """None if they are not counted; then what an earlier agent counted is ended."""
         if agent.document.accounting.host_pods:
             return cls(agent)
-        ledger = agent.get(Accounting).ledger
+        ledger = agent.get(NodeAccounting).ledger
         # The document once counted host-network pods: their table would count on for ever.
         if former := _open_counters(ledger):
             _remove_table()

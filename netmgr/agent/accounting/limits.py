@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Self
 
-from netmgr.agent.accounting.accounting import Accounting
+from netmgr.agent.accounting.accounting import NodeAccounting
 from netmgr.agent.accounting.accounts import Accounts
 from netmgr.agent.core.components import Agent, Component, Query, Remnants
 from netmgr.agent.core.scheduler import Task
@@ -26,7 +26,7 @@ from netmgr.kernel.traffic_control import ClassUsage
 from netmgr.ledger.history import FARTHEST, SECONDS, By, Period
 from netmgr.limits import quotas, shaper, tree
 from netmgr.limits.quotas import Budget
-from netmgr.limits.rules import Peers
+from netmgr.limits.rules import KnownPeers
 from netmgr.limits.shaper import Shaper
 from netmgr.limits.tree import Limited, Tree
 from netmgr.model import Attachment, Traffic
@@ -97,9 +97,11 @@ class Limits(Component):
     def __init__(self, agent: Agent) -> None:
         super().__init__(agent)
         self.honours_annotations = agent.document.limits_by_annotation
-        self._spending = Spending(agent.get(Accounting).accounts, agent.clock)
+        self._spending = Spending(agent.get(NodeAccounting).accounts, agent.clock)
         classifier = Classifier.of(agent.document, None)
-        peers = Peers(agent.document.not_internet, dict(classifier.pieces) if classifier else {})
+        peers = KnownPeers(
+            agent.document.not_internet, dict(classifier.pieces) if classifier else {}
+        )
         self._shaper = agent.stack.enter_context(closing(Shaper(peers, self._spending.recent)))
 
     @classmethod

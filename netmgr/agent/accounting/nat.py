@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Self
 
-from netmgr.agent.accounting.accounting import Accounting
+from netmgr.agent.accounting.accounting import NodeAccounting
 from netmgr.agent.core.components import Agent, Component, Query
 from netmgr.agent.core.scheduler import Latest, Task
 from netmgr.api.snapshot import VERSION, NatAnswer, NatState, Ports, Snapshot, TranslatedRange
@@ -35,7 +35,7 @@ class NatHost(Component):
         self._addresses = [address for address in own if address.family in families]
         self._masqueraded = families - {address.family for address in self._addresses}
         self._translated = Latest[list[TranslatedRange]](
-            agent.get(Accounting).rules.translated,
+            agent.get(NodeAccounting).rules.translated,
             agent.clock,
             agent.document.accounting.min_reading_seconds,
             [],

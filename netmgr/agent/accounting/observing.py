@@ -16,7 +16,7 @@ import logging
 from collections.abc import Iterable
 from contextlib import closing
 
-from netmgr.agent.accounting.accounting import Accounting
+from netmgr.agent.accounting.accounting import NodeAccounting
 from netmgr.agent.core.components import Agent, Component
 from netmgr.agent.core.scheduler import Task
 from netmgr.api.snapshot import Snapshot
@@ -44,7 +44,7 @@ class Observation(Component):
     def __init__(self, agent: Agent) -> None:
         """Watch the cache, and find out what a predecessor counted, before anything is posted."""
         super().__init__(agent)
-        accounting = agent.get(Accounting)
+        accounting = agent.get(NodeAccounting)
         self._accounts, self._ledger = accounting.accounts, accounting.ledger
         directory = agent.document.cni_results_dir
         self._cache = ResultCache(directory)

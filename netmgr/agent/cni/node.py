@@ -23,12 +23,12 @@ from pathlib import Path
 from cni.request import Request
 from cni.results import Json, Wiring, add_result
 from netmgr import errors
-from netmgr.agent.accounting.accounting import Accounting
+from netmgr.agent.accounting.accounting import NodeAccounting
 from netmgr.agent.accounting.connections import ConnectionLimits
 from netmgr.agent.accounting.limits import Limits
 from netmgr.agent.cni.expected import differences
 from netmgr.agent.core.components import Agent, Component
-from netmgr.agent.network.pool import Pool
+from netmgr.agent.network.pool import NodeAddresses
 from netmgr.dataplane import desired
 from netmgr.documents.node import POD_GATEWAYS
 from netmgr.kernel import netns
@@ -112,9 +112,9 @@ class Node(Component):
 
     def __init__(self, agent: Agent) -> None:
         super().__init__(agent)
-        pool = agent.get(Pool)
+        pool = agent.get(NodeAddresses)
         self.leases, self.dataplane = pool.leases, pool.dataplane
-        self.accounts = agent.get(Accounting).accounts
+        self.accounts = agent.get(NodeAccounting).accounts
         self.locks = AttachmentLocks()
         self._limits = agent.find(Limits)
         self._connections = agent.find(ConnectionLimits)

@@ -35,7 +35,7 @@ LEAST_UNATTRIBUTED, UNATTRIBUTED_SHARE = 10 << 20, 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class NodeFigures:
     """A node's figures at one time; counters only grow, unless what they count was made anew.
 
     Attributes:
@@ -69,7 +69,7 @@ class Look:
     missing: Collection[str] = ()
 
 
-def look_at(snapshot: Snapshot, uplinks: Iterable[Carried], at: float) -> Look:
+def look_at(snapshot: Snapshot, uplinks: Iterable[Carried], at: float) -> NodeFigures:
     """The figures of a snapshot, and of the uplinks."""
     known = list(uplinks)
     tracking, nat = snapshot.get("tracking"), snapshot.get("nat")
@@ -78,7 +78,7 @@ def look_at(snapshot: Snapshot, uplinks: Iterable[Carried], at: float) -> Look:
         for ports in (nat["ports"] if nat else ())
         if ports["budget"]
     ]
-    return Look(
+    return NodeFigures(
         at=at,
         tracked=tracking["connections"] / tracking["most"] if tracking else 0.0,
         ports=max(shares, default=0.0),
@@ -105,12 +105,12 @@ def _unattributed(snapshot: Snapshot) -> int:
     return sum(total["bytes"] for total in snapshot["unattributed"])
 
 
-def recent(looks: Sequence[Look]) -> list[Look]:
+def recent(looks: Sequence[NodeFigures]) -> list[NodeFigures]:
     """The looks that count, and the one before, to compare the first with."""
     return list(looks[-WINDOW - 1 :])
 
 
-def problems(looks: Sequence[Look]) -> list[Problem]:
+def problems(looks: Sequence[NodeFigures]) -> list[Problem]:
     """The problems that these looks show, oldest look first."""
     shown = chain(
         _of_what_lasts(looks[-LOOKS:]),
@@ -122,7 +122,7 @@ def problems(looks: Sequence[Look]) -> list[Problem]:
     return [{"reason": reason, "message": message} for reason, message in shown]
 
 
-def _of_what_lasts(looks: Sequence[Look]) -> Iterator[tuple[Fault, str]]:
+def _of_what_lasts(looks: Sequence[NodeFigures]) -> Iterator[tuple[Fault, str]]:
     if len(looks) < LOOKS:
         return
     if wiring := min((look.wiring for look in looks), key=len):
@@ -142,7 +142,7 @@ def _of_what_lasts(looks: Sequence[Look]) -> Iterator[tuple[Fault, str]]:
         yield Fault.PORTS_FULL, message
 
 
-def _of_what_returns(looks: Sequence[Look]) -> Iterator[tuple[Fault, str]]:
+def _of_what_returns(looks: Sequence[NodeFigures]) -> Iterator[tuple[Fault, str]]:
     repairs = {
         area: _increases([look.repairs.get(area, 0) for look in looks])
         for area in sorted(looks[-1].repairs)
@@ -162,7 +162,7 @@ def _of_what_returns(looks: Sequence[Look]) -> Iterator[tuple[Fault, str]]:
         yield Fault.GAPS, message
 
 
-def _of_uplinks(looks: Sequence[Look]) -> Iterator[tuple[Fault, str]]:
+def _of_uplinks(looks: Sequence[NodeFigures]) -> Iterator[tuple[Fault, str]]:
     packets = _increase([look.packets for look in looks])
     for reason, counts, least, share, outcome in (
         (Fault.LINK_ERRORS, [look.errors for look in looks], LEAST_ERRORS, ERROR_SHARE, "failed"),
@@ -181,7 +181,7 @@ def _of_uplinks(looks: Sequence[Look]) -> Iterator[tuple[Fault, str]]:
             yield reason, message
 
 
-def _of_accounting(looks: Sequence[Look]) -> Iterator[tuple[Fault, str]]:
+def _of_accounting(looks: Sequence[NodeFigures]) -> Iterator[tuple[Fault, str]]:
     counts = [look.unattributed for look in looks]
     unattributed, forwarded = _increase(counts), _increase([look.forwarded for look in looks])
     is_much = unattributed >= LEAST_UNATTRIBUTED and unattributed >= UNATTRIBUTED_SHARE * forwarded
@@ -194,7 +194,7 @@ def _of_accounting(looks: Sequence[Look]) -> Iterator[tuple[Fault, str]]:
         yield Fault.UNATTRIBUTED, message
 
 
-def _of_links(looks: Sequence[Look]) -> Iterator[tuple[Fault, str]]:
+def _of_links(looks: Sequence[NodeFigures]) -> Iterator[tuple[Fault, str]]:
     # One look is enough: whoever does it on purpose does not wait for the next.
     if missing := _seen(look.missing for look in looks):
         message = f"uplink {', '.join(missing)} is or was gone; `ip -d link` shows what there is"

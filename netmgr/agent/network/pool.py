@@ -17,7 +17,7 @@ from netmgr.dataplane.wiring import Dataplane
 from netmgr.errors import DiskFull, NodeFull, NotReady, StateError
 from netmgr.ipam.leases import Leases
 from netmgr.ipam.pool import Timing
-from netmgr.ipam.store import Store
+from netmgr.ipam.store import LeaseStore
 from netmgr.kernel import conntrack
 from netmgr.model import Attachment
 from netmgr.prefixes import Family
@@ -31,7 +31,7 @@ WAITING_SECONDS = 60.0
 log = logging.getLogger(__name__)
 
 
-class Pool(Component):
+class NodeAddresses(Component):
     """Addresses and attachments, compared with the kernel's links when the agent starts."""
 
     def __init__(self, agent: Agent) -> None:
@@ -44,7 +44,7 @@ class Pool(Component):
         self.leases, is_rebuilt = open_or_set_aside(
             document.state_dir / "ipam.sqlite",
             lambda path: Leases(
-                Store(path), document.ranges, timing, agent.clock, conntrack.tracked
+                LeaseStore(path), document.ranges, timing, agent.clock, conntrack.tracked
             ),
         )
         agent.stack.callback(self.leases.store.close)

@@ -13,12 +13,12 @@ import sqlite3
 from collections.abc import Iterable
 from pathlib import Path
 
-from netmgr.agent.accounting.accounting import Accounting
+from netmgr.agent.accounting.accounting import NodeAccounting
 from netmgr.agent.core.components import Agent, Component
 from netmgr.agent.core.files import Files, Made
 from netmgr.agent.core.scheduler import Task
 from netmgr.agent.network.known_ranges import FILE_NAME, RANGES, on_links, remember, write
-from netmgr.agent.network.pool import Pool
+from netmgr.agent.network.pool import NodeAddresses
 from netmgr.agent.network.router import Router
 from netmgr.api.snapshot import Fault, Problem, Snapshot, WithdrawnAddress
 from netmgr.backoff import Backoff, regular
@@ -52,7 +52,7 @@ class Ranges(Component):
     def __init__(self, agent: Agent) -> None:
         super().__init__(agent)
         # It asked the source already, for the ranges to start with.
-        self._leases = agent.get(Pool).leases
+        self._leases = agent.get(NodeAddresses).leases
         self._source, self._interval = _source(agent.config, agent.document)
         self._backoff = Backoff(FIRST_RETRY, max(LONGEST_RETRY, self._interval))
         self._native = agent.document.native
@@ -71,7 +71,7 @@ class Ranges(Component):
         These are withdrawn addresses that pods hold, and other nodes.
         """
         self._follow_nodes()
-        self._agent.get(Accounting).rules.change_policy(self._policy(self._in_use()))
+        self._agent.get(NodeAccounting).rules.change_policy(self._policy(self._in_use()))
 
     def tasks(self) -> Iterable[Task]:
         """Ask in a thread of its own: an answer may take seconds. At once if no range is known."""
@@ -175,7 +175,7 @@ class Ranges(Component):
         )
 
     def _follow(self, ranges: Iterable[Prefix]) -> None:
-        policy, accounting = self._policy(ranges), self._agent.get(Accounting)
+        policy, accounting = self._policy(ranges), self._agent.get(NodeAccounting)
         if policy != accounting.rules.policy:
             for change in accounting.accounts.change_policy(policy):
                 log.debug("rules-changed what=%s", change)

@@ -15,7 +15,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import NamedTuple
 
-from netmgr.api.connectivity import Answer, Ending, Probe, Result, Target
+from netmgr.api.connectivity import Ending, Probe, ProbeAnswer, ProbeTarget, Result
 from netmgr.documents.diagnostics import Severity
 from netmgr.findings import Finding, grouped
 from netmgr.kube.client.api import Object
@@ -102,9 +102,9 @@ class NodeCandidate:
 class Options(NamedTuple):
     """What the user gave; `host_port` is 0 without one."""
 
-    internet: tuple[Target, ...] = ()
-    internal: tuple[Target, ...] = ()
-    unreachable: tuple[Target, ...] = ()
+    internet: tuple[ProbeTarget, ...] = ()
+    internal: tuple[ProbeTarget, ...] = ()
+    unreachable: tuple[ProbeTarget, ...] = ()
     host_port: int = 0
 
 
@@ -150,7 +150,7 @@ class NodeResult:
     """Why its pods did not start, or gave no answer; empty if they did."""
     addresses: tuple[str, ...] = ()
     planned: Sequence[PlannedProbe] = ()
-    answer: Answer | None = None
+    answer: ProbeAnswer | None = None
     counted: CountedBytes | None = None
     """Of the client; None where the exporter does not have it, and `uncounted` says why."""
     server_counted: CountedBytes | None = None
@@ -316,7 +316,7 @@ def conclude(tested: NodeResult, service: Sequence[str], asked: Options) -> None
     _of_counts(tested, answer)
 
 
-def _is_whole(answer: Answer, planned: Sequence[PlannedProbe], asked: Options) -> bool:
+def _is_whole(answer: ProbeAnswer, planned: Sequence[PlannedProbe], asked: Options) -> bool:
     lengths = (len(answer.probes), len(answer.internet), len(answer.unreachable))
     return lengths == (len(planned), len(asked.internet), len(asked.unreachable))
 
@@ -375,7 +375,7 @@ def _of_size(tested: NodeResult, planned: PlannedProbe, ending: Ending) -> None:
     _fail(tested, Check.PATH_MTU, message, remedy, _about(tested, planned))
 
 
-def _of_counts(tested: NodeResult, answer: Answer) -> None:
+def _of_counts(tested: NodeResult, answer: ProbeAnswer) -> None:
     remedy = "netmgr node audit, on the node"
     if tested.counted is None or tested.server_counted is None:
         message = f"the counts cannot be compared: {tested.uncounted}"
@@ -422,7 +422,7 @@ class _Comparison(NamedTuple):
 
 
 def _comparisons(
-    client: CountedBytes, server: CountedBytes, answer: Answer
+    client: CountedBytes, server: CountedBytes, answer: ProbeAnswer
 ) -> Iterator[_Comparison]:
     for who, counted, (sent, received) in (
         ("client", client, expected(answer)),
@@ -432,7 +432,7 @@ def _comparisons(
         yield _Comparison(who, "in", counted.bytes_in, *received)
 
 
-def expected(answer: Answer) -> tuple[tuple[int, int], tuple[int, int]]:
+def expected(answer: ProbeAnswer) -> tuple[tuple[int, int], tuple[int, int]]:
     """The least and the most bytes that may have been counted for a client, out and in.
 
     What gets no answer may have been dropped before it was counted.
@@ -458,7 +458,7 @@ def _way(planned: PlannedProbe) -> str:
     if planned.pod:
         return f"the pod {planned.pod} at {probe.host}"
     if probe.by == "connect":
-        return str(Target(probe.host, probe.port))
+        return str(ProbeTarget(probe.host, probe.port))
     return f"IPv{_family(probe.host)} {probe.by.upper()}"
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from netmgr.api.connectivity import PORT, Task
+from netmgr.api.connectivity import PORT, ProbeTask
 from netmgr.kube.client.api import Object
 from netmgr.kube.diagnose.connectivity import SERVICE
 from netmgr.printable import plain
@@ -70,7 +70,7 @@ def server(number: int, node: str, image: str, lifetime: float, host_port: int) 
     return _pod(SERVER, number, node, image, ["netmgr.preflight.pod_server"], lifetime, ports)
 
 
-def client(number: int, node: str, image: str, lifetime: float, task: Task) -> Object:
+def client(number: int, node: str, image: str, lifetime: float, task: ProbeTask) -> Object:
     """The client's pod, which prints its answer and ends."""
     command = ["netmgr.preflight.pod_probes", task.model_dump_json()]
     return _pod(CLIENT, number, node, image, command, lifetime, [])

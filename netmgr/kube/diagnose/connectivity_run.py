@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
 
-from netmgr.api.connectivity import CLIENT_SECONDS, LONGEST_ANSWER, Answer, Task
+from netmgr.api.connectivity import CLIENT_SECONDS, LONGEST_ANSWER, ProbeAnswer, ProbeTask
 from netmgr.documents.diagnostics import Severity
 from netmgr.errors import ApiAway, ApiError, ConfigError
 from netmgr.findings import Finding
@@ -247,10 +247,10 @@ class _Run:
             return {}
         return connectivity.running_pods(pods, shielded)
 
-    def _task(self, result: NodeResult) -> Task:
+    def _task(self, result: NodeResult) -> ProbeTask:
         probes = tuple(planned.probe for planned in result.planned)
         asked = self._request.options
-        return Task(probes=probes, internet=asked.internet, unreachable=asked.unreachable)
+        return ProbeTask(probes=probes, internet=asked.internet, unreachable=asked.unreachable)
 
     def _make(self, pods: Iterable[Object]) -> None:
         THREADS.map(AT_ONCE, lambda pod: self._api.create(f"{self._path}/pods", pod), pods)
@@ -331,7 +331,7 @@ class _Run:
         path, query = f"{self._path}/pods/{name}/log", {"limitBytes": LONGEST_ANSWER}
         try:
             text = self._api.bounded(path, LOG_SECONDS, LONGEST_ANSWER, query)
-            result.answer = Answer.model_validate_json(text.strip().rpartition(b"\n")[2])
+            result.answer = ProbeAnswer.model_validate_json(text.strip().rpartition(b"\n")[2])
         except ApiError as error:
             result.trouble = f"the log of its client cannot be read: {short(error)}"
         except ValueError:

@@ -27,8 +27,8 @@ from netmgr.plan.lock import (
     NodePoolLock,
     PlanRefused,
     ServiceMapping,
-    ServiceRange,
-    Subnet,
+    ServiceRangeLock,
+    SubnetLock,
     digest_of,
 )
 from netmgr.prefixes import Family, Prefix
@@ -184,7 +184,7 @@ class Allocator:
             researchers=tuple(subnet.complete(placed, self.limits) for subnet in researchers),
         )
 
-    def _researchers(self, held: tuple[Subnet, ...]) -> Iterator[subnetting.FixedSubnet]:
+    def _researchers(self, held: tuple[SubnetLock, ...]) -> Iterator[subnetting.FixedSubnet]:
         """The existing subnets, and one more if they have too few addresses."""
         path: KeyPath = ("hub", "researchers")
         for number, subnet in enumerate(held):
@@ -257,7 +257,7 @@ class ServicePool:
     """
 
     def __init__(
-        self, plan: PlanDocument, limits: CloudLimits, held: Iterable[ServiceRange]
+        self, plan: PlanDocument, limits: CloudLimits, held: Iterable[ServiceRangeLock]
     ) -> None:
         """Withdraw what others have: `held` are the ranges that stay where they are."""
         self._plan = plan
@@ -271,7 +271,7 @@ class ServicePool:
             for space in self._spaces.values():
                 space.withdraw(prefix)
 
-    def grant(self, name: str, held: ServiceRange | None) -> ServiceRange:
+    def grant(self, name: str, held: ServiceRangeLock | None) -> ServiceRangeLock:
         """A cluster's ranges: those it has, and one of every family it lacks.
 
         Raises:
@@ -285,7 +285,7 @@ class ServicePool:
             service_cidr = vip_range if is_own else self._shared(name, vip_range)
             pairs[family] = ServiceMapping(vip_range, service_cidr)
         (hub, own), (hub_v6, own_v6) = pairs[Family.V4], pairs.get(Family.V6, (None, None))
-        return ServiceRange(
+        return ServiceRangeLock(
             mode=wanted.mode, prefix=own, hub_prefix=hub, prefix_v6=own_v6, hub_prefix_v6=hub_v6
         )
 

@@ -15,7 +15,7 @@ from netmgr.plan.allocate.pool import Placement
 from netmgr.plan.allocate.space import Space
 from netmgr.plan.clouds.cloud import CloudLimits
 from netmgr.plan.document import Cluster, NodePool
-from netmgr.plan.lock import ClusterLock, Layout, NodePoolLock, PlanRefused, Segment, Subnet
+from netmgr.plan.lock import ClusterLock, Layout, NodePoolLock, PlanRefused, Segment, SubnetLock
 from netmgr.prefixes import Address, Family, Prefix
 
 
@@ -291,7 +291,7 @@ class FixedSubnet:
     name: demand.Key
     path: KeyPath
     network: str
-    held: Subnet | None
+    held: SubnetLock | None
     seats: int = demand.NAT_HOSTS
     hosts: int = 0
 
@@ -310,14 +310,14 @@ class FixedSubnet:
     def taken(self) -> tuple[Prefix, ...]:
         return self.held.prefixes if self.held else ()
 
-    def complete(self, placed: Placement, limits: CloudLimits) -> Subnet:
+    def complete(self, placed: Placement, limits: CloudLimits) -> SubnetLock:
         """Its entry in the lock, with what it lacked where it was put."""
         prefixes = {prefix.family: prefix for prefix in self.taken}
         for family in Family:
             if self._key(family) in placed:
                 prefixes[family] = placed[self._key(family)]
         v4, v6 = prefixes[Family.V4], prefixes.get(Family.V6)
-        return Subnet(
+        return SubnetLock(
             prefix=v4,
             prefix_v6=v6,
             network=self.held.network if self.held else self.network,

@@ -22,7 +22,7 @@ from netmgr.prefixes import Address, Family, Prefix, merge
 _PUBLIC = {Family.V4: Address.parse("203.0.113.1"), Family.V6: Address.parse("2001:db8:ffff::1")}
 
 
-class Target(StrEnum):
+class ReachTarget(StrEnum):
     """What of an owner is to be reached."""
 
     NODES = "nodes and pods"
@@ -55,7 +55,7 @@ class Cell:
 
     origin: str
     owner: str
-    target: Target
+    target: ReachTarget
     paths: tuple[Path, ...] = ()
     wanted: bool | None = None
     local: bool = False
@@ -96,7 +96,7 @@ def matrix(network: Network) -> list[Cell]:
         for owner, target, points in targets:
             cell = Cell(origin, owner, target, wanted=_wanted(origin, owner))
             # kube-proxy translates on the node that sends, before any route lookup.
-            if target is Target.SERVICES and origin == owner:
+            if target is ReachTarget.SERVICES and origin == owner:
                 cells.append(replace(cell, local=True))
             elif points:
                 cells.append(_traced(cell, tracer, sources, points))
@@ -105,12 +105,12 @@ def matrix(network: Network) -> list[Cell]:
 
 def _targets(
     network: Network, owners: Iterable[str], cuts: _Cuts
-) -> Iterator[tuple[str, Target, list[Address]]]:
+) -> Iterator[tuple[str, ReachTarget, list[Address]]]:
     for owner in owners:
-        yield owner, Target.NODES, cuts.points(_prefixes(network.of(owner)))
+        yield owner, ReachTarget.NODES, cuts.points(_prefixes(network.of(owner)))
         if owner != HUB:
-            yield owner, Target.SERVICES, cuts.points(_shown_services(network, owner))
-    yield INTERNET, Target.INTERNET, list(_PUBLIC.values())
+            yield owner, ReachTarget.SERVICES, cuts.points(_shown_services(network, owner))
+    yield INTERNET, ReachTarget.INTERNET, list(_PUBLIC.values())
 
 
 def _shown_services(network: Network, owner: str) -> list[Prefix]:

@@ -15,13 +15,13 @@ _LONGEST_LIST = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Expression:
+class HclExpression:
     """Text as it is, for example the reference `azurerm_subnet.nodes.id`."""
 
     text: str
 
 
-Value = Expression | str | int | bool | Sequence["Value"] | Mapping[str, "Value"]
+Value = HclExpression | str | int | bool | Sequence["Value"] | Mapping[str, "Value"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def _aligned(run: Mapping[str, str], indent: str) -> Iterator[str]:
 
 def _value(value: Value, depth: int) -> str:
     match value:
-        case Expression():
+        case HclExpression():
             return value.text
         case str():
             return quote(value)

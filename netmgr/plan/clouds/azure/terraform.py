@@ -11,21 +11,21 @@ from hashlib import sha256
 
 from netmgr.plan.document import PlanDocument
 from netmgr.plan.network import (
+    CloudRoute,
     Direction,
     NatGateway,
     Network,
     NextHop,
     NodeGroup,
     Peering,
-    Route,
     SecurityRule,
     Subnet,
     VirtualNetwork,
 )
-from netmgr.plan.render.hcl import Block, Expression, Value, render
+from netmgr.plan.render.hcl import Block, HclExpression, Value, render
 from netmgr.prefixes import Family, Prefix
 
-_RESOURCE_GROUP = Expression("azurerm_resource_group.this.name")
+_RESOURCE_GROUP = HclExpression("azurerm_resource_group.this.name")
 _VARIABLES = ("admin_username", "node_vm_size", "source_image_id", "ssh_public_key")
 _NEXT_HOPS = {
     NextHop.APPLIANCE: "VirtualAppliance",
@@ -87,7 +87,7 @@ def _preamble(plan: PlanDocument) -> Iterator[Block]:
     provider = {"source": "hashicorp/azurerm", "version": "~> 4.0"}
     yield Block("terraform", blocks=(_nested("required_providers", azurerm=provider),))
     for name in _VARIABLES:
-        yield Block("variable", (name,), {"type": Expression("string")})
+        yield Block("variable", (name,), {"type": HclExpression("string")})
     yield _resource(
         "resource_group", "this", name=plan.azure.resource_group, location=plan.azure.location
     )
@@ -108,8 +108,8 @@ def _nested(kind: str, *blocks: Block, **attributes: Value) -> Block:
     return Block(kind, (), attributes, blocks)
 
 
-def _reference(kind: str, label: str, attribute: str = "id") -> Expression:
-    return Expression(f"azurerm_{kind}.{label}.{attribute}")
+def _reference(kind: str, label: str, attribute: str = "id") -> HclExpression:
+    return HclExpression(f"azurerm_{kind}.{label}.{attribute}")
 
 
 def _vnet(vnet: VirtualNetwork) -> Iterator[Block]:
@@ -137,11 +137,11 @@ def _peering(peering: Peering) -> Block:
         allow_forwarded_traffic=peering.forwarded,
         allow_gateway_transit=False,
         use_remote_gateways=False,
-        triggers={"remote_address_space": Expression(f'join(",", {space})')},
+        triggers={"remote_address_space": HclExpression(f'join(",", {space})')},
     )
 
 
-def _route(route: Route) -> Block:
+def _route(route: CloudRoute) -> Block:
     via: dict[str, Value] = {"next_hop_in_ip_address": str(route.via)} if route.via else {}
     return _nested(
         "route",
@@ -178,7 +178,7 @@ def _gateway(gateway: NatGateway) -> Iterator[Block]:
         "public_ip",
         name,
         count=gateway.addresses,
-        name=Expression(f'"{name}_${{count.index}}"'),
+        name=HclExpression(f'"{name}_${{count.index}}"'),
         resource_group_name=_RESOURCE_GROUP,
         location=location,
         allocation_method="Static",
@@ -190,7 +190,7 @@ def _gateway(gateway: NatGateway) -> Iterator[Block]:
         name,
         count=gateway.addresses,
         nat_gateway_id=_reference("nat_gateway", name),
-        public_ip_address_id=Expression(f"azurerm_public_ip.{name}[count.index].id"),
+        public_ip_address_id=HclExpression(f"azurerm_public_ip.{name}[count.index].id"),
     )
 
 
@@ -209,11 +209,11 @@ def _associations(subnet: Subnet) -> Iterator[Block]:
 
 
 def _node_group(scale_set: NodeGroup) -> Block:
-    username = Expression("var.admin_username")
+    username = HclExpression("var.admin_username")
     return _in_group(
         "linux_virtual_machine_scale_set",
         scale_set.name,
-        _nested("admin_ssh_key", username=username, public_key=Expression("var.ssh_public_key")),
+        _nested("admin_ssh_key", username=username, public_key=HclExpression("var.ssh_public_key")),
         _nested("os_disk", caching="ReadOnly", storage_account_type="Premium_LRS"),
         _nested(
             "network_interface",
@@ -226,11 +226,11 @@ def _node_group(scale_set: NodeGroup) -> Block:
             enable_accelerated_networking=True,
         ),
         location=scale_set.location,
-        sku=Expression("var.node_vm_size"),
+        sku=HclExpression("var.node_vm_size"),
         instances=scale_set.instances,
         computer_name_prefix=computer_prefix(scale_set),
         admin_username=username,
-        source_image_id=Expression("var.source_image_id"),
+        source_image_id=HclExpression("var.source_image_id"),
         overprovision=False,
         single_placement_group=False,
     )
