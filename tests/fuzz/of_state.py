@@ -19,10 +19,10 @@ from netmgr.api import client
 from netmgr.api.snapshot import VERSION
 from netmgr.documents.node import NodeDocument
 from netmgr.errors import NetmgrError, RequestError, SetupError, StateError, TryAgainLater
-from netmgr.ipam.store import Store as LeaseStore
+from netmgr.ipam.store import LeaseStore
 from netmgr.ledger import mark
 from netmgr.ledger.ledger import Ledger
-from netmgr.ledger.store import Store as LedgerStore
+from netmgr.ledger.store import LedgerStore
 from netmgr.model import Attachment, AttachmentKey, Counter, PodRef, Sample, Traffic
 from netmgr.prefixes import Address, Family
 from netmgr.rules import choose

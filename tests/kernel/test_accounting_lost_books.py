@@ -12,7 +12,7 @@ import pytest
 from netmgr.agent.core.recovery import boot_id
 from netmgr.agent.main import SystemClock
 from netmgr.dataplane import desired
-from netmgr.ipam.store import LedgerStore as LeaseStore
+from netmgr.ipam.store import LeaseStore
 from netmgr.ledger.ledger import MARK_FILE, Ledger
 from netmgr.ledger.store import LedgerStore
 from netmgr.model import Attachment, AttachmentKey, Counter, PodRef, Sample, Traffic
