@@ -105,12 +105,11 @@ class UnixServer(socketserver.UnixStreamServer):
             )
         try:
             _remove_stale(self.path)
-            # The umask closes the moment between bind and chmod.
-            former = os.umask(0o777 & ~self._mode)
-            try:
-                to.bind(str(self.path))
-            finally:
-                os.umask(former)
+            # The file gets the socket's mode, less the umask (unix_bind_bsd): never more than this.
+            # The umask is left alone, since other threads make files meanwhile.
+            os.fchmod(to.fileno(), self._mode)
+            to.bind(str(self.path))
+            self.path.chmod(self._mode)
             os.chown(self.path, -1, group)
         except OSError as error:
             raise SetupError(f"{self.path}: the socket cannot be made: {error.strerror}") from None

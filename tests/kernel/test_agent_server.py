@@ -181,3 +181,27 @@ def sent(path: Path, request: bytes) -> socket.socket:
     connection.sendall(request)
     connection.shutdown(socket.SHUT_WR)
     return connection
+
+
+def test_files_that_others_make_while_sockets_are_made_have_their_own_modes(tmp_path: Path) -> None:
+    ended = threading.Event()
+    modes: set[int] = set()
+
+    def make_folders() -> None:
+        while not ended.is_set():
+            folder = tmp_path / "folder"
+            folder.mkdir(mode=0o700)
+            modes.add(folder.stat().st_mode & 0o777)
+            folder.rmdir()
+
+    thread = threading.Thread(target=make_folders)
+    thread.start()
+    try:
+        for number, mode in enumerate((0o600, 0o660) * 200):
+            server = UnixServer(tmp_path / str(number), lambda question: question, mode=mode)
+            assert server.path.stat().st_mode & 0o777 == mode
+            server.socket.close()
+    finally:
+        ended.set()
+        thread.join()
+    assert modes == {0o700}

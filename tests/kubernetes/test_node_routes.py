@@ -65,7 +65,7 @@ def test_agents_of_the_overlay_learn_of_every_other_node_that_there_is(
     ]
     routes, refused = decide(listed(installed).values(), NodeDocument.model_validate(own), lan)
     assert not refused
-    assert {(str(route.to), str(route.via)) for route in routes} == {
+    assert {(str(to), str(via)) for to, via in routes} == {
         ("10.244.2.0/24", "192.168.0.2"),
         ("10.244.3.0/24", "192.168.0.3"),
         ("fd00:10:2::/64", "fd00::2"),
