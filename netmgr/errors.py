@@ -25,7 +25,7 @@
     ├─ CheckFailed              104  CHECK found an attachment not as it was made
     ├─ SetupError               105  this machine lacks a program, library or privilege
     └─ ApiError                 107  the Kubernetes API server refused; carries the HTTP status
-       └─ ApiAway               107  … or cannot answer now: unreachable, overloaded, failing
+       └─ ApiUnavailable        107  … or cannot answer now: unreachable, overloaded, failing
 
 `cni_code` goes to the container runtime (CNI specification 1.1.0, "Error": 1 to 99 are
 the specification's, ours start at 100), `exit_code` to the shell, and `retryable` to
@@ -203,7 +203,7 @@ class ApiError(NetmgrError):
         self.status = status
 
 
-class ApiAway(ApiError):
+class ApiUnavailable(ApiError):
     """The Kubernetes API server is unreachable, overloaded or failing; the request is fine."""
 
     retryable = True

@@ -17,7 +17,7 @@ import typer
 from netmgr import faults, logs
 from netmgr.cli import completion, options
 from netmgr.cli.bundle import Redact, To, write
-from netmgr.errors import ApiAway, ApiError, ConfigError
+from netmgr.errors import ApiError, ApiUnavailable, ConfigError
 from netmgr.logs import LogFormat
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def _own_node(api: Api, name: str, wait: float) -> Object:
     while True:
         try:
             return api.get(f"/api/v1/nodes/{name}")
-        except ApiAway:
+        except ApiUnavailable:
             pause = backoff.next()
             if time.monotonic() + pause > deadline:
                 raise

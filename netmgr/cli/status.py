@@ -14,7 +14,7 @@ from netmgr.cli import node, options, terminal
 from netmgr.cli.findings import findings_table
 from netmgr.cli.kube import LEASE
 from netmgr.cli.output import Table, show, show_document
-from netmgr.errors import ApiAway, ConfigError, Exit
+from netmgr.errors import ApiUnavailable, ConfigError, Exit
 from netmgr.printable import plain
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def _look(api: Api, reading: ClusterQuery, wait: float) -> tuple[ClusterState, l
                 if is_healthy(wrong) or time.monotonic() > until:
                     return cluster, wrong
                 waited_for = f"{wrong[0].objects[0]}: {wrong[0].message}"
-            except ApiAway as error:
+            except ApiUnavailable as error:
                 if time.monotonic() > until:
                     raise
                 waited_for = error.message

@@ -122,7 +122,7 @@ def test_a_follower_whose_clock_is_set_takes_over_from_a_dead_leader_and_from_no
         clock.set(offset)
         time.sleep(0.25)
     assert " leading " not in follower.said
-    assert " leads-no-more " not in leader.said
+    assert " leadership-lost " not in leader.said
     leader.kill()
     killed = time.monotonic()
     time.sleep(LEASE / 3)
@@ -171,7 +171,7 @@ def test_a_leader_whose_clock_is_set_back_gives_up_when_it_cannot_renew(
         # In the middle of an attempt to renew, which began before.
         time.sleep(LEASE / 2)
         clock.set(-HOUR)
-        eventually(lambda: " leads-no-more " in leader.said, seconds=2 * LEASE)
+        eventually(lambda: " leadership-lost " in leader.said, seconds=2 * LEASE)
     finally:
         installed.start_server()
     eventually(lambda: leader.said.count(" leading ") == 2, seconds=4 * LEASE)

@@ -160,7 +160,7 @@ def test_an_api_server_that_restarts_in_the_middle_is_waited_for(
     add_nodes(installed, (node(f"vmss{i:06}", "gpu") for i in range(number)))
     eventually(lambda: controller.said.count(" assigned ") > 20, every=0.02)
     installed.stop_server()
-    eventually(lambda: " leads-no-more " in controller.said)
+    eventually(lambda: " leadership-lost " in controller.said)
     assert controller.process.poll() is None
     installed.start_server()
     eventually(lambda: len(pod_cidrs(installed)) == number, seconds=60, every=0.5)

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from netmgr.errors import ApiAway, ApiError
+from netmgr.errors import ApiError, ApiUnavailable
 from netmgr.kube.client.agent_pods import AgentPod
 from netmgr.kube.client.api import Api
 from netmgr.kube.client.concurrency import Concurrency
@@ -285,14 +285,14 @@ def test_a_node_that_is_gone_or_changed_is_tried_again_and_delays_no_other(statu
     assert cluster.reconcile() == (True, ["a"])
 
 
-@pytest.mark.parametrize("fault", [ApiError("forbidden", 403), ApiAway("away", 503)])
+@pytest.mark.parametrize("fault", [ApiError("forbidden", 403), ApiUnavailable("away", 503)])
 def test_any_other_refusal_is_raised(fault: ApiError) -> None:
     cluster = Cluster("a", "b")
     cluster.reports = {"a": SOUND, "b": SOUND}
     cluster.faults = {"a": fault}
     with pytest.raises(ApiError, match=str(fault)):
         cluster.reconcile()
-    assert isinstance(fault, ApiAway) or cluster.condition("b")["status"] == "True"
+    assert isinstance(fault, ApiUnavailable) or cluster.condition("b")["status"] == "True"
 
 
 class Listener:

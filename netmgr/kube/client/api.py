@@ -23,7 +23,7 @@ from kubernetes.config.incluster_config import InClusterConfigLoader
 from urllib3.exceptions import HTTPError
 from yaml import YAMLError
 
-from netmgr.errors import ApiAway, ApiError, ConfigError
+from netmgr.errors import ApiError, ApiUnavailable, ConfigError
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ class _Request(NamedTuple):
 class Api:
     """A client of one API server, with one account. Safe for threads.
 
-    Every request raises ApiError if it is refused, and ApiAway while the server is away.
+    Every request raises ApiError if it is refused, and ApiUnavailable while the server is away.
     """
 
     def __init__(self, client: ApiClient, renew: Credentials | None = None) -> None:
@@ -118,13 +118,13 @@ class Api:
         try:
             return str(answer.read().decode(errors="replace"))
         except (HTTPError, OSError) as error:
-            raise ApiAway(f"GET {path}: the answer cannot be read: {error}") from None
+            raise ApiUnavailable(f"GET {path}: the answer cannot be read: {error}") from None
 
     def bounded(self, path: str, seconds: float, longest: int, query: Query | None = None) -> bytes:
         """Read what somebody else answers through the server, who may answer slowly or at length.
 
         Raises:
-            ApiAway: it takes longer than `seconds`.
+            ApiUnavailable: it takes longer than `seconds`.
             ApiError: it was refused, or has more than `longest` bytes.
         """
         deadline = time.monotonic() + seconds
@@ -132,11 +132,11 @@ class Api:
         try:
             body = _beginning(answer, deadline, longest)
         except (HTTPError, OSError) as error:
-            raise ApiAway(f"GET {path}: the answer cannot be read: {error}") from None
+            raise ApiUnavailable(f"GET {path}: the answer cannot be read: {error}") from None
         if len(body) > longest:
             raise ApiError(f"GET {path}: the answer has more than {longest} bytes")
         if time.monotonic() > deadline:
-            raise ApiAway(f"GET {path}: the answer takes longer than {seconds:.0f} s")
+            raise ApiUnavailable(f"GET {path}: the answer takes longer than {seconds:.0f} s")
         return body
 
     def create(self, path: str, body: Object, seconds: float | None = None) -> Object:
@@ -163,7 +163,7 @@ class Api:
         """Events of a watch, until the server or the network ends it.
 
         Raises:
-            ApiAway: it broke off.
+            ApiUnavailable: it broke off.
             ApiError: it was refused.
         """
         answer = self._send(_Request("GET", path, query, wait=SILENCE_SECONDS))
@@ -174,7 +174,7 @@ class Api:
                 if line.strip():
                     yield json.loads(line)
         except (HTTPError, OSError, ValueError, RecursionError) as error:
-            raise ApiAway(f"watch of {path} broke off: {error}") from None
+            raise ApiUnavailable(f"watch of {path} broke off: {error}") from None
         finally:
             # Not read to its end, so the connection cannot be reused.
             answer.response.close()
@@ -190,7 +190,7 @@ class Api:
             # Deeply nested JSON raises RecursionError, which is not a ValueError.
             body: Object = json.loads(answer.read())
         except (HTTPError, OSError, ValueError, RecursionError) as error:
-            raise ApiAway(f"{request}: the answer cannot be read: {error}") from None
+            raise ApiUnavailable(f"{request}: the answer cannot be read: {error}") from None
         return body
 
     def _send(self, request: _Request) -> Any:  # noqa: ANN401  the client's own response, which has no types
@@ -221,7 +221,7 @@ class Api:
             status = answer.status
         except (HTTPError, OSError, ApiException) as error:
             reason = getattr(error, "reason", None) or error
-            raise ApiAway(f"{request}: no answer: {reason}") from None
+            raise ApiUnavailable(f"{request}: no answer: {reason}") from None
         finally:
             with self._lock:
                 self._asked[request.method, status] += 1
@@ -314,4 +314,6 @@ def _refusal(request: _Request, answer: Any) -> ApiError:  # noqa: ANN401  as ab
     # These pass: the caller waits and asks again. Any other refusal concerns the request itself and
     # would come back unchanged.
     away = answer.status == THROTTLED or answer.status >= FAILING
-    return (ApiAway if away else ApiError)(f"{request}: {answer.status}: {message}", answer.status)
+    return (ApiUnavailable if away else ApiError)(
+        f"{request}: {answer.status}: {message}", answer.status
+    )

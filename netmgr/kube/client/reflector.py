@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 from netmgr.backoff import Backoff
-from netmgr.errors import ApiAway, ApiError, NetmgrError
+from netmgr.errors import ApiError, ApiUnavailable, NetmgrError
 from netmgr.kube.client.api import GONE, Api, Object, Query
 from netmgr.kube.client.concurrency import THREADS, Concurrency
 
@@ -111,7 +111,7 @@ class Reflector:
             self._version = ""
             log.info("relist path=%s wait_s=%.1f reason=%s", self._path, wait, error.message)
         else:
-            level = logging.WARNING if isinstance(error, ApiAway) else logging.ERROR
+            level = logging.WARNING if isinstance(error, ApiUnavailable) else logging.ERROR
             log.log(
                 level, "api-away path=%s wait_s=%.1f reason=%s", self._path, wait, error.message
             )

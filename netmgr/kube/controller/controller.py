@@ -14,7 +14,7 @@ from fractions import Fraction
 from functools import partial
 
 from netmgr.backoff import Backoff
-from netmgr.errors import ApiAway, ApiError
+from netmgr.errors import ApiError, ApiUnavailable
 from netmgr.kube.client.agent_pods import SELECTOR, agent_pod
 from netmgr.kube.client.api import Api
 from netmgr.kube.client.concurrency import THREADS, Concurrency
@@ -148,7 +148,7 @@ class Controller:
                 is_settled &= reconciler.reconcile()
             except ApiError as error:
                 is_refused = True
-                level = logging.WARNING if isinstance(error, ApiAway) else logging.ERROR
+                level = logging.WARNING if isinstance(error, ApiUnavailable) else logging.ERROR
                 log.log(
                     level, "round-failed failures=%s reason=%s", backoff.failures, error.message
                 )

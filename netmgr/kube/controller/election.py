@@ -250,7 +250,7 @@ class Candidate:
             self._lease.release()
             raise
         finally:
-            log.info("leads-no-more identity=%s", self._term.identity)
+            log.info("leadership-lost identity=%s", self._term.identity)
             self._idle.set()
         if not self._lost.is_set():
             self._ended.set()

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from netmgr.errors import ApiAway, ApiError
+from netmgr.errors import ApiError, ApiUnavailable
 from netmgr.kube.client.api import CONFLICT, Object
 from netmgr.kube.controller.assigning import Refusal
 from netmgr.kube.controller.reconciling import Leadership, write_each
@@ -98,7 +98,7 @@ class Events:
         ]
         try:
             write_each(self._leadership, due[:MOST], self._report_one)
-        except ApiAway as error:
+        except ApiUnavailable as error:
             log.warning("events-delayed number=%s reason=%s", len(due), error.message)
             return False
         return len(due) <= MOST
@@ -108,7 +108,7 @@ class Events:
             _log(notice)
         try:
             write(self._leadership, notice)
-        except ApiAway:
+        except ApiUnavailable:
             raise
         except ApiError as error:
             log.warning(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from netmgr.errors import ApiAway, ApiError
+from netmgr.errors import ApiError, ApiUnavailable
 from netmgr.kube.client.agent_pods import AgentPod
 from netmgr.kube.client.api import Api, Object, is_outdated
 from netmgr.kube.client.concurrency import THREADS, Concurrency
@@ -104,7 +104,7 @@ def try_each(
         Whether every `write` returned True, and the first error of a single object.
 
     Raises:
-        ApiAway: the server is away, for all of them.
+        ApiUnavailable: the server is away, for all of them.
     """
     refused: list[ApiError] = []
 
@@ -114,7 +114,7 @@ def try_each(
         leadership.beat()
         try:
             return write(item)
-        except ApiAway:
+        except ApiUnavailable:
             raise
         except ApiError as error:
             refused.append(error)

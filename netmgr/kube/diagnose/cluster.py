@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from netmgr.errors import ApiAway, ApiError
+from netmgr.errors import ApiError, ApiUnavailable
 from netmgr.kube.client.agent_pods import agent_pod
 from netmgr.kube.client.api import Api, Object
 from netmgr.kube.client.concurrency import THREADS
@@ -87,7 +87,7 @@ def _read_own(api: Api, namespace: str, apps: str, cluster: cluster_status.Clust
 def _tolerated(cluster: cluster_status.ClusterState, resource: str) -> Iterator[None]:
     try:
         yield
-    except ApiAway:
+    except ApiUnavailable:
         raise
     except ApiError as error:
         cluster.unread[resource] = error.message

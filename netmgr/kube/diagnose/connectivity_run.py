@@ -16,7 +16,7 @@ from itertools import chain
 
 from netmgr.api.connectivity import CLIENT_SECONDS, LONGEST_ANSWER, ProbeAnswer, ProbeTask
 from netmgr.documents.diagnostics import Severity
-from netmgr.errors import ApiAway, ApiError, ConfigError
+from netmgr.errors import ApiError, ApiUnavailable, ConfigError
 from netmgr.findings import Finding
 from netmgr.kube.client.agent_pods import SELECTOR
 from netmgr.kube.client.api import NOT_FOUND, Api, Object
@@ -173,7 +173,7 @@ def _namespace(api: Api, request: ConnectivityRequest) -> Iterator[None]:
             api.create("/api/v1/namespaces", body)
         except ApiError as error:
             # If refused, it may be somebody else's; without an answer it may exist.
-            is_ours = isinstance(error, ApiAway)
+            is_ours = isinstance(error, ApiUnavailable)
             raise
         yield
     finally:
@@ -276,7 +276,7 @@ class _Run:
     def _pods(self, role: str) -> dict[str, PodNow]:
         try:
             listed = list(items(self._api, f"{self._path}/pods", {"labelSelector": f"role={role}"}))
-        except ApiAway:
+        except ApiUnavailable:
             return {}  # asked again until the time is over
         pods = {pod["metadata"]["name"]: connectivity_objects.pod_now(pod) for pod in listed}
         for name, pod in pods.items():
