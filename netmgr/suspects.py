@@ -21,14 +21,14 @@ Suspect = TypeVar("Suspect")
 
 @dataclass(frozen=True, slots=True)
 class Suspects(Generic[Suspect]):
-    """What one pass found. It can be settled, and on purpose not iterated."""
+    """What one pass found. It can be resolved, and on purpose not iterated."""
 
     _found: tuple[Suspect, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self._found)
 
-    def settle(
+    def resolve(
         self,
         holding: Callable[[Suspect], AbstractContextManager[object]],
         still: Callable[[Suspect], bool],

@@ -132,7 +132,7 @@ class RoutesToNodes(_OwnRoutes):
         # Removals first: a new gateway for the same prefix is refused while the old one is there.
         # This thread alone changes these routes.
         suspects = tuple(sorted(present - wanted.keys()))
-        done = Suspects(suspects).settle(
+        done = Suspects(suspects).resolve(
             unlocked, lambda way: way not in again(), lambda way: change(_removals([way]))
         )
         if suspects:

@@ -208,7 +208,7 @@ class Dataplane:
             return all(attachment.host_link != name for attachment in attachments())
 
         present = Suspects(tuple(sorted(self.attached_links())))
-        return present.settle(
+        return present.resolve(
             unlocked, is_orphan, lambda name: [name] if self.detach(name) else None
         )
 

@@ -135,7 +135,7 @@ def is_spent(budget: Budget, used: int) -> bool:
     return used + LONGEST_PACKET > budget.bytes
 
 
-def settle(
+def corrected(
     budget: Budget, look: BudgetReading, former: Standing | None, *, is_whole: bool
 ) -> Standing:
     """When a budget is spent, by what its object and the ledger showed.

@@ -33,8 +33,8 @@ Used = Callable[[Iterable[Budget]], Mapping[Budget, int]]
 class Shaper:
     """The limits that are in the kernel. Usable from any thread.
 
-    `peers` decide which class a packet is in. New quotas begin with what is `used`; what passes
-    until they are there is `settle`'s.
+    `peers` decide which class a packet is in. New quotas begin with what is `used`; what
+    passes until they are there is added by `correct_quotas`.
 
     Raises:
         SetupError: libnftables is not installed, or the kernel lacks what limits need.
@@ -107,7 +107,7 @@ class Shaper:
         """The quotas in force."""
         return tuple(self._budgets.values())
 
-    def settle(self, read: Used, losses: Callable[[], object]) -> None:
+    def correct_quotas(self, read: Used, losses: Callable[[], object]) -> None:
         """Have each quota be spent when what is left of its budget has passed.
 
         `read` returns what is used, after a reading; `losses` something that differs after the
@@ -130,7 +130,7 @@ class Shaper:
                 look = BudgetReading(
                     *((0, 0, 0) if quota.is_over else counts), waiting[budget], used[budget]
                 )
-                standing = quotas.settle(
+                standing = quotas.corrected(
                     budget, look, self._standings.get(budget), is_whole=is_whole
                 )
                 self._standings[budget] = standing

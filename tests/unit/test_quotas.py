@@ -152,7 +152,7 @@ def settled(
     """The bound, and what the ledger has missed at least, after each look."""
     found = []
     for number, look in enumerate(looks):
-        former = quotas.settle(BUDGET, look, former, is_whole=number not in blind)
+        former = quotas.corrected(BUDGET, look, former, is_whole=number not in blind)
         found.append((former.bound, former.least))
     return found
 

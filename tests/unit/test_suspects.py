@@ -24,7 +24,7 @@ def test_each_is_looked_at_again_and_acted_on_while_it_is_held() -> None:
         log.append(f"look at {name}")
         return name == "old"
 
-    assert Suspects(("old", "new")).settle(holding, is_old, lambda name: [f"{name} went"]) == [
+    assert Suspects(("old", "new")).resolve(holding, is_old, lambda name: [f"{name} went"]) == [
         "old went"
     ]
     assert log == [
@@ -41,7 +41,7 @@ def test_one_that_somebody_else_is_about_to_change_is_left_to_them() -> None:
         yield
 
     seen: list[str] = []
-    assert Suspects(("busy", "idle")).settle(holding, lambda _: True, seen.append) == []
+    assert Suspects(("busy", "idle")).resolve(holding, lambda _: True, seen.append) == []
     assert seen == ["idle"]
 
 
@@ -54,7 +54,7 @@ def test_one_that_fails_keeps_no_other_from_being_dealt_with_and_is_told() -> No
             raise KernelError("delete link 7", details="the kernel takes too long")
 
     with pytest.raises(KernelError, match="delete link 7"):
-        Suspects(("stuck", "next")).settle(unlocked, lambda _: True, act)
+        Suspects(("stuck", "next")).resolve(unlocked, lambda _: True, act)
     assert seen == ["stuck", "next"]
 
 

@@ -116,7 +116,7 @@ class Limits(Component):
     def start(self) -> None:
         """Limit the pods that are there."""
         self._apply()
-        self._shaper.settle(self._spending.now, self._spending.losses)
+        self._shaper.correct_quotas(self._spending.now, self._spending.losses)
 
     def begin(self, attachment: Attachment) -> None:
         """Limit a pod that was attached, if a limit is for it."""
@@ -135,7 +135,7 @@ class Limits(Component):
         # Each hour, a month's first sums take a third of a second, when no ADD is to wait for the
         # shaper.
         self._spending.recent(self._shaper.budgets)
-        self._shaper.settle(self._spending.now, self._spending.losses)
+        self._shaper.correct_quotas(self._spending.now, self._spending.losses)
 
     def tasks(self) -> Iterable[Task]:
         """Limit pods that another plugin wired as soon as they are found."""

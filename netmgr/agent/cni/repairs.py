@@ -144,7 +144,7 @@ class Repairs(Component):
                 why(attachment),
             )
 
-        suspects.settle(
+        suspects.resolve(
             self._holding,
             lambda attachment: self._is_current(attachment) and still(attachment),
             detach,
@@ -182,7 +182,7 @@ class Repairs(Component):
         if done:
             drift = self._dataplane.drift(self._leases.all)
         try:
-            done += drift.broken.settle(self._holding, self._is_current, rewire)
+            done += drift.broken.resolve(self._holding, self._is_current, rewire)
             for fault in sorted(set(faults) - set(self._faults)):
                 log.error("not-repaired what=%s", fault)
             self._faults = faults
@@ -201,7 +201,7 @@ class Repairs(Component):
         def is_foreign(foreign: Foreign) -> bool:
             return self._dataplane.is_foreign(foreign, self._holder(foreign))
 
-        return suspects.settle(holding, is_foreign, self._dataplane.remove_foreign)
+        return suspects.resolve(holding, is_foreign, self._dataplane.remove_foreign)
 
     def _holder(self, foreign: Foreign) -> Attachment | None:
         """The attachment that has the address which a route leads to."""
@@ -229,7 +229,7 @@ class Repairs(Component):
 
     def _follow_macs(self, outdated: Suspects[Attachment]) -> None:
         # If another request holds it for longer, the next pass comes back to it.
-        outdated.settle(
+        outdated.resolve(
             lambda attachment: self._holding(attachment, FOLLOW_SECONDS),
             self._is_current,
             lambda attachment: self._dataplane.neighbours.follow(attachment, attachment.netns),
@@ -256,7 +256,7 @@ class Repairs(Component):
             )
             drift = dataplane.drift(tuple)
             for suspects in (drift.addresses, drift.routes):
-                yield from suspects.settle(
+                yield from suspects.resolve(
                     unlocked,
                     lambda foreign: dataplane.is_foreign(foreign, None),
                     dataplane.remove_foreign,
