@@ -206,7 +206,7 @@ def _of_classes(chain: LinkChain, peers: KnownPeers) -> Iterator[str]:
             if prefixes:
                 members = ", ".join(map(str, prefixes))
                 forward = _forward(chain.traffic, number)
-                yield f"{_protocol(family)} {peer} {{ {members} }} {forward}"
+                yield f"{nft_chains.protocol(family)} {peer} {{ {members} }} {forward}"
 
 
 def _of_internet(chain: LinkChain, peers: KnownPeers) -> Iterator[str]:
@@ -217,7 +217,7 @@ def _of_internet(chain: LinkChain, peers: KnownPeers) -> Iterator[str]:
     charged = f"goto {chain.charging}"
     action = charged if chain.quotas else _forward(chain.traffic, chain.number)
     for family, prefixes in _by_family(peers.known).items():
-        field = f"{_protocol(family)} {peer}"
+        field = f"{nft_chains.protocol(family)} {peer}"
         if len(prefixes) > _MOST_COMPARED:
             yield f"{field} != @{_set(family)} {action}"
         else:
@@ -277,10 +277,6 @@ def _send(traffic: Traffic) -> str:
 
 def _by_family(prefixes: Sequence[Prefix]) -> Mapping[Family, list[Prefix]]:
     return {family: [prefix for prefix in prefixes if prefix.family is family] for family in Family}
-
-
-def _protocol(family: Family) -> str:
-    return "ip" if family is Family.V4 else "ip6"
 
 
 def _set(family: Family) -> str:

@@ -24,7 +24,7 @@ from netmgr.errors import KernelError
 from netmgr.kernel import nf_tables
 from netmgr.model import Traffic
 from netmgr.prefixes import Family, Prefix
-from netmgr.rules import nft_chains
+from netmgr.rules import nft_chains, nft_table
 from netmgr.rules.nft_chains import Base
 from netmgr.rules.nft_table import NftTable
 
@@ -177,7 +177,7 @@ class CgroupCounters:
         return [_set_name(way, family, depth) for way, *_ in _WAYS for family in _FAMILIES]
 
     def remove(self) -> None:
-        self._table.remove()
+        nft_table.remove(TABLE)
 
     def close(self) -> None:
         """Close what the kernel is asked by; the table stays and counts on."""

@@ -11,6 +11,8 @@ import hashlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from netmgr.prefixes import Family
+
 DIGEST_LENGTH = 12
 
 
@@ -25,6 +27,11 @@ class Base(NamedTuple):
     def __str__(self) -> str:
         device = f' device "{self.device}"' if self.device else ""
         return f"type {self.kind} hook {self.hook}{device} priority {self.priority}; policy accept;"
+
+
+def protocol(family: Family) -> str:
+    """What nft calls the family's header."""
+    return "ip" if family is Family.V4 else "ip6"
 
 
 def digest(content: str) -> str:

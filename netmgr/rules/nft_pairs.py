@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from itertools import product
 
 from netmgr.kernel.netlink import Counted
-from netmgr.prefixes import Family
+from netmgr.rules import nft_chains
 from netmgr.rules.spokes import DropBetween, Spoke
 
 KEY_TYPES = ["mark", "classid"]
@@ -43,7 +43,7 @@ def texts(action: DropBetween) -> tuple[str, ...]:
 
 
 def _within(action: DropBetween) -> str:
-    protocol = _protocol(action)
+    protocol = nft_chains.protocol(action.family)
     pairs: list[str] = []
     for spoke in action.spokes:
         pairs += map(" . ".join, product(map(str, spoke.prefixes), repeat=2))
@@ -51,7 +51,7 @@ def _within(action: DropBetween) -> str:
 
 
 def _count(action: DropBetween) -> str:
-    protocol, numbers = _protocol(action), _numbers(action.spokes)
+    protocol, numbers = nft_chains.protocol(action.family), _numbers(action.spokes)
     sites = [
         (str(prefix), numbers[spoke.name]) for spoke in action.spokes for prefix in spoke.prefixes
     ]
@@ -62,10 +62,6 @@ def _count(action: DropBetween) -> str:
         f"meta priority set {protocol} daddr map {{ {classes} }} "
         f"update @{action.counts} {{ meta mark . meta priority counter }}"
     )
-
-
-def _protocol(action: DropBetween) -> str:
-    return "ip" if action.family is Family.V4 else "ip6"
 
 
 def read(action: DropBetween, listed: Iterable[Counted]) -> Iterator[tuple[str, tuple[int, int]]]:

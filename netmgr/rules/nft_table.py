@@ -167,6 +167,8 @@ class NftTable:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        family, self._short_name = name.split()
+        self._family = _FAMILIES[family]
         self._nft = LibNftables()
         self.socket = NftSocket()
         self._fingerprints = Fingerprints()
@@ -210,8 +212,7 @@ class NftTable:
         return self._listing
 
     def _is_dormant(self) -> bool:
-        family, name = self.name.split()
-        asked = [nf_tables.get_table(name, _FAMILIES[family])]
+        asked = [nf_tables.get_table(self._short_name, self._family)]
         (state,) = self.socket.query_each(asked, nf_tables.table_of, absence=[errno.ENOENT])
         return state is not None and state[1]
 
@@ -234,8 +235,13 @@ class NftTable:
                 return []
             raise
 
-    def remove(self) -> bool:
-        return remove(self.name)
+    def counters(self) -> list[tuple[str, int, int]]:
+        """Name, packets and bytes of each counter.
+
+        In the order of their declarations, by which packets meet them (`Rules._undelivered`).
+        """
+        request = nf_tables.list_counters(self._short_name)
+        return self.socket.list_whole(request, nf_tables.counter_of)
 
     def close(self) -> None:
         """Close the library's context and the socket; the table stays and counts on."""

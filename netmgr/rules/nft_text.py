@@ -12,7 +12,7 @@ from typing import assert_never
 
 from netmgr.prefixes import Address, Family, Prefix
 from netmgr.rules import model, nft_chains, nft_pairs, transaction
-from netmgr.rules.nft_chains import DIGEST_LENGTH, Base, digest
+from netmgr.rules.nft_chains import DIGEST_LENGTH, Base, digest, protocol
 from netmgr.rules.spokes import DropBetween
 
 TABLE = "inet netmgr"
@@ -151,7 +151,7 @@ def class_chains(rules: Iterable[model.Rule]) -> dict[str, tuple[str, ...]]:
 
 
 def _class_chains(family: Family, action: model.Classify) -> dict[str, tuple[str, ...]]:
-    peer, pod = (f"{_protocol(family)} {_field(side)}" for side in (action.peer, action.pod))
+    peer, pod = (f"{protocol(family)} {_field(side)}" for side in (action.peer, action.pod))
     rest, entry = f"{pod} @{action.rest}", _entry(action)
     pieces: list[tuple[Prefix, str]] = []
     for branch in action.branches:
@@ -282,7 +282,7 @@ def _action_text(action: model.Action, family: Family) -> str:  # noqa: PLR0911 
         case model.Masquerade() | model.SourceNat() | model.Netmap():
             return _translation_text(action, family)
         case model.Rewrite(side, prefix, name):
-            field = f"{_protocol(family)} {_field(side)}"
+            field = f"{protocol(family)} {_field(side)}"
             # The kernel corrects the checksums, that of TCP or UDP too
             # (NFT_PAYLOAD_L4CSUM_PSEUDOHDR).
             host_bits = Address(family, prefix.size - 1)
@@ -304,9 +304,9 @@ def _translation_text(
         case model.Masquerade():
             return "masquerade"
         case model.SourceNat(address):
-            return f"snat {_protocol(family)} to {address or f'{_protocol(family)} saddr'}"
+            return f"snat {protocol(family)} to {address or f'{protocol(family)} saddr'}"
         case model.Netmap(service_cidr):
-            return f"dnat {_protocol(family)} prefix to {service_cidr}"
+            return f"dnat {protocol(family)} prefix to {service_cidr}"
 
 
 def _each(action: model.Count | model.Tally, family: Family) -> str:
@@ -314,17 +314,17 @@ def _each(action: model.Count | model.Tally, family: Family) -> str:
     if isinstance(action, model.Tally) or action.also_by is None:
         return ""
     side, name = action.also_by
-    return f" update @{name} {{ {_protocol(family)} {_field(side)} counter }}"
+    return f" update @{name} {{ {protocol(family)} {_field(side)} counter }}"
 
 
 def _match_text(match: model.Match, rule: model.Rule) -> str:  # noqa: PLR0911 - one return per kind of match reads best
-    protocol = _protocol(rule.family)
+    header = protocol(rule.family)
     match match:
         case model.InSet(side, name, negated, by_link):
-            field = f"{'iifname . ' * by_link}{protocol} {_field(side)}"
+            field = f"{'iifname . ' * by_link}{header} {_field(side)}"
             return f"{field} {_operator(negated=negated)}@{name}"
         case model.InPrefix(side, prefix, negated):
-            return f"{protocol} {_field(side)} {_operator(negated=negated)}{prefix}"
+            return f"{header} {_field(side)} {_operator(negated=negated)}{prefix}"
         case model.OnLink():
             return _link_text(match)
         case model.ReversePath(negated):
@@ -346,7 +346,7 @@ def _match_text(match: model.Match, rule: model.Rule) -> str:  # noqa: PLR0911 -
             # protocol.
             return f"ct direction original @th,16,16 != {port}"
         case model.OriginallyTo(prefix, redirected):
-            return f"ct original {protocol} daddr {prefix}{' ct status dnat' * redirected}"
+            return f"ct original {header} daddr {prefix}{' ct status dnat' * redirected}"
         case model.OneIn(number):
             return f"numgen inc mod {number} 0"
     assert_never(match)
@@ -368,7 +368,7 @@ def _transport_text(
                 f"{icmp} state invalid{f' {kind} type != {model.ECHO_REPLY[family]}' * but_replies}"
             )
         case model.IcmpOfOthers(name):
-            ends = (f"ct {way} {_protocol(family)} saddr" for way in ("original", "reply"))
+            ends = (f"ct {way} {protocol(family)} saddr" for way in ("original", "reply"))
             return " ".join([f"{icmp} state related", *(f"{end} != @{name}" for end in ends)])
         case model.UdpTo(port):
             return f"udp dport {port}"
@@ -398,10 +398,6 @@ def _link_text(match: model.OnLink) -> str:
 
 def _operator(*, negated: bool) -> str:
     return "!= " if negated else ""
-
-
-def _protocol(family: Family) -> str:
-    return "ip" if family is Family.V4 else "ip6"
 
 
 def _field(side: model.Side) -> str:

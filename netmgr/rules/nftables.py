@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from netmgr.kernel import flowtables, nf_tables
+from netmgr.kernel import flowtables
 from netmgr.model import Counter, Sample
 from netmgr.prefixes import Address
-from netmgr.rules import nft_elements, nft_listing, nft_pairs, nft_text
+from netmgr.rules import nft_elements, nft_listing, nft_pairs, nft_table, nft_text
 from netmgr.rules.model import (
     Abilities,
     Ruleset,
@@ -82,7 +82,7 @@ class NftablesBackend:
         life = self._socket.table_handle(NAME)
         samples = [
             Sample(node[name], octets, packets, life)
-            for name, packets, octets in self._named_counters()
+            for name, packets, octets in self._table.counters()
             if name in node
         ]
         for spec in desired.sets:
@@ -99,7 +99,7 @@ class NftablesBackend:
         wanted = frozenset(desired.tallies())
         tallies = {
             name: (packets, octets)
-            for name, packets, octets in self._named_counters()
+            for name, packets, octets in self._table.counters()
             if name in wanted
         }
         for name, action in desired.pair_sets().items():
@@ -118,11 +118,7 @@ class NftablesBackend:
         return lambda _place, _entries: ()
 
     def remove(self, desired: Ruleset) -> None:  # noqa: ARG002 - the table is ours, whatever the policy was
-        self._table.remove()
+        nft_table.remove(TABLE)
 
     def close(self) -> None:
         self._table.close()
-
-    def _named_counters(self) -> list[tuple[str, int, int]]:
-        # In the order of their declarations, by which packets meet them (`Rules._undelivered`).
-        return self._socket.list_whole(nf_tables.list_counters(NAME), nf_tables.counter_of)

@@ -17,7 +17,7 @@ from netmgr.agent.core.components import Agent, Component, Remnants
 from netmgr.agent.core.scheduler import Task
 from netmgr.api.snapshot import PodConnections, Snapshot
 from netmgr.errors import KernelError, SetupError
-from netmgr.kernel import conntrack, nf_tables
+from netmgr.kernel import conntrack
 from netmgr.limits import connections
 from netmgr.limits.connections import FIRST, TABLE, Owner, Wanted
 from netmgr.model import Attachment
@@ -31,7 +31,6 @@ FULLEST = 10
 
 _FOLLOW_SECONDS = 1.0
 _NOTHING = Wanted({}, {})
-_NAME = TABLE.removeprefix("inet ")
 
 log = logging.getLogger(__name__)
 
@@ -89,10 +88,7 @@ class ConnectionLimits(Component):
     def snapshot(self, snapshot: Snapshot) -> None:
         with self._lock:
             owners = list(self._wanted.chains)
-        counters = self._table.socket.list_whole(
-            nf_tables.list_counters(_NAME), nf_tables.counter_of
-        )
-        dropped = {name: packets for name, packets, _ in counters}
+        dropped = {name: packets for name, packets, _ in self._table.counters()}
         snapshot["connection_limits"] = [
             {"namespace": owner.namespace, "pod": owner.pod, "dropped": dropped[owner.chain]}
             for owner in owners
