@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import io
-import os
 import re
 import sys
 from collections.abc import Callable
@@ -27,9 +26,8 @@ if TYPE_CHECKING:
 
 PROGRAM = "netmgr"
 VARIABLE = "_NETMGR_COMPLETE"
-"""Set by the shell's script, whose words are in one of the others."""
+"""Set by the shell's script."""
 
-_WORDS = ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")
 _PATIENCE_SECONDS = 0.5
 _ODD = re.compile(r"[^a-zA-Z0-9./_-]")
 
@@ -64,12 +62,11 @@ def completion(
         typer.echo(f"if [[ $funcstack[1] = _{PROGRAM} ]]; then _{PROGRAM}_completion; fi")
 
 
-def words() -> list[str]:
-    """The words that a shell wants completed, without the program's; prepares typer for it."""
+def prepare() -> None:
+    """Prepare typer to answer a shell."""
     _typers().completion_init()
     # Whatever goes wrong, a half-typed line on the terminal is not the place to say so.
     sys.stderr = io.StringIO()
-    return next(filter(None, map(os.environ.get, _WORDS)), "").split()[1:]
 
 
 def _typers() -> Any:  # noqa: ANN401  typer does not list the names that it exports there

@@ -1,20 +1,17 @@
-"""Entry point of `netmgr`: a table of commands, of which only the requested one is imported."""
+"""Entry point of `netmgr`."""
 
 from __future__ import annotations
 
-import inspect
 import os
-import re
 import sys
-from collections.abc import Sequence
-from importlib import import_module
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import typer
 from typer.core import TyperGroup
 
 import netmgr
 from netmgr.cli import completion, terminal
+from netmgr.cli.groups import LazyGroup
 from netmgr.errors import NetmgrError, of_system
 
 SECTIONS = {
@@ -51,21 +48,14 @@ SECTIONS = {
         "host": ("agent:host", "Remove all of netmgr from a machine."),
     },
 }
-"""The commands as the help groups them.
-
-Each has its place, a module beside this one and a name in it, and its summary.
-"""
-COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
+"""The commands as the help groups them."""
 
 
-def build(arguments: Sequence[str]) -> typer.Typer:
-    """The command line for these arguments; other commands are listed for `--help` only."""
+def command_line() -> TyperGroup:
     app = typer.Typer(
         cls=_Root,
         help="Native pod addresses and byte-exact internet accounting for Kubernetes clusters.",
         no_args_is_help=True,
-        pretty_exceptions_enable=False,
-        add_completion=False,
         rich_markup_mode=None,  # importing rich for the help alone takes longer than all the rest
         # Inherited by the contexts of all commands.
         context_settings={
@@ -75,29 +65,19 @@ def build(arguments: Sequence[str]) -> typer.Typer:
         },
     )
     app.callback()(_options)
-    # The first word that is no option: options before the command take no values.
-    chosen = next((argument for argument in arguments if not argument.startswith("-")), "")
-    # Only one module is imported: all of them would load pydantic, kubernetes and rich for every
-    # command.
-    for name, (where, summary) in COMMANDS.items():
-        if name != chosen:
-            app.command(name, help=summary)(lambda: None)
-            continue
-        module, _, attribute = where.partition(":")
-        command = getattr(import_module(f"netmgr.cli.{module}"), attribute)
-        if isinstance(command, typer.Typer):
-            app.add_typer(command, name=name, help=summary)
-        else:
-            app.command(name)(command)
-    return app
+    return typer.main.get_group(app)
 
 
-class _Root(TyperGroup):
+class _Root(LazyGroup):
     """All commands in their sections, and typer's errors, which may be pydantic's, in our words."""
+
+    entries: ClassVar = {
+        name: entry for section in SECTIONS.values() for name, entry in section.items()
+    }
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401  as below
         del ctx
-        width = max(map(len, COMMANDS))
+        width = max(map(len, self.entries))
         for title, section in SECTIONS.items():
             with formatter.section(title):
                 formatter.write_dl(
@@ -117,26 +97,12 @@ class _Root(TyperGroup):
             raise
 
 
-def command_line(arguments: Sequence[str]) -> TyperGroup:
-    root = typer.main.get_group(build(arguments))
-    _summarize(root)
-    return root
-
-
-def _summarize(group: TyperGroup) -> None:
-    """Give each command its summary in full: typer cuts it to the width that is left."""
-    for command in group.commands.values():
-        summary = inspect.cleandoc(command.help or "").partition("\n\n")[0]
-        command.short_help = re.split(r"(?<=\.)\s", summary, maxsplit=1)[0]
-        if isinstance(command, TyperGroup):
-            _summarize(command)
-
-
 def main() -> None:
     """Run the command line; an error of a user or a machine is one clear message, no traceback."""
-    arguments = completion.words() if completion.VARIABLE in os.environ else sys.argv[1:]
+    if completion.VARIABLE in os.environ:
+        completion.prepare()
     try:
-        command_line(arguments)(prog_name=completion.PROGRAM)
+        command_line()(prog_name=completion.PROGRAM)
     except (NetmgrError, OSError) as fault:
         error = of_system(fault) if isinstance(fault, OSError) else fault
         for line in str(error).splitlines():

@@ -2,32 +2,69 @@
 
 from __future__ import annotations
 
+import gc
+from typing import Any, ClassVar
+
 import typer
 
-from netmgr.cli import plan_check, plan_growth, plan_init, plan_lock, plan_render, plan_show
-from netmgr.cli.plan_common import PlanGroup
+from netmgr.cli.groups import LazyGroup
 
-app = typer.Typer(
-    cls=PlanGroup,
-    no_args_is_help=True,
-    help="Plan the addresses of a hub and every cluster.",
-)
 
-for _command in (
-    plan_init.init,
-    plan_lock.lock,
-    plan_check.check,
-    plan_show.show,
-    plan_lock.diff,
-    plan_growth.grow,
-    plan_show.explain,
-    plan_lock.adopt,
-    plan_lock.release,
-    plan_check.reach,
-):
-    app.command()(_command)
-# `map` would shadow Python's own in its module.
-app.command("map")(plan_show.map_)
-app.add_typer(plan_render.app, name="render")
-app.add_typer(plan_growth.dry_run_app, name="dry-run")
-app.add_typer(plan_growth.advise_app, name="advise")
+class _Plan(LazyGroup):
+    """The commands, which run without garbage collection.
+
+    A document of a thousand clusters is a million objects and hardly a cycle, and then the process
+    ends. Walking all of them again and again would take half of the time.
+    """
+
+    entries: ClassVar = {
+        "init": ("plan_init:init", "Write a first plan with a comment on each key."),
+        "lock": (
+            "plan_lock:lock",
+            "Allocate prefixes, show the diff, ask, and write the lock.",
+        ),
+        "check": (
+            "plan_check:check",
+            "Check overlaps, forbidden ranges, headroom, limits and growth.",
+        ),
+        "show": ("plan_show:show", "Show what is locked."),
+        "diff": ("plan_lock:diff", "Show what `plan lock` would change; -/+ is renumbering."),
+        "grow": ("plan_growth:grow", "Show what growth would change, and that no node moves."),
+        "explain": (
+            "plan_show:explain",
+            "Explain an address: owner, node, block, key and packets.",
+        ),
+        "adopt": ("plan_lock:adopt", "Pin existing prefixes in the plan."),
+        "release": ("plan_lock:release", "Release the addresses of a cluster or node pool."),
+        "reach": ("plan_check:reach", "Compute who reaches whom from planned routes and rules."),
+        "map": (
+            "plan_show:map_",
+            "Draw the address space as an HTML page: who has which block, and what is reserved.",
+        ),
+        "render": (
+            "plan_render:app",
+            "Render node.yaml files, cluster objects and cloud resources.",
+        ),
+        "dry-run": (
+            "plan_growth:dry_run_app",
+            "Show what an upgrade would meet, without starting it.",
+        ),
+        "advise": ("plan_growth:advise_app", "Advise on values of the plan."),
+    }
+
+    def invoke(self, ctx: Any) -> Any:  # noqa: ANN401  typer has no public name for its context
+        was_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            return super().invoke(ctx)
+        finally:
+            if was_enabled:
+                gc.enable()
+
+
+app = typer.Typer(cls=_Plan, no_args_is_help=True)
+
+
+@app.callback()
+def _group() -> None:
+    """Plan the addresses of a hub and every cluster."""

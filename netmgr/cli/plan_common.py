@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import typer
-from typer.core import TyperGroup
 
 from netmgr import durable
 from netmgr.documents.diagnostics import Diagnostic
@@ -32,23 +29,6 @@ COLOURS = {
     "warning": "yellow",
     "note": "blue",
 }
-
-
-class PlanGroup(TyperGroup):
-    """The commands, which run without garbage collection.
-
-    A document of a thousand clusters is a million objects and hardly a cycle, and then the process
-    ends. Walking all of them again and again would take half of the time.
-    """
-
-    def invoke(self, ctx: Any) -> Any:  # noqa: ANN401  typer has no public name for its context
-        was_enabled = gc.isenabled()
-        gc.disable()
-        try:
-            return super().invoke(ctx)
-        finally:
-            if was_enabled:
-                gc.enable()
 
 
 @dataclass(frozen=True, slots=True)

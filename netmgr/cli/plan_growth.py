@@ -17,10 +17,8 @@ from netmgr.plan import growth as planning
 from netmgr.plan.check.checks import check_limits
 from netmgr.plan.diff import diff
 
-dry_run_app = typer.Typer(
-    no_args_is_help=True, help="Show what an upgrade would meet, without starting it."
-)
-advise_app = typer.Typer(no_args_is_help=True, help="Advise on values of the plan.")
+dry_run_app = typer.Typer(no_args_is_help=True)
+advise_app = typer.Typer(no_args_is_help=True)
 
 
 def grow(

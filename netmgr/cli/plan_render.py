@@ -25,9 +25,7 @@ from netmgr.plan.machines import PlannedHost, PlannedNode, hosts, node_named, se
 from netmgr.plan.render.kubernetes import objects
 from netmgr.plan.render.node import Documents
 
-app = typer.Typer(
-    no_args_is_help=True, help="Render node.yaml files, cluster objects and cloud resources."
-)
+app = typer.Typer(no_args_is_help=True)
 
 NodeName = Annotated[
     str,

@@ -24,10 +24,9 @@ from typer.core import TyperGroup
 from exporter.catalog import CATALOG
 from exporter.controller_catalog import CONTROLLER
 from exporter.metric import Metric
-from netmgr.cli.main import COMMANDS as GROUPS
-from netmgr.cli.main import command_line
 from netmgr.documents import quantity
 from netmgr.errors import Exit
+from tests import commands
 from tests.docs import schemas
 
 ROOT = Path(__file__).parents[2]
@@ -190,7 +189,7 @@ SHARED_BY = 3
 
 
 def _commands() -> str:
-    contexts = list(_contexts(whole(), None))
+    contexts = list(_contexts(commands.whole(), None))
     uses = Counter(
         text
         for here in contexts
@@ -202,14 +201,6 @@ def _commands() -> str:
         shared="\n".join(text for text in uses if text in shared),
         commands="\n".join(_section(here, shared) for here in contexts),
     )
-
-
-def whole() -> TyperGroup:
-    """The command line with all of its commands."""
-    root = command_line([])
-    for name in GROUPS:
-        root.commands[name] = command_line([name]).commands[name]
-    return root
 
 
 def _contexts(command: Command, above: typer.Context | None) -> Iterator[typer.Context]:
@@ -271,7 +262,7 @@ as 1.
 
 
 def _exit_codes() -> str:
-    contexts = _contexts(whole(), None)
+    contexts = _contexts(commands.whole(), None)
     ends = ((here.command_path, _EXIT.search(_line(here.command.help or ""))) for here in contexts)
     return EXIT_CODES.format(
         codes="\n".join(f"| {code.value} | {code.meaning} |" for code in Exit),

@@ -13,19 +13,17 @@ import os
 import re
 import sys
 import threading
-import typing
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from enum import StrEnum
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 import yaml
 
-from netmgr.cli.main import COMMANDS, build, main
+from netmgr.cli.main import command_line, main
+from tests import commands
 from tests.builders import NODE_KEYS, SMALL_PLAN
 from tests.docs.blocks import ROOT as SOURCE
 from tests.lab import planned
@@ -104,35 +102,11 @@ class Formats:
 
 
 def offered() -> Iterator[Formats]:
-    for name in COMMANDS:
-        app = build([name])
-        for group in app.registered_groups:
-            if group.typer_instance:
-                yield from _of_group(name, group.typer_instance)
-        for command in app.registered_commands:
-            if command.callback and command.callback.__name__.replace("_", "-") == name:
-                yield from _of_command(name, command.callback)
-
-
-def _of_group(name: str, app: typer.Typer) -> Iterator[Formats]:
-    for group in app.registered_groups:
-        if group.typer_instance and group.name:
-            yield from _of_group(f"{name} {group.name}", group.typer_instance)
-    for command in app.registered_commands:
-        if command.callback:
-            own = command.name or command.callback.__name__.replace("_", "-")
-            yield from _of_command(f"{name} {own}", command.callback)
-
-
-def _of_command(name: str, callback: Callable[..., Any]) -> Iterator[Formats]:
-    for parameter, hint in typing.get_type_hints(callback).items():
-        kinds = [
-            kind
-            for kind in (hint, *typing.get_args(hint))
-            if isinstance(kind, type) and issubclass(kind, StrEnum)
-        ]
-        if parameter == FORMAT and kinds:
-            yield Formats(name, f"--{FORMAT}", tuple(each.value for each in kinds[0]))
+    for path, command in commands.walk(command_line()):
+        for parameter in command.params:
+            values = getattr(parameter.type, "choices", ())
+            if parameter.name == FORMAT and values:
+                yield Formats(path.removeprefix("netmgr "), f"--{FORMAT}", tuple(values))
 
 
 OFFERED = tuple(offered())

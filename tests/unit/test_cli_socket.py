@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from netmgr.cli import asking
+from netmgr.cli.main import command_line
 from netmgr.model import Traffic
-from tests.docs.reference import whole
+from tests import commands
 from tests.fakes.agent_socket import agent, canned, snapshot
 
 Netmgr = Callable[..., tuple[int, str, str]]
@@ -20,7 +21,7 @@ Netmgr = Callable[..., tuple[int, str, str]]
 @pytest.fixture(scope="module", autouse=True)
 def _imported() -> None:
     """Commands take the path as a default when they are imported: never that of a test."""
-    whole()
+    commands.whole()
 
 
 @pytest.fixture(autouse=True)
@@ -33,16 +34,10 @@ def node_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def _commands(command: Any, line: str) -> Iterator[tuple[str, Any]]:
-    yield line, command
-    for name, inner in getattr(command, "commands", {}).items():
-        yield from _commands(inner, f"{line} {name}")
-
-
 def test_every_command_that_asks_an_agent_takes_its_socket_from_the_environment() -> None:
     sockets = {
         line: option.envvar
-        for line, command in _commands(whole(), "netmgr")
+        for line, command in commands.walk(command_line())
         for option in command.params
         if "--socket" in option.opts
     }

@@ -10,7 +10,6 @@ import struct
 import subprocess
 import sys
 import termios
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,8 @@ import typer
 from typer.core import TyperGroup
 
 from netmgr import programs
-from netmgr.cli.main import COMMANDS, command_line
+from netmgr.cli.main import command_line
+from tests import commands
 from tests.builders import SMALL_PLAN
 
 pytestmark = pytest.mark.programs
@@ -84,19 +84,18 @@ def test_help_takes_the_terminals_width_or_the_one_that_columns_says(columns: in
     assert widest(on_terminal(200, *INSTALL, COLUMNS=str(columns))) <= columns
 
 
-def _groups(group: TyperGroup) -> Iterator[TyperGroup]:
-    yield group
-    for command in group.commands.values():
-        if isinstance(command, TyperGroup):
-            yield from _groups(command)
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_no_summary_of_a_command_is_cut(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_summary_of_a_command_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
-    for group in _groups(command_line([name])):
-        with typer.Context(group, info_name=name) as context:
-            assert "..." not in group.get_help(context).partition("\n\n")[2]
+    for path, group in commands.walk(command_line()):
+        if isinstance(group, TyperGroup):
+            with typer.Context(group, info_name=path) as context:
+                assert "..." not in group.get_help(context).partition("\n\n")[2]
+
+
+def test_a_commands_summary_in_a_list_is_the_first_sentence_of_its_help() -> None:
+    for path, group in commands.walk(command_line()):
+        for name, (_, summary) in getattr(group, "entries", {}).items() if path != "netmgr" else ():
+            assert group.commands[name].short_help == summary, f"{path} {name}"
 
 
 @pytest.fixture(scope="module")

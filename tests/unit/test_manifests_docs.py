@@ -8,12 +8,12 @@ import re
 from pathlib import Path
 
 import pytest
-import typer
 
 from exporter.catalog import CATALOG
 from exporter.controller_catalog import CONTROLLER
-from netmgr.cli.main import COMMANDS, build
+from tests import commands
 
+NETMGR = commands.whole()
 ROOT = Path(__file__).parents[2]
 PAGES = [
     *sorted((ROOT / "docs").rglob("*.md")),
@@ -64,7 +64,7 @@ def command_lines() -> set[str]:
             # What is behind `--` is another program's.
             lines = (line.partition(" -- ")[0] for line in COMMAND.findall(page.read_text()))
             found |= {PROSE.sub("", line).strip(" .,;:") for line in lines}
-    lines = {line for line in found if line.split()[0] in COMMANDS}
+    lines = {line for line in found if line.split()[0] in NETMGR.commands}
     assert lines >= {"host clean", "plan lock", "cni install"}, "there are commands to check"
     return lines
 
@@ -72,7 +72,7 @@ def command_lines() -> set[str]:
 @pytest.mark.parametrize("line", sorted(command_lines()))
 def test_commands_and_options_exist(line: str):
     words = line.split()
-    command = typer.main.get_command(build(words[:1]))
+    command = NETMGR
     path = [word for word in words if not word.startswith("-")]
     for name in path:
         if not hasattr(command, "commands"):
