@@ -14,18 +14,55 @@ agent which lost its state finds its rules. Only legacy tables that exist are re
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from netmgr import durable
 from netmgr.documents.node import Backend
 from netmgr.errors import KernelError, SetupError
+from netmgr.kernel.capabilities import Capability
 from netmgr.kernel.xtables import libiptc
-from netmgr.kernel.xtables.variant import TABLES, Variant, nft_is_supported
+from netmgr.kernel.xtables.variant import TABLES, Variant, legacy_tables, nft_is_supported
 from netmgr.model import CHAIN_PREFIX
 from netmgr.prefixes import Family
 from netmgr.rules.engine import RuleBackend
 
-_KINDS = (Backend.NFTABLES, Backend.IPTABLES_LEGACY, Backend.IPTABLES_NFT)
+
+@dataclass(frozen=True, slots=True)
+class BackendFacts:
+    """What is known of a backend without opening it."""
+
+    modules: tuple[str, ...]
+    """What its rules need that most kernels have as modules."""
+    may_have_rules: Callable[[], bool]
+    """Whether this kernel has what they would be in. Looking changes nothing."""
+    capabilities: tuple[Capability, ...] = ()
+    """What it needs beside CAP_NET_ADMIN."""
+    has_sets: bool = False
+    """Whether it counts pods in sets of ipset, as others do: two such backends cannot count beside
+    each other."""
+
+
+# iptables' programs look up tables and sets by a raw socket; legacy tables need modules.
+FACTS: Mapping[Backend, BackendFacts] = {
+    Backend.NFTABLES: BackendFacts(
+        ("nf_tables", "nf_conntrack", "nft_ct", "nft_fib_inet", "nft_masq"), lambda: True
+    ),
+    Backend.IPTABLES_NFT: BackendFacts(
+        ("nf_tables", "nft_compat", "ip_set", "xt_set", "xt_rpfilter"),
+        nft_is_supported,
+        (Capability.NET_RAW,),
+        has_sets=True,
+    ),
+    Backend.IPTABLES_LEGACY: BackendFacts(
+        ("ip_tables", "ip6_tables", "ip_set", "xt_set", "xt_rpfilter"),
+        # Opening the legacy tables creates them, so only where they are already in use.
+        lambda: any("mangle" in legacy_tables(family) for family in Family),
+        (Capability.NET_RAW, Capability.SYS_MODULE),
+        has_sets=True,
+    ),
+}
 """What can hold rules."""
 
 FILE_NAME = "rules-backend"
@@ -94,7 +131,7 @@ def would_use(choice: Backend, state_dir: Path) -> Backend:
         StateError: the remembered decision cannot be read.
         KernelError: the kernel refused to list what it has.
     """
-    if choice in _KINDS:
+    if choice in FACTS:
         return choice
     former = remembered(state_dir)
     if former is None or (choice is Backend.IPTABLES and former is Backend.NFTABLES):
@@ -104,7 +141,7 @@ def would_use(choice: Backend, state_dir: Path) -> Backend:
 
 def _resolve(choice: Backend, state_dir: Path) -> Backend:
     backend = would_use(choice, state_dir)
-    if choice not in _KINDS and remembered(state_dir) is None:
+    if choice not in FACTS and remembered(state_dir) is None:
         remember(backend, state_dir)
     return backend
 
@@ -120,9 +157,9 @@ def remembered(state_dir: Path) -> Backend | None:
 
 def _parsed(text: str) -> Backend:
     name = text.strip()
-    if name not in _KINDS:
+    if name not in FACTS:
         raise ValueError(
-            f"{name!r} is no backend; put there what this node used before: {', '.join(_KINDS)}"
+            f"{name!r} is no backend; put there what this node used before: {', '.join(FACTS)}"
         )
     return Backend(name)
 

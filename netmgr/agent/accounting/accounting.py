@@ -32,14 +32,14 @@ from netmgr.documents.node import Backend, NodeDocument
 from netmgr.documents.sites import Role
 from netmgr.errors import KernelError, NetmgrError, SetupError, StateError, TryAgainLater
 from netmgr.kernel.capabilities import Capability
-from netmgr.kernel.xtables.variant import give_memory_back, legacy_tables, nft_is_supported
+from netmgr.kernel.xtables.variant import give_memory_back
 from netmgr.ledger.history import FARTHEST, By, Period, Retention, view
 from netmgr.ledger.ledger import Ledger
 from netmgr.ledger.mark import MENDED, Mark
 from netmgr.ledger.store import LedgerStore
 from netmgr.model import PROTECTED, Sample
 from netmgr.prefixes import Family, Prefix
-from netmgr.rules.choose import FILE_NAME, open_backend, open_kind, remember, remembered
+from netmgr.rules.choose import FACTS, FILE_NAME, open_backend, open_kind, remember, remembered
 from netmgr.rules.engine import Drops, RuleBackend, Rules
 from netmgr.rules.policy import Policy
 from netmgr.rules.tagged import Series, Tagged
@@ -99,11 +99,8 @@ class NodeAccounting(Component):
         return cls(agent, accounts, rules, ledger)
 
     def capabilities(self) -> Iterable[Capability]:
-        """For iptables: its programs look up sets by a raw socket; legacy tables need modules."""
-        backends = self.accounts.backends
-        if Backend.IPTABLES_LEGACY in backends:
-            return (Capability.NET_RAW, Capability.SYS_MODULE)
-        return (Capability.NET_RAW,) if Backend.IPTABLES_NFT in backends else ()
+        backends = map(Backend, self.accounts.backends)
+        return [needed for backend in backends for needed in FACTS[backend].capabilities]
 
     def start(self) -> None:
         """Count the pods that are there, and make or repair the rules."""
@@ -321,14 +318,8 @@ def _skip(backend: Backend, last: Backend | None, error: NetmgrError) -> Iterato
 
 
 def _possible_backends(last: Backend | None) -> list[Backend]:
-    known = [last] if last else []
-    known.append(Backend.NFTABLES)
-    if nft_is_supported():
-        known.append(Backend.IPTABLES_NFT)
-    # Opening the legacy tables creates them, so only where they are already in use.
-    if any("mangle" in legacy_tables(family) for family in Family):
-        known.append(Backend.IPTABLES_LEGACY)
-    return list(dict.fromkeys(known))
+    possible = (backend for backend, facts in FACTS.items() if facts.may_have_rules())
+    return list(dict.fromkeys((*([last] if last else []), *possible)))
 
 
 def _remove_rules(backend: Backend, owner: str) -> str:

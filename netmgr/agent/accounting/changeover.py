@@ -27,7 +27,7 @@ from netmgr.documents.node import Backend
 from netmgr.ledger.ledger import BACKENDS, Ledger
 from netmgr.model import Counter, Sample
 from netmgr.prefixes import Address
-from netmgr.rules.choose import remember, remembered
+from netmgr.rules.choose import FACTS, remember, remembered
 from netmgr.rules.engine import Rules
 
 TRIES = 10
@@ -35,8 +35,6 @@ TRIES = 10
 
 LONGEST_SECONDS = 2.0
 """How long this goes on if many move; an agent that starts keeps requests waiting."""
-
-_SHARING = frozenset({Backend.IPTABLES_LEGACY, Backend.IPTABLES_NFT})
 
 Read = Callable[[], list[Sample]]
 
@@ -95,11 +93,11 @@ class Changeover:
 
     def make_way(self) -> None:
         """Remove rules that cannot count beside the successor's; called right after `read`."""
-        # Both variants of iptables keep pods' counters in the same sets.
+        has_sets = FACTS[Backend(self._successor.backend.name)].has_sets
         sharing = [
             rules
             for rules in self.rules
-            if {rules.backend.name, self._successor.backend.name} <= _SHARING
+            if has_sets and FACTS[Backend(rules.backend.name)].has_sets
         ]
         for rules in sharing:
             rules.remove()

@@ -32,13 +32,14 @@ from netmgr.errors import KernelError, NetmgrError, StateError
 from netmgr.findings import Finding
 from netmgr.ipam import store as leases
 from netmgr.kernel import conntrack, links, netns, traffic_control
+from netmgr.kernel.capabilities import Capability
 from netmgr.kernel.links import VethEnd
 from netmgr.kernel.netlink import Netlink
 from netmgr.kernel.xtables.variant import Variant
 from netmgr.ledger import store as ledger
 from netmgr.model import LINK_PREFIX
 from netmgr.prefixes import Address, Family
-from netmgr.rules.choose import open_kind, would_use
+from netmgr.rules.choose import FACTS, open_kind, would_use
 from netmgr.rules.engine import Rules
 from netmgr.rules.iptables_chains import obstacles
 from netmgr.rules.policy import Policy
@@ -51,16 +52,7 @@ LEAST_ROOM = 64 << 20
 
 QUERY_SECONDS = 5.0
 
-_CAPABILITIES = {12: "CAP_NET_ADMIN", 21: "CAP_SYS_ADMIN"}
-_NET_RAW = {13: "CAP_NET_RAW"}
-"""For the raw socket by which iptables looks up tables and sets."""
 _NEIGHBOURS = {Family.V4: ("ipv4", "arp_cache"), Family.V6: ("ipv6", "ndisc_cache")}
-_MODULES = {
-    Backend.NFTABLES: ("nf_tables", "nf_conntrack", "nft_ct", "nft_fib_inet", "nft_masq"),
-    Backend.IPTABLES_LEGACY: ("ip_tables", "ip6_tables", "ip_set", "xt_set", "xt_rpfilter"),
-    Backend.IPTABLES_NFT: ("nf_tables", "nft_compat", "ip_set", "xt_set", "xt_rpfilter"),
-}
-"""What the rules need that most kernels have as modules."""
 _SYS_MODULES = Path("/sys/module")
 _PROBE_QUEUE = "probe-ifb"
 _LEAST_MTU = 1280
@@ -122,12 +114,13 @@ def _families(document: NodeDocument) -> tuple[Family, ...]:
 
 
 def _privileges(document: NodeDocument) -> Iterator[Finding]:
-    needed = _CAPABILITIES
-    if document.backend in (Backend.IPTABLES_LEGACY, Backend.IPTABLES_NFT):
-        needed = needed | _NET_RAW
+    needed = {Capability.NET_ADMIN, Capability.SYS_ADMIN}
+    if document.backend in FACTS:
+        # The modules of the legacy tables may be loaded already.
+        needed |= {*FACTS[document.backend].capabilities} - {Capability.SYS_MODULE}
     status = Path("/proc/thread-self/status").read_text(encoding="ascii")
     effective = int(status.partition("CapEff:")[2].split()[0], 16)
-    missing = [name for bit, name in needed.items() if not effective >> bit & 1]
+    missing = [f"CAP_{bit.name}" for bit in sorted(needed) if not effective >> bit & 1]
     if missing:
         lacking = " and ".join(missing)
         yield Finding(Severity.ERROR, f"{lacking} missing: nothing else was examined", "be root")
@@ -158,7 +151,7 @@ def _kernel(document: NodeDocument) -> Iterator[Finding]:
 
 def _missing_modules(backend: Backend) -> str:
     """The command that loads what is not there; one that is built in may not be listed."""
-    lacking = [module for module in _MODULES[backend] if not (_SYS_MODULES / module).exists()]
+    lacking = [module for module in FACTS[backend].modules if not (_SYS_MODULES / module).exists()]
     return f"modprobe -a {' '.join(lacking)}; if that fails, " if lacking else ""
 
 
