@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -61,6 +63,14 @@ def flushing(backend: Backend) -> list[list[str]]:
         for table in ("raw", "mangle", "nat")
     ]
     return [[*table, what] for table in tables for what in ("-F", "-X")] + [["ipset", "destroy"]]
+
+
+@contextmanager
+def agent_kept_from_tables(folder: Path) -> Iterator[str]:
+    """Have no repair begin before all is gone; the setting by which iptables-legacy goes on."""
+    with Path(os.environ["XTABLES_LOCKFILE"]).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield f"XTABLES_LOCKFILE={folder / 'lock'}"
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +18,7 @@ from tests import legacy_lock
 from tests.kernel.common import (
     END,
     ONLY_NFTABLES,
+    agent_kept_from_tables,
     flushing,
     goes_on,
     kernel_state,
@@ -186,11 +188,12 @@ def test_an_address_on_a_pods_link_is_removed_and_the_pod_keeps_its_routes(
 
 
 def test_an_add_right_after_another_program_flushed_everything_succeeds(
-    world: World, node: LabNode, new_pod: NewPod, backend: Backend
+    world: World, node: LabNode, new_pod: NewPod, backend: Backend, tmp_path: Path
 ) -> None:
     standing = new_pod("node-1")
-    for command in flushing(backend):
-        inside(node.namespace, *command)
+    with agent_kept_from_tables(tmp_path) as lock:
+        for command in flushing(backend):
+            inside(node.namespace, "env", lock, *command)
     sandbox = new_pod("node-1")
     eventually(lambda: not faults(node, standing))
     assert not faults(node, sandbox)

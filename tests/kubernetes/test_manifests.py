@@ -83,13 +83,16 @@ def test_every_object_of_an_overlay_is_applied_and_read_back(
         assert again["metadata"]["resourceVersion"] == found["metadata"]["resourceVersion"], (
             "applied twice, changed twice"
         )
-    # What this overlay alone has is none of other tests': rights, and workloads.
+    # What this overlay alone has is none of other tests': rights, and workloads, and what it gives
+    # to objects that the others have as well.
     installed = [each for name in manifests.INSTALLED for each in manifests.overlay(name)]
     kept = {manifests.path_of(control_plane, each) for each in installed}
     for wanted in manifests.overlay(overlay):
         path = manifests.path_of(control_plane, wanted)
         if wanted["kind"] != "Namespace" and path not in kept:
             control_plane.ask("DELETE", path)
+    for wanted in installed:
+        manifests.apply(control_plane, wanted)
 
 
 @pytest.mark.parametrize(

@@ -83,4 +83,5 @@ def test_agents_of_the_overlay_learn_of_every_other_node_that_there_is(
     again = start()
     add_nodes(installed, [flat_node(4)])
     eventually(lambda: "flat-4" in listed(installed))
-    assert "nodes-listed number=3" in again.said
+    # It says so once the server has answered.
+    eventually(lambda: "nodes-listed number=3" in again.said)

@@ -10,11 +10,11 @@ from dataclasses import replace
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 
 from netmgr.errors import StateError
 from netmgr.kube.controller.allocations import Claim, NodeAllocation, NodeAllocations, NodeIndex
-from netmgr.kube.controller.assigning import Decision, NodeView, decide, released
+from netmgr.kube.controller.assigning import Decision, NodeView, decide, released, takeovers
 from netmgr.kube.controller.claim_store import SHARD, read, shard_name, write
 from netmgr.kube.controller.plan_watch import moved
 from netmgr.plan.clouds.cloud import CloudLimits
@@ -133,19 +133,21 @@ class Cluster:
         if self.chance.random() > LIKELY:
             controller.load()
         decision = decide(ALLOCATIONS, controller.claims, controller.nodes, self.now, QUARANTINE)
-        if not self.are_gone(controller, decision) or not self.write(controller, decision):
+        if not self.is_current(controller, decision) or not self.write(controller, decision):
             return
         uids = {node.name: node.uid for node in controller.nodes}
         for name, allocation in decision.assignments.items():
             if self.chance.random() < LIKELY:
                 self.tell(name, uids[name], allocation)
 
-    def are_gone(self, controller: Controller, decision: Decision) -> bool:
-        """A controller asks for Nodes before it believes that they are gone."""
+    def is_current(self, controller: Controller, decision: Decision) -> bool:
+        """A controller asks for Nodes before it believes that they are gone, or take over."""
         known, there = (
             {node.uid for node in nodes} for nodes in (controller.nodes, self.nodes.values())
         )
-        return not ({claim.uid for claim in released(controller.claims, decision)} - known) & there
+        gone = {claim.uid for claim in released(controller.claims, decision)} - known
+        takers = {claim.uid for claim in takeovers(controller.claims, decision)}
+        return not gone & there and takers <= there
 
     def write(self, controller: Controller, decision: Decision) -> bool:
         shards: dict[str, dict[NodeIndex, Claim | None]] = {}
@@ -178,6 +180,7 @@ class Cluster:
 
 
 @given(seed=st.integers(0, 1 << 32))
+@example(seed=3824601)  # a Node that is gone, and still listed, ends the cooldown of its successor
 @settings(max_examples=200)
 def test_no_range_is_ever_two_nodes(seed: int) -> None:
     cluster = Cluster(random.Random(seed))  # noqa: S311  cases, not secrets

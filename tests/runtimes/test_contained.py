@@ -222,7 +222,7 @@ def contained_node(machine: Machine, node: Node) -> Iterator[ContainedNode]:
 
 def remove_containers(machine: Machine) -> None:
     for name in ("exporter", "agent", "plugin", "seccomp-profiles"):
-        machine.run("podman", "rm", "--force", "--ignore", "--time", "1", name)
+        machine.run("podman", "rm", "--force", "--ignore", "--time", "30", name)
 
 
 def test_pods_are_wired_counted_and_scraped_from_within_containers(

@@ -98,8 +98,9 @@ def git(*arguments: str) -> set[str]:
 def test_a_wheel_of_a_source_archive_says_what_the_archive_was_made_from(
     unpacked: Path, tmp_path: Path
 ):
-    shutil.copytree(build.BINARIES, unpacked / "cni" / "bin")
-    wheel = built("wheel", unpacked, tmp_path)
+    source = shutil.copytree(unpacked, tmp_path / "source")
+    shutil.copytree(build.BINARIES, source / "cni" / "bin")
+    wheel = built("wheel", source, tmp_path / "wheel")
     with zipfile.ZipFile(wheel) as packed:
         assert json.loads(packed.read("netmgr/build.json")) == RECORD
         assert not [name for name in packed.namelist() if name.startswith("tests/")]

@@ -17,7 +17,14 @@ from itertools import product
 from netmgr.clock import Clock
 from netmgr.errors import ApiError
 from netmgr.kube.controller.allocations import Claim, NodeAllocation, NodeAllocations
-from netmgr.kube.controller.assigning import Decision, NodeView, Refusal, decide, released
+from netmgr.kube.controller.assigning import (
+    Decision,
+    NodeView,
+    Refusal,
+    decide,
+    released,
+    takeovers,
+)
 from netmgr.kube.controller.claim_store import ClaimStore
 from netmgr.kube.controller.events import Events, notice
 from netmgr.kube.controller.health import Telemetry
@@ -99,7 +106,7 @@ class Assigner:
         decision = decide(allocations, store.claims, views, now, self._quarantine)
         # `lost` only spares the server requests. A leader unaware of its replacement is stopped by
         # the claims' resourceVersion.
-        if self._leadership.lost.is_set() or not self._are_gone(store, views, decision):
+        if self._leadership.lost.is_set() or not self._is_current(store, views, decision):
             return False
         # Claims first: of two controllers that give the same allocation away, one is refused here,
         # before any Node has it.
@@ -145,21 +152,24 @@ class Assigner:
         """How far the wall clock is ahead of the monotonic one, in seconds."""
         return self._clock.now() - self._clock.monotonic()
 
-    def _are_gone(self, store: ClaimStore, views: list[NodeView], decision: Decision) -> bool:
-        """Ask for each Node whose cooldown would begin: the watch may lag behind."""
+    def _is_current(self, store: ClaimStore, views: list[NodeView], decision: Decision) -> bool:
+        """Ask for Nodes that lose an allocation or take another's: the watch may lag behind."""
         known = {view.uid for view in views}
-        unsure = [claim for claim in released(store.claims, decision) if claim.uid not in known]
+        gone = (claim for claim in released(store.claims, decision) if claim.uid not in known)
+        unsure = [(claim, False) for claim in gone]
+        unsure += [(claim, True) for claim in takeovers(store.claims, decision)]
         if not unsure:
             return True
-        return all(self._leadership.concurrency.map(WRITERS, self._is_gone, unsure))
+        return all(self._leadership.concurrency.map(WRITERS, self._is_as_listed, unsure))
 
-    def _is_gone(self, claim: Claim) -> bool:
+    def _is_as_listed(self, unsure: tuple[Claim, bool]) -> bool:
+        claim, is_listed = unsure
         node = self._api.find(f"/api/v1/nodes/{claim.node}")
         # With another UID it is a new Node of the same name: the claim's own is gone all the same.
-        if node is None or node["metadata"]["uid"] != claim.uid:
-            return True
-        log.warning("watch-lags node=%s keeps=%s", claim.node, claim.index)
-        return False
+        is_there = node is not None and node["metadata"]["uid"] == claim.uid
+        if is_there != is_listed:
+            log.warning("watch-lags node=%s index=%s", claim.node, claim.index)
+        return is_there == is_listed
 
     def _assign(self, assignment: tuple[NodeView, NodeAllocation]) -> bool:
         """Write a Node's ranges; False when it changed meanwhile and another round must decide."""

@@ -126,6 +126,21 @@ def released(claims: Mapping[NodeIndex, Claim], decision: Decision) -> Iterator[
             yield before
 
 
+def takeovers(claims: Mapping[NodeIndex, Claim], decision: Decision) -> Iterator[Claim]:
+    """Claims that replace another Node's: valid only if their own Nodes are surely there.
+
+    A Node that is gone, and still listed with its podCIDRs, would else end the cooldown of the one
+    that had them since.
+    """
+    for index, claim in decision.claims.items():
+        before = claims.get(index)
+        if claim is None or before is None or before.uid == claim.uid:
+            continue
+        # A Node that comes back has the cooldown of its own name, and no podCIDRs yet.
+        if before.released is None or before.node != claim.node:
+            yield claim
+
+
 class _View:
     """The Nodes, and the claims as the decision changes them."""
 
