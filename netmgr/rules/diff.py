@@ -147,15 +147,11 @@ def _rule_faults(
     wanted: Sequence[str], present: Sequence[str], altered: Iterable[str]
 ) -> dict[str, list[str]]:
     return {
-        "was missing": _without(wanted, present),
+        "was missing": [name for name in wanted if name not in present],
         "was altered": [name for name in altered if name in wanted],
-        "does not belong there": _without(present, wanted),
+        "does not belong there": [name for name in present if name not in wanted],
         "was there more than once": [name for name in wanted if present.count(name) > 1],
     }
-
-
-def _without(names: Iterable[str], others: Collection[str]) -> list[str]:
-    return [name for name in names if name not in others]
 
 
 def _chain_faults(

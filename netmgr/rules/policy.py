@@ -313,7 +313,7 @@ def _arriving(policy: Policy, family: Family, abilities: Abilities) -> Iterator[
             from_pods = OnLink(Side.SOURCE, _POD_LINKS)
             yield Rule.named("pods' own", family, (*outward, from_pods), model.Return())
         # The same matches as the pods' rule has: where the backend can, they are one.
-        yield _tally(ARRIVED, family, inward)
+        yield Rule.named(ARRIVED, family, inward, model.Tally(f"{ARRIVED}{family}"))
         # The counting look-up is the last match: it counts whatever reaches it.
         yield _pod_rule(Traffic.INTERNET_IN, family, inward, Side.DESTINATION)
     # Behind the pods' rule: what reaches these is for no pod of this node.
@@ -345,11 +345,8 @@ def _leaving(policy: Policy, family: Family, abilities: Abilities) -> Iterator[R
     # Last, since the rules before it compare destinations alike.
     if policy.runs_pods:
         inward = _internet(policy, Side.SOURCE, family, Hook.BEFORE_SRCNAT, abilities)
-        yield _tally(DELIVERED, family, (*inward, model.FORWARDED))
-
-
-def _tally(name: str, family: Family, matches: tuple[model.Match, ...]) -> Rule:
-    return Rule.named(name, family, matches, model.Tally(f"{name}{family}"))
+        counted = (*inward, model.FORWARDED)
+        yield Rule.named(DELIVERED, family, counted, model.Tally(f"{DELIVERED}{family}"))
 
 
 def _of_others(
