@@ -81,7 +81,7 @@ def neighbour_faults(host: Reader, attachment: Attachment, link: Link | None) ->
 
 def host_end(host: Reader, name: str) -> Link | None:
     """The host end of ours that was made with this name, whatever somebody calls it now."""
-    link = link_named(host, name)
+    link = answered(host, links.show_link(name))
     if link and desired.is_host_end(link):
         return link
     candidates = (candidate for candidate in read_links(host) if candidate.name != name)
@@ -95,10 +95,6 @@ def pod_end(host: Reader, link: Link) -> Link | None:
     """The pod's end of a link, as it is now."""
     # By the kernel's number of the sandbox, since its path may belong to another one by now.
     return answered(host, links.show_link_in(link.peer_netns, link.peer))
-
-
-def link_named(host: Reader, name: str) -> Link | None:
-    return answered(host, links.show_link(name))
 
 
 def answered(host: Reader, request: Operation) -> Link | None:

@@ -55,6 +55,7 @@ def host_link_name(key: AttachmentKey) -> str:
 
 def pod_mac(key: AttachmentKey) -> bytes:
     """Default MAC of the pod's end: locally administered unicast, the rest from the digest."""
+    # Not the bytes of the host end's name or of the metric: a clash of one is none of the others.
     return b"\x02" + _digest(key)[6:11]
 
 
@@ -150,9 +151,9 @@ def naming(attachment: Attachment) -> list[Operation]:
     # file to resolve it, and files get lost; so the rest is in alternative names.
     text = identity_text(attachment.key, attachment.pod)
     alias, more = text[:_ALIAS_BYTES], text[_ALIAS_BYTES:]
-    names = _alternative_names(attachment.host_link, more)
-    adding = [links.add_alternative_names(attachment.host_link, names)] if names else []
     link = attachment.host_link
+    names = _alternative_names(link, more)
+    adding = [links.add_alternative_names(link, names)] if names else []
     return [*adding, links.mark(link, alias, LINK_GROUP), links.raise_link(link)]
 
 

@@ -128,11 +128,7 @@ class Neighbours:
         return host_links
 
     def pod_end(self, link: Link) -> Link:
-        """The pod's end of a link, as it is now.
-
-        Raises:
-            KernelError: it is gone.
-        """
+        """The pod's end of a link, as it is now; KernelError if it is gone."""
         end = pod_end(self._host, link)
         if end is None:
             raise KernelError(f"find the pod's end of {link.name}", ENODEV)

@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 
 class _OwnRoutes:
-    """Routes of ours in the kernel."""
+    """Routes of ours; methods raise KernelError if the kernel's routes cannot be read."""
 
     def __init__(self) -> None:
         self._netlink = Netlink()
@@ -65,10 +65,7 @@ class StaticRoutes(_OwnRoutes):
         self._off_link: set[str] = set()
 
     def reconcile(self) -> list[str]:
-        """Remove routes of ours that the document does not list and install those that are missing.
-
-        Returns:
-            A line for each.
+        """Remove routes of ours that the document does not list, install missing ones; a line each.
 
         Raises:
             KernelError: a route cannot be installed though its gateway is on a link; others are.
@@ -83,9 +80,12 @@ class StaticRoutes(_OwnRoutes):
             addition = routes.add_gateway_route(to, via, protocol=ROUTE_PROTOCOL)
             changes[addition] = f"route to {to} via {via} was missing"
         done, failures = self._carry_out(changes)
-        self._log_off_link(
-            {operation.text for operation, error in failures.items() if error.errno in _OFF_LINK}
-        )
+        off_link = {
+            operation.text for operation, error in failures.items() if error.errno in _OFF_LINK
+        }
+        for text in sorted(off_link - self._off_link):
+            log.warning("route-left-to-network reason=no-link-has-the-gateway route=%s", text)
+        self._off_link = off_link
         for operation, error in failures.items():
             if error.errno == EEXIST:
                 raise KernelError(operation.text, details=_FOREIGN_ROUTE)
@@ -94,11 +94,6 @@ class StaticRoutes(_OwnRoutes):
             if error.errno not in _OFF_LINK + _GONE:
                 raise error
         return done
-
-    def _log_off_link(self, texts: set[str]) -> None:
-        for text in sorted(texts - self._off_link):
-            log.warning("route-left-to-network reason=no-link-has-the-gateway route=%s", text)
-        self._off_link = texts
 
 
 class RoutesToNodes(_OwnRoutes):
@@ -112,9 +107,6 @@ class RoutesToNodes(_OwnRoutes):
         Returns:
             A line for each change, and one for each route that is refused, by us or by the kernel;
             and all that is reached by such routes, next hops included.
-
-        Raises:
-            KernelError: the kernel's routes cannot be read.
         """
         everything = read_routes(self._netlink)
         foreign = _foreign(everything)
@@ -154,11 +146,7 @@ class RoutesToNodes(_OwnRoutes):
         return done, refused, tuple(reached)
 
     def remove(self) -> list[str]:
-        """Remove them all; a line for each.
-
-        Raises:
-            KernelError: the kernel's routes cannot be read.
-        """
+        """Remove them all; a line for each."""
         listed = read_routes(self._netlink, protocol=NODE_ROUTE_PROTOCOL)
         return self._carry_out(_removals(_ways(listed, NODE_ROUTE_PROTOCOL)))[0]
 
@@ -228,11 +216,7 @@ class UnusedAddresses(_OwnRoutes):
             return done
 
     def outranking(self, ranges: Iterable[Prefix]) -> list[str]:
-        """Other programs' routes that lead packets for unused addresses of these ranges elsewhere.
-
-        Raises:
-            KernelError: the kernel's routes cannot be read.
-        """
+        """Other programs' routes that lead packets for unused addresses of the ranges elsewhere."""
         own = merge(ranges)
         lines = []
         for route in _foreign(read_routes(self._netlink)):

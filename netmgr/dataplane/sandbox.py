@@ -57,7 +57,7 @@ def _opened(host: Netlink, link: Link, path: str) -> int | None:
             # Another sandbox may have come to be at the path: the number says whether it is this.
             number = host.query(links.show_namespace_id(sandbox), links.namespace_id_of)
             if number == link.peer_netns:
-                return os.dup(sandbox)
+                return os.dup(sandbox)  # this one is closed below, whatever it is
         finally:
             os.close(sandbox)
     return None
@@ -91,9 +91,6 @@ def remove_rules(host: Netlink, link: Link, path: str, table: int) -> None:
 
     Routes of a table go with their link, rules do not. `host` is a socket in the namespace of
     `link`.
-
-    Raises:
-        KernelError: the kernel refused.
     """
     with reached(host, link, path) as inside:
         if inside is not None:

@@ -1,8 +1,8 @@
 """Kernel settings that make the node a router, and those that keep pods from configuring it.
 
 Forwarding (Documentation/networking/ip-sysctl.rst) is switched on for the families that pods have:
-for all links, and for IPv4 on each link that a pod's packets come in by, which has a switch of its
-own (IN_DEV_FORWARD). For IPv6, the switch of a single link decides nothing (ip6_forward).
+for all links, and for IPv4 on each link that a pod's packets come in by (IN_DEV_FORWARD). For IPv6,
+the switch of a single link decides nothing (ip6_forward).
 
 By the defaults of a kernel that does not forward IPv6, any link takes addresses and a default route
 from router advertisements, and learns a neighbour from each address that asks for one. So a pod
@@ -11,7 +11,8 @@ router, or fill its neighbour tables. `_OF_PODS_LINKS` is what the host's end of
 before it comes up, whatever `default` and `all` say. It hears no ARP either (IFF_NOARP, arp_rcv),
 and a rule drops neighbour discovery (`netmgr/rules/sources.py`).
 
-Netlink reads a link's settings of both families and writes IPv4's; IPv6's are written as files.
+Netlink reads a link's settings of both families and writes IPv4's; IPv6's are written as files. A
+file that cannot be written (a read-only /proc/sys) raises SetupError.
 """
 
 from __future__ import annotations
@@ -78,9 +79,6 @@ def enable_forwarding(families: Iterable[Family], uplink: str | None = None) -> 
 
     Links toward the machine's network (hardware, `uplink`, and whatever routes lead over) go on
     taking router advertisements.
-
-    Raises:
-        SetupError: one is off and cannot be written (a read-only /proc/sys).
     """
     done = []
     # Nothing is written where it is on: /proc/sys may be read-only.
@@ -149,9 +147,6 @@ def prepare(host_link: str, families: Collection[Family]) -> Operation:
     """Give a pod's link its settings, while it is down: IPv6's now, the others by this message.
 
     `families` are those that the pod has addresses of.
-
-    Raises:
-        SetupError: one cannot be written (a read-only /proc/sys).
     """
     directory = f"{sysctls()}/ipv6/conf/{host_link}"
     # Absent where IPv6 is off, or the MTU too small for it (RFC 8200, 5).
@@ -167,11 +162,7 @@ def prepare(host_link: str, families: Collection[Family]) -> Operation:
 
 
 def bound_segments() -> None:
-    """Have TCP send no smaller segments than it must, in the calling thread's namespace.
-
-    Raises:
-        SetupError: that cannot be written (a read-only /proc/sys).
-    """
+    """Have TCP send no smaller segments than it must, in the calling thread's namespace."""
     # For both families. Every host takes segments of 536 bytes (RFC 9293, 3.7.1).
     _write(sysctls() / "ipv4/tcp_min_snd_mss", "536")
 
@@ -196,11 +187,7 @@ def _wanted(families: Collection[Family]) -> Iterable[_Setting]:
 
 
 def enable_ipv6(links_of_a_sandbox: Iterable[str]) -> None:
-    """Switch IPv6 on for links of the thread's namespace, where it is off but not absent.
-
-    Raises:
-        SetupError: it cannot be written.
-    """
+    """Switch IPv6 on for links of the thread's namespace, where it is off but not absent."""
     for name in links_of_a_sandbox:
         if os.path.isdir(directory := f"{sysctls()}/ipv6/conf/{name}"):  # noqa: PTH112 - as above
             _write(f"{directory}/disable_ipv6", "0")
@@ -216,11 +203,7 @@ def _read(path: Path) -> str:
 
 
 def _write(path: Path | str, value: str) -> None:
-    """Write a setting if it has another value: some writes wait for the routing lock.
-
-    Raises:
-        SetupError: it cannot be written; names the setting as sysctl(8) does.
-    """
+    """Write a setting if it has another value: some writes wait for the routing lock."""
     try:
         # Not `write_text`, whose buffers cost three times as much.
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)

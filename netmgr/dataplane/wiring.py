@@ -64,7 +64,7 @@ class Dataplane:
 
     def _find_uplink(self) -> Link | None:
         if self._uplink is not None:
-            return checking.link_named(self._netlink, self._uplink)
+            return checking.answered(self._netlink, links.show_link(self._uplink))
         for route in read_routes(self._netlink):
             # A node may be without a default route, or have one over several links (with no link
             # of its own), for a moment or for good: then what was measured last still holds.
@@ -107,7 +107,7 @@ class Dataplane:
             raise failure
         # The name follows from container and interface, so a predecessor of both has it until it is
         # reaped. A foreign link keeps it.
-        present = checking.link_named(self._netlink, attachment.host_link)
+        present = checking.answered(self._netlink, links.show_link(attachment.host_link))
         if present is not None and not desired.may_be_host_end(present):
             raise failure
         self._remove(attachment.host_link, attachment.netns)
@@ -150,18 +150,14 @@ class Dataplane:
         if link is None:
             return False
         identity = desired.identity_of(link)
-        if key := key or (identity.key if identity else None):
-            self._remove_rules(link, netns_path, desired.route_metric(key))
+        key = key or (identity.key if identity else None)
+        if key and (table := desired.route_metric(key)):
+            try:
+                sandbox.remove_rules(self._netlink, link, netns_path, table)
+            except KernelError as error:
+                # Not a reason to leave the link: a rule without its table lets packets go on.
+                log.warning("sandbox-rules-not-removed link=%s error=%s", link.name, error)
         return self._deletion.delete(link.number)
-
-    def _remove_rules(self, link: Link, netns_path: str, table: int) -> None:
-        if not table:
-            return
-        try:
-            sandbox.remove_rules(self._netlink, link, netns_path, table)
-        except KernelError as error:
-            # Not a reason to leave the link: a rule without its table lets packets go on.
-            log.warning("sandbox-rules-not-removed link=%s error=%s", link.name, error)
 
     def attached(self) -> dict[Identity, tuple[Link, tuple[Address, ...]]]:
         """Every host end of ours that is in use, with the addresses our routes send into it."""
@@ -197,11 +193,7 @@ class Dataplane:
     def detach_orphans(self, attachments: Callable[[], Iterable[Attachment]]) -> list[str]:
         """Delete host ends of ours that belong to no attachment, while no request is served.
 
-        Returns:
-            Their names.
-
-        Raises:
-            KernelError: one could not be deleted; all the others were.
+        Returns their names. KernelError: one could not be deleted; all the others were.
         """
 
         def is_orphan(name: str) -> bool:
@@ -218,7 +210,10 @@ class Dataplane:
         The kernel is read before `attachments` is called: what a new attachment adds meanwhile
         then has its owner in the list.
         """
-        host, listed = self._look(), list(attachments())
+        addresses = read_addresses(self._netlink)
+        present = _by_name(self._links.read())
+        host = Host(present, read_routes(self._netlink), addresses)
+        listed = list(attachments())
         # Most looks find what the last one found; comparing that takes far less time than judging.
         compared = self._compared
         if compared is None or compared[:2] != (host, listed):
@@ -296,20 +291,11 @@ class Dataplane:
         return bool(checking.neighbour_faults(self._netlink, attachment, link))
 
     def ends(self, attachment: Attachment) -> tuple[Link, Link]:
-        """The host's end and the pod's, as they are now.
-
-        Raises:
-            KernelError: they are gone.
-        """
+        """The host's end and the pod's, as they are now; KernelError if they are gone."""
         link = checking.host_end(self._netlink, attachment.host_link)
         if link is None:
             raise KernelError(f"find {attachment.host_link}", ENODEV)
         return link, self.neighbours.pod_end(link)
-
-    def _look(self) -> Host:
-        addresses = read_addresses(self._netlink)
-        present = _by_name(self._links.read())
-        return Host(present, read_routes(self._netlink), addresses)
 
 
 def _by_name(present: Iterable[Link]) -> dict[str, Link]:

@@ -5,14 +5,11 @@ containers that are no pods, for pods that were noticed late, and after another 
 element away. Its readings are what is shown.
 
 Where there is none (on a machine without pods, and for what the node itself exchanges beside its
-host-network pods), hooks are compared with owners. Both sides count the same packets, so over any
-stretch of time their difference is what was for others. But the kernel cannot be read at one
-instant, and the difference of two readings would be wrong by what passed between them.
-
-So a reading of the owners is compared with the hooks' reading *before* it. Everything that those
-had counted by then and that has an owner is in the owners' later reading; the difference is
-therefore at most the truth. The largest one so far is what is shown: it lags behind the truth by
-no more than passed between two readings.
+host-network pods), hooks are compared with owners. Over any stretch of time their difference is
+what was for others, but the kernel cannot be read at one instant. So a reading of the owners is
+compared with the hooks' reading *before* it: whatever those had counted that has an owner is in the
+owners' later reading, and the difference is at most the truth. The largest one so far is shown. It
+lags behind the truth by no more than passed between two readings.
 
 What pods' counters counted has a counter of its own, too (`PODS`), which no change of theirs
 touches. It is raised after theirs and read before them. So whatever it has and they have not is
@@ -102,16 +99,6 @@ def is_unsized(counter: Counter) -> bool:
     return counter.subject == PODS or not is_of_node(counter)
 
 
-def is_hook(account: Account) -> bool:
-    """Whether this is a part of what the node exchanged."""
-    return account.scope is Scope.HOOK and account.owner != PODS
-
-
-def remote_pods(totals: Totals, audit: Audit, traffic: Traffic) -> Amount | None:
-    """What was forwarded for pods of other nodes, by Services; None if that is not counted."""
-    return totals.get(side(audit, REMOTE_PODS, traffic))
-
-
 def missed(totals: Totals, audit: Audit, traffic: Traffic) -> Amount:
     """What is shown for one direction."""
     return totals.get(side(audit, MISSED, traffic), NOTHING)
@@ -165,27 +152,21 @@ def settle(
         shown = missed(totals, audit, traffic)
         base = side(audit, BASE, traffic)
         former_base = totals.get(base, NOTHING)
-        measured_from = _smallest(former_base, now.passed - then.counted - shown)
+        measured_from = former_base.smallest(now.passed - then.counted - shown)
         # Setting an account makes it a row to write.
         if measured_from != former_base:
             totals[base] = measured_from
         # Without any counted owner no reading can be late, so that the newest one holds.
         has_owners = side(audit, COUNTED, traffic) in totals
         passed = then.passed if has_owners and audit is not Audit.PODS else now.passed
-        largest = _largest(shown, passed - now.counted - measured_from)
+        largest = shown.largest(passed - now.counted - measured_from)
         if largest != shown:
             totals[side(audit, MISSED, traffic)] = largest
 
 
-def _smallest(amount: Amount, other: Amount) -> Amount:
-    return Amount(min(amount.bytes, other.bytes), min(amount.packets, other.packets))
-
-
-def _largest(amount: Amount, other: Amount) -> Amount:
-    return Amount(max(amount.bytes, other.bytes), max(amount.packets, other.packets))
-
-
-def shake(totals: MutableMapping[Account, Amount], traffics: Iterable[Traffic] = Traffic) -> None:
+def remeasure(
+    totals: MutableMapping[Account, Amount], traffics: Iterable[Traffic] = Traffic
+) -> None:
     """Have pods' losses measured anew, by the agent's next life if need be."""
     for traffic in traffics:
         totals[side(Audit.PODS, BASE, traffic)] = UNKNOWN

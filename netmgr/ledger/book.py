@@ -202,7 +202,7 @@ class Book:
         for counter in wanted:
             self._begin_one(counter, owner, now)
         # Rule 6: a pod that returns under its name continues its series.
-        if owner is not None and self.ended.get(_name(owner)) is not None:
+        if owner is not None and _name(owner) in self.ended:
             del self.ended[_name(owner)]
 
     def _begin_one(self, counter: Counter, owner: PodRef | None, now: Moment) -> None:
@@ -218,7 +218,7 @@ class Book:
         counted = audit.side(audit.Audit.PODS, audit.COUNTED, counter.traffic)
         if counter.subject == PODS and self.totals.get(counted, tables.NOTHING) != tables.NOTHING:
             # Pods were counted before there was a sum of it.
-            audit.shake(self.totals, [counter.traffic])
+            audit.remeasure(self.totals, [counter.traffic])
         if former is not None:
             # Its address passed to another pod before the former one was ended here.
             self._lose({tables.Gap.REMOVED: [counter]}, now, now)
@@ -274,7 +274,7 @@ class Book:
         self._settle(former, read, now, unread_since)
         if is_rebased:
             # What passed between the readings of pods and of their sum shows in the next one.
-            audit.shake(self.totals)
+            audit.remeasure(self.totals)
 
     def _settle(
         self,
@@ -304,12 +304,10 @@ class Book:
     def _gap_to_come(self, read: Iterable[Sample]) -> tables.Gap | None:
         """What `restart` will count, before counters that were not found are made again."""
         present = {sample.counter for sample in read}
-        counting = (
-            counter
+        is_missed = any(
+            live.phase is tables.Phase.COUNTING and counter.is_pod and counter not in present
             for counter, live in self.counters.items()
-            if live.phase is tables.Phase.COUNTING
         )
-        is_missed = any(counter.is_pod and counter not in present for counter in counting)
         return tables.Gap.REMOVED if is_missed else None
 
     def _post_one(self, sample: Sample, now: Moment) -> tables.Gap | None:
@@ -348,7 +346,7 @@ class Book:
                 self.counters[sample.counter] = live.continued(sample)
                 self.read_at[sample.counter] = now.steady
         # Pods and their sum are never read at one instant.
-        audit.shake(self.totals)
+        audit.remeasure(self.totals)
         self._advance()
 
     def end(self, counters: Iterable[Counter], now: Moment) -> None:
@@ -392,9 +390,8 @@ class Book:
 
     def write_down_reading(self) -> None:
         """Write down when counters were read last, for rule 9 in another life."""
-        facts = {READ_AT: self.last_reading.steady, LONGEST_PAUSE: self.longest_pause}
-        for key, seconds in facts.items():
-            self.remember(key, f"{seconds:.3f}")
+        self.remember(READ_AT, f"{self.last_reading.steady:.3f}")
+        self.remember(LONGEST_PAUSE, f"{self.longest_pause:.3f}")
 
     def remember(self, key: str, value: str) -> None:
         # Compared first: a fact that is set is a row to write.
@@ -446,7 +443,7 @@ class Book:
             return
         since = min(self.read_at.get(counter, self.inherited.steady) for counter in every)
         # Before the audit, since a sum that was put back has posted again what it shows.
-        audit.shake(self.totals, audit.summed(every))
+        audit.remeasure(self.totals, audit.summed(every))
         self.hours.lose(now.wall, {counter.traffic for counter in filter(audit.is_unsized, every)})
         counted = 0.0
         for gap, counters in lost.items():
@@ -468,27 +465,17 @@ class Book:
     @property
     def dirty(self) -> bool:
         """Whether the store's copy is behind."""
-        return any(self._unwritten)
+        touched = (self.facts.touched, self.counters.touched, self.totals.touched)
+        return any((self.hours, *touched, self.ended.touched, self.gaps.touched))
 
     def written(self) -> None:
         """The store's copy has caught up."""
-        for part in self._unwritten:
-            part.clear()
-
-    @property
-    def _unwritten(
-        self,
-    ) -> tuple[
-        Unwritten
-        | set[str]
-        | set[Counter]
-        | set[tables.Account]
-        | set[tables.SeriesKey]
-        | set[tables.Gap],
-        ...,
-    ]:
-        tables = self.facts, self.counters, self.totals, self.ended, self.gaps
-        return self.hours, *(table.touched for table in tables)
+        self.hours.clear()
+        self.facts.touched.clear()
+        self.counters.touched.clear()
+        self.totals.touched.clear()
+        self.ended.touched.clear()
+        self.gaps.touched.clear()
 
 
 def _name(owner: PodRef) -> tables.SeriesKey:

@@ -49,7 +49,7 @@ class Ledger:
 
     Attributes:
         is_new: whether there was nothing in the file.
-        found: what `examine` found out.
+        books_state: what `examine` found out.
 
     Raises:
         StateError: the file is damaged or is no ledger; the message names it.
@@ -77,16 +77,16 @@ class Ledger:
         self._undurable_since: float | None = None
         self._pruned_at = -math.inf
         self._boot_id = boot_id
-        self.found = BooksState.CURRENT
+        self.books_state = BooksState.CURRENT
         self._mark_path = file.path.with_name(MARK_FILE)
         try:
-            self._take_up(file.load())
+            self._open_book(file.load())
         except (StateError, SetupError):
             # The caller sets a damaged file aside, and must not leave it open under its new name.
             file.close()
             raise
 
-    def _take_up(self, book: Book) -> None:
+    def _open_book(self, book: Book) -> None:
         book.hours.is_kept = self._retention.hours > 0
         self.is_new = not (book.totals or book.counters or BOOKS in book.facts)
         try:
@@ -166,8 +166,14 @@ class Ledger:
         with self._lock:
             with self._changing() as book:
                 book.sweep(self.moment(), self._linger_seconds)
-            if self._clock.monotonic() - self._pruned_at >= PRUNE_SECONDS:
-                self._prune()
+            now = self._clock.monotonic()
+            if now - self._pruned_at >= PRUNE_SECONDS:
+                # Before the attempt: a disk that is full is not asked every minute.
+                self._pruned_at = now
+                try:
+                    self._store.prune(self._retention)
+                except StateError as error:
+                    log.warning("history-unbounded error=%s", error.message)
 
     def recall(self, key: str) -> str | None:
         """What was last remembered under this key."""
@@ -209,7 +215,7 @@ class Ledger:
                     self._note_loss(book, finding)
                     book.forget()
             # After the transaction: what was not written down is found again by the next start.
-            self.found = finding
+            self.books_state = finding
         if finding in MENDED:
             # At once, since the next loss may come before the next sync, and is to be counted, too.
             self.checkpoint()
@@ -232,7 +238,7 @@ class Ledger:
         kept = sqlite_file.set_aside(path, "foreign")
         log.error("ledger-foreign path=%s action=set-aside", kept)
         self._store = LedgerStore(path)
-        self._take_up(self._store.load())
+        self._open_book(self._store.load())
 
     @property
     def read_at(self) -> float:
@@ -262,9 +268,7 @@ class Ledger:
     def usage(self, period: Period, by: Sequence[By]) -> list[UsageRow]:
         """Sums of the period's roll-ups by `by` and by traffic, most bytes first.
 
-        Raises:
-            StateError: the file is damaged.
-            SetupError: it cannot be read just now.
+        Raises as opening does.
         """
         with ExitStack() as stack:
             # The view of the file and what it lacks must be of one instant; summing up takes
@@ -380,11 +384,3 @@ class Ledger:
             now = self.moment()
             self._book.note(Gap.NOT_DURABLE, self._undurable_since, now, goes_on=True)
             self._undurable_since = now.steady
-
-    def _prune(self) -> None:
-        # Before the attempt: a disk that is full is not asked every minute.
-        self._pruned_at = self._clock.monotonic()
-        try:
-            self._store.prune(self._retention)
-        except StateError as error:
-            log.warning("history-unbounded error=%s", error.message)

@@ -121,9 +121,17 @@ class LedgerStore:
         book.written()
 
     def prune(self, retention: Retention) -> None:
-        """Bound the roll-ups."""
+        """Drop and fold the roll-ups that `retention` leaves no room for."""
         with self._transaction():
-            _prune(self._connection, retention)
+            # `LIMIT 0` below would find no oldest hour and keep everything.
+            if retention.hours == 0:
+                self._connection.execute("DELETE FROM hour")
+                return
+            (oldest,) = self._connection.execute(_OLDEST_KEPT, (retention.hours,)).fetchone()
+            self._connection.execute("DELETE FROM hour WHERE hour < ?", (oldest,))
+            (count,) = self._connection.execute("SELECT count(*) FROM hour").fetchone()
+            if count > retention.rows:
+                _shrink(self._connection, count - retention.rows)
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -229,11 +237,9 @@ def _changes(book: Book, *, is_whole: bool) -> Iterator[tuple[str, Iterable[Row]
         return table.items() if is_whole else table.changed
 
     if not is_whole:
-        counters, totals = book.counters.deleted, book.totals.deleted
-        yield (
-            "DELETE FROM counter WHERE (subject, family, traffic) = (?, ?, ?)",
-            map(_key, counters),
-        )
+        counters = map(_key, book.counters.deleted)
+        yield "DELETE FROM counter WHERE (subject, family, traffic) = (?, ?, ?)", counters
+        totals = book.totals.deleted
         yield "DELETE FROM total WHERE (scope, owner, name, traffic) = (?, ?, ?, ?)", totals
         yield "DELETE FROM ended WHERE (namespace, pod) = (?, ?)", book.ended.deleted
         yield "DELETE FROM fact WHERE key = ?", ((key,) for key in book.facts.deleted)
@@ -277,33 +283,17 @@ def _total_row(entry: tuple[tables.Account, tables.Amount]) -> Row:
     (scope, owner, name, traffic), amount = entry
     # Only counters that somebody set have more than the file can hold; SQLite would refuse such a
     # number, and with it every later write.
-    return (
-        scope.value,
-        owner,
-        name,
-        str(traffic),
-        max(-tables.LARGEST, min(amount.bytes, tables.LARGEST)),
-        max(-tables.LARGEST, min(amount.packets, tables.LARGEST)),
+    size, packets = (
+        max(-tables.LARGEST, min(number, tables.LARGEST))
+        for number in (amount.bytes, amount.packets)
     )
+    return scope.value, owner, name, str(traffic), size, packets
 
 
 def _total(row: tuple[str, str, str, str, int, int]) -> tuple[tables.Account, tables.Amount]:
     scope, owner, name, traffic, count, packets = row
     account = tables.Account(tables.Scope(scope), owner, name, Traffic(traffic))
     return account, tables.Amount(count, packets)
-
-
-def _prune(connection: sqlite3.Connection, retention: Retention) -> None:
-    """Drop and fold what `retention` leaves no room for. The caller holds a transaction."""
-    # `LIMIT 0` below would find no oldest hour and keep everything.
-    if retention.hours == 0:
-        connection.execute("DELETE FROM hour")
-        return
-    (oldest,) = connection.execute(_OLDEST_KEPT, (retention.hours,)).fetchone()
-    connection.execute("DELETE FROM hour WHERE hour < ?", (oldest,))
-    (count,) = connection.execute("SELECT count(*) FROM hour").fetchone()
-    if count > retention.rows:
-        _shrink(connection, count - retention.rows)
 
 
 def _shrink(connection: sqlite3.Connection, excess: int) -> None:

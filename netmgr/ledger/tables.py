@@ -30,6 +30,12 @@ class Amount:
     def __sub__(self, other: Amount) -> Amount:
         return Amount(self.bytes - other.bytes, self.packets - other.packets)
 
+    def smallest(self, other: Amount) -> Amount:
+        return Amount(min(self.bytes, other.bytes), min(self.packets, other.packets))
+
+    def largest(self, other: Amount) -> Amount:
+        return Amount(max(self.bytes, other.bytes), max(self.packets, other.packets))
+
 
 NOTHING = Amount()
 
@@ -118,7 +124,6 @@ class LastGap(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> LastGap:
-        """Read `text` back."""
         since, until, concerned, counters = text.split(" ", 3)
         names = tuple(filter(None, counters.split(",")))
         return cls(float(since), float(until), int(concerned), names)
@@ -178,6 +183,7 @@ class LiveCounter:
 
 
 def _growth(reading: int, last: int) -> int:
+    # Rule 8: whoever zeroes a counter takes away less than half of all that fits.
     return reading - last + (WRAP if 2 * (last - reading) > WRAP else 0)
 
 

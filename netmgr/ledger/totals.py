@@ -10,7 +10,7 @@ from netmgr.ledger import audit
 from netmgr.ledger.audit import Audit
 from netmgr.ledger.book import Book
 from netmgr.ledger.tables import NOTHING, Amount, Gap, LastGap, Lost, Scope, SeriesKey
-from netmgr.model import PODS, Sample, Traffic
+from netmgr.model import PODS, REMOTE_PODS, Sample, Traffic
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,15 +104,18 @@ def picture(book: Book, *, durable: bool) -> Totals:
     # Sorted once here, so that readers get each list in a stable order.
     for account in sorted(book.totals):
         amount = book.totals[account]
-        scope, owner, name, traffic = account
-        if scope is Scope.POD:
-            is_live = SeriesKey(owner, name) not in book.ended
-            size = _amount(traffic, amount)
-            pods.append({"namespace": owner, "pod": name, **size, "live": is_live})
-        elif scope is Scope.NAMESPACE:
-            namespaces.append({"namespace": owner, **_amount(traffic, amount)})
-        elif audit.is_hook(account):
-            node[traffic] = node.get(traffic, NOTHING) + amount
+        match account:
+            case (Scope.POD, owner, name, traffic):
+                is_live = SeriesKey(owner, name) not in book.ended
+                size = _amount(traffic, amount)
+                pods.append({"namespace": owner, "pod": name, **size, "live": is_live})
+            case (Scope.NAMESPACE, owner, _, traffic):
+                namespaces.append({"namespace": owner, **_amount(traffic, amount)})
+            # The sum of pods' counters is no part of what the node exchanged.
+            case (Scope.HOOK, owner, _, traffic) if owner != PODS:
+                node[traffic] = node.get(traffic, NOTHING) + amount
+            case _:
+                pass
     return Totals(
         pods=pods,
         namespaces=namespaces,
@@ -121,7 +124,10 @@ def picture(book: Book, *, durable: bool) -> Totals:
         gaps=[_gap(gap, book.gaps.get(gap, Lost()), book.last_gap(gap)) for gap in Gap],
         audits=[
             AuditTotal(
-                *key, *sides, audit.missed(book.totals, *key), audit.remote_pods(book.totals, *key)
+                *key,
+                *sides,
+                audit.missed(book.totals, *key),
+                book.totals.get(audit.side(key[0], REMOTE_PODS, key[1])),
             )
             for key, sides in sorted(audit.compared(book.totals).items())
         ],
@@ -147,10 +153,8 @@ def _gap(gap: Gap, lost: Lost, last: LastGap) -> snapshot.AccountingGaps:
 
 
 def _raw(book: Book) -> list[Sample]:
-    hooks = sorted(
-        counter
-        for counter in book.counters
+    return sorted(
+        Sample(counter, live.reading.bytes, live.reading.packets)
+        for counter, live in book.counters.items()
         if audit.audited_by(counter) and counter.subject != PODS
     )
-    readings = ((counter, book.counters[counter].reading) for counter in hooks)
-    return [Sample(counter, reading.bytes, reading.packets) for counter, reading in readings]

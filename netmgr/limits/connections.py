@@ -137,7 +137,7 @@ def changes(want: Wanted, listing: Listing, names: Iterable[str]) -> str:
     for name in names:
         lines += nft_chains.fill(TABLE, name, chains[name])
     lines += nft_chains.fill(TABLE, FIRST, want.first_rules, _BASE)
-    return "".join(f"{line}\n" for line in lines)
+    return nft_chains.script(lines)
 
 
 def anew(want: Wanted) -> str:

@@ -123,7 +123,7 @@ def whole(
         )
     for chain in chains:
         lines += _filled(chain, peers)
-    return _text(lines)
+    return nft_chains.script(lines)
 
 
 def changed(
@@ -143,7 +143,7 @@ def changed(
     lines += _quotas(quotas or {})
     for chain in added:
         lines += _filled(chain, peers)
-    return _text(lines)
+    return nft_chains.script(lines)
 
 
 def names(chains: Iterable[LinkChain]) -> frozenset[str]:
@@ -241,12 +241,14 @@ def _charging(chain: LinkChain) -> Iterator[str]:
 
 def bounds(changes: Mapping[str, int]) -> str:
     """Commands that set the counts at which quotas are spent; what they have counted stays."""
-    return _text(_quotas({name: QuotaObject(bound, 0) for name, bound in changes.items()}))
+    return nft_chains.script(
+        _quotas({name: QuotaObject(bound, 0) for name, bound in changes.items()})
+    )
 
 
 def resets(names: Iterable[str]) -> str:
     """Commands that set what quotas have counted to 0."""
-    return _text([f"reset quota {TABLE} {name}" for name in names])
+    return nft_chains.script([f"reset quota {TABLE} {name}" for name in names])
 
 
 def _quotas(quotas: Mapping[str, QuotaObject]) -> list[str]:
@@ -281,7 +283,3 @@ def _by_family(prefixes: Sequence[Prefix]) -> Mapping[Family, list[Prefix]]:
 
 def _set(family: Family) -> str:
     return f"internal{family.value}"
-
-
-def _text(lines: list[str]) -> str:
-    return "".join(f"{line}\n" for line in lines)

@@ -25,6 +25,7 @@ from netmgr.kernel import nf_tables
 from netmgr.model import Traffic
 from netmgr.prefixes import Family, Prefix
 from netmgr.rules import nft_chains, nft_table
+from netmgr.rules.model import of_family
 from netmgr.rules.nft_chains import Base
 from netmgr.rules.nft_table import NftTable
 
@@ -35,7 +36,6 @@ SYSFS = Path("/sys/fs/cgroup")
 
 CAPACITY = 4096
 _KEY = struct.Struct("=Q")
-_FAMILIES = {Family.V4: ("ip", "ipv4_addr"), Family.V6: ("ip6", "ipv6_addr")}
 _WAYS = (
     ("out", Traffic.INTERNET_OUT, "output", "daddr", "oifname"),
     ("in", Traffic.INTERNET_IN, "input", "saddr", "iifname"),
@@ -85,7 +85,7 @@ class CgroupCounters:
         chains = {way[2]: list(self._rules(way)) for way in _WAYS}
         marks = {hook: nft_chains.marks(hook, rules) for hook, rules in chains.items()}
         made = not listing.holds(marks, {hook: _base(hook) for hook in chains})
-        held = (listing.prefixes(f"internal{family}") for family in _FAMILIES)
+        held = (listing.prefixes(f"internal{family}") for family in Family)
         if made:
             self._run([*self._made(chains), *self._filled()])
             self._table.listing(chains)
@@ -98,26 +98,23 @@ class CgroupCounters:
         """Treat these as internal from the next `make` on; counters go on."""
         self._internal = frozenset(internal)
 
-    def _run(self, lines: Iterable[str]) -> None:
-        self._table.run("".join(f"{line}\n" for line in lines))
+    def _run(self, commands: Iterable[str]) -> None:
+        self._table.run(nft_chains.script(commands))
 
     def _filled(self) -> list[str]:
         """Commands to refill the internal prefixes' sets in one transaction."""
         lines = []
-        for family in _FAMILIES:
+        for family in Family:
             # One transaction, so that no packet meets an empty set and is taken for the internet's.
             lines.append(f"flush set {TABLE} internal{family}")
-            blocks = ", ".join(
-                str(block) for block in sorted(self._internal) if block.family is family
-            )
-            if blocks:
+            if blocks := ", ".join(map(str, sorted(of_family(self._internal, family)))):
                 lines.append(f"add element {TABLE} internal{family} {{ {blocks} }}")
         return lines
 
     def _made(self, chains: Mapping[str, Sequence[str]]) -> Iterator[str]:
         yield from (f"add table {TABLE}", f"delete table {TABLE}", f"add table {TABLE}")
-        for family, (_, kind) in _FAMILIES.items():
-            yield f"add set {TABLE} internal{family} {{ type {kind}; flags interval; }}"
+        for family in Family:
+            yield f"add set {TABLE} internal{family} {{ type ipv{family}_addr; flags interval; }}"
         for depth in self._depths:
             for name in self._sets(depth):
                 yield f"add set {TABLE} {name} {{ type cgroupsv2; size {CAPACITY}; counter; }}"
@@ -126,13 +123,10 @@ class CgroupCounters:
 
     def _rules(self, way: tuple[str, Traffic, str, str, str]) -> Iterator[str]:
         name, _, _, side, link = way
-        for family, (protocol, _) in _FAMILIES.items():
-            for depth in self._depths:
-                counts = _set_name(name, family, depth)
-                yield (
-                    f'{link} != "lo" {protocol} {side} != @internal{family} '
-                    f"socket cgroupv2 level {depth} @{counts} return"
-                )
+        for family, depth in product(Family, self._depths):
+            internet = f"{nft_chains.protocol(family)} {side} != @internal{family}"
+            counts = f"socket cgroupv2 level {depth} @{_set_name(name, family, depth)}"
+            yield f'{link} != "lo" {internet} {counts} return'
 
     def admit(self, cgroups: Iterable[Cgroup]) -> None:
         """Count these from now on; one already counted goes on.
@@ -165,7 +159,7 @@ class CgroupCounters:
         readings: list[Reading] = []
         # nft(8) puts an element back by its cgroup's path, in a table that was made for it.
         life = self._table.socket.table_handle(_NAME)
-        for (way, traffic, *_), family, depth in product(_WAYS, _FAMILIES, self._depths):
+        for (way, traffic, *_), family, depth in product(_WAYS, Family, self._depths):
             listed = self._table.socket.counts(_NAME, _set_name(way, family, depth))
             readings += [
                 Reading(_KEY.unpack(key)[0], family, traffic, octets, packets, life)
@@ -174,7 +168,7 @@ class CgroupCounters:
         return readings
 
     def _sets(self, depth: int) -> list[str]:
-        return [_set_name(way, family, depth) for way, *_ in _WAYS for family in _FAMILIES]
+        return [_set_name(way, family, depth) for way, *_ in _WAYS for family in Family]
 
     def remove(self) -> None:
         nft_table.remove(TABLE)

@@ -68,16 +68,12 @@ FACTS: Mapping[Backend, BackendFacts] = {
 FILE_NAME = "rules-backend"
 """In the state directory: the name of the backend in use, and a line feed."""
 
-
 KUBELET = ("mangle", frozenset({"KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY"}))
 """The table and the chains that every kubelet since Kubernetes 1.17 keeps in the variant it
 uses."""
 
 Place = tuple[str, str]
 """A table and a chain of it."""
-
-Counts = Counter[Place]
-"""How many rules each has, over both families."""
 
 
 def open_backend(choice: Backend, state_dir: Path) -> RuleBackend:
@@ -88,14 +84,14 @@ def open_backend(choice: Backend, state_dir: Path) -> RuleBackend:
         StateError: the remembered decision cannot be read or written.
         KernelError: the kernel refuses the backend's sockets.
     """
-    return open_kind(_resolve(choice, state_dir))
+    backend = would_use(choice, state_dir)
+    if choice not in FACTS and remembered(state_dir) is None:
+        remember(backend, state_dir)
+    return open_kind(backend)
 
 
 def open_kind(kind: Backend) -> RuleBackend:
-    """The backend of this kind, as `remembered` gives it.
-
-    Raises: as `open_backend`.
-    """
+    """The backend of this kind, as `remembered` gives it; raises as `open_backend`."""
     # Each backend's libraries are imported only on the node that uses them.
     if kind is Backend.NFTABLES:
         from netmgr.rules.nftables import NftablesBackend  # noqa: PLC0415  one backend's libraries are loaded, not both
@@ -115,22 +111,13 @@ def open_kind(kind: Backend) -> RuleBackend:
 
 
 def remember(name: str, state_dir: Path) -> None:
-    """Note the backend in use: `auto` keeps to it, and a later change finds what to remove.
-
-    Raises:
-        StateError: the note cannot be written.
-    """
+    """Note the backend in use: `auto` keeps to it, and a later change finds what to remove."""
     durable.make_folder(state_dir)
     durable.write(state_dir / FILE_NAME, f"{name}\n".encode(), 0o600)
 
 
 def would_use(choice: Backend, state_dir: Path) -> Backend:
-    """What `open_backend` would open: one that can hold rules. Changes nothing.
-
-    Raises:
-        StateError: the remembered decision cannot be read.
-        KernelError: the kernel refused to list what it has.
-    """
+    """What `open_backend` would open: one that can hold rules. Changes nothing, raises as it."""
     if choice in FACTS:
         return choice
     former = remembered(state_dir)
@@ -139,19 +126,8 @@ def would_use(choice: Backend, state_dir: Path) -> Backend:
     return former
 
 
-def _resolve(choice: Backend, state_dir: Path) -> Backend:
-    backend = would_use(choice, state_dir)
-    if choice not in FACTS and remembered(state_dir) is None:
-        remember(backend, state_dir)
-    return backend
-
-
 def remembered(state_dir: Path) -> Backend | None:
-    """The backend that this node used last; None if it used none.
-
-    Raises:
-        StateError: the note cannot be read, or names no backend.
-    """
+    """The backend that this node used last; None if it used none. StateError: it is unreadable."""
     return durable.read(state_dir / FILE_NAME, _parsed)
 
 
@@ -182,11 +158,7 @@ def _nftables_works() -> bool:
 
 
 def in_use() -> Backend:
-    """The variant in use in the calling thread's namespace.
-
-    Raises:
-        KernelError: the kernel refused to list what it has.
-    """
+    """The variant in use in the calling thread's namespace; KernelError if it cannot be listed."""
     if not nft_is_supported():
         return Backend.IPTABLES_LEGACY
     counts_by_variant = {
@@ -194,17 +166,12 @@ def in_use() -> Backend:
     }
     # Chains of ours come first, so that an agent which lost its state finds its rules.
     for is_decisive in (_is_ours, _is_kubelets):
-        decided = [
-            variant
-            for variant, places in counts_by_variant.items()
-            if any(map(is_decisive, places))
-        ]
-        if decided:
-            return decided[0]
-    rules = {variant: counts.total() for variant, counts in counts_by_variant.items()}
-    more_legacy = rules[Backend.IPTABLES_LEGACY] > rules[Backend.IPTABLES_NFT]
-    # Without any rules, nf_tables: what today's distributions use.
-    return Backend.IPTABLES_LEGACY if more_legacy else Backend.IPTABLES_NFT
+        for variant, places in counts_by_variant.items():
+            if any(map(is_decisive, places)):
+                return variant
+    # The first one has nf_tables' rules, which decide between equals: without any rules, nf_tables
+    # is what today's distributions use.
+    return max(counts_by_variant, key=lambda variant: counts_by_variant[variant].total())
 
 
 def _is_ours(place: Place) -> bool:
@@ -217,8 +184,9 @@ def _is_kubelets(place: Place) -> bool:
     return table == KUBELET[0] and chain in KUBELET[1]
 
 
-def _rule_counts(kind: Backend) -> Counts:
-    counts = Counts()
+def _rule_counts(kind: Backend) -> Counter[Place]:
+    """How many rules each chain has, over both families."""
+    counts: Counter[Place] = Counter()
     try:
         variant = Variant(kind)
     except SetupError:

@@ -23,6 +23,12 @@ from netmgr.rules.isolation import Isolation
 _DROPPED = ""
 """In place of a class's name: packets that isolation drops."""
 
+_DIRECTIONS = {
+    model.Hook.FORWARD: ("in", model.Side.DESTINATION, model.Side.SOURCE),
+    model.Hook.BEFORE_SRCNAT: ("out", model.Side.SOURCE, model.Side.DESTINATION),
+}
+"""The direction that is counted at each hook, and which address is the pod's and the peer's."""
+
 _Class = tuple[str, tuple[Prefix, ...]]
 """A class's name and its prefixes."""
 
@@ -65,81 +71,54 @@ class Classifier:
         """What is not internet because a class has it."""
         return tuple(merge(prefix for _, prefixes in self.pieces for prefix in prefixes))
 
-    def sets(self, abilities: model.Abilities) -> dict[model.SetSpec, frozenset[model.Element]]:
+    def sets(self, abilities: model.Abilities) -> model.Sets:
         """The sets of prefixes that the rules look into."""
         if abilities.verdict_maps:
             return {}
-        sets: dict[model.SetSpec, frozenset[model.Element]] = {}
+        sets: model.Sets = {}
         for family in Family:
             known = self._known(family)
             if len(known) > abilities.compares:
-                sets[_classes(family)] = frozenset(merge(known))
+                sets[model.SetSpec.of_prefixes("classes", family)] = frozenset(merge(known))
                 for name, prefixes in _of_family(self.pieces, family):
-                    sets[_class(name, family)] = frozenset(prefixes)
+                    members = model.SetSpec.of_prefixes(f"class_{name}", family)
+                    sets[members] = frozenset(prefixes)
         return sets
 
     def rules(
         self, hook: model.Hook, family: Family, abilities: model.Abilities
     ) -> Iterator[model.Rule]:
-        if hook is model.Hook.FORWARD:
-            way, pod, peer = "in", model.Side.DESTINATION, model.Side.SOURCE
-        elif hook is model.Hook.BEFORE_SRCNAT:
-            way, pod, peer = "out", model.Side.SOURCE, model.Side.DESTINATION
-        else:
+        if hook not in _DIRECTIONS:
             return
+        way, pod, peer = _DIRECTIONS[hook]
         links: tuple[model.Match, ...] = (
             (model.OnLink(pod, f"{LINK_PREFIX}*"),) if self.own_links else ()
         )
         if abilities.verdict_maps:
-            yield self._classify(family, way, links, pod, peer)
-        else:
-            yield from self._each(family, way, links, pod, peer, abilities.compares)
-
-    def _classify(
-        self,
-        family: Family,
-        way: str,
-        links: tuple[model.Match, ...],
-        pod: model.Side,
-        peer: model.Side,
-    ) -> model.Rule:
-        branches = tuple(
-            model.Branch(_counting(name, way, family) if name else "", prefixes)
-            for name, prefixes in self._branches(family)
-        )
-        action = model.Classify(
-            f"{way}{family.value}", peer, pod, branches, rest=_counting(INTERNAL, way, family)
-        )
-        return model.Rule(f"classes {way} v{family.value}", family, links, action)
-
-    def _each(
-        self,
-        family: Family,
-        way: str,
-        links: tuple[model.Match, ...],
-        pod: model.Side,
-        peer: model.Side,
-        most_compared: int,
-    ) -> Iterator[model.Rule]:
-        known = self._known(family)
-        for name, prefixes in _of_family(self.pieces, family):
-            members: dict[str, model.Match] = (
-                {f" {prefix}": model.InPrefix(peer, prefix) for prefix in prefixes}
-                if len(known) <= most_compared
-                else {"": model.InSet(peer, _class(name, family).name)}
+            branches = tuple(
+                model.Branch(_counting(name, way, family) if name else "", prefixes)
+                for name, prefixes in self._branches(family)
             )
+            rest = _counting(INTERNAL, way, family)
+            action = model.Classify(f"{way}{family}", peer, pod, branches, rest)
+            yield model.Rule.named(f"classes {way}", family, links, action)
+            return
+        known = self._known(family)
+        # All are compared, or all looked up: the last rule leaves out every class.
+        most = abilities.compares if len(known) <= abilities.compares else 0
+        for name, prefixes in _of_family(self.pieces, family):
+            members = model.inside(peer, f"class_{name}{family}", prefixes, most)
             for suffix, member in members.items():
-                matches = (*links, member, model.InSet(pod, _counting(name, way, family)))
-                yield model.Rule(
-                    f"class {name}{suffix} {way} v{family.value}", family, matches, model.Continue()
+                counts = model.InSet(pod, _counting(name, way, family))
+                matches = (*links, member, counts)
+                yield model.Rule.named(
+                    f"class {name}{suffix} {way}", family, matches, model.Continue()
                 )
-        others = model.outside(peer, _classes(family).name, known, most_compared)
         # Without a verdict map a packet goes on after the class that counted it, so the last rule
         # leaves out what is in any class.
+        others = model.outside(peer, f"classes{family}", known, most)
         matches = (*links, *others, model.InSet(pod, _counting(INTERNAL, way, family)))
-        yield model.Rule(
-            f"class {INTERNAL} {way} v{family.value}", family, matches, model.Continue()
-        )
+        yield model.Rule.named(f"class {INTERNAL} {way}", family, matches, model.Continue())
 
     def _known(self, family: Family) -> list[Prefix]:
         """The prefixes of all classes, and those that no class counts."""
@@ -156,15 +135,12 @@ def pod_set(traffic: Traffic, family: Family) -> model.SetSpec:
     """
     way = "in" if traffic.is_inward else "out"
     kind = "" if traffic in (Traffic.INTERNET_IN, Traffic.INTERNET_OUT) else f"{traffic.kind}_"
-    return model.SetSpec(f"pod_{kind}{way}{family.value}", family, traffic)
+    return model.SetSpec(f"pod_{kind}{way}{family}", family, traffic)
 
 
 def _of_family(classes: Iterable[_Class], family: Family) -> list[_Class]:
     """Those with prefixes of the family, and these alone."""
-    narrowed = [
-        (name, tuple(prefix for prefix in prefixes if prefix.family is family))
-        for name, prefixes in classes
-    ]
+    narrowed = [(name, tuple(model.of_family(prefixes, family))) for name, prefixes in classes]
     return [(name, prefixes) for name, prefixes in narrowed if prefixes]
 
 
@@ -172,17 +148,8 @@ def _counting(name: str, way: str, family: Family) -> str:
     return pod_set(Traffic(f"{name}-{way}"), family).name
 
 
-def _class(name: str, family: Family) -> model.SetSpec:
-    return model.SetSpec(f"class_{name}{family.value}", family)
-
-
-def _classes(family: Family) -> model.SetSpec:
-    return model.SetSpec(f"classes{family.value}", family)
-
-
 def _beside(prefixes: list[Prefix], holes: tuple[Prefix, ...]) -> tuple[Prefix, ...]:
     """The parts of the prefixes that lie in no hole."""
     left = disjoint([*((prefix, True) for prefix in prefixes), *((hole, False) for hole in holes)])
-    return tuple(
-        piece for piece in left.get(True, []) if not any(hole.covers(piece) for hole in holes)
-    )
+    pieces = left.get(True, [])
+    return tuple(piece for piece in pieces if not any(hole.covers(piece) for hole in holes))

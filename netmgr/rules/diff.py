@@ -67,17 +67,18 @@ def _fillings(
     for hook, rules in desired.chains.items():
         # A table that was dormant is filled again whole, since nothing shows what happened to it
         # meanwhile.
-        is_suspect = hook in dropped or (observed.asleep and rules)
-        if is_suspect or not _holds(observed.chains.get(hook), rules):
+        is_suspect = hook in dropped or (observed.is_dormant and rules)
+        intact = tuple(ObservedRule(rule.id) for rule in rules)
+        if is_suspect or observed.chains.get(hook, ()) != intact:
             yield transaction.FillChain(hook, rules)
 
 
 def faults(desired: model.Ruleset, observed: Observed) -> Iterator[str]:
     """A message for everything not as desired."""
-    if observed.nothing:
+    if observed.is_empty:
         yield "the whole ruleset was missing"
         return
-    if observed.asleep:
+    if observed.is_dormant:
         yield "the table was dormant, so that nothing of it was in effect"
     for spec in desired.sets:
         yield from _set_faults(desired, observed, spec)
@@ -92,12 +93,11 @@ def faults(desired: model.Ruleset, observed: Observed) -> Iterator[str]:
 
 def _hooks_to_empty(desired: model.Ruleset, observed: Observed) -> list[model.Hook]:
     """Hooks whose chain is to be remade, or uses a set that is."""
-    hooks = []
-    for hook, rules in desired.chains.items():
-        used = {hook, *(name for rule in rules for name in rule.set_names)}
-        if used & observed.malformed:
-            hooks.append(hook)
-    return hooks
+    used = {
+        hook: {hook.value}.union(*(rule.set_names for rule in rules))
+        for hook, rules in desired.chains.items()
+    }
+    return [hook for hook, names in used.items() if names & observed.malformed]
 
 
 def _set_operations(desired: model.Ruleset, observed: Observed) -> Iterator[transaction.Operation]:
@@ -127,10 +127,6 @@ def _created(desired: model.Ruleset, observed: Observed) -> Iterator[Counter]:
             yield counter
 
 
-def _holds(seen: tuple[ObservedRule, ...] | None, rules: tuple[model.Rule, ...]) -> bool:
-    return (seen or ()) == tuple(ObservedRule(rule.id) for rule in rules)
-
-
 def _set_faults(desired: model.Ruleset, observed: Observed, spec: model.SetSpec) -> Iterator[str]:
     wanted, present = desired.members[spec.name], observed.members.get(spec.name)
     if spec.name in observed.malformed:
@@ -151,15 +147,11 @@ def _rule_faults(
     wanted: Sequence[str], present: Sequence[str], altered: Iterable[str]
 ) -> dict[str, list[str]]:
     return {
-        "was missing": _without(wanted, present),
+        "was missing": [name for name in wanted if name not in present],
         "was altered": [name for name in altered if name in wanted],
-        "does not belong there": _without(present, wanted),
+        "does not belong there": [name for name in present if name not in wanted],
         "was there more than once": [name for name in wanted if present.count(name) > 1],
     }
-
-
-def _without(names: Iterable[str], others: Collection[str]) -> list[str]:
-    return [name for name in names if name not in others]
 
 
 def _chain_faults(

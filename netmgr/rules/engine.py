@@ -16,12 +16,11 @@ from netmgr.api.snapshot import DroppedTotals, RefusedTotals, TranslatedRange
 from netmgr.errors import KernelError
 from netmgr.model import Counter, Sample, Sender
 from netmgr.prefixes import Address, Family, Prefix
-from netmgr.rules import lives, model, tagged
+from netmgr.rules import model, tagged
 from netmgr.rules.classifier import pod_set
 from netmgr.rules.diff import diff, faults
 from netmgr.rules.observed import Observed
-from netmgr.rules.policy import ARRIVED, DELIVERED, PodSets, Policy, desired, pod_sets, senders
-from netmgr.rules.spokes import pair_counter
+from netmgr.rules.policy import ARRIVED, DELIVERED, Policy, desired, pod_sets, senders
 from netmgr.rules.tagged import Serving, Tagged
 from netmgr.rules.transaction import (
     AddElements,
@@ -29,6 +28,7 @@ from netmgr.rules.transaction import (
     RemoveElements,
     ReplaceElements,
     Transaction,
+    with_lives,
 )
 
 MARK = model.SetSpec("ledger_mark6", Family.V6)
@@ -42,9 +42,7 @@ rule names it, so no packet pays for it.
 class RuleBackend(Protocol):
     """One kernel interface that can hold the ruleset: nftables, iptables, the tests' fake.
 
-    Thread-safe.
-
-    Every method raises KernelError when the kernel refuses, with what and why.
+    Thread-safe. Every method raises KernelError when the kernel refuses, with what and why.
     """
 
     @property
@@ -71,7 +69,7 @@ class RuleBackend(Protocol):
         """Every counter of ours that the kernel has: the node's, and after them the pods'."""
         ...
 
-    def read_pods(self, pods: PodSets) -> list[Sample]:
+    def read_pods(self, pods: model.Sets) -> list[Sample]:
         """The counters of these elements of pods' sets, as far as they exist."""
         ...
 
@@ -146,9 +144,7 @@ class Rules:
         """The mark that the kernel has, if any; two if a process was killed while it wrote one."""
         wanted = _with_mark(desired(self.policy, (), self.backend.abilities), ())
         members = self.backend.observe(wanted).members.get(MARK.name, frozenset())
-        return [
-            Address(Family.V6, member.value) for member in members if isinstance(member, Prefix)
-        ]
+        return [member.network for member in members if isinstance(member, Prefix)]
 
     def mark(self, mark: Address) -> None:
         """Have the kernel keep this mark from now on.
@@ -177,15 +173,13 @@ class Rules:
     ) -> None:
         """Carry a plan out; atomically where the kernel allows it, but for orphans, which go last.
 
-        Args:
-            transaction: the plan.
-            before_removals: called when no rule uses the orphans any more, while they can be read.
+        `before_removals` is called when no rule uses the orphans any more, while they can be read.
 
         Raises:
             TryAgainLater: another program holds the kernel's rule lock; nothing more was changed.
         """
         changes, removals = transaction.split()
-        self.backend.apply(lives.begin(changes))
+        self.backend.apply(with_lives(changes))
         if removals:
             before_removals()
             self.backend.apply(removals)
@@ -193,7 +187,7 @@ class Rules:
     def admit(self, addresses: Collection[Address]) -> None:
         """Count these pods from now on; an existing counter goes on counting."""
         added = [AddElements(spec, members) for spec, members in self._every_set(addresses).items()]
-        self.backend.apply(lives.begin(added))
+        self.backend.apply(with_lives(added))
 
     def expel(self, addresses: Collection[Address], mark: Address | None = None) -> None:
         """Stop counting these pods and forget their counters, with a new mark.
@@ -225,15 +219,15 @@ class Rules:
             for address in members
         ]
 
-    def _pod_sets(self, addresses: Iterable[Address]) -> PodSets:
-        return pod_sets(addresses, self.policy.traffics, self._excepted)
+    def _pod_sets(self, addresses: Iterable[Address]) -> model.Sets:
+        return pod_sets(tuple(addresses), self.policy.traffics, self._excepted)
 
-    def _every_set(self, addresses: Collection[Address]) -> PodSets:
+    def _every_set(self, addresses: Collection[Address]) -> model.Sets:
         """Those that count, and those that know their links."""
-        sender_sets = senders(addresses, self._links)
-        has = self._skeleton.members
+        known = senders(addresses, self._links).items()
+        present = self._skeleton.members
         return self._pod_sets(addresses) | {
-            spec: members for spec, members in sender_sets.items() if spec.name in has
+            spec: members for spec, members in known if spec.name in present
         }
 
     def _desired(self, pods: Collection[Address]) -> model.Ruleset:
@@ -262,34 +256,32 @@ class Rules:
     def former(self, counters: Iterable[Counter]) -> list[Counter]:
         """The pods' counters among these whose class of traffic the policy does not have."""
         known = frozenset(self.policy.traffics)
-        return [
-            counter
-            for counter in counters
-            if isinstance(counter.subject, Address) and counter.traffic not in known
-        ]
+        return [counter for counter in counters if counter.is_pod and counter.traffic not in known]
 
     def read_former(self, counters: Iterable[Counter]) -> list[Sample]:
         """What such counters show, as far as they are still there."""
-        members: dict[model.SetSpec, set[model.Element]] = {}
+        sets: model.Sets = {}
         for counter in self.former(counters):
             if isinstance(counter.subject, Address):
-                members.setdefault(pod_set(counter.traffic, counter.family), set()).add(
-                    counter.subject
-                )
-        return self.backend.read_pods(
-            {spec: frozenset(addresses) for spec, addresses in members.items()}
-        )
+                spec = pod_set(counter.traffic, counter.family)
+                sets[spec] = sets.get(spec, frozenset()) | {counter.subject}
+        return self.backend.read_pods(sets)
 
     def drops(self) -> Drops:
         """What was dropped here: an entry for each ordered pair of sites and for each reason."""
-        pairs, reasons = self._drop_counters()
-        drops = Drops([], [])
-        if not pairs and not reasons:
-            return drops
+        isolation = self.policy.isolation
+        pairs = isolation.pairs() if isolation else []
+        names_by_reason: dict[str, set[str]] = {}
+        for drop in self._skeleton.actions(model.Drop):
+            if drop.reason:
+                names_by_reason.setdefault(drop.reason, set()).add(drop.name)
+        if not pairs and not names_by_reason:
+            return Drops([], [])
         tallies = self.backend.tallies(self._skeleton)
-        drops = drops._replace(undelivered=self._undelivered(tallies))
-        for (origin, destination), counters in pairs.items():
-            packets, size = _sum(tallies, counters)
+        drops = Drops([], [], self._undelivered(tallies))
+        for origin, destination in pairs:
+            names = {model.pair_counter(origin, destination, family) for family in Family}
+            packets, size = _sum(tallies, names)
             drops.between.append(
                 {
                     "origin": origin,
@@ -298,8 +290,8 @@ class Rules:
                     "packets": packets,
                 }
             )
-        for reason, counters in reasons.items():
-            packets, size = _sum(tallies, counters)
+        for reason, names in names_by_reason.items():
+            packets, size = _sum(tallies, names)
             drops.refused.append({"reason": reason, "bytes": size, "packets": packets})
         return drops
 
@@ -308,8 +300,7 @@ class Rules:
         # Counters are read in the order in which packets meet them, so that the difference is at
         # most the truth.
         arrived, delivered = (
-            _sum(tallies, (f"{name}{family.value}" for family in Family))
-            for name in (ARRIVED, DELIVERED)
+            _sum(tallies, (f"{name}{family}" for family in Family)) for name in (ARRIVED, DELIVERED)
         )
         former, self._arrived = self._arrived, arrived
         if arrived < former:
@@ -322,19 +313,6 @@ class Rules:
         )
         return self._lacking
 
-    def _drop_counters(self) -> tuple[dict[tuple[str, str], set[str]], dict[str, set[str]]]:
-        """Names of the counters of each ordered pair of sites, and of each reason."""
-        isolation = self.policy.isolation
-        pairs = {
-            pair: {pair_counter(*pair, family) for family in Family}
-            for pair in (isolation.pairs() if isolation else ())
-        }
-        reasons: dict[str, set[str]] = {}
-        for drop in self._skeleton.drops():
-            if drop.reason:
-                reasons.setdefault(drop.reason, set()).add(drop.name)
-        return pairs, reasons
-
     def translated(self) -> list[TranslatedRange]:
         """What was translated here, both directions together, for each Service range."""
         if self.policy.translation is None:
@@ -342,7 +320,7 @@ class Rules:
         tallies = self.backend.tallies(self._skeleton)
         ranges: list[TranslatedRange] = []
         for service in self.policy.translation.services:
-            packets, size = tallies.get(service.counter, (0, 0))
+            packets, size = tallies.get(service.counter, NOTHING)
             ranges.append(
                 {
                     "vip_range": str(service.vip_range),
@@ -363,8 +341,14 @@ class Rules:
 
     def check(self, addresses: Iterable[Address]) -> list[str]:
         """Messages about what these pods lack in the kernel; other pods are not checked."""
-        wanted = self._desired(frozenset(addresses))
-        observed = _without_others(self.backend.observe(wanted), frozenset(addresses))
+        checked = frozenset(addresses)
+        wanted = self._desired(checked)
+        observed = self.backend.observe(wanted)
+        members = {
+            name: frozenset(element for element in elements if not _is_of_others(element, checked))
+            for name, elements in observed.members.items()
+        }
+        observed = replace(observed, members=members)
         return list(faults(_marked_as(observed, wanted), observed))
 
     def remove(self) -> None:
@@ -388,23 +372,13 @@ def _marked_as(observed: Observed, wanted: model.Ruleset) -> model.Ruleset:
     return replace(wanted, members={**wanted.members, MARK.name: marks}) if marks else wanted
 
 
-def _without_others(observed: Observed, addresses: frozenset[Address]) -> Observed:
-    members = {
-        name: frozenset(
-            element for element in elements if _pod_of(element) in addresses or not _pod_of(element)
-        )
-        for name, elements in observed.members.items()
-    }
-    return replace(observed, members=members)
-
-
-def _pod_of(element: model.Element) -> Address | None:
-    if isinstance(element, Sender):
-        return element.address
-    return element if isinstance(element, Address) else None
+def _is_of_others(element: model.Element, addresses: frozenset[Address]) -> bool:
+    """Whether the element is of a pod that has none of these addresses."""
+    address = element.address if isinstance(element, Sender) else element
+    return isinstance(address, Address) and address not in addresses
 
 
 def _sum(tallies: Mapping[str, tuple[int, int]], counters: Iterable[str]) -> tuple[int, int]:
     """Packets and bytes of several counters; one that the kernel lacks has counted nothing."""
-    listed = [tallies.get(name, (0, 0)) for name in counters]
+    listed = [tallies.get(name, NOTHING) for name in counters]
     return sum(packets for packets, _ in listed), sum(size for _, size in listed)

@@ -7,6 +7,7 @@ import hashlib
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from netmgr.errors import KernelError
 from netmgr.kernel import ipset
@@ -14,14 +15,10 @@ from netmgr.kernel.netlink import NETLINK_NETFILTER, Counted, Netlink, Operation
 from netmgr.model import Sender
 from netmgr.prefixes import Address, Prefix
 from netmgr.rules.model import IPSET_CAPACITY, Element, SetSpec
-from netmgr.rules.transaction import AddElements
-
-Batch = tuple[SetSpec, Iterable[Element]]
-"""A set and elements of it."""
+from netmgr.rules.transaction import AddElements, RemoveElements
 
 _BUSY_SECONDS, _BUSY_POLL_SECONDS = 2.0, 0.005
 """How long a set may stay busy after the last rule that used it was deleted."""
-
 
 PREFIX = "netmgr-"
 """Our sets have this prefix, and no others do."""
@@ -36,14 +33,6 @@ class Member:
     element: Element
     bytes: int
     packets: int
-
-
-@dataclass(frozen=True, slots=True)
-class HeldSet:
-    """A set as the kernel has it, and whether it is made as it should be."""
-
-    is_sound: bool
-    members: tuple[Member, ...]
 
 
 class IpSets:
@@ -80,29 +69,24 @@ class IpSets:
         """Add elements; one already there keeps its counter."""
         adding = []
         for operation in operations:
-            name, packets = (
-                kernel_name(operation.spec.name),
-                operation.packets if operation.spec.counts else None,
-            )
+            name = kernel_name(operation.spec.name)
+            packets = operation.packets if operation.spec.counts else None
             adding += [ipset.add(name, element, packets) for element in _sorted(operation.elements)]
         self._transact(adding, absence=ipset.ERROR_EXIST)
 
-    def delete(self, batches: Iterable[Batch]) -> None:
+    def delete(self, operations: Iterable[RemoveElements]) -> None:
         """Remove elements; a missing one is no error."""
         deleting = [
-            ipset.delete(kernel_name(spec.name), element)
-            for spec, elements in batches
-            for element in _sorted(elements)
+            ipset.delete(kernel_name(operation.spec.name), element)
+            for operation in operations
+            for element in _sorted(operation.elements)
         ]
         self._transact(deleting, absence=ipset.ERROR_EXIST)
 
-    def look(self, specs: Iterable[SetSpec]) -> dict[str, HeldSet]:
-        """The sets that exist, with everything in them, by the model's name."""
-        held: dict[str, HeldSet] = {}
-        for spec in specs:
-            if messages := self._list(spec.name):
-                held[spec.name] = _held(messages, spec)
-        return held
+    def look(self, specs: Iterable[SetSpec]) -> dict[str, frozenset[Element] | None]:
+        """The elements of the sets that exist, by the model's name; None if made otherwise."""
+        listings = ((spec, self._list(spec.name)) for spec in specs)
+        return {spec.name: _elements(messages, spec) for spec, messages in listings if messages}
 
     def counts(self, spec: SetSpec) -> list[Counted]:
         """What counts in a set; nothing if it is missing or made otherwise."""
@@ -159,14 +143,13 @@ def _understood(operation: Operation, failure: KernelError) -> KernelError:
     return KernelError(operation.text, known, f"error {failure.errno} of ipset")
 
 
-def _held(messages: Sequence[bytes], spec: SetSpec) -> HeldSet:
+def _elements(messages: Sequence[bytes], spec: SetSpec) -> frozenset[Element] | None:
+    """Everything in a set; None if it is made otherwise than it should be."""
     # Only the first message says what the set is.
-    is_sound = ipset.kind_of(messages[0]) == _kind(spec)
-    members: list[Member] = []
-    if is_sound:
-        for message in messages:
-            members += _members(message, spec)
-    return HeldSet(is_sound, tuple(members))
+    if ipset.kind_of(messages[0]) != _kind(spec):
+        return None
+    members = chain.from_iterable(_members(message, spec) for message in messages)
+    return frozenset(member.element for member in members)
 
 
 def _members(message: bytes, spec: SetSpec, only: Element | None = None) -> list[Member]:

@@ -7,7 +7,7 @@ ADD and DEL change, and what pods are counted by, is in ipsets, for which no pro
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cache, partial
 from itertools import chain, groupby, product
 from types import UnionType
@@ -18,12 +18,11 @@ from netmgr.kernel.xtables.saved import NO_TABLE, SavedRule, SavedTable
 from netmgr.kernel.xtables.variant import Changed, Variant
 from netmgr.model import Sample
 from netmgr.prefixes import Family
-from netmgr.rules import iptables_chains, lives, model, transaction
-from netmgr.rules.ipset import Batch, IpSets
+from netmgr.rules import iptables_chains, model, transaction
+from netmgr.rules.ipset import IpSets
 from netmgr.rules.iptables_chains import TABLES, HookRules, builtin
 from netmgr.rules.iptables_text import set_commands
-from netmgr.rules.observed import Observed, ObservedRule, Samples, in_order
-from netmgr.rules.policy import PodSets
+from netmgr.rules.observed import Observed, ObservedRule, Samples, in_order, sample
 from netmgr.rules.tagged import Place, Serving
 
 _ATTEMPTS = 10
@@ -59,12 +58,8 @@ class IptablesBackend:
     def observe(self, desired: model.Ruleset) -> Observed:
         """Read the sets, and our chains and rules of all tables."""
         held, orphans = self._sets.look(desired.sets), self._sets.orphans(desired.sets)
-        malformed = frozenset(name for name, held_set in held.items() if not held_set.is_sound)
-        members = {
-            name: frozenset(member.element for member in held_set.members)
-            for name, held_set in held.items()
-            if held_set.is_sound
-        }
+        members = {name: elements for name, elements in held.items() if elements is not None}
+        malformed = frozenset(held.keys() - members.keys())
         self._observed = {
             (name, family): self._tables.table(name, family)
             for family in Family
@@ -80,20 +75,17 @@ class IptablesBackend:
         """Our rules at each hook, and the ids of those that keep what they have counted."""
         chains: dict[model.Hook, tuple[ObservedRule, ...]] = {}
         kept: set[str] = set()
-        for hook in TABLES:
+        for hook, name in TABLES.items():
             rules = desired.chains.get(hook, ())
-            there = self._there(hook, rules)
-            seen = chain.from_iterable(hook_rules.observed(malformed) for hook_rules in there)
-            chains[hook] = _in_order(list(seen), rules)
+            present = [
+                HookRules(self._observed[name, family], hook, rules, family) for family in Family
+            ]
+            observed = chain.from_iterable(hook_rules.observed(malformed) for hook_rules in present)
+            chains[hook] = in_order(list(observed), _as_written(rules), rules)
             # All rules are removed before a set that they look into is remade.
             if malformed.isdisjoint(chain.from_iterable(rule.set_names for rule in rules)):
-                kept.update(rule.id for rule in chain.from_iterable(map(HookRules.kept, there)))
+                kept.update(*map(HookRules.kept, present))
         return chains, kept
-
-    def _there(self, hook: model.Hook, rules: Sequence[model.Rule]) -> list[HookRules]:
-        """What was observed at a hook, in either family."""
-        tables = [(family, self._observed[TABLES[hook], family]) for family in Family]
-        return [HookRules(table, hook, rules, family) for family, table in tables]
 
     def apply(self, operations: Sequence[transaction.Operation]) -> None:
         """Carry the operations out; each table of each family is changed at once.
@@ -101,33 +93,28 @@ class IptablesBackend:
         Raises:
             TryAgainLater: another program held the lock, or keeps changing the table.
         """
-        # Only neighbours are taken together: the order of a transaction matters (sets before the
-        # rules that look into them, orphans last).
-        for is_change, group in groupby(operations, _changes_chains):
-            if is_change:
-                self._change_chains([change for change in group if isinstance(change, ChainChange)])
-            else:
-                for _, same in groupby(group, type):
-                    self._change_sets(list(same))
+        for changes, others in _grouped(operations):
+            for family in Family:
+                make = partial(iptables_chains.script, changes, family, self._tables.table)
+                self._change(family, make)
+            for _, same in groupby(others, type):
+                self._change_sets(list(same))
 
     def render(self, operations: Sequence[transaction.Operation]) -> str:
         """The operations as a shell's commands: of ipset, and of iptables-restore of the variant.
 
         The edits are those of the tables as they were observed last.
         """
-        groups = groupby(operations, _changes_chains)
-        return "".join(f"{line}\n" for _, group in groups for line in self._commands(list(group)))
+        lines: list[str] = []
+        for changes, others in _grouped(operations):
+            if changes:
+                lines += self._restore_commands(changes)
+                # What comes next in a transaction finds nothing of what was dropped.
+                self._observed = {}
+            lines += chain.from_iterable(map(set_commands, others))
+        return "".join(f"{line}\n" for line in lines)
 
-    def _commands(self, operations: Sequence[transaction.Operation]) -> Iterator[str]:
-        """For operations all of which change chains, or none."""
-        changes = [change for change in operations if isinstance(change, ChainChange)]
-        if changes:
-            yield from self._shell_commands(changes)
-            # What comes next in a transaction finds nothing of what was dropped.
-            self._observed = {}
-        yield from chain.from_iterable(map(set_commands, operations))
-
-    def _shell_commands(self, changes: Sequence[ChainChange]) -> Iterator[str]:
+    def _restore_commands(self, changes: Sequence[ChainChange]) -> Iterator[str]:
         for family in Family:
             script = iptables_chains.script(
                 changes, family, lambda *where: self._observed.get(where, NO_TABLE)
@@ -138,19 +125,20 @@ class IptablesBackend:
 
     def read(self, desired: model.Ruleset) -> list[Sample]:
         """The node's counters from the article's rules and ours, then the pods' from the sets."""
-        samples: list[Sample] = []
-        for rule, counted in self._counting(desired, model.Count):
-            if isinstance(rule.action, model.Count):
-                samples.append(Sample(rule.action.counter, counted.bytes, counted.packets))
+        samples = [
+            Sample(rule.action.counter, counted.bytes, counted.packets)
+            for rule, counted in self._counting(desired, model.Count)
+            if isinstance(rule.action, model.Count)
+        ]
         for spec in desired.sets:
             if spec.counts is not None:
                 samples += self._samples.of(spec, self._sets.counts(spec))
         return samples
 
-    def read_pods(self, pods: PodSets) -> list[Sample]:
+    def read_pods(self, pods: model.Sets) -> list[Sample]:
         wanted = [(spec, address) for spec, members in pods.items() for address in members]
         return [
-            lives.sample(spec.counter(member.element), member.bytes, member.packets)
+            sample(spec.counter(member.element), member.bytes, member.packets)
             for spec, member in self._sets.find(wanted)
         ]
 
@@ -207,11 +195,6 @@ class IptablesBackend:
     def close(self) -> None:
         self._sets.close()
 
-    def _change_chains(self, changes: Sequence[ChainChange]) -> None:
-        for family in Family:
-            make = partial(iptables_chains.script, changes, family, self._tables.table)
-            self._change(family, make)
-
     def _removal(self, family: Family) -> str:
         return iptables_chains.removal(self._tables.tables(family, needed=TABLES.values()))
 
@@ -231,13 +214,13 @@ class IptablesBackend:
     def _change_sets(self, operations: Sequence[transaction.Operation]) -> None:
         """Change sets by operations that are all of one kind."""
         added: list[transaction.AddElements] = []
-        removed: list[Batch] = []
+        removed: list[transaction.RemoveElements] = []
         for operation in operations:
             match operation:
                 case transaction.AddElements():
                     added.append(operation)
-                case transaction.RemoveElements(spec, elements):
-                    removed.append((spec, elements))
+                case transaction.RemoveElements():
+                    removed.append(operation)
                 case transaction.ReplaceElements(spec, elements):
                     self._replace(spec, elements)
                 case transaction.CreateSet(spec):
@@ -256,22 +239,29 @@ class IptablesBackend:
             self._sets.delete(removed)
 
     def _replace(self, spec: model.SetSpec, elements: frozenset[model.Element]) -> None:
-        held = self._sets.look([spec]).get(spec.name)
-        if held is None:
+        held = self._sets.look([spec])
+        if spec.name not in held:
             raise KernelError(f"ipset replace elements of {spec.name}", errno.ENOENT)
-        present = {member.element for member in held.members}
+        present = held[spec.name] or frozenset()
         # Added before others go, so that nothing is in neither the old nor the new set meanwhile.
         self._sets.add([transaction.AddElements(spec, elements - present)])
-        self._sets.delete([(spec, present - elements)])
+        self._sets.delete([transaction.RemoveElements(spec, present - elements)])
 
 
-def _in_order(seen: list[ObservedRule], rules: Sequence[model.Rule]) -> tuple[ObservedRule, ...]:
-    """The rules found, in the ruleset's order if each family's are in theirs."""
+def _as_written(rules: Sequence[model.Rule]) -> list[str]:
+    """Ids of a hook's rules in the order in which the tables have them."""
     # The article's are in the built-in chain, and so seen first, wherever the ruleset has them.
     listed = sorted(rules, key=lambda rule: not rule.comment)
-    written = [rule.id for family in Family for rule in listed if rule.family is family]
-    return in_order(seen, written, rules)
+    return [rule.id for family in Family for rule in listed if rule.family is family]
 
 
-def _changes_chains(operation: transaction.Operation) -> bool:
-    return isinstance(operation, ChainChange)
+def _grouped(
+    operations: Iterable[transaction.Operation],
+) -> Iterator[tuple[list[ChainChange], list[transaction.Operation]]]:
+    """Neighbours that change chains, or neighbours that do not: one of the lists is empty."""
+    # Only neighbours are taken together: the order of a transaction matters (sets before the
+    # rules that look into them, orphans last).
+    for _, group in groupby(operations, lambda operation: isinstance(operation, ChainChange)):
+        neighbours = list(group)
+        changes = [change for change in neighbours if isinstance(change, ChainChange)]
+        yield changes, [] if changes else neighbours

@@ -48,7 +48,6 @@ ReadTable = Callable[[str, Family], SavedTable]
 
 _ANY_OWNER = re.compile(r"iptables-exporter .* traffic=internet-(in|out)")
 _BUILTIN = {model.Hook.DSTNAT: "PREROUTING", model.Hook.BEFORE_SRCNAT: "POSTROUTING"}
-_NOTHING = (0, 0)
 # The next rule gets the packet after these (iptables-extensions(8)), but in a built-in chain not
 # after RETURN.
 _GOES_ON = frozenset(
@@ -61,13 +60,6 @@ _DIGEST_LENGTH = 8
 def builtin(hook: model.Hook) -> str:
     """The kernel's own chain at a hook."""
     return _BUILTIN.get(hook, hook.upper())
-
-
-def split(rules: Iterable[model.Rule], family: Family) -> tuple[list[model.Rule], list[model.Rule]]:
-    """The family's rules for the built-in chain, which are the article's, and those for our own."""
-    mine = [rule for rule in rules if rule.family is family]
-    article = [_in_one_entry(rule) for rule in mine if rule.comment]
-    return article, [rule for rule in mine if not rule.comment]
 
 
 def _in_one_entry(rule: model.Rule) -> model.Rule:
@@ -97,7 +89,9 @@ class HookRules:
     ) -> None:
         self._table = table
         self._hook = hook
-        self.article, self.own = split(rules, family)
+        rules = [rule for rule in rules if rule.family is family]
+        self.article = [_in_one_entry(rule) for rule in rules if rule.comment]
+        self.own = [rule for rule in rules if not rule.comment]
         self._jump = f"-j {chain_name(hook)}"
         self._rules = _rules(table, builtin(hook))
         self._ours = [
@@ -128,7 +122,10 @@ class HookRules:
         A rule that looks into a set that is `malformed` cannot stay, so it is altered.
         """
         yield from self._observed_article(malformed)
-        yield from self._observed_others()
+        article = {rule.comment for rule in self.article}
+        # Whom a rule counts for is in its comment: these are of a former owner.
+        former = (rule.comment for rule in self._ours if rule.comment not in article)
+        yield from (ObservedRule(comment, intact=False) for comment in former)
         if self.obstacle:
             yield ObservedRule(f"{self.obstacle.text}, before ours", intact=False)
         jumps = self._jumps()
@@ -152,13 +149,6 @@ class HookRules:
             yield from (
                 ObservedRule(wanted.id, is_sound and rule_text == words) for rule_text in present
             )
-
-    def _observed_others(self) -> Iterator[ObservedRule]:
-        """Rules of ours in the built-in chain that are none of these: of a former owner."""
-        known = {rule.comment for rule in self.article}
-        for rule in self._ours:
-            if rule.comment not in known:
-                yield ObservedRule(rule.comment, intact=False)
 
     def _observed_own(self, malformed: Collection[str]) -> Iterator[ObservedRule]:
         by_chain = {
@@ -193,19 +183,27 @@ class HookRules:
             else:
                 yield rule.comment.removeprefix("netmgr ") or rule.target or "(without a comment)"
 
-    def kept(self) -> Iterator[model.Rule]:
-        """The rules that have a count, which they keep when they are written again."""
-        counts = self._counts()
-        return (rule for rule in (*self.article, *self.own) if comment_of(rule) in counts)
+    @cached_property
+    def _counting(self) -> dict[str, SavedRule]:
+        """Our rules at the hook by their comment, which names what they count.
+
+        A rule that has another form or place now goes on from that count.
+        """
+        rules: dict[str, SavedRule] = {}
+        # Of equals the first has the longest count.
+        for rule in chain(self._ours, *(_rules(self._table, name) for name in self._present)):
+            rules.setdefault(rule.comment, rule)
+        return rules
+
+    def kept(self) -> Iterator[str]:
+        """Ids of the rules that have a count, which they keep when they are written again."""
+        rules = (*self.article, *self.own)
+        return (rule.id for rule in rules if comment_of(rule) in self._counting)
 
     def counting(self) -> Iterator[tuple[model.Rule, SavedRule]]:
         """Each rule that is there, and what counts for it: ours, or another that is equal."""
-        ours: dict[str, SavedRule] = {}
-        # Of equals the first has the longest count.
-        for rule in (*self._ours, *self._own_rules()):
-            ours.setdefault(rule.comment, rule)
         for wanted in (*self.article, *self.own):
-            counts = ours.get(comment_of(wanted))
+            counts = self._counting.get(comment_of(wanted))
             if counts is None and wanted.comment:
                 words = text(wanted)
                 counts = next((rule for rule in self._rules if rule.text == words), None)
@@ -214,15 +212,12 @@ class HookRules:
 
     def edits(self, *, fill: bool = True) -> list[str]:
         """Lines for iptables-restore by which the table has exactly our rules here, or none."""
-        counts = self._counts()
         return [
-            *self._article_edits(self.article if fill else (), counts),
-            *self._own_edits(self._wanted if fill else {}, counts),
+            *self._article_edits(self.article if fill else ()),
+            *self._own_edits(self._wanted if fill else {}),
         ]
 
-    def _article_edits(
-        self, article: Sequence[model.Rule], counts: Mapping[str, tuple[int, int]]
-    ) -> Iterator[str]:
+    def _article_edits(self, article: Sequence[model.Rule]) -> Iterator[str]:
         name = builtin(self._hook)
         ours = Multiset(rule.text for rule in self._ours)
         theirs = {rule.text for rule in self._rules} - ours.keys()
@@ -236,18 +231,16 @@ class HookRules:
         # Each goes to the head of the chain, so the last one goes in first.
         for words, rule in reversed(wanted.items()):
             if words not in kept:
-                yield f"{_counted(counts, rule.comment)}-I {name} 1 {words}"
+                yield f"{_counted(self._counting, rule.comment)}-I {name} 1 {words}"
 
     def _mark_edits(self, wanted: Iterable[str]) -> Iterator[str]:
         """Have a mark for each rule in these words that looks into no set of ours."""
         marks = {_mark(self._hook, words) for words in wanted if not _looks_into_ours(words)}
-        present = {name for name in self._table.lines if name.startswith(_mark(self._hook, ""))}
+        present = {mark for mark in self._table.lines if mark.startswith(_mark(self._hook, ""))}
         yield from (f"-X {mark}" for mark in sorted(present - marks))
         yield from (f":{mark} - [0:0]" for mark in sorted(marks - present))
 
-    def _own_edits(
-        self, wanted: Mapping[str, Sequence[Line]], counts: Mapping[str, tuple[int, int]]
-    ) -> Iterator[str]:
+    def _own_edits(self, wanted: Mapping[str, Sequence[Line]]) -> Iterator[str]:
         name, jumps = builtin(self._hook), self._jumps()
         is_reached = bool(wanted) and self._jump in jumps and self._jump not in self._late
         if is_reached:
@@ -255,7 +248,7 @@ class HookRules:
         yield from (f"-D {name} {words}" for words in jumps)
         yield from (f":{own} - [0:0]" for own in wanted if own not in self._present)
         for own, lines in wanted.items():
-            yield from _chain_edits(own, _rules(self._table, own), lines, counts)
+            yield from _chain_edits(own, _rules(self._table, own), lines, self._counting)
         yield from _without_chains([own for own in self._present if own not in wanted])
         if wanted and not is_reached:
             how = f"-A {name}" if TABLES[self._hook] == "nat" else f"-I {name} 1"
@@ -263,20 +256,6 @@ class HookRules:
 
     def _jumps(self) -> list[str]:
         return [rule.text for rule in self._rules if rule.target == chain_name(self._hook)]
-
-    def _own_rules(self) -> Iterator[SavedRule]:
-        return chain.from_iterable(_rules(self._table, name) for name in self._present)
-
-    def _counts(self) -> dict[str, tuple[int, int]]:
-        """What our rules at the hook have counted, by comment.
-
-        The same for a rule that has another form or place now: what it counts is named by its
-        comment.
-        """
-        counts: dict[str, tuple[int, int]] = {}
-        for rule in (*self._ours, *self._own_rules()):
-            counts.setdefault(rule.comment, (rule.packets, rule.bytes))
-        return counts
 
 
 def counters(
@@ -381,19 +360,18 @@ def _chain_edits(
     name: str,
     present: Sequence[SavedRule],
     lines: Sequence[Line],
-    counts: Mapping[str, tuple[int, int]],
+    counting: Mapping[str, SavedRule],
 ) -> Iterator[str]:
     """Edits by which a chain has exactly these lines; rules that stay are not touched."""
-    return _changes(name, present, lines, counts) if present else _appended(name, lines, counts)
-
-
-def _changes(
-    name: str,
-    present: Sequence[SavedRule],
-    lines: Sequence[Line],
-    counts: Mapping[str, tuple[int, int]],
-) -> Iterator[str]:
     wanted = list(map(line_text, lines))
+    counted = [_counted(counting, comment_of(line.rule)) for line in lines]
+    if not present:
+        yield from (
+            f"{counts}-A {name} {words}" for counts, words in zip(counted, wanted, strict=True)
+        )
+        return
+    # Without autojunk, by which difflib ignores lines that recur in a long chain: a rule that stays
+    # would be written again.
     matcher = SequenceMatcher(None, [rule.text for rule in present], wanted, autojunk=False)
     # From the end, so that the numbers of what comes before stay true.
     for kind, first, last, begin, end in reversed(matcher.get_opcodes()):
@@ -401,21 +379,14 @@ def _changes(
             continue
         yield from (f"-D {name} {number}" for number in range(last, first, -1))
         # What is inserted goes before what was inserted last.
-        how = f"-I {name} {first + 1}"
         for place in range(end - 1, begin - 1, -1):
-            yield f"{_counted(counts, comment_of(lines[place].rule))}{how} {wanted[place]}"
+            yield f"{counted[place]}-I {name} {first + 1} {wanted[place]}"
 
 
-def _appended(
-    name: str, lines: Iterable[Line], counts: Mapping[str, tuple[int, int]]
-) -> Iterator[str]:
-    for line in lines:
-        yield f"{_counted(counts, comment_of(line.rule))}-A {name} {line_text(line)}"
-
-
-def _counted(counts: Mapping[str, tuple[int, int]], comment: str) -> str:
-    packets, octets = counts.get(comment, _NOTHING)
-    return f"[{packets}:{octets}] " if packets or octets else ""
+def _counted(counting: Mapping[str, SavedRule], comment: str) -> str:
+    """What a rule that is written again goes on from, as iptables-restore takes it."""
+    rule = counting.get(comment)
+    return f"[{rule.packets}:{rule.bytes}] " if rule and (rule.packets or rule.bytes) else ""
 
 
 def _leads(present: Iterable[Line | str], wanted: Sequence[Line]) -> bool:

@@ -62,21 +62,21 @@ def chains(hook: Hook, rules: Sequence[Rule]) -> dict[str, list[Line]]:
 
     `rules` are of one family.
     """
+    groups: list[tuple[tuple[Match, ...], list[Rule]]] = []
+    for head, neighbours in groupby(rules, _shared):
+        group = list(neighbours)
+        # A link that few rules share is compared by each of them.
+        is_few = len(group) < _ENOUGH and not any(_left_out(head))
+        groups.append(((), group) if is_few else (head, group))
     made: dict[str, list[Line]] = {}
-    names = (chain_name(hook, number) for number in count(1))
-    if groups := [_worthwhile(head, list(group)) for head, group in groupby(rules, _shared)]:
+    if groups:
+        names = (chain_name(hook, number) for number in count(1))
         _place(groups, next(names), names, made)
     return made
 
 
 def _ends(action: Action) -> bool:
     return isinstance(action, Return) or (isinstance(action, Count) and action.ends)
-
-
-def _worthwhile(head: Sequence[Match], group: list[Rule]) -> tuple[tuple[Match, ...], list[Rule]]:
-    """The group, without what its rules share if that is a link and they are few."""
-    is_link = not any(_left_out(head))
-    return () if is_link and len(group) < _ENOUGH else tuple(head), group
 
 
 def _place(

@@ -13,7 +13,6 @@ from netmgr.prefixes import Address, Family
 from netmgr.rules import model, transaction
 from netmgr.rules.ipset import kernel_name
 from netmgr.rules.iptables_layout import Line
-from netmgr.rules.spokes import DropBetween
 
 _HEAD = ("-s", "-d", "-i", "-o", "-p")
 """What an entry compares before its matches, in the order of iptables-save."""
@@ -34,11 +33,7 @@ def line_text(line: Line) -> str:
 
 
 def text(rule: model.Rule) -> str:
-    """The rule as iptables-save prints it, without the chain.
-
-    Raises:
-        ValueError: iptables cannot do that.
-    """
+    """The rule as iptables-save prints it, without the chain; ValueError if it cannot have it."""
     head: dict[str, str] = {}
     matches: list[str] = []
     for match in rule.matches:
@@ -115,7 +110,11 @@ def _target(rule: model.Rule) -> list[str]:
         case model.Netmap(service_cidr):
             return [f"-j NETMAP --to {service_cidr}"]
         case (
-            model.SourceNat() | model.Rewrite() | model.Classify() | DropBetween() | model.Offload()
+            model.SourceNat()
+            | model.Rewrite()
+            | model.Classify()
+            | model.DropBetween()
+            | model.Offload()
         ):
             raise ValueError(f"rule '{rule.id}': iptables cannot do that: {rule.action}")
     assert_never(rule.action)
@@ -125,10 +124,10 @@ def _option(match: model.Match, family: Family) -> str:
     """What the entry itself compares."""
     match match:
         case model.InPrefix(side, prefix, negated) if prefix.length or negated:
-            return f"{_not(negated=negated)}{'-s' if side is model.Side.SOURCE else '-d'} {prefix}"
+            return f"{'! ' * negated}{'-s' if side is model.Side.SOURCE else '-d'} {prefix}"
         case model.OnLink(side, name, negated) if match != model.FORWARDED:
             option = "-i" if side is model.Side.SOURCE else "-o"
-            return f"{_not(negated=negated)}{option} {name.replace('*', '+')}"
+            return f"{'! ' * negated}{option} {name.replace('*', '+')}"
         case model.IcmpType() | model.IcmpOfNobody():
             return "-p icmp" if family is Family.V4 else "-p ipv6-icmp"
         case model.UdpTo():
@@ -140,27 +139,27 @@ def _option(match: model.Match, family: Family) -> str:
 def _extension(match: model.Match, family: Family) -> str:  # noqa: PLR0911 - one return per kind of match reads best
     match match:
         case model.InSet(side, name, negated):
-            return f"-m set {_not(negated=negated)}--match-set {kernel_name(name)} {side}"
-        case model.InPrefix():
-            return ""
-        case model.OnLink():
+            return f"-m set {'! ' * negated}--match-set {kernel_name(name)} {side}"
+        case model.OnLink() if match == model.FORWARDED:
             # iptables has no name for no link. What is forwarded has no address of this machine as
             # its source.
-            return "-m addrtype ! --src-type LOCAL" if match == model.FORWARDED else ""
+            return "-m addrtype ! --src-type LOCAL"
+        case model.InPrefix() | model.OnLink():
+            return ""
         # xt_rpfilter works in PREROUTING of raw and mangle alone.
         case model.ReversePath(negated):
-            return f"-m rpfilter{' --invert' if negated else ''}"
+            return f"-m rpfilter{' --invert' * negated}"
         case model.IcmpType() | model.IcmpOfNobody() | model.UdpTo():
             return _transport(match, family)
         case model.OriginalDirection(reply_port_not):
             answering = f"! --ctreplsrcport {reply_port_not} " if reply_port_not else ""
             return f"-m conntrack {answering}--ctdir ORIGINAL"
-        case model.Fragment() | model.IcmpOfOthers():
-            raise ValueError(f"iptables cannot do that: {match}")
-        case model.OriginallyTo():
-            return _originally(match)
+        case model.OriginallyTo(prefix, redirected=False):
+            return f"-m conntrack --ctorigdst {prefix.network if prefix.is_address else prefix}"
         case model.OneIn(number):
             return f"-m statistic --mode nth --every {number} --packet 0"
+        case model.Fragment() | model.IcmpOfOthers() | model.OriginallyTo():
+            raise ValueError(f"iptables cannot do that: {match}")
     assert_never(match)
 
 
@@ -169,9 +168,7 @@ def _transport(match: model.IcmpType | model.IcmpOfNobody | model.UdpTo, family:
         case model.IcmpType(number):
             return _icmp_type(number, family)
         case model.IcmpOfNobody(but_replies):
-            besides = (
-                f" {_icmp_type(model.ECHO_REPLY[family], family, '! ')}" if but_replies else ""
-            )
+            besides = f" {_icmp_type(model.ECHO_REPLY[family], family, '! ')}" * but_replies
             return f"-m conntrack --ctstate INVALID{besides}"
         case model.UdpTo(port):
             return f"-m udp --dport {port}"
@@ -180,14 +177,3 @@ def _transport(match: model.IcmpType | model.IcmpOfNobody | model.UdpTo, family:
 def _icmp_type(number: int, family: Family, negation: str = "") -> str:
     kind = "icmp" if family is Family.V4 else "icmpv6"
     return f"-m {kind.replace('v', '')} {negation}--{kind}-type {number}"
-
-
-def _originally(match: model.OriginallyTo) -> str:
-    if match.redirected:
-        raise ValueError(f"iptables cannot do that: {match}")
-    prefix = match.prefix
-    return f"-m conntrack --ctorigdst {prefix.network if prefix.is_address else prefix}"
-
-
-def _not(*, negated: bool) -> str:
-    return "! " if negated else ""

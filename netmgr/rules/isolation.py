@@ -9,7 +9,7 @@ reaches all.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain, permutations
 
@@ -17,16 +17,24 @@ from netmgr.documents.node import NodeDocument
 from netmgr.documents.sites import HUB, Role
 from netmgr.prefixes import Family, Prefix, merge
 from netmgr.rules import model
-from netmgr.rules.spokes import DropBetween, Spoke, pair_counter
 
 LINK_SCOPE = (Prefix.parse("fe80::/10"), Prefix.parse("ff02::/16"))
 """What never leaves its link (RFC 4291); neighbours must find each other before their packets
 can be checked."""
 
+_LINK_SCOPE = model.SetSpec("link_scope6", Family.V6)
+
 _PAIRS = 1 << 14
 """Room for the pairs of 128 spokes. The kernel takes 16 bytes for each at once (nft_set_hash.c)."""
 
 FROM, TO = model.Side.SOURCE, model.Side.DESTINATION
+_Sides = Mapping[model.Hook, tuple[model.Side, ...]]
+_SIDES: _Sides = {
+    model.Hook.INPUT: (FROM,),
+    model.Hook.FORWARD: (FROM, TO),
+    model.Hook.OUTPUT: (TO,),
+}
+"""Where another spoke's address can be, on a spoke's machine: the other side is the machine."""
 
 
 @dataclass(frozen=True)
@@ -36,15 +44,20 @@ class Isolation:
     `own` is the one whose machine this is, None on the router between them.
     """
 
-    spokes: tuple[Spoke, ...]
+    spokes: tuple[model.Spoke, ...]
     own: str | None = None
 
     @classmethod
     def of(cls, document: NodeDocument) -> Isolation | None:
         """What a node document asks for; None where no spokes are kept apart."""
         router = document.role is Role.HUB_ROUTER
+        services = document.nat.services if document.nat else ()
+        # A NAT host's packets also carry these, for its own spoke alone.
+        carried = tuple(service.service_cidr for service in services)
         spokes = tuple(
-            Spoke(site.name, (*site.every_prefix, *_behind(document, site.name)))
+            model.Spoke(
+                site.name, site.every_prefix + (carried if site.name == document.site else ())
+            )
             for site in document.sites
             if site.name != HUB
         )
@@ -52,18 +65,17 @@ class Isolation:
             return None
         return cls(spokes, None if router else document.site)
 
-    def sets(self, abilities: model.Abilities) -> dict[model.SetSpec, frozenset[model.Element]]:
-        sets: dict[model.SetSpec, frozenset[model.Element]] = {}
-        for family in Family:
-            if not self._keeps_apart(family):
-                continue
+    def sets(self, abilities: model.Abilities) -> model.Sets:
+        sets: model.Sets = {}
+        for family in filter(self._keeps_apart, Family):
             if len(others := self._others(family)) > abilities.compares:
-                sets[_foreign(family)] = frozenset(others)
+                sets[model.SetSpec.of_prefixes("foreign", family)] = frozenset(others)
             if self._is_one_rule(abilities):
                 sets[self._pair_set(family)] = frozenset()
                 continue
             for spoke in self._having(family):
-                sets[_site(spoke.name, family)] = frozenset(spoke.prefixes)
+                site = model.SetSpec.of_prefixes(f"site_{spoke.name}", family)
+                sets[site] = frozenset(spoke.prefixes)
         if self.own is not None and self._keeps_apart(Family.V6):
             sets[_LINK_SCOPE] = frozenset(LINK_SCOPE)
         return sets
@@ -72,75 +84,70 @@ class Isolation:
         self, hook: model.Hook, family: Family, abilities: model.Abilities
     ) -> list[model.Rule]:
         """Rules that pass all but packets between spokes; they precede those of `dropping`."""
-        if not self._keeps_apart(family) or hook not in (
-            model.Hook.INPUT,
-            model.Hook.FORWARD,
-            model.Hook.OUTPUT,
-        ):
+        sides: _Sides = _SIDES if self.own is not None else {model.Hook.FORWARD: (FROM, TO)}
+        if not self._keeps_apart(family) or hook not in sides:
             return []
         others = self._others(family)
         strangers = {
-            side: model.outside(side, _foreign(family).name, others, abilities.compares)
-            for side in _sides(hook)
+            side: model.outside(side, f"foreign{family}", others, abilities.compares)
+            for side in sides[hook]
         }
-        if self.own is not None:
+        if self.own is None:
+            passed = self._routed(family, strangers, abilities)
+        else:
             # On a spoke's machine, a packet between two spokes has an address of another spoke on
             # one side. One that has none on either side is no business of these rules.
-            passing = [_pass(hook, family, "own", *chain.from_iterable(strangers.values()))]
+            passed = {"own": tuple(chain.from_iterable(strangers.values()))}
             if hook is not model.Hook.FORWARD and family is Family.V6:
                 # Neighbours must find each other before any of their packets can be checked.
                 near = model.InSet(TO if hook is model.Hook.INPUT else FROM, _LINK_SCOPE.name)
-                passing.append(_pass(hook, family, "neighbour discovery", near))
-            return passing
-        return self._routed(family, strangers, abilities) if hook is model.Hook.FORWARD else []
+                passed["neighbour discovery"] = (near,)
+        return [
+            model.Rule.named(f"isolation {hook} passes {name}", family, matches, model.Return())
+            for name, matches in passed.items()
+        ]
 
     def _routed(
         self,
         family: Family,
         strangers: Mapping[model.Side, tuple[model.Match, ...]],
         abilities: model.Abilities,
-    ) -> list[model.Rule]:
-        """What the router passes: the hub's packets, and those within one spoke."""
+    ) -> dict[str, tuple[model.Match, ...]]:
+        """What the router forwards: the hub's packets, and those within one spoke."""
         # On the router, a packet without a spoke on one side is the hub's.
-        passing = [
-            _pass(model.Hook.FORWARD, family, f"hub {side}", *matches)
-            for side, matches in strangers.items()
-        ]
-        if self._is_one_rule(abilities):
-            return passing
-        for spoke in self._having(family):
-            ends = (model.InSet(side, _site(spoke.name, family).name) for side in model.Side)
-            passing.append(_pass(model.Hook.FORWARD, family, f"within {spoke.name}", *ends))
-        return passing
+        passed = {f"hub {side}": matches for side, matches in strangers.items()}
+        if not self._is_one_rule(abilities):
+            for spoke in self._having(family):
+                site = f"site_{spoke.name}{family}"
+                passed[f"within {spoke.name}"] = (model.InSet(FROM, site), model.InSet(TO, site))
+        return passed
 
     def dropping(
         self, hook: model.Hook, family: Family, abilities: model.Abilities
     ) -> list[model.Rule]:
         """Rules that count and drop packets between spokes, all that are not passed before."""
         if self._is_one_rule(abilities):
-            return self._dropping_all(family) if hook is model.Hook.FORWARD else []
+            if hook is not model.Hook.FORWARD or not self._keeps_apart(family):
+                return []
+            pairs = self._pair_set(family).name
+            action = model.DropBetween(pairs, family, self._having(family))
+            return [model.Rule.named("isolation forward", family, (), action)]
         rules = []
         for origin, destination in self._pairs(family):
             if matches := self._matches(hook, family, origin, destination):
-                name = f"isolation {hook} {origin} {destination} v{family.value}"
-                drop = model.Drop(pair_counter(origin, destination, family))
-                rules.append(model.Rule(name, family, matches, drop))
+                name = f"isolation {hook} {origin} {destination}"
+                drop = model.Drop(model.pair_counter(origin, destination, family))
+                rules.append(model.Rule.named(name, family, matches, drop))
         return rules
 
     def _is_one_rule(self, abilities: model.Abilities) -> bool:
         return self.own is None and abilities.verdict_maps and abilities.dynamic_sets
 
-    def _dropping_all(self, family: Family) -> list[model.Rule]:
-        if not self._keeps_apart(family):
-            return []
-        action = DropBetween(self._pair_set(family).name, family, self._having(family))
-        return [model.Rule(f"isolation forward v{family.value}", family, (), action)]
-
     def _pair_set(self, family: Family) -> model.SetSpec:
         # A growing set would be made anew, and its counters begin at zero. So it rarely grows.
         spokes = len(self._having(family))
         room = max(_PAIRS, 1 << (spokes * spokes).bit_length())
-        return model.SetSpec(f"isolated{family.value}", family, is_dynamic=True, pairs=room)
+        return model.SetSpec(f"isolated{family}", family, is_dynamic=True, pairs=room)
 
     def pairs(self) -> list[tuple[str, str]]:
         """The ordered pairs, from and to, that are kept apart here."""
@@ -152,20 +159,15 @@ class Isolation:
         return tuple(prefix for family in Family for prefix in self._others(family))
 
     def _others(self, family: Family) -> list[Prefix]:
-        return _merged(
-            (
-                prefix
-                for spoke in self.spokes
-                if spoke.name != self.own
-                for prefix in spoke.prefixes
-            ),
-            family,
-        )
+        spokes = [spoke for spoke in self.spokes if spoke.name != self.own]
+        prefixes = chain.from_iterable(spoke.prefixes for spoke in spokes)
+        return merge(model.of_family(prefixes, family))
 
-    def _having(self, family: Family) -> tuple[Spoke, ...]:
+    def _having(self, family: Family) -> tuple[model.Spoke, ...]:
         """The spokes that have addresses of the family, with these alone."""
         merged = (
-            Spoke(spoke.name, tuple(_merged(spoke.prefixes, family))) for spoke in self.spokes
+            model.Spoke(spoke.name, tuple(merge(model.of_family(spoke.prefixes, family))))
+            for spoke in self.spokes
         )
         return tuple(spoke for spoke in merged if spoke.prefixes)
 
@@ -184,8 +186,8 @@ class Isolation:
         """What a packet of the pair matches; empty at hooks that none passes."""
         # At a machine's own hooks the other side is the machine itself, by whatever address.
         whole = (
-            model.InSet(FROM, _site(origin, family).name),
-            model.InSet(TO, _site(destination, family).name),
+            model.InSet(FROM, f"site_{origin}{family}"),
+            model.InSet(TO, f"site_{destination}{family}"),
         )
         if hook is model.Hook.FORWARD:
             return whole
@@ -194,34 +196,3 @@ class Isolation:
         if hook is model.Hook.OUTPUT and origin == self.own:
             return whole[1:]
         return ()
-
-
-def _behind(document: NodeDocument, site: str) -> Iterator[Prefix]:
-    """The Service CIDRs that a NAT host's packets also carry, for its own spoke alone."""
-    if document.nat is not None and site == document.site:
-        yield from (service.service_cidr for service in document.nat.services)
-
-
-def _sides(hook: model.Hook) -> tuple[model.Side, ...]:
-    return {model.Hook.INPUT: (FROM,), model.Hook.OUTPUT: (TO,)}.get(hook, (FROM, TO))
-
-
-def _pass(hook: model.Hook, family: Family, passed: str, *matches: model.Match) -> model.Rule:
-    return model.Rule(
-        f"isolation {hook} passes {passed} v{family.value}", family, matches, model.Return()
-    )
-
-
-def _foreign(family: Family) -> model.SetSpec:
-    return model.SetSpec(f"foreign{family.value}", family)
-
-
-_LINK_SCOPE = model.SetSpec("link_scope6", Family.V6)
-
-
-def _site(name: str, family: Family) -> model.SetSpec:
-    return model.SetSpec(f"site_{name}{family.value}", family)
-
-
-def _merged(prefixes: Iterable[Prefix], family: Family) -> list[Prefix]:
-    return merge(prefix for prefix in prefixes if prefix.family is family)

@@ -1,31 +1,30 @@
 """The ruleset as both backends, and the fake, understand it: sets, rules at hooks, nothing else.
 
-The model says what a packet meets and what is counted; it knows neither nftables nor
-iptables. A match on a set that counts is itself the counting: a packet that reaches the
-match and is a member raises the element's counter. The order of a rule's matches is
-therefore part of its meaning.
+The model says what a packet meets and what is counted; it knows neither nftables nor iptables. A
+match on a set that counts is itself the counting: a packet that reaches the match and is a member
+raises the element's counter. So the order of a rule's matches is part of its meaning.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TypeVar
 
 from netmgr.model import Counter, Sender, Traffic
 from netmgr.prefixes import Address, Family, Prefix
-from netmgr.rules.spokes import DropBetween
 
 Element = Address | Prefix | Sender
+Kind = TypeVar("Kind")
+
 # Without a size the kernel takes its resizable hash (nft_set_hash.c).
 SET_CAPACITY, IPSET_CAPACITY = 8192, 65_536
 """Addresses a pod set can hold. Given to nftables so that the kernel picks its fixed, faster hash,
 whose table it makes for as many at once and goes through at each reading. An ipset grows."""
 
-
 DYNAMIC_CAPACITY, DYNAMIC_SECONDS = 1024, 3600
 """Of sets whose elements come with packets: most elements, and how long one stays without any."""
-
 
 FRAGMENT_BURST, FRAGMENT_SECONDS = 20, 60
 """Seconds' worth of fragments that a link may send at once, and how long it is remembered without
@@ -136,7 +135,7 @@ class Fragment:
     """The packet is (or, negated, is not) a part of a datagram that is not put together yet.
 
     With `beyond`, one more than its link may send: so many in a second, FRAGMENT_BURST times as
-    many at once. The set of that name remembers what each link has sent.
+    many at once. The set `name` remembers what each link has sent.
     """
 
     negated: bool = False
@@ -202,7 +201,7 @@ class Return:
 
 @dataclass(frozen=True, slots=True)
 class Continue:
-    """Nothing more; the next rule is asked. The rule's matches have done the counting."""
+    """As `Return`, but the next rule is evaluated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,10 +225,6 @@ class Classify:
     branches: tuple[Branch, ...]
     rest: str
 
-    @property
-    def set_names(self) -> frozenset[str]:
-        return frozenset({self.rest, *(branch.counts for branch in self.branches if branch.counts)})
-
 
 @dataclass(frozen=True, slots=True)
 class Count:
@@ -247,18 +242,41 @@ class Count:
     def name(self) -> str:
         """The counter's name in the kernel, for example `input_in4`."""
         way = "in" if self.counter.traffic.is_inward else "out"
-        return f"{str(self.counter.subject).lower()}_{way}{self.counter.family.value}"
+        return f"{str(self.counter.subject).lower()}_{way}{self.counter.family}"
 
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Drop the packet and count it under this name.
-
-    `reason` is what is wrong with the packet, for readers; empty if it is between two spokes.
-    """
+    """Drop the packet and count it; `reason`, for readers, is empty if it is between two spokes."""
 
     name: str
     reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Spoke:
+    """One spoke, and every address that its packets can carry here."""
+
+    name: str
+    prefixes: tuple[Prefix, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DropBetween:
+    """Drop a packet from one spoke to another, and count it for the ordered pair.
+
+    The next rule is evaluated for a packet within a spoke. Each packet here is of one or the other.
+    The counters are elements of the dynamic set `counts`: a pair has one from its first packet on.
+    """
+
+    counts: str
+    family: Family
+    spokes: tuple[Spoke, ...]
+
+
+def pair_counter(origin: str, destination: str, family: Family) -> str:
+    """The name of the counter of what one spoke sends to another, for example `isolated_a_b_v4`."""
+    return f"isolated_{origin}_{destination}_v{family}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,6 +334,17 @@ def outside(side: Side, name: str, prefixes: Collection[Prefix], most: int) -> t
     return tuple(InPrefix(side, prefix, negated=True) for prefix in prefixes)
 
 
+def inside(side: Side, name: str, prefixes: Collection[Prefix], most: int) -> dict[str, Match]:
+    """Matches an address in any of the prefixes: a rule for each match, whose name the key ends."""
+    if len(prefixes) > most:
+        return {"": InSet(side, name)}
+    return {f" {prefix}": InPrefix(side, prefix) for prefix in prefixes}
+
+
+def of_family(prefixes: Iterable[Prefix], family: Family) -> list[Prefix]:
+    return [prefix for prefix in prefixes if prefix.family is family]
+
+
 Action = (
     Return
     | Continue
@@ -332,16 +361,6 @@ Action = (
 )
 
 
-def _sets_of(action: Action) -> frozenset[str]:
-    match action:
-        case Classify():
-            return action.set_names
-        case Count(also_by=(_, name)) | DropBetween(counts=name) | Offload(flowtable=name):
-            return frozenset({name})
-        case _:
-            return frozenset()
-
-
 @dataclass(frozen=True, slots=True)
 class Rule:
     """One rule for one family. `id` is unique in the ruleset and outlives changes of the text.
@@ -356,29 +375,48 @@ class Rule:
     action: Action
     comment: str = ""
 
+    @classmethod
+    def named(
+        cls,
+        name: str,
+        family: Family,
+        matches: tuple[Match, ...],
+        action: Action,
+        comment: str = "",
+    ) -> Rule:
+        """The rule of a name that both families may have."""
+        return cls(f"{name} v{family}", family, matches, action, comment)
+
     @property
     def set_names(self) -> frozenset[str]:
-        return _sets_of(self.action) | {
+        """The sets and flowtables without which the kernel refuses the rule."""
+        names = {
             match.name
             for match in self.matches
-            if isinstance(match, InSet | Fragment | IcmpOfOthers) and match.name
+            if isinstance(match, InSet | Fragment | IcmpOfOthers)
         }
+        match self.action:
+            case Classify(branches=branches, rest=rest):
+                names |= {rest, *(branch.counts for branch in branches)}
+            case Count(also_by=(_, name)) | DropBetween(counts=name) | Offload(flowtable=name):
+                names.add(name)
+            case _:
+                pass
+        # A fragment without a bound and a branch that counts nobody look into none.
+        return frozenset(names - {""})
 
 
 @dataclass(frozen=True, slots=True)
 class SetSpec:
-    """A set of one family: of prefixes or, if `counts` is given, of addresses that count.
+    """A set of one family: of prefixes unless one of the fields says otherwise.
 
-    Or it `has_senders`, and counts nothing.
-
-    A dynamic one counts, too: the kernel itself adds the addresses that packets have, at most
-    DYNAMIC_CAPACITY, and forgets those without a packet for DYNAMIC_SECONDS. A dynamic one with
-    room for `pairs` has pairs of spokes, which it never forgets.
-
-    One that `has_links`, a dynamic one, remembers how much came in by each of the pods'.
-
-    One that `has_flows` is a flowtable, of both families. Which devices it has is not the ruleset's
-    business.
+    - `counts`: of pods' addresses, each with a counter of that traffic;
+    - `has_senders`: of links and addresses, without counters;
+    - `is_dynamic`: the kernel itself adds the addresses that packets have, with a counter, at most
+      DYNAMIC_CAPACITY, and forgets those without a packet for DYNAMIC_SECONDS. With room for
+      `pairs` it has pairs of spokes, which it never forgets; if it `has_links`, how much came in by
+      each of the pods' links;
+    - `has_flows`: a flowtable, of both families; its devices are not the ruleset's business.
     """
 
     name: str
@@ -390,16 +428,24 @@ class SetSpec:
     has_links: bool = False
     has_flows: bool = False
 
+    @classmethod
+    def of_prefixes(cls, name: str, family: Family) -> SetSpec:
+        """The set of one family's prefixes, for a name that both families have."""
+        return cls(f"{name}{family}", family)
+
     @property
     def has_prefixes(self) -> bool:
-        others = self.is_dynamic or self.has_senders or self.has_flows
-        return self.counts is None and not others
+        return not (self.counts or self.is_dynamic or self.has_senders or self.has_flows)
 
     def counter(self, element: Element) -> Counter:
-        """Identity of the counter that this counting set keeps for an element."""
+        """The counter that this set keeps for an element."""
         if self.counts is None or not isinstance(element, Address):
             raise ValueError(f"set {self.name} keeps no counter for {element}")
         return Counter.of_pod(element, self.counts)
+
+
+Sets = dict[SetSpec, frozenset[Element]]
+"""Sets, and the elements of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -414,37 +460,19 @@ class Ruleset:
         for rules in self.chains.values():
             yield from rules
 
+    def actions(self, kind: type[Kind]) -> Iterator[Kind]:
+        """The actions of this kind, in the rules' order."""
+        return (rule.action for rule in self.rules() if isinstance(rule.action, kind))
+
     def node_counters(self) -> dict[str, Counter]:
         """The node's counters by their name in the kernel."""
-        return {
-            rule.action.name: rule.action.counter
-            for rule in self.rules()
-            if isinstance(rule.action, Count)
-        }
-
-    def dynamic_sets(self) -> dict[str, Traffic]:
-        """What the elements of each dynamic set count, by the set's name."""
-        counts = [rule.action for rule in self.rules() if isinstance(rule.action, Count)]
-        return {count.also_by[1]: count.counter.traffic for count in counts if count.also_by}
-
-    def pair_sets(self) -> dict[str, DropBetween]:
-        """What counts in each dynamic set of pairs, by the set's name."""
-        actions = (rule.action for rule in self.rules())
-        return {action.counts: action for action in actions if isinstance(action, DropBetween)}
-
-    def drops(self) -> Iterator[Drop]:
-        for rule in self.rules():
-            if isinstance(rule.action, Drop):
-                yield rule.action
+        return {count.name: count.counter for count in self.actions(Count)}
 
     def tallies(self) -> tuple[str, ...]:
         """Names of the counters that are neither a pod's nor the node's, each once, in order."""
         actions = (rule.action for rule in self.rules())
-        return tuple(
-            dict.fromkeys(
-                action.name for action in actions if isinstance(action, Drop | Tally | Rewrite)
-            )
-        )
+        counting = (action for action in actions if isinstance(action, Drop | Tally | Rewrite))
+        return tuple(dict.fromkeys(action.name for action in counting))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ to the next. Commands are flat (`add …`, `flush …`), in what nft 1.0.2 to 1.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from netmgr.prefixes import Family
@@ -36,6 +36,11 @@ def protocol(family: Family) -> str:
 
 def digest(content: str) -> str:
     return hashlib.sha256(content.encode()).hexdigest()[:DIGEST_LENGTH]
+
+
+def script(commands: Iterable[str]) -> str:
+    """The commands as nft reads them: one transaction."""
+    return "".join(f"{command}\n" for command in commands)
 
 
 def marks(chain: str, rules: Sequence[str]) -> list[str]:

@@ -13,10 +13,9 @@ from netmgr.kernel import netlink, nf_tables
 from netmgr.kernel.netlink import Netlink
 from netmgr.model import Sample, Sender
 from netmgr.prefixes import Address, Prefix
-from netmgr.rules import lives
-from netmgr.rules.model import Element
+from netmgr.rules.model import Sets
 from netmgr.rules.nft_text import TABLE
-from netmgr.rules.policy import PodSets
+from netmgr.rules.observed import sample
 from netmgr.rules.transaction import AddElements, Operation, RemoveElements
 
 NAME = TABLE.removeprefix("inet ")
@@ -34,14 +33,11 @@ def encoded(operations: Sequence[Operation]) -> list[netlink.Operation] | None:
     for operation in operations:
         if not isinstance(operation, AddElements | RemoveElements):
             return None
-        if not all(map(_is_one_address, operation.elements)):
+        prefixes = (element for element in operation.elements if isinstance(element, Prefix))
+        if not all(prefix.is_address for prefix in prefixes):
             return None
         messages += _messages(operation)
     return messages
-
-
-def _is_one_address(element: Element) -> bool:
-    return not isinstance(element, Prefix) or element.is_address
 
 
 def _key(element: Address | Sender) -> bytes:
@@ -68,12 +64,8 @@ def _messages(operation: AddElements | RemoveElements) -> Iterator[netlink.Opera
         yield from (nf_tables.delete_interval(NAME, name, *interval) for interval in intervals)
 
 
-def read(channel: Netlink, pods: PodSets) -> list[Sample]:
-    """The counters of these elements, as far as they exist; as many pods as there may be.
-
-    Raises:
-        KernelError: the kernel refused for another reason.
-    """
+def read(channel: Netlink, pods: Sets) -> list[Sample]:
+    """The counters of these elements, as far as they exist."""
     wanted = [(spec, address) for spec, members in pods.items() for address in members]
     requests = [
         nf_tables.get_element(NAME, spec.name, address.packed)
@@ -84,5 +76,5 @@ def read(channel: Netlink, pods: PodSets) -> list[Sample]:
     samples: list[Sample] = []
     for (spec, address), answer in zip(wanted, answers, strict=True):
         for _, packets, octets in answer or ():
-            samples.append(lives.sample(spec.counter(address), octets, packets))
+            samples.append(sample(spec.counter(address), octets, packets))
     return samples

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 from netmgr.model import Sender
 from netmgr.prefixes import Address
 from netmgr.rules import model, nft_chains, nft_pairs, nft_text
 from netmgr.rules.nft_table import Listing, Object, odd_objects, prefixes
 from netmgr.rules.observed import Observed, ObservedRule, in_order
-
-_NOTHING: frozenset[model.Element] = frozenset()
 
 
 class _Recognition:
@@ -55,57 +52,47 @@ def _leads_to_whole_chains(line: nft_text.Line, comments: Mapping[str, list[str]
 
 
 def observed(table: Listing, desired: model.Ruleset) -> Observed:
-    """What a listing of our table shows, in terms of the desired ruleset.
-
-    Raises:
-        KernelError: a set has another shape than nft has shown so far.
-    """
+    """What a listing of our table shows, in terms of the desired ruleset."""
     wanted = {spec.name for spec in desired.sets}
     with odd_objects():
-        sets = {
-            spec.name for spec in desired.sets if _is_made_as(spec, table.sets.get(spec.name, {}))
+        members = {
+            spec.name: _members(spec, table.sets.get(spec.name, {}))
+            for spec in desired.sets
+            if _is_made_as(spec, table)
         }
-        members = _members_of(desired, table, sets)
     bases = {hook for hook in model.Hook if table.is_base(hook, nft_text.BASES[hook])}
-    malformed = (wanted & table.sets.keys()) - sets | (
-        set(model.Hook) & table.chains.keys()
-    ) - bases
+    flowtables = {spec.name for spec in desired.sets if spec.has_flows}
+    # Another program's set may have a flowtable's name.
+    malformed_sets = wanted & table.sets.keys() - (members.keys() - flowtables)
+    malformed_chains = table.chains.keys() & set(model.Hook) - bases
     recognition = _Recognition(desired, table.comments)
     return Observed(
         members=members,
         chains={hook: recognition.chain(hook) for hook in bases},
         counters=frozenset(table.counters),
-        malformed=frozenset(malformed),
+        malformed=frozenset(malformed_sets | malformed_chains),
         orphans=frozenset(table.sets) - wanted,
         orphan_chains=frozenset(table.chains)
         - frozenset(model.Hook)
         - nft_text.class_chains(desired.rules()).keys(),
         orphan_flowtables=frozenset(table.flowtables) - wanted,
-        asleep=table.is_dormant,
+        is_dormant=table.is_dormant,
     )
 
 
-def _members_of(
-    desired: model.Ruleset, table: Listing, sets: Collection[str]
-) -> dict[str, frozenset[model.Element]]:
-    members = {}
-    for spec in desired.sets:
-        # What a dynamic set or a flowtable has is the kernel's own business.
-        if spec.has_flows and spec.name in table.flowtables:
-            members[spec.name] = _NOTHING
-        elif spec.name in sets:
-            members[spec.name] = (
-                _NOTHING if spec.is_dynamic else frozenset(elements(table.sets[spec.name]))
-            )
-    return members
+def _members(spec: model.SetSpec, body: Object) -> frozenset[model.Element]:
+    # What a dynamic set or a flowtable has is the kernel's own business.
+    return frozenset() if spec.is_dynamic or spec.has_flows else frozenset(elements(body))
 
 
-def _is_made_as(spec: model.SetSpec, body: Object) -> bool:
+def _is_made_as(spec: model.SetSpec, table: Listing) -> bool:
+    """Whether the table has the set or flowtable, of the type and size that it is made with."""
+    if spec.has_flows:
+        return spec.name in table.flowtables
+    body = table.sets.get(spec.name, {})
     shown = body.get("flags", [])
     flags = [shown] if isinstance(shown, str) else shown
     interval = "interval" in flags
-    if spec.has_flows:
-        return False
     if spec.pairs:
         return (body.get("type"), body.get("size")) == (nft_pairs.KEY_TYPES, spec.pairs)
     made = (body.get("size"), body.get("timeout"))
@@ -125,18 +112,15 @@ def _is_made_as(spec: model.SetSpec, body: Object) -> bool:
 
 
 def elements(body: Object) -> Iterator[model.Element]:
+    # Only sets of pods have a size; the others hold prefixes.
+    of_pods = "size" in body
     for entry in body.get("elem", ()):
         # One with a counter is an object of its own.
         value = entry["elem"]["val"] if isinstance(entry, dict) and "elem" in entry else entry
-        yield from _elements(value, of_pods="size" in body)
-
-
-def _elements(value: Any, *, of_pods: bool) -> Iterator[model.Element]:  # noqa: ANN401 - as `prefixes`
-    """What one entry of a set has. Only sets of pods have a size; the others hold prefixes."""
-    if of_pods and isinstance(value, str):
-        yield Address.parse(value)
-    elif of_pods:
-        link, address = value["concat"]
-        yield Sender(link, Address.parse(address))
-    else:
-        yield from prefixes(value)
+        if not of_pods:
+            yield from prefixes(value)
+        elif isinstance(value, str):
+            yield Address.parse(value)
+        else:
+            link, address = value["concat"]
+            yield Sender(link, Address.parse(address))

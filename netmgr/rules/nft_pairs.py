@@ -19,7 +19,7 @@ from itertools import product
 
 from netmgr.kernel.netlink import Counted
 from netmgr.rules import nft_chains
-from netmgr.rules.spokes import DropBetween, Spoke
+from netmgr.rules.model import DropBetween, Spoke, pair_counter
 
 KEY_TYPES = ["mark", "classid"]
 """Types of the numbers in an element's key, as nft names them."""
@@ -37,17 +37,14 @@ def chain_name(action: DropBetween) -> str:
 
 def texts(action: DropBetween) -> tuple[str, ...]:
     """The rules of this chain."""
-    # Dropped by a rule of its own: a packet leaves the one that counts where the kernel has no
-    # memory for the element.
-    return f"{_within(action)} return", _count(action), "drop"
-
-
-def _within(action: DropBetween) -> str:
     protocol = nft_chains.protocol(action.family)
     pairs: list[str] = []
     for spoke in action.spokes:
         pairs += map(" . ".join, product(map(str, spoke.prefixes), repeat=2))
-    return f"{protocol} saddr . {protocol} daddr {{ {', '.join(pairs)} }}"
+    within = f"{protocol} saddr . {protocol} daddr {{ {', '.join(pairs)} }}"
+    # Dropped by a rule of its own: a packet leaves the one that counts where the kernel has no
+    # memory for the element.
+    return f"{within} return", _count(action), "drop"
 
 
 def _count(action: DropBetween) -> str:
@@ -73,7 +70,8 @@ def read(action: DropBetween, listed: Iterable[Counted]) -> Iterator[tuple[str, 
     for key, packets, octets in listed:
         mark, class_id = _KEY.unpack(key)
         if mark in names and class_id in names:
-            yield action.counter(names[mark], names[class_id]), (packets, octets)
+            name = pair_counter(names[mark], names[class_id], action.family)
+            yield name, (packets, octets)
 
 
 def _numbers(spokes: Iterable[Spoke]) -> dict[str, int]:
@@ -83,6 +81,7 @@ def _numbers(spokes: Iterable[Spoke]) -> dict[str, int]:
         digest = hashlib.sha256(name.encode()).digest()
         number = int.from_bytes(digest[:4], "big") & _NEVER_ALL | _NEVER_ZERO
         while number in names_by_number:
+            # Another odd number: neither half may be 0.
             number = number + 2 & _NEVER_ALL | _NEVER_ZERO
         names_by_number[number] = name
     return {name: number for number, name in names_by_number.items()}

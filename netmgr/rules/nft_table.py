@@ -176,11 +176,7 @@ class NftTable:
         self._listing = Listing()
 
     def run(self, commands: str) -> None:
-        """Run commands as one transaction.
-
-        Raises:
-            KernelError: nothing was changed.
-        """
+        """Run commands as one transaction; after a KernelError nothing was changed."""
         self._nft.run(commands)
 
     def wake(self) -> None:
@@ -203,18 +199,15 @@ class NftTable:
         generation = self.socket.generation()
         if generation != self._generation or written:
             # By a message: nft 1.0.6 shows flags as whatever is in its memory.
-            is_dormant = self._is_dormant()
+            request = nf_tables.get_table(self._short_name, self._family)
+            (state,) = self.socket.query_each([request], nf_tables.table_of, [errno.ENOENT])
+            is_dormant = state is not None and state[1]
             objects = self._table_objects(is_dormant=is_dormant)
             self._fingerprints.learn(objects, written)
             self._listing = Listing.of(self._fingerprints.compared(objects))
             self._listing.is_dormant = is_dormant
             self._generation = generation
         return self._listing
-
-    def _is_dormant(self) -> bool:
-        asked = [nf_tables.get_table(self._short_name, self._family)]
-        (state,) = self.socket.query_each(asked, nf_tables.table_of, absence=[errno.ENOENT])
-        return state is not None and state[1]
 
     def _table_objects(self, *, is_dormant: bool) -> list[dict[str, Any]]:
         try:
@@ -250,11 +243,7 @@ class NftTable:
 
 
 def remove(table: str) -> bool:
-    """Remove a table; whether it was there.
-
-    Raises:
-        KernelError: the kernel refused.
-    """
+    """Remove a table; whether it was there."""
     family, name = table.split()
     try:
         with NftSocket() as channel:

@@ -7,16 +7,14 @@ each counting set. So does a rule that drops packets between spokes; `nft_pairs`
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import assert_never
 
 from netmgr.prefixes import Address, Family, Prefix
 from netmgr.rules import model, nft_chains, nft_pairs, transaction
 from netmgr.rules.nft_chains import DIGEST_LENGTH, Base, digest, protocol
-from netmgr.rules.spokes import DropBetween
 
 TABLE = "inet netmgr"
-
 
 # Fragments are put together at -400, and connection tracking begins at -200: -450 is before both.
 # 320 is behind source translation (100) and the helpers of connection tracking (300). -110 and 90
@@ -50,13 +48,9 @@ ID_SEPARATOR = " + "
 def commands(operations: Iterable[transaction.Operation]) -> list[str]:
     """Commands for nft, one a line, that carry the operations out as one transaction."""
     listed = list(operations)
-    makes = any(
-        isinstance(
-            operation, transaction.CreateSet | transaction.FillChain | transaction.DeclareCounter
-        )
-        for operation in listed
-    )
-    lines = [f"add table {TABLE}"] if makes else []
+    makes = transaction.CreateSet | transaction.FillChain | transaction.DeclareCounter
+    needs_table = any(isinstance(operation, makes) for operation in listed)
+    lines = [f"add table {TABLE}"] if needs_table else []
     for operation in listed:
         lines += _lines(operation)
     return lines
@@ -65,7 +59,9 @@ def commands(operations: Iterable[transaction.Operation]) -> list[str]:
 def _lines(operation: transaction.Operation) -> list[str]:  # noqa: PLR0911 - one return per kind of operation reads best
     match operation:
         case transaction.DropChain(hook, rules):
-            return _drop(hook, rules)
+            # A chain that something jumps to cannot be deleted, so the one that jumps goes first.
+            names = (hook, *reversed(class_chains(rules)))
+            return [line for name in names for line in nft_chains.delete(TABLE, name)]
         case transaction.FillChain(hook, rules):
             return _fill(hook, rules)
         case transaction.CreateSet(spec):
@@ -77,12 +73,10 @@ def _lines(operation: transaction.Operation) -> list[str]:  # noqa: PLR0911 - on
             # that no packet misses a rule.
             remade = [f"delete {_kind(spec)} {TABLE} {spec.name}", _create(spec)]
             return [f"flush chain {TABLE} {hook}", *remade, *_fill(hook, rules)]
+        case transaction.DeleteOrphan(name, "chain"):
+            return nft_chains.delete(TABLE, name)
         case transaction.DeleteOrphan(name, kind):
-            return (
-                nft_chains.delete(TABLE, name)
-                if kind == "chain"
-                else [f"delete {kind} {TABLE} {name}"]
-            )
+            return [f"delete {kind} {TABLE} {name}"]
         case (
             transaction.AddElements() | transaction.RemoveElements() | transaction.ReplaceElements()
         ):
@@ -95,20 +89,18 @@ def _lines(operation: transaction.Operation) -> list[str]:  # noqa: PLR0911 - on
 def _changed_elements(
     operation: transaction.AddElements | transaction.RemoveElements | transaction.ReplaceElements,
 ) -> list[str]:
-    spec, elements = operation.spec, operation.elements
-    added = [_elements("add", spec, elements)] if elements else []
     match operation:
-        case transaction.AddElements(packets=0):
-            return added
-        case transaction.AddElements(packets=packets):
-            return [_elements("add", spec, elements, f" counter packets {packets} bytes 0")]
-        case transaction.RemoveElements():
+        case transaction.AddElements(spec, elements, packets=0):
+            return _elements("add", spec, elements)
+        case transaction.AddElements(spec, elements, packets=packets):
+            return _elements("add", spec, elements, f" counter packets {packets} bytes 0")
+        case transaction.RemoveElements(spec, elements):
             # Added first, since deleting an element that is not there fails the whole transaction;
             # there is no `destroy` before nft 1.0.7.
-            return [*added, _elements("delete", spec, elements)]
-        case transaction.ReplaceElements():
+            return _elements("add", spec, elements) + _elements("delete", spec, elements)
+        case transaction.ReplaceElements(spec, elements):
             # One transaction: no packet meets the empty set.
-            return [f"flush set {TABLE} {spec.name}", *added]
+            return [f"flush set {TABLE} {spec.name}", *_elements("add", spec, elements)]
 
 
 def _create(spec: model.SetSpec) -> str:
@@ -117,14 +109,6 @@ def _create(spec: model.SetSpec) -> str:
 
 def _kind(spec: model.SetSpec) -> str:
     return "flowtable" if spec.has_flows else "set"
-
-
-def _drop(hook: model.Hook, rules: Sequence[model.Rule]) -> list[str]:
-    lines = []
-    # A chain that something jumps to cannot be deleted, so the one that jumps goes first.
-    for name in (hook, *reversed(class_chains(rules))):
-        lines += nft_chains.delete(TABLE, name)
-    return lines
 
 
 def _fill(hook: model.Hook, rules: Sequence[model.Rule]) -> list[str]:
@@ -145,7 +129,7 @@ def class_chains(rules: Iterable[model.Rule]) -> dict[str, tuple[str, ...]]:
     for rule in rules:
         if isinstance(rule.action, model.Classify):
             chains |= _class_chains(rule.family, rule.action)
-        elif isinstance(rule.action, DropBetween):
+        elif isinstance(rule.action, model.DropBetween):
             chains[_entry(rule.action)] = nft_pairs.texts(rule.action)
     return chains
 
@@ -153,14 +137,16 @@ def class_chains(rules: Iterable[model.Rule]) -> dict[str, tuple[str, ...]]:
 def _class_chains(family: Family, action: model.Classify) -> dict[str, tuple[str, ...]]:
     peer, pod = (f"{protocol(family)} {_field(side)}" for side in (action.peer, action.pod))
     rest, entry = f"{pod} @{action.rest}", _entry(action)
-    pieces: list[tuple[Prefix, str]] = []
-    for branch in action.branches:
-        pieces += [(prefix, branch.counts) for prefix in branch.prefixes]
+    pieces = [(prefix, branch.counts) for branch in action.branches for prefix in branch.prefixes]
     if len(pieces) <= FEW:
         return {entry: (*_comparisons(pieces, peer, pod), rest)}
     counted = [branch.counts for branch in action.branches if branch.counts]
     counting_chains = {f"count_{counts}": (f"{pod} @{counts}",) for counts in counted}
-    return {**counting_chains, entry: (f"{peer} vmap {{ {_verdicts(pieces)} }}", rest)}
+    verdicts = ", ".join(
+        f"{prefix} : {f'goto count_{counts}' if counts else 'return'}"
+        for prefix, counts in sorted(pieces)
+    )
+    return {**counting_chains, entry: (f"{peer} vmap {{ {verdicts} }}", rest)}
 
 
 def _comparisons(pieces: Iterable[tuple[Prefix, str]], peer: str, pod: str) -> Iterator[str]:
@@ -170,16 +156,9 @@ def _comparisons(pieces: Iterable[tuple[Prefix, str]], peer: str, pod: str) -> I
         yield f"{peer} {prefix} {pod} @{counts} return" if counts else f"{peer} {prefix} return"
 
 
-def _verdicts(pieces: Iterable[tuple[Prefix, str]]) -> str:
-    return ", ".join(
-        f"{prefix} : goto count_{counts}" if counts else f"{prefix} : return"
-        for prefix, counts in sorted(pieces)
-    )
-
-
-def _entry(action: model.Classify | DropBetween) -> str:
+def _entry(action: model.Classify | model.DropBetween) -> str:
     """The chain that the action's rule jumps to."""
-    if isinstance(action, DropBetween):
+    if isinstance(action, model.DropBetween):
         return nft_pairs.chain_name(action)
     # The kernel's names of these chains are older than the word for them here.
     return f"sort_{action.name}"
@@ -196,7 +175,8 @@ def fused(rules: Sequence[model.Rule]) -> list[Line]:
     counting: dict[tuple[model.Match, ...], int] = {}
     for rule in rules:
         # What ends the chain is the pod rule.
-        counts = isinstance(rule.action, model.Tally) or _goes_on(rule.action)
+        is_last = isinstance(rule.action, model.Count) and rule.action.ends
+        counts = isinstance(rule.action, model.Count | model.Tally) and not is_last
         place = counting.get(rule.matches) if counts else counting.pop(rule.matches[:-1], None)
         if place is not None:
             lines[place] += (rule,)
@@ -207,10 +187,6 @@ def fused(rules: Sequence[model.Rule]) -> list[Line]:
     return lines
 
 
-def _goes_on(action: model.Action) -> bool:
-    return isinstance(action, model.Count) and not action.ends
-
-
 def _set_type(spec: model.SetSpec) -> str:
     if spec.pairs:
         return f"type {' . '.join(nft_pairs.KEY_TYPES)}; size {spec.pairs}; flags dynamic;"
@@ -219,7 +195,7 @@ def _set_type(spec: model.SetSpec) -> str:
     if spec.has_links:
         lifetime = f"timeout {model.FRAGMENT_SECONDS}s;"
         return f"type ifname; size {model.SET_CAPACITY}; flags dynamic,timeout; {lifetime}"
-    kind = f"type {'ifname . ' * spec.has_senders}ipv{spec.family.value}_addr;"
+    kind = f"type {'ifname . ' * spec.has_senders}ipv{spec.family}_addr;"
     if spec.is_dynamic:
         lifetime = f"timeout {model.DYNAMIC_SECONDS}s;"
         return f"{kind} size {model.DYNAMIC_CAPACITY}; flags dynamic,timeout; {lifetime}"
@@ -229,10 +205,11 @@ def _set_type(spec: model.SetSpec) -> str:
 
 
 def _elements(
-    verb: str, spec: model.SetSpec, elements: Iterable[model.Element], counter: str = ""
-) -> str:
+    verb: str, spec: model.SetSpec, elements: Collection[model.Element], counter: str = ""
+) -> list[str]:
+    """The command that adds or deletes these; none without any."""
     listed = ", ".join(f"{element}{counter}" for element in sorted(elements))
-    return f"{verb} element {TABLE} {spec.name} {{ {listed} }}"
+    return [f"{verb} element {TABLE} {spec.name} {{ {listed} }}"] if elements else []
 
 
 def mark(line: Line) -> str:
@@ -259,7 +236,7 @@ def text(line: Line) -> str:
     if by_link or not any(isinstance(match, implying) for match in first.matches):
         # A chain of an inet table gets packets of both families; an address comparison implies its
         # own, and so does ICMP's protocol, but behind a link's name, which takes longer to compare.
-        parts.insert(0, f"meta nfproto ipv{first.family.value}")
+        parts.insert(0, f"meta nfproto ipv{first.family}")
     parts.append(_action_text(first.action, first.family))
     for other in more:
         if other.matches != first.matches:
@@ -272,24 +249,22 @@ def _action_text(action: model.Action, family: Family) -> str:  # noqa: PLR0911 
     match action:
         case model.Count(ends=True):
             return f'counter name "{action.name}" return'
+        case model.Count(also_by=(side, name)):
+            # Last in the rule, which a packet leaves if the set is full.
+            by_address = f"update @{name} {{ {protocol(family)} {_field(side)} counter }}"
+            return f'counter name "{action.name}" {by_address}'
         case model.Count() | model.Tally():
-            return f'counter name "{action.name}"{_each(action, family)}'
+            return f'counter name "{action.name}"'
         case model.Drop(name):
             return f'counter name "{name}" drop'
         case model.Offload(flowtable):
             # The kernel takes TCP and UDP (nft_flow_offload_eval), and UDP also without an answer.
             return f"ct state established flow add @{flowtable}"
-        case model.Masquerade() | model.SourceNat() | model.Netmap():
+        case model.Masquerade() | model.SourceNat() | model.Netmap() | model.Rewrite():
             return _translation_text(action, family)
-        case model.Rewrite(side, prefix, name):
-            field = f"{protocol(family)} {_field(side)}"
-            # The kernel corrects the checksums, that of TCP or UDP too
-            # (NFT_PAYLOAD_L4CSUM_PSEUDOHDR).
-            host_bits = Address(family, prefix.size - 1)
-            return f'counter name "{name}" {field} set {field} & {host_bits} | {prefix.network}'
         case model.Continue():
             return ""
-        case model.Classify() | DropBetween():
+        case model.Classify() | model.DropBetween():
             return f"jump {_entry(action)}"
         case model.Return():
             # A packet that counted for a pod in one direction never does in the other.
@@ -298,23 +273,21 @@ def _action_text(action: model.Action, family: Family) -> str:  # noqa: PLR0911 
 
 
 def _translation_text(
-    action: model.Masquerade | model.SourceNat | model.Netmap, family: Family
+    action: model.Masquerade | model.SourceNat | model.Netmap | model.Rewrite, family: Family
 ) -> str:
+    header = protocol(family)
     match action:
         case model.Masquerade():
             return "masquerade"
         case model.SourceNat(address):
-            return f"snat {protocol(family)} to {address or f'{protocol(family)} saddr'}"
+            return f"snat {header} to {address or f'{header} saddr'}"
         case model.Netmap(service_cidr):
-            return f"dnat {protocol(family)} prefix to {service_cidr}"
-
-
-def _each(action: model.Count | model.Tally, family: Family) -> str:
-    """Count an address by itself. Last in the rule, which a packet leaves if the set is full."""
-    if isinstance(action, model.Tally) or action.also_by is None:
-        return ""
-    side, name = action.also_by
-    return f" update @{name} {{ {protocol(family)} {_field(side)} counter }}"
+            return f"dnat {header} prefix to {service_cidr}"
+        case model.Rewrite(side, prefix, name):
+            # The kernel corrects the checksums, that of TCP or UDP too
+            # (NFT_PAYLOAD_L4CSUM_PSEUDOHDR).
+            field, host_bits = f"{header} {_field(side)}", Address(family, prefix.size - 1)
+            return f'counter name "{name}" {field} set {field} & {host_bits} | {prefix.network}'
 
 
 def _match_text(match: model.Match, rule: model.Rule) -> str:  # noqa: PLR0911 - one return per kind of match reads best
@@ -322,11 +295,12 @@ def _match_text(match: model.Match, rule: model.Rule) -> str:  # noqa: PLR0911 -
     match match:
         case model.InSet(side, name, negated, by_link):
             field = f"{'iifname . ' * by_link}{header} {_field(side)}"
-            return f"{field} {_operator(negated=negated)}@{name}"
+            return f"{field} {'!= ' * negated}@{name}"
         case model.InPrefix(side, prefix, negated):
-            return f"{header} {_field(side)} {_operator(negated=negated)}{prefix}"
-        case model.OnLink():
-            return _link_text(match)
+            return f"{header} {_field(side)} {'!= ' * negated}{prefix}"
+        case model.OnLink(side, name, negated):
+            link = "iifname" if side is model.Side.SOURCE else "oifname"
+            return "iif != 0" if match == model.FORWARDED else f'{link} {"!= " * negated}"{name}"'
         case model.ReversePath(negated):
             # The way back is looked up for the incoming link alone (`. iif`); without one, the
             # answer is 0.
@@ -356,20 +330,20 @@ def _transport_text(
     match: model.Fragment | model.IcmpType | model.IcmpOfNobody | model.IcmpOfOthers | model.UdpTo,
     family: Family,
 ) -> str:
-    icmp = f"meta l4proto {'icmp' if family is Family.V4 else 'ipv6-icmp'} ct"
-    kind = "icmp" if family is Family.V4 else "icmpv6"
+    kind, protocol_name = ("icmp", "icmp") if family is Family.V4 else ("icmpv6", "ipv6-icmp")
+    connection = f"meta l4proto {protocol_name} ct state"
     match match:
         case model.Fragment():
             return _fragment_text(match, family)
         case model.IcmpType(number):
             return f"{kind} type {number}"
         case model.IcmpOfNobody(but_replies):
-            return (
-                f"{icmp} state invalid{f' {kind} type != {model.ECHO_REPLY[family]}' * but_replies}"
-            )
+            besides = f" {kind} type != {model.ECHO_REPLY[family]}" * but_replies
+            return f"{connection} invalid{besides}"
         case model.IcmpOfOthers(name):
-            ends = (f"ct {way} {protocol(family)} saddr" for way in ("original", "reply"))
-            return " ".join([f"{icmp} state related", *(f"{end} != @{name}" for end in ends)])
+            ways = ("original", "reply")
+            ends = " ".join(f"ct {way} {protocol(family)} saddr != @{name}" for way in ways)
+            return f"{connection} related {ends}"
         case model.UdpTo(port):
             return f"udp dport {port}"
 
@@ -384,20 +358,6 @@ def _fragment_text(match: model.Fragment, family: Family) -> str:
         return expression
     rate = f"{match.beyond}/second burst {match.beyond * model.FRAGMENT_BURST} packets"
     return f"{expression} update @{match.name} {{ iifname limit rate over {rate} }}"
-
-
-def _link_text(match: model.OnLink) -> str:
-    way, operator = (
-        "i" if match.side is model.Side.SOURCE else "o",
-        _operator(negated=match.negated),
-    )
-    if match == model.FORWARDED:
-        return "iif != 0"
-    return f'{way}ifname {operator}"{match.name}"'
-
-
-def _operator(*, negated: bool) -> str:
-    return "!= " if negated else ""
 
 
 def _field(side: model.Side) -> str:

@@ -12,16 +12,12 @@ from collections.abc import Sequence
 from netmgr.kernel import flowtables
 from netmgr.model import Counter, Sample
 from netmgr.prefixes import Address
-from netmgr.rules import nft_elements, nft_listing, nft_pairs, nft_table, nft_text
-from netmgr.rules.model import (
-    Abilities,
-    Ruleset,
-)
+from netmgr.rules import nft_chains, nft_elements, nft_listing, nft_pairs, nft_table, nft_text
+from netmgr.rules.model import Abilities, Count, DropBetween, Ruleset, Sets
 from netmgr.rules.nft_elements import NAME
 from netmgr.rules.nft_table import Listing, NftTable
 from netmgr.rules.nft_text import TABLE
 from netmgr.rules.observed import Observed, Samples
-from netmgr.rules.policy import PodSets
 from netmgr.rules.tagged import Serving
 from netmgr.rules.transaction import EndFlows, FillChain, Operation
 
@@ -70,7 +66,7 @@ class NftablesBackend:
 
     def render(self, operations: Sequence[Operation]) -> str:
         """The operations as input for `nft -f`."""
-        return "".join(f"{line}\n" for line in nft_text.commands(operations))
+        return nft_chains.script(nft_text.commands(operations))
 
     def read(self, desired: Ruleset) -> list[Sample]:
         """The node's counters, then the pods' from the sets.
@@ -90,7 +86,7 @@ class NftablesBackend:
                 samples += self._samples.of(spec, self._socket.counts(NAME, spec.name))
         return samples
 
-    def read_pods(self, pods: PodSets) -> list[Sample]:
+    def read_pods(self, pods: Sets) -> list[Sample]:
         """Ask for each element by itself, which costs the same however many pods there are."""
         return nft_elements.read(self._socket, pods)
 
@@ -102,15 +98,16 @@ class NftablesBackend:
             for name, packets, octets in self._table.counters()
             if name in wanted
         }
-        for name, action in desired.pair_sets().items():
-            tallies.update(nft_pairs.read(action, self._socket.counts(NAME, name)))
+        for action in desired.actions(DropBetween):
+            tallies.update(nft_pairs.read(action, self._socket.counts(NAME, action.counts)))
         return tallies
 
     def dynamic(self, desired: Ruleset) -> list[Sample]:
         return [
-            Sample(Counter.of_pod(Address.unpack(key), traffic), octets, packets)
-            for name, traffic in desired.dynamic_sets().items()
-            for key, packets, octets in self._socket.counts(NAME, name)
+            Sample(Counter.of_pod(Address.unpack(key), count.counter.traffic), octets, packets)
+            for count in desired.actions(Count)
+            if count.also_by is not None
+            for key, packets, octets in self._socket.counts(NAME, count.also_by[1])
         ]
 
     def serving(self, desired: Ruleset) -> Serving:  # noqa: ARG002 - whatever the policy is, its counters are our own

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from netmgr.kernel.netlink import Counted
 from netmgr.model import Counter, Sample
 from netmgr.prefixes import Address
-from netmgr.rules import lives
 from netmgr.rules.model import Element, Hook, Rule, SetSpec
+from netmgr.rules.transaction import LIFE_BITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Observed:
     but of another make. `chains` lacks a hook without our chain. `counters` are names, as
     `Count.name` and its like give them. `orphans`, `orphan_chains` and `orphan_flowtables` are
     sets, chains and flowtables, by their names in the kernel, that the ruleset has no use for.
-    `asleep`: all of it is there, and switched off.
+    `is_dormant`: all of it is there, and switched off.
     """
 
     members: Mapping[str, frozenset[Element]]
@@ -48,15 +48,20 @@ class Observed:
     orphans: frozenset[str] = frozenset()
     orphan_chains: frozenset[str] = frozenset()
     orphan_flowtables: frozenset[str] = frozenset()
-    asleep: bool = False
+    is_dormant: bool = False
 
     @property
-    def nothing(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether there is no trace of ours at all."""
         orphans = self.orphans | self.orphan_chains
         return not (
             self.members or self.malformed or self.counters or orphans or any(self.chains.values())
         )
+
+
+def sample(counter: Counter, octets: int, packets: int) -> Sample:
+    """What a set's element shows, its life apart from its packets (`transaction.with_lives`)."""
+    return Sample(counter, octets, packets & ((1 << LIFE_BITS) - 1), packets >> LIFE_BITS)
 
 
 class Samples:
@@ -78,6 +83,4 @@ class Samples:
             for packed, _, _ in listed
         }
         self._counters[spec.name] = counters
-        return [
-            lives.sample(counters[packed], octets, packets) for packed, packets, octets in listed
-        ]
+        return [sample(counters[packed], octets, packets) for packed, packets, octets in listed]

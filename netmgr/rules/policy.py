@@ -1,14 +1,14 @@
 """What a node's rules should be: a constant number of them, whatever the number of pods.
 
-Pods are counted at two hooks: internal destinations (or sources) are sorted out first, then
-one look-up in the set of pod addresses counts the packet on its element. What comes from the
-internet is counted in the forward hook, before any filter, since whoever bills it bills what
-arrived. What goes there is counted behind every filter, where it still has the pod's own address
-(postrouting, before source translation): it leaves the node. The article's four rules ("Scaling
-Kubernetes to 7,500 nodes") count the node as a whole. Masquerading touches only what pods send to
-where no way back leads to them: the internet, unless node.yaml's `native` says more. Who may send
-as whom is decided before all that (`sources`). After the counting come the rules that keep spokes
-apart (`isolation`), and on a NAT host those that open Services (`translation`).
+Pods are counted at two hooks: internal peers are sorted out first, then one look-up in the set of
+pod addresses counts the packet on its element. What comes from the internet is counted in the
+forward hook, before any filter, since whoever bills it bills what arrived. What goes there is
+counted behind every filter, where it still has the pod's own address (postrouting, before source
+translation). The article's four rules ("Scaling Kubernetes to 7,500 nodes") count the node as a
+whole. Masquerading touches only what pods send to where no way back leads to them: the internet,
+unless node.yaml's `native` says more. Who may send as whom is decided before all that (`sources`).
+After the counting come the rules that keep spokes apart (`isolation`), and on a NAT host those that
+open Services (`translation`).
 """
 
 from __future__ import annotations
@@ -18,47 +18,37 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import product
 
-from netmgr import model
 from netmgr.documents.accounting import NodeRules
 from netmgr.documents.node import NodeDocument
 from netmgr.documents.sites import Role
+from netmgr.model import (
+    LINK_PREFIX,
+    PODS,
+    PROTECTED,
+    REMOTE_PODS,
+    UNATTRIBUTED,
+    Counter,
+    Sender,
+    Traffic,
+)
 from netmgr.prefixes import Address, Family, Prefix, merge
+from netmgr.rules import model
 from netmgr.rules.classifier import Classifier, pod_set
 from netmgr.rules.isolation import Isolation
-from netmgr.rules.model import (
-    FORWARDED,
-    Abilities,
-    Count,
-    Element,
-    Hook,
-    InPrefix,
-    InSet,
-    Masquerade,
-    Match,
-    Offload,
-    OnLink,
-    Return,
-    Rule,
-    Ruleset,
-    SetSpec,
-    Side,
-    Tally,
-    outside,
-)
+from netmgr.rules.model import Abilities, Hook, InPrefix, InSet, OnLink, Rule, SetSpec, Side
 from netmgr.rules.protection import Protection
 from netmgr.rules.sources import Sources, ranges_set, sender_set
 from netmgr.rules.translation import Translation
 
 NODE_HOOKS = (
-    (Hook.INPUT, model.Traffic.INTERNET_IN),
-    (Hook.OUTPUT, model.Traffic.INTERNET_OUT),
-    (Hook.FORWARD, model.Traffic.INTERNET_IN),
-    (Hook.FORWARD, model.Traffic.INTERNET_OUT),
+    (Hook.INPUT, Traffic.INTERNET_IN),
+    (Hook.OUTPUT, Traffic.INTERNET_OUT),
+    (Hook.FORWARD, Traffic.INTERNET_IN),
+    (Hook.FORWARD, Traffic.INTERNET_OUT),
 )
 """The hooks of the article's four rules, and what each counts."""
 
 COUNTING_HOOKS = frozenset({*(hook for hook, _ in NODE_HOOKS), Hook.BEFORE_SRCNAT})
-
 
 ARRIVED, DELIVERED = "arrived", "delivered"
 """Names of the counters of what came from the internet to be forwarded, and of what then was:
@@ -101,10 +91,10 @@ class Policy:
     native: tuple[Prefix, ...] | None = None
 
     @property
-    def traffics(self) -> tuple[model.Traffic, ...]:
+    def traffics(self) -> tuple[Traffic, ...]:
         """What is counted for each pod."""
-        kept_away = (model.PROTECTED,) if self.protection else ()
-        return (*model.Traffic, *(self.classifier.traffics if self.classifier else ()), *kept_away)
+        kept_away = (PROTECTED,) if self.protection else ()
+        return (*Traffic, *(self.classifier.traffics if self.classifier else ()), *kept_away)
 
     @property
     def unmasqueraded(self) -> tuple[Prefix, ...]:
@@ -114,11 +104,9 @@ class Policy:
     @property
     def known(self) -> tuple[Prefix, ...]:
         """Everything that is not counted as internet: what is internal, and what a class has."""
-        return (
-            tuple(merge((*self.internal, *self.classifier.prefixes)))
-            if self.classifier
-            else self.internal
-        )
+        if self.classifier is None:
+            return self.internal
+        return tuple(merge((*self.internal, *self.classifier.prefixes)))
 
     @classmethod
     def of(cls, document: NodeDocument) -> Policy:
@@ -147,36 +135,33 @@ class Policy:
 
 
 def pod_sets(
-    addresses: Iterable[Address],
-    traffics: Iterable[model.Traffic] = model.Traffic,
+    addresses: Collection[Address],
+    traffics: Iterable[Traffic] = Traffic,
     excepted: Collection[Address] = (),
-) -> PodSets:
+) -> model.Sets:
     """The sets that count these pod addresses, for each kind of traffic and family.
 
     `excepted` may reach what is protected, and so are in no set that counts who may not.
     """
-    listed = tuple(addresses)
-    sets: PodSets = {}
+    sets: model.Sets = {}
     for family, traffic in product(Family, traffics):
-        without = excepted if traffic is model.PROTECTED else ()
+        without = excepted if traffic is PROTECTED else ()
         if members := frozenset(
-            address for address in listed if address.family is family and address not in without
+            address for address in addresses if address.family is family and address not in without
         ):
             sets[pod_set(traffic, family)] = members
     return sets
 
 
-def senders(addresses: Iterable[Address], links: Mapping[Address, str]) -> PodSets:
+def senders(addresses: Iterable[Address], links: Mapping[Address, str]) -> model.Sets:
     """The sets that know by which links these pods' packets come in."""
-    listed = [model.Sender(links[address], address) for address in addresses if address in links]
-    sets: PodSets = {}
+    listed = [Sender(links[address], address) for address in addresses if address in links]
+    sets: model.Sets = {}
     for family in Family:
         if members := frozenset(sender for sender in listed if sender.address.family is family):
             sets[sender_set(family)] = members
     return sets
 
-
-PodSets = dict[SetSpec, frozenset[Element]]
 
 NO_LINKS: Mapping[Address, str] = {}
 
@@ -189,7 +174,7 @@ def desired(
     abilities: Abilities = ANY_KERNEL,
     excepted: Collection[Address] = (),
     links: Mapping[Address, str] = NO_LINKS,
-) -> Ruleset:
+) -> model.Ruleset:
     """The whole ruleset for a policy and the pods' addresses, given a backend's abilities.
 
     `excepted` are the addresses of pods that may reach what is protected, `links` those that pods'
@@ -198,7 +183,7 @@ def desired(
     sets = _sets(policy, abilities)
     sets |= pod_sets(pods, policy.traffics, excepted)
     sets |= {spec: members for spec, members in senders(pods, links).items() if spec in sets}
-    return Ruleset(
+    return model.Ruleset(
         sets=tuple(sets),
         members={spec.name: members for spec, members in sets.items()},
         chains=_chains(policy, abilities),
@@ -211,19 +196,20 @@ def _chains(policy: Policy, abilities: Abilities) -> Mapping[Hook, tuple[Rule, .
     return {hook: tuple(_chain(policy, hook, abilities)) for hook in Hook}
 
 
-def _sets(policy: Policy, abilities: Abilities) -> dict[SetSpec, frozenset[Element]]:
+def _sets(policy: Policy, abilities: Abilities) -> model.Sets:
     """Every set, with its prefixes; those of pods are empty."""
-    sets: dict[SetSpec, frozenset[Element]] = {}
+    sets: model.Sets = {}
     for family in Family:
-        sets[internal_set(family)] = _of_family(policy.known, family)
-        sets[ranges_set(family)] = _of_family(policy.ranges, family)
+        sets[internal_set(family)] = frozenset(model.of_family(policy.known, family))
+        sets[ranges_set(family)] = frozenset(model.of_family(policy.ranges, family))
     sources = None if policy.counts_only else policy.sources
     parts = (sources, policy.protection, policy.isolation, policy.translation, policy.classifier)
     for part in parts:
         sets |= part.sets(abilities) if part else {}
     sets |= _cluster_sets(policy, abilities)
     if policy.unmasqueraded != policy.known:
-        sets |= {_native(family): _of_family(policy.unmasqueraded, family) for family in Family}
+        for family in Family:
+            sets[_native(family)] = frozenset(model.of_family(policy.unmasqueraded, family))
     for family, traffic in product(Family, policy.traffics):
         sets[pod_set(traffic, family)] = frozenset()
     if policy.offloads and abilities.flowtables:
@@ -231,7 +217,7 @@ def _sets(policy: Policy, abilities: Abilities) -> dict[SetSpec, frozenset[Eleme
     return sets
 
 
-_POD_LINKS = f"{model.LINK_PREFIX}*"
+_POD_LINKS = f"{LINK_PREFIX}*"
 # Not by the link's group, though it is compared sooner: whoever gives it to the uplink would have
 # nothing counted.
 _NO_POD = partial(OnLink, name=_POD_LINKS, negated=True)
@@ -240,7 +226,7 @@ _NO_LOOPBACK = partial(OnLink, name="lo", negated=True)
 
 def internal_set(family: Family) -> SetSpec:
     """The set of everything that is not counted as internet."""
-    return SetSpec(f"internal{family.value}", family)
+    return SetSpec.of_prefixes("internal", family)
 
 
 INTERNAL_SETS = frozenset(internal_set(family).name for family in Family)
@@ -249,32 +235,28 @@ INTERNAL_SETS = frozenset(internal_set(family).name for family in Family)
 
 def _native(family: Family) -> SetSpec:
     """Where pods are seen by their own addresses, if that is not all that is not internet."""
-    return SetSpec(f"native{family.value}", family)
+    return SetSpec.of_prefixes("native", family)
 
 
 def _cluster(family: Family) -> SetSpec:
     """Where the pods of all nodes have their addresses."""
-    return SetSpec(f"cluster{family.value}", family)
+    return SetSpec.of_prefixes("cluster", family)
 
 
-def _cluster_sets(policy: Policy, abilities: Abilities) -> dict[SetSpec, frozenset[Element]]:
+def _cluster_sets(policy: Policy, abilities: Abilities) -> model.Sets:
     """Where other nodes' pods are, and what counts each, for the families that there are."""
-    sets: dict[SetSpec, frozenset[Element]] = {}
+    sets: model.Sets = {}
     for family in Family:
-        if members := _of_family(merge(policy.cluster_cidrs), family):
-            sets[_cluster(family)] = members
+        if members := model.of_family(merge(policy.cluster_cidrs), family):
+            sets[_cluster(family)] = frozenset(members)
             if abilities.dynamic_sets:
-                sets |= {_remote(traffic, family): frozenset() for traffic in model.Traffic}
+                sets |= {_remote(traffic, family): frozenset() for traffic in Traffic}
     return sets
 
 
-def _remote(traffic: model.Traffic, family: Family) -> SetSpec:
+def _remote(traffic: Traffic, family: Family) -> SetSpec:
     way = "in" if traffic.is_inward else "out"
-    return SetSpec(f"remote_{way}{family.value}", family, is_dynamic=True)
-
-
-def _of_family(prefixes: Iterable[Prefix], family: Family) -> frozenset[Element]:
-    return frozenset(prefix for prefix in prefixes if prefix.family is family)
+    return SetSpec(f"remote_{way}{family}", family, is_dynamic=True)
 
 
 def _chain(policy: Policy, hook: Hook, abilities: Abilities) -> Iterator[Rule]:
@@ -300,7 +282,7 @@ def _isolating(
         # These reach no spoke. They are found by comparisons, not by look-ups as below.
         for family in Family:
             internet = _internet(policy, Side.DESTINATION, family, hook, abilities)
-            yield Rule(f"to the internet v{family.value}", family, internet, Return())
+            yield Rule.named("to the internet", family, internet, model.Return())
     for family in Family:
         yield from isolation.passing(hook, family, abilities)
     for family in Family:
@@ -308,43 +290,34 @@ def _isolating(
 
 
 def _rules(policy: Policy, hook: Hook, family: Family, abilities: Abilities) -> Iterator[Rule]:
-    outward = _internet(policy, Side.DESTINATION, family, hook, abilities)
-    inward = _internet(policy, Side.SOURCE, family, hook, abilities)
     # Before the pods' rules, which end the chain for the packets they count. What compares sources
     # comes last, beside the pods' rules that compare them too.
-    for traffic, peer in (
-        (model.Traffic.INTERNET_OUT, outward),
-        (model.Traffic.INTERNET_IN, inward),
-    ):
+    for traffic in (Traffic.INTERNET_OUT, Traffic.INTERNET_IN):
         if (hook, traffic) in NODE_HOOKS:
-            yield _node_rule(policy, hook, traffic, family, peer)
+            yield _node_rule(policy, hook, traffic, family, abilities)
     if hook is Hook.FORWARD:
-        yield from _arriving(policy, family, outward, inward, abilities)
+        yield from _arriving(policy, family, abilities)
     elif hook is Hook.BEFORE_SRCNAT:
-        yield from _leaving(policy, family, outward, inward, abilities)
+        yield from _leaving(policy, family, abilities)
     # Where another plugin wires the pods, their masquerading is its own business.
     elif hook is Hook.POSTROUTING and policy.masquerade and not policy.counts_only:
         yield _masquerade(policy, family)
 
 
-def _arriving(
-    policy: Policy,
-    family: Family,
-    outward: tuple[Match, ...],
-    inward: tuple[Match, ...],
-    abilities: Abilities,
-) -> Iterator[Rule]:
+def _arriving(policy: Policy, family: Family, abilities: Abilities) -> Iterator[Rule]:
+    inward = _internet(policy, Side.SOURCE, family, Hook.FORWARD, abilities)
     if policy.runs_pods:
         if abilities.fuses:
             # Nothing else here is for these. As part of the node's rule it costs next to nothing.
+            outward = _internet(policy, Side.DESTINATION, family, Hook.FORWARD, abilities)
             from_pods = OnLink(Side.SOURCE, _POD_LINKS)
-            yield Rule(f"pods' own v{family.value}", family, (*outward, from_pods), Return())
+            yield Rule.named("pods' own", family, (*outward, from_pods), model.Return())
         # The same matches as the pods' rule has: where the backend can, they are one.
-        yield _tally(ARRIVED, family, inward)
+        yield Rule.named(ARRIVED, family, inward, model.Tally(f"{ARRIVED}{family}"))
         # The counting look-up is the last match: it counts whatever reaches it.
-        yield _pod_rule(model.Traffic.INTERNET_IN, family, inward, Side.DESTINATION)
+        yield _pod_rule(Traffic.INTERNET_IN, family, inward, Side.DESTINATION)
     # Behind the pods' rule: what reaches these is for no pod of this node.
-    yield from _of_others(policy, model.Traffic.INTERNET_IN, family, inward, abilities)
+    yield from _of_others(policy, Traffic.INTERNET_IN, family, inward, abilities)
     if policy.offloads and abilities.flowtables:
         yield _offload(policy, family)
 
@@ -356,39 +329,31 @@ def _offload(policy: Policy, family: Family) -> Rule:
     what leaves for the internet pays for one comparison.
     """
     to_pods = OnLink(Side.DESTINATION, _POD_LINKS)
-    both: list[Match] = [InSet(side, internal_set(family).name) for side in Side]
+    both: list[model.Match] = [InSet(side, internal_set(family).name) for side in Side]
     # The article's own text takes more for internet than we do, and its rules count that.
     if policy.node_rules is NodeRules.EXACT and family is policy.exact_prefix.family:
         both = [*(InPrefix(side, policy.exact_prefix) for side in Side), *both]
-    return Rule(f"offload v{family.value}", family, (to_pods, *both), Offload(FLOWTABLE.name))
+    return Rule.named("offload", family, (to_pods, *both), model.Offload(FLOWTABLE.name))
 
 
-def _leaving(
-    policy: Policy,
-    family: Family,
-    outward: tuple[Match, ...],
-    inward: tuple[Match, ...],
-    abilities: Abilities,
-) -> Iterator[Rule]:
+def _leaving(policy: Policy, family: Family, abilities: Abilities) -> Iterator[Rule]:
+    outward = _internet(policy, Side.DESTINATION, family, Hook.BEFORE_SRCNAT, abilities)
     if policy.runs_pods:
-        yield _pod_rule(model.Traffic.INTERNET_OUT, family, outward, Side.SOURCE)
-    yield from _of_others(
-        policy, model.Traffic.INTERNET_OUT, family, (*outward, FORWARDED), abilities
-    )
+        yield _pod_rule(Traffic.INTERNET_OUT, family, outward, Side.SOURCE)
+    forwarded = (*outward, model.FORWARDED)
+    yield from _of_others(policy, Traffic.INTERNET_OUT, family, forwarded, abilities)
     # Last, since the rules before it compare destinations alike.
     if policy.runs_pods:
-        yield _tally(DELIVERED, family, (*inward, FORWARDED))
-
-
-def _tally(name: str, family: Family, matches: tuple[Match, ...]) -> Rule:
-    return Rule(f"{name} v{family.value}", family, matches, Tally(f"{name}{family.value}"))
+        inward = _internet(policy, Side.SOURCE, family, Hook.BEFORE_SRCNAT, abilities)
+        counted = (*inward, model.FORWARDED)
+        yield Rule.named(DELIVERED, family, counted, model.Tally(f"{DELIVERED}{family}"))
 
 
 def _of_others(
     policy: Policy,
-    traffic: model.Traffic,
+    traffic: Traffic,
     family: Family,
-    internet: tuple[Match, ...],
+    internet: tuple[model.Match, ...],
     abilities: Abilities,
 ) -> Iterator[Rule]:
     """Count what is for no pod of this node: what remote pods get by a Service, and the rest.
@@ -403,57 +368,55 @@ def _of_others(
         is_remote = InSet(pod, _cluster(family).name)
         remote = _remote(traffic, family)
         per_address = (pod, remote.name) if remote in sets else None
-        count = Count(model.Counter(model.REMOTE_PODS, family, traffic), per_address)
-        yield Rule(f"remote pods {traffic} v{family.value}", family, (*internet, is_remote), count)
+        count = model.Count(Counter(REMOTE_PODS, family, traffic), per_address)
+        yield Rule.named(f"remote pods {traffic}", family, (*internet, is_remote), count)
         rest = (*internet, replace(is_remote, negated=True))
     if policy.runs_pods:
-        count = Count(model.Counter(model.UNATTRIBUTED, family, traffic))
-        yield Rule(f"unattributed {traffic} v{family.value}", family, rest, count)
+        count = model.Count(Counter(UNATTRIBUTED, family, traffic))
+        yield Rule.named(f"unattributed {traffic}", family, rest, count)
 
 
 def _pod_rule(
-    traffic: model.Traffic, family: Family, internet: tuple[Match, ...], pod: Side
+    traffic: Traffic, family: Family, internet: tuple[model.Match, ...], pod: Side
 ) -> Rule:
     # The look-up counts the packet on its element, and only then is it counted in the sum.
     matches = (*internet, InSet(pod, pod_set(traffic, family).name))
-    count = Count(model.Counter(model.PODS, family, traffic), ends=True)
-    return Rule(f"pod {traffic} v{family.value}", family, matches, count)
+    count = model.Count(Counter(PODS, family, traffic), ends=True)
+    return Rule.named(f"pod {traffic}", family, matches, count)
 
 
 def _internet(
     policy: Policy, peer: Side, family: Family, hook: Hook, abilities: Abilities
-) -> tuple[Match, ...]:
+) -> tuple[model.Match, ...]:
+    """Matches what comes from the internet, or goes there: `peer` is the internet's address."""
     # A packet toward a pod of this node, or to the node itself, costs no comparison of addresses.
     is_forwarded = hook in (Hook.FORWARD, Hook.BEFORE_SRCNAT)
     elsewhere = (_NO_POD if is_forwarded else _NO_LOOPBACK)(peer)
     classes = policy.classifier.prefixes if policy.classifier else ()
     # What classes lie in comes first, so that their packets are done with soonest.
     prefixes = sorted(
-        (prefix for prefix in policy.known if prefix.family is family),
+        model.of_family(policy.known, family),
         key=lambda prefix: (
             not any(prefix.covers(class_prefix) for class_prefix in classes),
             prefix.length,
             prefix,
         ),
     )
-    return elsewhere, *outside(peer, internal_set(family).name, prefixes, abilities.compares)
+    return elsewhere, *model.outside(peer, internal_set(family).name, prefixes, abilities.compares)
 
 
 def _node_rule(
-    policy: Policy, hook: Hook, traffic: model.Traffic, family: Family, internet: tuple[Match, ...]
+    policy: Policy, hook: Hook, traffic: Traffic, family: Family, abilities: Abilities
 ) -> Rule:
-    peer = Side.SOURCE if traffic is model.Traffic.INTERNET_IN else Side.DESTINATION
+    peer = Side.SOURCE if traffic is Traffic.INTERNET_IN else Side.DESTINATION
+    internet = _internet(policy, peer, family, hook, abilities)
     # The article's text, word for word, excepts one IPv4 prefix and nothing else, not even
     # loopback.
     if policy.node_rules is NodeRules.EXACT and family is policy.exact_prefix.family:
         internet = (InPrefix(peer, policy.exact_prefix, negated=True),)
-    return Rule(
-        id=f"node {hook} {traffic} v{family.value}",
-        family=family,
-        matches=internet,
-        action=Count(model.Counter(hook.upper(), family, traffic)),
-        comment=f"iptables-exporter {policy.rule_owner} traffic={traffic}",
-    )
+    count = model.Count(Counter(hook.upper(), family, traffic))
+    comment = f"iptables-exporter {policy.rule_owner} traffic={traffic}"
+    return Rule.named(f"node {hook} {traffic}", family, internet, count, comment)
 
 
 def _masquerade(policy: Policy, family: Family) -> Rule:
@@ -462,4 +425,4 @@ def _masquerade(policy: Policy, family: Family) -> Rule:
     known = internal_set if policy.unmasqueraded == policy.known else _native
     from_pods = InSet(Side.SOURCE, ranges_set(family).name)
     elsewhere = InSet(Side.DESTINATION, known(family).name, negated=True)
-    return Rule(f"masquerade v{family.value}", family, (from_pods, elsewhere), Masquerade())
+    return Rule.named("masquerade", family, (from_pods, elsewhere), model.Masquerade())

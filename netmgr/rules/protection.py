@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 
 from netmgr.documents.node import NodeDocument
 from netmgr.model import LINK_PREFIX, PROTECTED
@@ -48,57 +49,34 @@ class Protection:
         )
         return cls(document.protect, own, frozenset(document.protect_except))
 
-    def sets(self, abilities: model.Abilities) -> dict[model.SetSpec, frozenset[model.Element]]:
+    def sets(self, abilities: model.Abilities) -> model.Sets:
         """The sets of the rules, and what is in them; those that count pods are the policy's."""
-        chosen = {
-            (hook, family): self._at(hook, family)
-            for hook in (model.Hook.FORWARD, model.Hook.INPUT)
-            for family in Family
-        }
-        return {
-            _set(hook, family): frozenset(prefixes)
-            for (hook, family), prefixes in chosen.items()
-            if len(prefixes) > abilities.compares
-        }
+        sets: model.Sets = {}
+        for hook, family in product((model.Hook.FORWARD, model.Hook.INPUT), Family):
+            name, prefixes = self._protected(hook)
+            members = model.of_family(prefixes, family)
+            if len(members) > abilities.compares:
+                sets[model.SetSpec.of_prefixes(name, family)] = frozenset(members)
+        return sets
 
     def rules(
         self, hook: model.Hook, family: Family, abilities: model.Abilities
     ) -> Iterator[model.Rule]:
         if hook not in (model.Hook.FORWARD, model.Hook.INPUT):
             return
-        prefixes = self._at(hook, family)
-        if len(prefixes) > abilities.compares:
-            yield _drop(
-                "protected", family, model.InSet(model.Side.DESTINATION, _set(hook, family).name)
-            )
-        else:
-            for prefix in prefixes:
-                yield _drop(
-                    f"protected {prefix}", family, model.InPrefix(model.Side.DESTINATION, prefix)
-                )
+        name, prefixes = self._protected(hook)
+        from_pods = model.OnLink(model.Side.SOURCE, f"{LINK_PREFIX}*")
+        kept_away = model.InSet(model.Side.SOURCE, pod_set(PROTECTED, family).name)
+        action = model.Drop(f"protected{family}", reason="protected")
+        members, side = model.of_family(prefixes, family), model.Side.DESTINATION
+        protected = model.inside(side, f"{name}{family}", members, abilities.compares)
+        for suffix, to_protected in protected.items():
+            # The pods' set comes last: the look-up in it counts, and only what is dropped may be
+            # counted.
+            asked = (to_protected, from_pods, model.OriginalDirection(DNS_PORT), kept_away)
+            yield model.Rule.named(f"protected{suffix}", family, asked, action)
 
-    def _at(self, hook: model.Hook, family: Family) -> list[Prefix]:
-        return [
-            prefix
-            for prefix in (self.own if hook is model.Hook.INPUT else self.prefixes)
-            if prefix.family is family
-        ]
-
-
-def _drop(name: str, family: Family, there: model.InSet | model.InPrefix) -> model.Rule:
-    from_pods = model.OnLink(model.Side.SOURCE, f"{LINK_PREFIX}*")
-    kept_away = model.InSet(model.Side.SOURCE, pod_set(PROTECTED, family).name)
-    # The pods' set comes last: the look-up in it counts, and only what is dropped may be counted.
-    action = model.Drop(f"protected{family.value}", reason="protected")
-    return model.Rule(
-        f"{name} v{family.value}",
-        family,
-        (there, from_pods, model.OriginalDirection(DNS_PORT), kept_away),
-        action,
-    )
-
-
-def _set(hook: model.Hook, family: Family) -> model.SetSpec:
-    return model.SetSpec(
-        f"{'own_' if hook is model.Hook.INPUT else ''}protected{family.value}", family
-    )
+    def _protected(self, hook: model.Hook) -> tuple[str, tuple[Prefix, ...]]:
+        """What is protected at a hook, and the name of its sets."""
+        is_input = hook is model.Hook.INPUT
+        return ("own_protected", self.own) if is_input else ("protected", self.prefixes)

@@ -24,8 +24,9 @@ from a private address that no site has (`unplanned`), it passes by no link.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 
 from netmgr.documents.node import NodeDocument
@@ -41,12 +42,28 @@ _MULTICAST6 = Prefix.parse("ff00::/8")
 _LOOPBACK = tuple(map(Prefix.parse, ("127.0.0.0/8", "::1")))
 # To ::1 the kernel takes nothing from another link, whatever the settings (ip6_rcv_core).
 _TO_LOOPBACK = model.InPrefix(model.Side.DESTINATION, _LOOPBACK[0])
+_NOT_TO_LOOPBACK = replace(_TO_LOOPBACK, negated=True)
 _ADVERTISEMENT, _REDIRECT = 134, {Family.V4: 5, Family.V6: 137}
 _DHCP_CLIENT = {Family.V4: 68, Family.V6: 546}
 """Where clients listen (RFC 2131, 4.1; RFC 8415, 7.2); a server need not send from its own port."""
 _FROM_PODS = model.OnLink(model.Side.SOURCE, f"{LINK_PREFIX}*")
 _FROM_ELSEWHERE = replace(_FROM_PODS, negated=True)
 _FROM_OUTSIDE = model.OnLink(model.Side.SOURCE, "lo", negated=True)
+_NOT_RETURNABLE = model.ReversePath(negated=True)
+
+_LINK_LOCAL = model.SetSpec("link_local6", Family.V6)
+_FRAGMENTS = model.SetSpec("fragments", Family.V4, is_dynamic=True, has_links=True)
+"""Of either family: both are a link's."""
+
+
+def ranges_set(family: Family) -> model.SetSpec:
+    """The set of what reaches the internet as this machine."""
+    return model.SetSpec.of_prefixes("ranges", family)
+
+
+def sender_set(family: Family) -> model.SetSpec:
+    """The set of pods' links and addresses."""
+    return model.SetSpec(f"senders{family}", family, has_senders=True)
 
 
 @dataclass(frozen=True)
@@ -83,12 +100,12 @@ class Sources:
             guards_pods=False,
         )
 
-    def sets(self, abilities: model.Abilities) -> dict[model.SetSpec, frozenset[model.Element]]:
-        sets: dict[model.SetSpec, frozenset[model.Element]] = {}
+    def sets(self, abilities: model.Abilities) -> model.Sets:
+        sets: model.Sets = {}
         for family in Family:
-            own = _of(self.own, family)
+            own = model.of_family(self.own, family)
             if len(own) > abilities.compares:
-                sets[_own(family)] = frozenset(own)
+                sets[model.SetSpec.of_prefixes("own", family)] = frozenset(own)
             sets |= self._of_sites(family)
         if self.guards_pods:
             sets[_LINK_LOCAL] = frozenset(LINK_LOCAL)
@@ -101,13 +118,13 @@ class Sources:
     def _bounds_fragments(self, abilities: model.Abilities) -> bool:
         return self.fragments > 0 and abilities.sees_fragments
 
-    def _of_sites(self, family: Family) -> dict[model.SetSpec, frozenset[model.Element]]:
-        if not _of(self.sites, family):
+    def _of_sites(self, family: Family) -> model.Sets:
+        if not model.of_family(self.sites, family):
             return {}
-        listed = {"sites": self.sites, "spokes": self.spokes, "private": self.private}
+        prefixes_by_name = {"sites": self.sites, "spokes": self.spokes, "private": self.private}
         return {
-            _routers(name, family): frozenset(_of(prefixes, family))
-            for name, prefixes in listed.items()
+            model.SetSpec.of_prefixes(name, family): frozenset(model.of_family(prefixes, family))
+            for name, prefixes in prefixes_by_name.items()
         }
 
     def rules(
@@ -120,34 +137,33 @@ class Sources:
         if hook is model.Hook.PREROUTING:
             of_machine = self._of_a_node if self.guards_pods else self._of_a_gateway
             yield from of_machine(family, abilities)
-        elif hook is model.Hook.INPUT and self.guards_pods:
-            yield from self._sent_to_the_node(family)
-            yield from _errors(hook, family, abilities)
-        elif hook is model.Hook.FORWARD and self.guards_pods:
+        if self.guards_pods and hook in (model.Hook.INPUT, model.Hook.FORWARD):
+            if hook is model.Hook.INPUT:
+                # Sent to the node itself: forwarded packets meet none of these.
+                if family is Family.V4:
+                    yield _drop("redirect", family, _FROM_PODS, model.IcmpType(_REDIRECT[family]))
+                yield _drop("dhcp", family, _FROM_PODS, model.UdpTo(_DHCP_CLIENT[family]))
             yield from _errors(hook, family, abilities)
 
-    def _sent_to_the_node(self, family: Family) -> Iterator[model.Rule]:
-        """Drops what a pod sends to the node itself; forwarded packets meet none of these rules."""
-        if family is Family.V4:
-            yield _drop("redirect", family, _FROM_PODS, model.IcmpType(_REDIRECT[family]))
-        yield _drop("dhcp", family, _FROM_PODS, model.UdpTo(_DHCP_CLIENT[family]))
+    def _outside_own(
+        self, side: model.Side, family: Family, abilities: model.Abilities
+    ) -> tuple[model.Match, ...]:
+        own = model.of_family(self.own, family)
+        return model.outside(side, f"own{family}", own, abilities.compares)
 
     def _of_a_node(self, family: Family, abilities: model.Abilities) -> Iterator[model.Rule]:
-        others = model.outside(
-            model.Side.SOURCE, _own(family).name, _of(self.own, family), abilities.compares
-        )
+        not_to_loopback = [_NOT_TO_LOOPBACK] if family is Family.V4 else []
+        others = self._outside_own(model.Side.SOURCE, family, abilities)
         # The common kinds of packets leave the chain here.
-        others += _not_to_loopback(family)
-        yield model.Rule(
-            f"elsewhere v{family.value}", family, (_FROM_ELSEWHERE, *others), model.Return()
-        )
+        elsewhere: tuple[model.Match, ...] = (_FROM_ELSEWHERE, *others, *not_to_loopback)
+        yield model.Rule.named("elsewhere", family, elsewhere, model.Return())
         if abilities.senders:
             # Whatever is missing in the set costs its packets the rule after this one, no more.
             known = model.InSet(model.Side.SOURCE, sender_set(family).name, by_link=True)
-            common: list[model.Match] = [known, *_not_to_loopback(family)]
+            common: list[model.Match] = [known, *not_to_loopback]
             if self._bounds_fragments(abilities):
                 common.append(model.Fragment(negated=True))
-            yield model.Rule(f"known pods v{family.value}", family, tuple(common), model.Return())
+            yield model.Rule.named("known pods", family, tuple(common), model.Return())
         yield from _loopback(family)
         if self._bounds_fragments(abilities):
             # Before their sources are checked: counted by link, nobody uses up another's bound.
@@ -155,76 +171,50 @@ class Sources:
             yield _drop("fragments", family, _FROM_PODS, too_many)
         near = LINK_LOCAL if family is Family.V6 else ()
         beyond = model.outside(model.Side.SOURCE, _LINK_LOCAL.name, near, abilities.compares)
-        yield model.Rule(
-            f"honest pods v{family.value}",
-            family,
-            (_FROM_PODS, *beyond, model.ReversePath()),
-            model.Return(),
-        )
+        honest = (_FROM_PODS, *beyond, model.ReversePath())
+        yield model.Rule.named("honest pods", family, honest, model.Return())
         if family is Family.V6:
             yield _drop("router", family, _FROM_PODS, model.IcmpType(_ADVERTISEMENT))
             yield _drop("redirect", family, _FROM_PODS, model.IcmpType(_REDIRECT[family]))
             # A pod's link needs no neighbour discovery, since both ends have permanent entries, and
             # each invented address would cost the node an entry. Kernels of pods send some of it
             # (router solicitations, listener reports), so this counter grows with every pod.
-            yield _drop(
-                "link_local", family, _FROM_PODS, model.InSet(model.Side.SOURCE, _LINK_LOCAL.name)
-            )
-        yield _drop("spoofed", family, _FROM_PODS, what="anti-spoofing")
+            link_local = model.InSet(model.Side.SOURCE, _LINK_LOCAL.name)
+            yield _drop("link_local", family, _FROM_PODS, link_local)
+        yield _drop("spoofed", family, _FROM_PODS, name="anti-spoofing")
         yield from _forged(family, own_pods=True)
 
     def _of_a_gateway(self, family: Family, abilities: model.Abilities) -> Iterator[model.Rule]:
         yield from _loopback(family)
-        own = _of(self.own, family)
-        if len(own) > abilities.compares:
-            yield from _forged(family, model.InSet(model.Side.SOURCE, _own(family).name))
-        else:
-            for prefix in own:
-                yield from _forged(
-                    family, model.InPrefix(model.Side.SOURCE, prefix), what=f"forged {prefix}"
-                )
-        if _of(self.sites, family):
-            of_a_site, to_a_site = (
-                model.InSet(side, _routers("sites", family).name) for side in model.Side
-            )
-            # What the router itself gets may come by a way that it does not answer by: a cloud's
-            # DHCP, for one.
-            through = model.outside(
-                model.Side.DESTINATION, _own(family).name, own, abilities.compares
-            )
-            yield _drop(
-                "forged", family, of_a_site, model.ReversePath(negated=True), what="forged site"
-            )
-            yield _drop(
-                "forged",
-                family,
-                to_a_site,
-                *through,
-                model.ReversePath(negated=True),
-                what="forged to a site",
-            )
-            yield _drop(
-                "unplanned",
-                family,
-                model.InSet(model.Side.DESTINATION, _routers("spokes", family).name),
-                model.InSet(model.Side.SOURCE, _routers("private", family).name),
-                replace(of_a_site, negated=True),
-                *through,
-            )
+        own = model.of_family(self.own, family)
+        claims = model.inside(model.Side.SOURCE, f"own{family}", own, abilities.compares)
+        for suffix, claim in claims.items():
+            yield from _forged(family, claim, name=f"forged{suffix}")
+        if not model.of_family(self.sites, family):
+            return
+        of_a_site, to_a_site = (model.InSet(side, f"sites{family}") for side in model.Side)
+        # What the router itself gets may come by a way that it does not answer by: a cloud's DHCP,
+        # for one.
+        through = self._outside_own(model.Side.DESTINATION, family, abilities)
+        yield _drop("forged", family, of_a_site, _NOT_RETURNABLE, name="forged site")
+        to_others = (to_a_site, *through, _NOT_RETURNABLE)
+        yield _drop("forged", family, *to_others, name="forged to a site")
+        to_a_spoke = model.InSet(model.Side.DESTINATION, f"spokes{family}")
+        of_no_site = (
+            model.InSet(model.Side.SOURCE, f"private{family}"),
+            replace(of_a_site, negated=True),
+        )
+        yield _drop("unplanned", family, to_a_spoke, *of_no_site, *through)
 
 
 def _errors(hook: model.Hook, family: Family, abilities: model.Abilities) -> Iterator[model.Rule]:
     # To the node, not from pods alone: nobody's error is true of a packet that it never sent.
     whose = _FROM_OUTSIDE if hook is model.Hook.INPUT else _FROM_PODS
     of_nobody = model.IcmpOfNobody(but_replies=hook is model.Hook.INPUT)
-    yield _drop("icmp", family, of_nobody, whose, what=f"{hook} icmp")
+    yield _drop("icmp", family, of_nobody, whose, name=f"{hook} icmp")
     if abilities.finds_ends:
         others = model.IcmpOfOthers(ranges_set(family).name)
-        yield _drop("icmp", family, others, _FROM_PODS, what=f"{hook} icmp of no pod")
-
-
-def _not_to_loopback(family: Family) -> tuple[model.Match, ...]:
-    return (replace(_TO_LOOPBACK, negated=True),) if family is Family.V4 else ()
+        yield _drop("icmp", family, others, _FROM_PODS, name=f"{hook} icmp of no pod")
 
 
 def _loopback(family: Family) -> Iterator[model.Rule]:
@@ -234,7 +224,7 @@ def _loopback(family: Family) -> Iterator[model.Rule]:
 
 
 def _forged(
-    family: Family, *claims: model.Match, what: str = "forged", own_pods: bool = False
+    family: Family, *claims: model.Match, name: str = "forged", own_pods: bool = False
 ) -> Iterator[model.Rule]:
     """Drops packets from elsewhere with an address of this machine's or its pods'."""
     # What this machine sends to a multicast or broadcast address comes back to its own programs as
@@ -243,66 +233,14 @@ def _forged(
     # IPv6 address of another link of this machine, since the kernel looks for it on the incoming
     # link, and those from an address that no pod has, while its range is no blackhole
     # (`netmgr/dataplane/node_routes.py`). A claim is compared first, since few packets have it.
+    drop = partial(_drop, "forged", family, *claims, _FROM_OUTSIDE)
     if family is Family.V6:
-        yield _drop(
-            "forged",
-            family,
-            *claims,
-            _FROM_OUTSIDE,
-            model.InPrefix(model.Side.DESTINATION, _MULTICAST6, negated=True),
-            what=what,
-        )
+        yield drop(model.InPrefix(model.Side.DESTINATION, _MULTICAST6, negated=True), name=name)
     elif own_pods:
-        yield _drop(
-            "forged",
-            family,
-            *claims,
-            _FROM_OUTSIDE,
-            model.InSet(model.Side.SOURCE, ranges_set(family).name),
-            what=what,
-        )
-    yield _drop(
-        "forged",
-        family,
-        *claims,
-        _FROM_OUTSIDE,
-        model.ReversePath(negated=True),
-        what=f"{what} unreturnable",
-    )
+        yield drop(model.InSet(model.Side.SOURCE, ranges_set(family).name), name=name)
+    yield drop(_NOT_RETURNABLE, name=f"{name} unreturnable")
 
 
-def _drop(reason: str, family: Family, *matches: model.Match, what: str = "") -> model.Rule:
-    name = f"{what or reason} v{family.value}"
-    return model.Rule(
-        name,
-        family,
-        matches,
-        model.Drop(f"{reason}{family.value}", reason=reason.replace("_", "-")),
-    )
-
-
-def _of(prefixes: Iterable[Prefix], family: Family) -> list[Prefix]:
-    return [prefix for prefix in prefixes if prefix.family is family]
-
-
-_LINK_LOCAL = model.SetSpec("link_local6", Family.V6)
-_FRAGMENTS = model.SetSpec("fragments", Family.V4, is_dynamic=True, has_links=True)
-"""Of either family: both are a link's."""
-
-
-def _own(family: Family) -> model.SetSpec:
-    return model.SetSpec(f"own{family.value}", family)
-
-
-def _routers(name: str, family: Family) -> model.SetSpec:
-    return model.SetSpec(f"{name}{family.value}", family)
-
-
-def ranges_set(family: Family) -> model.SetSpec:
-    """The set of what reaches the internet as this machine."""
-    return model.SetSpec(f"ranges{family.value}", family)
-
-
-def sender_set(family: Family) -> model.SetSpec:
-    """The set of pods' links and addresses."""
-    return model.SetSpec(f"senders{family.value}", family, has_senders=True)
+def _drop(reason: str, family: Family, *matches: model.Match, name: str = "") -> model.Rule:
+    action = model.Drop(f"{reason}{family}", reason=reason.replace("_", "-"))
+    return model.Rule.named(name or reason, family, matches, action)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter as Sums
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import NamedTuple
@@ -62,11 +62,7 @@ Serving = Callable[[Place, SavedTable], Collection[SavedRule]]
 
 
 def read(serving: Serving) -> Tagged:
-    """Everything tagged in the calling thread's namespace that is not ours.
-
-    Raises:
-        KernelError: the kernel refused.
-    """
+    """Everything tagged in the calling thread's namespace that is not ours."""
     sums = Tagged()
     for place, table in _places():
         chain = place.chain.lower()
@@ -85,17 +81,14 @@ def read(serving: Serving) -> Tagged:
 def _places() -> Iterator[tuple[Place, SavedTable]]:
     """Every chain, and the table that it is in."""
     for kind, family in product((Backend.IPTABLES_LEGACY, Backend.IPTABLES_NFT), Family):
-        for name, table in _tables(kind, family).items():
+        try:
+            tables = Variant(kind).all_counts(family)
+        except SetupError:
+            # Without its programs nobody uses it.
+            continue
+        for name, table in tables.items():
             if name in TABLES:
                 yield from ((Place(kind, family, name, chain), table) for chain in table.lines)
-
-
-def _tables(kind: Backend, family: Family) -> Mapping[str, SavedTable]:
-    try:
-        return Variant(kind).all_counts(family)
-    except SetupError:
-        # Without its programs nobody uses it.
-        return {}
 
 
 def _bounded(sums: Tagged) -> Tagged:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from netmgr.model import Counter
@@ -10,6 +12,9 @@ from netmgr.rules.model import Element, Hook, Rule, SetSpec
 
 LIFE_BITS = 47
 """A pod's packet counter has its life above so many bits, which last four years at 1 MHz."""
+
+_LIVES = (1 << 15) - 1
+"""As many as leave the whole number below 2**62, so that nothing takes one for a wrap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +51,7 @@ class CreateSet:
 class AddElements:
     """Add elements. One that is there already keeps its counter.
 
-    `life` is that of the newcomers' counters (`lives.py`).
+    `life` is that of the newcomers' counters (`with_lives`).
     """
 
     spec: SetSpec
@@ -136,8 +141,24 @@ class Transaction:
 
     def split(self) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:
         """What changes the ruleset, and what then removes orphans, which no rule uses any more."""
-        parts: tuple[list[Operation], list[Operation]] = ([], [])
-        for operation in self.operations:
-            # Apart from the rest, since the ledger reads an orphan's counters before they go.
-            parts[isinstance(operation, DeleteOrphan)].append(operation)
-        return tuple(parts[0]), tuple(parts[1])
+        # Apart from the rest, since the ledger reads an orphan's counters before they go.
+        removals = [part for part in self.operations if isinstance(part, DeleteOrphan)]
+        changes = [part for part in self.operations if not isinstance(part, DeleteOrphan)]
+        return tuple(changes), tuple(removals)
+
+
+def with_lives(operations: Iterable[Operation]) -> tuple[Operation, ...]:
+    """The operations, with a new life for the pods' counters that they add.
+
+    The kernel has no identity for the counter of a set's element, nftables' or ipset's. Saved,
+    taken away and put back, one shows bytes that were counted before as if they had just passed.
+    So each begins at a random number of packets, a multiple of 2**47, and not at zero. One that
+    another program zeroed has left that life, one that was put back is in another, or shows less
+    than before. No packet pays for it.
+    """
+    return tuple(
+        replace(operation, life=1 + secrets.randbelow(_LIVES))
+        if isinstance(operation, AddElements) and operation.spec.counts is not None
+        else operation
+        for operation in operations
+    )

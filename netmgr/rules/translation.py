@@ -1,10 +1,11 @@
 """What a NAT host does to connections from outside its spoke to the spoke's Services.
 
 It exchanges the range that the hub sees for the spoke's own, address by address. Where the kernel
-can rewrite packets outside of connection tracking, it is done before that begins and undone behind
-it, so that kube-proxy on the same host still translates the Service's address: a connection is
-translated once and no more. Elsewhere the exchange is that one translation, and kube-proxy must be
-on another machine.
+can rewrite packets outside of connection tracking, that is done before it and undone behind it, so
+that kube-proxy on the same host still translates the Service's address: a connection is translated
+once and no more. An ICMP error that quotes a rewritten packet reaches the client with the inner
+address unchanged, and is of no use to it. Elsewhere the exchange is the one translation, and
+kube-proxy must be on another machine.
 
 kube-proxy leads a Service wherever its EndpointSlices say. Whoever writes those could open a
 kubelet, a metadata proxy or another spoke to the hub (CVE-2021-25740). So what a client from
@@ -14,17 +15,14 @@ a pod of this spoke. Only a host with kube-proxy of its own can check that, whic
 What is still addressed to a VIP range when it is forwarded was not translated (a client within the
 spoke, a packet of no connection) and is dropped: its way would lead back here, round and round.
 
-With `snat` the host then puts its own address in the client's place, one after the other where
-it has several: each has 64,512 ports toward one endpoint, so that they add up. `preserve` keeps
-kube-proxy, too, from masquerading the client.
-
-A rewritten packet is not known to connection tracking by the address that was rewritten, so an ICMP
-error that quotes it reaches the client with the inner address unchanged, and is of no use to it.
+With `snat` the host puts its own address in the client's place, one after the other where it has
+several, whose 64,512 ports toward one endpoint add up. `preserve` keeps kube-proxy, too, from
+masquerading the client.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from netmgr.documents.node import NodeDocument
@@ -55,10 +53,8 @@ class Exchange:
 class Translation:
     """What is translated here.
 
-    `inside` are the spoke's own prefixes, whose connections are left alone.
-
-    `addresses` are the sources that connections get; the link's own where a family has none; None:
-    they keep theirs.
+    `inside` are the spoke's own prefixes, whose connections are left alone. `addresses` are the
+    sources that connections get; the link's own where a family has none; None: they keep theirs.
     `machines`, this one included, may not be endpoints; None: they may.
     """
 
@@ -89,180 +85,120 @@ class Translation:
             machines=None if nat.host_endpoints else nat.machines,
         )
 
-    def sets(self, abilities: model.Abilities) -> dict[model.SetSpec, frozenset[model.Element]]:
-        sets: dict[model.SetSpec, frozenset[model.Element]] = {}
+    def sets(self, abilities: model.Abilities) -> model.Sets:
+        sets: model.Sets = {}
         for family in Family:
-            if len(members := self._own(family)) > abilities.compares:
-                sets[_inside(family)] = frozenset(members)
-            if abilities.rewrites and (machines := self._machines(family)):
-                sets[_machine_set(family)] = frozenset(machines)
+            if len(members := _merged(self.inside, family)) > abilities.compares:
+                sets[model.SetSpec.of_prefixes("inside", family)] = frozenset(members)
+            if abilities.rewrites and (machines := _merged(self.machines, family)):
+                sets[model.SetSpec.of_prefixes("machines", family)] = frozenset(machines)
         return sets
 
     def rules(
         self, hook: model.Hook, family: Family, abilities: model.Abilities
     ) -> Iterator[model.Rule]:
         exchanges = [exchange for exchange in self.services if exchange.vip_range.family is family]
-        if hook is model.Hook.FORWARD:
-            yield from self._forwarded(exchanges, abilities)
-            return
         for exchange in exchanges:
-            yield from self._translated(exchange, hook, abilities)
+            if hook is model.Hook.FORWARD:
+                yield from self._forwarded(exchange, family, abilities)
+            else:
+                yield from self._translated(exchange, hook, family, abilities)
+        if hook is model.Hook.FORWARD and not abilities.rewrites:
+            for exchange in exchanges:
+                original = (model.OriginallyTo(exchange.vip_range),)
+                yield _rule("translated", exchange, original, model.Tally(exchange.counter))
 
     def _translated(
-        self, exchange: Exchange, hook: model.Hook, abilities: model.Abilities
+        self, exchange: Exchange, hook: model.Hook, family: Family, abilities: model.Abilities
     ) -> Iterator[model.Rule]:
         rewrites = abilities.rewrites
-        from_outside, to_outside = (
-            self._outsider(side, exchange.vip_range.family, abilities) for side in model.Side
-        )
+        vip_range, service_cidr = exchange.vip_range, exchange.service_cidr
+        from_outside, to_outside = (self._outsider(side, family, abilities) for side in model.Side)
+        to_service = (model.InPrefix(model.Side.DESTINATION, vip_range), *from_outside)
         match hook:
             case model.Hook.PREROUTING if rewrites:
-                yield self._inward(exchange, from_outside)
+                inward = model.Rewrite(model.Side.DESTINATION, service_cidr, exchange.counter)
+                yield _rule("netmap in", exchange, to_service, inward)
             case model.Hook.DEPARTURE if rewrites:
-                yield self._outward(exchange, to_outside)
+                of_service = (model.InPrefix(model.Side.SOURCE, service_cidr), *to_outside)
+                outward = model.Rewrite(model.Side.SOURCE, vip_range, exchange.counter)
+                yield _rule("netmap out", exchange, of_service, outward)
             case model.Hook.INPUT if rewrites and self.machines is not None:
                 yield _misled("this machine", exchange, from_outside)
             case model.Hook.DSTNAT if not rewrites:
-                yield self._netmap(exchange, from_outside)
+                yield _rule("netmap", exchange, to_service, model.Netmap(service_cidr))
             case model.Hook.POSTROUTING:
-                original = exchange.service_cidr if rewrites else exchange.vip_range
-                yield from self._sources(exchange.vip_range, original, from_outside, abilities)
+                # What connection tracking has for original is the address after `Rewrite`, which
+                # comes before it.
+                original = model.OriginallyTo(service_cidr if rewrites else vip_range)
+                yield from self._sources(exchange, (original, *from_outside), abilities)
             case _:
                 pass
 
     def _forwarded(
-        self, exchanges: Sequence[Exchange], abilities: model.Abilities
+        self, exchange: Exchange, family: Family, abilities: model.Abilities
     ) -> Iterator[model.Rule]:
-        for exchange in exchanges:
-            if exchange.vip_range != exchange.service_cidr:
-                yield _stranded(exchange)
-            if abilities.rewrites:
-                yield from self._checked(exchange, abilities)
+        if exchange.vip_range != exchange.service_cidr:
+            # The route to a VIP range leads here, so an untranslated packet would come back until
+            # its hops are used up.
+            stranded = (model.InPrefix(model.Side.DESTINATION, exchange.vip_range),)
+            drop = model.Drop(f"stranded_{exchange.name}", reason="stranded")
+            yield _rule("stranded", exchange, stranded, drop)
         if not abilities.rewrites:
-            yield from map(_tally, exchanges)
-
-    def _checked(self, exchange: Exchange, abilities: model.Abilities) -> Iterator[model.Rule]:
-        """Drop what kube-proxy led to no pod of this spoke."""
-        family = exchange.vip_range.family
+            return
+        # What kube-proxy led to no pod of this spoke. What it did not translate still has the
+        # Service's address.
         from_outside, to_outside = (self._outsider(side, family, abilities) for side in model.Side)
-        # What kube-proxy did not translate still has the Service's address.
         yield _misled("outside", exchange, (*from_outside, *to_outside), redirected=True)
-        if self._machines(family):
-            to_machine = model.InSet(model.Side.DESTINATION, _machine_set(family).name)
+        if _merged(self.machines, family):
+            to_machine = model.InSet(model.Side.DESTINATION, f"machines{family}")
             yield _misled("machine", exchange, (*from_outside, to_machine))
 
-    def _inward(self, exchange: Exchange, from_outside: tuple[model.Match, ...]) -> model.Rule:
-        matches = (model.InPrefix(model.Side.DESTINATION, exchange.vip_range), *from_outside)
-        return _rule(
-            "netmap in",
-            exchange,
-            matches,
-            model.Rewrite(model.Side.DESTINATION, exchange.service_cidr, exchange.counter),
-        )
-
-    def _outward(self, exchange: Exchange, to_outside: tuple[model.Match, ...]) -> model.Rule:
-        matches = (model.InPrefix(model.Side.SOURCE, exchange.service_cidr), *to_outside)
-        return _rule(
-            "netmap out",
-            exchange,
-            matches,
-            model.Rewrite(model.Side.SOURCE, exchange.vip_range, exchange.counter),
-        )
-
-    def _netmap(self, exchange: Exchange, from_outside: tuple[model.Match, ...]) -> model.Rule:
-        matches = (model.InPrefix(model.Side.DESTINATION, exchange.vip_range), *from_outside)
-        return _rule("netmap", exchange, matches, model.Netmap(exchange.service_cidr))
-
     def _sources(
-        self,
-        vip_range: Prefix,
-        original: Prefix,
-        from_outside: tuple[model.Match, ...],
-        abilities: model.Abilities,
+        self, exchange: Exchange, known: tuple[model.Match, ...], abilities: model.Abilities
     ) -> Iterator[model.Rule]:
-        # What connection tracking has for original is the address after `Rewrite`, which comes
-        # before it.
-        known = (model.OriginallyTo(original), *from_outside)
+        """Give the connections that match their sources."""
         if self.addresses is None:
             if abilities.rewrites:
-                identity = f"preserve {vip_range} v{vip_range.family.value}"
-                yield model.Rule(identity, vip_range.family, known, model.SourceNat(None))
+                yield _rule("preserve", exchange, known, model.SourceNat(None))
             return
-        addresses = [address for address in self.addresses if address.family is vip_range.family]
+        family = exchange.vip_range.family
+        addresses = [address for address in self.addresses if address.family is family]
         actions: list[model.Action] = [model.SourceNat(address) for address in addresses] or [
             model.Masquerade()
         ]
-        for number, action in enumerate(actions):
+        for number, action in enumerate(actions, start=1):
             # The first rule takes one connection in n, the next one in n-1 of the rest, and so on:
             # equal shares. Chains of nat get the first packet of each connection alone.
-            left = len(actions) - number
+            left = len(actions) - number + 1
             share = (model.OneIn(left),) if left > 1 else ()
-            identity = f"snat {vip_range} {number + 1} v{vip_range.family.value}"
-            yield model.Rule(identity, vip_range.family, (*known, *share), action)
+            name = f"snat {exchange.vip_range} {number}"
+            yield model.Rule.named(name, family, (*known, *share), action)
 
     def _outsider(
         self, side: model.Side, family: Family, abilities: model.Abilities
     ) -> tuple[model.Match, ...]:
-        return model.outside(side, _inside(family).name, self._own(family), abilities.compares)
+        return model.outside(
+            side, f"inside{family}", _merged(self.inside, family), abilities.compares
+        )
 
-    def _own(self, family: Family) -> list[Prefix]:
-        return merge(prefix for prefix in self.inside if prefix.family is family)
 
-    def _machines(self, family: Family) -> list[Prefix]:
-        return merge(prefix for prefix in self.machines or () if prefix.family is family)
+def _merged(prefixes: Iterable[Prefix] | None, family: Family) -> list[Prefix]:
+    return merge(model.of_family(prefixes or (), family))
 
 
 def _rule(
     name: str, exchange: Exchange, matches: tuple[model.Match, ...], action: model.Action
 ) -> model.Rule:
-    return model.Rule(
-        f"{name} {exchange.vip_range} v{exchange.vip_range.family.value}",
-        exchange.vip_range.family,
-        matches,
-        action,
-    )
-
-
-def _stranded(exchange: Exchange) -> model.Rule:
-    # The route to a VIP range leads here, so an untranslated packet would come back until its hops
-    # are used up.
-    return _rule(
-        "stranded",
-        exchange,
-        (model.InPrefix(model.Side.DESTINATION, exchange.vip_range),),
-        model.Drop(f"stranded_{exchange.name}", reason="stranded"),
-    )
+    vip_range = exchange.vip_range
+    return model.Rule.named(f"{name} {vip_range}", vip_range.family, matches, action)
 
 
 def _misled(
     location: str, exchange: Exchange, matches: tuple[model.Match, ...], *, redirected: bool = False
 ) -> model.Rule:
     # Answers have no part in it: this machine itself may use a Service whose endpoint is outside.
-    asked = (
-        model.OriginallyTo(exchange.service_cidr, redirected),
-        model.OriginalDirection(),
-        *matches,
-    )
-    return _rule(
-        f"endpoint {location}",
-        exchange,
-        asked,
-        model.Drop(f"endpoint_{exchange.name}", reason="endpoint"),
-    )
-
-
-def _tally(exchange: Exchange) -> model.Rule:
-    return _rule(
-        "translated",
-        exchange,
-        (model.OriginallyTo(exchange.vip_range),),
-        model.Tally(exchange.counter),
-    )
-
-
-def _inside(family: Family) -> model.SetSpec:
-    return model.SetSpec(f"inside{family.value}", family)
-
-
-def _machine_set(family: Family) -> model.SetSpec:
-    return model.SetSpec(f"machines{family.value}", family)
+    original = model.OriginallyTo(exchange.service_cidr, redirected)
+    asked = (original, model.OriginalDirection(), *matches)
+    drop = model.Drop(f"endpoint_{exchange.name}", reason="endpoint")
+    return _rule(f"endpoint {location}", exchange, asked, drop)

@@ -18,8 +18,8 @@ from netmgr.model import Counter, Traffic
 from netmgr.prefixes import Address, Family, Prefix
 from netmgr.rules.classifier import pod_set
 from netmgr.rules.engine import Rules
-from netmgr.rules.isolation import Isolation, Spoke
-from netmgr.rules.model import Hook
+from netmgr.rules.isolation import Isolation
+from netmgr.rules.model import Hook, Spoke
 
 PODS = [
     Address.parse(text)

@@ -12,8 +12,8 @@ from netmgr import programs
 from netmgr.api.snapshot import DroppedTotals
 from netmgr.prefixes import Prefix
 from netmgr.rules.engine import Rules
-from netmgr.rules.isolation import Isolation, Spoke
-from netmgr.rules.model import Hook
+from netmgr.rules.isolation import Isolation
+from netmgr.rules.model import Hook, Spoke
 from netmgr.rules.policy import Policy
 from tests.contracts.conftest import put_right
 from tests.fakes.sites import SERVICES, SITES, document

@@ -15,8 +15,8 @@ from netmgr.ledger.store import LedgerStore
 from netmgr.model import Attachment, Counter, Sample, Traffic
 from netmgr.prefixes import Address, Family, Prefix
 from netmgr.rules.engine import Rules
-from netmgr.rules.model import Hook, Ruleset
-from netmgr.rules.policy import NODE_HOOKS, PodSets
+from netmgr.rules.model import Hook, Ruleset, Sets
+from netmgr.rules.policy import NODE_HOOKS
 from netmgr.rules.transaction import Operation
 from tests.chaos.test_accounts_crashes import INTERNET, POLICY, WEB, Named
 from tests.fakes.ledger_tools import LINGER, Clock, counts, gap_seconds
@@ -43,7 +43,7 @@ class Kernel(FakeBackend):
         self._take(self.reading_seconds)
         return super().read(desired)
 
-    def read_pods(self, pods: PodSets) -> list[Sample]:
+    def read_pods(self, pods: Sets) -> list[Sample]:
         self._take(self.reading_seconds)
         return super().read_pods(pods)
 

@@ -6,7 +6,7 @@ by a connection's first packet; its others follow, and replies have it undone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from netmgr.model import Counter, Sender
@@ -18,6 +18,7 @@ from netmgr.rules.model import (
     Classify,
     Count,
     Drop,
+    DropBetween,
     Fragment,
     Hook,
     IcmpOfNobody,
@@ -38,10 +39,11 @@ from netmgr.rules.model import (
     Rule,
     Side,
     SourceNat,
+    Spoke,
     Tally,
     UdpTo,
+    pair_counter,
 )
-from netmgr.rules.spokes import DropBetween, spoke_of
 from tests.fakes.ruleset import Hits, State
 
 SENT_ON = (Hook.BEFORE_SRCNAT, Hook.POSTROUTING, Hook.DEPARTURE)
@@ -192,7 +194,7 @@ class Passage:
         if isinstance(action, DropBetween):
             ends = [spoke_of(action.spokes, _address(self._packet, side)) for side in Side]
             if ends[0] and ends[1] and ends[0] != ends[1]:
-                name = action.counter(ends[0].name, ends[1].name)
+                name = pair_counter(ends[0].name, ends[1].name, action.family)
                 self._state.counters.setdefault(name, Hits())
         elif isinstance(action, Count | Drop | Tally | Rewrite):
             name = action.name
@@ -299,6 +301,11 @@ class Passage:
             hits.hit(self._packet.length)
             self._counted.add(held.spec.counter(address))
         return hits is not None
+
+
+def spoke_of(spokes: Iterable[Spoke], address: Address) -> Spoke | None:
+    holding = (spoke for spoke in spokes if any(prefix.holds(address) for prefix in spoke.prefixes))
+    return next(holding, None)
 
 
 def _address(packet: Packet, side: Side) -> Address:

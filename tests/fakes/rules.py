@@ -13,10 +13,8 @@ from collections.abc import Iterable, Sequence
 
 from netmgr.errors import KernelError
 from netmgr.model import Sample
-from netmgr.rules import lives
-from netmgr.rules.model import Abilities, Element, Rule, Ruleset
-from netmgr.rules.observed import Observed, ObservedRule
-from netmgr.rules.policy import PodSets
+from netmgr.rules.model import Abilities, Element, Rule, Ruleset, Sets
+from netmgr.rules.observed import Observed, ObservedRule, sample
 from netmgr.rules.tagged import Serving
 from netmgr.rules.transaction import (
     AddElements,
@@ -97,7 +95,7 @@ class FakeBackend:
         """Every counter: the pods' and the node's."""
         with self._lock:
             found = [
-                lives.sample(one.spec.counter(element), hits.bytes, hits.packets)
+                sample(one.spec.counter(element), hits.bytes, hits.packets)
                 for one in self.state.sets.values()
                 if one.spec.counts is not None
                 for element, hits in one.elements.items()
@@ -109,11 +107,11 @@ class FakeBackend:
                 if name in known
             ]
 
-    def read_pods(self, pods: PodSets) -> list[Sample]:
+    def read_pods(self, pods: Sets) -> list[Sample]:
         """The counters of these elements, as far as they exist."""
         with self._lock:
             return [
-                lives.sample(spec.counter(element), hits.bytes, hits.packets)
+                sample(spec.counter(element), hits.bytes, hits.packets)
                 for spec, members in pods.items()
                 for element in members
                 if (hits := self._hits(spec.name, element))

@@ -13,9 +13,9 @@ from netmgr.documents.node import NodeDocument
 from netmgr.model import LINK_PREFIX, PROTECTED, Traffic
 from netmgr.prefixes import Address, Family, Prefix
 from netmgr.rules.isolation import Isolation
-from netmgr.rules.model import Abilities, Hook, OnLink, SetSpec, Side
+from netmgr.rules.model import Abilities, Hook, OnLink, SetSpec, Side, Spoke
 from netmgr.rules.policy import Policy, desired
-from netmgr.rules.spokes import Spoke, spoke_of
+from tests.fakes.passage import spoke_of
 from tests.fakes.sites import SITES, document
 
 CLASSES = {"classes": [{"name": "other", "prefixes": ["10.0.0.0/8", "203.0.113.0/24"]}]}

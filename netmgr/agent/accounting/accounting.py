@@ -227,7 +227,7 @@ class TaggedRules(Component):
         super().__init__(agent)
         # It reads with the sockets of `NodeAccounting`.
         self._rules = agent.get(NodeAccounting).rules
-        self._found = Tagged()
+        self._tagged = Tagged()
         self._fault = ""
 
     def capabilities(self) -> Iterable[Capability]:
@@ -240,7 +240,7 @@ class TaggedRules(Component):
 
     def snapshot(self, snapshot: Snapshot) -> None:
         """Add other people's rules to ours, which `NodeAccounting` filled in."""
-        tagged = self._found
+        tagged = self._tagged
         merged = {_series(reading): reading for reading in snapshot["rules"]}
         for series in tagged.packets:
             # Those with equal labels are added up, as the exporter does.
@@ -261,9 +261,9 @@ class TaggedRules(Component):
     def _read(self) -> None:
         fault = ""
         try:
-            self._found = self._rules.tagged()
-            if self._found.left_out:
-                fault = f"{self._found.left_out} tagged rules and chains exceed the bounds"
+            self._tagged = self._rules.tagged()
+            if self._tagged.left_out:
+                fault = f"{self._tagged.left_out} tagged rules and chains exceed the bounds"
         except (NetmgrError, OSError) as error:
             fault = str(error)
         # A listing of many rules is large, and glibc would keep its memory for the next one.

@@ -191,7 +191,7 @@ class Accounts:
     @property
     def is_rebuilt(self) -> bool:
         """Whether the ledger lacked something: the kernel may have counters unknown to it."""
-        return self._ledger.found in MENDED
+        return self._ledger.books_state in MENDED
 
     def begin(self, attachment: Attachment) -> None:
         """Count for an attachment from now on; called before any of its packets can pass."""
