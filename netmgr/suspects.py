@@ -23,10 +23,10 @@ Suspect = TypeVar("Suspect")
 class Suspects(Generic[Suspect]):
     """What one pass found. It can be resolved, and on purpose not iterated."""
 
-    _found: tuple[Suspect, ...] = ()
+    _suspects: tuple[Suspect, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self._found)
+        return bool(self._suspects)
 
     def resolve(
         self,
@@ -47,7 +47,7 @@ class Suspects(Generic[Suspect]):
         """
         done: list[str] = []
         failure: NetmgrError | None = None
-        for suspect in self._found:
+        for suspect in self._suspects:
             try:
                 with holding(suspect):
                     if still(suspect):
