@@ -1,9 +1,7 @@
 """Gives up capabilities for good (capabilities(7)).
 
 They belong to threads, and a new thread has those of the one that starts it. So a process gives
-them up while it has one thread. Programs that it starts later get none of them back, whatever
-their owner and their files say: no_new_privs (prctl(2)) sees to that, also where the process may
-not change its bounding set.
+them up while it has one thread.
 """
 
 from __future__ import annotations
@@ -29,59 +27,38 @@ class Capability(IntEnum):
     SYS_ADMIN = 21
 
 
+# struct __user_cap_header_struct: _LINUX_CAPABILITY_VERSION_3, and a thread's number or 0.
 _THIS_THREAD = struct.pack("=Ii", 0x20080522, 0)
-"""struct __user_cap_header_struct: _LINUX_CAPABILITY_VERSION_3, and a thread's number or 0."""
-
+# Effective, permitted and inheritable, of the first 32 capabilities and of the others.
 _SETS = struct.Struct("=6I")
-"""Effective, permitted and inheritable, of the first 32 capabilities and of the others."""
-_LOW = 0xFFFFFFFF
 _SETPCAP = 8
 
-_PR_SET_NO_NEW_PRIVS = 38
-_PR_CAPBSET_READ = 23
-_PR_CAPBSET_DROP = 24
+_PR_CAPBSET_READ, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 23, 24, 38
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.prctl.argtypes = (ctypes.c_int, *[ctypes.c_ulong] * 4)  # the kernel looks at all 64 bits
 
 
 def keep(kept: Collection[Capability]) -> None:
-    """Keep these of the calling thread's capabilities, if it has them, and give up all others.
-
-    Raises:
-        KernelError: the kernel refused.
-    """
+    """Keep these of the calling thread's capabilities, if it has them, and give up all others."""
     mask = sum(1 << capability for capability in kept)
-    effective, permitted, inheritable = _read()
-    if effective >> _SETPCAP & 1:
-        _narrow_bounding_set(mask)
-    held = (effective, permitted, inheritable)
+    data = ctypes.create_string_buffer(_SETS.size)
+    _succeed("capget", _libc.capget(_THIS_THREAD, data))
+    held = _SETS.unpack(data.raw)
+    if held[0] >> _SETPCAP & 1:
+        number = 0
+        # The kernel refuses the first number that it has no capability for.
+        while _libc.prctl(_PR_CAPBSET_READ, number, 0, 0, 0) >= 0:
+            if not mask >> number & 1:
+                _prctl(_PR_CAPBSET_DROP, number)
+            number += 1
+    left = [bits & mask for bits in held[:3]] + [bits & mask >> 32 for bits in held[3:]]
     # Where there is nothing to give up, a filter of system calls may forbid to do so.
-    if any(bits & ~mask for bits in held):
-        _write(*(bits & mask for bits in held))
+    if left != list(held):
+        _succeed("capset", _libc.capset(_THIS_THREAD, _SETS.pack(*left)))
+    # Programs that it starts get none of them back, whatever their owner and their files say, also
+    # where the bounding set may not be changed.
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
-
-
-def _narrow_bounding_set(mask: int) -> None:
-    number = 0
-    # The kernel refuses the first number that it has no capability for.
-    while _libc.prctl(_PR_CAPBSET_READ, number, 0, 0, 0) >= 0:
-        if not mask >> number & 1:
-            _prctl(_PR_CAPBSET_DROP, number)
-        number += 1
-
-
-def _read() -> tuple[int, int, int]:
-    """The calling thread's effective, permitted and inheritable sets."""
-    sets = ctypes.create_string_buffer(_SETS.size)
-    _succeed("capget", _libc.capget(_THIS_THREAD, sets))
-    words = _SETS.unpack(sets.raw)
-    return words[0] | words[3] << 32, words[1] | words[4] << 32, words[2] | words[5] << 32
-
-
-def _write(*sets: int) -> None:
-    words = (*(bits & _LOW for bits in sets), *(bits >> 32 for bits in sets))
-    _succeed("capset", _libc.capset(_THIS_THREAD, _SETS.pack(*words)))
 
 
 def _prctl(option: int, value: int) -> None:

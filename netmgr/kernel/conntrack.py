@@ -2,8 +2,7 @@
 
 A connection has two tuples of addresses and ports: the original, as its first packet came, and the
 reply, as answers come. With its source translated the reply goes to the translating address; with
-its destination translated it comes from the endpoint. The table may be large, so the kernel filters
-it wherever it can.
+its destination translated it comes from the endpoint.
 """
 
 from __future__ import annotations
@@ -28,17 +27,15 @@ _CTA_TUPLE_IP, _CTA_TUPLE_PROTO = 1, 2
 _CTA_IP_SOURCE, _CTA_IP_DESTINATION = {Family.V4: 1, Family.V6: 3}, {Family.V4: 2, Family.V6: 4}
 _CTA_PROTO_NUMBER, _CTA_PROTO_SOURCE_PORT = 1, 2
 _CTA_FILTER_ORIG_FLAGS, _CTA_FILTER_REPLY_FLAGS = 1, 2
+# What of a tuple CTA_FILTER compares (Linux 5.8). It is not asked to compare IPv6 addresses: its
+# comparison of these is inverted (seen in Linux 6.18).
 _BY_SOURCE = 1
-"""What of a tuple CTA_FILTER compares (Linux 5.8).
-
-It is not asked to compare IPv6 addresses: its comparison of these is inverted (seen in Linux 6.18).
-"""
 
 _COUNT = Path("/proc/sys/net/netfilter/nf_conntrack_count")
 _MOST = Path("/proc/sys/net/netfilter/nf_conntrack_max")
+# The cost of one walk of the table in the kernel, and of decoding one entry; on one 2 GHz core.
 _WALK_SECONDS = 0.009
 _ENTRY_SECONDS = 0.00001
-"""The cost of one walk of the table in the kernel, and of decoding one entry; on one 2 GHz core."""
 # nfnetlink answers EINVAL for a subsystem whose module is not loaded (nfnetlink_rcv_msg).
 _NO_CONNTRACK = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOENT)
 
@@ -48,29 +45,23 @@ PORTS_PER_ADDRESS = 64_512
 PROTOCOLS = {6: "tcp", 17: "udp", 132: "sctp"}
 """Those with ports, by their number."""
 
+# IPS_SRC_NAT, as the kernel writes the status: in network order.
 _SOURCE_TRANSLATED = int.from_bytes(struct.pack("!I", 1 << 4), sys.byteorder)
-"""IPS_SRC_NAT, as the kernel writes the status: in network order."""
 
+# Of a tuple's source address: behind the heads of the tuple, of its addresses and of this one.
 _SOURCE_OFFSET = 12
-"""Of a tuple's source address: behind the heads of the tuple, of its addresses and of this one."""
-_ADDRESS_BYTES = {Family.V4: 4, Family.V6: 16}
 _TUPLE_BYTES = {Family.V4: 52, Family.V6: 76}
+# Reply tuple and status, as the kernel lays them out for tuples with addresses and ports.
 _REPLY = {
     Family.V4: struct.Struct("=8x4x4s4x4s8xB7x2s10x4xI"),
     Family.V6: struct.Struct("=8x4x16s4x16s8xB7x2s10x4xI"),
 }
-"""Reply tuple and status, as the kernel lays them out for tuples with addresses and ports."""
 
 log = logging.getLogger(__name__)
 
 
 def tracked(addresses: Iterable[Address]) -> set[Address]:
-    """Those of `addresses` that a tracked connection came from, or was answered by.
-
-    A small table is listed once; of a large one the kernel picks each IPv4 address's connections,
-    so that it is walked but never copied. IPv6 is always listed. Where connections are not
-    tracked at all, there are none.
-    """
+    """Those of `addresses` that a tracked connection came from, or was answered by."""
     wanted, in_use = set(addresses), set[Address]()
     table = occupancy()
     if not table or not table.connections:
@@ -88,23 +79,22 @@ def tracked(addresses: Iterable[Address]) -> set[Address]:
 
 
 def _requests(wanted: set[Address], count: int) -> Iterator[netlink.Operation]:
+    # A small table is listed once; of a large one the kernel picks each IPv4 address's connections,
+    # so that it is walked but never copied. IPv6 is always listed.
     v4 = [address for address in wanted if address.family is Family.V4]
     # An address is in use as a client's (its connection's original source) or as a server's (the
-    # source of replies).
-    # Each IPv4 address takes two walks of the table, one for each direction.
+    # source of replies). So each IPv4 address takes two walks of the table, one for each direction.
     if 2 * len(v4) * _WALK_SECONDS < count * _ENTRY_SECONDS:
         for address in v4:
-            yield _from(address, _CTA_TUPLE_ORIG, _CTA_FILTER_ORIG_FLAGS)
-            yield _from(address, _CTA_TUPLE_REPLY, _CTA_FILTER_REPLY_FLAGS)
+            source = {_CTA_TUPLE_IP: {_CTA_IP_SOURCE[Family.V4]: address.packed}}
+            by_original = {_CTA_FILTER_ORIG_FLAGS: _BY_SOURCE}
+            by_reply = {_CTA_FILTER_REPLY_FLAGS: _BY_SOURCE}
+            yield _listing(Family.V4, {_CTA_TUPLE_ORIG: source, _CTA_FILTER: by_original})
+            yield _listing(Family.V4, {_CTA_TUPLE_REPLY: source, _CTA_FILTER: by_reply})
     else:
         yield _listing(Family.V4)
     if len(v4) < len(wanted):
         yield _listing(Family.V6)
-
-
-def _from(address: Address, side: int, filter_flags: int) -> netlink.Operation:
-    source = {_CTA_TUPLE_IP: {_CTA_IP_SOURCE[address.family]: address.packed}}
-    return _listing(address.family, {side: source, _CTA_FILTER: {filter_flags: _BY_SOURCE}})
 
 
 def _sources_of(body: bytes) -> list[Address]:
@@ -133,13 +123,8 @@ def occupancy() -> Occupancy | None:
 
 
 def begun_by(addresses: Iterable[Address]) -> Counter[Address]:
-    """How many connections in the table each of these addresses began.
-
-    100,000 connections take 0.2 s, so it is asked for once in a while and never for a scrape.
-
-    Raises:
-        KernelError: the table cannot be read.
-    """
+    """How many connections in the table each of these addresses began."""
+    # 100,000 connections take 0.2 s, so it is asked for once in a while and never for a scrape.
     connections: Counter[Address] = Counter()
     with netlink.Netlink(netlink.NETLINK_NETFILTER) as channel:
         for family, wanted in _by_family(addresses).items():
@@ -160,7 +145,7 @@ def _by_family(addresses: Iterable[Address]) -> dict[Family, dict[bytes, Address
 def _counting(family: Family, counts: dict[bytes, int]) -> Callable[[bytes], None]:
     # The message begins with the original tuple, and that with its addresses.
     begin = netlink.NFGENMSG.size + _SOURCE_OFFSET
-    end = begin + _ADDRESS_BYTES[family]
+    end = begin + family.octets
 
     def count(body: bytes) -> None:
         source = body[begin:end]
@@ -180,27 +165,21 @@ class Busiest(NamedTuple):
 def busiest(addresses: Collection[Address]) -> dict[tuple[Family, str], Busiest]:
     """Ports of these addresses together in use toward the one endpoint that takes the most of them.
 
-    A translated connection needs a port of one of our addresses that no other connection has toward
-    the same endpoint (address, port and protocol). So ports run out for one endpoint while others
-    have all of them, and the most connections to one endpoint are the measure. 100,000 connections
-    take 0.3 s, so it is asked for once in a while and never for a scrape.
-
-    Raises:
-        KernelError: the connection table cannot be read.
+    100,000 connections take 0.3 s, so it is asked for once in a while and never for a scrape.
     """
-    endpoints = {}
+    # A translated connection needs a port of one of our addresses that no other connection has
+    # toward the same endpoint (address, port and protocol). So ports run out for one endpoint while
+    # others have all of them, and the most connections to one endpoint are the measure.
+    endpoints: dict[tuple[Family, str], Busiest] = {}
     for family, own in _by_family(sorted(addresses)).items():
-        for protocol, most in _most_by_protocol(_connections(family, own)).items():
-            endpoints[family, protocol] = most
+        endpoints |= {(family, protocol): Busiest(0, "") for protocol in PROTOCOLS.values()}
+        for (number, address, port), count in _connections(family, own).items():
+            key = family, PROTOCOLS.get(number, "")
+            if key in endpoints and count > endpoints[key].ports:
+                host = str(Address.unpack(address))
+                host = f"[{host}]" if family is Family.V6 else host
+                endpoints[key] = Busiest(count, f"{host}:{int.from_bytes(port, 'big')}")
     return endpoints
-
-
-def _most_by_protocol(toward: Counter[tuple[int, bytes, bytes]]) -> dict[str, Busiest]:
-    most = dict.fromkeys(PROTOCOLS, Busiest(0, ""))
-    for (protocol, address, port), count in toward.items():
-        if protocol in most and count > most[protocol].ports:
-            most[protocol] = Busiest(count, _shown(Address.unpack(address), port))
-    return {PROTOCOLS[number]: endpoint for number, endpoint in most.items()}
 
 
 def _connections(family: Family, own: Collection[bytes]) -> Counter[tuple[int, bytes, bytes]]:
@@ -242,11 +221,6 @@ def _reply_of(family: Family, body: bytes) -> tuple[bytes, bytes, int, bytes, in
         proto.get(_CTA_PROTO_SOURCE_PORT, b"\0\0"),
         int.from_bytes(connection.get(_CTA_STATUS, b""), sys.byteorder),
     )
-
-
-def _shown(address: Address, port: bytes) -> str:
-    text = str(address) if address.family is Family.V4 else f"[{address}]"
-    return f"{text}:{int.from_bytes(port, 'big')}"
 
 
 def _tuple_of(connection: dict[int, bytes], side: int) -> tuple[dict[int, bytes], dict[int, bytes]]:

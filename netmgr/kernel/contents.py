@@ -21,11 +21,7 @@ class Contents(NamedTuple):
 
 
 def contents_of(path: str) -> Contents:
-    """What the namespace at a path holds.
-
-    Raises:
-        KernelError: there is none at this path, or the kernel refuses to list it.
-    """
+    """What the namespace at a path holds; KernelError if there is none."""
     descriptor = netns.open_namespace(path)
     try:
         with netns.entered(descriptor):

@@ -12,22 +12,14 @@ from dataclasses import dataclass
 
 from netmgr.errors import KernelError
 from netmgr.kernel import netlink, nf_tables
-from netmgr.kernel.nf_tables import Chain, Expression, message, number, text
+from netmgr.kernel.nf_tables import FAMILY_NAMES, Expression, message
 from netmgr.kernel.nf_tables_socket import NO_NF_TABLES, NftSocket
 
 _NEW_FLOWTABLE, _GET_FLOWTABLE = 22, 23
 _TABLE, _NAME, _HOOK = 1, 2, 3
-_HOOK_NUMBER, _HOOK_PRIORITY, _DEVICES = 1, 2, 3
-_DEVICE_NAME = 1
-_NETDEV_INGRESS = 0
-_PRIORITY = 0
+_HOOK_NUMBER, _HOOK_PRIORITY, _DEVICES, _DEVICE_NAME = 1, 2, 3, 1
+_NETDEV_INGRESS, _PRIORITY = 0, 0
 _PROBE = "netmgr-probe"
-_FAMILIES = {
-    nf_tables.NFPROTO_INET: "inet",
-    nf_tables.NFPROTO_IPV4: "ip",
-    nf_tables.NFPROTO_IPV6: "ip6",
-}
-"""Those that have flowtables."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -43,11 +35,7 @@ class Flowtable:
 
 
 def read_flowtables(channel: NftSocket) -> list[Flowtable]:
-    """All flowtables of the namespace, whosever they are; none on a kernel without them.
-
-    Raises:
-        KernelError: the kernel refused to list them.
-    """
+    """All flowtables of the namespace, whosever they are; none on a kernel without them."""
     request = message(
         _GET_FLOWTABLE, b"", "list flowtables", netlink.NLM_F_DUMP, nf_tables.NFPROTO_UNSPEC
     )
@@ -60,29 +48,24 @@ def read_flowtables(channel: NftSocket) -> list[Flowtable]:
 
 
 def add_devices(channel: NftSocket, table: str, name: str, devices: Collection[str]) -> None:
-    """Add devices to a flowtable of an inet table; those that it has already are no error.
-
-    Raises:
-        KernelError: the flowtable is missing, or one of the devices (ENOENT); none was added then.
-    """
+    """Add devices to a flowtable of an inet table: none if it, or one of them, is not there."""
+    # Those that it has already are no error.
     channel.commit([_new(table, name, devices)])
 
 
 def is_supported(channel: NftSocket) -> bool:
-    """Whether this kernel has flowtables for both families, and rules that fill them.
-
-    The kernel is asked to make them, in a transaction that ends with what cannot be done; so
-    nothing is made. (A table that no one has cannot be deleted.)
-    """
-    flow_add = Expression("flow_offload", {1: text(_PROBE)})
-    chain = Chain(_PROBE, ((flow_add,),), (nf_tables.FORWARD_HOOK, 0), "filter")
+    """Whether this kernel has flowtables for both families, and rules that fill them."""
+    # The kernel is asked to make them, in a transaction that ends with what cannot be done: nobody
+    # has the table that is deleted. So nothing is made.
+    flow_add = Expression("flow_offload", {1: _PROBE.encode() + b"\0"})
     impossible = nf_tables.delete_table(f"{_PROBE}-missing")
     try:
         channel.commit(
             [
                 nf_tables.new_table(_PROBE),
                 _new(_PROBE, _PROBE, ()),
-                *nf_tables.new_chain(_PROBE, chain),
+                nf_tables.new_chain(_PROBE, _PROBE, nf_tables.FORWARD_HOOK),
+                nf_tables.add_rule(_PROBE, _PROBE, [flow_add]),
                 impossible,
             ]
         )
@@ -94,9 +77,12 @@ def is_supported(channel: NftSocket) -> bool:
 def _new(table: str, name: str, devices: Iterable[str]) -> netlink.Operation:
     names = b"".join(netlink.encoded({_DEVICE_NAME: device}) for device in devices)
     # Without hook and priority an update is refused (EOPNOTSUPP), though they cannot change.
-    hook = {_HOOK_NUMBER: number(_NETDEV_INGRESS), _HOOK_PRIORITY: number(_PRIORITY)}
-    placed = netlink.encoded({**hook, _DEVICES: names or None})
-    body = netlink.encoded({_TABLE: table, _NAME: name, _HOOK: placed})
+    hook = {
+        _HOOK_NUMBER: netlink.number(_NETDEV_INGRESS),
+        _HOOK_PRIORITY: netlink.number(_PRIORITY),
+        _DEVICES: names or None,
+    }
+    body = netlink.encoded({_TABLE: table, _NAME: name, _HOOK: netlink.encoded(hook)})
     return message(_NEW_FLOWTABLE, body, f"add flowtable inet {table} {name}", netlink.NLM_F_CREATE)
 
 
@@ -105,7 +91,7 @@ def _flowtable_of(body: bytes) -> Flowtable:
     devices = netlink.attributes(attributes.get(_HOOK, b"")).get(_DEVICES, b"")
     named = netlink.each_attribute(devices)
     return Flowtable(
-        f"{_FAMILIES[body[0]]} {netlink.string_of(attributes[_TABLE])}",
+        f"{FAMILY_NAMES[body[0]]} {netlink.string_of(attributes[_TABLE])}",
         netlink.string_of(attributes[_NAME]),
         frozenset(netlink.string_of(value) for kind, value in named if kind == _DEVICE_NAME),
     )

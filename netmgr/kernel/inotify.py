@@ -32,11 +32,7 @@ class Watch:
     """
 
     def __init__(self, directory: Path) -> None:
-        """Begin to watch.
-
-        Raises:
-            SetupError: the machine's inotify instances or watches are used up.
-        """
+        """Begin to watch; SetupError if the machine's inotify instances or watches are used up."""
         self._directory = directory
         # Python's library has no inotify.
         self._libc = ctypes.CDLL(None, use_errno=True)
@@ -81,11 +77,7 @@ class Watch:
         return None if names is None else frozenset(names)
 
     def renew(self) -> None:
-        """Watch what there is now: directories come, go and are replaced under their name.
-
-        Raises:
-            SetupError: the machine's watches are used up.
-        """
+        """Watch what there is now: directories come, go and are replaced under their name."""
         for path in (self._directory, *self._directory.parents):
             mask = _IN_DIRECTORY if path == self._directory else _IN_ANCESTOR
             # Watching the same directory again renews its watch (inotify_add_watch(2)).
@@ -93,12 +85,10 @@ class Watch:
                 self._watched = path
                 return
             if (code := ctypes.get_errno()) not in _ABSENT:
-                remedy = (
-                    "; raise fs.inotify.max_user_watches on the node"
-                    if code == errno.ENOSPC
-                    else ""
-                )
-                raise SetupError(f"{path}: cannot be watched: {os.strerror(code)}{remedy}")
+                why = os.strerror(code)
+                if code == errno.ENOSPC:
+                    why += "; raise fs.inotify.max_user_watches on the node"
+                raise SetupError(f"{path}: cannot be watched: {why}")
 
 
 def _events(data: bytes) -> Iterator[tuple[int, str]]:

@@ -24,15 +24,13 @@ _PROTOCOL = 7
 _CREATE, _DESTROY, _LIST, _ADD, _DELETE = 2, 3, 7, 9, 10
 _TYPE = 13
 
-_PROTOCOL_VERSION, _NAME, _TYPE_NAME, _REVISION, _FAMILY = 1, 2, 3, 4, 5
-_FLAGS, _DATA, _ELEMENTS = 6, 7, 8
+_PROTOCOL_VERSION, _NAME, _TYPE_NAME, _REVISION, _FAMILY, _FLAGS, _DATA, _ELEMENTS = range(1, 9)
 _IP, _CIDR, _CADT_FLAGS, _MAXELEM = 1, 3, 8, 19
 _BYTES, _PACKETS = 24, 25
 _ADDRESS = {Family.V4: 1, Family.V6: 2}
-_LIST_NAMES = 1 << 1
-_WITH_COUNTERS = 1 << 3
+_LIST_NAMES, _WITH_COUNTERS = 1 << 1, 1 << 3
+# NLA_F_NET_BYTEORDER, which the kernel insists on for numbers and addresses.
 _BIG_ENDIAN = 0x4000
-"""NLA_F_NET_BYTEORDER, which the kernel insists on for numbers and addresses."""
 _HEADER_BYTES = 4
 
 
@@ -41,11 +39,11 @@ def _count(packets: int) -> dict[int, netlink.Value]:
     return {_BYTES | _BIG_ENDIAN: bytes(8), _PACKETS | _BIG_ENDIAN: packets.to_bytes(8, "big")}
 
 
+# What lists an element of a counting set of addresses.
 _COUNTING_ELEMENT = {
     family: netlink.encoded({_DATA: {_IP: {kind: bytes(family.octets)}, **_count(0)}})
     for family, kind in _ADDRESS.items()
 }
-"""What lists an element of a counting set of addresses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,15 +68,14 @@ class Listed:
 def _request(kind: int, text: str, values: netlink.Values, flags: int = 0) -> netlink.Operation:
     body = netlink.NFGENMSG.pack(0, 0, 0)
     body += netlink.encoded({_PROTOCOL_VERSION: bytes([_PROTOCOL]), **values})
-    return netlink.Operation(
-        f"ipset {text}", _SUBSYSTEM << 8 | kind, flags | netlink.NLM_F_ACK, body
-    )
+    flags |= netlink.NLM_F_ACK
+    return netlink.Operation(f"ipset {text}", _SUBSYSTEM << 8 | kind, flags, body)
 
 
 def ask_revision(kind: SetKind) -> netlink.Operation:
     """Ask for the newest revision of a type of sets, which `revision_of` decodes."""
-    asked: netlink.Values = {_TYPE_NAME: kind.type_name, _FAMILY: bytes([kind.family.af])}
-    return _request(_TYPE, f"revisions of {kind.type_name}", asked)
+    values: netlink.Values = {_TYPE_NAME: kind.type_name, _FAMILY: bytes([kind.family.af])}
+    return _request(_TYPE, f"revisions of {kind.type_name}", values)
 
 
 def revision_of(body: bytes) -> int:
@@ -87,17 +84,17 @@ def revision_of(body: bytes) -> int:
 
 def create(name: str, kind: SetKind, revision: int) -> netlink.Operation:
     """Make an empty set."""
-    made: dict[int, netlink.Value] = {
+    values: netlink.Values = {
         _NAME: name,
         _TYPE_NAME: kind.type_name,
         _REVISION: bytes([revision]),
         _FAMILY: bytes([kind.family.af]),
         _DATA: {
-            _CADT_FLAGS | _BIG_ENDIAN: _u32(_WITH_COUNTERS) if kind.counts else None,
-            _MAXELEM | _BIG_ENDIAN: _u32(kind.size),
+            _CADT_FLAGS | _BIG_ENDIAN: netlink.number(_WITH_COUNTERS) if kind.counts else None,
+            _MAXELEM | _BIG_ENDIAN: netlink.number(kind.size),
         },
     }
-    return _request(_CREATE, f"create {name}", made, netlink.NLM_F_EXCL)
+    return _request(_CREATE, f"create {name}", values, netlink.NLM_F_EXCL)
 
 
 def destroy(name: str) -> netlink.Operation:
@@ -106,10 +103,7 @@ def destroy(name: str) -> netlink.Operation:
 
 
 def add(name: str, element: Address | Prefix, packets: int | None) -> netlink.Operation:
-    """Put an element in; one that is there is refused (ERROR_EXIST), and keeps its counter.
-
-    `packets` is what a newcomer's counter begins at; None if there is none.
-    """
+    """Put an element in, with a counter at `packets`; one that is there keeps its (ERROR_EXIST)."""
     # Without NLM_F_EXCL the kernel would zero the counter of one that is there. And given no
     # number, it gives a newcomer the count of whoever had its room in the hash before.
     data = {**_element(element), **({} if packets is None else _count(packets))}
@@ -131,10 +125,6 @@ def _element(element: Address | Prefix) -> dict[int, netlink.Value]:
     }
 
 
-def _u32(value: int) -> bytes:
-    return value.to_bytes(4, "big")
-
-
 def list_set(name: str) -> netlink.Operation:
     """List a set with all its elements; `kind_of` and `listed` decode the messages."""
     return _request(_LIST, f"list {name}", {_NAME: name}, netlink.NLM_F_DUMP)
@@ -142,7 +132,7 @@ def list_set(name: str) -> netlink.Operation:
 
 def list_names() -> netlink.Operation:
     """List all sets' names, which `name_of` decodes."""
-    asked = {_FLAGS | _BIG_ENDIAN: _u32(_LIST_NAMES)}
+    asked = {_FLAGS | _BIG_ENDIAN: netlink.number(_LIST_NAMES)}
     return _request(_LIST, "list", asked, netlink.NLM_F_DUMP)
 
 
@@ -180,11 +170,10 @@ def counts_of(body: bytes, family: Family) -> list[netlink.Counted]:
     """The counters in a message of a listing; keys are addresses in network byte order."""
     elements = netlink.attributes(body, netlink.NFGENMSG.size).get(_ELEMENTS, b"")
     counters = netlink.read_counters(elements, _COUNTING_ELEMENT[family], family.octets)
-    if counters is None:
-        counters = [
-            (member.element.network.packed, member.packets, member.bytes) for member in listed(body)
-        ]
-    return counters
+    if counters is not None:
+        return counters
+    members = listed(body)
+    return [(member.element.network.packed, member.packets, member.bytes) for member in members]
 
 
 def _listed(element: bytes) -> Listed:
@@ -192,7 +181,5 @@ def _listed(element: bytes) -> Listed:
     # Nested once more: the address is behind its own attribute header.
     address = Address.unpack(attributes[_IP][_HEADER_BYTES:])
     length = attributes[_CIDR][0] if _CIDR in attributes else address.family.width
-    octets, packets = (
-        int.from_bytes(attributes.get(kind, b""), "big") for kind in (_BYTES, _PACKETS)
-    )
-    return Listed(Prefix(address.family, address.value, length), octets, packets)
+    counts = (int.from_bytes(attributes.get(kind, b""), "big") for kind in (_BYTES, _PACKETS))
+    return Listed(Prefix(address.family, address.value, length), *counts)

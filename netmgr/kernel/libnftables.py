@@ -1,8 +1,7 @@
 """libnftables in this process: run nft commands without starting nft.
 
-The interface is the C one of nft(8)'s own library, <nftables/libnftables.h>, as far as it
-is the same in every version from 1.0.2 to 1.1. A context is not thread-safe: a lock serves
-one command at a time. Its netlink socket belongs to the namespace it was opened in.
+Of its C interface (<nftables/libnftables.h>), what is the same in every version from 1.0.2 to 1.1.
+A context's netlink socket belongs to the namespace it was opened in.
 """
 
 from __future__ import annotations
@@ -17,35 +16,37 @@ from typing import Any
 from netmgr.errors import KernelError, SetupError
 
 LIBRARY = "libnftables.so.1"
-OUTPUT_JSON = 1 << 4
-"""NFT_CTX_OUTPUT_JSON."""
+_OUTPUT_JSON = 1 << 4
 
+# Results and arguments of the functions that are used.
+_FUNCTIONS: dict[str, tuple[Any, ...]] = {
+    "nft_ctx_new": (ctypes.c_void_p, ctypes.c_uint32),
+    "nft_ctx_free": (None, ctypes.c_void_p),
+    "nft_ctx_buffer_output": (ctypes.c_int, ctypes.c_void_p),
+    "nft_ctx_buffer_error": (ctypes.c_int, ctypes.c_void_p),
+    "nft_ctx_get_output_buffer": (ctypes.c_char_p, ctypes.c_void_p),
+    "nft_ctx_get_error_buffer": (ctypes.c_char_p, ctypes.c_void_p),
+    "nft_ctx_output_set_flags": (None, ctypes.c_void_p, ctypes.c_uint),
+    "nft_run_cmd_from_buffer": (ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p),
+}
 # The library reports the kernel's errors as text only.
 _ERRNO_BY_TEXT = {os.strerror(number): number for number in errno.errorcode}
 
 
 class LibNftables:
-    """One context of the library.
-
-    Raises:
-        SetupError: the library is not installed.
-    """
+    """One context of the library; SetupError if it is not installed."""
 
     def __init__(self) -> None:
         try:
             self._library = ctypes.CDLL(LIBRARY)
         except OSError:
-            raise SetupError(
-                f"{LIBRARY} is not installed; get it with: apt-get install libnftables1"
-            ) from None
-        self._declare("nft_ctx_new", ctypes.c_void_p, ctypes.c_uint32)
-        self._declare("nft_ctx_free", None, ctypes.c_void_p)
-        self._declare("nft_ctx_buffer_output", ctypes.c_int, ctypes.c_void_p)
-        self._declare("nft_ctx_buffer_error", ctypes.c_int, ctypes.c_void_p)
-        self._declare("nft_ctx_get_output_buffer", ctypes.c_char_p, ctypes.c_void_p)
-        self._declare("nft_ctx_get_error_buffer", ctypes.c_char_p, ctypes.c_void_p)
-        self._declare("nft_ctx_output_set_flags", None, ctypes.c_void_p, ctypes.c_uint)
-        self._declare("nft_run_cmd_from_buffer", ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)
+            remedy = "get it with: apt-get install libnftables1"
+            raise SetupError(f"{LIBRARY} is not installed; {remedy}") from None
+        for name, (result, *arguments) in _FUNCTIONS.items():
+            # An undeclared result is an int for ctypes, which cuts a pointer to 32 bits.
+            function = getattr(self._library, name)
+            function.restype, function.argtypes = result, arguments
+        # A context is not thread-safe.
         self._lock = threading.Lock()
         self._context: int | None = self._library.nft_ctx_new(0)
         if not self._context:
@@ -54,13 +55,9 @@ class LibNftables:
         self._library.nft_ctx_buffer_error(self._context)
 
     def run(self, commands: str, *, json: bool = False) -> str:
-        """Run commands as one transaction and return what they print.
-
-        Raises:
-            KernelError: nothing was changed; the message has the library's text and the command.
-        """
+        """Run commands as one transaction; returns what they print. All or none is done."""
         with self._lock:
-            self._library.nft_ctx_output_set_flags(self._context, OUTPUT_JSON if json else 0)
+            self._library.nft_ctx_output_set_flags(self._context, _OUTPUT_JSON if json else 0)
             failed = self._library.nft_run_cmd_from_buffer(self._context, commands.encode())
             # Fetching a buffer also empties it for the next command, so both are always fetched.
             output = self._library.nft_ctx_get_output_buffer(self._context)
@@ -71,11 +68,7 @@ class LibNftables:
         return str(output.decode(errors="replace"))
 
     def listing(self, command: str) -> list[dict[str, Any]]:
-        """The objects that a command lists (libnftables-json(5)).
-
-        Raises:
-            KernelError: as `run`, or what is listed is no JSON.
-        """
+        """The objects that a command lists (libnftables-json(5)); KernelError if it is no JSON."""
         output = self.run(command, json=True)
         try:
             objects: list[dict[str, Any]] = loads(output)["nftables"]
@@ -91,17 +84,10 @@ class LibNftables:
                 self._library.nft_ctx_free(self._context)
                 self._context = None
 
-    def _declare(self, name: str, result: object, *arguments: object) -> None:
-        # An undeclared result is an int for ctypes, which cuts a pointer to 32 bits.
-        function = getattr(self._library, name)
-        function.restype, function.argtypes = result, arguments
-
 
 def _error(commands: str, errors: str) -> KernelError:
     first, _, rest = errors.strip().partition("\n")
     culprit = rest.partition("\n")[0].strip() or commands.strip().partition("\n")[0]
     # Some refusals go on behind a semicolon: "No such file or directory; did you mean set …".
-    reason = first.rpartition(": ")[2].partition(";")[0]
-    return KernelError(
-        f"nft {culprit}", _ERRNO_BY_TEXT.get(reason, 0), details=first or "refused without a reason"
-    )
+    number = _ERRNO_BY_TEXT.get(first.rpartition(": ")[2].partition(";")[0], 0)
+    return KernelError(f"nft {culprit}", number, first or "refused without a reason")

@@ -5,27 +5,12 @@ from __future__ import annotations
 import struct
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 from netmgr.errors import KernelError
-from netmgr.kernel.netlink import (
-    ADD,
-    NLM_F_ACK,
-    NLM_F_DUMP,
-    REPLACE,
-    Operation,
-    Reader,
-    Value,
-    Values,
-    attributes,
-    each_attribute,
-    encoded,
-    nested,
-    string_of,
-    u32_of,
-)
+from netmgr.kernel import netlink
+from netmgr.kernel.netlink import Operation, Reader, Values, attributes, encoded, string_of, u32_of
 from netmgr.prefixes import Address, Family, Prefix
 
 RTM_NEWLINK, RTM_DELLINK, RTM_GETLINK = 16, 17, 18
@@ -42,8 +27,8 @@ _IFLA_TARGET_NETNSID, _IFLA_PROP_LIST, _IFLA_ALT_IFNAME = 46, 52, 53
 _IFLA_INFO_KIND, _IFLA_INFO_DATA, _VETH_INFO_PEER = 1, 2, 1
 _IFLA_INET_CONF, _IFLA_INET6_CONF, _IFLA_INET6_ADDR_GEN_MODE = 1, 2, 8
 ADDR_GEN_MODE_NONE = 1
+# The place of a setting in `inet_settings` (DEVCONF_DISABLE_IPV6).
 DISABLE_IPV6 = 26
-"""The place of a setting in `inet_settings` (DEVCONF_DISABLE_IPV6)."""
 _IFA_ADDRESS, _IFA_LOCAL, _IFA_F_NODAD = 1, 2, 0x02
 _NETNSA_NSID, _NETNSA_FD = 1, 3
 
@@ -52,14 +37,16 @@ _IFADDR = struct.Struct("=BBBBI")
 _RTGENMSG = struct.Struct("=Bxxx")
 
 _ANY_LINK = _IFINFO.pack(0, 0, 0, 0, 0)
+# All that the kernel uses of a pair's end without being asked for more. But it makes one for each
+# processor first, and waits until nobody uses the others (veth_init_queues).
 _ONE_QUEUE: Values = {_IFLA_NUM_TX_QUEUES: 1, _IFLA_NUM_RX_QUEUES: 1}
-"""All that the kernel uses of a pair's end without being asked for more. But it makes one for each
-processor first, and waits until nobody uses the others (veth_init_queues).
-"""
 
 
-@dataclass(frozen=True, slots=True)
-class VethEnd:
+HERE = -1
+"""The number of a socket's own namespace."""
+
+
+class VethEnd(NamedTuple):
     """One end of a veth pair as it is to be created."""
 
     name: str
@@ -67,18 +54,13 @@ class VethEnd:
     mtu: int
 
 
-HERE = -1
-"""The number of a socket's own namespace."""
-
-
 class Link(NamedTuple):
     """What the kernel says of one interface.
 
     `peer` is the index of a pair's other end, or of the link below, in the namespace with the
-    number `peer_netns`. `promiscuity` is how many ask for all that arrives.
-    `kind` is its type as ip-link(8) names it, "" for hardware. `master` is the index of
-    its bridge, 0 without one.
-    `af_spec` holds what `inet_settings` reads.
+    number `peer_netns`. `kind` is its type as ip-link(8) names it, "" for hardware. `master` is the
+    index of its bridge, 0 without one. `af_spec` holds what `inet_settings` reads. `promiscuity` is
+    how many ask for all that arrives.
     """
 
     number: int
@@ -102,27 +84,24 @@ def create_veth(host: VethEnd, pod: VethEnd, netns: int, group: int = 0) -> Oper
     """Create a veth pair, both ends down, the pod's in the namespace open at `netns`."""
     # Neither end is IFF_UP: the kernel would open one before it has its peer, which veth_open
     # refuses (ENOTCONN).
-    peer = _ANY_LINK + encoded({**_end(pod), _IFLA_NET_NS_FD: netns, **_ONE_QUEUE})
-    data = {_VETH_INFO_PEER: peer}
-    kind: Values = {_IFLA_LINKINFO: {_IFLA_INFO_KIND: "veth", _IFLA_INFO_DATA: data}}
-    body = _ANY_LINK + encoded({**_end(host), _IFLA_GROUP: group, **_ONE_QUEUE, **kind})
+    peer = _ANY_LINK + _end(pod, {_IFLA_NET_NS_FD: netns})
+    kind: Values = {_IFLA_INFO_KIND: "veth", _IFLA_INFO_DATA: {_VETH_INFO_PEER: peer}}
+    body = _ANY_LINK + _end(host, {_IFLA_GROUP: group, _IFLA_LINKINFO: kind})
     text = f"link add {host.name} type veth peer {pod.name} in the sandbox"
-    return Operation(text, RTM_NEWLINK, ADD, body)
+    return Operation(text, RTM_NEWLINK, netlink.ADD, body)
 
 
-def _end(end: VethEnd) -> dict[int, Value]:
-    return {_IFLA_IFNAME: end.name, _IFLA_ADDRESS: end.mac, _IFLA_MTU: end.mtu}
+def _end(end: VethEnd, more: Values) -> bytes:
+    own: Values = {_IFLA_IFNAME: end.name, _IFLA_ADDRESS: end.mac, _IFLA_MTU: end.mtu}
+    return encoded({**own, **_ONE_QUEUE, **more})
 
 
 def create_ifb(name: str) -> Operation:
-    """Create an intermediate functional block, up.
-
-    It gives back each packet where it came from, after that packet waited in its queues.
-    """
-    kind = {_IFLA_LINKINFO: {_IFLA_INFO_KIND: "ifb"}}
+    """Create an intermediate functional block, up: packets wait in its queues, and come back."""
+    kind = {_IFLA_INFO_KIND: "ifb"}
     body = _IFINFO.pack(0, 0, 0, IFF_UP, IFF_UP)
-    body += encoded({_IFLA_IFNAME: name, **_ONE_QUEUE, **kind})
-    return Operation(f"link add {name} up type ifb", RTM_NEWLINK, ADD, body)
+    body += encoded({_IFLA_IFNAME: name, **_ONE_QUEUE, _IFLA_LINKINFO: kind})
+    return Operation(f"link add {name} up type ifb", RTM_NEWLINK, netlink.ADD, body)
 
 
 def _set_link(
@@ -131,23 +110,21 @@ def _set_link(
     """Change a link, known by its index or by its name among the values."""
     # Without a bit in `changed` the kernel leaves that flag as it is (`ifi_change`).
     body = _IFINFO.pack(0, 0, index, flags, changed) + encoded(values)
-    return Operation(text, RTM_NEWLINK, NLM_F_ACK, body)
+    return Operation(text, RTM_NEWLINK, netlink.NLM_F_ACK, body)
 
 
 def mark(name: str, alias: str, group: int) -> Operation:
-    """Give a link an alias and a group.
-
-    Not in the message that brings it up, which would do that first: a change of a link without a
-    carrier has the kernel look through every route of IPv6 (rt6_sync_down_dev).
-    """
+    """Give a link an alias and a group."""
+    # Not in the message that brings it up, which would do that first: a change of a link without a
+    # carrier has the kernel look through every route of IPv6 (rt6_sync_down_dev).
     # The alias goes without a NUL, or the longest one would be refused.
     values: Values = {_IFLA_IFNAME: name, _IFLA_IFALIAS: alias.encode(), _IFLA_GROUP: group}
     return _set_link(f"link set {name} group {group} alias '{alias}'", values)
 
 
 def raise_link(name: str) -> Operation:
-    named = {_IFLA_IFNAME: name}
-    return _set_link(f"link set {name} up", named, flags=IFF_UP, changed=IFF_UP)
+    text = f"link set {name} up"
+    return _set_link(text, {_IFLA_IFNAME: name}, flags=IFF_UP, changed=IFF_UP)
 
 
 def raise_index(index: int) -> Operation:
@@ -165,76 +142,73 @@ def rename_index(index: int, name: str) -> list[Operation]:
 
 
 def touch(index: int) -> Operation:
-    """Change nothing of the link of this index; fails (ENODEV) if there is none."""
+    """Change nothing of the link of this index: ENODEV if there is none."""
     return _set_link(f"link set {index}", {}, index=index)
 
 
 def add_alternative_names(name: str, more: Sequence[str]) -> Operation:
     """Give a link more names, of up to 127 bytes each (ip-link(8), "property add"; Linux 5.5)."""
     listed = b"".join(encoded({_IFLA_ALT_IFNAME: altname}) for altname in more)
-    body = _ANY_LINK + encoded({_IFLA_IFNAME: name}) + nested(_IFLA_PROP_LIST, listed)
+    body = _ANY_LINK + encoded({_IFLA_IFNAME: name}) + netlink.nested(_IFLA_PROP_LIST, listed)
     text = f"link property add dev {name} altname, {len(more)} of them"
-    return Operation(text, RTM_NEWLINKPROP, ADD, body)
+    return Operation(text, RTM_NEWLINKPROP, netlink.ADD, body)
 
 
 def prepare_inet(name: str, ipv4: Mapping[int, int], *, has_ipv6: bool) -> Operation:
-    """Switch off ARP and automatic IPv6 addresses, and set these of IPv4 (IPV4_DEVCONF_*).
-
-    Sent while the link is down, since a message's flags come into force before its attributes.
-    """
-    families: dict[int, Value] = {Family.V4.af: {_IFLA_INET_CONF: ipv4}}
-    if has_ipv6:
-        # Without IPv6 on the link the kernel refuses the whole message (inet6_validate_link_af).
-        families[Family.V6.af] = {_IFLA_INET6_ADDR_GEN_MODE: bytes([ADDR_GEN_MODE_NONE])}
-    text, values = f"link set {name} arp off, without redirects", {_IFLA_IFNAME: name}
-    return _set_link(
-        text, {**values, _IFLA_AF_SPEC: families}, flags=_IFF_NOARP, changed=_IFF_NOARP
-    )
+    """Switch off ARP and automatic IPv6 addresses, and set these of IPv4 (IPV4_DEVCONF_*)."""
+    # Sent while the link is down, since a message's flags come into force before its attributes.
+    # Without IPv6 on the link the kernel refuses the whole message (inet6_validate_link_af).
+    ipv6 = {_IFLA_INET6_ADDR_GEN_MODE: bytes([ADDR_GEN_MODE_NONE])} if has_ipv6 else None
+    families: Values = {Family.V4.af: {_IFLA_INET_CONF: ipv4}, Family.V6.af: ipv6}
+    values: Values = {_IFLA_IFNAME: name, _IFLA_AF_SPEC: families}
+    text = f"link set {name} arp off, without redirects"
+    return _set_link(text, values, flags=_IFF_NOARP, changed=_IFF_NOARP)
 
 
 def delete_link(index: int) -> Operation:
     body = _IFINFO.pack(0, 0, index, 0, 0)
-    return Operation(f"link delete {index}", RTM_DELLINK, NLM_F_ACK, body)
+    return Operation(f"link delete {index}", RTM_DELLINK, netlink.NLM_F_ACK, body)
 
 
 def show_link(name: str) -> Operation:
-    return _show(f"link show {name}", 0, {_IFLA_IFNAME: name})
+    return _show(f"link show {name}", name=name)
 
 
 def show_link_in(netns: int, index: int) -> Operation:
     """Ask for a link in another namespace, by that one's number in this one, or `HERE`."""
-    return _show(f"link show {index} in namespace {netns}", index, _in_namespace(netns))
+    return _show(f"link show {index} in namespace {netns}", index=index, netns=netns)
 
 
 def settle_link(index: int) -> Operation:
-    """Have the link of this index send from now on.
-
-    A link that was brought up before its peer learns of the carrier later, from a work queue,
-    and drops what it should send until then. Asking for a link by its index makes the kernel
-    catch up first (rtnl_getlink, linkwatch_sync_dev).
-    """
-    return _show(f"link show {index}", index, {})
+    """Have the link of this index send from now on."""
+    # A link that was brought up before its peer learns of the carrier later, from a work queue, and
+    # drops what it should send until then. Asking for a link by its index makes the kernel catch up
+    # first (rtnl_getlink, linkwatch_sync_dev).
+    return _show(f"link show {index}", index=index)
 
 
 def dump_links(netns: int = HERE) -> Operation:
     """Ask for every link, of this or of another namespace."""
-    return replace(_show("link dump", 0, _in_namespace(netns)), flags=NLM_F_DUMP)
+    return _show("link dump", netns=netns, flags=netlink.NLM_F_DUMP)
 
 
-def _show(text: str, index: int, named: Values) -> Operation:
+def _show(
+    text: str, index: int = 0, netns: int = HERE, name: str = "", flags: int = netlink.NLM_F_ACK
+) -> Operation:
+    chosen = {_IFLA_IFNAME: name or None, _IFLA_TARGET_NETNSID: None if netns == HERE else netns}
     # Without statistics (RTEXT_FILTER_SKIP_STATS): half of what the kernel would say of a link.
-    body = _IFINFO.pack(0, 0, index, 0, 0) + encoded({**named, _IFLA_EXT_MASK: 1 << 3})
-    return Operation(text, RTM_GETLINK, NLM_F_ACK, body)
-
-
-def _in_namespace(netns: int) -> Values:
-    return {} if netns == HERE else {_IFLA_TARGET_NETNSID: netns}
+    body = _IFINFO.pack(0, 0, index, 0, 0) + encoded({**chosen, _IFLA_EXT_MASK: 1 << 3})
+    return Operation(text, RTM_GETLINK, flags, body)
 
 
 def link_of(body: bytes) -> Link:
     """Decode an RTM_NEWLINK body."""
     _, _, index, flags, _ = _IFINFO.unpack_from(body)
     link_attributes = attributes(body, _IFINFO.size)
+    names = link_attributes.get(_IFLA_PROP_LIST, b"")
+    info = link_attributes.get(_IFLA_LINKINFO, b"")
+    # Absent for a link without a peer, or with its peer in this namespace: -1, which is HERE.
+    peer_netns = link_attributes.get(_IFLA_LINK_NETNSID, b"\xff")
     return Link(
         index,
         string_of(link_attributes.get(_IFLA_IFNAME, b"")),
@@ -243,15 +217,10 @@ def link_of(body: bytes) -> Link:
         u32_of(link_attributes.get(_IFLA_MTU)),
         string_of(link_attributes.get(_IFLA_IFALIAS, b"")),
         u32_of(link_attributes.get(_IFLA_GROUP)),
-        tuple(
-            string_of(name) for _, name in each_attribute(link_attributes.get(_IFLA_PROP_LIST, b""))
-        ),
+        tuple(string_of(name) for _, name in netlink.each_attribute(names)),
         u32_of(link_attributes.get(_IFLA_LINK)),
-        # Absent for a link without a peer, or with its peer in this namespace.
-        int.from_bytes(
-            link_attributes.get(_IFLA_LINK_NETNSID, b"\xff"), sys.byteorder, signed=True
-        ),
-        string_of(attributes(link_attributes.get(_IFLA_LINKINFO, b"")).get(_IFLA_INFO_KIND, b"")),
+        int.from_bytes(peer_netns, sys.byteorder, signed=True),
+        string_of(attributes(info).get(_IFLA_INFO_KIND, b"")),
         u32_of(link_attributes.get(_IFLA_MASTER)),
         not flags & _IFF_NOARP,
         link_attributes.get(_IFLA_AF_SPEC, b""),
@@ -275,22 +244,19 @@ def has_family(link: Link, family: Family) -> bool:
 
 
 def read_links(channel: Reader, netns: int = HERE) -> list[Link]:
-    """Every link of the channel's namespace, or of another one."""
     return channel.dump(dump_links(netns), link_of)
 
 
 class Links:
-    """Every link of the channel's namespace, read again and again. Thread-safe.
-
-    A message that the last reading had as well is not decoded again: the kernel says forty things
-    of a link, and a node has hundreds.
-    """
+    """Every link of the channel's namespace, read again and again. Thread-safe."""
 
     def __init__(self, channel: Reader) -> None:
         self._channel = channel
         self._last: dict[bytes, Link] = {}
 
     def read(self) -> list[Link]:
+        # What the last reading had as well is not decoded again: the kernel says forty things of a
+        # link, and a node has hundreds.
         last = self._last
 
         def keep(body: bytes) -> tuple[bytes, Link]:
@@ -308,13 +274,14 @@ def add_address(address: Address, index: int) -> Operation:
     # The same address as local and as peer's: an ordinary one, not of a point-to-point link.
     body += encoded({_IFA_LOCAL: address.packed, _IFA_ADDRESS: address.packed})
     text = f"address add {address.prefix} to link {index}"
-    return Operation(text, RTM_NEWADDR, REPLACE, body)
+    return Operation(text, RTM_NEWADDR, netlink.REPLACE, body)
 
 
 def delete_address(address: Prefix, index: int) -> Operation:
     body = _IFADDR.pack(address.family.af, address.length, 0, 0, index)
     body += encoded({_IFA_LOCAL: address.network.packed})
-    return Operation(f"address delete {address} from link {index}", RTM_DELADDR, NLM_F_ACK, body)
+    text = f"address delete {address} from link {index}"
+    return Operation(text, RTM_DELADDR, netlink.NLM_F_ACK, body)
 
 
 def address_of(body: bytes) -> tuple[Prefix, int] | None:
@@ -332,7 +299,7 @@ def address_of(body: bytes) -> tuple[Prefix, int] | None:
 def read_addresses(channel: Reader, index: int = 0) -> list[tuple[Prefix, int]]:
     """Addresses with length and host bits, and their link's index: of one link, or of all."""
     text = f"address dump of link {index}" if index else "address dump"
-    request = Operation(text, RTM_GETADDR, NLM_F_DUMP, _IFADDR.pack(0, 0, 0, 0, index))
+    request = Operation(text, RTM_GETADDR, netlink.NLM_F_DUMP, _IFADDR.pack(0, 0, 0, 0, index))
     return [(held, link) for held, link in channel.dump(request, address_of) if index in (0, link)]
 
 
@@ -348,7 +315,7 @@ def read_holders(channel: Reader) -> dict[Address, str]:
 def show_namespace_id(descriptor: int) -> Operation:
     """Ask for the number by which the socket's namespace knows an open one (RTM_GETNSID)."""
     body = _RTGENMSG.pack(0) + encoded({_NETNSA_FD: descriptor})
-    return Operation("netns show", RTM_GETNSID, NLM_F_ACK, body)
+    return Operation("netns show", RTM_GETNSID, netlink.NLM_F_ACK, body)
 
 
 def namespace_id_of(body: bytes) -> int:
@@ -360,19 +327,16 @@ def namespace_id_of(body: bytes) -> int:
 PROC_NET_DEV = Path("/proc/self/net/dev")
 """One line for each link with the sums that ip-link(8) shows: one read for all links (proc(5))."""
 
-_HEADLINES = 2
-_FIELDS = 16
-_RECEIVED, _SENT = 0, 8
+_HEADLINES, _FIELDS, _SENT = 2, 16, 8
 
 
-@dataclass(frozen=True, slots=True)
-class Carried:
+class Carried(NamedTuple):
     """Bytes (with Ethernet headers) and packets of a link since it was made.
 
-    A segment-offloaded packet counts once, with one header, as it crosses a veth pair whole.
     `errors` are packets that it could not receive or send, `lost` those that it dropped.
     """
 
+    # A segment-offloaded packet counts once, with one header, as it crosses a veth pair whole.
     received: int
     received_packets: int
     sent: int
@@ -382,11 +346,7 @@ class Carried:
 
 
 def read_carried(path: Path = PROC_NET_DEV) -> dict[str, Carried]:
-    """What each link of this namespace has carried, by name (rtnl_link_stats64).
-
-    Raises:
-        KernelError: they cannot be read.
-    """
+    """What each link of this namespace has carried, by name (rtnl_link_stats64)."""
     try:
         lines = path.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError as error:
@@ -398,10 +358,10 @@ def _carried(line: str) -> tuple[str, Carried]:
     name, _, figures = line.rpartition(":")
     values = [int(value) for value in figures.split() if value.isdecimal()]
     if len(values) < _FIELDS:
-        raise KernelError(
-            f"read {PROC_NET_DEV}", details=f"a line has {len(values)} figures: {line!r}"
-        )
-    received, sent = values[_RECEIVED : _RECEIVED + 4], values[_SENT : _SENT + 4]
-    errors, lost = (received[column] + sent[column] for column in (2, 3))
-    carried = Carried(received[0], received[1], sent[0], sent[1], errors, lost)
-    return name.strip(), carried
+        shape = f"a line has {len(values)} figures: {line!r}"
+        raise KernelError(f"read {PROC_NET_DEV}", details=shape)
+    # Eight figures of each direction, which begin with these four.
+    received, received_packets, receive_errors, receive_drops, *_ = values
+    sent, sent_packets, send_errors, send_drops, *_ = values[_SENT:]
+    errors, lost = receive_errors + send_errors, receive_drops + send_drops
+    return name.strip(), Carried(received, received_packets, sent, sent_packets, errors, lost)

@@ -8,7 +8,7 @@ import struct
 import sys
 from collections.abc import Collection, Iterator
 from errno import EAGAIN, ENOBUFS, EPERM
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from netmgr.errors import KernelError
 from netmgr.kernel.neighbours import RTM_DELNEIGH, neighbour_of
@@ -19,30 +19,22 @@ from netmgr.prefixes import Address
 _ADD_MEMBERSHIP, _LISTEN_ALL_NSID = 1, 8
 _RTNLGRP_NEIGH, _RTNLGRP_IPV4_ROUTE, _RTNLGRP_IPV6_ROUTE = 3, 7, 11
 _SO_ATTACH_FILTER = 26
-_RECEIVE_BYTES = 1 << 16
-_MOST_AT_ONCE = 4096
+_RECEIVE_BYTES, _MOST_AT_ONCE = 1 << 16, 4096
 
 # BPF: LD|W|ABS, LD|H|ABS, JMP|JEQ|K, RET|K
 _LOAD_WORD, _LOAD_HALF, _JUMP_EQUAL, _RETURN = 0x20, 0x28, 0x15, 0x06
 _TYPE_OFFSET = 4
+# Of the first attribute's value in a neighbour's message, which is NDA_DST (neigh_fill_info).
 _ADDRESS_OFFSET = 32
-"""Of the first attribute's value in a neighbour's message, which is NDA_DST (neigh_fill_info)."""
 
-
-class _News(NamedTuple):
-    """A message; `netns` is the number of its namespace, -1 for the listener's own."""
-
-    kind: int
-    body: bytes
-    netns: int
+_News = tuple[int, bytes, int]
+"""Type and body of a message, and the number of its namespace; -1 for the listener's own."""
 
 
 class _Listener(Reader):
     """Joins groups of rtnetlink's. The caller asks nothing by this socket."""
 
-    def __init__(self, subject: str) -> None:
-        super().__init__()
-        self._hearing = f"hear of {subject}"
+    _hearing: ClassVar[str]
 
     def _join(self, *groups: int) -> None:
         # Without a port of its own the socket would be taken for the kernel's, and skipped.
@@ -51,7 +43,6 @@ class _Listener(Reader):
             self._socket.setsockopt(SOL_NETLINK, _ADD_MEMBERSHIP, group)
 
     def fileno(self) -> int:
-        """The descriptor that is readable when there is news."""
         return self._socket.fileno()
 
     def _news(self) -> Iterator[_News | None]:
@@ -70,25 +61,30 @@ class _Listener(Reader):
                 yield None
             else:
                 netns = _namespace_of(extra)
-                yield from (_News(kind, body, netns) for kind, _, _, body in messages(data))
+                yield from ((kind, body, netns) for kind, _, _, body in messages(data))
 
 
 class BlackholeLosses(_Listener):
     """Of a protocol, in this namespace."""
 
+    _hearing = "hear of routes"
+
     def __init__(self, protocol: int) -> None:
-        super().__init__("routes")
+        super().__init__()
         self._lost = protocol, RTN_BLACKHOLE
         self._join(_RTNLGRP_IPV4_ROUTE, _RTNLGRP_IPV6_ROUTE)
 
     def read(self) -> bool:
         """Whether there was one since the last call, or there may have been."""
-        losses = [news is None or self._is_loss(news) for news in self._news()]
-        return any(losses)
-
-    def _is_loss(self, news: _News) -> bool:
-        # The sixth and the eighth byte of struct rtmsg.
-        return news.kind == RTM_DELROUTE and (news.body[5], news.body[7]) == self._lost
+        is_lost = False
+        # To the end, since what stays in the queue would be news again.
+        for news in self._news():
+            if news is None:
+                is_lost = True
+            elif news[0] == RTM_DELROUTE:
+                # The sixth and the eighth byte of struct rtmsg.
+                is_lost |= (news[1][5], news[1][7]) == self._lost
+        return is_lost
 
 
 class LinkEnd(NamedTuple):
@@ -101,13 +97,10 @@ class LinkEnd(NamedTuple):
 class NeighbourLosses(_Listener):
     """Reports deleted entries for a few addresses, in every namespace with a link into this one."""
 
-    def __init__(self, addresses: Collection[Address]) -> None:
-        """Open the socket.
+    _hearing = "hear of the neighbours of every sandbox"
 
-        Raises:
-            KernelError: CAP_NET_BROADCAST is missing, or the process may open no more files.
-        """
-        super().__init__("the neighbours of every sandbox")
+    def __init__(self, addresses: Collection[Address]) -> None:
+        super().__init__()
         self._addresses = frozenset(addresses)
         try:
             # Every link that is deleted loses entries, so the kernel drops what is not wanted.
@@ -122,14 +115,14 @@ class NeighbourLosses(_Listener):
     def read(self) -> set[LinkEnd] | None:
         """Links that lost such an entry since the last call; None after an overflow: any may."""
         ends, heard = set(), list(self._news())
-        for news in heard:
+        for kind, body, netns in filter(None, heard):
             # Events of the listener's own namespace carry no number (netlink_cmsg_listen_all_nsid).
             # They are about the host's entries, which are not waited for here.
-            if news and news.kind == RTM_DELNEIGH and news.netns >= 0:
+            if kind == RTM_DELNEIGH and netns >= 0:
                 # The kernel's filter compared four bytes of the address only.
-                lost = neighbour_of(news.body)
+                lost = neighbour_of(body)
                 if lost and lost.address in self._addresses:
-                    ends.add(LinkEnd(news.netns, lost.link))
+                    ends.add(LinkEnd(netns, lost.link))
         return None if None in heard else ends
 
 

@@ -36,9 +36,8 @@ def read_permanent(channel: netlink.Reader, index: int = 0) -> set[Neighbour]:
     # The link is an attribute, because with the strict check the header of a dump must be empty
     # (neigh_valid_dump_req).
     body = _NDMSG.pack(0, 0, 0, 0, 0) + netlink.encoded({_NDA_IFINDEX: index})
-    request = netlink.Operation(
-        f"neighbour dump of link {index}", RTM_GETNEIGH, netlink.NLM_F_DUMP, body
-    )
+    text = f"neighbour dump of link {index}"
+    request = netlink.Operation(text, RTM_GETNEIGH, netlink.NLM_F_DUMP, body)
     return set(channel.dump(request, permanent_of))
 
 

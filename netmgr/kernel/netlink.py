@@ -1,8 +1,7 @@
 """Netlink: messages as bytes, and the socket that carries them (netlink(7)).
 
 Why not pyroute2: wiring one pod is fifteen small messages. Encoding them takes 4 ms with it, here
-0.1 ms, and that difference is most of an ADD. What the messages say is in `links`, `routes` and
-`neighbours` (rtnetlink), `nf_tables`, `conntrack` and `ipset` (nfnetlink).
+0.1 ms, and that difference is most of an ADD.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import Self, TypeVar
 
@@ -26,6 +25,7 @@ NFGENMSG = struct.Struct(">BBH")
 
 SOL_NETLINK = 270
 _NETLINK_CAP_ACK, _NETLINK_EXT_ACK, _NETLINK_GET_STRICT_CHK = 10, 11, 12
+_SO_RCVBUFFORCE = 33
 
 NLM_F_REQUEST, NLM_F_ACK, NLM_F_DUMP_INTR, NLM_F_DUMP = 0x1, 0x4, 0x10, 0x300
 # The same bits mean something else in each kind of message: in a request to add they modify it, in
@@ -42,20 +42,20 @@ NLA_TYPE_MASK = 0x3FFF
 _NLMSGERR_ATTR_MSG = 1
 _HEADER = struct.Struct("=IHHII")
 _ATTRIBUTE = struct.Struct("=HH")
+_PADDING = (b"", b"\0\0\0", b"\0\0", b"\0")
 _NUMBER = struct.Struct("=I")
 
 # The kernel lists in buffers of at most 32 KiB, however much room there is (netlink_recvmsg).
 _RECEIVE_BYTES = 1 << 17
 _RECEIVE_SECONDS = 10
-_SO_RCVBUFFORCE = 33
+# Half of what may wait to be read, as the kernel doubles it (socket(7)). An answer about a link of
+# many alternative names, which its pod chooses, takes 128 KiB.
 _QUEUED_BYTES = 1 << 22
-"""Half of what may wait to be read, as the kernel doubles it (socket(7)). An answer about a link of
-many alternative names, which its pod chooses, takes 128 KiB."""
 _MOST_REPEATS = 4
+# Requests that are sent at once, to change something and to ask: the kernel answers all of them
+# before one answer is read, and what finds no room is lost (ENOBUFS). An error takes some 800 bytes
+# of the receive buffer, 208 KiB without CAP_NET_ADMIN, and most links 4 KiB.
 _BATCH, _QUESTIONS = 100, 40
-"""Requests that are sent at once, to change something and to ask: the kernel answers all of them
-before one answer is read, and what finds no room is lost (ENOBUFS). An error takes some 800 bytes
-of the receive buffer, 208 KiB without CAP_NET_ADMIN, and most links 4 KiB."""
 
 Decoded = TypeVar("Decoded")
 
@@ -78,20 +78,15 @@ def encode(operation: Operation, sequence: int, without: int = 0) -> bytes:
 
 
 def messages(data: bytes) -> Iterator[tuple[int, int, int, bytes]]:
-    """(type, flags, sequence, body) of each message in a received datagram.
-
-    Raises:
-        KernelError: one is cut off.
-    """
+    """Type, flags, sequence, body of each message in a datagram; KernelError if one is cut off."""
     offset = 0
     while offset < len(data):
         if offset + _HEADER.size > len(data):
             raise KernelError("read a netlink message", details="its header is cut off")
         length, kind, flags, sequence, _ = _HEADER.unpack_from(data, offset)
         if length < _HEADER.size or offset + length > len(data):
-            raise KernelError(
-                "read a netlink message", details=f"{length} bytes of {len(data) - offset}"
-            )
+            left = len(data) - offset
+            raise KernelError("read a netlink message", details=f"{length} bytes of {left}")
         yield kind, flags, sequence, data[offset + _HEADER.size : offset + length]
         # The length in a header leaves out the padding to the next multiple of four (NLMSG_ALIGN).
         offset += (length + 3) & ~3
@@ -115,19 +110,15 @@ def attributes(data: bytes, offset: int = 0) -> dict[int, bytes]:
 
 
 def each_attribute(data: bytes, offset: int = 0) -> list[tuple[int, bytes]]:
-    """(type, value) of each attribute from `offset` on.
-
-    Raises:
-        KernelError: one is cut off; half an address would be another one.
-    """
+    """Type and value of each attribute from `offset` on; KernelError if one is cut off."""
     # No generator: a link has forty attributes, and a node hundreds of links.
     pairs: list[tuple[int, bytes]] = []
     while offset + _ATTRIBUTE.size <= len(data):
         length, kind = _ATTRIBUTE.unpack_from(data, offset)
+        # Half an address would be another one.
         if length < _ATTRIBUTE.size or offset + length > len(data):
-            raise KernelError(
-                "read a netlink attribute", details=f"{length} bytes of {len(data) - offset}"
-            )
+            left = len(data) - offset
+            raise KernelError("read a netlink attribute", details=f"{length} bytes of {left}")
         pairs.append((kind & NLA_TYPE_MASK, data[offset + _ATTRIBUTE.size : offset + length]))
         offset += (length + 3) & ~3
     return pairs
@@ -138,11 +129,9 @@ Counted = tuple[bytes, int, int]
 
 
 def read_counters(listed: bytes, template: bytes, key_length: int) -> list[Counted] | None:
-    """The counters in a list of items, if all are laid out as `template`; else None.
-
-    An item has its key behind three headers, and at its end bytes and packets, 64 bits each. By
-    position, a listing takes a twentieth of the time.
-    """
+    """The counters in a list of items, if all are laid out as `template`; else None."""
+    # An item has its key behind three headers, and at its end bytes and packets, 64 bits each. By
+    # position, a listing takes a twentieth of the time.
     shape, expected = _shape(template, key_length)
     if len(listed) % shape.size:
         return None
@@ -163,11 +152,16 @@ def _shape(template: bytes, key_length: int) -> tuple[struct.Struct, tuple[bytes
     return shape, (head, middle, last)
 
 
+def number(value: int) -> bytes:
+    """A number of nfnetlink: 32 bits in network order, unlike those of rtnetlink."""
+    return value.to_bytes(4, "big")
+
+
 def attribute(kind: int, value: bytes) -> bytes:
     """One attribute, padded to four bytes."""
     # The length leaves the padding out, or the kernel would take it for a part of the value.
     length = _ATTRIBUTE.size + len(value)
-    return _ATTRIBUTE.pack(length, kind) + value + b"\0" * (-length % 4)
+    return _ATTRIBUTE.pack(length, kind) + value + _PADDING[length & 3]
 
 
 def nested(kind: int, *inner: bytes) -> bytes:
@@ -184,18 +178,18 @@ def encoded(values: Values) -> bytes:
 
     Numbers have 32 bits in the machine's order, strings end with NUL, and mappings are nested.
     """
-    items = values.items()
-    return b"".join(_encoded(kind, value) for kind, value in items if value is not None)
-
-
-def _encoded(kind: int, value: int | str | bytes | Values) -> bytes:
-    if isinstance(value, int):
-        return attribute(kind, _NUMBER.pack(value))
-    if isinstance(value, bytes):
-        return attribute(kind, value)
-    if isinstance(value, str):
-        return attribute(kind, value.encode() + b"\0")
-    return nested(kind, encoded(value))
+    data = b""
+    for kind, value in values.items():
+        # The most frequent first, since an ADD encodes a hundred: asking for a Mapping is slow.
+        if isinstance(value, int):
+            data += attribute(kind, _NUMBER.pack(value))
+        elif isinstance(value, bytes):
+            data += attribute(kind, value)
+        elif isinstance(value, str):
+            data += attribute(kind, value.encode() + b"\0")
+        elif value is not None:
+            data += nested(kind, encoded(value))
+    return data
 
 
 def u32_of(value: bytes | None) -> int:
@@ -204,26 +198,16 @@ def u32_of(value: bytes | None) -> int:
 
 
 def string_of(value: bytes) -> str:
-    """The string in an attribute's value."""
     return value.rstrip(b"\0").decode(errors="replace")
 
 
 class Reader:
-    """One socket, usable from any thread; it stays in the namespace it was opened in.
-
-    What gets a `Reader` asks the kernel and changes nothing.
-    """
+    """A socket of the namespace it was opened in, for questions. Usable from any thread."""
 
     def __init__(self, protocol: int = socket.NETLINK_ROUTE) -> None:
-        """Open the socket of a netlink protocol.
-
-        Raises:
-            KernelError: the process may open no more files.
-        """
+        kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC
         try:
-            self._socket = socket.socket(
-                socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol
-            )
+            self._socket = socket.socket(socket.AF_NETLINK, kind, protocol)
         except OSError as error:
             raise KernelError("open a netlink socket", error.errno or 0) from None
         # With the strict check the kernel filters a dump by what the request's header says;
@@ -248,24 +232,12 @@ class Reader:
         self._socket.close()
 
     def query(self, request: Operation, decode: Callable[[bytes], Decoded]) -> Decoded:
-        """The kernel's one answer to a request, decoded.
-
-        Raises:
-            KernelError: there is no such thing, or the kernel refused.
-        """
-        answer: list[Decoded] = []
-        # Without an acknowledgement one would not know an empty answer from one yet to come.
-        asked = replace(request, flags=request.flags | NLM_F_ACK)
+        """The kernel's one answer to a request, decoded."""
         with self._lock:
-            for _, kind, flags, body in self._exchange([asked]):
-                if kind != NLMSG_ERROR:
-                    answer.append(_decoded(request, decode, body))
-                    continue
-                errno, reason = error_of(flags, body)
-                if errno or not answer:
-                    raise KernelError(request.text, errno, reason)
-                break
-        return answer[0]
+            (answer,) = self._answers([request], decode)
+        if isinstance(answer, KernelError):
+            raise answer
+        return answer
 
     def query_each(
         self,
@@ -275,52 +247,45 @@ class Reader:
     ) -> list[Decoded | None]:
         """The kernel's answers to requests sent in batches, None where it refused.
 
-        Each has one message for an answer.
-
-        Raises:
-            KernelError: one was refused with an error number not in `absence`, if any is given.
+        Raises a refusal whose error number is not in `absence`, if any is given.
         """
         answers: list[Decoded | None] = []
         with self._lock:
             for start in range(0, len(requests), _QUESTIONS):
-                answers += self._query_batch(requests[start : start + _QUESTIONS], decode, absence)
+                for answer in self._answers(requests[start : start + _QUESTIONS], decode):
+                    if not isinstance(answer, KernelError):
+                        answers.append(answer)
+                    elif absence and answer.errno not in absence:
+                        raise answer
+                    else:
+                        answers.append(None)
         return answers
 
-    def _query_batch(
-        self,
-        requests: Sequence[Operation],
-        decode: Callable[[bytes], Decoded],
-        absence: Collection[int],
-    ) -> list[Decoded | None]:
-        answers: dict[int, Decoded | None] = {}
-        refusals: list[KernelError] = []
+    def _answers(
+        self, requests: Sequence[Operation], decode: Callable[[bytes], Decoded]
+    ) -> list[Decoded | KernelError]:
+        """The one message that the kernel answers each request with, or its refusal."""
+        answers: dict[int, Decoded | KernelError] = {}
         for position, kind, flags, body in self._exchange(requests, silent=len(requests)):
             request = requests[position]
             # A failure is reported even to a request without NLM_F_ACK (netlink_rcv_skb).
             if kind == NLMSG_ERROR:
-                answers[position] = None
-                refusals.append(KernelError(request.text, *error_of(flags, body)))
+                answers[position] = KernelError(request.text, *error_of(flags, body))
             else:
                 answers[position] = _decoded(request, decode, body)
             if len(answers) == len(requests):
                 break
-        for refusal in refusals:
-            if absence and refusal.errno not in absence:
-                raise refusal
         return [answers[position] for position in range(len(requests))]
 
     def dump(self, request: Operation, decode: Callable[[bytes], Decoded | None]) -> list[Decoded]:
-        """Everything the kernel lists for a request; `decode` returns None to leave one out.
-
-        What a change interrupts is listed again, unless changes do not end. And routes of IPv6 may
-        be missing without notice. So what removes something looks at it again (`suspects`).
-        """
-        entries, interrupted = self.dump_once(request, decode)
+        """Everything the kernel lists for a request; `decode` returns None to leave one out."""
+        # What a change interrupts is listed again, unless changes do not end. And routes of IPv6
+        # may be missing without notice. So what removes something looks at it again (`suspects`).
         for _ in range(_MOST_REPEATS):
-            if not interrupted:
-                break
             entries, interrupted = self.dump_once(request, decode)
-        return entries
+            if not interrupted:
+                return entries
+        return self.dump_once(request, decode)[0]
 
     def dump_once(
         self, request: Operation, decode: Callable[[bytes], Decoded | None]
@@ -346,8 +311,7 @@ class Reader:
     ) -> Iterator[tuple[int, int, int, bytes]]:
         """Send a batch; (position of the operation, type, flags, body) of every answer to it.
 
-        The first `silent` operations ask for no acknowledgement. It never ends by itself: the
-        caller knows its last answer. The caller holds the lock.
+        The first `silent` operations ask for no acknowledgement. The caller holds the lock.
         """
         first = self._sequence + 1
         parts = [
@@ -361,20 +325,18 @@ class Reader:
         self._send(data)
         del data
         try:
+            # Without an end: the caller knows its last answer.
             while True:
                 for kind, flags, sequence, body in self._receive():
                     # An earlier exchange may have ended before its last answer: skip what it left.
                     if first <= sequence < first + count:
                         yield sequence - first, kind, flags, body
         except KernelError:
-            self._drain()
+            # Until all that waits is read, an overflown socket gets no answer at all.
+            with suppress(OSError):
+                while self._socket.recv(1, socket.MSG_DONTWAIT):
+                    pass
             raise
-
-    def _drain(self) -> None:
-        """Take all that waits to be read: until then an overflown socket gets no answer at all."""
-        with suppress(OSError):
-            while self._socket.recv(1, socket.MSG_DONTWAIT):
-                pass
 
     def _send(self, data: bytes) -> None:
         try:
@@ -389,9 +351,8 @@ class Reader:
             raise KernelError("receive from netlink", error.errno or 0, str(error)) from None
         # The rest of such a datagram is lost, and a listing would lack items without notice.
         if flags & socket.MSG_TRUNC:
-            raise KernelError(
-                "receive from netlink", details=f"the answer is longer than {_RECEIVE_BYTES} bytes"
-            )
+            excess = f"the answer is longer than {_RECEIVE_BYTES} bytes"
+            raise KernelError("receive from netlink", details=excess)
         return messages(data)
 
 
@@ -399,13 +360,7 @@ class Netlink(Reader):
     """A socket that changes things, too."""
 
     def transact(self, operations: Sequence[Operation]) -> None:
-        """Send all operations and wait for every acknowledgement.
-
-        The kernel carries out the rest of them after one failed.
-
-        Raises:
-            KernelError: the first operation that failed, by its text.
-        """
+        """Have all operations carried out, also behind one that fails; raises the first failure."""
         if failures := self.attempt(operations):
             raise next(iter(failures.values()))
 
@@ -414,23 +369,17 @@ class Netlink(Reader):
         failures: dict[Operation, KernelError] = {}
         with self._lock:
             for start in range(0, len(operations), _BATCH):
-                failures |= self._attempt_batch(operations[start : start + _BATCH])
-        return failures
-
-    def _attempt_batch(self, operations: Sequence[Operation]) -> dict[Operation, KernelError]:
-        failures: dict[Operation, KernelError] = {}
-        # The kernel carries messages out in order, goes on after one failed, and reports failures
-        # without being asked (netlink_rcv_skb). So one acknowledgement, the last, is enough.
-        last = len(operations) - 1
-        for position, kind, flags, body in self._exchange(operations, silent=last):
-            if kind != NLMSG_ERROR:
-                continue
-            operation = operations[position]
-            errno, reason = error_of(flags, body)
-            if errno:
-                failures[operation] = KernelError(operation.text, errno, reason)
-            if position == last:
-                break
+                batch = operations[start : start + _BATCH]
+                # The kernel carries messages out in order, goes on after one failed, and reports
+                # failures without being asked (netlink_rcv_skb). So one acknowledgement, the last,
+                # is enough.
+                last = len(batch) - 1
+                for position, kind, flags, body in self._exchange(batch, silent=last):
+                    errno, reason = error_of(flags, body) if kind == NLMSG_ERROR else (0, "")
+                    if errno:
+                        failures[batch[position]] = KernelError(batch[position].text, errno, reason)
+                    if kind == NLMSG_ERROR and position == last:
+                        break
         return failures
 
 
@@ -438,9 +387,8 @@ def _decoded(request: Operation, decode: Callable[[bytes], Decoded], body: bytes
     try:
         return decode(body)
     except (struct.error, LookupError, ValueError) as error:
-        raise KernelError(
-            request.text, details=f"an answer of {len(body)} bytes that makes no sense: {error}"
-        ) from None
+        details = f"an answer of {len(body)} bytes that makes no sense: {error}"
+        raise KernelError(request.text, details=details) from None
 
 
 def open_in(descriptor: int, ifname: str) -> tuple[Netlink, int]:

@@ -1,8 +1,7 @@
 """Network namespaces: enter one and leave it reliably, and make one.
 
-setns(2) moves the calling *thread*. A thread that failed to come back would wire the next
-pod inside the wrong namespace, so a failed return ends the process. A restarted agent
-resumes exactly where this one was.
+setns(2) moves the calling *thread*. One that failed to come back would wire the next pod inside the
+wrong namespace, so a failed return ends the process. A restarted agent resumes where this one was.
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ import ctypes
 import fcntl
 import glob
 import os
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from errno import EACCES, ENXIO, EPERM
 from pathlib import Path
@@ -32,13 +31,8 @@ def _call(name: str, *arguments: object) -> None:
 
 @contextmanager
 def entered(descriptor: int) -> Iterator[None]:
-    """Move the calling thread into the namespace open at `descriptor` for the block.
-
-    Raises:
-        KernelError: the descriptor is no network namespace, or privileges are missing.
-    """
-    # Not /proc/self, which is the main thread's: namespaces belong to threads (setns(2)).
-    home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    """Move the calling thread into the namespace open at `descriptor` for the block."""
+    home = _open_own()
     try:
         _call("setns", descriptor, CLONE_NEWNET)
         try:
@@ -53,11 +47,7 @@ def entered(descriptor: int) -> Iterator[None]:
 
 
 def open_namespace(path: str) -> int:
-    """Open a namespace file.
-
-    Raises:
-        KernelError: it does not exist, cannot be opened, or is no network namespace.
-    """
+    """Open a namespace file; KernelError if there is none, or it is no network namespace."""
     operation = f"open network namespace {path}"
     try:
         # Non-blocking, since what is at the path may be a pipe whose other end never comes.
@@ -79,7 +69,6 @@ def open_namespace(path: str) -> int:
 
 
 def is_one(path: str) -> bool:
-    """Whether a path leads to a network namespace."""
     try:
         os.close(open_namespace(path))
     except KernelError:
@@ -100,24 +89,17 @@ def places() -> Iterator[str]:
 
 
 def unnamed() -> int:
-    """Open a new network namespace; it goes with the last descriptor, and whatever is in it.
+    """Open a new network namespace; it goes with the last descriptor, and whatever is in it."""
 
-    Raises:
-        KernelError: privileges are missing.
-    """
-    made: list[int | KernelError] = []
-
-    def unshare_and_open() -> None:
-        try:
-            _call("unshare", CLONE_NEWNET)
-            made.append(os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC))
-        except KernelError as error:
-            made.append(error)
+    def unshare_and_open() -> int:
+        _call("unshare", CLONE_NEWNET)
+        return _open_own()
 
     # A thread of its own, which ends: the caller never leaves its namespace.
-    worker = threading.Thread(target=unshare_and_open, name="netns-unnamed")
-    worker.start()
-    worker.join()
-    if isinstance(made[0], KernelError):
-        raise made[0]
-    return made[0]
+    with ThreadPoolExecutor(1) as worker:
+        return worker.submit(unshare_and_open).result()
+
+
+def _open_own() -> int:
+    # Not /proc/self, which is the main thread's: namespaces belong to threads (setns(2)).
+    return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)

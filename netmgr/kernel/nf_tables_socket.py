@@ -6,13 +6,11 @@ import errno
 import socket
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from itertools import chain
-from operator import itemgetter
 
 from netmgr.errors import KernelError, TryAgainLater
 from netmgr.kernel import netlink, nf_tables
 
-# It may exceed net.core.wmem_max; needs CAP_NET_ADMIN (socket(7)).
+# It may exceed net.core.wmem_max, and needs CAP_NET_ADMIN (socket(7)).
 _SO_SNDBUFFORCE = 32
 # netlink_sendmsg keeps 32 bytes of the buffer for itself and refuses longer messages (EMSGSIZE).
 _SNDBUF_SPARE = 4096
@@ -24,34 +22,17 @@ NO_NF_TABLES = frozenset({errno.EOPNOTSUPP, errno.EPROTONOSUPPORT, errno.EAFNOSU
 
 
 class NftSocket(netlink.Netlink):
-    """For the namespace it was opened in.
-
-    Raises:
-        KernelError: the process may open no more files.
-    """
+    """For the namespace it was opened in."""
 
     def __init__(self) -> None:
         super().__init__(netlink.NETLINK_NETFILTER)
         self._room = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
 
-    def commit(
-        self, operations: Iterable[netlink.Operation], generation: int | None = None
-    ) -> None:
-        """Carry all operations out as one transaction, or none of them.
-
-        Args:
-            operations: what to do.
-            generation: the number (`generation`) of what they were made from; the kernel refuses
-                the transaction if it has another one by now.
-
-        Raises:
-            KernelError: what the kernel said to the first one that it refused.
-        """
+    def commit(self, operations: Iterable[netlink.Operation]) -> None:
+        """Carry all operations out as one transaction, or none of them."""
         texts: list[str] = []
         with self._lock:
-            for position, kind, flags, body in self._exchange(
-                _transaction(operations, generation, texts)
-            ):
+            for position, kind, flags, body in self._exchange(_transaction(operations, texts)):
                 if kind != netlink.NLMSG_ERROR:
                     continue
                 number, reason = netlink.error_of(flags, body)
@@ -76,28 +57,17 @@ class NftSocket(netlink.Netlink):
             raise
 
     def list_whole(
-        self,
-        request: netlink.Operation,
-        decode: Callable[[bytes], netlink.Decoded | None],
-        attempts: int = _ATTEMPTS,
+        self, request: netlink.Operation, decode: Callable[[bytes], netlink.Decoded | None]
     ) -> list[netlink.Decoded]:
-        """A listing that no transaction interrupted.
-
-        Raises:
-            TryAgainLater: other programs change rules all the time.
-        """
-        for _ in range(attempts):
+        """A listing that no transaction interrupted; TryAgainLater if there are always some."""
+        for _ in range(_ATTEMPTS):
             entries, interrupted = self.dump_once(request, decode)
             if not interrupted:
                 return entries
         raise TryAgainLater(_NEVER_WHOLE)
 
     def counts(self, table: str, name: str) -> list[netlink.Counted]:
-        """The counters of a set's elements; none without the set.
-
-        Raises:
-            TryAgainLater: as `list_whole`.
-        """
+        """The counters of a set's elements; none without the set. Raises as `list_whole` does."""
         request = nf_tables.list_elements(table, name)
         for _ in range(_ATTEMPTS):
             parts = self.list_of(
@@ -107,8 +77,8 @@ class NftSocket(netlink.Netlink):
             # The kernel lists one buffer at a time. What a transaction changes in between may be
             # missing or come twice, and for elements NLM_F_DUMP_INTR does not say so. But each
             # buffer is one message here, with the lower half of the generation's number.
-            if len(set(map(itemgetter(0), parts))) <= 1:
-                return list(chain.from_iterable(map(itemgetter(1), parts)))
+            if len({head for head, _ in parts}) <= 1:
+                return [counter for _, counters in parts for counter in counters]
         raise TryAgainLater(_NEVER_WHOLE)
 
     def table_handle(self, table: str) -> int:
@@ -133,13 +103,12 @@ class NftSocket(netlink.Netlink):
 
 
 def _transaction(
-    operations: Iterable[netlink.Operation], generation: int | None, texts: list[str]
+    operations: Iterable[netlink.Operation], texts: list[str]
 ) -> Iterator[netlink.Operation]:
-    """The messages of a transaction; `texts` gets those of all but its end, which has no answer.
-
-    The last one asks for an acknowledgement: one for each would not fit into the socket's buffer.
-    """
-    last = nf_tables.batch_mark(nf_tables.BATCH_BEGIN, generation)
+    """The messages of a transaction; `texts` gets those of all but its end, which has no answer."""
+    # The last operation alone asks for an acknowledgement: one for each would not fit into the
+    # socket's buffer.
+    last = nf_tables.batch_mark(nf_tables.BATCH_BEGIN)
     for operation in operations:
         texts.append(last.text)
         yield last

@@ -23,16 +23,17 @@ _RTM_F_FIB_MATCH = 0x2000
 _RTA_DST, _RTA_OIF, _RTA_GATEWAY, _RTA_PRIORITY, _RTA_TABLE, _RTA_VIA = 1, 4, 5, 6, 15, 18
 _LAST_METRIC = 0xFFFFFFFF
 
+# Of source rules: before the main table (32766), behind the local one (0).
 RULE_PRIORITY = 30000
-"""Of source rules: before the main table (32766), behind the local one (0)."""
 _FR_ACT_TO_TBL = 1
 _FRA_SRC, _FRA_PRIORITY, _FRA_TABLE = 2, 6, 15
 
 _RTMSG = struct.Struct("=BBBBBBBBI")
 _RULE = struct.Struct("=BBBBBxxBI")
 
+# Scope and kind of whatever a request to delete means (fib_table_delete).
 _ANY = _RT_SCOPE_NOWHERE, 0
-"""Scope and kind of whatever a request to delete means (fib_table_delete)."""
+# With the last metric, so that any other route to the same prefix wins.
 _BLACKHOLE = _RT_SCOPE_UNIVERSE, RTN_BLACKHOLE, {_RTA_PRIORITY: _LAST_METRIC}
 
 
@@ -81,8 +82,8 @@ def add_route(
         _RTA_PRIORITY: metric or None,
     }
     via = f" via {gateway}" if gateway else ""
-    text = f"route add {destination}{via} on link {index}"
     body = _route(destination, protocol, scope, RTN_UNICAST, way)
+    text = f"route add {destination}{via} on link {index}"
     return Operation(text, RTM_NEWROUTE, netlink.REPLACE, body)
 
 
@@ -90,9 +91,9 @@ def add_table_default(gateway: Address, index: int, *, table: int, protocol: int
     """Install or replace a table's default route; the gateway counts as on the link (onlink)."""
     # Without RTNH_F_ONLINK the kernel would look in the tables for a way to the gateway, and the
     # link of a further interface has one in none of them.
-    head = (gateway.family.af, 0, 0, 0, 0, protocol, _RT_SCOPE_UNIVERSE, RTN_UNICAST)
-    body = _RTMSG.pack(*head, _RTNH_F_ONLINK)
-    body += netlink.encoded({_RTA_OIF: index, _RTA_GATEWAY: gateway.packed, _RTA_TABLE: table})
+    everything = Prefix(gateway.family, 0, 0)
+    way: netlink.Values = {_RTA_OIF: index, _RTA_GATEWAY: gateway.packed, _RTA_TABLE: table}
+    body = _route(everything, protocol, _RT_SCOPE_UNIVERSE, RTN_UNICAST, way, _RTNH_F_ONLINK)
     text = f"route add default via {gateway} on link {index} table {table}"
     return Operation(text, RTM_NEWROUTE, netlink.REPLACE, body)
 
@@ -127,13 +128,15 @@ def add_blackhole(destination: Prefix, *, protocol: int) -> Operation:
 
 def delete_blackhole(destination: Prefix, *, protocol: int) -> Operation:
     body = _route(destination, protocol, *_BLACKHOLE)
-    text = f"route delete blackhole {destination}"
-    return Operation(text, RTM_DELROUTE, netlink.NLM_F_ACK, body)
+    return Operation(f"route delete blackhole {destination}", RTM_DELROUTE, netlink.NLM_F_ACK, body)
 
 
-def _route(destination: Prefix, protocol: int, scope: int, kind: int, way: netlink.Values) -> bytes:
+def _route(
+    destination: Prefix, protocol: int, scope: int, kind: int, way: netlink.Values, flags: int = 0
+) -> bytes:
     af, length = destination.family.af, destination.length
-    head = _RTMSG.pack(af, length, 0, 0, RT_TABLE_MAIN, protocol, scope, kind, 0)
+    # Of the main table, unless an attribute names another: the header's byte is too short for most.
+    head = _RTMSG.pack(af, length, 0, 0, RT_TABLE_MAIN, protocol, scope, kind, flags)
     network = destination.network.packed if length else None
     return head + netlink.encoded({_RTA_DST: network, **way})
 
@@ -148,7 +151,7 @@ def read_routes(
     families: Iterable[Family] = Family,
 ) -> list[Route]:
     """Routes of one kind, of one table or of `ANY_TABLE`; of one protocol or link where given."""
-    routes = []
+    routes: list[Route] = []
     # Attributes, because the header has one byte for the table's number, and nothing for a link.
     chosen = netlink.encoded({_RTA_TABLE: table or None, _RTA_OIF: oif or None})
     for family in families:
@@ -161,6 +164,7 @@ def read_routes(
             # A table that never had a route does not exist.
             if error.errno != ENOENT:
                 raise
+    # Compared once more, since what the kernel filters a dump by differs from version to version.
     return [
         route
         for route in routes
@@ -194,16 +198,14 @@ def route_of(body: bytes) -> Route | None:
 
 def look_up(address: Address) -> Operation:
     """Ask which entry of the tables routes packets to an address (`ip route get fibmatch`)."""
-    family = address.family
     # Without the flag the kernel answers with a route of full length that it makes up for this
     # packet, and the length of the table's own entry is lost.
-    body = _RTMSG.pack(family.af, family.width, 0, 0, 0, 0, 0, 0, _RTM_F_FIB_MATCH)
-    body += netlink.attribute(_RTA_DST, address.packed)
+    head = _RTMSG.pack(address.family.af, address.family.width, *[0] * 6, _RTM_F_FIB_MATCH)
+    body = head + netlink.attribute(_RTA_DST, address.packed)
     return Operation(f"route get {address}", RTM_GETROUTE, 0, body)
 
 
 def add_rule(rule: SourceRule) -> Operation:
-    """Route what is sent with an address by a table."""
     flags = netlink.NLM_F_ACK | netlink.NLM_F_CREATE
     return Operation(f"rule add {rule}", RTM_NEWRULE, flags, _rule(rule))
 
@@ -213,8 +215,8 @@ def delete_rule(rule: SourceRule) -> Operation:
 
 
 def _rule(rule: SourceRule) -> bytes:
-    source, family = rule.source, rule.source.family
-    head = _RULE.pack(family.af, 0, family.width, 0, 0, _FR_ACT_TO_TBL, 0)
+    source = rule.source
+    head = _RULE.pack(source.family.af, 0, source.family.width, 0, 0, _FR_ACT_TO_TBL, 0)
     return head + netlink.encoded(
         {_FRA_SRC: source.packed, _FRA_PRIORITY: RULE_PRIORITY, _FRA_TABLE: rule.table}
     )
@@ -222,11 +224,10 @@ def _rule(rule: SourceRule) -> bytes:
 
 def read_rules(channel: netlink.Reader, families: Iterable[Family] = Family) -> list[SourceRule]:
     """Our source rules."""
-    rules = []
+    rules: list[SourceRule] = []
     for family in families:
-        body = _RULE.pack(family.af, 0, 0, 0, 0, 0, 0)
-        request = Operation(f"rule dump IPv{family.value}", RTM_GETRULE, netlink.NLM_F_DUMP, body)
-        rules += channel.dump(request, rule_of)
+        body, text = _RULE.pack(family.af, *[0] * 6), f"rule dump IPv{family.value}"
+        rules += channel.dump(Operation(text, RTM_GETRULE, netlink.NLM_F_DUMP, body), rule_of)
     return rules
 
 
@@ -238,6 +239,5 @@ def rule_of(body: bytes) -> SourceRule | None:
         return None
     if netlink.u32_of(attributes.get(_FRA_PRIORITY)) != RULE_PRIORITY:
         return None
-    return SourceRule(
-        Address.unpack(attributes[_FRA_SRC]), netlink.u32_of(attributes.get(_FRA_TABLE))
-    )
+    table = netlink.u32_of(attributes.get(_FRA_TABLE))
+    return SourceRule(Address.unpack(attributes[_FRA_SRC]), table)

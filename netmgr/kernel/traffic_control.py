@@ -14,31 +14,28 @@ from netmgr.errors import KernelError
 from netmgr.kernel import netlink
 from netmgr.kernel.netlink import Operation
 
-_NEW_QDISC = 36
-_NEW_CLASS, _DELETE_CLASS, _GET_CLASS = 40, 41, 42
+_NEW_QDISC, _NEW_CLASS, _DELETE_CLASS, _GET_CLASS = 36, 40, 41, 42
 _TCMSG = struct.Struct("=BxxxiIII")
 _KIND, _OPTIONS, _STATS2 = 1, 2, 7
 _STATS_BASIC, _STATS_QUEUE = 1, 3
-_HTB_PARMS, _HTB_INIT, _HTB_RATE64, _HTB_CEIL64 = 1, 2, 6, 7
-_HTB_VERSION = 3
+_HTB_PARMS, _HTB_INIT, _HTB_RATE64, _HTB_CEIL64, _HTB_VERSION = 1, 2, 6, 7, 3
 _RATE = struct.Struct("=BBHhHI")
 _CLASS_OPTIONS = struct.Struct("=IIIII")
 _BASIC = struct.Struct("=QI")
 _QUEUE = struct.Struct("=IIIII")
+# TC_LINKLAYER_ETHERNET. With it, HTB computes a packet's time and needs no table of them.
 _ETHERNET = 1
-"""TC_LINKLAYER_ETHERNET. With it, HTB computes a packet's time and needs no table of them."""
+# The unit of a class's burst: PSCHED_SHIFT is 6.
 _TICK_NANOSECONDS = 64
-"""The unit of a class's burst: PSCHED_SHIFT is 6."""
 _AT_ROOT = 0xFFFFFFFF
+# HTB's handle is 1:, and so is the first half of its classes'.
 _MAJOR = 1 << 16
-"""HTB's handle is 1:, and so is the first half of its classes'."""
 
+# Bytes that a class sends before its neighbour has its turn. At least the longest packet: HTB
+# forgets what a class sent beyond it, so that large packets would get more than their share.
 QUANTUM = 65_536
-"""Bytes that a class sends before its neighbour has its turn. At least the longest packet: HTB
-forgets what a class sent beyond it, so that large packets would get more than their share."""
 
-_LEAST_QUEUE_BYTES = 131_072
-_QUEUE_SECONDS = 0.05
+_LEAST_QUEUE_BYTES, _QUEUE_SECONDS = 131_072, 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +106,8 @@ def delete_class(index: int, number: int) -> Operation:
 
 
 def add_queue(channel: netlink.Netlink, index: int, number: int, shape: Shape) -> None:
-    """Give a class a queue that is fair to its connections, or a short one if the kernel has none.
-
-    HTB's own queue has as many packets as the link's, 32 for an IFB, at any rate.
-    """
+    """Give a class a queue that is fair to its connections, or a short one without such a kind."""
+    # HTB's own queue has as many packets as the link's, 32 for an IFB, at any rate.
     try:
         channel.transact([_queue(index, number, "fq_codel", None)])
     except KernelError as error:

@@ -26,7 +26,6 @@ pytestmark = pytest.mark.root
 
 PODS = [Address.parse("10.1.0.5"), Address.parse("2001:db8:1::5")]
 
-CHAIN = nf_tables.Chain("chain", ((),))
 LINK, OTHER_LINK = "nm0123456789ab", "nmba9876543210"
 
 
@@ -218,7 +217,11 @@ def test_a_listing_that_a_transaction_interrupts_is_repeated(rules, times):
 
 def test_a_listing_that_is_always_interrupted_is_given_up(rules):
     rules.admit([address(number) for number in range(3000)])
-    change = [nf_tables.new_table("another"), *nf_tables.new_chain("another", CHAIN)]
+    change = [
+        nf_tables.new_table("another"),
+        nf_tables.new_chain("another", "chain"),
+        nf_tables.add_rule("another", "chain", []),
+    ]
     with Disturbed(repeat(change)) as socket, pytest.raises(TryAgainLater):
         socket.counts("netmgr", "pod_in4")
 

@@ -16,6 +16,7 @@ import pytest
 
 from netmgr.documents.sites import Role
 from netmgr.kernel import nf_tables as nft
+from netmgr.kernel.netlink import NLM_F_DUMP, number
 from netmgr.kernel.nf_tables_socket import NftSocket
 from tests.kernel.namespaces import inside
 from tests.lab import planned, wiring
@@ -49,12 +50,12 @@ def make_unlistable() -> None:
     """A rule that looks up a mark in a map, and what it finds in a verdict map."""
     subprocess.run(["nft", "-f", "-"], input=MAPS, text=True, check=True)
     rule = (
-        nft.Expression("meta", {1: nft.number(1), 2: nft.number(META_MARK)}),
-        nft.Expression("lookup", {1: b"numbers\0", 2: nft.number(1), 3: nft.number(1)}),
-        nft.Expression("lookup", {1: b"verdicts\0", 2: nft.number(1), 3: nft.number(0)}),
+        nft.Expression("meta", {1: number(1), 2: number(META_MARK)}),
+        nft.Expression("lookup", {1: b"numbers\0", 2: number(1), 3: number(1)}),
+        nft.Expression("lookup", {1: b"verdicts\0", 2: number(1), 3: number(0)}),
     )
     with closing(NftSocket()) as socket:
-        socket.commit([*nft.new_chain("foreign", nft.Chain("chain", (rule,)))])
+        socket.commit([nft.new_chain("foreign", "chain"), nft.add_rule("foreign", "chain", rule)])
 
 
 def test_the_agent_starts_and_attaches_pods_and_the_table_is_as_it_was(node: LabNode) -> None:
@@ -63,7 +64,8 @@ def test_the_agent_starts_and_attaches_pods_and_the_table_is_as_it_was(node: Lab
     assert node.snapshot()["ready"]
     node.runtime.delete(pod)
     with wiring.inside(node.namespace), closing(NftSocket()) as socket:
-        rules = list(socket.list_of(nft.list_all(nft.GET_RULE, "foreign"), nft.rule_of))
+        listing = nft.message(nft.GET_RULE, b"", "list rules", NLM_F_DUMP)
+        rules = list(socket.list_of(listing, nft.rule_of))
     assert [chain for table, chain, _ in rules if table == "foreign"] == ["chain"]
 
 

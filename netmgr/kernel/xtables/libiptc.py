@@ -1,11 +1,7 @@
 """Counts of a small legacy table through python-iptables, without starting a program.
 
 libiptc has rules as bytes. Which words iptables-save has for them is learnt from a table that is
-read in both ways, and remembered until a rule comes that was not there. Only libiptc's table-level
-calls are used: python-iptables' Rule objects redirect this process's standard output to learn a
-rule's options.
-
-python-iptables keeps one handle a table for the whole process, so one lock guards them all.
+read in both ways, and remembered until a rule comes that was not there.
 """
 
 from __future__ import annotations
@@ -16,7 +12,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from netmgr.errors import KernelError, SetupError
@@ -26,32 +21,21 @@ from netmgr.prefixes import Family
 MOST_RULES = 500
 """A larger table is read by iptables-save, which is sooner then."""
 
+# python-iptables keeps one handle a table for the whole process.
 _PROCESS_LOCK = threading.RLock()
 _COUNTERS = struct.Struct("=QQ")
+# struct xt_entry_match and xt_entry_target: size, name, revision.
 _EXTENSION = struct.Struct("=H29sB")
-"""struct xt_entry_match and xt_entry_target: size, name, revision."""
 _NAME_AT = 2
-
-
-@dataclass(frozen=True)
-class _Layout:
-    """Where things are in struct ipt_entry and struct ip6t_entry."""
-
-    offsets_at: int
-    counters_at: int
-    size: int
-
-
-_LAYOUTS = {
-    Family.V4: _Layout(offsets_at=88, counters_at=96, size=112),
-    Family.V6: _Layout(offsets_at=140, counters_at=152, size=168),
-}
+# Where struct ipt_entry and struct ip6t_entry have offsets and counters, and where they end.
+_LAYOUTS = {Family.V4: (88, 96, 112), Family.V6: (140, 152, 168)}
 
 
 class _Entry(NamedTuple):
+    """A rule; `shape` is its target's name, and all bytes that say what the rule does."""
+
     chain: str
     shape: tuple[str, bytes]
-    """The target's name, and all bytes that say what the rule does."""
     packets: int
     octets: int
 
@@ -61,40 +45,29 @@ _words: dict[tuple[str, Family], Words] = {}
 
 
 def read(name: str, family: Family, save: Callable[[], SavedTable]) -> SavedTable:
-    """The table; `save` reads the same by iptables-save.
-
-    Raises:
-        SetupError: libiptc is not installed.
-        KernelError: the kernel refused.
-    """
+    """The table; `save` reads the same by iptables-save. SetupError if libiptc is not installed."""
     with _PROCESS_LOCK:
         chains = _listed(name, family)
         if chains is None:
             return save()
         words = _words.get((name, family), {})
-        if all(entry.shape in words for entries in chains.values() for entry in entries):
-            return _table(chains, words)
-        table = save()
-        _words[name, family] = _learnt(chains, table)
-        return table
-
-
-def _table(chains: dict[str, list[_Entry]], words: Words) -> SavedTable:
-    lines = {
-        chain: [
-            f"[{entry.packets}:{entry.octets}] -A {chain} {words[entry.shape]}".rstrip()
-            for entry in entries
-        ]
-        for chain, entries in chains.items()
-    }
-    return SavedTable(lines=lines)
+        entries = [entry for listed in chains.values() for entry in listed]
+        if any(entry.shape not in words for entry in entries):
+            table = save()
+            _words[name, family] = _learnt(chains, table)
+            return table
+        lines: dict[str, list[str]] = {chain: [] for chain in chains}
+        for entry in entries:
+            line = f"[{entry.packets}:{entry.octets}] -A {entry.chain} {words[entry.shape]}"
+            lines[entry.chain].append(line.rstrip())
+        return SavedTable(lines=lines)
 
 
 def _learnt(chains: dict[str, list[_Entry]], table: SavedTable) -> Words:
     """The words of each rule; none if the table was changed between both readings."""
-    words: Words = {}
     if chains.keys() != table.lines.keys():
-        return words
+        return {}
+    words: Words = {}
     for chain, entries in chains.items():
         rules = table.rules(chain)
         if len(rules) != len(entries):
@@ -128,20 +101,21 @@ def _listed(name: str, family: Family) -> dict[str, list[_Entry]] | None:
 
 
 def _entries(table: Any, chains: dict[str, list[_Entry]], family: Family) -> Iterator[_Entry]:  # noqa: ANN401 - python-iptables is untyped
-    layout = _LAYOUTS[family]
+    # By table-level calls alone: python-iptables' Rule objects redirect this process's standard
+    # output to learn a rule's options.
+    offsets_at, counters_at, size = _LAYOUTS[family]
     for chain in chains:
         entry = table.first_rule(chain)
         while entry:
             raw = ctypes.string_at(ctypes.addressof(entry), entry.next_offset)
             target = (table.get_target(entry) or b"").decode()
-            (target_at,) = struct.unpack_from("=H", raw, layout.offsets_at)
+            (target_at,) = struct.unpack_from("=H", raw, offsets_at)
             # Without `nfcache`, the word before the offsets, which belongs to the kernel.
-            shape = raw[: layout.offsets_at - 4] + _extensions(raw, layout.size, target_at)
+            shape = raw[: offsets_at - 4] + _extensions(raw, size, target_at)
             # A verdict or a jump has no name here. It is an offset, which changes with other rules.
             if raw[target_at + _NAME_AT]:
                 shape += _extensions(raw, target_at, len(raw))
-            packets, octets = _COUNTERS.unpack_from(raw, layout.counters_at)
-            yield _Entry(chain, (target, shape), packets, octets)
+            yield _Entry(chain, (target, shape), *_COUNTERS.unpack_from(raw, counters_at))
             entry = table.next_rule(entry)
 
 
@@ -165,11 +139,7 @@ def forget() -> None:
 
 
 def load() -> Any:  # noqa: ANN401 - python-iptables is untyped
-    """python-iptables.
-
-    Raises:
-        SetupError: it, or libiptc, is not installed.
-    """
+    """python-iptables; SetupError if it, or libiptc, is not installed."""
     try:
         with _no_distutils():
             import iptc  # noqa: PLC0415 - its import takes 0.1 s and starts programs
@@ -182,10 +152,8 @@ def load() -> Any:  # noqa: ANN401 - python-iptables is untyped
 
 @contextmanager
 def _no_distutils() -> Iterator[None]:
-    """Have an import do without distutils, as python-iptables can.
-
-    It asks for one path. Where setuptools is installed, distutils is a part of it: 5 MB, and 0.1 s.
-    """
+    """Have an import do without distutils, as python-iptables can, which asks for one path."""
+    # Where setuptools is installed, distutils is a part of it: 5 MB, and 0.1 s.
     loaded: dict[str, Any] = sys.modules
     if "distutils" in loaded:
         yield

@@ -26,7 +26,6 @@ class SavedRule:
 
     @property
     def comment(self) -> str:
-        """The comment; empty without one."""
         match = _COMMENT.search(self.text)
         if match is None:
             return ""
@@ -42,15 +41,11 @@ class SavedRule:
 
 @dataclass(frozen=True, slots=True)
 class SavedTable:
-    """A table of one family at one moment.
+    """A table of one family at one moment: policies and rules as printed, by chain."""
 
-    Attributes:
-        policies: of every chain; "-" if it is not built in.
-        lines: every chain's rules as they were printed. Another program may have rules by the ten
-            thousand, so only those that are asked for are parsed.
-    """
-
+    # "-" for a chain that is not built in.
     policies: dict[str, str] = field(default_factory=dict)
+    # Another program may have rules by the ten thousand, so only those asked for are parsed.
     lines: dict[str, list[str]] = field(default_factory=dict)
 
     def rules(self, chain: str) -> list[SavedRule]:
@@ -66,33 +61,21 @@ NO_TABLE = SavedTable()
 
 
 def parse(output: str) -> tuple[Mapping[str, SavedTable], frozenset[str]]:
-    """The tables by name, and the names of those that iptables cannot show as they are.
-
-    Raises:
-        KernelError: this is not what `iptables-save -c` prints. Nothing is skipped, or totals
-            would shrink unnoticed.
-    """
+    """The tables by name, and the names of those that iptables cannot show as they are."""
     tables: dict[str, SavedTable] = {}
     unlistable: set[str] = set()
     table: SavedTable | None = None
     for line in filter(None, output.split("\n")):
-        match line[0]:
-            case "*":
-                table = tables.setdefault(line[1:], SavedTable())
-            case "#":
-                unlistable.update(_INCOMPATIBLE.findall(line))
-            case _:
-                table = _added(table, line)
+        if line.startswith("*"):
+            table = tables.setdefault(line[1:], SavedTable())
+        elif line.startswith("#"):
+            unlistable.update(_INCOMPATIBLE.findall(line))
+        elif line == "COMMIT":
+            table = None
+        # Nothing is skipped, or totals would shrink unnoticed.
+        elif table is None or not _add(table, line):
+            raise _unreadable(line)
     return tables, frozenset(unlistable)
-
-
-def _added(table: SavedTable | None, line: str) -> SavedTable | None:
-    """The table with the line in it; None at its end."""
-    if line == "COMMIT":
-        return None
-    if table is None or not _add(table, line):
-        raise _unreadable(line)
-    return table
 
 
 def _add(table: SavedTable, line: str) -> bool:

@@ -17,13 +17,17 @@ from pathlib import Path
 from netmgr import programs
 from netmgr.errors import KernelError, TryAgainLater
 from netmgr.kernel import nf_tables
-from netmgr.kernel.netlink import NFGENMSG, NLM_F_DUMP, Operation, attribute
-from netmgr.kernel.nf_tables import NFPROTO_IPV4, NFPROTO_IPV6, message, number, text
+from netmgr.kernel.netlink import NFGENMSG, NLM_F_DUMP, Operation, encoded, number
+from netmgr.kernel.nf_tables import FAMILY_NAMES, NFPROTO_IPV4, NFPROTO_IPV6
 from netmgr.kernel.nf_tables_socket import NftSocket
 from netmgr.kernel.xtables import libiptc, saved
 from netmgr.kernel.xtables.saved import NO_TABLE, SavedTable
 from netmgr.prefixes import Family
 
+_NOT_AS_IPTABLES = (
+    " is not where iptables has it, or has rules that iptables has no words for; "
+    "look with: nft list"
+)
 BUILT_IN = ("PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING")
 TABLES = ("raw", "mangle", "nat", "filter", "security")
 """All that iptables knows."""
@@ -32,26 +36,22 @@ LOCK_PATH = Path(os.environ.get("XTABLES_LOCKFILE", "/run/xtables.lock"))
 LEGACY, NFT = "iptables-legacy", "iptables-nft"
 
 _NFPROTO = {Family.V4: NFPROTO_IPV4, Family.V6: NFPROTO_IPV6}
-_NFT_FAMILY = {Family.V4: "ip", Family.V6: "ip6"}
+# The longest time for a program, beside what it waits for the lock.
 _SECONDS = 60.0
-"""The longest time for a program, beside what it waits for the lock."""
+# iptables' RESOURCE_PROBLEM.
 _LOCKED = 4
-"""iptables' RESOURCE_PROBLEM."""
+# What a restore says about a table that is no longer as the script expects it.
 _CHANGED = re.compile(
     f"{os.strerror(errno.EAGAIN)}|line \\d+ failed|index of \\w+ too big|does not exist",
     re.IGNORECASE,
 )
-"""What a restore says about a table that is no longer as the script expects it."""
 # Of the thread, which may be in another namespace than the process (`/proc/self`).
-_NAMES = {
-    Family.V4: Path("/proc/thread-self/net/ip_tables_names"),
-    Family.V6: Path("/proc/thread-self/net/ip6_tables_names"),
-}
+_PROC_NET = Path("/proc/thread-self/net")
+# NFNL_SUBSYS_NFT_COMPAT, and NFNL_MSG_COMPAT_GET.
 _COMPAT_GET = 11 << 8
-"""NFNL_SUBSYS_NFT_COMPAT, and NFNL_MSG_COMPAT_GET."""
 _NAME, _REVISION, _TYPE, _IS_MATCH = 1, 2, 3, 0
+# Of the match `set`: one that may ask for counters (Linux 3.16).
 _SET_REVISION = 4
-"""Of the match `set`: one that may ask for counters (Linux 3.16)."""
 
 
 class Changed(TryAgainLater):
@@ -59,19 +59,13 @@ class Changed(TryAgainLater):
 
 
 class Variant:
-    """The tables of one variant, in the namespace of the calling thread.
+    """The tables of a variant, `LEGACY` or `NFT`, in the namespace of the calling thread.
 
-    Args:
-        name: `LEGACY` or `NFT`.
-        lock_wait_seconds: how long a change waits for the lock of the legacy tables.
+    A change waits `lock_wait_seconds` for the lock of the legacy tables. SetupError if iptables'
+    programs are not installed.
     """
 
     def __init__(self, name: str, lock_wait_seconds: int = 5) -> None:
-        """Find the programs.
-
-        Raises:
-            SetupError: they are not installed.
-        """
         self.name = name
         self._wait = lock_wait_seconds
         self._programs = {
@@ -86,34 +80,28 @@ class Variant:
         return f"{name}-{verb}" if verb else name
 
     def table(self, name: str, family: Family) -> SavedTable:
-        """A table, empty if it is not there; reading a legacy table that was never used makes it.
-
-        Raises:
-            KernelError: it cannot be read as iptables has it.
-        """
-        if self.name == NFT:
-            _refuse_if_dormant(name, family)
+        """A table, empty if it is not there; a legacy one that was never used is made by this."""
+        if self.name == NFT and _nft_tables(family).get(name):
+            dormant = "it is dormant, so that no rule of it is in effect; wake it with: nft add"
+            raise _unreadable(name, family, dormant)
         tables, unlistable = self._saved(family, "-t", name)
         table = tables.get(name, NO_TABLE)
-        elsewhere = [chain for chain in BUILT_IN if table.policies.get(chain) == "-"]
-        if elsewhere or name in unlistable:
-            raise _unlistable(
-                name, family, f"chain {elsewhere[0]}" if elsewhere else "a chain of it"
-            )
+        elsewhere = [f"chain {chain}" for chain in BUILT_IN if table.policies.get(chain) == "-"]
+        if name in unlistable:
+            elsewhere.append("a chain of it")
+        if elsewhere:
+            raise _unreadable(name, family, elsewhere[0] + _NOT_AS_IPTABLES)
         return table
 
     def tables(self, family: Family, needed: Collection[str] = ()) -> Mapping[str, SavedTable]:
-        """All tables that exist and that iptables can show; asking makes none.
-
-        Raises:
-            KernelError: one that is `needed` cannot be shown.
-        """
+        """All tables that iptables can show; KernelError if a `needed` one is none of them."""
+        # Neither /proc nor netlink nor iptables-save without `-t` makes one.
         present = legacy_tables(family) if self.name == LEGACY else _nft_tables(family)
         if not any(name in TABLES for name in present):
             return {}
         tables, unlistable = self._saved(family)
         for name in unlistable & frozenset(needed) - tables.keys():
-            raise _unlistable(name, family, "it")
+            raise _unreadable(name, family, "it" + _NOT_AS_IPTABLES)
         return tables
 
     def counts(self, name: str, family: Family) -> SavedTable:
@@ -134,18 +122,14 @@ class Variant:
         Raises:
             Changed: a table is no longer as the script expects it.
             TryAgainLater: another program kept the lock.
-            KernelError: the kernel refused.
         """
-        program = self._programs[family, "restore"]
-        command = [program, "-w", str(self._wait), "--noflush", "--counters"]
-        done = self._run(command, script, self._wait + _SECONDS)
+        options = ("-w", str(self._wait), "--noflush", "--counters")
+        done, reason = self._run(family, "restore", options, script, self._wait + _SECONDS)
         if not done.returncode:
             return
-        reason = done.stderr.decode(errors="replace").strip()
         if done.returncode == _LOCKED and "lock" in reason:
-            raise TryAgainLater(
-                f"{LOCK_PATH} is held by another program for over {self._wait} seconds"
-            )
+            holder = f"{LOCK_PATH} is held by another program"
+            raise TryAgainLater(f"{holder} for over {self._wait} seconds")
         operation = self.program(family, "restore")
         if _CHANGED.search(reason):
             raise Changed(f"{operation}: another program changed the table meanwhile: {reason}")
@@ -154,69 +138,66 @@ class Variant:
     def _saved(
         self, family: Family, *options: str
     ) -> tuple[Mapping[str, SavedTable], frozenset[str]]:
-        done = self._run([self._programs[family, "save"], "-c", *options], "", _SECONDS)
+        done, reason = self._run(family, "save", ("-c", *options))
         if done.returncode:
-            reason = done.stderr.decode(errors="replace").strip()
             raise KernelError(self.program(family, "save"), details=reason)
         return saved.parse(done.stdout.decode(errors="replace"))
 
-    def _run(self, command: list[str], stdin: str, seconds: float) -> programs.Outcome:
+    def _run(
+        self,
+        family: Family,
+        verb: str,
+        options: Collection[str],
+        stdin: str = "",
+        seconds: float = _SECONDS,
+    ) -> tuple[programs.Outcome, str]:
+        """How a program ended, and what it said about an error."""
+        program = self._programs[family, verb]
         try:
-            return programs.run(command, stdin=stdin.encode(), timeout=seconds)
+            done = programs.run([program, *options], stdin=stdin.encode(), timeout=seconds)
         except programs.TimedOut:
-            raise TryAgainLater(f"{command[0]} took over {seconds:g} seconds") from None
+            raise TryAgainLater(f"{program} took over {seconds:g} seconds") from None
+        return done, done.stderr.decode(errors="replace").strip()
 
 
 def legacy_tables(family: Family) -> frozenset[str]:
     """The legacy tables that are there in the calling thread's namespace; asking makes none."""
+    path = _PROC_NET / f"{FAMILY_NAMES[_NFPROTO[family]]}_tables_names"
     try:
-        return frozenset(_NAMES[family].read_text(encoding="ascii").split())
+        return frozenset(path.read_text(encoding="ascii").split())
     except OSError:
         return frozenset()
 
 
 def nft_is_supported() -> bool:
     """Whether the kernel has nft_compat, and the extension `set`, which looks into ipsets."""
-    name, revision = attribute(_NAME, text("set")), attribute(_REVISION, number(_SET_REVISION))
-    body = NFGENMSG.pack(NFPROTO_IPV4, 0, 0) + name + revision + attribute(_TYPE, number(_IS_MATCH))
+    body = NFGENMSG.pack(NFPROTO_IPV4, 0, 0)
+    body += encoded({_NAME: "set", _REVISION: number(_SET_REVISION), _TYPE: number(_IS_MATCH)})
     with NftSocket() as channel:
         try:
-            return bool(
-                channel.query(Operation("look for the extension set", _COMPAT_GET, 0, body), bytes)
-            )
+            channel.query(Operation("look for the extension set", _COMPAT_GET, 0, body), bytes)
         except KernelError:
             return False
+    return True
 
 
 def give_memory_back() -> None:
     """Return the memory of freed copies of tables to the kernel (malloc_trim(3))."""
-    # glibc keeps freed memory for later: 100 MB after reading the rules of 10,000 Services.
+    # glibc keeps freed memory for later: 100 MB after reading the rules of 10,000 Services. Another
+    # C library has no such function.
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
 
 
-def _unlistable(name: str, family: Family, part: str) -> KernelError:
-    where = f"{_NFT_FAMILY[family]} {name}"
-    return KernelError(
-        f"read table {where}",
-        details=f"{part} is not where iptables has it, or has rules that iptables has no words "
-        f"for; look with: nft list table {where}",
-    )
+def _unreadable(name: str, family: Family, why: str) -> KernelError:
+    where = f"table {FAMILY_NAMES[_NFPROTO[family]]} {name}"
+    return KernelError(f"read {where}", details=f"{why} {where}")
 
 
 def _nft_tables(family: Family) -> Mapping[str, bool]:
     """Names of nf_tables' tables of a family, and whether they are switched off."""
-    request = message(nf_tables.GET_TABLE, b"", "list tables", NLM_F_DUMP, _NFPROTO[family])
+    kind = nf_tables.GET_TABLE
+    request = nf_tables.message(kind, b"", "list tables", NLM_F_DUMP, _NFPROTO[family])
     with NftSocket() as channel:
         return dict(channel.dump(request, nf_tables.table_of))
-
-
-def _refuse_if_dormant(name: str, family: Family) -> None:
-    if _nft_tables(family).get(name):
-        where = f"{_NFT_FAMILY[family]} {name}"
-        raise KernelError(
-            f"read table {where}",
-            details="it is dormant, so that no rule of it is in effect; "
-            f"wake it with: nft add table {where}",
-        )
