@@ -25,14 +25,8 @@ from netmgr.api.snapshot import LimitState, PodLabels, PodTotals, QuotaState
 LONGEST_LABEL = 253
 """Bytes of UTF-8 in a label value. Kubernetes' own names are never longer (RFC 1123 subdomains)."""
 
-SERIES_PER_TOTAL = 2
-"""One for bytes, one for packets."""
-
-SERIES_PER_LIMIT = 6
-"""As many as there are families of limits."""
-
-SERIES_PER_QUOTA = 3
-"""Likewise."""
+SERIES_PER_TOTAL, SERIES_PER_LIMIT, SERIES_PER_QUOTA = 2, 6, 3
+"""As many as there are families of each; a total has bytes and packets."""
 
 _DIGEST_DIGITS = 32
 

@@ -1,17 +1,20 @@
-"""Every metric of the exporter's page.
+"""Every metric of the exporter's page; names follow prometheus.io/docs/practices/naming.
 
 `series` is what a node with 250 pods in 20 namespaces exposes, with addresses of both
 families, the four node rules in each of them, a histogram of the usual buckets, and limits of ten
 pods and two namespaces. A metric whose number depends on what happens (CNI codes) has its upper
 bound there.
 
-The three `iptables_…` families are those of
-PyPI's iptables-exporter 0.9.3, so that dashboards made for it go on working.
+The three `iptables_…` families are those of PyPI's iptables-exporter 0.9.3, so that dashboards
+made for it go on working.
 """
 
 from __future__ import annotations
 
-from exporter.metric import Metric, metrics_of, totals
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
 from netmgr.api.snapshot import LATENCY_BUCKETS, Fault
 
 PODS = 250
@@ -44,6 +47,51 @@ QUOTAS = 12 * TRAFFICS
 """One of each."""
 FULLEST = 10
 """Pods whose connections are shown."""
+
+UNITS = ("bytes", "packets", "seconds", "ratio")
+
+
+class MetricKind(StrEnum):
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One family, as it is exposed: a histogram's series add their suffixes to `name`."""
+
+    name: str
+    help: str
+    labels: tuple[str, ...] = ()
+    series: int = 1
+    is_histogram: bool = False
+
+    @property
+    def kind(self) -> MetricKind:
+        if self.is_histogram:
+            return MetricKind.HISTOGRAM
+        # OpenMetrics demands this suffix of counters.
+        return MetricKind.COUNTER if self.name.endswith("_total") else MetricKind.GAUGE
+
+    @property
+    def unit(self) -> str:
+        """The base unit; empty for numbers of something."""
+        last = self.name.removesuffix("_total").rpartition("_")[2]
+        return last if last in UNITS else ""
+
+
+def totals(stem: str, labels: tuple[str, ...], series: int, **helps: str) -> tuple[Metric, ...]:
+    """Metrics that count the same in several units, in this order."""
+    return tuple(
+        Metric(f"{stem}_{unit}_total", text, labels, series) for unit, text in helps.items()
+    )
+
+
+def metrics_of(module: Mapping[str, object]) -> tuple[Metric, ...]:
+    """Every metric that a module defines, so that none is forgotten in a list."""
+    return tuple(value for value in module.values() if isinstance(value, Metric))
+
 
 POD_BYTES, POD_PACKETS = totals(
     "netmgr_pod_traffic",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import groupby
@@ -13,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric as Family
 
 from exporter import bounds, catalog
-from exporter.metric import Metric, MetricKind
+from exporter.catalog import Metric, MetricKind
 from netmgr import __version__
 from netmgr.api.snapshot import Fault, Snapshot
 from netmgr.errors import NetmgrError
@@ -81,29 +82,22 @@ class Collector:
     def _of(self, snapshot: Snapshot) -> list[Family]:
         # Metrics made for this scrape alone, not kept ones: a pod's series must end with the pod.
         rest = [*_build(_TABLE, snapshot)]
-        selection = bounds.Selection(snapshot["pods"])
-        room = catalog.REMOTE_POD_BYTES.series
-        limits = bounds.by_size(snapshot.get("limits", ()))
-        connections = sorted(
-            snapshot.get("connection_limits", ()), key=lambda limit: -limit["dropped"]
-        )
-        quotas = bounds.by_use(snapshot.get("quotas", ()))
+        # Pods get the room that everything else leaves; limits, quotas, limits of connections and
+        # other nodes' pods, in this order, what is left then.
+        left = (self._max_series or sys.maxsize) - OWN_SERIES
+        left -= sum(len(family.samples) for family in rest)
+        selection = bounds.select(snapshot["pods"], left)
+        left = max(0, left - len(selection.shown) * bounds.SERIES_PER_TOTAL)
+        limits = bounds.by_size(snapshot.get("limits", ()))[: left // bounds.SERIES_PER_LIMIT]
+        left -= len(limits) * bounds.SERIES_PER_LIMIT
+        quotas = bounds.by_use(snapshot.get("quotas", ()))[: left // bounds.SERIES_PER_QUOTA]
+        left -= len(quotas) * bounds.SERIES_PER_QUOTA
+        connections = snapshot.get("connection_limits", ())
+        connections = sorted(connections, key=lambda limit: -limit["dropped"])[:left]
         # The busiest of other nodes' pods. Totals only grow, so the order is stable.
-        remote = sorted(
-            snapshot.get("remote_pods", ()), key=lambda pod: (-pod["bytes"], pod["address"])
-        )
-        if self._max_series:
-            # Pods get the room that everything else leaves, limits and then quotas what these
-            # leave, and other nodes' pods what is left then.
-            left = self._max_series - sum(len(family.samples) for family in rest) - OWN_SERIES
-            selection = bounds.select(snapshot["pods"], left)
-            left -= len(selection.shown) * bounds.SERIES_PER_TOTAL
-            limits = limits[: max(0, left) // bounds.SERIES_PER_LIMIT]
-            left -= len(limits) * bounds.SERIES_PER_LIMIT
-            quotas = quotas[: max(0, left) // bounds.SERIES_PER_QUOTA]
-            left -= len(quotas) * bounds.SERIES_PER_QUOTA
-            connections = connections[: max(0, left)]
-            room = min(room, max(0, left - len(connections)))
+        remote = snapshot.get("remote_pods", ())
+        remote = sorted(remote, key=lambda pod: (-pod["bytes"], pod["address"]))
+        room = min(catalog.REMOTE_POD_BYTES.series, left - len(connections))
         selected = {
             "limits": limits,
             "connection_limits": connections,

@@ -6,7 +6,7 @@ values are current: who loses the Lease keeps its last ones, but `netmgr_control
 
 from __future__ import annotations
 
-from exporter.metric import Metric, metrics_of
+from exporter.catalog import Metric, metrics_of
 
 NODE_POOLS = 4
 API_ANSWERS = 12

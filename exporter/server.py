@@ -35,7 +35,7 @@ from exporter.collector import Collector
 from exporter.connections import OpenConnections
 from exporter.settings import Settings
 from exporter.throughput import CONNECTION, Stream
-from exporter.wsgi import PublicHandler, PublicServer
+from exporter.wsgi import IDLE_SECONDS, PublicHandler, PublicServer
 from netmgr.api import throughput
 from netmgr.api.client import ask_ready, ask_report, read_snapshot
 from netmgr.api.gaps import described
@@ -44,7 +44,6 @@ from netmgr.errors import ConfigError, NetmgrError, SetupError
 
 log = logging.getLogger(__name__)
 
-IDLE_SECONDS = 10
 HEALTH_SECONDS = 1.0
 """How long one answer serves those who ask /readyz, which anybody may as often as they like."""
 
@@ -115,9 +114,6 @@ class Scraped:
 
 
 class Handler(PublicHandler):
-    """One request; a client that sends nothing, or too much, is hung up on."""
-
-    timeout = IDLE_SECONDS
     server: Server
 
     def parse_request(self) -> bool:
@@ -156,8 +152,8 @@ class Server(PublicServer):
         door = access.door(settings)
         self._tls = access.tls(settings)
         try:
-            self.address_family, address = _resolved(host, port)
-            is_local = ip_address(address[0].partition("%")[0]).is_loopback
+            address = _resolved(host, port)
+            is_local = bool(address[0]) and ip_address(address[0].partition("%")[0]).is_loopback
             if door and not self._tls and not is_local:
                 raise ConfigError(
                     f"{settings.credentials} without TLS, on {settings.listen}: every client would "
@@ -215,29 +211,12 @@ class Server(PublicServer):
         finally:
             self.connections.leave(client_address)
 
-    def server_bind(self) -> None:
-        """Bind v4 and v6 at once without an address; the base class's DNS look-up is left out."""
-        if self.address_family == socket.AF_INET6:
-            everywhere = self.server_address[0] == "::"
-            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if everywhere else 1)
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.socket.bind(self.server_address)
-        self.server_address = self.socket.getsockname()
-        self.server_name = str(self.server_address[0])
-        self.server_port = int(self.server_address[1])
-        self.setup_environ()
 
-
-def _resolved(host: str, port: int) -> tuple[socket.AddressFamily, Any]:
-    """Family and address to bind; without a host the v6 wildcard, or v4's without IPv6."""
-    if not host:
-        # One socket takes both families; only a kernel without IPv6 needs the other.
-        has_ipv6 = socket.has_dualstack_ipv6()
-        host = "::" if has_ipv6 else "0.0.0.0"  # noqa: S104  it is for the whole cluster
-    family, _, _, _, address = socket.getaddrinfo(
-        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )[0]
-    return family, address
+def _resolved(host: str, port: int) -> tuple[Any, ...]:
+    """The address to bind; without a host, and for `::`, every address of both families."""
+    if host in ("", "::"):
+        return "", port
+    return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][4]
 
 
 def application(

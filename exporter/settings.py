@@ -59,11 +59,7 @@ class Settings:
 
 
 def parse_listen(text: str) -> tuple[str, int]:
-    """Host and port of `ADDRESS:PORT`, `[V6]:PORT` or `:PORT`; an empty host means every address.
-
-    Raises:
-        ConfigError: the text has another shape.
-    """
+    """Host (empty: every address) and port of a listen address; ConfigError if it is none."""
     host, colon, port = text.rpartition(":")
     # Brackets, as in URLs: without them the last group of an IPv6 address reads as a port.
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host

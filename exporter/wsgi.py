@@ -14,13 +14,24 @@ from typing import Any
 from wsgiref.simple_server import ServerHandler, WSGIRequestHandler, WSGIServer
 
 from exporter.connections import Head
+from netmgr.dual_stack import DualStackServer
 from netmgr.logs import caused_by
 
 log = logging.getLogger(__name__)
 
+IDLE_SECONDS = 10
 
-class PublicServer(ThreadingMixIn, WSGIServer):
+
+class PublicServer(ThreadingMixIn, DualStackServer, WSGIServer):
     daemon_threads = True
+    # Another process must not share the port and take scrapes away, whatever HTTPServer's default.
+    allow_reuse_port = False
+
+    def server_bind(self) -> None:
+        super().server_bind()
+        host, self.server_port = self.server_address[:2]
+        self.server_name = str(host)
+        self.setup_environ()
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401, ARG002  as in typeshed
         """Log our own bugs as errors, and clients that went away for debugging only."""
@@ -31,10 +42,13 @@ class PublicServer(ThreadingMixIn, WSGIServer):
 
 
 class PublicHandler(WSGIRequestHandler):
+    """One request; a client that sends nothing, or too much, is hung up on."""
+
     server: PublicServer
+    # Without it a client that sends nothing would keep its thread for ever.
+    timeout = IDLE_SECONDS
 
     def setup(self) -> None:
-        """Bound what is read before anything is."""
         super().setup()
         self.rfile = Head(self.rfile)  # type: ignore[assignment]  # what http.server uses
 

@@ -63,7 +63,6 @@ def completion(
 
 
 def prepare() -> None:
-    """Prepare typer to answer a shell."""
     _typers().completion_init()
     # Whatever goes wrong, a half-typed line on the terminal is not the place to say so.
     sys.stderr = io.StringIO()

@@ -9,7 +9,7 @@ import typer
 
 from netmgr.cli import options, status, terminal
 from netmgr.cli.findings import findings_table
-from netmgr.cli.output import Styled, Table, show, show_document
+from netmgr.cli.output import Table, outcome, respond
 from netmgr.errors import ConfigError, Exit
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from netmgr.kube.client.api import Api
     from netmgr.kube.diagnose.connectivity_run import ConnectivityOutcome, ConnectivityRequest
 
-_COLOURS = {"ok": "green", "failed": "red", "skipped": None}
 _SHOWN = 40
 """Nodes in the table; those on which something failed come first."""
 
@@ -89,15 +88,12 @@ def connectivity_test(  # noqa: PLR0913  one a command-line option
         seconds=timeout,
         is_kept=keep,
     )
-    outcome = _run(request, status.connect(kubeconfig, service_account, context))
-    document = _document(outcome, kept=keep)
-    if output is options.OutputFormat.TABLE:
-        passed = document["passed"]
-        findings = findings_table(outcome.findings, is_healthy=passed, word="passed")
-        show(*_tables(document), *findings)
-    else:
-        show_document(document, output)
-    raise typer.Exit(Exit.SUCCESS if document["passed"] else Exit.FAILURE)
+    api = status.connect(kubeconfig, service_account, context)
+    document = _document(_run(request, api), kept=keep)
+    passed = document["passed"]
+    findings = findings_table(document["findings"], is_healthy=passed, word="passed")
+    respond(output, document, [*_tables(document), *findings])
+    raise typer.Exit(Exit.SUCCESS if passed else Exit.FAILURE)
 
 
 def _targets(option: str, given: Sequence[str] | None) -> tuple[ProbeTarget, ...]:
@@ -126,15 +122,16 @@ def _run(request: ConnectivityRequest, api: Api) -> ConnectivityOutcome:
         return run(api, request, report)
 
 
-def _document(outcome: ConnectivityOutcome, *, kept: bool) -> dict[str, Any]:
-    failed = any(finding.severity == "error" for finding in outcome.findings)
+def _document(run: ConnectivityOutcome, *, kept: bool) -> dict[str, Any]:
+    from netmgr.findings import is_healthy
+
     return {
         "version": 1,
-        "passed": not failed,
-        "namespace": outcome.namespace,
-        "kept": kept and bool(outcome.tested),
-        "nodes": [{"node": tested.node, "checks": tested.states} for tested in outcome.tested],
-        "findings": outcome.findings,
+        "passed": is_healthy(run.findings),
+        "namespace": run.namespace,
+        "kept": kept and bool(run.tested),
+        "nodes": [{"node": tested.node, "checks": tested.states} for tested in run.tested],
+        "findings": run.findings,
     }
 
 
@@ -144,9 +141,7 @@ def _tables(document: dict[str, Any]) -> list[Table | str]:
         return []
     table = Table("NODE", *(check.upper() for check in nodes[0]["checks"]))
     for node in nodes[:_SHOWN]:
-        table.row(
-            node["node"], *(Styled(state, _COLOURS[state]) for state in node["checks"].values())
-        )
+        table.row(node["node"], *map(outcome, node["checks"].values()))
     left = len(nodes) - _SHOWN
     rest = [f"and {left:,} more Nodes, which -o json lists"] if left > 0 else []
     kept = document["namespace"] if document["kept"] else ""

@@ -11,11 +11,7 @@ from netmgr.cli.output import respond
 from netmgr.errors import Exit
 
 
-def doctor(
-    *,
-    config: Config = NODE_DOCUMENT,
-    output: Format = OutputFormat.TABLE,
-) -> None:
+def doctor(*, config: Config = NODE_DOCUMENT, output: Format = OutputFormat.TABLE) -> None:
     """Examine this machine, before or after an installation. Exit 1 if netmgr cannot work here.
 
     Changes nothing. Each finding has a severity and, where there is one, the command that mends it.

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from exporter.settings import DEFAULT_LISTEN, DEFAULT_MAX_SERIES, parse_listen
 from netmgr.cli.asking import find
 from netmgr.cli.options import LogFormatOption, LogLevelOption, Socket
 from netmgr.logs import LogFormat
@@ -29,14 +30,14 @@ def exporter(  # noqa: PLR0913  one a command-line option
             metavar="ADDRESS:PORT",
             help="Where to serve HTTP; without ADDRESS: on all addresses, IPv4 and IPv6.",
         ),
-    ] = ":9119",
+    ] = DEFAULT_LISTEN,
     max_series: Annotated[
         int,
         typer.Option(
             metavar="NUMBER",
             help="Limit of series per scrape, 0 for none; pods beyond it are left out.",
         ),
-    ] = 5_000,
+    ] = DEFAULT_MAX_SERIES,
     tls_cert: Annotated[
         Path | None, _file(help="Serve TLS only: certificate and chain, PEM.")
     ] = None,
@@ -70,7 +71,6 @@ def exporter(  # noqa: PLR0913  one a command-line option
     Needs no privileges: run it as a user of the group that node.yaml names as reader_group.
     Secrets are read from files; renewed files, certificates too, take effect without a restart.
     """
-    from exporter.settings import parse_listen
     from netmgr.kernel import capabilities
     from netmgr.kernel.capabilities import Capability
 

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from netmgr.cli.output import Styled, Table
+from netmgr.cli.output import Table, outcome
 
 if TYPE_CHECKING:
     from netmgr.findings import Finding
 
-_COLOURS = {"ok": "green", "note": None, "warning": "yellow", "error": "red"}
 _ROWS, _NAMES = 30, 3
 
 
@@ -26,14 +25,14 @@ def findings_table(
     """Checks that `passed`, findings as they come, and `word` if all is well nevertheless."""
     table = Table("", "CHECK", "OF", "FINDING")
     for check in passed:
-        table.row(Styled("ok", _COLOURS["ok"]), check, "", "")
+        table.row(outcome("ok"), check, "", "")
     for finding in findings[:_ROWS]:
         names = list(finding.objects[:_NAMES])
         if more := len(finding.objects) - len(names):
             names.append(f"and {more:,} more")
-        severity = Styled(finding.severity, _COLOURS[finding.severity])
         remedy = f"\n→ {finding.remedy}" if finding.remedy else ""
-        table.row(severity, finding.check, "\n".join(names), finding.message + remedy)
+        cells = (finding.check, "\n".join(names), finding.message + remedy)
+        table.row(outcome(finding.severity), *cells)
     left = len(findings) - _ROWS
     rest = [f"and {left:,} more findings, which -o json lists"] if left > 0 else []
     shown: list[Table | str] = [table, *rest] if findings or passed else []

@@ -28,7 +28,7 @@ class LazyGroup(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401  typer has no public names for these
         name, command, rest = super().resolve_command(ctx, args)
-        return name, command and self.load(name), rest
+        return name, self.load(name) if name and command else command, rest
 
     def load(self, name: str) -> Any:  # noqa: ANN401  as above
         place, summary = self.entries[name]

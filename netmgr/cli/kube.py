@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import threading
+import time
 import uuid
 from collections.abc import Callable
 from enum import StrEnum
@@ -101,8 +102,6 @@ def node(
 
 
 def _own_node(api: Api, name: str, wait: float) -> Object:
-    import time
-
     from netmgr.backoff import Backoff
     from netmgr.kube.client.api import NOT_FOUND
 
@@ -128,52 +127,37 @@ def _own_node(api: Api, name: str, wait: float) -> Object:
 
 
 def _document(template: Path, own_node: Object, to: Path) -> tuple[str, NodeDocument]:
-    from netmgr.documents import loader
+    import yaml
+
+    from netmgr.documents import loader, yaml_loader
     from netmgr.documents.node import NodeDocument
     from netmgr.kube.controller.node_document import render
     from netmgr.plan.files import to_yaml
 
-    given = _read_template(template)
-    head = (
-        f"# From {template} and the Node {own_node['metadata']['name']}, by `netmgr kube node`.\n"
-    )
+    try:
+        given = yaml_loader.load(loader.read(template))
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{template}: is not YAML: {error}") from None
+    if not isinstance(given, dict):
+        raise ConfigError(
+            f"{template}: must be a mapping of keys, a node.yaml without what the Node says"
+        )
+    name = own_node["metadata"]["name"]
+    head = f"# From {template} and the Node {name}, by `netmgr kube node`.\n"
     text = head + to_yaml(render(given, own_node))
     # Validated before it replaces a file that works.
     return text, loader.parse(text, f"{to} (not written)", NodeDocument)
 
 
-def _read_template(path: Path) -> Object:
-    """A node.yaml without what the Node says.
-
-    Raises:
-        ConfigError: it cannot be read, or is no mapping.
-    """
-    import yaml
-
-    from netmgr.documents import loader, yaml_loader
-
-    try:
-        given = yaml_loader.load(loader.read(path))
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: is not YAML: {error}") from None
-    if not isinstance(given, dict):
-        raise ConfigError(
-            f"{path}: must be a mapping of keys, a node.yaml without what the Node says"
-        )
-    return given
-
-
 def _complain(api: Api, own_node: Object, reason: str, message: str) -> None:
     """An Event on the Node; without the right to write one, only the log has it."""
-    import time
-
     from netmgr.kube.client.api import CONFLICT
     from netmgr.kube.controller.events import NODE_COMPONENT, WarningEvent, event
 
     name = own_node["metadata"]["name"]
-    notice = WarningEvent("Node", name, own_node["metadata"]["uid"], reason, message)
+    warning = WarningEvent("Node", name, own_node["metadata"]["uid"], reason, message)
     try:
-        api.create(notice.path, event(notice, (NODE_COMPONENT, name), time.time()))
+        api.create(warning.collection, event(warning, (NODE_COMPONENT, name), time.time()))
     except ApiError as error:
         if error.status != CONFLICT:  # the Event of the last attempt is still there
             typer.echo(f"netmgr: no Event on Node {name}: {error.message}", err=True)
@@ -315,7 +299,10 @@ def controller(  # noqa: PLR0913  one a command-line option
     telemetry, health = Telemetry(api), ControllerHealth()
     serve(telemetry.registry, listen, health.fault)
     work = Controller(api, settings, awaited, telemetry, health)
-    ended = _ends()
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # A handler only sets a flag: it runs between any two instructions of the main thread.
+        signal.signal(number, lambda *_: ended.set())
     candidate = Candidate(api, term, work.lead, ended, health)
     threading.Thread(target=candidate.run, name="election", daemon=True).start()
     ended.wait()
@@ -359,12 +346,3 @@ def _connect(kubeconfig: Path | None, service_account: Path) -> Api:
     from netmgr.kube.client import api
 
     return api.connect(kubeconfig, service_account, os.environ)
-
-
-def _ends() -> threading.Event:
-    """Set by SIGTERM and SIGINT."""
-    ended = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        # A handler only sets a flag: it runs between any two instructions of the main thread.
-        signal.signal(number, lambda *_: ended.set())
-    return ended

@@ -21,9 +21,15 @@ LONGEST_NAME = 64
 """Characters of a pod's name in a table: container ids have so many, names may have 253."""
 
 
-class Styled(NamedTuple):
-    """A cell that is not plain."""
+COLOURS = {
+    **dict.fromkeys(("ok", "passed"), "green"),
+    **dict.fromkeys(("unmeasured", "warning"), "yellow"),
+    **dict.fromkeys(("error", "failed"), "red"),
+}
+"""Of the words that say how something went; others have none."""
 
+
+class Styled(NamedTuple):
     text: str
     colour: str | None = None
     is_dim: bool | None = None
@@ -31,6 +37,10 @@ class Styled(NamedTuple):
 
 
 Cell = str | Styled
+
+
+def outcome(word: str) -> Styled:
+    return Styled(word, COLOURS.get(word))
 
 
 class Table:
@@ -48,7 +58,6 @@ class Table:
         self._rows.append([Styled(cell) if isinstance(cell, str) else cell for cell in cells])
 
     def lines(self) -> Iterator[str]:
-        """The table's lines, with colours."""
         head = [Styled(heading, is_dim=True) for heading in self._headings]
         # Widths are of plain text: colours are added last, because escape sequences take no column.
         lines = [line for row in (head, *self._rows) for line in _split(row)]

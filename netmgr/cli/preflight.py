@@ -9,13 +9,11 @@ import typer
 
 from netmgr.cli.asking import NODE_DOCUMENT
 from netmgr.cli.options import Config, Format, OutputFormat
-from netmgr.cli.output import Styled, Table, show, show_document
+from netmgr.cli.output import Table, outcome, show, show_document
 from netmgr.errors import Exit
 
 if TYPE_CHECKING:
     from netmgr.preflight.results import PreflightReport
-
-_COLOURS = {"passed": "green", "failed": "red", "unmeasured": "yellow"}
 
 
 def preflight(
@@ -57,6 +55,6 @@ def _tables(report: PreflightReport) -> list[Table | str]:
     table = Table("CHECK", "", "OF", "FINDING")
     for result in report.results:
         remedy = f"\n→ {result.remedy}" if result.remedy else ""
-        outcome = Styled(result.outcome, _COLOURS[result.outcome])
-        table.row(result.check, outcome, result.subject, result.message + remedy)
+        cells = (outcome(result.outcome), result.subject, result.message + remedy)
+        table.row(result.check, *cells)
     return [table]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,14 +14,15 @@ import typer
 from netmgr.cli import node, options, terminal
 from netmgr.cli.findings import findings_table
 from netmgr.cli.kube import LEASE
-from netmgr.cli.output import Table, show, show_document
+from netmgr.cli.output import Table, respond
 from netmgr.errors import ApiUnavailable, ConfigError, Exit
 from netmgr.printable import plain
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from netmgr.findings import Finding
     from netmgr.kube.client.api import Api
-    from netmgr.kube.diagnose.cluster import ClusterQuery
     from netmgr.kube.diagnose.cluster_status import ClusterState
 
 USUAL_KUBECONFIG = Path("~/.kube/config")
@@ -63,27 +65,19 @@ def status(  # noqa: PLR0913  one a command-line option
             raise ConfigError("--wait, --context and --namespace are of --cluster; add it")
         node.status(socket=socket, output=output)
         return
+    from netmgr.kube.diagnose import cluster as clusters
     from netmgr.kube.diagnose.bundle import NAMESPACES
-    from netmgr.kube.diagnose.cluster import ClusterQuery
 
     api = connect(kubeconfig, service_account, context)
-    cluster_state, findings = _look(
-        api, ClusterQuery(tuple(namespace or NAMESPACES), LEASE, timeout), wait
-    )
-    document = _document(cluster_state, findings)
-    if output is options.OutputFormat.TABLE:
-        show(*_lines(document), *findings_table(findings, is_healthy=document["healthy"]))
-    else:
-        show_document(document, output)
+    read = partial(clusters.read, api, tuple(namespace or NAMESPACES), LEASE, timeout)
+    document = _document(*_look(read, wait))
+    findings = findings_table(document["findings"], is_healthy=document["healthy"])
+    respond(output, document, [*_lines(document), *findings])
     raise typer.Exit(Exit.SUCCESS if document["healthy"] else Exit.FAILURE)
 
 
 def connect(kubeconfig: Path | None, service_account: Path, context: str) -> Api:
-    """The API server of kubectl's context, or of the pod that this runs in.
-
-    Raises:
-        ConfigError: there is neither.
-    """
+    """The API server of kubectl's context, or else of this pod; ConfigError without either."""
     from netmgr.kube.client import api
 
     usual = USUAL_KUBECONFIG.expanduser()
@@ -91,10 +85,11 @@ def connect(kubeconfig: Path | None, service_account: Path, context: str) -> Api
     return api.connect(chosen, service_account, os.environ, context)
 
 
-def _look(api: Api, reading: ClusterQuery, wait: float) -> tuple[ClusterState, list[Finding]]:
+def _look(
+    read: Callable[[Callable[[int], object]], ClusterState], wait: float
+) -> tuple[ClusterState, list[Finding]]:
     """Look until all is healthy, or the time is over; with progress where a terminal shows it."""
     from netmgr.findings import is_healthy
-    from netmgr.kube.diagnose.cluster import read
     from netmgr.kube.diagnose.cluster_status import findings
 
     until = time.monotonic() + wait
@@ -106,7 +101,7 @@ def _look(api: Api, reading: ClusterQuery, wait: float) -> tuple[ClusterState, l
 
         while True:
             try:
-                cluster = read(api, reading, advance)
+                cluster = read(advance)
                 wrong = findings(cluster, time.time())
                 if is_healthy(wrong) or time.monotonic() > until:
                     return cluster, wrong

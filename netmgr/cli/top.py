@@ -98,7 +98,6 @@ def ordered(usages: dict[Name, PodUsage], sort: Sort, namespace: str | None) -> 
 
 
 def table(node: str, usages: dict[Name, PodUsage], pods: list[Name]) -> Table:
-    """The node, and these of its pods below it."""
     from rich.table import Table
     from rich.text import Text
 

@@ -141,7 +141,6 @@ def as_json(answer: UsageView) -> str:
 
 
 def as_csv(answer: UsageView) -> str:
-    """A line for each row, after one of names."""
     text = io.StringIO()
     writer = csv.DictWriter(text, [*_columns(answer), *_FIGURES], lineterminator="\n")
     writer.writeheader()

@@ -12,6 +12,7 @@ import threading
 from contextlib import suppress
 
 from netmgr.api.connectivity import PORT, STREAM_BYTES, TRY_SECONDS
+from netmgr.dual_stack import DualStackServer
 from netmgr.prefixes import Address
 
 _MAPPED = "::ffff:"
@@ -50,24 +51,13 @@ class _Datagram(socketserver.BaseRequestHandler):
             own.sendto((first + taken[len(first) :])[: len(taken)], self.client_address)
 
 
-class _OfBothFamilies(socketserver.TCPServer):
-    """Its port is open by IPv4 and, where the kernel has it, by IPv6."""
-
-    address_family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
-
-    def server_bind(self) -> None:
-        if self.address_family == socket.AF_INET6:
-            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        super().server_bind()
-
-
-class _Streams(socketserver.ThreadingMixIn, _OfBothFamilies):
+class _Streams(socketserver.ThreadingMixIn, DualStackServer):
     allow_reuse_address = True
     daemon_threads = True
     request_queue_size = 128
 
 
-class _Datagrams(socketserver.UDPServer, _OfBothFamilies):
+class _Datagrams(socketserver.UDPServer, DualStackServer):
     """One thread: an answer never waits."""
 
     max_packet_size = 1 << 16

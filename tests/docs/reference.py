@@ -21,9 +21,8 @@ import typer
 import yaml
 from typer.core import TyperGroup
 
-from exporter.catalog import CATALOG
+from exporter.catalog import CATALOG, Metric
 from exporter.controller_catalog import CONTROLLER
-from exporter.metric import Metric
 from netmgr.documents import quantity
 from netmgr.errors import Exit
 from tests import commands

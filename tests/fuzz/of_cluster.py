@@ -18,9 +18,9 @@ from netmgr.errors import ConfigError, RangesUnknown, StateError
 from netmgr.kube.client import agent_pods
 from netmgr.kube.controller import claim_store, node_listing, node_reports
 from netmgr.kube.controller.allocations import NodeAllocations
-from netmgr.kube.controller.assigning import MOST_TOUCHED, NodeView, decide
+from netmgr.kube.controller.assigning import MOST_TOUCHED, decide
 from netmgr.kube.controller.node_document import render
-from netmgr.kube.controller.nodes import node_view
+from netmgr.kube.controller.nodes import NodeView, node_view
 from netmgr.kube.diagnose.connectivity import (
     Check,
     CountedBytes,

@@ -17,9 +17,8 @@ from pathlib import Path
 import pytest
 
 from exporter import catalog, controller_catalog
-from exporter.catalog import CATALOG
+from exporter.catalog import CATALOG, Metric, MetricKind
 from exporter.controller_catalog import CONTROLLER
-from exporter.metric import Metric, MetricKind
 from netmgr.api.snapshot import Fault
 from tests.kernel.namespaces import inside
 from tests.kernel.scraped import CONFIGS, Prometheus, scraping

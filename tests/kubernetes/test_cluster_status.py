@@ -89,9 +89,9 @@ def test_each_node_that_is_not_well_is_named_with_the_reason(cluster: Cluster) -
     cluster.set_conditions("down", condition("Ready", "Unknown"))
     cluster.set_conditions("unavailable", ready, condition("NetworkUnavailable", "True"))
     notice = WarningEvent("Node", "well", "", "MorePodsThanAddresses", "the kubelet takes 50")
-    plane.ask("POST", notice.path, event(notice, ("netmgr-node", "well"), time.time()))
+    plane.ask("POST", notice.collection, event(notice, ("netmgr-node", "well"), time.time()))
     other = WarningEvent("Node", "well", "", "Rebooted", "of the kubelet's own")
-    plane.ask("POST", other.path, event(other, ("kubelet", "well"), time.time()))
+    plane.ask("POST", other.collection, event(other, ("kubelet", "well"), time.time()))
 
     code, found = cluster.findings()
     assert code == 1
@@ -132,12 +132,12 @@ def test_what_is_over_or_cannot_be_is_not_said(cluster: Cluster) -> None:
         (("Node", "a", "former"), time.time(), "OfAFormerNode"),
     ):
         notice = WarningEvent(*of, reason, "it was so")
-        plane.ask("POST", notice.path, event(notice, ("netmgr-controller", "x"), at))
+        plane.ask("POST", notice.collection, event(notice, ("netmgr-controller", "x"), at))
     assert cluster.findings() == (0, {}), "one control plane node runs one controller"
     gone = WarningEvent("Pod", "netmgr-gone", "gone", "BackOff", "it was so", namespace="netmgr")
-    plane.ask("POST", gone.path, event(gone, ("kubelet", "a"), time.time()))
+    plane.ask("POST", gone.collection, event(gone, ("kubelet", "a"), time.time()))
     lasting = WarningEvent("Node", "a", uid, "NodePoolFull", "no range is left")
-    plane.ask("POST", lasting.path, event(lasting, ("netmgr-controller", "x"), time.time()))
+    plane.ask("POST", lasting.collection, event(lasting, ("netmgr-controller", "x"), time.time()))
     cluster.add("second")
     cluster.count(3)
     cluster.write("/api/v1/nodes/second", control_plane)

@@ -14,8 +14,9 @@ from hypothesis import example, given, settings
 
 from netmgr.errors import StateError
 from netmgr.kube.controller.allocations import Claim, NodeAllocation, NodeAllocations, NodeIndex
-from netmgr.kube.controller.assigning import Decision, NodeView, decide, released, takeovers
+from netmgr.kube.controller.assigning import Decision, decide, released, takeovers
 from netmgr.kube.controller.claim_store import SHARD, read, shard_name, write
+from netmgr.kube.controller.nodes import NodeView
 from netmgr.kube.controller.plan_watch import moved
 from netmgr.plan.clouds.cloud import CloudLimits
 from netmgr.plan.document import PlanDocument

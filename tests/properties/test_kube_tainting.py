@@ -9,8 +9,7 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netmgr.kube.controller.assigning import NodeView
-from netmgr.kube.controller.nodes import STARTUP_TAINT, UNHEALTHY_TAINT
+from netmgr.kube.controller.nodes import STARTUP_TAINT, UNHEALTHY_TAINT, NodeView
 from netmgr.kube.controller.tainting import decide, most_of
 
 TAINT = {"key": UNHEALTHY_TAINT, "effect": "NoSchedule"}

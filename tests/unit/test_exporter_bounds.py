@@ -26,9 +26,8 @@ from exporter.bounds import (
     by_use,
     select,
 )
-from exporter.catalog import CATALOG
+from exporter.catalog import CATALOG, Metric, MetricKind, metrics_of
 from exporter.collector import Collector
-from exporter.metric import Metric, MetricKind, metrics_of
 from netmgr import programs
 from netmgr.api.snapshot import LimitState, PodTotals, QuotaState, Snapshot
 from netmgr.errors import TryAgainLater

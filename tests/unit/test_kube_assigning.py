@@ -13,11 +13,11 @@ from netmgr.kube.controller.allocations import Claim, NodeAllocation, NodeAlloca
 from netmgr.kube.controller.assigning import (
     MOST_TOUCHED,
     Decision,
-    NodeView,
     RefusalReason,
     decide,
     released,
 )
+from netmgr.kube.controller.nodes import NodeView
 from netmgr.plan.document import PlanDocument
 from netmgr.plan.files import load_limits
 from netmgr.plan.locking import make_lock

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from netmgr.kube.controller.assigning import NodeView, RefusalReason
+from netmgr.kube.controller.assigning import RefusalReason
 from netmgr.kube.controller.node_listing import MOST_NODES, choose
-from netmgr.kube.controller.nodes import node_view
+from netmgr.kube.controller.nodes import NodeView, node_view
 from netmgr.prefixes import Prefix
 
 

@@ -15,9 +15,8 @@ import pytest
 from netmgr.errors import ApiError, ConfigError
 from netmgr.kube.client.api import CONFLICT
 from netmgr.kube.client.object_cache import ObjectCache
-from netmgr.kube.controller.assigning import NodeView
 from netmgr.kube.controller.node_taints import rewrite, without
-from netmgr.kube.controller.nodes import STARTUP_TAINT, UNHEALTHY_TAINT, node_view
+from netmgr.kube.controller.nodes import STARTUP_TAINT, UNHEALTHY_TAINT, NodeView, node_view
 from netmgr.kube.controller.reconciling import Leadership
 from netmgr.kube.controller.tainting import Tainting, decide, most_of, parse_share
 

@@ -15,9 +15,8 @@ import pytest
 import yaml
 
 from exporter import catalog
-from exporter.catalog import CATALOG
+from exporter.catalog import CATALOG, Metric, MetricKind
 from exporter.controller_catalog import CONTROLLER
-from exporter.metric import Metric, MetricKind
 from exporter.settings import DEFAULT_LISTEN
 from netmgr import programs
 from netmgr.plan.render import kubernetes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass
 
 from netmgr.kube.client.api import Object
@@ -26,12 +25,9 @@ EXPORTER = ("exporter", "metrics")
 
 @dataclass(frozen=True, slots=True)
 class AgentPod:
-    """What matters about an agent's pod."""
-
     name: str
     uid: str
     node: str
-    """Name of the Node that it is on."""
     is_ready: bool
     """Whether the agent answers its readiness probe, and is not being deleted. The exporter beside
     it does not count: its port can be kept busy by any host-network pod."""
@@ -49,16 +45,19 @@ def agent_pod(pod: Object) -> AgentPod | None:
     if not node:
         return None
     containers = pod.get("status", {}).get("containerStatuses") or ()
-    is_ready = any(
-        container["name"] == CONTAINER and container["ready"] for container in containers
-    )
+    is_ready = any(status["name"] == CONTAINER and status["ready"] for status in containers)
+    try:
+        assigned = AssignedRanges.parse(metadata.get("annotations", {}).get(NODE_RANGES, ""))
+    except ValueError:
+        # The controller writes an unreadable one again, like a missing one.
+        assigned = None
     return AgentPod(
         name=metadata["name"],
         uid=metadata["uid"],
         node=node,
         is_ready=is_ready and "deletionTimestamp" not in metadata,
         exporter=_exporter(pod),
-        assigned=_assigned(metadata.get("annotations", {}).get(NODE_RANGES, "")),
+        assigned=assigned,
         failed_preflight=_failed_preflight(pod),
     )
 
@@ -70,10 +69,8 @@ def _failed_preflight(pod: Object) -> str:
     # While it waits for its next start, or runs, the last run's end is what is known.
     states = [own.get("state") or {}, own.get("lastState") or {}]
     ended = next((state["terminated"] for state in states if state.get("terminated")), None)
-    return _last_words(ended) if ended and ended["exitCode"] else ""
-
-
-def _last_words(ended: Object) -> str:
+    if not ended or not ended["exitCode"]:
+        return ""
     message = ended.get("message", "")[:LONGEST_MESSAGE]
     # It goes to terminals: no control characters.
     words = "; ".join(filter(None, (plain(line.strip()) for line in message.splitlines())))
@@ -86,10 +83,3 @@ def _exporter(pod: Object) -> tuple[str, int]:
             if (container["name"], port.get("name")) == EXPORTER:
                 return pod.get("status", {}).get("podIP", ""), int(port["containerPort"])
     return "", 0
-
-
-def _assigned(text: str) -> AssignedRanges | None:
-    # An unreadable one is written again, like a missing one.
-    with contextlib.suppress(ValueError):
-        return AssignedRanges.parse(text)
-    return None

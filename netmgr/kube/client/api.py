@@ -13,6 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,9 +27,6 @@ from yaml import YAMLError
 from netmgr.errors import ApiError, ApiUnavailable, ConfigError
 
 log = logging.getLogger(__name__)
-
-SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-"""Where a pod finds its token and the server's certificate."""
 
 Object = dict[str, Any]
 Query = Mapping[str, str | int]
@@ -52,7 +50,6 @@ THROTTLED, FAILING = 429, 500
 # whatever the object's type says about merging.
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
-
 
 UNUSABLE = (config.ConfigException, YAMLError, ValueError, TypeError, AttributeError, LookupError)
 """What the client raises for kubeconfigs that are wrong: it does not validate them."""
@@ -78,12 +75,6 @@ class _Request(NamedTuple):
     def timeout(self) -> float | tuple[float, float]:
         """As the kubernetes client takes it: for all, or for connecting and for each read."""
         return (CONNECT_SECONDS, self.wait) if self.total is None else self.total
-
-    def after(self, seconds: float) -> _Request:
-        """The same request, with so many seconds of its time used up."""
-        if self.total is None:
-            return self
-        return self._replace(total=max(LEAST_SECONDS, self.total - seconds))
 
 
 class Api:
@@ -114,11 +105,10 @@ class Api:
 
     def text(self, path: str, query: Query | None = None) -> str:
         """Read what is not an object, such as a container's log."""
-        answer = self._send(_Request("GET", path, query))
-        try:
+        request = _Request("GET", path, query)
+        answer = self._send(request)
+        with _reading(request):
             return str(answer.read().decode(errors="replace"))
-        except (HTTPError, OSError) as error:
-            raise ApiUnavailable(f"GET {path}: the answer cannot be read: {error}") from None
 
     def bounded(self, path: str, seconds: float, longest: int, query: Query | None = None) -> bytes:
         """Read what somebody else answers through the server, who may answer slowly or at length.
@@ -128,15 +118,14 @@ class Api:
             ApiError: it was refused, or has more than `longest` bytes.
         """
         deadline = time.monotonic() + seconds
-        answer = self._send(_Request("GET", path, query, wait=seconds))
-        try:
+        request = _Request("GET", path, query, wait=seconds)
+        answer = self._send(request)
+        with _reading(request):
             body = _beginning(answer, deadline, longest)
-        except (HTTPError, OSError) as error:
-            raise ApiUnavailable(f"GET {path}: the answer cannot be read: {error}") from None
         if len(body) > longest:
-            raise ApiError(f"GET {path}: the answer has more than {longest} bytes")
+            raise ApiError(f"{request}: the answer has more than {longest} bytes")
         if time.monotonic() > deadline:
-            raise ApiUnavailable(f"GET {path}: the answer takes longer than {seconds:.0f} s")
+            raise ApiUnavailable(f"{request}: the answer takes longer than {seconds:.0f} s")
         return body
 
     def create(self, path: str, body: Object, seconds: float | None = None) -> Object:
@@ -186,11 +175,8 @@ class Api:
 
     def _ask(self, request: _Request) -> Object:
         answer = self._send(request)
-        try:
-            # Deeply nested JSON raises RecursionError, which is not a ValueError.
+        with _reading(request):
             body: Object = json.loads(answer.read())
-        except (HTTPError, OSError, ValueError, RecursionError) as error:
-            raise ApiUnavailable(f"{request}: the answer cannot be read: {error}") from None
         return body
 
     def _send(self, request: _Request) -> Any:  # noqa: ANN401  the client's own response, which has no types
@@ -201,7 +187,10 @@ class Api:
             log.info("token-refused action=read-it-again path=%s", request.path)
             answer.response.close()
             self._renew.expire()
-            answer = self._transmit(request.after(time.monotonic() - began))
+            if request.total is not None:
+                left = request.total - (time.monotonic() - began)
+                request = request._replace(total=max(LEAST_SECONDS, left))
+            answer = self._transmit(request)
         if not 200 <= answer.status < 300:  # noqa: PLR2004  HTTP's success
             raise _refusal(request, answer)
         return answer
@@ -228,6 +217,16 @@ class Api:
         return answer
 
 
+@contextmanager
+def _reading(request: _Request) -> Iterator[None]:
+    """Raise ApiUnavailable for an answer that breaks off, or is not what was asked for."""
+    try:
+        yield
+    # Deeply nested JSON raises RecursionError, which is not a ValueError.
+    except (HTTPError, OSError, ValueError, RecursionError) as error:
+        raise ApiUnavailable(f"{request}: the answer cannot be read: {error}") from None
+
+
 def is_outdated(error: ApiError) -> bool:
     """Whether a patched object has changed, is gone, or is another one of that name."""
     # One that names a resourceVersion gets 409 in each case. One that names the UID alone is
@@ -240,7 +239,6 @@ class Credentials:
     """A pod's service account: token and certificate, in files that the kubelet renews."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
-        """Take the server's address from `environment`."""
         loader: Any = InClusterConfigLoader
         self._loader = loader(str(folder / "token"), str(folder / "ca.crt"), environ=environment)
 

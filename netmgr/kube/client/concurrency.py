@@ -19,11 +19,9 @@ class Concurrency:
     """Both clocks of the machine (`netmgr.clock.Clock`), waiting, and work beside other work."""
 
     def now(self) -> float:
-        """Seconds since the epoch."""
         return time.time()
 
     def monotonic(self) -> float:
-        """Seconds that never step back."""
         return time.monotonic()
 
     def sleep(self, seconds: float) -> None:

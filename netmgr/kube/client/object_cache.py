@@ -1,4 +1,7 @@
-"""What matters about a collection's objects: a copy that a watch keeps."""
+"""What matters about a collection's objects: a copy that a `Reflector` keeps.
+
+Only its thread replaces and deletes; what a reconciler has written is applied with `change`.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,6 @@ from netmgr.kube.client.api import Object
 
 
 class View(Protocol):
-    """What matters about an object."""
-
     @property
     def name(self) -> str: ...
 
@@ -50,12 +51,12 @@ class ObjectCache(Generic[AnyView]):
         with self._lock:
             return self._known.get(name)
 
-    def version(self, name: str) -> str | None:
-        """The resourceVersion of an object; None when it is gone."""
-        current = self.current(name)
-        return current[1] if current else None
-
     def replace(self, objects: Iterable[Object]) -> None:
+        """Replace the copy; `objects` can be iterated once, and whole objects are large to keep.
+
+        Raises:
+            ApiError: the list broke off, and nothing has changed.
+        """
         known: dict[str, tuple[AnyView, str]] = {}
         for api_object in objects:
             if (view := self._view_of(api_object)) is not None:

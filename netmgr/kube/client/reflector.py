@@ -11,13 +11,14 @@ from __future__ import annotations
 import logging
 import random
 import threading
-from collections.abc import Iterable, Iterator
-from typing import Protocol
+from collections.abc import Iterator
+from typing import Any
 
 from netmgr.backoff import Backoff
 from netmgr.errors import ApiError, ApiUnavailable, NetmgrError
 from netmgr.kube.client.api import GONE, Api, Object, Query
 from netmgr.kube.client.concurrency import THREADS, Concurrency
+from netmgr.kube.client.object_cache import ObjectCache
 
 log = logging.getLogger(__name__)
 
@@ -40,42 +41,25 @@ def pages(api: Api, path: str, query: Query) -> Iterator[Object]:
             return
 
 
-class Follower(Protocol):
-    """Keeps the copy. Called from the reflector's thread alone."""
-
-    def replace(self, objects: Iterable[Object]) -> None:
-        """Replace the copy; `objects` can be iterated once, and whole objects are large to keep.
-
-        Raises:
-            ApiError: the list broke off; nothing may have changed then.
-        """
-
-    def change(self, api_object: Object) -> None:
-        """Add or update an object."""
-
-    def delete(self, api_object: Object) -> None:
-        """Remove an object, given in its last state."""
-
-
 class Reflector:
-    """Follows the collection at `path`."""
+    """Keeps `cache` a copy of the collection at `path`."""
 
     def __init__(
         self,
         api: Api,
         path: str,
-        follower: Follower,
+        cache: ObjectCache[Any],
         stop: threading.Event,
         selector: str = "",
         concurrency: Concurrency = THREADS,
     ) -> None:
-        """Follow until `stop` is set; a follower's error ends it, and is `failure`.
+        """Follow until `stop` is set; an error of the cache ends it, and is `failure`.
 
         `selector` limits the collection to the objects with these labels.
         """
         self._api = api
         self._path = path
-        self._follower = follower
+        self._cache = cache
         self._stop = stop
         self._query: Query = {"labelSelector": selector} if selector else {}
         self._concurrency = concurrency
@@ -83,7 +67,7 @@ class Reflector:
         self._version = ""
         self._backoff = Backoff()
         self.synced = threading.Event()
-        """Set once the follower has had a whole list."""
+        """Set once the cache has had a whole list."""
         self.lists = 0
         self.watches = 0
 
@@ -101,7 +85,6 @@ class Reflector:
                 return
 
     def start(self) -> None:
-        """Run in a thread of its own, which never keeps the process."""
         self._concurrency.start(self.run, f"follow {self._path}")
 
     def _recover(self, error: ApiError) -> None:
@@ -118,7 +101,7 @@ class Reflector:
         self._concurrency.wait(self._stop, wait)
 
     def _list(self) -> None:
-        self._follower.replace(self._objects())
+        self._cache.replace(self._objects())
         self.lists += 1
         self.synced.set()
 
@@ -145,25 +128,23 @@ class Reflector:
             if self._stop.is_set():
                 return
             events += 1
-            self._take(event["type"], event["object"])
+            self._apply(event["type"], event["object"])
             # Only now: an error is an event, too, and a list alone is no success.
             self._backoff.reset()
         if not events:
-            # In the time that a watch lasts there are bookmarks: something on the way ends it too
-            # soon.
+            # A watch that lasts has bookmarks: something on the way ended this one too soon.
             self._concurrency.wait(self._stop, self._backoff.next())
 
-    def _take(self, kind: str, api_object: Object) -> None:
-        # An expired version (410) also arrives so, as an event of a watch that was answered with
-        # 200.
+    def _apply(self, kind: str, api_object: Object) -> None:
+        # An expired version (410) also arrives so, in a watch that was answered with 200.
         if kind == "ERROR":
             raise ApiError(
                 f"watch of {self._path}: {api_object.get('message')}",
                 int(api_object.get("code", 0)),
             )
         if kind in ("ADDED", "MODIFIED"):
-            self._follower.change(api_object)
+            self._cache.change(api_object)
         elif kind == "DELETED":
-            self._follower.delete(api_object)
+            self._cache.delete(api_object)
         # For every kind: a BOOKMARK has nothing but this.
         self._version = api_object["metadata"]["resourceVersion"]

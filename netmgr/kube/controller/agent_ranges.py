@@ -13,9 +13,9 @@ from dataclasses import replace
 from netmgr.errors import ApiError, ConfigError
 from netmgr.kube.client.agent_pods import AgentPod
 from netmgr.kube.client.api import Object
-from netmgr.kube.controller.assigning import NodeView
 from netmgr.kube.controller.events import WarningEvent, write
 from netmgr.kube.controller.node_document import all_ranges
+from netmgr.kube.controller.nodes import NodeView
 from netmgr.kube.controller.reconciling import Leadership, patch, write_each
 from netmgr.prefixes import Prefix
 from netmgr.ranges.assigned import NODE_RANGES, AssignedRanges
@@ -27,8 +27,6 @@ CHANGED = "NodeRangesChanged"
 
 
 class AgentRanges:
-    """Keeps the annotations of the agents' pods."""
-
     def __init__(self, leadership: Leadership) -> None:
         self._leadership = leadership
         self._api = leadership.api
@@ -62,8 +60,9 @@ class AgentRanges:
         if current is None or current[0] != pod:
             return False
         # The version of the Node changes all the time, and so is not compared.
-        version = self._leadership.nodes.version(node.name) if node else None
-        annotation = str(replace(wanted, version=int(version or 0)))
+        current_node = self._leadership.nodes.current(node.name) if node else None
+        version = int(current_node[1]) if current_node else 0
+        annotation = str(replace(wanted, version=version))
         body: Object = {
             "metadata": {
                 "uid": pod.uid,
@@ -96,9 +95,9 @@ class AgentRanges:
             f"and no longer {', '.join(map(str, before))}; delete pods that still have addresses "
             "of it ('netmgr node status' on the node lists them)"
         )
-        notice = WarningEvent("Node", node.name, node.uid, CHANGED, message)
         try:
-            write(self._leadership, notice)
+            warning = WarningEvent("Node", node.name, node.uid, CHANGED, message)
+            write(self._leadership, warning)
         except ApiError as error:
             log.warning("event-not-written of=%s reason=%s", node.name, error.message)
 
@@ -107,7 +106,11 @@ def wanted_ranges(pod: AgentPod, node: NodeView | None) -> AssignedRanges | None
     """What a pod's annotation should be, without a version; None if it already is, or unneeded."""
     before = pod.assigned
     if node is not None and node.cidrs and node.runs_pods:
-        ranges = _ranges(node)
+        try:
+            ranges = all_ranges(node.name, node.cidrs, node.annotation)
+        except ConfigError:
+            # The annotation contradicts the podCIDRs, which are the Node's beyond doubt.
+            ranges = node.cidrs
         if before and before.node == node.uid and set(before.ranges) == set(ranges):
             return None
         return AssignedRanges(node.uid, 0, ranges)
@@ -117,11 +120,3 @@ def wanted_ranges(pod: AgentPod, node: NodeView | None) -> AssignedRanges | None
         return None
     # The former ranges stay named, for the Event once there are others.
     return AssignedRanges("", 0, before.ranges if before else ())
-
-
-def _ranges(node: NodeView) -> tuple[Prefix, ...]:
-    try:
-        return all_ranges(node.name, node.cidrs, node.annotation)
-    except ConfigError:
-        # The annotation contradicts the podCIDRs, which are the Node's beyond doubt.
-        return node.cidrs

@@ -76,11 +76,7 @@ class Claim:
 
 class NodeAllocations:
     def __init__(self, lock: LockDocument, cluster: str) -> None:
-        """Take them from the lock.
-
-        Raises:
-            ConfigError: the lock has no such cluster.
-        """
+        """Take them from the lock; ConfigError if it has no such cluster."""
         if cluster not in lock.clusters or lock.clusters[cluster].tombstone:
             known = ", ".join(name for name, held in lock.clusters.items() if not held.tombstone)
             raise ConfigError(f"the lock has no cluster {cluster!r}; there are: {known or 'none'}")

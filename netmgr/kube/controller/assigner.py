@@ -17,18 +17,12 @@ from itertools import product
 from netmgr.clock import Clock
 from netmgr.errors import ApiError
 from netmgr.kube.controller.allocations import Claim, NodeAllocation, NodeAllocations
-from netmgr.kube.controller.assigning import (
-    Decision,
-    NodeView,
-    Refusal,
-    decide,
-    released,
-    takeovers,
-)
+from netmgr.kube.controller.assigning import Decision, decide, released, takeovers
 from netmgr.kube.controller.claim_store import ClaimStore
-from netmgr.kube.controller.events import Events, notice
+from netmgr.kube.controller.events import Events, WarningEvent, event_of
 from netmgr.kube.controller.health import Telemetry
 from netmgr.kube.controller.node_document import RANGES
+from netmgr.kube.controller.nodes import NodeView
 from netmgr.kube.controller.plan_watch import PlanWatch
 from netmgr.kube.controller.reconciling import WRITERS, Leadership, patch, try_each
 
@@ -41,8 +35,6 @@ STEP_SECONDS = 1.0
 
 
 class Assigner:
-    """Assigns the plan's allocations while this process leads."""
-
     def __init__(
         self,
         leadership: Leadership,
@@ -71,7 +63,7 @@ class Assigner:
         # one about 7,500 Nodes takes some 20 ms, and rounds are two seconds apart.
         self._settled: tuple[NodeAllocations, int] | None = None
         self._ends = -math.inf
-        self._refusals: Sequence[Refusal] = ()
+        self._refusals: Sequence[WarningEvent] = ()
         self._pools: set[str] = set()
 
     def reconcile(self) -> bool:
@@ -100,7 +92,7 @@ class Assigner:
         # Before the Nodes are looked at: what changes meanwhile is for another round.
         generation = self._leadership.nodes.generation
         if self._settled == (allocations, generation) and now < self._ends:
-            return self._events.report(map(notice, self._refusals))
+            return self._events.report(self._refusals)
         self._settled = None
         views = self._leadership.nodes.views()
         decision = decide(allocations, store.claims, views, now, self._quarantine)
@@ -116,12 +108,13 @@ class Assigner:
         known = {view.name: view for view in views}
         assignments = [(known[name], held) for name, held in decision.assignments.items()]
         settled, refused = try_each(self._leadership, assignments, self._assign)
-        are_reported = self._events.report(map(notice, decision.refusals))
+        refusals = list(map(event_of, decision.refusals))
+        are_reported = self._events.report(refusals)
         self._count(allocations, store, decision, known)
         if refused is not None:
             raise refused
         if settled:
-            self._settled, self._refusals = (allocations, generation), decision.refusals
+            self._settled, self._refusals = (allocations, generation), refusals
             self._ends = self._next_end(store)
         return settled and are_reported
 
@@ -158,8 +151,6 @@ class Assigner:
         gone = (claim for claim in released(store.claims, decision) if claim.uid not in known)
         unsure = [(claim, False) for claim in gone]
         unsure += [(claim, True) for claim in takeovers(store.claims, decision)]
-        if not unsure:
-            return True
         return all(self._leadership.concurrency.map(WRITERS, self._is_as_listed, unsure))
 
     def _is_as_listed(self, unsure: tuple[Claim, bool]) -> bool:
@@ -175,14 +166,14 @@ class Assigner:
         """Write a Node's ranges; False when it changed meanwhile and another round must decide."""
         view, allocation = assignment
         nodes = self._leadership.nodes
-        version = nodes.version(view.name)
-        if version is None:
+        current = nodes.current(view.name)
+        if current is None:
             return True
         body = {
             "metadata": {
                 # Both differ for a Node that was deleted and recreated: it has to be decided anew.
                 "uid": view.uid,
-                "resourceVersion": version,
+                "resourceVersion": current[1],
                 "annotations": {RANGES: allocation.annotation or None},
             },
             "spec": {

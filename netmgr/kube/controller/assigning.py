@@ -19,7 +19,7 @@ from enum import StrEnum
 from itertools import islice
 
 from netmgr.kube.controller.allocations import Claim, NodeAllocation, NodeAllocations, NodeIndex
-from netmgr.prefixes import Prefix
+from netmgr.kube.controller.nodes import NodeView
 
 MOST_TOUCHED = 16
 """Allocations that one Node's podCIDRs may block without owning them.
@@ -45,33 +45,6 @@ class RefusalReason(StrEnum):
     TAKEN = "PodCIDRTaken"
     NO_ROUTE = "NoRouteToNode"
     TOO_MANY = "TooManyNodesForRoutes"
-
-
-@dataclass(frozen=True, slots=True)
-class NodeView:
-    """What matters about a Node object."""
-
-    name: str
-    uid: str
-    created: str
-    pool: str | None
-    cidrs: tuple[Prefix, ...] = ()
-    annotation: str = ""
-    addresses: tuple[str, ...] = ()
-    """Its InternalIPs, as its kubelet wrote them."""
-    runs_pods: bool = True
-    """A NAT host or a router needs no ranges."""
-    taints: tuple[Mapping[str, str], ...] = ()
-    is_network_unavailable: bool = False
-    """Whether its condition NetworkUnavailable is true."""
-    health: tuple[str, str] | None = None
-    """Status and reason of its condition NetmgrHealthy."""
-    health_message: str = ""
-    health_since: str = ""
-    """When the status of that condition changed last, as the controller wrote it."""
-
-    def has_taint(self, key: str) -> bool:
-        return any(taint["key"] == key for taint in self.taints)
 
 
 @dataclass(frozen=True, slots=True)

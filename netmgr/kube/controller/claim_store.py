@@ -40,11 +40,7 @@ class ClaimStore:
         self.claims: dict[NodeIndex, Claim] = {}
 
     def load(self) -> None:
-        """Read every claim anew.
-
-        Raises:
-            StateError: a claim cannot be read.
-        """
+        """Read every claim anew; StateError if one cannot be read."""
         # Without a resourceVersion the answer is read from etcd. A server's cache may lag, and a
         # claim that is missing there would be given out a second time.
         config_maps = self._api.get(self._path, {"labelSelector": f"{LABEL}={self._cluster}"})
@@ -112,7 +108,6 @@ def shard_name(cluster: str, index: NodeIndex) -> str:
 
 
 def write(claim: Claim) -> str:
-    """A claim as the value of its key."""
     content: dict[str, object] = {
         "node": claim.node,
         "uid": claim.uid,
@@ -124,17 +119,15 @@ def write(claim: Claim) -> str:
 
 
 def read(pool: str, data: Mapping[str, str]) -> Iterator[Claim]:
-    """The claims in one ConfigMap's data, whose keys are numbers of nodes.
-
-    Raises:
-        StateError: an entry is not a claim.
-    """
+    """The claims in one ConfigMap's data, by number of node; StateError for what is no claim."""
     for key, value in data.items():
         try:
             content: dict[str, Any] = json.loads(value)
             released = None
             if "released" in content:
-                released = _moment(content["released"])
+                released = datetime.fromisoformat(content["released"]).timestamp()
+                # By its offset a time may leave the calendar, and `write` could not give it back.
+                datetime.fromtimestamp(released, UTC)
             ranges = [Prefix.parse(str(block)) for block in content["ranges"]]
             allocation = NodeAllocation.of(NodeIndex(pool, int(key)), ranges)
             yield Claim(allocation, str(content["node"]), str(content["uid"]), released)
@@ -143,10 +136,3 @@ def read(pool: str, data: Mapping[str, str]) -> Iterator[Claim]:
                 f"claim {key} of node pool {pool} cannot be read: {error}; restore it from the Node"
                 " that has the allocation, or remove the key if no Node has it"
             ) from None
-
-
-def _moment(text: str) -> float:
-    """Seconds since the epoch that `write` can give back: an offset may leave the calendar."""
-    seconds = datetime.fromisoformat(text).timestamp()
-    datetime.fromtimestamp(seconds, UTC)
-    return seconds

@@ -47,8 +47,6 @@ ROUNDS = "rounds"
 
 @dataclass(frozen=True, slots=True)
 class ControllerSettings:
-    """What the command line says."""
-
     identity: str
     pool_label: str
     agent_namespace: str
@@ -69,8 +67,6 @@ class ControllerSettings:
 
 @dataclass(frozen=True, slots=True)
 class Controller:
-    """Follows the cluster and runs the reconcilers while it leads."""
-
     api: Api
     settings: ControllerSettings
     plan: Callable[[], PlanWatch | None] | None
@@ -86,8 +82,9 @@ class Controller:
         nodes, agents = ObjectCache(view_of, changed), ObjectCache(agent_pod, changed)
         pods = f"/api/v1/namespaces/{self.settings.agent_namespace}/pods"
         beside = self.concurrency
+        beat = partial(self.health.beat, ROUNDS)
         leadership = Leadership(
-            self.api, self.settings.identity, nodes, agents, pods, lost, self._beat, beside
+            self.api, self.settings.identity, nodes, agents, pods, lost, beat, beside
         )
         reconcilers = list(self._reconcilers(leadership))
         followed = {
@@ -101,7 +98,7 @@ class Controller:
         backoff = Backoff()
         self.telemetry.leader.set(1)
         while not lost.is_set():
-            self._beat()
+            beat()
             for name, reflector in followed.items():
                 if reflector.failure is not None:
                     raise reflector.failure
@@ -136,9 +133,6 @@ class Controller:
         yield NodeConditions(leadership, reports if settings.node_health else None, telemetry)
         # Also without a share, since taints of a controller that had one are removed.
         yield UnhealthyTaint(leadership, telemetry, settings.taint_share, settings.taint_after)
-
-    def _beat(self) -> None:
-        self.health.beat(ROUNDS)
 
     def _round(self, reconcilers: Sequence[ClusterReconciler], backoff: Backoff) -> bool:
         """Run every reconciler once; False when another round should follow soon."""

@@ -61,40 +61,40 @@ class WarningEvent:
         return f"{self.name[:LONGEST_NAME]}.{digest[:16]}"
 
     @property
-    def path(self) -> str:
+    def collection(self) -> str:
         return f"/api/v1/namespaces/{self.namespace or DEFAULT_NAMESPACE}/events"
 
     @property
-    def full_name(self) -> str:
-        return f"{self.path}/{self.event_name}"
+    def path(self) -> str:
+        return f"{self.collection}/{self.event_name}"
 
 
-def notice(refusal: Refusal) -> WarningEvent:
+def event_of(refusal: Refusal) -> WarningEvent:
     """The Event of a Node that cannot be served, which `kubectl describe node` shows."""
     node = refusal.node
     return WarningEvent("Node", node.name, node.uid, str(refusal.reason), refusal.message)
 
 
 class Events:
-    """Reports each notice once, and again while it lasts."""
+    """Writes each Warning once, and again while what it says lasts."""
 
     def __init__(self, leadership: Leadership) -> None:
         self._leadership = leadership
         self._reported: dict[str, float] = {}
 
-    def report(self, notices: Iterable[WarningEvent]) -> bool:
-        """Write what is new among all current notices; False when more is left for another round.
+    def report(self, warnings: Iterable[WarningEvent]) -> bool:
+        """Write what is new among all current ones; False when more is left for another round.
 
         What is refused is only logged. What could not be written because the server is away is
         left.
         """
         now = self._leadership.concurrency.monotonic()
-        current = {warning.full_name: warning for warning in notices}
-        self._reported = {name: at for name, at in self._reported.items() if name in current}
+        current = {warning.path: warning for warning in warnings}
+        self._reported = {path: at for path, at in self._reported.items() if path in current}
         due = [
             warning
-            for name, warning in current.items()
-            if now - self._reported.get(name, -AGAIN_SECONDS) >= AGAIN_SECONDS
+            for path, warning in current.items()
+            if now - self._reported.get(path, -AGAIN_SECONDS) >= AGAIN_SECONDS
         ]
         try:
             write_each(self._leadership, due[:MOST], self._report_one)
@@ -103,50 +103,43 @@ class Events:
             return False
         return len(due) <= MOST
 
-    def _report_one(self, notice: WarningEvent) -> bool:
-        if notice.full_name not in self._reported:
-            _log(notice)
+    def _report_one(self, warning: WarningEvent) -> bool:
+        # A node's root may report a thousand nonexistent pods a minute.
+        cause = caused_by(warning.reason)
+        if warning.path not in self._reported:
+            log.warning(
+                "reported kind=%s namespace=%s name=%s reason=%s message=%s",
+                warning.kind,
+                warning.namespace or "none",
+                warning.name,
+                warning.reason,
+                warning.message,
+                extra=cause,
+            )
         try:
-            write(self._leadership, notice)
+            write(self._leadership, warning)
         except ApiUnavailable:
             raise
         except ApiError as error:
             log.warning(
-                "event-not-written of=%s reason=%s",
-                notice.name,
-                error.message,
-                extra=caused_by(notice.reason),
+                "event-not-written of=%s reason=%s", warning.name, error.message, extra=cause
             )
         # Each by itself: what fails later must not have this one written again.
-        self._reported[notice.full_name] = self._leadership.concurrency.monotonic()
+        self._reported[warning.path] = self._leadership.concurrency.monotonic()
         return True
 
 
-def write(leadership: Leadership, notice: WarningEvent) -> None:
+def write(leadership: Leadership, warning: WarningEvent) -> None:
     """Write a Warning in the controller's name."""
-    api = leadership.api
-    made = event(notice, (COMPONENT, leadership.identity), leadership.concurrency.now())
+    author = COMPONENT, leadership.identity
+    body = event(warning, author, leadership.concurrency.now())
     try:
-        api.create(notice.path, made)
+        leadership.api.create(warning.collection, body)
     except ApiError as error:
         if error.status != CONFLICT:
             raise
         # It exists, perhaps by another controller: a new time keeps it from expiring.
-        again = {"lastTimestamp": made["lastTimestamp"]}
-        api.patch(notice.full_name, again)
-
-
-def _log(notice: WarningEvent) -> None:
-    log.warning(
-        "reported kind=%s namespace=%s name=%s reason=%s message=%s",
-        notice.kind,
-        notice.namespace or "none",
-        notice.name,
-        notice.reason,
-        notice.message,
-        # A node's root may report a thousand nonexistent pods a minute.
-        extra=caused_by(notice.reason),
-    )
+        leadership.api.patch(warning.path, {"lastTimestamp": body["lastTimestamp"]})
 
 
 def as_time(seconds: float) -> str:
@@ -155,24 +148,24 @@ def as_time(seconds: float) -> str:
     return text.replace("+00:00", "Z")
 
 
-def event(notice: WarningEvent, author: tuple[str, str], now: float) -> Object:
+def event(warning: WarningEvent, author: tuple[str, str], now: float) -> Object:
     """Make an Event at a time (seconds since the epoch), by a component and an instance of it."""
     at = as_time(now)
-    about = {"apiVersion": "v1", "kind": notice.kind, "name": notice.name, "uid": notice.uid}
-    if notice.namespace:
-        about["namespace"] = notice.namespace
+    about = {"apiVersion": "v1", "kind": warning.kind, "name": warning.name, "uid": warning.uid}
+    if warning.namespace:
+        about["namespace"] = warning.namespace
     return {
         "apiVersion": "v1",
         "kind": "Event",
         "metadata": {
-            "name": notice.event_name,
-            "namespace": notice.namespace or DEFAULT_NAMESPACE,
+            "name": warning.event_name,
+            "namespace": warning.namespace or DEFAULT_NAMESPACE,
         },
         "involvedObject": about,
         "type": "Warning",
-        "reason": notice.reason,
+        "reason": warning.reason,
         # The server refuses a longer one, and the Event with it.
-        "message": notice.message[:LONGEST],
+        "message": warning.message[:LONGEST],
         "source": {"component": author[0]},
         "reportingComponent": author[0],
         "reportingInstance": author[1],

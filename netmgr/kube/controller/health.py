@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -13,7 +12,7 @@ from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
 from exporter import controller_catalog as catalog
-from exporter.metric import Metric
+from exporter.catalog import Metric
 from exporter.wsgi import PublicHandler, PublicServer
 from netmgr.errors import SetupError
 from netmgr.kube.client.api import Api
@@ -29,7 +28,6 @@ class ControllerHealth:
     """Notices parts of a controller that hang, by their last beat. Safe for threads."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock` is monotonic, in seconds."""
         self._clock = clock
         self._lock = threading.Lock()
         self._last: dict[str, float] = {}
@@ -92,32 +90,10 @@ class _Requests(Collector):
         yield family
 
 
-class _Handler(PublicHandler):
-    # Without it a client that sends nothing would keep its thread for ever.
-    timeout = 10
-
-
-class _Server(PublicServer):
-    """Listens on IPv4 and IPv6 without an address: the kubelet asks at whichever the pod has."""
-
-    def __init__(self, address: str, port: int) -> None:
-        everywhere = not address and socket.has_dualstack_ipv6()
-        self.address_family = socket.AF_INET6 if everywhere or ":" in address else socket.AF_INET
-        super().__init__((address.strip("[]"), port), _Handler)
-
-    def server_bind(self) -> None:
-        if self.address_family == socket.AF_INET6:
-            # The wildcard takes IPv4 as well, whatever net.ipv6.bindv6only says; an explicit
-            # address does not.
-            self.socket.setsockopt(
-                socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, bool(self.server_address[0])
-            )
-        super().server_bind()
-
-
 def serve(registry: CollectorRegistry, listen: str, fault: Callable[[], str]) -> int:
     """Answer HTTP at `address:port` in a thread of its own; returns the port (0: any free one).
 
+    Without an address it is open by both families: the kubelet asks at whichever the pod has.
     `fault` describes what is wrong with the controller; empty while it is well.
 
     Raises:
@@ -138,7 +114,7 @@ def serve(registry: CollectorRegistry, listen: str, fault: Callable[[], str]) ->
         return [b"there are /metrics and /healthz\n"]
 
     try:
-        server = _Server(address, int(port))
+        server = PublicServer((address.strip("[]"), int(port)), PublicHandler)
     except (OSError, ValueError, OverflowError) as error:
         raise SetupError(
             f"cannot listen at {listen!r}: {error}; give --listen ADDRESS:PORT"

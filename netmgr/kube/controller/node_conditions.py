@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from netmgr.kube.client.agent_pods import AgentPod
-from netmgr.kube.controller.assigning import NodeView
 from netmgr.kube.controller.events import Events, WarningEvent, as_time
 from netmgr.kube.controller.health import Telemetry
 from netmgr.kube.controller.node_reports import NodeReport, NodeReports
-from netmgr.kube.controller.nodes import HEALTHY
+from netmgr.kube.controller.nodes import HEALTHY, NodeView
 from netmgr.kube.controller.reconciling import Leadership, write_condition, write_each
 
 HEALTHY_REASON, SILENT_REASON = "NoProblems", "NoReport"

@@ -27,7 +27,7 @@ _SWITCH = TypeAdapter(bool)
 
 
 def render(template: Object, node: Object) -> Object:
-    """The document, `node` and `ranges` filled in.
+    """Fill in `node` and `ranges`.
 
     Raises:
         ConfigError: the template sets what comes from the Node, or the Node lacks something.
@@ -78,13 +78,11 @@ def pod_cidr(text: str) -> Prefix:
 
 
 def ranges(node: Object) -> tuple[Prefix, ...]:
-    """The ranges that a Node has.
-
-    Raises:
-        ConfigError: none yet, or the annotation contradicts the podCIDRs.
-    """
+    """A Node's ranges; ConfigError if it has none yet, or as of `all_ranges`."""
     name = node["metadata"]["name"]
-    cidrs = tuple(map(pod_cidr, _pod_cidrs(node)))
+    spec = node.get("spec", {})
+    alone = [spec["podCIDR"]] if spec.get("podCIDR") else []
+    cidrs = tuple(map(pod_cidr, spec.get("podCIDRs") or alone))
     if not cidrs:
         raise ConfigError(
             f"Node {name} has no podCIDRs yet: netmgr controller gives it some if it has a label "
@@ -95,11 +93,7 @@ def ranges(node: Object) -> tuple[Prefix, ...]:
 
 
 def all_ranges(name: str, cidrs: tuple[Prefix, ...], text: str) -> tuple[Prefix, ...]:
-    """A Node's ranges: its podCIDRs, or all that the text of the annotation names.
-
-    Raises:
-        ConfigError: the annotation contradicts the podCIDRs.
-    """
+    """The podCIDRs, or all that the annotation names; ConfigError if it contradicts them."""
     if not text:
         return cidrs
     try:
@@ -117,15 +111,14 @@ def all_ranges(name: str, cidrs: tuple[Prefix, ...], text: str) -> tuple[Prefix,
     return named
 
 
-def _pod_cidrs(node: Object) -> list[str]:
-    spec = node.get("spec", {})
-    alone = [spec["podCIDR"]] if spec.get("podCIDR") else []
-    return list(spec.get("podCIDRs") or alone)
+def internal_addresses(node: Object) -> tuple[str, ...]:
+    """A Node's InternalIPs, as its kubelet or its cloud wrote them."""
+    reported = node.get("status", {}).get("addresses") or ()
+    return tuple(address["address"] for address in reported if address["type"] == "InternalIP")
 
 
 def _addresses(node: Object) -> list[str]:
-    reported = node.get("status", {}).get("addresses", ())
-    addresses = [entry["address"] for entry in reported if entry["type"] == "InternalIP"]
+    addresses = internal_addresses(node)
     if not addresses:
         name = node["metadata"]["name"]
         raise ConfigError(
@@ -133,7 +126,7 @@ def _addresses(node: Object) -> list[str]:
             "--cloud-provider=external the cloud's controller manager once it has seen the "
             f"machine (kubectl get node {name} -o wide). This will be tried again"
         )
-    return addresses
+    return list(addresses)
 
 
 def _hands_out(template: Object) -> bool:

@@ -10,7 +10,7 @@ import logging
 from netmgr.documents import node_list
 from netmgr.errors import ApiError
 from netmgr.kube.client.api import CONFLICT
-from netmgr.kube.controller.events import Events, notice
+from netmgr.kube.controller.events import Events, event_of
 from netmgr.kube.controller.node_listing import choose
 from netmgr.kube.controller.reconciling import Leadership
 
@@ -29,7 +29,6 @@ class NodeLister:
     """Keeps the ConfigMap, which the manifests make: its account may create none."""
 
     def __init__(self, leadership: Leadership, namespace: str) -> None:
-        """Send nothing yet. `namespace` is the agents'."""
         self._leadership = leadership
         self._api = leadership.api
         self._path = f"/api/v1/namespaces/{namespace}/configmaps/{CONFIG_MAP}"
@@ -40,7 +39,7 @@ class NodeLister:
 
     def reconcile(self) -> bool:
         nodes, refusals = choose(self._leadership.nodes.views())
-        is_reported = self._events.report(map(notice, refusals))
+        is_reported = self._events.report(map(event_of, refusals))
         now, text = self._leadership.concurrency.monotonic(), node_list.write(nodes)
         if now - self._checked_at >= CHECK:
             self._read()

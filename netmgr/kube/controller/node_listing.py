@@ -13,7 +13,8 @@ from bisect import bisect_left
 from collections.abc import Iterable
 
 from netmgr.documents.node_list import ListedNode
-from netmgr.kube.controller.assigning import NodeView, Refusal, RefusalReason
+from netmgr.kube.controller.assigning import Refusal, RefusalReason
+from netmgr.kube.controller.nodes import NodeView
 from netmgr.prefixes import Address, Family, Prefix
 
 MOST_NODES = 500

@@ -9,9 +9,8 @@ from fractions import Fraction
 
 from netmgr.kube.client.api import Object
 from netmgr.kube.controller import tainting
-from netmgr.kube.controller.assigning import NodeView
 from netmgr.kube.controller.health import Telemetry
-from netmgr.kube.controller.nodes import UNHEALTHY_TAINT
+from netmgr.kube.controller.nodes import UNHEALTHY_TAINT, NodeView
 from netmgr.kube.controller.reconciling import Leadership, patch, write_each
 
 Taints = list[Mapping[str, str]]
@@ -90,16 +89,13 @@ class UnhealthyTaint:
         tainted = sum(view.has_taint(UNHEALTHY_TAINT) for view in views)
         self._telemetry.unhealthy.labels("tainted").set(tainted)
         self._telemetry.unhealthy.labels("withheld").set(len(decision.withheld))
-        withheld = frozenset(view.name for view in decision.withheld)
         for view in decision.withheld:
             if view.name not in self._withheld:
+                name, pool = view.name, view.pool or "none"
                 log.warning(
-                    "unhealthy-taint-withheld node=%s pool=%s share=%s",
-                    view.name,
-                    view.pool or "none",
-                    self._share,
+                    "unhealthy-taint-withheld node=%s pool=%s share=%s", name, pool, self._share
                 )
-        self._withheld = withheld
+        self._withheld = frozenset(view.name for view in decision.withheld)
 
     def _taint(self, view: NodeView) -> bool:
         taint = {"key": UNHEALTHY_TAINT, "effect": "NoSchedule"}
@@ -107,13 +103,8 @@ class UnhealthyTaint:
             self._leadership, view, lambda taints: [*without(taints, UNHEALTHY_TAINT), taint]
         )
         if is_written:
-            reason = view.health[1] if view.health else "none"
-            log.warning(
-                "unhealthy-taint-added node=%s pool=%s reason=%s",
-                view.name,
-                view.pool or "none",
-                reason,
-            )
+            pool, reason = view.pool or "none", view.health[1] if view.health else "none"
+            log.warning("unhealthy-taint-added node=%s pool=%s reason=%s", view.name, pool, reason)
         return is_written
 
     def _untaint(self, view: NodeView) -> bool:

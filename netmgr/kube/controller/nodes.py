@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 from netmgr.documents.sites import Role
 from netmgr.kube.client.api import Object
-from netmgr.kube.controller.assigning import NodeView
-from netmgr.kube.controller.node_document import RANGES, pod_cidr
+from netmgr.kube.controller.node_document import RANGES, internal_addresses, pod_cidr
+from netmgr.prefixes import Prefix
 
 ROLE = "node-restriction.kubernetes.io/netmgr-role"
 """Label of a machine that is not a node in the plan's sense: a NAT host or a hub's router.
@@ -27,10 +30,40 @@ HEALTHY = "NetmgrHealthy"
 """The condition that says whether a Node's network has problems that last."""
 
 
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    name: str
+    uid: str
+    created: str
+    pool: str | None
+    cidrs: tuple[Prefix, ...] = ()
+    annotation: str = ""
+    addresses: tuple[str, ...] = ()
+    """Its InternalIPs, as its kubelet wrote them."""
+    runs_pods: bool = True
+    """A NAT host or a router needs no ranges."""
+    taints: tuple[Mapping[str, str], ...] = ()
+    is_network_unavailable: bool = False
+    """Whether its condition NetworkUnavailable is true."""
+    health: tuple[str, str] | None = None
+    """Status and reason of its condition NetmgrHealthy."""
+    health_message: str = ""
+    health_since: str = ""
+    """When the status of that condition changed last, as the controller wrote it."""
+
+    def has_taint(self, key: str) -> bool:
+        return any(taint["key"] == key for taint in self.taints)
+
+
 def conditions_of(api_object: Object) -> dict[str, Object]:
     """The conditions in an object's status, by their type."""
     conditions = api_object.get("status", {}).get("conditions") or ()
     return {condition["type"]: condition for condition in conditions}
+
+
+def is_ready(api_object: Object) -> bool:
+    """Whether a Node or a pod has the condition Ready."""
+    return bool(conditions_of(api_object).get("Ready", {}).get("status") == "True")
 
 
 def node_view(node: Object, pool_label: str = "") -> NodeView:
@@ -44,11 +77,7 @@ def node_view(node: Object, pool_label: str = "") -> NodeView:
         uid=metadata["uid"],
         created=metadata["creationTimestamp"],
         pool=labels.get(pool_label),
-        addresses=tuple(
-            address["address"]
-            for address in node.get("status", {}).get("addresses") or ()
-            if address["type"] == "InternalIP"
-        ),
+        addresses=internal_addresses(node),
         cidrs=tuple(sorted(map(pod_cidr, node["spec"].get("podCIDRs", ())))),
         annotation=metadata.get("annotations", {}).get(RANGES, ""),
         runs_pods=labels.get(ROLE, Role.NODE) == Role.NODE,

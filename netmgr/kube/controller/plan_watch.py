@@ -20,27 +20,18 @@ class PlanWatch:
     """The newest allocations of the plan's files that move no Node."""
 
     def __init__(self, read: Callable[[], NodeAllocations], files: tuple[Path, ...]) -> None:
-        """Read the plan.
-
-        Raises:
-            ConfigError: it cannot be read, or has no such cluster.
-        """
+        """Read the plan; ConfigError if it cannot be read, or has no such cluster."""
         self._read = read
         self._files = files
         self._seen = versions(self._files)
         self._wanted = read()
         self.cluster = self._wanted.cluster
-        """The cluster's name in the plan."""
         self._accepted: NodeAllocations | None = None
         self.refused = ""
         """Why the plan on disk is not in force; empty when it is."""
 
     def allocations(self, claims: Mapping[NodeIndex, Claim]) -> NodeAllocations:
-        """The allocations in force.
-
-        Raises:
-            ConfigError: the very first plan would move Nodes, so that none is in force.
-        """
+        """Those in force; ConfigError if there are none, since the first plan would move Nodes."""
         self._read_changes()
         if self._accepted is not self._wanted:
             self._accept(claims)
@@ -91,11 +82,7 @@ class AwaitedPlan:
             log.warning("no-plan action=assign-nothing files=%s", ", ".join(map(str, files)))
 
     def watch(self) -> PlanWatch | None:
-        """The plan; None until the files exist. One that was there once stays in force.
-
-        Raises:
-            ConfigError: the first plan cannot be used.
-        """
+        """The plan; None until the files exist. ConfigError if the first one cannot be used."""
         if self._watch is None and versions(self._files):
             self._watch = self._open_watch()
         return self._watch

@@ -12,7 +12,7 @@ from netmgr.kube.client.agent_pods import AgentPod
 from netmgr.kube.client.api import Api, Object, is_outdated
 from netmgr.kube.client.concurrency import THREADS, Concurrency
 from netmgr.kube.client.object_cache import ObjectCache
-from netmgr.kube.controller.assigning import NodeView
+from netmgr.kube.controller.nodes import NodeView
 
 Item = TypeVar("Item")
 

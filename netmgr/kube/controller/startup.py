@@ -12,10 +12,9 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from netmgr.kube.controller.assigning import NodeView
 from netmgr.kube.controller.events import as_time
 from netmgr.kube.controller.node_taints import rewrite, without
-from netmgr.kube.controller.nodes import NETWORK_UNAVAILABLE, STARTUP_TAINT
+from netmgr.kube.controller.nodes import NETWORK_UNAVAILABLE, STARTUP_TAINT, NodeView
 from netmgr.kube.controller.reconciling import Leadership, write_condition, write_each
 from netmgr.logs import caused_by
 from netmgr.ranges.assigned import AssignedRanges
@@ -25,8 +24,6 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Startup:
-    """Removes what keeps pods away from Nodes whose agents are ready."""
-
     leadership: Leadership
     is_range_controller: Callable[[], bool]
     """Whether this controller gives Nodes their podCIDRs. Only then is the condition its own:

@@ -19,19 +19,14 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from netmgr.errors import ConfigError
-from netmgr.kube.controller.assigning import NodeView
-from netmgr.kube.controller.nodes import STARTUP_TAINT, UNHEALTHY_TAINT
+from netmgr.kube.controller.nodes import STARTUP_TAINT, UNHEALTHY_TAINT, NodeView
 
 WHOLE = 100
 """Per cent."""
 
 
 def parse_share(text: str) -> Fraction:
-    """The share that a text like `5%` is, from 0 to 1.
-
-    Raises:
-        ConfigError: it is none.
-    """
+    """The share that a text like `5%` is, from 0 to 1; ConfigError for any other text."""
     number = text.removesuffix("%")
     # No sign, exponent, fraction or underscore, all of which Fraction takes.
     is_number = number.isascii() and number.replace(".", "", 1).isdecimal()

@@ -20,17 +20,12 @@ _OBJECTS = {
     "/api/v1": ("pods", "configmaps", "events"),
     "/apis/coordination.k8s.io/v1": ("leases",),
 }
-NODES = "/api/v1/nodes"
 NAMESPACES = ("netmgr", "netmgr-claims")
 """Those of the manifests."""
 
 
 def collect(api: Api, namespaces: tuple[str, ...], *, redact: bool = False) -> Archive:
-    """The archive, with the objects of netmgr's own namespaces.
-
-    Raises:
-        ApiError: not even the pods can be listed.
-    """
+    """The archive, with the objects of `namespaces`; ApiError if not even pods can be listed."""
     pods: list[Object] = []
     for namespace in namespaces:
         pods += api.get(f"/api/v1/namespaces/{namespace}/pods")["items"]
@@ -44,7 +39,7 @@ def collect(api: Api, namespaces: tuple[str, ...], *, redact: bool = False) -> A
 
 def _parts(api: Api, namespaces: tuple[str, ...], pods: list[Object]) -> Iterator[tuple[str, Part]]:
     yield "version.json", partial(_object, api, "/version")
-    yield "nodes.json", partial(_object, api, NODES)
+    yield "nodes.json", partial(_object, api, "/api/v1/nodes")
     for namespace in namespaces:
         for root, kinds in _OBJECTS.items():
             for kind in kinds:
@@ -55,15 +50,10 @@ def _parts(api: Api, namespaces: tuple[str, ...], pods: list[Object]) -> Iterato
         spec = pod["spec"]
         for container in (*spec.get("initContainers", ()), *spec["containers"]):
             path = f"/api/v1/namespaces/{namespace}/pods/{name}/log"
-            yield (
-                f"{namespace}/logs/{name}-{container['name']}.log",
-                partial(_log, api, path, container["name"]),
-            )
+            query = {"container": container["name"], "tailLines": LOG_LINES, "timestamps": "true"}
+            part = f"{namespace}/logs/{name}-{container['name']}.log"
+            yield part, partial(api.text, path, query)
 
 
 def _object(api: Api, path: str) -> str:
     return json.dumps(api.get(path), indent=1) + "\n"
-
-
-def _log(api: Api, path: str, container: str) -> str:
-    return api.text(path, {"container": container, "tailLines": LOG_LINES, "timestamps": "true"})

@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
 
 from netmgr.errors import ApiError, ApiUnavailable
 from netmgr.kube.client.agent_pods import agent_pod
@@ -34,39 +33,31 @@ Advance = Callable[[int], object]
 """Called after each exporter, with how many there are; from several threads."""
 
 
-class ClusterQuery(NamedTuple):
-    """What to read, and how long exporters may take in all (seconds)."""
-
-    namespaces: tuple[str, ...]
-    lease: str
-    seconds: float
-
-
 def read(
-    api: Api, reading: ClusterQuery, advance: Advance = lambda *_: None
+    api: Api, namespaces: tuple[str, ...], lease_name: str, seconds: float, advance: Advance
 ) -> cluster_status.ClusterState:
-    """Read a cluster.
+    """Read a cluster; `seconds` is how long exporters may take in all.
 
     Raises:
         ApiError: Nodes, the agents' pods, DaemonSets or Deployments cannot be listed. What else
             cannot be read is in `ClusterState.unread`.
     """
-    cluster = cluster_status.ClusterState(reading.namespaces)
+    cluster = cluster_status.ClusterState(namespaces)
     cluster.nodes = [cluster_status.node_state(node) for node in items(api, "/api/v1/nodes")]
     cluster.present = {node.view.uid for node in cluster.nodes}
-    for namespace in reading.namespaces:
+    for namespace in namespaces:
         apps = f"/apis/apps/v1/namespaces/{namespace}"
         _read_own(api, namespace, apps, cluster)
         with _tolerated(cluster, "controllerrevisions"):
             _read_revisions(api, f"{apps}/controllerrevisions", cluster)
         with _tolerated(cluster, "leases"):
             leases = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
-            if (lease := api.find(f"{leases}/{reading.lease}")) is not None:
+            if (lease := api.find(f"{leases}/{lease_name}")) is not None:
                 cluster.leader = cluster_status.leader(lease)
-    for namespace in (DEFAULT_NAMESPACE, *reading.namespaces):
+    for namespace in (DEFAULT_NAMESPACE, *namespaces):
         with _tolerated(cluster, "events"):
             cluster.events += _events(api, namespace)
-    _ask(api, cluster, reading.seconds, advance)
+    _ask(api, cluster, seconds, advance)
     return cluster
 
 
@@ -127,31 +118,28 @@ def _events(api: Api, namespace: str) -> Iterator[Object]:
 def _ask(api: Api, cluster: cluster_status.ClusterState, seconds: float, advance: Advance) -> None:
     """Ask the exporters of agents that are ready; others would only take time."""
     kubelets = {node.view.name for node in cluster.nodes if node.is_ready}
-    ready = [agent for agent in cluster.pods if agent.pod.is_ready and agent.pod.node in kubelets]
-    asked = [agent for agent in ready if agent.pod.exporter[1]]
+    asked = [
+        agent
+        for agent in cluster.pods
+        if agent.pod.is_ready and agent.pod.node in kubelets and agent.pod.exporter[1]
+    ]
     deadline = time.monotonic() + seconds
 
     def ask(agent: cluster_status.PodState) -> None:
         node = agent.pod.node
-        if time.monotonic() > deadline:
-            cluster.silent[node] = f"not asked, since all took longer than {seconds:.0f} s"
-        else:
-            _ask_one(api, cluster, agent)
+        try:
+            if time.monotonic() > deadline:
+                cluster.silent[node] = f"not asked, since all took longer than {seconds:.0f} s"
+            else:
+                body = api.bounded(f"{agent.exporter}/report", ANSWER_SECONDS, LONGEST_ANSWER)
+                cluster.reports[node] = parse_body(body)
+        except ApiError as error:
+            cluster.silent[node] = short(error)
+        except ValueError as error:
+            cluster.silent[node] = str(error).partition("\n")[0]
         advance(len(asked))
 
     THREADS.map(ASKERS, ask, asked)
-
-
-def _ask_one(
-    api: Api, cluster: cluster_status.ClusterState, agent: cluster_status.PodState
-) -> None:
-    try:
-        body = api.bounded(f"{agent.exporter}/report", ANSWER_SECONDS, LONGEST_ANSWER)
-        cluster.reports[agent.pod.node] = parse_body(body)
-    except ApiError as error:
-        cluster.silent[agent.pod.node] = short(error)
-    except ValueError as error:
-        cluster.silent[agent.pod.node] = str(error).partition("\n")[0]
 
 
 def short(error: ApiError) -> str:

@@ -8,7 +8,7 @@ passes by itself, such as a rollout, and what is already over, such as an Event,
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
@@ -18,14 +18,14 @@ from netmgr.documents.sites import Role
 from netmgr.findings import Finding, grouped
 from netmgr.kube.client.agent_pods import AgentPod
 from netmgr.kube.client.api import Object
-from netmgr.kube.controller.assigning import NodeView
 from netmgr.kube.controller.node_conditions import PREFLIGHT_FAILED
 from netmgr.kube.controller.node_reports import NodeReport
 from netmgr.kube.controller.nodes import (
     ROLE,
     STARTUP_TAINT,
     UNHEALTHY_TAINT,
-    conditions_of,
+    NodeView,
+    is_ready,
     node_view,
 )
 from netmgr.prefixes import Prefix
@@ -73,6 +73,11 @@ class PodState:
         pod = f"{self.pod.name}:{self.pod.exporter[1]}"
         return f"/api/v1/namespaces/{self.namespace}/pods/{pod}/proxy"
 
+    def logs(self, container: str = "") -> str:
+        """The command that shows the log of a container; default: of the one in trouble."""
+        pod = f"{self.pod.name} -c {container or self.container}"
+        return f"kubectl -n {self.namespace} logs {pod}"
+
 
 @dataclass(frozen=True, slots=True)
 class Workload:
@@ -97,6 +102,9 @@ class Workload:
         """As kubectl takes it."""
         return f"{self.kind}/{self.name}"
 
+    def kubectl(self, verb: str) -> str:
+        return f"kubectl -n {self.namespace} {verb} {self.path}"
+
 
 class Leader(NamedTuple):
     """The controller's Lease: who holds it, until when (seconds since the epoch)."""
@@ -107,8 +115,6 @@ class Leader(NamedTuple):
 
 @dataclass
 class ClusterState:
-    """What was read."""
-
     namespaces: Sequence[str]
     nodes: list[NodeState] = field(default_factory=list)
     pods: list[PodState] = field(default_factory=list)
@@ -136,11 +142,10 @@ class ClusterState:
 
 def node_state(node: Object) -> NodeState:
     labels = node["metadata"].get("labels", {})
-    is_ready = conditions_of(node).get("Ready", {}).get("status") == "True"
     component = {Role.NODE: AGENT, Role.NAT_HOST: NAT_HOST}.get(labels.get(ROLE, Role.NODE), "")
-    is_linux = labels.get("kubernetes.io/os", "linux") == "linux"
-    component = component if is_linux else ""
-    return NodeState(node_view(node), is_ready, component, frozenset(labels))
+    if labels.get("kubernetes.io/os", "linux") != "linux":
+        component = ""
+    return NodeState(node_view(node), is_ready(node), component, frozenset(labels))
 
 
 def pod_state(pod_object: Object, pod: AgentPod) -> PodState:
@@ -164,10 +169,7 @@ def pod_state(pod_object: Object, pod: AgentPod) -> PodState:
 
 
 def workload(kind: str, workload_object: Object, nodes: Sequence[NodeState] = ()) -> Workload:
-    """What matters about a DaemonSet or Deployment (`kind` as kubectl takes it).
-
-    A Deployment's pods have a host port, so that no more run than there are Nodes for them.
-    """
+    """What matters about a DaemonSet or Deployment (`kind` as kubectl takes it)."""
     metadata, status = workload_object["metadata"], workload_object.get("status", {})
     is_everywhere = kind == "daemonset"
     ready = status.get("numberReady" if is_everywhere else "readyReplicas", 0)
@@ -175,9 +177,10 @@ def workload(kind: str, workload_object: Object, nodes: Sequence[NodeState] = ()
     if is_everywhere:
         wanted = status.get("desiredNumberScheduled", 0)
     else:
-        wanted = min(
-            workload_object["spec"].get("replicas", 1), max(ready, _most_pods(selects, nodes))
-        )
+        # Its pods have a host port: no more of them run than there are Nodes for them.
+        eligible = sum(any(keys <= node.labels for keys in selects) for node in nodes)
+        most = max(ready, eligible, 1) if nodes else math.inf
+        wanted = min(workload_object["spec"].get("replicas", 1), most)
     return Workload(
         kind=kind,
         namespace=metadata["namespace"],
@@ -190,13 +193,6 @@ def workload(kind: str, workload_object: Object, nodes: Sequence[NodeState] = ()
         most_unavailable=_most_unavailable(workload_object["spec"], wanted) if is_everywhere else 0,
         selects=selects,
     )
-
-
-def _most_pods(selects: Iterable[frozenset[str]], nodes: Collection[NodeState]) -> float:
-    """How many pods with a host port can run; any number where no Nodes are known."""
-    if not nodes:
-        return math.inf
-    return max(1, sum(any(keys <= node.labels for keys in selects) for node in nodes))
 
 
 def _most_unavailable(spec: Object, wanted: int) -> int:
@@ -255,28 +251,22 @@ def _workloads(cluster: ClusterState) -> Iterator[Finding]:
     for owner in cluster.workloads:
         if not owner.is_current:
             message = "kube-controller-manager has not acted on its newest form"
-            yield _found(Severity.ERROR, "installation", message, _describe(owner), owner.path)
+            remedy = owner.kubectl("describe")
+            yield _found(Severity.ERROR, "installation", message, remedy, owner.path)
         elif owner.component == CONTROLLER and owner.ready < owner.wanted:
             yield _controllers(owner, cluster)
 
 
 def _controllers(deployment: Workload, cluster: ClusterState) -> Finding:
-    """Why not all controllers run."""
     message = f"{deployment.ready} of {deployment.wanted} controllers are ready"
+    remedy = deployment.kubectl("describe")
     if deployment.ready:
-        return _found(
-            Severity.WARNING, "controller", message, _describe(deployment), deployment.path
-        )
+        return _found(Severity.WARNING, "controller", message, remedy, deployment.path)
     present = frozenset[str]().union(*(state.labels for state in cluster.nodes))
-    remedy = _describe(deployment)
     for label in sorted(frozenset[str]().union(*deployment.selects) - present):
         message += f", and no Node has the label {label} that they need"
         remedy = f"kubectl label node NODE {label}="
     return _found(Severity.ERROR, "controller", message, remedy, deployment.path)
-
-
-def _describe(owner: Workload) -> str:
-    return f"kubectl -n {owner.namespace} describe {owner.path}"
 
 
 def _leader(cluster: ClusterState, now: float) -> Iterator[Finding]:
@@ -284,13 +274,13 @@ def _leader(cluster: ClusterState, now: float) -> Iterator[Finding]:
     if not running or "leases" in cluster.unread:
         return
     held = cluster.leader
-    remedy = f"kubectl -n {running[0].namespace} logs {running[0].path}"
     if held is None or not held.holder:
         message = "no controller leads"
     elif now > held.until + LEASE_GRACE_SECONDS:
         message = f"{held.holder} leads, and its Lease ended {now - held.until:.0f} s ago"
     else:
         return
+    remedy = running[0].kubectl("logs")
     yield _found(Severity.ERROR, "controller", message, remedy, running[0].path)
 
 
@@ -347,8 +337,11 @@ def _agent(
         yield from _serving(state.view, agent, cluster)
     else:
         yield _unready(state, agent)
-    if agent is not None:
-        yield from _lag(agent, wanted, cluster.revisions, about)
+    newest = {cluster.revisions.get((owner.namespace, owner.name)) for owner in wanted} - {None}
+    if agent is not None and newest and agent.revision not in newest:
+        message = f"its agent is of an older revision of {wanted[0].path}"
+        remedy = wanted[0].kubectl("rollout status")
+        yield _found(Severity.WARNING, "rollout", message, remedy, about)
 
 
 def _shared_ranges(views: Sequence[NodeView]) -> Iterator[Finding]:
@@ -371,17 +364,15 @@ def _shared_ranges(views: Sequence[NodeView]) -> Iterator[Finding]:
 
 
 def _absent(about: str, wanted: Sequence[Workload]) -> Finding:
-    first = wanted[0]
-    describe = f"kubectl -n {first.namespace} describe {first.path}"
+    describe = wanted[0].kubectl("describe")
     if any(daemon_set.wanted > daemon_set.scheduled for daemon_set in wanted):
         return _found(Severity.ERROR, "agent", "no agent's pod is on it", describe, about)
-    message = f"no agent's pod is on it, and {first.path} wants none there"
+    message = f"no agent's pod is on it, and {wanted[0].path} wants none there"
     return _found(Severity.WARNING, "agent", message, describe, about)
 
 
 def _unready(state: NodeState, agent: PodState) -> Finding:
-    about = f"node/{state.view.name}"
-    remedy = f"kubectl -n {agent.namespace} logs {agent.pod.name} -c {agent.container}"
+    about, remedy = f"node/{state.view.name}", agent.logs()
     if state.component == AGENT and not state.view.cidrs:
         check, remedy = "ranges", f"kubectl describe {about}"
         message = "it waits for ranges: it has no podCIDRs, and its agent is not ready"
@@ -396,38 +387,18 @@ def _serving(view: NodeView, agent: PodState, cluster: ClusterState) -> Iterator
     """What keeps pods from a Node although its agent is ready, and an exporter that is silent."""
     about = f"node/{view.name}"
     if agent.trouble:
-        remedy = f"kubectl -n {agent.namespace} logs {agent.pod.name} -c {agent.container}"
-        yield _found(Severity.ERROR, "agent", agent.trouble, remedy, about)
+        yield _found(Severity.ERROR, "agent", agent.trouble, agent.logs(), about)
     if view.has_taint(STARTUP_TAINT):
         message = f"its agent is ready, and it still has the taint {STARTUP_TAINT}"
-        yield _found(Severity.ERROR, "taint", message, _controller(cluster), about)
+        logs = (deployment.kubectl("logs") for deployment in cluster.of(CONTROLLER))
+        remedy = next(logs, "no controller is installed, which would remove it")
+        yield _found(Severity.ERROR, "taint", message, remedy, about)
     if view.is_network_unavailable:
         message = "its agent is ready, and its condition NetworkUnavailable is True"
         yield _found(Severity.ERROR, "taint", message, f"kubectl describe {about}", about)
     if view.name in cluster.silent:
         message = f"its exporter does not answer: {cluster.silent[view.name]}"
-        remedy = f"kubectl -n {agent.namespace} logs {agent.pod.name} -c exporter"
-        yield _found(Severity.WARNING, "exporter", message, remedy, about)
-
-
-def _controller(cluster: ClusterState) -> str:
-    for deployment in cluster.of(CONTROLLER):
-        return f"kubectl -n {deployment.namespace} logs {deployment.path}"
-    return "no controller is installed, which would remove it"
-
-
-def _lag(
-    agent: PodState,
-    wanted: Sequence[Workload],
-    revisions: Mapping[tuple[str, str], str],
-    about: str,
-) -> Iterator[Finding]:
-    newest = {revisions.get((owner.namespace, owner.name)) for owner in wanted} - {None}
-    if newest and agent.revision not in newest:
-        first = wanted[0]
-        message = f"its agent is of an older revision of {first.path}"
-        remedy = f"kubectl -n {first.namespace} rollout status {first.path}"
-        yield _found(Severity.WARNING, "rollout", message, remedy, about)
+        yield _found(Severity.WARNING, "exporter", message, agent.logs("exporter"), about)
 
 
 def _network(state: NodeState, report: NodeReport | None) -> Iterator[Finding]:
@@ -435,7 +406,6 @@ def _network(state: NodeState, report: NodeReport | None) -> Iterator[Finding]:
     view = state.view
     about, describe = f"node/{view.name}", f"kubectl describe node/{view.name}"
     status, reason = view.health or (None, None)
-    is_tainted = view.has_taint(UNHEALTHY_TAINT)
     # A preflight that fails is reported with its agent.
     if status == "False" and reason != PREFLIGHT_FAILED:
         message = f"{reason}: {view.health_message}"
@@ -443,7 +413,7 @@ def _network(state: NodeState, report: NodeReport | None) -> Iterator[Finding]:
     elif status == "Unknown" and state.is_ready:
         message = f"its condition NetmgrHealthy is Unknown: {view.health_message}"
         yield _found(Severity.WARNING, "network", message, describe, about)
-    if is_tainted:
+    if view.has_taint(UNHEALTHY_TAINT):
         message = f"it has the taint {UNHEALTHY_TAINT}, so that no new pod comes"
         yield _found(Severity.WARNING, "taint", message, describe, about)
     for problem in report.problems if report else ():

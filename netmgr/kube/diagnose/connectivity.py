@@ -20,7 +20,7 @@ from netmgr.documents.diagnostics import Severity
 from netmgr.findings import Finding, grouped
 from netmgr.kube.client.api import Object
 from netmgr.kube.controller.claim_store import POOL
-from netmgr.kube.controller.nodes import conditions_of
+from netmgr.kube.controller.nodes import is_ready
 from netmgr.kube.diagnose.cluster_status import AGENT, NodeState, PodState, node_state
 from netmgr.prefixes import Address, Family
 
@@ -70,8 +70,6 @@ _REMEDIES = {
 
 
 class CheckState(StrEnum):
-    """The outcome of a check on a Node."""
-
     OK = "ok"
     FAILED = "failed"
     SKIPPED = "skipped"
@@ -88,7 +86,6 @@ class NodeCandidate:
 
     @property
     def name(self) -> str:
-        """The Node's."""
         return self.state.view.name
 
     @property
@@ -143,8 +140,6 @@ class CountedBytes(NamedTuple):
 
 @dataclass
 class NodeResult:
-    """A Node that was tested."""
-
     node: str
     trouble: str = ""
     """Why its pods did not start, or gave no answer; empty if they did."""
@@ -216,17 +211,13 @@ def running_pods(
     for pod in sorted(pods, key=lambda pod: str(pod["status"].get("startTime"))):
         metadata, node = pod["metadata"], pod["spec"]["nodeName"]
         is_shielded = metadata["namespace"] in shielded or pod["spec"].get("hostNetwork")
-        if is_shielded or not _is_ready(pod) or len(pods_by_node[node]) == MOST_RUNNING:
+        serves = is_ready(pod) and "deletionTimestamp" not in metadata
+        if is_shielded or not serves or len(pods_by_node[node]) == MOST_RUNNING:
             continue
         addresses = tuple(pod_ip["ip"] for pod_ip in pod["status"].get("podIPs") or ())
         path = f"{metadata['namespace']}/{metadata['name']}"
         pods_by_node[node].append(RunningPod(path, node, addresses))
     return pods_by_node
-
-
-def _is_ready(pod: Object) -> bool:
-    is_ready = conditions_of(pod).get("Ready", {}).get("status") == "True"
-    return is_ready and "deletionTimestamp" not in pod["metadata"]
 
 
 def plan(
@@ -242,7 +233,10 @@ def plan(
     Node and the next one.
     """
     probes: list[PlannedProbe] = []
-    for distance, server in enumerate(_peers(own, ring)):
+    begin = ring.index(own)
+    # Its own server, and those that follow it.
+    peers = [*ring[begin:], *ring[:begin]][: MOST_PEERS + 1]
+    for distance, server in enumerate(peers):
         check = Check.OTHER_NODES if distance else Check.SAME_NODE
         probes += _echoes(check, server.node, _of_families(server.addresses, own.addresses))
         if distance <= 1:
@@ -275,13 +269,6 @@ def _echoes(check: Check, node: str, addresses: Iterable[str]) -> Iterator[Plann
         yield PlannedProbe(check, node, Probe(by="udp", host=address))
 
 
-def _peers(own: ProbeServer, ring: Sequence[ProbeServer]) -> Iterator[ProbeServer]:
-    """Its own server, and those that follow it."""
-    begin = ring.index(own)
-    for distance in range(min(len(ring), MOST_PEERS + 1)):
-        yield ring[(begin + distance) % len(ring)]
-
-
 def _of_families(addresses: Iterable[str], own: Iterable[str]) -> list[str]:
     """Those in the families of a pod's own addresses."""
     families = {_family(address) for address in own}
@@ -296,7 +283,10 @@ def conclude(tested: NodeResult, service: Sequence[str], asked: Options) -> None
     """Fill in a Node's states and findings from what its pods and its exporter say."""
     tested.states = dict.fromkeys(Check, CheckState.SKIPPED)
     answer = tested.answer
-    if answer is None or not _is_whole(answer, tested.planned, asked):
+    if answer is None or (
+        (len(answer.probes), len(answer.internet), len(answer.unreachable))
+        != (len(tested.planned), len(asked.internet), len(asked.unreachable))
+    ):
         trouble = tested.trouble or "its client's answer is not to its task"
         _fail(tested, Check.START, trouble, f"kubectl describe node/{tested.node}")
         return
@@ -312,13 +302,8 @@ def conclude(tested: NodeResult, service: Sequence[str], asked: Options) -> None
                 _pass(tested, check)
             else:
                 message = f"{target}: {_words(ending)}"
-                _fail(tested, check, message, f"netmgr node explain {target.host}, on the node")
+                _fail(tested, check, message, _EXPLAIN.format(host=target.host))
     _of_counts(tested, answer)
-
-
-def _is_whole(answer: ProbeAnswer, planned: Sequence[PlannedProbe], asked: Options) -> bool:
-    lengths = (len(answer.probes), len(answer.internet), len(answer.unreachable))
-    return lengths == (len(planned), len(asked.internet), len(asked.unreachable))
 
 
 def _of_probe(
@@ -346,7 +331,7 @@ def _of_probe(
         else:
             seen = _listed(ending.seen)
             message = f"{_way(planned)}: the server saw {seen}, which is not the pod's own address"
-            remedy = f"netmgr node explain {probe.host}, on the node"
+            remedy = _EXPLAIN.format(host=probe.host)
             _fail(tested, Check.OWN_ADDRESS, message, remedy, _about(tested, planned))
 
 
@@ -387,11 +372,9 @@ def _of_counts(tested: NodeResult, answer: ProbeAnswer) -> None:
         if comparison.is_right:
             _pass(tested, Check.COUNTED)
             continue
-        wanted = (
-            f"{comparison.most:,}"
-            if comparison.least == comparison.most
-            else f"{comparison.least:,} to {comparison.most:,}"
-        )
+        wanted = f"{comparison.most:,}"
+        if comparison.least < comparison.most:
+            wanted = f"{comparison.least:,} to {wanted}"
         message = (
             f"internet-{comparison.way} of the {comparison.who}'s pod: {comparison.counted:,} "
             f"bytes were counted, and it exchanged {wanted}"

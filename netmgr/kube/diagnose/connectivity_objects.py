@@ -6,6 +6,8 @@ are bound to a Node by its name: what is tested is the Node's network, not the s
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from netmgr.api.connectivity import PORT, ProbeTask
@@ -37,14 +39,12 @@ class PodNow(NamedTuple):
 def namespace(name: str, *, has_host_port: bool) -> Object:
     """The namespace; a host port is what `restricted` and `baseline` refuse."""
     level = "privileged" if has_host_port else "restricted"
-    labels = LABELS | {"pod-security.kubernetes.io/enforce": level}
-    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
+    return _object("Namespace", name, {"pod-security.kubernetes.io/enforce": level})
 
 
 def account() -> Object:
     """A service account of its own: the default one comes a while after its namespace."""
-    metadata = {"name": SERVICE, "labels": LABELS}
-    return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata}
+    return _object("ServiceAccount", SERVICE)
 
 
 def service() -> Object:
@@ -59,8 +59,7 @@ def service() -> Object:
         "internalTrafficPolicy": "Local",
         "ipFamilyPolicy": "PreferDualStack",
     }
-    metadata = {"name": SERVICE, "labels": LABELS}
-    return {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}
+    return _object("Service", SERVICE) | {"spec": spec}
 
 
 def server(number: int, node: str, image: str, lifetime: float, host_port: int) -> Object:
@@ -95,10 +94,7 @@ def _pod(
         "imagePullPolicy": "IfNotPresent",
         "command": ["python3", "-m", *command],
         "ports": ports,
-        "resources": {
-            "requests": {"cpu": "10m", "memory": "32Mi"},
-            "limits": {"memory": "128Mi"},
-        },
+        "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}, "limits": {"memory": "128Mi"}},
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
@@ -124,8 +120,15 @@ def _pod(
         # Bound by name, it would be evicted for a NoExecute taint.
         "tolerations": [{"operator": "Exists"}],
     }
-    metadata = {"name": pod_name(role, number), "labels": LABELS | {"role": role}}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+    return _object("Pod", pod_name(role, number), {"role": role}) | {"spec": spec}
+
+
+def _object(kind: str, name: str, labels: Mapping[str, str] = MappingProxyType({})) -> Object:
+    return {
+        "apiVersion": "v1",
+        "kind": kind,
+        "metadata": {"name": name, "labels": {**LABELS, **labels}},
+    }
 
 
 def pod_now(pod: Object) -> PodNow:

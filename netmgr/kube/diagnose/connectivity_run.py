@@ -42,17 +42,16 @@ COUNT_SECONDS = 30.0
 PAGE_SECONDS, LONGEST_PAGE = 10.0, 16 * 1024 * 1024
 LOG_SECONDS = 10.0
 GONE = PodNow("", (), (), "the API server does not list it")
-RIGHT_KEYS = ("verb", "group", "resource", "subresource")
 RIGHTS = (
-    ("create", "", "namespaces", ""),
-    ("delete", "", "namespaces", ""),
-    ("create", "", "serviceaccounts", ""),
-    ("create", "", "services", ""),
-    ("create", "", "pods", ""),
-    ("list", "", "pods", ""),
-    ("get", "", "pods", "log"),
+    ("create", "namespaces", ""),
+    ("delete", "namespaces", ""),
+    ("create", "serviceaccounts", ""),
+    ("create", "services", ""),
+    ("create", "pods", ""),
+    ("list", "pods", ""),
+    ("get", "pods", "log"),
 )
-"""In the test's namespace."""
+"""Verbs, resources and subresources in the test's namespace; all of the core API group."""
 
 Progress = Callable[[str, int, int], object]
 """Called with what is being done, how many are done, and of how many."""
@@ -69,8 +68,6 @@ class ConnectivityOutcome:
 
 @dataclass(frozen=True)
 class ConnectivityRequest:
-    """What to test, where and how."""
-
     name: str
     """Of the namespace to make."""
     agents: tuple[str, ...]
@@ -141,10 +138,11 @@ def _chosen(api: Api, request: ConnectivityRequest) -> tuple[list[NodeCandidate]
 def _require_rights(api: Api, request: ConnectivityRequest) -> None:
     """Ask first, so that no namespace is made that could not be deleted."""
     wanted = [(request.name, right) for right in RIGHTS]
-    wanted += [(namespace, ("get", "", "pods", "proxy")) for namespace in request.agents[:1]]
+    wanted += [(namespace, ("get", "pods", "proxy")) for namespace in request.agents[:1]]
     missing = []
-    for namespace, right in wanted:
-        attributes = dict(zip(RIGHT_KEYS, right, strict=True)) | {"namespace": namespace}
+    for namespace, (verb, resource, part) in wanted:
+        attributes = {"verb": verb, "group": "", "resource": resource, "subresource": part}
+        attributes["namespace"] = namespace
         review = {
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SelfSubjectAccessReview",
@@ -152,7 +150,6 @@ def _require_rights(api: Api, request: ConnectivityRequest) -> None:
         }
         path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
         if not api.create(path, review).get("status", {}).get("allowed"):
-            verb, _, resource, part = right
             missing.append(f"{verb} {resource}{'/' if part else ''}{part} in {namespace}")
     if missing:
         raise ApiError(
@@ -217,8 +214,8 @@ class _Run:
             for number, candidate in enumerate(chosen)
         )
         ring = self._servers(results)
+        servers = list(ring.values())
         for number, own in ring.items():
-            servers = list(ring.values())
             results[number].planned = connectivity.plan(own, servers, service, asked, running)
         self._make(
             connectivity_objects.client(
@@ -319,23 +316,20 @@ class _Run:
         def read(number: int) -> None:
             name, result = pod_name(CLIENT, number), results[number]
             result.addresses = self._addresses.get(name, ())
-            if pods[name].phase == "Succeeded":
-                self._read(name, result)
-            else:
+            if pods[name].phase != "Succeeded":
                 result.trouble = self._trouble(name, pods[name], seconds)
+                return
+            path, query = f"{self._path}/pods/{name}/log", {"limitBytes": LONGEST_ANSWER}
+            try:
+                text = self._api.bounded(path, LOG_SECONDS, LONGEST_ANSWER, query)
+                # What a client prints ends with its answer.
+                result.answer = ProbeAnswer.model_validate_json(text.strip().rpartition(b"\n")[2])
+            except ApiError as error:
+                result.trouble = f"the log of its client cannot be read: {short(error)}"
+            except ValueError:
+                result.trouble = "its client printed something else than an answer"
 
         THREADS.map(AT_ONCE, read, results)
-
-    def _read(self, name: str, result: NodeResult) -> None:
-        """What a client printed: its last line."""
-        path, query = f"{self._path}/pods/{name}/log", {"limitBytes": LONGEST_ANSWER}
-        try:
-            text = self._api.bounded(path, LOG_SECONDS, LONGEST_ANSWER, query)
-            result.answer = ProbeAnswer.model_validate_json(text.strip().rpartition(b"\n")[2])
-        except ApiError as error:
-            result.trouble = f"the log of its client cannot be read: {short(error)}"
-        except ValueError:
-            result.trouble = "its client printed something else than an answer"
 
     def _compare(self, wanted: Sequence[tuple[NodeCandidate, NodeResult, int]]) -> None:
         """Read the exporters until all counts are as they should be, or time is over."""
@@ -357,32 +351,29 @@ class _Run:
         if time.monotonic() > deadline:
             result.uncounted = result.uncounted or "it was not asked in time"
             return
+        agent = candidate.agent
+        if agent is None or not agent.pod.exporter[1]:
+            result.uncounted = "its exporter does not answer: its agent's pod has no exporter"
+            return
         try:
-            page = _page(self._api, candidate)
+            body = self._api.bounded(f"{agent.exporter}/metrics", PAGE_SECONDS, LONGEST_PAGE)
         except ApiError as error:
             result.uncounted = f"its exporter does not answer: {short(error)}"
             return
+        page = body.decode(errors="replace")
         result.server_counted, result.counted = (
             counted(page, self._request.name, pod_name(role, number)) for role in (SERVER, CLIENT)
         )
         result.uncounted = "its exporter does not name the test's pods"
 
 
-def _page(api: Api, candidate: NodeCandidate) -> str:
-    agent = candidate.agent
-    if agent is None or not agent.pod.exporter[1]:
-        raise ApiError("its agent's pod has no exporter")
-    page = api.bounded(f"{agent.exporter}/metrics", PAGE_SECONDS, LONGEST_PAGE)
-    return page.decode(errors="replace")
-
-
 def counted(page: str, namespace: str, pod: str) -> CountedBytes | None:
+    """What a page of an exporter says of a pod; None if it does not have it."""
     counts = []
     for way in ("out", "in"):
         labels = rf'namespace="{namespace}",pod="{pod}",traffic="internet-{way}"'
-        line = (
-            rf"^netmgr_pod_traffic_bytes_total\{{{labels}\}} (\d{{1,16}}(\.\d{{1,16}})?(e\+\d\d)?)$"
-        )
+        number = r"(\d{1,16}(\.\d{1,16})?(e\+\d\d)?)"
+        line = rf"^netmgr_pod_traffic_bytes_total\{{{labels}\}} {number}$"
         match = re.search(line, page, re.MULTILINE)
         if match is None:
             return None
