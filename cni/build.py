@@ -68,11 +68,7 @@ def host_architecture() -> str:
 
 
 def launcher(architecture: str | None = None) -> Path:
-    """The launcher for an architecture (default: this machine's), built unless it is current.
-
-    Raises:
-        SetupError: no compiler; the message says how to get one.
-    """
+    """The launcher for an architecture (default: this machine's), built unless it is current."""
     chosen = architecture or host_architecture()
     path = BINARIES / f"netmgr-cni-{chosen}"
     if not is_current(path):
@@ -105,9 +101,7 @@ def digest() -> str:
 def build(target: Path, architecture: str, compilers: Iterator[Compiler] | None = None) -> str:
     """Compile the launcher to `target` with the first compiler that can; returns its name.
 
-    Raises:
-        SetupError: none can.
-        StateError: `target` cannot be written.
+    Raises a SetupError that says how to get a compiler if none can.
     """
     if architecture not in MACHINES:
         raise SetupError(f"netmgr does not run on {architecture!r}; choose {' or '.join(MACHINES)}")

@@ -75,11 +75,7 @@ def record_path(state_dir: Path) -> Path:
 
 
 def check(state_dir: Path) -> None:
-    """Return if runtimes find the plugin, or if `install` put none here.
-
-    Raises:
-        StateError: they do not; the message says why, and what to do.
-    """
+    """StateError, with what to do, unless runtimes find the plugin or `install` put none here."""
     try:
         record = durable.read(record_path(state_dir), Record.parse)
     except StateError as error:

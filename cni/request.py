@@ -26,7 +26,7 @@ from enum import StrEnum
 from cni import results
 from cni.runtime_config import RuntimeConfig, parse_runtime_config
 from netmgr import errors
-from netmgr.model import NOTHING_REQUESTED, AttachmentKey, PodRef, Requested
+from netmgr.model import AttachmentKey, PodRef
 
 # The reference's libcni and skel take exactly these (pkg/utils, ValidateContainerID).
 NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]*")
@@ -95,7 +95,7 @@ class Request:
     previous: results.PreviousResult | None = None
     valid_attachments: frozenset[AttachmentKey] | None = None
     """What GC has to keep; None if the runtime gives no list."""
-    runtime: RuntimeConfig | None = None
+    runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
     """What the runtime asks of an ADD."""
 
     @property
@@ -116,13 +116,7 @@ class Request:
     def dns(self) -> results.Json:
         """`dns` of the configuration, with what the runtime changes; it is only passed on."""
         value = self.config.get("dns")
-        changes = self.runtime.dns if self.runtime else {}
-        return (value if isinstance(value, dict) else {}) | changes
-
-    @property
-    def requested(self) -> Requested:
-        """What the runtime asks for instead of what the node would choose."""
-        return self.runtime.requested if self.runtime else NOTHING_REQUESTED
+        return (value if isinstance(value, dict) else {}) | self.runtime.dns
 
 
 def parse_request(environment: Mapping[str, str], stdin: bytes) -> Request:
@@ -165,7 +159,7 @@ def parse_request(environment: Mapping[str, str], stdin: bytes) -> Request:
         netns_override=given["CNI_NETNS_OVERRIDE"].lower() in ("1", "true"),
         previous=previous,
         valid_attachments=_valid_attachments(config) if verb is Verb.GC else None,
-        runtime=parse_runtime_config(config, args) if verb is Verb.ADD else None,
+        runtime=parse_runtime_config(config, args) if verb is Verb.ADD else RuntimeConfig(),
     )
 
 
@@ -314,7 +308,6 @@ def _attachment(key: str, entry: object) -> AttachmentKey:
 
 
 def parse_verb(environment: Mapping[str, str]) -> Verb:
-    """The verb."""
     command = environment.get("CNI_COMMAND")
     if not command:
         raise errors.InvalidEnvironment("required variables missing: CNI_COMMAND")

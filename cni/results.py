@@ -167,8 +167,7 @@ class PreviousResult:
 def parse_previous(document: object) -> PreviousResult:
     """Read a result of any supported version; what later versions add stays in `document`.
 
-    Raises:
-        InvalidNetworkConfig: it is malformed; the message names the key.
+    Raises InvalidNetworkConfig with the name of a malformed key.
     """
     if not isinstance(document, dict):
         raise InvalidNetworkConfig("prevResult: must be an object")

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from cni.results import Json
@@ -57,9 +57,9 @@ class RuntimeConfig:
     does, `rates_fault` says what is wrong with them.
     """
 
-    requested: Requested
-    dns: Json
-    ignored: tuple[str, ...]
+    requested: Requested = field(default_factory=Requested)
+    dns: Json = field(default_factory=dict)
+    ignored: tuple[str, ...] = ()
     rates_fault: str = ""
 
     def ignored_by(self, *, honours_limits: bool) -> tuple[str, ...]:
@@ -108,11 +108,7 @@ def _is_of_ours(key: str, value: object) -> bool:
 
 
 def pod_rates(runtime: Mapping[str, object]) -> tuple[PodRate, ...]:
-    """What a pod's annotations limit it to, as the runtime passed them on.
-
-    Raises:
-        InvalidNetworkConfig: a value is no rate that can be kept; the message names its key.
-    """
+    """What a pod's annotations limit it to; InvalidNetworkConfig for a rate that cannot be kept."""
     listed = _object(runtime, _BANDWIDTH, f"runtimeConfig.{_BANDWIDTH}")
     # containerd writes `IngressRate`, CRI-O `ingressRate`; Go's decoder takes either.
     bandwidth = {key.lower(): value for key, value in listed.items()}

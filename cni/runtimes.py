@@ -79,11 +79,7 @@ class Runtime:
 
 
 def detected() -> list[Runtime]:
-    """The container runtimes of this machine.
-
-    Raises:
-        SetupError: a runtime's configuration cannot be read; the message names it.
-    """
+    """The container runtimes of this machine; SetupError if a configuration cannot be read."""
     return [*_containerd(), *_generated(), *_crio(CRIO_CONFIG)]
 
 

@@ -43,11 +43,7 @@ def encode_request(environment: Mapping[str, str], stdin: bytes) -> bytes:
 
 
 def decode_request(message: bytes) -> tuple[dict[str, str], bytes]:
-    """The CNI_* variables and standard input of one request.
-
-    Raises:
-        IoFailure: it is not a request of this protocol version, or it is truncated.
-    """
+    """The CNI_* variables and standard input; IoFailure for another protocol or half a request."""
     greeting, _, rest = message.partition(b"\0")
     if greeting != GREETING:
         raise IoFailure(

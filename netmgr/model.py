@@ -116,9 +116,6 @@ class Requested:
     rates: tuple[PodRate, ...] = ()
 
 
-NOTHING_REQUESTED = Requested()
-
-
 @dataclass(frozen=True, slots=True)
 class Attachment:
     """One interface of one sandbox, and the addresses it holds.

@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 
 from yaml import YAMLError
 
@@ -32,7 +31,6 @@ from netmgr.documents.explain import explain, reason_of
 from netmgr.errors import ConfigError, NetmgrError, NodeFull, SetupError
 from netmgr.kernel import links
 from netmgr.logs import caused_by
-from netmgr.model import Attachment
 from netmgr.prefixes import Address
 
 LOOK_ROUNDS = 6
@@ -102,7 +100,18 @@ class Readers(Component):
         return {"version": VERSION, "files": self._agent.health.failing.get(FILES, "")}
 
     def _pods(self, _: Mapping[str, object]) -> object:
-        pods = [_view(attachment) for attachment in self._agent.attachments()]
+        pods: list[AttachmentView] = [
+            {
+                "namespace": attachment.pod.namespace,
+                "pod": attachment.pod.name,
+                "uid": attachment.pod.uid,
+                "container_id": attachment.key.container_id,
+                "ifname": attachment.key.ifname,
+                "host_link": attachment.host_link,
+                "addresses": [str(address) for address in attachment.addresses],
+            }
+            for attachment in self._agent.attachments()
+        ]
         return self.snapshot_now() | {"attachments": pods}
 
     def _explain(self, request: Mapping[str, object]) -> object:
@@ -156,7 +165,7 @@ class Readers(Component):
 
     def tasks(self) -> Iterable[Task]:
         seconds = LOOK_ROUNDS * self._agent.document.reconcile_seconds
-        yield Task(partial(self._agent.health.attempt, "problems", self._look), seconds)
+        yield Task(self._look, seconds, name="problems")
 
     def _look(self) -> None:
         snapshot = self.snapshot_now()
@@ -164,12 +173,12 @@ class Readers(Component):
         # Without its uplink a node has no default route either, which would name it.
         former, self._uplinks = self._uplinks, uplinks(self._agent.document) or self._uplinks
         carried_by_uplinks = [carried[name] for name in self._uplinks if name in carried]
-        look = replace(
+        figures = replace(
             diagnosis.look_at(snapshot, carried_by_uplinks, time.monotonic()),
             taps=read_taps(self._uplinks),
             missing=(former | self._uplinks) - carried.keys(),
         )
-        self._looks = diagnosis.recent([*self._looks, look])
+        self._looks = diagnosis.recent([*self._looks, figures])
         self._lasting = diagnosis.problems(self._looks)
 
     def _problems(self, fault: NetmgrError | None) -> list[Problem]:
@@ -191,18 +200,6 @@ class Readers(Component):
         for reason in sorted(known - self._known):
             log.info("node-healthy-again reason=%s", reason)
         return problems
-
-
-def _view(attachment: Attachment) -> AttachmentView:
-    return {
-        "namespace": attachment.pod.namespace,
-        "pod": attachment.pod.name,
-        "uid": attachment.pod.uid,
-        "container_id": attachment.key.container_id,
-        "ifname": attachment.key.ifname,
-        "host_link": attachment.host_link,
-        "addresses": [str(address) for address in attachment.addresses],
-    }
 
 
 def _refusal(message: str) -> bytes:

@@ -2,7 +2,7 @@
 
 Readers need not be trusted. A reader's request has one deadline, from the moment it was accepted,
 however steadily it trickles. Where all workers are busy, the oldest reader that sends nothing is
-given up for the next, and no more are accepted than can be waited for. So idle readers delay
+aborted for the next, and no more are accepted than can be waited for. So idle readers delay
 neither others nor the agent's end.
 """
 
@@ -21,7 +21,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from netmgr.api.peers import NOTHING, PATIENCE_SECONDS, OpenPeers, Peer
+from netmgr.api.peers import IDLE_SECONDS, NOTHING, OpenPeers, Peer
 from netmgr.documents.node import NodeDocument
 from netmgr.errors import ConfigError, SetupError, StateError
 from netmgr.file_version import FileIdentity, identity_of
@@ -47,8 +47,10 @@ log = logging.getLogger(__name__)
 class UnixServer(socketserver.UnixStreamServer):
     """Serves one socket file until it is stopped.
 
+    A socket without a listener is replaced; one with a listener is a StateError.
+
     Args:
-        path: where the socket is made; one without a listener is replaced.
+        path: where the socket is made.
         mode: its file mode, in force as soon as the file exists.
         group: who else may connect, by name or number.
         answer: request bytes to answer bytes; must not raise.
@@ -56,11 +58,6 @@ class UnixServer(socketserver.UnixStreamServer):
         workers: how many requests are served at a time.
         is_quick: which requests are answered besides those, by the few threads that then read every
             request, so that they do not wait behind hundreds of others.
-
-    Raises:
-        StateError: another process answers at `path`.
-        SetupError: the socket cannot be made.
-        ConfigError: there is no such group.
     """
 
     # The kernel uses net.core.somaxconn if that is less.
@@ -119,12 +116,7 @@ class UnixServer(socketserver.UnixStreamServer):
         return identity_of(self.path) != self._bound
 
     def restore(self) -> None:
-        """Make the socket's file again; requests under way go on.
-
-        Raises:
-            StateError: another process answers there.
-            SetupError: the file cannot be made.
-        """
+        """Make the socket's file again; requests under way go on."""
         with socket.socket(socket.AF_UNIX) as fresh:
             self._bind(fresh)
             fresh.listen(BACKLOG)
@@ -135,18 +127,18 @@ class UnixServer(socketserver.UnixStreamServer):
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop accepting, answer what was asked, give up idle peers, and remove the socket."""
+        """Stop accepting, answer what was asked, abort idle peers, and remove the socket."""
         self._stopping.set()
         # Wakes the accepting thread at once instead of at its next look at the clock.
         self.socket.shutdown(socket.SHUT_RDWR)
-        self._peers.dismiss()
+        self._peers.abort_silent()
         self._thread.join()
         self.server_close()
         # The name may be another server's socket by now.
         if not self.is_lost():
             self.path.unlink(missing_ok=True)
         # Once more, for what was accepted before the accepting thread ended.
-        self._peers.dismiss()
+        self._peers.abort_silent()
         # Readers of requests first: they hand them on.
         self._quick.shutdown()
         self._workers.shutdown()
@@ -159,28 +151,28 @@ class UnixServer(socketserver.UnixStreamServer):
             return
         if self._line:
             # One fewer than there are workers, so that one is left for this connection.
-            self._peers.make_room(self._most - 1)
+            self._peers.abort_idle(self._most - 1)
             # Until then further connections wait in the kernel's backlog, at no cost for us.
-            while not self._room.acquire(timeout=PATIENCE_SECONDS):
-                self._peers.make_room(self._most - 1)
+            while not self._room.acquire(timeout=IDLE_SECONDS):
+                self._peers.abort_idle(self._most - 1)
         first = self._quick if self._is_quick else self._workers
-        first.submit(self._serve, self._peers.welcome(request)).add_done_callback(_log_fault)
+        first.submit(self._serve, self._peers.add(request)).add_done_callback(_log_fault)
 
     def _accept(self) -> None:
-        """Accept until stopped; meanwhile give up idle readers that keep workers from others."""
+        """Accept until stopped; meanwhile abort idle readers that keep workers from others."""
         # Not `serve_forever`, which looks at the clock just as often while there is nothing to do.
         while not self._stopping.is_set():
-            is_crowded = self._line and self._peers.make_room(self._most)
-            self.timeout = PATIENCE_SECONDS if is_crowded else _RESTORED_SECONDS
+            is_crowded = self._line and self._peers.abort_idle(self._most)
+            self.timeout = IDLE_SECONDS if is_crowded else _RESTORED_SECONDS
             self.handle_request()
 
     def _serve(self, peer: Peer) -> None:
-        """Serve one connection; a peer that goes away or dawdles harms only itself."""
+        """Serve one connection; a peer that goes away or idles harms only itself."""
         try:
             request = self._receive(peer)
         except OSError as error:
             log.debug("connection-ended-early socket=%s error=%s", self.path.name, error)
-            self._part(peer)
+            self._close(peer)
             return
         self._peers.expect(peer, NOTHING)
         if self._is_quick and not self._is_quick(request):
@@ -197,10 +189,10 @@ class UnixServer(socketserver.UnixStreamServer):
         except OSError as error:
             log.debug("connection-ended-early socket=%s error=%s", self.path.name, error)
         finally:
-            self._part(peer)
+            self._close(peer)
 
-    def _part(self, peer: Peer) -> None:
-        self._peers.part(peer)
+    def _close(self, peer: Peer) -> None:
+        self._peers.close(peer)
         if self._line:
             self._room.release()
 
@@ -208,7 +200,7 @@ class UnixServer(socketserver.UnixStreamServer):
         """The whole request, or the beginning of one that is too long; OSError if it is late."""
         deadline, longest = time.monotonic() + _REQUEST_SECONDS, _LONGEST_REQUEST
         if self._line:
-            deadline, longest = peer.since + READER_SECONDS, _LONGEST_LINE
+            deadline, longest = peer.accepted_at + READER_SECONDS, _LONGEST_LINE
         request = bytearray()
         while len(request) <= longest:
             left = deadline - time.monotonic()
@@ -217,8 +209,8 @@ class UnixServer(socketserver.UnixStreamServer):
             # What came while all workers were busy is read, however late.
             peer.connection.settimeout(max(left, _AT_ONCE_SECONDS))
             part = peer.connection.recv(_CHUNK)
-            # `give_up` ends its data as well, which must not pass for the end of a whole request.
-            if not part and peer.cut:
+            # `abort` ends its data as well, which must not pass for the end of a whole request.
+            if not part and peer.is_aborted:
                 raise ConnectionAbortedError("given up before its request was whole")
             request += part
             if not part or (self._line and b"\n" in part):

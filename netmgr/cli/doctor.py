@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from netmgr.cli.asking import NODE_DOCUMENT
-from netmgr.cli.findings import findings_table
+from netmgr.cli.findings import PassedCheck, findings_table
 from netmgr.cli.options import Config, Format, OutputFormat
 from netmgr.cli.output import respond
 from netmgr.errors import Exit
@@ -21,7 +21,7 @@ def doctor(*, config: Config = NODE_DOCUMENT, output: Format = OutputFormat.TABL
 
     checks = examine(config)
     findings = [finding for check_findings in checks.values() for finding in check_findings]
-    passed = [check for check, check_findings in checks.items() if not check_findings]
+    passed = [PassedCheck(check) for check in checks if not checks[check]]
     table = findings_table(findings, is_healthy=False, passed=passed)
     respond(output, {"version": 1, "checks": checks}, table)
     raise typer.Exit(Exit.SUCCESS if is_healthy(findings) else Exit.FAILURE)

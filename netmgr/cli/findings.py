@@ -1,9 +1,9 @@
-"""Findings for people: doctor's, a cluster's, and a connectivity test's."""
+"""Findings for people: doctor's, a preflight's, a cluster's, and a connectivity test's."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import typer
 
@@ -15,17 +15,25 @@ if TYPE_CHECKING:
 _ROWS, _NAMES = 30, 3
 
 
+class PassedCheck(NamedTuple):
+    """A check that found nothing wrong, of what, and what it measured."""
+
+    check: str
+    subject: str = ""
+    message: str = ""
+
+
 def findings_table(
     findings: Sequence[Finding],
     *,
     is_healthy: bool,
     word: str = "healthy",
-    passed: Iterable[str] = (),
+    passed: Iterable[PassedCheck] = (),
 ) -> list[Table | str]:
     """Checks that `passed`, findings as they come, and `word` if all is well nevertheless."""
     table = Table("", "CHECK", "OF", "FINDING")
-    for check in passed:
-        table.row(outcome("ok"), check, "", "")
+    for passed_check in passed:
+        table.row(outcome("ok"), *passed_check)
     for finding in findings[:_ROWS]:
         names = list(finding.objects[:_NAMES])
         if more := len(finding.objects) - len(names):

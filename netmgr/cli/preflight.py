@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from netmgr.cli.asking import NODE_DOCUMENT
+from netmgr.cli.findings import PassedCheck, findings_table
 from netmgr.cli.options import Config, Format, OutputFormat
-from netmgr.cli.output import Table, outcome, show, show_document
+from netmgr.cli.output import Table, respond
 from netmgr.errors import Exit
 
 if TYPE_CHECKING:
@@ -36,25 +37,34 @@ def preflight(
     from netmgr.preflight.run import run
 
     report = run(config)
-    if output is OutputFormat.TABLE:
-        show(*_tables(report))
-    else:
-        results = [result._asdict() for result in report.results]
-        passes = not report.failures
-        show_document(
-            {"version": 1, "passed": passes, "skipped": report.skipped, "results": results}, output
-        )
+    document = {
+        "version": 1,
+        "passed": not report.failures,
+        "skipped": report.skipped,
+        "results": [result._asdict() for result in report.results],
+    }
+    respond(output, document, _tables(report))
     if message is not None:
         message.write_text(report.text() + "\n", encoding="utf-8")
     raise typer.Exit(Exit.FAILURE if report.failures else Exit.SUCCESS)
 
 
 def _tables(report: PreflightReport) -> list[Table | str]:
+    from netmgr.documents.diagnostics import Severity
+    from netmgr.findings import Finding
+    from netmgr.preflight.results import CheckOutcome
+
     if report.skipped:
         return [f"skipped: {report.skipped}"]
-    table = Table("CHECK", "", "OF", "FINDING")
+    failures, passed, findings = report.failures, [], []
     for result in report.results:
-        remedy = f"\n→ {result.remedy}" if result.remedy else ""
-        cells = (outcome(result.outcome), result.subject, result.message + remedy)
-        table.row(result.check, *cells)
-    return [table]
+        if result.outcome is CheckOutcome.PASSED:
+            passed.append(PassedCheck(result.check, result.subject, result.message))
+        else:
+            # What could not be measured fails only where the document says so.
+            severity = Severity.ERROR if result in failures else Severity.WARNING
+            subjects = (result.subject,)
+            findings.append(
+                Finding(severity, result.message, result.remedy, result.check, subjects)
+            )
+    return findings_table(findings, is_healthy=not failures, word="passed", passed=passed)

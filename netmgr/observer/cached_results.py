@@ -174,11 +174,7 @@ class ResultCache:
         self._known: dict[str, tuple[FileVersion, CachedResult | IgnoreReason]] = {}
 
     def list(self) -> CacheListing:
-        """List every result; a directory that does not exist is empty.
-
-        Raises:
-            StateError: the directory cannot be listed.
-        """
+        """List every result; a directory that does not exist is empty."""
         try:
             with os.scandir(self._directory) as entries:
                 # Only names: a file's status is read once, by the same lstat that its version is

@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from netmgr.errors import SetupError
 from netmgr.prefixes import Address, Family
@@ -68,11 +68,7 @@ class EchoAnswer:
 
 
 def exchange(echoes: Iterable[Echo], seconds: float, apart: float = 0.0) -> list[EchoAnswer]:
-    """Send echoes `apart` seconds apart, and wait `seconds` for the last answers.
-
-    Raises:
-        SetupError: this process may not send them.
-    """
+    """Send echoes `apart` seconds apart, and wait `seconds` for the last answers."""
     asked = list(echoes)
     answers = [EchoAnswer() for _ in asked]
     with ExitStack() as stack:
@@ -80,7 +76,8 @@ def exchange(echoes: Iterable[Echo], seconds: float, apart: float = 0.0) -> list
         for echo, answer in zip(asked, answers, strict=True):
             key = (echo.target, echo.source)
             if key not in conversations:
-                conversations[key] = stack.enter_context(_Conversation(*key))
+                conversations[key] = _Conversation(*key)
+                stack.enter_context(conversations[key].socket)
             conversations[key].add(echo.size, answer)
         listening = {
             conversation.socket: conversation.receive for conversation in conversations.values()
@@ -121,12 +118,6 @@ class _Conversation:
             self.socket.connect((str(target), 0))
         except OSError as error:
             self._fault = error.strerror or str(error)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.socket.close()
 
     def _set_options(self) -> None:
         self.socket.settimeout(0)

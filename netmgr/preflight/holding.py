@@ -32,9 +32,7 @@ _LOOK_SECONDS = 0.005
 def held(addresses: Collection[Address]) -> Iterator[None]:
     """Make these addresses this machine's for the block.
 
-    Raises:
-        KernelError: the kernel refused.
-        SetupError: another process holds addresses, or privileges are missing.
+    Raises SetupError if another process holds addresses, or privileges are missing.
     """
     if not addresses:
         yield

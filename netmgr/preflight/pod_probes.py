@@ -51,7 +51,7 @@ class _Failed(Exception):
         self.result, self.reason = result, reason[:200]
 
 
-class _Way(NamedTuple):
+class _Destination(NamedTuple):
     """An address to connect to, as the standard library has it."""
 
     family: socket.AddressFamily
@@ -61,17 +61,19 @@ class _Way(NamedTuple):
 def run(task: connectivity.ProbeTask) -> connectivity.ProbeAnswer:
     # Not a context manager: that would wait for a resolver that does not answer.
     pool = ThreadPoolExecutor(_AT_ONCE)
-    resolving = [pool.submit(_ways, target) for target in (*task.internet, *task.unreachable)]
-    probes = _ended(pool.submit(_patiently, partial(_probe, probe)) for probe in task.probes)
-    ways = [_result(future, []) for future in resolving]
-    internet, forbidden = ways[: len(task.internet)], ways[len(task.internet) :]
-    before = _settled_counters() if ways else connectivity.Sent()
-    unreachable = _ended(
-        pool.submit(_once, partial(_touch, target_ways)) for target_ways in forbidden
+    targets = (*task.internet, *task.unreachable)
+    resolving = [pool.submit(_routed, target) for target in targets]
+    probes = _endings(pool.submit(_retry, partial(_probe, probe)) for probe in task.probes)
+    # Before the counters are read: what the resolver sends is no part of a phase.
+    resolved = [_result(future, []) for future in resolving]
+    internet, forbidden = resolved[: len(task.internet)], resolved[len(task.internet) :]
+    before = _settled_counters() if targets else connectivity.Sent()
+    unreachable = _endings(
+        pool.submit(_attempt, partial(_reach_any, destinations)) for destinations in forbidden
     )
     between = _settled_counters() if forbidden else before
-    reached = _ended(
-        pool.submit(_patiently, partial(_greet, target_ways)) for target_ways in internet
+    reached = _endings(
+        pool.submit(_retry, partial(_connect_all, destinations)) for destinations in internet
     )
     after = _settled_counters() if internet else between
     return connectivity.ProbeAnswer(
@@ -83,8 +85,9 @@ def run(task: connectivity.ProbeTask) -> connectivity.ProbeAnswer:
     )
 
 
-def _ended(submitted: Iterable[Future[connectivity.Ending]]) -> tuple[connectivity.Ending, ...]:
+def _endings(submitted: Iterable[Future[connectivity.Ending]]) -> tuple[connectivity.Ending, ...]:
     late = connectivity.Ending(result=connectivity.Result.NO_ANSWER)
+    # All are submitted before the first is waited for.
     return tuple(_result(future, late) for future in list(submitted))
 
 
@@ -95,17 +98,17 @@ def _result(waiting: Future[Value], otherwise: Value) -> Value:
         return otherwise
 
 
-def _patiently(attempt: Attempt) -> connectivity.Ending:
+def _retry(attempt: Attempt) -> connectivity.Ending:
     """Try until it succeeds: servers start and Services are wired meanwhile."""
     deadline = time.monotonic() + connectivity.PATIENCE_SECONDS
     while True:
-        ending = _once(attempt)
+        ending = _attempt(attempt)
         if ending.result is connectivity.Result.OK or time.monotonic() > deadline:
             return ending
         time.sleep(_PAUSE_SECONDS)
 
 
-def _once(attempt: Attempt) -> connectivity.Ending:
+def _attempt(attempt: Attempt) -> connectivity.Ending:
     try:
         return connectivity.Ending(result=connectivity.Result.OK, seen=attempt())
     except _Failed as failed:
@@ -113,49 +116,48 @@ def _once(attempt: Attempt) -> connectivity.Ending:
 
 
 def _probe(probe: connectivity.Probe) -> tuple[str, ...]:
-    ways = _resolved(probe.host, probe.port)
+    destinations = _resolved(probe.host, probe.port)
     match probe.by:
         case "dns":
-            return tuple(sorted({way.address[0] for way in ways}))
+            return tuple(sorted({destination.address[0] for destination in destinations}))
         case "tcp":
-            return (_stream(ways[0]),)
+            return (_stream(destinations[0]),)
         case "udp":
-            return (_datagrams(ways[0]),)
+            return (_datagrams(destinations[0]),)
         case "reach":
-            return _touch(ways)
+            return _reach_any(destinations)
         case "connect":
-            return _greet([way for way in ways if _has_route(way)])
+            return _connect_all(list(filter(_has_route, destinations)))
 
 
-def _resolved(host: str, port: int) -> list[_Way]:
-    """One way for each family in which the name has an address."""
+def _resolved(host: str, port: int) -> list[_Destination]:
+    """One for each family in which the name has an address."""
     try:
-        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         raise _Failed(connectivity.Result.NO_NAME, str(error)) from None
-    ways = {
-        family: (str(where[0]), int(where[1])) for family, _, _, _, where in reversed(addresses)
-    }
-    return [_Way(family, address) for family, address in ways.items()]
+    # Reversed, so that the first address of each family remains.
+    addresses = {family: (str(at[0]), int(at[1])) for family, _, _, _, at in reversed(infos)}
+    return [_Destination(family, address) for family, address in addresses.items()]
 
 
-def _ways(target: connectivity.ProbeTarget) -> list[_Way]:
+def _routed(target: connectivity.ProbeTarget) -> list[_Destination]:
     """Those that the pod has a route for; none if there is no such name."""
     with suppress(_Failed):
-        return [way for way in _resolved(*target) if _has_route(way)]
+        return list(filter(_has_route, _resolved(*target)))
     return []
 
 
-def _has_route(way: _Way) -> bool:
-    with suppress(OSError), socket.socket(way.family, socket.SOCK_DGRAM) as opened:
-        opened.connect(way.address)  # sends nothing
+def _has_route(destination: _Destination) -> bool:
+    with suppress(OSError), socket.socket(destination.family, socket.SOCK_DGRAM) as opened:
+        opened.connect(destination.address)  # sends nothing
         return True
     return False
 
 
-def _connected(way: _Way) -> socket.socket:
+def _connected(destination: _Destination) -> socket.socket:
     try:
-        return socket.create_connection(way.address, timeout=connectivity.TRY_SECONDS)
+        return socket.create_connection(destination.address, timeout=connectivity.TRY_SECONDS)
     except TimeoutError:
         raise _Failed(connectivity.Result.NO_ANSWER) from None
     except ConnectionRefusedError:
@@ -164,11 +166,11 @@ def _connected(way: _Way) -> socket.socket:
         raise _Failed(connectivity.Result.NO_ANSWER, error.strerror or str(error)) from None
 
 
-def _stream(way: _Way) -> str:
+def _stream(destination: _Destination) -> str:
     """The pod's address as a server saw it, once a stream of full packets came back."""
     payload, taken = bytes(connectivity.STREAM_BYTES), b""
     deadline = time.monotonic() + connectivity.TRY_SECONDS
-    with _connected(way) as opened:
+    with _connected(destination) as opened:
         try:
             opened.sendall(payload)
             opened.shutdown(socket.SHUT_WR)
@@ -182,23 +184,24 @@ def _stream(way: _Way) -> str:
     return seen.decode(errors="replace")
 
 
-def _datagrams(way: _Way) -> str:
+def _datagrams(destination: _Destination) -> str:
     """The same by a small datagram, and by one as large as the path's MTU that is not fragmented.
 
     An interface's own MTU is too large at first where the path has less; the kernel learns it.
     """
-    with socket.socket(way.family, socket.SOCK_DGRAM) as opened:
+    family, address = destination
+    with socket.socket(family, socket.SOCK_DGRAM) as opened:
         opened.settimeout(connectivity.TRY_SECONDS / 4)
-        opened.setsockopt(*_DISCOVER[way.family], _DO)
+        opened.setsockopt(*_DISCOVER[family], _DO)
         try:
-            opened.connect(way.address)
+            opened.connect(address)
         except OSError as error:
             raise _Failed(connectivity.Result.NO_ANSWER, error.strerror or str(error)) from None
         seen = _exchanged(opened, lambda: _SMALL, connectivity.Result.NO_ANSWER)
 
         def largest() -> int:
-            mtu = opened.getsockopt(*_IP_MTU[way.family])
-            return min(mtu, 1 << 15) - _HEADERS[way.family]
+            # Asked again at each try, since the kernel learns it from what was too large.
+            return min(opened.getsockopt(*_IP_MTU[family]), 1 << 15) - _HEADERS[family]
 
         _exchanged(opened, largest, connectivity.Result.STALLED)
     return seen.decode(errors="replace")
@@ -223,22 +226,22 @@ def _exchanged(
     raise _Failed(otherwise, reason)
 
 
-def _touch(ways: Sequence[_Way]) -> tuple[str, ...]:
+def _reach_any(destinations: Sequence[_Destination]) -> tuple[str, ...]:
     """Fails with NO_ANSWER unless one of these answers; a refusal is an answer, too."""
-    for way in _known(ways):
+    for destination in _not_empty(destinations):
         try:
-            _connected(way).close()
+            _connected(destination).close()
         except _Failed as failed:
             if failed.result is connectivity.Result.NO_ANSWER:
                 continue
-        return (way.address[0],)
+        return (destination.address[0],)
     raise _Failed(connectivity.Result.NO_ANSWER)
 
 
-def _greet(ways: Sequence[_Way]) -> tuple[str, ...]:
+def _connect_all(destinations: Sequence[_Destination]) -> tuple[str, ...]:
     """Connect in each family, and end so that nothing follows later."""
-    for way in _known(ways):
-        with _connected(way) as opened:
+    for destination in _not_empty(destinations):
+        with _connected(destination) as opened:
             # Closing resets a peer that goes on.
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             opened.settimeout(connectivity.TRY_SECONDS / 2)
@@ -247,13 +250,13 @@ def _greet(ways: Sequence[_Way]) -> tuple[str, ...]:
                 opened.shutdown(socket.SHUT_WR)
                 while taken < _LARGEST_GREETING and (piece := opened.recv(1 << 12)):
                     taken += len(piece)
-    return tuple(way.address[0] for way in ways)
+    return tuple(destination.address[0] for destination in destinations)
 
 
-def _known(ways: Sequence[_Way]) -> Sequence[_Way]:
-    if not ways:
+def _not_empty(destinations: Sequence[_Destination]) -> Sequence[_Destination]:
+    if not destinations:
         raise _Failed(connectivity.Result.NO_NAME, "or no route to it")
-    return ways
+    return destinations
 
 
 def _settled_counters() -> connectivity.Sent:

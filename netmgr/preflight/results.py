@@ -34,9 +34,15 @@ class CheckResult(NamedTuple):
 
     check: str
     subject: str
-    outcome: CheckOutcome
+    outcome: CheckOutcome = CheckOutcome.PASSED
     message: str = ""
     remedy: str = ""
+
+    def failed(self, message: str, remedy: str = "") -> CheckResult:
+        return self._replace(outcome=CheckOutcome.FAILED, message=message, remedy=remedy)
+
+    def unmeasured(self, message: str) -> CheckResult:
+        return self._replace(outcome=CheckOutcome.UNMEASURED, message=message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,62 +108,62 @@ class Answers:
 
 
 def of_reach(group: Group, answers: Answers, port: int) -> CheckResult:
-    subject = str(group)
+    check = CheckResult("reach", str(group))
     if answers.of(group):
-        return CheckResult("reach", subject, CheckOutcome.PASSED)
-    message = f"none of them answers, neither to echoes nor at TCP port {port}"
-    remedy = "see to this node's addresses, routes and security groups, and whether they run"
-    return CheckResult("reach", subject, CheckOutcome.FAILED, message, remedy)
+        return check
+    return check.failed(
+        f"none of them answers, neither to echoes nor at TCP port {port}",
+        "see to this node's addresses, routes and security groups, and whether they run",
+    )
 
 
 def of_range(
     block: Prefix, source: Address, group: Group, returned: Collection[Address]
 ) -> CheckResult:
     """Whether answers to an address of a range come to this node; the group answers otherwise."""
-    subject = f"{block} by {group.kind}"
+    check = CheckResult("routes", f"{block} by {group.kind}")
     if set(returned) & set(group.machines):
-        return CheckResult("routes", subject, CheckOutcome.PASSED)
-    message = f"answers of {group} come to this node's own address, and not to {source}"
-    remedy = (
+        return check
+    return check.failed(
+        f"answers of {group} come to this node's own address, and not to {source}",
         f"have the network deliver {block} to this node: a route, or IP configurations of its "
-        "interface; and let it send with these sources"
+        "interface; and let it send with these sources",
     )
-    return CheckResult("routes", subject, CheckOutcome.FAILED, message, remedy)
 
 
 def of_mtu(group: Group, mtu: int, paths: Mapping[Address, PathMtu]) -> CheckResult:
     """Whether packets of the pods' MTU pass both ways; `paths` to those that answer echoes."""
-    subject = f"{mtu} bytes to {group}"
+    check = CheckResult("mtu", f"{mtu} bytes to {group}")
     known = [paths[machine] for machine in group.machines if machine in paths]
     if not known:
-        return CheckResult("mtu", subject, CheckOutcome.UNMEASURED, "none of them answers echoes")
+        return check.unmeasured("none of them answers echoes")
     best = max(known, key=lambda path: (path.size >= mtu, not path.fragment, path.size))
     if best.size >= mtu and not best.fragment:
-        return CheckResult("mtu", subject, CheckOutcome.PASSED)
+        return check
     if best.size >= mtu:
         carried = best.fragment
         message = f"such packets arrive, and their answers come back in fragments of {carried}"
     else:
         carried = best.size
         message = f"packets of up to {carried} bytes are answered, larger ones are lost"
-    remedy = f"raise the MTU on the way to {mtu}, or set mtu: {carried} in node.yaml"
-    return CheckResult("mtu", subject, CheckOutcome.FAILED, message, remedy)
+    return check.failed(
+        message, f"raise the MTU on the way to {mtu}, or set mtu: {carried} in node.yaml"
+    )
 
 
 def of_loss(group: Group, most: float, losses: Mapping[Address, float]) -> CheckResult:
     """Whether few enough echoes are lost; `losses`: shares by answering machine."""
-    subject = str(group)
+    check = CheckResult("loss", str(group))
     known = [losses[machine] for machine in group.machines if machine in losses]
     if not known:
-        return CheckResult("loss", subject, CheckOutcome.UNMEASURED, "none of them answers echoes")
-    least = min(known)
-    if least <= most:
-        return CheckResult("loss", subject, CheckOutcome.PASSED, f"{least:.1%} of echoes are lost")
-    message = f"{least:.1%} of echoes are lost, and at most {most:.1%} may be"
-    remedy = (
-        "`ip -s -s link` shows whether this node's interface drops them; else see to the network"
+        return check.unmeasured("none of them answers echoes")
+    message = f"{min(known):.1%} of echoes are lost"
+    if min(known) <= most:
+        return check._replace(message=message)
+    return check.failed(
+        f"{message}, and at most {most:.1%} may be",
+        "`ip -s -s link` shows whether this node's interface drops them; else see to the network",
     )
-    return CheckResult("loss", subject, CheckOutcome.FAILED, message, remedy)
 
 
 def of_egress(endings: Mapping[Attempt, TcpEnding]) -> list[CheckResult]:
@@ -169,46 +175,40 @@ def of_egress(endings: Mapping[Attempt, TcpEnding]) -> list[CheckResult]:
 
 
 def _of_egress(tried: Mapping[Attempt, TcpEnding]) -> CheckResult:
-    subject = ", ".join(str(endpoint) for endpoint, _ in tried)
+    check = CheckResult("egress", ", ".join(str(endpoint) for endpoint, _ in tried))
     if any(ending.is_accepted for ending in tried.values()):
-        return CheckResult("egress", subject, CheckOutcome.PASSED)
+        return check
     (_, source), ending = next(iter(tried.items()))
     origin = "this node's own address" if source is None else str(source)
     remedy = "see to the way to the internet (NAT gateway, routes, firewall)"
     if source is not None:
         remedy += ", which has to translate pods' addresses"
-    message = f"no connection from {origin}: {ending.fault}"
-    return CheckResult("egress", subject, CheckOutcome.FAILED, message, remedy)
+    return check.failed(f"no connection from {origin}: {ending.fault}", remedy)
 
 
 def of_dns(name: str, answers: Mapping[str, Knowledge]) -> CheckResult:
     """Whether a nameserver of the machine knows an address of a name."""
+    check = CheckResult("dns", name)
     shown = ", ".join(f"{server} {knowledge}" for server, knowledge in answers.items())
     if not answers:
-        message = "/etc/resolv.conf names no nameserver"
-        return CheckResult("dns", name, CheckOutcome.FAILED, message, "see to /etc/resolv.conf")
+        return check.failed("/etc/resolv.conf names no nameserver", "see to /etc/resolv.conf")
     if Knowledge.ADDRESS in answers.values():
-        silent = Knowledge.SILENCE in answers.values()
-        return CheckResult("dns", name, CheckOutcome.PASSED, shown if silent else "")
-    remedy = "see to the nameservers of /etc/resolv.conf and the way to them"
-    return CheckResult("dns", name, CheckOutcome.FAILED, shown, remedy)
+        return check._replace(message=shown if Knowledge.SILENCE in answers.values() else "")
+    return check.failed(shown, "see to the nameservers of /etc/resolv.conf and the way to them")
 
 
 def of_throughput(floor: int, throughput: Throughput) -> CheckResult:
-    subject = f"{rate(floor)} from peers"
+    check = CheckResult("throughput", f"{rate(floor)} from peers")
     if not throughput.rates:
         peer, fault = next(iter(throughput.faults.items()), (None, "there is no other peer"))
-        return CheckResult(
-            "throughput", subject, CheckOutcome.UNMEASURED, f"{peer}: {fault}" if peer else fault
-        )
-    best = max(throughput.rates.values())
+        return check.unmeasured(f"{peer}: {fault}" if peer else fault)
     shown = ", ".join(f"{rate(bits)} from {peer}" for peer, bits in throughput.rates.items())
-    if best >= floor:
-        return CheckResult("throughput", subject, CheckOutcome.PASSED, shown)
-    remedy = (
-        "see to this node's interface (`ethtool`, its speed and errors) and to its instance type"
+    if max(throughput.rates.values()) >= floor:
+        return check._replace(message=shown)
+    return check.failed(
+        shown,
+        "see to this node's interface (`ethtool`, its speed and errors) and to its instance type",
     )
-    return CheckResult("throughput", subject, CheckOutcome.FAILED, shown, remedy)
 
 
 def rate(bits: float) -> str:

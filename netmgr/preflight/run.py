@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from random import Random, SystemRandom
@@ -33,7 +32,7 @@ from netmgr.prefixes import Address, Prefix
 from netmgr.preflight import dns, results, targets, tcp, throughput
 from netmgr.preflight.holding import held
 from netmgr.preflight.probing import Prober
-from netmgr.preflight.results import Answers, CheckOutcome, CheckResult, PreflightReport
+from netmgr.preflight.results import Answers, CheckResult, PreflightReport
 from netmgr.preflight.targets import Group, GroupKind
 from netmgr.ranges.sources import validate
 
@@ -78,39 +77,25 @@ def _why_not(document: NodeDocument) -> str:
     return f"this node runs {pods} pods" if pods else ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Machine:
-    """What this machine's kernel says."""
-
-    own: Mapping[Address, str]
-    """Addresses of its links, with the link of each."""
-    single: Collection[Address]
-    """Addresses with a route of their own."""
-    mtu: int
-    """What pods' packets have at most, in bytes."""
-
-
-def _machine(document: NodeDocument) -> _Machine:
+def _probe(given: NodeDocument, random: Random) -> PreflightReport:
     with Netlink() as channel:
         own = links.read_holders(channel)
         routes = read_routes(channel, table=ANY_TABLE)
         mtus = {link.name: link.mtu for link in links.read_links(channel)}
-    prefixes = [route.destination for route in routes]
-    single = {prefix.network for prefix in prefixes if prefix.is_address}
-    of_uplinks = [mtus[name] for name in uplinks(document) if name in mtus]
-    return _Machine(own, single, document.mtu or min(of_uplinks, default=DEFAULT_MTU))
-
-
-def _probe(given: NodeDocument, random: Random) -> PreflightReport:
-    machine = _machine(given)
-    document, wrong = _with_ranges(given, machine.own)
-    groups = targets.groups(document, _listed_nodes(document), machine.own, random)
-    sources = targets.held_addresses(document.ranges, {*machine.own, *machine.single})
+    of_uplinks = [mtus[name] for name in uplinks(given) if name in mtus]
+    mtu = given.mtu or min(of_uplinks, default=DEFAULT_MTU)
+    document, wrong = _with_ranges(given, own)
+    groups = targets.groups(document, _listed_nodes(document), own, random)
+    # An address with a route of its own may be a pod's, although no link here has it.
+    destinations = [route.destination for route in routes]
+    single = {prefix.network for prefix in destinations if prefix.is_address}
+    sources = targets.held_addresses(document.ranges, {*own, *single})
     with held(set(sources.values())):
-        check_results = [*wrong, *_of_machines(document, groups, sources, machine.mtu)]
-        check_results += _of_egress(document, sources.values())
-    check_results += _of_dns(document)
-    check_results += _of_throughput(document, groups, random)
+        check_results = [*wrong, *_check_machines(document, groups, sources, mtu)]
+        check_results += _check_egress(document, sources.values())
+    # From the node's own address: neither needs those of the ranges.
+    check_results += _check_dns(document)
+    check_results += _check_throughput(document, groups, random)
     return PreflightReport(results=tuple(check_results), unmeasured=document.preflight.unmeasured)
 
 
@@ -121,11 +106,8 @@ def _with_ranges(
     try:
         valid = validate(known_ranges.ask(document), document, own)
     except RangesUnknown as unknown:
-        return document, [CheckResult("routes", "ranges", CheckOutcome.UNMEASURED, unknown.message)]
-    refused = [
-        CheckResult("routes", "ranges", CheckOutcome.FAILED, str(diagnostic))
-        for diagnostic in valid.refused
-    ]
+        return document, [CheckResult("routes", "ranges").unmeasured(unknown.message)]
+    refused = [CheckResult("routes", "ranges").failed(str(fault)) for fault in valid.refused]
     return document.model_copy(update={"ranges": valid.ranges}), refused
 
 
@@ -134,15 +116,13 @@ def _listed_nodes(document: NodeDocument) -> Iterator[Address]:
     if document.nodes_file is None:
         return
     try:
-        listed = ListedNodes(document.nodes_file).read()
+        for node in ListedNodes(document.nodes_file).read():
+            yield from node.addresses
     except ConfigError as missing:
         log.info("no-nodes reason=%s", missing.message)
-        return
-    for node in listed:
-        yield from node.addresses
 
 
-def _of_machines(
+def _check_machines(
     document: NodeDocument, groups: Collection[Group], sources: Mapping[Prefix, Address], mtu: int
 ) -> Iterator[CheckResult]:
     settings = document.preflight
@@ -151,8 +131,12 @@ def _of_machines(
     yield from (results.of_reach(group, answers, settings.exporter_port) for group in groups)
     # Nothing more can be said of a group that does not answer at all.
     answering = [group for group in groups if answers.of(group)]
-    yield from _of_ranges(prober, answering, sources, answers)
-    yield from _without_group(groups, sources)
+    yield from _check_ranges(prober, answering, sources, answers)
+    families = {group.family for group in groups if group.knows_ranges}
+    for block in sources:
+        if block.family not in families:
+            message = f"preflight names no IPv{block.family.value} address of a peer or the hub"
+            yield CheckResult("routes", str(block)).unmeasured(message)
     paths = prober.path_mtus(answers.by_echo, mtu)
     losses = prober.losses(answers.by_echo)
     for group in answering:
@@ -160,7 +144,7 @@ def _of_machines(
         yield results.of_loss(group, settings.most_loss, losses)
 
 
-def _of_ranges(
+def _check_ranges(
     prober: Prober,
     answering: Iterable[Group],
     sources: Mapping[Prefix, Address],
@@ -177,21 +161,13 @@ def _of_ranges(
             yield results.of_range(block, source, group, returned)
 
 
-def _without_group(groups: Iterable[Group], sources: Iterable[Prefix]) -> Iterator[CheckResult]:
-    families = {group.family for group in groups if group.knows_ranges}
-    for block in sources:
-        if block.family not in families:
-            message = f"preflight names no IPv{block.family.value} address of a peer or the hub"
-            yield CheckResult("routes", str(block), CheckOutcome.UNMEASURED, message)
-
-
-def _of_egress(document: NodeDocument, sources: Iterable[Address]) -> list[CheckResult]:
+def _check_egress(document: NodeDocument, sources: Iterable[Address]) -> list[CheckResult]:
     attempts = list(targets.egress_sources(document, sources))
     endings = tcp.connect(attempts, document.preflight.answer_seconds)
     return results.of_egress(dict(zip(attempts, endings, strict=True)))
 
 
-def _of_dns(document: NodeDocument) -> Iterator[CheckResult]:
+def _check_dns(document: NodeDocument) -> Iterator[CheckResult]:
     settings = document.preflight
     if settings.dns_name is None:
         return
@@ -204,7 +180,7 @@ def _of_dns(document: NodeDocument) -> Iterator[CheckResult]:
     )
 
 
-def _of_throughput(
+def _check_throughput(
     document: NodeDocument, groups: Iterable[Group], random: Random
 ) -> Iterator[CheckResult]:
     settings = document.preflight
@@ -216,6 +192,5 @@ def _of_throughput(
         if group.kind is not GroupKind.HUB
         for machine in group.machines
     ]
-    patience = settings.throughput_seconds
-    measured = throughput.measure(peers, settings.least_throughput, patience, random)
-    yield results.of_throughput(settings.least_throughput, measured)
+    floor, patience = settings.least_throughput, settings.throughput_seconds
+    yield results.of_throughput(floor, throughput.measure(peers, floor, patience, random))

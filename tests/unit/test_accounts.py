@@ -182,9 +182,9 @@ def test_the_audit_compares_what_was_counted_with_the_links(
     rests = [(row["link"], row["direction"], row["rest"]) for row in report.links]
     assert rests == [("nm0", "in", 0), ("nm0", "out", 0)]
     assert report.totals == node.ledger.totals()
-    assert node.accounts.ratios() == []
+    assert node.accounts.ratios == []
     node.accounts.tidy()
-    assert node.accounts.ratios() == report.ratios()
+    assert node.accounts.ratios == report.ratios()
     node.accounts.end(WEB)
     assert node.accounts.audit().links == []
 

@@ -105,7 +105,7 @@ def test_every_part_of_an_add_is_read():
         previous=parse_previous(upstream),
         runtime=parse_runtime_config(changes, {}),
     )
-    assert request.requested == Requested(mac=bytes.fromhex("c21122334455"))
+    assert request.runtime.requested == Requested(mac=bytes.fromhex("c21122334455"))
 
 
 def test_every_part_of_a_del_is_read_and_what_is_missing_is_empty():
@@ -122,7 +122,7 @@ def test_every_part_of_a_del_is_read_and_what_is_missing_is_empty():
 def test_a_request_about_no_sandbox_has_none():
     request = parse_request({"CNI_COMMAND": "STATUS"}, config("STATUS"))
     assert request == Request(Verb.STATUS, "1.1.0", "netmgr", json.loads(config("STATUS")))
-    assert request.requested == Requested()
+    assert request.runtime.requested == Requested()
     assert parse_request({"CNI_COMMAND": "VERSION"}, b"") == Request(Verb.VERSION, "1.1.0", "", {})
 
 
@@ -390,7 +390,7 @@ def test_gc_without_a_true_list_collects_nothing(entries):
 def test_a_pod_is_named_by_arguments_in_any_order(arguments):
     request = parsed("ADD", CNI_ARGS=";".join([*arguments, "MAC=c2:11:22:33:44:55"]))
     assert request.pod == PodRef("train", "worker-0", "u-1")
-    assert request.requested.mac == bytes.fromhex("c21122334455")
+    assert request.runtime.requested.mac == bytes.fromhex("c21122334455")
 
 
 @pytest.mark.parametrize(

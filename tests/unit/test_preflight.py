@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from netmgr.cli.preflight import _tables
 from netmgr.documents.node import NodeDocument
 from netmgr.documents.preflight import Endpoint, Preflight, Unmeasured
 from netmgr.prefixes import Address, Family, Prefix
@@ -204,6 +206,34 @@ def test_the_text_begins_with_what_failed_and_fits_a_termination_message() -> No
     ]
     many = PreflightReport(results=(failed._replace(message="ü" * 1000),) * 20)
     assert 4090 < len(many.text().encode()) <= 4096
+
+
+def plain(part: object) -> str:
+    return re.sub(r"\x1b\[[0-9;]*m", "", str(part))
+
+
+@pytest.mark.parametrize(("unmeasured", "severity"), [("pass", "warning"), ("fail", "error")])
+def test_its_table_is_doctors_with_what_passed_first(unmeasured: str, severity: str) -> None:
+    reach = CheckResult("reach", "peers")
+    unknown = CheckResult("throughput", "1 Gbit/s").unmeasured("nobody had time")
+    loss = CheckResult("loss", "peers", message="0.0% of echoes are lost")
+    failed = CheckResult("routes", "10.1.0.0/28").failed("lost", "route it")
+    checks = (reach, unknown, loss, failed)
+    (table,) = _tables(PreflightReport(results=checks, unmeasured=Unmeasured(unmeasured)))
+    assert [line.split() for line in plain(table).splitlines()] == [
+        ["CHECK", "OF", "FINDING"],
+        ["ok", "reach", "peers"],
+        ["ok", "loss", "peers", "0.0%", "of", "echoes", "are", "lost"],
+        [severity, "throughput", "1", "Gbit/s", "nobody", "had", "time"],
+        ["error", "routes", "10.1.0.0/28", "lost"],
+        ["→", "route", "it"],
+    ]
+
+
+def test_its_table_ends_with_a_word_if_it_passed() -> None:
+    *_, word = _tables(PreflightReport(results=(CheckResult("reach", "peers"),)))
+    assert plain(word) == "passed"
+    assert _tables(PreflightReport(skipped="it runs pods")) == ["skipped: it runs pods"]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import errno
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, suppress
-from functools import partial
 from typing import Self
 
 from netmgr.agent.accounting import changeover
@@ -26,9 +25,8 @@ from netmgr.api.snapshot import (
     Snapshot,
     UsageView,
 )
-from netmgr.clock import Clock
 from netmgr.documents.accounting import NodeRules
-from netmgr.documents.node import Backend, NodeDocument
+from netmgr.documents.node import Backend
 from netmgr.documents.sites import Role
 from netmgr.errors import KernelError, NetmgrError, SetupError, StateError, TryAgainLater
 from netmgr.kernel.capabilities import Capability
@@ -37,12 +35,12 @@ from netmgr.ledger.history import FARTHEST, By, Period, Retention, view
 from netmgr.ledger.ledger import Ledger
 from netmgr.ledger.mark import MENDED, Mark
 from netmgr.ledger.store import LedgerStore
-from netmgr.model import PROTECTED, Sample
-from netmgr.prefixes import Family, Prefix
+from netmgr.model import PROTECTED
+from netmgr.prefixes import Prefix
 from netmgr.rules.choose import FACTS, FILE_NAME, open_backend, open_kind, remember, remembered
 from netmgr.rules.engine import Drops, RuleBackend, Rules
 from netmgr.rules.policy import Policy
-from netmgr.rules.tagged import Series, Tagged
+from netmgr.rules.tagged import Tagged
 
 log = logging.getLogger(__name__)
 
@@ -64,8 +62,17 @@ class NodeAccounting(Component):
     @classmethod
     def open(cls, agent: Agent) -> Self:
         """Open ledger and rules, and find out whether they belong together."""
-        document = agent.document
-        ledger, was_damaged = _open_ledger(document, agent.clock)
+        document, settings = agent.document, agent.document.accounting
+        ledger, was_damaged = open_or_set_aside(
+            document.state_dir / "ledger.sqlite",
+            lambda path: Ledger(
+                LedgerStore(path),
+                clock=agent.clock,
+                linger_seconds=settings.linger_seconds,
+                boot_id=boot_id(),
+                retention=Retention(settings.history_hours, settings.history_rows),
+            ),
+        )
 
         def opened(backend: RuleBackend) -> Rules:
             return agent.stack.enter_context(closing(Rules(backend, Policy.of(document))))
@@ -85,16 +92,9 @@ class NodeAccounting(Component):
         name = rules.backend.name
         note = Made(document.state_dir / FILE_NAME, lambda: remember(name, document.state_dir))
         agent.get(Files).keep(ledger, note)
-        accounts = Accounts(
-            rules,
-            ledger,
-            agent.clock,
-            document.accounting.min_reading_seconds,
-            change,
-            lambda: uplinks(document),
-        )
-        # Registered after the rules, so that it runs before they are closed: it takes a last
-        # reading.
+        seconds = settings.min_reading_seconds
+        accounts = Accounts(rules, ledger, agent.clock, seconds, change, lambda: uplinks(document))
+        # After the rules, so that it takes a last reading before they are closed.
         agent.stack.callback(accounts.close)
         return cls(agent, accounts, rules, ledger)
 
@@ -113,8 +113,8 @@ class NodeAccounting(Component):
 
     def tasks(self) -> Iterable[Task]:
         """Read all counters, so that little is lost if another program zeroes them."""
-        read = partial(self._agent.health.attempt, "reading", self.accounts.read)
-        yield Task(read, self._agent.document.accounting.reading_seconds)
+        seconds = self._agent.document.accounting.reading_seconds
+        yield Task(self.accounts.read, seconds, name="reading")
 
     def problems(self) -> Iterable[Problem]:
         if not self.ledger.durable:
@@ -135,18 +135,31 @@ class NodeAccounting(Component):
         runs_pods = self._agent.document.role is Role.NODE
         snapshot["backend"] = self.rules.backend.name
         snapshot["pods"] = [total for total in totals.pods if total["traffic"] != PROTECTED]
-        listed = totals.namespaces
-        snapshot["namespaces"] = [total for total in listed if total["traffic"] != PROTECTED]
-        protected = [total for total in listed if total["traffic"] == PROTECTED]
-        snapshot["protected"] = [total for total in protected if total["packets"]]
+        snapshot["namespaces"], snapshot["protected"] = [], []
+        for total in totals.namespaces:
+            if total["traffic"] != PROTECTED:
+                snapshot["namespaces"].append(total)
+            elif total["packets"]:
+                snapshot["protected"].append(total)
         snapshot["node_totals"] = totals.node
+        # As PyPI's iptables-exporter would label a node rule's reading.
         owner = self._agent.document.accounting.rule_owner
-        snapshot["rules"] = [_rule(sample, owner) for sample in totals.rules]
+        snapshot["rules"] = [
+            {
+                "ip_version": str(sample.counter.family.value),
+                "table": "mangle",
+                "chain": str(sample.counter.subject).lower(),
+                "rule": f"{owner} traffic={sample.counter.traffic}",
+                "bytes": sample.bytes,
+                "packets": sample.packets,
+            }
+            for sample in totals.rules
+        ]
         snapshot["gaps"] = totals.gaps
         snapshot["unattributed"] = totals.unattributed(runs_pods=runs_pods)
         snapshot["origins"] = totals.origins(runs_pods=runs_pods)
         snapshot["remote_pods"] = self._remote_pods()
-        snapshot["audit"] = self.accounts.ratios()
+        snapshot["audit"] = self.accounts.ratios
         snapshot["durable"] = totals.durable
         snapshot["isolation"], snapshot["drops"] = drops.between, drops.refused
         if runs_pods:
@@ -241,13 +254,22 @@ class TaggedRules(Component):
     def snapshot(self, snapshot: Snapshot) -> None:
         """Add other people's rules to ours, which `NodeAccounting` filled in."""
         tagged = self._tagged
-        merged = {_series(reading): reading for reading in snapshot["rules"]}
-        for series in tagged.packets:
+        readings = {
+            (reading["ip_version"], reading["table"], reading["chain"], reading["rule"]): reading
+            for reading in snapshot["rules"]
+        }
+        for series, packets in tagged.packets.items():
+            version, table, chain, rule = str(series.family.value), *series[1:]
             # Those with equal labels are added up, as the exporter does.
-            reading = merged.setdefault(series, _reading(series))
+            reading = readings.setdefault(
+                (version, table, chain, rule),
+                RuleReading(
+                    ip_version=version, table=table, chain=chain, rule=rule, bytes=0, packets=0
+                ),
+            )
             reading["bytes"] += tagged.bytes[series]
-            reading["packets"] += tagged.packets[series]
-        snapshot["rules"] = list(merged.values())
+            reading["packets"] += packets
+        snapshot["rules"] = list(readings.values())
         snapshot["chain_sizes"] = [
             {
                 "ip_version": str(series.family.value),
@@ -276,10 +298,8 @@ class TaggedRules(Component):
 def examine(ledger: Ledger, *rules: Rules, was_damaged: bool = False) -> bool:
     """Compare the ledger with the kernel before the first posting; whether it lost something.
 
-    Args:
-        ledger: as it was opened.
-        rules: those of every backend that may have counted for it.
-        was_damaged: the ledger is new, and replaces one that was set aside.
+    `rules` are those of every backend that may have counted for it; `was_damaged`: it is new, and
+    replaces one that was set aside.
     """
     marks = [Mark.of(address) for backend_rules in rules for address in backend_rules.marks()]
     # All counters are read only for a ledger without content: any other has a mark to compare.
@@ -287,21 +307,6 @@ def examine(ledger: Ledger, *rules: Rules, was_damaged: bool = False) -> bool:
         ledger.is_new and any(backend_rules.read() for backend_rules in rules)
     )
     return ledger.examine(marks, has_counters=has_counters) in MENDED
-
-
-def _open_ledger(document: NodeDocument, clock: Clock) -> tuple[Ledger, bool]:
-    accounting = document.accounting
-    retention = Retention(accounting.history_hours, accounting.history_rows)
-    return open_or_set_aside(
-        document.state_dir / "ledger.sqlite",
-        lambda path: Ledger(
-            LedgerStore(path),
-            clock=clock,
-            linger_seconds=accounting.linger_seconds,
-            boot_id=boot_id(),
-            retention=retention,
-        ),
-    )
 
 
 def _skip(backend: Backend, last: Backend | None, error: NetmgrError) -> Iterator[str]:
@@ -335,32 +340,3 @@ def _remove_rules(backend: Backend, owner: str) -> str:
     with closing(Rules(open_kind(backend), policy)) as rules:
         rules.remove()
     return f"rules and sets of {backend} were removed"
-
-
-def _rule(sample: Sample, owner: str) -> RuleReading:
-    """A node rule's reading as PyPI's iptables-exporter would label it."""
-    return {
-        "ip_version": str(sample.counter.family.value),
-        "table": "mangle",
-        "chain": str(sample.counter.subject).lower(),
-        "rule": f"{owner} traffic={sample.counter.traffic}",
-        "bytes": sample.bytes,
-        "packets": sample.packets,
-    }
-
-
-def _series(reading: RuleReading) -> Series:
-    return Series(
-        Family(int(reading["ip_version"])), reading["table"], reading["chain"], reading["rule"]
-    )
-
-
-def _reading(series: Series) -> RuleReading:
-    return {
-        "ip_version": str(series.family.value),
-        "table": series.table,
-        "chain": series.chain,
-        "rule": series.rule,
-        "bytes": 0,
-        "packets": 0,
-    }

@@ -25,7 +25,7 @@ from netmgr.kernel.links import Carried
 from netmgr.ledger.history import By, Period
 from netmgr.ledger.ledger import Ledger
 from netmgr.ledger.mark import MENDED
-from netmgr.ledger.tables import Gap, Lost
+from netmgr.ledger.tables import Gap
 from netmgr.ledger.totals import Totals
 from netmgr.model import Attachment, Counter, PodRef, Sample, Traffic
 from netmgr.prefixes import Address, Prefix
@@ -45,8 +45,7 @@ log = logging.getLogger(__name__)
 class CgroupReadings(Protocol):
     """Counters of host-network pods (`HostPods`), posted with the rules' own under one lock."""
 
-    def samples(self) -> list[Sample]:
-        """Read every counter."""
+    def samples(self) -> list[Sample]: ...
 
     def follow(self, internal: Iterable[Prefix]) -> None:
         """Treat these prefixes as internal from the next look on."""
@@ -86,11 +85,16 @@ class Accounts:
         # Reentrant: `start`, `change_policy` and `_admit` hold it while they reconcile.
         self._lock = threading.RLock()
         self._attached: dict[Address, Attachment] = {}
-        self._ratios: list[AuditRatio] = []
+        self.ratios: list[AuditRatio] = []
+        """The audit's figures as of the last tidying."""
         self._read_at = -math.inf
+        # Begun in the ledger, and still to be made in the kernel: that they are missing is no loss.
         self._announced: set[Counter] = set()
+        # A predecessor may have been killed before it made these in the kernel.
         self._unmade: frozenset[Counter] = frozenset()
+        # The recorded gap goes on from here until the repair has succeeded.
         self._gap_since: float | None = None
+        # When the rules were last seen whole; None where the next difference may be our own.
         self._sound_at: float | None = None
         self._syncing: threading.Thread | None = None
         self._host_pods: CgroupReadings | None = None
@@ -122,7 +126,7 @@ class Accounts:
                 counter for counter in known if counter.is_pod and counter not in wanted
             )
             # Of those that were not read, something was lost.
-            unread = gone - self._post_found(closing=gone)
+            unread = gone - self._post_readings(closing=gone)
             self._ledger.restart(unread, unmade=unread)
             self._ledger.end(unread)
             # After the posting: a mark in the kernel that is ahead of the ledger would make the
@@ -163,7 +167,7 @@ class Accounts:
             # The kernel does not have these yet, which is no loss.
             self._announced.update(counter for counter in counters if counter not in known)
 
-    def _post_found(self, closing: Collection[Counter]) -> frozenset[Counter]:
+    def _post_readings(self, closing: Collection[Counter]) -> frozenset[Counter]:
         """Post every counter's reading, the last one of `closing`; returns the counters."""
         # Before the reading, which takes time: a gap must not begin too late.
         taken_at = self._ledger.moment()
@@ -179,9 +183,9 @@ class Accounts:
         if self._changeover:
             # Right after the posting: what passes before the removal is in no reading.
             self._changeover.make_way()
-        if self._changeover and self._changeover.is_former_read:
-            # The successor does not have these yet, which is no loss either.
-            self._announced.update(counters)
+            if self._changeover.former:
+                # The successor does not have these yet, which is no loss either.
+                self._announced.update(counters)
         return counters
 
     def count_host_pods(self, host_pods: CgroupReadings) -> None:
@@ -222,11 +226,7 @@ class Accounts:
                 self._attached.pop(address, None)
 
     def read(self, *, at_once: bool = False) -> None:
-        """Post one reading of every counter, unless there was one just now; `at_once`, even then.
-
-        Raises:
-            KernelError: the kernel refused.
-        """
+        """Post a reading of every counter, unless there was one just now; `at_once`, even then."""
         with self._lock:
             now = self._clock.monotonic()
             if at_once or now - self._read_at >= self._min_reading_seconds:
@@ -325,9 +325,6 @@ class Accounts:
             # The ledger's lock as well: a write to a disk that hangs holds it.
             self._ledger.recall(POLICY)
 
-    def losses(self) -> Mapping[Gap, Lost]:
-        return self._ledger.losses()
-
     def usage(self, period: Period, by: Sequence[By]) -> list[UsageRow]:
         """What pods exchanged in a period, up to now where it is still going on."""
         try:
@@ -362,10 +359,6 @@ class Accounts:
         self._first = now if is_anew else now | self._first
         return {} if is_anew else passed
 
-    def ratios(self) -> list[AuditRatio]:
-        """The audit's figures as of the last tidying."""
-        return self._ratios
-
     def tidy(self) -> None:
         """Drop series that have lingered, audit the links, and write the ledger's log back."""
         self._ledger.sweep()
@@ -376,7 +369,7 @@ class Accounts:
             )
             self._syncing.start()
         self._look_for_host_pods()
-        self._ratios = self.audit().ratios()
+        self.ratios = self.audit().ratios()
 
     def _look_for_host_pods(self) -> None:
         if self._host_pods is None:

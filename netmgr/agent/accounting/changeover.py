@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -50,50 +51,34 @@ class Both(NamedTuple):
     seconds: float
 
 
+@dataclass(eq=False)
 class Changeover:
-    """A change of backend under way.
+    """A change of backend under way."""
 
-    Args:
-        state_dir: where the name of the backend is remembered.
-        ledger: of either backend.
-        successor: the rules that are to count.
-        former: the rules that the ledger has read so far; None if it has read the successor's.
-        leftovers: rules that the ledger does not read.
-    """
-
-    def __init__(
-        self,
-        state_dir: Path,
-        ledger: Ledger,
-        successor: Rules,
-        former: Rules | None,
-        leftovers: Sequence[Rules],
-    ) -> None:
-        self._state_dir = state_dir
-        self._ledger = ledger
-        self._successor = successor
-        self._former = former
-        self._leftovers = list(leftovers)
+    state_dir: Path
+    """Where the name of the backend is remembered."""
+    ledger: Ledger
+    successor: Rules
+    """Those that are to count."""
+    former: Rules | None
+    """Those that the ledger reads so far; None where it reads the successor's already."""
+    leftovers: list[Rules]
+    """Those that the ledger does not read."""
 
     @property
     def rules(self) -> list[Rules]:
         """All that may be in the kernel besides the successor's."""
-        return [*([self._former] if self._former else []), *self._leftovers]
-
-    @property
-    def is_former_read(self) -> bool:
-        """Whether the ledger still reads the former backend."""
-        return self._former is not None
+        return [*([self.former] if self.former else []), *self.leftovers]
 
     def read(self) -> list[Sample]:
         """Every counter of the backend that the ledger reads."""
-        if self._former is None:
-            return self._successor.read()
-        return [*self._former.read(), *self._former.read_former(self._ledger.counters())]
+        if self.former is None:
+            return self.successor.read()
+        return [*self.former.read(), *self.former.read_former(self.ledger.counters())]
 
     def make_way(self) -> None:
         """Remove rules that cannot count beside the successor's; called right after `read`."""
-        has_sets = FACTS[Backend(self._successor.backend.name)].has_sets
+        has_sets = FACTS[Backend(self.successor.backend.name)].has_sets
         sharing = [
             rules
             for rules in self.rules
@@ -102,43 +87,43 @@ class Changeover:
         for rules in sharing:
             rules.remove()
         if sharing:
-            self._former = None if self._former in sharing else self._former
-            self._leftovers = [rules for rules in self._leftovers if rules not in sharing]
+            self.former = None if self.former in sharing else self.former
+            self.leftovers = [rules for rules in self.leftovers if rules not in sharing]
             self._remember()
 
     def _remember(self) -> None:
         if not self.rules:
-            note_only_backend(self._state_dir, self._ledger, self._successor)
-        elif self._former is None:
-            names = (rules.backend.name for rules in (self._successor, *self._leftovers))
-            self._ledger.remember(BACKENDS, " ".join(names))
+            note_only_backend(self.state_dir, self.ledger, self.successor)
+        elif self.former is None:
+            names = (rules.backend.name for rules in (self.successor, *self.leftovers))
+            self.ledger.remember(BACKENDS, " ".join(names))
 
     def finish(self) -> None:
         """Have the ledger go on from the successor, whose rules are there; remove all others."""
-        if self._former is not None:
-            both = self._read_both(self._former)
+        if self.former is not None:
+            both = self._read_both(self.former)
             first = [both.first[counter] for counter in both.last if counter in both.first]
-            names = " ".join(str(rules.backend.name) for rules in (self._successor, *self.rules))
+            names = " ".join(str(rules.backend.name) for rules in (self.successor, *self.rules))
             # The ledger before the removals: killed in between, the next start finds the successor
             # named as the one that is read, and removes the rest.
             seconds = both.seconds if both.moved else 0.0
-            self._ledger.hand_over(both.last.values(), first, names, seconds)
+            self.ledger.hand_over(both.last.values(), first, names, seconds)
             log.info(
                 "backend-changed from=%s to=%s counters=%d moving=%d seconds=%.4f",
-                self._former.backend.name,
-                self._successor.backend.name,
+                self.former.backend.name,
+                self.successor.backend.name,
                 len(both.last),
                 len(both.moved),
                 seconds,
             )
         for rules in self.rules:
             rules.remove()
-        self._former, self._leftovers = None, []
+        self.former, self.leftovers = None, []
         self._remember()
 
     def _read_both(self, former: Rules) -> Both:
         """Read both backends, and read again what moved in between."""
-        both = _at_once(self.read, self._successor.read)
+        both = _at_once(self.read, self.successor.read)
         # One deadline for all pods: an agent that starts has requests waiting.
         deadline = time.monotonic() + LONGEST_SECONDS
         moved: dict[Address | None, set[Counter]] = {}
@@ -170,18 +155,14 @@ class Changeover:
             if not moving or time.monotonic() >= deadline:
                 break
             if subject is None:
-                again = _at_once(self.read, self._successor.read)
+                again = _at_once(self.read, self.successor.read)
             else:
                 again = _at_once(
                     partial(former.read_pods, [subject]),
-                    partial(self._successor.read_pods, [subject]),
+                    partial(self.successor.read_pods, [subject]),
                 )
-            both.last.update(
-                (counter, again.last[counter]) for counter in moving & again.last.keys()
-            )
-            both.first.update(
-                (counter, again.first[counter]) for counter in moving & again.first.keys()
-            )
+            for latest, newer in ((both.last, again.last), (both.first, again.first)):
+                latest |= {counter: newer[counter] for counter in moving & newer.keys()}
             moving &= again.moved
             seconds = again.seconds
         return seconds
@@ -216,11 +197,9 @@ def begin(
     successor.plan(())
     # Before any rule of the successor exists: a crash must not leave rules of an unnamed backend.
     ledger.remember(BACKENDS, " ".join(known))
-    opened = [open_rules(kind) for kind in others]
-    is_former_read = known[0] != name
-    return Changeover(
-        state_dir, ledger, successor, opened[0] if is_former_read else None, opened[is_former_read:]
-    )
+    leftovers = [open_rules(kind) for kind in others]
+    former = leftovers.pop(0) if known[0] != name else None
+    return Changeover(state_dir, ledger, successor, former, leftovers)
 
 
 def note_only_backend(state_dir: Path, ledger: Ledger, rules: Rules) -> None:

@@ -10,7 +10,6 @@ import threading
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import closing
-from functools import partial
 from typing import Self
 
 from netmgr.agent.core.components import Agent, Component, Remnants
@@ -146,8 +145,7 @@ class Tracking(Component):
 
     def tasks(self) -> Iterable[Task]:
         seconds = self._agent.document.reconcile_seconds
-        count = partial(self._agent.health.attempt, "tracking", self._count)
-        yield Task(count, seconds, share=COUNT_SHARE)
+        yield Task(self._count, seconds, name="tracking", share=COUNT_SHARE)
 
     def _count(self) -> None:
         if conntrack.occupancy() is None:

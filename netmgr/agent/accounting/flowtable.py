@@ -12,7 +12,6 @@ import errno
 import logging
 import socket
 from collections.abc import Iterable, Mapping
-from functools import partial
 
 from netmgr.agent.accounting.accounting import NodeAccounting
 from netmgr.agent.core.components import Agent, Component
@@ -51,15 +50,10 @@ class FlowtableDevices(Component):
     def tasks(self) -> Iterable[Task]:
         """Add links of new pods, and all links after a change of the rules, which empties it."""
         if not self._off:
-            follow = partial(self._agent.health.attempt, "flowtable", self._follow)
-            yield Task(follow, _FOLLOW_SECONDS)
+            yield Task(self._follow, _FOLLOW_SECONDS, name="flowtable")
 
     def health(self, _failing: Mapping[str, str]) -> None:
-        """A node that only counts must not claim to be ready while packets pass its counters.
-
-        Raises:
-            NotReady: another program's flowtable has the links of pods, or an uplink.
-        """
+        """A node that only counts must not claim to be ready while packets pass its counters."""
         if self._others and not self._agent.document.cni:
             raise NotReady(f"pods are not counted completely: {_past_the_rules(self._others[0])}")
 
@@ -96,11 +90,11 @@ class FlowtableDevices(Component):
         self._others = others
 
     def _add(self, missing: set[str]) -> None:
-        table = TABLE.removeprefix("inet ")
         # Listed only now: the kernel takes milliseconds for hundreds of links.
         devices = {name for _, name in socket.if_nameindex()} & missing
         if not devices:
             return
+        table = TABLE.removeprefix("inet ")
         try:
             flowtables.add_devices(self._channel, table, FLOWTABLE.name, devices)
         except KernelError as error:

@@ -7,8 +7,9 @@ own. Its counter outlives its cgroup, so that the look that finds it gone misses
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from errno import ENOENT
+from itertools import chain
 from typing import TYPE_CHECKING, Self
 
 from netmgr.agent.accounting.accounting import NodeAccounting
@@ -80,7 +81,7 @@ class HostPods(Component):
         self._ledger.end(known - stay)
         if made:
             self._ledger.restart(known & stay)
-        self._begin(list(self._live.values()))
+        self._begin(tuple(self._live.values()))
         self._started = True
 
     def look(self) -> None:
@@ -98,23 +99,20 @@ class HostPods(Component):
         if self._rules.make():
             repair = "the table of host-network pods was missing or altered"
             log.warning("repaired area=rules what=%s", repair)
-            lost: list[Counter] = []
-            for number in self._live:
-                lost += counters_of(number)
-            self._ledger.restart(lost)
-            self._admit(list(self._live.values()))
-        running = {host_pod.cgroup.number: host_pod for host_pod in self._finder.find()}
+            self._ledger.restart(chain.from_iterable(map(counters_of, self._live)))
+            self._admit(self._live.values())
+        running = self._finder.find()
         # By the cgroup and not by `running`: a pod between two containers has no process, and so is
         # not found, but its cgroup stays and counts on.
         gone = [host_pod for host_pod in self._live.values() if not host_pod.cgroup.path.is_dir()]
         if gone:
             self._end(gone)
-        self._begin([host_pod for number, host_pod in running.items() if number not in self._live])
+        self._begin([pod for pod in running if pod.cgroup.number not in self._live])
 
     def follow(self, internal: Iterable[Prefix]) -> None:
         self._rules.follow(internal)
 
-    def _begin(self, pods: list[HostPod]) -> None:
+    def _begin(self, pods: Collection[HostPod]) -> None:
         for host_pod in pods:
             # The ledger before the kernel, as for pods' addresses (`Accounts.begin`).
             self._ledger.begin(counters_of(host_pod.cgroup.number), host_pod.pod)
@@ -128,14 +126,13 @@ class HostPods(Component):
         for host_pod in pods:
             try:
                 self._rules.admit([host_pod.cgroup])
+                admitted.append(host_pod)
             except KernelError as error:
                 # nftables resolves the cgroup when the element is added: this one ended after the
                 # look.
                 if error.errno != ENOENT:
                     raise
                 self._ledger.end(counters_of(host_pod.cgroup.number))
-            else:
-                admitted.append(host_pod)
         return admitted
 
     def _end(self, pods: list[HostPod]) -> None:

@@ -18,24 +18,22 @@ from netmgr.agent.accounting.accounting import NodeAccounting
 from netmgr.agent.accounting.accounts import Accounts
 from netmgr.agent.core.components import Agent, Component, Query, Remnants
 from netmgr.agent.core.scheduler import Task
-from netmgr.api.snapshot import VERSION, LimitState, QuotaState, Snapshot, SpentQuota
+from netmgr.api.snapshot import VERSION, Quota, QuotaState, Snapshot, SpentQuota
 from netmgr.clock import Clock
 from netmgr.dataplane import sandbox
 from netmgr.errors import KernelError, SetupError, StateError
-from netmgr.kernel.traffic_control import ClassUsage
 from netmgr.ledger.history import FARTHEST, SECONDS, By, Period
 from netmgr.limits import quotas, shaper, tree
 from netmgr.limits.quotas import Budget
 from netmgr.limits.rules import KnownPeers
 from netmgr.limits.shaper import Shaper
-from netmgr.limits.tree import Limited, Tree
+from netmgr.limits.tree import Tree
 from netmgr.model import Attachment, Traffic
 from netmgr.rules.classifier import Classifier
 
 _FOLLOW_SECONDS = 1.0
 
 log = logging.getLogger(__name__)
-
 
 _Sums = Counter[tuple[str, str, str]]
 """Bytes by namespace, pod and traffic; also of each namespace, with an empty pod."""
@@ -58,10 +56,6 @@ class Spending:
         """Bytes used, after a reading of all counters."""
         self._accounts.read(at_once=True)
         return self.recent(budgets)
-
-    def losses(self) -> object:
-        """What the ledger has missed so far."""
-        return self._accounts.losses()
 
     def recent(self, budgets: Iterable[Budget]) -> Mapping[Budget, int]:
         """Bytes used, as of the last reading."""
@@ -97,7 +91,9 @@ class Limits(Component):
     def __init__(self, agent: Agent) -> None:
         super().__init__(agent)
         self.honours_annotations = agent.document.limits_by_annotation
-        self._spending = Spending(agent.get(NodeAccounting).accounts, agent.clock)
+        accounting = agent.get(NodeAccounting)
+        self._losses = accounting.ledger.losses
+        self._spending = Spending(accounting.accounts, agent.clock)
         classifier = Classifier.of(agent.document, None)
         peers = KnownPeers(
             agent.document.not_internet, dict(classifier.pieces) if classifier else {}
@@ -116,7 +112,7 @@ class Limits(Component):
     def start(self) -> None:
         """Limit the pods that are there."""
         self._apply()
-        self._shaper.correct_quotas(self._spending.now, self._spending.losses)
+        self._shaper.correct_quotas(self._spending.now, self._losses)
 
     def begin(self, attachment: Attachment) -> None:
         """Limit a pod that was attached, if a limit is for it."""
@@ -135,13 +131,13 @@ class Limits(Component):
         # Each hour, a month's first sums take a third of a second, when no ADD is to wait for the
         # shaper.
         self._spending.recent(self._shaper.budgets)
-        self._shaper.correct_quotas(self._spending.now, self._spending.losses)
+        self._shaper.correct_quotas(self._spending.now, self._losses)
 
     def tasks(self) -> Iterable[Task]:
         """Limit pods that another plugin wired as soon as they are found."""
         if not self._agent.document.cni:
-            follow = partial(self._agent.health.repair, "limits", self._apply)
-            yield Task(follow, _FOLLOW_SECONDS)
+            repair = partial(self._agent.health.repair, "limits", self._apply)
+            yield Task(repair, _FOLLOW_SECONDS)
 
     def snapshot(self, snapshot: Snapshot) -> None:
         try:
@@ -151,28 +147,32 @@ class Limits(Component):
         except (KernelError, StateError, SetupError) as error:
             log.warning("limits-unread error=%s", error)
             return
-        snapshot["limits"] = [_state(*reading) for reading in usage if reading[0].is_shown]
+        snapshot["limits"] = [
+            {
+                "namespace": limited.namespace,
+                "pod": limited.pod,
+                "traffic": limited.traffic,
+                "rate": limited.rate,
+                "bytes": class_usage.bytes,
+                "packets": class_usage.packets,
+                "delays": class_usage.delayed,
+                "dropped_packets": class_usage.dropped,
+                "backlog": class_usage.backlog,
+            }
+            for limited, class_usage in usage
+            if limited.is_shown
+        ]
 
     def queries(self) -> Mapping[str, Query]:
         """Spent quotas alone: this reads no counters, and may be asked of many nodes at a time."""
         return {"quotas": self._spent}
 
     def _spent(self, _: Mapping[str, object]) -> Mapping[str, object]:
-        now = self._agent.clock.now()
         pods = [attachment.pod for attachment in self._agent.attachments()]
         uids = {(pod.namespace, pod.name): pod.uid for pod in pods}
         spent: list[SpentQuota] = [
-            {
-                "namespace": budget.namespace,
-                "pod": budget.pod,
-                "uid": uids.get((budget.namespace, budget.pod), ""),
-                "traffic": budget.traffic,
-                "period": budget.period,
-                "budget": budget.bytes,
-                "slow": budget.slow,
-                "until": quotas.end(budget.period, now),
-            }
-            for budget, used in self._used()
+            {**quota, "uid": uids.get((budget.namespace, budget.pod), ""), "slow": budget.slow}
+            for budget, quota, used in self._quotas(self._agent.clock.now())
             if quotas.is_spent(budget, used)
         ]
         return {"version": VERSION, "spent": spent}
@@ -181,23 +181,26 @@ class Limits(Component):
         now = self._agent.clock.now()
         return [
             {
+                **quota,
+                "used": used,
+                "spent": quotas.is_spent(budget, used),
+                "forecast": quotas.forecast(budget, used, now),
+            }
+            for budget, quota, used in self._quotas(now)
+        ]
+
+    def _quotas(self, now: float) -> Iterator[tuple[Budget, Quota, int]]:
+        """Each with its bytes used, also those that passed and are not in the ledger."""
+        for budget, recorded in self._spending.recent(self._shaper.budgets).items():
+            quota: Quota = {
                 "namespace": budget.namespace,
                 "pod": budget.pod,
                 "traffic": budget.traffic,
                 "period": budget.period,
                 "budget": budget.bytes,
-                "used": used,
                 "until": quotas.end(budget.period, now),
-                "spent": quotas.is_spent(budget, used),
-                "forecast": quotas.forecast(budget, used, now),
             }
-            for budget, used in self._used()
-        ]
-
-    def _used(self) -> Iterator[tuple[Budget, int]]:
-        """Bytes used of each budget, with those that passed and are not in the ledger."""
-        for budget, recorded in self._spending.recent(self._shaper.budgets).items():
-            yield budget, recorded + self._shaper.missed(budget)
+            yield budget, quota, recorded + self._shaper.missed(budget)
 
     def _apply(self) -> list[str]:
         # The list of pods is read within the shaper's lock: an older one must not come last.
@@ -217,17 +220,3 @@ class Limits(Component):
     @classmethod
     def remove(cls, _remnants: Remnants) -> Iterator[str]:
         yield from shaper.remove()
-
-
-def _state(limited: Limited, usage: ClassUsage) -> LimitState:
-    return {
-        "namespace": limited.namespace,
-        "pod": limited.pod,
-        "traffic": limited.traffic,
-        "rate": limited.rate,
-        "bytes": usage.bytes,
-        "packets": usage.packets,
-        "delays": usage.delayed,
-        "dropped_packets": usage.dropped,
-        "backlog": usage.backlog,
-    }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import partial
 from typing import Self
 
 from netmgr.agent.accounting.accounting import NodeAccounting
@@ -51,8 +50,7 @@ class NatHost(Component):
         self._agent.health.attempt("ports", self._count_ports)
 
     def tasks(self) -> Iterable[Task]:
-        count = partial(self._agent.health.attempt, "ports", self._count_ports)
-        yield Task(count, COUNT_SECONDS, COUNT_SECONDS, share=COUNT_SHARE)
+        yield Task(self._count_ports, COUNT_SECONDS, COUNT_SECONDS, name="ports", share=COUNT_SHARE)
 
     def _count_ports(self) -> None:
         if self._addresses or self._masqueraded:

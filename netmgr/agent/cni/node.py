@@ -16,7 +16,7 @@ import os
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from errno import ELOOP, ENAMETOOLONG, ENOENT, ENOTDIR
 from pathlib import Path
 
@@ -70,41 +70,35 @@ class AttachmentLocks:
 
     @contextmanager
     def holding(self, key: AttachmentKey, seconds: float) -> Iterator[None]:
-        """Hold the lock of `key`, and a turn, for the length of the block.
-
-        Raises:
-            TryAgainLater: another request for this attachment, or those with a turn, took longer.
-        """
-        with self._guard:
-            # Counted before it is waited for: whoever leaves last drops the lock, and only then may
-            # a new one be made for this key.
-            lock, waiting = self._locks.get(key, (threading.Lock(), 0))
-            self._locks[key] = lock, waiting + 1
-        try:
+        """Hold the lock of `key`, and a turn, for the block; TryAgainLater after these seconds."""
+        with ExitStack() as stack:
+            with self._guard:
+                # Counted before it is waited for: whoever leaves last drops the lock, and only then
+                # may a new one be made for this key.
+                lock, waiting = self._locks.get(key, (threading.Lock(), 0))
+                self._locks[key] = lock, waiting + 1
+                stack.callback(self._leave, key)
             deadline = time.monotonic() + seconds
             # Outside `_guard`, which all requests share.
             if not lock.acquire(timeout=seconds):
                 raise errors.TryAgainLater(
                     f"another request for {key.container_id} {key.ifname} is still under way"
                 )
-            try:
-                turn_seconds = max(deadline - time.monotonic(), _LEAST_TURN_SECONDS)
-                if not self._turns.acquire(timeout=turn_seconds):
-                    raise errors.TryAgainLater(
-                        f"the {TURNS} requests under way have not ended within {turn_seconds:.0f} s"
-                    )
-                try:
-                    yield
-                finally:
-                    self._turns.release()
-            finally:
-                lock.release()
-        finally:
-            with self._guard:
-                # Container ids do not come again: kept locks would fill the memory.
-                lock, waiting = self._locks.pop(key)
-                if waiting > 1:
-                    self._locks[key] = lock, waiting - 1
+            stack.callback(lock.release)
+            turn_seconds = max(deadline - time.monotonic(), _LEAST_TURN_SECONDS)
+            if not self._turns.acquire(timeout=turn_seconds):
+                raise errors.TryAgainLater(
+                    f"the {TURNS} requests under way have not ended within {turn_seconds:.0f} s"
+                )
+            stack.callback(self._turns.release)
+            yield
+
+    def _leave(self, key: AttachmentKey) -> None:
+        with self._guard:
+            # Container ids do not come again: kept locks would fill the memory.
+            lock, waiting = self._locks.pop(key)
+            if waiting > 1:
+                self._locks[key] = lock, waiting - 1
 
 
 class Node(Component):
@@ -154,7 +148,7 @@ class Node(Component):
             attachment = self._existing(request)
             if attachment is None:
                 attachment = self.attach(request, started_at)
-                mac = request.requested.mac or desired.pod_mac(attachment.key)
+                mac = request.runtime.requested.mac or desired.pod_mac(attachment.key)
                 host_mtu = pod_mtu = self.dataplane.mtu
             else:
                 # So that a DEL of the earlier ADD, which may be in the spool, does not end this
@@ -179,8 +173,6 @@ class Node(Component):
 
     def _check_runtime_config(self, request: Request) -> None:
         """Refuse limits that cannot be kept, and log what this node does not honour."""
-        if request.runtime is None:
-            return
         honours_limits = self._limits is not None and self._limits.honours_annotations
         if honours_limits and request.runtime.rates_fault:
             raise errors.InvalidNetworkConfig(request.runtime.rates_fault)
@@ -221,7 +213,7 @@ class Node(Component):
         # A MAC that the chain changed a moment ago: the kernel's message may still be on its way.
         with suppress(errors.KernelError):
             self.dataplane.neighbours.follow(attachment, request.netns)
-        requested = request.requested
+        requested = request.runtime.requested
         if (
             not self.dataplane.check(attachment, request.netns)
             and set(requested.addresses) <= set(attachment.addresses)
@@ -238,19 +230,12 @@ class Node(Component):
 
         What cannot be undone now is an attachment without a link; the next reconcile collects it.
         """
-        key, requested = request.key, request.requested
+        key, requested = request.key, request.runtime.requested
         link = desired.host_link_name(key)
-        attachment = self.leases.reserve(
-            Attachment(
-                key,
-                request.pod,
-                requested.addresses,
-                link,
-                request.netns,
-                started_at,
-                requested.rates,
-            )
+        wanted = Attachment(
+            key, request.pod, requested.addresses, link, request.netns, started_at, requested.rates
         )
+        attachment = self.leases.reserve(wanted)
         try:
             # Before the wiring: the pod's first packet is counted.
             self.accounts.begin(attachment)

@@ -39,8 +39,8 @@ _GATHERING_SECONDS = 0.01
 _RARELY = 6
 """How many intervals may pass between two passes over all MACs while the kernel reports changes."""
 
-_THREAD = "neighbours"
-"""A thread of its own, so that readings and repairs do not delay it."""
+_NEIGHBOURS = "neighbours"
+"""Attempt and thread: one of its own, so that readings and repairs do not delay it."""
 
 log = logging.getLogger(__name__)
 
@@ -72,14 +72,14 @@ class Repairs(Component):
 
     def tasks(self) -> Iterable[Task]:
         """Check the MACs of all pods at intervals, and immediately of those whose MAC changed."""
-        attempt = partial(self._agent.health.attempt, "neighbours")
         # What the kernel reports needs no pass over every pod, which is the costliest look.
         rounds = _RARELY if self._losses else 1
         seconds = rounds * self._agent.document.reconcile_seconds
-        yield Task(partial(attempt, self.follow_all_macs), seconds, thread=_THREAD)
+        yield Task(self.follow_all_macs, seconds, name=_NEIGHBOURS, thread=_NEIGHBOURS)
         if self._losses:
-            follow = partial(attempt, partial(self._follow_reported_macs, self._losses))
-            yield Task(follow, wakes=self._losses.fileno(), thread=_THREAD)
+            follow = partial(self._follow_reported_macs, self._losses)
+            wakes = self._losses.fileno()
+            yield Task(follow, name=_NEIGHBOURS, wakes=wakes, thread=_NEIGHBOURS)
 
     def snapshot(self, snapshot: Snapshot) -> None:
         """Which pods' wiring could not be repaired, and why."""
@@ -98,10 +98,7 @@ class Repairs(Component):
         """GC: detach what is not in `cni.dev/valid-attachments`, unless a request is under way.
 
         Without that list only what has lost its sandbox is detached. `started_at` is when the
-        launcher began, in seconds since boot.
-
-        Raises:
-            NetmgrError: one could not be detached; all the others were.
+        launcher began, in seconds since boot. Raises if one could not be; all the others were.
         """
         valid = request.valid_attachments
         if valid is None:
@@ -129,10 +126,7 @@ class Repairs(Component):
         why: Callable[[Attachment], str],
         still: Callable[[Attachment], bool],
     ) -> None:
-        """Detach attachments for which no DEL will come.
-
-        `still` checks under the attachment's lock whether the reason still holds.
-        """
+        """Detach what no DEL will come for, if under its lock `still` says that that holds."""
 
         def detach(attachment: Attachment) -> None:
             self._node.detach(attachment)
@@ -205,11 +199,11 @@ class Repairs(Component):
 
     def _holder(self, foreign: Foreign) -> Attachment | None:
         """The attachment that has the address which a route leads to."""
-        if not isinstance(foreign, Route) or not foreign.destination.is_address:
-            return None
-        address = foreign.destination.network
-        listed = self._leases.all()
-        return next((holder for holder in listed if address in holder.addresses), None)
+        if isinstance(foreign, Route) and foreign.destination.is_address:
+            for attachment in self._leases.all():
+                if foreign.destination.network in attachment.addresses:
+                    return attachment
+        return None
 
     def follow_all_macs(self) -> None:
         """Update the neighbour entries of pods that have another MAC by now."""
@@ -237,11 +231,7 @@ class Repairs(Component):
 
     @classmethod
     def remove(cls, remnants: Remnants) -> Iterator[str]:
-        """Remove the links of pods.
-
-        Raises:
-            StateError: pods still need their network; nothing was changed then.
-        """
+        """Remove the links of pods; StateError, and no change, while pods still need them."""
         dataplane = Dataplane()
         try:
             pods = sorted(f"{identity.pod}" for identity in dataplane.attached())

@@ -13,7 +13,8 @@ import threading
 from collections import Counter as Tally
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Self, TypeVar
@@ -44,19 +45,16 @@ class PluginMissing(NotReady):
 
 @dataclass(frozen=True, slots=True)
 class Remnants:
-    """Where an agent that has ended kept its state, and what of it is to be removed.
-
-    Attributes:
-        rule_owner: the name in the comments of its rules.
-        with_pods: cut off pods that still have their network from netmgr, too.
-        keep_state: leave the totals and leases where they are.
-    """
+    """Where an agent that has ended kept its state, and what of it is to be removed."""
 
     state_dir: Path
     run_dir: Path
     rule_owner: str
+    """The name in the comments of its rules."""
     with_pods: bool
+    """Cut off pods that still have their network from netmgr, too."""
     keep_state: bool
+    """Leave the totals and leases where they are."""
 
 
 class Component:
@@ -72,9 +70,7 @@ class Component:
     def open(cls, agent: Agent) -> Self | None:
         """Open files and sockets, which `agent.stack` closes; None if this machine needs none.
 
-        Only components that are earlier in the list may be used yet.
-
-        Raises: as `start`.
+        Only components that are earlier in the list may be used yet. Raises as `start` does.
         """
         return cls(agent)
 
@@ -85,9 +81,8 @@ class Component:
     def start(self) -> None:
         """Take over from a predecessor. All components are open, the earlier ones started.
 
-        Raises:
-            SetupError: the machine or its kernel lacks something; says what.
-            StateError: the state cannot be written.
+        Raises a SetupError where machine or kernel lack something, a StateError where the state
+        cannot be written.
         """
 
     def stop(self) -> None:
@@ -110,12 +105,8 @@ class Component:
     def health(self, failing: Mapping[str, str]) -> None:
         """Return if the machine is ready as far as this component knows.
 
-        Args:
-            failing: the attempts that failed last, and why.
-
-        Raises:
-            LimitedConnectivity: pods that run may be affected.
-            NotReady: only new ones are.
+        `failing` are the attempts that failed last, and why. Raises LimitedConnectivity where pods
+        that run may be affected, NotReady where only new ones are.
         """
         for name in self.vital:
             if name in failing:
@@ -145,16 +136,13 @@ Kind = TypeVar("Kind", bound=Component)
 
 
 class Health:
-    """Which recurring work is failing, and what it repaired. Thread-safe.
-
-    Attributes:
-        failing: attempts whose last run failed, and why.
-        rebuilds: how often state was lost and rebuilt from the kernel.
-    """
+    """Which recurring work is failing, and what it repaired. Thread-safe."""
 
     def __init__(self) -> None:
         self.failing: dict[str, str] = {}
+        """Attempts whose last run failed, and why."""
         self.rebuilds = 0
+        """How often state was lost and rebuilt from the kernel."""
         self._repairs: Tally[str] = Tally()
         self._lock = threading.Lock()
 
@@ -185,38 +173,27 @@ class Health:
 
     def repairs(self) -> list[Gaps]:
         with self._lock:
-            return [
-                {"reason": area, "count": count} for area, count in sorted(self._repairs.items())
-            ]
+            repairs = sorted(self._repairs.items())
+        return [{"reason": area, "count": count} for area, count in repairs]
 
 
+@dataclass(eq=False)
 class Agent:
-    """The components of one agent, in order, and what they share.
+    """The components of one agent, in order, and what they share."""
 
-    Attributes:
-        config: path of the node document.
-        document: the node document, with the current ranges if another source has them.
-        directories: held by this process, restored by `Files`.
-        stack: closes what components open.
-        serves: whether all components are started.
-    """
-
-    def __init__(
-        self,
-        config: Path,
-        document: NodeDocument,
-        clock: Clock,
-        directories: Sequence[HeldDirectory],
-        stack: ExitStack,
-    ) -> None:
-        self.config = config
-        self.document = document
-        self.clock = clock
-        self.directories = directories
-        self.stack = stack
-        self.health = Health()
-        self.components: list[Component] = []
-        self.serves = False
+    config: Path
+    """Path of the node document."""
+    document: NodeDocument
+    """With the current ranges, if another source has them."""
+    clock: Clock
+    directories: Sequence[HeldDirectory]
+    """Held by this process, restored by `Files`."""
+    stack: ExitStack
+    """Closes what components open."""
+    health: Health = field(default_factory=Health)
+    components: list[Component] = field(default_factory=list)
+    serves: bool = False
+    """Whether all components are started."""
 
     def open(self, kinds: Iterable[type[Component]]) -> None:
         for kind in kinds:
@@ -229,11 +206,7 @@ class Agent:
         return next((component for component in listed if isinstance(component, kind)), None)
 
     def get(self, kind: type[Kind]) -> Kind:
-        """The component of this kind.
-
-        Raises:
-            LookupError: the role has none, or it is opened later.
-        """
+        """The component of this kind; LookupError if the role has none, or opens it later."""
         component = self.find(kind)
         if component is None:
             raise LookupError(f"{kind.__name__} is not open; see the order in roles.py")
@@ -281,12 +254,18 @@ class Reconciler(Component):
         self._reconcile_all()
         tasks = [Task(self._reconcile_all, self._agent.document.reconcile_seconds)]
         for component in self._agent.components:
-            tasks += component.tasks()
+            tasks += map(self._attempted, component.tasks())
         # dict.fromkeys keeps the order of the components, which a set would not.
         for thread in dict.fromkeys(task.thread for task in tasks):
             scheduler = Scheduler(thread, [task for task in tasks if task.thread == thread])
             scheduler.start()
             self._schedulers.append(scheduler)
+
+    def _attempted(self, task: Task) -> Task:
+        if not task.name:
+            return task
+        attempt = partial(self._agent.health.attempt, task.name, task.action)
+        return replace(task, action=attempt)
 
     def stop(self) -> None:
         """Wait for the work under way."""

@@ -39,11 +39,7 @@ class Kept(Protocol):
         """Whether it was removed or replaced."""
 
     def restore(self) -> None:
-        """Restore it.
-
-        Raises:
-            NetmgrError: it cannot be made now.
-        """
+        """Make it again; raises a NetmgrError if that cannot be done now."""
 
 
 @dataclass(frozen=True)
@@ -133,8 +129,7 @@ class Files(Component):
     def restore(self) -> list[str]:
         """Restore what was removed or replaced, and close what was opened; describes each repair.
 
-        Raises:
-            NetmgrError: one cannot be made; those after it wait for the next time.
+        If one cannot be made (NetmgrError), those after it wait for the next time.
         """
         lost = [kept for kept in self._kept if kept.is_lost()]
         for kept in lost:

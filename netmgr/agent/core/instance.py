@@ -20,6 +20,7 @@ import signal
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
@@ -73,26 +74,18 @@ class Ended(Exception):
     """A signal that ends the process came while it waited."""
 
 
+@dataclass(eq=False)
 class HeldDirectory:
-    """A directory with a lock file in it, which this process holds while it runs.
+    """A directory with a lock file in it, which this process holds while it runs."""
 
-    Args:
-        path: the directory; made with its parents when it is taken.
-        mode: of a directory that is made; one that is there gets no more open than this.
-    """
-
-    def __init__(self, path: Path, mode: int) -> None:
-        self.path = path
-        self.mode = mode
-        self._lock: int | None = None
+    path: Path
+    """Made with its parents when it is taken."""
+    mode: int
+    """Of a directory that is made; one that is there gets no more open than this."""
+    _lock: int | None = field(default=None, init=False)
 
     def take(self) -> None:
-        """Make the directory and lock it.
-
-        Raises:
-            Held: another process has it.
-            SetupError: it cannot be made or written.
-        """
+        """Make the directory and lock it; Held if another process has it."""
         try:
             if not self.path.is_dir():
                 self.path.mkdir(parents=True, exist_ok=True)
@@ -125,7 +118,6 @@ class HeldDirectory:
         return identity_of(self.path / LOCK_FILE) != FileIdentity.of(os.fstat(self._lock))
 
     def restore(self) -> None:
-        """Make and lock it again."""
         # The former lock is held until the new one is: no other agent gets in between.
         former = self._lock
         self.take()
@@ -186,9 +178,7 @@ def _wait(take: Callable[[], object], endings: Collection[signal.Signals]) -> No
 def namespace(holder: Holder) -> Iterator[None]:
     """Hold the calling thread's network namespace.
 
-    Raises:
-        Held: another process has it.
-        SetupError: the process may not change the network.
+    Raises Held if another process has it, SetupError if this one may not change the network.
     """
     with ExitStack() as stack:
         try:

@@ -13,7 +13,7 @@ import select
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from netmgr.clock import Clock
@@ -37,23 +37,22 @@ def throttled(interval: float, spent: float, share: float) -> float:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Task:
-    """Recurring work. Its action handles every error that is expected.
-
-    Attributes:
-        action: what is done; may return the seconds until it is due again, instead of `seconds`.
-        seconds: the interval; infinite for a task that only its file descriptor wakes.
-        delay: seconds until it is due for the first time.
-        wakes: a file descriptor; the task is due whenever it is readable.
-        thread: tasks of one name share a thread, in their order, and wait for each other.
-        share: the largest share of a processor.
-    """
+    """Recurring work."""
 
     action: Callable[[], float | None]
+    """May return the seconds until it is due again, instead of `seconds`."""
     seconds: float = math.inf
+    """The interval; infinite for a task that only its file descriptor wakes."""
     delay: float = 0.0
+    """Seconds until it is due for the first time."""
+    name: str = ""
+    """Of the attempt that it is (`Health.attempt`); without, it handles errors and may wait."""
     wakes: int | None = None
+    """A file descriptor; the task is due whenever it is readable."""
     thread: str = "main"
+    """Tasks of one thread run in their order, and wait for each other."""
     share: float = TASK_SHARE
+    """The largest share of a processor."""
 
 
 class Scheduler:
@@ -111,37 +110,31 @@ def _next_due(task: Task) -> float:
     return started + throttled(task.seconds, spent, task.share)
 
 
+@dataclass(eq=False)
 class Latest(Generic[Reading]):
-    """The last reading of something that many ask for. Thread-safe; never taken for two at once.
+    """The last reading of something that many ask for. Thread-safe; never taken for two at once."""
 
-    Args:
-        read: takes a reading.
-        min_seconds: a younger reading is not replaced, however often it is asked for.
-        nothing: what is answered until a reading succeeded.
-    """
-
-    def __init__(
-        self, read: Callable[[], Reading], clock: Clock, min_seconds: float, nothing: Reading
-    ) -> None:
-        self._read = read
-        self._clock = clock
-        self._min_seconds = min_seconds
-        self._value = nothing
-        self._next_at = -math.inf
-        self._lock = threading.Lock()
+    read: Callable[[], Reading]
+    clock: Clock
+    min_seconds: float
+    """A younger reading is not replaced, however often it is asked for."""
+    reading: Reading
+    """At first, what is answered until a reading succeeded."""
+    _next_at: float = field(default=-math.inf, init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def value(self) -> Reading:
         """A reading; if the kernel refuses one, the last one."""
         # Held while the kernel is read: of two readers who come at once, one waits for the other's
         # reading instead of taking its own.
         with self._lock:
-            began = self._clock.monotonic()
+            began = self.clock.monotonic()
             if began >= self._next_at:
                 try:
-                    self._value = self._read()
+                    self.reading = self.read()
                 except NetmgrError as error:
                     log.warning("kernel-unread error=%s", error)
-                spent = self._clock.monotonic() - began
+                spent = self.clock.monotonic() - began
                 # Also after a failure: a kernel that refuses is not asked by each reader in turn.
-                self._next_at = began + throttled(self._min_seconds, spent, READING_SHARE)
-            return self._value
+                self._next_at = began + throttled(self.min_seconds, spent, READING_SHARE)
+            return self.reading

@@ -25,6 +25,7 @@ import netmgr
 from cni import installed
 from cni.runtimes import DEFAULT_CONF_DIR
 from netmgr import archive, durable, programs, sqlite_file
+from netmgr.agent.core.recovery import boot_id
 from netmgr.agent.health import doctor
 from netmgr.api import client
 from netmgr.archive import Archive, Part
@@ -73,8 +74,8 @@ def _parts(
     for family, program in _LEGACY.items():
         if legacy_tables(family):
             yield f"kernel/{program}.txt", partial(_output, program, "iptables")
-    yield "kernel/links.json", _links
-    yield "kernel/routes.json", _routes
+    yield "kernel/links.json", partial(_dumped, links="link", addresses="addr")
+    yield "kernel/routes.json", partial(_dumped, routes="route")
     yield "kernel/sysctls.txt", _sysctls
     for name in ("ipam.sqlite", "ledger.sqlite"):
         yield f"state/{name}.json", partial(_database, state_dir / name)
@@ -94,7 +95,7 @@ def _versions() -> str:
             "python": platform.python_version(),
             "sqlite": sqlite3.sqlite_version,
             "kernel": list(os.uname()),
-            "boot_id": Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip(),
+            "boot_id": boot_id(),
             "release": release.read_text(encoding="utf-8") if release.exists() else "",
         }
     )
@@ -132,14 +133,6 @@ def _network_dir(state_dir: Path) -> Path:
 def _nftables() -> str:
     with closing(LibNftables()) as library:
         return library.run("list ruleset")
-
-
-def _links() -> str:
-    return _dumped(links="link", addresses="addr")
-
-
-def _routes() -> str:
-    return _dumped(routes="route")
 
 
 def _dumped(**requests: str) -> str:

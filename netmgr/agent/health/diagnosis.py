@@ -36,37 +36,31 @@ LEAST_UNATTRIBUTED, UNATTRIBUTED_SHARE = 10 << 20, 0.01
 
 @dataclass(frozen=True, slots=True)
 class NodeFigures:
-    """A node's figures at one time; counters only grow, unless what they count was made anew.
-
-    Attributes:
-        at: seconds of a clock that is never set.
-        tracked: the connection table's share that is in use.
-        ports: the share of the NAT host's ports that is in use.
-        packets: of the uplinks, in both directions.
-        errors: those that the uplinks could not receive or send.
-        lost: those that the uplinks dropped.
-        repairs: how often another program's changes were undone, by what they changed.
-        gaps: how often counters lost their past.
-        forwarded: bytes that were forwarded from or to the internet.
-        unattributed: those that were counted for no pod, where that is a fault.
-        wiring: what cannot be repaired of pods' links and routes.
-        taps: where somebody reads or sends past the node's own network stack.
-        missing: uplinks that are gone.
-    """
+    """A node's figures at one time; counters only grow, unless what they count was made anew."""
 
     at: float
+    """Seconds of a clock that is never set."""
     tracked: float = 0.0
+    """The connection table's share that is in use."""
     ports: float = 0.0
+    """The share of the NAT host's ports that is in use."""
+    # Of the uplinks, in both directions: all, those with errors, and those that were dropped.
     packets: int = 0
     errors: int = 0
     lost: int = 0
     repairs: Mapping[str, int] = field(default_factory=dict)
+    """How often another program's changes were undone, by what they changed."""
     gaps: int = 0
+    """How often counters lost their past."""
+    # Bytes from or to the internet: all, and those counted for no pod, where that is a fault.
     forwarded: int = 0
     unattributed: int = 0
     wiring: tuple[str, ...] = ()
+    """What cannot be repaired of pods' links and routes."""
     taps: Collection[str] = ()
+    """Where somebody reads or sends past the node's own network stack."""
     missing: Collection[str] = ()
+    """Uplinks that are gone."""
 
 
 def look_at(snapshot: Snapshot, uplinks: Iterable[Carried], at: float) -> NodeFigures:
@@ -196,10 +190,10 @@ def _of_accounting(looks: Sequence[NodeFigures]) -> Iterator[tuple[Fault, str]]:
 
 def _of_links(looks: Sequence[NodeFigures]) -> Iterator[tuple[Fault, str]]:
     # One look is enough: whoever does it on purpose does not wait for the next.
-    if missing := _seen(look.missing for look in looks):
+    if missing := sorted(set().union(*(look.missing for look in looks))):
         message = f"uplink {', '.join(missing)} is or was gone; `ip -d link` shows what there is"
         yield Fault.UPLINK_MISSING, message
-    if taps := _seen(look.taps for look in looks):
+    if taps := sorted(set().union(*(look.taps for look in looks))):
         message = (
             f"{shortened(taps)}: what is sent or read there meets neither rules nor "
             "counters; see SECURITY.md, and run pods that have NET_ADMIN with `hostUsers: false`"
@@ -213,10 +207,6 @@ def _of_links(looks: Sequence[NodeFigures]) -> Iterator[tuple[Fault, str]]:
             "the pods: delete them, since they have neither a network nor their addresses"
         )
         yield Fault.POD_LINK_DELETED, message
-
-
-def _seen(sightings: Iterable[Collection[str]]) -> list[str]:
-    return sorted(set().union(*sightings))
 
 
 def _increases(counts: Sequence[int]) -> int:

@@ -83,11 +83,12 @@ def _document(path: Path) -> tuple[NodeDocument, list[Finding]]:
     """The document that the machine is examined for, and what is wrong with it."""
     document = assumed()
     if not path.exists():
-        message = (
-            f"{path} is not there, so the machine is examined for a node with default settings"
+        missing = Finding(
+            Severity.WARNING,
+            f"{path} is not there, so the machine is examined for a node with default settings",
+            "make it, or name another with --config or NETMGR_CONFIG",
         )
-        remedy = "make it, or name another with --config or NETMGR_CONFIG"
-        return document, [Finding(Severity.WARNING, message, remedy)]
+        return document, [missing]
     try:
         document = loader.load(path, NodeDocument)
         machine_check.check(path, document)

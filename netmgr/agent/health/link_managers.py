@@ -75,10 +75,9 @@ def network_manager(_: NodeDocument) -> Iterator[Finding]:
     """Whether NetworkManager manages the links of pods that are there now."""
     with Netlink() as channel:
         pods = [link for link in links.read_links(channel) if link.name.startswith(LINK_PREFIX)]
-    states = [NETWORK_MANAGER / str(link.number) for link in pods]
-    if any(
-        state.exists() and "managed=true" in state.read_text(encoding="utf-8") for state in states
-    ):
+    files = [NETWORK_MANAGER / str(link.number) for link in pods]
+    states = [path.read_text(encoding="utf-8") for path in files if path.exists()]
+    if any("managed=true" in state for state in states):
         yield Finding(
             Severity.WARNING,
             f"NetworkManager manages the links of pods ({LINK_PREFIX}…)",

@@ -32,19 +32,10 @@ _WHOSE = (
 def check(path: Path, document: NodeDocument) -> None:
     """Compare the document read from `path` with this machine.
 
-    Raises:
-        ConfigError: they disagree; names file, line, key and reason of every fault.
-        KernelError: the kernel does not list its links or addresses.
+    Raises a ConfigError with file, line, key and reason of every fault.
     """
-    _refuse(
-        path,
-        [
-            *_reader_group(document),
-            *_directories(document),
-            *_cgroups(document),
-            *_links(document),
-        ],
-    )
+    checks = (_reader_group, _directories, _cgroups, _links)
+    _refuse(path, [diagnostic for look in checks for diagnostic in look(document)])
 
 
 def check_network(path: Path, document: NodeDocument) -> None:
@@ -62,11 +53,8 @@ def _refuse(path: Path, diagnostics: Sequence[Diagnostic]) -> None:
 def _reader_group(document: NodeDocument) -> Iterator[Diagnostic]:
     group = document.reader_group
     if group is not None and group_number(group) is None:
-        yield error(
-            f"this node has no group {group!r}",
-            ("reader_group",),
-            remedy="create it or give a number",
-        )
+        message = f"this node has no group {group!r}"
+        yield error(message, ("reader_group",), remedy="create it or give a number")
 
 
 def _directories(document: NodeDocument) -> Iterator[Diagnostic]:
@@ -101,15 +89,12 @@ def _cgroups(document: NodeDocument) -> Iterator[Diagnostic]:
 def _links(document: NodeDocument) -> Iterator[Diagnostic]:
     with Netlink() as kernel:
         present = links.read_links(kernel)
-        names = {link.number: link.name for link in present}
         yield from _named_as_pods_links(present)
         uplink = document.node.uplink
-        if uplink is not None and uplink not in names.values():
-            yield error(
-                f"this node has no interface {uplink!r}",
-                ("node", "uplink"),
-                remedy="name the one that leads to other nodes",
-            )
+        if uplink is not None and uplink not in {link.name for link in present}:
+            message = f"this node has no interface {uplink!r}"
+            remedy = "name the one that leads to other nodes"
+            yield error(message, ("node", "uplink"), remedy=remedy)
         own = links.read_holders(kernel)
     yield from _addresses(document, own)
     if document.cni:
@@ -132,8 +117,7 @@ def _addresses(document: NodeDocument, own: Mapping[Address, str]) -> Iterator[D
 def _without_ipv6(document: NodeDocument) -> Iterator[Diagnostic]:
     """Ranges of a family that new links, or the uplink, do not have: every ADD would fail."""
     for index, block in enumerate(document.ranges):
-        reason = _why_no_ipv6(document.node.uplink) if block.family is Family.V6 else ""
-        if reason:
+        if block.family is Family.V6 and (reason := _why_no_ipv6(document.node.uplink)):
             message = f"{block} is IPv6, and {reason}, or give IPv4 ranges alone"
             yield error(message, ("ranges", index))
             return

@@ -49,11 +49,7 @@ def resolved(document: NodeDocument) -> NodeDocument:
 
 
 def ask(document: NodeDocument) -> tuple[Prefix, ...]:
-    """What the source of the document's ranges says now.
-
-    Raises:
-        RangesUnknown: there is no answer just now.
-    """
+    """What the source of the document's ranges says now; RangesUnknown if it does not answer."""
     if document.range_source is RangeSource.FILE:
         return assigned.current(document)
     return SOURCES[document.range_source]().read()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping
-from functools import partial
 
 from netmgr.agent.core.components import Agent, Component
 from netmgr.agent.core.files import Files
@@ -71,8 +70,7 @@ class NodeAddresses(Component):
 
     def tasks(self) -> Iterable[Task]:
         """Keep the state small, after the reconcile pass: fsync may take seconds on a slow disk."""
-        tidy = partial(self._agent.health.attempt, "state", self._tidy)
-        yield Task(tidy, self._agent.document.reconcile_seconds)
+        yield Task(self._tidy, self._agent.document.reconcile_seconds, name="state")
 
     def _tidy(self) -> None:
         # The clock that launchers stamp requests with; it goes on while the machine is suspended.
@@ -86,9 +84,7 @@ class NodeAddresses(Component):
     def health(self, failing: Mapping[str, str]) -> None:
         """Return if the next ADD can get an address of each family and store it.
 
-        Raises:
-            NodeFull: all are in use, or the disk is full.
-            NotReady: it cannot for another reason.
+        Raises NodeFull if all are in use or the disk is full, NotReady for another reason.
         """
         families, occupancy = self.leases.families, self.leases.occupancy()
         if not families:
@@ -114,7 +110,6 @@ class NodeAddresses(Component):
                 )
 
     def problems(self) -> Iterable[Problem]:
-        """That pods wait for addresses."""
         full = [family for family, state in self.leases.occupancy().items() if not state["free"]]
         if full and self.leases.lacks_addresses(WAITING_SECONDS):
             message = (

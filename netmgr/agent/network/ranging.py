@@ -206,12 +206,7 @@ class _Reader:
         """What the Node's ranges changed in those of the document."""
 
     def read(self) -> tuple[Prefix, ...]:
-        """The ranges, as of now.
-
-        Raises:
-            ConfigError: the file is wrong or gone.
-            RangesUnknown: the file with the Node's ranges cannot be read.
-        """
+        """The ranges, as of now."""
         version = version_of(self._path)
         # Also if it is gone: loading it raises the error that says so.
         if version is None or version != self._version:
