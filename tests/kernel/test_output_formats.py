@@ -82,8 +82,8 @@ def _documented() -> dict[str, set[str]]:
     rows = re.findall(r"(?m)^\| (`.*`) \| (`.*`) \|$", page)
     return {
         command: {"version", *re.findall("`(.*?)`", keys)}
-        for commands, keys in rows
-        for command in re.findall("`(.*?)`", commands)
+        for names, keys in rows
+        for command in re.findall("`(.*?)`", names)
     }
 
 
