@@ -170,16 +170,21 @@ def busiest(addresses: Collection[Address]) -> dict[tuple[Family, str], Busiest]
     # A translated connection needs a port of one of our addresses that no other connection has
     # toward the same endpoint (address, port and protocol). So ports run out for one endpoint while
     # others have all of them, and the most connections to one endpoint are the measure.
-    endpoints: dict[tuple[Family, str], Busiest] = {}
+    endpoints = {}
     for family, own in _by_family(sorted(addresses)).items():
-        endpoints |= {(family, protocol): Busiest(0, "") for protocol in PROTOCOLS.values()}
-        for (number, address, port), count in _connections(family, own).items():
-            key = family, PROTOCOLS.get(number, "")
-            if key in endpoints and count > endpoints[key].ports:
-                host = str(Address.unpack(address))
-                host = f"[{host}]" if family is Family.V6 else host
-                endpoints[key] = Busiest(count, f"{host}:{int.from_bytes(port, 'big')}")
+        for protocol, most in _most_by_protocol(_connections(family, own)).items():
+            endpoints[family, PROTOCOLS[protocol]] = most
     return endpoints
+
+
+def _most_by_protocol(toward: Counter[tuple[int, bytes, bytes]]) -> dict[int, Busiest]:
+    most = dict.fromkeys(PROTOCOLS, Busiest(0, ""))
+    for (protocol, address, port), count in toward.items():
+        if protocol in most and count > most[protocol].ports:
+            host = str(Address.unpack(address))
+            host = f"[{host}]" if ":" in host else host
+            most[protocol] = Busiest(count, f"{host}:{int.from_bytes(port, 'big')}")
+    return most
 
 
 def _connections(family: Family, own: Collection[bytes]) -> Counter[tuple[int, bytes, bytes]]:

@@ -178,18 +178,19 @@ def encoded(values: Values) -> bytes:
 
     Numbers have 32 bits in the machine's order, strings end with NUL, and mappings are nested.
     """
-    data = b""
-    for kind, value in values.items():
-        # The most frequent first, since an ADD encodes a hundred: asking for a Mapping is slow.
-        if isinstance(value, int):
-            data += attribute(kind, _NUMBER.pack(value))
-        elif isinstance(value, bytes):
-            data += attribute(kind, value)
-        elif isinstance(value, str):
-            data += attribute(kind, value.encode() + b"\0")
-        elif value is not None:
-            data += nested(kind, encoded(value))
-    return data
+    pairs = values.items()
+    return b"".join(_encoded(kind, value) for kind, value in pairs if value is not None)
+
+
+def _encoded(kind: int, value: int | str | bytes | Values) -> bytes:
+    # The most frequent first, since an ADD encodes a hundred: asking for a Mapping is slow.
+    if isinstance(value, int):
+        return attribute(kind, _NUMBER.pack(value))
+    if isinstance(value, bytes):
+        return attribute(kind, value)
+    if isinstance(value, str):
+        return attribute(kind, value.encode() + b"\0")
+    return nested(kind, encoded(value))
 
 
 def u32_of(value: bytes | None) -> int:
@@ -301,9 +302,9 @@ class Reader:
                     raise KernelError(request.text, *error_of(flags, body))
                 # The kernel lists one buffer at a time, each as of one moment.
                 interrupted = interrupted or bool(flags & NLM_F_DUMP_INTR)
-                entry = _decoded(request, decode, body)
-                if entry is not None:
-                    entries.append(entry)
+                decoded = _decoded(request, decode, body)
+                if decoded is not None:
+                    entries.append(decoded)
         return entries, interrupted
 
     def _exchange(
@@ -315,8 +316,8 @@ class Reader:
         """
         first = self._sequence + 1
         parts = [
-            encode(operation, number, NLM_F_ACK if number < first + silent else 0)
-            for number, operation in enumerate(operations, first)
+            encode(operation, place, NLM_F_ACK if place < first + silent else 0)
+            for place, operation in enumerate(operations, first)
         ]
         count, data = len(parts), b"".join(parts)
         # A transaction may be a hundred megabytes: let go of the parts before the kernel copies it.
@@ -369,17 +370,23 @@ class Netlink(Reader):
         failures: dict[Operation, KernelError] = {}
         with self._lock:
             for start in range(0, len(operations), _BATCH):
-                batch = operations[start : start + _BATCH]
-                # The kernel carries messages out in order, goes on after one failed, and reports
-                # failures without being asked (netlink_rcv_skb). So one acknowledgement, the last,
-                # is enough.
-                last = len(batch) - 1
-                for position, kind, flags, body in self._exchange(batch, silent=last):
-                    errno, reason = error_of(flags, body) if kind == NLMSG_ERROR else (0, "")
-                    if errno:
-                        failures[batch[position]] = KernelError(batch[position].text, errno, reason)
-                    if kind == NLMSG_ERROR and position == last:
-                        break
+                failures |= self._attempt_batch(operations[start : start + _BATCH])
+        return failures
+
+    def _attempt_batch(self, operations: Sequence[Operation]) -> dict[Operation, KernelError]:
+        failures: dict[Operation, KernelError] = {}
+        # The kernel carries messages out in order, goes on after one failed, and reports failures
+        # without being asked (netlink_rcv_skb). So one acknowledgement, the last, is enough.
+        last = len(operations) - 1
+        for position, kind, flags, body in self._exchange(operations, silent=last):
+            if kind != NLMSG_ERROR:
+                continue
+            errno, reason = error_of(flags, body)
+            if errno:
+                operation = operations[position]
+                failures[operation] = KernelError(operation.text, errno, reason)
+            if position == last:
+                break
         return failures
 
 

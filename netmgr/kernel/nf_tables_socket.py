@@ -6,6 +6,8 @@ import errno
 import socket
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from itertools import chain
+from operator import itemgetter
 
 from netmgr.errors import KernelError, TryAgainLater
 from netmgr.kernel import netlink, nf_tables
@@ -77,8 +79,8 @@ class NftSocket(netlink.Netlink):
             # The kernel lists one buffer at a time. What a transaction changes in between may be
             # missing or come twice, and for elements NLM_F_DUMP_INTR does not say so. But each
             # buffer is one message here, with the lower half of the generation's number.
-            if len({head for head, _ in parts}) <= 1:
-                return [counter for _, counters in parts for counter in counters]
+            if len(set(map(itemgetter(0), parts))) <= 1:
+                return list(chain.from_iterable(map(itemgetter(1), parts)))
         raise TryAgainLater(_NEVER_WHOLE)
 
     def table_handle(self, table: str) -> int:

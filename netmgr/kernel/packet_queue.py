@@ -26,8 +26,13 @@ def bind(number: int, note: int) -> Operation:
 
 
 def owner_of(number: int) -> tuple[int, int] | None:
-    """The port of the socket that has a queue, and its note; None if nobody has it."""
-    # The port is most often the number of the owner's process (netlink(7)).
+    """The port of the socket that has a queue, and its note; None if nobody has it.
+
+    The port is most often the number of the owner's process (netlink(7)).
+
+    Raises:
+        OSError: the kernel does not show it.
+    """
     for line in _BOUND.read_text().splitlines():
         queue, port, _, _, note, *_ = map(int, line.split())
         if queue == number:

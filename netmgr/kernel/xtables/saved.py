@@ -66,16 +66,24 @@ def parse(output: str) -> tuple[Mapping[str, SavedTable], frozenset[str]]:
     unlistable: set[str] = set()
     table: SavedTable | None = None
     for line in filter(None, output.split("\n")):
-        if line.startswith("*"):
-            table = tables.setdefault(line[1:], SavedTable())
-        elif line.startswith("#"):
-            unlistable.update(_INCOMPATIBLE.findall(line))
-        elif line == "COMMIT":
-            table = None
-        # Nothing is skipped, or totals would shrink unnoticed.
-        elif table is None or not _add(table, line):
-            raise _unreadable(line)
+        match line[0]:
+            case "*":
+                table = tables.setdefault(line[1:], SavedTable())
+            case "#":
+                unlistable.update(_INCOMPATIBLE.findall(line))
+            case _:
+                table = _added(table, line)
     return tables, frozenset(unlistable)
+
+
+def _added(table: SavedTable | None, line: str) -> SavedTable | None:
+    """The table with the line in it; None at its end."""
+    if line == "COMMIT":
+        return None
+    # Nothing is skipped, or totals would shrink unnoticed.
+    if table is None or not _add(table, line):
+        raise _unreadable(line)
+    return table
 
 
 def _add(table: SavedTable, line: str) -> bool:
