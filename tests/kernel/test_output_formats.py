@@ -15,6 +15,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -104,9 +105,10 @@ class Formats:
 def offered() -> Iterator[Formats]:
     for path, command in commands.walk(command_line()):
         for parameter in command.params:
-            values = getattr(parameter.type, "choices", ())
-            if parameter.name == FORMAT and values:
-                yield Formats(path.removeprefix("netmgr "), f"--{FORMAT}", tuple(values))
+            kind = parameter.type_descriptor.annotation if parameter.name == FORMAT else None
+            if isinstance(kind, type) and issubclass(kind, StrEnum):
+                values = tuple(value.value for value in kind)
+                yield Formats(path.removeprefix("netmgr "), f"--{FORMAT}", values)
 
 
 OFFERED = tuple(offered())
