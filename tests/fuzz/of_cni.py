@@ -65,9 +65,9 @@ def _is_complete(found: Request) -> None:
         assert f"{pod.namespace}{pod.name}".encode()
     if found.command in (Verb.ADD, Verb.CHECK):
         assert found.netns.startswith("/")
-    for address in found.requested.addresses:
+    for address in found.runtime.requested.addresses:
         assert Address.parse(str(address)) == address
-    assert found.requested.mac == b"" or len(found.requested.mac) == 6
+    assert found.runtime.requested.mac == b"" or len(found.runtime.requested.mac) == 6
     if found.previous:
         for address, length, index in found.previous.addresses:
             assert 0 <= length <= address.family.width
