@@ -25,7 +25,7 @@ from typing import Any, Self
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.kubernetes import programs
-from tests.waiting import PATIENCE
+from tests.waiting import eventually
 
 SECONDS_TO_START = 90
 SERVICE_RANGE = "10.96.0.0/12"
@@ -191,10 +191,10 @@ class ControlPlane:
             base64.b64encode(key.encode()).decode() for key in (prefix, prefix[:-1] + "0")
         )
         self._ask_etcd("kv/deleterange", {"key": first, "range_end": after})
-        deadline = time.monotonic() + PATIENCE
-        while self.ask("GET", f"{path}?limit=1&resourceVersion=0")["items"]:
-            assert time.monotonic() < deadline, f"the server still shows what was at {prefix}"
-            time.sleep(0.1)
+        eventually(
+            lambda: not self.ask("GET", f"{path}?limit=1&resourceVersion=0")["items"],
+            f"the server still shows what was at {prefix}",
+        )
 
     def compact(self) -> None:
         """Have etcd forget every version but the present one, and give back its space."""

@@ -323,8 +323,8 @@ def _skip(backend: Backend, last: Backend | None, error: NetmgrError) -> Iterato
 
 
 def _possible_backends(last: Backend | None) -> list[Backend]:
-    possible = (backend for backend, facts in FACTS.items() if facts.may_have_rules())
-    return list(dict.fromkeys((*([last] if last else []), *possible)))
+    possible = [backend for backend, facts in FACTS.items() if facts.may_have_rules()]
+    return list(dict.fromkeys([last, *possible] if last else possible))
 
 
 def _remove_rules(backend: Backend, owner: str) -> str:
