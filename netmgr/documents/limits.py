@@ -13,7 +13,6 @@ from typing import Annotated
 
 from pydantic import (
     BeforeValidator,
-    ConfigDict,
     Field,
     PlainSerializer,
     WithJsonSchema,
@@ -83,8 +82,6 @@ def _flow(value: object) -> str:
 
 class _Part(Document):
     """Keys of a limit that belong together."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
     def __str__(self) -> str:
         """What it says, in the document's own words."""

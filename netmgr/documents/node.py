@@ -18,7 +18,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from netmgr.documents.accounting import Accounting
 from netmgr.documents.classes import resolved
@@ -182,10 +182,6 @@ class NodeDocument(Document):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """The least severe events that are logged."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", arbitrary_types_allowed=True, populate_by_name=True
-    )
-
     @field_validator("ranges")
     @classmethod
     def _ranges_are_usable(
@@ -228,6 +224,9 @@ class NodeDocument(Document):
         # The first one alone, as in `_sites_are_disjoint`.
         for diagnostic in _contradictions(self):
             raise Invalid(diagnostic)
+        # Merged, since 0.0.0.0/1 and 128.0.0.0/1 together are everything, too.
+        if any(prefix.length == 0 for prefix in self.not_internet):
+            raise ValueError("accounting.classes and internal leave no internet")
         return self
 
     @field_validator("protect")
@@ -247,13 +246,6 @@ class NodeDocument(Document):
                     )
                     raise invalid(message, (index,), remedy="protect what is no pod's")
         return protect
-
-    @model_validator(mode="after")
-    def _classes_leave_an_internet(self) -> NodeDocument:
-        # Merged, since 0.0.0.0/1 and 128.0.0.0/1 together are everything, too.
-        if any(prefix.length == 0 for prefix in self.not_internet):
-            raise ValueError("accounting.classes and internal leave no internet")
-        return self
 
     @field_validator("internal")
     @classmethod

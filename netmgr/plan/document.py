@@ -13,7 +13,6 @@ from typing import Annotated, Literal
 
 from pydantic import (
     BeforeValidator,
-    ConfigDict,
     Field,
     PlainSerializer,
     ValidationInfo,
@@ -92,14 +91,10 @@ class Pools(Document):
         return prefixes
 
     @model_validator(mode="after")
-    def _do_not_overlap(self) -> Pools:
+    def _fit_together(self) -> Pools:
         for later, earlier in overlapping(self.keyed()):
             message = f"{later.prefix} overlaps {earlier.prefix}"
             raise invalid(message, later.key, earlier.key, "give every address to one pool, once")
-        return self
-
-    @model_validator(mode="after")
-    def _services_have_no_family_of_their_own(self) -> Pools:
         for number, prefix in enumerate(self.services):
             if prefix.family not in self.families:
                 message = f"{prefix} is IPv6, and nothing of nodes is"
@@ -393,8 +388,6 @@ class PlanDocument(CloudKeys):
     """`<owner>` in the comments of the agents' accounting rules."""
     limits: dict[str, Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
     """Quotas agreed with the cloud's support; an unknown name is refused with a list of all."""
-
-    model_config = ConfigDict(populate_by_name=True)
 
     @field_validator("shared_services")
     @classmethod

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from netmgr.documents.fields import Document, PrefixText
 
@@ -106,8 +106,6 @@ class CloudLimits(Document):
     """Longest prefix length of a subnet (IPv4)."""
     forbidden: tuple[PrefixText, ...] = ()
     system_routes: SystemRoutes
-
-    model_config = ConfigDict(populate_by_name=True)
 
     def agreed(self, quotas: dict[str, int]) -> CloudLimits:
         """These limits with the quotas of a plan in place of the published ones."""
