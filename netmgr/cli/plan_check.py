@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
 
 import typer
 
 from netmgr.cli.options import DEFAULT_PLAN, Format, OutputFormat, PlanFile
-from netmgr.cli.output import Styled, Table, show, show_document
-from netmgr.cli.plan_common import Planned, answer, load, print_findings, up_to_date
+from netmgr.cli.output import Styled, Table, respond
+from netmgr.cli.plan_common import Planned, answer, finding_lines, load, up_to_date
 from netmgr.documents import loader
 from netmgr.documents.diagnostics import Diagnostic
 from netmgr.errors import ConfigError, Exit
@@ -56,10 +56,7 @@ def check(
         _check_documents(documents, file, output)
     planned = load(file)
     checked = _checked(planned)
-    if output is OutputFormat.TABLE:
-        _print(planned, checked, every=every)
-    else:
-        show_document(_describe(planned, checked), output)
+    respond(output, _describe(planned, checked), _lines(planned, checked, every=every))
     if _errors(checked.findings):
         raise typer.Exit(Exit.FAILURE)
     raise typer.Exit(Exit.CHANGES if planned.is_outdated else Exit.SUCCESS)
@@ -86,22 +83,22 @@ def _checked(planned: Planned) -> _Checked:
     return _Checked([*findings, *over], usages, forecasts(plan, after, limits))
 
 
-def _print(planned: Planned, checked: _Checked, *, every: bool) -> None:
-    print_findings(planned.path, checked.findings)
+def _lines(planned: Planned, checked: _Checked, *, every: bool) -> Iterator[Table | str]:
+    yield from finding_lines(planned.path, checked.findings)
     if checked.usages:
-        typer.echo()
-        show(_limits(planned, checked.usages, every=every))
+        yield ""
+        yield _limits(planned, checked.usages, every=every)
     if checked.forecasts:
-        typer.echo()
-        show(_growth(checked.forecasts, planned.limits.words.network))
-    typer.echo()
+        yield ""
+        yield _growth(checked.forecasts, planned.limits.words.network)
+    yield ""
     if errors := _errors(checked.findings):
-        _print_count(errors)
+        yield _count(errors)
     elif planned.is_outdated:
         state = "out of date" if planned.lock else "not there yet"
-        typer.secho(f"{planned.lock_path} is {state}; run: netmgr plan lock", fg="yellow")
+        yield typer.style(f"{planned.lock_path} is {state}; run: netmgr plan lock", fg="yellow")
     else:
-        typer.secho("The plan is sound.", fg="green")
+        yield typer.style("The plan is sound.", fg="green")
 
 
 def _limits(planned: Planned, usages: tuple[Usage, ...], *, every: bool) -> Table:
@@ -180,24 +177,18 @@ def _check_documents(folder: Path, file: Path, output: OutputFormat) -> NoReturn
     if given:
         diagnostics += drift(documents, given.plan, given.locked, str(given.lock_path))
     errors = [loader.describe(diagnostic, folder) for diagnostic in diagnostics]
-    if output is not OutputFormat.TABLE:
-        document = {"version": 1, "errors": errors}
-        show_document(document, output)
-        raise typer.Exit(Exit.FAILURE if errors else Exit.SUCCESS)
-    for line in errors:
-        typer.echo(f"{typer.style('error', fg='red', bold=True)}: {line}")
-    if errors:
-        _print_count(len(errors))
-        raise typer.Exit(Exit.FAILURE)
+    lines = [f"{typer.style('error', fg='red', bold=True)}: {line}" for line in errors]
     against = (
         f"{file} and each other" if given else f"each other; there is no {file} to compare with"
     )
-    typer.secho(f"The documents agree with {against}.", fg="green")
-    raise typer.Exit(Exit.SUCCESS)
+    agreed = typer.style(f"The documents agree with {against}.", fg="green")
+    lines.append(_count(len(errors)) if errors else agreed)
+    respond(output, {"version": 1, "errors": errors}, lines)
+    raise typer.Exit(Exit.FAILURE if errors else Exit.SUCCESS)
 
 
-def _print_count(errors: int) -> None:
-    typer.secho(f"{errors} error{'s' if errors > 1 else ''}.", fg="red", bold=True)
+def _count(errors: int) -> str:
+    return typer.style(f"{errors} error{'s' if errors > 1 else ''}.", fg="red", bold=True)
 
 
 def _read(folder: Path) -> dict[str, NodeDocument]:
@@ -237,17 +228,12 @@ def reach(
     planned = network(given.plan, given.locked, given.limits)
     cells = matrix(weakened(planned, without or ()))
     wrong = [cell.wrong for cell in cells if cell.wrong]
-    if output is OutputFormat.TABLE:
-        packets = sum(len(cell.paths) for cell in cells)
-        show(
-            _matrix(cells),
-            f"{packets} packets followed: one for each range that routes and rules distinguish.",
-        )
-        for message in wrong:
-            typer.echo(f"wrong: {message}", err=True)
-    else:
-        document = {"version": 1, "cells": [_plain(cell) for cell in cells], "wrong": wrong}
-        show_document(document, output)
+    document = {"version": 1, "cells": [_plain(cell) for cell in cells], "wrong": wrong}
+    packets = sum(len(cell.paths) for cell in cells)
+    text = f"{packets} packets followed: one for each range that routes and rules distinguish."
+    respond(output, document, [_matrix(cells), text])
+    for message in wrong if output is OutputFormat.TABLE else ():
+        typer.echo(f"wrong: {message}", err=True)
     raise typer.Exit(Exit.FAILURE if wrong else Exit.SUCCESS)
 
 

@@ -115,28 +115,27 @@ def write(to: Path | None, text: str) -> None:
     typer.echo(f"wrote {to}", err=True)
 
 
-def print_changes(changes: Iterable[Change]) -> None:
-    """A lock's diff, one line per entry, renumbering in red."""
+def change_lines(changes: Iterable[Change]) -> Iterator[str]:
+    """A lock's diff, renumbering in red."""
     for change in changes:
-        typer.secho(
-            f"{change.kind:>3} {change.key}", fg=COLOURS[change.kind], bold=change.kind == "-/+"
-        )
+        head = f"{change.kind:>3} {change.key}"
+        yield typer.style(head, fg=COLOURS[change.kind], bold=change.kind == "-/+")
         if change.before:
-            typer.echo(f"      was {change.before}")
+            yield f"      was {change.before}"
         if change.after:
-            typer.echo(f"      {'now' if change.before else '   '} {change.after}")
+            yield f"      {'now' if change.before else '   '} {change.after}"
         if change.note:
-            typer.secho(f"      {change.note}", dim=True)
+            yield typer.style(f"      {change.note}", dim=True)
 
 
-def print_narrowings(planned: Planned, after: LockDocument) -> None:
+def narrowing_lines(planned: Planned, after: LockDocument) -> Iterator[str]:
     """What to know before a lock is applied that takes address space from a live network."""
     for line in narrowings(planned.plan.cloud, planned.lock, after):
-        typer.secho(line, fg="yellow")
+        yield typer.style(line, fg="yellow")
 
 
-def print_findings(path: Path, findings: Iterable[Diagnostic]) -> None:
+def finding_lines(path: Path, findings: Iterable[Diagnostic]) -> Iterator[str]:
     """Findings, each with its line of the plan."""
     for finding in findings:
         sign = typer.style(finding.severity, fg=COLOURS[finding.severity], bold=True)
-        typer.echo(f"{sign}: {files.located(path, finding)}")
+        yield f"{sign}: {files.located(path, finding)}"

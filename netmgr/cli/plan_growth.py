@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Annotated
 
@@ -10,12 +10,13 @@ import typer
 
 from netmgr.cli import completion, plan_common
 from netmgr.cli.options import DEFAULT_PLAN, ClusterName, Format, OutputFormat, PlanFile
-from netmgr.cli.output import Table, show, show_document
-from netmgr.documents.diagnostics import Diagnostic, Severity
+from netmgr.cli.output import Table, respond
+from netmgr.documents.diagnostics import Severity
 from netmgr.errors import Exit
-from netmgr.plan import growth as planning
 from netmgr.plan.check.checks import check_limits
 from netmgr.plan.diff import diff
+from netmgr.plan.growth import Effect, dry_run_upgrade, effects, grown_plan, kept_nodes
+from netmgr.plan.growth import max_pods as choices_of
 
 dry_run_app = typer.Typer(no_args_is_help=True)
 advise_app = typer.Typer(no_args_is_help=True)
@@ -42,50 +43,47 @@ def grow(
     """
     planned = plan_common.up_to_date(file)
     before, limits = planned.locked, planned.limits
-    larger = planning.grown_plan(planned.plan, cluster, nodes, pool)
+    larger = grown_plan(planned.plan, cluster, nodes, pool)
     after = plan_common.answer(replace(planned, plan=larger))
     changes = diff(before, after)
-    todo = planning.effects((planned.plan, before), (larger, after), limits)
-    kept, total = planning.kept_nodes(before, after)
-    over = _without_notes(check_limits(larger, after, limits)[1])
-    if output is OutputFormat.TABLE:
-        plan_common.print_changes(changes)
-        _print_effects(todo, kept, total)
-        plan_common.print_narrowings(planned, after)
-        plan_common.print_findings(file, over)
-        typer.secho(f"To apply it, set the nodes in {file} and run: netmgr plan lock", dim=True)
-    else:
-        document = {
-            "version": 1,
-            "changes": changes,
-            "kept": kept,
-            "of": total,
-            "to_do": [
-                {"what": effect.what, "where": effect.subject, "detail": effect.detail}
-                for effect in todo
-            ],
-            "findings": [{"severity": line.severity, "message": str(line)} for line in over],
-        }
-        show_document(document, output)
+    todo = effects((planned.plan, before), (larger, after), limits)
+    kept, total = kept_nodes(before, after)
+    # Notes concern sizes that no limit forbids, and would hide what does.
+    over = [
+        finding
+        for finding in check_limits(larger, after, limits)[1]
+        if finding.severity is not Severity.NOTE
+    ]
+    document = {
+        "version": 1,
+        "changes": changes,
+        "kept": kept,
+        "of": total,
+        "to_do": todo,
+        "findings": [{"severity": line.severity, "message": str(line)} for line in over],
+    }
+    parts = [
+        *plan_common.change_lines(changes),
+        *_effects(todo, kept, total),
+        *plan_common.narrowing_lines(planned, after),
+        *plan_common.finding_lines(file, over),
+        typer.style(f"To apply it, set the nodes in {file} and run: netmgr plan lock", dim=True),
+    ]
+    respond(output, document, parts)
     if kept < total or any(finding.severity is Severity.ERROR for finding in over):
         raise typer.Exit(Exit.FAILURE)
     raise typer.Exit(Exit.CHANGES if changes or todo else Exit.SUCCESS)
 
 
-def _without_notes(findings: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Notes concern sizes that no limit forbids, and would hide what does."""
-    return [finding for finding in findings if finding.severity is not Severity.NOTE]
-
-
-def _print_effects(todo: Sequence[planning.Effect], kept: int, total: int) -> None:
+def _effects(todo: Sequence[Effect], kept: int, total: int) -> Iterator[Table | str]:
     moves = "Nothing moves" if kept == total else "Nodes would move"
     places = f"{kept:,} of {total:,} node places in the lock"
-    typer.echo(f"{moves}: {places} keep every address they have.")
+    yield f"{moves}: {places} keep every address they have."
     if todo:
         table = Table("to do", "where", "what")
         for effect in todo:
-            table.row(effect.what, effect.subject, effect.detail)
-        show(table)
+            table.row(effect.what, effect.where, effect.detail)
+        yield table
 
 
 @dry_run_app.command()
@@ -110,47 +108,24 @@ def upgrade(
     Exit 1 if the upgrade would fail.
     """
     planned = plan_common.up_to_date(file)
-    dry_run = planning.dry_run_upgrade(
+    dry_run = dry_run_upgrade(
         planned.plan, planned.locked, planned.limits, cluster, surge=surge, only=pool
     )
     over = [
         f"{line.what}, {line.subject}: {line.used:,} of {line.limit:,}" for line in dry_run.over
     ]
-    if output is OutputFormat.TABLE:
-        show(_steps(dry_run))
-        for line in over:
-            typer.secho(line, fg="red")
-        if dry_run.succeeds:
-            typer.secho("The upgrade succeeds.", fg="green", bold=True)
-        else:
-            typer.secho("The upgrade would fail; nothing was changed.", fg="red", bold=True)
-    else:
-        document = {
-            "version": 1,
-            "succeeds": dry_run.succeeds,
-            "steps": [
-                {
-                    "pool": step.pool,
-                    "nodes": step.nodes,
-                    "peak": step.peak,
-                    "places": step.places,
-                    "short": step.short,
-                }
-                for step in dry_run.steps
-            ],
-            "over": over,
-        }
-        show_document(document, output)
-    raise typer.Exit(Exit.SUCCESS if dry_run.succeeds else Exit.FAILURE)
-
-
-def _steps(dry_run: planning.UpgradeDryRun) -> Table:
+    succeeds, steps = dry_run.succeeds, dry_run.steps
     table = Table("node pool", "nodes>", "at the peak>", "places>", "")
-    for step in dry_run.steps:
+    for step in steps:
         result = f"{step.short:,} short" if step.short else "fits"
-        figures = (f"{step.nodes:,}", f"{step.peak:,}", f"{step.places:,}")
-        table.row(step.pool, *figures, result)
-    return table
+        table.row(step.pool, f"{step.nodes:,}", f"{step.peak:,}", f"{step.places:,}", result)
+    text = "The upgrade succeeds."
+    if not succeeds:
+        text = "The upgrade would fail; nothing was changed."
+    last = typer.style(text, fg="green" if succeeds else "red", bold=True)
+    document = {"version": 1, "succeeds": succeeds, "steps": steps, "over": over}
+    respond(output, document, [table, *(typer.style(line, fg="red") for line in over), last])
+    raise typer.Exit(Exit.SUCCESS if succeeds else Exit.FAILURE)
 
 
 @advise_app.command("max-pods")
@@ -159,11 +134,7 @@ def max_pods(
 ) -> None:
     """Show how many pods a node can have, and how many nodes fit."""
     planned = plan_common.up_to_date(file)
-    choices = planning.max_pods(planned.plan, planned.locked, planned.limits, cluster)
-    if output is not OutputFormat.TABLE:
-        document = {"version": 1, "choices": choices}
-        show_document(document, output)
-        return
+    choices = choices_of(planned.plan, planned.locked, planned.limits, cluster)
     headings = ("node pool", "blocks>", "pods per node", "nodes that fit>", "mappings per node>")
     table = Table(*headings, "")
     for choice in choices:
@@ -176,11 +147,10 @@ def max_pods(
             str(choice.mappings),
             "now" if choice.is_now else note,
         )
-    show(table)
-    typer.secho(
-        "More blocks renumber the node pool's nodes; more pods in the present blocks cost nothing.",
-        dim=True,
+    advice = (
+        "More blocks renumber the node pool's nodes; more pods in the present blocks cost nothing."
     )
+    respond(output, {"version": 1, "choices": choices}, [table, typer.style(advice, dim=True)])
 
 
 @advise_app.callback()

@@ -12,7 +12,7 @@ import typer
 from netmgr import durable
 from netmgr.cli import completion, plan_common
 from netmgr.cli.options import DEFAULT_PLAN, Format, OutputFormat, PlanFile, Yes
-from netmgr.cli.output import show_document
+from netmgr.cli.output import respond, show
 from netmgr.documents import loader
 from netmgr.errors import ConfigError, Exit, StateError
 from netmgr.plan import files
@@ -76,25 +76,22 @@ def diff(*, file: PlanFile = DEFAULT_PLAN, output: Format = OutputFormat.TABLE) 
     planned = plan_common.load(file)
     after = plan_common.answer(planned, renumber=True)
     changes = compare(planned.lock, after)
+    lines = [
+        *plan_common.change_lines(changes),
+        _summary(planned, after, changes),
+        *plan_common.narrowing_lines(planned, after),
+    ]
     narrowed = list(narrowings(planned.plan.cloud, planned.lock, after))
-    if output is OutputFormat.TABLE:
-        plan_common.print_changes(changes)
-        typer.echo(_summary(planned, after, changes))
-        for line in narrowed:
-            typer.secho(line, fg="yellow")
-    else:
-        document = {"version": 1, "changes": changes, "narrowed": narrowed}
-        show_document(document, output)
+    respond(output, {"version": 1, "changes": changes, "narrowed": narrowed}, lines)
     raise typer.Exit(Exit.SUCCESS if planned.lock == after else Exit.CHANGES)
 
 
 def _settle(planned: plan_common.Planned, after: LockDocument, *, yes: bool) -> None:
     changes = compare(planned.lock, after)
-    plan_common.print_changes(changes)
-    typer.echo(_summary(planned, after, changes))
+    show(*plan_common.change_lines(changes), _summary(planned, after, changes))
     if planned.lock == after:
         return
-    plan_common.print_narrowings(planned, after)
+    show(*plan_common.narrowing_lines(planned, after))
     if not (yes or _is_wanted(planned)):
         typer.echo("Nothing was written.")
         raise typer.Exit(Exit.CHANGES)
@@ -137,7 +134,7 @@ def adopt(
             help="The cluster (or hub) that an owner of another name is; repeatable.",
         ),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Write without asking.")] = False,
+    yes: Yes = False,
 ) -> None:
     """Pin existing prefixes in the plan.
 

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from netmgr.cli import terminal
 from netmgr.cli.options import DEFAULT_PLAN, Format, OutputFormat, PlanFile, To
-from netmgr.cli.output import Table, show_document
+from netmgr.cli.output import Table, respond, show_document
 from netmgr.cli.plan_common import load, up_to_date, write
+from netmgr.documents.diagnostics import listed
 from netmgr.errors import ConfigError
 from netmgr.plan import files
-from netmgr.plan.document import PlanDocument
+from netmgr.plan.document import NodePool, PlanDocument
 from netmgr.plan.explain import explain as look_up
 from netmgr.plan.lock import Allocation, ClusterLock, LockDocument, Segment, SubnetLock
-from netmgr.prefixes import Address, Prefix
+from netmgr.prefixes import Address
 
 if TYPE_CHECKING:
     from rich.tree import Tree
+
+_TOMBSTONE = ("", " [yellow](tombstone)[/]")
+"""By whether it is one."""
 
 
 def show(
@@ -56,48 +59,45 @@ def _table(lock: LockDocument) -> Table:
 
 
 def _fixed(subnet: SubnetLock) -> str:
-    return ", ".join(map(str, (*subnet.addresses, *subnet.addresses_v6)))
+    return listed((*subnet.addresses, *subnet.addresses_v6))
 
 
 def _held(allocations: Iterable[Allocation]) -> tuple[str, str]:
     """Prefixes, and those that are reserved around them."""
-    held = tuple(allocations)
-    reserved = (
-        str(allocation.reserve) for allocation in held if allocation.reserve != allocation.prefix
-    )
-    return " ".join(str(allocation.prefix) for allocation in held), " ".join(reserved)
+    prefixes, reserved = [], []
+    for held in allocations:
+        prefixes.append(str(held.prefix))
+        if held.reserve != held.prefix:
+            reserved.append(str(held.reserve))
+    return " ".join(prefixes), " ".join(reserved)
 
 
 def _tree(plan: PlanDocument, lock: LockDocument) -> Tree:
     """Hub and clusters, their prefixes, and the subnets in those."""
     from rich.tree import Tree
 
-    root = Tree(f"[bold]{plan.name}[/] {', '.join(map(str, plan.pools.nodes))}")
+    root = Tree(f"[bold]{plan.name}[/] {listed(plan.pools.nodes)}")
     hub = root.add(f"[bold]hub[/] {_prefixes(lock.hub.prefixes)}")
     hub.add(f"routers {_hosts(lock.hub.routers)}")
     for subnet in lock.hub.researchers:
-        hub.add(f"researchers {_texts(subnet.prefixes)}")
+        hub.add(f"researchers {listed(subnet.prefixes)}")
     for name, held in lock.clusters.items():
-        _cluster(
-            root.add(f"[bold]{name}[/] {_prefixes(held.prefixes)}{_tombstone(held.tombstone)}"),
-            plan,
-            name,
-            held,
-        )
+        branch = root.add(f"[bold]{name}[/] {_prefixes(held.prefixes)}{_TOMBSTONE[held.tombstone]}")
+        for vip_range, service_cidr in held.services.pairs:
+            vips = f", with VIPs in {vip_range}" if vip_range != service_cidr else ""
+            branch.add(f"Services {service_cidr}{vips}")
+        branch.add(f"NAT hosts {_hosts(held.nat)}")
+        cluster = plan.clusters.get(name)
+        _node_pools(branch, cluster.node_pools if cluster else {}, held)
     return root
 
 
-def _cluster(branch: Tree, plan: PlanDocument, name: str, held: ClusterLock) -> None:
-    for vip_range, service_cidr in held.services.pairs:
-        vips = f", with VIPs in {vip_range}" if vip_range != service_cidr else ""
-        branch.add(f"Services {service_cidr}{vips}")
-    branch.add(f"NAT hosts {_hosts(held.nat)}")
-    cluster = plan.clusters.get(name)
+def _node_pools(branch: Tree, asked: Mapping[str, NodePool], held: ClusterLock) -> None:
     for pool, spec in held.node_pools.items():
-        asked = cluster.node_pools.get(pool) if cluster else None
-        nodes = f"{asked.nodes:,} nodes, " if asked else ""
-        places = f"places for {spec.capacity:,}{_tombstone(spec.tombstone)}"
-        inner = branch.add(f"{pool}: {nodes}{places}")
+        nodes = f"{asked[pool].nodes:,} nodes, " if pool in asked else ""
+        inner = branch.add(
+            f"{pool}: {nodes}places for {spec.capacity:,}{_TOMBSTONE[spec.tombstone]}"
+        )
         for segment in spec.segments:
             inner.add(f"nodes {segment.first:,} to {segment.last:,}: {_layouts(segment)}")
 
@@ -110,11 +110,7 @@ def _layouts(segment: Segment) -> str:
 
 
 def _hosts(subnet: SubnetLock) -> str:
-    return f"{_texts(subnet.prefixes)}: {_texts((*subnet.addresses, *subnet.addresses_v6))}"
-
-
-def _texts(items: Iterable[Address | Prefix]) -> str:
-    return ", ".join(map(str, items))
+    return f"{listed(subnet.prefixes)}: {_fixed(subnet)}"
 
 
 def _prefixes(allocations: tuple[Allocation, ...]) -> str:
@@ -124,10 +120,6 @@ def _prefixes(allocations: tuple[Allocation, ...]) -> str:
         else f"{held.prefix} [dim](reserved: {held.reserve})[/]"
         for held in allocations
     )
-
-
-def _tombstone(tombstone: bool) -> str:  # noqa: FBT001  a flag is all there is
-    return " [yellow](tombstone)[/]" if tombstone else ""
 
 
 def explain(
@@ -142,13 +134,12 @@ def explain(
         wanted = Address.parse(address)
     except ValueError as error:
         raise ConfigError(str(error)) from None
-    answer = look_up(planned.plan, planned.locked, wanted)
-    if output is not OutputFormat.TABLE:
-        show_document(answer, output)
-        return
-    for name, value in asdict(answer).items():
-        if value and name != "version":
-            typer.echo(f"{typer.style(f'{name:>8}', dim=True)}  {value}")
+    owner = look_up(planned.plan, planned.locked, wanted)
+    answer = {"address": str(wanted), **owner._asdict(), "prefix": str(owner.prefix)}
+    lines = (
+        f"{typer.style(f'{name:>8}', dim=True)}  {value}" for name, value in answer.items() if value
+    )
+    respond(output, {**answer, "version": 1}, lines)
 
 
 def map_(*, file: PlanFile = DEFAULT_PLAN, to: To = None) -> None:

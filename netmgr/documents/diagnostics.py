@@ -10,6 +10,7 @@ A pydantic validator can only raise, so it raises `Invalid` with the diagnostic 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -82,6 +83,11 @@ def invalid(
 ) -> Invalid:
     """What a validator raises, as `error` with the same arguments."""
     return Invalid(error(message, key, beside, remedy))
+
+
+def listed(items: Iterable[object]) -> str:
+    """Items as messages write them, for example `10.0.0.0/16, fd00::/48`."""
+    return ", ".join(map(str, items))
 
 
 def dotted(key: KeyPath) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import zip_longest
 
+from netmgr.documents.diagnostics import listed
 from netmgr.documents.sites import HUB
 from netmgr.plan import lock
 from netmgr.prefixes import Family
@@ -167,8 +168,8 @@ def _has_only_more(old: lock.SubnetLock, new: lock.SubnetLock) -> bool:
 def _subnet_text(held: lock.SubnetLock | None) -> str:
     if held is None:
         return ""
-    hosts = ", ".join(map(str, (*held.addresses, *held.addresses_v6)))
-    return ": ".join(filter(None, (", ".join(map(str, held.prefixes)), hosts)))
+    hosts = (*held.addresses, *held.addresses_v6)
+    return listed(held.prefixes) + (f": {listed(hosts)}" if hosts else "")
 
 
 def _segment(key: str, old: lock.Segment | None, new: lock.Segment | None) -> Iterator[Change]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import chain
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-from netmgr.documents.diagnostics import dotted
+from netmgr.documents.diagnostics import dotted, listed
 from netmgr.documents.sites import HUB
 from netmgr.documents.special_use import SPECIAL_USE
 from netmgr.plan import machines
@@ -16,25 +15,21 @@ from netmgr.plan.lock import LockDocument, ServiceRangeLock
 from netmgr.prefixes import Address, Prefix
 
 
-@dataclass(frozen=True, slots=True)
-class AddressMeaning:
-    """What an address is.
+class Ownership(NamedTuple):
+    """Who has a prefix, and what its addresses are.
 
     `role` is node, pod, NAT host, router, researcher, Service, reserve, unused, free, excluded,
-    pinned, special use or internet. `prefix` is the longest one that says so, and `because`
-    names its document and key. `traffic` says where packets to or from it are masqueraded or
-    translated.
+    pinned, special use or internet; `cluster` and `node` are empty where it has none. `because`
+    names the document and key that say so. `traffic` says where packets to or from it are
+    masqueraded or translated.
     """
 
-    address: str
     role: str
     cluster: str
     node: str
-    prefix: str
+    prefix: Prefix
     because: str
     traffic: str
-    version: Literal[1] = 1
-    """Of the answer's form."""
 
 
 NATIVE = "native to the hub and within its cluster; masqueraded as the node toward the internet"
@@ -42,18 +37,7 @@ NOWHERE = "nobody sends to it"
 UNPLANNED = "netmgr plans nothing there"
 
 
-class _Owner(NamedTuple):
-    """Who has a prefix; the fields are those of `AddressMeaning`."""
-
-    role: str
-    prefix: Prefix
-    because: str
-    traffic: str
-    cluster: str = ""
-    node: str = ""
-
-
-def explain(plan: PlanDocument, lock: LockDocument, address: Address) -> AddressMeaning:
+def explain(plan: PlanDocument, lock: LockDocument, address: Address) -> Ownership:
     """Explain one address. The most specific owner answers first."""
     # Lazy, and in this order: the first that holds the address is the most specific.
     owners = chain(
@@ -66,13 +50,11 @@ def explain(plan: PlanDocument, lock: LockDocument, address: Address) -> Address
     )
     text = "no prefix of plan.yaml or its lock holds it"
     internet = "counted; pods reach it masqueraded as their node"
-    nobody = _Owner("internet", address.prefix, text, internet)
-    owner = next((owner for owner in owners if owner.prefix.holds(address)), nobody)
-    role, prefix, because, traffic, cluster, node = owner
-    return AddressMeaning(str(address), role, cluster, node, str(prefix), because, traffic)
+    nobody = Ownership("internet", "", "", address.prefix, text, internet)
+    return next((owner for owner in owners if owner.prefix.holds(address)), nobody)
 
 
-def _node(plan: PlanDocument, lock: LockDocument, address: Address) -> Iterator[_Owner]:
+def _node(plan: PlanDocument, lock: LockDocument, address: Address) -> Iterator[Ownership]:
     node = machines.node_owning(lock, address)
     if node is None:
         return
@@ -85,16 +67,16 @@ def _node(plan: PlanDocument, lock: LockDocument, address: Address) -> Iterator[
     if spec is None or node.index >= spec.needed:
         because += ", a place for growth that no planned node has yet"
     for block in node.blocks:
-        yield _Owner("pod", block, because, NATIVE, node.cluster, node.name)
+        yield Ownership("pod", node.cluster, node.name, block, because, NATIVE)
     traffic = "native to the hub and within its cluster"
-    yield _Owner("node", address.prefix, because, traffic, node.cluster, node.name)
+    yield Ownership("node", node.cluster, node.name, address.prefix, because, traffic)
 
 
-def _machines(lock: LockDocument, address: Address) -> Iterator[_Owner]:
+def _machines(lock: LockDocument, address: Address) -> Iterator[Ownership]:
     hub = lock.hub
     if address in chain.from_iterable(hub.routers.hosts):
         for prefix in hub.routers.prefixes:
-            yield _Owner("router", prefix, "lock: hub.routers", "reaches every cluster", HUB)
+            yield Ownership("router", HUB, "", prefix, "lock: hub.routers", "reaches every cluster")
     for number, subnet in enumerate(hub.researchers):
         because = f"lock: hub.researchers[{number}]"
         traffic = (
@@ -102,12 +84,12 @@ def _machines(lock: LockDocument, address: Address) -> Iterator[_Owner]:
             "Services through their NAT hosts"
         )
         for prefix in subnet.prefixes:
-            yield _Owner("researcher", prefix, because, traffic, HUB)
+            yield Ownership("researcher", HUB, "", prefix, because, traffic)
     for name, held in lock.clusters.items():
         if address in chain.from_iterable(held.nat.hosts):
             traffic = f"the hub's way to Services: {'; '.join(_ways(held.services))}"
             for prefix in held.nat.prefixes:
-                yield _Owner("NAT host", prefix, f"lock: clusters.{name}.nat", traffic, name)
+                yield Ownership("NAT host", name, "", prefix, f"lock: clusters.{name}.nat", traffic)
 
 
 def _ways(services: ServiceRangeLock) -> Iterator[str]:
@@ -116,38 +98,38 @@ def _ways(services: ServiceRangeLock) -> Iterator[str]:
         yield f"{vip_range}{inside}"
 
 
-def _services(plan: PlanDocument, lock: LockDocument, address: Address) -> Iterator[_Owner]:
+def _services(plan: PlanDocument, lock: LockDocument, address: Address) -> Iterator[Ownership]:
     for name, held in lock.clusters.items():
         spec = plan.clusters.get(name)
         source = (spec.services if spec else Services()).source
         client = "as the NAT host" if source == "snat" else "with the client's own address"
         how = f"translated there, seen by the Service {client}"
         for vip_range, service_cidr in held.services.pairs:
-            hosts = ", ".join(map(str, held.nat.of_family(vip_range.family)))
+            hosts = listed(held.nat.of_family(vip_range.family))
             traffic = f"reached from the hub through {hosts}; {how}"
             if vip_range != service_cidr and vip_range.holds(address):
                 inside = vip_range.counterpart(address, service_cidr)
                 traffic = f"the hub's name for {inside} inside {name}; {traffic}"
             key = key_of("hub_prefix", vip_range.family)
             because = f"lock: clusters.{name}.services.{key}"
-            yield _Owner("Service", vip_range, because, traffic, name)
+            yield Ownership("Service", name, "", vip_range, because, traffic)
 
 
-def _set_apart(plan: PlanDocument) -> Iterator[_Owner]:
+def _set_apart(plan: PlanDocument) -> Iterator[Ownership]:
     for shared in plan.shared_services:
         traffic = (
             "means a Service of the own cluster in every shared cluster; "
             "no route leads to it from outside"
         )
-        yield _Owner("Service", shared, "plan.yaml: shared_services", traffic)
+        yield Ownership("Service", "", "", shared, "plan.yaml: shared_services", traffic)
 
     # Unused, or a live subnet of a site's own prefix that netmgr did not make.
     for number, exclusion in enumerate(plan.exclude):
         because = f"plan.yaml: exclude[{number}] {exclusion.reason}".rstrip()
-        yield _Owner("excluded", exclusion.prefix, because, UNPLANNED)
+        yield Ownership("excluded", "", "", exclusion.prefix, because, UNPLANNED)
 
 
-def _sites(lock: LockDocument) -> Iterator[_Owner]:
+def _sites(lock: LockDocument) -> Iterator[Ownership]:
     """What the hub or a cluster holds and has not given to a subnet."""
     sites = {HUB: (HUB, lock.hub.prefixes)}
     sites |= {name: (f"clusters.{name}", held.prefixes) for name, held in lock.clusters.items()}
@@ -155,15 +137,15 @@ def _sites(lock: LockDocument) -> Iterator[_Owner]:
         for number, held in enumerate(allocations):
             because = f"lock: {key}.prefixes[{number}]"
             # The prefix before the reserve that covers it.
-            yield _Owner("unused", held.prefix, f"{because}.prefix", NOWHERE, name)
-            yield _Owner("reserve", held.reserve, f"{because}.reserve", NOWHERE, name)
+            yield Ownership("unused", name, "", held.prefix, f"{because}.prefix", NOWHERE)
+            yield Ownership("reserve", name, "", held.reserve, f"{because}.reserve", NOWHERE)
 
 
-def _rest(plan: PlanDocument) -> Iterator[_Owner]:
+def _rest(plan: PlanDocument) -> Iterator[Ownership]:
     for prefix, key, owner in plan.pins():
-        yield _Owner("pinned", prefix, f"plan.yaml: {dotted(key)}", UNPLANNED, owner)
+        yield Ownership("pinned", owner, "", prefix, f"plan.yaml: {dotted(key)}", UNPLANNED)
     for prefix in SPECIAL_USE:
         traffic = "never internet, never routed"
-        yield _Owner("special use", prefix, "no document: RFC 6890", traffic)
+        yield Ownership("special use", "", "", prefix, "no document: RFC 6890", traffic)
     for prefix, key, _ in plan.pools.keyed():
-        yield _Owner("free", prefix, f"plan.yaml: pools.{dotted(key)}", NOWHERE)
+        yield Ownership("free", "", "", prefix, f"plan.yaml: pools.{dotted(key)}", NOWHERE)

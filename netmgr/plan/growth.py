@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain
 
+from netmgr.documents.diagnostics import listed
 from netmgr.errors import ConfigError
 from netmgr.plan.allocate.demand import Blocks, blocks
 from netmgr.plan.check.usage import Usage, limit_usage
 from netmgr.plan.clouds.cloud import CloudLimits, Words
 from netmgr.plan.derive import narrowed, network
 from netmgr.plan.document import Addressing, Cluster, NodePool, PlanDocument, Surge
-from netmgr.plan.lock import LockDocument, NodePoolLock
+from netmgr.plan.lock import LockDocument
 from netmgr.plan.network import Network, VirtualNetwork
-from netmgr.prefixes import Family, Prefix
+from netmgr.prefixes import Family
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Effect:
     """Something to do beside applying the lock. `what` is the kind, for example `sync peering`."""
 
     what: str
-    subject: str
+    where: str
     detail: str
 
 
@@ -125,7 +125,7 @@ class _Change:
     def _narrowings(self) -> Iterator[Effect]:
         for name in self.lost:
             detail = (
-                f"{_texts(self.former[name])} to {_texts(self.spaces[name])}; "
+                f"{listed(self.former[name])} to {listed(self.spaces[name])}; "
                 "no subnet is touched; first of all, or peering what comes next is refused"
             )
             yield Effect("narrow address space", name, detail)
@@ -142,21 +142,19 @@ class _Change:
     def _networks(self) -> Iterator[Effect]:
         for name, space in self.spaces.items():
             if name not in self.former:
-                yield Effect(f"make {self.words.network}", name, _texts(space))
+                yield Effect(f"make {self.words.network}", name, listed(space))
             elif name not in self.lost and space != self.former[name]:
-                change = f"{_texts(self.former[name])} to {_texts(space)}"
+                change = f"{listed(self.former[name])} to {listed(space)}"
                 detail = f"{change}; machines in it notice nothing"
                 yield Effect("widen address space", name, detail)
 
     def _subnets(self) -> Iterator[Effect]:
-        subnets = chain.from_iterable(old.subnets for old in self.old.networks)
-        former = {subnet.name for subnet in subnets}
+        former = {subnet.name for side in self.old.networks for subnet in side.subnets}
         for virtual_network in self.new.networks:
             added = [subnet for subnet in virtual_network.subnets if subnet.name not in former]
             for subnet in added:
-                yield Effect(
-                    "make subnet", f"{virtual_network.name}/{subnet.name}", _texts(subnet.prefixes)
-                )
+                where = f"{virtual_network.name}/{subnet.name}"
+                yield Effect("make subnet", where, listed(subnet.prefixes))
             if added:
                 yield from self._kept_subnets(virtual_network, former)
 
@@ -164,7 +162,7 @@ class _Change:
         """Why node pools get second subnets, beside the new ones."""
         for subnet in virtual_network.subnets:
             if subnet.name in former and subnet.role == "nodes":
-                detail = f"{_texts(subnet.prefixes)}; a subnet in use cannot be resized"
+                detail = f"{listed(subnet.prefixes)}; a subnet in use cannot be resized"
                 yield Effect("stays", f"{virtual_network.name}/{subnet.name}", detail)
 
     def _peerings(self) -> Iterator[Effect]:
@@ -208,28 +206,21 @@ class _Change:
                 yield Effect("scale", group.name, detail)
 
 
-def _texts(prefixes: tuple[Prefix, ...]) -> str:
-    return ", ".join(map(str, prefixes))
-
-
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The upgrade of one node pool: `nodes` and `surge` nodes at once, and the lock's `places`."""
+    """The upgrade of one node pool.
+
+    Attributes:
+        peak: nodes that exist at the same time, surge included.
+        places: nodes that the lock has addresses for.
+        short: places that are missing.
+    """
 
     pool: str
     nodes: int
-    surge: int
+    peak: int
     places: int
-
-    @property
-    def peak(self) -> int:
-        """Nodes that exist at the same time."""
-        return self.nodes + self.surge
-
-    @property
-    def short(self) -> int:
-        """Places that are missing."""
-        return max(0, self.peak - self.places)
+    short: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +260,8 @@ def dry_run_upgrade(
     over: dict[tuple[str, str], Usage] = {}
     for pool in [only] if only else cluster.node_pools:
         spec = cluster.node_pools[pool]
-        steps.append(Step(pool, spec.nodes, surge, held.node_pools[pool].capacity))
+        peak, places = spec.nodes + surge, held.node_pools[pool].capacity
+        steps.append(Step(pool, spec.nodes, peak, places, short=max(0, peak - places)))
         upgrading = spec.model_copy(update={"surge": Surge(nodes=surge)})
         for line in limit_usage(_with_pool(idle, name, pool, upgrading), lock, limits):
             if line.status == "over" and not line.is_advice:
@@ -309,22 +301,17 @@ def max_pods(
     Raises:
         ConfigError: there is no such cluster.
     """
-    choices: list[Choice] = []
-    for pool, spec in cluster_of(plan, name).node_pools.items():
-        choices += _choices(pool, spec, lock.clusters[name].node_pools[pool], limits)
-    return tuple(choices)
-
-
-def _choices(
-    pool: str, spec: NodePool, held: NodePoolLock, limits: CloudLimits
-) -> Iterator[Choice]:
-    now, subnets = blocks(spec, Family.V4), [segment.v4.pods for segment in held.segments]
     most = limits.limits.addresses_per_interface
-    is_single = spec.addressing is Addressing.SINGLE
-    for count in [now.count] if is_single else range(1, 2 * now.count + 1):
-        cut = Blocks(now.family, now.length, count)
-        lost = sum(cut.skipped(limits))
-        # By subnet: a node's blocks are in one, so what is left in two does not add up to a node.
-        fitting = sum((subnet.size // cut.size - lost) // count for subnet in subnets)
-        fits = fitting >= spec.needed and (most is None or count + 1 <= most)
-        yield Choice(pool, count, count * cut.size, fitting, 1 + count, count == now.count, fits)
+    choices = []
+    for pool, spec in cluster_of(plan, name).node_pools.items():
+        now, segments = blocks(spec, Family.V4), lock.clusters[name].node_pools[pool].segments
+        is_single = spec.addressing is Addressing.SINGLE
+        for count in [now.count] if is_single else range(1, 2 * now.count + 1):
+            cut = Blocks(now.family, now.length, count)
+            lost = sum(cut.skipped(limits))
+            # By subnet: a node's blocks are in one, so what is left in two is no node's.
+            nodes = sum((part.v4.pods.size // cut.size - lost) // count for part in segments)
+            fits = nodes >= spec.needed and (most is None or count + 1 <= most)
+            is_now, pods = count == now.count, count * cut.size
+            choices.append(Choice(pool, count, pods, nodes, 1 + count, is_now, fits))
+    return tuple(choices)

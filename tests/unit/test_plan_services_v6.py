@@ -85,7 +85,7 @@ def test_answers_that_keep_the_clients_address_return_by_the_hosts_own_address(p
 def test_their_addresses_are_explained(plan, lock, find, role):
     answer = explain(plan, lock, find(lock))
     assert answer.role == role
-    assert Prefix.parse(answer.prefix).length < Family.V6.width
+    assert answer.prefix.length < Family.V6.width
 
 
 def test_the_name_inside_the_cluster_is_told(plan, lock):

@@ -7,10 +7,9 @@ is where a document differs from the one that the plan and its lock give the mac
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 
-from netmgr.documents.diagnostics import Diagnostic, KeyPath, Location
+from netmgr.documents.diagnostics import Diagnostic, KeyPath, Location, listed
 from netmgr.documents.node import NodeDocument
 from netmgr.documents.sites import HUB, KeyedPrefix, Nat, Role, overlapping, prefixes_of
 from netmgr.plan import machines
@@ -23,126 +22,113 @@ from netmgr.prefixes import Prefix, merge
 
 def contradictions(documents: Mapping[str, NodeDocument]) -> Iterator[Diagnostic]:
     """Every contradiction between documents; they are keyed by where they were read from."""
-    fleet = _Fleet(tuple(documents), tuple(documents.values()))
-    yield from fleet.names()
-    yield from fleet.sites()
-    yield from fleet.spokes()
-    yield from fleet.addresses()
-    yield from fleet.translations()
+    sources, compared = tuple(documents), tuple(documents.values())
+    for check in (_names, _sites, _spokes, _addresses, _translations):
+        for message, at, beside, remedy in check(compared):
+            here, there = (Location(key[1:], sources[int(key[0])]) for key in (at, beside))
+            yield Diagnostic(message, here, there, remedy)
 
 
 _NAME = ("node", "name")
+_Contradiction = tuple[str, KeyPath, KeyPath, str]
+"""Message, key, other key and remedy; both keys begin with their document's number."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Fleet:
-    """Keys in the documents begin with the document's number."""
+def _names(documents: Sequence[NodeDocument]) -> Iterator[_Contradiction]:
+    first: dict[str, int] = {}
+    for number, document in enumerate(documents):
+        known = first.setdefault(document.node.name, number)
+        if known != number:
+            message = f"{document.node.name} is another machine's name, too"
+            remedy = "give every machine a name of its own"
+            yield message, (number, *_NAME), (known, *_NAME), remedy
 
-    sources: tuple[str, ...]
-    documents: tuple[NodeDocument, ...]
 
-    def names(self) -> Iterator[Diagnostic]:
-        first: dict[str, int] = {}
-        for number, document in enumerate(self.documents):
-            known = first.setdefault(document.node.name, number)
-            if known != number:
-                message = f"{document.node.name} is another machine's name, too"
-                remedy = "give every machine a name of its own"
-                yield self._found(message, (number, *_NAME), (known, *_NAME), remedy)
+def _sites(documents: Sequence[NodeDocument]) -> Iterator[_Contradiction]:
+    """Documents with other sites than the first that has any."""
+    knowing = [number for number, document in enumerate(documents) if document.sites]
+    for number, document in enumerate(documents if knowing else ()):
+        if document.sites != documents[knowing[0]].sites:
+            yield from _other_sites(documents, number, knowing[0])
 
-    def sites(self) -> Iterator[Diagnostic]:
-        """Documents with other sites than the first that has any."""
-        knowing = [number for number, document in enumerate(self.documents) if document.sites]
-        for number, document in enumerate(self.documents if knowing else ()):
-            if document.sites != self.documents[knowing[0]].sites:
-                yield from self._other_sites(number, knowing[0])
 
-    def _other_sites(self, number: int, first: int) -> Iterator[Diagnostic]:
-        remedy = "all machines must know the same sites: render them again from one plan"
-        mine, theirs = (
-            {site.name: (index, site) for index, site in enumerate(self.documents[which].sites)}
-            for which in (number, first)
-        )
-        for name in theirs.keys() - mine.keys():
-            beside = (first, "sites", theirs[name][0])
-            yield self._found(f"{name} is missing", (number, "sites"), beside, remedy)
-        for name, (index, site) in mine.items():
-            at = (number, "sites", index)
-            if name not in theirs:
-                yield self._found(f"{name} is no site elsewhere", at, (first, "sites"), remedy)
-            elif site != theirs[name][1]:
-                there, other = theirs[name]
-                message = (
-                    f"{name} has {_texts(site.every_prefix)}, not {_texts(other.every_prefix)}"
-                )
-                yield self._found(message, at, (first, "sites", there), remedy)
+def _other_sites(
+    documents: Sequence[NodeDocument], number: int, first: int
+) -> Iterator[_Contradiction]:
+    remedy = "all machines must know the same sites: render them again from one plan"
+    mine, theirs = (
+        {site.name: (index, site) for index, site in enumerate(documents[which].sites)}
+        for which in (number, first)
+    )
+    for name in theirs.keys() - mine.keys():
+        yield f"{name} is missing", (number, "sites"), (first, "sites", theirs[name][0]), remedy
+    for name, (index, site) in mine.items():
+        at = (number, "sites", index)
+        if name not in theirs:
+            yield f"{name} is no site elsewhere", at, (first, "sites"), remedy
+        elif site != theirs[name][1]:
+            there, other = theirs[name]
+            message = f"{name} has {listed(site.every_prefix)}, not {listed(other.every_prefix)}"
+            yield message, at, (first, "sites", there), remedy
 
-    def spokes(self) -> Iterator[Diagnostic]:
-        """Prefixes of a site that are another one's in another document."""
-        # Documents repeat all sites, so only the first key of each site's prefix is compared.
-        first: dict[tuple[str, Prefix], KeyedPrefix] = {}
-        for number, document in enumerate(self.documents):
-            for keyed in prefixes_of(document.sites, (number, "sites")):
-                first.setdefault((keyed.owner, keyed.prefix), keyed)
-        for later, earlier in overlapping(first.values()):
-            if later.owner != earlier.owner:
-                message = (
-                    f"{later.prefix} of {later.owner} overlaps {earlier.prefix} of {earlier.owner}"
-                )
-                remedy = "an address is of one site: correct one of them"
-                yield self._found(message, later.key, earlier.key, remedy)
 
-    def addresses(self) -> Iterator[Diagnostic]:
-        """Machines' own addresses, and the ranges they hand out."""
-        used: list[KeyedPrefix] = []
-        for number, document in enumerate(self.documents):
-            own = [address.prefix for address in document.node.addresses]
-            for key, prefixes in ((("node", "addresses"), own), (("ranges",), document.ranges)):
-                for index, prefix in enumerate(prefixes):
-                    used.append(KeyedPrefix(prefix, (number, *key, index), document.node.name))
-        for later, earlier in overlapping(used):
-            if later.key[0] != earlier.key[0]:
-                # Within one document the agent's own validation reports overlaps.
-                mine, theirs = _short(later.prefix), _short(earlier.prefix)
-                message = f"{mine} of {later.owner} overlaps {theirs} of {earlier.owner}"
-                remedy = "an address has one owner: correct one of them"
-                yield self._found(message, later.key, earlier.key, remedy)
+def _spokes(documents: Sequence[NodeDocument]) -> Iterator[_Contradiction]:
+    """Prefixes of a site that are another one's in another document."""
+    # Documents repeat all sites, so only the first key of each site's prefix is compared.
+    first: dict[tuple[str, Prefix], KeyedPrefix] = {}
+    for number, document in enumerate(documents):
+        for keyed in prefixes_of(document.sites, (number, "sites")):
+            first.setdefault((keyed.owner, keyed.prefix), keyed)
+    for later, earlier in overlapping(first.values()):
+        if later.owner != earlier.owner:
+            message = (
+                f"{later.prefix} of {later.owner} overlaps {earlier.prefix} of {earlier.owner}"
+            )
+            yield message, later.key, earlier.key, "an address is of one site: correct one of them"
 
-    def translations(self) -> Iterator[Diagnostic]:
-        """Ranges that hosts of several spokes show, or hosts of one spoke in different ways."""
-        shown: list[KeyedPrefix] = []
-        known: list[tuple[str | None, Nat]] = []
-        for number, document in enumerate(self.documents):
-            if document.nat is None:
-                continue
-            # Hosts of one spoke differ in their own addresses alone.
-            way = document.site, document.nat.model_copy(update={"addresses": ()})
-            if way in known:
-                continue
-            known.append(way)
-            for index, service in enumerate(document.nat.services):
-                key = (number, "nat", "services", index, "vip_range")
-                shown.append(KeyedPrefix(service.vip_range, key, document.node.name))
-        for later, earlier in overlapping(shown):
-            if later.key[0] != earlier.key[0]:
-                message = (
-                    f"{later.prefix} of {later.owner} is claimed "
-                    f"by {earlier.owner} as {earlier.prefix}"
-                )
-                remedy = "let one host translate it, or hosts of one spoke in the same way"
-                yield self._found(message, later.key, earlier.key, remedy)
 
-    def _found(self, message: str, at: KeyPath, beside: KeyPath, remedy: str) -> Diagnostic:
-        here, there = (Location(key[1:], self.sources[int(key[0])]) for key in (at, beside))
-        return Diagnostic(message, here, there, remedy)
+def _addresses(documents: Sequence[NodeDocument]) -> Iterator[_Contradiction]:
+    """Machines' own addresses, and the ranges they hand out."""
+    used: list[KeyedPrefix] = []
+    for number, document in enumerate(documents):
+        own = [address.prefix for address in document.node.addresses]
+        for key, prefixes in ((("node", "addresses"), own), (("ranges",), document.ranges)):
+            for index, prefix in enumerate(prefixes):
+                used.append(KeyedPrefix(prefix, (number, *key, index), document.node.name))
+    for later, earlier in overlapping(used):
+        if later.key[0] != earlier.key[0]:
+            # Within one document the agent's own validation reports overlaps.
+            mine, theirs = _short(later.prefix), _short(earlier.prefix)
+            message = f"{mine} of {later.owner} overlaps {theirs} of {earlier.owner}"
+            yield message, later.key, earlier.key, "an address has one owner: correct one of them"
+
+
+def _translations(documents: Sequence[NodeDocument]) -> Iterator[_Contradiction]:
+    """Ranges that hosts of several spokes show, or hosts of one spoke in different ways."""
+    shown: list[KeyedPrefix] = []
+    known: list[tuple[str | None, Nat]] = []
+    for number, document in enumerate(documents):
+        if document.nat is None:
+            continue
+        # Hosts of one spoke differ in their own addresses alone.
+        way = document.site, document.nat.model_copy(update={"addresses": ()})
+        if way in known:
+            continue
+        known.append(way)
+        for index, service in enumerate(document.nat.services):
+            key = (number, "nat", "services", index, "vip_range")
+            shown.append(KeyedPrefix(service.vip_range, key, document.node.name))
+    for later, earlier in overlapping(shown):
+        if later.key[0] != earlier.key[0]:
+            message = (
+                f"{later.prefix} of {later.owner} is claimed by {earlier.owner} as {earlier.prefix}"
+            )
+            remedy = "let one host translate it, or hosts of one spoke in the same way"
+            yield message, later.key, earlier.key, remedy
 
 
 def _short(prefix: Prefix) -> str:
     return str(prefix.network if prefix.is_address else prefix)
-
-
-def _texts(items: Iterable[object]) -> str:
-    return ", ".join(map(str, items))
 
 
 def drift(
@@ -157,12 +143,7 @@ def drift(
     for source, document in documents.items():
         name = document.node.name
         machine = hosts.get(name) or machines.node_named(lock, name)
-        differences: Iterable[_Difference] = [
-            (_NAME, f"the plan has no machine {name}", ("clusters",))
-        ]
-        if machine:
-            differences = _differences(document, machine, rendered)
-        for key, message, locked in differences:
+        for key, message, locked in _differences(document, machine, rendered):
             remedy = "render the document again, or correct the plan"
             here, there = Location(key, source), Location(locked, lock_source)
             yield Diagnostic(message, here, there, remedy)
@@ -173,8 +154,11 @@ _Difference = tuple[KeyPath, str, KeyPath]
 
 
 def _differences(
-    document: NodeDocument, machine: PlannedNode | PlannedHost, rendered: Documents
+    document: NodeDocument, machine: PlannedNode | PlannedHost | None, rendered: Documents
 ) -> Iterator[_Difference]:
+    if machine is None:
+        yield _NAME, f"the plan has no machine {document.node.name}", ("clusters",)
+        return
     # Both as models, so that a default that is written out is no difference.
     wanted = NodeDocument.model_validate(rendered.of(machine))
     own = _key_of(machine)
@@ -186,7 +170,7 @@ def _differences(
         if text != planned[key]:
             message = f"is {text or 'not given'}, and {planned[key] or 'not given'} by the plan"
             yield key, message, locked[key]
-    yield from _other_sites(document, wanted)
+    yield from _unplanned_sites(document, wanted)
 
 
 def _key_of(machine: PlannedNode | PlannedHost) -> KeyPath:
@@ -203,30 +187,30 @@ def _comparable(document: NodeDocument) -> dict[KeyPath, str]:
     translated = ""
     if nat := document.nat:
         pairs = (f"{service.vip_range} for {service.service_cidr}" for service in nat.services)
-        addresses = _texts(nat.addresses or document.node.addresses)
-        translated = f"{_texts(pairs)} ({nat.source} by {addresses})"
+        addresses = listed(nat.addresses or document.node.addresses)
+        translated = f"{listed(pairs)} ({nat.source} by {addresses})"
     return {
         ("role",): document.role,
         ("site",): document.site or "",
-        ("node", "addresses"): _texts(document.node.addresses),
+        ("node", "addresses"): listed(document.node.addresses),
         # Merged and sorted: two blocks side by side and the prefix of both are the same.
-        ("ranges",): _texts(merge(document.ranges)),
+        ("ranges",): listed(merge(document.ranges)),
         ("nat",): translated,
-        ("routes",): _texts(f"{route.to} via {route.via}" for route in document.routes),
-        ("internal",): _texts(merge(document.internal)),
+        ("routes",): listed(f"{route.to} via {route.via}" for route in document.routes),
+        ("internal",): listed(merge(document.internal)),
     }
 
 
-def _other_sites(document: NodeDocument, wanted: NodeDocument) -> Iterator[_Difference]:
+def _unplanned_sites(document: NodeDocument, wanted: NodeDocument) -> Iterator[_Difference]:
     known = {site.name: site for site in wanted.sites}
     for index, site in enumerate(document.sites):
         planned = known.pop(site.name, None)
         if planned != site:
-            has = f"{planned.name}: {_texts(planned.every_prefix)}" if planned else "no site"
-            message = f"is {site.name}: {_texts(site.every_prefix)}, and {has} by the plan"
+            has = f"{planned.name}: {listed(planned.every_prefix)}" if planned else "no site"
+            message = f"is {site.name}: {listed(site.every_prefix)}, and {has} by the plan"
             yield ("sites", index), message, _site_key(site.name)
     for name, missing in known.items():
-        message = f"has no {name}, which is {name}: {_texts(missing.every_prefix)} by the plan"
+        message = f"has no {name}, which is {name}: {listed(missing.every_prefix)} by the plan"
         yield ("sites",), message, _site_key(name)
 
 
