@@ -20,15 +20,9 @@ from netmgr.plan.document import PlanDocument
 from netmgr.plan.lock import LockDocument, PlanRefused, digest_of
 from netmgr.plan.locking import make_lock
 
-COLOURS = {
-    "+": "green",
-    "~": "yellow",
-    "-": "red",
-    "-/+": "red",
-    "error": "red",
-    "warning": "yellow",
-    "note": "blue",
-}
+CHANGES = {"+": "green", "~": "yellow", "-": "red", "-/+": "red"}
+SEVERITIES = {"error": "red", "warning": "yellow", "note": "blue"}
+"""The colours of their signs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +113,7 @@ def change_lines(changes: Iterable[Change]) -> Iterator[str]:
     """A lock's diff, renumbering in red."""
     for change in changes:
         head = f"{change.kind:>3} {change.key}"
-        yield typer.style(head, fg=COLOURS[change.kind], bold=change.kind == "-/+")
+        yield typer.style(head, fg=CHANGES[change.kind], bold=change.kind == "-/+")
         if change.before:
             yield f"      was {change.before}"
         if change.after:
@@ -137,5 +131,5 @@ def narrowing_lines(planned: Planned, after: LockDocument) -> Iterator[str]:
 def finding_lines(path: Path, findings: Iterable[Diagnostic]) -> Iterator[str]:
     """Findings, each with its line of the plan."""
     for finding in findings:
-        sign = typer.style(finding.severity, fg=COLOURS[finding.severity], bold=True)
+        sign = typer.style(finding.severity, fg=SEVERITIES[finding.severity], bold=True)
         yield f"{sign}: {files.located(path, finding)}"

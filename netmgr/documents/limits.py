@@ -11,13 +11,7 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Annotated
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-    PlainSerializer,
-    WithJsonSchema,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
 
 from netmgr.documents.accounting import Accounting
 from netmgr.documents.classes import INTERNET
@@ -31,18 +25,13 @@ _WRITTEN = PlainSerializer(written, return_type=str, when_used="json")
 BitRate = Annotated[int, BeforeValidator(bit_rate), WithJsonSchema(SCHEMA), _WRITTEN]
 """Bits a second."""
 
-Bytes = Annotated[int, BeforeValidator(quantity), Field(ge=1), WithJsonSchema(SCHEMA), _WRITTEN]
+_Quantity = Annotated[int, BeforeValidator(quantity), WithJsonSchema(SCHEMA), _WRITTEN]
+Bytes = Annotated[_Quantity, Field(ge=1)]
 
 LEAST_QUOTA, MOST_QUOTA = 1_000_000, 10**18
 """Bytes. Below, a few of the kernel's longest packets (64 KiB) would be all of it."""
 
-Quota = Annotated[
-    int,
-    BeforeValidator(quantity),
-    Field(ge=LEAST_QUOTA, le=MOST_QUOTA),
-    WithJsonSchema(SCHEMA),
-    _WRITTEN,
-]
+Quota = Annotated[_Quantity, Field(ge=LEAST_QUOTA, le=MOST_QUOTA)]
 
 _PODS = 110
 """How many pods a kubelet takes by default."""

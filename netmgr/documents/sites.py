@@ -104,12 +104,9 @@ class Nat(Document):
                 for key, beside in _SIDES:
                     mine, theirs = getattr(service, key), getattr(other, beside)
                     if mine.overlaps(theirs):
-                        raise invalid(
-                            f"{mine} overlaps {theirs}",
-                            ("services", number, key),
-                            ("services", earlier, beside),
-                            "translate every address once",
-                        )
+                        at, other_key = ("services", number, key), ("services", earlier, beside)
+                        remedy = "translate every address once"
+                        raise invalid(f"{mine} overlaps {theirs}", at, other_key, remedy)
         return self
 
     @model_validator(mode="after")
@@ -119,12 +116,9 @@ class Nat(Document):
         families = {address.family for address in self.addresses}
         for number, service in enumerate(self.services):
             if service.vip_range.family not in families:
-                raise invalid(
-                    f"{service.vip_range} is IPv{service.vip_range.family}, and no address is",
-                    ("services", number, "vip_range"),
-                    ("addresses",),
-                    "add one for snat to take",
-                )
+                message = f"{service.vip_range} is IPv{service.vip_range.family}, and no address is"
+                key = ("services", number, "vip_range")
+                raise invalid(message, key, ("addresses",), "add one for snat to take")
         return self
 
 
@@ -214,12 +208,11 @@ def overlapping(prefixes: Iterable[KeyedPrefix]) -> Iterator[tuple[KeyedPrefix, 
 
 def conflicts(sites: Sequence[Site]) -> Iterator[Diagnostic]:
     """Sites of one name, and prefixes that two sites have (or one twice)."""
-    named: dict[str, list[int]] = {}
+    first: dict[str, int] = {}
     for number, site in enumerate(sites):
-        for earlier in named.setdefault(site.name, []):
+        if (earlier := first.setdefault(site.name, number)) != number:
             message = f"{site.name} is named already"
             yield error(message, (number, "name"), (earlier, "name"), "name every site once")
-        named[site.name].append(number)
     for later, beside in overlapping(prefixes_of(sites)):
         message = f"{later.prefix} of {later.owner} overlaps {beside.prefix} of {beside.owner}"
         yield error(message, later.key, beside.key, "an address is of one site")

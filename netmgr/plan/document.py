@@ -157,10 +157,6 @@ def _to_surge(value: object) -> object:
     )
 
 
-def _surge_text(surge: Surge) -> str | int:
-    return f"{surge.percent}%" if surge.percent else surge.nodes
-
-
 _SURGE_SCHEMA = {
     "anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": "^[0-9]+%$"}]
 }
@@ -192,11 +188,8 @@ class PinnedSubnets(Document):
         hosts, pods = (
             sorted(prefix.family for prefix in prefixes) for prefixes in (self.hosts, self.pods)
         )
-        for families in (hosts, pods):
-            if families not in ([Family.V4], [Family.V4, Family.V6]):
-                raise ValueError(
-                    "hosts and pods have one IPv4 prefix each, and may have one of IPv6"
-                )
+        if any(families not in ([Family.V4], list(Family)) for families in (hosts, pods)):
+            raise ValueError("hosts and pods have one IPv4 prefix each, and may have one of IPv6")
         if hosts != pods:
             raise ValueError("hosts and pods must have prefixes of the same families")
         return self
@@ -234,7 +227,7 @@ class NodePool(Document):
     surge: Annotated[
         Surge,
         BeforeValidator(_to_surge),
-        PlainSerializer(_surge_text),
+        PlainSerializer(lambda surge: f"{surge.percent}%" if surge.percent else surge.nodes),
         WithJsonSchema(_SURGE_SCHEMA),
         Field(json_schema_extra={"default": "10%"}),
     ] = Surge(percent=10)

@@ -99,7 +99,16 @@ def effects(
 ) -> tuple[Effect, ...]:
     """Everything that changes in the cloud, in the order in which it is best done."""
     change = _Change(network(*before, limits), network(*after, limits), limits.words)
-    return tuple(change.effects())
+    return (
+        # Narrowing comes first: the cloud refuses to peer a network with the space of another peer.
+        *change.narrowings(),
+        *change.networks(),
+        *change.subnets(),
+        *change.peerings(),
+        *change.routes(),
+        *change.filters(),
+        *change.node_groups(),
+    )
 
 
 class _Change:
@@ -112,17 +121,7 @@ class _Change:
         self.lost = narrowed(self.former, self.spaces)
         self.known_peerings = {peering.name for peering in old.peerings}
 
-    def effects(self) -> Iterator[Effect]:
-        # Narrowing comes first: the cloud refuses to peer a network with the space of another peer.
-        yield from self._narrowings()
-        yield from self._networks()
-        yield from self._subnets()
-        yield from self._peerings()
-        yield from self._routes()
-        yield from self._filters()
-        yield from self._node_groups()
-
-    def _narrowings(self) -> Iterator[Effect]:
+    def narrowings(self) -> Iterator[Effect]:
         for name in self.lost:
             detail = (
                 f"{listed(self.former[name])} to {listed(self.spaces[name])}; "
@@ -139,7 +138,7 @@ class _Change:
                 )
                 yield Effect("sync peering", peering.name, detail)
 
-    def _networks(self) -> Iterator[Effect]:
+    def networks(self) -> Iterator[Effect]:
         for name, space in self.spaces.items():
             if name not in self.former:
                 yield Effect(f"make {self.words.network}", name, listed(space))
@@ -148,7 +147,7 @@ class _Change:
                 detail = f"{change}; machines in it notice nothing"
                 yield Effect("widen address space", name, detail)
 
-    def _subnets(self) -> Iterator[Effect]:
+    def subnets(self) -> Iterator[Effect]:
         former = {subnet.name for side in self.old.networks for subnet in side.subnets}
         for virtual_network in self.new.networks:
             added = [subnet for subnet in virtual_network.subnets if subnet.name not in former]
@@ -165,7 +164,7 @@ class _Change:
                 detail = f"{listed(subnet.prefixes)}; a subnet in use cannot be resized"
                 yield Effect("stays", f"{virtual_network.name}/{subnet.name}", detail)
 
-    def _peerings(self) -> Iterator[Effect]:
+    def peerings(self) -> Iterator[Effect]:
         for peering in self.new.peerings:
             remote = peering.remote
             if peering.name not in self.known_peerings:
@@ -174,7 +173,7 @@ class _Change:
                 detail = f"{peering.network} must learn what {remote} has now"
                 yield Effect("sync peering", peering.name, detail)
 
-    def _routes(self) -> Iterator[Effect]:
+    def routes(self) -> Iterator[Effect]:
         # By content and not by name: a route that points elsewhere must be changed, too.
         former = {table.name: set(table.routes) for table in self.old.tables}
         for table in self.new.tables:
@@ -183,7 +182,7 @@ class _Change:
                     detail = f"{route.prefix} to {route.via or route.hop}"
                     yield Effect("add route", f"{table.name}/{route.name}", detail)
 
-    def _filters(self) -> Iterator[Effect]:
+    def filters(self) -> Iterator[Effect]:
         rules = {group.name: group.rules for group in self.old.groups}
         for group in self.new.groups:
             if group.rules != rules.get(group.name, group.rules):
@@ -195,7 +194,7 @@ class _Change:
                 detail = "packets between clusters, by their prefixes"
                 yield Effect("change what a router drops", machine.name, detail)
 
-    def _node_groups(self) -> Iterator[Effect]:
+    def node_groups(self) -> Iterator[Effect]:
         former = {group.name: group.instances for group in self.old.node_groups}
         for group in self.new.node_groups:
             if group.name not in former:
