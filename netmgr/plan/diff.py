@@ -40,19 +40,18 @@ class Change:
 def diff(before: lock.LockDocument | None, after: lock.LockDocument) -> tuple[Change, ...]:
     """Every change, the hub's first, then by cluster."""
     old = before.clusters if before else {}
-    changes = list(_hub(before, after))
+    changes = list(_hub(before.hub if before else None, after.hub))
     for name in sorted(old.keys() | after.clusters.keys()):
         changes += _cluster(f"clusters.{name}", old.get(name), after.clusters.get(name))
     return tuple(changes)
 
 
-def _hub(before: lock.LockDocument | None, after: lock.LockDocument) -> Iterator[Change]:
-    old = before.hub if before else None
-    yield from _allocations(f"{HUB}.prefixes", old.prefixes if old else (), after.hub.prefixes)
-    yield from _subnet(f"{HUB}.routers", old.routers if old else None, after.hub.routers)
-    pairs = zip_longest(old.researchers if old else (), after.hub.researchers)
+def _hub(old: lock.HubLock | None, new: lock.HubLock) -> Iterator[Change]:
+    yield from _allocations(f"{HUB}.prefixes", old.prefixes if old else (), new.prefixes)
+    yield from _entry(f"{HUB}.routers", old.routers if old else None, new.routers)
+    pairs = zip_longest(old.researchers if old else (), new.researchers)
     for number, (former, subnet) in enumerate(pairs):
-        yield from _subnet(f"{HUB}.researchers[{number}]", former, subnet)
+        yield from _entry(f"{HUB}.researchers[{number}]", former, subnet)
 
 
 def _cluster(
@@ -62,8 +61,8 @@ def _cluster(
     yield from _allocations(f"{key}.prefixes", *prefixes)
     yield from _tombstone(key, old, new)
     services = (held.services if held else None for held in (old, new))
-    yield from _services(f"{key}.services", *services)
-    yield from _subnet(f"{key}.nat", old.nat if old else None, new.nat if new else None)
+    yield from _entry(f"{key}.services", *services)
+    yield from _entry(f"{key}.nat", old.nat if old else None, new.nat if new else None)
     before, after = (held.node_pools if held else {} for held in (old, new))
     for pool in sorted(before.keys() | after.keys()):
         yield from _node_pool(f"{key}.node_pools.{pool}", before.get(pool), after.get(pool))
@@ -75,7 +74,7 @@ def _node_pool(
     yield from _tombstone(key, old, new)
     pairs = zip_longest(old.segments if old else (), new.segments if new else ())
     for number, (before, after) in enumerate(pairs):
-        yield from _segment(f"{key}[{number}]", before, after)
+        yield from _entry(f"{key}[{number}]", before, after)
 
 
 def _allocations(
@@ -125,65 +124,55 @@ def _tombstone(
     yield Change(ChangeKind.CHANGE, key, states[old.tombstone], states[new.tombstone], note)
 
 
-def _change(key: str, old: str, new: str, *, only_added: object) -> Change:
-    """A change from one text to another; `only_added` if nothing of the first moves."""
-    kind = ChangeKind.CHANGE if only_added else ChangeKind.RENUMBER
-    if not (old and new):
+Entry = lock.ServiceRangeLock | lock.SubnetLock | lock.Segment
+
+
+def _entry(key: str, old: Entry | None, new: Entry | None) -> Iterator[Change]:
+    if old == new:
+        return
+    before, after = _text(old) if old else "", _text(new) if new else ""
+    # A segment's text leaves out where the addresses in the subnets begin.
+    if before == after and not isinstance(new, lock.Segment):
+        return
+    if old is None or new is None:
         kind = ChangeKind.ADD if new else ChangeKind.REMOVE
-    return Change(kind, key, old, new)
+    else:
+        kind = ChangeKind.CHANGE if _has_only_more(old, new) else ChangeKind.RENUMBER
+    yield Change(kind, key, before, after)
 
 
-def _services(
-    key: str, old: lock.ServiceRangeLock | None, new: lock.ServiceRangeLock | None
-) -> Iterator[Change]:
-    before, after = _service_text(old), _service_text(new)
-    if before != after:
-        # Only another family may be appended.
-        more = old and new and new.pairs[: len(old.pairs)] == old.pairs
-        yield _change(key, before, after, only_added=more)
+def _has_only_more(old: Entry, new: Entry) -> bool:
+    """Whether every prefix stays, and hosts are only added or taken away at the end."""
+    match old, new:
+        case lock.ServiceRangeLock(), lock.ServiceRangeLock():
+            return new.pairs[: len(old.pairs)] == old.pairs
+        case lock.SubnetLock(), lock.SubnetLock():
+            pairs = ((old.of_family(family), new.of_family(family)) for family in Family)
+            is_kept = new.prefixes[: len(old.prefixes)] == old.prefixes
+            return is_kept and all(
+                mine[: len(later)] == later[: len(mine)] for mine, later in pairs
+            )
+        case lock.Segment(), lock.Segment():
+            return old == new.model_copy(update={"v6": None})
+        case _:
+            return False
 
 
-def _service_text(held: lock.ServiceRangeLock | None) -> str:
-    texts = []
-    for vip_range, service_cidr in held.pairs if held else ():
-        outside = "" if vip_range == service_cidr else f" (shared), from the hub {vip_range}"
-        texts.append(f"{service_cidr}{outside}")
-    return ", ".join(texts)
-
-
-def _subnet(key: str, old: lock.SubnetLock | None, new: lock.SubnetLock | None) -> Iterator[Change]:
-    before, after = _subnet_text(old), _subnet_text(new)
-    if before != after:
-        yield _change(key, before, after, only_added=old and new and _has_only_more(old, new))
-
-
-def _has_only_more(old: lock.SubnetLock, new: lock.SubnetLock) -> bool:
-    """Whether every prefix stays and hosts are only added or taken away at the end."""
-    if new.prefixes[: len(old.prefixes)] != old.prefixes:
-        return False
-    pairs = ((old.of_family(family), new.of_family(family)) for family in Family)
-    return all(mine[: len(later)] == later[: len(mine)] for mine, later in pairs)
-
-
-def _subnet_text(held: lock.SubnetLock | None) -> str:
-    if held is None:
-        return ""
-    hosts = (*held.addresses, *held.addresses_v6)
-    return listed(held.prefixes) + (f": {listed(hosts)}" if hosts else "")
-
-
-def _segment(key: str, old: lock.Segment | None, new: lock.Segment | None) -> Iterator[Change]:
-    # Compared as a whole: the text leaves out where the addresses in the subnets begin.
-    if old != new:
-        more = old and new and old == new.model_copy(update={"v6": None})
-        yield _change(key, _segment_text(old), _segment_text(new), only_added=more)
-
-
-def _segment_text(held: lock.Segment | None) -> str:
-    if held is None:
-        return ""
-    parts = "; ".join(
-        f"hosts {part.hosts}, pods {part.pods} ({part.blocks} x /{part.block_length})"
-        for part in held.layouts
-    )
-    return f"nodes {held.first:,} to {held.last:,}: {parts}"
+def _text(held: Entry) -> str:
+    match held:
+        case lock.ServiceRangeLock():
+            return listed(
+                service_cidr
+                if vip_range == service_cidr
+                else f"{service_cidr} (shared), from the hub {vip_range}"
+                for vip_range, service_cidr in held.pairs
+            )
+        case lock.SubnetLock():
+            hosts = (*held.addresses, *held.addresses_v6)
+            return listed(held.prefixes) + (f": {listed(hosts)}" if hosts else "")
+        case lock.Segment():
+            parts = "; ".join(
+                f"hosts {part.hosts}, pods {part.pods} ({part.blocks} x /{part.block_length})"
+                for part in held.layouts
+            )
+            return f"nodes {held.first:,} to {held.last:,}: {parts}"
