@@ -40,11 +40,7 @@ class Planned:
 
     @property
     def locked(self) -> LockDocument:
-        """The lock.
-
-        Raises:
-            ConfigError: it does not exist yet.
-        """
+        """The lock; ConfigError if it does not exist yet."""
         if self.lock is None:
             raise ConfigError(
                 f"{self.lock_path}: is not there yet; run: netmgr plan lock -f {self.path}"
@@ -58,22 +54,14 @@ class Planned:
 
 
 def load(path: Path) -> Planned:
-    """Read a plan, its lock and its limits.
-
-    Raises:
-        ConfigError: a file is invalid, or the lock was edited.
-    """
+    """Read a plan, its lock and its limits; ConfigError if one is invalid or was edited."""
     plan = files.load_plan(path)
     lock = files.load_lock(files.lock_path(path))
     return Planned(path, plan, lock, files.limits_of(plan, path))
 
 
 def up_to_date(path: Path) -> Planned:
-    """Read a plan whose lock was made from it.
-
-    Raises:
-        ConfigError: there is no lock, or it is out of date; the message says what to run.
-    """
+    """Read a plan whose lock was made from it; else the ConfigError says what to run."""
     given = load(path)
     if given.locked and given.is_outdated:
         raise ConfigError(f"{given.lock_path}: is out of date; run: netmgr plan lock -f {path}")

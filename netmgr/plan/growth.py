@@ -31,11 +31,7 @@ class Effect:
 
 
 def cluster_of(plan: PlanDocument, name: str) -> Cluster:
-    """A cluster of the plan.
-
-    Raises:
-        ConfigError: it has none of that name.
-    """
+    """A cluster of the plan; ConfigError if it has none of that name."""
     if name not in plan.clusters:
         raise ConfigError(
             f"the plan has no cluster {name!r}; it has {', '.join(sorted(plan.clusters)) or 'none'}"
@@ -51,12 +47,9 @@ def _refuse_unknown_pool(cluster: Cluster, name: str, pool: str) -> None:
 
 
 def grown_plan(plan: PlanDocument, name: str, nodes: int, pool: str | None = None) -> PlanDocument:
-    """The plan with `nodes` nodes in the cluster.
+    """The plan with `nodes` nodes in a cluster; `pool`, or its largest node pool, gets the new.
 
-    The node pool `pool`, or the largest one, gets the new nodes.
-
-    Raises:
-        ConfigError: there is no such cluster or node pool, or the cluster would shrink.
+    ConfigError if there is no such cluster or node pool, or the cluster would shrink.
     """
     cluster = cluster_of(plan, name)
     if nodes < cluster.nodes:

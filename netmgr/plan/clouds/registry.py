@@ -37,20 +37,12 @@ OFFERS = {Cloud.AZURE: Offer(terraform.terraform, interface.interface, terraform
 
 
 def rendered(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> str:
-    """The cloud resources of a plan, for Terraform.
-
-    Raises:
-        ConfigError: the cloud has none, or the lock is not the plan's.
-    """
+    """The cloud resources of a plan, for Terraform; ConfigError if the cloud has none."""
     return _offer(plan.cloud).terraform(plan, network(plan, lock, limits))
 
 
 def rendered_interface(plan: PlanDocument, lock: LockDocument, node: PlannedNode) -> str:
-    """One node's network interface with its blocks.
-
-    Raises:
-        ConfigError: the cloud has no resources.
-    """
+    """One node's network interface with its blocks; ConfigError if the cloud has no resources."""
     return _offer(plan.cloud).interface(plan, node, segment_subnet(lock, node))
 
 
