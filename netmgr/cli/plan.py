@@ -19,10 +19,7 @@ class _Plan(LazyGroup):
 
     entries: ClassVar = {
         "init": ("plan_init:init", "Write a first plan with a comment on each key."),
-        "lock": (
-            "plan_lock:lock",
-            "Allocate prefixes, show the diff, ask, and write the lock.",
-        ),
+        "lock": ("plan_lock:lock", "Allocate prefixes, show the diff, ask, and write the lock."),
         "check": (
             "plan_check:check",
             "Check overlaps, forbidden ranges, headroom, limits and growth.",

@@ -108,13 +108,11 @@ def upgrade(
     Exit 1 if the upgrade would fail.
     """
     planned = plan_common.up_to_date(file)
-    dry_run = dry_run_upgrade(
+    steps, exceeded = dry_run_upgrade(
         planned.plan, planned.locked, planned.limits, cluster, surge=surge, only=pool
     )
-    over = [
-        f"{line.what}, {line.subject}: {line.used:,} of {line.limit:,}" for line in dry_run.over
-    ]
-    succeeds, steps = dry_run.succeeds, dry_run.steps
+    over = [f"{line.what}, {line.subject}: {line.used:,} of {line.limit:,}" for line in exceeded]
+    succeeds = not over and not any(step.short for step in steps)
     table = Table("node pool", "nodes>", "at the peak>", "places>", "")
     for step in steps:
         result = f"{step.short:,} short" if step.short else "fits"

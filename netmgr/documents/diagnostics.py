@@ -39,7 +39,6 @@ class Location:
     document: int = 0
 
     def under(self, *key: str | int) -> Location:
-        """A key below this one."""
         return Location((*self.key, *key), self.file, self.document)
 
 

@@ -75,19 +75,25 @@ def explain(
 
 def reason_of(document: NodeDocument, address: Address) -> tuple[Prefix | None, Reason]:
     """The longest prefix that holds the address, and what it makes of it."""
+    return PrefixTable(_keys(document)).match(address) or (None, INTERNET)
+
+
+def _keys(document: NodeDocument) -> Iterator[tuple[Prefix, Reason]]:
     # Of equal prefixes the table keeps the last, so the least telling keys come first.
-    entries = (*_defaults(document), *_keys_of_sites(document), *_keys_of_ranges(document))
-    return PrefixTable(entries).match(address) or (None, INTERNET)
-
-
-def _defaults(document: NodeDocument) -> Iterator[tuple[Prefix, Reason]]:
-    """What is not internet without a site: special-use prefixes, `internal` and `protect`."""
     special = Reason("special-use", (), "special-use prefixes are never internet")
     for prefix in (*SPECIAL_USE, *RESERVED_USE):
         yield prefix, special
     yield from _given_or_default("internal", "internal", document.internal, PRIVATE_USE)
     if document.wires_pods:
         yield from _given_or_default("protected", "protect", document.protect, PLATFORM)
+    for number, site in enumerate(document.sites):
+        role = "hub" if site.name == sites.HUB else "spoke"
+        yield from _listed(role, ("sites", number, "prefixes"), site.prefixes)
+        yield from _listed("service", ("sites", number, "services"), site.services)
+    for number, item in enumerate(document.nat.services if document.nat else ()):
+        yield item.service_cidr, Reason("service", ("nat", "services", number, "service_cidr"))
+        yield item.vip_range, Reason("service", ("nat", "services", number, "vip_range"))
+    yield from _keys_of_ranges(document)
 
 
 def _given_or_default(
@@ -100,16 +106,6 @@ def _given_or_default(
         return
     for index, prefix in enumerate(prefixes):
         yield prefix, Reason(role, (), f"the default of {key}[{index}] of node.yaml")
-
-
-def _keys_of_sites(document: NodeDocument) -> Iterator[tuple[Prefix, Reason]]:
-    for number, site in enumerate(document.sites):
-        role = "hub" if site.name == sites.HUB else "spoke"
-        yield from _listed(role, ("sites", number, "prefixes"), site.prefixes)
-        yield from _listed("service", ("sites", number, "services"), site.services)
-    for number, item in enumerate(document.nat.services if document.nat else ()):
-        yield item.service_cidr, Reason("service", ("nat", "services", number, "service_cidr"))
-        yield item.vip_range, Reason("service", ("nat", "services", number, "vip_range"))
 
 
 def _keys_of_ranges(document: NodeDocument) -> Iterator[tuple[Prefix, Reason]]:

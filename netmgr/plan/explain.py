@@ -44,9 +44,7 @@ def explain(plan: PlanDocument, lock: LockDocument, address: Address) -> Ownersh
         _node(plan, lock, address),
         _machines(lock, address),
         _services(plan, lock, address),
-        _set_apart(plan),
-        _sites(lock),
-        _rest(plan),
+        _others(plan, lock),
     )
     text = "no prefix of plan.yaml or its lock holds it"
     internet = "counted; pods reach it masqueraded as their node"
@@ -115,7 +113,7 @@ def _services(plan: PlanDocument, lock: LockDocument, address: Address) -> Itera
             yield Ownership("Service", name, "", vip_range, because, traffic)
 
 
-def _set_apart(plan: PlanDocument) -> Iterator[Ownership]:
+def _others(plan: PlanDocument, lock: LockDocument) -> Iterator[Ownership]:
     for shared in plan.shared_services:
         traffic = (
             "means a Service of the own cluster in every shared cluster; "
@@ -128,20 +126,16 @@ def _set_apart(plan: PlanDocument) -> Iterator[Ownership]:
         because = f"plan.yaml: exclude[{number}] {exclusion.reason}".rstrip()
         yield Ownership("excluded", "", "", exclusion.prefix, because, UNPLANNED)
 
-
-def _sites(lock: LockDocument) -> Iterator[Ownership]:
-    """What the hub or a cluster holds and has not given to a subnet."""
+    # What the hub or a cluster holds and has not given to a subnet.
     sites = {HUB: (HUB, lock.hub.prefixes)}
     sites |= {name: (f"clusters.{name}", held.prefixes) for name, held in lock.clusters.items()}
-    for name, (key, allocations) in sites.items():
+    for name, (place, allocations) in sites.items():
         for number, held in enumerate(allocations):
-            because = f"lock: {key}.prefixes[{number}]"
+            because = f"lock: {place}.prefixes[{number}]"
             # The prefix before the reserve that covers it.
             yield Ownership("unused", name, "", held.prefix, f"{because}.prefix", NOWHERE)
             yield Ownership("reserve", name, "", held.reserve, f"{because}.reserve", NOWHERE)
 
-
-def _rest(plan: PlanDocument) -> Iterator[Ownership]:
     for prefix, key, owner in plan.pins():
         yield Ownership("pinned", owner, "", prefix, f"plan.yaml: {dotted(key)}", UNPLANNED)
     for prefix in SPECIAL_USE:

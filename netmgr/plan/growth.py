@@ -215,18 +215,6 @@ class Step:
     short: int
 
 
-@dataclass(frozen=True, slots=True)
-class UpgradeDryRun:
-    """An upgrade: node pools one after the other, and the limits that it would exceed."""
-
-    steps: tuple[Step, ...]
-    over: tuple[Usage, ...]
-
-    @property
-    def succeeds(self) -> bool:
-        return not self.over and not any(step.short for step in self.steps)
-
-
 def dry_run_upgrade(
     plan: PlanDocument,
     lock: LockDocument,
@@ -235,11 +223,11 @@ def dry_run_upgrade(
     *,
     surge: int,
     only: str | None = None,
-) -> UpgradeDryRun:
+) -> tuple[list[Step], list[Usage]]:
     """Upgrade every node pool of a cluster, or `only` one, with `surge` nodes beside the others.
 
-    Raises:
-        ConfigError: there is no such cluster or node pool.
+    Returns a step for each, one after the other, and the limits that they would exceed. ConfigError
+    if there is no such cluster or node pool.
     """
     cluster = cluster_of(plan, name)
     if only is not None:
@@ -258,7 +246,7 @@ def dry_run_upgrade(
         for line in limit_usage(_with_pool(idle, name, pool, upgrading), lock, limits):
             if line.status == "over" and not line.is_advice:
                 over[line.what, line.subject] = line
-    return UpgradeDryRun(tuple(steps), tuple(over.values()))
+    return steps, list(over.values())
 
 
 def _without_surge(plan: PlanDocument) -> PlanDocument:

@@ -31,13 +31,10 @@ def read_networks(entries: Sequence[Mapping[str, Any]], source: str) -> list[Lis
 
 def _subnets(entries: Sequence[object], where: str) -> Iterator[tuple[str, Sequence[object]]]:
     for subnet in entries:
-        name = ""
-        prefixes: Sequence[object] = ()
-        if isinstance(subnet, Mapping):
-            name = str(subnet.get("name", ""))
-            # A subnet of one prefix has it under the singular key.
-            single = subnet.get("addressPrefix")
-            prefixes = subnet.get("addressPrefixes") or ([] if single is None else [single])
+        held = subnet if isinstance(subnet, Mapping) else {}
+        name, single = str(held.get("name", "")), held.get("addressPrefix")
+        # A subnet of one prefix has it under the singular key.
+        prefixes = held.get("addressPrefixes") or ([] if single is None else [single])
         if not name or not prefixes:
             raise ConfigError(
                 f"{where}: a subnet has no name, or neither addressPrefix nor addressPrefixes"
