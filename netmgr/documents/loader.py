@@ -39,11 +39,7 @@ _MERGE_MARK = re.compile(r"^(?:<{7} |>{7} |={7}$)", re.MULTILINE)
 
 
 def load(path: Path, model: type[Model]) -> Model:
-    """Read the document at `path` as `model`.
-
-    Raises:
-        ConfigError: the file is missing, is not YAML, or fails validation; every fault is named.
-    """
+    """Read the document at `path`; ConfigError if it cannot be read, or with each of its faults."""
     return parse(read(path), str(path), model)
 
 
@@ -58,11 +54,7 @@ def read(path: Path) -> str:
 
 
 def parse(text: str, source: str, model: type[Model]) -> Model:
-    """Read a document from text; `source` is what errors call it.
-
-    Raises:
-        ConfigError: it is not YAML, or fails validation; every fault is named.
-    """
+    """Read a document from text; ConfigError with each of its faults, which calls it `source`."""
     if unmerged := merge_mark(text):
         raise ConfigError(
             f"{source}:{unmerged}: has the marks of an unfinished git merge; "

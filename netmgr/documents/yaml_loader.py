@@ -61,11 +61,7 @@ class Loader(yaml.CSafeLoader):
 
 def load(text: str | bytes) -> Any:  # noqa: ANN401  whatever the text holds
     """The one document of a text; YAMLError if it is not YAML, not one document, or too much."""
-    loader = Loader(text)
-    try:
-        return loader.get_single_data()
-    finally:
-        loader.dispose()
+    return yaml.load(text, Loader=Loader)  # noqa: S506  it is CSafeLoader with bounds
 
 
 def compose(text: str) -> yaml.Node | None:
@@ -82,10 +78,9 @@ def _is_too_deep(stream: str | bytes) -> bool:
     brackets in the text would be faster, but those within quoted texts would count as well: a text
     of closing brackets would hide as many opening ones.
     """
-    parser = yaml.CSafeLoader(stream)
     level = 0
     try:
-        while (event := parser.get_event()) is not None:
+        for event in yaml.parse(stream, Loader=yaml.CSafeLoader):
             if isinstance(event, yaml.CollectionStartEvent):
                 level += 1
             elif isinstance(event, yaml.CollectionEndEvent):
@@ -95,8 +90,6 @@ def _is_too_deep(stream: str | bytes) -> bool:
     except yaml.YAMLError:
         # The composer comes no further than this, and reports the error with its line.
         return False
-    finally:
-        parser.dispose()
     return False
 
 

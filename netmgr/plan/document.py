@@ -160,8 +160,6 @@ def _to_surge(value: object) -> object:
 _SURGE_SCHEMA = {
     "anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": "^[0-9]+%$"}]
 }
-
-
 _TEXT = {"type": "string"}
 PrefixOrMore = Annotated[
     tuple[PrefixText, ...],

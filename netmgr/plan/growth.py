@@ -200,12 +200,9 @@ class _Change:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The upgrade of one node pool.
+    """The upgrade of one node pool: nodes at its `peak`, surge included, and the lock's `places`.
 
-    Attributes:
-        peak: nodes that exist at the same time, surge included.
-        places: nodes that the lock has addresses for.
-        short: places that are missing.
+    `short` of these are missing.
     """
 
     pool: str
@@ -276,10 +273,7 @@ def max_pods(
     """Pods a node by number of blocks, from one to twice as many as now, for each node pool.
 
     Every address of a block is a pod's, because the node's own is in another subnet. (AKS, where
-    it is not, offers 16 N - 1.)
-
-    Raises:
-        ConfigError: there is no such cluster.
+    it is not, offers 16 N - 1.) ConfigError if there is no such cluster.
     """
     most = limits.limits.addresses_per_interface
     choices = []

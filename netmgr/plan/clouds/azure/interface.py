@@ -12,7 +12,6 @@ import json
 from netmgr.plan.derive import location_of
 from netmgr.plan.document import PlanDocument
 from netmgr.plan.machines import PlannedNode
-from netmgr.prefixes import Prefix
 
 _SCHEMA = "https://schema.management.azure.com/schemas/2019-04-01/deploymentTemplate.json#"
 _SUBNETS = "Microsoft.Network/virtualNetworks/subnets"
@@ -23,6 +22,19 @@ def interface(plan: PlanDocument, node: PlannedNode, subnet: str) -> str:
     subnet_id = f"[resourceId('{_SUBNETS}', '{node.segment.network}', '{subnet}')]"
     own = [(f"node-v{address.family}", address.prefix) for address in node.hosts]
     pods = [(f"pods-{number}", block) for number, block in enumerate(node.blocks)]
+    configurations = []
+    for number, (name, block) in enumerate([*own, *pods]):
+        properties: dict[str, object] = {
+            "primary": number == 0,
+            "subnet": {"id": subnet_id},
+            "privateIPAddressVersion": f"IPv{block.family}",
+            "privateIPAllocationMethod": "Static",
+            "privateIPAddress": str(block.network),
+        }
+        # A block counts as one of the interface's private addresses, whatever its length.
+        if not block.is_address:
+            properties["privateIPAddressPrefixLength"] = block.length
+        configurations.append({"name": name, "properties": properties})
     resource = {
         "type": "Microsoft.Network/networkInterfaces",
         "apiVersion": "2024-05-01",
@@ -31,25 +43,8 @@ def interface(plan: PlanDocument, node: PlannedNode, subnet: str) -> str:
         "properties": {
             "enableIPForwarding": True,
             "enableAcceleratedNetworking": True,
-            "ipConfigurations": [
-                _configuration(name, block, subnet_id, primary=number == 0)
-                for number, (name, block) in enumerate([*own, *pods])
-            ],
+            "ipConfigurations": configurations,
         },
     }
     template = {"$schema": _SCHEMA, "contentVersion": "1.0.0.0", "resources": [resource]}
     return json.dumps(template, indent=2) + "\n"
-
-
-def _configuration(name: str, block: Prefix, subnet_id: str, *, primary: bool) -> dict[str, object]:
-    properties: dict[str, object] = {
-        "primary": primary,
-        "subnet": {"id": subnet_id},
-        "privateIPAddressVersion": f"IPv{block.family}",
-        "privateIPAllocationMethod": "Static",
-        "privateIPAddress": str(block.network),
-    }
-    # A block counts as one of the interface's private addresses, whatever its length.
-    if not block.is_address:
-        properties["privateIPAddressPrefixLength"] = block.length
-    return {"name": name, "properties": properties}
