@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import typer
@@ -72,20 +73,20 @@ def answer(
     planned: Planned, *, released: Iterable[str] = (), renumber: bool = False
 ) -> LockDocument:
     """The lock that answers the plan; refusals name the plan's keys and lines."""
-    with refusals_located(planned.path):
+    with refusals_described(partial(files.located, planned.path)):
         return make_lock(
             planned.plan, planned.lock, planned.limits, released=tuple(released), renumber=renumber
         )
 
 
 @contextmanager
-def refusals_located(path: Path) -> Iterator[None]:
-    """Refusals name the keys and lines of the plan at `path`."""
+def refusals_described(describe: Callable[[Diagnostic], str]) -> Iterator[None]:
+    """Turn a refused plan into a ConfigError with a line for each different finding."""
     try:
         yield
     except PlanRefused as refused:
-        lines = [files.located(path, finding) for finding in refused.diagnostics]
-        raise ConfigError("\n".join(dict.fromkeys(lines))) from None
+        lines = dict.fromkeys(map(describe, refused.diagnostics))
+        raise ConfigError("\n".join(lines)) from None
 
 
 def write(to: Path | None, text: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Annotated
 
@@ -15,7 +14,7 @@ from netmgr.documents.diagnostics import Severity
 from netmgr.errors import Exit
 from netmgr.plan.check.checks import check_limits
 from netmgr.plan.diff import diff
-from netmgr.plan.growth import Effect, dry_run_upgrade, effects, grown_plan, kept_nodes
+from netmgr.plan.growth import dry_run_upgrade, effects, grown_plan, kept_nodes
 from netmgr.plan.growth import max_pods as choices_of
 
 dry_run_app = typer.Typer(no_args_is_help=True)
@@ -62,9 +61,15 @@ def grow(
         "to_do": todo,
         "findings": [{"severity": line.severity, "message": str(line)} for line in over],
     }
-    parts = [
+    moves = "Nothing moves" if kept == total else "Nodes would move"
+    places = f"{kept:,} of {total:,} node places in the lock"
+    table = Table("to do", "where", "what")
+    for effect in todo:
+        table.row(effect.what, effect.where, effect.detail)
+    parts: list[Table | str] = [
         *plan_common.change_lines(changes),
-        *_effects(todo, kept, total),
+        f"{moves}: {places} keep every address they have.",
+        *([table] if todo else []),
         *plan_common.narrowing_lines(planned, after),
         *plan_common.finding_lines(file, over),
         typer.style(f"To apply it, set the nodes in {file} and run: netmgr plan lock", dim=True),
@@ -73,17 +78,6 @@ def grow(
     if kept < total or any(finding.severity is Severity.ERROR for finding in over):
         raise typer.Exit(Exit.FAILURE)
     raise typer.Exit(Exit.CHANGES if changes or todo else Exit.SUCCESS)
-
-
-def _effects(todo: Sequence[Effect], kept: int, total: int) -> Iterator[Table | str]:
-    moves = "Nothing moves" if kept == total else "Nodes would move"
-    places = f"{kept:,} of {total:,} node places in the lock"
-    yield f"{moves}: {places} keep every address they have."
-    if todo:
-        table = Table("to do", "where", "what")
-        for effect in todo:
-            table.row(effect.what, effect.where, effect.detail)
-        yield table
 
 
 @dry_run_app.command()

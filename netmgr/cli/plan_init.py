@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from netmgr.cli.options import DEFAULT_PLAN, PlanFile
+from netmgr.cli.plan_common import refusals_described
 from netmgr.documents import loader
 from netmgr.documents.diagnostics import dotted
 from netmgr.errors import ConfigError
@@ -16,7 +17,6 @@ from netmgr.plan import files
 from netmgr.plan.check.checks import refuse_errors
 from netmgr.plan.clouds.cloud import Cloud
 from netmgr.plan.document import PlanDocument
-from netmgr.plan.lock import PlanRefused
 from netmgr.plan.locking import make_lock
 from netmgr.plan.starting import text
 from netmgr.prefixes import Prefix
@@ -95,11 +95,5 @@ def _validate(written: str, file: Path) -> None:
     source = f"{file} (not written)"
     plan = loader.parse(written, source, PlanDocument)
     limits = files.limits_of(plan, file)
-    try:
+    with refusals_described(lambda fault: f"{source}: {dotted(fault.at.key)}: {fault}"):
         refuse_errors(plan, make_lock(plan, None, limits), limits)
-    except PlanRefused as refused:
-        lines = (
-            f"{source}: {dotted(diagnostic.at.key)}: {diagnostic}"
-            for diagnostic in refused.diagnostics
-        )
-        raise ConfigError("\n".join(dict.fromkeys(lines))) from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -43,7 +44,7 @@ def lock(
     """
     planned = plan_common.load(file)
     after = plan_common.answer(planned, renumber=renumber)
-    with plan_common.refusals_located(file):
+    with plan_common.refusals_described(partial(files.located, file)):
         refuse_errors(planned.plan, after, planned.limits)
     _settle(planned, after, yes=yes)
 

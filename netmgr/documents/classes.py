@@ -50,8 +50,7 @@ def resolved(
 ) -> dict[str, tuple[Prefix, ...]]:
     """Each class's prefixes by its name.
 
-    Raises:
-        ValueError: a class names a site that does not exist, or two have one name or one prefix.
+    ValueError if a class names a site that does not exist, or two have one name or one prefix.
     """
     prefixes_by_name: dict[str, tuple[Prefix, ...]] = {}
     owners: dict[Prefix, str] = {}

@@ -56,7 +56,7 @@ def explain(
     ]
     prefix, reason = reason_of(document, address)
     there = sites.site_of(document.sites, address)
-    path, packet = _packet(document, address)
+    path, packet = _packet(document, address, there)
     return {
         "address": str(address),
         "role": "pod" if holder else reason.role,
@@ -130,12 +130,13 @@ def _holds(prefixes: Iterable[Prefix], address: Address) -> bool:
     return any(prefix.holds(address) for prefix in prefixes)
 
 
-def _packet(document: NodeDocument, address: Address) -> tuple[PacketPath, str]:
+def _packet(
+    document: NodeDocument, address: Address, there: sites.Membership | None
+) -> tuple[PacketPath, str]:
     nat = document.nat
     outcome = _through_nat(document, nat, address) if nat else _protected(document, address)
     if outcome is not None:
         return outcome
-    there = sites.site_of(document.sites, address)
     if there is None:
         return _outside(document, address)
     here = document.site or sites.HUB

@@ -46,10 +46,10 @@ def _names(documents: Sequence[NodeDocument]) -> Iterator[_Contradiction]:
 
 def _sites(documents: Sequence[NodeDocument]) -> Iterator[_Contradiction]:
     """Documents with other sites than the first that has any."""
-    knowing = [number for number, document in enumerate(documents) if document.sites]
-    for number, document in enumerate(documents if knowing else ()):
-        if document.sites != documents[knowing[0]].sites:
-            yield from _other_sites(documents, number, knowing[0])
+    first = next((number for number, document in enumerate(documents) if document.sites), 0)
+    for number, document in enumerate(documents):
+        if document.sites != documents[first].sites:
+            yield from _other_sites(documents, number, first)
 
 
 def _other_sites(
