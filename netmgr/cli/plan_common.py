@@ -64,6 +64,7 @@ def load(path: Path) -> Planned:
 def up_to_date(path: Path) -> Planned:
     """Read a plan whose lock was made from it; else the ConfigError says what to run."""
     given = load(path)
+    # `locked` first: without a lock, which is outdated as well, it says so.
     if given.locked and given.is_outdated:
         raise ConfigError(f"{given.lock_path}: is out of date; run: netmgr plan lock -f {path}")
     return given

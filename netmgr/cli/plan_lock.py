@@ -75,6 +75,7 @@ def release(
 def diff(*, file: PlanFile = DEFAULT_PLAN, output: Format = OutputFormat.TABLE) -> None:
     """Show what `plan lock` would change; -/+ is renumbering. Exit 3 if there are changes."""
     planned = plan_common.load(file)
+    # What `plan lock` would refuse is shown as well, as a renumbering.
     after = plan_common.answer(planned, renumber=True)
     changes = compare(planned.lock, after)
     lines = [

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from fnmatch import fnmatchcase
+from itertools import product
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
 
 from netmgr.documents.accounting import Accounting
 from netmgr.documents.classes import INTERNET
-from netmgr.documents.diagnostics import Diagnostic, KeyPath, error
+from netmgr.documents.diagnostics import Diagnostic, error
 from netmgr.documents.fields import Document
 from netmgr.documents.quantity import SCHEMA, bit_rate, quantity, written
 from netmgr.model import PodRef, Traffic
@@ -187,26 +188,19 @@ def of_no_class(limits: Iterable[Limit], classes: Iterable[str]) -> Iterator[Dia
 
 def without_history(limits: Iterable[Limit], accounting: Accounting) -> Iterator[Diagnostic]:
     """Quotas whose use the ledger would forget before their period ends."""
-    for number, limit in enumerate(limits):
-        for period in QuotaPeriod:
-            if limit.quotas(period) is not None:
-                key = ("limits", number, f"per-{period}")
-                yield from _too_short(period, limit, accounting, key)
-
-
-def _too_short(
-    period: QuotaPeriod, limit: Limit, accounting: Accounting, at: KeyPath
-) -> Iterator[Diagnostic]:
-    hours = period.most_hours
     # With classes, what is neither theirs nor internal is one more.
     kinds = 2 * (2 + len(accounting.classes) if accounting.classes else 1)
-    # What is older than the last rows is known by namespace only.
-    rows = hours * kinds * _PODS if limit.pods else 0
-    if accounting.history_hours < hours:
-        message = f"a {period} has up to {hours} hours, of which the ledger keeps fewer"
-        remedy = f"set accounting.history_hours to {hours} or more"
-        yield error(message, at, ("accounting", "history_hours"), remedy)
-    elif accounting.history_rows < rows:
-        message = f"{_PODS} pods make up to {rows} rows in a {period}; the ledger keeps fewer"
-        remedy = f"set accounting.history_rows to {rows} or more"
-        yield error(message, at, ("accounting", "history_rows"), remedy)
+    for (number, limit), period in product(enumerate(limits), QuotaPeriod):
+        if limit.quotas(period) is None:
+            continue
+        key, hours = ("limits", number, f"per-{period}"), period.most_hours
+        # What is older than the last rows is known by namespace only.
+        rows = hours * kinds * _PODS if limit.pods else 0
+        if accounting.history_hours < hours:
+            message = f"a {period} has up to {hours} hours, of which the ledger keeps fewer"
+            remedy = f"set accounting.history_hours to {hours} or more"
+            yield error(message, key, ("accounting", "history_hours"), remedy)
+        elif accounting.history_rows < rows:
+            message = f"{_PODS} pods make up to {rows} rows in a {period}; the ledger keeps fewer"
+            remedy = f"set accounting.history_rows to {rows} or more"
+            yield error(message, key, ("accounting", "history_rows"), remedy)

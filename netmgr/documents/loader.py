@@ -120,14 +120,12 @@ def describe(diagnostic: Diagnostic, path: Path) -> str:
 
     Files are read once more; `path` is the document that locations without a file are in.
     """
-    at, beside = diagnostic.at, diagnostic.beside
-    file = Path(at.file or path)
-    other = ""
-    if beside is not None:
+    file, other = Path(diagnostic.at.file or path), ""
+    if (beside := diagnostic.beside) is not None:
         other_file = Path(beside.file or path)
         is_near = other_file == file
         other = f"line {_line(file, beside.key)}" if is_near else place(other_file, beside.key)
-    return f"{place(file, at.key)}: {diagnostic.text(other)}"
+    return f"{place(file, diagnostic.at.key)}: {diagnostic.text(other)}"
 
 
 def place(path: Path, key: KeyPath) -> str:

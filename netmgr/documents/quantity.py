@@ -28,6 +28,7 @@ def quantity(value: object) -> int:
         )
     number, suffix = match.groups()
     base = 1024 if suffix.endswith("i") else 1000
+    # Whole numbers of 15 digits, the most there are here, are exact as floats.
     return int(float(number) * base ** _POWERS[suffix.removesuffix("i")])
 
 

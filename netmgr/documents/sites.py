@@ -7,7 +7,6 @@ decide what is dropped between spokes, and what `explain` answers.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, NamedTuple
 
@@ -155,8 +154,7 @@ class SitePart(StrEnum):
     SERVICES = "Services"
 
 
-@dataclass(frozen=True, slots=True)
-class Membership:
+class Membership(NamedTuple):
     """The site that has an address, its part, and the prefix that decides."""
 
     site: str

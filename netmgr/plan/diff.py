@@ -84,10 +84,9 @@ def _allocations(
     for held in after:
         # By what it covers: entries are sorted by address, so that a new one shifts the numbers of
         # others.
-        inside = [old for old in gone if held.reserve.covers(old.reserve)]
-        if not inside:
+        former = next((old for old in gone if held.reserve.covers(old.reserve)), None)
+        if former is None:
             continue
-        former = inside[0]
         new.remove(held)
         gone.remove(former)
         if former != held:
@@ -95,10 +94,9 @@ def _allocations(
             yield Change(ChangeKind.CHANGE, key, *texts, "grows in place")
     # A removal together with an addition is a move: subnets in the former get other addresses.
     kind = ChangeKind.RENUMBER if gone and new else ChangeKind.ADD
-    replaced, removed = gone[: len(new)], gone[len(new) :]
-    for former, held in zip_longest(replaced, new):
-        yield Change(kind, key, _allocation(former), _allocation(held))
-    for former in removed:
+    for replaced, replacing in zip_longest(gone[: len(new)], new):
+        yield Change(kind, key, _allocation(replaced), _allocation(replacing))
+    for former in gone[len(new) :]:
         yield Change(ChangeKind.REMOVE, key, _allocation(former), "")
 
 
@@ -115,6 +113,7 @@ def _tombstone(
     old: lock.ClusterLock | lock.NodePoolLock | None,
     new: lock.ClusterLock | lock.NodePoolLock | None,
 ) -> Iterator[Change]:
+    # What is new or gone has entries of its own that say so.
     if old is None or new is None or old.tombstone == new.tombstone:
         return
     states = ["in use", "tombstone"]

@@ -30,6 +30,7 @@ def contradictions(documents: Mapping[str, NodeDocument]) -> Iterator[Diagnostic
 
 
 _NAME = ("node", "name")
+# Numbers, since `overlapping` orders keys: what a later document says is at fault.
 _Contradiction = tuple[str, KeyPath, KeyPath, str]
 """Message, key, other key and remedy; both keys begin with their document's number."""
 
