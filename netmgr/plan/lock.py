@@ -16,6 +16,7 @@ from pydantic import ConfigDict, Field, field_validator
 
 from netmgr.documents.diagnostics import Diagnostic
 from netmgr.documents.fields import AddressText, Document, PrefixText
+from netmgr.documents.sites import HUB
 from netmgr.errors import ConfigError
 from netmgr.plan.document import PlanDocument, ServiceMode
 from netmgr.prefixes import Address, Family, Prefix
@@ -154,10 +155,6 @@ class SubnetLock(Document):
         """The hosts' addresses of one family."""
         return self.addresses if family is Family.V4 else self.addresses_v6
 
-    def of(self, family: Family) -> Prefix | None:
-        """The prefix of one family, or None."""
-        return next((prefix for prefix in self.prefixes if prefix.family is family), None)
-
 
 class ServiceMapping(NamedTuple):
     """A range as the hub reaches it, and the same Services as the cluster sees them, one to one."""
@@ -229,6 +226,13 @@ class LockDocument(Document):
     """Of everything above (`digest_of`). In the file alone: a lock that was read has none."""
 
     model_config = ConfigDict(populate_by_name=True)
+
+    @property
+    def sites(self) -> dict[str, tuple[Allocation, ...]]:
+        """The prefixes of the hub and of each cluster, tombstones included."""
+        return {HUB: self.hub.prefixes} | {
+            name: held.prefixes for name, held in self.clusters.items()
+        }
 
     @field_validator("version")
     @classmethod

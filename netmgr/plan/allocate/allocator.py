@@ -5,16 +5,15 @@ What the lock holds never moves: it is an input.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 
 from netmgr.documents.diagnostics import KeyPath, error
 from netmgr.documents.sites import HUB
-from netmgr.documents.special_use import SPECIAL_USE
 from netmgr.plan.allocate import subnetting
 from netmgr.plan.allocate.demand import SubnetRequest
-from netmgr.plan.allocate.pool import AddressPool, Placement, SiteRequest
+from netmgr.plan.allocate.pool import Placement, SiteRequest, free_pool, withdrawn
 from netmgr.plan.allocate.space import Space
 from netmgr.plan.clouds.cloud import CloudLimits
 from netmgr.plan.document import Cluster, PlanDocument, ServiceMode, key_of
@@ -72,13 +71,21 @@ class Allocator:
         self.reserving = reserving
         self.hub = held.hub if held and (HUB,) not in moving else None
         self.clusters = held.clusters if held else {}
-        self.ranges = {
-            name: cluster.services
-            for name, cluster in self.clusters.items()
-            if (name, "services") not in moving
+        sites = held.sites if held else {}
+        if self.hub is None:
+            sites.pop(HUB, None)
+        self.pools = {
+            family: free_pool(plan, limits, sites, family) for family in plan.pools.families
         }
-        self.pools = {family: self._pool(family) for family in plan.pools.families}
-        self.services = ServicePool(plan, limits, self.ranges.values())
+        self.services = ServicePool(
+            plan,
+            limits,
+            {
+                name: cluster.services
+                for name, cluster in self.clusters.items()
+                if (name, "services") not in moving
+            },
+        )
         self.fixed_families = plan.pools.service_families
 
     def run(self) -> LockDocument:
@@ -114,26 +121,6 @@ class Allocator:
         cluster = self.plan.clusters[name]
         size = sum(pool.capacity * pool.blocks_per_node for pool in cluster.node_pools.values())
         return not declares_growth(cluster), -size, name
-
-    def _pool(self, family: Family) -> AddressPool:
-        pool = AddressPool(Space(family, self.plan.pools.nodes))
-        for prefix, holder in self._held_prefixes():
-            if prefix.family is family:
-                pool.hold(prefix, holder)
-        return pool
-
-    def _held_prefixes(self) -> Iterator[tuple[Prefix, str]]:
-        for forbidden in (*self.limits.forbidden, *SPECIAL_USE):
-            yield forbidden, "special use"
-        for exclusion in self.plan.exclude:
-            yield exclusion.prefix, f"excluded: {exclusion.reason or exclusion.prefix}"
-        yield from ((prefix, owner) for prefix, _, owner in self.plan.pins())
-        sites = {name: held.prefixes for name, held in self.clusters.items()}
-        if self.hub:
-            sites[HUB] = self.hub.prefixes
-        for name, allocations in sites.items():
-            # The whole reserve: growth that was declared must find it free later.
-            yield from ((allocation.reserve, name) for allocation in allocations)
 
     def _grant(
         self,
@@ -244,7 +231,7 @@ class Allocator:
         prefixes, placed = self._grant(name, cluster.prefixes, requests, cluster.taken, reserve)
         return ClusterLock(
             prefixes=prefixes,
-            services=self.services.grant(name, self.ranges.get(name)),
+            services=self.services.grant(name),
             nat=cluster.nat.complete(placed, limits),
             node_pools=subnetting.complete(spec, pools, new, placed, limits),
         )
@@ -257,27 +244,26 @@ class ServicePool:
     """
 
     def __init__(
-        self, plan: PlanDocument, limits: CloudLimits, held: Iterable[ServiceRangeLock]
+        self, plan: PlanDocument, limits: CloudLimits, held: Mapping[str, ServiceRangeLock]
     ) -> None:
         """Withdraw what others have: `held` are the ranges that stay where they are."""
-        self._plan = plan
-        self._spaces = {
-            family: Space(family, plan.pools.services) for family in plan.pools.service_families
-        }
+        self._plan, self._held = plan, held
+        taken = [prefix for prefix, _ in withdrawn(plan, limits)]
         # Pins of clusters that come later in this run, too: none must be given away first.
-        kept = (*plan.exclusions(), *plan.pins(), *plan.service_pins())
-        taken = [*limits.forbidden, *SPECIAL_USE, *(entry.prefix for entry in kept)]
-        for prefix in (*taken, *chain.from_iterable(ranges.vip_ranges for ranges in held)):
-            for space in self._spaces.values():
-                space.withdraw(prefix)
+        taken += (pin.prefix for pin in plan.service_pins())
+        taken += chain.from_iterable(ranges.vip_ranges for ranges in held.values())
+        self._spaces = {
+            family: Space(family, plan.pools.services, taken)
+            for family in plan.pools.service_families
+        }
 
-    def grant(self, name: str, held: ServiceRangeLock | None) -> ServiceRangeLock:
+    def grant(self, name: str) -> ServiceRangeLock:
         """A cluster's ranges: those it has, and one of every family it lacks.
 
         Raises:
             PlanRefused: there is no room, or nothing to share.
         """
-        wanted = self._plan.clusters[name].services
+        wanted, held = self._plan.clusters[name].services, self._held.get(name)
         pairs = {pair.vip_range.family: pair for pair in held.pairs} if held else {}
         for family in self._spaces.keys() - pairs.keys():
             vip_range = wanted.pinned(family) or self._take(name, wanted.length_of(family), family)

@@ -8,12 +8,15 @@ that is refused divides its demand into smaller segments and tries once more.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from netmgr.documents.diagnostics import Diagnostic, error
+from netmgr.documents.special_use import SPECIAL_USE
 from netmgr.plan.allocate.demand import Key, SubnetRequest
 from netmgr.plan.allocate.space import Space, enclosing, length_for, subtract
+from netmgr.plan.clouds.cloud import CloudLimits
+from netmgr.plan.document import PlanDocument
 from netmgr.plan.lock import Allocation, PlanRefused
 from netmgr.prefixes import Family, Prefix, merge
 
@@ -75,10 +78,7 @@ class AddressPool:
 
     def inner(self, allocations: Iterable[Allocation], taken: Iterable[Prefix]) -> Space:
         """What is free within a site's own prefixes."""
-        inner = Space(self.space.family, (held.prefix for held in allocations))
-        for subnet in taken:
-            inner.withdraw(subnet)
-        return inner
+        return Space(self.space.family, (held.prefix for held in allocations), taken)
 
     def _widen(
         self, inner: Space, allocations: list[Allocation], subnets: Sequence[SubnetRequest]
@@ -199,6 +199,32 @@ class AddressPool:
             }
             blockers |= near or {f"the end of the pool beyond {reach}"}
         return sorted(blockers)
+
+
+def withdrawn(plan: PlanDocument, limits: CloudLimits) -> Iterator[tuple[Prefix, str]]:
+    """What nothing is allocated from, whichever pool it lies in, and whose it is."""
+    for prefix in (*limits.forbidden, *SPECIAL_USE):
+        yield prefix, "special use"
+    for exclusion in plan.exclude:
+        yield exclusion.prefix, f"excluded: {exclusion.reason or exclusion.prefix}"
+    yield from ((pin.prefix, pin.owner) for pin in plan.pins())
+
+
+def free_pool(
+    plan: PlanDocument,
+    limits: CloudLimits,
+    sites: Mapping[str, Iterable[Allocation]],
+    family: Family,
+) -> AddressPool:
+    """What is free in `pools.nodes` beside what the sites hold."""
+    pool = AddressPool(Space(family, plan.pools.nodes))
+    for prefix, holder in withdrawn(plan, limits):
+        pool.hold(prefix, holder)
+    for name, allocations in sites.items():
+        for held in allocations:
+            # The whole reserve: growth that was declared must find it free later.
+            pool.hold(held.reserve, name)
+    return pool
 
 
 def _whole(prefix: Prefix) -> Allocation:

@@ -24,11 +24,16 @@ from netmgr.prefixes import Family, Prefix, merge
 class Space:
     """Free blocks of one address family."""
 
-    def __init__(self, family: Family, free: Iterable[Prefix] = ()) -> None:
+    def __init__(
+        self, family: Family, free: Iterable[Prefix] = (), taken: Iterable[Prefix] = ()
+    ) -> None:
+        """The addresses of this family in `free` and not in `taken`."""
         self.family = family
         self._free: dict[int, set[int]] = {}
         for block in merge(prefix for prefix in free if prefix.family is family):
             self._add(block)
+        for prefix in taken:
+            self.withdraw(prefix)
 
     def copy(self) -> Space:
         twin = Space(self.family)
@@ -86,10 +91,7 @@ class Space:
 
     def packed(self, length: int) -> Prefix | None:
         """The first block of that length in the smallest free block that has one; or None."""
-        for holding in reversed(range(length + 1)):
-            if values := self._free.get(holding):
-                return Prefix(self.family, min(values), length)
-        return None
+        return self._first(reversed(range(length + 1)), length)
 
     def topmost(self, length: int) -> Prefix | None:
         """The last block of that length in the highest free block that has one; or None."""
@@ -103,7 +105,10 @@ class Space:
 
     def sparse(self, length: int) -> Prefix | None:
         """The first block of that length in the largest free block; or None."""
-        for holding in range(length + 1):
+        return self._first(range(length + 1), length)
+
+    def _first(self, sizes: Iterable[int], length: int) -> Prefix | None:
+        for holding in sizes:
             if values := self._free.get(holding):
                 return Prefix(self.family, min(values), length)
         return None

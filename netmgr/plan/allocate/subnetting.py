@@ -301,8 +301,9 @@ class FixedSubnet:
     def requests(
         self, families: Iterable[Family], limits: CloudLimits
     ) -> Iterator[demand.SubnetRequest]:
+        present = {prefix.family for prefix in self.taken}
         for family in families:
-            if self.held is None or self.held.of(family) is None:
+            if family not in present:
                 length = demand.hosts_length(self.seats, family, limits)
                 yield demand.SubnetRequest(self._key(family), family, length, self.path)
 
