@@ -44,11 +44,28 @@ def make_lock(
     if previous and not renumber and (names := list(renamed(plan, previous, limits))):
         raise PlanRefused(names)
     # Released first, so that the same run may give the addresses to another cluster.
-    kept = _without_released(previous, released)
-    lock = _allocated(plan, kept, limits, renumber=renumber)
+    kept = _without(previous, _tombstones(previous, released))
+    lock_conflicts = list(conflicts(plan, kept, limits)) if kept else []
+    if lock_conflicts and not renumber:
+        raise PlanRefused(conflict.diagnostic for conflict in lock_conflicts)
+    moving = {conflict.scope for conflict in lock_conflicts}
+    lock = _allocated(plan, _without(kept, moving), limits, moving)
     if kept and not renumber:
         _refuse_moves(kept, lock)
     return lock
+
+
+def _allocated(
+    plan: PlanDocument, held: LockDocument | None, limits: CloudLimits, moving: Collection[Scope]
+) -> LockDocument:
+    try:
+        return Allocator(plan, held, limits, moving, reserving=True).run()
+    except PlanRefused:
+        # New reserves for declared growth must not take what somebody needs today.
+        if any(map(declares_growth, plan.clusters.values())):
+            with suppress(PlanRefused):
+                return Allocator(plan, held, limits, moving, reserving=False).run()
+        raise
 
 
 def _refuse_moves(before: LockDocument, after: LockDocument) -> None:
@@ -66,10 +83,8 @@ def _refuse_moves(before: LockDocument, after: LockDocument) -> None:
         raise PlanRefused(faults)
 
 
-def _without_released(
-    previous: LockDocument | None, released: Iterable[str]
-) -> LockDocument | None:
-    """The lock without the tombstones that are released.
+def _tombstones(previous: LockDocument | None, released: Iterable[str]) -> list[Scope]:
+    """The parts of the lock that are released.
 
     Raises:
         PlanRefused: a name is not that of a tombstone.
@@ -86,11 +101,13 @@ def _without_released(
             path = ("clusters", *name.split("/"))
             raise PlanRefused([error("is in use", path, remedy="take it out of plan.yaml first")])
         scopes.append((cluster, "node_pools", pool) if pool else (cluster,))
-    return _without(previous, scopes) if previous else None
+    return scopes
 
 
-def _without(lock: LockDocument, scopes: Iterable[Scope]) -> LockDocument:
+def _without(lock: LockDocument | None, scopes: Iterable[Scope]) -> LockDocument | None:
     """The lock without clusters and node pools. The allocator replaces the hub and Services."""
+    if lock is None:
+        return None
     clusters = dict(lock.clusters)
     # A cluster sorts before its node pools: once it is gone its pools are gone, too.
     for name, *part in sorted(set(scopes)):
@@ -101,25 +118,3 @@ def _without(lock: LockDocument, scopes: Iterable[Scope]) -> LockDocument:
             rest = {pool: spec for pool, spec in held.node_pools.items() if pool != part[1]}
             clusters[name] = held.model_copy(update={"node_pools": rest})
     return lock.model_copy(update={"clusters": clusters})
-
-
-def _allocated(
-    plan: PlanDocument, kept: LockDocument | None, limits: CloudLimits, *, renumber: bool
-) -> LockDocument:
-    lock_conflicts = list(conflicts(plan, kept, limits)) if kept else []
-    if lock_conflicts and not renumber:
-        raise PlanRefused(conflict.diagnostic for conflict in lock_conflicts)
-    moving = {conflict.scope for conflict in lock_conflicts}
-    held = _without(kept, moving) if kept else None
-
-    def run(*, reserving: bool) -> LockDocument:
-        return Allocator(plan, held, limits, moving, reserving=reserving).run()
-
-    try:
-        return run(reserving=True)
-    except PlanRefused:
-        # New reserves for declared growth must not take what somebody needs today.
-        if any(map(declares_growth, plan.clusters.values())):
-            with suppress(PlanRefused):
-                return run(reserving=False)
-        raise

@@ -7,7 +7,7 @@ loses the blocks these lie in.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from netmgr.documents.diagnostics import KeyPath
@@ -115,18 +115,13 @@ def holds(subnets: Layout, limits: CloudLimits) -> int:
 
 @dataclass(frozen=True, slots=True)
 class NewSegment:
-    """A segment to be made: `nodes` nodes of a pool from `first` on, and at most `most`."""
+    """A segment to be made: `nodes` nodes of a pool, and at most `most`."""
 
     pool: str
     number: int
-    first: int
     nodes: int
     most: int
     network: str
-
-    def key(self, role: str, family: Family) -> Key:
-        """Key of one of its subnets: role is hosts or pods."""
-        return ("node_pools", self.pool, str(self.number), role, f"v{family}")
 
 
 @dataclass
@@ -143,10 +138,12 @@ class MappingBudget:
     promised: dict[str, int]
 
     def segments(
-        self, pool: str, sizes: Iterable[int], held: NodePoolLock | None, mappings: int
+        self, pool: str, sizes: Iterable[int], number: int, mappings: int
     ) -> Iterator[NewSegment]:
-        """New segments for so many nodes of `mappings` each, divided where no network has room."""
-        first, number = (held.capacity, len(held.segments)) if held else (0, 0)
+        """New segments, from `number` on, for so many nodes of `mappings` each.
+
+        They are divided where no network has room.
+        """
         for size in sizes:
             missing = size
             while missing:
@@ -155,8 +152,8 @@ class MappingBudget:
                 # Promised at once, before any node exists: the cloud counts addresses of machines
                 # that run, and a full segment must not find its network full.
                 self.promised[network] = self.promised.get(network, 0) + nodes * mappings
-                yield NewSegment(pool, number, first, nodes, nodes, network)
-                first, number, missing = first + nodes, number + 1, missing - nodes
+                yield NewSegment(pool, number, nodes, nodes, network)
+                number, missing = number + 1, missing - nodes
 
     def widened(self, segment: NewSegment, fitting: int, mappings: int) -> NewSegment:
         """The segment with more nodes than asked for, where its subnets have room for `fitting`.
@@ -198,23 +195,27 @@ def mappings_of(segment: Segment) -> int:
 
 
 def promised_mappings(
-    held: Iterable[tuple[NodePool | None, NodePoolLock]], families: Iterable[Family]
+    pools: Mapping[str, NodePool], held: Mapping[str, NodePoolLock], families: Sequence[Family]
 ) -> dict[str, int]:
     """Mappings of existing segments with all their nodes, in every family of the plan, by network.
 
     Node pools that left the plan keep their addresses and may come back to them.
     """
-    wanted = tuple(families)
     promised: Counter[str] = Counter()
-    for pool, spec in held:
-        for segment in spec.segments:
+    for name, held_pool in held.items():
+        for segment in held_pool.segments:
             mappings = mappings_of(segment)
-            if pool:
+            if name in pools:
                 # A segment from before IPv6 gets blocks of that, too, so the larger figure is what
                 # it may come to use.
-                mappings = max(mappings, mappings_per_node(pool, wanted))
+                mappings = max(mappings, mappings_per_node(pools[name], families))
             promised[segment.network] += segment.nodes * mappings
     return promised
+
+
+def subnet_key(pool: str, number: int, role: str, family: Family) -> Key:
+    """The key of one of a segment's subnets: role is hosts or pods."""
+    return ("node_pools", pool, str(number), role, f"v{family}")
 
 
 def segment_requests(
@@ -225,8 +226,8 @@ def segment_requests(
     path: KeyPath,
 ) -> Iterator[SubnetRequest]:
     for family in families:
-        cut = blocks(pool, family)
         hosts = hosts_length(segment.nodes, family, limits)
-        pods = pods_length(segment.nodes, cut, limits)
-        yield SubnetRequest(segment.key("hosts", family), family, hosts, path)
-        yield SubnetRequest(segment.key("pods", family), family, pods, path)
+        pods = pods_length(segment.nodes, blocks(pool, family), limits)
+        for role, length in (("hosts", hosts), ("pods", pods)):
+            key = subnet_key(segment.pool, segment.number, role, family)
+            yield SubnetRequest(key, family, length, path)

@@ -29,7 +29,7 @@ V6_SITE = 56
 
 @dataclass(frozen=True, slots=True)
 class SiteRequest:
-    """What a site holds, what it lacks, and how it means to grow, in one family.
+    """What a site holds, what it lacks, and how it means to grow, in every family.
 
     `reserve` is how many IPv4 addresses to keep together for it, 0 without declared growth.
     """
@@ -37,7 +37,7 @@ class SiteRequest:
     name: str
     allocations: tuple[Allocation, ...]
     taken: tuple[Prefix, ...]
-    subnets: tuple[SubnetRequest, ...]
+    subnets: tuple[SubnetRequest, ...] = ()
     reserve: int = 0
 
 
@@ -54,16 +54,17 @@ class AddressPool:
         self.holders.append((prefix, holder))
 
     def grant(self, site: SiteRequest) -> tuple[tuple[Allocation, ...], Placement]:
-        """Give the site what it lacks.
+        """Give the site what it lacks of this family.
 
         Raises:
             PlanRefused: there is no room; the pool is unchanged.
         """
+        family = self.space.family
+        allocations = [held for held in site.allocations if held.prefix.family is family]
+        wanted = (request for request in site.subnets if request.family is family)
         # Inside first: what a site has already costs no new route, peering or address space.
-        inner = self.inner(site.allocations, site.taken)
-        subnets = sorted(site.subnets, key=lambda request: (request.length, request.key))
-        placed, rest = _fit(inner, subnets)
-        allocations = list(site.allocations)
+        inner = self.inner(site)
+        placed, rest = _fit(inner, sorted(wanted, key=lambda asked: (asked.length, asked.key)))
         if rest:
             # In place before elsewhere: one larger prefix stays one route and one entry in every
             # rule.
@@ -76,9 +77,10 @@ class AddressPool:
                 self.hold(held.reserve, site.name)
         return tuple(sorted(allocations, key=lambda held: held.prefix)), placed
 
-    def inner(self, allocations: Iterable[Allocation], taken: Iterable[Prefix]) -> Space:
+    def inner(self, site: SiteRequest) -> Space:
         """What is free within a site's own prefixes."""
-        return Space(self.space.family, (held.prefix for held in allocations), taken)
+        own = (held.prefix for held in site.allocations)
+        return Space(self.space.family, own, site.taken)
 
     def _widen(
         self, inner: Space, allocations: list[Allocation], subnets: Sequence[SubnetRequest]
