@@ -70,15 +70,11 @@ def _allocated(
 
 def _refuse_moves(before: LockDocument, after: LockDocument) -> None:
     """The last check that nothing moves, whatever the reason."""
-    faults = [
-        error(
-            f"would move from {move.before} to {move.after}",
-            tuple(move.key.split(".")),
-            remedy=REMEDY,
-        )
-        for move in diff(before, after)
-        if move.kind is ChangeKind.RENUMBER
-    ]
+    faults = []
+    for change in diff(before, after):
+        if change.kind is ChangeKind.RENUMBER:
+            message = f"would move from {change.before} to {change.after}"
+            faults.append(error(message, tuple(change.key.split(".")), remedy=REMEDY))
     if faults:
         raise PlanRefused(faults)
 

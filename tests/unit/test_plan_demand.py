@@ -134,8 +134,8 @@ def test_what_fits_into_a_segments_subnets_is_at_least_what_it_was_made_for():
     assert fitting(70_000, dense, [V6], AZURE) == (1 << 17) - 2
 
 
-def new(number: int, nodes: int, network: str, most: int = 0) -> NewSegment:
-    return NewSegment("gpu", number, nodes, most or nodes, network)
+def new(number: int, nodes: int, network: str) -> NewSegment:
+    return NewSegment("gpu", number, nodes, network)
 
 
 def held(*segments: Segment) -> NodePoolLock:
@@ -183,13 +183,13 @@ def test_what_is_left_of_subnets_is_given_out_up_to_half_of_what_the_network_has
     budget = MappingBudget("a", NAT_MAPPINGS + 50, {"a": 20})
     one = new(0, 5, "a")
     # 30 mappings are left: 15 of them are 5 nodes.
-    assert budget.widened(one, 20, 3) == new(0, 5, "a", most=10)
+    assert budget.widened(one, 20, 3) == new(0, 10, "a")
     assert budget.promised == {"a": 35}
-    assert budget.widened(one, 7, 3).most == 7
-    assert budget.widened(one, 4, 3).most == 5
-    assert MappingBudget("a", None, {"a": 15}).widened(one, 20, 3).most == 20
+    assert budget.widened(one, 7, 3).nodes == 7
+    assert budget.widened(one, 4, 3).nodes == 5
+    assert MappingBudget("a", None, {"a": 15}).widened(one, 20, 3).nodes == 20
     over = MappingBudget("a", NAT_MAPPINGS + 10, {"a": 20})
-    assert over.widened(one, 20, 3).most == 5
+    assert over.widened(one, 20, 3).nodes == 5
 
 
 def test_a_node_has_a_mapping_for_itself_and_each_block_in_each_family():

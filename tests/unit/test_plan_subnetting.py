@@ -95,9 +95,9 @@ def test_the_largest_node_pool_comes_first_and_each_gets_one_segment():
     spec = cluster(z=gpu(3), y=gpu(8), x=gpu(3))
     found = ClusterDemand("a", spec, {}, (V4,), UNLIMITED).missing()
     assert found.segments == (
-        NewSegment("y", 0, 8, 11, "a"),
-        NewSegment("x", 0, 3, 3, "a"),
-        NewSegment("z", 0, 3, 3, "a"),
+        NewSegment("y", 0, 11, "a"),
+        NewSegment("x", 0, 3, "a"),
+        NewSegment("z", 0, 3, "a"),
     )
     assert shown(found.requests) == {
         f"node_pools/{name}/0/{part}/v4": (length, f"clusters.a.node_pools.{name}.nodes")
@@ -110,7 +110,8 @@ def test_a_node_pool_may_be_divided_into_sizes():
     both = cluster(y=gpu(8), x=gpu(3))
     found = ClusterDemand("a", both, {}, (V4,), UNLIMITED).missing({"y": [5, 3]})
     divided = [(each.pool, each.number, each.nodes) for each in found.segments]
-    assert divided == [("y", 0, 5), ("y", 1, 3), ("x", 0, 3)]
+    # Subnets for five nodes hold seven.
+    assert divided == [("y", 0, 7), ("y", 1, 3), ("x", 0, 3)]
 
 
 def test_what_the_lock_has_room_for_is_not_asked_for_again():
@@ -118,7 +119,7 @@ def test_what_the_lock_has_room_for_is_not_asked_for_again():
     enough = ClusterDemand("a", cluster(y=gpu(7)), before, (V4,), UNLIMITED)
     assert enough.missing().requests == ()
     found = ClusterDemand("a", cluster(y=gpu(9)), before, (V4,), UNLIMITED).missing()
-    assert found.segments == (NewSegment("y", 1, 2, 3, "a"),)
+    assert found.segments == (NewSegment("y", 1, 3, "a"),)
 
 
 def test_mappings_of_what_is_there_count_and_every_pool_gets_its_own_before_any_gets_more():
@@ -128,8 +129,8 @@ def test_mappings_of_what_is_there_count_and_every_pool_gets_its_own_before_any_
     found = ClusterDemand("a", both, before, (V4,), limited(16 + 21 + 18)).missing()
     assert found.segments == (
         # Of six mappings that are left, half go to the first that has room: one node.
-        NewSegment("y", 1, 2, 3, "a"),
-        NewSegment("x", 0, 2, 2, "a"),
+        NewSegment("y", 1, 3, "a"),
+        NewSegment("x", 0, 2, "a"),
     )
     tight = ClusterDemand("a", both, before, (V4,), limited(16 + 21 + 8)).missing()
     assert [each.network for each in tight.segments] == ["a", "a_2"]

@@ -101,33 +101,26 @@ class Allocator:
         return not declares_growth(cluster), -size, name
 
     def _hub(self) -> HubLock:
-        hub, held, limits = self.plan.hub, self.hub, self.limits
+        held, limits = self.hub, self.limits
         path: KeyPath = ("hub", "routers")
         former = held.routers if held else None
-        routers = FixedSubnet(("routers",), path, HUB, former, hosts=hub.routers)
+        routers = FixedSubnet(("routers",), path, HUB, former, hosts=self.plan.hub.routers)
+        subnets = [routers]
         path = ("hub", "researchers")
-        researchers = [
-            FixedSubnet(("researchers", str(number)), path, HUB, subnet)
-            for number, subnet in enumerate(held.researchers if held else ())
-        ]
-        seats = (
-            sum(subnet.prefix.size - limits.reserved for subnet in held.researchers) if held else 0
-        )
-        if seats < hub.researchers:
+        missing = self.plan.hub.researchers
+        for number, subnet in enumerate(held.researchers if held else ()):
+            subnets.append(FixedSubnet(("researchers", str(number)), path, HUB, subnet))
+            missing -= subnet.prefix.size - limits.reserved
+        if missing > 0:
             # Subnets in use cannot be resized in a cloud, so that more seats take another subnet.
-            key = ("researchers", str(len(researchers)))
-            researchers.append(FixedSubnet(key, path, HUB, None, seats=hub.researchers - seats))
-        subnets = (routers, *researchers)
+            key = ("researchers", str(len(subnets) - 1))
+            subnets.append(FixedSubnet(key, path, HUB, None, seats=missing))
         families = self.plan.pools.service_families
         requests = [request for subnet in subnets for request in subnet.requests(families, limits)]
-        taken = [prefix for subnet in subnets for prefix in subnet.taken]
-        site = self._site(HUB, held, taken)
+        site = self._site(HUB, held, [prefix for subnet in subnets for prefix in subnet.taken])
         prefixes, placed = self._grant(replace(site, subnets=tuple(requests), reserve=1))
-        return HubLock(
-            prefixes=prefixes,
-            routers=routers.complete(placed, limits),
-            researchers=tuple(subnet.complete(placed, limits) for subnet in researchers),
-        )
+        locked_routers, *researchers = (subnet.complete(placed, limits) for subnet in subnets)
+        return HubLock(prefixes=prefixes, routers=locked_routers, researchers=tuple(researchers))
 
     def _cluster(self, name: str) -> ClusterLock:
         """A cluster's entry; what no single free block holds is divided into several segments."""

@@ -115,12 +115,11 @@ def holds(subnets: Layout, limits: CloudLimits) -> int:
 
 @dataclass(frozen=True, slots=True)
 class NewSegment:
-    """A segment to be made: `nodes` nodes of a pool, and at most `most`."""
+    """A segment to be made: the `number`th of a pool, for so many nodes."""
 
     pool: str
     number: int
     nodes: int
-    most: int
     network: str
 
 
@@ -152,7 +151,7 @@ class MappingBudget:
                 # Promised at once, before any node exists: the cloud counts addresses of machines
                 # that run, and a full segment must not find its network full.
                 self.promised[network] = self.promised.get(network, 0) + nodes * mappings
-                yield NewSegment(pool, number, nodes, nodes, network)
+                yield NewSegment(pool, number, nodes, network)
                 number, missing = number + 1, missing - nodes
 
     def widened(self, segment: NewSegment, fitting: int, mappings: int) -> NewSegment:
@@ -165,7 +164,7 @@ class MappingBudget:
             more = min(more, left // (2 * mappings))
         more = max(more, 0)
         self.promised[segment.network] += more * mappings
-        return replace(segment, most=segment.nodes + more)
+        return replace(segment, nodes=segment.nodes + more)
 
     def _network_for(self, nodes: int, mappings: int) -> tuple[str, int]:
         """The first network with room for so many nodes, or a new one, and the most it takes."""

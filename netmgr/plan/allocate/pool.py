@@ -145,8 +145,7 @@ class AddressPool:
         # With its reserve if there is room for that, otherwise without.
         for size in sorted({min(length, length_for(reserve, self.space.family)), length}):
             if block := choose(size):
-                prefix = enclosing(block, size)._replace(length=length)
-                return Allocation(prefix=prefix, reserve=block)
+                return Allocation(prefix=block._replace(length=length), reserve=block)
         return None
 
     def _length(self, subnets: Sequence[SubnetRequest]) -> int:
@@ -192,8 +191,8 @@ class AddressPool:
         """Who holds what each allocation would grow into once its free neighbourhood is used up."""
         blockers: set[str] = set()
         for held in allocations:
-            length = held.reserve.length - self.space.room(held.reserve)
-            reach, beyond = (enclosing(held.reserve, size) for size in (length, length - 1))
+            reach = self.space.reach(held.reserve)
+            beyond = enclosing(reach, reach.length - 1)
             near = {
                 f"{holder} ({prefix})"
                 for prefix, holder in self.holders

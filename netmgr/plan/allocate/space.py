@@ -121,13 +121,11 @@ class Space:
             prefix = _parent(prefix)
         return prefix
 
-    def room(self, prefix: Prefix) -> int:
-        """How many times `prefix` can double in place."""
-        doublings = 0
+    def reach(self, prefix: Prefix) -> Prefix:
+        """`prefix` doubled in place as often as what lies beside it is free."""
         while self.is_free(_buddy(prefix)):
             prefix = _parent(prefix)
-            doublings += 1
-        return doublings
+        return prefix
 
     def _holder(self, prefix: Prefix) -> Prefix | None:
         if prefix.family is not self.family:

@@ -63,8 +63,7 @@ class ClusterDemand:
                 # Made before the plan had IPv6: nodes keep their numbers and IPv4 addresses.
                 present = {layout.pods.family for layout in segment.layouts}
                 lacking = [family for family in self.families if family not in present]
-                nodes, network = segment.nodes, segment.network
-                late = demand.NewSegment(pool, number, nodes, nodes, network)
+                late = demand.NewSegment(pool, number, segment.nodes, segment.network)
                 requests += demand.segment_requests(late, spec, lacking, self.limits, path)
         # Only once every node pool has what it asks for may one promise more than that.
         widened = []
@@ -91,19 +90,15 @@ class ClusterDemand:
             ]
             # Only appended to: a node's number counts through the segments in order, so that
             # inserting one would renumber every node behind it.
-            for segment in new.segments:
-                if segment.pool == name:
-                    layouts = self._layouts(name, segment.number, placed)
-                    capacities = (demand.holds(layout, self.limits) for layout in layouts.values())
+            for added in new.segments:
+                if added.pool == name:
+                    layouts = self._layouts(name, added.number, placed)
+                    v4, v6 = layouts["v4"], layouts.get("v6")
+                    # Segments before it may hold more nodes than were asked for.
+                    first = sum(segment.nodes for segment in segments)
+                    nodes, network = added.nodes, added.network
                     segments.append(
-                        Segment(
-                            # Segments before it may hold more nodes than were asked for.
-                            first=sum(earlier.nodes for earlier in segments),
-                            nodes=min(segment.most, *capacities),
-                            network=segment.network,
-                            v4=layouts["v4"],
-                            v6=layouts.get("v6"),
-                        )
+                        Segment(first=first, nodes=nodes, network=network, v4=v4, v6=v6)
                     )
             node_pools[name] = NodePoolLock(segments=tuple(segments))
         return node_pools

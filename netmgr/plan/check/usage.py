@@ -17,7 +17,7 @@ from netmgr.documents.diagnostics import KeyPath
 from netmgr.documents.sites import HUB
 from netmgr.plan.allocate import demand
 from netmgr.plan.allocate.pool import free_pool
-from netmgr.plan.allocate.space import Space, enclosing
+from netmgr.plan.allocate.space import Space
 from netmgr.plan.allocate.subnetting import take_all, taken_by
 from netmgr.plan.clouds.cloud import KUBERNETES, CloudLimits
 from netmgr.plan.derive import network
@@ -185,9 +185,8 @@ def _reaches(held: ClusterLock, space: Space) -> Iterator[Space]:
     """What is free within the cluster once one of its prefixes has grown as far as it can."""
     own = [allocation for allocation in held.prefixes if allocation.prefix.family is Family.V4]
     for wide in own:
-        reach = enclosing(wide.reserve, wide.reserve.length - space.room(wide.reserve))
         others = [other.prefix for other in own if other is not wide]
-        yield Space(Family.V4, [reach, *others], taken_by(held))
+        yield Space(Family.V4, [space.reach(wide.reserve), *others], taken_by(held))
 
 
 def _fitting(inner: Space, pool: NodePool, limits: CloudLimits) -> int:
