@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from hashlib import sha256
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
 from netmgr.documents.diagnostics import Diagnostic
 from netmgr.documents.fields import AddressText, Document, PrefixText
@@ -93,8 +93,6 @@ class Segment(Document):
     v4: Layout
     v6: Layout | None = None
 
-    model_config = ConfigDict(populate_by_name=True)
-
     @property
     def last(self) -> int:
         """The number of its last node."""
@@ -138,8 +136,6 @@ class SubnetLock(Document):
     network: Annotated[str, Field(alias="vnet")]
     addresses: tuple[AddressText, ...] = ()
     addresses_v6: tuple[AddressText, ...] = ()
-
-    model_config = ConfigDict(populate_by_name=True)
 
     @property
     def prefixes(self) -> tuple[Prefix, ...]:
@@ -224,8 +220,6 @@ class LockDocument(Document):
     """Of the plan that it was made from (`digest_of`); another one means: lock again."""
     digest: str = ""
     """Of everything above (`digest_of`). In the file alone: a lock that was read has none."""
-
-    model_config = ConfigDict(populate_by_name=True)
 
     @property
     def sites(self) -> dict[str, tuple[Allocation, ...]]:
