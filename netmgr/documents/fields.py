@@ -68,6 +68,4 @@ Group = Annotated[str | int, BeforeValidator(_group), WithJsonSchema({"anyOf": [
 class Document(BaseModel):
     """Base of every document: immutable, and strict about keys."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", arbitrary_types_allowed=True, populate_by_name=True
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)

@@ -95,7 +95,6 @@ class Segment(Document):
 
     @property
     def last(self) -> int:
-        """The number of its last node."""
         return self.first + self.nodes - 1
 
     @property
@@ -224,9 +223,8 @@ class LockDocument(Document):
     @property
     def sites(self) -> dict[str, tuple[Allocation, ...]]:
         """The prefixes of the hub and of each cluster, tombstones included."""
-        return {HUB: self.hub.prefixes} | {
-            name: held.prefixes for name, held in self.clusters.items()
-        }
+        prefixes = {name: held.prefixes for name, held in self.clusters.items()}
+        return {HUB: self.hub.prefixes, **prefixes}
 
     @field_validator("version")
     @classmethod

@@ -160,7 +160,7 @@ class MappingBudget:
         It gets at most half of what its network has left, so that future node pools find room.
         """
         more = fitting - segment.nodes
-        if (left := self._left(segment.network)) is not None:
+        if (left := self.left(segment.network)) is not None:
             more = min(more, left // (2 * mappings))
         more = max(more, 0)
         self.promised[segment.network] += more * mappings
@@ -169,14 +169,15 @@ class MappingBudget:
     def _network_for(self, nodes: int, mappings: int) -> tuple[str, int]:
         """The first network with room for so many nodes, or a new one, and the most it takes."""
         name, number = self.cluster, 1
-        while (left := self._left(name)) is not None and nodes * mappings > left:
+        while (left := self.left(name)) is not None and nodes * mappings > left:
             if name not in self.promised:
                 return name, max(left // mappings, 1)
             number += 1
             name = f"{self.cluster}_{number}"  # no cluster's name has an underscore
         return name, nodes
 
-    def _left(self, network: str) -> int | None:
+    def left(self, network: str) -> int | None:
+        """Mappings that a network of the cluster has left; None without a limit."""
         if self.limit is None:
             return None
         nat = NAT_MAPPINGS if network == self.cluster else 0

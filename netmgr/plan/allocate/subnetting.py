@@ -42,9 +42,7 @@ class ClusterDemand:
 
         `sizes` divides what a node pool lacks into segments of so many nodes; without, it gets one.
         """
-        promised = demand.promised_mappings(self.spec.node_pools, self.held, self.families)
-        limit = self.limits.limits.mappings_per_network
-        budget = demand.MappingBudget(self.name, limit, promised)
+        budget = self._budget(self.held)
         segments: list[demand.NewSegment] = []
         requests: list[demand.SubnetRequest] = []
         largest_first = sorted(
@@ -73,6 +71,11 @@ class ClusterDemand:
             mappings = demand.mappings_per_node(spec, self.families)
             widened.append(budget.widened(new, most, mappings))
         return Missing(tuple(widened), tuple(requests))
+
+    def _budget(self, held: Mapping[str, NodePoolLock]) -> demand.MappingBudget:
+        """What its networks have room for beside these node pools."""
+        promised = demand.promised_mappings(self.spec.node_pools, held, self.families)
+        return demand.MappingBudget(self.name, self.limits.limits.mappings_per_network, promised)
 
     def complete(self, new: Missing, placed: Placement) -> dict[str, NodePoolLock]:
         """The node pools' entries, with new segments appended and old ones as they were."""
@@ -126,14 +129,14 @@ class ClusterDemand:
             # Pins that the lock has are segments of it already; a pin can only be added behind
             # those.
             for number in range(len(segments), len(spec.subnets)):
-                used = demand.promised_mappings(self.spec.node_pools, node_pools, self.families)
+                left = self._budget(node_pools).left(self.name)
                 first = sum(segment.nodes for segment in segments)
-                segments.append(self._pinned_segment(pool, number, first, used.get(self.name, 0)))
+                segments.append(self._pinned_segment(pool, number, first, left))
                 node_pools[pool] = NodePoolLock(segments=tuple(segments))
         return replace(self, held=node_pools)
 
-    def _pinned_segment(self, pool: str, number: int, first: int, used: int) -> Segment:
-        """The segment of pinned subnets, in a network with `used` mappings."""
+    def _pinned_segment(self, pool: str, number: int, first: int, left: int | None) -> Segment:
+        """The segment of pinned subnets, in a network with so many mappings left."""
         spec, limits = self.spec.node_pools[pool], self.limits
         pin = spec.subnets[number]
         pods = {prefix.family: prefix for prefix in pin.pods}
@@ -143,8 +146,7 @@ class ClusterDemand:
             layouts[hosts.family] = demand.layout(hosts, pods[hosts.family], cut, limits)
         # The family with less room decides: every node has both.
         nodes = min(demand.holds(layout, limits) for layout in layouts.values())
-        if limits.limits.mappings_per_network is not None:
-            left = limits.limits.mappings_per_network - demand.NAT_MAPPINGS - used
+        if left is not None:
             nodes = min(nodes, left // demand.mappings_per_node(spec, layouts))
         if nodes < 1:
             path = ("clusters", self.name, "node_pools", pool, "subnets", number)
