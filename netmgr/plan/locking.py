@@ -50,7 +50,7 @@ def make_lock(
         raise PlanRefused(conflict.diagnostic for conflict in lock_conflicts)
     moving = {conflict.scope for conflict in lock_conflicts}
     lock = _allocated(plan, _without(kept, moving), limits, moving)
-    if kept and not renumber:
+    if not renumber:
         _refuse_moves(kept, lock)
     return lock
 
@@ -68,7 +68,7 @@ def _allocated(
         raise
 
 
-def _refuse_moves(before: LockDocument, after: LockDocument) -> None:
+def _refuse_moves(before: LockDocument | None, after: LockDocument) -> None:
     """The last check that nothing moves, whatever the reason."""
     faults = []
     for change in diff(before, after):
@@ -79,14 +79,10 @@ def _refuse_moves(before: LockDocument, after: LockDocument) -> None:
         raise PlanRefused(faults)
 
 
-def _tombstones(previous: LockDocument | None, released: Iterable[str]) -> list[Scope]:
-    """The parts of the lock that are released.
-
-    Raises:
-        PlanRefused: a name is not that of a tombstone.
-    """
+def _tombstones(previous: LockDocument | None, released: Iterable[str]) -> set[Scope]:
+    """The parts of the lock that names mean; PlanRefused if one is not a tombstone's."""
     clusters = previous.clusters if previous else {}
-    scopes: list[Scope] = []
+    scopes: set[Scope] = set()
     for name in released:
         cluster, _, pool = name.partition("/")
         held = clusters.get(cluster)
@@ -96,21 +92,18 @@ def _tombstones(previous: LockDocument | None, released: Iterable[str]) -> list[
         if not entry.tombstone:
             path = ("clusters", *name.split("/"))
             raise PlanRefused([error("is in use", path, remedy="take it out of plan.yaml first")])
-        scopes.append((cluster, "node_pools", pool) if pool else (cluster,))
+        scopes.add((cluster, "node_pools", pool) if pool else (cluster,))
     return scopes
 
 
-def _without(lock: LockDocument | None, scopes: Iterable[Scope]) -> LockDocument | None:
+def _without(lock: LockDocument | None, scopes: Collection[Scope]) -> LockDocument | None:
     """The lock without clusters and node pools. The allocator replaces the hub and Services."""
     if lock is None:
         return None
-    clusters = dict(lock.clusters)
-    # A cluster sorts before its node pools: once it is gone its pools are gone, too.
-    for name, *part in sorted(set(scopes)):
-        if not part:
-            clusters.pop(name, None)
-        elif name in clusters and part[0] == "node_pools":
-            held = clusters[name]
-            rest = {pool: spec for pool, spec in held.node_pools.items() if pool != part[1]}
+    clusters = {}
+    for name, held in lock.clusters.items():
+        if (name,) not in scopes:
+            pools = held.node_pools.items()
+            rest = {pool: spec for pool, spec in pools if (name, "node_pools", pool) not in scopes}
             clusters[name] = held.model_copy(update={"node_pools": rest})
     return lock.model_copy(update={"clusters": clusters})

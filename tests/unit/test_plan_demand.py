@@ -18,7 +18,6 @@ from netmgr.plan.allocate.demand import (
     mappings_per_node,
     pods_length,
     promised_mappings,
-    segment_requests,
 )
 from netmgr.plan.clouds.cloud import Cloud
 from netmgr.plan.document import NodePool
@@ -215,15 +214,3 @@ def test_existing_segments_have_promised_what_their_nodes_may_come_to_use():
     assert wider == {"a": 8}
     narrower = promised_mappings({"x": pool(pods_per_node=1)}, {"x": held(segment(1))}, [V4])
     assert narrower == {"a": 3}
-
-
-def test_a_new_segment_asks_for_two_subnets_of_each_family():
-    path = ("clusters", "a", "node_pools", "gpu")
-    asked = list(segment_requests(new(3, 4, "a"), pool(), [V4, V6], AZURE, path))
-    assert [(each.key, each.family, each.length, each.path) for each in asked] == [
-        (("node_pools", "gpu", "3", "hosts", "v4"), V4, 28, path),
-        (("node_pools", "gpu", "3", "pods", "v4"), V4, 24, path),
-        (("node_pools", "gpu", "3", "hosts", "v6"), V6, 64, path),
-        (("node_pools", "gpu", "3", "pods", "v6"), V6, 64, path),
-    ]
-    assert [each.size for each in asked] == [16, 256, 1 << 64, 1 << 64]

@@ -167,6 +167,19 @@ def test_what_a_segment_will_have_with_ipv6_counts_before_it_has_it():
     assert [each.network for each in found.segments] == ["a_2"]
 
 
+def test_a_new_segment_asks_for_two_subnets_of_each_family():
+    path = ("clusters", "a", "node_pools", "gpu", "nodes")
+    demand = ClusterDemand("a", cluster(gpu=gpu(10)), {}, (V4, V6), AZURE)
+    asked = list(demand.requests(NewSegment("gpu", 3, 4, "a"), [V4, V6]))
+    assert [(each.key, each.family, each.length, each.path) for each in asked] == [
+        (("node_pools", "gpu", "3", "hosts", "v4"), V4, 28, path),
+        (("node_pools", "gpu", "3", "pods", "v4"), V4, 24, path),
+        (("node_pools", "gpu", "3", "hosts", "v6"), V6, 64, path),
+        (("node_pools", "gpu", "3", "pods", "v6"), V6, 64, path),
+    ]
+    assert [each.size for each in asked] == [16, 256, 1 << 64, 1 << 64]
+
+
 def placed(*segments: tuple[str, str, str]) -> dict[Key, Prefix]:
     """Subnets of hosts and of pods by what they are of: node pool, number and family."""
     found: dict[Key, Prefix] = {}

@@ -67,11 +67,7 @@ class Allocator:
         self.services = ServicePool(plan, limits, ranges)
 
     def run(self) -> LockDocument:
-        """The next lock.
-
-        Raises:
-            PlanRefused: something does not fit.
-        """
+        """The next lock; PlanRefused if something does not fit."""
         hub = self._hub()
         clusters = {
             # A cluster that left the plan may still run, so nobody else gets its addresses before

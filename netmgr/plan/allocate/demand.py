@@ -203,31 +203,8 @@ def promised_mappings(
     """
     promised: Counter[str] = Counter()
     for name, held_pool in held.items():
+        # A segment from before IPv6 gets blocks of that, too: the larger figure is what it may use.
+        least = mappings_per_node(pools[name], families) if name in pools else 0
         for segment in held_pool.segments:
-            mappings = mappings_of(segment)
-            if name in pools:
-                # A segment from before IPv6 gets blocks of that, too, so the larger figure is what
-                # it may come to use.
-                mappings = max(mappings, mappings_per_node(pools[name], families))
-            promised[segment.network] += segment.nodes * mappings
+            promised[segment.network] += segment.nodes * max(mappings_of(segment), least)
     return promised
-
-
-def subnet_key(pool: str, number: int, role: str, family: Family) -> Key:
-    """The key of one of a segment's subnets: role is hosts or pods."""
-    return ("node_pools", pool, str(number), role, f"v{family}")
-
-
-def segment_requests(
-    segment: NewSegment,
-    pool: NodePool,
-    families: Iterable[Family],
-    limits: CloudLimits,
-    path: KeyPath,
-) -> Iterator[SubnetRequest]:
-    for family in families:
-        hosts = hosts_length(segment.nodes, family, limits)
-        pods = pods_length(segment.nodes, blocks(pool, family), limits)
-        for role, length in (("hosts", hosts), ("pods", pods)):
-            key = subnet_key(segment.pool, segment.number, role, family)
-            yield SubnetRequest(key, family, length, path)

@@ -50,19 +50,17 @@ class ClusterDemand:
             key=lambda named_pool: (-named_pool[1].capacity, named_pool[0]),
         )
         for pool, spec in largest_first:
-            path: KeyPath = ("clusters", self.name, "node_pools", pool, "nodes")
             held = self.held.get(pool, NodePoolLock())
             parts = (sizes or {}).get(pool, [missing_nodes(spec, held)])
             mappings = demand.mappings_per_node(spec, self.families)
             for new in budget.segments(pool, parts, len(held.segments), mappings):
                 segments.append(new)
-                requests += demand.segment_requests(new, spec, self.families, self.limits, path)
+                requests += self.requests(new, self.families)
             for number, segment in enumerate(held.segments):
                 # Made before the plan had IPv6: nodes keep their numbers and IPv4 addresses.
-                present = {layout.pods.family for layout in segment.layouts}
-                lacking = [family for family in self.families if family not in present]
-                late = demand.NewSegment(pool, number, segment.nodes, segment.network)
-                requests += demand.segment_requests(late, spec, lacking, self.limits, path)
+                if segment.v6 is None and Family.V6 in self.families:
+                    late = demand.NewSegment(pool, number, segment.nodes, segment.network)
+                    requests += self.requests(late, [Family.V6])
         # Only once every node pool has what it asks for may one promise more than that.
         widened = []
         for new in segments:
@@ -71,6 +69,19 @@ class ClusterDemand:
             mappings = demand.mappings_per_node(spec, self.families)
             widened.append(budget.widened(new, most, mappings))
         return Missing(tuple(widened), tuple(requests))
+
+    def requests(
+        self, segment: demand.NewSegment, families: Iterable[Family]
+    ) -> Iterator[demand.SubnetRequest]:
+        """The subnets of a segment: of each family one for hosts and one for pods."""
+        spec, limits = self.spec.node_pools[segment.pool], self.limits
+        path: KeyPath = ("clusters", self.name, "node_pools", segment.pool, "nodes")
+        for family in families:
+            hosts, pods = _keys(segment.pool, segment.number, family)
+            length = demand.hosts_length(segment.nodes, family, limits)
+            yield demand.SubnetRequest(hosts, family, length, path)
+            length = demand.pods_length(segment.nodes, demand.blocks(spec, family), limits)
+            yield demand.SubnetRequest(pods, family, length, path)
 
     def _budget(self, held: Mapping[str, NodePoolLock]) -> demand.MappingBudget:
         """What its networks have room for beside these node pools."""
@@ -93,16 +104,20 @@ class ClusterDemand:
             ]
             # Only appended to: a node's number counts through the segments in order, so that
             # inserting one would renumber every node behind it.
+            first = held.capacity
             for added in new.segments:
                 if added.pool == name:
                     layouts = self._layouts(name, added.number, placed)
-                    v4, v6 = layouts["v4"], layouts.get("v6")
-                    # Segments before it may hold more nodes than were asked for.
-                    first = sum(segment.nodes for segment in segments)
-                    nodes, network = added.nodes, added.network
                     segments.append(
-                        Segment(first=first, nodes=nodes, network=network, v4=v4, v6=v6)
+                        Segment(
+                            first=first,
+                            nodes=added.nodes,
+                            network=added.network,
+                            v4=layouts["v4"],
+                            v6=layouts.get("v6"),
+                        )
                     )
+                    first += added.nodes
             node_pools[name] = NodePoolLock(segments=tuple(segments))
         return node_pools
 
@@ -110,11 +125,10 @@ class ClusterDemand:
         """What was placed of a segment, by the lock's key for the family."""
         layouts = {}
         for family in self.families:
-            keys = [demand.subnet_key(pool, number, role, family) for role in ("hosts", "pods")]
-            if keys[0] in placed:
-                hosts, pods = (placed[key] for key in keys)
+            hosts, pods = _keys(pool, number, family)
+            if hosts in placed:
                 cut = demand.blocks(self.spec.node_pools[pool], family)
-                layouts[f"v{family}"] = demand.layout(hosts, pods, cut, self.limits)
+                layouts[f"v{family}"] = demand.layout(placed[hosts], placed[pods], cut, self.limits)
         return layouts
 
     def with_pinned(self) -> ClusterDemand:
@@ -183,6 +197,12 @@ class ClusterDemand:
             if sum(sizes[pool]) < missing[pool]:
                 return None
         return sizes
+
+
+def _keys(pool: str, number: int, family: Family) -> tuple[demand.Key, demand.Key]:
+    """Of a segment's subnets, that of hosts and that of pods."""
+    segment = ("node_pools", pool, str(number))
+    return (*segment, "hosts", f"v{family}"), (*segment, "pods", f"v{family}")
 
 
 def missing_nodes(spec: NodePool, held: NodePoolLock | None) -> int:
