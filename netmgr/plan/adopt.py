@@ -23,7 +23,7 @@ from netmgr.plan.document import Exclusion, PlanDocument
 from netmgr.plan.lock import LockDocument
 from netmgr.prefixes import Address, Prefix
 
-Pinned = dict[str, tuple[Prefix, ...]]
+Pinned = dict[str, list[Prefix]]
 
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9]+")
 
@@ -53,7 +53,7 @@ def read_existing(text: str, source: str) -> Existing:
         prefixes = [network.prefixes] if isinstance(network.prefixes, str) else network.prefixes
         if not isinstance(prefixes, list):
             raise ConfigError(f"{where}: is no prefix and no list of prefixes")
-        _add(prefixes_by_owner, owner, _prefixes(prefixes, where))
+        prefixes_by_owner.setdefault(owner, []).extend(_prefixes(prefixes, where))
         for name, parts in network.subnets:
             subnets += [(owner, name, prefix) for prefix in _prefixes(parts, f"{where}/{name}")]
     return Existing(prefixes_by_owner, tuple(subnets))
@@ -96,13 +96,9 @@ def called(existing: Existing, names: Iterable[str], plan: PlanDocument) -> Exis
         sites[to_name(name)] = site
     prefixes_by_site: Pinned = {}
     for name, prefixes in existing.prefixes.items():
-        _add(prefixes_by_site, sites.get(name, name), prefixes)
+        prefixes_by_site.setdefault(sites.get(name, name), []).extend(prefixes)
     subnets = [(sites.get(owner, owner), name, prefix) for owner, name, prefix in existing.subnets]
     return Existing(prefixes_by_site, tuple(subnets))
-
-
-def _add(pinned: Pinned, owner: str, prefixes: Iterable[Prefix]) -> None:
-    pinned[owner] = (*pinned.get(owner, ()), *prefixes)
 
 
 def live_subnets(

@@ -71,14 +71,12 @@ class Space:
 
     def withdraw(self, prefix: Prefix) -> None:
         """Take whatever is still free of `prefix`."""
-        if prefix.family is not self.family:
-            return
         if self.is_free(prefix):
             self.take(prefix)
-            return
-        # A list first: removing changes the sets that `blocks` walks through.
-        for block in [block for block in self.blocks() if prefix.covers(block)]:
-            self._remove(block)
+        elif prefix.family is self.family:
+            # A list first: removing changes the sets that `blocks` walks through.
+            for block in [block for block in self.blocks() if prefix.covers(block)]:
+                self._remove(block)
 
     def give(self, prefix: Prefix) -> None:
         """Make `prefix` free again, merged with its free buddies."""
