@@ -156,7 +156,7 @@ def address_spaces(lock: LockDocument) -> dict[str, AddressSpace]:
             networks = members.setdefault(subnet.owner, {})
             networks.setdefault(subnet.network, []).extend(subnet.prefixes)
     spaces = {}
-    sites = lock.sites
+    sites = {HUB: lock.hub.prefixes} | {name: held.prefixes for name, held in lock.clusters.items()}
     for owner, networks in members.items():
         whole = [allocation.prefix for allocation in sites[owner]]
         for name, own in networks.items():

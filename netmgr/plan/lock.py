@@ -220,12 +220,6 @@ class LockDocument(Document):
     digest: str = ""
     """Of everything above (`digest_of`). In the file alone: a lock that was read has none."""
 
-    @property
-    def sites(self) -> dict[str, tuple[Allocation, ...]]:
-        """The prefixes of the hub and of each cluster, tombstones included."""
-        prefixes = {name: held.prefixes for name, held in self.clusters.items()}
-        return {HUB: self.hub.prefixes, **prefixes}
-
     @field_validator("version")
     @classmethod
     def _is_known(cls, version: int) -> int:
@@ -236,6 +230,12 @@ class LockDocument(Document):
                 f"this one reads {LOCK_VERSION}); use that netmgr"
             )
         return version
+
+    @property
+    def sites(self) -> dict[str, tuple[Allocation, ...]]:
+        """The prefixes of the hub and of each cluster, tombstones included."""
+        prefixes = {name: held.prefixes for name, held in self.clusters.items()}
+        return {HUB: self.hub.prefixes, **prefixes}
 
 
 def digest_of(document: LockDocument | PlanDocument) -> str:
