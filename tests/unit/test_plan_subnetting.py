@@ -256,6 +256,17 @@ def test_each_segment_begins_where_all_before_it_end():
     assert [(each.first, each.nodes) for each in found["y"].segments] == [(0, 7), (7, 11), (18, 3)]
 
 
+def test_segments_of_one_run_follow_each_other_and_those_of_the_lock():
+    before = {"y": NodePoolLock(segments=(FIRST,))}
+    demand = ClusterDemand("a", cluster(y=gpu(15)), before, (V4,), UNLIMITED)
+    prefixes = placed(
+        ("y/1/v4", "10.0.0.32/28", "10.0.4.0/24"),
+        ("y/2/v4", "10.0.0.48/29", "10.0.5.0/25"),
+    )
+    found = demand.complete(demand.missing({"y": [5, 3]}), prefixes)
+    assert [(each.first, each.nodes) for each in found["y"].segments] == [(0, 7), (7, 7), (14, 3)]
+
+
 PIN = {"hosts": "10.0.0.0/28", "pods": "10.0.1.0/24"}
 BOTH = {"hosts": ["10.0.0.16/28", "fd00:0:0:2::/64"], "pods": ["10.0.2.0/23", "fd00:0:0:3::/64"]}
 
@@ -358,6 +369,18 @@ def test_a_demand_is_divided_into_the_largest_pieces_that_fill_a_subnet():
     assert divided("10.0.0.0/23", "10.2.0.0/26", fixed=(24,), y=4) == {"y": [3, 1]}
     assert divided("10.0.0.0/23", fixed=(22,), y=1) is None
     assert divided("10.0.0.0/25", y=2) is None
+
+
+def test_the_largest_demand_is_divided_first_and_of_equal_ones_the_name_decides():
+    free = ("10.0.0.0/24", "10.1.0.0/24", "10.2.0.0/26")
+    assert list(divided(*free, x=2, y=7) or ()) == ["y", "x"]
+    assert list(divided(*free, y=2, x=2) or ()) == ["x", "y"]
+
+
+def test_only_what_the_lock_lacks_is_divided():
+    before = {"y": NodePoolLock(segments=(FIRST,))}
+    demand = ClusterDemand("a", cluster(y=gpu(9)), before, (V4,), AZURE)
+    assert demand.pieces([space("10.0.4.0/24")], []) == {"y": [1, 1]}
 
 
 def test_a_piece_may_fill_its_subnet_of_hosts_and_leave_part_of_that_of_pods():
