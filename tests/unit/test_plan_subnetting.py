@@ -170,7 +170,7 @@ def test_what_a_segment_will_have_with_ipv6_counts_before_it_has_it():
 def test_a_new_segment_asks_for_two_subnets_of_each_family():
     path = ("clusters", "a", "node_pools", "gpu", "nodes")
     demand = ClusterDemand("a", cluster(gpu=gpu(10)), {}, (V4, V6), AZURE)
-    asked = list(demand.requests(NewSegment("gpu", 3, 4, "a"), [V4, V6]))
+    asked = list(demand.requests("gpu", 3, 4, [V4, V6]))
     assert [(each.key, each.family, each.length, each.path) for each in asked] == [
         (("node_pools", "gpu", "3", "hosts", "v4"), V4, 28, path),
         (("node_pools", "gpu", "3", "pods", "v4"), V4, 24, path),

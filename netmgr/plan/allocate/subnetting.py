@@ -55,12 +55,11 @@ class ClusterDemand:
             mappings = demand.mappings_per_node(spec, self.families)
             for new in budget.segments(pool, parts, len(held.segments), mappings):
                 segments.append(new)
-                requests += self.requests(new, self.families)
+                requests += self.requests(pool, new.number, new.nodes, self.families)
             for number, segment in enumerate(held.segments):
                 # Made before the plan had IPv6: nodes keep their numbers and IPv4 addresses.
                 if segment.v6 is None and Family.V6 in self.families:
-                    late = demand.NewSegment(pool, number, segment.nodes, segment.network)
-                    requests += self.requests(late, [Family.V6])
+                    requests += self.requests(pool, number, segment.nodes, [Family.V6])
         # Only once every node pool has what it asks for may one promise more than that.
         widened = []
         for new in segments:
@@ -71,16 +70,16 @@ class ClusterDemand:
         return Missing(tuple(widened), tuple(requests))
 
     def requests(
-        self, segment: demand.NewSegment, families: Iterable[Family]
+        self, pool: str, number: int, nodes: int, families: Iterable[Family]
     ) -> Iterator[demand.SubnetRequest]:
-        """The subnets of a segment: of each family one for hosts and one for pods."""
-        spec, limits = self.spec.node_pools[segment.pool], self.limits
-        path: KeyPath = ("clusters", self.name, "node_pools", segment.pool, "nodes")
+        """A segment's subnets for so many nodes: of each family one for hosts and one for pods."""
+        spec, limits = self.spec.node_pools[pool], self.limits
+        path: KeyPath = ("clusters", self.name, "node_pools", pool, "nodes")
         for family in families:
-            hosts, pods = _keys(segment.pool, segment.number, family)
-            length = demand.hosts_length(segment.nodes, family, limits)
+            hosts, pods = _keys(pool, number, family)
+            length = demand.hosts_length(nodes, family, limits)
             yield demand.SubnetRequest(hosts, family, length, path)
-            length = demand.pods_length(segment.nodes, demand.blocks(spec, family), limits)
+            length = demand.pods_length(nodes, demand.blocks(spec, family), limits)
             yield demand.SubnetRequest(pods, family, length, path)
 
     def _budget(self, held: Mapping[str, NodePoolLock]) -> demand.MappingBudget:
