@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from netmgr.documents.diagnostics import Diagnostic, error
+from netmgr.documents.diagnostics import Diagnostic, dotted, error
 from netmgr.documents.special_use import SPECIAL_USE
 from netmgr.plan.allocate.demand import Key, SubnetRequest
 from netmgr.plan.allocate.space import Space, enclosing, length_for, subtract
@@ -130,7 +130,7 @@ class AddressPool:
                 raise PlanRefused([self._refusal(site, allocations, subnets)])
             trial.take(allocation.reserve)
             taken.append(allocation.reserve)
-            placed |= _fit(Space(trial.family, [allocation.prefix]), [subnet])[0]
+            placed[subnet.key] = allocation.prefix._replace(length=subnet.length)
         # Blocks that were taken one by one may lie side by side.
         allocations += map(_whole, merge(taken))
         return placed
@@ -179,10 +179,9 @@ class AddressPool:
         message = (
             f"{site.name} needs {needed:,} more addresses, a /{length}, "
             f"but of pools.nodes {room}: {missing:,} too few; "
-            f"the largest request is {'.'.join(map(str, largest.path))} ({largest.size:,})"
+            f"the largest request is {dotted(largest.path)} ({largest.size:,})"
         )
-        blockers = self._blockers(allocations)
-        if blockers:
+        if blockers := self._blockers(allocations):
             message += f"; in the way of growing in place: {', '.join(blockers)}"
         remedy = "add a prefix to pools.nodes, release what is unused, or ask for less"
         return error(message, largest.path, remedy=remedy)
