@@ -100,8 +100,7 @@ class Allocator:
         held, limits = self.hub, self.limits
         path: KeyPath = ("hub", "routers")
         former = held.routers if held else None
-        routers = FixedSubnet(("routers",), path, HUB, former, hosts=self.plan.hub.routers)
-        subnets = [routers]
+        subnets = [FixedSubnet(("routers",), path, HUB, former, hosts=self.plan.hub.routers)]
         path = ("hub", "researchers")
         missing = self.plan.hub.researchers
         for number, subnet in enumerate(held.researchers if held else ()):
@@ -115,8 +114,8 @@ class Allocator:
         requests = [request for subnet in subnets for request in subnet.requests(families, limits)]
         site = self._site(HUB, held, [prefix for subnet in subnets for prefix in subnet.taken])
         prefixes, placed = self._grant(replace(site, subnets=tuple(requests), reserve=1))
-        locked_routers, *researchers = (subnet.complete(placed, limits) for subnet in subnets)
-        return HubLock(prefixes=prefixes, routers=locked_routers, researchers=tuple(researchers))
+        routers, *researchers = (subnet.complete(placed, limits) for subnet in subnets)
+        return HubLock(prefixes=prefixes, routers=routers, researchers=tuple(researchers))
 
     def _cluster(self, name: str) -> ClusterLock:
         """A cluster's entry; what no single free block holds is divided into several segments."""
