@@ -149,21 +149,6 @@ def _prefixes(option: str, given: Iterable[str]) -> tuple[Prefix, ...]:
         raise ConfigError(f"{option}: {error}") from None
 
 
-def _validate(written: str, file: Path) -> None:
-    """Refuse a plan that could not be locked."""
-    source = f"{file} (not written)"
-    plan = loader.parse(written, source, PlanDocument)
-    limits = files.limits_of(plan, file)
-    try:
-        refuse_errors(plan, make_lock(plan, None, limits), limits)
-    except PlanRefused as refused:
-        lines = (
-            f"{source}: {dotted(diagnostic.at.key)}: {diagnostic}"
-            for diagnostic in refused.diagnostics
-        )
-        raise ConfigError("\n".join(dict.fromkeys(lines))) from None
-
-
 def _services_length(services: Iterable[Prefix], clusters: int) -> int:
     """As large as usual, unless as many clusters again would then not fit."""
     lengths = [prefix.length for prefix in services if prefix.family is Family.V4]
@@ -180,3 +165,18 @@ def _scalar(value: str) -> str:
     """A string as a YAML scalar: `on` needs quotes."""
     dumped: str = yaml.safe_dump(value, width=1 << 20)
     return dumped.removesuffix("\n").removesuffix("\n...")
+
+
+def _validate(written: str, file: Path) -> None:
+    """Refuse a plan that could not be locked."""
+    source = f"{file} (not written)"
+    plan = loader.parse(written, source, PlanDocument)
+    limits = files.limits_of(plan, file)
+    try:
+        refuse_errors(plan, make_lock(plan, None, limits), limits)
+    except PlanRefused as refused:
+        lines = (
+            f"{source}: {dotted(diagnostic.at.key)}: {diagnostic}"
+            for diagnostic in refused.diagnostics
+        )
+        raise ConfigError("\n".join(dict.fromkeys(lines))) from None

@@ -68,4 +68,5 @@ Group = Annotated[str | int, BeforeValidator(_group), WithJsonSchema({"anyOf": [
 class Document(BaseModel):
     """Base of every document: immutable, and strict about keys."""
 
+    # By name as well as by alias: the allocator makes the lock's parts from Python.
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)

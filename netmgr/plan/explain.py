@@ -149,8 +149,9 @@ def _set_apart(plan: PlanDocument) -> Iterator[_Owner]:
 
 def _sites(lock: LockDocument) -> Iterator[_Owner]:
     """What the hub or a cluster holds and has not given to a subnet."""
-    for name, allocations in lock.sites.items():
-        key = HUB if name == HUB else f"clusters.{name}"
+    sites = {HUB: (HUB, lock.hub.prefixes)}
+    sites |= {name: (f"clusters.{name}", held.prefixes) for name, held in lock.clusters.items()}
+    for name, (key, allocations) in sites.items():
         for number, held in enumerate(allocations):
             because = f"lock: {key}.prefixes[{number}]"
             # The prefix before the reserve that covers it.
