@@ -1,4 +1,4 @@
-"""`netmgr plan init`: the first plan.yaml, from what is known of a network."""
+"""`netmgr plan init`: the first plan.yaml, from what is known of a network, each key explained."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+import yaml
 
 from netmgr.cli.options import DEFAULT_PLAN, PlanFile
 from netmgr.cli.plan_common import refusals_described
@@ -15,14 +16,68 @@ from netmgr.documents.diagnostics import dotted
 from netmgr.errors import ConfigError
 from netmgr.plan import files
 from netmgr.plan.check.checks import refuse_errors
-from netmgr.plan.clouds.cloud import Cloud
+from netmgr.plan.clouds.cloud import Azure, Cloud
 from netmgr.plan.document import PlanDocument
 from netmgr.plan.locking import make_lock
-from netmgr.plan.starting import text
-from netmgr.prefixes import Prefix
+from netmgr.prefixes import Family, Prefix
 
 # typer takes lists for defaults, and copies them.
 POOLS, SERVICES, CLUSTERS = ["10.0.0.0/8"], ["172.16.0.0/12"], ["cluster-1"]
+
+_LONGEST_SERVICES, _SHORTEST_SERVICES = 28, 16
+"""Prefix lengths that a cluster's Service range may have, and has by default (IPv4)."""
+
+_AZURE = f"""\
+azure:  # for rendered resources
+  location: {Azure().location}
+  resource_group: {Azure().resource_group}
+"""
+
+_PLAN = """\
+# What you want of the network. netmgr chooses the addresses and records them beside this file:
+#
+#   netmgr plan lock     choose prefixes, show them, ask, and write the lock
+#   netmgr plan check    overlaps, headroom and limits
+#   netmgr plan explain  whose an address is, and which key says so
+#
+# Keep this file and the lock in git. Allocations are recorded by name: entries can be inserted,
+# removed and reordered, and nothing else moves. Keys that are commented out show examples.
+apiVersion: netmgr.io/v1alpha1
+kind: NetworkPlan
+name: {name}
+
+cloud: {cloud}  # whose limits apply: azure, or none
+{azure}
+pools:
+  nodes:  # where the hub, nodes and pods get their addresses; an IPv6 prefix may be added
+{nodes}
+  services:  # where clusters' Service ranges come from
+{services}
+
+# exclude:  # never allocated from
+#   - prefix: 10.255.0.0/16
+#     reason: office network
+
+hub:  # where researchers enter; it reaches every cluster
+  researchers: {researchers}  # addresses for their machines
+  routers: {routers}
+
+clusters:  # none reaches another
+{clusters}"""
+
+_CLUSTER = """\
+  {name}:
+    # grow_to: {cluster_growth}  # nodes it may get in all: their addresses stay free beside its own
+    services:
+      mode: unique  # or shared: all such clusters have the range that shared_services names
+      length: {length}  # prefix length of the range
+    node_pools:
+      default:  # becomes part of the nodes' names
+        nodes: {nodes}
+        pods_per_node: {pods_per_node}
+        # surge: 10%  # more nodes during an upgrade
+        # grow_to: {pool_growth}  # subnets have room for so many nodes from the first day
+"""
 
 
 def init(  # noqa: PLR0913  one a command-line option
@@ -55,16 +110,20 @@ def init(  # noqa: PLR0913  one a command-line option
     It is written only if `plan lock` and `plan check` accept it, and never over another file.
     """
     _refuse_to_replace(file, files.lock_path(file))
-    written = text(
-        name=name,
-        cloud=cloud,
-        nodes=_prefixes("--pool", pool),
-        services=_prefixes("--services", services),
+    pools, ranges = _prefixes("--pool", pool), _prefixes("--services", services)
+    length = _services_length(ranges, len(cluster))
+    numbers = {"length": length, "nodes": nodes, "pods_per_node": pods_per_node}
+    growth = {"pool_growth": 2 * nodes, "cluster_growth": 4 * nodes}
+    entries = (_CLUSTER.format(name=_scalar(entry), **numbers, **growth) for entry in cluster)
+    written = _PLAN.format(
+        name=_scalar(name),
+        cloud=cloud.value,
+        azure=_AZURE if cloud is Cloud.AZURE else "",
+        nodes=_items(pools),
+        services=_items(ranges),
         researchers=researchers,
         routers=routers,
-        clusters=cluster,
-        nodes_per_cluster=nodes,
-        pods_per_node=pods_per_node,
+        clusters="".join(entries),
     )
     _validate(written, file)
     try:
@@ -88,6 +147,24 @@ def _prefixes(option: str, given: Iterable[str]) -> tuple[Prefix, ...]:
         return tuple(map(Prefix.parse, given))
     except ValueError as error:
         raise ConfigError(f"{option}: {error}") from None
+
+
+def _services_length(services: Iterable[Prefix], clusters: int) -> int:
+    """As large as usual, unless as many clusters again would then not fit."""
+    lengths = [prefix.length for prefix in services if prefix.family is Family.V4]
+    shares = max(2 * clusters, 1)
+    needed = min(lengths, default=0) + (shares - 1).bit_length()
+    return min(max(needed, _SHORTEST_SERVICES), _LONGEST_SERVICES)
+
+
+def _items(prefixes: Iterable[Prefix]) -> str:
+    return "\n".join(f"    - {prefix}" for prefix in prefixes)
+
+
+def _scalar(value: str) -> str:
+    """A string as a YAML scalar: `on` needs quotes."""
+    dumped: str = yaml.safe_dump(value, width=1 << 20)
+    return dumped.removesuffix("\n").removesuffix("\n...")
 
 
 def _validate(written: str, file: Path) -> None:

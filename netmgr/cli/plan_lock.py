@@ -152,15 +152,13 @@ def adopt(
     Lines are added to the plan, none is changed; the next `plan lock` allocates addresses.
     Exit 3 if changes were not written.
     """
-    from netmgr.plan.adopt import add_excluded, add_pinned, called, live_subnets, read_existing
+    from netmgr.plan.adopt import called, live_subnets, read_existing, with_adopted
 
     plan, lock = files.load_plan(file), files.load_lock(files.lock_path(file))
     text = file.read_text(encoding="utf-8")
     adopted = called(read_existing(loader.read(existing), str(existing)), names or (), plan)
     live = live_subnets(plan, lock, adopted)
-    after = add_excluded(
-        add_pinned(text, plan.pinned, adopted.prefixes, str(file)), live, str(file)
-    )
+    after = with_adopted(text, plan, adopted, live, str(file))
     if after == text:
         typer.echo(f"{file} has all of them: nothing to do")
         return

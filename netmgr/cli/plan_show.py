@@ -37,7 +37,7 @@ def show(
     """Show what is locked."""
     planned = load(file)
     if output is not OutputFormat.TABLE:
-        show_document(files.to_plain(files.sealed(planned.locked)), output)
+        show_document(files.sealed(planned.locked), output)
     elif tree:
         terminal.console().print(_tree(planned.plan, planned.locked))
     else:

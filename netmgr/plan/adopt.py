@@ -23,10 +23,9 @@ from netmgr.plan.document import Exclusion, PlanDocument
 from netmgr.plan.lock import LockDocument
 from netmgr.prefixes import Address, Prefix
 
-Pinned = dict[str, tuple[Prefix, ...]]
+Pinned = dict[str, list[Prefix]]
 
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9]+")
-_PAIR = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +53,7 @@ def read_existing(text: str, source: str) -> Existing:
         prefixes = [network.prefixes] if isinstance(network.prefixes, str) else network.prefixes
         if not isinstance(prefixes, list):
             raise ConfigError(f"{where}: is no prefix and no list of prefixes")
-        _add(prefixes_by_owner, owner, _prefixes(prefixes, where))
+        prefixes_by_owner.setdefault(owner, []).extend(_prefixes(prefixes, where))
         for name, parts in network.subnets:
             subnets += [(owner, name, prefix) for prefix in _prefixes(parts, f"{where}/{name}")]
     return Existing(prefixes_by_owner, tuple(subnets))
@@ -71,7 +70,7 @@ def _listed(text: str, source: str) -> list[ListedNetwork]:
         return [ListedNetwork(str(name), prefixes, ()) for name, prefixes in data.items()]
     if isinstance(data, list) and data and all(isinstance(item, Mapping) for item in data):
         return registry.read_networks(data, source)
-    return [ListedNetwork(name, prefix, ()) for name, prefix in _lines(text, source)]
+    return list(_lines(text, source))
 
 
 def called(existing: Existing, names: Iterable[str], plan: PlanDocument) -> Existing:
@@ -97,13 +96,9 @@ def called(existing: Existing, names: Iterable[str], plan: PlanDocument) -> Exis
         sites[to_name(name)] = site
     prefixes_by_site: Pinned = {}
     for name, prefixes in existing.prefixes.items():
-        _add(prefixes_by_site, sites.get(name, name), prefixes)
+        prefixes_by_site.setdefault(sites.get(name, name), []).extend(prefixes)
     subnets = [(sites.get(owner, owner), name, prefix) for owner, name, prefix in existing.subnets]
     return Existing(prefixes_by_site, tuple(subnets))
-
-
-def _add(pinned: Pinned, owner: str, prefixes: Iterable[Prefix]) -> None:
-    pinned[owner] = (*pinned.get(owner, ()), *prefixes)
 
 
 def live_subnets(
@@ -133,39 +128,30 @@ def to_name(text: str) -> str:
     return name if name[:1].isalpha() else f"net-{name}"
 
 
-def add_pinned(
-    text: str, known: Mapping[str, tuple[Prefix, ...]], wanted: Pinned, source: str
+def with_adopted(
+    text: str, plan: PlanDocument, adopted: Existing, live: Iterable[Exclusion], source: str
 ) -> str:
-    """The plan's text with the missing part of `wanted` added under `pinned`.
+    """The plan's text with what it lacks under `pinned` and `exclude`.
 
     Raises:
-        ConfigError: a name has other prefixes already, or `pinned` is written in a way that
+        ConfigError: a name has other prefixes already, or one of the two is written in a way that
             lines cannot be added to.
     """
-    lines: list[str] = []
-    for name, prefixes in sorted(wanted.items()):
-        has = known.get(name)
+    pinned: list[str] = []
+    for name, prefixes in sorted(adopted.prefixes.items()):
+        has = plan.pinned.get(name)
         if has is None:
-            lines += [f"{name}:", *(f"  - {prefix}" for prefix in prefixes)]
+            pinned += [f"{name}:", *(f"  - {prefix}" for prefix in prefixes)]
         elif not set(prefixes) <= set(has):
             raise ConfigError(
                 f"{source}: pinned.{name}: has {', '.join(map(str, has))}; "
                 f"add what is missing of {', '.join(map(str, prefixes))} by hand"
             )
-    return _with_lines(text, "pinned", lines, source)
-
-
-def add_excluded(text: str, missing: Iterable[Exclusion], source: str) -> str:
-    """The plan's text with exclusions added.
-
-    Raises:
-        ConfigError: `exclude` is written in a way that lines cannot be added to.
-    """
-    lines: list[str] = []
-    for exclusion in missing:
+    excluded: list[str] = []
+    for exclusion in live:
         # JSON's string is one in YAML, too, whatever characters a subnet's name has.
-        lines += [f"- prefix: {exclusion.prefix}", f"  reason: {json.dumps(exclusion.reason)}"]
-    return _with_lines(text, "exclude", lines, source)
+        excluded += [f"- prefix: {exclusion.prefix}", f"  reason: {json.dumps(exclusion.reason)}"]
+    return _with_lines(_with_lines(text, "pinned", pinned, source), "exclude", excluded, source)
 
 
 def _with_lines(text: str, key: str, added: Sequence[str], source: str) -> str:
@@ -190,14 +176,19 @@ def _with_lines(text: str, key: str, added: Sequence[str], source: str) -> str:
     return "".join(whole)
 
 
-def _lines(text: str, source: str) -> Iterable[tuple[str, object]]:
+def _lines(text: str, source: str) -> Iterator[ListedNetwork]:
     for number, line in enumerate(text.splitlines(), 1):
-        words = line.partition("#")[0].replace(",", " ").split()
-        if not words or (number == 1 and words == ["name", "prefix"]):
-            continue
-        if len(words) != _PAIR:
-            raise ConfigError(f"{source}:{number}: is not a name and a prefix: {line.strip()!r}")
-        yield words[0], words[1]
+        match line.partition("#")[0].replace(",", " ").split():
+            case []:
+                continue
+            case ["name", "prefix"] if number == 1:
+                continue
+            case [name, prefix]:
+                yield ListedNetwork(name, prefix, ())
+            case _:
+                raise ConfigError(
+                    f"{source}:{number}: is not a name and a prefix: {line.strip()!r}"
+                )
 
 
 def _prefixes(texts: Iterable[object], where: str) -> Iterator[Prefix]:

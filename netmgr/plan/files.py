@@ -106,9 +106,15 @@ def located(path: Path, diagnostic: Diagnostic) -> str:
 
 
 def to_yaml(document: BaseModel | dict[str, Any]) -> str:
-    """A document as YAML, keys in the model's order, leaves on one line."""
+    """A document as YAML, leaves on one line; a model's keys in its order, without defaults."""
+    if isinstance(document, BaseModel):
+        plain = document.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    else:
+        # PyYAML refuses every type that it does not know, subclasses of str such as StrEnum
+        # included.
+        plain = to_jsonable_python(document)
     return yaml.dump(
-        to_plain(document),
+        plain,
         Dumper=yaml.CSafeDumper,
         sort_keys=False,
         default_flow_style=None,
@@ -117,13 +123,10 @@ def to_yaml(document: BaseModel | dict[str, Any]) -> str:
     )
 
 
-def to_plain(document: BaseModel | dict[str, Any]) -> dict[str, Any]:
-    """A document as dictionaries, lists and text; a model's without what is at its default."""
-    if isinstance(document, BaseModel):
-        return document.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-    # PyYAML refuses every type that it does not know, subclasses of str such as StrEnum included.
-    plain: dict[str, Any] = to_jsonable_python(document)
-    return plain
+def sealed(lock: LockDocument) -> dict[str, Any]:
+    """A lock as its file has it: without defaults, and with its digest."""
+    content = lock.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    return {**content, "digest": digest_of(lock)}
 
 
 def write_lock(path: Path, lock: LockDocument) -> None:
@@ -132,13 +135,4 @@ def write_lock(path: Path, lock: LockDocument) -> None:
     Raises:
         StateError: the file system refused; the old lock is untouched.
     """
-    durable.write(path, lock_text(lock).encode())
-
-
-def lock_text(lock: LockDocument) -> str:
-    """A lock as its file has it, digest included."""
-    return HEADER + to_yaml(sealed(lock))
-
-
-def sealed(lock: LockDocument) -> LockDocument:
-    return lock.model_copy(update={"digest": digest_of(lock)})
+    durable.write(path, (HEADER + to_yaml(sealed(lock))).encode())

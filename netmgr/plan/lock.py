@@ -16,6 +16,7 @@ from pydantic import Field, field_validator
 
 from netmgr.documents.diagnostics import Diagnostic
 from netmgr.documents.fields import AddressText, Document, PrefixText
+from netmgr.documents.sites import HUB
 from netmgr.errors import ConfigError
 from netmgr.plan.document import PlanDocument, ServiceMode
 from netmgr.prefixes import Address, Family, Prefix
@@ -94,7 +95,6 @@ class Segment(Document):
 
     @property
     def last(self) -> int:
-        """The number of its last node."""
         return self.first + self.nodes - 1
 
     @property
@@ -149,10 +149,6 @@ class SubnetLock(Document):
     def of_family(self, family: Family) -> tuple[Address, ...]:
         """The hosts' addresses of one family."""
         return self.addresses if family is Family.V4 else self.addresses_v6
-
-    def of(self, family: Family) -> Prefix | None:
-        """The prefix of one family, or None."""
-        return next((prefix for prefix in self.prefixes if prefix.family is family), None)
 
 
 class ServiceMapping(NamedTuple):
@@ -234,6 +230,12 @@ class LockDocument(Document):
                 f"this one reads {LOCK_VERSION}); use that netmgr"
             )
         return version
+
+    @property
+    def sites(self) -> dict[str, tuple[Allocation, ...]]:
+        """The prefixes of the hub and of each cluster, tombstones included."""
+        prefixes = {name: held.prefixes for name, held in self.clusters.items()}
+        return {HUB: self.hub.prefixes, **prefixes}
 
 
 def digest_of(document: LockDocument | PlanDocument) -> str:

@@ -44,38 +44,45 @@ def make_lock(
     if previous and not renumber and (names := list(renamed(plan, previous, limits))):
         raise PlanRefused(names)
     # Released first, so that the same run may give the addresses to another cluster.
-    kept = _without_released(previous, released)
-    lock = _allocated(plan, kept, limits, renumber=renumber)
-    if kept and not renumber:
+    kept = _without(previous, _tombstones(previous, released))
+    lock_conflicts = list(conflicts(plan, kept, limits)) if kept else []
+    if lock_conflicts and not renumber:
+        raise PlanRefused(conflict.diagnostic for conflict in lock_conflicts)
+    moving = {conflict.scope for conflict in lock_conflicts}
+    lock = _allocated(plan, _without(kept, moving), limits, moving)
+    if not renumber:
         _refuse_moves(kept, lock)
     return lock
 
 
-def _refuse_moves(before: LockDocument, after: LockDocument) -> None:
+def _allocated(
+    plan: PlanDocument, held: LockDocument | None, limits: CloudLimits, moving: Collection[Scope]
+) -> LockDocument:
+    try:
+        return Allocator(plan, held, limits, moving, reserving=True).run()
+    except PlanRefused:
+        # New reserves for declared growth must not take what somebody needs today.
+        if any(map(declares_growth, plan.clusters.values())):
+            with suppress(PlanRefused):
+                return Allocator(plan, held, limits, moving, reserving=False).run()
+        raise
+
+
+def _refuse_moves(before: LockDocument | None, after: LockDocument) -> None:
     """The last check that nothing moves, whatever the reason."""
-    faults = [
-        error(
-            f"would move from {move.before} to {move.after}",
-            tuple(move.key.split(".")),
-            remedy=REMEDY,
-        )
-        for move in diff(before, after)
-        if move.kind is ChangeKind.RENUMBER
-    ]
+    faults = []
+    for change in diff(before, after):
+        if change.kind is ChangeKind.RENUMBER:
+            message = f"would move from {change.before} to {change.after}"
+            faults.append(error(message, tuple(change.key.split(".")), remedy=REMEDY))
     if faults:
         raise PlanRefused(faults)
 
 
-def _without_released(
-    previous: LockDocument | None, released: Iterable[str]
-) -> LockDocument | None:
-    """The lock without the tombstones that are released.
-
-    Raises:
-        PlanRefused: a name is not that of a tombstone.
-    """
+def _tombstones(previous: LockDocument | None, released: Iterable[str]) -> set[Scope]:
+    """The parts of the lock that names mean; PlanRefused if one is not a tombstone's."""
     clusters = previous.clusters if previous else {}
-    scopes: list[Scope] = []
+    scopes: set[Scope] = set()
     for name in released:
         cluster, _, pool = name.partition("/")
         held = clusters.get(cluster)
@@ -85,41 +92,18 @@ def _without_released(
         if not entry.tombstone:
             path = ("clusters", *name.split("/"))
             raise PlanRefused([error("is in use", path, remedy="take it out of plan.yaml first")])
-        scopes.append((cluster, "node_pools", pool) if pool else (cluster,))
-    return _without(previous, scopes) if previous else None
+        scopes.add((cluster, "node_pools", pool) if pool else (cluster,))
+    return scopes
 
 
-def _without(lock: LockDocument, scopes: Iterable[Scope]) -> LockDocument:
+def _without(lock: LockDocument | None, scopes: Collection[Scope]) -> LockDocument | None:
     """The lock without clusters and node pools. The allocator replaces the hub and Services."""
-    clusters = dict(lock.clusters)
-    # A cluster sorts before its node pools: once it is gone its pools are gone, too.
-    for name, *part in sorted(set(scopes)):
-        if not part:
-            clusters.pop(name, None)
-        elif name in clusters and part[0] == "node_pools":
-            held = clusters[name]
-            rest = {pool: spec for pool, spec in held.node_pools.items() if pool != part[1]}
+    if lock is None:
+        return None
+    clusters = {}
+    for name, held in lock.clusters.items():
+        if (name,) not in scopes:
+            pools = held.node_pools.items()
+            rest = {pool: spec for pool, spec in pools if (name, "node_pools", pool) not in scopes}
             clusters[name] = held.model_copy(update={"node_pools": rest})
     return lock.model_copy(update={"clusters": clusters})
-
-
-def _allocated(
-    plan: PlanDocument, kept: LockDocument | None, limits: CloudLimits, *, renumber: bool
-) -> LockDocument:
-    lock_conflicts = list(conflicts(plan, kept, limits)) if kept else []
-    if lock_conflicts and not renumber:
-        raise PlanRefused(conflict.diagnostic for conflict in lock_conflicts)
-    moving = {conflict.scope for conflict in lock_conflicts}
-    held = _without(kept, moving) if kept else None
-
-    def run(*, reserving: bool) -> LockDocument:
-        return Allocator(plan, held, limits, moving, reserving=reserving).run()
-
-    try:
-        return run(reserving=True)
-    except PlanRefused:
-        # New reserves for declared growth must not take what somebody needs today.
-        if any(map(declares_growth, plan.clusters.values())):
-            with suppress(PlanRefused):
-                return run(reserving=False)
-        raise

@@ -117,6 +117,20 @@ def test_a_cluster_grows_where_it_stands_as_far_as_is_said(declared):
     assert not stays_where_it_is(plan, lock, limits, said.at_nodes + 1)
 
 
+def test_a_forecast_grows_over_nothing_that_is_never_allocated():
+    """The cloud forbids nothing, but 168.63.129.16 is of special use in every cloud."""
+    plan, lock, limits = locked(
+        {"a": cluster(nodes=3)},
+        cloud="none",
+        pools={"nodes": ["168.63.128.0/18"], "services": ["172.16.0.0/12"]},
+        pinned={"a": ["168.63.130.0/24"]},
+    )
+    forecast = forecasts(plan, lock, limits)[0]
+    assert forecast.first_limit == "addresses in place"
+    assert stays_where_it_is(plan, lock, limits, forecast.at_nodes)
+    assert not stays_where_it_is(plan, lock, limits, forecast.at_nodes + 1)
+
+
 def stays_where_it_is(
     plan: PlanDocument, lock: LockDocument, limits: CloudLimits, nodes: int
 ) -> bool:

@@ -18,7 +18,6 @@ from netmgr.plan.allocate.demand import (
     mappings_per_node,
     pods_length,
     promised_mappings,
-    segment_requests,
 )
 from netmgr.plan.clouds.cloud import Cloud
 from netmgr.plan.document import NodePool
@@ -134,8 +133,8 @@ def test_what_fits_into_a_segments_subnets_is_at_least_what_it_was_made_for():
     assert fitting(70_000, dense, [V6], AZURE) == (1 << 17) - 2
 
 
-def new(first: int, number: int, nodes: int, network: str, most: int = 0) -> NewSegment:
-    return NewSegment("gpu", number, first, nodes, most or nodes, network)
+def new(number: int, nodes: int, network: str) -> NewSegment:
+    return NewSegment("gpu", number, nodes, network)
 
 
 def held(*segments: Segment) -> NodePoolLock:
@@ -151,45 +150,45 @@ def segment(nodes: int = 7, network: str = "a", *, both: bool = False) -> Segmen
 
 def test_a_new_segment_follows_those_there_are_and_its_mappings_are_promised_at_once():
     budget = MappingBudget("a", None, {})
-    made = list(budget.segments("gpu", [5, 3], held(segment(7), segment(2)), 3))
-    assert made == [new(9, 2, 5, "a"), new(14, 3, 3, "a")]
+    made = list(budget.segments("gpu", [5, 3], 2, 3))
+    assert made == [new(2, 5, "a"), new(3, 3, "a")]
     assert budget.promised == {"a": 24}
-    assert list(MappingBudget("a", None, {}).segments("gpu", [4], None, 3)) == [new(0, 0, 4, "a")]
+    assert list(MappingBudget("a", None, {}).segments("gpu", [4], 0, 3)) == [new(0, 4, "a")]
 
 
 def test_a_network_that_is_full_is_followed_by_another_one():
     budget = MappingBudget("a", NAT_MAPPINGS + 30, {"a": 15})
     # Five more fit into the first one, and no part of a segment goes there.
-    assert list(budget.segments("gpu", [5], None, 3)) == [new(0, 0, 5, "a")]
+    assert list(budget.segments("gpu", [5], 0, 3)) == [new(0, 5, "a")]
     budget = MappingBudget("a", NAT_MAPPINGS + 30, {"a": 15})
     # Of a new network the whole limit is free: it has no NAT hosts.
-    assert list(budget.segments("gpu", [6, 20], None, 3)) == [
-        new(0, 0, 6, "a_2"),
-        new(6, 1, 15, "a_3"),
-        new(21, 2, 5, "a"),
+    assert list(budget.segments("gpu", [6, 20], 0, 3)) == [
+        new(0, 6, "a_2"),
+        new(1, 15, "a_3"),
+        new(2, 5, "a"),
     ]
     assert budget.promised == {"a": 30, "a_2": 18, "a_3": 45}
     budget = MappingBudget("a", NAT_MAPPINGS + 32, {"a": 32})
-    assert list(budget.segments("gpu", [16], None, 3)) == [new(0, 0, 16, "a_2")]
+    assert list(budget.segments("gpu", [16], 0, 3)) == [new(0, 16, "a_2")]
 
 
 def test_a_node_too_large_for_any_network_is_put_alone_into_each():
     """Limits of a document are checked elsewhere; this has to end."""
     budget = MappingBudget("a", NAT_MAPPINGS + 2, {"a": 2})
-    assert list(budget.segments("gpu", [2], None, 40)) == [new(0, 0, 1, "a_2"), new(1, 1, 1, "a_3")]
+    assert list(budget.segments("gpu", [2], 0, 40)) == [new(0, 1, "a_2"), new(1, 1, "a_3")]
 
 
 def test_what_is_left_of_subnets_is_given_out_up_to_half_of_what_the_network_has_left():
     budget = MappingBudget("a", NAT_MAPPINGS + 50, {"a": 20})
-    one = new(0, 0, 5, "a")
+    one = new(0, 5, "a")
     # 30 mappings are left: 15 of them are 5 nodes.
-    assert budget.widened(one, 20, 3) == new(0, 0, 5, "a", most=10)
+    assert budget.widened(one, 20, 3) == new(0, 10, "a")
     assert budget.promised == {"a": 35}
-    assert budget.widened(one, 7, 3).most == 7
-    assert budget.widened(one, 4, 3).most == 5
-    assert MappingBudget("a", None, {"a": 15}).widened(one, 20, 3).most == 20
+    assert budget.widened(one, 7, 3).nodes == 7
+    assert budget.widened(one, 4, 3).nodes == 5
+    assert MappingBudget("a", None, {"a": 15}).widened(one, 20, 3).nodes == 20
     over = MappingBudget("a", NAT_MAPPINGS + 10, {"a": 20})
-    assert over.widened(one, 20, 3).most == 5
+    assert over.widened(one, 20, 3).nodes == 5
 
 
 def test_a_node_has_a_mapping_for_itself_and_each_block_in_each_family():
@@ -202,24 +201,16 @@ def test_a_node_has_a_mapping_for_itself_and_each_block_in_each_family():
 def test_existing_segments_have_promised_what_their_nodes_may_come_to_use():
     two = pool(pods_per_node=31)
     found = promised_mappings(
-        [(two, held(segment(7, "a"), segment(2, "b"))), (None, held(segment(4, "a", both=True)))],
-        iter([V4, V6]),
+        {"here": two},
+        {
+            "here": held(segment(7, "a"), segment(2, "b")),
+            "gone": held(segment(4, "a", both=True)),
+        },
+        [V4, V6],
     )
     # From before IPv6, the first ones get blocks of that, too.
     assert found == {"a": 7 * 5 + 4 * 5, "b": 2 * 5}
-    wider = promised_mappings([(pool(pods_per_node=100), held(segment(1)))], [V4])
+    wider = promised_mappings({"x": pool(pods_per_node=100)}, {"x": held(segment(1))}, [V4])
     assert wider == {"a": 8}
-    narrower = promised_mappings([(pool(pods_per_node=1), held(segment(1)))], [V4])
+    narrower = promised_mappings({"x": pool(pods_per_node=1)}, {"x": held(segment(1))}, [V4])
     assert narrower == {"a": 3}
-
-
-def test_a_new_segment_asks_for_two_subnets_of_each_family():
-    path = ("clusters", "a", "node_pools", "gpu")
-    asked = list(segment_requests(new(0, 3, 4, "a"), pool(), [V4, V6], AZURE, path))
-    assert [(each.key, each.family, each.length, each.path) for each in asked] == [
-        (("node_pools", "gpu", "3", "hosts", "v4"), V4, 28, path),
-        (("node_pools", "gpu", "3", "pods", "v4"), V4, 24, path),
-        (("node_pools", "gpu", "3", "hosts", "v6"), V6, 64, path),
-        (("node_pools", "gpu", "3", "pods", "v6"), V6, 64, path),
-    ]
-    assert [each.size for each in asked] == [16, 256, 1 << 64, 1 << 64]

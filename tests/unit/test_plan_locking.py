@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from netmgr.documents.diagnostics import Diagnostic
-from netmgr.plan.allocate import subnetting
+from netmgr.plan.allocate.subnetting import ClusterDemand
 from netmgr.plan.check.conflicts import REMEDY
 from netmgr.plan.document import PlanDocument
 from netmgr.plan.files import load_limits
@@ -249,14 +249,14 @@ def test_a_cluster_and_one_of_its_node_pools_move_together():
 def test_a_move_that_nobody_foresaw_is_refused_with_both_places(monkeypatch):
     before = locked(plan())
     held, other = before.clusters["a"].node_pools.values()
-    complete = subnetting.complete
+    complete = ClusterDemand.complete
 
     def moving(*arguments: Any) -> Any:
         """As one that lost what the lock has."""
         found = complete(*arguments)
         return {**found, **({"cpu": found["gpu"], "gpu": found["cpu"]} if "gpu" in found else {})}
 
-    monkeypatch.setattr(subnetting, "complete", moving)
+    monkeypatch.setattr(ClusterDemand, "complete", moving)
     found = refused(plan(), before)
     assert all(each.at.key[:2] == ("clusters", "a") for each in found)
     assert all(each.remedy == REMEDY for each in found)

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from netmgr.documents.special_use import SPECIAL_USE
 from netmgr.plan.allocate.demand import SubnetRequest
-from netmgr.plan.allocate.pool import AddressPool, SiteRequest
+from netmgr.plan.allocate.pool import AddressPool, SiteRequest, free_pool
 from netmgr.plan.allocate.space import Space
+from netmgr.plan.clouds.cloud import Cloud
+from netmgr.plan.document import PlanDocument
+from netmgr.plan.files import load_limits
 from netmgr.plan.lock import Allocation, PlanRefused
 from netmgr.prefixes import Family, Prefix
+from tests.builders import PLAN_KEYS
 
 
 def pool(*free: str, family: Family = Family.V4) -> AddressPool:
@@ -57,6 +62,40 @@ def owning(pool: AddressPool, *allocations: Allocation) -> tuple[Allocation, ...
     for each in allocations:
         pool.hold(each.reserve, "a")
     return allocations
+
+
+def test_a_pool_lacks_what_nothing_is_allocated_from_and_what_sites_hold():
+    plan = PlanDocument.model_validate(
+        {
+            **PLAN_KEYS,
+            "name": "test",
+            "pools": {"nodes": ["10.0.0.0/20", "168.63.129.0/24", "192.0.2.0/24"]},
+            "exclude": [{"prefix": "10.0.0.0/24", "reason": "office"}, {"prefix": "10.0.1.0/24"}],
+            "pinned": {"vpn": ["10.0.4.0/22"]},
+        }
+    )
+    forbidden = (Prefix.parse("192.0.2.0/24"),)
+    limits = load_limits(Cloud.NONE).model_copy(update={"forbidden": forbidden})
+    found = free_pool(plan, limits, {"a": [held("10.0.2.0/24", "10.0.2.0/23")]}, Family.V4)
+    assert free(found) == [
+        "10.0.8.0/21",
+        "168.63.129.128/25",
+        "168.63.129.64/26",
+        "168.63.129.32/27",
+        "168.63.129.0/28",
+        "168.63.129.24/29",
+        "168.63.129.20/30",
+        "168.63.129.18/31",
+        "168.63.129.17/32",
+    ]
+    assert {(str(prefix), holder) for prefix, holder in found.holders} == {
+        ("192.0.2.0/24", "special use"),
+        *((str(prefix), "special use") for prefix in SPECIAL_USE),
+        ("10.0.0.0/24", "excluded: office"),
+        ("10.0.1.0/24", "excluded: 10.0.1.0/24"),
+        ("10.0.4.0/22", "vpn"),
+        ("10.0.2.0/23", "a"),
+    }
 
 
 def test_what_fits_inside_costs_nothing_and_the_largest_are_placed_first():

@@ -118,7 +118,7 @@ def test_all_addresses_are_a_block_like_any_other():
         "0.0.0.0/0"
     ] * 3
     assert (text(found.packed(1)), text(found.topmost(1))) == ("0.0.0.0/1", "128.0.0.0/1")
-    assert found.room(Prefix.parse("0.0.0.0/0")) == 0
+    assert text(found.reach(Prefix.parse("0.0.0.0/0"))) == "0.0.0.0/0"
     assert found.grown(Prefix.parse("0.0.0.0/0"), -1) is None
 
 
@@ -130,11 +130,11 @@ def test_a_prefix_grows_as_far_as_its_buddies_are_free():
     assert text(found.grown(held, 25)) == "10.0.0.0/25"
     assert text(found.grown(held, 22)) == "10.0.0.0/22"
     assert text(found.grown(held, 21)) == "None"
-    assert found.room(held) == 4
+    assert text(found.reach(held)) == "10.0.0.0/22"
     found.take(Prefix.parse("10.0.1.0/32"))
     assert (text(found.grown(held, 24)), text(found.grown(held, 23))) == ("10.0.0.0/24", "None")
-    assert found.room(held) == 2
-    assert space("0.0.0.0/1").room(Prefix.parse("128.0.0.0/1")) == 1
+    assert text(found.reach(held)) == "10.0.0.0/24"
+    assert text(space("0.0.0.0/1").reach(Prefix.parse("128.0.0.0/1"))) == "0.0.0.0/0"
 
 
 @pytest.mark.parametrize(

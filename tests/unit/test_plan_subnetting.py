@@ -9,15 +9,12 @@ import pytest
 from netmgr.plan.allocate.demand import Key, NewSegment, SubnetRequest
 from netmgr.plan.allocate.space import Space
 from netmgr.plan.allocate.subnetting import (
+    ClusterDemand,
     FixedSubnet,
-    complete,
     host_addresses,
     missing_nodes,
-    missing_subnets,
-    pieces,
     take_all,
     taken_by,
-    with_pinned,
 )
 from netmgr.plan.clouds.cloud import Cloud, CloudLimits
 from netmgr.plan.document import Cluster, NodePool, ServiceMode
@@ -95,13 +92,13 @@ def test_a_node_pool_lacks_what_its_declared_growth_and_surge_take():
 
 
 def test_the_largest_node_pool_comes_first_and_each_gets_one_segment():
-    found = missing_subnets("a", cluster(z=gpu(3), y=gpu(8), x=gpu(3)), {}, (V4,), UNLIMITED)
+    spec = cluster(z=gpu(3), y=gpu(8), x=gpu(3))
+    found = ClusterDemand("a", spec, {}, (V4,), UNLIMITED).missing()
     assert found.segments == (
-        NewSegment("y", 0, 0, 8, 11, "a"),
-        NewSegment("x", 0, 0, 3, 3, "a"),
-        NewSegment("z", 0, 0, 3, 3, "a"),
+        NewSegment("y", 0, 11, "a"),
+        NewSegment("x", 0, 3, "a"),
+        NewSegment("z", 0, 3, "a"),
     )
-    assert found.existing == ()
     assert shown(found.requests) == {
         f"node_pools/{name}/0/{part}/v4": (length, f"clusters.a.node_pools.{name}.nodes")
         for name, lengths in (("y", (28, 23)), ("x", (29, 25)), ("z", (29, 25)))
@@ -111,38 +108,40 @@ def test_the_largest_node_pool_comes_first_and_each_gets_one_segment():
 
 def test_a_node_pool_may_be_divided_into_sizes():
     both = cluster(y=gpu(8), x=gpu(3))
-    found = missing_subnets("a", both, {}, (V4,), UNLIMITED, {"y": [5, 3]})
-    divided = [(each.pool, each.number, each.first, each.nodes) for each in found.segments]
-    assert divided == [("y", 0, 0, 5), ("y", 1, 5, 3), ("x", 0, 0, 3)]
+    found = ClusterDemand("a", both, {}, (V4,), UNLIMITED).missing({"y": [5, 3]})
+    divided = [(each.pool, each.number, each.nodes) for each in found.segments]
+    # Subnets for five nodes hold seven.
+    assert divided == [("y", 0, 7), ("y", 1, 3), ("x", 0, 3)]
 
 
 def test_what_the_lock_has_room_for_is_not_asked_for_again():
     before = {"y": NodePoolLock(segments=(FIRST,))}
-    assert missing_subnets("a", cluster(y=gpu(7)), before, (V4,), UNLIMITED).requests == ()
-    found = missing_subnets("a", cluster(y=gpu(9)), before, (V4,), UNLIMITED)
-    assert found.segments == (NewSegment("y", 1, 7, 2, 3, "a"),)
+    enough = ClusterDemand("a", cluster(y=gpu(7)), before, (V4,), UNLIMITED)
+    assert enough.missing().requests == ()
+    found = ClusterDemand("a", cluster(y=gpu(9)), before, (V4,), UNLIMITED).missing()
+    assert found.segments == (NewSegment("y", 1, 3, "a"),)
 
 
 def test_mappings_of_what_is_there_count_and_every_pool_gets_its_own_before_any_gets_more():
     # Sixteen mappings are the NAT hosts', 21 those of the first segment's nodes.
     before = {"y": NodePoolLock(segments=(FIRST,))}
-    found = missing_subnets("a", cluster(y=gpu(9), x=gpu(2)), before, (V4,), limited(16 + 21 + 18))
+    both = cluster(y=gpu(9), x=gpu(2))
+    found = ClusterDemand("a", both, before, (V4,), limited(16 + 21 + 18)).missing()
     assert found.segments == (
         # Of six mappings that are left, half go to the first that has room: one node.
-        NewSegment("y", 1, 7, 2, 3, "a"),
-        NewSegment("x", 0, 0, 2, 2, "a"),
+        NewSegment("y", 1, 3, "a"),
+        NewSegment("x", 0, 2, "a"),
     )
-    tight = missing_subnets("a", cluster(y=gpu(9), x=gpu(2)), before, (V4,), limited(16 + 21 + 8))
+    tight = ClusterDemand("a", both, before, (V4,), limited(16 + 21 + 8)).missing()
     assert [each.network for each in tight.segments] == ["a", "a_2"]
-    gone = missing_subnets("a", cluster(x=gpu(2)), before, (V4,), limited(16 + 21 + 5))
+    gone = ClusterDemand("a", cluster(x=gpu(2)), before, (V4,), limited(16 + 21 + 5)).missing()
     assert [each.network for each in gone.segments] == ["a_2"]
 
 
 def test_segments_from_before_ipv6_get_it_and_keep_their_numbers():
     before = {"y": NodePoolLock(segments=(FIRST, SECOND))}
-    found = missing_subnets("a", cluster(y=gpu(18)), before, (V4, V6), UNLIMITED)
+    found = ClusterDemand("a", cluster(y=gpu(18)), before, (V4, V6), UNLIMITED).missing()
     assert found.segments == ()
-    assert found.existing == (NewSegment("y", 0, 0, 7, 7, "a"),)
     asked = (64, "clusters.a.node_pools.y.nodes")
     assert shown(found.requests) == {
         "node_pools/y/0/hosts/v6": asked,
@@ -152,7 +151,7 @@ def test_segments_from_before_ipv6_get_it_and_keep_their_numbers():
 
 def test_a_pool_that_lacks_a_family_and_nodes_asks_for_both():
     before = {"y": NodePoolLock(segments=(FIRST,))}
-    found = missing_subnets("a", cluster(y=gpu(9)), before, (V4, V6), UNLIMITED)
+    found = ClusterDemand("a", cluster(y=gpu(9)), before, (V4, V6), UNLIMITED).missing()
     assert list(shown(found.requests)) == [
         f"node_pools/y/{number}/{part}/{family}"
         for number, family in ((1, "v4"), (1, "v6"), (0, "v6"))
@@ -164,8 +163,21 @@ def test_what_a_segment_will_have_with_ipv6_counts_before_it_has_it():
     before = {"y": NodePoolLock(segments=(FIRST,))}
     both = cluster(y=gpu(7), x=gpu(1))
     # Seven nodes of five mappings each in both families, where the lock has three of each.
-    found = missing_subnets("a", both, before, (V4, V6), limited(16 + 35 + 4))
+    found = ClusterDemand("a", both, before, (V4, V6), limited(16 + 35 + 4)).missing()
     assert [each.network for each in found.segments] == ["a_2"]
+
+
+def test_a_new_segment_asks_for_two_subnets_of_each_family():
+    path = ("clusters", "a", "node_pools", "gpu", "nodes")
+    demand = ClusterDemand("a", cluster(gpu=gpu(10)), {}, (V4, V6), AZURE)
+    asked = list(demand.requests("gpu", 3, 4, [V4, V6]))
+    assert [(each.key, each.family, each.length, each.path) for each in asked] == [
+        (("node_pools", "gpu", "3", "hosts", "v4"), V4, 28, path),
+        (("node_pools", "gpu", "3", "pods", "v4"), V4, 24, path),
+        (("node_pools", "gpu", "3", "hosts", "v6"), V6, 64, path),
+        (("node_pools", "gpu", "3", "pods", "v6"), V6, 64, path),
+    ]
+    assert [each.size for each in asked] == [16, 256, 1 << 64, 1 << 64]
 
 
 def placed(*segments: tuple[str, str, str]) -> dict[Key, Prefix]:
@@ -181,17 +193,12 @@ def placed(*segments: tuple[str, str, str]) -> dict[Key, Prefix]:
 def test_new_segments_go_behind_those_there_are_and_hold_what_their_subnets_do():
     before = {"y": NodePoolLock(segments=(FIRST,)), "old": NodePoolLock(segments=(SECOND,))}
     wanted = cluster(y=gpu(12), x=gpu(2))
-    new = missing_subnets("a", wanted, before, (V4,), UNLIMITED)
-    found = complete(
-        wanted,
-        before,
-        new,
-        placed(
-            ("y/1/v4", "10.0.0.32/28", "10.0.4.0/24"),
-            ("x/0/v4", "10.0.0.48/29", "10.0.5.0/25"),
-        ),
-        UNLIMITED,
+    demand = ClusterDemand("a", wanted, before, (V4,), UNLIMITED)
+    prefixes = placed(
+        ("y/1/v4", "10.0.0.32/28", "10.0.4.0/24"),
+        ("x/0/v4", "10.0.0.48/29", "10.0.5.0/25"),
     )
+    found = demand.complete(demand.missing(), prefixes)
     assert list(found) == ["old", "x", "y"]
     assert found["old"] == NodePoolLock(tombstone=True, segments=(SECOND,))
     assert found["y"].segments == (
@@ -205,48 +212,59 @@ def test_new_segments_go_behind_those_there_are_and_hold_what_their_subnets_do()
 
 def test_the_family_with_less_room_and_the_networks_mappings_bound_a_segment():
     wanted = cluster(y=gpu(5, block_length_v6=80))
-    new = missing_subnets("a", wanted, {}, (V4, V6), limited(16 + 25 + 8))
+    demand = ClusterDemand("a", wanted, {}, (V4, V6), limited(16 + 25 + 8))
     prefixes = placed(
         ("y/0/v4", "10.0.0.32/28", "10.0.4.0/24"),
         ("y/0/v6", "fd00:0:0:2::/64", "fd00:0:0:3::/64"),
     )
-    (segment,) = complete(wanted, {}, new, prefixes, AZURE)["y"].segments
+    (segment,) = demand.complete(demand.missing(), prefixes)["y"].segments
     assert segment.nodes == 5
     assert segment.v6 is not None
     assert (segment.v6.hosts, segment.v6.block_length) == (prefix("fd00:0:0:2::/64"), 80)
     # Without a bound as many as fit: 14 blocks of IPv4, two of each node.
-    new = missing_subnets("a", wanted, {}, (V4, V6), UNLIMITED)
-    (segment,) = complete(wanted, {}, new, prefixes, AZURE)["y"].segments
+    demand = ClusterDemand("a", wanted, {}, (V4, V6), UNLIMITED)
+    (segment,) = demand.complete(demand.missing(), prefixes)["y"].segments
     assert segment.nodes == 7
 
 
 def test_a_family_that_comes_later_is_added_to_its_segment():
     before = {"y": NodePoolLock(segments=(FIRST, SECOND))}
     wanted = cluster(y=gpu(18))
-    new = missing_subnets("a", wanted, before, (V4, V6), UNLIMITED)
+    demand = ClusterDemand("a", wanted, before, (V4, V6), UNLIMITED)
     prefixes = placed(("y/0/v6", "fd00:0:0:8::/64", "fd00:0:0:9::/64"))
-    found = complete(wanted, before, new, prefixes, UNLIMITED)
+    found = demand.complete(demand.missing(), prefixes)
     assert found["y"].segments == (FIRST.model_copy(update={"v6": v6(8)}), SECOND)
 
 
 def test_a_segment_behind_a_larger_one_than_was_asked_for_begins_later():
     wanted = cluster(y=gpu(8))
-    new = missing_subnets("a", wanted, {}, (V4,), UNLIMITED, {"y": [5, 3]})
+    demand = ClusterDemand("a", wanted, {}, (V4,), UNLIMITED)
     prefixes = placed(
         ("y/0/v4", "10.0.0.32/28", "10.0.4.0/24"),
         ("y/1/v4", "10.0.0.48/29", "10.0.5.0/25"),
     )
-    found = complete(wanted, {}, new, prefixes, UNLIMITED)
+    found = demand.complete(demand.missing({"y": [5, 3]}), prefixes)
     assert [(each.first, each.nodes) for each in found["y"].segments] == [(0, 7), (7, 3)]
 
 
 def test_each_segment_begins_where_all_before_it_end():
     before = {"y": NodePoolLock(segments=(FIRST, SECOND))}
     wanted = cluster(y=gpu(20))
-    new = missing_subnets("a", wanted, before, (V4,), UNLIMITED)
+    demand = ClusterDemand("a", wanted, before, (V4,), UNLIMITED)
     prefixes = placed(("y/2/v4", "10.0.0.48/29", "10.0.5.0/25"))
-    found = complete(wanted, before, new, prefixes, UNLIMITED)
+    found = demand.complete(demand.missing(), prefixes)
     assert [(each.first, each.nodes) for each in found["y"].segments] == [(0, 7), (7, 11), (18, 3)]
+
+
+def test_segments_of_one_run_follow_each_other_and_those_of_the_lock():
+    before = {"y": NodePoolLock(segments=(FIRST,))}
+    demand = ClusterDemand("a", cluster(y=gpu(15)), before, (V4,), UNLIMITED)
+    prefixes = placed(
+        ("y/1/v4", "10.0.0.32/28", "10.0.4.0/24"),
+        ("y/2/v4", "10.0.0.48/29", "10.0.5.0/25"),
+    )
+    found = demand.complete(demand.missing({"y": [5, 3]}), prefixes)
+    assert [(each.first, each.nodes) for each in found["y"].segments] == [(0, 7), (7, 7), (14, 3)]
 
 
 PIN = {"hosts": "10.0.0.0/28", "pods": "10.0.1.0/24"}
@@ -256,7 +274,8 @@ BOTH = {"hosts": ["10.0.0.16/28", "fd00:0:0:2::/64"], "pods": ["10.0.2.0/23", "f
 def pinned(
     limits: CloudLimits, held: dict[str, NodePoolLock] | None = None, **pools: dict[str, Any]
 ) -> dict[str, NodePoolLock]:
-    return with_pinned("a", cluster(**pools), held or {}, limits, (V4,))
+    demand = ClusterDemand("a", cluster(**pools), held or {}, (V4,), limits)
+    return dict(demand.with_pinned().held)
 
 
 def test_pinned_subnets_are_a_node_pools_first_segments():
@@ -277,7 +296,7 @@ def test_a_pin_behind_a_segment_of_the_lock_counts_what_that_will_have_with_ipv6
     other = {"hosts": "10.0.0.16/28", "pods": "10.0.2.0/23"}
     spec = cluster(y=gpu(18, subnets=[PIN, other]))
     # 35 mappings of the first segment in both families, and three for each node of the second.
-    found = with_pinned("a", spec, held, limited(16 + 35 + 11), (V4, V6))
+    found = ClusterDemand("a", spec, held, (V4, V6), limited(16 + 35 + 11)).with_pinned().held
     assert [(each.first, each.nodes) for each in found["y"].segments] == [(0, 7), (7, 3)]
 
 
@@ -331,11 +350,9 @@ def test_subnets_are_taken_all_or_none_the_largest_first():
 def divided(
     *free: str, fixed: tuple[int, ...] = (), pods: int = 31, **nodes: int
 ) -> dict[str, list[int]] | None:
-    spec = NodePool.model_validate(gpu(1, pods_per_node=pods))
+    spec = cluster(**{name: gpu(count, pods_per_node=pods) for name, count in nodes.items()})
     requests = [SubnetRequest(("x",), V4, length, ()) for length in fixed]
-    return pieces(
-        [space(*free)], requests, {name: (spec, count) for name, count in nodes.items()}, AZURE
-    )
+    return ClusterDemand("a", spec, {}, (V4,), AZURE).pieces([space(*free)], requests)
 
 
 def test_a_demand_is_divided_into_the_largest_pieces_that_fill_a_subnet():
@@ -352,6 +369,18 @@ def test_a_demand_is_divided_into_the_largest_pieces_that_fill_a_subnet():
     assert divided("10.0.0.0/23", "10.2.0.0/26", fixed=(24,), y=4) == {"y": [3, 1]}
     assert divided("10.0.0.0/23", fixed=(22,), y=1) is None
     assert divided("10.0.0.0/25", y=2) is None
+
+
+def test_the_largest_demand_is_divided_first_and_of_equal_ones_the_name_decides():
+    free = ("10.0.0.0/24", "10.1.0.0/24", "10.2.0.0/26")
+    assert list(divided(*free, x=2, y=7) or ()) == ["y", "x"]
+    assert list(divided(*free, y=2, x=2) or ()) == ["x", "y"]
+
+
+def test_only_what_the_lock_lacks_is_divided():
+    before = {"y": NodePoolLock(segments=(FIRST,))}
+    demand = ClusterDemand("a", cluster(y=gpu(9)), before, (V4,), AZURE)
+    assert demand.pieces([space("10.0.4.0/24")], []) == {"y": [1, 1]}
 
 
 def test_a_piece_may_fill_its_subnet_of_hosts_and_leave_part_of_that_of_pods():

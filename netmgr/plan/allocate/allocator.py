@@ -5,17 +5,16 @@ What the lock holds never moves: it is an input.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from itertools import chain
 
 from netmgr.documents.diagnostics import KeyPath, error
 from netmgr.documents.sites import HUB
-from netmgr.documents.special_use import SPECIAL_USE
-from netmgr.plan.allocate import subnetting
 from netmgr.plan.allocate.demand import SubnetRequest
-from netmgr.plan.allocate.pool import AddressPool, Placement, SiteRequest
+from netmgr.plan.allocate.pool import Placement, SiteRequest, free_pool, withdrawn
 from netmgr.plan.allocate.space import Space
+from netmgr.plan.allocate.subnetting import ClusterDemand, FixedSubnet, taken_by_pools
 from netmgr.plan.clouds.cloud import CloudLimits
 from netmgr.plan.document import Cluster, PlanDocument, ServiceMode, key_of
 from netmgr.plan.lock import (
@@ -24,30 +23,12 @@ from netmgr.plan.lock import (
     ClusterLock,
     HubLock,
     LockDocument,
-    NodePoolLock,
     PlanRefused,
     ServiceMapping,
     ServiceRangeLock,
-    SubnetLock,
     digest_of,
 )
 from netmgr.prefixes import Family, Prefix
-
-
-@dataclass(frozen=True, slots=True)
-class _ClusterPlan:
-    """A cluster of the plan, and what it has: of its node pools, pinned subnets included."""
-
-    name: str
-    spec: Cluster
-    prefixes: tuple[Allocation, ...]
-    pools: dict[str, NodePoolLock]
-    nat: subnetting.FixedSubnet
-
-    @property
-    def taken(self) -> list[Prefix]:
-        """Its subnets."""
-        return [*self.nat.taken, *subnetting.taken_by_pools(self.pools)]
 
 
 class Allocator:
@@ -72,21 +53,21 @@ class Allocator:
         self.reserving = reserving
         self.hub = held.hub if held and (HUB,) not in moving else None
         self.clusters = held.clusters if held else {}
-        self.ranges = {
+        sites = held.sites if held else {}
+        if self.hub is None:
+            sites.pop(HUB, None)
+        self.pools = {
+            family: free_pool(plan, limits, sites, family) for family in plan.pools.families
+        }
+        ranges = {
             name: cluster.services
             for name, cluster in self.clusters.items()
             if (name, "services") not in moving
         }
-        self.pools = {family: self._pool(family) for family in plan.pools.families}
-        self.services = ServicePool(plan, limits, self.ranges.values())
-        self.fixed_families = plan.pools.service_families
+        self.services = ServicePool(plan, limits, ranges)
 
     def run(self) -> LockDocument:
-        """The next lock.
-
-        Raises:
-            PlanRefused: something does not fit.
-        """
+        """The next lock; PlanRefused if something does not fit."""
         hub = self._hub()
         clusters = {
             # A cluster that left the plan may still run, so nobody else gets its addresses before
@@ -115,139 +96,95 @@ class Allocator:
         size = sum(pool.capacity * pool.blocks_per_node for pool in cluster.node_pools.values())
         return not declares_growth(cluster), -size, name
 
-    def _pool(self, family: Family) -> AddressPool:
-        pool = AddressPool(Space(family, self.plan.pools.nodes))
-        for prefix, holder in self._held_prefixes():
-            if prefix.family is family:
-                pool.hold(prefix, holder)
-        return pool
-
-    def _held_prefixes(self) -> Iterator[tuple[Prefix, str]]:
-        for forbidden in (*self.limits.forbidden, *SPECIAL_USE):
-            yield forbidden, "special use"
-        for exclusion in self.plan.exclude:
-            yield exclusion.prefix, f"excluded: {exclusion.reason or exclusion.prefix}"
-        yield from ((prefix, owner) for prefix, _, owner in self.plan.pins())
-        sites = {name: held.prefixes for name, held in self.clusters.items()}
-        if self.hub:
-            sites[HUB] = self.hub.prefixes
-        for name, allocations in sites.items():
-            # The whole reserve: growth that was declared must find it free later.
-            yield from ((allocation.reserve, name) for allocation in allocations)
-
-    def _grant(
-        self,
-        name: str,
-        before: Iterable[Allocation],
-        requests: Collection[SubnetRequest],
-        taken: Iterable[Prefix],
-        reserve: int,
-    ) -> tuple[tuple[Allocation, ...], Placement]:
-        """A site's prefixes and its new subnets, of every family."""
-        held = self._with_pinned(name, before)
-        # Excluded inside a site's own prefix are live subnets that nothing is allocated from.
-        taken = (*taken, *(exclusion.prefix for exclusion in self.plan.exclude))
-        placed: Placement = {}
-        # A family that left the pools keeps what it has.
-        allocations = [entry for entry in held if entry.prefix.family not in self.pools]
-        for family, pool in self.pools.items():
-            own = tuple(allocation for allocation in held if allocation.prefix.family is family)
-            subnets = tuple(request for request in requests if request.family is family)
-            granted, placement = pool.grant(SiteRequest(name, own, taken, subnets, reserve))
-            allocations += granted
-            placed |= placement
-        return tuple(sorted(allocations, key=lambda allocation: allocation.prefix)), placed
-
-    def _with_pinned(self, name: str, before: Iterable[Allocation]) -> list[Allocation]:
-        held = list(before)
-        for prefix in self.plan.pinned.get(name, ()):
-            if not any(allocation.reserve.overlaps(prefix) for allocation in held):
-                held.append(Allocation(prefix=prefix, reserve=prefix))
-        return held
-
     def _hub(self) -> HubLock:
-        before, hosts = self.hub, self.plan.hub.routers
-        held = before.routers if before else None
+        held, limits = self.hub, self.limits
         path: KeyPath = ("hub", "routers")
-        routers = subnetting.FixedSubnet(("routers",), path, HUB, held, hosts=hosts)
-        # Subnets in use cannot be resized in a cloud, so that more seats take another subnet.
-        researchers = list(self._researchers(before.researchers if before else ()))
-        requests: list[SubnetRequest] = []
-        taken: list[Prefix] = []
-        for subnet in (routers, *researchers):
-            requests += subnet.requests(self.fixed_families, self.limits)
-            taken += subnet.taken
-        prefixes, placed = self._grant(HUB, before.prefixes if before else (), requests, taken, 1)
-        return HubLock(
-            prefixes=prefixes,
-            routers=routers.complete(placed, self.limits),
-            researchers=tuple(subnet.complete(placed, self.limits) for subnet in researchers),
-        )
-
-    def _researchers(self, held: tuple[SubnetLock, ...]) -> Iterator[subnetting.FixedSubnet]:
-        """The existing subnets, and one more if they have too few addresses."""
-        path: KeyPath = ("hub", "researchers")
-        for number, subnet in enumerate(held):
-            yield subnetting.FixedSubnet(("researchers", str(number)), path, HUB, subnet)
-        seats = sum(subnet.prefix.size - self.limits.reserved for subnet in held)
-        missing = self.plan.hub.researchers - seats
+        former = held.routers if held else None
+        subnets = [FixedSubnet(("routers",), path, HUB, former, hosts=self.plan.hub.routers)]
+        path = ("hub", "researchers")
+        missing = self.plan.hub.researchers
+        for number, subnet in enumerate(held.researchers if held else ()):
+            subnets.append(FixedSubnet(("researchers", str(number)), path, HUB, subnet))
+            missing -= subnet.prefix.size - limits.reserved
         if missing > 0:
-            key = ("researchers", str(len(held)))
-            yield subnetting.FixedSubnet(key, path, HUB, None, seats=missing)
+            # Subnets in use cannot be resized in a cloud, so that more seats take another subnet.
+            key = ("researchers", str(len(subnets) - 1))
+            subnets.append(FixedSubnet(key, path, HUB, None, seats=missing))
+        families = self.plan.pools.service_families
+        requests = [request for subnet in subnets for request in subnet.requests(families, limits)]
+        site = self._site(HUB, held, [prefix for subnet in subnets for prefix in subnet.taken])
+        prefixes, placed = self._grant(replace(site, subnets=tuple(requests), reserve=1))
+        routers, *researchers = (subnet.complete(placed, limits) for subnet in subnets)
+        return HubLock(prefixes=prefixes, routers=routers, researchers=tuple(researchers))
 
     def _cluster(self, name: str) -> ClusterLock:
         """A cluster's entry; what no single free block holds is divided into several segments."""
         spec, held = self.plan.clusters[name], self.clusters.get(name)
-        pools = held.node_pools if held else {}
-        pools = subnetting.with_pinned(name, spec, pools, self.limits, self.plan.pools.families)
+        node_pools, families = held.node_pools if held else {}, self.plan.pools.families
+        demand = ClusterDemand(name, spec, node_pools, families, self.limits).with_pinned()
         path: KeyPath = ("clusters", name, "nat_hosts")
-        subnet, hosts = held.nat if held else None, spec.nat_hosts
-        nat = subnetting.FixedSubnet(("nat",), path, name, subnet, hosts=hosts)
-        cluster = _ClusterPlan(name, spec, held.prefixes if held else (), pools, nat)
+        former = held.nat if held else None
+        nat = FixedSubnet(("nat",), path, name, former, hosts=spec.nat_hosts)
+        site = self._site(name, held, [*nat.taken, *taken_by_pools(demand.held)])
         # IPv6 is never short: a site's first prefix holds 256 subnets.
-        space = self.pools[Family.V4].space
-        before = space.size
+        pool = self.pools[Family.V4]
+        before = pool.space.size
         try:
-            return self._subnetted(cluster, None)
+            return self._subnetted(site, demand, nat)
         except PlanRefused:
             # If room was found, something else is wrong, which smaller segments would not change.
-            sizes = self._pieces(cluster) if space.size == before else None
+            if pool.space.size != before:
+                raise
+            # The NAT hosts' subnet cannot be divided, so it goes first.
+            fixed = nat.requests([Family.V4], self.limits)
+            sizes = demand.pieces((pool.inner(site), pool.space.copy()), fixed)
             if sizes is None:
                 raise
-        return self._subnetted(cluster, sizes)
+        return self._subnetted(site, demand, nat, sizes)
 
-    def _pieces(self, cluster: _ClusterPlan) -> dict[str, list[int]] | None:
-        lacks = {
-            pool: (spec, subnetting.missing_nodes(spec, cluster.pools.get(pool)))
-            for pool, spec in cluster.spec.node_pools.items()
-        }
-        # What is large has the fewest blocks to choose from; the name decides between equals, so
-        # that every run divides alike.
-        largest_first = sorted(lacks.items(), key=lambda lack: (-lack[1][1], lack[0]))
-        own = self._with_pinned(cluster.name, cluster.prefixes)
-        own_v4 = [allocation for allocation in own if allocation.prefix.family is Family.V4]
-        pool = self.pools[Family.V4]
-        free = (pool.inner(own_v4, cluster.taken), pool.space.copy())
-        # The NAT hosts' subnet cannot be divided, so it goes first.
-        fixed = cluster.nat.requests([Family.V4], self.limits)
-        return subnetting.pieces(free, fixed, dict(largest_first), self.limits)
-
-    def _subnetted(self, cluster: _ClusterPlan, sizes: dict[str, list[int]] | None) -> ClusterLock:
-        name, spec, pools, limits = cluster.name, cluster.spec, cluster.pools, self.limits
-        families = self.plan.pools.families
-        new = subnetting.missing_subnets(name, spec, pools, families, limits, sizes)
+    def _subnetted(
+        self,
+        site: SiteRequest,
+        demand: ClusterDemand,
+        nat: FixedSubnet,
+        sizes: dict[str, list[int]] | None = None,
+    ) -> ClusterLock:
+        new = demand.missing(sizes)
         # Together, so that one prefix is found that holds all of the cluster's subnets.
-        requests = [*new.requests, *cluster.nat.requests(self.fixed_families, limits)]
-        # Reserves are for IPv4 alone: an IPv6 site has 256 subnets from the first day.
-        wanted = sum(request.size for request in requests if request.family is Family.V4)
-        reserve = _reserve(spec, wanted, cluster.taken) if self.reserving else 0
-        prefixes, placed = self._grant(name, cluster.prefixes, requests, cluster.taken, reserve)
+        fixed = nat.requests(self.plan.pools.service_families, self.limits)
+        requests = (*new.requests, *fixed)
+        reserve = _reserve(demand.spec, requests, site.taken) if self.reserving else 0
+        prefixes, placed = self._grant(replace(site, subnets=requests, reserve=reserve))
         return ClusterLock(
             prefixes=prefixes,
-            services=self.services.grant(name, self.ranges.get(name)),
-            nat=cluster.nat.complete(placed, limits),
-            node_pools=subnetting.complete(spec, pools, new, placed, limits),
+            services=self.services.grant(site.name),
+            nat=nat.complete(placed, self.limits),
+            node_pools=demand.complete(new, placed),
         )
+
+    def _site(
+        self, name: str, held: HubLock | ClusterLock | None, taken: Iterable[Prefix]
+    ) -> SiteRequest:
+        """A site with its prefixes, also those that are pinned to it and not in the lock yet."""
+        allocations = list(held.prefixes if held else ())
+        for prefix in self.plan.pinned.get(name, ()):
+            if not any(allocation.reserve.overlaps(prefix) for allocation in allocations):
+                allocations.append(Allocation(prefix=prefix, reserve=prefix))
+        return SiteRequest(name, tuple(allocations), tuple(taken))
+
+    def _grant(self, site: SiteRequest) -> tuple[tuple[Allocation, ...], Placement]:
+        """A site's prefixes and its new subnets, of every family."""
+        # Excluded inside a site's own prefix are live subnets that nothing is allocated from.
+        excluded = (exclusion.prefix for exclusion in self.plan.exclude)
+        site = replace(site, taken=(*site.taken, *excluded))
+        # A family that left the pools keeps what it has.
+        allocations = [held for held in site.allocations if held.prefix.family not in self.pools]
+        placed: Placement = {}
+        for pool in self.pools.values():
+            granted, placement = pool.grant(site)
+            allocations += granted
+            placed |= placement
+        return tuple(sorted(allocations, key=lambda held: held.prefix)), placed
 
 
 class ServicePool:
@@ -257,27 +194,26 @@ class ServicePool:
     """
 
     def __init__(
-        self, plan: PlanDocument, limits: CloudLimits, held: Iterable[ServiceRangeLock]
+        self, plan: PlanDocument, limits: CloudLimits, held: Mapping[str, ServiceRangeLock]
     ) -> None:
         """Withdraw what others have: `held` are the ranges that stay where they are."""
-        self._plan = plan
-        self._spaces = {
-            family: Space(family, plan.pools.services) for family in plan.pools.service_families
-        }
+        self._plan, self._held = plan, held
+        taken = [prefix for prefix, _ in withdrawn(plan, limits)]
         # Pins of clusters that come later in this run, too: none must be given away first.
-        kept = (*plan.exclusions(), *plan.pins(), *plan.service_pins())
-        taken = [*limits.forbidden, *SPECIAL_USE, *(entry.prefix for entry in kept)]
-        for prefix in (*taken, *chain.from_iterable(ranges.vip_ranges for ranges in held)):
-            for space in self._spaces.values():
-                space.withdraw(prefix)
+        taken += (pin.prefix for pin in plan.service_pins())
+        taken += chain.from_iterable(ranges.vip_ranges for ranges in held.values())
+        self._spaces = {
+            family: Space(family, plan.pools.services, taken)
+            for family in plan.pools.service_families
+        }
 
-    def grant(self, name: str, held: ServiceRangeLock | None) -> ServiceRangeLock:
+    def grant(self, name: str) -> ServiceRangeLock:
         """A cluster's ranges: those it has, and one of every family it lacks.
 
         Raises:
             PlanRefused: there is no room, or nothing to share.
         """
-        wanted = self._plan.clusters[name].services
+        wanted, held = self._plan.clusters[name].services, self._held.get(name)
         pairs = {pair.vip_range.family: pair for pair in held.pairs} if held else {}
         for family in self._spaces.keys() - pairs.keys():
             vip_range = wanted.pinned(family) or self._take(name, wanted.length_of(family), family)
@@ -325,10 +261,12 @@ def declares_growth(cluster: Cluster) -> bool:
     return bool(cluster.grow_to) or any(pool.grow_to for pool in cluster.node_pools.values())
 
 
-def _reserve(cluster: Cluster, wanted: int, taken: Iterable[Prefix]) -> int:
+def _reserve(cluster: Cluster, requests: Iterable[SubnetRequest], taken: Iterable[Prefix]) -> int:
     """Addresses to keep together: what the subnets take, scaled to the declared number of nodes."""
     if not declares_growth(cluster):
         return 0
-    subnets = wanted + sum(prefix.size for prefix in taken if prefix.family is Family.V4)
+    # For IPv4 alone: an IPv6 site has 256 subnets from the first day.
+    subnets = sum(request.size for request in requests if request.family is Family.V4)
+    subnets += sum(prefix.size for prefix in taken if prefix.family is Family.V4)
     declared = sum(pool.declared for pool in cluster.node_pools.values())
     return max(subnets, subnets * max(cluster.grow_to or 0, declared) // max(declared, 1), 1)

@@ -7,7 +7,7 @@ loses the blocks these lie in.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from netmgr.documents.diagnostics import KeyPath
@@ -115,18 +115,12 @@ def holds(subnets: Layout, limits: CloudLimits) -> int:
 
 @dataclass(frozen=True, slots=True)
 class NewSegment:
-    """A segment to be made: `nodes` nodes of a pool from `first` on, and at most `most`."""
+    """A segment to be made: the `number`th of a pool, for so many nodes."""
 
     pool: str
     number: int
-    first: int
     nodes: int
-    most: int
     network: str
-
-    def key(self, role: str, family: Family) -> Key:
-        """Key of one of its subnets: role is hosts or pods."""
-        return ("node_pools", self.pool, str(self.number), role, f"v{family}")
 
 
 @dataclass
@@ -143,10 +137,12 @@ class MappingBudget:
     promised: dict[str, int]
 
     def segments(
-        self, pool: str, sizes: Iterable[int], held: NodePoolLock | None, mappings: int
+        self, pool: str, sizes: Iterable[int], number: int, mappings: int
     ) -> Iterator[NewSegment]:
-        """New segments for so many nodes of `mappings` each, divided where no network has room."""
-        first, number = (held.capacity, len(held.segments)) if held else (0, 0)
+        """New segments, from `number` on, for so many nodes of `mappings` each.
+
+        They are divided where no network has room.
+        """
         for size in sizes:
             missing = size
             while missing:
@@ -155,8 +151,8 @@ class MappingBudget:
                 # Promised at once, before any node exists: the cloud counts addresses of machines
                 # that run, and a full segment must not find its network full.
                 self.promised[network] = self.promised.get(network, 0) + nodes * mappings
-                yield NewSegment(pool, number, first, nodes, nodes, network)
-                first, number, missing = first + nodes, number + 1, missing - nodes
+                yield NewSegment(pool, number, nodes, network)
+                number, missing = number + 1, missing - nodes
 
     def widened(self, segment: NewSegment, fitting: int, mappings: int) -> NewSegment:
         """The segment with more nodes than asked for, where its subnets have room for `fitting`.
@@ -164,23 +160,24 @@ class MappingBudget:
         It gets at most half of what its network has left, so that future node pools find room.
         """
         more = fitting - segment.nodes
-        if (left := self._left(segment.network)) is not None:
+        if (left := self.left(segment.network)) is not None:
             more = min(more, left // (2 * mappings))
         more = max(more, 0)
         self.promised[segment.network] += more * mappings
-        return replace(segment, most=segment.nodes + more)
+        return replace(segment, nodes=segment.nodes + more)
 
     def _network_for(self, nodes: int, mappings: int) -> tuple[str, int]:
         """The first network with room for so many nodes, or a new one, and the most it takes."""
         name, number = self.cluster, 1
-        while (left := self._left(name)) is not None and nodes * mappings > left:
+        while (left := self.left(name)) is not None and nodes * mappings > left:
             if name not in self.promised:
                 return name, max(left // mappings, 1)
             number += 1
             name = f"{self.cluster}_{number}"  # no cluster's name has an underscore
         return name, nodes
 
-    def _left(self, network: str) -> int | None:
+    def left(self, network: str) -> int | None:
+        """Mappings that a network of the cluster has left; None without a limit."""
         if self.limit is None:
             return None
         nat = NAT_MAPPINGS if network == self.cluster else 0
@@ -198,35 +195,16 @@ def mappings_of(segment: Segment) -> int:
 
 
 def promised_mappings(
-    held: Iterable[tuple[NodePool | None, NodePoolLock]], families: Iterable[Family]
+    pools: Mapping[str, NodePool], held: Mapping[str, NodePoolLock], families: Sequence[Family]
 ) -> dict[str, int]:
     """Mappings of existing segments with all their nodes, in every family of the plan, by network.
 
     Node pools that left the plan keep their addresses and may come back to them.
     """
-    wanted = tuple(families)
     promised: Counter[str] = Counter()
-    for pool, spec in held:
-        for segment in spec.segments:
-            mappings = mappings_of(segment)
-            if pool:
-                # A segment from before IPv6 gets blocks of that, too, so the larger figure is what
-                # it may come to use.
-                mappings = max(mappings, mappings_per_node(pool, wanted))
-            promised[segment.network] += segment.nodes * mappings
+    for name, held_pool in held.items():
+        # A segment from before IPv6 gets blocks of that, too: the larger figure is what it may use.
+        least = mappings_per_node(pools[name], families) if name in pools else 0
+        for segment in held_pool.segments:
+            promised[segment.network] += segment.nodes * max(mappings_of(segment), least)
     return promised
-
-
-def segment_requests(
-    segment: NewSegment,
-    pool: NodePool,
-    families: Iterable[Family],
-    limits: CloudLimits,
-    path: KeyPath,
-) -> Iterator[SubnetRequest]:
-    for family in families:
-        cut = blocks(pool, family)
-        hosts = hosts_length(segment.nodes, family, limits)
-        pods = pods_length(segment.nodes, cut, limits)
-        yield SubnetRequest(segment.key("hosts", family), family, hosts, path)
-        yield SubnetRequest(segment.key("pods", family), family, pods, path)

@@ -8,12 +8,15 @@ that is refused divides its demand into smaller segments and tries once more.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from netmgr.documents.diagnostics import Diagnostic, error
+from netmgr.documents.diagnostics import Diagnostic, dotted, error
+from netmgr.documents.special_use import SPECIAL_USE
 from netmgr.plan.allocate.demand import Key, SubnetRequest
 from netmgr.plan.allocate.space import Space, enclosing, length_for, subtract
+from netmgr.plan.clouds.cloud import CloudLimits
+from netmgr.plan.document import PlanDocument
 from netmgr.plan.lock import Allocation, PlanRefused
 from netmgr.prefixes import Family, Prefix, merge
 
@@ -26,7 +29,7 @@ V6_SITE = 56
 
 @dataclass(frozen=True, slots=True)
 class SiteRequest:
-    """What a site holds, what it lacks, and how it means to grow, in one family.
+    """What a site holds, what it lacks, and how it means to grow, in every family.
 
     `reserve` is how many IPv4 addresses to keep together for it, 0 without declared growth.
     """
@@ -34,7 +37,7 @@ class SiteRequest:
     name: str
     allocations: tuple[Allocation, ...]
     taken: tuple[Prefix, ...]
-    subnets: tuple[SubnetRequest, ...]
+    subnets: tuple[SubnetRequest, ...] = ()
     reserve: int = 0
 
 
@@ -51,16 +54,17 @@ class AddressPool:
         self.holders.append((prefix, holder))
 
     def grant(self, site: SiteRequest) -> tuple[tuple[Allocation, ...], Placement]:
-        """Give the site what it lacks.
+        """Give the site what it lacks of this family.
 
         Raises:
             PlanRefused: there is no room; the pool is unchanged.
         """
+        family = self.space.family
+        allocations = [held for held in site.allocations if held.prefix.family is family]
+        wanted = (request for request in site.subnets if request.family is family)
         # Inside first: what a site has already costs no new route, peering or address space.
-        inner = self.inner(site.allocations, site.taken)
-        subnets = sorted(site.subnets, key=lambda request: (request.length, request.key))
-        placed, rest = _fit(inner, subnets)
-        allocations = list(site.allocations)
+        inner = self.inner(site)
+        placed, rest = _fit(inner, sorted(wanted, key=lambda asked: (asked.length, asked.key)))
         if rest:
             # In place before elsewhere: one larger prefix stays one route and one entry in every
             # rule.
@@ -73,12 +77,10 @@ class AddressPool:
                 self.hold(held.reserve, site.name)
         return tuple(sorted(allocations, key=lambda held: held.prefix)), placed
 
-    def inner(self, allocations: Iterable[Allocation], taken: Iterable[Prefix]) -> Space:
+    def inner(self, site: SiteRequest) -> Space:
         """What is free within a site's own prefixes."""
-        inner = Space(self.space.family, (held.prefix for held in allocations))
-        for subnet in taken:
-            inner.withdraw(subnet)
-        return inner
+        own = (held.prefix for held in site.allocations)
+        return Space(self.space.family, own, site.taken)
 
     def _widen(
         self, inner: Space, allocations: list[Allocation], subnets: Sequence[SubnetRequest]
@@ -128,7 +130,7 @@ class AddressPool:
                 raise PlanRefused([self._refusal(site, allocations, subnets)])
             trial.take(allocation.reserve)
             taken.append(allocation.reserve)
-            placed |= _fit(Space(trial.family, [allocation.prefix]), [subnet])[0]
+            placed[subnet.key] = allocation.prefix._replace(length=subnet.length)
         # Blocks that were taken one by one may lie side by side.
         allocations += map(_whole, merge(taken))
         return placed
@@ -143,8 +145,7 @@ class AddressPool:
         # With its reserve if there is room for that, otherwise without.
         for size in sorted({min(length, length_for(reserve, self.space.family)), length}):
             if block := choose(size):
-                prefix = enclosing(block, size)._replace(length=length)
-                return Allocation(prefix=prefix, reserve=block)
+                return Allocation(prefix=block._replace(length=length), reserve=block)
         return None
 
     def _length(self, subnets: Sequence[SubnetRequest]) -> int:
@@ -178,10 +179,9 @@ class AddressPool:
         message = (
             f"{site.name} needs {needed:,} more addresses, a /{length}, "
             f"but of pools.nodes {room}: {missing:,} too few; "
-            f"the largest request is {'.'.join(map(str, largest.path))} ({largest.size:,})"
+            f"the largest request is {dotted(largest.path)} ({largest.size:,})"
         )
-        blockers = self._blockers(allocations)
-        if blockers:
+        if blockers := self._blockers(allocations):
             message += f"; in the way of growing in place: {', '.join(blockers)}"
         remedy = "add a prefix to pools.nodes, release what is unused, or ask for less"
         return error(message, largest.path, remedy=remedy)
@@ -190,8 +190,8 @@ class AddressPool:
         """Who holds what each allocation would grow into once its free neighbourhood is used up."""
         blockers: set[str] = set()
         for held in allocations:
-            length = held.reserve.length - self.space.room(held.reserve)
-            reach, beyond = (enclosing(held.reserve, size) for size in (length, length - 1))
+            reach = self.space.reach(held.reserve)
+            beyond = enclosing(reach, reach.length - 1)
             near = {
                 f"{holder} ({prefix})"
                 for prefix, holder in self.holders
@@ -199,6 +199,32 @@ class AddressPool:
             }
             blockers |= near or {f"the end of the pool beyond {reach}"}
         return sorted(blockers)
+
+
+def withdrawn(plan: PlanDocument, limits: CloudLimits) -> Iterator[tuple[Prefix, str]]:
+    """What nothing is allocated from, whichever pool it lies in, and whose it is."""
+    for prefix in (*limits.forbidden, *SPECIAL_USE):
+        yield prefix, "special use"
+    for exclusion in plan.exclude:
+        yield exclusion.prefix, f"excluded: {exclusion.reason or exclusion.prefix}"
+    yield from ((pin.prefix, pin.owner) for pin in plan.pins())
+
+
+def free_pool(
+    plan: PlanDocument,
+    limits: CloudLimits,
+    sites: Mapping[str, Iterable[Allocation]],
+    family: Family,
+) -> AddressPool:
+    """What is free in `pools.nodes` beside what the sites hold."""
+    pool = AddressPool(Space(family, plan.pools.nodes))
+    for prefix, holder in withdrawn(plan, limits):
+        pool.hold(prefix, holder)
+    for name, allocations in sites.items():
+        for held in allocations:
+            # The whole reserve: growth that was declared must find it free later.
+            pool.hold(held.reserve, name)
+    return pool
 
 
 def _whole(prefix: Prefix) -> Allocation:

@@ -24,11 +24,16 @@ from netmgr.prefixes import Family, Prefix, merge
 class Space:
     """Free blocks of one address family."""
 
-    def __init__(self, family: Family, free: Iterable[Prefix] = ()) -> None:
+    def __init__(
+        self, family: Family, free: Iterable[Prefix] = (), taken: Iterable[Prefix] = ()
+    ) -> None:
+        """The addresses of this family in `free` and not in `taken`."""
         self.family = family
         self._free: dict[int, set[int]] = {}
         for block in merge(prefix for prefix in free if prefix.family is family):
             self._add(block)
+        for prefix in taken:
+            self.withdraw(prefix)
 
     def copy(self) -> Space:
         twin = Space(self.family)
@@ -66,14 +71,12 @@ class Space:
 
     def withdraw(self, prefix: Prefix) -> None:
         """Take whatever is still free of `prefix`."""
-        if prefix.family is not self.family:
-            return
         if self.is_free(prefix):
             self.take(prefix)
-            return
-        # A list first: removing changes the sets that `blocks` walks through.
-        for block in [block for block in self.blocks() if prefix.covers(block)]:
-            self._remove(block)
+        elif prefix.family is self.family:
+            # A list first: removing changes the sets that `blocks` walks through.
+            for block in [block for block in self.blocks() if prefix.covers(block)]:
+                self._remove(block)
 
     def give(self, prefix: Prefix) -> None:
         """Make `prefix` free again, merged with its free buddies."""
@@ -86,10 +89,7 @@ class Space:
 
     def packed(self, length: int) -> Prefix | None:
         """The first block of that length in the smallest free block that has one; or None."""
-        for holding in reversed(range(length + 1)):
-            if values := self._free.get(holding):
-                return Prefix(self.family, min(values), length)
-        return None
+        return self._first(reversed(range(length + 1)), length)
 
     def topmost(self, length: int) -> Prefix | None:
         """The last block of that length in the highest free block that has one; or None."""
@@ -103,7 +103,10 @@ class Space:
 
     def sparse(self, length: int) -> Prefix | None:
         """The first block of that length in the largest free block; or None."""
-        for holding in range(length + 1):
+        return self._first(range(length + 1), length)
+
+    def _first(self, sizes: Iterable[int], length: int) -> Prefix | None:
+        for holding in sizes:
             if values := self._free.get(holding):
                 return Prefix(self.family, min(values), length)
         return None
@@ -116,13 +119,11 @@ class Space:
             prefix = _parent(prefix)
         return prefix
 
-    def room(self, prefix: Prefix) -> int:
-        """How many times `prefix` can double in place."""
-        doublings = 0
+    def reach(self, prefix: Prefix) -> Prefix:
+        """`prefix` doubled in place as often as what lies beside it is free."""
         while self.is_free(_buddy(prefix)):
             prefix = _parent(prefix)
-            doublings += 1
-        return doublings
+        return prefix
 
     def _holder(self, prefix: Prefix) -> Prefix | None:
         if prefix.family is not self.family:

@@ -7,7 +7,7 @@ other. Machines with fixed addresses (routers, researchers, NAT hosts) have subn
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from netmgr.documents.diagnostics import KeyPath, error
 from netmgr.plan.allocate import demand
@@ -21,79 +21,192 @@ from netmgr.prefixes import Address, Family, Prefix
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """What a cluster lacks: new segments, and a subnet for each of their roles and families.
-
-    `existing` are segments of the lock that lack a family.
-    """
+    """New segments, and the subnets that these, and older ones without IPv6, ask for."""
 
     segments: tuple[demand.NewSegment, ...]
-    existing: tuple[demand.NewSegment, ...]
     requests: tuple[demand.SubnetRequest, ...]
 
 
-def missing_subnets(
-    name: str,
-    cluster: Cluster,
-    before: Mapping[str, NodePoolLock],
-    families: tuple[Family, ...],
-    limits: CloudLimits,
-    sizes: Mapping[str, list[int]] | None = None,
-) -> Missing:
-    """What the cluster lacks, beside the node pools it has, for the capacity that it declares.
+@dataclass(frozen=True, slots=True)
+class ClusterDemand:
+    """A cluster of the plan beside `held`, the node pools that the lock has of it."""
 
-    `sizes` divides what a node pool lacks into segments of so many nodes; without, it gets one.
-    """
-    promised = _promised(cluster, before, families)
-    budget = demand.MappingBudget(name, limits.limits.mappings_per_network, promised)
-    segments: list[demand.NewSegment] = []
-    existing: list[demand.NewSegment] = []
-    requests: list[demand.SubnetRequest] = []
-    largest_first = sorted(
-        cluster.node_pools.items(), key=lambda named_pool: (-named_pool[1].capacity, named_pool[0])
-    )
-    for pool, spec in largest_first:
-        path: KeyPath = ("clusters", name, "node_pools", pool, "nodes")
-        lacks = missing_nodes(spec, before.get(pool))
-        parts = (sizes or {}).get(pool, [lacks])
-        mappings = demand.mappings_per_node(spec, families)
-        for segment in budget.segments(pool, parts, before.get(pool), mappings):
-            segments.append(segment)
-            requests += demand.segment_requests(segment, spec, families, limits, path)
-        for segment, lacking in _lacking_family(pool, before.get(pool), families):
-            existing.append(segment)
-            requests += demand.segment_requests(segment, spec, lacking, limits, path)
-    # Only once every node pool has what it asks for may one promise more than that.
-    widened = []
-    for segment in segments:
-        spec = cluster.node_pools[segment.pool]
-        most = demand.fitting(segment.nodes, spec, families, limits)
-        widened.append(budget.widened(segment, most, demand.mappings_per_node(spec, families)))
-    return Missing(tuple(widened), tuple(existing), tuple(requests))
+    name: str
+    spec: Cluster
+    held: Mapping[str, NodePoolLock]
+    families: tuple[Family, ...]
+    limits: CloudLimits
+
+    def missing(self, sizes: Mapping[str, list[int]] | None = None) -> Missing:
+        """What it lacks for the capacity that it declares.
+
+        `sizes` divides what a node pool lacks into segments of so many nodes; without, it gets one.
+        """
+        budget = self._budget(self.held)
+        segments: list[demand.NewSegment] = []
+        requests: list[demand.SubnetRequest] = []
+        largest_first = sorted(
+            self.spec.node_pools.items(),
+            key=lambda named_pool: (-named_pool[1].capacity, named_pool[0]),
+        )
+        for pool, spec in largest_first:
+            held = self.held.get(pool, NodePoolLock())
+            parts = (sizes or {}).get(pool, [missing_nodes(spec, held)])
+            mappings = demand.mappings_per_node(spec, self.families)
+            for new in budget.segments(pool, parts, len(held.segments), mappings):
+                segments.append(new)
+                requests += self.requests(pool, new.number, new.nodes, self.families)
+            for number, segment in enumerate(held.segments):
+                # Made before the plan had IPv6: nodes keep their numbers and IPv4 addresses.
+                if segment.v6 is None and Family.V6 in self.families:
+                    requests += self.requests(pool, number, segment.nodes, [Family.V6])
+        # Only once every node pool has what it asks for may one promise more than that.
+        widened = []
+        for new in segments:
+            spec = self.spec.node_pools[new.pool]
+            most = demand.fitting(new.nodes, spec, self.families, self.limits)
+            mappings = demand.mappings_per_node(spec, self.families)
+            widened.append(budget.widened(new, most, mappings))
+        return Missing(tuple(widened), tuple(requests))
+
+    def requests(
+        self, pool: str, number: int, nodes: int, families: Iterable[Family]
+    ) -> Iterator[demand.SubnetRequest]:
+        """A segment's subnets for so many nodes: of each family one for hosts and one for pods."""
+        spec, limits = self.spec.node_pools[pool], self.limits
+        path: KeyPath = ("clusters", self.name, "node_pools", pool, "nodes")
+        for family in families:
+            hosts, pods = _keys(pool, number, family)
+            length = demand.hosts_length(nodes, family, limits)
+            yield demand.SubnetRequest(hosts, family, length, path)
+            length = demand.pods_length(nodes, demand.blocks(spec, family), limits)
+            yield demand.SubnetRequest(pods, family, length, path)
+
+    def _budget(self, held: Mapping[str, NodePoolLock]) -> demand.MappingBudget:
+        """What its networks have room for beside these node pools."""
+        promised = demand.promised_mappings(self.spec.node_pools, held, self.families)
+        return demand.MappingBudget(self.name, self.limits.limits.mappings_per_network, promised)
+
+    def complete(self, new: Missing, placed: Placement) -> dict[str, NodePoolLock]:
+        """The node pools' entries, with new segments appended and old ones as they were."""
+        node_pools = {}
+        for name in sorted(self.held.keys() | self.spec.node_pools.keys()):
+            held = self.held.get(name, NodePoolLock())
+            if name not in self.spec.node_pools:
+                # Its nodes may still run. Back in the plan, it finds the same addresses.
+                node_pools[name] = held.model_copy(update={"tombstone": True})
+                continue
+            # A family that came later is added.
+            segments = [
+                segment.model_copy(update=self._layouts(name, number, placed))
+                for number, segment in enumerate(held.segments)
+            ]
+            # Only appended to: a node's number counts through the segments in order, so that
+            # inserting one would renumber every node behind it.
+            first = held.capacity
+            for added in new.segments:
+                if added.pool == name:
+                    layouts = self._layouts(name, added.number, placed)
+                    segments.append(
+                        Segment(
+                            first=first,
+                            nodes=added.nodes,
+                            network=added.network,
+                            v4=layouts["v4"],
+                            v6=layouts.get("v6"),
+                        )
+                    )
+                    first += added.nodes
+            node_pools[name] = NodePoolLock(segments=tuple(segments))
+        return node_pools
+
+    def _layouts(self, pool: str, number: int, placed: Placement) -> dict[str, Layout]:
+        """What was placed of a segment, by the lock's key for the family."""
+        layouts = {}
+        for family in self.families:
+            hosts, pods = _keys(pool, number, family)
+            if hosts in placed:
+                cut = demand.blocks(self.spec.node_pools[pool], family)
+                layouts[f"v{family}"] = demand.layout(placed[hosts], placed[pods], cut, self.limits)
+        return layouts
+
+    def with_pinned(self) -> ClusterDemand:
+        """The same with the pinned subnets that the lock lacks as segments of their node pools.
+
+        Raises:
+            PlanRefused: no node fits into a pinned subnet, or its network.
+        """
+        node_pools = dict(self.held)
+        for pool, spec in sorted(self.spec.node_pools.items()):
+            segments = list(node_pools[pool].segments) if pool in node_pools else []
+            # Pins that the lock has are segments of it already; a pin can only be added behind
+            # those.
+            for number in range(len(segments), len(spec.subnets)):
+                left = self._budget(node_pools).left(self.name)
+                first = sum(segment.nodes for segment in segments)
+                segments.append(self._pinned_segment(pool, number, first, left))
+                node_pools[pool] = NodePoolLock(segments=tuple(segments))
+        return replace(self, held=node_pools)
+
+    def _pinned_segment(self, pool: str, number: int, first: int, left: int | None) -> Segment:
+        """The segment of pinned subnets, in a network with so many mappings left."""
+        spec, limits = self.spec.node_pools[pool], self.limits
+        pin = spec.subnets[number]
+        pods = {prefix.family: prefix for prefix in pin.pods}
+        layouts = {}
+        for hosts in pin.hosts:
+            cut = demand.blocks(spec, hosts.family)
+            layouts[hosts.family] = demand.layout(hosts, pods[hosts.family], cut, limits)
+        # The family with less room decides: every node has both.
+        nodes = min(demand.holds(layout, limits) for layout in layouts.values())
+        if left is not None:
+            nodes = min(nodes, left // demand.mappings_per_node(spec, layouts))
+        if nodes < 1:
+            path = ("clusters", self.name, "node_pools", pool, "subnets", number)
+            word = limits.words.network
+            message = f"no node fits into these subnets beside what their {word} has"
+            remedy = "pin subnets that hold what a node takes"
+            raise PlanRefused([error(message, path, remedy=remedy)])
+        v4, v6 = layouts[Family.V4], layouts.get(Family.V6)
+        return Segment(first=first, nodes=nodes, network=self.name, v4=v4, v6=v6)
+
+    def pieces(
+        self, spaces: Sequence[Space], fixed: Iterable[demand.SubnetRequest]
+    ) -> dict[str, list[int]] | None:
+        """Smaller segments for a demand that no single free block holds: nodes of each, by pool.
+
+        Growth in steps would find room in pieces; this finds the pieces at once. Every size in
+        which a subnet is used to its last address is tried, the largest first, as often as it fits.
+
+        `spaces` are what is free (IPv4), in the order in which to use it, and are changed. `fixed`
+        are subnets that cannot be divided. None when the demand does not fit even in pieces.
+        """
+        if not take_all(spaces, (request.length for request in fixed)):
+            return None
+        missing = {
+            pool: missing_nodes(spec, self.held.get(pool))
+            for pool, spec in self.spec.node_pools.items()
+        }
+        sizes: dict[str, list[int]] = {}
+        # What is large has the fewest blocks to choose from; the name decides between equals, so
+        # that every run divides alike.
+        for pool in sorted(missing, key=lambda name: (-missing[name], name)):
+            spec = self.spec.node_pools[pool]
+            sizes[pool] = list(_pieces_of(spaces, spec, missing[pool], self.limits))
+            if sum(sizes[pool]) < missing[pool]:
+                return None
+        return sizes
 
 
-def _promised(
-    cluster: Cluster, held: Mapping[str, NodePoolLock], families: Iterable[Family]
-) -> dict[str, int]:
-    pools = ((cluster.node_pools.get(name), spec) for name, spec in held.items())
-    return demand.promised_mappings(pools, families)
+def _keys(pool: str, number: int, family: Family) -> tuple[demand.Key, demand.Key]:
+    """Of a segment's subnets, that of hosts and that of pods."""
+    segment = ("node_pools", pool, str(number))
+    return (*segment, "hosts", f"v{family}"), (*segment, "pods", f"v{family}")
 
 
 def missing_nodes(spec: NodePool, held: NodePoolLock | None) -> int:
     """How many more nodes the lock must have room for."""
     return max(spec.capacity - (held.capacity if held else 0), 0)
-
-
-def _lacking_family(
-    pool: str, held: NodePoolLock | None, families: Iterable[Family]
-) -> Iterator[tuple[demand.NewSegment, list[Family]]]:
-    """Segments that lack a family, because they were made before the plan had IPv6."""
-    # Their nodes keep their numbers and IPv4 addresses; only a second family is added.
-    for number, segment in enumerate(held.segments if held else ()):
-        present = {layout.pods.family for layout in segment.layouts}
-        if lacking := [family for family in families if family not in present]:
-            first, nodes = segment.first, segment.nodes
-            late = demand.NewSegment(pool, number, first, nodes, nodes, segment.network)
-            yield late, lacking
 
 
 def taken_by(held: ClusterLock | None) -> list[Prefix]:
@@ -104,137 +217,6 @@ def taken_by(held: ClusterLock | None) -> list[Prefix]:
 def taken_by_pools(pools: Mapping[str, NodePoolLock]) -> list[Prefix]:
     segments = (segment for spec in pools.values() for segment in spec.segments)
     return [prefix for segment in segments for prefix in segment.prefixes]
-
-
-def complete(
-    cluster: Cluster,
-    before: Mapping[str, NodePoolLock],
-    new: Missing,
-    placed: Placement,
-    limits: CloudLimits,
-) -> dict[str, NodePoolLock]:
-    """The node pools' entries, with new segments appended and old ones as they were."""
-    node_pools = {}
-    for name in sorted(before.keys() | cluster.node_pools.keys()):
-        old = before.get(name, NodePoolLock())
-        if name not in cluster.node_pools:
-            # Its nodes may still run. Back in the plan, it finds the same addresses.
-            node_pools[name] = old.model_copy(update={"tombstone": True})
-            continue
-        spec = cluster.node_pools[name]
-        # Only appended to: a node's number counts through the segments in order, so that inserting
-        # one would renumber every node behind it.
-        segments = list(old.segments)
-        for late in _of_pool(name, new.existing):
-            v6 = _layout(late, spec, Family.V6, placed, limits)
-            segments[late.number] = segments[late.number].model_copy(update={"v6": v6})
-        added = _of_pool(name, new.segments)
-        segments += [_segment(segment, spec, placed, limits) for segment in added]
-        node_pools[name] = NodePoolLock(segments=tuple(_numbered(segments)))
-    return node_pools
-
-
-def _of_pool(pool: str, segments: Iterable[demand.NewSegment]) -> list[demand.NewSegment]:
-    return [segment for segment in segments if segment.pool == pool]
-
-
-def _numbered(segments: Iterable[Segment]) -> Iterator[Segment]:
-    """New segments begin where those before them end, which may hold more nodes than asked for."""
-    first = 0
-    for segment in segments:
-        # Only new segments change here: those of the lock begin where they always did.
-        yield segment.model_copy(update={"first": first})
-        first += segment.nodes
-
-
-def _segment(
-    new: demand.NewSegment, spec: NodePool, placed: Placement, limits: CloudLimits
-) -> Segment:
-    v4 = _layout(new, spec, Family.V4, placed, limits)
-    has_v6 = new.key("pods", Family.V6) in placed
-    v6 = _layout(new, spec, Family.V6, placed, limits) if has_v6 else None
-    nodes = min(new.most, *(demand.holds(layout, limits) for layout in (v4, v6) if layout))
-    return Segment(first=new.first, nodes=nodes, network=new.network, v4=v4, v6=v6)
-
-
-def _layout(
-    new: demand.NewSegment, spec: NodePool, family: Family, placed: Placement, limits: CloudLimits
-) -> Layout:
-    hosts, pods = (placed[new.key(role, family)] for role in ("hosts", "pods"))
-    return demand.layout(hosts, pods, demand.blocks(spec, family), limits)
-
-
-def with_pinned(
-    name: str,
-    cluster: Cluster,
-    held: Mapping[str, NodePoolLock],
-    limits: CloudLimits,
-    families: tuple[Family, ...],
-) -> dict[str, NodePoolLock]:
-    """A cluster's node pools as the lock has them, with the pinned subnets that they lack.
-
-    Raises:
-        PlanRefused: no node fits into a pinned subnet, or its network.
-    """
-    node_pools = dict(held)
-    for pool, spec in sorted(cluster.node_pools.items()):
-        segments = list(node_pools[pool].segments) if pool in node_pools else []
-        # Pins that the lock has are segments of it already; a pin can only be added behind those.
-        for number in range(len(segments), len(spec.subnets)):
-            used = _promised(cluster, node_pools, families).get(name, 0)
-            path: KeyPath = ("clusters", name, "node_pools", pool, "subnets", number)
-            first = sum(segment.nodes for segment in segments)
-            segments.append(_pinned_segment(path, spec, first, limits, used))
-            node_pools[pool] = NodePoolLock(segments=tuple(segments))
-    return node_pools
-
-
-def _pinned_segment(
-    path: KeyPath, spec: NodePool, first: int, limits: CloudLimits, used: int
-) -> Segment:
-    """The segment of the pinned subnets at `path`, in a network with `used` mappings."""
-    pin, network = spec.subnets[int(path[-1])], str(path[1])
-    pods = {prefix.family: prefix for prefix in pin.pods}
-    layouts = {}
-    for hosts in pin.hosts:
-        cut = demand.blocks(spec, hosts.family)
-        layouts[hosts.family] = demand.layout(hosts, pods[hosts.family], cut, limits)
-    # The family with less room decides: every node has both.
-    nodes = min(demand.holds(layout, limits) for layout in layouts.values())
-    if limits.limits.mappings_per_network is not None:
-        left = limits.limits.mappings_per_network - demand.NAT_MAPPINGS - used
-        nodes = min(nodes, left // demand.mappings_per_node(spec, layouts))
-    if nodes < 1:
-        word = limits.words.network
-        message = f"no node fits into these subnets beside what their {word} has"
-        raise PlanRefused([error(message, path, remedy="pin subnets that hold what a node takes")])
-    v4, v6 = layouts[Family.V4], layouts.get(Family.V6)
-    return Segment(first=first, nodes=nodes, network=network, v4=v4, v6=v6)
-
-
-def pieces(
-    spaces: Sequence[Space],
-    fixed: Iterable[demand.SubnetRequest],
-    missing: Mapping[str, tuple[NodePool, int]],
-    limits: CloudLimits,
-) -> dict[str, list[int]] | None:
-    """Smaller segments for a demand that no single free block holds: nodes of each, by node pool.
-
-    Growth in steps would find room in pieces; this finds the pieces at once. Every size in which a
-    subnet is used to its last address is tried, the largest first, as often as it fits.
-
-    `spaces` are what is free (IPv4), in the order in which to use it, and are changed. `fixed` are
-    subnets that cannot be divided, `missing` each node pool and how many nodes it lacks room for.
-    None when they do not fit even in pieces.
-    """
-    if not take_all(spaces, (request.length for request in fixed)):
-        return None
-    sizes: dict[str, list[int]] = {}
-    for name, (pool, nodes) in missing.items():
-        sizes[name] = list(_pieces_of(spaces, pool, nodes, limits))
-        if sum(sizes[name]) < nodes:
-            return None
-    return sizes
 
 
 def _pieces_of(
@@ -301,8 +283,9 @@ class FixedSubnet:
     def requests(
         self, families: Iterable[Family], limits: CloudLimits
     ) -> Iterator[demand.SubnetRequest]:
+        present = {prefix.family for prefix in self.taken}
         for family in families:
-            if self.held is None or self.held.of(family) is None:
+            if family not in present:
                 length = demand.hosts_length(self.seats, family, limits)
                 yield demand.SubnetRequest(self._key(family), family, length, self.path)
 

@@ -8,7 +8,7 @@ one piece: where nothing larger is free, `grow` divides the demand and may find 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 from typing import Literal
@@ -16,13 +16,14 @@ from typing import Literal
 from netmgr.documents.diagnostics import KeyPath
 from netmgr.documents.sites import HUB
 from netmgr.plan.allocate import demand
-from netmgr.plan.allocate.space import Space, enclosing
+from netmgr.plan.allocate.pool import free_pool
+from netmgr.plan.allocate.space import Space
 from netmgr.plan.allocate.subnetting import take_all, taken_by
 from netmgr.plan.clouds.cloud import KUBERNETES, CloudLimits
 from netmgr.plan.derive import network
 from netmgr.plan.document import PERCENT, Cluster, NodePool, PlanDocument
-from netmgr.plan.lock import Allocation, ClusterLock, LockDocument
-from netmgr.prefixes import Family, Prefix
+from netmgr.plan.lock import ClusterLock, LockDocument
+from netmgr.prefixes import Family
 
 NEAR = 0.8
 """From this share of a limit on, a line is worth a warning."""
@@ -146,9 +147,7 @@ class Forecast:
 
 def forecasts(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> tuple[Forecast, ...]:
     """One for each cluster of the plan. The lock must be up to date."""
-    space = Space(Family.V4, plan.pools.nodes)
-    for prefix in _used(plan, lock, limits):
-        space.withdraw(prefix)
+    space = free_pool(plan, limits, lock.sites, Family.V4).space
     total = all_mappings(plan, lock)
     cluster_forecasts = []
     for name, cluster in plan.clusters.items():
@@ -171,35 +170,23 @@ def forecasts(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> tu
     return tuple(cluster_forecasts)
 
 
-def _used(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> Iterator[Prefix]:
-    yield from limits.forbidden
-    yield from (entry.prefix for entry in (*plan.exclusions(), *plan.pins()))
-    for allocations in (lock.hub.prefixes, *(held.prefixes for held in lock.clusters.values())):
-        yield from (allocation.reserve for allocation in allocations)
-
-
 def _nodes_in_place(cluster: Cluster, held: ClusterLock, limits: CloudLimits, space: Space) -> int:
     """Nodes before the cluster needs a prefix elsewhere, if its largest node pool grows."""
     largest = max(sorted(cluster.node_pools), key=lambda pool: cluster.node_pools[pool].nodes)
     pool = cluster.node_pools[largest]
-    own = [allocation for allocation in held.prefixes if allocation.prefix.family is Family.V4]
-    more = max((_fitting(inner, pool, limits) for inner in _reaches(own, held, space)), default=0)
+    more = max((_fitting(inner, pool, limits) for inner in _reaches(held, space)), default=0)
     places = held.node_pools[largest].capacity + more
     # The most nodes that fit with their surge.
     nodes = (places - pool.surge.nodes) * PERCENT // (PERCENT + pool.surge.percent)
     return cluster.nodes - pool.nodes + max(pool.nodes, nodes)
 
 
-def _reaches(own: Iterable[Allocation], held: ClusterLock, space: Space) -> Iterator[Space]:
+def _reaches(held: ClusterLock, space: Space) -> Iterator[Space]:
     """What is free within the cluster once one of its prefixes has grown as far as it can."""
-    allocations = list(own)
-    for wide in allocations:
-        reach = enclosing(wide.reserve, wide.reserve.length - space.room(wide.reserve))
-        others = [other.prefix for other in allocations if other is not wide]
-        inner = Space(Family.V4, [reach, *others])
-        for subnet in taken_by(held):
-            inner.withdraw(subnet)
-        yield inner
+    own = [allocation for allocation in held.prefixes if allocation.prefix.family is Family.V4]
+    for wide in own:
+        others = [other.prefix for other in own if other is not wide]
+        yield Space(Family.V4, [space.reach(wide.reserve), *others], taken_by(held))
 
 
 def _fitting(inner: Space, pool: NodePool, limits: CloudLimits) -> int:
