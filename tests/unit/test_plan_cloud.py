@@ -131,6 +131,19 @@ def test_a_forecast_grows_over_nothing_that_is_never_allocated():
     assert not stays_where_it_is(plan, lock, limits, forecast.at_nodes + 1)
 
 
+def test_a_forecast_places_a_segment_in_the_smallest_subnet_that_holds_it():
+    """A node that takes one address for its pods needs as many of hosts as of pods."""
+    plan, lock, limits = locked(
+        {"a": cluster(nodes=10, pods_per_node=1, addressing="single")},
+        cloud="none",
+        pools={"nodes": ["10.0.0.0/22"], "services": ["172.16.0.0/16"]},
+    )
+    forecast = forecasts(plan, lock, limits)[0]
+    assert forecast.first_limit == "addresses in place"
+    assert stays_where_it_is(plan, lock, limits, forecast.at_nodes)
+    assert not stays_where_it_is(plan, lock, limits, forecast.at_nodes + 1)
+
+
 def stays_where_it_is(
     plan: PlanDocument, lock: LockDocument, limits: CloudLimits, nodes: int
 ) -> bool:

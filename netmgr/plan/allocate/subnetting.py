@@ -192,7 +192,7 @@ class ClusterDemand:
         # that every run divides alike.
         for pool in sorted(missing, key=lambda name: (-missing[name], name)):
             spec = self.spec.node_pools[pool]
-            sizes[pool] = list(_pieces_of(spaces, spec, missing[pool], self.limits))
+            sizes[pool] = list(pieces_of(spaces, spec, missing[pool], self.limits))
             if sum(sizes[pool]) < missing[pool]:
                 return None
         return sizes
@@ -219,9 +219,10 @@ def taken_by_pools(pools: Mapping[str, NodePoolLock]) -> list[Prefix]:
     return [prefix for segment in segments for prefix in segment.prefixes]
 
 
-def _pieces_of(
+def pieces_of(
     spaces: Sequence[Space], pool: NodePool, nodes: int, limits: CloudLimits
 ) -> Iterator[int]:
+    """Nodes of each segment, the largest first, whose subnets are then taken from `spaces`."""
     cut = demand.blocks(pool, Family.V4)
     for size in _full_sizes(pool, nodes, limits):
         while nodes:

@@ -18,10 +18,10 @@ from netmgr.documents.sites import HUB
 from netmgr.plan.allocate import demand
 from netmgr.plan.allocate.pool import free_pool
 from netmgr.plan.allocate.space import Space
-from netmgr.plan.allocate.subnetting import take_all, taken_by
+from netmgr.plan.allocate.subnetting import pieces_of, taken_by
 from netmgr.plan.clouds.cloud import KUBERNETES, CloudLimits
 from netmgr.plan.derive import network
-from netmgr.plan.document import PERCENT, Cluster, NodePool, PlanDocument
+from netmgr.plan.document import PERCENT, Cluster, PlanDocument
 from netmgr.plan.lock import ClusterLock, LockDocument
 from netmgr.prefixes import Family
 
@@ -174,7 +174,11 @@ def _nodes_in_place(cluster: Cluster, held: ClusterLock, limits: CloudLimits, sp
     """Nodes before the cluster needs a prefix elsewhere, if its largest node pool grows."""
     largest = max(sorted(cluster.node_pools), key=lambda pool: cluster.node_pools[pool].nodes)
     pool = cluster.node_pools[largest]
-    more = max((_fitting(inner, pool, limits) for inner in _reaches(held, space)), default=0)
+    # The first piece of any number of nodes is the largest segment that a lock could place there.
+    segments = (
+        next(pieces_of([inner], pool, inner.size, limits), 0) for inner in _reaches(held, space)
+    )
+    more = max(segments, default=0)
     places = held.node_pools[largest].capacity + more
     # The most nodes that fit with their surge.
     nodes = (places - pool.surge.nodes) * PERCENT // (PERCENT + pool.surge.percent)
@@ -187,22 +191,6 @@ def _reaches(held: ClusterLock, space: Space) -> Iterator[Space]:
     for wide in own:
         others = [other.prefix for other in own if other is not wide]
         yield Space(Family.V4, [space.reach(wide.reserve), *others], taken_by(held))
-
-
-def _fitting(inner: Space, pool: NodePool, limits: CloudLimits) -> int:
-    """The most nodes of one new segment: its two subnets are placed as a lock would place them."""
-    cut = demand.blocks(pool, Family.V4)
-    # From the largest subnet of pods on: the first that fits holds the most nodes.
-    for length in range(limits.smallest_subnet):
-        slots = (1 << max(cut.length - length, 0)) - sum(cut.skipped(limits))
-        nodes = slots // cut.count
-        while nodes > 0 and inner.packed(length):
-            hosts = demand.hosts_length(nodes, Family.V4, limits)
-            if take_all([inner.copy()], [length, hosts]):
-                return nodes
-            # The next smaller subnet has half as many hosts, which leaves that of pods half empty.
-            nodes = (1 << (Family.V4.width - hosts - 1)) - limits.reserved
-    return 0
 
 
 def _hits(
