@@ -8,7 +8,7 @@ from errno import EINVAL, ENODEV
 
 from netmgr.dataplane import desired, sandbox, settings
 from netmgr.dataplane.drift import Host
-from netmgr.errors import KernelError
+from netmgr.errors import Ignoring, KernelError
 from netmgr.kernel import links, netns
 from netmgr.kernel.links import Link, read_links
 from netmgr.kernel.neighbours import Neighbour, read_permanent
@@ -99,9 +99,6 @@ def pod_end(host: Reader, link: Link) -> Link | None:
 
 def answered(host: Reader, request: Operation) -> Link | None:
     """The link that is asked for; None if there is none."""
-    try:
+    with Ignoring(*ABSENCE):
         return host.query(request, links.link_of)
-    except KernelError as error:
-        if error.errno not in ABSENCE:
-            raise
-        return None
+    return None

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from netmgr.errors import KernelError
+from netmgr.errors import Ignoring, KernelError
 from netmgr.kernel import netlink, nf_tables
 from netmgr.kernel.nf_tables import FAMILY_NAMES, Expression, message
 from netmgr.kernel.nf_tables_socket import NO_NF_TABLES, NftSocket
@@ -39,12 +39,9 @@ def read_flowtables(channel: NftSocket) -> list[Flowtable]:
     request = message(
         _GET_FLOWTABLE, b"", "list flowtables", netlink.NLM_F_DUMP, nf_tables.NFPROTO_UNSPEC
     )
-    try:
+    with Ignoring(*NO_NF_TABLES):
         return channel.list_of(request, _flowtable_of)
-    except KernelError as error:
-        if error.errno in NO_NF_TABLES:
-            return []
-        raise
+    return []
 
 
 def add_devices(channel: NftSocket, table: str, name: str, devices: Collection[str]) -> None:

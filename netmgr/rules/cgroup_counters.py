@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from itertools import chain, product
 from pathlib import Path
 
-from netmgr.errors import KernelError
+from netmgr.errors import Ignoring
 from netmgr.kernel import nf_tables
 from netmgr.model import Traffic
 from netmgr.prefixes import Family, Prefix
@@ -149,11 +149,8 @@ class CgroupCounters:
             # the pod.
             key = _KEY.pack(cgroup.number)
             for name in self._sets(cgroup.depth):
-                try:
+                with Ignoring(errno.ENOENT):
                     self._table.socket.commit(nf_tables.delete_elements(_NAME, name, [key]))
-                except KernelError as error:
-                    if error.errno != errno.ENOENT:
-                        raise
 
     def read(self) -> list[Reading]:
         readings: list[Reading] = []

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 from netmgr.api.snapshot import DroppedTotals, RefusedTotals, TranslatedRange
-from netmgr.errors import KernelError
+from netmgr.errors import Ignoring
 from netmgr.model import Counter, Sample, Sender
 from netmgr.prefixes import Address, Family, Prefix
 from netmgr.rules import model, tagged
@@ -237,13 +237,10 @@ class Rules:
 
     def _applied(self, operations: Sequence[Operation]) -> bool:
         """Whether there was something to apply them to."""
-        try:
+        with Ignoring(errno.ENOENT):
             self.backend.apply(operations)
-        except KernelError as error:
-            if error.errno != errno.ENOENT:
-                raise
-            return False
-        return True
+            return True
+        return False
 
     def read(self) -> list[Sample]:
         """Every counter of ours: the pods' and the node's."""

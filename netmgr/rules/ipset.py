@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from netmgr.errors import KernelError
+from netmgr.errors import Ignoring, KernelError
 from netmgr.kernel import ipset
 from netmgr.kernel.netlink import NETLINK_NETFILTER, Counted, Netlink, Operation
 from netmgr.model import Sender
@@ -120,12 +120,9 @@ class IpSets:
 
     def _list(self, name: str) -> list[bytes]:
         """The messages of a set's listing; none if it is not there."""
-        try:
+        with Ignoring(errno.ENOENT):
             return self._netlink.dump(ipset.list_set(kernel_name(name)), bytes)
-        except KernelError as error:
-            if error.errno == errno.ENOENT:
-                return []
-            raise
+        return []
 
     def _transact(self, operations: Sequence[Operation], absence: int = 0) -> None:
         failures = self._netlink.attempt(operations)
