@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
@@ -135,6 +136,11 @@ class Attachment:
     @property
     def families(self) -> tuple[Family, ...]:
         return tuple(sorted({address.family for address in self.addresses}))
+
+
+def by_address(attachments: Iterable[Attachment]) -> dict[Address, Attachment]:
+    """Each address that is held, and the attachment that holds it."""
+    return {address: attachment for attachment in attachments for address in attachment.addresses}
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -17,7 +17,6 @@ from functools import cache
 from typing import Self, TypeVar
 
 from netmgr.errors import KernelError
-from netmgr.kernel import netns
 
 NETLINK_NETFILTER = 12
 NFGENMSG = struct.Struct(">BBH")
@@ -396,13 +395,6 @@ def _decoded(request: Operation, decode: Callable[[bytes], Decoded], body: bytes
     except (struct.error, LookupError, ValueError) as error:
         details = f"an answer of {len(body)} bytes that makes no sense: {error}"
         raise KernelError(request.text, details=details) from None
-
-
-def open_in(descriptor: int, ifname: str) -> tuple[Netlink, int]:
-    """A socket in the namespace open at `descriptor`, and the index of `ifname` there (0: none)."""
-    # A socket stays in the namespace it was opened in, so the thread leaves again at once.
-    with netns.entered(descriptor):
-        return Netlink(), index_of(ifname)
 
 
 def index_of(ifname: str) -> int:

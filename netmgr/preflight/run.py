@@ -18,7 +18,7 @@ from netmgr.agent.core.instance import Holder
 from netmgr.agent.core.uplinks import uplinks
 from netmgr.agent.health import machine_check
 from netmgr.agent.network import known_ranges
-from netmgr.agent.network.router import ListedNodes
+from netmgr.agent.network.router import listed_nodes
 from netmgr.dataplane import desired
 from netmgr.documents import loader
 from netmgr.documents.diagnostics import error
@@ -116,7 +116,7 @@ def _listed_nodes(document: NodeDocument) -> Iterator[Address]:
     if document.nodes_file is None:
         return
     try:
-        for node in ListedNodes(document.nodes_file).read():
+        for node in listed_nodes(document.nodes_file):
             yield from node.addresses
     except ConfigError as missing:
         log.info("no-nodes reason=%s", missing.message)
