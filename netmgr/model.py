@@ -154,6 +154,9 @@ class Sender:
         return f"{self.link} . {self.address}"
 
 
+_CGROUP = "cgroup "
+
+
 # Tuples, since a node has thousands and each reading makes, hashes and compares as many.
 class Counter(NamedTuple):
     """Identity of one kernel counter.
@@ -171,9 +174,18 @@ class Counter(NamedTuple):
     def of_pod(cls, address: Address, traffic: Traffic) -> Counter:
         return cls(address, address.family, traffic)
 
+    @classmethod
+    def of_cgroup(cls, number: int, family: Family, traffic: Traffic) -> Counter:
+        return cls(f"{_CGROUP}{number}", family, traffic)
+
     @property
     def is_pod(self) -> bool:
         return isinstance(self.subject, Address)
+
+    @property
+    def cgroup(self) -> int:
+        """The number of a host-network pod's cgroup."""
+        return int(str(self.subject).removeprefix(_CGROUP))
 
     def __str__(self) -> str:
         return f"{self.subject}/{self.family.value}/{self.traffic}"

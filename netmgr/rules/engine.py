@@ -165,8 +165,7 @@ class Rules:
         """What must be done so that the kernel holds the policy for these pods; changes nothing."""
         wanted = self._desired(pods)
         observed = self.backend.observe(wanted)
-        transaction = diff(_marked_as(observed, wanted), observed)
-        return replace(transaction, text=self.backend.render(transaction.operations))
+        return diff(_marked_as(observed, wanted), observed)
 
     def apply(
         self, transaction: Transaction, before_removals: Callable[[], object] = lambda: None

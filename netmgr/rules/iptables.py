@@ -17,12 +17,12 @@ from netmgr.kernel.xtables import libiptc
 from netmgr.kernel.xtables.saved import NO_TABLE, SavedRule, SavedTable
 from netmgr.kernel.xtables.variant import Changed, Variant
 from netmgr.model import Sample
-from netmgr.prefixes import Family
+from netmgr.prefixes import Address, Family
 from netmgr.rules import iptables_chains, model, transaction
 from netmgr.rules.ipset import IpSets
 from netmgr.rules.iptables_chains import TABLES, HookRules, builtin
 from netmgr.rules.iptables_text import set_commands
-from netmgr.rules.observed import Observed, ObservedRule, Samples, in_order, sample
+from netmgr.rules.observed import Observed, ObservedRule, Samples, in_order
 from netmgr.rules.tagged import Place, Serving
 
 _ATTEMPTS = 10
@@ -136,11 +136,12 @@ class IptablesBackend:
         return samples
 
     def read_pods(self, pods: model.Sets) -> list[Sample]:
-        wanted = [(spec, address) for spec, members in pods.items() for address in members]
-        return [
-            sample(spec.counter(member.element), member.bytes, member.packets)
-            for spec, member in self._sets.find(wanted)
-        ]
+        samples: list[Sample] = []
+        for spec, members in pods.items():
+            for address in members:
+                if isinstance(address, Address):
+                    samples += self._sets.find(spec, address)
+        return samples
 
     def tallies(self, desired: model.Ruleset) -> dict[str, tuple[int, int]]:
         """What rules in our own chains have counted, summed by name."""

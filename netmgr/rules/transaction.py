@@ -128,13 +128,11 @@ class Transaction:
     Attributes:
         created: kernel counters that begin at zero when this is applied.
         repairs: a message for each thing that is repaired.
-        text: the operations as the backend will carry them out, for people.
     """
 
     operations: tuple[Operation, ...] = ()
     created: frozenset[Counter] = frozenset()
     repairs: tuple[str, ...] = ()
-    text: str = ""
 
     def __bool__(self) -> bool:
         return bool(self.operations)

@@ -97,7 +97,7 @@ class FlowtableDevices(Component):
         table = TABLE.removeprefix("inet ")
         # A link may go meanwhile; the next look comes within a second.
         with Ignoring(errno.ENOENT):
-            flowtables.add_devices(self._channel, table, FLOWTABLE.name, devices)
+            self._channel.commit([flowtables.new_flowtable(table, FLOWTABLE.name, devices)])
             self._devices |= devices
 
 
