@@ -164,7 +164,6 @@ def attribute(kind: int, value: bytes) -> bytes:
 
 
 def nested(kind: int, *inner: bytes) -> bytes:
-    """An attribute that holds attributes."""
     return attribute(kind | _NLA_F_NESTED, b"".join(inner))
 
 

@@ -82,7 +82,6 @@ def new_table(table: str) -> Operation:
 
 
 def delete_table(table: str, family: int = NFPROTO_INET) -> Operation:
-    """Delete the table with all that is in it."""
     name = encoded({_TABLE_NAME: table})
     return message(DELETE_TABLE, name, f"delete table {table}", family=family)
 
@@ -192,7 +191,6 @@ def get_generation() -> Operation:
 
 
 def generation_of(body: bytes) -> int:
-    """The number in the kernel's answer."""
     # nf_tables_commit steps over 0 when the number wraps.
     return int.from_bytes(netlink.attributes(body, NFGENMSG.size)[_GENERATION_ID], "big")
 

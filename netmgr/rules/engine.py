@@ -242,7 +242,6 @@ class Rules:
         return False
 
     def read(self) -> list[Sample]:
-        """Every counter of ours: the pods' and the node's."""
         return self.backend.read(self._skeleton)
 
     def read_pods(self, addresses: Iterable[Address]) -> list[Sample]:
@@ -352,7 +351,6 @@ class Rules:
         self.backend.remove(self._skeleton)
 
     def close(self) -> None:
-        """Release sockets and threads; the rules stay and count on."""
         self.backend.close()
 
 

@@ -52,7 +52,6 @@ class IptablesBackend:
 
     @property
     def name(self) -> str:
-        """The variant's."""
         return self._tables.name
 
     def observe(self, desired: model.Ruleset) -> Observed:

@@ -65,7 +65,6 @@ class NftablesBackend:
             self._table.listing(filled)
 
     def render(self, operations: Sequence[Operation]) -> str:
-        """The operations as input for `nft -f`."""
         return nft_chains.script(nft_text.commands(operations))
 
     def read(self, desired: Ruleset) -> list[Sample]:

@@ -56,7 +56,6 @@ class ConnectionLimits(Component):
         return None
 
     def start(self) -> None:
-        """Limit the pods that are there."""
         try:
             self._table.run(connections.trial())
         except KernelError as error:

@@ -72,7 +72,6 @@ def remember(document: NodeDocument, valid: ValidRanges) -> None:
 
 
 def write(document: NodeDocument) -> None:
-    """Keep the ranges for the next start."""
     content = {"source": document.range_source, "ranges": [str(block) for block in document.ranges]}
     durable.write(document.state_dir / FILE_NAME, json.dumps(content).encode(), 0o600)
 

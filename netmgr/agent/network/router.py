@@ -99,7 +99,6 @@ class Router(Component):
         return self._unused.reconcile(lambda: _pod_ranges(self._document))
 
     def follow(self, document: NodeDocument) -> None:
-        """Follow a document whose ranges changed."""
         self._document = document
         _change_routes(self._block_unused)
 
