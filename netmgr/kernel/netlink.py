@@ -13,10 +13,11 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from errno import ENOENT
 from functools import cache
 from typing import Self, TypeVar
 
-from netmgr.errors import KernelError
+from netmgr.errors import Ignoring, KernelError
 
 NETLINK_NETFILTER = 12
 NFGENMSG = struct.Struct(">BBH")
@@ -285,6 +286,14 @@ class Reader:
             if not interrupted:
                 return entries
         return self.dump_once(request, decode)[0]
+
+    def list_of(
+        self, request: Operation, decode: Callable[[bytes], Decoded | None]
+    ) -> list[Decoded]:
+        """As `dump`; nothing if there is no such table or set."""
+        with Ignoring(ENOENT):
+            return self.dump(request, decode)
+        return []
 
     def dump_once(
         self, request: Operation, decode: Callable[[bytes], Decoded | None]

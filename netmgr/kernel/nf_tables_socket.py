@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import chain
 from operator import itemgetter
 
-from netmgr.errors import Ignoring, KernelError, TryAgainLater
+from netmgr.errors import KernelError, TryAgainLater
 from netmgr.kernel import netlink, nf_tables
 
 # It may exceed net.core.wmem_max, and needs CAP_NET_ADMIN (socket(7)).
@@ -46,14 +46,6 @@ class NftSocket(netlink.Netlink):
                 # effect.
                 if position == len(texts) - 1:
                     return
-
-    def list_of(
-        self, request: netlink.Operation, decode: Callable[[bytes], netlink.Decoded | None]
-    ) -> list[netlink.Decoded]:
-        """What the kernel lists; nothing if there is no such table or set."""
-        with Ignoring(errno.ENOENT):
-            return self.dump(request, decode)
-        return []
 
     def list_whole(
         self, request: netlink.Operation, decode: Callable[[bytes], netlink.Decoded | None]

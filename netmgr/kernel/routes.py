@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from errno import ENOENT
 from typing import NamedTuple
 
-from netmgr.errors import Ignoring
 from netmgr.kernel import netlink
 from netmgr.kernel.netlink import Operation
 from netmgr.prefixes import Address, Family, Prefix
@@ -159,8 +157,7 @@ def read_routes(
         text = f"route dump IPv{family.value} table {table}"
         request = Operation(text, RTM_GETROUTE, netlink.NLM_F_DUMP, body)
         # A table that never had a route does not exist.
-        with Ignoring(ENOENT):
-            routes += channel.dump(request, route_of)
+        routes += channel.list_of(request, route_of)
     # Compared once more, since what the kernel filters a dump by differs from version to version.
     return [
         route

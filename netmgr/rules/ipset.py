@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Sequence
 from itertools import chain
 
-from netmgr.errors import Ignoring, KernelError
+from netmgr.errors import KernelError
 from netmgr.kernel import ipset
 from netmgr.kernel.netlink import NETLINK_NETFILTER, Counted, Netlink, Operation
 from netmgr.model import Sample, Sender
@@ -111,9 +111,7 @@ class IpSets:
 
     def _list(self, name: str) -> list[bytes]:
         """The messages of a set's listing; none if it is not there."""
-        with Ignoring(errno.ENOENT):
-            return self._netlink.dump(ipset.list_set(kernel_name(name)), bytes)
-        return []
+        return self._netlink.list_of(ipset.list_set(kernel_name(name)), bytes)
 
     def _transact(self, operations: Sequence[Operation], absence: int = 0) -> None:
         failures = self._netlink.attempt(operations)
