@@ -52,7 +52,7 @@ def ask(document: NodeDocument) -> tuple[Prefix, ...]:
     """What the source of the document's ranges says now; RangesUnknown if it does not answer."""
     if document.range_source is RangeSource.FILE:
         return assigned.current(document)
-    return SOURCES[document.range_source]().read()
+    return SOURCES[document.range_source]()
 
 
 def on_links() -> Mapping[Address, str]:

@@ -83,7 +83,7 @@ class Ranges(Component):
         """Ask the source once and do what it says; returns the seconds until the next time."""
         self._follow_nodes()
         try:
-            self._validate(self._source.read())
+            self._validate(self._source())
             self._apply(self._valid.ranges)
         except (NetmgrError, OSError, sqlite3.Error) as error:
             self._report_failure(str(error))
@@ -189,7 +189,7 @@ def _source(config: Path, document: NodeDocument) -> tuple[RangeReader, float]:
     if document.range_source is RangeSource.FILE:
         longest = RANGES_FILE_SECONDS if document.ranges_file else document.reconcile_seconds
         return _Reader(config, document), min(longest, document.reconcile_seconds)
-    return SOURCES[document.range_source](), document.range_refresh_seconds
+    return SOURCES[document.range_source], document.range_refresh_seconds
 
 
 class _Reader:
@@ -204,7 +204,7 @@ class _Reader:
         self.changed = ""
         """What the Node's ranges changed in those of the document."""
 
-    def read(self) -> tuple[Prefix, ...]:
+    def __call__(self) -> tuple[Prefix, ...]:
         """The ranges, as of now."""
         document = self._file.value()
         newer = assigned.read(document)
