@@ -58,7 +58,7 @@ def run(path: Path) -> PreflightReport:
         raise ConfigError(loader.describe(diagnostic, path))
     try:
         with instance.namespace(Holder.PREFLIGHT):
-            machine_check.check_network(path, document)
+            machine_check.check(path, document, has_mounts=False)
             return _probe(document, SystemRandom())
     except instance.Held as other:
         # A command is no sign that the network is fit, and soon ends: the caller tries again.

@@ -24,6 +24,7 @@ from netmgr.rules.policy import ARRIVED, DELIVERED, Policy, desired, pod_sets, s
 from netmgr.rules.tagged import Serving, Tagged
 from netmgr.rules.transaction import (
     AddElements,
+    DeleteOrphan,
     Operation,
     RemoveElements,
     ReplaceElements,
@@ -177,7 +178,9 @@ class Rules:
         Raises:
             TryAgainLater: another program holds the kernel's rule lock; nothing more was changed.
         """
-        changes, removals = transaction.split()
+        # Apart from the rest, since the ledger reads an orphan's counters before they go.
+        removals = [part for part in transaction.operations if isinstance(part, DeleteOrphan)]
+        changes = [part for part in transaction.operations if not isinstance(part, DeleteOrphan)]
         self.backend.apply(with_lives(changes))
         if removals:
             before_removals()

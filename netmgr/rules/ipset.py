@@ -37,12 +37,8 @@ class IpSets:
         revision = self._netlink.query(ipset.ask_revision(kind), ipset.revision_of)
         self._transact([ipset.create(kernel_name(spec.name), kind, revision)])
 
-    def destroy(self, names: Iterable[str]) -> None:
-        """Remove sets that no rule uses; a missing one is no error."""
-        self.destroy_orphans(map(kernel_name, names))
-
-    def destroy_orphans(self, kernel_names: Iterable[str]) -> None:
-        """Like `destroy`, for sets by their names in the kernel."""
+    def destroy(self, kernel_names: Iterable[str]) -> None:
+        """Remove sets that no rule uses, by the kernel's names; a missing one is no error."""
         deadline = time.monotonic() + _BUSY_SECONDS
         for name in kernel_names:
             while True:

@@ -19,7 +19,7 @@ from netmgr.kernel.xtables.variant import Changed, Variant
 from netmgr.model import Sample
 from netmgr.prefixes import Address, Family
 from netmgr.rules import iptables_chains, model, transaction
-from netmgr.rules.ipset import IpSets
+from netmgr.rules.ipset import IpSets, kernel_name
 from netmgr.rules.iptables_chains import TABLES, HookRules, builtin
 from netmgr.rules.iptables_text import set_commands
 from netmgr.rules.observed import Observed, ObservedRule, Samples, in_order
@@ -185,12 +185,11 @@ class IptablesBackend:
             if rule.comment
         ]
 
-    def remove(self, desired: model.Ruleset) -> None:
+    def remove(self, desired: model.Ruleset) -> None:  # noqa: ARG002 - as above
         """Remove our rules, chains and sets, whatever ruleset they are of."""
         for family in Family:
             self._change(family, partial(self._removal, family))
-        self._sets.destroy(spec.name for spec in desired.sets)
-        self._sets.destroy_orphans(self._sets.orphans(()))
+        self._sets.destroy(sorted(self._sets.orphans(())))
 
     def close(self) -> None:
         self._sets.close()
@@ -227,9 +226,9 @@ class IptablesBackend:
                     self._sets.create(spec)
                     libiptc.forget()
                 case transaction.DeleteSet(spec):
-                    self._sets.destroy([spec.name])
+                    self._sets.destroy([kernel_name(spec.name)])
                 case transaction.DeleteOrphan(name):
-                    self._sets.destroy_orphans([name])
+                    self._sets.destroy([name])
                 case _:
                     pass
         # All elements of a pod are changed with one request to the thread that speaks to ipset.

@@ -137,13 +137,6 @@ class Transaction:
     def __bool__(self) -> bool:
         return bool(self.operations)
 
-    def split(self) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:
-        """What changes the ruleset, and what then removes orphans, which no rule uses any more."""
-        # Apart from the rest, since the ledger reads an orphan's counters before they go.
-        removals = [part for part in self.operations if isinstance(part, DeleteOrphan)]
-        changes = [part for part in self.operations if not isinstance(part, DeleteOrphan)]
-        return tuple(changes), tuple(removals)
-
 
 def with_lives(operations: Iterable[Operation]) -> tuple[Operation, ...]:
     """The operations, with a new life for the pods' counters that they add.
