@@ -92,7 +92,9 @@ def _probe(given: NodeDocument, random: Random) -> PreflightReport:
     sources = targets.held_addresses(document.ranges, {*own, *single})
     with held(set(sources.values())):
         check_results = [*wrong, *_check_machines(document, groups, sources, mtu)]
-        check_results += _check_egress(document, sources.values())
+        attempts = list(targets.egress_sources(document, sources.values()))
+        endings = tcp.connect(attempts, document.preflight.answer_seconds)
+        check_results += results.of_egress(dict(zip(attempts, endings, strict=True)))
     # From the node's own address: neither needs those of the ranges.
     check_results += _check_dns(document)
     check_results += _check_throughput(document, groups, random)
@@ -159,12 +161,6 @@ def _check_ranges(
         for block, source in own.items():
             returned = {machine for machine, to in back if to == source}
             yield results.of_range(block, source, group, returned)
-
-
-def _check_egress(document: NodeDocument, sources: Iterable[Address]) -> list[CheckResult]:
-    attempts = list(targets.egress_sources(document, sources))
-    endings = tcp.connect(attempts, document.preflight.answer_seconds)
-    return results.of_egress(dict(zip(attempts, endings, strict=True)))
 
 
 def _check_dns(document: NodeDocument) -> Iterator[CheckResult]:

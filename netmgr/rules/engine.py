@@ -86,7 +86,7 @@ class RuleBackend(Protocol):
         """Which of other programs' rules count in place of rules of `desired`."""
         ...
 
-    def remove(self, desired: model.Ruleset) -> None:
+    def remove(self) -> None:
         """Remove everything of ours, and nothing else."""
         ...
 
@@ -351,7 +351,7 @@ class Rules:
 
     def remove(self) -> None:
         """Remove everything of ours, and nothing else."""
-        self.backend.remove(self._skeleton)
+        self.backend.remove()
 
     def close(self) -> None:
         self.backend.close()

@@ -185,7 +185,7 @@ class IptablesBackend:
             if rule.comment
         ]
 
-    def remove(self, desired: model.Ruleset) -> None:  # noqa: ARG002 - as above
+    def remove(self) -> None:
         """Remove our rules, chains and sets, whatever ruleset they are of."""
         for family in Family:
             self._change(family, partial(self._removal, family))

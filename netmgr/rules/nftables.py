@@ -113,7 +113,7 @@ class NftablesBackend:
         """None: what counts here is in our table."""
         return lambda _place, _entries: ()
 
-    def remove(self, desired: Ruleset) -> None:  # noqa: ARG002 - the table is ours, whatever the policy was
+    def remove(self) -> None:
         nft_table.remove(TABLE)
 
     def close(self) -> None:
