@@ -19,6 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
+from netmgr.descriptors import closing
 from netmgr.errors import StateError, reason
 
 Value = TypeVar("Value")
@@ -157,20 +158,14 @@ def read(path: Path, parse: Callable[[str], Value]) -> Value | None:
 
 
 def _sync_names(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
+    with closing(os.open(folder, os.O_RDONLY)) as descriptor:
         os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _sync_file_system(folder: Path) -> None:
     """Python has sync(2) alone, which waits for every file system of the machine."""
     libc = ctypes.CDLL(None, use_errno=True)
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
+    with closing(os.open(folder, os.O_RDONLY)) as descriptor:
         if libc.syncfs(descriptor):
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))
-    finally:
-        os.close(descriptor)

@@ -173,6 +173,20 @@ class KernelError(NetmgrError):
         self.errno = errno
 
 
+class Ignoring:
+    """Goes on behind the block where the kernel refuses with one of these error numbers."""
+
+    def __init__(self, *numbers: int) -> None:
+        self._numbers = numbers
+
+    def __enter__(self) -> None:
+        pass
+
+    # Declared as bool: so mypy knows that what comes behind the block is reached.
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
+        return isinstance(error, KernelError) and error.errno in self._numbers
+
+
 class StateError(NetmgrError):
     cni_code = 103
 

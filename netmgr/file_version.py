@@ -62,6 +62,26 @@ def versions(paths: Sequence[Path]) -> tuple[FileVersion, ...]:
         return ()
 
 
+class ReadAgain(Generic[T]):
+    """What `load` makes of a file, as of now: loaded again when it was replaced or written.
+
+    It raises whatever `load` does, each time until that succeeds; of a missing file, too.
+    """
+
+    def __init__(self, path: Path, load: Callable[[Path], T]) -> None:
+        self._path = path
+        self._load = load
+        self._loaded: tuple[FileVersion | None, T] | None = None
+
+    def value(self) -> T:
+        # Before loading: what is written meanwhile is seen by the next look.
+        version = version_of(self._path)
+        if self._loaded is None or version is None or version != self._loaded[0]:
+            self._loaded = None
+            self._loaded = version, self._load(self._path)
+        return self._loaded[1]
+
+
 class RenewedFiles(Generic[T]):
     """What `load` makes of files that are renewed meanwhile (certificates, tokens).
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
@@ -137,6 +138,11 @@ class Attachment:
         return tuple(sorted({address.family for address in self.addresses}))
 
 
+def by_address(attachments: Iterable[Attachment]) -> dict[Address, Attachment]:
+    """Each address that is held, and the attachment that holds it."""
+    return {address: attachment for attachment in attachments for address in attachment.addresses}
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Sender:
     """A pod's address, and the link that its packets come in by."""
@@ -146,6 +152,9 @@ class Sender:
 
     def __str__(self) -> str:
         return f"{self.link} . {self.address}"
+
+
+_CGROUP = "cgroup "
 
 
 # Tuples, since a node has thousands and each reading makes, hashes and compares as many.
@@ -165,9 +174,18 @@ class Counter(NamedTuple):
     def of_pod(cls, address: Address, traffic: Traffic) -> Counter:
         return cls(address, address.family, traffic)
 
+    @classmethod
+    def of_cgroup(cls, number: int, family: Family, traffic: Traffic) -> Counter:
+        return cls(f"{_CGROUP}{number}", family, traffic)
+
     @property
     def is_pod(self) -> bool:
         return isinstance(self.subject, Address)
+
+    @property
+    def cgroup(self) -> int:
+        """The number of a host-network pod's cgroup."""
+        return int(str(self.subject).removeprefix(_CGROUP))
 
     def __str__(self) -> str:
         return f"{self.subject}/{self.family.value}/{self.traffic}"

@@ -60,6 +60,34 @@ def open_file(path: Path, schema: str, version: int) -> sqlite3.Connection:
     return connection
 
 
+class StateFile:
+    """A file that its owner has open. Not thread-safe: the owner holds a lock.
+
+    Raises as `open_file` does.
+    """
+
+    def __init__(self, path: Path, schema: str, version: int) -> None:
+        self.path = path
+        self._connection = open_file(path, schema, version)
+        self._note_identity()
+
+    def _note_identity(self) -> None:
+        self._opened = identities(self.path)
+
+    def is_lost(self) -> bool:
+        """Whether the file was removed or replaced since it was opened."""
+        return identities(self.path) != self._opened
+
+    def restore(self) -> None:
+        """Make the file again with all that it held.
+
+        Raises:
+            StateError: it cannot be made; what it held is still there, in the open file.
+        """
+        self._connection = put_back(self._connection, self.path, self._opened)
+        self._note_identity()
+
+
 def refuse_other_schema(connection: sqlite3.Connection, path: Path, version: int) -> int:
     """The schema version of an open file, 0 if it has none; OtherSchema if it is not `version`."""
     (stored,) = connection.execute("PRAGMA user_version").fetchone()

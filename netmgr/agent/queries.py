@@ -23,7 +23,7 @@ from netmgr.agent.core.scheduler import Task
 from netmgr.agent.core.uplinks import uplinks
 from netmgr.agent.health import diagnosis
 from netmgr.agent.health.diagnosis import NodeFigures
-from netmgr.api.server import readers
+from netmgr.api.server import UnixServer
 from netmgr.api.snapshot import VERSION, AttachmentView, Fault, Problem, Snapshot
 from netmgr.dataplane.taps import read_taps
 from netmgr.documents import loader
@@ -52,7 +52,11 @@ class Readers(Component):
         self._known: set[str] = set()
 
     def start(self) -> None:
-        self._agent.get(Files).serve(readers(self._agent.document, self.answer))
+        document = self._agent.document
+        path, group = document.run_dir / "ledger.sock", document.reader_group
+        self._agent.get(Files).serve(
+            UnixServer(path, self.answer, mode=0o660, group=group, line=True)
+        )
 
     def answer(self, message: bytes) -> bytes:
         try:

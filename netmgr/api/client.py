@@ -19,11 +19,11 @@ from typing import Any, cast
 from netmgr import errors
 from netmgr.api.snapshot import VERSION, ControllerReport, Snapshot
 from netmgr.printable import plain
+from netmgr.receiving import received
 
 DEFAULT_SOCKET = Path("/run/netmgr/ledger.sock")
 PATIENCE_SECONDS = 5.0
 LONGEST_ANSWER = 64 << 20
-_CHUNK = 1 << 16
 
 
 def read_snapshot(path: Path, *, timeout: float = PATIENCE_SECONDS) -> Snapshot:
@@ -60,7 +60,7 @@ def ask(
     """
     question = json.dumps({"version": VERSION, "query": query, **arguments}).encode() + b"\n"
     try:
-        answer = _exchange(path, question, time.monotonic() + timeout)
+        answer = _exchange(path, question, timeout)
     except PermissionError:
         message = f"{path}: this user may not read the agent's socket; {_way_in(path)}"
         raise errors.SetupError(message) from None
@@ -100,32 +100,22 @@ def _way_in(path: Path) -> str:
     )
 
 
-def _exchange(path: Path, question: bytes, deadline: float) -> bytearray:
-    """Bytes of the answer; TimeoutError past `deadline`, however steadily the answer comes in."""
+def _exchange(path: Path, question: bytes, timeout: float) -> bytearray:
+    """Bytes of the answer; TimeoutError after so many seconds, however steadily it comes in."""
+    deadline = time.monotonic() + timeout
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(_left(deadline))
+        connection.settimeout(timeout)
         connection.connect(str(path))
         connection.sendall(question)
         # The half-close also ends a question for an agent that reads to the end.
         connection.shutdown(socket.SHUT_WR)
         answer = bytearray()
-        while True:
-            # A socket's timeout bounds one call alone; the deadline bounds them all.
-            connection.settimeout(_left(deadline))
-            chunk = connection.recv(_CHUNK)
-            if not chunk:
-                return answer
-            answer += chunk
+        for part in received(connection, deadline):
+            answer += part
             if len(answer) > LONGEST_ANSWER:
                 reason = f"its answer is longer than {LONGEST_ANSWER} bytes"
                 raise ConnectionAbortedError(None, reason)
-
-
-def _left(deadline: float) -> float:
-    left = deadline - time.monotonic()
-    if left <= 0:
-        raise TimeoutError
-    return left
+    return answer
 
 
 def _understood(path: Path, answer: bytearray) -> dict[str, Any]:

@@ -22,7 +22,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from netmgr.api.peers import IDLE_SECONDS, NOTHING, OpenPeers, Peer
-from netmgr.documents.node import NodeDocument
 from netmgr.errors import ConfigError, SetupError, StateError
 from netmgr.file_version import FileIdentity, identity_of
 from netmgr.logs import caused_by
@@ -233,12 +232,6 @@ def _remove_stale(path: Path) -> None:
     if refusal in (0, errno.EAGAIN):
         raise StateError(f"{path}: another process answers here; stop it first")
     path.unlink(missing_ok=True)
-
-
-def readers(document: NodeDocument, answer: Callable[[bytes], bytes]) -> UnixServer:
-    """The server of the read-only socket, which root and the document's `reader_group` may open."""
-    path = document.run_dir / "ledger.sock"
-    return UnixServer(path, answer, mode=0o660, group=document.reader_group, line=True)
 
 
 def group_number(group: str | int) -> int | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection
 from errno import EINVAL, ENODEV
 
 from netmgr.dataplane import desired, sandbox, settings
 from netmgr.dataplane.drift import Host
-from netmgr.errors import KernelError
+from netmgr.descriptors import closing
+from netmgr.errors import Ignoring, KernelError
 from netmgr.kernel import links, netns
 from netmgr.kernel.links import Link, read_links
 from netmgr.kernel.neighbours import Neighbour, read_permanent
@@ -36,12 +36,10 @@ def faults(
         sandbox_ns = netns.open_namespace(netns_path)
     except KernelError as error:
         return [error.message]
-    try:
+    with closing(sandbox_ns):
         with netns.entered(sandbox_ns):
             inside, index = Reader(), index_of(attachment.key.ifname)
         number = host.query(links.show_namespace_id(sandbox_ns), links.namespace_id_of)
-    finally:
-        os.close(sandbox_ns)
     with inside:
         off = settings.switched_off(attachment.families, uplink)
         differences = [f"{settings.name_of(switch)} is not 1" for switch in off]
@@ -99,9 +97,6 @@ def pod_end(host: Reader, link: Link) -> Link | None:
 
 def answered(host: Reader, request: Operation) -> Link | None:
     """The link that is asked for; None if there is none."""
-    try:
+    with Ignoring(*ABSENCE):
         return host.query(request, links.link_of)
-    except KernelError as error:
-        if error.errno not in ABSENCE:
-            raise
-        return None
+    return None

@@ -13,7 +13,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from errno import ENODEV
 
-from netmgr.errors import KernelError
+from netmgr.errors import Ignoring, KernelError
 from netmgr.kernel import links
 from netmgr.kernel.netlink import Netlink
 
@@ -58,11 +58,8 @@ class Deletion:
             time.sleep(_PAUSE_SECONDS)
         # Who deletes it at the same moment has deleted it as well.
         if deleting.done():
-            try:
+            with Ignoring(ENODEV):
                 deleting.result()
-            except KernelError as error:
-                if error.errno != ENODEV:
-                    raise
         return True
 
     def _is_there(self, index: int) -> bool:

@@ -12,7 +12,7 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from errno import EEXIST, EHOSTUNREACH, ENETUNREACH, ENOENT, ESRCH
-from functools import cache
+from functools import cache, partial
 
 from netmgr.dataplane.routes_to_nodes import Way, decide
 from netmgr.documents.node import NodeDocument
@@ -70,12 +70,10 @@ class StaticRoutes(_OwnRoutes):
         Raises:
             KernelError: a route cannot be installed though its gateway is on a link; others are.
         """
-        listed, changes = read_routes(self._netlink, protocol=ROUTE_PROTOCOL), {}
+        listed = read_routes(self._netlink, protocol=ROUTE_PROTOCOL)
         present = {(to, via) for to, via in _ways(listed, ROUTE_PROTOCOL) if not to.is_address}
         # Removals first: a new gateway for the same prefix is refused while the old one is there.
-        for to, via in sorted(present - self._wanted):
-            removal = routes.delete_gateway_route(to, via, protocol=ROUTE_PROTOCOL)
-            changes[removal] = f"route to {to} via {via} is not in the document"
+        changes = _removals(present - self._wanted, ROUTE_PROTOCOL, "is not in the document")
         for to, via in sorted(self._wanted - present):
             addition = routes.add_gateway_route(to, via, protocol=ROUTE_PROTOCOL)
             changes[addition] = f"route to {to} via {via} was missing"
@@ -125,7 +123,7 @@ class RoutesToNodes(_OwnRoutes):
         # This thread alone changes these routes.
         suspects = tuple(sorted(present - wanted.keys()))
         done = Suspects(suspects).resolve(
-            unlocked, lambda way: way not in again(), lambda way: change(_removals([way]))
+            unlocked, lambda way: way not in again(), lambda way: change(_removals_of_nodes([way]))
         )
         if suspects:
             wanted |= again()
@@ -148,7 +146,7 @@ class RoutesToNodes(_OwnRoutes):
     def remove(self) -> list[str]:
         """Remove them all; a line for each."""
         listed = read_routes(self._netlink, protocol=NODE_ROUTE_PROTOCOL)
-        return self._carry_out(_removals(_ways(listed, NODE_ROUTE_PROTOCOL)))[0]
+        return self._carry_out(_removals_of_nodes(_ways(listed, NODE_ROUTE_PROTOCOL)))[0]
 
 
 def _detours(wanted: Mapping[Way, str], foreign: Iterable[Route]) -> Iterator[str]:
@@ -171,12 +169,14 @@ def _ways(present: Iterable[Route], protocol: int) -> set[Way]:
     }
 
 
-def _removals(unwanted: Iterable[Way]) -> dict[Operation, str]:
-    changes = {}
-    for to, via in sorted(unwanted):
-        removal = routes.delete_gateway_route(to, via, protocol=NODE_ROUTE_PROTOCOL)
-        changes[removal] = f"route to {to} via {via} is no other node's"
-    return changes
+def _removals(unwanted: Iterable[Way], protocol: int, reason: str) -> dict[Operation, str]:
+    return {
+        routes.delete_gateway_route(to, via, protocol=protocol): f"route to {to} via {via} {reason}"
+        for to, via in sorted(unwanted)
+    }
+
+
+_removals_of_nodes = partial(_removals, protocol=NODE_ROUTE_PROTOCOL, reason="is no other node's")
 
 
 class UnusedAddresses(_OwnRoutes):

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 from netmgr.dataplane import desired, settings
 from netmgr.dataplane.desired import DEFAULT_ROUTES, HOST_MAC
+from netmgr.descriptors import closing
 from netmgr.documents.node import POD_GATEWAYS
 from netmgr.errors import KernelError
 from netmgr.kernel import links, netns, offloads, routes
@@ -36,13 +37,11 @@ def reached(host: Netlink, link: Link, path: str) -> Iterator[Netlink | None]:
     if sandbox is None:
         yield None
         return
-    try:
+    with closing(sandbox):
         with netns.entered(sandbox):
             inside = Netlink()
         with inside:
             yield inside
-    finally:
-        os.close(sandbox)
 
 
 def _opened(host: Netlink, link: Link, path: str) -> int | None:
@@ -170,12 +169,9 @@ def segment_early(attachment: Attachment) -> None:
         KernelError: the sandbox is gone, or the kernel refused.
         SetupError: a setting cannot be written.
     """
-    sandbox = netns.open_namespace(attachment.netns)
     try:
-        with netns.entered(sandbox):
+        with closing(netns.open_namespace(attachment.netns)) as sandbox, netns.entered(sandbox):
             offloads.switch_off(attachment.key.ifname, _OFFLOADS_OF_SMALL)
             settings.bound_segments()
     except OSError as error:
         raise KernelError(f"segment packets of {attachment.key.ifname}", error.errno or 0) from None
-    finally:
-        os.close(sandbox)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Collection, Iterable
 from errno import EEXIST, ENODEV
 
@@ -12,6 +11,7 @@ from netmgr.dataplane.deletion import Deletion
 from netmgr.dataplane.desired import Identity
 from netmgr.dataplane.drift import Drift, Foreign, Host
 from netmgr.dataplane.neighbours import Neighbours
+from netmgr.descriptors import closing
 from netmgr.errors import ConfigError, KernelError
 from netmgr.kernel import links, netlink, netns, routes
 from netmgr.kernel.links import Link, Links, read_addresses
@@ -81,8 +81,7 @@ class Dataplane:
             KernelError: the namespace is gone, or the kernel refused an operation.
         """
         mac = mac or desired.pod_mac(attachment.key)
-        sandbox_ns = netns.open_namespace(attachment.netns)
-        try:
+        with closing(netns.open_namespace(attachment.netns)) as sandbox_ns:
             self._create(attachment, sandbox_ns, mac)
             try:
                 # Both ends are down until now. Once the host's end is up it would take a router
@@ -95,8 +94,6 @@ class Dataplane:
             except BaseException:
                 self._remove(attachment.host_link, attachment.netns)
                 raise
-        finally:
-            os.close(sandbox_ns)
 
     def _create(self, attachment: Attachment, sandbox_ns: int, mac: bytes) -> None:
         operation = desired.creation(attachment, self.mtu, sandbox_ns, mac)
@@ -121,11 +118,13 @@ class Dataplane:
             log.error("link-not-removed link=%s error=%s", host_link, error)  # noqa: TRY400  expected, no fault
 
     def _configure(self, attachment: Attachment, sandbox_ns: int, mac: bytes) -> None:
-        if Family.V6 in attachment.families:
-            # Docker's sandboxes have it off. `ptp` does the same.
-            with netns.entered(sandbox_ns):
-                settings.enable_ipv6(("lo", attachment.key.ifname))
-        inside, pod_index = netlink.open_in(sandbox_ns, attachment.key.ifname)
+        ifname = attachment.key.ifname
+        # A socket stays in the namespace it was opened in, so the thread leaves again at once.
+        with netns.entered(sandbox_ns):
+            if Family.V6 in attachment.families:
+                # Docker's sandboxes have it off. `ptp` does the same.
+                settings.enable_ipv6(("lo", ifname))
+            inside, pod_index = Netlink(), netlink.index_of(ifname)
         with inside:
             # The sandbox first: a link with its route on the host is a pod that runs, which is
             # what an agent that finds it after a crash relies on.

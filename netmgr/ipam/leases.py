@@ -23,7 +23,7 @@ from netmgr.clock import Clock
 from netmgr.errors import AddressUnavailable, CapacityError
 from netmgr.ipam.pool import FamilyPool, Timing
 from netmgr.ipam.store import LeaseStore
-from netmgr.model import Attachment, AttachmentKey
+from netmgr.model import Attachment, AttachmentKey, by_address
 from netmgr.prefixes import Address, Family, Prefix
 
 Value = TypeVar("Value")
@@ -58,11 +58,8 @@ class Leases:
         self.boot_id = remembered.boot_id
         self._attachments = remembered.attachments
         self._tombstones = remembered.tombstones
-        held = {
-            address: attachment.key
-            for attachment in self._attachments.values()
-            for address in attachment.addresses
-        }
+        holders = by_address(self._attachments.values())
+        held = {address: holder.key for address, holder in holders.items()}
         now = clock.monotonic()
         # A release that lies ahead was before this boot: its cooldown counts from the boot on.
         cooldown = {at: since if since <= now else 0.0 for at, since in remembered.cooldown.items()}
@@ -85,15 +82,9 @@ class Leases:
     def withdrawn(self) -> dict[Address, Attachment]:
         """Addresses of no range any more, and the attachments that still hold them."""
         with self._lock:
-            kept: set[Address] = set()
-            for pool in self._pools.values():
-                kept.update(pool.withdrawn())
-            holders: dict[Address, Attachment] = {}
-            for attachment in self._attachments.values():
-                holders.update(
-                    (address, attachment) for address in attachment.addresses if address in kept
-                )
-            return holders
+            kept = {address for pool in self._pools.values() for address in pool.withdrawn()}
+            holders = by_address(self._attachments.values())
+            return {address: holder for address, holder in holders.items() if address in kept}
 
     def get(self, key: AttachmentKey) -> Attachment | None:
         # Without the lock: one look-up is atomic, and whoever changes this attachment holds its own

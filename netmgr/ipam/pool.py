@@ -122,7 +122,6 @@ class FamilyPool:
         return True
 
     def occupancy(self) -> PoolState:
-        """Addresses of the current ranges by state."""
         allocated = sum(map(self._is_ours, self._held))
         cooldown = sum(map(self._is_ours, self._cooldown))
         return {

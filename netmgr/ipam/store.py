@@ -21,6 +21,7 @@ from netmgr import sqlite_file
 from netmgr.errors import DiskFull, StateError
 from netmgr.model import Attachment, AttachmentKey, PodRef
 from netmgr.prefixes import Address
+from netmgr.sqlite_file import StateFile
 
 SCHEMA_VERSION = 2
 _SCHEMA = """
@@ -68,20 +69,11 @@ class Remembered:
     boot_id: str
 
 
-class LeaseStore:
-    """One SQLite file; every method is one transaction."""
+class LeaseStore(StateFile):
+    """One SQLite file; every method is one transaction. Thread-safe."""
 
     def __init__(self, path: Path) -> None:
-        """Open `path`, or make it.
-
-        Raises:
-            OtherSchema: another version of netmgr wrote it; it is as it was.
-            StateError: it is damaged, or not netmgr's.
-            SetupError: it cannot be reached or made; it may be perfectly good.
-        """
-        self.path = path
-        self._connection = sqlite_file.open_file(path, _SCHEMA, SCHEMA_VERSION)
-        self._opened = sqlite_file.identities(path)
+        super().__init__(path, _SCHEMA, SCHEMA_VERSION)
         # One connection for all threads: a transaction must hold no other thread's statements.
         self._lock = threading.Lock()
         # A dictionary for its order, and so that a repeated change waits only once.
@@ -208,19 +200,9 @@ class LeaseStore:
         if self._pending:
             self._take()
 
-    def is_lost(self) -> bool:
-        """Whether the file was removed or replaced since it was opened."""
-        return sqlite_file.identities(self.path) != self._opened
-
     def restore(self) -> None:
-        """Make the file again with all that it held.
-
-        Raises:
-            StateError: it cannot be made; what it held is still there, in the open file.
-        """
         with self._lock:
-            self._connection = sqlite_file.put_back(self._connection, self.path, self._opened)
-            self._opened = sqlite_file.identities(self.path)
+            super().restore()
 
     def checkpoint(self) -> None:
         """Write what waits, sync to the disk, bound the log's size; other calls go on meanwhile.

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from netmgr.errors import KernelError
+from netmgr.errors import Ignoring, KernelError
 from netmgr.kernel import netlink
 from netmgr.prefixes import Address, Family
 
@@ -200,12 +200,8 @@ def _connections(family: Family, own: Collection[bytes]) -> Counter[tuple[int, b
     # The kernel hands over translated connections alone since Linux 5.15. An older one ignores the
     # filter and lists all of them, so `count` looks at the status again.
     status = {_CTA_STATUS: _SOURCE_TRANSLATED, _CTA_STATUS_MASK: _SOURCE_TRANSLATED}
-    try:
-        with netlink.Netlink(netlink.NETLINK_NETFILTER) as channel:
-            channel.dump_once(_listing(family, status), count)
-    except KernelError as error:
-        if error.errno not in _NO_CONNTRACK:
-            raise
+    with Ignoring(*_NO_CONNTRACK), netlink.Netlink(netlink.NETLINK_NETFILTER) as channel:
+        channel.dump_once(_listing(family, status), count)
     return toward
 
 

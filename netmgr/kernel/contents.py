@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from typing import NamedTuple
 
+from netmgr.descriptors import closing
 from netmgr.kernel import netns
 from netmgr.kernel.links import Link, read_addresses, read_links
 from netmgr.kernel.netlink import Netlink
@@ -22,12 +22,8 @@ class Contents(NamedTuple):
 
 def contents_of(path: str) -> Contents:
     """What the namespace at a path holds; KernelError if there is none."""
-    descriptor = netns.open_namespace(path)
-    try:
-        with netns.entered(descriptor):
-            channel = Netlink()
-    finally:
-        os.close(descriptor)
+    with closing(netns.open_namespace(path)) as descriptor, netns.entered(descriptor):
+        channel = Netlink()
     with channel:
         return _read(channel, read_routes(channel, table=ANY_TABLE))
 

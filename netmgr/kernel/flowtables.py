@@ -7,10 +7,10 @@ it (`flow add`), is sent on at once. It meets neither a chain nor connection tra
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from netmgr.errors import KernelError
+from netmgr.errors import Ignoring, KernelError
 from netmgr.kernel import netlink, nf_tables
 from netmgr.kernel.nf_tables import FAMILY_NAMES, Expression, message
 from netmgr.kernel.nf_tables_socket import NO_NF_TABLES, NftSocket
@@ -39,18 +39,9 @@ def read_flowtables(channel: NftSocket) -> list[Flowtable]:
     request = message(
         _GET_FLOWTABLE, b"", "list flowtables", netlink.NLM_F_DUMP, nf_tables.NFPROTO_UNSPEC
     )
-    try:
+    with Ignoring(*NO_NF_TABLES):
         return channel.list_of(request, _flowtable_of)
-    except KernelError as error:
-        if error.errno in NO_NF_TABLES:
-            return []
-        raise
-
-
-def add_devices(channel: NftSocket, table: str, name: str, devices: Collection[str]) -> None:
-    """Add devices to a flowtable of an inet table: none if it, or one of them, is not there."""
-    # Those that it has already are no error.
-    channel.commit([_new(table, name, devices)])
+    return []
 
 
 def is_supported(channel: NftSocket) -> bool:
@@ -63,7 +54,7 @@ def is_supported(channel: NftSocket) -> bool:
         channel.commit(
             [
                 nf_tables.new_table(_PROBE),
-                _new(_PROBE, _PROBE, ()),
+                new_flowtable(_PROBE, _PROBE, ()),
                 nf_tables.new_chain(_PROBE, _PROBE, nf_tables.FORWARD_HOOK),
                 nf_tables.add_rule(_PROBE, _PROBE, [flow_add]),
                 impossible,
@@ -74,7 +65,8 @@ def is_supported(channel: NftSocket) -> bool:
     return False
 
 
-def _new(table: str, name: str, devices: Iterable[str]) -> netlink.Operation:
+def new_flowtable(table: str, name: str, devices: Iterable[str]) -> netlink.Operation:
+    """Make a flowtable of an inet table, or add devices; those that it has are no error."""
     names = b"".join(netlink.encoded({_DEVICE_NAME: device}) for device in devices)
     # Without hook and priority an update is refused (EOPNOTSUPP), though they cannot change.
     hook = {

@@ -83,7 +83,6 @@ def revision_of(body: bytes) -> int:
 
 
 def create(name: str, kind: SetKind, revision: int) -> netlink.Operation:
-    """Make an empty set."""
     values: netlink.Values = {
         _NAME: name,
         _TYPE_NAME: kind.type_name,

@@ -114,7 +114,6 @@ def _set_link(
 
 
 def mark(name: str, alias: str, group: int) -> Operation:
-    """Give a link an alias and a group."""
     # Not in the message that brings it up, which would do that first: a change of a link without a
     # carrier has the kernel look through every route of IPv6 (rt6_sync_down_dev).
     # The alias goes without a NUL, or the longest one would be refused.

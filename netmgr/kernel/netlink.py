@@ -13,11 +13,11 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from errno import ENOENT
 from functools import cache
 from typing import Self, TypeVar
 
-from netmgr.errors import KernelError
-from netmgr.kernel import netns
+from netmgr.errors import Ignoring, KernelError
 
 NETLINK_NETFILTER = 12
 NFGENMSG = struct.Struct(">BBH")
@@ -165,7 +165,6 @@ def attribute(kind: int, value: bytes) -> bytes:
 
 
 def nested(kind: int, *inner: bytes) -> bytes:
-    """An attribute that holds attributes."""
     return attribute(kind | _NLA_F_NESTED, b"".join(inner))
 
 
@@ -288,6 +287,14 @@ class Reader:
                 return entries
         return self.dump_once(request, decode)[0]
 
+    def list_of(
+        self, request: Operation, decode: Callable[[bytes], Decoded | None]
+    ) -> list[Decoded]:
+        """As `dump`; nothing if there is no such table or set."""
+        with Ignoring(ENOENT):
+            return self.dump(request, decode)
+        return []
+
     def dump_once(
         self, request: Operation, decode: Callable[[bytes], Decoded | None]
     ) -> tuple[list[Decoded], bool]:
@@ -396,13 +403,6 @@ def _decoded(request: Operation, decode: Callable[[bytes], Decoded], body: bytes
     except (struct.error, LookupError, ValueError) as error:
         details = f"an answer of {len(body)} bytes that makes no sense: {error}"
         raise KernelError(request.text, details=details) from None
-
-
-def open_in(descriptor: int, ifname: str) -> tuple[Netlink, int]:
-    """A socket in the namespace open at `descriptor`, and the index of `ifname` there (0: none)."""
-    # A socket stays in the namespace it was opened in, so the thread leaves again at once.
-    with netns.entered(descriptor):
-        return Netlink(), index_of(ifname)
 
 
 def index_of(ifname: str) -> int:

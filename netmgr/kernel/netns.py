@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from errno import EACCES, ENXIO, EPERM
 from pathlib import Path
 
+from netmgr.descriptors import closing
 from netmgr.errors import Exit, KernelError
 
 CLONE_NEWNET = 0x40000000
@@ -32,8 +33,7 @@ def _call(name: str, *arguments: object) -> None:
 @contextmanager
 def entered(descriptor: int) -> Iterator[None]:
     """Move the calling thread into the namespace open at `descriptor` for the block."""
-    home = _open_own()
-    try:
+    with closing(_open_own()) as home:
         _call("setns", descriptor, CLONE_NEWNET)
         try:
             yield
@@ -42,8 +42,6 @@ def entered(descriptor: int) -> Iterator[None]:
                 # An exception could be caught, and the thread would serve the next pod in this
                 # namespace.
                 os._exit(Exit.FAULT)
-    finally:
-        os.close(home)
 
 
 def open_namespace(path: str) -> int:

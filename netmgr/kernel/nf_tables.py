@@ -82,7 +82,6 @@ def new_table(table: str) -> Operation:
 
 
 def delete_table(table: str, family: int = NFPROTO_INET) -> Operation:
-    """Delete the table with all that is in it."""
     name = encoded({_TABLE_NAME: table})
     return message(DELETE_TABLE, name, f"delete table {table}", family=family)
 
@@ -132,16 +131,17 @@ def delete_elements(table: str, name: str, keys: Iterable[bytes]) -> Iterator[Op
         yield _elements(DELETE_ELEMENTS, table, name, _items(part), text)
 
 
-def add_interval(table: str, name: str, first: bytes, behind: bytes) -> Operation:
-    """Add an interval to an interval set: its first key, and the one behind its last."""
-    text = f"add an interval to {name}"
-    return _elements(NEW_ELEMENTS, table, name, _interval(first, behind), text, _CREATE)
+def change_interval(kind: int, table: str, name: str, first: bytes, behind: bytes) -> Operation:
+    """Add an interval to an interval set (NEW_ELEMENTS), or delete one, which must be there.
 
-
-def delete_interval(table: str, name: str, first: bytes, behind: bytes) -> Operation:
-    """Delete an interval of an interval set; one that is not there is an error."""
-    text = f"delete an interval of {name}"
-    return _elements(DELETE_ELEMENTS, table, name, _interval(first, behind), text)
+    It is given by its first key, and the one behind its last.
+    """
+    # The kernel keeps an interval as two elements, the second with a flag (nft_rbtree_lookup).
+    end = attribute(_ELEMENT_FLAGS, number(_INTERVAL_END))
+    ends = _items([first]) + _items([behind], end)
+    is_new = kind == NEW_ELEMENTS
+    text = f"add an interval to {name}" if is_new else f"delete an interval of {name}"
+    return _elements(kind, table, name, ends, text, _CREATE if is_new else 0)
 
 
 def get_element(table: str, name: str, key: bytes) -> Operation:
@@ -173,12 +173,6 @@ def _items(keys: Iterable[bytes], more: bytes = b"") -> bytes:
     return b"".join([attribute(_LIST_ITEM, item) for item in keyed])
 
 
-def _interval(first: bytes, behind: bytes) -> bytes:
-    # The kernel keeps an interval as two elements, the second with a flag (nft_rbtree_lookup).
-    end = attribute(_ELEMENT_FLAGS, number(_INTERVAL_END))
-    return _items([first]) + _items([behind], end)
-
-
 def _parts(keys: Iterable[bytes]) -> Iterator[Sequence[bytes]]:
     iterator = iter(keys)
     while part := list(islice(iterator, _ELEMENTS_AT_ONCE)):
@@ -197,7 +191,6 @@ def get_generation() -> Operation:
 
 
 def generation_of(body: bytes) -> int:
-    """The number in the kernel's answer."""
     # nf_tables_commit steps over 0 when the number wraps.
     return int.from_bytes(netlink.attributes(body, NFGENMSG.size)[_GENERATION_ID], "big")
 

@@ -47,17 +47,6 @@ class NftSocket(netlink.Netlink):
                 if position == len(texts) - 1:
                     return
 
-    def list_of(
-        self, request: netlink.Operation, decode: Callable[[bytes], netlink.Decoded | None]
-    ) -> list[netlink.Decoded]:
-        """What the kernel lists; nothing if there is no such table or set."""
-        try:
-            return self.dump(request, decode)
-        except KernelError as error:
-            if error.errno == errno.ENOENT:
-                return []
-            raise
-
     def list_whole(
         self, request: netlink.Operation, decode: Callable[[bytes], netlink.Decoded | None]
     ) -> list[netlink.Decoded]:

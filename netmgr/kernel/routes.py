@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from errno import ENOENT
 from typing import NamedTuple
 
-from netmgr.errors import KernelError
 from netmgr.kernel import netlink
 from netmgr.kernel.netlink import Operation
 from netmgr.prefixes import Address, Family, Prefix
@@ -158,12 +156,8 @@ def read_routes(
         body = _RTMSG.pack(family.af, 0, 0, 0, 0, protocol, 0, kind, 0) + chosen
         text = f"route dump IPv{family.value} table {table}"
         request = Operation(text, RTM_GETROUTE, netlink.NLM_F_DUMP, body)
-        try:
-            routes += channel.dump(request, route_of)
-        except KernelError as error:
-            # A table that never had a route does not exist.
-            if error.errno != ENOENT:
-                raise
+        # A table that never had a route does not exist.
+        routes += channel.list_of(request, route_of)
     # Compared once more, since what the kernel filters a dump by differs from version to version.
     return [
         route

@@ -251,7 +251,6 @@ class Ledger:
             return {counter: live.owner for counter, live in self._book.counters.items()}
 
     def readings(self) -> dict[Counter, Amount]:
-        """Last readings of live counters."""
         with self._lock:
             return {counter: live.reading for counter, live in self._book.counters.items()}
 
@@ -261,7 +260,6 @@ class Ledger:
             return picture(self._book, durable=self.durable)
 
     def losses(self) -> dict[Gap, Lost]:
-        """The gaps so far, by their reasons."""
         with self._lock:
             return dict(self._book.gaps)
 

@@ -20,6 +20,7 @@ from netmgr.ledger.book import Book
 from netmgr.ledger.history import By, Period, Retention, bounded, columns_of, grouped, usage_row
 from netmgr.model import Counter, PodRef, Traffic
 from netmgr.prefixes import Address, Family
+from netmgr.sqlite_file import StateFile
 
 SCHEMA_VERSION = 5
 
@@ -79,7 +80,7 @@ _DROP_POD = "DELETE FROM hour WHERE (hour, namespace, pod) = (?, ?, ?)"
 Row = tuple[str | int | float | None, ...]
 
 
-class LedgerStore:
+class LedgerStore(StateFile):
     """The open file. Not thread-safe but for `checkpoint`; its owner holds a lock.
 
     Raises:
@@ -88,9 +89,7 @@ class LedgerStore:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self._connection = sqlite_file.open_file(path, SCHEMA, SCHEMA_VERSION)
-        self._note_identity()
+        super().__init__(path, SCHEMA, SCHEMA_VERSION)
 
     def load(self) -> Book:
         """Every table, in memory."""
@@ -156,17 +155,8 @@ class LedgerStore:
         elif listed := list(rows):
             self._connection.executemany(statement, listed)
 
-    def is_lost(self) -> bool:
-        """Whether the file was removed or replaced since it was opened."""
-        return sqlite_file.identities(self.path) != self._opened
-
-    def restore(self) -> None:
-        """Recreate the file with all that it held, which is in the open file until then."""
-        self._connection = sqlite_file.put_back(self._connection, self.path, self._opened)
-        self._note_identity()
-
     def _note_identity(self) -> None:
-        self._opened = sqlite_file.identities(self.path)
+        super()._note_identity()
         self._content = sqlite_file.content_of(self.path)
 
     def is_harmed(self, *, check: bool) -> bool:

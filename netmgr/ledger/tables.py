@@ -211,7 +211,6 @@ class Tracked(dict[Key, Value], Generic[Key, Value]):
 
     @property
     def changed(self) -> list[tuple[Key, Value]]:
-        """Entries to write."""
         return [(key, self[key]) for key in self.touched if key in self]
 
     @property

@@ -131,7 +131,6 @@ def forecast(budget: Budget, used: int, now: float) -> int:
 
 
 def is_spent(budget: Budget, used: int) -> bool:
-    """Whether packets are beyond it."""
     return used + LONGEST_PACKET > budget.bytes
 
 

@@ -93,7 +93,6 @@ class QuotaObject(NamedTuple):
 
     @property
     def is_over(self) -> bool:
-        """Whether packets are beyond it."""
         return self.counted >= self.bound
 
 

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from errno import EEXIST
 
 from netmgr.dataplane.sandbox import wait_for_addresses
+from netmgr.descriptors import closing
 from netmgr.errors import SetupError
 from netmgr.kernel import links, netns
 from netmgr.kernel.links import VethEnd
@@ -37,22 +38,18 @@ def held(addresses: Collection[Address]) -> Iterator[None]:
     if not addresses:
         yield
         return
-    far_end = netns.unnamed()
-    try:
-        with Netlink() as channel:
-            _create(channel, far_end)
-            number = socket.if_nametoindex(PROBE_LINK)
-            try:
-                channel.transact([links.raise_index(number)])
-                channel.transact([links.add_address(address, number) for address in addresses])
-                wait_for_addresses(channel, addresses)
-                yield
-            finally:
-                # Now, and not some time after the process: an agent that starts next would take an
-                # address of its ranges on a link for a mistake.
-                channel.attempt([links.delete_link(number)])
-    finally:
-        os.close(far_end)
+    with closing(netns.unnamed()) as far_end, Netlink() as channel:
+        _create(channel, far_end)
+        number = socket.if_nametoindex(PROBE_LINK)
+        try:
+            channel.transact([links.raise_index(number)])
+            channel.transact([links.add_address(address, number) for address in addresses])
+            wait_for_addresses(channel, addresses)
+            yield
+        finally:
+            # Now, and not some time after the process: an agent that starts next would take an
+            # address of its ranges on a link for a mistake.
+            channel.attempt([links.delete_link(number)])
 
 
 def _create(channel: Netlink, far_end: int) -> None:

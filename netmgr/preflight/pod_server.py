@@ -64,7 +64,6 @@ class _Datagrams(socketserver.UDPServer, DualStackServer):
 
 
 def main() -> None:
-    """Serve until the pod is deleted."""
     with _Streams(("", PORT), _Stream) as streams, _Datagrams(("", PORT), _Datagram) as datagrams:
         threading.Thread(target=datagrams.serve_forever, daemon=True).start()
         streams.serve_forever()

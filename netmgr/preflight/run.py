@@ -18,7 +18,7 @@ from netmgr.agent.core.instance import Holder
 from netmgr.agent.core.uplinks import uplinks
 from netmgr.agent.health import machine_check
 from netmgr.agent.network import known_ranges
-from netmgr.agent.network.router import ListedNodes
+from netmgr.agent.network.router import listed_nodes
 from netmgr.dataplane import desired
 from netmgr.documents import loader
 from netmgr.documents.diagnostics import error
@@ -58,7 +58,7 @@ def run(path: Path) -> PreflightReport:
         raise ConfigError(loader.describe(diagnostic, path))
     try:
         with instance.namespace(Holder.PREFLIGHT):
-            machine_check.check_network(path, document)
+            machine_check.check(path, document, has_mounts=False)
             return _probe(document, SystemRandom())
     except instance.Held as other:
         # A command is no sign that the network is fit, and soon ends: the caller tries again.
@@ -92,7 +92,9 @@ def _probe(given: NodeDocument, random: Random) -> PreflightReport:
     sources = targets.held_addresses(document.ranges, {*own, *single})
     with held(set(sources.values())):
         check_results = [*wrong, *_check_machines(document, groups, sources, mtu)]
-        check_results += _check_egress(document, sources.values())
+        attempts = list(targets.egress_sources(document, sources.values()))
+        endings = tcp.connect(attempts, document.preflight.answer_seconds)
+        check_results += results.of_egress(dict(zip(attempts, endings, strict=True)))
     # From the node's own address: neither needs those of the ranges.
     check_results += _check_dns(document)
     check_results += _check_throughput(document, groups, random)
@@ -116,7 +118,7 @@ def _listed_nodes(document: NodeDocument) -> Iterator[Address]:
     if document.nodes_file is None:
         return
     try:
-        for node in ListedNodes(document.nodes_file).read():
+        for node in listed_nodes(document.nodes_file):
             yield from node.addresses
     except ConfigError as missing:
         log.info("no-nodes reason=%s", missing.message)
@@ -159,12 +161,6 @@ def _check_ranges(
         for block, source in own.items():
             returned = {machine for machine, to in back if to == source}
             yield results.of_range(block, source, group, returned)
-
-
-def _check_egress(document: NodeDocument, sources: Iterable[Address]) -> list[CheckResult]:
-    attempts = list(targets.egress_sources(document, sources))
-    endings = tcp.connect(attempts, document.preflight.answer_seconds)
-    return results.of_egress(dict(zip(attempts, endings, strict=True)))
 
 
 def _check_dns(document: NodeDocument) -> Iterator[CheckResult]:

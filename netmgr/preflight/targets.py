@@ -127,7 +127,6 @@ def egress_sources(document: NodeDocument, held: Iterable[Address]) -> Iterator[
 
 
 def is_empty(document: NodeDocument) -> bool:
-    """Whether a document names nothing to be probed."""
     named = document.preflight
     lists: Sequence[Sequence[object]] = (named.peers, named.hub, named.egress)
     return not any(lists) and named.dns_name is None and document.nodes_file is None

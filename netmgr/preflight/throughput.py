@@ -18,6 +18,7 @@ from typing import NamedTuple
 from netmgr.api.throughput import PATH, RETRY_SECONDS, STREAM_BYTES, STREAM_SECONDS, TAKING_SECONDS
 from netmgr.backoff import Backoff
 from netmgr.documents.preflight import Endpoint
+from netmgr.receiving import received
 
 MOST_MEASURED = 3
 """Peers whose streams are measured before it is this node that is slow."""
@@ -143,15 +144,10 @@ def _counted(opened: socket.socket, until: float) -> tuple[int, bool]:
 def _head(opened: socket.socket, deadline: float) -> tuple[int, int]:
     """The status of an answer, 0 if it is none, and how many bytes of its body came with it."""
     head = b""
-    while b"\r\n\r\n" not in head and len(head) < _HEAD_BYTES:
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError
-        opened.settimeout(left)
-        more = opened.recv(_HEAD_BYTES)
-        if not more:
+    for part in received(opened, deadline):
+        head += part
+        if b"\r\n\r\n" in head or len(head) >= _HEAD_BYTES:
             break
-        head += more
     match = _STATUS.match(head)
     rest = head.partition(b"\r\n\r\n")[2]
     return int(match[1]) if match else 0, len(rest)

@@ -25,14 +25,9 @@ _SHORTEST = {Family.V4: 24, Family.V6: 64}
 """Azure's blocks are /28 and /80; one that is far larger is no configuration of an interface."""
 
 
-class AzureRanges:
-    """Asks the instance metadata service, once for each `read`."""
-
-    def __init__(self, endpoint: MetadataEndpoint = ENDPOINT) -> None:
-        self._endpoint = endpoint
-
-    def read(self) -> tuple[Prefix, ...]:
-        return pool(fetch(self._endpoint))
+def read(endpoint: MetadataEndpoint = ENDPOINT) -> tuple[Prefix, ...]:
+    """Ask the instance metadata service once for the machine's pool."""
+    return pool(fetch(endpoint))
 
 
 def pool(body: bytes) -> tuple[Prefix, ...]:

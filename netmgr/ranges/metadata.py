@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import cast
 
 from netmgr.errors import RangesUnknown
+from netmgr.receiving import received
 
 MAX_BYTES = 512 * 1024
 """A network interface of 256 addresses takes some 20 kB."""
@@ -25,7 +26,6 @@ MAX_RETRY_AFTER = 300.0
 """Seconds at most that a Retry-After is honoured."""
 
 _OK, _FIRST_REDIRECT, _FIRST_CLIENT_ERROR, _TOO_MANY = 200, 300, 400, 429
-_CHUNK = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def fetch(endpoint: MetadataEndpoint) -> bytes:
         RangesUnknown: no answer in time, too long a one, not a whole one, or another status.
     """
     try:
-        received = _exchange(endpoint)
+        answer = _exchange(endpoint)
     except TimeoutError:
         raise RangesUnknown(f"{endpoint}: no whole answer within {endpoint.seconds:g} s") from None
     except OSError as error:
@@ -57,7 +57,7 @@ def fetch(endpoint: MetadataEndpoint) -> bytes:
     try:
         # http.client reads from a socket only through makefile(), which the bytes received can
         # offer, too.
-        received_bytes = SimpleNamespace(makefile=lambda _mode: io.BytesIO(received))
+        received_bytes = SimpleNamespace(makefile=lambda _mode: io.BytesIO(answer))
         response = HTTPResponse(cast("socket.socket", received_bytes))
         response.begin()
         body = response.read()
@@ -81,23 +81,16 @@ def _exchange(endpoint: MetadataEndpoint) -> bytes:
         "Accept: application/json",
     ]
     lines += [f"{name}: {value}" for name, value in endpoint.headers.items()]
-    received = bytearray()
+    answer = bytearray()
     with socket.create_connection(
         (endpoint.host, endpoint.port), timeout=endpoint.seconds
     ) as connection:
         connection.sendall(("\r\n".join(lines) + "\r\n\r\n").encode("ascii"))
-        while True:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise TimeoutError
-            # A socket's timeout bounds one recv alone; the deadline bounds them all.
-            connection.settimeout(left)
-            part = connection.recv(_CHUNK)
-            if not part:
-                return bytes(received)
-            received += part
-            if len(received) > MAX_BYTES:
+        for part in received(connection, deadline):
+            answer += part
+            if len(answer) > MAX_BYTES:
                 raise RangesUnknown(f"{endpoint}: answers with more than {MAX_BYTES // 1024} KiB")
+    return bytes(answer)
 
 
 def _check_status(endpoint: MetadataEndpoint, response: HTTPResponse) -> None:

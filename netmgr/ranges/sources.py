@@ -7,35 +7,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from netmgr.documents.diagnostics import Diagnostic, KeyPath, error
 from netmgr.documents.node import NodeDocument, RangeSource
 from netmgr.documents.special_use import SPECIAL_USE
 from netmgr.prefixes import Address, Prefix
 
+RangeReader = Callable[[], tuple[Prefix, ...]]
+"""Reads which addresses pods of this node may have, blocks and single ones; asked now and then.
 
-class RangeReader(Protocol):
-    """Reads which addresses pods of this node may have. It is asked now and then."""
-
-    def read(self) -> tuple[Prefix, ...]:
-        """Blocks and single addresses, every one of them usable.
-
-        Raises:
-            RangesUnknown: there is no answer just now.
-            ConfigError: a document is wrong, and stays so until somebody edits it.
-        """
-        ...
+Raises RangesUnknown where there is no answer just now, ConfigError where a document is wrong.
+"""
 
 
-def _azure() -> RangeReader:
+def _azure() -> tuple[Prefix, ...]:
     # Imported here: the HTTP that it needs takes memory on every node that has no use for it.
-    from netmgr.ranges.azure import AzureRanges  # noqa: PLC0415  see above
+    from netmgr.ranges import azure  # noqa: PLC0415  see above
 
-    return AzureRanges()
+    return azure.read()
 
 
-SOURCES: Mapping[RangeSource, Callable[[], RangeReader]] = {RangeSource.AZURE: _azure}
+SOURCES: Mapping[RangeSource, RangeReader] = {RangeSource.AZURE: _azure}
 """The readers of all sources but the node's own document."""
 
 

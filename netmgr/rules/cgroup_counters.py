@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from itertools import chain, product
 from pathlib import Path
 
-from netmgr.errors import KernelError
+from netmgr.errors import Ignoring
 from netmgr.kernel import nf_tables
-from netmgr.model import Traffic
+from netmgr.model import Counter, Sample, Traffic
 from netmgr.prefixes import Family, Prefix
 from netmgr.rules import nft_chains, nft_table
 from netmgr.rules.model import of_family
@@ -49,18 +49,6 @@ class Cgroup:
     number: int
     path: Path
     depth: int
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """What one cgroup's sockets received or sent since it was admitted; `life` as in `Sample`."""
-
-    number: int
-    family: Family
-    traffic: Traffic
-    bytes: int
-    packets: int
-    life: int
 
 
 class CgroupCounters:
@@ -149,23 +137,21 @@ class CgroupCounters:
             # the pod.
             key = _KEY.pack(cgroup.number)
             for name in self._sets(cgroup.depth):
-                try:
+                with Ignoring(errno.ENOENT):
                     self._table.socket.commit(nf_tables.delete_elements(_NAME, name, [key]))
-                except KernelError as error:
-                    if error.errno != errno.ENOENT:
-                        raise
 
-    def read(self) -> list[Reading]:
-        readings: list[Reading] = []
+    def read(self) -> list[Sample]:
+        """What each cgroup's sockets received or sent since it was admitted."""
+        samples: list[Sample] = []
         # nft(8) puts an element back by its cgroup's path, in a table that was made for it.
         life = self._table.socket.table_handle(_NAME)
         for (way, traffic, *_), family, depth in product(_WAYS, Family, self._depths):
             listed = self._table.socket.counts(_NAME, _set_name(way, family, depth))
-            readings += [
-                Reading(_KEY.unpack(key)[0], family, traffic, octets, packets, life)
-                for key, packets, octets in listed
-            ]
-        return readings
+            for key, packets, octets in listed:
+                (number,) = _KEY.unpack(key)
+                counter = Counter.of_cgroup(number, family, traffic)
+                samples.append(Sample(counter, octets, packets, life))
+        return samples
 
     def _sets(self, depth: int) -> list[str]:
         return [_set_name(way, family, depth) for way, *_ in _WAYS for family in Family]

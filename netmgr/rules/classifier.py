@@ -72,7 +72,6 @@ class Classifier:
         return tuple(merge(prefix for _, prefixes in self.pieces for prefix in prefixes))
 
     def sets(self, abilities: model.Abilities) -> model.Sets:
-        """The sets of prefixes that the rules look into."""
         if abilities.verdict_maps:
             return {}
         sets: model.Sets = {}

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 from netmgr.api.snapshot import DroppedTotals, RefusedTotals, TranslatedRange
-from netmgr.errors import KernelError
+from netmgr.errors import Ignoring
 from netmgr.model import Counter, Sample, Sender
 from netmgr.prefixes import Address, Family, Prefix
 from netmgr.rules import model, tagged
@@ -24,6 +24,7 @@ from netmgr.rules.policy import ARRIVED, DELIVERED, Policy, desired, pod_sets, s
 from netmgr.rules.tagged import Serving, Tagged
 from netmgr.rules.transaction import (
     AddElements,
+    DeleteOrphan,
     Operation,
     RemoveElements,
     ReplaceElements,
@@ -85,7 +86,7 @@ class RuleBackend(Protocol):
         """Which of other programs' rules count in place of rules of `desired`."""
         ...
 
-    def remove(self, desired: model.Ruleset) -> None:
+    def remove(self) -> None:
         """Remove everything of ours, and nothing else."""
         ...
 
@@ -165,8 +166,7 @@ class Rules:
         """What must be done so that the kernel holds the policy for these pods; changes nothing."""
         wanted = self._desired(pods)
         observed = self.backend.observe(wanted)
-        transaction = diff(_marked_as(observed, wanted), observed)
-        return replace(transaction, text=self.backend.render(transaction.operations))
+        return diff(_marked_as(observed, wanted), observed)
 
     def apply(
         self, transaction: Transaction, before_removals: Callable[[], object] = lambda: None
@@ -178,7 +178,9 @@ class Rules:
         Raises:
             TryAgainLater: another program holds the kernel's rule lock; nothing more was changed.
         """
-        changes, removals = transaction.split()
+        # Apart from the rest, since the ledger reads an orphan's counters before they go.
+        removals = [part for part in transaction.operations if isinstance(part, DeleteOrphan)]
+        changes = [part for part in transaction.operations if not isinstance(part, DeleteOrphan)]
         self.backend.apply(with_lives(changes))
         if removals:
             before_removals()
@@ -237,16 +239,12 @@ class Rules:
 
     def _applied(self, operations: Sequence[Operation]) -> bool:
         """Whether there was something to apply them to."""
-        try:
+        with Ignoring(errno.ENOENT):
             self.backend.apply(operations)
-        except KernelError as error:
-            if error.errno != errno.ENOENT:
-                raise
-            return False
-        return True
+            return True
+        return False
 
     def read(self) -> list[Sample]:
-        """Every counter of ours: the pods' and the node's."""
         return self.backend.read(self._skeleton)
 
     def read_pods(self, addresses: Iterable[Address]) -> list[Sample]:
@@ -353,10 +351,9 @@ class Rules:
 
     def remove(self) -> None:
         """Remove everything of ours, and nothing else."""
-        self.backend.remove(self._skeleton)
+        self.backend.remove()
 
     def close(self) -> None:
-        """Release sockets and threads; the rules stay and count on."""
         self.backend.close()
 
 

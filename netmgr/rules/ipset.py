@@ -6,15 +6,15 @@ import errno
 import hashlib
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import chain
 
 from netmgr.errors import KernelError
 from netmgr.kernel import ipset
 from netmgr.kernel.netlink import NETLINK_NETFILTER, Counted, Netlink, Operation
-from netmgr.model import Sender
+from netmgr.model import Sample, Sender
 from netmgr.prefixes import Address, Prefix
 from netmgr.rules.model import IPSET_CAPACITY, Element, SetSpec
+from netmgr.rules.observed import sample
 from netmgr.rules.transaction import AddElements, RemoveElements
 
 _BUSY_SECONDS, _BUSY_POLL_SECONDS = 2.0, 0.005
@@ -24,15 +24,6 @@ PREFIX = "netmgr-"
 """Our sets have this prefix, and no others do."""
 
 _DIGEST_LENGTH = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """One element of a set with its counter, which is zero where the set keeps none."""
-
-    element: Element
-    bytes: int
-    packets: int
 
 
 class IpSets:
@@ -46,12 +37,8 @@ class IpSets:
         revision = self._netlink.query(ipset.ask_revision(kind), ipset.revision_of)
         self._transact([ipset.create(kernel_name(spec.name), kind, revision)])
 
-    def destroy(self, names: Iterable[str]) -> None:
-        """Remove sets that no rule uses; a missing one is no error."""
-        self.destroy_orphans(map(kernel_name, names))
-
-    def destroy_orphans(self, kernel_names: Iterable[str]) -> None:
-        """Like `destroy`, for sets by their names in the kernel."""
+    def destroy(self, kernel_names: Iterable[str]) -> None:
+        """Remove sets that no rule uses, by the kernel's names; a missing one is no error."""
         deadline = time.monotonic() + _BUSY_SECONDS
         for name in kernel_names:
             while True:
@@ -103,29 +90,24 @@ class IpSets:
         ours = frozenset(name for name in names if name.startswith(PREFIX))
         return ours - {kernel_name(spec.name) for spec in specs}
 
-    def find(self, wanted: Iterable[tuple[SetSpec, Element]]) -> list[tuple[SetSpec, Member]]:
-        """The elements asked for, as far as they exist.
+    def find(self, spec: SetSpec, address: Address) -> list[Sample]:
+        """The counter of one address, if it exists.
 
         The kernel cannot be asked for one element, but finding it among the bytes is cheap.
         """
-        present: list[tuple[SetSpec, Member]] = []
-        for spec, element in wanted:
-            for message in self._list(spec.name):
-                members = _members(message, spec, element)
-                present += [(spec, member) for member in members if member.element == element]
-        return present
+        return [
+            sample(spec.counter(address), listed.bytes, listed.packets)
+            for message in self._list(spec.name)
+            for listed in ipset.listed(message, address.packed)
+            if listed.element == address.prefix
+        ]
 
     def close(self) -> None:
         self._netlink.close()
 
     def _list(self, name: str) -> list[bytes]:
         """The messages of a set's listing; none if it is not there."""
-        try:
-            return self._netlink.dump(ipset.list_set(kernel_name(name)), bytes)
-        except KernelError as error:
-            if error.errno == errno.ENOENT:
-                return []
-            raise
+        return self._netlink.list_of(ipset.list_set(kernel_name(name)), bytes)
 
     def _transact(self, operations: Sequence[Operation], absence: int = 0) -> None:
         failures = self._netlink.attempt(operations)
@@ -148,25 +130,12 @@ def _elements(messages: Sequence[bytes], spec: SetSpec) -> frozenset[Element] | 
     # Only the first message says what the set is.
     if ipset.kind_of(messages[0]) != _kind(spec):
         return None
-    members = chain.from_iterable(_members(message, spec) for message in messages)
-    return frozenset(member.element for member in members)
-
-
-def _members(message: bytes, spec: SetSpec, only: Element | None = None) -> list[Member]:
-    if spec.counts is not None and only is None:
-        return [
-            Member(Address.unpack(key), octets, packets)
-            for key, packets, octets in ipset.counts_of(message, spec.family)
-        ]
-    packed = only.packed if isinstance(only, Address) else b""
-    return [
-        Member(
-            listed.element if spec.counts is None else listed.element.network,
-            listed.bytes,
-            listed.packets,
+    if spec.counts is None:
+        return frozenset(
+            member.element for member in chain.from_iterable(map(ipset.listed, messages))
         )
-        for listed in ipset.listed(message, packed)
-    ]
+    listed = chain.from_iterable(ipset.counts_of(message, spec.family) for message in messages)
+    return frozenset(Address.unpack(key) for key, _, _ in listed)
 
 
 def _kind(spec: SetSpec) -> ipset.SetKind:

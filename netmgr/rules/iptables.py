@@ -17,12 +17,12 @@ from netmgr.kernel.xtables import libiptc
 from netmgr.kernel.xtables.saved import NO_TABLE, SavedRule, SavedTable
 from netmgr.kernel.xtables.variant import Changed, Variant
 from netmgr.model import Sample
-from netmgr.prefixes import Family
+from netmgr.prefixes import Address, Family
 from netmgr.rules import iptables_chains, model, transaction
-from netmgr.rules.ipset import IpSets
+from netmgr.rules.ipset import IpSets, kernel_name
 from netmgr.rules.iptables_chains import TABLES, HookRules, builtin
 from netmgr.rules.iptables_text import set_commands
-from netmgr.rules.observed import Observed, ObservedRule, Samples, in_order, sample
+from netmgr.rules.observed import Observed, ObservedRule, Samples, in_order
 from netmgr.rules.tagged import Place, Serving
 
 _ATTEMPTS = 10
@@ -52,7 +52,6 @@ class IptablesBackend:
 
     @property
     def name(self) -> str:
-        """The variant's."""
         return self._tables.name
 
     def observe(self, desired: model.Ruleset) -> Observed:
@@ -136,11 +135,12 @@ class IptablesBackend:
         return samples
 
     def read_pods(self, pods: model.Sets) -> list[Sample]:
-        wanted = [(spec, address) for spec, members in pods.items() for address in members]
-        return [
-            sample(spec.counter(member.element), member.bytes, member.packets)
-            for spec, member in self._sets.find(wanted)
-        ]
+        samples: list[Sample] = []
+        for spec, members in pods.items():
+            for address in members:
+                if isinstance(address, Address):
+                    samples += self._sets.find(spec, address)
+        return samples
 
     def tallies(self, desired: model.Ruleset) -> dict[str, tuple[int, int]]:
         """What rules in our own chains have counted, summed by name."""
@@ -185,12 +185,11 @@ class IptablesBackend:
             if rule.comment
         ]
 
-    def remove(self, desired: model.Ruleset) -> None:
+    def remove(self) -> None:
         """Remove our rules, chains and sets, whatever ruleset they are of."""
         for family in Family:
             self._change(family, partial(self._removal, family))
-        self._sets.destroy(spec.name for spec in desired.sets)
-        self._sets.destroy_orphans(self._sets.orphans(()))
+        self._sets.destroy(sorted(self._sets.orphans(())))
 
     def close(self) -> None:
         self._sets.close()
@@ -227,9 +226,9 @@ class IptablesBackend:
                     self._sets.create(spec)
                     libiptc.forget()
                 case transaction.DeleteSet(spec):
-                    self._sets.destroy([spec.name])
+                    self._sets.destroy([kernel_name(spec.name)])
                 case transaction.DeleteOrphan(name):
-                    self._sets.destroy_orphans([name])
+                    self._sets.destroy([name])
                 case _:
                     pass
         # All elements of a pod are changed with one request to the thread that speaks to ipset.

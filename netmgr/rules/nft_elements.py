@@ -49,19 +49,20 @@ def _key(element: Address | Sender) -> bytes:
 def _messages(operation: AddElements | RemoveElements) -> Iterator[netlink.Operation]:
     name = operation.spec.name
     keys = [_key(element) for element in operation.elements if not isinstance(element, Prefix)]
-    # A prefix of full length is in a set of prefixes, as an interval that ends before the next one.
-    intervals = [
-        (prefix.network.packed, Address(prefix.family, prefix.last + 1).packed)
-        for prefix in operation.elements
-        if isinstance(prefix, Prefix)
-    ]
+    prefixes = [element for element in operation.elements if isinstance(element, Prefix)]
     packets = operation.packets if isinstance(operation, AddElements) else 0
     yield from nf_tables.add_elements(NAME, name, keys, packets)
-    yield from (nf_tables.add_interval(NAME, name, *interval) for interval in intervals)
+    yield from (_interval(nf_tables.NEW_ELEMENTS, name, prefix) for prefix in prefixes)
     # Added first, since deleting an element that is not there fails the whole transaction.
     if isinstance(operation, RemoveElements):
         yield from nf_tables.delete_elements(NAME, name, keys)
-        yield from (nf_tables.delete_interval(NAME, name, *interval) for interval in intervals)
+        yield from (_interval(nf_tables.DELETE_ELEMENTS, name, prefix) for prefix in prefixes)
+
+
+def _interval(kind: int, name: str, prefix: Prefix) -> netlink.Operation:
+    # A prefix of full length is in a set of prefixes, as an interval that ends before the next one.
+    behind = Address(prefix.family, prefix.last + 1)
+    return nf_tables.change_interval(kind, NAME, name, prefix.network.packed, behind.packed)
 
 
 def read(channel: Netlink, pods: Sets) -> list[Sample]:

@@ -53,7 +53,9 @@ def _count(action: DropBetween) -> str:
         (str(prefix), numbers[spoke.name]) for spoke in action.spokes for prefix in spoke.prefixes
     ]
     marks = ", ".join(f"{prefix} : {number:#010x}" for prefix, number in sites)
-    classes = ", ".join(f"{prefix} : {_class_id(number)}" for prefix, number in sites)
+    classes = ", ".join(
+        f"{prefix} : {number >> _HALF:x}:{number & _HALF_BITS:x}" for prefix, number in sites
+    )
     return (
         f"meta mark set {protocol} saddr map {{ {marks} }} "
         f"meta priority set {protocol} daddr map {{ {classes} }} "
@@ -85,7 +87,3 @@ def _numbers(spokes: Iterable[Spoke]) -> dict[str, int]:
             number = number + 2 & _NEVER_ALL | _NEVER_ZERO
         names_by_number[number] = name
     return {name: number for number, name in names_by_number.items()}
-
-
-def _class_id(number: int) -> str:
-    return f"{number >> _HALF:x}:{number & _HALF_BITS:x}"

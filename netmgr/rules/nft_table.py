@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address, summarize_address_range
 from typing import Any
 
-from netmgr.errors import KernelError
+from netmgr.errors import Ignoring, KernelError
 from netmgr.kernel import nf_tables
 from netmgr.kernel.libnftables import LibNftables
 from netmgr.kernel.nf_tables_socket import NO_NF_TABLES, NftSocket
@@ -221,12 +221,9 @@ class NftTable:
 
     def objects(self, kind: str) -> list[dict[str, Any]]:
         """What nft lists, such as `quotas table`; nothing without the table."""
-        try:
+        with Ignoring(errno.ENOENT):
             return self._nft.listing(f"list {kind} {self.name}")
-        except KernelError as error:
-            if error.errno == errno.ENOENT:
-                return []
-            raise
+        return []
 
     def counters(self) -> list[tuple[str, int, int]]:
         """Name, packets and bytes of each counter.
@@ -245,11 +242,7 @@ class NftTable:
 def remove(table: str) -> bool:
     """Remove a table; whether it was there."""
     family, name = table.split()
-    try:
-        with NftSocket() as channel:
-            channel.commit([nf_tables.delete_table(name, _FAMILIES[family])])
-    except KernelError as error:
-        if error.errno == errno.ENOENT or error.errno in NO_NF_TABLES:
-            return False
-        raise
-    return True
+    with Ignoring(errno.ENOENT, *NO_NF_TABLES), NftSocket() as channel:
+        channel.commit([nf_tables.delete_table(name, _FAMILIES[family])])
+        return True
+    return False

@@ -65,7 +65,6 @@ class NftablesBackend:
             self._table.listing(filled)
 
     def render(self, operations: Sequence[Operation]) -> str:
-        """The operations as input for `nft -f`."""
         return nft_chains.script(nft_text.commands(operations))
 
     def read(self, desired: Ruleset) -> list[Sample]:
@@ -114,7 +113,7 @@ class NftablesBackend:
         """None: what counts here is in our table."""
         return lambda _place, _entries: ()
 
-    def remove(self, desired: Ruleset) -> None:  # noqa: ARG002 - the table is ours, whatever the policy was
+    def remove(self) -> None:
         nft_table.remove(TABLE)
 
     def close(self) -> None:

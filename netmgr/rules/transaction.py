@@ -128,23 +128,14 @@ class Transaction:
     Attributes:
         created: kernel counters that begin at zero when this is applied.
         repairs: a message for each thing that is repaired.
-        text: the operations as the backend will carry them out, for people.
     """
 
     operations: tuple[Operation, ...] = ()
     created: frozenset[Counter] = frozenset()
     repairs: tuple[str, ...] = ()
-    text: str = ""
 
     def __bool__(self) -> bool:
         return bool(self.operations)
-
-    def split(self) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:
-        """What changes the ruleset, and what then removes orphans, which no rule uses any more."""
-        # Apart from the rest, since the ledger reads an orphan's counters before they go.
-        removals = [part for part in self.operations if isinstance(part, DeleteOrphan)]
-        changes = [part for part in self.operations if not isinstance(part, DeleteOrphan)]
-        return tuple(changes), tuple(removals)
 
 
 def with_lives(operations: Iterable[Operation]) -> tuple[Operation, ...]:

@@ -74,7 +74,7 @@ def test_a_second_plan_is_empty(kernel, policy, node_rules, masquerade):
     settle(rules, POD, POD6)
     plan = rules.plan([POD, POD6])
     assert not plan
-    assert (plan.repairs, plan.text, plan.created) == ((), "", frozenset())
+    assert (plan.repairs, plan.operations, plan.created) == ((), (), frozenset())
 
 
 def test_every_counter_is_read_and_begins_at_zero(rules):

@@ -63,7 +63,9 @@ def test_the_printed_commands_make_the_same_rules_when_a_person_types_them(
     backend, policy, node_rules
 ):
     rules = Rules(backend, replace(policy, node_rules=node_rules))
-    done = programs.run(["/bin/sh", "-e"], stdin=rules.plan(PODS).text.encode())
+    done = programs.run(
+        ["/bin/sh", "-e"], stdin=backend.render(rules.plan(PODS).operations).encode()
+    )
     assert done.returncode == 0, done.stderr.decode()
     typed = rules.plan(PODS)
     assert typed.repairs == ()

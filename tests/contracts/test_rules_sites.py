@@ -164,7 +164,8 @@ def test_the_printed_commands_make_the_same_rules_when_a_person_types_them(real_
     rules = Rules(real_kernel.backend, Policy.of(MACHINES[machine]))
     is_nft = real_kernel.backend.name == "nftables"
     typing = [programs.locate("nft", "nftables"), "-f", "-"] if is_nft else ["/bin/sh", "-e"]
-    done = programs.run(typing, stdin=rules.plan([]).text.encode())
+    text = rules.backend.render(rules.plan([]).operations)
+    done = programs.run(typing, stdin=text.encode())
     assert done.returncode == 0, done.stderr.decode()
     typed = rules.plan([])
     assert typed.repairs == ()

@@ -134,9 +134,8 @@ class FakeBackend:
         del desired
         return lambda _place, _entries: ()
 
-    def remove(self, desired: Ruleset) -> None:
+    def remove(self) -> None:
         """Take everything away."""
-        del desired
         with self._lock:
             self.state = State()
 

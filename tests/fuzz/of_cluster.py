@@ -336,7 +336,7 @@ def azure_metadata(data: bytes) -> None:
     """An answer of the metadata service is `RangesUnknown`, or blocks without the machine's own."""
     with patch.object(metadata, "_exchange", lambda _endpoint: data):
         try:
-            found = azure.AzureRanges().read()
+            found = azure.read()
         except RangesUnknown as error:
             assert error.message
             assert 0 <= error.retry_after <= metadata.MAX_RETRY_AFTER

@@ -18,9 +18,9 @@ import pytest
 
 from netmgr.dataplane import desired
 from netmgr.errors import NetmgrError
-from netmgr.kernel import links, neighbours, routes
+from netmgr.kernel import links, neighbours, netns, routes
 from netmgr.kernel.links import VethEnd
-from netmgr.kernel.netlink import Netlink, index_of, open_in
+from netmgr.kernel.netlink import Netlink, index_of
 from netmgr.model import Attachment, AttachmentKey, PodRef
 from netmgr.prefixes import Address, Family
 from tests.kernel.churning import Churn
@@ -124,7 +124,8 @@ class OtherPlugin:
                 )
                 index = index_of(made.host_link)
                 self.channel.transact([links.raise_index(index)])
-                channel, pod_index = open_in(descriptor, "eth0")
+                with netns.entered(descriptor):
+                    channel, pod_index = Netlink(), index_of("eth0")
             with channel:
                 channel.transact(desired.pod_side(made, pod_index))
         finally:

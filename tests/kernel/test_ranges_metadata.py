@@ -16,7 +16,7 @@ import pytest
 
 from netmgr.errors import RangesUnknown
 from netmgr.prefixes import Prefix
-from netmgr.ranges.azure import ENDPOINT, AzureRanges
+from netmgr.ranges.azure import ENDPOINT, read
 from netmgr.ranges.metadata import MAX_BYTES, MAX_RETRY_AFTER
 from tests.fakes.metadata import MetadataServer, document, give_address, http
 from tests.lab import named_netns, wiring
@@ -48,7 +48,7 @@ def server(machine: Path) -> Iterator[MetadataServer]:
 
 def ask(machine: Path) -> tuple[Prefix, ...]:
     with wiring.inside(machine):
-        return AzureRanges(replace(ENDPOINT, seconds=SECONDS)).read()
+        return read(replace(ENDPOINT, seconds=SECONDS))
 
 
 def refusal(machine: Path) -> RangesUnknown:

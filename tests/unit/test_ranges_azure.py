@@ -16,7 +16,7 @@ import pytest
 from netmgr.documents.node import NodeDocument
 from netmgr.errors import RangesUnknown
 from netmgr.prefixes import Address, Prefix
-from netmgr.ranges.azure import ENDPOINT, AzureRanges, pool
+from netmgr.ranges.azure import ENDPOINT, pool, read
 from netmgr.ranges.metadata import MetadataEndpoint, fetch
 from netmgr.ranges.sources import validate
 from tests.builders import NODE_KEYS
@@ -137,8 +137,8 @@ def answering(answer: bytes) -> Iterator[tuple[int, list[bytes]]]:
 def test_a_machine_s_pool_is_asked_of_the_metadata_service():
     body = metadata((["10.0.0.4", "10.0.0.5"], []))
     with answering(b"HTTP/1.0 200 OK\r\n\r\n" + body) as (port, asked):
-        ranges = AzureRanges(replace(ENDPOINT, host="127.0.0.1", port=port))
-        assert ranges.read() == (Prefix.parse("10.0.0.5"),)
+        endpoint = replace(ENDPOINT, host="127.0.0.1", port=port)
+        assert read(endpoint) == (Prefix.parse("10.0.0.5"),)
     (request,) = asked
     assert request.startswith(b"GET /metadata/instance/network?api-version=2021-02-01 ")
     assert b"\r\nMetadata: true\r\n" in request

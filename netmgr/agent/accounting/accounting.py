@@ -215,7 +215,8 @@ class NodeAccounting(Component):
         last, shared = None, []
         with suppress(StateError):
             last = remembered(remnants.state_dir)
-        for backend in _possible_backends(last):
+        possible = [backend for backend, facts in FACTS.items() if facts.may_have_rules()]
+        for backend in dict.fromkeys([last, *possible] if last else possible):
             try:
                 yield _remove_rules(backend, remnants.rule_owner)
             except (SetupError, KernelError, TryAgainLater) as error:
@@ -320,11 +321,6 @@ def _skip(backend: Backend, last: Backend | None, error: NetmgrError) -> Iterato
     if last in (None, backend):
         raise error
     yield f"{backend}, which the agent did not use last, was not looked into: {error.message}"
-
-
-def _possible_backends(last: Backend | None) -> list[Backend]:
-    possible = [backend for backend, facts in FACTS.items() if facts.may_have_rules()]
-    return list(dict.fromkeys([last, *possible] if last else possible))
 
 
 def _remove_rules(backend: Backend, owner: str) -> str:

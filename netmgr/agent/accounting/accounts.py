@@ -27,7 +27,7 @@ from netmgr.ledger.ledger import Ledger
 from netmgr.ledger.mark import MENDED
 from netmgr.ledger.tables import Gap
 from netmgr.ledger.totals import Totals
-from netmgr.model import Attachment, Counter, PodRef, Sample, Traffic
+from netmgr.model import Attachment, Counter, PodRef, Sample, Traffic, by_address
 from netmgr.prefixes import Address, Prefix
 from netmgr.rules.engine import Rules
 from netmgr.rules.policy import COUNTING_HOOKS, INTERNAL_SETS, Policy
@@ -109,9 +109,7 @@ class Accounts:
         """Take over from a predecessor, and end counters of pods that ended meanwhile."""
         with self._lock:
             listed = tuple(attachments)
-            self._attached = {
-                address: attachment for attachment in listed for address in attachment.addresses
-            }
+            self._attached = by_address(listed)
             for attachment in listed:
                 self._know(attachment)
             known = self._ledger.counters()

@@ -19,7 +19,7 @@ from netmgr.errors import KernelError, SetupError
 from netmgr.kernel import conntrack
 from netmgr.limits import connections
 from netmgr.limits.connections import FIRST, TABLE, Owner, Wanted
-from netmgr.model import Attachment
+from netmgr.model import Attachment, by_address
 from netmgr.rules import nft_table
 from netmgr.rules.nft_table import Listing, NftTable
 
@@ -56,7 +56,6 @@ class ConnectionLimits(Component):
         return None
 
     def start(self) -> None:
-        """Limit the pods that are there."""
         try:
             self._table.run(connections.trial())
         except KernelError as error:
@@ -150,17 +149,14 @@ class Tracking(Component):
     def _count(self) -> None:
         if conntrack.occupancy() is None:
             return
-        pods = {
-            address: attachment.pod
-            for attachment in self._agent.attachments()
-            for address in attachment.addresses
-        }
+        holders = by_address(self._agent.attachments())
         by_pod: Counter[tuple[str, str]] = Counter()
-        for address, begun in conntrack.begun_by(pods).items():
-            by_pod[pods[address].namespace, pods[address].name] += begun
+        for address, begun in conntrack.begun_by(holders).items():
+            pod = holders[address].pod
+            by_pod[pod.namespace, pod.name] += begun
         self._fullest = [
-            {"namespace": namespace, "pod": pod, "connections": begun}
-            for (namespace, pod), begun in by_pod.most_common(FULLEST)
+            {"namespace": namespace, "pod": name, "connections": begun}
+            for (namespace, name), begun in by_pod.most_common(FULLEST)
         ]
 
     def snapshot(self, snapshot: Snapshot) -> None:

@@ -19,7 +19,7 @@ from netmgr.agent.core.scheduler import Task
 from netmgr.agent.core.uplinks import uplinks
 from netmgr.api.snapshot import Fault, Problem, Snapshot
 from netmgr.documents.node import NodeDocument
-from netmgr.errors import KernelError, NotReady
+from netmgr.errors import Ignoring, NotReady
 from netmgr.kernel import flowtables
 from netmgr.kernel.flowtables import Flowtable
 from netmgr.kernel.nf_tables_socket import NftSocket
@@ -95,13 +95,9 @@ class FlowtableDevices(Component):
         if not devices:
             return
         table = TABLE.removeprefix("inet ")
-        try:
-            flowtables.add_devices(self._channel, table, FLOWTABLE.name, devices)
-        except KernelError as error:
-            # A link went meanwhile; the next look comes within a second.
-            if error.errno != errno.ENOENT:
-                raise
-        else:
+        # A link may go meanwhile; the next look comes within a second.
+        with Ignoring(errno.ENOENT):
+            self._channel.commit([flowtables.new_flowtable(table, FLOWTABLE.name, devices)])
             self._devices |= devices
 
 

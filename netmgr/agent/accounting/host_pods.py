@@ -24,8 +24,6 @@ from netmgr.prefixes import Family, Prefix
 if TYPE_CHECKING:
     from netmgr.observer.host_network import HostPod
 
-SUBJECT = "cgroup "
-
 log = logging.getLogger(__name__)
 
 
@@ -71,7 +69,7 @@ class HostPods(Component):
         made = self._rules.make()
         known = _open_counters(self._ledger)
         # A pod that has no process just now keeps its cgroup, whose counters go on.
-        counted = {int(str(counter.subject).removeprefix(SUBJECT)) for counter in known}
+        counted = {counter.cgroup for counter in known}
         self._live = {host_pod.cgroup.number: host_pod for host_pod in self._finder.find(counted)}
         # A table that was just made counts from zero, which would look like zeroed counters. Its
         # pods are begun anew below instead, as one gap.
@@ -145,15 +143,7 @@ class HostPods(Component):
             log.info("host-pod-ended pod=%s", host_pod.pod)
 
     def samples(self) -> list[Sample]:
-        return [
-            Sample(
-                Counter(f"{SUBJECT}{reading.number}", reading.family, reading.traffic),
-                reading.bytes,
-                reading.packets,
-                reading.life,
-            )
-            for reading in self._rules.read()
-        ]
+        return self._rules.read()
 
     def close(self) -> None:
         self._rules.close()
@@ -178,7 +168,7 @@ def _open_counters(ledger: Ledger) -> set[Counter]:
 
 def counters_of(number: int) -> list[Counter]:
     return [
-        Counter(f"{SUBJECT}{number}", family, traffic)
+        Counter.of_cgroup(number, family, traffic)
         for family in Family
         for traffic in (Traffic.INTERNET_IN, Traffic.INTERNET_OUT)
     ]

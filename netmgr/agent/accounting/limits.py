@@ -110,7 +110,6 @@ class Limits(Component):
         return None
 
     def start(self) -> None:
-        """Limit the pods that are there."""
         self._apply()
         self._shaper.correct_quotas(self._spending.now, self._losses)
 

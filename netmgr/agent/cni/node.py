@@ -30,6 +30,7 @@ from netmgr.agent.cni.expected import differences
 from netmgr.agent.core.components import Agent, Component
 from netmgr.agent.network.pool import NodeAddresses
 from netmgr.dataplane import desired
+from netmgr.descriptors import closing
 from netmgr.documents.node import POD_GATEWAYS
 from netmgr.kernel import netns
 from netmgr.kernel.capabilities import Capability
@@ -195,11 +196,9 @@ class Node(Component):
             if error.errno in (0, ELOOP, ENAMETOOLONG):
                 raise errors.InvalidEnvironment(f"CNI_NETNS: {error.message}") from None
             raise
-        try:
+        with closing(descriptor):
             # By device and inode: many paths lead to one namespace.
             is_own = os.path.samestat(os.fstat(descriptor), Path("/proc/thread-self/ns/net").stat())
-        finally:
-            os.close(descriptor)
         if is_own and not request.netns_override:
             raise errors.InvalidEnvironment(
                 "CNI_NETNS is the node's own network namespace, not a sandbox"

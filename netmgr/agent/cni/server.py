@@ -60,7 +60,6 @@ class Requests:
             self._sums[command] = self._sums.get(command, 0.0) + seconds
 
     def counts(self) -> list[RequestCount]:
-        """Requests by verb and code."""
         with self._lock:
             items = sorted(self._counts.items())
         return [

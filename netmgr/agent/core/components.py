@@ -164,7 +164,6 @@ class Health:
         self.attempt(area, lambda: self.repaired(area, list(action())))
 
     def repaired(self, area: str, repairs: Sequence[str]) -> None:
-        """Count and log repairs."""
         with self._lock:
             # Also without a repair: readers get every area, zeros included.
             self._repairs[area] += len(repairs)

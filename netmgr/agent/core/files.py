@@ -20,6 +20,7 @@ from netmgr.agent.core.components import Agent, Component, Remnants
 from netmgr.agent.core.instance import STATE_MODE
 from netmgr.agent.core.scheduler import Task
 from netmgr.api.server import UnixServer
+from netmgr.descriptors import closing
 from netmgr.errors import NotReady
 from netmgr.kernel.capabilities import Capability
 
@@ -76,11 +77,8 @@ class Reserve:
                 self._folder.mkdir(mode=0o700, exist_ok=True)
                 if not path.exists() or path.stat().st_size < RESERVE_BYTES:
                     # Random, since some file systems keep no room for zeros.
-                    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
-                    try:
+                    with closing(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)) as descriptor:
                         os.write(descriptor, os.urandom(RESERVE_BYTES))
-                    finally:
-                        os.close(descriptor)
 
 
 class Files(Component):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 from netmgr import sqlite_file
 from netmgr.errors import OtherSchema, StateError
 from netmgr.kernel import netns
-from netmgr.model import Attachment, AttachmentKey
+from netmgr.model import Attachment, AttachmentKey, by_address
 from netmgr.prefixes import Address, Family
 
 if TYPE_CHECKING:
@@ -83,9 +83,7 @@ def take_over(
 def _follow_kernel(leases: Leases, dataplane: Dataplane, families: tuple[Family, ...]) -> bool:
     """Follow the kernel's links; returns whether any attachment was unknown or wrong."""
     links = _attached(dataplane, families)
-    holders = {
-        address: attachment.key for attachment in links.values() for address in attachment.addresses
-    }
+    holders = by_address(links.values())
     is_changed = False
     for remembered in leases.all():
         actual = links.get(remembered.key)
@@ -127,7 +125,7 @@ def _attached(
 
 
 def _differs(
-    remembered: Attachment, actual: Attachment | None, holders: Mapping[Address, AttachmentKey]
+    remembered: Attachment, actual: Attachment | None, holders: Mapping[Address, Attachment]
 ) -> bool:
     """Whether the kernel has other addresses than the store gave.
 
@@ -137,7 +135,7 @@ def _differs(
     if actual is not None and not set(actual.addresses) <= set(remembered.addresses):
         return True
     return any(
-        holders.get(address, remembered.key) != remembered.key for address in remembered.addresses
+        holders.get(address, remembered).key != remembered.key for address in remembered.addresses
     )
 
 

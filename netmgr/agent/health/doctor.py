@@ -16,7 +16,7 @@ from pathlib import Path
 
 from cni import installed
 from cni.runtimes import DEFAULT_CONF_DIR
-from netmgr import sqlite_file
+from netmgr import descriptors, sqlite_file
 from netmgr.agent.core import instance
 from netmgr.agent.core.instance import Holder
 from netmgr.agent.core.uplinks import uplinks
@@ -174,12 +174,8 @@ def _queues() -> Iterator[Finding]:
 @contextmanager
 def _scratch_namespace() -> Iterator[int]:
     """Run the block in a network namespace that is gone afterwards, with all that it holds."""
-    descriptor = netns.unnamed()
-    try:
-        with netns.entered(descriptor):
-            yield descriptor
-    finally:
-        os.close(descriptor)
+    with descriptors.closing(netns.unnamed()) as descriptor, netns.entered(descriptor):
+        yield descriptor
 
 
 def _settings(document: NodeDocument) -> Iterator[Finding]:

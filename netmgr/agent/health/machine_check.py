@@ -7,7 +7,7 @@ document leaves kernel and file system as they were.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from netmgr.api.server import group_number
@@ -29,22 +29,15 @@ _WHOSE = (
 )
 
 
-def check(path: Path, document: NodeDocument) -> None:
+def check(path: Path, document: NodeDocument, *, has_mounts: bool = True) -> None:
     """Compare the document read from `path` with this machine.
+
+    A container that has not the agent's mounts sees nothing but the network.
 
     Raises a ConfigError with file, line, key and reason of every fault.
     """
-    checks = (_reader_group, _directories, _cgroups, _links)
-    _refuse(path, [diagnostic for look in checks for diagnostic in look(document)])
-
-
-def check_network(path: Path, document: NodeDocument) -> None:
-    """As `check`, but for what a container without the agent's mounts cannot see."""
-    _refuse(path, list(_links(document)))
-
-
-def _refuse(path: Path, diagnostics: Sequence[Diagnostic]) -> None:
-    if diagnostics:
+    checks = (_reader_group, _directories, _cgroups, _links) if has_mounts else (_links,)
+    if diagnostics := [diagnostic for look in checks for diagnostic in look(document)]:
         raise ConfigError(
             "\n".join(loader.describe(diagnostic, path) for diagnostic in diagnostics)
         )

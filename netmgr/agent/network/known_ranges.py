@@ -52,7 +52,7 @@ def ask(document: NodeDocument) -> tuple[Prefix, ...]:
     """What the source of the document's ranges says now; RangesUnknown if it does not answer."""
     if document.range_source is RangeSource.FILE:
         return assigned.current(document)
-    return SOURCES[document.range_source]().read()
+    return SOURCES[document.range_source]()
 
 
 def on_links() -> Mapping[Address, str]:
@@ -72,7 +72,6 @@ def remember(document: NodeDocument, valid: ValidRanges) -> None:
 
 
 def write(document: NodeDocument) -> None:
-    """Keep the ranges for the next start."""
     content = {"source": document.range_source, "ranges": [str(block) for block in document.ranges]}
     durable.write(document.state_dir / FILE_NAME, json.dumps(content).encode(), 0o600)
 

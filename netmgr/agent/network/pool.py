@@ -65,7 +65,6 @@ class NodeAddresses(Component):
             log.info("orphan-link-deleted link=%s", name)
 
     def reconcile(self) -> None:
-        """Free addresses whose cooldown is over."""
         self._agent.health.attempt("addresses", self.leases.end_cooldowns)
 
     def tasks(self) -> Iterable[Task]:

@@ -27,7 +27,7 @@ from netmgr.documents import loader
 from netmgr.documents.diagnostics import Diagnostic, Location
 from netmgr.documents.node import NodeDocument, RangeSource
 from netmgr.errors import NetmgrError, RangesUnknown, SetupError
-from netmgr.file_version import FileVersion, version_of
+from netmgr.file_version import ReadAgain
 from netmgr.prefixes import Address, Prefix, merge
 from netmgr.printable import shortened
 from netmgr.ranges import assigned
@@ -83,7 +83,7 @@ class Ranges(Component):
         """Ask the source once and do what it says; returns the seconds until the next time."""
         self._follow_nodes()
         try:
-            self._validate(self._source.read())
+            self._validate(self._source())
             self._apply(self._valid.ranges)
         except (NetmgrError, OSError, sqlite3.Error) as error:
             self._report_failure(str(error))
@@ -189,7 +189,7 @@ def _source(config: Path, document: NodeDocument) -> tuple[RangeReader, float]:
     if document.range_source is RangeSource.FILE:
         longest = RANGES_FILE_SECONDS if document.ranges_file else document.reconcile_seconds
         return _Reader(config, document), min(longest, document.reconcile_seconds)
-    return SOURCES[document.range_source](), document.range_refresh_seconds
+    return SOURCES[document.range_source], document.range_refresh_seconds
 
 
 class _Reader:
@@ -199,38 +199,34 @@ class _Reader:
     """
 
     def __init__(self, path: Path, document: NodeDocument) -> None:
-        self._path = path
         self._document = document
-        self._version: FileVersion | None = None
+        self._file = ReadAgain(path, self._load)
         self.changed = ""
         """What the Node's ranges changed in those of the document."""
 
-    def read(self) -> tuple[Prefix, ...]:
+    def __call__(self) -> tuple[Prefix, ...]:
         """The ranges, as of now."""
-        version = version_of(self._path)
-        # Also if it is gone: loading it raises the error that says so.
-        if version is None or version != self._version:
-            document = loader.load(self._path, NodeDocument)
-            self._version = version
-            changed = [
-                key
-                for key, value in document
-                if key != "ranges" and value != getattr(self._document, key)
-            ]
-            if changed:
-                log.warning(
-                    "document-changed action=restart-the-agent file=%s keys=%s",
-                    self._path,
-                    ", ".join(changed),
-                )
-            self._document = document
-        document = self._document
+        document = self._file.value()
         newer = assigned.read(document)
         reason = assigned.describe_change(newer, document.ranges)
         if reason and reason != self.changed:
             log.warning("node-ranges-changed reason=%s", reason)
         self.changed = reason
         return document.ranges if newer is None else newer.in_force
+
+    def _load(self, path: Path) -> NodeDocument:
+        document, former = loader.load(path, NodeDocument), self._document
+        changed = [
+            key for key, value in document if key != "ranges" and value != getattr(former, key)
+        ]
+        if changed:
+            log.warning(
+                "document-changed action=restart-the-agent file=%s keys=%s",
+                path,
+                ", ".join(changed),
+            )
+        self._document = document
+        return document
 
 
 def _forwarded(valid: ValidRanges, document: NodeDocument) -> ValidRanges:

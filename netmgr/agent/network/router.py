@@ -20,7 +20,7 @@ from netmgr.documents.node import NodeDocument
 from netmgr.documents.node_list import MAX_BYTES, ListedNode
 from netmgr.documents.sites import Role
 from netmgr.errors import ConfigError, KernelError
-from netmgr.file_version import FileVersion, version_of
+from netmgr.file_version import ReadAgain
 from netmgr.kernel.losses import BlackholeLosses
 from netmgr.model import ROUTE_PROTOCOL
 from netmgr.prefixes import Family, Prefix
@@ -29,39 +29,26 @@ from netmgr.printable import shortened
 log = logging.getLogger(__name__)
 
 
-class ListedNodes:
-    """The file with the cluster's nodes, as `netmgr controller` listed them last.
+def listed_nodes(path: Path) -> tuple[ListedNode, ...]:
+    """The cluster's nodes, as `netmgr controller` listed them last in a file.
 
-    The kubelet renews it, up to 90 seconds after the controller wrote it. While it is missing or
-    cannot be read, the routes stay as they are: nodes that are not known are not gone.
+    The kubelet renews it, up to 90 seconds after the controller wrote it.
     """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._version: FileVersion | None = None
-        self._nodes: tuple[ListedNode, ...] | None = None
-
-    def read(self) -> tuple[ListedNode, ...]:
-        """The nodes, as of now."""
-        version = version_of(self._path)
-        if self._nodes is None or version is None or version != self._version:
-            self._nodes = None
-            try:
-                with self._path.open(encoding="utf-8") as file:
-                    self._nodes = node_list.parse(file.read(MAX_BYTES + 1))
-            except FileNotFoundError:
-                raise ConfigError(
-                    f"{self._path}: is not there: the kubelet brings it up to 90 s after netmgr "
-                    "controller --routes nodes wrote the ConfigMap netmgr-nodes"
-                ) from None
-            except (OSError, ValueError) as error:
-                raise ConfigError(
-                    f"{self._path}: {error}; netmgr controller writes it again if you remove what "
-                    "the ConfigMap netmgr-nodes has"
-                ) from None
-            self._version = version
-            log.info("nodes-read number=%s file=%s", len(self._nodes), self._path)
-        return self._nodes
+    try:
+        with path.open(encoding="utf-8") as file:
+            nodes = node_list.parse(file.read(MAX_BYTES + 1))
+    except FileNotFoundError:
+        raise ConfigError(
+            f"{path}: is not there: the kubelet brings it up to 90 s after netmgr "
+            "controller --routes nodes wrote the ConfigMap netmgr-nodes"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"{path}: {error}; netmgr controller writes it again if you remove what "
+            "the ConfigMap netmgr-nodes has"
+        ) from None
+    log.info("nodes-read number=%s file=%s", len(nodes), path)
+    return nodes
 
 
 class Router(Component):
@@ -81,7 +68,8 @@ class Router(Component):
         if document.wires_pods:
             self._losses = opened(closing(BlackholeLosses(ROUTE_PROTOCOL)))
         self._document = document
-        self._listed = ListedNodes(document.nodes_file) if document.nodes_file else None
+        nodes_file = document.nodes_file
+        self._listed = ReadAgain(nodes_file, listed_nodes) if nodes_file else None
         self._to_nodes = opened(closing(RoutesToNodes()))
         self._faults: list[str] = []
         self.nodes: tuple[Prefix, ...] = ()
@@ -111,7 +99,6 @@ class Router(Component):
         return self._unused.reconcile(lambda: _pod_ranges(self._document))
 
     def follow(self, document: NodeDocument) -> None:
-        """Follow a document whose ranges changed."""
         self._document = document
         _change_routes(self._block_unused)
 
@@ -143,7 +130,7 @@ class Router(Component):
         faults = self._unused.outranking(_pod_ranges(self._document))
         if self._listed is not None:
             try:
-                nodes = self._listed.read()
+                nodes = self._listed.value()
             except ConfigError as error:
                 # Nodes that are not known are not gone: their routes stay.
                 faults.append(error.message)
