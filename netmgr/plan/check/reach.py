@@ -16,7 +16,7 @@ from typing import Literal
 
 from netmgr.documents.sites import HUB
 from netmgr.plan.check.trace import INTERNET, Path, Tracer
-from netmgr.plan.network import Network, NextHop, RouteTable, Subnet, VirtualNetwork
+from netmgr.plan.network import Network, NextHop, Subnet, VirtualNetwork
 from netmgr.prefixes import Address, Family, Prefix, merge
 
 _PUBLIC = {Family.V4: Address.parse("203.0.113.1"), Family.V6: Address.parse("2001:db8:ffff::1")}
@@ -61,15 +61,11 @@ class Cell:
     local: bool = False
 
     @property
-    def arrived(self) -> int:
-        """How many of the paths arrive."""
-        return sum(path.owner == self.owner for path in self.paths)
-
-    @property
     def outcome(self) -> Literal["reached", "in part", "dropped"]:
-        if self.local or self.arrived == len(self.paths):
+        arrived = sum(path.owner == self.owner for path in self.paths)
+        if self.local or arrived == len(self.paths):
             return "reached"
-        return "in part" if self.arrived else "dropped"
+        return "in part" if arrived else "dropped"
 
     @property
     def wrong(self) -> str:
@@ -92,14 +88,19 @@ def matrix(network: Network) -> list[Cell]:
     tracer = Tracer(network)
     cells = []
     for origin in owners:
-        sources = list(_sources(network.of(origin), cuts))
+        sources = [
+            (virtual_network, subnet, address)
+            for virtual_network in network.of(origin)
+            for subnet in virtual_network.subnets
+            for address in cuts.points(subnet.prefixes)
+        ]
         for owner, target, points in targets:
-            cell = Cell(origin, owner, target, wanted=_wanted(origin, owner))
+            wanted = None if owner == INTERNET else HUB in (origin, owner) or origin == owner
             # kube-proxy translates on the node that sends, before any route lookup.
-            if target is ReachTarget.SERVICES and origin == owner:
-                cells.append(replace(cell, local=True))
-            elif points:
-                cells.append(_traced(cell, tracer, sources, points))
+            local = target is ReachTarget.SERVICES and origin == owner
+            if local or points:
+                paths = () if local else _paths(tracer, sources, points, owner)
+                cells.append(Cell(origin, owner, target, paths, wanted, local))
     return cells
 
 
@@ -109,26 +110,39 @@ def _targets(
     for owner in owners:
         yield owner, ReachTarget.NODES, cuts.points(_prefixes(network.of(owner)))
         if owner != HUB:
-            yield owner, ReachTarget.SERVICES, cuts.points(_shown_services(network, owner))
+            hosts = (host for host in network.appliances if host.owner == owner)
+            # Where others see its Services.
+            vip_ranges = merge(pair.vip_range for host in hosts for pair in host.translations)
+            yield owner, ReachTarget.SERVICES, cuts.points(vip_ranges)
     yield INTERNET, ReachTarget.INTERNET, list(_PUBLIC.values())
 
 
-def _shown_services(network: Network, owner: str) -> list[Prefix]:
-    """Where others see an owner's Services."""
-    hosts = [host for host in network.appliances if host.owner == owner]
-    return merge(translation.vip_range for host in hosts for translation in host.translations)
-
-
-def _wanted(origin: str, owner: str) -> bool | None:
-    if owner == INTERNET:
-        return None
-    return HUB in (origin, owner) or origin == owner
+def _paths(
+    tracer: Tracer,
+    sources: Iterable[tuple[VirtualNetwork, Subnet, Address]],
+    destinations: Sequence[Address],
+    owner: str,
+) -> tuple[Path, ...]:
+    """One packet of each kind, those that reach the owner first."""
+    paths = [
+        tracer.trace(network, subnet, source, destination)
+        for network, subnet, source in sources
+        for destination in destinations
+        # A packet has one family; the other one's addresses are other packets.
+        if destination.family is source.family
+    ]
+    # The first is shown as the example.
+    return tuple(sorted(paths, key=lambda path: path.owner != owner))
 
 
 def weakened(network: Network, layers: Collection[Layer]) -> Network:
     """The network as if some of what keeps spokes apart were missing."""
     if Layer.ROUTES in layers:
-        network = replace(network, tables=tuple(map(_without_none, network.tables)))
+        tables = []
+        for table in network.tables:
+            routes = tuple(route for route in table.routes if route.hop is not NextHop.NONE)
+            tables.append(replace(table, routes=routes))
+        network = replace(network, tables=tuple(tables))
     if Layer.GROUPS in layers:
         network = replace(network, groups=())
     if Layer.ROUTERS in layers:
@@ -138,37 +152,6 @@ def weakened(network: Network, layers: Collection[Layer]) -> Network:
         opened = (replace(peering, forwarded=True) for peering in network.peerings)
         network = replace(network, peerings=tuple(opened))
     return network
-
-
-def _without_none(table: RouteTable) -> RouteTable:
-    routes = (route for route in table.routes if route.hop is not NextHop.NONE)
-    return replace(table, routes=tuple(routes))
-
-
-def _traced(
-    cell: Cell, tracer: Tracer, sources: Sequence[_Source], destinations: Sequence[Address]
-) -> Cell:
-    """The cell with one packet of each kind."""
-    paths = [
-        tracer.trace(network, subnet, source, destination)
-        for network, subnet, source in sources
-        for destination in destinations
-        # A packet has one family; the other one's addresses are other packets.
-        if destination.family is source.family
-    ]
-    # The first is shown as the example.
-    paths.sort(key=lambda path: path.owner != cell.owner)
-    return replace(cell, paths=tuple(paths))
-
-
-_Source = tuple[VirtualNetwork, Subnet, Address]
-
-
-def _sources(networks: Iterable[VirtualNetwork], cuts: _Cuts) -> Iterator[_Source]:
-    for network in networks:
-        for subnet in network.subnets:
-            for address in cuts.points(subnet.prefixes):
-                yield network, subnet, address
 
 
 def _prefixes(networks: Iterable[VirtualNetwork]) -> list[Prefix]:
