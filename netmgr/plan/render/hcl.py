@@ -86,8 +86,9 @@ def _value(value: Value) -> str:
             return json.dumps(value)
         case Mapping():
             return _braces([_attributes(value)])
-    items = list(map(_value, value))
-    line = f"[{', '.join(items)}]"
-    if len(line) <= _LONGEST_LIST:
-        return line
-    return "\n".join(["[", *(indent(f"{item},", _INDENT) for item in items), "]"])
+        case _:
+            items = list(map(_value, value))
+            line = f"[{', '.join(items)}]"
+            if len(line) <= _LONGEST_LIST:
+                return line
+            return "\n".join(["[", *(indent(f"{item},", _INDENT) for item in items), "]"])

@@ -11,13 +11,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import cycle
+from typing import NamedTuple
 from xml.sax.saxutils import escape, quoteattr
 
 from netmgr.documents.sites import HUB
 from netmgr.plan.allocate.space import Space
 from netmgr.plan.document import Cluster, PlanDocument
-from netmgr.plan.lock import Allocation, ClusterLock, Layout, LockDocument, Segment
-from netmgr.prefixes import Prefix, merge
+from netmgr.plan.lock import Allocation, ClusterLock, LockDocument, Segment
+from netmgr.prefixes import Family, Prefix, merge
 from netmgr.printable import plain
 
 SERIES = {
@@ -95,8 +96,7 @@ class Region:
         return " · ".join(filter(None, (str(self.prefix), self.owner, self.role, use, self.note)))
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """An outermost block of a pool, with what is in it, in the order of drawing."""
 
     block: Region
@@ -149,8 +149,16 @@ def _picture(plan: PlanDocument, lock: LockDocument) -> str:
             _text(_MARGIN, top, f"{name} {window}", font_size=15, font_weight="bold"),
             _text(_WIDTH - _MARGIN, top, room, fill="var(--faint)", text_anchor="end"),
             _box((*strip, _BAR), fill="var(--card)", stroke="var(--edge)"),
-            *(_part(row.block, window, strip, _whole_look(row.block, colours)) for row in rows),
         ]
+        for block, _ in rows:
+            # One colour, whatever is in it; the stroke parts blocks that touch.
+            fill = f"var(--{colours.get(block.owner, 'edge')})"
+            look: dict[str, Attribute] = {
+                "fill": fill,
+                "stroke": "var(--card)",
+                "stroke_width": 0.5,
+            }
+            drawn.append(_part(block, window, strip, look))
         for number, row in enumerate(rows):
             drawn += _row(row, top + 36 + number * _ROW, colours)
         top += 36 + len(rows) * _ROW + 40
@@ -162,8 +170,8 @@ def _picture(plan: PlanDocument, lock: LockDocument) -> str:
 
 def _hatch(colour: str) -> str:
     line = _element("path", d="M0 6L6 0", stroke=f"var(--{colour})", stroke_width=1.6)
-    size: dict[str, Attribute] = {"width": 6, "height": 6, "patternUnits": "userSpaceOnUse"}
-    return _element("pattern", line, id=f"hatch-{colour}", **size)
+    units = "userSpaceOnUse"
+    return _element("pattern", line, id=f"hatch-{colour}", width=6, height=6, patternUnits=units)
 
 
 def _look(region: Region, colours: Mapping[str, str]) -> dict[str, Attribute]:
@@ -179,23 +187,14 @@ def _look(region: Region, colours: Mapping[str, str]) -> dict[str, Attribute]:
             return {"fill": f"var(--{colour})"}
 
 
-def _whole_look(block: Region, colours: Mapping[str, str]) -> dict[str, Attribute]:
-    """Of a block in its pool: one colour, whatever is in it."""
-    fill = f"var(--{colours.get(block.owner, 'edge')})"
-    # The stroke parts blocks that touch.
-    return {"fill": fill, "stroke": "var(--card)", "stroke_width": 0.5}
-
-
 def _legend() -> Iterator[str]:
     left: float = _MARGIN
-    samples = [(use.value, Region(_ANY, "a", "", use)) for use in reversed(Use)]
-    for words, region in [*samples, ("excluded", Region(_ANY, "", ""))]:
+    prefix = Prefix(Family.V4, 0, 0)
+    samples = [(use.value, Region(prefix, "a", "", use)) for use in reversed(Use)]
+    for words, region in [*samples, ("excluded", Region(prefix, "", ""))]:
         yield _box((left, 52, 20, _BAR), **_look(region, {"a": "owner0"}))
         yield _text(left + 27, 64, words, fill="var(--faint)")
         left += 50 + 7.2 * len(words)
-
-
-_ANY = Prefix.parse("0.0.0.0/0")
 
 
 def _row(row: Row, top: float, colours: Mapping[str, str]) -> Iterator[str]:
@@ -205,8 +204,8 @@ def _row(row: Row, top: float, colours: Mapping[str, str]) -> Iterator[str]:
     words = f"{planned:,} of {fit:,} nodes" if fit else block.role
     yield _text(_MARGIN, base, name if len(name) <= _LETTERS else f"{name[: _LETTERS - 1]}…")
     yield _text(_ADDRESS, base, str(block.prefix), font_family="monospace", font_size=12)
-    yield _box((_LEFT, top, _RIGHT - _LEFT, _BAR), fill="var(--card)")
     place = (_LEFT, top, _RIGHT - _LEFT)
+    yield _box((*place, _BAR), fill="var(--card)")
     for region in (block, *row.inside):
         yield _part(region, block.prefix, place, _look(region, colours))
     yield _text(_RIGHT + 12, base, words, fill="var(--faint)")
@@ -227,13 +226,12 @@ def _part(
     return _box((left + start, top, length, _BAR), region.words, **look)
 
 
-def _windows(plan: PlanDocument, regions: Iterable[Region]) -> Iterator[tuple[str, Prefix]]:
+def _windows(plan: PlanDocument, regions: Iterable[Region]) -> list[tuple[str, Prefix]]:
     """The pools, and whatever else is in use outside all of them."""
-    pools = [*plan.pools.nodes, *plan.pools.services]
-    yield from (("Nodes", prefix) for prefix in plan.pools.nodes)
-    yield from (("Services", prefix) for prefix in plan.pools.services)
-    outside = (r.prefix for r in regions if not any(pool.covers(r.prefix) for pool in pools))
-    yield from (("Outside the pools", prefix) for prefix in merge(outside))
+    pools = [("Nodes", prefix) for prefix in plan.pools.nodes]
+    pools += [("Services", prefix) for prefix in plan.pools.services]
+    outside = (r.prefix for r in regions if not any(pool.covers(r.prefix) for _, pool in pools))
+    return pools + [("Outside the pools", prefix) for prefix in merge(outside)]
 
 
 def _rows(window: Prefix, regions: Iterable[Region]) -> list[Row]:
@@ -295,24 +293,19 @@ def _cluster(spec: Cluster | None, name: str, held: ClusterLock) -> Iterator[Reg
 
 
 def _segment(owner: str, pool: str, segment: Segment, nodes: int) -> Iterator[Region]:
-    """A segment's subnets; `nodes` of today's are in it or in those behind it."""
+    """A segment's subnets, and in them what today's `nodes` have, in it or in those behind it."""
     planned = min(max(0, nodes), segment.nodes)
     note = f"{owner}-{pool}: {planned:,} of {segment.nodes:,} nodes"
     for layout in segment.layouts:
-        yield from _subnets(owner, layout, planned, segment.nodes, note)
-
-
-def _subnets(owner: str, layout: Layout, planned: int, fit: int, note: str) -> Iterator[Region]:
-    """A segment's subnets, and in them what the nodes of today have."""
-    parts = (
-        ("hosts", layout.hosts, layout.host_base, 1, (0, 0)),
-        ("pods", layout.pods, layout.pod_base, layout.stride, (planned, fit)),
-    )
-    for role, subnet, base, stride, nodes in parts:
-        yield Region(subnet, owner, role, Use.RESERVED, note, nodes=nodes)
-        if planned:
-            offset, size = base.value - subnet.value, planned * stride
-            yield Region(subnet, owner, role, Use.USED, note, offset, size)
+        parts = (
+            ("hosts", layout.hosts, layout.host_base, 1, (0, 0)),
+            ("pods", layout.pods, layout.pod_base, layout.stride, (planned, segment.nodes)),
+        )
+        for role, subnet, base, stride, counts in parts:
+            yield Region(subnet, owner, role, Use.RESERVED, note, nodes=counts)
+            if planned:
+                offset, size = base.value - subnet.value, planned * stride
+                yield Region(subnet, owner, role, Use.USED, note, offset, size)
 
 
 def _element(name: str, content: str = "", **attributes: Attribute) -> str:
