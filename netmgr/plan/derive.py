@@ -68,6 +68,11 @@ class _Spoke(NamedTuple):
     spec: Cluster
     held: ClusterLock
 
+    @property
+    def preserves(self) -> bool:
+        """Whether its Services see the address of a client."""
+        return self.spec.services.source is SourceAddress.PRESERVE
+
 
 def network(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> Network:
     """Everything the cloud is asked for.
@@ -76,7 +81,8 @@ def network(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> Netw
         ConfigError: the lock is not the plan's; says what to run.
     """
     spokes = _spokes(plan, lock)
-    networks = _networks(plan, lock, spokes)
+    hub_tables = tuple(_hub_tables(spokes))
+    networks = _networks(plan, lock, spokes, hub_tables)
     gateways = (
         NatGateway(spoke.name, spoke.name, location_of(plan, spoke.name), count)
         for spoke in spokes
@@ -87,7 +93,7 @@ def network(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> Netw
         plan=plan.name,
         networks=tuple(chain.from_iterable(networks.values())),
         peerings=tuple(_peerings(networks, spokes)),
-        tables=(*_hub_tables(spokes), *_spoke_tables(plan, lock, spokes, networks)),
+        tables=(*hub_tables, *_spoke_tables(plan, lock, spokes, networks)),
         groups=tuple(_security_group(plan, lock, spoke) for spoke in spokes),
         gateways=tuple(gateways),
         node_groups=tuple(_node_groups(plan, lock, limits.limits.nodes_per_node_group)),
@@ -174,11 +180,13 @@ def narrowed(
 
 
 def _networks(
-    plan: PlanDocument, lock: LockDocument, spokes: Sequence[_Spoke]
+    plan: PlanDocument,
+    lock: LockDocument,
+    spokes: Iterable[_Spoke],
+    hub_tables: Sequence[RouteTable],
 ) -> dict[str, list[VirtualNetwork]]:
     """Networks by owner: scanning all of them for each would be quadratic."""
-    researchers = _RESEARCHERS if any(_to_preserving(spokes)) else HUB
-    tables = {"routers": HUB, "researchers": researchers}
+    tables = {"routers": HUB, "researchers": hub_tables[-1].name}
     gateways = {spoke.name: spoke.name for spoke in spokes if spoke.spec.nat_gateway_ips}
     subnets: dict[str, list[Subnet]] = {}
     for held in locked_subnets(lock):
@@ -213,26 +221,23 @@ def _peerings(
                 yield Peering(f"{local.name}_to_{remote.name}", local.name, remote.name, forwarded)
 
 
-def _hub_tables(spokes: Sequence[_Spoke]) -> Iterator[RouteTable]:
+def _hub_tables(spokes: Iterable[_Spoke]) -> Iterator[RouteTable]:
     """The hub's table, and one for researchers where a cluster's Services see their addresses."""
-    services = tuple(_to_services(spokes))
-    yield RouteTable(HUB, HUB, services)
-    if both_ways := tuple(_to_preserving(spokes)):
-        yield RouteTable(_RESEARCHERS, HUB, (*services, *both_ways))
-
-
-def _to_preserving(spokes: Iterable[_Spoke]) -> Iterator[CloudRoute]:
-    """The researchers' way to clusters that see their addresses: through the first NAT host.
-
-    Answers come back by that host. If it saw only the answers of native connections, connection
-    tracking would hold them half open.
-    """
+    services: list[CloudRoute] = []
+    both_ways: list[CloudRoute] = []
     for spoke in spokes:
-        if spoke.spec.services.source is not SourceAddress.PRESERVE:
-            continue
-        for number, allocation in enumerate(spoke.held.prefixes):
+        for vip_range in spoke.held.services.vip_ranges:
+            name = f"services-{spoke.name}{_suffix(vip_range.family)}"
+            for number, (share, host) in enumerate(_shares(spoke, vip_range)):
+                services.append(CloudRoute(f"{name}-{number}", share, NextHop.APPLIANCE, host))
+        # Answers come back by the first NAT host. If it saw only the answers of native connections,
+        # connection tracking would hold them half open.
+        for number, allocation in enumerate(spoke.held.prefixes if spoke.preserves else ()):
             name = f"nodes-{spoke.name}-{number}"
-            yield from _by_first_host(name, allocation.prefix, spoke.held)
+            both_ways += _by_first_host(name, allocation.prefix, spoke.held)
+    yield RouteTable(HUB, HUB, tuple(services))
+    if both_ways:
+        yield RouteTable(_RESEARCHERS, HUB, (*services, *both_ways))
 
 
 def _by_first_host(name: str, prefix: Prefix, held: ClusterLock) -> Iterator[CloudRoute]:
@@ -245,27 +250,15 @@ def _suffix(family: Family) -> str:
     return "" if family is Family.V4 else "-v6"
 
 
-def _to_services(spokes: Iterable[_Spoke]) -> Iterator[CloudRoute]:
-    """The hub's way to each cluster's Services: through its NAT hosts, a share for each."""
-    for spoke in spokes:
-        for vip_range in spoke.held.services.vip_ranges:
-            for number, (share, host) in enumerate(_shares(spoke, vip_range)):
-                name = f"services-{spoke.name}{_suffix(vip_range.family)}-{number}"
-                yield CloudRoute(name, share, NextHop.APPLIANCE, host)
-
-
 def _shares(spoke: _Spoke, vip_range: Prefix) -> Iterator[tuple[Prefix, Address]]:
     """Parts of a Service range and the NAT host of each."""
     hosts = spoke.held.nat.of_family(vip_range.family)
-    if not hosts:
-        return
     parts = [vip_range]
     # Where the client's address is preserved, answers come back by that address alone, which cannot
     # tell one host from another: then the first host has it all.
-    if spoke.spec.services.source is SourceAddress.SNAT:
-        while len(parts) < len(hosts):
-            # A power of two of parts, so that each is one route; hosts take them in turn.
-            parts = [half for part in parts for half in halves(part)]
+    while len(parts) < len(hosts) and not spoke.preserves:
+        # A power of two of parts, so that each is one route; hosts take them in turn.
+        parts = [half for part in parts for half in halves(part)]
     yield from zip(parts, cycle(hosts), strict=False)
 
 
@@ -290,9 +283,7 @@ def _spoke_tables(
 
 def _to_researchers(spoke: _Spoke, lock: LockDocument) -> Iterator[CloudRoute]:
     """The way back to researchers whose address Services see: by the host that translated."""
-    if spoke.spec.services.source is not SourceAddress.PRESERVE:
-        return
-    for number, subnet in enumerate(lock.hub.researchers):
+    for number, subnet in enumerate(lock.hub.researchers if spoke.preserves else ()):
         for prefix in subnet.prefixes:
             name = f"researchers-{number}{_suffix(prefix.family)}"
             yield from _by_first_host(name, prefix, spoke.held)

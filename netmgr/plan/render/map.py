@@ -153,11 +153,7 @@ def _picture(plan: PlanDocument, lock: LockDocument) -> str:
         for block, _ in rows:
             # One colour, whatever is in it; the stroke parts blocks that touch.
             fill = f"var(--{colours.get(block.owner, 'edge')})"
-            look: dict[str, Attribute] = {
-                "fill": fill,
-                "stroke": "var(--card)",
-                "stroke_width": 0.5,
-            }
+            look = {"fill": fill, "stroke": "var(--card)", "stroke_width": "0.5"}
             drawn.append(_part(block, window, strip, look))
         for number, row in enumerate(rows):
             drawn += _row(row, top + 36 + number * _ROW, colours)
