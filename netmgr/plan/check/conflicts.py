@@ -51,7 +51,10 @@ def pin_faults(plan: PlanDocument) -> Iterator[Diagnostic]:
     yield from _outside(ranges, "services", plan.pools.services)
     # Sorted, so that of two equal ones the later entry is the one that overlaps.
     for outer, inner in overlaps(sorted([*excluded, *pinned]), attrgetter("prefix")):
-        if not _may_lie_in(plan, inner, outer):
+        kinds = inner.key[0], outer.key[0]
+        # What is excluded inside a site's own prefix is a live subnet that is not netmgr's.
+        is_live = kinds == ("exclude", "pinned") and _is_own(plan, outer.owner, inner.prefix)
+        if not is_live and kinds != ("exclude", "exclude"):
             remedy = "an address has one owner: correct one of them"
             yield error(f"{inner.prefix} overlaps {outer.prefix}", inner.key, outer.key, remedy)
     yield from _unpinned(plan, subnets)
@@ -80,13 +83,6 @@ def _unpinned(plan: PlanDocument, subnets: Iterable[KeyedPrefix]) -> Iterator[Di
             yield error(message, key, remedy=f"add that of its network to pinned.{owner}")
 
 
-def _may_lie_in(plan: PlanDocument, inner: KeyedPrefix, outer: KeyedPrefix) -> bool:
-    kinds = inner.key[0], outer.key[0]
-    # What is excluded inside a site's own prefix is a live subnet that is not netmgr's.
-    is_live = kinds == ("exclude", "pinned") and _is_own(plan, outer.owner, inner.prefix)
-    return is_live or kinds == ("exclude", "exclude")
-
-
 def _is_in(prefix: Prefix, holders: Iterable[Prefix]) -> bool:
     return any(holder.covers(prefix) for holder in holders)
 
@@ -111,9 +107,8 @@ def conflicts(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> It
     hub = (lock.hub.routers, *lock.hub.researchers)
     yield from _excluded(plan, HUB, [prefix for subnet in hub for prefix in subnet.prefixes])
     # Listed once: there may be as many as clusters.
-    taken = list(_elsewhere(plan, ""))
-    for prefix, key, owner in plan.service_pins():
-        taken.append(KeyedPrefix(prefix, key[:-1], f"pinned to {owner}"))
+    ranges = (pin._replace(key=pin.key[:-1]) for pin in plan.service_pins())
+    taken = [*_elsewhere(plan, ""), *map(_pinned, ranges)]
     for name, held in lock.clusters.items():
         yield from _misplaced(plan, name, held.prefixes)
         yield from _excluded(plan, name, taken_by(held))
@@ -196,9 +191,11 @@ def _elsewhere(plan: PlanDocument, site: str) -> Iterator[KeyedPrefix]:
     for excluded in plan.exclusions():
         if not _is_own(plan, site, excluded.prefix):
             yield excluded._replace(owner="excluded")
-    for pinned in plan.pins():
-        if pinned.owner != site:
-            yield pinned._replace(owner=f"pinned to {pinned.owner}")
+    yield from (_pinned(pin) for pin in plan.pins() if pin.owner != site)
+
+
+def _pinned(pin: KeyedPrefix) -> KeyedPrefix:
+    return pin._replace(owner=f"pinned to {pin.owner}")
 
 
 def _services(

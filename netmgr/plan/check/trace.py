@@ -72,11 +72,9 @@ class Tracer:
             (peering.network, peering.remote): peering.forwarded for peering in network.peerings
         }
         self._appliances = {
-            own: appliance for appliance in network.appliances for own in appliance.addresses
-        }
-        self._homes = {
-            address: (virtual_network, subnet)
-            for address in self._appliances
+            address: (appliance, virtual_network, subnet)
+            for appliance in network.appliances
+            for address in appliance.addresses
             for virtual_network in network.networks
             if (subnet := virtual_network.subnet_of(address))
         }
@@ -153,10 +151,9 @@ class Tracer:
     def _to_appliance(
         self, network: VirtualNetwork, subnet: Subnet, hop: _Hop, packet: tuple[Address, Address]
     ) -> _Outcome:
-        appliance = self._appliances.get(hop.via) if hop.via else None
-        if appliance is None or hop.via not in self._homes:
+        if hop.via not in self._appliances:
             return _Outcome((f"dropped: nobody has the next hop {hop.via}",))
-        home, inside = self._homes[hop.via]
+        appliance, home, inside = self._appliances[hop.via]
         # A cloud delivers to a next hop by peering alone, never through a third network.
         if home is not network and (network.name, home.name) not in self._forwarded:
             why = f"is in {home.name}, which {network.name} is not peered with"

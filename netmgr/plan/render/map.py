@@ -97,7 +97,7 @@ class Region:
 
 
 class Row(NamedTuple):
-    """An outermost block of a pool, with what is in it, in the order of drawing."""
+    """An outermost block of a pool, with what is in it."""
 
     block: Region
     inside: list[Region]
@@ -202,7 +202,8 @@ def _row(row: Row, top: float, colours: Mapping[str, str]) -> Iterator[str]:
     yield _text(_ADDRESS, base, str(block.prefix), font_family="monospace", font_size=12)
     place = (_LEFT, top, _RIGHT - _LEFT)
     yield _box((*place, _BAR), fill="var(--card)")
-    for region in (block, *row.inside):
+    # What is smaller is drawn on top.
+    for region in (block, *sorted(row.inside, key=lambda region: -region.count)):
         yield _part(region, block.prefix, place, _look(region, colours))
     yield _text(_RIGHT + 12, base, words, fill="var(--faint)")
 
@@ -239,8 +240,6 @@ def _rows(window: Prefix, regions: Iterable[Region]) -> list[Row]:
             rows[-1].inside.append(region)
         else:
             rows.append(Row(region, []))
-    for row in rows:
-        row.inside.sort(key=lambda region: -region.count)
     return rows
 
 
