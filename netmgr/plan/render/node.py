@@ -50,10 +50,6 @@ class Documents:
             is_number = reader_group.isascii() and reader_group.isdigit()
             self.common["reader_group"] = int(reader_group) if is_number else reader_group
 
-    def every(self) -> Iterator[tuple[str, Mapping]]:
-        """Name and document of every machine of the plan."""
-        return ((machine.name, self.of(machine)) for machine in self.machines())
-
     def machines(self) -> Iterator[PlannedHost | PlannedNode]:
         """Every machine of the plan: routers, NAT hosts, then nodes."""
         yield from machines.hosts(self._lock)
