@@ -17,7 +17,7 @@ from netmgr.plan import files
 from netmgr.plan.document import PlanDocument
 from netmgr.plan.explain import explain as look_up
 from netmgr.plan.lock import Allocation, ClusterLock, LockDocument, Segment, SubnetLock
-from netmgr.prefixes import Address
+from netmgr.prefixes import Address, Prefix
 
 if TYPE_CHECKING:
     from rich.tree import Tree
@@ -44,15 +44,19 @@ def show(
 def _table(lock: LockDocument) -> Table:
     headings = ("", "", "prefixes", "reserved", "places>", "VIP range")
     table = Table(*headings, "routers, NAT hosts")
-    table.row("hub", "", *_held(lock.hub.prefixes), "", "", _addresses(lock.hub.routers))
+    table.row("hub", "", *_held(lock.hub.prefixes), "", "", _fixed(lock.hub.routers))
     for name, held in lock.clusters.items():
         capacity = sum(pool.capacity for pool in held.node_pools.values())
         vip_range = " ".join(map(str, held.services.vip_ranges))
         services = f"{vip_range} (shared)" if held.services.mode == "shared" else vip_range
         state = "tombstone" if held.tombstone else ""
         prefixes, reserved = _held(held.prefixes)
-        table.row(name, state, prefixes, reserved, f"{capacity:,}", services, _addresses(held.nat))
+        table.row(name, state, prefixes, reserved, f"{capacity:,}", services, _fixed(held.nat))
     return table
+
+
+def _fixed(subnet: SubnetLock) -> str:
+    return ", ".join(map(str, (*subnet.addresses, *subnet.addresses_v6)))
 
 
 def _held(allocations: Iterable[Allocation]) -> tuple[str, str]:
@@ -72,10 +76,14 @@ def _tree(plan: PlanDocument, lock: LockDocument) -> Tree:
     hub = root.add(f"[bold]hub[/] {_prefixes(lock.hub.prefixes)}")
     hub.add(f"routers {_hosts(lock.hub.routers)}")
     for subnet in lock.hub.researchers:
-        hub.add(f"researchers {', '.join(map(str, subnet.prefixes))}")
+        hub.add(f"researchers {_texts(subnet.prefixes)}")
     for name, held in lock.clusters.items():
-        title = f"[bold]{name}[/] {_prefixes(held.prefixes)}{_tombstone(held.tombstone)}"
-        _cluster(root.add(title), plan, name, held)
+        _cluster(
+            root.add(f"[bold]{name}[/] {_prefixes(held.prefixes)}{_tombstone(held.tombstone)}"),
+            plan,
+            name,
+            held,
+        )
     return root
 
 
@@ -102,11 +110,11 @@ def _layouts(segment: Segment) -> str:
 
 
 def _hosts(subnet: SubnetLock) -> str:
-    return f"{', '.join(map(str, subnet.prefixes))}: {_addresses(subnet)}"
+    return f"{_texts(subnet.prefixes)}: {_texts((*subnet.addresses, *subnet.addresses_v6))}"
 
 
-def _addresses(subnet: SubnetLock) -> str:
-    return ", ".join(map(str, (*subnet.addresses, *subnet.addresses_v6)))
+def _texts(items: Iterable[Address | Prefix]) -> str:
+    return ", ".join(map(str, items))
 
 
 def _prefixes(allocations: tuple[Allocation, ...]) -> str:
