@@ -230,8 +230,8 @@ def _hub_tables(spokes: Iterable[_Spoke]) -> Iterator[RouteTable]:
             name = f"services-{spoke.name}{_suffix(vip_range.family)}"
             for number, (share, host) in enumerate(_shares(spoke, vip_range)):
                 services.append(CloudRoute(f"{name}-{number}", share, NextHop.APPLIANCE, host))
-        # Answers come back by the first NAT host. If it saw only the answers of native connections,
-        # connection tracking would hold them half open.
+        # Answers to researchers come back by the first NAT host. If it saw only the answers of
+        # native connections, connection tracking would hold them half open.
         for number, allocation in enumerate(spoke.held.prefixes if spoke.preserves else ()):
             name = f"nodes-{spoke.name}-{number}"
             both_ways += _by_first_host(name, allocation.prefix, spoke.held)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import StrEnum
 from itertools import chain
 from typing import Literal
@@ -183,17 +183,13 @@ class _Cuts:
         return points
 
 
-def _every_prefix(network: Network) -> Iterator[Prefix]:
-    for virtual_network in network.networks:
-        yield from virtual_network.address_space
-        yield from _prefixes([virtual_network])
-    for table in network.tables:
-        yield from (route.prefix for route in table.routes)
-    for group in network.groups:
-        for rule in group.rules:
-            yield from rule.peers
-    for appliance in network.appliances:
-        for sources, destinations in appliance.drops:
-            yield from (*sources, *destinations)
-        for translation in appliance.translations:
-            yield from (translation.vip_range, translation.service_cidr)
+def _every_prefix(part: object) -> Iterator[Prefix]:
+    """Every prefix in a part of the network, whatever routes or filters by it."""
+    if isinstance(part, Prefix):
+        yield part
+    elif isinstance(part, tuple):
+        for item in part:
+            yield from _every_prefix(item)
+    elif is_dataclass(part):
+        for field in fields(part):
+            yield from _every_prefix(getattr(part, field.name))

@@ -36,11 +36,10 @@ class Documents:
         self._plan, self._lock = plan, lock
         # Between the first and the third part, which are a machine's own, and behind those.
         self.sites: Mapping = {"sites": list(_sites(lock))}
-        self._back = {
-            name: list(_routes_back(plan, lock, name))
-            for name in plan.clusters.keys() & lock.clusters.keys()
-        }
-        self._routers = [str(address) for hosts in lock.hub.routers.hosts for address in hosts]
+        routers = [str(address) for hosts in lock.hub.routers.hosts for address in hosts]
+        probed: Mapping = {"preflight": {"hub": routers}} if routers else {}
+        # What all nodes of a cluster have, and no other machines.
+        self._of_nodes = {name: _routes_back(plan, lock, name) | probed for name in lock.clusters}
         self.common: Mapping = {
             "internal": [str(prefix) for prefix in internal(plan)],
             "masquerade": True,
@@ -70,7 +69,7 @@ class Documents:
         """
         if isinstance(machine, PlannedNode):
             addresses, place = machine.hosts, {"site": machine.cluster}
-            own = self._of_nodes(machine.cluster) | {"ranges": _texts(machine.blocks)}
+            own = self._of_nodes[machine.cluster] | {"ranges": _texts(machine.blocks)}
         else:
             addresses, place = machine.addresses, {"role": str(machine.role), "site": machine.site}
             own = {}
@@ -87,18 +86,12 @@ class Documents:
         if role is Role.NAT_HOST:
             place, own = {"role": str(role), "site": cluster}, {"nat": self._nat(cluster)}
         else:
-            place, own = {"site": cluster}, self._of_nodes(cluster)
+            place, own = {"site": cluster}, self._of_nodes[cluster]
         return self._whole({**_KIND, **place}, own)
 
     def _whole(self, head: Mapping, own: Mapping) -> Mapping:
         # Shared parts are copied, because a caller may change its document.
         return deepcopy(head | self.sites | own | self.common)
-
-    def _of_nodes(self, cluster: str) -> Mapping:
-        """What all nodes of a cluster share, and no other machines."""
-        routes = self._back.get(cluster)
-        probed = {"preflight": {"hub": self._routers}} if self._routers else {}
-        return ({"routes": routes} if routes else {}) | probed
 
     def _nat(self, cluster: str) -> Mapping:
         held = self._lock.clusters[cluster]
@@ -127,17 +120,22 @@ def _texts(prefixes: Iterable[Prefix]) -> list[str]:
     return [str(prefix) for prefix in merge(prefixes)]
 
 
-def _routes_back(plan: PlanDocument, lock: LockDocument, cluster: str) -> Iterator[Mapping]:
+def _routes_back(plan: PlanDocument, lock: LockDocument, cluster: str) -> Mapping:
     """A cluster's routes to the researchers, where its Services see the researchers' addresses.
 
     Answers have to pass the host that translated the request. It is the first one: an
     answer's destination, the client, does not tell through which host its request came.
     """
-    if plan.clusters[cluster].services.source is not SourceAddress.PRESERVE:
-        return
-    for client in merge(prefix for subnet in lock.hub.researchers for prefix in subnet.prefixes):
-        for gateway in lock.clusters[cluster].nat.of_family(client.family)[:1]:
-            yield {"to": str(client), "via": str(gateway)}
+    spec = plan.clusters.get(cluster)
+    if spec is None or spec.services.source is not SourceAddress.PRESERVE:
+        return {}
+    clients = merge(prefix for subnet in lock.hub.researchers for prefix in subnet.prefixes)
+    routes = [
+        {"to": str(client), "via": str(gateway)}
+        for client in clients
+        for gateway in lock.clusters[cluster].nat.of_family(client.family)[:1]
+    ]
+    return {"routes": routes} if routes else {}
 
 
 def internal(plan: PlanDocument) -> tuple[Prefix, ...]:
