@@ -48,9 +48,9 @@ class Cell:
     """Whether the packets of one owner reach something of another.
 
     Attributes:
-        paths: one packet of each kind, those that arrive where they should first.
+        paths: one packet of each kind, those that arrive where they should first; none where
+            packets never leave the cluster's own nodes, so that no route matters.
         wanted: whether they should arrive; None where the plan does not say.
-        local: never leaves the cluster's own nodes, so that no route matters.
     """
 
     origin: str
@@ -58,19 +58,18 @@ class Cell:
     target: ReachTarget
     paths: tuple[Path, ...] = ()
     wanted: bool | None = None
-    local: bool = False
 
     @property
     def outcome(self) -> Literal["reached", "in part", "dropped"]:
         arrived = sum(path.owner == self.owner for path in self.paths)
-        if self.local or arrived == len(self.paths):
+        if arrived == len(self.paths):
             return "reached"
         return "in part" if arrived else "dropped"
 
     @property
     def wrong(self) -> str:
         """What is not as it should be; or empty."""
-        if self.local or self.wanted is None:
+        if self.wanted is None:
             return ""
         verb = "does not reach" if self.wanted else "reaches"
         for path in self.paths:
@@ -100,7 +99,7 @@ def matrix(network: Network) -> list[Cell]:
             local = target is ReachTarget.SERVICES and origin == owner
             if local or points:
                 paths = () if local else _paths(tracer, sources, points, owner)
-                cells.append(Cell(origin, owner, target, paths, wanted, local))
+                cells.append(Cell(origin, owner, target, paths, wanted))
     return cells
 
 

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import cycle
-from typing import NamedTuple
 from xml.sax.saxutils import escape, quoteattr
 
 from netmgr.documents.sites import HUB
@@ -96,13 +95,6 @@ class Region:
         return " · ".join(filter(None, (str(self.prefix), self.owner, self.role, use, self.note)))
 
 
-class Row(NamedTuple):
-    """An outermost block of a pool, with what is in it."""
-
-    block: Region
-    inside: list[Region]
-
-
 def page(plan: PlanDocument, lock: LockDocument) -> str:
     """The map as an HTML page of one file, without a script."""
     light, dark = (
@@ -142,7 +134,7 @@ def _picture(plan: PlanDocument, lock: LockDocument) -> str:
     top, summary = 92.0, []
     for name, window in _windows(plan, regions):
         rows = _rows(window, regions)
-        room = _room(window, rows)
+        room = _room(window, [block.prefix for block, _ in rows])
         summary.append(f"{name} {window}: {room}")
         strip = (_MARGIN, top + 10, _WIDTH - 2 * _MARGIN)
         drawn += [
@@ -156,7 +148,7 @@ def _picture(plan: PlanDocument, lock: LockDocument) -> str:
             look = {"fill": fill, "stroke": "var(--card)", "stroke_width": "0.5"}
             drawn.append(_part(block, window, strip, look))
         for number, row in enumerate(rows):
-            drawn += _row(row, top + 36 + number * _ROW, colours)
+            drawn += _row(*row, top + 36 + number * _ROW, colours)
         top += 36 + len(rows) * _ROW + 40
     # What a screen reader says of it.
     named = [_element("title", _escaped(title)), _element("desc", _escaped("; ".join(summary)))]
@@ -193,17 +185,19 @@ def _legend() -> Iterator[str]:
         left += 50 + 7.2 * len(words)
 
 
-def _row(row: Row, top: float, colours: Mapping[str, str]) -> Iterator[str]:
-    block, base = row.block, top + 12
+def _row(
+    block: Region, parts: list[Region], top: float, colours: Mapping[str, str]
+) -> Iterator[str]:
+    base = top + 12
     name = block.owner or block.note or block.role
-    planned, fit = (sum(region.nodes[side] for region in row.inside) for side in (0, 1))
+    planned, fit = (sum(region.nodes[side] for region in parts) for side in (0, 1))
     words = f"{planned:,} of {fit:,} nodes" if fit else block.role
     yield _text(_MARGIN, base, name if len(name) <= _LETTERS else f"{name[: _LETTERS - 1]}…")
     yield _text(_ADDRESS, base, str(block.prefix), font_family="monospace", font_size=12)
     place = (_LEFT, top, _RIGHT - _LEFT)
     yield _box((*place, _BAR), fill="var(--card)")
     # What is smaller is drawn on top.
-    for region in (block, *sorted(row.inside, key=lambda region: -region.count)):
+    for region in (block, *sorted(parts, key=lambda region: -region.count)):
         yield _part(region, block.prefix, place, _look(region, colours))
     yield _text(_RIGHT + 12, base, words, fill="var(--faint)")
 
@@ -231,22 +225,23 @@ def _windows(plan: PlanDocument, regions: Iterable[Region]) -> list[tuple[str, P
     return pools + [("Outside the pools", prefix) for prefix in merge(outside)]
 
 
-def _rows(window: Prefix, regions: Iterable[Region]) -> list[Row]:
+def _rows(window: Prefix, regions: Iterable[Region]) -> list[tuple[Region, list[Region]]]:
+    """The outermost blocks of a pool, each with what is in it."""
     inside = [region for region in regions if window.covers(region.prefix)]
     inside.sort(key=lambda region: (region.first, -region.count, list(Use).index(region.use)))
-    rows: list[Row] = []
+    rows: list[tuple[Region, list[Region]]] = []
     for region in inside:
-        if rows and rows[-1].block.prefix.covers(region.prefix):
-            rows[-1].inside.append(region)
+        if rows and rows[-1][0].prefix.covers(region.prefix):
+            rows[-1][1].append(region)
         else:
-            rows.append(Row(region, []))
+            rows.append((region, []))
     return rows
 
 
-def _room(window: Prefix, rows: Iterable[Row]) -> str:
+def _room(window: Prefix, blocks: Iterable[Prefix]) -> str:
     space = Space(window.family, [window])
-    for row in rows:
-        space.withdraw(row.block.prefix)
+    for block in blocks:
+        space.withdraw(block)
     largest = next(space.blocks(), None)
     return f"largest free block: {largest}" if largest else "nothing is free"
 
