@@ -82,7 +82,7 @@ def network(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> Netw
     """
     spokes = _spokes(plan, lock)
     hub_tables = tuple(_hub_tables(spokes))
-    networks = _networks(plan, lock, spokes, hub_tables)
+    networks = _networks(plan, lock, researchers=hub_tables[-1].name)
     gateways = (
         NatGateway(spoke.name, spoke.name, location_of(plan, spoke.name), count)
         for spoke in spokes
@@ -92,7 +92,7 @@ def network(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> Netw
     return Network(
         plan=plan.name,
         networks=tuple(chain.from_iterable(networks.values())),
-        peerings=tuple(_peerings(networks, spokes)),
+        peerings=tuple(_peerings(plan, networks)),
         tables=(*hub_tables, *_spoke_tables(plan, lock, spokes, networks)),
         groups=tuple(_security_group(plan, lock, spoke) for spoke in spokes),
         gateways=tuple(gateways),
@@ -180,20 +180,17 @@ def narrowed(
 
 
 def _networks(
-    plan: PlanDocument,
-    lock: LockDocument,
-    spokes: Iterable[_Spoke],
-    hub_tables: Sequence[RouteTable],
+    plan: PlanDocument, lock: LockDocument, researchers: str
 ) -> dict[str, list[VirtualNetwork]]:
     """Networks by owner: scanning all of them for each would be quadratic."""
-    tables = {"routers": HUB, "researchers": hub_tables[-1].name}
-    gateways = {spoke.name: spoke.name for spoke in spokes if spoke.spec.nat_gateway_ips}
+    tables = {"routers": HUB, "researchers": researchers}
     subnets: dict[str, list[Subnet]] = {}
     for held in locked_subnets(lock):
-        owner, role = held.owner, held.role
-        table, group = tables.get(role, f"{owner}_{role}"), "" if owner == HUB else owner
-        subnet = Subnet(held.name, role, held.prefixes, table, group, gateways.get(owner, ""))
         if held.is_live:
+            group = "" if held.owner == HUB else held.owner
+            table = tables.get(held.role, f"{group}_{held.role}")
+            gateway = group if group and plan.clusters[group].nat_gateway_ips else ""
+            subnet = Subnet(held.name, held.role, held.prefixes, table, group, gateway)
             subnets.setdefault(held.network, []).append(subnet)
     networks: dict[str, list[VirtualNetwork]] = {}
     for name, (owner, space) in address_spaces(lock).items():
@@ -204,21 +201,21 @@ def _networks(
 
 
 def _peerings(
-    networks: Mapping[str, list[VirtualNetwork]], spokes: Iterable[_Spoke]
+    plan: PlanDocument, networks: Mapping[str, list[VirtualNetwork]]
 ) -> Iterator[Peering]:
     """The hub with every spoke, and an owner's networks with each other.
 
     A peering works only once both ends have theirs.
     """
-    has_gateway = {spoke.name: spoke.spec.nat_gateway_ips > 0 for spoke in spokes}
     every = list(chain.from_iterable(networks.values()))
     for local in every:
         for remote in every if local.owner == HUB else networks[HUB] + networks[local.owner]:
             # The hub takes answers of Services, which have no address of their network. A spoke
             # takes from the hub only the hub's own, unless its way to the internet leads there.
-            forwarded = local.owner in (HUB, remote.owner) or not has_gateway[local.owner]
+            owner, name = local.owner, f"{local.name}_to_{remote.name}"
+            forwarded = owner in (HUB, remote.owner) or not plan.clusters[owner].nat_gateway_ips
             if remote is not local:
-                yield Peering(f"{local.name}_to_{remote.name}", local.name, remote.name, forwarded)
+                yield Peering(name, local.name, remote.name, forwarded)
 
 
 def _hub_tables(spokes: Iterable[_Spoke]) -> Iterator[RouteTable]:

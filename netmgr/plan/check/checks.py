@@ -135,17 +135,15 @@ def _room_left(
 def _unusable_room(lock: LockDocument, limits: CloudLimits) -> Iterator[Diagnostic]:
     """Networks with room for more nodes than mappings: the cloud would refuse to fill them."""
     limit = limits.limits.mappings_per_network
-    owners: dict[str, str] = {}
-    used: Counter[str] = Counter()
+    used: Counter[tuple[str, str]] = Counter()
     for owner, _, segment in machines.segments(lock):
-        owners[segment.network] = owner
-        used[segment.network] += segment.nodes * mappings_of(segment)
-    for name, mappings in used.items():
+        used[owner, segment.network] += segment.nodes * mappings_of(segment)
+    for (owner, name), mappings in used.items():
         if limit is not None and mappings > limit:
             places = f"the places that the lock has in {limits.words.network} {name}"
             message = f"{places} take {mappings:,} mappings, it has {limit:,}"
             remedy = "let growth go to another node pool"
-            yield _warning(("clusters", owners[name]), message, remedy)
+            yield _warning(("clusters", owner), message, remedy)
 
 
 def _unreserved(name: str, grow_to: int, now: int, held: ClusterLock) -> Iterator[Diagnostic]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from netmgr.documents.special_use import PRIVATE_USE
-from netmgr.plan.network import Appliance, Direction, Network, NextHop, Subnet, VirtualNetwork
+from netmgr.plan.network import Direction, Network, NextHop, Subnet, VirtualNetwork
 from netmgr.prefixes import Address, Family, Prefix, PrefixTable
 
 INTERNET = "internet"
@@ -153,15 +153,24 @@ class Tracer:
     ) -> _Outcome:
         if hop.via not in self._appliances:
             return _Outcome((f"dropped: nobody has the next hop {hop.via}",))
+        source, destination = packet
         appliance, home, inside = self._appliances[hop.via]
         # A cloud delivers to a next hop by peering alone, never through a third network.
         if home is not network and (network.name, home.name) not in self._forwarded:
             why = f"is in {home.name}, which {network.name} is not peered with"
             return _Outcome((f"dropped: the next hop {hop.via} {why}",))
-        if refusal := self._not_taken(network, home, inside, packet[0]):
+        if refusal := self._not_taken(network, home, inside, source):
             return _Outcome((refusal,))
         step = f"{subnet.name} sends it to {appliance.name} ({hop.prefix}, {hop.origin})"
-        return _passed(appliance, step, *packet) or _Outcome((step,), onward=(home, inside))
+        for sources, destinations in appliance.drops:
+            if _held(sources, source) and _held(destinations, destination):
+                return _Outcome((step, f"dropped and counted by {appliance.name}: spoke to spoke"))
+        for translation in appliance.translations:
+            if translation.vip_range.holds(destination):
+                service = translation.translate(destination)
+                why = f"{appliance.name} translates it to Service {service}"
+                return _Outcome((step, why), f"{appliance.owner} Services", appliance.owner)
+        return _Outcome((step,), onward=(home, inside))
 
     def _not_taken(
         self, network: VirtualNetwork, target: VirtualNetwork, subnet: Subnet, source: Address
@@ -181,21 +190,6 @@ class Tracer:
                 why = f"dropped by security group {subnet.group}: {rule.name} of {subnet.name}"
                 return "" if rule.allow else why
         return ""
-
-
-def _passed(
-    appliance: Appliance, step: str, source: Address, destination: Address
-) -> _Outcome | None:
-    """What an appliance does with a packet; None if it passes it on as it is."""
-    for sources, destinations in appliance.drops:
-        if _held(sources, source) and _held(destinations, destination):
-            return _Outcome((step, f"dropped and counted by {appliance.name}: spoke to spoke"))
-    for translation in appliance.translations:
-        if translation.vip_range.holds(destination):
-            service = translation.translate(destination)
-            why = f"{appliance.name} translates it to Service {service}"
-            return _Outcome((step, why), f"{appliance.owner} Services", appliance.owner)
-    return None
 
 
 def _held(prefixes: Iterable[Prefix], address: Address) -> bool:
