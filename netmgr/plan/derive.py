@@ -148,6 +148,10 @@ def locked_subnets(lock: LockDocument) -> Iterator[LockedSubnet]:
                 yield LockedSubnet(*own, is_used, pool, number, segment)
 
 
+def _live_subnets(lock: LockDocument) -> Iterator[LockedSubnet]:
+    return (subnet for subnet in locked_subnets(lock) if subnet.is_live)
+
+
 def address_spaces(lock: LockDocument) -> dict[str, AddressSpace]:
     """The address space of every virtual network, the hub's first.
 
@@ -155,9 +159,8 @@ def address_spaces(lock: LockDocument) -> dict[str, AddressSpace]:
     several, which only a cluster past the cloud's limits has, divide them by subnet.
     """
     members: dict[tuple[str, str], list[Prefix]] = {}
-    for subnet in locked_subnets(lock):
-        if subnet.is_live:
-            members.setdefault((subnet.owner, subnet.network), []).extend(subnet.prefixes)
+    for subnet in _live_subnets(lock):
+        members.setdefault((subnet.owner, subnet.network), []).extend(subnet.prefixes)
     networks = Counter(owner for owner, _ in members)
     sites = {HUB: lock.hub.prefixes} | {name: held.prefixes for name, held in lock.clusters.items()}
     spaces = {}
@@ -185,13 +188,12 @@ def _networks(
     """Networks by owner: scanning all of them for each would be quadratic."""
     tables = {"routers": HUB, "researchers": researchers}
     subnets: dict[str, list[Subnet]] = {}
-    for held in locked_subnets(lock):
-        if held.is_live:
-            group = "" if held.owner == HUB else held.owner
-            table = tables.get(held.role, f"{group}_{held.role}")
-            gateway = group if group and plan.clusters[group].nat_gateway_ips else ""
-            subnet = Subnet(held.name, held.role, held.prefixes, table, group, gateway)
-            subnets.setdefault(held.network, []).append(subnet)
+    for held in _live_subnets(lock):
+        group = "" if held.owner == HUB else held.owner
+        table = tables.get(held.role, f"{group}_{held.role}")
+        gateway = group if group and plan.clusters[group].nat_gateway_ips else ""
+        subnet = Subnet(held.name, held.role, held.prefixes, table, group, gateway)
+        subnets.setdefault(held.network, []).append(subnet)
     networks: dict[str, list[VirtualNetwork]] = {}
     for name, (owner, space) in address_spaces(lock).items():
         location = location_of(plan, owner)
@@ -318,13 +320,14 @@ def _sources(held: ClusterLock) -> list[Prefix]:
 
 
 def _node_groups(plan: PlanDocument, lock: LockDocument, limit: int | None) -> Iterator[NodeGroup]:
-    for subnet in locked_subnets(lock):
+    for subnet in _live_subnets(lock):
         owner, segment = subnet.owner, subnet.segment
-        if segment is None or not subnet.is_live:
+        if segment is None:
             continue
-        # A node pool that left the plan has no machines.
-        if not (spec := plan.clusters[owner].node_pools.get(subnet.pool)):
+        spec = plan.clusters[owner].node_pools.get(subnet.pool)
+        if spec is None:  # left the plan
             continue
+        families = tuple(layout.pods.family for layout in segment.layouts)
         for nth, instances in enumerate(_group_sizes(spec, segment, limit)):
             yield NodeGroup(
                 name=f"{owner}-{subnet.pool}_{subnet.number}_{nth}" if nth else subnet.name,
@@ -334,7 +337,7 @@ def _node_groups(plan: PlanDocument, lock: LockDocument, limit: int | None) -> I
                 subnet=subnet.name,
                 instances=instances,
                 blocks=segment.v4.blocks,
-                families=tuple(layout.pods.family for layout in segment.layouts),
+                families=families,
             )
 
 

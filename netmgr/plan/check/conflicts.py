@@ -51,10 +51,7 @@ def pin_faults(plan: PlanDocument) -> Iterator[Diagnostic]:
     yield from _outside(ranges, "services", plan.pools.services)
     # Sorted, so that of two equal ones the later entry is the one that overlaps.
     for outer, inner in overlaps(sorted([*excluded, *pinned]), attrgetter("prefix")):
-        kinds = inner.key[0], outer.key[0]
-        # What is excluded inside a site's own prefix is a live subnet that is not netmgr's.
-        is_live = kinds == ("exclude", "pinned") and _is_own(plan, outer.owner, inner.prefix)
-        if not is_live and kinds != ("exclude", "exclude"):
+        if not _may_lie_in(plan, inner, outer):
             remedy = "an address has one owner: correct one of them"
             yield error(f"{inner.prefix} overlaps {outer.prefix}", inner.key, outer.key, remedy)
     yield from _unpinned(plan, subnets)
@@ -81,6 +78,13 @@ def _unpinned(plan: PlanDocument, subnets: Iterable[KeyedPrefix]) -> Iterator[Di
         if not _is_in(prefix, plan.pinned.get(owner, ())):
             message = f"{prefix} lies in no prefix that is pinned to {owner}"
             yield error(message, key, remedy=f"add that of its network to pinned.{owner}")
+
+
+def _may_lie_in(plan: PlanDocument, inner: KeyedPrefix, outer: KeyedPrefix) -> bool:
+    kinds = inner.key[0], outer.key[0]
+    # What is excluded inside a site's own prefix is a live subnet that is not netmgr's.
+    is_live = kinds == ("exclude", "pinned") and _is_own(plan, outer.owner, inner.prefix)
+    return is_live or kinds == ("exclude", "exclude")
 
 
 def _is_in(prefix: Prefix, holders: Iterable[Prefix]) -> bool:

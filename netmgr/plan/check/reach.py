@@ -16,7 +16,7 @@ from typing import Literal
 
 from netmgr.documents.sites import HUB
 from netmgr.plan.check.trace import INTERNET, Path, Tracer
-from netmgr.plan.network import Network, NextHop, Subnet, VirtualNetwork
+from netmgr.plan.network import Network, NextHop, RouteTable, Subnet, VirtualNetwork
 from netmgr.prefixes import Address, Family, Prefix, merge
 
 _PUBLIC = {Family.V4: Address.parse("203.0.113.1"), Family.V6: Address.parse("2001:db8:ffff::1")}
@@ -50,14 +50,19 @@ class Cell:
     Attributes:
         paths: one packet of each kind, those that arrive where they should first; none where
             packets never leave the cluster's own nodes, so that no route matters.
-        wanted: whether they should arrive; None where the plan does not say.
     """
 
     origin: str
     owner: str
     target: ReachTarget
     paths: tuple[Path, ...] = ()
-    wanted: bool | None = None
+
+    @property
+    def wanted(self) -> bool | None:
+        """Whether they should arrive; None where the plan does not say."""
+        if self.owner == INTERNET:
+            return None
+        return HUB in (self.origin, self.owner) or self.origin == self.owner
 
     @property
     def outcome(self) -> Literal["reached", "in part", "dropped"]:
@@ -87,19 +92,13 @@ def matrix(network: Network) -> list[Cell]:
     tracer = Tracer(network)
     cells = []
     for origin in owners:
-        sources = [
-            (virtual_network, subnet, address)
-            for virtual_network in network.of(origin)
-            for subnet in virtual_network.subnets
-            for address in cuts.points(subnet.prefixes)
-        ]
+        sources = list(_sources(network.of(origin), cuts))
         for owner, target, points in targets:
-            wanted = None if owner == INTERNET else HUB in (origin, owner) or origin == owner
             # kube-proxy translates on the node that sends, before any route lookup.
             local = target is ReachTarget.SERVICES and origin == owner
-            if local or points:
+            if points:
                 paths = () if local else _paths(tracer, sources, points, owner)
-                cells.append(Cell(origin, owner, target, paths, wanted))
+                cells.append(Cell(origin, owner, target, paths))
     return cells
 
 
@@ -109,11 +108,22 @@ def _targets(
     for owner in owners:
         yield owner, ReachTarget.NODES, cuts.points(_prefixes(network.of(owner)))
         if owner != HUB:
-            hosts = (host for host in network.appliances if host.owner == owner)
-            # Where others see its Services.
-            vip_ranges = merge(pair.vip_range for host in hosts for pair in host.translations)
-            yield owner, ReachTarget.SERVICES, cuts.points(vip_ranges)
+            yield owner, ReachTarget.SERVICES, cuts.points(_shown_services(network, owner))
     yield INTERNET, ReachTarget.INTERNET, list(_PUBLIC.values())
+
+
+def _shown_services(network: Network, owner: str) -> list[Prefix]:
+    """Where others see an owner's Services."""
+    hosts = [host for host in network.appliances if host.owner == owner]
+    return merge(translation.vip_range for host in hosts for translation in host.translations)
+
+
+def _sources(
+    networks: Iterable[VirtualNetwork], cuts: _Cuts
+) -> Iterator[tuple[VirtualNetwork, Subnet, Address]]:
+    for network in networks:
+        for subnet in network.subnets:
+            yield from ((network, subnet, address) for address in cuts.points(subnet.prefixes))
 
 
 def _paths(
@@ -137,11 +147,7 @@ def _paths(
 def weakened(network: Network, layers: Collection[Layer]) -> Network:
     """The network as if some of what keeps spokes apart were missing."""
     if Layer.ROUTES in layers:
-        tables = []
-        for table in network.tables:
-            routes = tuple(route for route in table.routes if route.hop is not NextHop.NONE)
-            tables.append(replace(table, routes=routes))
-        network = replace(network, tables=tuple(tables))
+        network = replace(network, tables=tuple(map(_without_none, network.tables)))
     if Layer.GROUPS in layers:
         network = replace(network, groups=())
     if Layer.ROUTERS in layers:
@@ -151,6 +157,11 @@ def weakened(network: Network, layers: Collection[Layer]) -> Network:
         opened = (replace(peering, forwarded=True) for peering in network.peerings)
         network = replace(network, peerings=tuple(opened))
     return network
+
+
+def _without_none(table: RouteTable) -> RouteTable:
+    routes = (route for route in table.routes if route.hop is not NextHop.NONE)
+    return replace(table, routes=tuple(routes))
 
 
 def _prefixes(networks: Iterable[VirtualNetwork]) -> list[Prefix]:
@@ -186,9 +197,9 @@ def _every_prefix(part: object) -> Iterator[Prefix]:
     """Every prefix in a part of the network, whatever routes or filters by it."""
     if isinstance(part, Prefix):
         yield part
-    elif isinstance(part, tuple):
+        return
+    if is_dataclass(part):
+        part = tuple(getattr(part, field.name) for field in fields(part))
+    if isinstance(part, tuple):
         for item in part:
             yield from _every_prefix(item)
-    elif is_dataclass(part):
-        for field in fields(part):
-            yield from _every_prefix(getattr(part, field.name))

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 from netmgr.documents.special_use import PRIVATE_USE
-from netmgr.plan.network import Direction, Network, NextHop, Subnet, VirtualNetwork
+from netmgr.plan.network import CloudRoute, Direction, Network, NextHop, Subnet, VirtualNetwork
 from netmgr.prefixes import Address, Family, Prefix, PrefixTable
 
 INTERNET = "internet"
@@ -102,9 +103,7 @@ class Tracer:
             return _Outcome((refusal,))
         key = (network.name, subnet.table)
         if key not in self._routes:
-            # Later ones win over earlier ones of the same prefix: the table's over the cloud's.
-            hops = self._hops(network, subnet.table)
-            self._routes[key] = PrefixTable((hop.prefix, hop) for hop in hops)
+            self._routes[key] = self._table(network, subnet.table)
         match = self._routes[key].match(destination)
         if match is None or match[1].kind is NextHop.NONE:
             route = f"{match[0]} leads to None ({match[1].origin})" if match else "it has no route"
@@ -119,11 +118,16 @@ class Tracer:
             return _Outcome((f"dropped: {why}",))
         return _Outcome((f"leaves {subnet.name} for the internet",), INTERNET, INTERNET)
 
-    def _hops(self, network: VirtualNetwork, table: str) -> Iterator[_Hop]:
-        routes = self._tables.get(table, ())
-        if self._system.internet:
-            for everything in _EVERYTHING.values():
-                yield _Hop(NextHop.INTERNET, _CLOUD, everything)
+    def _table(self, network: VirtualNetwork, name: str) -> PrefixTable[_Hop]:
+        routes = self._tables.get(name, ())
+        own = (_Hop(route.hop, f"route table {name}", route.prefix, route.via) for route in routes)
+        # Later entries win over earlier ones of the same prefix: the table's over the cloud's.
+        hops = chain(self._built_in(network, routes), own)
+        return PrefixTable((hop.prefix, hop) for hop in hops)
+
+    def _built_in(self, network: VirtualNetwork, routes: Iterable[CloudRoute]) -> Iterator[_Hop]:
+        internet = _EVERYTHING.values() if self._system.internet else ()
+        yield from (_Hop(NextHop.INTERNET, _CLOUD, everything) for everything in internet)
         # The cloud drops its None routes as soon as a table has a default route of its own.
         if all(route.prefix != _EVERYTHING[Family.V4] for route in routes):
             yield from (_Hop(NextHop.NONE, _CLOUD, prefix) for prefix in self._system.dropped)
@@ -134,8 +138,6 @@ class Tracer:
         for near in (*peers, network):
             for prefix in near.address_space:
                 yield _Hop(NextHop.LOCAL, _CLOUD, prefix, peer=near.name)
-        for route in routes:
-            yield _Hop(route.hop, f"route table {table}", route.prefix, route.via)
 
     def _delivered(
         self, network: VirtualNetwork, name: str, source: Address, destination: Address
