@@ -6,7 +6,7 @@ import json
 import re
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 import yaml
@@ -49,9 +49,7 @@ def node(
     to: To = None,
 ) -> None:
     """Render node.yaml of one node."""
-    given = up_to_date(file)
-    document = Documents(given.plan, given.locked, reader_group).of(_named(given, name))
-    _write_document(to, file, document, f"node {name}")
+    _write_document(file, Role.NODE, name, reader_group, to)
 
 
 @app.command()
@@ -70,7 +68,7 @@ def router(
     to: To = None,
 ) -> None:
     """Render node.yaml of a hub router."""
-    _write_document(to, file, _of_host(file, Role.HUB_ROUTER, name, reader_group), f"router {name}")
+    _write_document(file, Role.HUB_ROUTER, name, reader_group, to)
 
 
 @app.command("nat-host")
@@ -89,7 +87,7 @@ def nat_host(
     to: To = None,
 ) -> None:
     """Render node.yaml of a cluster's NAT host."""
-    _write_document(to, file, _of_host(file, Role.NAT_HOST, name, reader_group), f"nat-host {name}")
+    _write_document(file, Role.NAT_HOST, name, reader_group, to)
 
 
 @app.command()
@@ -159,33 +157,35 @@ def _origin(file: Path, command: str) -> str:
     return f"# Of {file.name}, by `netmgr plan render {command}`.\n"
 
 
-def _of_host(file: Path, role: Role, name: str, reader_group: str | None) -> dict[str, Any]:
+def _write_document(
+    file: Path, role: Role, name: str, reader_group: str | None, to: Path | None
+) -> None:
+    """Write a node.yaml, after validation as an agent would do it."""
+    from netmgr.documents.node import NodeDocument
+
     given = up_to_date(file)
+    machine = _named(given, name) if role is Role.NODE else _host(given, role, name)
+    document = Documents(given.plan, given.locked, reader_group).of(machine)
+    command = "router" if role is Role.HUB_ROUTER else str(role)
+    text = f"{_origin(file, f'{command} {name}')}{to_yaml(document)}"
+    loader.parse(text, f"the node.yaml of {machine.name}", NodeDocument)
+    write(to, text)
+
+
+def _host(given: Planned, role: Role, name: str) -> PlannedHost:
     planned = {host.name: host for host in hosts(given.locked) if host.role is role}
     if name not in planned:
         known = ", ".join(planned) or "none"
         raise ConfigError(f"{given.lock_path}: has no {role} {name!r}; there are {known}")
-    return Documents(given.plan, given.locked, reader_group).of(planned[name])
-
-
-def _write_document(to: Path | None, file: Path, document: dict[str, Any], command: str) -> None:
-    """Write a node.yaml, after validation as an agent would do it."""
-    from netmgr.documents.node import NodeDocument
-
-    text = f"{_origin(file, command)}{to_yaml(document)}"
-    loader.parse(text, f"the node.yaml of {document['node']['name']}", NodeDocument)
-    write(to, text)
+    return planned[name]
 
 
 def _named(given: Planned, name: str) -> PlannedNode:
-    planned = node_named(given.locked, name)
-    if planned is None:
-        pools = dict.fromkeys(f"{cluster}-{pool}-0" for cluster, pool, _ in segments(given.locked))
-        raise ConfigError(
-            f"{given.lock_path}: has no place for a node {name!r}; "
-            f"there are {', '.join(pools) or 'none'} …"
-        )
-    return planned
+    if planned := node_named(given.locked, name):
+        return planned
+    pools = dict.fromkeys(f"{cluster}-{pool}-0" for cluster, pool, _ in segments(given.locked))
+    known = ", ".join(pools) or "none"
+    raise ConfigError(f"{given.lock_path}: has no place for a node {name!r}; there are {known} …")
 
 
 @app.command()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import cycle, product
+from itertools import chain, cycle, product
 from typing import NamedTuple
 
 from netmgr.documents.sites import HUB, SourceAddress
@@ -54,6 +55,10 @@ class LockedSubnet(NamedTuple):
     prefixes: tuple[Prefix, ...]
     is_live: bool = True
     """Whether it is no tombstone's."""
+    pool: str = ""
+    """Its node pool, whose segment it is, and that one's number there."""
+    number: int = 0
+    segment: Segment | None = None
 
 
 class _Spoke(NamedTuple):
@@ -63,6 +68,11 @@ class _Spoke(NamedTuple):
     spec: Cluster
     held: ClusterLock
 
+    @property
+    def preserves(self) -> bool:
+        """Whether its Services see the address of a client."""
+        return self.spec.services.source is SourceAddress.PRESERVE
+
 
 def network(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> Network:
     """Everything the cloud is asked for.
@@ -70,8 +80,9 @@ def network(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> Netw
     Raises:
         ConfigError: the lock is not the plan's; says what to run.
     """
-    spokes = list(_spokes(plan, lock))
-    networks = tuple(_networks(plan, lock, spokes))
+    spokes = _spokes(plan, lock)
+    hub_tables = tuple(_hub_tables(spokes))
+    networks = _networks(plan, lock, researchers=hub_tables[-1].name)
     gateways = (
         NatGateway(spoke.name, spoke.name, location_of(plan, spoke.name), count)
         for spoke in spokes
@@ -80,33 +91,32 @@ def network(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> Netw
     )
     return Network(
         plan=plan.name,
-        networks=networks,
-        peerings=tuple(_peerings(networks, spokes)),
-        tables=(*_hub_tables(spokes), *_spoke_tables(plan, lock, spokes, _by_owner(networks))),
+        networks=tuple(chain.from_iterable(networks.values())),
+        peerings=tuple(_peerings(plan, networks)),
+        tables=(*hub_tables, *_spoke_tables(plan, lock, spokes, networks)),
         groups=tuple(_security_group(plan, lock, spoke) for spoke in spokes),
         gateways=tuple(gateways),
-        node_groups=tuple(_node_groups(plan, spokes, limits.limits.nodes_per_node_group)),
-        appliances=(*_routers(lock, spokes), *_nat_hosts(spokes)),
+        node_groups=tuple(_node_groups(plan, lock, limits.limits.nodes_per_node_group)),
+        appliances=tuple(_appliances(lock, spokes)),
         system_routes=limits.system_routes,
     )
 
 
-def _spokes(plan: PlanDocument, lock: LockDocument) -> Iterator[_Spoke]:
-    for name, held in lock.clusters.items():
-        if held.tombstone:
-            continue
-        # Derived from both: a lock that lags behind the plan would render a network without some
-        # cluster's rules.
+def _spokes(plan: PlanDocument, lock: LockDocument) -> list[_Spoke]:
+    live = {name: held for name, held in lock.clusters.items() if not held.tombstone}
+    # Derived from both: a lock that lags behind the plan would render a network without some
+    # cluster's rules.
+    for name in live:
         if name not in plan.clusters:
             raise ConfigError(
                 f"the lock has a cluster {name!r} that the plan has not; run: netmgr plan lock"
             )
-        yield _Spoke(name, plan.clusters[name], held)
     for name in plan.clusters:
-        if name not in lock.clusters or lock.clusters[name].tombstone:
+        if name not in live:
             raise ConfigError(
                 f"cluster {name!r} has no addresses in the lock yet; run: netmgr plan lock"
             )
+    return [_Spoke(name, plan.clusters[name], held) for name, held in live.items()]
 
 
 def location_of(plan: PlanDocument, owner: str) -> str:
@@ -114,15 +124,9 @@ def location_of(plan: PlanDocument, owner: str) -> str:
     return own or plan.default_location
 
 
-def segment_name(pool: str, number: int) -> str:
-    """Name of the subnet of a node pool's segment, and of its node group within the cluster."""
-    return pool if number == 0 else f"{pool}_{number}"
-
-
 def segment_subnet(lock: LockDocument, node: PlannedNode) -> str:
     """Name of the subnet that a node's interface is in."""
-    segments = lock.clusters[node.cluster].node_pools[node.pool].segments
-    return f"{node.cluster}-{segment_name(node.pool, segments.index(node.segment))}"
+    return next(subnet.name for subnet in locked_subnets(lock) if subnet.segment == node.segment)
 
 
 def locked_subnets(lock: LockDocument) -> Iterator[LockedSubnet]:
@@ -138,10 +142,14 @@ def locked_subnets(lock: LockDocument) -> Iterator[LockedSubnet]:
         for pool, spec in held.node_pools.items():
             is_used = is_live and not spec.tombstone
             for number, segment in enumerate(spec.segments):
-                name = f"{owner}-{segment_name(pool, number)}"
+                name = f"{owner}-{pool}_{number}" if number else f"{owner}-{pool}"
                 # One subnet for hosts and pods: a network interface may not have addresses of two.
-                prefixes = segment.prefixes
-                yield LockedSubnet(owner, segment.network, name, "nodes", prefixes, is_used)
+                own = (owner, segment.network, name, "nodes", segment.prefixes)
+                yield LockedSubnet(*own, is_used, pool, number, segment)
+
+
+def _live_subnets(lock: LockDocument) -> Iterator[LockedSubnet]:
+    return (subnet for subnet in locked_subnets(lock) if subnet.is_live)
 
 
 def address_spaces(lock: LockDocument) -> dict[str, AddressSpace]:
@@ -150,18 +158,15 @@ def address_spaces(lock: LockDocument) -> dict[str, AddressSpace]:
     Tombstones hold addresses but have no network. A site's only network has all of its prefixes;
     several, which only a cluster past the cloud's limits has, divide them by subnet.
     """
-    members: dict[str, dict[str, list[Prefix]]] = {}
-    for subnet in locked_subnets(lock):
-        if subnet.is_live:
-            networks = members.setdefault(subnet.owner, {})
-            networks.setdefault(subnet.network, []).extend(subnet.prefixes)
-    spaces = {}
+    members: dict[tuple[str, str], list[Prefix]] = {}
+    for subnet in _live_subnets(lock):
+        members.setdefault((subnet.owner, subnet.network), []).extend(subnet.prefixes)
+    networks = Counter(owner for owner, _ in members)
     sites = {HUB: lock.hub.prefixes} | {name: held.prefixes for name, held in lock.clusters.items()}
-    for owner, networks in members.items():
+    spaces = {}
+    for (owner, name), own in members.items():
         whole = [allocation.prefix for allocation in sites[owner]]
-        for name, own in networks.items():
-            space = whole if len(networks) == 1 else own
-            spaces[name] = AddressSpace(owner, tuple(merge(space)))
+        spaces[name] = AddressSpace(owner, tuple(merge(whole if networks[owner] == 1 else own)))
     return spaces
 
 
@@ -177,77 +182,61 @@ def narrowed(
     return lost
 
 
-def _live_segments(held: ClusterLock) -> Iterator[tuple[str, int, Segment]]:
-    """Every segment of node pools that are in use, with its node pool and its number there."""
-    for pool, spec in held.node_pools.items():
-        if not spec.tombstone:
-            for number, segment in enumerate(spec.segments):
-                yield pool, number, segment
-
-
 def _networks(
-    plan: PlanDocument, lock: LockDocument, spokes: Sequence[_Spoke]
-) -> Iterator[VirtualNetwork]:
-    researchers = _RESEARCHERS if any(_to_preserving(spokes)) else HUB
+    plan: PlanDocument, lock: LockDocument, researchers: str
+) -> dict[str, list[VirtualNetwork]]:
+    """Networks by owner: scanning all of them for each would be quadratic."""
     tables = {"routers": HUB, "researchers": researchers}
-    gateways = {spoke.name: spoke.name for spoke in spokes if spoke.spec.nat_gateway_ips}
     subnets: dict[str, list[Subnet]] = {}
-    for held in locked_subnets(lock):
-        owner, role = held.owner, held.role
-        table, group = tables.get(role, f"{owner}_{role}"), "" if owner == HUB else owner
-        subnet = Subnet(held.name, role, held.prefixes, table, group, gateways.get(owner, ""))
-        if held.is_live:
-            subnets.setdefault(held.network, []).append(subnet)
+    for held in _live_subnets(lock):
+        group = "" if held.owner == HUB else held.owner
+        table = tables.get(held.role, f"{group}_{held.role}")
+        gateway = group if group and plan.clusters[group].nat_gateway_ips else ""
+        subnet = Subnet(held.name, held.role, held.prefixes, table, group, gateway)
+        subnets.setdefault(held.network, []).append(subnet)
+    networks: dict[str, list[VirtualNetwork]] = {}
     for name, (owner, space) in address_spaces(lock).items():
         location = location_of(plan, owner)
-        yield VirtualNetwork(name, owner, location, space, tuple(subnets[name]))
+        virtual_network = VirtualNetwork(name, owner, location, space, tuple(subnets[name]))
+        networks.setdefault(owner, []).append(virtual_network)
+    return networks
 
 
-def _by_owner(networks: Iterable[VirtualNetwork]) -> Mapping[str, list[VirtualNetwork]]:
-    """Networks by owner: scanning all of them for each would be quadratic."""
-    networks_by_owner: dict[str, list[VirtualNetwork]] = {}
-    for virtual_network in networks:
-        networks_by_owner.setdefault(virtual_network.owner, []).append(virtual_network)
-    return networks_by_owner
-
-
-def _peerings(networks: Sequence[VirtualNetwork], spokes: Iterable[_Spoke]) -> Iterator[Peering]:
+def _peerings(
+    plan: PlanDocument, networks: Mapping[str, list[VirtualNetwork]]
+) -> Iterator[Peering]:
     """The hub with every spoke, and an owner's networks with each other.
 
     A peering works only once both ends have theirs.
     """
-    has_gateway = {spoke.name: spoke.spec.nat_gateway_ips > 0 for spoke in spokes}
-    of = _by_owner(networks)
-    for local in networks:
-        near = networks if local.owner == HUB else (*of[HUB], *of[local.owner])
-        for remote in near:
+    every = list(chain.from_iterable(networks.values()))
+    for local in every:
+        for remote in every if local.owner == HUB else networks[HUB] + networks[local.owner]:
             # The hub takes answers of Services, which have no address of their network. A spoke
             # takes from the hub only the hub's own, unless its way to the internet leads there.
-            forwarded = local.owner in (HUB, remote.owner) or not has_gateway[local.owner]
+            owner, name = local.owner, f"{local.name}_to_{remote.name}"
+            forwarded = owner in (HUB, remote.owner) or not plan.clusters[owner].nat_gateway_ips
             if remote is not local:
-                yield Peering(f"{local.name}_to_{remote.name}", local.name, remote.name, forwarded)
+                yield Peering(name, local.name, remote.name, forwarded)
 
 
-def _hub_tables(spokes: Sequence[_Spoke]) -> Iterator[RouteTable]:
+def _hub_tables(spokes: Iterable[_Spoke]) -> Iterator[RouteTable]:
     """The hub's table, and one for researchers where a cluster's Services see their addresses."""
-    services = tuple(_to_services(spokes))
-    yield RouteTable(HUB, HUB, services)
-    if both_ways := tuple(_to_preserving(spokes)):
-        yield RouteTable(_RESEARCHERS, HUB, (*services, *both_ways))
-
-
-def _to_preserving(spokes: Iterable[_Spoke]) -> Iterator[CloudRoute]:
-    """The researchers' way to clusters that see their addresses: through the first NAT host.
-
-    Answers come back by that host. If it saw only the answers of native connections, connection
-    tracking would hold them half open.
-    """
+    services: list[CloudRoute] = []
+    both_ways: list[CloudRoute] = []
     for spoke in spokes:
-        if spoke.spec.services.source is not SourceAddress.PRESERVE:
-            continue
-        for number, allocation in enumerate(spoke.held.prefixes):
+        for vip_range in spoke.held.services.vip_ranges:
+            name = f"services-{spoke.name}{_suffix(vip_range.family)}"
+            for number, (share, host) in enumerate(_shares(spoke, vip_range)):
+                services.append(CloudRoute(f"{name}-{number}", share, NextHop.APPLIANCE, host))
+        # Answers to researchers come back by the first NAT host. If it saw only the answers of
+        # native connections, connection tracking would hold them half open.
+        for number, allocation in enumerate(spoke.held.prefixes if spoke.preserves else ()):
             name = f"nodes-{spoke.name}-{number}"
-            yield from _by_first_host(name, allocation.prefix, spoke.held)
+            both_ways += _by_first_host(name, allocation.prefix, spoke.held)
+    yield RouteTable(HUB, HUB, tuple(services))
+    if both_ways:
+        yield RouteTable(_RESEARCHERS, HUB, (*services, *both_ways))
 
 
 def _by_first_host(name: str, prefix: Prefix, held: ClusterLock) -> Iterator[CloudRoute]:
@@ -260,27 +249,15 @@ def _suffix(family: Family) -> str:
     return "" if family is Family.V4 else "-v6"
 
 
-def _to_services(spokes: Iterable[_Spoke]) -> Iterator[CloudRoute]:
-    """The hub's way to each cluster's Services: through its NAT hosts, a share for each."""
-    for spoke in spokes:
-        for vip_range in spoke.held.services.vip_ranges:
-            for number, (share, host) in enumerate(_shares(spoke, vip_range)):
-                name = f"services-{spoke.name}{_suffix(vip_range.family)}-{number}"
-                yield CloudRoute(name, share, NextHop.APPLIANCE, host)
-
-
 def _shares(spoke: _Spoke, vip_range: Prefix) -> Iterator[tuple[Prefix, Address]]:
     """Parts of a Service range and the NAT host of each."""
     hosts = spoke.held.nat.of_family(vip_range.family)
-    if not hosts:
-        return
     parts = [vip_range]
     # Where the client's address is preserved, answers come back by that address alone, which cannot
     # tell one host from another: then the first host has it all.
-    if spoke.spec.services.source is SourceAddress.SNAT:
-        while len(parts) < len(hosts):
-            # A power of two of parts, so that each is one route; hosts take them in turn.
-            parts = [half for part in parts for half in halves(part)]
+    while len(parts) < len(hosts) and not spoke.preserves:
+        # A power of two of parts, so that each is one route; hosts take them in turn.
+        parts = [half for part in parts for half in halves(part)]
     yield from zip(parts, cycle(hosts), strict=False)
 
 
@@ -305,9 +282,7 @@ def _spoke_tables(
 
 def _to_researchers(spoke: _Spoke, lock: LockDocument) -> Iterator[CloudRoute]:
     """The way back to researchers whose address Services see: by the host that translated."""
-    if spoke.spec.services.source is not SourceAddress.PRESERVE:
-        return
-    for number, subnet in enumerate(lock.hub.researchers):
+    for number, subnet in enumerate(lock.hub.researchers if spoke.preserves else ()):
         for prefix in subnet.prefixes:
             name = f"researchers-{number}{_suffix(prefix.family)}"
             yield from _by_first_host(name, prefix, spoke.held)
@@ -326,7 +301,7 @@ def _apart(plan: PlanDocument, near: Sequence[Prefix]) -> Iterator[CloudRoute]:
 
 def _security_group(plan: PlanDocument, lock: LockDocument, spoke: _Spoke) -> SecurityGroup:
     peers = (
-        ("own", _OWN, True, held_prefixes(spoke.held)),
+        ("own", _OWN, True, _sources(spoke.held)),
         ("hub", _HUB, True, merge(allocation.prefix for allocation in lock.hub.prefixes)),
         ("apart", _APART, False, merge((*plan.pools.nodes, *plan.pools.services))),
     )
@@ -339,42 +314,31 @@ def _security_group(plan: PlanDocument, lock: LockDocument, spoke: _Spoke) -> Se
     return SecurityGroup(spoke.name, spoke.name, tuple(rules))
 
 
-def held_prefixes(held: ClusterLock) -> list[Prefix]:
-    """Sources of a cluster's packets: its prefixes, and its Services as the hub sees them."""
+def _sources(held: ClusterLock) -> list[Prefix]:
+    """Of a cluster's packets: its prefixes, and its Services as the hub sees them."""
     return merge((*(allocation.prefix for allocation in held.prefixes), *held.services.vip_ranges))
 
 
-def _node_groups(
-    plan: PlanDocument, spokes: Iterable[_Spoke], limit: int | None
-) -> Iterator[NodeGroup]:
-    for spoke in spokes:
-        for pool, number, segment in _live_segments(spoke.held):
-            if pool in spoke.spec.node_pools:
-                sizes = _group_sizes(spoke.spec.node_pools[pool], segment, limit)
-                yield from _groups_of(plan, spoke.name, (pool, number), segment, sizes)
-
-
-def _groups_of(
-    plan: PlanDocument,
-    owner: str,
-    part: tuple[str, int],
-    segment: Segment,
-    sizes: Iterable[int],
-) -> Iterator[NodeGroup]:
-    """The node groups of a segment; `part` is its node pool's name and its number there."""
-    pool, number = part
-    subnet = f"{owner}-{segment_name(pool, number)}"
-    for nth, instances in enumerate(sizes):
-        yield NodeGroup(
-            name=f"{owner}-{pool}_{number}_{nth}" if nth else subnet,
-            owner=owner,
-            location=location_of(plan, owner),
-            network=segment.network,
-            subnet=subnet,
-            instances=instances,
-            blocks=segment.v4.blocks,
-            families=tuple(layout.pods.family for layout in segment.layouts),
-        )
+def _node_groups(plan: PlanDocument, lock: LockDocument, limit: int | None) -> Iterator[NodeGroup]:
+    for subnet in _live_subnets(lock):
+        owner, segment = subnet.owner, subnet.segment
+        if segment is None:
+            continue
+        spec = plan.clusters[owner].node_pools.get(subnet.pool)
+        if spec is None:  # left the plan
+            continue
+        families = tuple(layout.pods.family for layout in segment.layouts)
+        for nth, instances in enumerate(_group_sizes(spec, segment, limit)):
+            yield NodeGroup(
+                name=f"{owner}-{subnet.pool}_{subnet.number}_{nth}" if nth else subnet.name,
+                owner=owner,
+                location=location_of(plan, owner),
+                network=segment.network,
+                subnet=subnet.name,
+                instances=instances,
+                blocks=segment.v4.blocks,
+                families=families,
+            )
 
 
 def _group_sizes(spec: NodePool, segment: Segment, limit: int | None) -> Iterator[int]:
@@ -390,14 +354,11 @@ def _group_sizes(spec: NodePool, segment: Segment, limit: int | None) -> Iterato
         yield max(0, min(spec.nodes - segment.first - first, segment.nodes - first, most))
 
 
-def _routers(lock: LockDocument, spokes: Iterable[_Spoke]) -> Iterator[Appliance]:
-    every = tuple(merge(prefix for spoke in spokes for prefix in held_prefixes(spoke.held)))
+def _appliances(lock: LockDocument, spokes: Sequence[_Spoke]) -> Iterator[Appliance]:
+    every = tuple(merge(prefix for spoke in spokes for prefix in _sources(spoke.held)))
     for number, addresses in enumerate(lock.hub.routers.hosts):
         yield Appliance(f"{HUB}_router_{number}", HUB, addresses, drops=((every, every),))
-
-
-def _nat_hosts(spokes: Iterable[_Spoke]) -> Iterator[Appliance]:
-    for spoke in spokes:
-        for number, addresses in enumerate(spoke.held.nat.hosts):
-            name, translations = f"{spoke.name}_nat_{number}", spoke.held.services.pairs
-            yield Appliance(name, spoke.name, addresses, translations=translations)
+    for name, _, held in spokes:
+        for number, addresses in enumerate(held.nat.hosts):
+            translations = held.services.pairs
+            yield Appliance(f"{name}_nat_{number}", name, addresses, translations=translations)

@@ -204,7 +204,8 @@ class _Builder:
 
     @cached_property
     def _documents(self) -> dict[str, dict[str, Any]]:
-        every = dict(Documents(self.plan, self.lock).every())
+        documents = Documents(self.plan, self.lock)
+        every = {machine.name: documents.of(machine) for machine in documents.machines()}
         sites = [HUB, *self.lock.clusters]
         # By site, so that pictures and tables show a site's machines together.
         ordered = sorted(every, key=lambda name: sites.index(every[name]["site"]))

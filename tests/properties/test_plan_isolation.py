@@ -80,8 +80,10 @@ def test_spokes_stay_apart_even_with_one_layer_missing(drawn, missing):
 def test_every_machines_document_is_valid_and_suits_all_others(drawn, cloud):
     plan = document(drawn | {"cloud": cloud})
     lock = make_lock(plan, None, files.load_limits(plan.cloud))
+    documents = Documents(plan, lock)
     machines = {
-        name: NodeDocument.model_validate(text) for name, text in Documents(plan, lock).every()
+        machine.name: NodeDocument.model_validate(documents.of(machine))
+        for machine in documents.machines()
     }
     assert list(contradictions(machines)) == []
     assert list(drift(machines, plan, lock, "plan.lock.yaml")) == []

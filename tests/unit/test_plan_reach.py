@@ -94,12 +94,12 @@ def test_a_default_route_makes_the_clouds_none_routes_vanish(rendered_network):
     bare = weakened(rendered_network, ["routes", "groups"])
     target = first_address(bare, "evals-cpu")
     before = follow(bare, "training-gpu", target)
-    assert before.why.endswith("10.0.0.0/8 leads to None (the cloud's own route)")
+    assert before.steps[-1].endswith("10.0.0.0/8 leads to None (the cloud's own route)")
     route = CloudRoute("internet", EVERYTHING, NextHop.APPLIANCE, router_of(bare))
     after = with_routes(bare, "training_nodes", route)
     path = follow(after, "training-gpu", target)
     assert path.steps[0].startswith("training-gpu sends it to hub_router_0 (0.0.0.0/0")
-    assert path.why == "dropped and counted by hub_router_0: spoke to spoke"
+    assert path.steps[-1] == "dropped and counted by hub_router_0: spoke to spoke"
 
 
 def test_a_default_route_to_the_internet_does_not_carry_private_addresses(rendered_network):
@@ -108,7 +108,7 @@ def test_a_default_route_to_the_internet_does_not_carry_private_addresses(render
         bare, "training_nodes", CloudRoute("internet", EVERYTHING, NextHop.INTERNET)
     )
     path = follow(open_wide, "training-gpu", first_address(bare, "evals-cpu"))
-    assert "no private addresses" in path.why
+    assert "no private addresses" in path.steps[-1]
 
 
 def test_the_longest_prefix_wins_over_the_order_of_routes(rendered_network):
@@ -143,7 +143,7 @@ def test_the_hub_sees_a_shared_service_range_where_it_is_this_clusters_own(rende
     vip = Address(translation.vip_range.family, translation.vip_range.value + 77)
     path = follow(rendered_network, "hub_researchers-0", str(vip))
     assert path.owner == "evals"
-    assert path.why == "evals_nat_0 translates it to Service 100.64.0.77"
+    assert path.steps[-1] == "evals_nat_0 translates it to Service 100.64.0.77"
 
 
 def test_answers_that_keep_the_clients_address_return_through_the_nat_host(rendered_network):
@@ -161,4 +161,4 @@ def test_a_route_loop_ends(rendered_network):
     for table in ("hub", "hub_researchers"):
         looped = with_routes(looped, table, CloudRoute("loop", public, NextHop.APPLIANCE, one))
     assert other != one
-    assert "still on its way" in follow(looped, "hub_researchers-0", "203.0.113.1").why
+    assert "still on its way" in follow(looped, "hub_researchers-0", "203.0.113.1").steps[-1]

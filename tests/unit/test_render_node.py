@@ -73,9 +73,9 @@ def test_every_machine_has_a_document_that_an_agent_accepts(rendered_plan, rende
         for pool in cluster["node_pools"].values():
             pool |= {"nodes": 3, "grow_to": None}
     plan = PlanDocument.model_validate(written)
+    documents = Documents(plan, rendered_lock)
     every = {
-        name: read(files.to_yaml(document))
-        for name, document in Documents(plan, rendered_lock).every()
+        machine.name: read(files.to_yaml(documents.of(machine))) for machine in documents.machines()
     }
     roles = [(document.role, document.site) for document in every.values()]
     assert {place: roles.count(place) for place in roles} == {
@@ -96,7 +96,7 @@ def test_a_dropped_cluster_is_kept_apart_until_it_is_released(rendered_plan, ren
     plan = rendered_plan.model_copy(update={"clusters": left})
     document = read(render(plan, lock, "router-0.hub"))
     assert [site.name for site in document.sites] == ["hub", "evals", "training"]
-    assert not any("evals" in name for name, _ in Documents(plan, lock).every())
+    assert not any("evals" in machine.name for machine in Documents(plan, lock).machines())
 
 
 def test_growing_into_its_own_reserve_changes_no_other_clusters_documents(
@@ -115,6 +115,7 @@ def test_growing_into_its_own_reserve_changes_no_other_clusters_documents(
 def test_the_document_of_a_node_among_twenty_clusters_stays_small():
     plan = files.load_plan(CONFIGS / "plan" / "twenty-clusters.yaml")
     lock = make_lock(plan, None, files.load_limits(plan.cloud))
-    _, document = next(Documents(plan, lock).every())
+    documents = Documents(plan, lock)
+    document = documents.of(next(documents.machines()))
     assert len(document["sites"]) == 21
     assert len(files.to_yaml(document)) < 4096

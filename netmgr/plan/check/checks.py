@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import product
 
 from netmgr.documents.diagnostics import Diagnostic, KeyPath, Location, Severity, error
 from netmgr.plan import machines
@@ -13,7 +14,7 @@ from netmgr.plan.check.usage import Usage, limit_usage
 from netmgr.plan.clouds.cloud import CloudLimits
 from netmgr.plan.document import NodePool, PlanDocument
 from netmgr.plan.lock import ClusterLock, LockDocument, PlanRefused
-from netmgr.prefixes import Family, Prefix
+from netmgr.prefixes import Family
 
 FEW_LEFT = 0.02
 """Below this share of free node places, a cluster is worth a warning."""
@@ -85,20 +86,17 @@ def _exceeded(line: Usage, limits: CloudLimits) -> Diagnostic:
 
 
 def _forbidden(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> Iterator[Diagnostic]:
-    for prefix, path in _address_space(plan, lock):
-        for forbidden in limits.forbidden:
-            if prefix.overlaps(forbidden):
-                message = f"{prefix} overlaps {forbidden}, which {limits.words.cloud} forbids"
-                yield error(message, path, remedy="take another prefix")
-
-
-def _address_space(plan: PlanDocument, lock: LockDocument) -> Iterator[tuple[Prefix, KeyPath]]:
-    """Prefixes that are, or will be, somebody's address space."""
-    yield from ((prefix, key) for prefix, key, owner in plan.pins() if owner in plan.clusters)
-    yield from ((prefix, ("shared_services",)) for prefix in plan.shared_services)
+    # Prefixes that are, or will be, somebody's address space.
+    spaces = [(prefix, key) for prefix, key, owner in plan.pins() if owner in plan.clusters]
+    spaces += [(prefix, ("shared_services",)) for prefix in plan.shared_services]
     for name, held in lock.clusters.items():
-        yield from ((prefix, ("clusters", name, "services")) for prefix in held.services.vip_ranges)
-        yield from ((allocation.prefix, ("clusters", name)) for allocation in held.prefixes)
+        key: KeyPath = ("clusters", name)
+        spaces += [(prefix, (*key, "services")) for prefix in held.services.vip_ranges]
+        spaces += [(allocation.prefix, key) for allocation in held.prefixes]
+    for (prefix, key), forbidden in product(spaces, limits.forbidden):
+        if prefix.overlaps(forbidden):
+            message = f"{prefix} overlaps {forbidden}, which {limits.words.cloud} forbids"
+            yield error(message, key, remedy="take another prefix")
 
 
 def _pinned_sizes(plan: PlanDocument, limits: CloudLimits) -> Iterator[Diagnostic]:
@@ -137,17 +135,15 @@ def _room_left(
 def _unusable_room(lock: LockDocument, limits: CloudLimits) -> Iterator[Diagnostic]:
     """Networks with room for more nodes than mappings: the cloud would refuse to fill them."""
     limit = limits.limits.mappings_per_network
-    owners: dict[str, str] = {}
-    used: Counter[str] = Counter()
+    used: Counter[tuple[str, str]] = Counter()
     for owner, _, segment in machines.segments(lock):
-        owners[segment.network] = owner
-        used[segment.network] += segment.nodes * mappings_of(segment)
-    for name, mappings in used.items():
+        used[owner, segment.network] += segment.nodes * mappings_of(segment)
+    for (owner, name), mappings in used.items():
         if limit is not None and mappings > limit:
             places = f"the places that the lock has in {limits.words.network} {name}"
             message = f"{places} take {mappings:,} mappings, it has {limit:,}"
             remedy = "let growth go to another node pool"
-            yield _warning(("clusters", owners[name]), message, remedy)
+            yield _warning(("clusters", owner), message, remedy)
 
 
 def _unreserved(name: str, grow_to: int, now: int, held: ClusterLock) -> Iterator[Diagnostic]:

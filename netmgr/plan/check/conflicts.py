@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from netmgr.documents.diagnostics import Diagnostic, KeyPath, Location, error
-from netmgr.documents.sites import HUB, KeyedPrefix, overlapping
+from netmgr.documents.sites import HUB, KeyedPrefix
 from netmgr.plan.allocate.demand import blocks, holds
 from netmgr.plan.allocate.subnetting import taken_by
 from netmgr.plan.clouds.cloud import CloudLimits
@@ -22,8 +23,9 @@ from netmgr.plan.lock import (
     LockDocument,
     NodePoolLock,
     Segment,
+    ServiceMapping,
 )
-from netmgr.prefixes import Prefix
+from netmgr.prefixes import Prefix, overlaps
 
 Scope = tuple[str, ...]
 """What would move: ("hub",), (cluster,), (cluster, "services") or (cluster, "node_pools", pool)."""
@@ -47,17 +49,20 @@ def pin_faults(plan: PlanDocument) -> Iterator[Diagnostic]:
     own = [entry for entry in pinned if plan.is_site(entry.owner)]
     yield from _outside(own, "nodes", plan.pools.nodes)
     yield from _outside(ranges, "services", plan.pools.services)
-    for inner, outer in _overlaps([*excluded, *pinned]):
+    # Sorted, so that of two equal ones the later entry is the one that overlaps.
+    for outer, inner in overlaps(sorted([*excluded, *pinned]), attrgetter("prefix")):
         if not _may_lie_in(plan, inner, outer):
-            yield _two_owners(inner, outer, "an address has one owner: correct one of them")
+            remedy = "an address has one owner: correct one of them"
+            yield error(f"{inner.prefix} overlaps {outer.prefix}", inner.key, outer.key, remedy)
     yield from _unpinned(plan, subnets)
     # In three passes: a pinned subnet lies in a pinned prefix on purpose, so these two are never
     # compared.
     for entries in ([*subnets, *excluded], [*ranges, *excluded], [*ranges, *pinned]):
-        for inner, outer in _overlaps(entries):
+        for outer, inner in overlaps(sorted(entries), attrgetter("prefix")):
             # Overlaps of others were reported above.
             if "clusters" in (inner.key[0], outer.key[0]):
-                yield _two_owners(inner, outer, "a subnet has one owner: correct one")
+                remedy = "a subnet has one owner: correct one"
+                yield error(f"{inner.prefix} overlaps {outer.prefix}", inner.key, outer.key, remedy)
 
 
 def _outside(
@@ -80,20 +85,6 @@ def _may_lie_in(plan: PlanDocument, inner: KeyedPrefix, outer: KeyedPrefix) -> b
     # What is excluded inside a site's own prefix is a live subnet that is not netmgr's.
     is_live = kinds == ("exclude", "pinned") and _is_own(plan, outer.owner, inner.prefix)
     return is_live or kinds == ("exclude", "exclude")
-
-
-def _two_owners(inner: KeyedPrefix, outer: KeyedPrefix, remedy: str) -> Diagnostic:
-    return error(f"{inner.prefix} overlaps {outer.prefix}", inner.key, outer.key, remedy)
-
-
-def _overlaps(entries: Iterable[KeyedPrefix]) -> Iterator[tuple[KeyedPrefix, KeyedPrefix]]:
-    """Every prefix that lies in another one, with the smallest that holds it.
-
-    Of two equal ones the later entry is the one that overlaps.
-    """
-    for pair in overlapping(sorted(entries)):
-        outer, inner = sorted(pair)
-        yield inner, outer
 
 
 def _is_in(prefix: Prefix, holders: Iterable[Prefix]) -> bool:
@@ -120,9 +111,8 @@ def conflicts(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> It
     hub = (lock.hub.routers, *lock.hub.researchers)
     yield from _excluded(plan, HUB, [prefix for subnet in hub for prefix in subnet.prefixes])
     # Listed once: there may be as many as clusters.
-    taken = list(_elsewhere(plan, ""))
-    for prefix, key, owner in plan.service_pins():
-        taken.append(KeyedPrefix(prefix, key[:-1], f"pinned to {owner}"))
+    ranges = (pin._replace(key=pin.key[:-1]) for pin in plan.service_pins())
+    taken = [*_elsewhere(plan, ""), *map(_pinned, ranges)]
     for name, held in lock.clusters.items():
         yield from _misplaced(plan, name, held.prefixes)
         yield from _excluded(plan, name, taken_by(held))
@@ -205,9 +195,11 @@ def _elsewhere(plan: PlanDocument, site: str) -> Iterator[KeyedPrefix]:
     for excluded in plan.exclusions():
         if not _is_own(plan, site, excluded.prefix):
             yield excluded._replace(owner="excluded")
-    for pinned in plan.pins():
-        if pinned.owner != site:
-            yield pinned._replace(owner=f"pinned to {pinned.owner}")
+    yield from (_pinned(pin) for pin in plan.pins() if pin.owner != site)
+
+
+def _pinned(pin: KeyedPrefix) -> KeyedPrefix:
+    return pin._replace(owner=f"pinned to {pin.owner}")
 
 
 def _services(
@@ -219,7 +211,8 @@ def _services(
     if current.mode is not wanted.mode:
         message = f"is {current.mode} in the lock; a cluster's Services cannot move"
         yield _conflict(scope, (*path, "mode"), message, (*path, "mode"))
-    for vip_range, service_cidr in current.pairs:
+    for pair in current.pairs:
+        vip_range, service_cidr = pair
         family = vip_range.family
         if vip_range.length != wanted.length_of(family):
             now = f"is {service_cidr.length} in the lock ({service_cidr})"
@@ -228,7 +221,7 @@ def _services(
         if (pin := wanted.pinned(family)) and pin != vip_range:
             message = f"is pinned to {pin}, but {name} has its Services at {vip_range}"
             yield _conflict(scope, (*path, key_of("prefix", family)), message, path)
-        yield from _misplaced_services(plan, name, held, (vip_range, service_cidr), taken)
+        yield from _misplaced_services(plan, name, held, pair, taken)
 
 
 def _services_of_tombstone(
@@ -236,8 +229,8 @@ def _services_of_tombstone(
 ) -> Iterator[Conflict]:
     """A tombstone keeps its Service range, too, until it is released."""
     remedy = f"undo the change, or once none of its machines runs: netmgr plan release {name}"
-    for vip_range, service_cidr in held.services.pairs:
-        for conflict in _misplaced_services(plan, name, held, (vip_range, service_cidr), taken):
+    for pair in held.services.pairs:
+        for conflict in _misplaced_services(plan, name, held, pair, taken):
             yield Conflict((name,), replace(conflict.diagnostic, remedy=remedy))
 
 
@@ -245,7 +238,7 @@ def _misplaced_services(
     plan: PlanDocument,
     name: str,
     held: ClusterLock,
-    pair: tuple[Prefix, Prefix],
+    pair: ServiceMapping,
     taken: Sequence[KeyedPrefix],
 ) -> Iterator[Conflict]:
     vip_range, service_cidr = pair
@@ -255,19 +248,14 @@ def _misplaced_services(
         message = f"{name} has its Services at {vip_range}, which no pool has any more"
         yield _conflict(scope, ("pools", "services"), message, locked)
     if held.services.mode is ServiceMode.SHARED:
-        for shared in _other_ranges(plan, service_cidr):
-            message = f"{name} uses {service_cidr} inside, not {shared}"
-            yield _conflict(scope, ("shared_services",), message, locked)
+        for shared in plan.shared_services:
+            if shared.family is service_cidr.family and not shared.covers(service_cidr):
+                message = f"{name} uses {service_cidr} inside, not {shared}"
+                yield _conflict(scope, ("shared_services",), message, locked)
     for other in taken:
         if other.prefix.overlaps(vip_range) and other.key[:2] != ("clusters", name):
             message = f"{other.prefix} is {other.owner}, but {name} has its Services at {vip_range}"
             yield _conflict(scope, other.key, message, locked)
-
-
-def _other_ranges(plan: PlanDocument, service_cidr: Prefix) -> list[Prefix]:
-    """Ranges of the same family that shared clusters use, if `service_cidr` is not part of them."""
-    same = [shared for shared in plan.shared_services if shared.family is service_cidr.family]
-    return [shared for shared in same if not shared.covers(service_cidr)]
 
 
 def _node_pool(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import StrEnum
 from itertools import chain
 from typing import Literal
@@ -48,33 +48,33 @@ class Cell:
     """Whether the packets of one owner reach something of another.
 
     Attributes:
-        paths: one packet of each kind, those that arrive where they should first.
-        wanted: whether they should arrive; None where the plan does not say.
-        local: never leaves the cluster's own nodes, so that no route matters.
+        paths: one packet of each kind, those that arrive where they should first; none where
+            packets never leave the cluster's own nodes, so that no route matters.
     """
 
     origin: str
     owner: str
     target: ReachTarget
     paths: tuple[Path, ...] = ()
-    wanted: bool | None = None
-    local: bool = False
 
     @property
-    def arrived(self) -> int:
-        """How many of the paths arrive."""
-        return sum(path.owner == self.owner for path in self.paths)
+    def wanted(self) -> bool | None:
+        """Whether they should arrive; None where the plan does not say."""
+        if self.owner == INTERNET:
+            return None
+        return HUB in (self.origin, self.owner) or self.origin == self.owner
 
     @property
     def outcome(self) -> Literal["reached", "in part", "dropped"]:
-        if self.local or self.arrived == len(self.paths):
+        arrived = sum(path.owner == self.owner for path in self.paths)
+        if arrived == len(self.paths):
             return "reached"
-        return "in part" if self.arrived else "dropped"
+        return "in part" if arrived else "dropped"
 
     @property
     def wrong(self) -> str:
         """What is not as it should be; or empty."""
-        if self.local or self.wanted is None:
+        if self.wanted is None:
             return ""
         verb = "does not reach" if self.wanted else "reaches"
         for path in self.paths:
@@ -94,12 +94,11 @@ def matrix(network: Network) -> list[Cell]:
     for origin in owners:
         sources = list(_sources(network.of(origin), cuts))
         for owner, target, points in targets:
-            cell = Cell(origin, owner, target, wanted=_wanted(origin, owner))
             # kube-proxy translates on the node that sends, before any route lookup.
-            if target is ReachTarget.SERVICES and origin == owner:
-                cells.append(replace(cell, local=True))
-            elif points:
-                cells.append(_traced(cell, tracer, sources, points))
+            local = target is ReachTarget.SERVICES and origin == owner
+            if points:
+                paths = () if local else _paths(tracer, sources, points, owner)
+                cells.append(Cell(origin, owner, target, paths))
     return cells
 
 
@@ -119,10 +118,30 @@ def _shown_services(network: Network, owner: str) -> list[Prefix]:
     return merge(translation.vip_range for host in hosts for translation in host.translations)
 
 
-def _wanted(origin: str, owner: str) -> bool | None:
-    if owner == INTERNET:
-        return None
-    return HUB in (origin, owner) or origin == owner
+def _sources(
+    networks: Iterable[VirtualNetwork], cuts: _Cuts
+) -> Iterator[tuple[VirtualNetwork, Subnet, Address]]:
+    for network in networks:
+        for subnet in network.subnets:
+            yield from ((network, subnet, address) for address in cuts.points(subnet.prefixes))
+
+
+def _paths(
+    tracer: Tracer,
+    sources: Iterable[tuple[VirtualNetwork, Subnet, Address]],
+    destinations: Sequence[Address],
+    owner: str,
+) -> tuple[Path, ...]:
+    """One packet of each kind, those that reach the owner first."""
+    paths = [
+        tracer.trace(network, subnet, source, destination)
+        for network, subnet, source in sources
+        for destination in destinations
+        # A packet has one family; the other one's addresses are other packets.
+        if destination.family is source.family
+    ]
+    # The first is shown as the example.
+    return tuple(sorted(paths, key=lambda path: path.owner != owner))
 
 
 def weakened(network: Network, layers: Collection[Layer]) -> Network:
@@ -143,32 +162,6 @@ def weakened(network: Network, layers: Collection[Layer]) -> Network:
 def _without_none(table: RouteTable) -> RouteTable:
     routes = (route for route in table.routes if route.hop is not NextHop.NONE)
     return replace(table, routes=tuple(routes))
-
-
-def _traced(
-    cell: Cell, tracer: Tracer, sources: Sequence[_Source], destinations: Sequence[Address]
-) -> Cell:
-    """The cell with one packet of each kind."""
-    paths = [
-        tracer.trace(network, subnet, source, destination)
-        for network, subnet, source in sources
-        for destination in destinations
-        # A packet has one family; the other one's addresses are other packets.
-        if destination.family is source.family
-    ]
-    # The first is shown as the example.
-    paths.sort(key=lambda path: path.owner != cell.owner)
-    return replace(cell, paths=tuple(paths))
-
-
-_Source = tuple[VirtualNetwork, Subnet, Address]
-
-
-def _sources(networks: Iterable[VirtualNetwork], cuts: _Cuts) -> Iterator[_Source]:
-    for network in networks:
-        for subnet in network.subnets:
-            for address in cuts.points(subnet.prefixes):
-                yield network, subnet, address
 
 
 def _prefixes(networks: Iterable[VirtualNetwork]) -> list[Prefix]:
@@ -200,17 +193,13 @@ class _Cuts:
         return points
 
 
-def _every_prefix(network: Network) -> Iterator[Prefix]:
-    for virtual_network in network.networks:
-        yield from virtual_network.address_space
-        yield from _prefixes([virtual_network])
-    for table in network.tables:
-        yield from (route.prefix for route in table.routes)
-    for group in network.groups:
-        for rule in group.rules:
-            yield from rule.peers
-    for appliance in network.appliances:
-        for sources, destinations in appliance.drops:
-            yield from (*sources, *destinations)
-        for translation in appliance.translations:
-            yield from (translation.vip_range, translation.service_cidr)
+def _every_prefix(part: object) -> Iterator[Prefix]:
+    """Every prefix in a part of the network, whatever routes or filters by it."""
+    if isinstance(part, Prefix):
+        yield part
+        return
+    if is_dataclass(part):
+        part = tuple(getattr(part, field.name) for field in fields(part))
+    if isinstance(part, tuple):
+        for item in part:
+            yield from _every_prefix(item)

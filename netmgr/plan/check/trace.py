@@ -11,10 +11,12 @@ peering" (forwarded traffic).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import chain
+from typing import NamedTuple
 
 from netmgr.documents.special_use import PRIVATE_USE
-from netmgr.plan.network import Appliance, Direction, Network, NextHop, Subnet, VirtualNetwork
+from netmgr.plan.network import CloudRoute, Direction, Network, NextHop, Subnet, VirtualNetwork
 from netmgr.prefixes import Address, Family, Prefix, PrefixTable
 
 INTERNET = "internet"
@@ -40,13 +42,8 @@ class Path:
     owner: str
     steps: tuple[str, ...]
 
-    @property
-    def why(self) -> str:
-        return self.steps[-1]
 
-
-@dataclass(frozen=True, slots=True)
-class _Hop:
+class _Hop(NamedTuple):
     kind: NextHop
     origin: str
     prefix: Prefix
@@ -54,39 +51,32 @@ class _Hop:
     peer: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _End:
+class _Outcome(NamedTuple):
+    """What a packet meets in one subnet: where it goes on from there, or how it ends."""
+
     steps: tuple[str, ...]
     arrived: str = ""
     owner: str = ""
+    onward: tuple[VirtualNetwork, Subnet] | None = None
 
 
-_Onward = tuple[VirtualNetwork, Subnet, str]
-"""Where a packet is next, and how it came there."""
-
-
-@dataclass
 class Tracer:
     """Follows packets through one network."""
 
-    network: Network
-
-    def __post_init__(self) -> None:
-        self._routes: dict[str, PrefixTable[_Hop]] = {}
-        self._networks = {network.name: network for network in self.network.networks}
-        self._tables = {table.name: table for table in self.network.tables}
-        self._groups = {group.name: group for group in self.network.groups}
+    def __init__(self, network: Network) -> None:
+        self._system = network.system_routes
+        self._routes: dict[tuple[str, str], PrefixTable[_Hop]] = {}
+        self._networks = {peer.name: peer for peer in network.networks}
+        self._tables = {table.name: table.routes for table in network.tables}
+        self._groups = {group.name: group.rules for group in network.groups}
         self._forwarded = {
-            (peering.network, peering.remote): peering.forwarded
-            for peering in self.network.peerings
+            (peering.network, peering.remote): peering.forwarded for peering in network.peerings
         }
         self._appliances = {
-            own: appliance for appliance in self.network.appliances for own in appliance.addresses
-        }
-        self._homes = {
-            address: (virtual_network, subnet)
-            for address in self._appliances
-            for virtual_network in self.network.networks
+            address: (appliance, virtual_network, subnet)
+            for appliance in network.appliances
+            for address in appliance.addresses
+            for virtual_network in network.networks
             if (subnet := virtual_network.subnet_of(address))
         }
 
@@ -98,24 +88,26 @@ class Tracer:
         # Routes of a faulty plan may lead in circles.
         for _ in range(MOST_HOPS):
             outcome = self._step(network, subnet, source, destination)
-            if isinstance(outcome, _End):
-                steps += outcome.steps
+            steps += outcome.steps
+            if outcome.onward is None:
                 return Path(source, destination, outcome.arrived, outcome.owner, tuple(steps))
-            network, subnet, step = outcome
-            steps.append(step)
+            network, subnet = outcome.onward
         steps.append(f"dropped: still on its way after {MOST_HOPS} hops")
         return Path(source, destination, "", "", tuple(steps))
 
     def _step(
         self, network: VirtualNetwork, subnet: Subnet, source: Address, destination: Address
-    ) -> _End | _Onward:
+    ) -> _Outcome:
         # Security groups see a packet before it is routed, and again before it is delivered.
         if refusal := self._refused(subnet, Direction.OUTBOUND, destination):
-            return _End((refusal,))
-        match = self._table(network, subnet).match(destination)
+            return _Outcome((refusal,))
+        key = (network.name, subnet.table)
+        if key not in self._routes:
+            self._routes[key] = self._table(network, subnet.table)
+        match = self._routes[key].match(destination)
         if match is None or match[1].kind is NextHop.NONE:
             route = f"{match[0]} leads to None ({match[1].origin})" if match else "it has no route"
-            return _End((f"dropped in {subnet.name}: {route}",))
+            return _Outcome((f"dropped in {subnet.name}: {route}",))
         hop = match[1]
         if hop.kind is NextHop.APPLIANCE:
             return self._to_appliance(network, subnet, hop, (source, destination))
@@ -123,31 +115,22 @@ class Tracer:
             return self._delivered(network, hop.peer, source, destination)
         if _held(PRIVATE_USE, destination):
             why = f"leaves {subnet.name} toward the internet, which has no private addresses"
-            return _End((f"dropped: {why}",))
-        return _End((f"leaves {subnet.name} for the internet",), INTERNET, INTERNET)
+            return _Outcome((f"dropped: {why}",))
+        return _Outcome((f"leaves {subnet.name} for the internet",), INTERNET, INTERNET)
 
-    def _table(self, network: VirtualNetwork, subnet: Subnet) -> PrefixTable[_Hop]:
-        key = f"{network.name}/{subnet.table}"
-        if key not in self._routes:
-            # Later entries win over earlier ones of the same prefix: the table's over the cloud's.
-            hops = (*self._built_in(network, subnet), *self._configured(subnet))
-            self._routes[key] = PrefixTable((hop.prefix, hop) for hop in hops)
-        return self._routes[key]
+    def _table(self, network: VirtualNetwork, name: str) -> PrefixTable[_Hop]:
+        routes = self._tables.get(name, ())
+        own = (_Hop(route.hop, f"route table {name}", route.prefix, route.via) for route in routes)
+        # Later entries win over earlier ones of the same prefix: the table's over the cloud's.
+        hops = chain(self._built_in(network, routes), own)
+        return PrefixTable((hop.prefix, hop) for hop in hops)
 
-    def _configured(self, subnet: Subnet) -> Iterator[_Hop]:
-        table = self._tables.get(subnet.table)
-        for route in table.routes if table else ():
-            yield _Hop(route.hop, f"route table {subnet.table}", route.prefix, route.via)
-
-    def _built_in(self, network: VirtualNetwork, subnet: Subnet) -> Iterator[_Hop]:
-        system = self.network.system_routes
-        if system.internet:
-            for everything in _EVERYTHING.values():
-                yield _Hop(NextHop.INTERNET, _CLOUD, everything)
-        configured = (hop.prefix for hop in self._configured(subnet))
+    def _built_in(self, network: VirtualNetwork, routes: Iterable[CloudRoute]) -> Iterator[_Hop]:
+        internet = _EVERYTHING.values() if self._system.internet else ()
+        yield from (_Hop(NextHop.INTERNET, _CLOUD, everything) for everything in internet)
         # The cloud drops its None routes as soon as a table has a default route of its own.
-        if _EVERYTHING[Family.V4] not in configured:
-            yield from (_Hop(NextHop.NONE, _CLOUD, prefix) for prefix in system.dropped)
+        if all(route.prefix != _EVERYTHING[Family.V4] for route in routes):
+            yield from (_Hop(NextHop.NONE, _CLOUD, prefix) for prefix in self._system.dropped)
         peers = [
             peer for peer in self._networks.values() if (network.name, peer.name) in self._forwarded
         ]
@@ -158,37 +141,44 @@ class Tracer:
 
     def _delivered(
         self, network: VirtualNetwork, name: str, source: Address, destination: Address
-    ) -> _End:
+    ) -> _Outcome:
         target = self._networks[name or network.name]
         subnet = target.subnet_of(destination)
         if subnet is None:
-            return _End((f"dropped: no subnet of {target.name} has {destination}",))
+            return _Outcome((f"dropped: no subnet of {target.name} has {destination}",))
         if refusal := self._not_taken(network, target, subnet, source):
-            return _End((refusal,))
-        return _End((f"arrives in {subnet.name}",), subnet.name, target.owner)
+            return _Outcome((refusal,))
+        return _Outcome((f"arrives in {subnet.name}",), subnet.name, target.owner)
 
     def _to_appliance(
         self, network: VirtualNetwork, subnet: Subnet, hop: _Hop, packet: tuple[Address, Address]
-    ) -> _End | _Onward:
-        appliance = self._appliances.get(hop.via) if hop.via else None
-        if appliance is None or hop.via not in self._homes:
-            return _End((f"dropped: nobody has the next hop {hop.via}",))
-        home, inside = self._homes[hop.via]
+    ) -> _Outcome:
+        if hop.via not in self._appliances:
+            return _Outcome((f"dropped: nobody has the next hop {hop.via}",))
+        source, destination = packet
+        appliance, home, inside = self._appliances[hop.via]
         # A cloud delivers to a next hop by peering alone, never through a third network.
         if home is not network and (network.name, home.name) not in self._forwarded:
             why = f"is in {home.name}, which {network.name} is not peered with"
-            return _End((f"dropped: the next hop {hop.via} {why}",))
-        if refusal := self._not_taken(network, home, inside, packet[0]):
-            return _End((refusal,))
+            return _Outcome((f"dropped: the next hop {hop.via} {why}",))
+        if refusal := self._not_taken(network, home, inside, source):
+            return _Outcome((refusal,))
         step = f"{subnet.name} sends it to {appliance.name} ({hop.prefix}, {hop.origin})"
-        end = _passed(appliance, *packet)
-        return replace(end, steps=(step, *end.steps)) if end else (home, inside, step)
+        for sources, destinations in appliance.drops:
+            if _held(sources, source) and _held(destinations, destination):
+                return _Outcome((step, f"dropped and counted by {appliance.name}: spoke to spoke"))
+        for translation in appliance.translations:
+            if translation.vip_range.holds(destination):
+                service = translation.translate(destination)
+                why = f"{appliance.name} translates it to Service {service}"
+                return _Outcome((step, why), f"{appliance.owner} Services", appliance.owner)
+        return _Outcome((step,), onward=(home, inside))
 
     def _not_taken(
         self, network: VirtualNetwork, target: VirtualNetwork, subnet: Subnet, source: Address
     ) -> str:
         """Why a packet may not go from one network to a subnet of its peer; or empty."""
-        is_own = any(prefix.holds(source) for prefix in network.address_space)
+        is_own = _held(network.address_space, source)
         if network is target or is_own or self._forwarded.get((target.name, network.name)):
             return self._refused(subnet, Direction.INBOUND, source)
         accepted = "only what is sent there, not what is passed on"
@@ -196,26 +186,12 @@ class Tracer:
 
     def _refused(self, subnet: Subnet, direction: Direction, peer: Address) -> str:
         """The security rule that drops it; or empty."""
-        group = self._groups.get(subnet.group)
         # The first rule that matches decides, in the order of priorities.
-        for rule in sorted(group.rules if group else (), key=lambda rule: rule.priority):
-            if rule.direction is direction and any(prefix.holds(peer) for prefix in rule.peers):
+        for rule in sorted(self._groups.get(subnet.group, ()), key=lambda rule: rule.priority):
+            if rule.direction is direction and _held(rule.peers, peer):
                 why = f"dropped by security group {subnet.group}: {rule.name} of {subnet.name}"
                 return "" if rule.allow else why
         return ""
-
-
-def _passed(appliance: Appliance, source: Address, destination: Address) -> _End | None:
-    """What an appliance does with a packet; None if it passes it on as it is."""
-    for sources, destinations in appliance.drops:
-        if _held(sources, source) and _held(destinations, destination):
-            return _End((f"dropped and counted by {appliance.name}: spoke to spoke",))
-    for translation in appliance.translations:
-        if translation.vip_range.holds(destination):
-            service = translation.translate(destination)
-            why = f"{appliance.name} translates it to Service {service}"
-            return _End((why,), f"{appliance.owner} Services", appliance.owner)
-    return None
 
 
 def _held(prefixes: Iterable[Prefix], address: Address) -> bool:

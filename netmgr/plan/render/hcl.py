@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from textwrap import indent
 
 _INDENT = "  "
 _LONGEST_LIST = 100
@@ -36,7 +37,7 @@ class Block:
 
 def render(blocks: Iterable[Block]) -> str:
     """A file of blocks, a blank line between each two."""
-    return "\n\n".join("\n".join(_block(block, 0)) for block in blocks) + "\n"
+    return "\n\n".join(map(_block, blocks)) + "\n"
 
 
 def quote(text: str) -> str:
@@ -44,43 +45,37 @@ def quote(text: str) -> str:
     return json.dumps(text, ensure_ascii=False).replace("${", "$${").replace("%{", "%%{")
 
 
-def _block(block: Block, depth: int) -> Iterator[str]:
-    indent = _INDENT * depth
+def _block(block: Block) -> str:
     head = " ".join([block.type, *map(quote, block.labels)])
-    if not (block.attributes or block.blocks):
-        yield f"{indent}{head} {{}}"
-        return
-    yield f"{indent}{head} {{"
-    yield from _attributes(block.attributes, depth + 1)
-    for number, inner in enumerate(block.blocks):
-        if block.attributes or number:
-            yield ""
-        yield from _block(inner, depth + 1)
-    yield f"{indent}}}"
+    attributes = [_attributes(block.attributes)] if block.attributes else []
+    return f"{head} {_braces([*attributes, *map(_block, block.blocks)])}"
 
 
-def _attributes(attributes: Mapping[str, Value], depth: int) -> Iterator[str]:
+def _braces(parts: Sequence[str]) -> str:
+    inside = indent("\n\n".join(parts), _INDENT)
+    return f"{{\n{inside}\n}}" if parts else "{}"
+
+
+def _attributes(attributes: Mapping[str, Value]) -> str:
     """Runs of one-line attributes are aligned; one of several lines ends a run and is not."""
-    indent = _INDENT * depth
+    lines: list[str] = []
     run: dict[str, str] = {}
     for name, value in attributes.items():
-        text = _value(value, depth)
+        text = _value(value)
         if "\n" in text:
-            yield from _aligned(run, indent)
+            lines += [*_aligned(run), f"{name} = {text}"]
             run = {}
-            yield f"{indent}{name} = {text}"
         else:
             run[name] = text
-    yield from _aligned(run, indent)
+    return "\n".join([*lines, *_aligned(run)])
 
 
-def _aligned(run: Mapping[str, str], indent: str) -> Iterator[str]:
+def _aligned(run: Mapping[str, str]) -> Iterator[str]:
     width = max(map(len, run), default=0)
-    for name, text in run.items():
-        yield f"{indent}{name:<{width}} = {text}"
+    return (f"{name:<{width}} = {text}" for name, text in run.items())
 
 
-def _value(value: Value, depth: int) -> str:
+def _value(value: Value) -> str:
     match value:
         case HclExpression():
             return value.text
@@ -90,14 +85,10 @@ def _value(value: Value, depth: int) -> str:
             # HCL writes true and false as JSON does, Python does not.
             return json.dumps(value)
         case Mapping():
-            return "\n".join(["{", *_attributes(value, depth + 1), f"{_INDENT * depth}}}"])
+            return _braces([_attributes(value)])
         case _:
-            return _list([_value(item, depth + 1) for item in value], depth)
-
-
-def _list(items: list[str], depth: int) -> str:
-    line = f"[{', '.join(items)}]"
-    if len(line) <= _LONGEST_LIST:
-        return line
-    indent = _INDENT * (depth + 1)
-    return "\n".join(["[", *(f"{indent}{item}," for item in items), f"{_INDENT * depth}]"])
+            items = list(map(_value, value))
+            line = f"[{', '.join(items)}]"
+            if len(line) <= _LONGEST_LIST:
+                return line
+            return "\n".join(["[", *(indent(f"{item},", _INDENT) for item in items), "]"])

@@ -68,12 +68,22 @@ def objects(
     `documents` are plan and lock as text, `services` is the cluster's Service range, for whoever
     starts the API server. A rollout may replace `most_unavailable` agents at once, or that share.
     """
+    # The API takes a share as text, and a number as a number.
+    most = int(most_unavailable) if most_unavailable.isdigit() else most_unavailable
+    scraped = {"prometheus.io/scrape": "true", "prometheus.io/port": str(EXPORTER_PORT)}
+    metadata = {"labels": dict(APP), "annotations": scraped}
+    daemon_set = {
+        "selector": {"matchLabels": dict(APP)},
+        # A broken image must not take the agents off all nodes at once.
+        "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": most}},
+        "template": {"metadata": metadata, "spec": _pod(image)},
+    }
+    data = {**documents, "service-cluster-ip-range": services}
     return [
         _object("v1", "Namespace", NAMESPACE, namespaced=False),
         _object("v1", "ServiceAccount", "netmgr") | {"automountServiceAccountToken": False},
-        _object("v1", "ConfigMap", "netmgr-plan")
-        | {"data": {**documents, "service-cluster-ip-range": services}},
-        _object("apps/v1", "DaemonSet", "netmgr") | {"spec": _daemon_set(image, most_unavailable)},
+        _object("v1", "ConfigMap", "netmgr-plan") | {"data": data},
+        _object("apps/v1", "DaemonSet", "netmgr") | {"spec": daemon_set},
     ]
 
 
@@ -81,21 +91,6 @@ def _object(version: str, kind: str, name: str, *, namespaced: bool = True) -> O
     place = {"namespace": NAMESPACE} if namespaced else {}
     metadata = {"name": name, **place, "labels": dict(APP)}
     return {"apiVersion": version, "kind": kind, "metadata": metadata}
-
-
-def _daemon_set(image: str, most_unavailable: str) -> Object:
-    # The API takes a share as text, and a number as a number.
-    most = int(most_unavailable) if most_unavailable.isdigit() else most_unavailable
-    scraped = {"prometheus.io/scrape": "true", "prometheus.io/port": str(EXPORTER_PORT)}
-    return {
-        "selector": {"matchLabels": dict(APP)},
-        # A broken image must not take the agents off all nodes at once.
-        "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": most}},
-        "template": {
-            "metadata": {"labels": dict(APP), "annotations": scraped},
-            "spec": _pod(image),
-        },
-    }
 
 
 def _pod(image: str) -> Object:

@@ -16,8 +16,8 @@ from xml.sax.saxutils import escape, quoteattr
 from netmgr.documents.sites import HUB
 from netmgr.plan.allocate.space import Space
 from netmgr.plan.document import Cluster, PlanDocument
-from netmgr.plan.lock import Allocation, ClusterLock, Layout, LockDocument, Segment
-from netmgr.prefixes import Prefix, merge
+from netmgr.plan.lock import Allocation, ClusterLock, LockDocument, Segment
+from netmgr.prefixes import Family, Prefix, merge
 from netmgr.printable import plain
 
 SERIES = {
@@ -95,14 +95,6 @@ class Region:
         return " · ".join(filter(None, (str(self.prefix), self.owner, self.role, use, self.note)))
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """An outermost block of a pool, with what is in it, in the order of drawing."""
-
-    block: Region
-    inside: list[Region]
-
-
 def page(plan: PlanDocument, lock: LockDocument) -> str:
     """The map as an HTML page of one file, without a script."""
     light, dark = (
@@ -142,17 +134,21 @@ def _picture(plan: PlanDocument, lock: LockDocument) -> str:
     top, summary = 92.0, []
     for name, window in _windows(plan, regions):
         rows = _rows(window, regions)
-        room = _room(window, rows)
+        room = _room(window, [block.prefix for block, _ in rows])
         summary.append(f"{name} {window}: {room}")
         strip = (_MARGIN, top + 10, _WIDTH - 2 * _MARGIN)
         drawn += [
             _text(_MARGIN, top, f"{name} {window}", font_size=15, font_weight="bold"),
             _text(_WIDTH - _MARGIN, top, room, fill="var(--faint)", text_anchor="end"),
             _box((*strip, _BAR), fill="var(--card)", stroke="var(--edge)"),
-            *(_part(row.block, window, strip, _whole_look(row.block, colours)) for row in rows),
         ]
+        for block, _ in rows:
+            # One colour, whatever is in it; the stroke parts blocks that touch.
+            fill = f"var(--{colours.get(block.owner, 'edge')})"
+            look = {"fill": fill, "stroke": "var(--card)", "stroke_width": "0.5"}
+            drawn.append(_part(block, window, strip, look))
         for number, row in enumerate(rows):
-            drawn += _row(row, top + 36 + number * _ROW, colours)
+            drawn += _row(*row, top + 36 + number * _ROW, colours)
         top += 36 + len(rows) * _ROW + 40
     # What a screen reader says of it.
     named = [_element("title", _escaped(title)), _element("desc", _escaped("; ".join(summary)))]
@@ -162,8 +158,8 @@ def _picture(plan: PlanDocument, lock: LockDocument) -> str:
 
 def _hatch(colour: str) -> str:
     line = _element("path", d="M0 6L6 0", stroke=f"var(--{colour})", stroke_width=1.6)
-    size: dict[str, Attribute] = {"width": 6, "height": 6, "patternUnits": "userSpaceOnUse"}
-    return _element("pattern", line, id=f"hatch-{colour}", **size)
+    units = "userSpaceOnUse"
+    return _element("pattern", line, id=f"hatch-{colour}", width=6, height=6, patternUnits=units)
 
 
 def _look(region: Region, colours: Mapping[str, str]) -> dict[str, Attribute]:
@@ -179,35 +175,29 @@ def _look(region: Region, colours: Mapping[str, str]) -> dict[str, Attribute]:
             return {"fill": f"var(--{colour})"}
 
 
-def _whole_look(block: Region, colours: Mapping[str, str]) -> dict[str, Attribute]:
-    """Of a block in its pool: one colour, whatever is in it."""
-    fill = f"var(--{colours.get(block.owner, 'edge')})"
-    # The stroke parts blocks that touch.
-    return {"fill": fill, "stroke": "var(--card)", "stroke_width": 0.5}
-
-
 def _legend() -> Iterator[str]:
     left: float = _MARGIN
-    samples = [(use.value, Region(_ANY, "a", "", use)) for use in reversed(Use)]
-    for words, region in [*samples, ("excluded", Region(_ANY, "", ""))]:
+    prefix = Prefix(Family.V4, 0, 0)
+    samples = [(use.value, Region(prefix, "a", "", use)) for use in reversed(Use)]
+    for words, region in [*samples, ("excluded", Region(prefix, "", ""))]:
         yield _box((left, 52, 20, _BAR), **_look(region, {"a": "owner0"}))
         yield _text(left + 27, 64, words, fill="var(--faint)")
         left += 50 + 7.2 * len(words)
 
 
-_ANY = Prefix.parse("0.0.0.0/0")
-
-
-def _row(row: Row, top: float, colours: Mapping[str, str]) -> Iterator[str]:
-    block, base = row.block, top + 12
+def _row(
+    block: Region, parts: list[Region], top: float, colours: Mapping[str, str]
+) -> Iterator[str]:
+    base = top + 12
     name = block.owner or block.note or block.role
-    planned, fit = (sum(region.nodes[side] for region in row.inside) for side in (0, 1))
+    planned, fit = (sum(region.nodes[side] for region in parts) for side in (0, 1))
     words = f"{planned:,} of {fit:,} nodes" if fit else block.role
     yield _text(_MARGIN, base, name if len(name) <= _LETTERS else f"{name[: _LETTERS - 1]}…")
     yield _text(_ADDRESS, base, str(block.prefix), font_family="monospace", font_size=12)
-    yield _box((_LEFT, top, _RIGHT - _LEFT, _BAR), fill="var(--card)")
     place = (_LEFT, top, _RIGHT - _LEFT)
-    for region in (block, *row.inside):
+    yield _box((*place, _BAR), fill="var(--card)")
+    # What is smaller is drawn on top.
+    for region in (block, *sorted(parts, key=lambda region: -region.count)):
         yield _part(region, block.prefix, place, _look(region, colours))
     yield _text(_RIGHT + 12, base, words, fill="var(--faint)")
 
@@ -227,33 +217,31 @@ def _part(
     return _box((left + start, top, length, _BAR), region.words, **look)
 
 
-def _windows(plan: PlanDocument, regions: Iterable[Region]) -> Iterator[tuple[str, Prefix]]:
+def _windows(plan: PlanDocument, regions: Iterable[Region]) -> list[tuple[str, Prefix]]:
     """The pools, and whatever else is in use outside all of them."""
-    pools = [*plan.pools.nodes, *plan.pools.services]
-    yield from (("Nodes", prefix) for prefix in plan.pools.nodes)
-    yield from (("Services", prefix) for prefix in plan.pools.services)
-    outside = (r.prefix for r in regions if not any(pool.covers(r.prefix) for pool in pools))
-    yield from (("Outside the pools", prefix) for prefix in merge(outside))
+    pools = [("Nodes", prefix) for prefix in plan.pools.nodes]
+    pools += [("Services", prefix) for prefix in plan.pools.services]
+    outside = (r.prefix for r in regions if not any(pool.covers(r.prefix) for _, pool in pools))
+    return pools + [("Outside the pools", prefix) for prefix in merge(outside)]
 
 
-def _rows(window: Prefix, regions: Iterable[Region]) -> list[Row]:
+def _rows(window: Prefix, regions: Iterable[Region]) -> list[tuple[Region, list[Region]]]:
+    """The outermost blocks of a pool, each with what is in it."""
     inside = [region for region in regions if window.covers(region.prefix)]
     inside.sort(key=lambda region: (region.first, -region.count, list(Use).index(region.use)))
-    rows: list[Row] = []
+    rows: list[tuple[Region, list[Region]]] = []
     for region in inside:
-        if rows and rows[-1].block.prefix.covers(region.prefix):
-            rows[-1].inside.append(region)
+        if rows and rows[-1][0].prefix.covers(region.prefix):
+            rows[-1][1].append(region)
         else:
-            rows.append(Row(region, []))
-    for row in rows:
-        row.inside.sort(key=lambda region: -region.count)
+            rows.append((region, []))
     return rows
 
 
-def _room(window: Prefix, rows: Iterable[Row]) -> str:
+def _room(window: Prefix, blocks: Iterable[Prefix]) -> str:
     space = Space(window.family, [window])
-    for row in rows:
-        space.withdraw(row.block.prefix)
+    for block in blocks:
+        space.withdraw(block)
     largest = next(space.blocks(), None)
     return f"largest free block: {largest}" if largest else "nothing is free"
 
@@ -295,24 +283,19 @@ def _cluster(spec: Cluster | None, name: str, held: ClusterLock) -> Iterator[Reg
 
 
 def _segment(owner: str, pool: str, segment: Segment, nodes: int) -> Iterator[Region]:
-    """A segment's subnets; `nodes` of today's are in it or in those behind it."""
+    """A segment's subnets, and in them what today's `nodes` have, in it or in those behind it."""
     planned = min(max(0, nodes), segment.nodes)
     note = f"{owner}-{pool}: {planned:,} of {segment.nodes:,} nodes"
     for layout in segment.layouts:
-        yield from _subnets(owner, layout, planned, segment.nodes, note)
-
-
-def _subnets(owner: str, layout: Layout, planned: int, fit: int, note: str) -> Iterator[Region]:
-    """A segment's subnets, and in them what the nodes of today have."""
-    parts = (
-        ("hosts", layout.hosts, layout.host_base, 1, (0, 0)),
-        ("pods", layout.pods, layout.pod_base, layout.stride, (planned, fit)),
-    )
-    for role, subnet, base, stride, nodes in parts:
-        yield Region(subnet, owner, role, Use.RESERVED, note, nodes=nodes)
-        if planned:
-            offset, size = base.value - subnet.value, planned * stride
-            yield Region(subnet, owner, role, Use.USED, note, offset, size)
+        parts = (
+            ("hosts", layout.hosts, layout.host_base, 1, (0, 0)),
+            ("pods", layout.pods, layout.pod_base, layout.stride, (planned, segment.nodes)),
+        )
+        for role, subnet, base, stride, counts in parts:
+            yield Region(subnet, owner, role, Use.RESERVED, note, nodes=counts)
+            if planned:
+                offset, size = base.value - subnet.value, planned * stride
+                yield Region(subnet, owner, role, Use.USED, note, offset, size)
 
 
 def _element(name: str, content: str = "", **attributes: Attribute) -> str:

@@ -18,10 +18,12 @@ from netmgr.plan import machines
 from netmgr.plan.document import PlanDocument
 from netmgr.plan.lock import LockDocument
 from netmgr.plan.machines import PlannedHost, PlannedNode
-from netmgr.prefixes import Address, Prefix, merge
+from netmgr.prefixes import Prefix, merge
 
 Mapping = dict[str, Any]
 """A node.yaml, in the order of a reader's questions; keys at their defaults are left out."""
+
+_KIND: Mapping = {"apiVersion": "netmgr.io/v1alpha1", "kind": "Node"}
 
 
 class Documents:
@@ -34,11 +36,10 @@ class Documents:
         self._plan, self._lock = plan, lock
         # Between the first and the third part, which are a machine's own, and behind those.
         self.sites: Mapping = {"sites": list(_sites(lock))}
-        self._back = {
-            name: list(_routes_back(plan, lock, name))
-            for name in plan.clusters.keys() & lock.clusters.keys()
-        }
-        self._routers = [str(address) for hosts in lock.hub.routers.hosts for address in hosts]
+        routers = [str(address) for hosts in lock.hub.routers.hosts for address in hosts]
+        probed: Mapping = {"preflight": {"hub": routers}} if routers else {}
+        # What all nodes of a cluster have, and no other machines.
+        self._of_nodes = {name: _routes_back(plan, lock, name) | probed for name in lock.clusters}
         self.common: Mapping = {
             "internal": [str(prefix) for prefix in internal(plan)],
             "masquerade": True,
@@ -47,10 +48,6 @@ class Documents:
         if reader_group is not None:
             is_number = reader_group.isascii() and reader_group.isdigit()
             self.common["reader_group"] = int(reader_group) if is_number else reader_group
-
-    def every(self) -> Iterator[tuple[str, Mapping]]:
-        """Name and document of every machine of the plan."""
-        return ((machine.name, self.of(machine)) for machine in self.machines())
 
     def machines(self) -> Iterator[PlannedHost | PlannedNode]:
         """Every machine of the plan: routers, NAT hosts, then nodes."""
@@ -71,57 +68,44 @@ class Documents:
         With many clusters nearly all of a document is shared, and is written as text only once.
         """
         if isinstance(machine, PlannedNode):
-            own = self._of_nodes(machine.cluster) | {"ranges": _texts(machine.blocks)}
-            return _head({"site": machine.cluster}, machine.name, machine.hosts), own
-        own = {}
-        if machine.role is Role.NAT_HOST:
-            addresses = [str(address) for address in machine.addresses]
-            own["nat"] = self._nat(machine.site) | {"addresses": addresses}
-        place = {"role": str(machine.role), "site": machine.site}
-        return _head(place, machine.name, machine.addresses), own
+            addresses, place = machine.hosts, {"site": machine.cluster}
+            own = self._of_nodes[machine.cluster] | {"ranges": _texts(machine.blocks)}
+        else:
+            addresses, place = machine.addresses, {"role": str(machine.role), "site": machine.site}
+            own = {}
+            if machine.role is Role.NAT_HOST:
+                own["nat"] = self._nat(machine.site) | {"addresses": list(map(str, addresses))}
+        node = {"name": machine.name, "addresses": list(map(str, addresses))}
+        return {**_KIND, "node": node, **place}, own
 
     def template(self, cluster: str, role: Role = Role.NODE) -> Mapping:
-        """What all nodes (or NAT hosts) of a cluster share: no name, addresses or ranges."""
-        place, own = {"site": cluster}, self._of_nodes(cluster)
+        """What all nodes (or NAT hosts) of a cluster share: no name, addresses or ranges.
+
+        `netmgr kube node` adds what only the Node object knows.
+        """
         if role is Role.NAT_HOST:
-            place, own = {"role": str(role), **place}, {"nat": self._nat(cluster)}
-        whole = self._whole(_head(place), own)
-        # What only the Node object knows: `netmgr kube node` adds it.
-        del whole["node"]
-        return whole
+            place, own = {"role": str(role), "site": cluster}, {"nat": self._nat(cluster)}
+        else:
+            place, own = {"site": cluster}, self._of_nodes[cluster]
+        return self._whole({**_KIND, **place}, own)
 
     def _whole(self, head: Mapping, own: Mapping) -> Mapping:
         # Shared parts are copied, because a caller may change its document.
         return deepcopy(head | self.sites | own | self.common)
 
-    def _of_nodes(self, cluster: str) -> Mapping:
-        """What all nodes of a cluster share, and no other machines."""
-        routes = self._back.get(cluster)
-        probed = {"preflight": {"hub": self._routers}} if self._routers else {}
-        return ({"routes": routes} if routes else {}) | probed
-
     def _nat(self, cluster: str) -> Mapping:
-        spec, held = self._plan.clusters[cluster].services, self._lock.clusters[cluster].services
+        held = self._lock.clusters[cluster]
+        segments = [segment for pool in held.node_pools.values() for segment in pool.segments]
+        # The subnets that the cluster's machines have their own addresses in.
+        hosts = [layout.hosts for segment in segments for layout in segment.layouts]
         return {
             "services": [
                 {"vip_range": str(vip_range), "service_cidr": str(service_cidr)}
-                for vip_range, service_cidr in held.pairs
+                for vip_range, service_cidr in held.services.pairs
             ],
-            "source": str(spec.source),
-            "machines": _texts(self._machines(cluster)),
+            "source": str(self._plan.clusters[cluster].services.source),
+            "machines": _texts([*held.nat.prefixes, *hosts]),
         }
-
-    def _machines(self, cluster: str) -> Iterator[Prefix]:
-        """The subnets that a cluster's machines have their own addresses in."""
-        held = self._lock.clusters[cluster]
-        yield from held.nat.prefixes
-        for pool in held.node_pools.values():
-            yield from (layout.hosts for segment in pool.segments for layout in segment.layouts)
-
-
-def _head(place: Mapping, name: str = "", addresses: Iterable[Address] = ()) -> Mapping:
-    own = {"name": name, "addresses": [str(address) for address in addresses]}
-    return {"apiVersion": "netmgr.io/v1alpha1", "kind": "Node", "node": own, **place}
 
 
 def _sites(lock: LockDocument) -> Iterator[Mapping]:
@@ -136,17 +120,22 @@ def _texts(prefixes: Iterable[Prefix]) -> list[str]:
     return [str(prefix) for prefix in merge(prefixes)]
 
 
-def _routes_back(plan: PlanDocument, lock: LockDocument, cluster: str) -> Iterator[Mapping]:
+def _routes_back(plan: PlanDocument, lock: LockDocument, cluster: str) -> Mapping:
     """A cluster's routes to the researchers, where its Services see the researchers' addresses.
 
     Answers have to pass the host that translated the request. It is the first one: an
     answer's destination, the client, does not tell through which host its request came.
     """
-    if plan.clusters[cluster].services.source is not SourceAddress.PRESERVE:
-        return
-    for client in merge(prefix for subnet in lock.hub.researchers for prefix in subnet.prefixes):
-        for gateway in lock.clusters[cluster].nat.of_family(client.family)[:1]:
-            yield {"to": str(client), "via": str(gateway)}
+    spec = plan.clusters.get(cluster)
+    if spec is None or spec.services.source is not SourceAddress.PRESERVE:
+        return {}
+    clients = merge(prefix for subnet in lock.hub.researchers for prefix in subnet.prefixes)
+    routes = [
+        {"to": str(client), "via": str(gateway)}
+        for client in clients
+        for gateway in lock.clusters[cluster].nat.of_family(client.family)[:1]
+    ]
+    return {"routes": routes} if routes else {}
 
 
 def internal(plan: PlanDocument) -> tuple[Prefix, ...]:

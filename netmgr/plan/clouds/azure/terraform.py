@@ -56,7 +56,13 @@ def narrowing(name: str, was: Sequence[Prefix], now: Sequence[Prefix], peers: Se
 
 
 def _blocks(plan: PlanDocument, network: Network) -> Iterator[Block]:
-    yield from _preamble(plan)
+    provider = {"source": "hashicorp/azurerm", "version": "~> 4.0"}
+    yield Block("terraform", blocks=(_nested("required_providers", azurerm=provider),))
+    for name in _VARIABLES:
+        yield Block("variable", (name,), {"type": HclExpression("string")})
+    yield _resource(
+        "resource_group", "this", name=plan.azure.resource_group, location=plan.azure.location
+    )
     locations = {vnet.owner: vnet.location for vnet in network.networks}
     for vnet in network.networks:
         yield from _vnet(vnet)
@@ -71,8 +77,8 @@ def _blocks(plan: PlanDocument, network: Network) -> Iterator[Block]:
             bgp_route_propagation_enabled=False,
         )
     for group in network.groups:
-        rules = map(_rule, group.rules)
         location = locations[group.owner]
+        rules = map(_rule, group.rules)
         yield _in_group("network_security_group", group.name, *rules, location=location)
     for gateway in network.gateways:
         yield from _gateway(gateway)
@@ -81,16 +87,6 @@ def _blocks(plan: PlanDocument, network: Network) -> Iterator[Block]:
             yield from _associations(subnet)
     for scale_set in network.node_groups:
         yield _node_group(scale_set)
-
-
-def _preamble(plan: PlanDocument) -> Iterator[Block]:
-    provider = {"source": "hashicorp/azurerm", "version": "~> 4.0"}
-    yield Block("terraform", blocks=(_nested("required_providers", azurerm=provider),))
-    for name in _VARIABLES:
-        yield Block("variable", (name,), {"type": HclExpression("string")})
-    yield _resource(
-        "resource_group", "this", name=plan.azure.resource_group, location=plan.azure.location
-    )
 
 
 def _resource(kind: str, label: str, *blocks: Block, **attributes: Value) -> Block:
