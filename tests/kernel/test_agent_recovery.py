@@ -232,9 +232,9 @@ def test_status_says_that_running_pods_suffer_while_the_rules_cannot_be_put_back
         Backend.IPTABLES_LEGACY: legacy_tables_locked_by_another_program,
     }
     with obstacles[backend](node):
-        eventually(lambda: "rules cannot be reconciled" in node.runtime.status(), 30)
+        eventually(lambda: "rules cannot be reconciled" in node.runtime.status())
         assert node.snapshot()["ready"] is False
-    eventually(lambda: not node.runtime.status(), 30)
+    eventually(lambda: not node.runtime.status())
 
 
 def faults(node: LabNode, sandbox: Sandbox) -> str:
