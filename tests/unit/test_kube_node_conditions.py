@@ -216,7 +216,7 @@ def test_a_failed_preflight_outweighs_a_report_until_the_agent_serves() -> None:
 
 @pytest.mark.parametrize("reads_reports", [True, False])
 def test_the_younger_of_two_nodes_with_one_range_is_unhealthy_until_the_other_is_gone(
-    reads_reports: bool,
+    *, reads_reports: bool
 ) -> None:
     cluster = Cluster("a", "b", "c")
     for name, created, cidr in (
