@@ -130,16 +130,22 @@ def put_a_configuration_in_front(cluster: Cluster) -> None:
 
 def move_it_away(cluster: Cluster, finding: Object) -> None:
     (path,) = re.findall(r"takes (\S+),", finding["message"])
-    cluster.node(NODE).machine.run("mv", path, "/root")
+    cluster.node(NODE).machine.run("mv", path, "/etc/cni/")
 
 
 def fill_the_pool(cluster: Cluster) -> None:
-    for number in range(POD_CIDR_ADDRESSES):
+    for number in range(POD_CIDR_ADDRESSES + 1):
         pods.create(cluster, f"fill-{number}", NODE)
+    wait_for(partial(_waits_for_an_address, cluster), "a pod that waits for an address", SECONDS)
+
+
+def _waits_for_an_address(cluster: Cluster) -> bool:
+    events = cluster.plane.ask("GET", "/api/v1/namespaces/default/events")["items"]
+    return any("address is free" in event["message"] for event in events)
 
 
 def start_fewer_pods(cluster: Cluster, _: Object) -> None:
-    pods.delete(cluster, [f"fill-{number}" for number in range(POD_CIDR_ADDRESSES)])
+    pods.delete(cluster, [f"fill-{number}" for number in range(POD_CIDR_ADDRESSES + 1)])
 
 
 def shadow_a_route(cluster: Cluster) -> None:
