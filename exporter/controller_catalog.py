@@ -59,6 +59,10 @@ PREFLIGHT_FAILED = Metric(
     "netmgr_controller_preflight_failed",
     "Nodes whose agents do not start because their preflight fails.",
 )
+SHARING_RANGES = Metric(
+    "netmgr_controller_nodes_sharing_ranges",
+    "Nodes whose podCIDRs overlap those of an older Node, so that pods have the same addresses.",
+)
 API_REQUESTS = Metric(
     "netmgr_controller_api_requests_total",
     "Requests to the API server; code 0: no answer.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 """Seconds. What fails takes so long to fail; what comes about is noticed at once."""
 
 

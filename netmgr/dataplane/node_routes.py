@@ -129,15 +129,19 @@ class RoutesToNodes(_OwnRoutes):
             wanted |= again()
         # An administrator's own route to that node does the same.
         made_by_others = {(route.destination, route.gateway) for route in foreign}
-        additions = {}
+        additions, destinations = {}, {}
         for to, via in sorted(wanted.keys() - present - made_by_others):
             addition = routes.add_gateway_route(to, via, protocol=NODE_ROUTE_PROTOCOL)
             additions[addition] = f"route to {to} via {via} of Node {wanted[to, via]} was missing"
+            destinations[addition] = to
         done += change(additions)
         refused += _detours(wanted, foreign)
         for operation, error in failures.items():
             if error.errno == EEXIST:
-                refused.append(f"{operation.text}: another program's route goes there already")
+                refused.append(
+                    f"{operation.text}: another program's route goes there already; remove it "
+                    f"(ip route delete {destinations[operation]})"
+                )
             elif error.errno not in _GONE:
                 refused.append(error.message)
         reached = merge(prefix for to, via in wanted for prefix in (to, via.prefix))

@@ -14,6 +14,7 @@ from tests.chaos.node import Chaos
 from tests.failpoints.order import Order, When
 from tests.failpoints.steps import ROOT
 from tests.lab.errors import LabError
+from tests.waiting import PATIENCE
 
 MOST_STEPS_OF_A_START, MOST_STEPS_OF_WORK = 30, 25
 UP_SECONDS = 10.0
@@ -124,7 +125,7 @@ def double(chaos: Chaos) -> None:
     # It waits for a predecessor that ends; ended before that, it has not changed anything either.
     time.sleep(chaos.chance.uniform(0.3, 1.5))
     second.terminate()
-    assert second.wait(20) is not None
+    assert second.wait(PATIENCE) is not None
     assert chaos.node.agent_pid() == pid, "the first agent did not go on"
 
 

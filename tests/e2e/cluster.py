@@ -51,6 +51,8 @@ class Cluster:
     with_containerd_2: tuple[str, ...] = ("node-2",)
     with_previous: tuple[str, ...] = ("node-2",)
     allocates_node_cidrs: bool = True
+    pod_cidr_length: int = 24
+    """Of a Node's IPv4 podCIDR."""
     report: Callable[[str], None] = lambda _: None
     plane: ClusterControlPlane = field(init=False)
     nodes: list[ClusterNode] = field(init=False, default_factory=list)
@@ -96,6 +98,7 @@ class Cluster:
             netns=self.namespace(network.CONTROL_PLANE),
             families=self.families,
             allocates_node_cidrs=self.allocates_node_cidrs,
+            pod_cidr_length=self.pod_cidr_length,
             has_previous=network.CONTROL_PLANE in self.with_previous,
         )
         self.nodes = [self._describe(name) for name in network.NODES]

@@ -51,6 +51,7 @@ class ClusterControlPlane(ControlPlane):
     netns: Path = Path()
     families: tuple[Family, ...] = (Family.V4,)
     allocates_node_cidrs: bool = True
+    pod_cidr_length: int = 24
     has_previous: bool = False
     _tokens: dict[str, str] = field(default_factory=dict)
     _managers: list[subprocess.Popen[bytes]] = field(default_factory=list)
@@ -148,7 +149,7 @@ class ClusterControlPlane(ControlPlane):
         return made
 
     def _controller_manager_options(self) -> list[str]:
-        lengths = {Family.V4: "24", Family.V6: "64"}
+        lengths = {Family.V4: self.pod_cidr_length, Family.V6: 64}
         mask_sizes = [
             f"--node-cidr-mask-size-ipv{family.value}={lengths[family]}"
             if len(self.families) > 1

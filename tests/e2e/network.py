@@ -52,6 +52,11 @@ def address(host: str, family: Family = Family.V4) -> Address:
     return _on_lan(_HOSTS[host], family)
 
 
+def gateway(family: Family = Family.V4) -> Address:
+    """The fabric's address on the bridge."""
+    return _on_lan(_GATEWAY, family)
+
+
 def topology() -> Topology:
     """All of it; the podCIDRs' routes follow when the Nodes have them."""
     to_lan = tuple(Route(LAN[family], BESIDE_INTERNET[family]) for family in Family)

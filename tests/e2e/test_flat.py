@@ -15,6 +15,7 @@ from netmgr.prefixes import Family
 from tests.e2e import companions, network, pods, quick_starts
 from tests.e2e.cluster import Cluster, wait_for
 from tests.lab import exchange
+from tests.lab.exchange import End
 
 pytestmark = [pytest.mark.root, pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -59,3 +60,7 @@ def test_the_quick_start_connects_the_pods_of_all_nodes(
     for family in Family:
         heard = exchange.stream(running["a"].end(family), running["b"].end(family), 200_000, 70_000)
         assert heard.peer == running["a"].end(family).address
+        # A machine of the LAN that is no Node, and knows no pods: it sees the node.
+        machine = End(cluster.namespace(network.FABRIC), network.gateway(family))
+        heard = exchange.stream(running["a"].end(family), machine, 200_000, 70_000)
+        assert heard.peer == network.address("node-1", family)

@@ -13,6 +13,7 @@ from exporter.server import Server
 from exporter.settings import Settings
 from netmgr import programs
 from netmgr.api.snapshot import Snapshot
+from tests.waiting import PATIENCE
 
 
 @contextmanager
@@ -33,9 +34,9 @@ def get(
 ) -> tuple[http.client.HTTPResponse, bytes]:
     """The answer to one request, and its body."""
     if tls:
-        connection = http.client.HTTPSConnection("localhost", port, timeout=10, context=tls)
+        connection = http.client.HTTPSConnection("localhost", port, timeout=PATIENCE, context=tls)
     else:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
     try:
         connection.request("GET", path, headers=headers)
         response = connection.getresponse()

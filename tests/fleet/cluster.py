@@ -96,7 +96,7 @@ def _running(folder: Path, plan: Path, effort: Effort) -> Iterator[Site]:
         starter.stop()
         if crowd is not None:
             crowd.kill()
-            crowd.wait(10)
+            crowd.wait(PATIENCE)
         plane.stop()
 
 

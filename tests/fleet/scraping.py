@@ -124,7 +124,7 @@ def _pages(effort: Effort) -> Iterator[int]:
         yield port
     finally:
         process.kill()
-        process.wait(10)
+        process.wait(PATIENCE)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from graphlib import TopologicalSorter
 import pytest
 
 from netmgr.logs import RESERVED
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.programs
 
@@ -85,11 +86,45 @@ def test_a_short_module_has_more_than_one_importer(
     assert scraps == []
 
 
+def test_no_test_waits_less_than_all_the_others(modules: dict[str, ast.Module]) -> None:
+    """What comes about is waited for with one patience; what a test wants lost takes less than 1 s.
+
+    The bench, the two-node cluster and the chaos run by themselves, and have their own.
+    """
+    waits = {"wait", "result", "join", "communicate", "run", "eventually"}
+    apart = ("tests/bench/", "tests/e2e/", "tests/fleet/", "tests/fuzz/", "tests/chaos/")
+    hasty = [
+        f"{name}:{call.lineno}"
+        for name, tree in modules.items()
+        if name.startswith("tests/") and not name.startswith(apart)
+        for call in ast.walk(tree)
+        if isinstance(call, ast.Call) and _called(call) in waits
+        for seconds in _seconds(call)
+        if 1 <= seconds < PATIENCE
+    ]
+    assert hasty == []
+
+
+def _called(call: ast.Call) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+
+
+def _seconds(call: ast.Call) -> list[float]:
+    """The bounds of time that a call is given as plain numbers."""
+    keywords = [word.value for word in call.keywords if word.arg in ("timeout", "seconds")]
+    given = [*call.args, *keywords] if _called(call) != "run" else keywords
+    return [
+        value.value
+        for value in given
+        if isinstance(value, ast.Constant) and type(value.value) in (int, float)
+    ]
+
+
 def _loaded_by(code: str) -> set[str]:
     """Top-level packages that an interpreter of its own has loaded after `code`."""
     report = "import sys; print('loaded:', *{name.split('.')[0] for name in sys.modules})"
     command = [sys.executable, "-c", f"{code}\n{report}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     return set(done.stdout.rpartition("loaded:")[2].split())
 

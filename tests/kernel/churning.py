@@ -19,6 +19,7 @@ from tests.lab.exchange import open_socket
 from tests.lab.runtime import Sandbox
 from tests.lab.topology import INTERNET
 from tests.lab.world import World
+from tests.waiting import PATIENCE
 
 HEADERS = 20 + 8
 PACKETS = 3
@@ -62,7 +63,7 @@ class Sink:
     def wait_for(self, number: int) -> None:
         """Wait until everything of a pod has arrived."""
         with self._news:
-            assert self._news.wait_for(lambda: self._arrived[number] >= PACKETS, 10), (
+            assert self._news.wait_for(lambda: self._arrived[number] >= PACKETS, PATIENCE), (
                 f"packets of {number} were lost"
             )
 

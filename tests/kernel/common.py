@@ -22,6 +22,7 @@ from tests.lab.nodes import LabNode
 from tests.lab.runtime import Sandbox
 from tests.lab.topology import INTERNET
 from tests.lab.world import World
+from tests.waiting import PATIENCE
 
 ROLES: dict[str, dict[str, object]] = {
     "observer": {"cni": False},
@@ -137,4 +138,4 @@ def repairs(node: LabNode, reason: str) -> int:
 
 def netmgr(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "netmgr", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)

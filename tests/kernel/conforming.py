@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tests.lab import named_netns
 from tests.lab.world import World
+from tests.waiting import PATIENCE
 
 DEBIAN_PLUGINS = Path("/usr/lib/cni")
 VERSIONS = ("0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
@@ -71,7 +72,12 @@ class Caller:
 
     def execute(self, variables, stdin):
         done = subprocess.run(
-            [self.plugin], env=variables, input=stdin, capture_output=True, timeout=60, check=False
+            [self.plugin],
+            env=variables,
+            input=stdin,
+            capture_output=True,
+            timeout=PATIENCE,
+            check=False,
         )
         assert done.stderr == b""
         return Answer(done.returncode, json.loads(done.stdout) if done.stdout else None)
@@ -99,7 +105,7 @@ class Caller:
             _wait_until_started(process)
 
             def finish(version="1.0.0"):
-                output, _ = process.communicate(config(version), timeout=60)
+                output, _ = process.communicate(config(version), timeout=PATIENCE)
                 return Answer(process.returncode, json.loads(output) if output else None)
 
             yield finish
@@ -176,7 +182,7 @@ def debians(plugin, cni, command, pod, **keys):
         env=environment,
         input=json.dumps(config).encode(),
         capture_output=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
     assert done.returncode == 0, done.stdout

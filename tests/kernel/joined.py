@@ -41,7 +41,7 @@ from tests.lab.topology import (
     Topology,
 )
 from tests.lab.world import World
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 MACHINE = "machine"
 HOSTS = ("researcher", "a", "b")
@@ -136,7 +136,9 @@ class Joined:
     def run(self, *command: str, host: str = MACHINE) -> str:
         """Run a program on a host; what it said."""
         whole = ["nsenter", f"--net={self.namespace(host)}", *command]
-        return subprocess.run(whole, check=True, capture_output=True, text=True, timeout=20).stdout
+        return subprocess.run(
+            whole, check=True, capture_output=True, text=True, timeout=PATIENCE
+        ).stdout
 
     def start(self, settings: dict[str, Any]) -> None:
         """Start the agent with these keys of node.yaml, and wait until it is ready."""
@@ -210,7 +212,9 @@ class Joined:
     def attempt(self, *command: str, stdin: str = "") -> None:
         """Run a program on the machine, whatever comes of it."""
         whole = ["nsenter", f"--net={self.namespace(MACHINE)}", *command]
-        subprocess.run(whole, check=False, capture_output=True, timeout=20, input=stdin, text=True)
+        subprocess.run(
+            whole, check=False, capture_output=True, timeout=PATIENCE, input=stdin, text=True
+        )
 
     def wait_until(self, true: Callable[[], bool]) -> None:
         """Wait until something is so."""

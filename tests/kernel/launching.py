@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 from cni.install import Installation
 from tests.unit import cni_shapes
+from tests.waiting import PATIENCE
 
 CONFIG = b'{"cniVersion":"1.0.0","name":"netmgr","type":"netmgr"}'
 MIB = 1024 * 1024
@@ -92,7 +93,7 @@ def execute(plugin, command, stdin=CONFIG, **more):
         input=stdin,
         env=variables(command, **more),
         capture_output=True,
-        timeout=30,
+        timeout=PATIENCE,
         check=False,
     )
 

@@ -122,6 +122,10 @@ class ObservedNode:
     def gaps(self) -> dict[str, int]:
         return {gap["reason"]: gap["count"] for gap in self.node.snapshot()["gaps"] if gap["count"]}
 
+    def losses(self) -> dict[str, int]:
+        """The gaps but for the one that is made by a busy machine, which holds the agent up."""
+        return {reason: number for reason, number in self.gaps().items() if reason != "late"}
+
     def log(self) -> str:
         return (self.node.directory / "agent.log").read_text()
 

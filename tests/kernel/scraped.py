@@ -40,7 +40,7 @@ class Prometheus:
 
     def get(self, path: str, **fields: str) -> object:
         with wiring.inside(self.namespace):
-            connection = http.client.HTTPConnection("127.0.0.1", WEB_PORT, timeout=5)
+            connection = http.client.HTTPConnection("127.0.0.1", WEB_PORT, timeout=PATIENCE)
             connection.connect()
         try:
             connection.request("GET", f"/api/v1/{path}?{urlencode(fields)}")
@@ -117,7 +117,7 @@ def scraping(
         yield Prometheus(namespace, log)
     finally:
         process.terminate()
-        process.wait(timeout=20)
+        process.wait(timeout=PATIENCE)
 
 
 def _configure(of_jobs: Sequence[Sequence[str]], directory: Path) -> Path:

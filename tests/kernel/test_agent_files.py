@@ -22,7 +22,7 @@ from tests.lab.errors import LabError
 from tests.lab.nodes import LabNode
 from tests.lab.runtime import Sandbox
 from tests.lab.world import World
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 pytestmark = pytest.mark.root
 
@@ -269,7 +269,7 @@ def running(tmp_path: Path, role: str) -> Iterator[None]:
             yield
         finally:
             agent.terminate()
-        assert agent.wait(30) == 0
+        assert agent.wait(PATIENCE) == 0
 
 
 @pytest.mark.slow
@@ -300,6 +300,6 @@ def test_agents_of_every_role_start_on_a_full_disk(
 
 def asked(directory: Path) -> dict[str, Any]:
     try:
-        return client.ask(directory / "run" / "ledger.sock", "snapshot", timeout=5)
+        return client.ask(directory / "run" / "ledger.sock", "snapshot", timeout=PATIENCE)
     except OSError as error:
         raise LabError(str(error)) from None

@@ -23,7 +23,7 @@ from tests.lab import wiring
 from tests.lab.nodes import LabNode
 from tests.lab.runtime import Sandbox
 from tests.lab.world import World
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 pytestmark = pytest.mark.root
 
@@ -42,7 +42,7 @@ def inside(node: LabNode, *command: str) -> subprocess.CompletedProcess[str]:
         check=False,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
     )
 
 
@@ -100,7 +100,7 @@ def test_whoever_finds_an_agent_is_refused_before_it_changes_anything(
         agents["busy"] = running.enter_context(started(other, theirs)), in_that_namespace
         agents["free"] = running.enter_context(started(None, theirs)), shared
         for name, (process, reason) in agents.items():
-            _, shown = process.communicate(timeout=60)
+            _, shown = process.communicate(timeout=PATIENCE)
             assert process.returncode == 1, f"{name}: {shown}"
             assert reason in shown, name
             assert "Traceback" not in shown
@@ -135,7 +135,7 @@ def test_a_waiting_agent_takes_over_from_one_that_is_killed(
         line_with(waiting, " ready ")
         assert owner(node) == waiting.pid
         waiting.terminate()
-        assert waiting.wait(30) == 0
+        assert waiting.wait(PATIENCE) == 0
     assert owner(node) is None
     node.start_until_ready()
     node.runtime.check(sandbox)
@@ -152,7 +152,7 @@ def test_an_agent_that_waits_can_be_stopped(node: LabNode, tmp_path: Path) -> No
         line_with(waiting, "waiting-for-predecessor")
         began = time.monotonic()
         waiting.send_signal(signal.SIGTERM)
-        assert waiting.wait(30) == 0
+        assert waiting.wait(PATIENCE) == 0
         assert time.monotonic() - began < HANDOVER_SECONDS / 2
 
 

@@ -22,6 +22,7 @@ from tests.builders import NODE_KEYS
 from tests.kernel.common import kernel_state
 from tests.kernel.namespaces import inside
 from tests.lab import named_netns, wiring
+from tests.waiting import PATIENCE
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
@@ -81,7 +82,7 @@ def test_an_agent_that_is_refused_names_every_fault_at_once_and_changes_nothing(
     )
     kernel, files = kernel_state(machine), listing(tmp_path)
     agent = [sys.executable, "-m", "netmgr", "agent", "-c", str(document)]
-    done = programs.run(["nsenter", f"--net={machine}", *agent], timeout=20)
+    done = programs.run(["nsenter", f"--net={machine}", *agent], timeout=PATIENCE)
     said = done.stderr.decode()
     assert kernel_state(machine) == kernel
     assert listing(tmp_path) == files

@@ -86,7 +86,7 @@ def test_a_lost_route_is_put_back_and_reported(
     eventually(is_lost)
     eventually(lambda: repairs(node, "wiring") >= repaired + 2)
     # These repairs may be of an earlier loss.
-    eventually(lambda: not faults(node, sandbox))
+    eventually(lambda: not faults(node, sandbox), lambda: faults(node, sandbox))
     node.runtime.check(sandbox)
     assert reaches_internet(world, sandbox)
 
@@ -96,7 +96,7 @@ def test_a_lowered_link_is_raised_again(world: World, node: LabNode, new_pod: Ne
     sandbox = new_pod("node-1")
     inside(node.namespace, "ip", "link", "set", host_link(node, sandbox), "down")
     # A datagram that is sent too early is waited for in vain for seconds.
-    eventually(lambda: not faults(node, sandbox))
+    eventually(lambda: not faults(node, sandbox), lambda: faults(node, sandbox))
     eventually(lambda: reaches_internet(world, sandbox))
     node.runtime.check(sandbox)
 
@@ -126,7 +126,7 @@ def test_a_renamed_link_gets_its_name_back(
             node.start_until_ready()
             repaired = 0
         eventually(lambda: repairs(node, "wiring") > repaired)
-        eventually(lambda: not faults(node, sandbox))
+        eventually(lambda: not faults(node, sandbox), lambda: faults(node, sandbox))
         assert host_link(node, sandbox) == link
         eventually(lambda: kernel_state(node.namespace) == state)
         assert views(node) == before
@@ -157,7 +157,7 @@ def test_a_renamed_link_whose_name_is_taken_is_reported_and_its_pod_keeps_its_ad
         assert node.status() == ""
     finally:
         inside(node.namespace, "ip", "link", "delete", link)
-    eventually(lambda: not faults(node, sandbox))
+    eventually(lambda: not faults(node, sandbox), lambda: faults(node, sandbox))
     assert reaches_internet(world, sandbox)
     assert not node.snapshot()["wiring_faults"]
 
@@ -232,9 +232,9 @@ def test_status_says_that_running_pods_suffer_while_the_rules_cannot_be_put_back
         Backend.IPTABLES_LEGACY: legacy_tables_locked_by_another_program,
     }
     with obstacles[backend](node):
-        eventually(lambda: "rules cannot be reconciled" in node.runtime.status(), 30)
+        eventually(lambda: "rules cannot be reconciled" in node.runtime.status())
         assert node.snapshot()["ready"] is False
-    eventually(lambda: not node.runtime.status(), 30)
+    eventually(lambda: not node.runtime.status())
 
 
 def faults(node: LabNode, sandbox: Sandbox) -> str:

@@ -24,6 +24,7 @@ from tests.lab.exchange import open_socket
 from tests.lab.nodes import LabNode
 from tests.lab.topology import INTERNET, cluster
 from tests.lab.world import World
+from tests.waiting import PATIENCE
 
 pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.alone]
 
@@ -73,7 +74,7 @@ def test_the_rules_stay_when_the_new_backend_cannot_be_used(
     done = programs.run(
         ["nsenter", f"--net={node.namespace}", *agent],
         env=without_library_of(other, tmp_path),
-        timeout=30,
+        timeout=PATIENCE,
     )
     assert done.returncode != 0
     assert "apt-get install" in done.stderr.decode()

@@ -23,7 +23,7 @@ from netmgr.rules.choose import FILE_NAME
 from tests.kernel.common import ONLY_NFTABLES
 from tests.lab.nodes import LabNode
 from tests.lab.unprivileged import NOBODY
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
@@ -79,7 +79,7 @@ def agent_of(node: LabNode, document: dict[str, Any]) -> Iterator[int]:
         yield process.pid
     finally:
         process.terminate()
-        process.wait(15)
+        process.wait(PATIENCE)
         shutil.rmtree(folder)
         node.start_until_ready()
 
@@ -145,7 +145,7 @@ def test_state_below_another_users_directory_is_still_reached(node: LabNode, tmp
 
 def page_of(listen: str) -> str:
     with suppress(OSError):
-        return urlopen(f"http://{listen}/metrics", timeout=5).read().decode()
+        return urlopen(f"http://{listen}/metrics", timeout=PATIENCE).read().decode()
     return ""
 
 
@@ -164,4 +164,4 @@ def test_an_exporter_that_root_starts_keeps_at_most_its_port(
         assert sets_of(process.pid) == exactly(kept)
     finally:
         process.terminate()
-        process.wait(15)
+        process.wait(PATIENCE)

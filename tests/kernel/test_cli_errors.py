@@ -18,6 +18,7 @@ import yaml
 
 from netmgr import errors
 from tests.builders import NODE_KEYS
+from tests.waiting import PATIENCE
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
@@ -60,7 +61,7 @@ def run(place: Path, *arguments: str, user: Sequence[str] = ()) -> subprocess.Co
     """In a network namespace of its own, so that nothing of this machine can be changed."""
     command = ["unshare", "--net", *user, sys.executable, "-m", "netmgr", *arguments]
     return subprocess.run(
-        command, check=False, cwd=place, capture_output=True, text=True, timeout=60
+        command, check=False, cwd=place, capture_output=True, text=True, timeout=PATIENCE
     )
 
 

@@ -17,6 +17,7 @@ from tests.kernel.common import ONLY_NFTABLES, kernel_state, netmgr, talk
 from tests.lab.nodes import LabNode
 from tests.lab.runtime import Sandbox
 from tests.lab.world import World
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.root
 
@@ -104,7 +105,7 @@ def bundle(node: LabNode, *options: str) -> dict[str, str]:
     """The parts by name, through standard output."""
     command = ["nsenter", f"--net={node.namespace}", sys.executable, "-m", "netmgr", "bundle"]
     command += ["-c", str(node.document), "--log", str(node.directory / "agent.log"), "--to", "-"]
-    done = subprocess.run([*command, *options], capture_output=True, check=False, timeout=60)
+    done = subprocess.run([*command, *options], capture_output=True, check=False, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr.decode()
     with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
         parts = {}

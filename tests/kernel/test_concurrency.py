@@ -24,7 +24,7 @@ from tests.lab.nodes import LabNode
 from tests.lab.runtime import Sandbox
 from tests.lab.topology import Pod, cluster
 from tests.lab.world import World
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
@@ -131,12 +131,12 @@ def test_adds_are_answered_while_many_requests_of_one_pod_hang_and_others_leave(
         assert not any(request.done() for request in (adding, *deletions))
         assert longest < ANSWERED_SECONDS
         for deletion in leaving:
-            deletion.result(timeout=10)
+            deletion.result(timeout=PATIENCE)
         stall.end()
         with pytest.raises(LabError, match="code 4"):
-            adding.result(timeout=10)
+            adding.result(timeout=PATIENCE)
         for deletion in deletions:
-            deletion.result(timeout=10)
+            deletion.result(timeout=PATIENCE)
     at_once(node.runtime.delete, added)
     eventually(lambda: not kernel_leftovers(node))
     assert kernel_leftovers(node) == []

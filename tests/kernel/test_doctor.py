@@ -22,7 +22,7 @@ from tests.kernel.common import ONLY_NFTABLES, kernel_state
 from tests.kernel.namespaces import inside
 from tests.lab import named_netns
 from tests.lab.nodes import LabNode
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
@@ -44,7 +44,7 @@ def machine() -> Iterator[Path]:
 def run(namespace: Path, document: Path, *options: str, before: tuple[str, ...] = ()) -> Any:
     command = ["nsenter", f"--net={namespace}", *before, sys.executable, "-m", "netmgr", "doctor"]
     command += ["-c", str(document), *options]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
 
 
 @pytest.fixture

@@ -25,7 +25,6 @@ from tests.waiting import eventually
 
 pytestmark = pytest.mark.root
 
-HEALED_SECONDS = 20.0
 LONGEST_NAMESPACE, LONGEST_NAME = "n" * 63, "p" * 253
 UID = "12345678-1234-1234-1234-123456789abc"
 
@@ -233,7 +232,7 @@ def test_a_failed_add_that_could_not_be_undone_is_undone_when_that_is_possible(
     with UNCHANGEABLE[backend](cni):
         assert cni.call("ADD", pod).exit_code == 1
         assert not node_links(cni)
-    eventually(lambda: cni.occupancy() == before, seconds=HEALED_SECONDS)
+    eventually(lambda: cni.occupancy() == before)
     assert cni.call("ADD", pod).exit_code == 0
 
 
@@ -272,11 +271,11 @@ def test_a_pod_whose_links_marks_another_program_changed_stays_and_gets_them_bac
     before = attachments(cni)
     index = inside(pod.netns, "cat", "/sys/class/net/eth0/ifindex")
     inside(cni.node.namespace, "ip", "link", "set", name, *changed)
-    eventually(has_its_marks, seconds=HEALED_SECONDS)
+    eventually(has_its_marks)
     cni.node.kill_agent()
     inside(cni.node.namespace, "ip", "link", "set", name, *changed)
     cni.node.start_until_ready()
-    eventually(has_its_marks, seconds=HEALED_SECONDS)
+    eventually(has_its_marks)
     assert attachments(cni) == before
     assert inside(pod.netns, "cat", "/sys/class/net/eth0/ifindex") == index
     assert "state UP" in inside(cni.node.namespace, "ip", "link", "show", name)

@@ -15,7 +15,7 @@ from cni.install import Installation, install
 from cni.wire import MAX_MESSAGE, STARTED, decode_request, encode_request
 from netmgr.programs import SEARCH_PATH
 from tests.kernel.launching import CONFIG, MIB, answering, elf, error_of, execute, layout, variables
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 pytestmark = pytest.mark.programs
 
@@ -133,7 +133,7 @@ def test_a_plugin_that_is_replaced_while_it_starts_finds_its_agent(plugin, agent
             env=variables("ADD"),
             pass_fds=[started],
             capture_output=True,
-            timeout=30,
+            timeout=PATIENCE,
             check=False,
         )
     finally:
@@ -151,7 +151,7 @@ def test_a_plugin_that_is_removed_while_it_waits_for_its_input_finds_its_agent(p
         eventually(lambda: re.match(r"(?s)Name:\tnetmgr\n.*State:\tS", status.read_text()))
         plugin.launcher.unlink()
         plugin.paths_file.unlink()
-        process.communicate(CONFIG, timeout=10)
+        process.communicate(CONFIG, timeout=PATIENCE)
     assert process.returncode == 0
     assert len(listening.requests) == 1
 

@@ -16,6 +16,7 @@ from cni.request import Verb, check_text, check_variables
 from cni.wire import STARTED, decode_request
 from netmgr.errors import InvalidEnvironment
 from tests.kernel.launching import CONFIG, MIB, answering, error_of, execute, layout, variables
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.programs
 
@@ -218,7 +219,7 @@ def test_an_agent_that_does_not_read_is_not_waited_for_forever(impatient_plugin,
     done = threading.Event()
 
     def ignore(_agent, connection):
-        done.wait(10)
+        done.wait(PATIENCE)
         connection.close()
 
     agent(impatient_plugin, ignore)
@@ -243,5 +244,5 @@ def test_a_standard_input_without_end_is_not_waited_for_forever(impatient_plugin
     with subprocess.Popen([impatient_plugin.launcher], env=variables("ADD"), **pipes) as process:
         process.stdin.write(CONFIG)
         process.stdin.flush()
-        assert process.wait(10) == 1
+        assert process.wait(PATIENCE) == 1
         assert json.loads(process.stdout.read())["code"] == 5

@@ -326,6 +326,7 @@ def test_an_agent_that_hangs_is_reported_at_once_and_its_successor_answers(node:
 
 
 @pytest.mark.root
+@pytest.mark.alone  # the successor has the ten seconds that a plugin waits
 @pytest.mark.parametrize("end", [LabNode.kill_agent, LabNode.stop_agent])
 def test_no_add_fails_while_the_agent_is_replaced(
     node: LabNode, end: Callable[[LabNode], None]

@@ -31,15 +31,15 @@ from tests.lab.nodes import LabNode
 from tests.lab.topology import INTERNET, cluster
 from tests.lab.unprivileged import NOBODY
 from tests.lab.world import World
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 READ_ONLY_SYSCTLS = (
     'mount --bind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys && exec "$@"'
 )
-START_SECONDS = 15.0
 AT_ONCE_SECONDS = 3.0
+"""In which a changed MAC is not followed by the reconciliation, which is further off."""
 
 
 def bounded(capabilities: Iterable[str]) -> list[str]:
@@ -61,11 +61,11 @@ def confined(
         yield process
     finally:
         process.terminate()
-        process.wait(15)
+        process.wait(PATIENCE)
 
 
 def log_of(node: LabNode) -> str:
-    return log_of(node)
+    return (node.directory / "agent.log").read_text()[-2000:]
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def node(backend: Backend) -> Iterator[LabNode]:
 
 
 def ready(node: LabNode, process: subprocess.Popen[bytes]) -> bool:
-    deadline = time.monotonic() + START_SECONDS
+    deadline = time.monotonic() + PATIENCE
     while process.poll() is None and time.monotonic() < deadline:
         if not node.status():
             return True
@@ -145,13 +145,13 @@ def test_the_manifest_adds_nothing_that_the_agent_could_do_without(
         assert serves(node, process) is does_without
 
 
-def follows_a_changed_mac_at_once(node: LabNode) -> bool:
+def follows_a_changed_mac(node: LabNode, seconds: float) -> bool:
     sandbox = node.add(f"pod-{time.monotonic_ns()}")
     mac = "02:00:00:00:0d:01"
     try:
         inside(sandbox.netns, "ip", "link", "set", "eth0", "address", mac)
         permanent = ("ip", "neigh", "show", "nud", "permanent")
-        eventually(lambda: mac in inside(node.namespace, *permanent), seconds=AT_ONCE_SECONDS)
+        eventually(lambda: mac in inside(node.namespace, *permanent), seconds=seconds)
     except AssertionError:
         return False
     else:
@@ -166,7 +166,8 @@ def test_a_changed_mac_is_followed_at_once_with_one_capability_more(node: LabNod
     capabilities = added("cni", "netmgr")
     with confined(node, [each for each in capabilities if each != missing]) as process:
         assert serves(node, process), log_of(node)
-        assert follows_a_changed_mac_at_once(node) is not bool(missing)
+        seconds = AT_ONCE_SECONDS if missing else PATIENCE / 2
+        assert follows_a_changed_mac(node, seconds) is not bool(missing)
 
 
 @pytest.mark.parametrize("backend", [Backend.NFTABLES], indirect=True, ids=str)
@@ -227,12 +228,12 @@ def beside(node: LabNode, document: dict[str, Any], capabilities: list[str]) -> 
     kept = {key: given[key] for key in ("apiVersion", "kind", "node", "reader_group", "backend")}
     places = {"state_dir": str(folder / "state"), "run_dir": str(folder / "run")}
     (folder / "node.yaml").write_text(yaml.safe_dump({**kept, **places, **document}))
-    with confined(replace(node, directory=folder), capabilities) as process:
+    beside_it = replace(node, directory=folder)
+    with confined(beside_it, capabilities) as process:
         ledger = folder / "run" / "ledger.sock"
         eventually(
             lambda: answers(ledger) and process.poll() is None,
-            lambda: (folder / "agent.log").read_text()[-2000:],
-            START_SECONDS,
+            lambda: log_of(beside_it),
         )
         yield ledger
 

@@ -119,7 +119,7 @@ def ours(world: World) -> Series:
     """
     with wiring.inside(world.namespace("fabric")):
         address = str(world.nodes[0].node.address(Family.V4))
-        connection = http.client.HTTPConnection(address, EXPORTER_PORT, timeout=10)
+        connection = http.client.HTTPConnection(address, EXPORTER_PORT, timeout=PATIENCE)
         connection.connect()
     connection.request("GET", "/metrics")
     page = connection.getresponse().read().decode()

@@ -35,7 +35,7 @@ from tests.lab.topology import (
     Topology,
 )
 from tests.lab.world import World
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 pytestmark = pytest.mark.root
 
@@ -54,7 +54,9 @@ SIZES = [0, 700, 1400]
 def rendered(name: str) -> str:
     """node.yaml as the command prints it."""
     command = [sys.executable, "-m", "netmgr", "plan", "render", "node", name, "--file", str(PLAN)]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+    return subprocess.run(
+        command, check=True, capture_output=True, text=True, timeout=PATIENCE
+    ).stdout
 
 
 def lock() -> LockDocument:

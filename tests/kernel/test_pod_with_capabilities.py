@@ -205,7 +205,7 @@ def test_what_a_pod_with_capabilities_does_leaves_its_node_as_it_was(
         lambda: state(scene, backend) == before,
         lambda: differing(before, state(scene, backend)),
         FORGOTTEN_SECONDS,
-        1,
+        every=1,
     )
     # Without what the runtime asked.
     grown = [line for line in scene.log()[lines:] if "verb=STATUS" not in line]

@@ -34,7 +34,7 @@ from tests.kernel.fabric import NODE, PEER, RANGES, STATE, Fabric, changed, filt
 from tests.lab import wiring
 from tests.lab.exchange import open_socket
 from tests.lab.topology import INTERNET, Node
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 pytestmark = pytest.mark.root
 
@@ -320,7 +320,7 @@ def command(fabric: Fabric, *options: str, before: tuple[str, ...] = ()) -> list
 
 
 def ran(words: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=PATIENCE)
 
 
 def test_the_addresses_are_gone_when_it_ends_and_not_some_time_later(
@@ -352,14 +352,14 @@ def test_a_preflight_that_is_killed_leaves_nothing(fabric: Fabric) -> None:
     fabric.write(preflight={"peers": ["10.64.2.77"], "answer_seconds": 30})
     with subprocess.Popen(command(fabric)) as process:
         try:
-            eventually(lambda: has_link(fabric), seconds=20)
+            eventually(lambda: has_link(fabric))
             # A second one at the same time does not disturb the first, and does not pass either.
             with pytest.raises(instance.Held, match="netmgr preflight"):
                 fabric.probed()
             assert has_link(fabric)
         finally:
             process.send_signal(signal.SIGKILL)
-    eventually(lambda: [fabric.at(NODE.host, *each) for each in STATE] == before, seconds=10)
+    eventually(lambda: [fabric.at(NODE.host, *each) for each in STATE] == before)
     assert fabric.failed() == {}
 
 

@@ -25,7 +25,7 @@ from typing import Any, Self
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.kubernetes import programs
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 SECONDS_TO_START = 90
 SERVICE_RANGE = "10.96.0.0/12"
@@ -182,7 +182,7 @@ class ControlPlane:
     def connection(self) -> HTTPSConnection:
         """A new connection to the server."""
         context = ssl.create_default_context(cafile=str(self.authority))
-        return HTTPSConnection(self.address, self.port, timeout=60, context=context)
+        return HTTPSConnection(self.address, self.port, timeout=PATIENCE, context=context)
 
     def forget(self, prefix: str, path: str) -> None:
         """Delete all that is stored under a prefix, at once:
@@ -318,4 +318,4 @@ def free_ports(number: int) -> list[int]:
 def _end(process: subprocess.Popen[bytes] | None) -> None:
     if process is not None and process.poll() is None:
         process.send_signal(signal.SIGKILL)
-        process.wait(timeout=10)
+        process.wait(timeout=PATIENCE)

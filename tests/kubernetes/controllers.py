@@ -16,6 +16,7 @@ from netmgr.kube.controller.nodes import HEALTHY, STARTUP_TAINT
 from netmgr.plan import files
 from netmgr.plan.locking import make_lock
 from tests.kubernetes.control_plane import ControlPlane, Object
+from tests.waiting import PATIENCE
 
 POOL = "netmgr.io/node-pool"
 Rules = Iterable[tuple[str, str, tuple[str, ...]]]
@@ -107,12 +108,12 @@ class Program:
     def kill(self) -> None:
         """End it at once, as a lost machine would."""
         self.process.kill()
-        self.process.wait(10)
+        self.process.wait(PATIENCE)
 
     def end(self) -> int:
         """End it as the kubelet does; its exit code."""
         self.process.terminate()
-        return self.process.wait(20)
+        return self.process.wait(PATIENCE)
 
     @property
     def said(self) -> str:
@@ -121,7 +122,7 @@ class Program:
 
     def page(self, name: str) -> str:
         """What it answers over HTTP."""
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=10)
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
         connection.request("GET", f"/{name}")
         try:
             return connection.getresponse().read().decode()

@@ -11,6 +11,7 @@ import yaml
 
 from tests.kubernetes import programs
 from tests.kubernetes.control_plane import ControlPlane, Object
+from tests.waiting import PATIENCE
 
 HERE = Path(__file__).parents[2] / "configs" / "kubernetes"
 OVERLAYS = sorted(path.name for path in (HERE / "overlays").iterdir())
@@ -21,7 +22,11 @@ INSTALLED = ("controller", "nat-host", "flat", "cni")
 def build(folder: Path) -> list[Object]:
     """The objects of a kustomization, in the order to apply them."""
     text = subprocess.run(
-        [*programs.kustomize(), folder], check=True, capture_output=True, text=True, timeout=60
+        [*programs.kustomize(), folder],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
     ).stdout
     return list(yaml.load_all(text, Loader=yaml.CSafeLoader))
 

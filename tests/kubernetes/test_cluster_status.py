@@ -31,6 +31,7 @@ from tests.kubernetes.controllers import (
     make_account,
     node,
 )
+from tests.waiting import PATIENCE
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.usefixtures("no_nodes")]
 
@@ -261,7 +262,7 @@ def test_a_bundle_has_nodes_objects_and_logs_or_says_why_not(
     command = [sys.executable, "-m", "netmgr", "kube", "bundle", "--to", str(target)]
     command += ["--service-account", str(installed.credentials(tmp_path, installed.admin))]
     environment = {k: v for k, v in os.environ.items() if k != "KUBECONFIG"}
-    subprocess.run(command, env=environment | installed.environment, check=True, timeout=60)
+    subprocess.run(command, env=environment | installed.environment, check=True, timeout=PATIENCE)
     found = {}
     with tarfile.open(target) as archive:
         for entry in archive.getmembers():

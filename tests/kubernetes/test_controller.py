@@ -29,7 +29,7 @@ from tests.kubernetes.controllers import (
     relock,
     write_plan,
 )
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.usefixtures("no_nodes")]
 
@@ -106,7 +106,7 @@ def test_metrics_and_health_are_told_over_http(
         assert line in shown
     assert running.page("healthz") == "ok\n"
     taken = start(port=port)
-    assert taken.process.wait(20) == 1
+    assert taken.process.wait(PATIENCE) == 1
     assert "give --listen" in taken.said
 
 
@@ -152,7 +152,7 @@ def test_a_place_is_in_cooldown_after_its_node_across_a_restart_of_the_controlle
     assert pod_cidrs(control_plane)["b"] == had
     control_plane.ask("DELETE", "/api/v1/nodes/b")
     add_nodes(control_plane, [node("b", "odd")])
-    eventually(lambda: "b" in pod_cidrs(control_plane), seconds=5)
+    eventually(lambda: "b" in pod_cidrs(control_plane))
     assert pod_cidrs(control_plane)["b"] == had, (
         "the same machine, registered anew, keeps its allocation"
     )
@@ -175,7 +175,7 @@ def test_a_plan_that_would_move_a_node_is_refused(
     eventually(lambda: len(pod_cidrs(control_plane)) == 2)  # the plan before goes on being in force
     assert running.end() == 0
     restarted = start()
-    assert restarted.process.wait(20) == 2
+    assert restarted.process.wait(PATIENCE) == 2
     assert "Node a (gpu/0) has" in restarted.said
     lock.write_text(kept)
     write_plan(plan.parent, POOLS, v6=True, lock=False)
@@ -230,7 +230,7 @@ def test_claims_that_cannot_be_read_end_a_controller_that_says_so(
     body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
     control_plane.ask("POST", CLAIMS, body | {"data": {"7": "half a cla"}})
     running = start()
-    assert running.process.wait(20) != 0
+    assert running.process.wait(PATIENCE) != 0
     assert f"ConfigMap {metadata['name']} has the label netmgr.io/claims-of but" in running.said
     assert "Traceback" not in running.said
 
@@ -253,7 +253,7 @@ def test_a_node_that_the_server_lets_nobody_write_keeps_no_other_waiting(
         others = [node(f"b-{number}", "gpu") for number in range(50)]
         add_nodes(control_plane, [*others, node("unlabelled")])
         running = start(port=port)
-        eventually(lambda: len(pod_cidrs(control_plane)) == 50, seconds=20)
+        eventually(lambda: len(pod_cidrs(control_plane)) == 50)
         eventually(lambda: "NoNodePool" in events_of(control_plane, "unlabelled"))
         eventually(lambda: "it is frozen" in running.said)
         for state, number in {"served": 50, "waiting": 1, "refused": 1}.items():

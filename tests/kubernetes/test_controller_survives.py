@@ -32,7 +32,7 @@ from tests.kubernetes.controllers import (
     pod_status,
     write_plan,
 )
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.usefixtures("no_nodes")]
 
@@ -110,7 +110,7 @@ def follow_agents(
         begun = time.monotonic()
         controller = start()
         eventually(lambda: written()[0] >= MANY, seconds=200, every=0.5)
-        eventually(lambda: written()[1] >= NEW, seconds=60, every=0.5)
+        eventually(lambda: written()[1] >= NEW, every=0.5)
         taken = time.monotonic() - begun
         # Nothing changes any more: watches, and the Lease.
         time.sleep(5)
@@ -144,7 +144,7 @@ def test_a_leader_that_is_killed_is_followed_by_another_and_no_range_is_given_tw
     had = len(pod_cidrs(installed))
     assert had < number, "it was killed in the middle"
     assert " leading " not in other.said
-    eventually(lambda: len(pod_cidrs(installed)) == number, seconds=40, every=0.5)
+    eventually(lambda: len(pod_cidrs(installed)) == number, every=0.5)
     assert " leading " in other.said
     assert_none_twice(installed)
     assert other.said.count(" assigned ") <= number - had + 4, "what the first had written stood"
@@ -163,7 +163,7 @@ def test_an_api_server_that_restarts_in_the_middle_is_waited_for(
     eventually(lambda: " leadership-lost " in controller.said)
     assert controller.process.poll() is None
     installed.start_server()
-    eventually(lambda: len(pod_cidrs(installed)) == number, seconds=60, every=0.5)
+    eventually(lambda: len(pod_cidrs(installed)) == number, every=0.5)
     assert_none_twice(installed)
     add_nodes(installed, [node("odd", "cpu")])
     eventually(lambda: "UnknownNodePool" in controller.said, seconds=60)
@@ -272,7 +272,7 @@ def test_a_controller_ends_with_a_thread_that_dies_of_what_nobody_foresaw(
         options = (f"--plan={plan}", "--namespace=netmgr", f"--kubeconfig={tmp_path / 'c'}")
         controller = starter.start("controller", *options, "--listen=127.0.0.1:0")
         try:
-            assert controller.process.wait(20) == Exit.FAULT
+            assert controller.process.wait(PATIENCE) == Exit.FAULT
         finally:
             server.shutdown()
             thread.join()

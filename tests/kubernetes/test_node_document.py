@@ -33,7 +33,7 @@ from tests.kubernetes.controllers import (
 )
 from tests.lab.topology import cluster
 from tests.lab.world import World
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.usefixtures("no_nodes")]
 
@@ -78,7 +78,7 @@ def netmgr(*arguments: str, **environment: str) -> Outcome:
         check=False,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         env=kept | environment,
     )
 

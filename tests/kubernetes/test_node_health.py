@@ -16,7 +16,7 @@ from tests.kubernetes.controllers import (
     health_state,
     node,
 )
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.usefixtures("no_nodes")]
 
@@ -116,5 +116,5 @@ def test_an_option_that_makes_no_sense_ends_the_controller(
     assert starter.plane is installed
     account = starter.account("netmgr", "netmgr-controller")
     running = starter.start("controller", "--taint-unhealthy=5%", account=account)
-    assert running.process.wait(30) == 2
+    assert running.process.wait(PATIENCE) == 2
     assert "--taint-unhealthy needs --node-health" in running.said

@@ -25,7 +25,7 @@ from tests.lab.exchange import open_socket
 from tests.lab.runtime import Sandbox
 from tests.lab.topology import INTERNET, cluster
 from tests.lab.world import World
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.root, pytest.mark.usefixtures("no_nodes")]
 
@@ -51,12 +51,15 @@ def world() -> Iterator[World]:
 @pytest.fixture
 def plane(installed: ControlPlane) -> Iterator[ControlPlane]:
     path = manifests.HERE / "components" / "quota-events" / "rbac.yaml"
-    for found in yaml.safe_load_all(path.read_text()):
-        manifests.apply(installed, found)
+    rights = list(yaml.safe_load_all(path.read_text()))
+    for wanted in rights:
+        manifests.apply(installed, wanted)
     body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
     installed.answer("POST", "/api/v1/namespaces", body)
     yield installed
     installed.ask("DELETE", EVENTS)
+    for wanted in rights:
+        installed.ask("DELETE", manifests.path_of(installed, wanted))
 
 
 @pytest.fixture
@@ -81,7 +84,7 @@ def exporter(world: World) -> Iterator[int]:
         yield port
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(PATIENCE)
 
 
 def spend(world: World, pod: Sandbox, size: int) -> None:
@@ -106,7 +109,7 @@ def test_a_spent_quota_is_an_event_of_its_pod_and_of_its_namespace(
         spend(world, greedy, 1_600_000)
         eventually(lambda: sum(one["spent"] for one in world.nodes[0].snapshot()["quotas"]) == 1)
         running = start()
-        eventually(lambda: "Pod" in events(plane), 30)
+        eventually(lambda: "Pod" in events(plane))
         found = events(plane)
         assert set(found) == {"Pod"}
         about, message = found["Pod"]["involvedObject"], found["Pod"]["message"]
@@ -156,7 +159,7 @@ def test_nodes_that_answer_nonsense_or_nothing_keep_no_other_event_back(
         spend(world, greedy, 1_600_000)
         eventually(lambda: any(row["spent"] for row in world.nodes[0].snapshot()["quotas"]))
         running = start()
-        eventually(lambda: "Pod" in events(plane), 30)
+        eventually(lambda: "Pod" in events(plane))
         eventually(lambda: "reports-unread nodes=5 " in running.said)
         assert set(events(plane)) == {"Pod"}
         # What was sent without end was not kept.

@@ -200,7 +200,9 @@ def _bring_up(lab: World) -> None:
 
 
 def _next_commands(lab: World) -> Iterator[tuple[str, str]]:
-    which = "" if world.names() == [lab.name] else f" --name {lab.name}"
+    # Another lab may come: what has a name of its own is named, what is alone so far is not.
+    is_alone = world.names() == [lab.name] == [world.FIRST_NAME]
+    which = "" if is_alone else f" --name {lab.name}"
     first = lab.nodes[0].name
     if lab.topology.spokes:
         yield f"{PROGRAM} verify{which}", "who reaches whom, and as whom"

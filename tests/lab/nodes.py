@@ -44,8 +44,8 @@ EXPORTER_PORT = 9119
 TRAVERSABLE = 0o755
 """Mode of the directories on the exporter's way to its socket, whatever the umask."""
 
-START_SECONDS = 30
-QUERY_SECONDS = 10
+START_SECONDS = 60
+QUERY_SECONDS = 30
 
 
 @dataclass

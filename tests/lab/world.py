@@ -33,6 +33,9 @@ from tests.lab.nodes import TRAVERSABLE, LabNode
 from tests.lab.runtime import Sandbox
 from tests.lab.topology import Topology
 
+FIRST_NAME = "lab-1"
+"""What the first lab without a name of its own is called."""
+
 ROOT = Path("/run/netmgr-lab")
 """Short, because a Unix socket's path has at most 107 bytes."""
 

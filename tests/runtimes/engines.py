@@ -15,7 +15,7 @@ from tests.runtimes import images
 from tests.runtimes.cri import Cri, SandboxConfig
 from tests.runtimes.machine import PATH, Machine, MachineError
 from tests.runtimes.node import BIN_DIR
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 IMAGE = "netmgr.test/busybox:1"
 PAUSE = ("sleep", "100000")
@@ -148,7 +148,7 @@ class Ctr:
 
     def remove(self, pod: str) -> None:
         self.machine.run("ctr", "task", "kill", "--signal", "KILL", pod)
-        self.machine.running[f"ctr-{pod}"].wait(20)
+        self.machine.running[f"ctr-{pod}"].wait(PATIENCE)
 
     def _is_running(self, pod: str) -> bool:
         return any(

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Self
 
 from tests.lab.wiring import inside
+from tests.waiting import PATIENCE
 
 ECHO_PORT = 7
 WEB_PORT = 80
@@ -88,7 +89,7 @@ class Internet:
         self._web.server_close()
         self._end_echo()
         for thread in self._threads:
-            thread.join(10)
+            thread.join(PATIENCE)
         self._echo.close()
 
     def meter(self) -> dict[str, tuple[int, int]]:

@@ -27,6 +27,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
+from tests.waiting import PATIENCE
+
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 SCRIPT = Path(__file__).with_name("machine.sh")
 JOIN = """
@@ -78,7 +80,7 @@ class Machine:
             self._holder.kill()
             self._holder.communicate()
         for process in self.running.values():
-            process.wait(10)
+            process.wait(PATIENCE)
         self.sweep()
 
     def sweep(self) -> None:

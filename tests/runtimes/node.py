@@ -60,7 +60,7 @@ class NetmgrNode:
     def stop_agent(self) -> None:
         """End the agent, and wait for its end."""
         self.machine.run("pkill", "-f", "netmgr agent")
-        self.machine.running["agent"].wait(20)
+        self.machine.running["agent"].wait(PATIENCE)
 
     def wait_until_ready(self) -> None:
         """Wait until the agent can serve pods."""

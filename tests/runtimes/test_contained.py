@@ -32,7 +32,7 @@ from tests.runtimes.engines import (
 from tests.runtimes.internet import ECHO_PORT, Internet
 from tests.runtimes.machine import Machine
 from tests.runtimes.node import BIN_DIR, DOCUMENT, SOURCE, NetmgrNode, scraped, sent_of_pod, settled
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 pytestmark = [pytest.mark.root, pytest.mark.runtimes, pytest.mark.slow]
 
@@ -161,7 +161,7 @@ class ContainedNode(NetmgrNode):
         machine = self.machine
         remove_containers(machine)
         machine.run("sh", "-c", "kill -KILL $(pidof containerd)")
-        machine.running["containerd"].wait(10)
+        machine.running["containerd"].wait(PATIENCE)
         machine.run("sh", "-c", "rm -rf /run/netmgr/* /run/containerd")
         machine.run("systemd-tmpfiles", "--remove", "--boot", "/etc/tmpfiles.d/netmgr-cni.conf")
         engine.restart()

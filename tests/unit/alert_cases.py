@@ -213,6 +213,9 @@ NetmgrPlanNotInForce 20 {} The range controller in training refuses the plan on 
 NetmgrPreflightFailed 45 {} The preflight of 3 Nodes in training fails
     netmgr_controller_leader 1x60
     netmgr_controller_preflight_failed 0x9 3x50
+NetmgrNodesShareRanges 12 {} 1 Nodes in training have podCIDRs of an older Node
+    netmgr_controller_leader 1x40
+    netmgr_controller_nodes_sharing_ranges 0x9 1x30
 NetmgrUnhealthyNodesUntainted 30 {} 2 unhealthy Nodes in training still get pods
     netmgr_controller_leader 1x40
     netmgr_controller_unhealthy_nodes{state=withheld} 0x9 2x30
@@ -341,6 +344,9 @@ NetmgrPlanNotInForce 20 it does not lead
 NetmgrPreflightFailed 60 each passes within half an hour
     netmgr_controller_leader 1x60
     netmgr_controller_preflight_failed 1x20 0x5 1x20 0x30
+NetmgrNodesShareRanges 40 it does not lead
+    netmgr_controller_leader 0x40
+    netmgr_controller_nodes_sharing_ranges 1x40
 NetmgrUnhealthyNodesUntainted 40 all of them are tainted
     netmgr_controller_leader 1x40
     netmgr_controller_unhealthy_nodes{state=tainted} 5x40

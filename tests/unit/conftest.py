@@ -25,6 +25,7 @@ from netmgr.plan.lock import LockDocument
 from netmgr.plan.network import Network
 from tests.fakes.accounts_node import Node
 from tests.fakes.ledger_tools import Clock, opened
+from tests.waiting import PATIENCE
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 ROOT = GOLDEN.parent.parent
@@ -157,7 +158,7 @@ def started(
                     stderr=stderr,
                 )
             )
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE
         while not (listening := re.search(r"listening .* port=(\d+)", log.read_text())):
             assert running[-1].poll() is None and time.monotonic() < deadline, log.read_text()  # noqa: PT018  both halves say the same: not ready in time
             time.sleep(0.02)

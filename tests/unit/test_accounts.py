@@ -26,6 +26,7 @@ from netmgr.rules.protection import Protection
 from tests.chaos.test_accounts_crashes import DB, INTERNET, NEXT, POLICY, WEB
 from tests.fakes.accounts_node import HostPods, Node
 from tests.fakes.ledger_tools import LINGER, counts
+from tests.waiting import PATIENCE
 
 
 def test_a_ledger_that_was_lost_begins_at_zero_and_goes_on_from_what_counters_show(
@@ -220,11 +221,11 @@ def test_tidying_drops_what_lingered_and_syncs_beside_other_work(node: Node) -> 
     def sync() -> None:
         threads.append(threading.current_thread())
         syncing.set()
-        assert may_end.wait(10)
+        assert may_end.wait(PATIENCE)
 
     checkpoint, node.ledger.checkpoint = node.ledger.checkpoint, sync
     node.accounts.tidy()
-    assert syncing.wait(10)
+    assert syncing.wait(PATIENCE)
     assert node.totals == {"node": 0}
     node.accounts.tidy()
     may_end.set()
@@ -232,7 +233,7 @@ def test_tidying_drops_what_lingered_and_syncs_beside_other_work(node: Node) -> 
     assert [(thread.name, thread.daemon) for thread in threads] == [("ledger-sync", True)]
     syncing.clear()
     node.accounts.tidy()
-    assert syncing.wait(10)
+    assert syncing.wait(PATIENCE)
     node.ledger.checkpoint = checkpoint
 
 
@@ -256,18 +257,18 @@ def test_whoever_awaits_their_turn_waits_for_a_repair(node: Node) -> None:
 
     def observe(desired: Ruleset, observe: Callable[[Ruleset], Observed] = node.kernel.observe):
         repairing.set()
-        assert may_end.wait(10)
+        assert may_end.wait(PATIENCE)
         return observe(desired)
 
     node.kernel.observe = observe
     repair = threading.Thread(target=node.accounts.reconcile)
     turn = threading.Thread(target=node.accounts.await_turn)
     repair.start()
-    assert repairing.wait(10)
+    assert repairing.wait(PATIENCE)
     turn.start()
     turn.join(0.05)
     assert turn.is_alive()
     may_end.set()
     for thread in (repair, turn):
-        thread.join(10)
+        thread.join(PATIENCE)
         assert not thread.is_alive()

@@ -34,6 +34,7 @@ from netmgr.rules.policy import Policy
 from tests.builders import NODE_KEYS
 from tests.fakes.ledger_tools import Clock, opened
 from tests.fakes.rules import FakeBackend
+from tests.waiting import PATIENCE
 
 QUESTION = b'{"version": 1, "query": "health"}\n'
 HEAD = {**NODE_KEYS, "node": {"name": "one"}, "ranges": ["10.1.0.0/24"]}
@@ -48,7 +49,7 @@ class HangingBackend(FakeBackend):
 
     def read(self, desired: Ruleset) -> Sequence[Sample]:
         self.is_asked.set()
-        self.goes_on.wait(30)
+        self.goes_on.wait(PATIENCE)
         return super().read(desired)
 
 
@@ -78,13 +79,13 @@ def test_no_answer_comes_while_a_reading_hangs(agent: Probed) -> None:
     with ThreadPoolExecutor(2) as workers:
         workers.submit(agent.accounts.read)
         try:
-            assert agent.kernel.is_asked.wait(10)
+            assert agent.kernel.is_asked.wait(PATIENCE)
             answer = workers.submit(agent.readers.answer, QUESTION)
             with pytest.raises(StillWaiting):
                 answer.result(0.3)
         finally:
             agent.kernel.goes_on.set()
-        assert json.loads(answer.result(10)) == {"version": 1, "files": ""}
+        assert json.loads(answer.result(PATIENCE)) == {"version": 1, "files": ""}
 
 
 def test_files_that_cannot_be_made_again_are_reported(agent: Probed) -> None:

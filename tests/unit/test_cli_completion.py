@@ -137,7 +137,9 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     netmgr.chmod(0o755)
     for shell, name in zip(SHELLS, ("bash", "functions/_netmgr", "fish"), strict=True):
         with (made / name).open("wb") as script:
-            subprocess.run([netmgr, "completion", shell], stdout=script, check=True, timeout=60)
+            subprocess.run(
+                [netmgr, "completion", shell], stdout=script, check=True, timeout=PATIENCE
+            )
     return made
 
 

@@ -20,6 +20,7 @@ from netmgr import programs
 from netmgr.cli.main import command_line
 from tests import commands
 from tests.builders import SMALL_PLAN
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.programs
 
@@ -143,6 +144,8 @@ with undone_when_interrupted("undoing"):
 
 
 def test_an_interruption_that_python_drops_in_a_finalizer_is_raised_after_it() -> None:
-    outcome = programs.run([sys.executable, "-c", INTERRUPTED_IN_A_FINALIZER], cwd=ROOT, timeout=50)
+    outcome = programs.run(
+        [sys.executable, "-c", INTERRUPTED_IN_A_FINALIZER], cwd=ROOT, timeout=PATIENCE
+    )
     assert (outcome.returncode, outcome.stdout) == (128 + signal.SIGTERM, b"undone\n")
     assert outcome.stderr == b"\nInterrupted: undoing\n"

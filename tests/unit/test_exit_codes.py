@@ -17,6 +17,7 @@ from netmgr import programs
 from netmgr.cli.plan import app
 from netmgr.errors import SIGNAL_EXIT, Exit
 from tests.builders import SMALL_PLAN
+from tests.waiting import PATIENCE
 
 Netmgr = Callable[..., tuple[int, str, str]]
 ROOT = Path(__file__).parents[2]
@@ -107,7 +108,7 @@ def test_a_command_that_is_interrupted_ends_with_the_signals_code(tmp_path: Path
             connection, _ = silent.accept()
             assert connection.recv(1)  # it has asked, and waits for the answer
             running.send_signal(signal.SIGINT)
-            code = running.wait(20)
+            code = running.wait(PATIENCE)
             connection.close()
     assert code == SIGNAL_EXIT + signal.SIGINT
 

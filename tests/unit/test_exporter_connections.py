@@ -33,7 +33,9 @@ def connected(port: int, number: int) -> Iterator[list[socket.socket]]:
     with ExitStack() as stack:
         made = []
         for _ in range(number):
-            client = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20))
+            client = stack.enter_context(
+                socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
+            )
             client.sendall(b"GET /metrics HTTP/1.1\r\n")
             made.append(client)
         yield made
@@ -87,7 +89,7 @@ def test_a_request_that_trickles_in_is_ended(port: int, monkeypatch: pytest.Monk
     ],
 )
 def test_a_head_that_is_too_long_is_refused(port: int, head: bytes, code: bytes) -> None:
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as client:
         client.sendall(head)
         assert client.makefile("rb").readline().split()[1] == code
 

@@ -17,7 +17,7 @@ from netmgr import programs
 from netmgr.api.snapshot import Snapshot
 from tests.fakes.agent_socket import snapshot
 from tests.fakes.exporter_port import certificate, get, serving
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 pytestmark = [pytest.mark.programs, pytest.mark.slow]
 
@@ -62,7 +62,7 @@ def prometheus(configuration: Path) -> Iterator[int]:
         yield port
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(PATIENCE)
 
 
 def by_job(port: int, query: str) -> dict[str, float]:

@@ -28,6 +28,7 @@ from netmgr.cli.exporter import exporter as command
 from netmgr.errors import ConfigError, RequestError, SetupError, TryAgainLater
 from tests.fakes.agent_socket import agent, canned, snapshot
 from tests.fakes.exporter_port import get, serving
+from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).parent.parent.parent
 NOBODY, READERS = 65534, 61234
@@ -209,7 +210,7 @@ def test_listen_addresses_that_make_no_sense_are_refused(text: str) -> None:
 def test_without_an_address_both_families_are_served(socket_path: Path) -> None:
     with Server(Settings(":0"), lambda: read_snapshot(socket_path)) as server:
         for host in ("127.0.0.1", "::1"):
-            socket.create_connection((host, server.server_port), timeout=2).close()
+            socket.create_connection((host, server.server_port), timeout=PATIENCE).close()
 
 
 def test_an_address_that_is_taken_is_named(port: int, socket_path: Path) -> None:
@@ -227,7 +228,7 @@ def test_a_reader_waits_no_longer_than_it_was_told(socket_path: Path) -> None:
     held = threading.Event()
 
     def mute(_question: bytes) -> bytes:
-        held.wait(5)
+        held.wait(PATIENCE)
         return b""
 
     with agent(socket_path, mute):
@@ -283,7 +284,7 @@ def test_the_command_stops_cleanly_when_told_to(started, ending: signal.Signals)
     process, port = started("-c", main, "exporter", "--log-level", "info")
     assert samples(port, "netmgr_up") == [0]
     process.send_signal(ending)
-    assert process.wait(10) == 0
+    assert process.wait(PATIENCE) == 0
 
 
 @pytest.mark.slow
@@ -321,7 +322,7 @@ def most_resident(status: str) -> int:
 )
 def test_a_mistake_ends_in_a_sentence_not_in_a_traceback(arguments: list[str], shown: str) -> None:
     command = [sys.executable, "-m", "netmgr", "exporter", *arguments]
-    outcome = programs.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=20)
+    outcome = programs.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=PATIENCE)
     assert outcome.returncode in (1, 2)
     *_, last = outcome.stderr.decode().splitlines()
     assert last.startswith("netmgr: ")

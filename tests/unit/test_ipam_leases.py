@@ -16,6 +16,7 @@ from netmgr.ipam.pool import Timing
 from netmgr.ipam.store import LeaseStore
 from netmgr.model import Attachment, AttachmentKey, PodRef
 from netmgr.prefixes import Address, Prefix
+from tests.waiting import PATIENCE
 
 Open = Callable[..., Leases]
 Lookup = Callable[[Iterable[Address]], set[Address]]
@@ -104,7 +105,7 @@ def test_nobody_waits_while_an_add_walks_the_connection_table(opened: Open, cloc
     def slow_walk(_: Iterable[Address]) -> set[Address]:
         other = threading.Thread(target=leases.occupancy, daemon=True)
         other.start()
-        other.join(2)
+        other.join(PATIENCE)
         answered.append(not other.is_alive())
         return set()
 
@@ -155,7 +156,7 @@ def test_nobody_waits_while_the_disk_is_waited_for(opened: Open) -> None:
     syncing = threading.Thread(target=leases.store.checkpoint, daemon=True)
     with leases._lock, leases.store._lock:
         syncing.start()
-        syncing.join(5)
+        syncing.join(PATIENCE)
         assert not syncing.is_alive()
 
 

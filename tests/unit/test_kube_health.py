@@ -16,13 +16,14 @@ from exporter.controller_catalog import CONTROLLER
 from netmgr.errors import SetupError
 from netmgr.kube.client.api import Api
 from netmgr.kube.controller.health import SILENCE, ControllerHealth, Telemetry, serve
+from tests.waiting import PATIENCE
 
 RESET, KEPT = struct.pack("@ii", 1, 0), struct.pack("@ii", 0, 0)
 """What SO_LINGER has a socket do when it is closed."""
 
 
 def health(address: str, port: int) -> tuple[int, str]:
-    connection = HTTPConnection(address, port, timeout=10)
+    connection = HTTPConnection(address, port, timeout=PATIENCE)
     connection.request("GET", "/healthz")
     try:
         answer = connection.getresponse()

@@ -214,6 +214,35 @@ def test_a_failed_preflight_outweighs_a_report_until_the_agent_serves() -> None:
     assert cluster.telemetry.registry.get_sample_value("netmgr_controller_preflight_failed") == 0
 
 
+@pytest.mark.parametrize("reads_reports", [True, False])
+def test_the_younger_of_two_nodes_with_one_range_is_unhealthy_until_the_other_is_gone(
+    *, reads_reports: bool
+) -> None:
+    cluster = Cluster("a", "b", "c")
+    for name, created, cidr in (
+        ("a", "2026-01-03T00:00:00Z", "10.0.0.0/24"),
+        ("b", "2026-01-02T00:00:00Z", "10.0.0.0/16"),
+        ("c", "2026-01-01T00:00:00Z", "10.1.0.0/24"),
+    ):
+        cluster.objects[name]["metadata"]["creationTimestamp"] = created
+        cluster.objects[name]["spec"] = {"podCIDRs": [cidr]}
+    cluster.nodes.replace(cluster.objects.values())
+    if reads_reports:
+        cluster.reports = {"a": SOUND}
+    assert cluster.reconcile(cluster.writer(reads_reports=reads_reports)) == (True, ["a"])
+    status, reason, message = cluster.state("a")
+    assert (status, reason) == ("False", "RangesShared")
+    assert "those of Node b have the same addresses, of 10.0.0.0/24; if there is no" in message
+    sample = "netmgr_controller_nodes_sharing_ranges"
+    assert cluster.telemetry.registry.get_sample_value(sample) == 1
+
+    cluster.objects.pop("b")
+    cluster.nodes.replace(cluster.objects.values())
+    assert cluster.reconcile(cluster.writer(reads_reports=reads_reports)) == (True, ["a"])
+    assert cluster.condition("a")["status"] == "True"
+    assert cluster.telemetry.registry.get_sample_value(sample) == 0
+
+
 def test_without_reports_nothing_is_looked_at_again_until_a_node_or_a_pod_changes() -> None:
     cluster, now = Cluster("a", "b"), 1000.0
     cluster.concurrency.monotonic = lambda: now

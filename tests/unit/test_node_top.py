@@ -23,6 +23,7 @@ from netmgr.cli import node_tables
 from netmgr.cli.terminal import console
 from netmgr.cli.top import NODE, Sort, measured, ordered, table
 from tests.fakes.agent_socket import agent, snapshot
+from tests.waiting import PATIENCE
 
 SECONDS = 2.0
 TOP = [sys.executable, "-m", "netmgr", "node", "top", "--interval", "0.5"]
@@ -138,7 +139,9 @@ def socket(tmp_path: Path) -> Iterator[str]:
 @pytest.mark.programs
 def test_in_a_pipe_each_reading_is_a_plain_table(socket: str) -> None:
     options = ["--count", "2", "--sort", "in", "--namespace", "team-1", "--socket", socket]
-    done = subprocess.run([*TOP, *options], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [*TOP, *options], capture_output=True, text=True, timeout=PATIENCE, check=True
+    )
     assert done.stderr == ""
     assert "\x1b" not in done.stdout
     tables = done.stdout.split("namespace/pod")[1:]

@@ -18,6 +18,7 @@ import yaml
 from netmgr.cli.plan_common import load
 from netmgr.plan import files
 from netmgr.plan.lock import LOCK_VERSION, LockDocument
+from tests.waiting import PATIENCE
 
 PLAN = """\
 apiVersion: netmgr.io/v1alpha1
@@ -196,7 +197,7 @@ def test_the_services_of_a_tombstone_are_nobody_elses(run, plan, lock):
 def git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
     who = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
     command = ["git", *who, *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, timeout=60, check=False)
+    return subprocess.run(command, cwd=folder, capture_output=True, timeout=PATIENCE, check=False)
 
 
 @pytest.fixture

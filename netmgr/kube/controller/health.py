@@ -70,6 +70,7 @@ class Telemetry:
         self.plan_refused = self._gauge(catalog.PLAN_REFUSED)
         self.unhealthy = self._gauge(catalog.UNHEALTHY)
         self.preflight_failed = self._gauge(catalog.PREFLIGHT_FAILED)
+        self.sharing_ranges = self._gauge(catalog.SHARING_RANGES)
 
     def _gauge(self, metric: Metric) -> Gauge:
         return Gauge(metric.name, metric.help, metric.labels, registry=self.registry)

@@ -1,8 +1,9 @@
 """The Node's condition NetmgrHealthy: whether its network has problems that last.
 
-A Node whose agent does not start because its preflight fails has the condition as well. A node that
-reports nothing for a while gets the status Unknown, as the node controller gives it to a kubelet's
-own conditions. The condition alone keeps no pod away.
+A Node whose agent does not start because its preflight fails has the condition as well, and so has
+one with ranges of an older Node. A node that reports nothing for a while gets the status Unknown,
+as the node controller gives it to a kubelet's own conditions. The condition alone keeps no pod
+away.
 
 Messages are written by nodes: they are bounded, and a Node's condition is written at most every
 `CALM_SECONDS`, so that a node that changes its mind all the time costs the API server little.
@@ -21,9 +22,11 @@ from netmgr.kube.controller.health import Telemetry
 from netmgr.kube.controller.node_reports import NodeReport, NodeReports
 from netmgr.kube.controller.nodes import HEALTHY, NodeView
 from netmgr.kube.controller.reconciling import Leadership, write_condition, write_each
+from netmgr.kube.controller.shared_ranges import SharedRange, shared_ranges
 
 HEALTHY_REASON, SILENT_REASON = "NoProblems", "NoReport"
 PREFLIGHT_FAILED, PREFLIGHT_PASSED = "PreflightFailed", "PreflightPassed"
+RANGES_SHARED, RANGES_OWN = "RangesShared", "RangesOwn"
 LONGEST_MESSAGE = 4096
 CALM_SECONDS = 10.0
 
@@ -40,8 +43,8 @@ class Condition(NamedTuple):
 class _Known:
     """What is known of nodes, by their Nodes' names."""
 
-    failed: Mapping[str, str]
-    """Why their preflights fail."""
+    unhealthy: Mapping[str, Condition]
+    """Those that the controller itself knows to be unhealthy, whatever they report."""
     ready: Collection[str]
     """Those whose agents serve."""
     reports: Mapping[str, NodeReport]
@@ -56,7 +59,7 @@ class NodeConditions:
     def __init__(
         self, leadership: Leadership, reports: NodeReports | None, telemetry: Telemetry
     ) -> None:
-        """Without `reports`, only preflights are looked at."""
+        """Without `reports`, only preflights and ranges are looked at."""
         self._leadership = leadership
         self._reports = reports
         self._telemetry = telemetry
@@ -76,8 +79,11 @@ class NodeConditions:
             self._events.report(self._notices)
             return True
         views = self._leadership.nodes.views()
-        known = self._known(pods)
-        self._report(views, known.failed)
+        failed = {pod.node: pod.failed_preflight for pod in pods if pod.failed_preflight}
+        shared = {shared.younger: shared for shared in shared_ranges(views)}
+        self._telemetry.sharing_ranges.set(len(shared))
+        self._report(views, failed)
+        known = self._known(pods, failed, shared)
         now = self._leadership.concurrency.monotonic()
         self._written = {name: at for name, at in self._written.items() if now - at < CALM_SECONDS}
         due = ((view, _wanted(view, known)) for view in views if view.name not in self._written)
@@ -99,9 +105,21 @@ class NodeConditions:
         self._telemetry.preflight_failed.set(len(self._notices))
         self._events.report(self._notices)
 
-    def _known(self, pods: Iterable[AgentPod]) -> _Known:
+    def _known(
+        self,
+        pods: Iterable[AgentPod],
+        failed: Mapping[str, str],
+        shared: Mapping[str, SharedRange],
+    ) -> _Known:
+        unhealthy = {
+            name: Condition("False", RANGES_SHARED, f"{sharing.message}; {sharing.remedy}")
+            for name, sharing in shared.items()
+        }
+        for name, failure in failed.items():
+            message = f"its agent does not start, because its preflight fails: {failure}"
+            unhealthy[name] = Condition("False", PREFLIGHT_FAILED, message)
         return _Known(
-            failed={pod.node: pod.failed_preflight for pod in pods if pod.failed_preflight},
+            unhealthy=unhealthy,
             ready={pod.node for pod in pods if pod.is_ready},
             reports=self._reports.by_node if self._reports else {},
             silent=self._reports.silent() if self._reports else frozenset(),
@@ -136,15 +154,16 @@ class NodeConditions:
 
 def _wanted(view: NodeView, known: _Known) -> Condition | None:
     """The condition that a Node should have; None where nothing is known of it."""
-    if failure := known.failed.get(view.name):
-        message = f"its agent does not start, because its preflight fails: {failure}"
-        return Condition("False", PREFLIGHT_FAILED, message)
+    if view.name in known.unhealthy:
+        return known.unhealthy[view.name]
     if view.name in known.reports:
         return condition(known.reports[view.name])
     if view.health == ("False", PREFLIGHT_FAILED):
         # Not before its agent serves: a pod that was just made has not failed yet, either.
         is_over = view.name in known.ready
         return Condition("True", PREFLIGHT_PASSED, "its agent serves") if is_over else None
+    if view.health == ("False", RANGES_SHARED):
+        return Condition("True", RANGES_OWN, "no other Node has its ranges any more")
     if view.health is not None and view.name in known.silent:
         return Condition("Unknown", SILENT_REASON, "its exporter has not answered for a while")
     return None
@@ -154,7 +173,8 @@ def _differs(wanted: Condition, view: NodeView) -> bool:
     if (wanted.status, wanted.reason) != view.health:
         return True
     # Not for other reasons: the figures in their messages change all the time.
-    return wanted.reason == PREFLIGHT_FAILED and wanted.message != view.health_message
+    knows_itself = wanted.reason in (PREFLIGHT_FAILED, RANGES_SHARED)
+    return knows_itself and wanted.message != view.health_message
 
 
 def condition(report: NodeReport) -> Condition:

@@ -18,7 +18,7 @@ from netmgr.documents.sites import Role
 from netmgr.findings import Finding, grouped
 from netmgr.kube.client.agent_pods import AgentPod
 from netmgr.kube.client.api import Object
-from netmgr.kube.controller.node_conditions import PREFLIGHT_FAILED
+from netmgr.kube.controller.node_conditions import PREFLIGHT_FAILED, RANGES_SHARED
 from netmgr.kube.controller.node_reports import NodeReport
 from netmgr.kube.controller.nodes import (
     ROLE,
@@ -28,7 +28,7 @@ from netmgr.kube.controller.nodes import (
     is_ready,
     node_view,
 )
-from netmgr.prefixes import Prefix
+from netmgr.kube.controller.shared_ranges import shared_ranges
 
 AGENT, NAT_HOST, CONTROLLER = "agent", "nat-host", "controller"
 COMPONENT = "app.kubernetes.io/component"
@@ -243,7 +243,9 @@ def _observed(cluster: ClusterState, now: float) -> Iterator[Finding]:
     yield from _workloads(cluster)
     yield from _leader(cluster, now)
     yield from _nodes(cluster)
-    yield from _shared_ranges([state.view for state in cluster.nodes])
+    for shared in shared_ranges([state.view for state in cluster.nodes]):
+        about = f"node/{shared.younger}"
+        yield _found(Severity.ERROR, "ranges", shared.message, shared.remedy, about)
     yield from _events(event for event in cluster.events if not _is_over(event, cluster))
 
 
@@ -344,25 +346,6 @@ def _agent(
         yield _found(Severity.WARNING, "rollout", message, remedy, about)
 
 
-def _shared_ranges(views: Sequence[NodeView]) -> Iterator[Finding]:
-    """Nodes whose pods get the same addresses; of two, the younger one is named."""
-    created = {view.name: view.created for view in views}
-    held = sorted((block, view.name) for view in views for block in view.cidrs)
-    widest: tuple[Prefix, str] | None = None
-    for block, name in held:
-        # Blocks are prefixes: what overlaps one lies in it, and comes right behind it.
-        if widest is None or not widest[0].overlaps(block):
-            widest = block, name
-        elif name != widest[1]:
-            older, younger = sorted((widest[1], name), key=created.__getitem__)
-            message = f"its pods and those of Node {older} have the same addresses, of {block}"
-            remedy = (
-                f"if there is no such machine, kubectl delete node {younger}; else delete it as "
-                "well, and its kubelet registers it with another podCIDR"
-            )
-            yield _found(Severity.ERROR, "ranges", message, remedy, f"node/{younger}")
-
-
 def _absent(about: str, wanted: Sequence[Workload]) -> Finding:
     describe = wanted[0].kubectl("describe")
     if any(daemon_set.wanted > daemon_set.scheduled for daemon_set in wanted):
@@ -406,8 +389,8 @@ def _network(state: NodeState, report: NodeReport | None) -> Iterator[Finding]:
     view = state.view
     about, describe = f"node/{view.name}", f"kubectl describe node/{view.name}"
     status, reason = view.health or (None, None)
-    # A preflight that fails is reported with its agent.
-    if status == "False" and reason != PREFLIGHT_FAILED:
+    # A preflight that fails is reported with its agent, and shared ranges of all Nodes at once.
+    if status == "False" and reason not in (PREFLIGHT_FAILED, RANGES_SHARED):
         message = f"{reason}: {view.health_message}"
         yield _found(Severity.ERROR, "network", message, describe, about)
     elif status == "Unknown" and state.is_ready:
