@@ -62,10 +62,6 @@ class RuleBackend(Protocol):
         """Carry the operations out in order; atomically where the kernel allows it."""
         ...
 
-    def render(self, operations: Sequence[Operation]) -> str:
-        """The operations as text a person can run, one command a line."""
-        ...
-
     def read(self, desired: model.Ruleset) -> list[Sample]:
         """Every counter of ours that the kernel has: the node's, and after them the pods'."""
         ...

@@ -7,21 +7,20 @@ ADD and DEL change, and what pods are counted by, is in ipsets, for which no pro
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from itertools import chain, groupby, product
 from types import UnionType
 
 from netmgr.errors import KernelError
 from netmgr.kernel.xtables import libiptc
-from netmgr.kernel.xtables.saved import NO_TABLE, SavedRule, SavedTable
+from netmgr.kernel.xtables.saved import SavedRule, SavedTable
 from netmgr.kernel.xtables.variant import Changed, Variant
 from netmgr.model import Sample
 from netmgr.prefixes import Address, Family
 from netmgr.rules import iptables_chains, model, transaction
 from netmgr.rules.ipset import IpSets, kernel_name
 from netmgr.rules.iptables_chains import TABLES, HookRules, builtin
-from netmgr.rules.iptables_text import set_commands
 from netmgr.rules.observed import Observed, ObservedRule, Samples, in_order
 from netmgr.rules.tagged import Place, Serving
 
@@ -48,7 +47,6 @@ class IptablesBackend:
         self._tables = tables
         self._sets = IpSets()
         self._samples = Samples()
-        self._observed: dict[tuple[str, Family], SavedTable] = {}
 
     @property
     def name(self) -> str:
@@ -59,32 +57,14 @@ class IptablesBackend:
         held, orphans = self._sets.look(desired.sets), self._sets.orphans(desired.sets)
         members = {name: elements for name, elements in held.items() if elements is not None}
         malformed = frozenset(held.keys() - members.keys())
-        self._observed = {
+        tables = {
             (name, family): self._tables.table(name, family)
             for family in Family
             for name in sorted(set(TABLES.values()))
         }
-        chains, kept = self._observed_chains(desired, malformed)
+        chains, kept = _observed_chains(desired, tables, malformed)
         counters = iptables_chains.counters(desired, chains, kept)
         return Observed(members, chains, counters, malformed, orphans)
-
-    def _observed_chains(
-        self, desired: model.Ruleset, malformed: frozenset[str]
-    ) -> tuple[dict[model.Hook, tuple[ObservedRule, ...]], set[str]]:
-        """Our rules at each hook, and the ids of those that keep what they have counted."""
-        chains: dict[model.Hook, tuple[ObservedRule, ...]] = {}
-        kept: set[str] = set()
-        for hook, name in TABLES.items():
-            rules = desired.chains.get(hook, ())
-            present = [
-                HookRules(self._observed[name, family], hook, rules, family) for family in Family
-            ]
-            observed = chain.from_iterable(hook_rules.observed(malformed) for hook_rules in present)
-            chains[hook] = in_order(list(observed), _as_written(rules), rules)
-            # All rules are removed before a set that they look into is remade.
-            if malformed.isdisjoint(chain.from_iterable(rule.set_names for rule in rules)):
-                kept.update(*map(HookRules.kept, present))
-        return chains, kept
 
     def apply(self, operations: Sequence[transaction.Operation]) -> None:
         """Carry the operations out; each table of each family is changed at once.
@@ -98,29 +78,6 @@ class IptablesBackend:
                 self._change(family, make)
             for _, same in groupby(others, type):
                 self._change_sets(list(same))
-
-    def render(self, operations: Sequence[transaction.Operation]) -> str:
-        """The operations as a shell's commands: of ipset, and of iptables-restore of the variant.
-
-        The edits are those of the tables as they were observed last.
-        """
-        lines: list[str] = []
-        for changes, others in _grouped(operations):
-            if changes:
-                lines += self._restore_commands(changes)
-                # What comes next in a transaction finds nothing of what was dropped.
-                self._observed = {}
-            lines += chain.from_iterable(map(set_commands, others))
-        return "".join(f"{line}\n" for line in lines)
-
-    def _restore_commands(self, changes: Sequence[ChainChange]) -> Iterator[str]:
-        for family in Family:
-            script = iptables_chains.script(
-                changes, family, lambda *where: self._observed.get(where, NO_TABLE)
-            )
-            if script:
-                program = self._tables.program(family, "restore")
-                yield f"{program} -w --noflush --counters <<'END'\n{script}END"
 
     def read(self, desired: model.Ruleset) -> list[Sample]:
         """The node's counters from the article's rules and ours, then the pods' from the sets."""
@@ -252,6 +209,25 @@ def _as_written(rules: Sequence[model.Rule]) -> list[str]:
     # The article's are in the built-in chain, and so seen first, wherever the ruleset has them.
     listed = sorted(rules, key=lambda rule: not rule.comment)
     return [rule.id for family in Family for rule in listed if rule.family is family]
+
+
+def _observed_chains(
+    desired: model.Ruleset,
+    tables: Mapping[tuple[str, Family], SavedTable],
+    malformed: frozenset[str],
+) -> tuple[dict[model.Hook, tuple[ObservedRule, ...]], set[str]]:
+    """Our rules at each hook, and the ids of those that keep what they have counted."""
+    chains: dict[model.Hook, tuple[ObservedRule, ...]] = {}
+    kept: set[str] = set()
+    for hook, name in TABLES.items():
+        rules = desired.chains.get(hook, ())
+        present = [HookRules(tables[name, family], hook, rules, family) for family in Family]
+        observed = chain.from_iterable(hook_rules.observed(malformed) for hook_rules in present)
+        chains[hook] = in_order(list(observed), _as_written(rules), rules)
+        # All rules are removed before a set that they look into is remade.
+        if malformed.isdisjoint(chain.from_iterable(rule.set_names for rule in rules)):
+            kept.update(*map(HookRules.kept, present))
+    return chains, kept
 
 
 def _grouped(

@@ -10,7 +10,7 @@ import re
 from typing import assert_never
 
 from netmgr.prefixes import Address, Family
-from netmgr.rules import model, transaction
+from netmgr.rules import model
 from netmgr.rules.ipset import kernel_name
 from netmgr.rules.iptables_layout import Line
 
@@ -49,50 +49,6 @@ def text(rule: model.Rule) -> str:
 def comment_of(rule: model.Rule) -> str:
     """The comment the rule carries in the kernel."""
     return rule.comment or f"netmgr {rule.id}"
-
-
-def set_commands(operation: transaction.Operation) -> list[str]:  # noqa: PLR0911 - one return per kind of operation reads best
-    """An operation on sets as commands of ipset, in order; the backend itself starts none."""
-    match operation:
-        case transaction.CreateSet(spec):
-            return [_create(spec)]
-        case transaction.DeleteSet(spec):
-            return [f"ipset destroy {kernel_name(spec.name)}"]
-        case transaction.DeleteOrphan(name):
-            return [f"ipset destroy {name}"]
-        case transaction.AddElements(spec, elements, packets=0):
-            return _each("add", spec, elements)
-        case transaction.AddElements(spec, elements, packets=packets):
-            return [
-                f"{command} packets {packets} bytes 0" for command in _each("add", spec, elements)
-            ]
-        case transaction.RemoveElements(spec, elements):
-            return _each("del", spec, elements)
-        case transaction.ReplaceElements(spec, elements):
-            return [f"ipset flush {kernel_name(spec.name)}", *_each("add", spec, elements)]
-        # Counters are the rules' own, and there are no flowtables.
-        case (
-            transaction.DropChain()
-            | transaction.FillChain()
-            | transaction.DeclareCounter()
-            | transaction.EndFlows()
-        ):
-            return []
-    assert_never(operation)
-
-
-def _create(spec: model.SetSpec) -> str:
-    kind = "hash:net" if spec.counts is None else "hash:ip"
-    family = "inet" if spec.family is Family.V4 else "inet6"
-    counters = "" if spec.counts is None else " counters"
-    options = f"family {family} maxelem {model.IPSET_CAPACITY}{counters}"
-    return f"ipset create {kernel_name(spec.name)} {kind} {options}"
-
-
-def _each(verb: str, spec: model.SetSpec, elements: frozenset[model.Element]) -> list[str]:
-    return [
-        f"ipset -exist {verb} {kernel_name(spec.name)} {element}" for element in sorted(elements)
-    ]
 
 
 def _target(rule: model.Rule) -> list[str]:

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from netmgr import programs
 from netmgr.documents.accounting import NodeRules
 from netmgr.errors import KernelError, TryAgainLater
 from netmgr.model import Counter, Sample, Traffic
@@ -56,20 +55,6 @@ def test_the_exact_rules_are_the_articles_word_for_word(backend, policy, variant
     assert rules_of(variant_program("iptables-save -t mangle")) == saved, (
         "whatever the number of pods"
     )
-
-
-@pytest.mark.parametrize("node_rules", NodeRules)
-def test_the_printed_commands_make_the_same_rules_when_a_person_types_them(
-    backend, policy, node_rules
-):
-    rules = Rules(backend, replace(policy, node_rules=node_rules))
-    done = programs.run(
-        ["/bin/sh", "-e"], stdin=backend.render(rules.plan(PODS).operations).encode()
-    )
-    assert done.returncode == 0, done.stderr.decode()
-    typed = rules.plan(PODS)
-    assert typed.repairs == ()
-    assert not typed
 
 
 def test_a_node_rule_given_twice_is_kept_once_with_its_count(

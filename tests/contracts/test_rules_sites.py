@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import pytest
 
-from netmgr import programs
 from netmgr.api.snapshot import DroppedTotals
 from netmgr.prefixes import Prefix
 from netmgr.rules.engine import Rules
@@ -156,20 +155,6 @@ def test_where_nobody_is_kept_apart_nothing_is_read(rules):
 def test_a_missing_ruleset_reads_as_zero(kernel):
     rules = Rules(kernel.backend, Policy.of(MACHINES["node"]))
     assert {one["packets"] for one in rules.drops().between} == {0}
-
-
-@pytest.mark.root
-@pytest.mark.parametrize("machine", MACHINES)
-def test_the_printed_commands_make_the_same_rules_when_a_person_types_them(real_kernel, machine):
-    rules = Rules(real_kernel.backend, Policy.of(MACHINES[machine]))
-    is_nft = real_kernel.backend.name == "nftables"
-    typing = [programs.locate("nft", "nftables"), "-f", "-"] if is_nft else ["/bin/sh", "-e"]
-    text = rules.backend.render(rules.plan([]).operations)
-    done = programs.run(typing, stdin=text.encode())
-    assert done.returncode == 0, done.stderr.decode()
-    typed = rules.plan([])
-    assert typed.repairs == ()
-    assert not typed
 
 
 def test_a_new_spoke_costs_the_others_no_count(kernel):

@@ -17,16 +17,24 @@ from netmgr.documents.special_use import SPECIAL_USE
 from netmgr.kernel.xtables.saved import NO_TABLE
 from netmgr.model import PROTECTED, Traffic
 from netmgr.prefixes import Address, Family, Prefix, merge
-from netmgr.rules import iptables_chains, iptables_layout, iptables_text, nft_text
+from netmgr.rules import iptables_chains, iptables_layout, nft_text
 from netmgr.rules.classifier import pod_set
 from netmgr.rules.diff import diff
 from netmgr.rules.engine import Rules
+from netmgr.rules.ipset import kernel_name
 from netmgr.rules.iptables import IptablesBackend
 from netmgr.rules.model import Abilities, Hook, InPrefix, Offload, Ruleset, Sender, Side
 from netmgr.rules.observed import Observed, ObservedRule
 from netmgr.rules.policy import Policy, desired
 from netmgr.rules.sources import sender_set
-from netmgr.rules.transaction import DeleteOrphan, DropChain, EndFlows, FillChain
+from netmgr.rules.transaction import (
+    AddElements,
+    CreateSet,
+    DeleteOrphan,
+    DropChain,
+    EndFlows,
+    FillChain,
+)
 from tests.fakes.rules import FakeBackend
 from tests.fakes.sites import document
 
@@ -98,8 +106,16 @@ MACHINES = {
 
 
 def iptables_lines(operations):
-    """What ipset and then iptables-restore get on a machine without rules."""
-    lines = [line for one in operations for line in iptables_text.set_commands(one)]
+    """What ipset's sets and then iptables-restore get on a machine without rules."""
+    lines = []
+    for operation in operations:
+        match operation:
+            case CreateSet(spec):
+                counters = "" if spec.counts is None else " with counters"
+                lines.append(f"set {kernel_name(spec.name)} of {spec.family.name}{counters}")
+            case AddElements(spec, elements):
+                name = kernel_name(spec.name)
+                lines += [f"element {element} of {name}" for element in sorted(elements)]
     changes = [one for one in operations if isinstance(one, FillChain)]
     for family in Family:
         script = iptables_chains.script(changes, family, lambda *_: NO_TABLE)

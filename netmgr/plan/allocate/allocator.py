@@ -11,23 +11,13 @@ from itertools import chain
 
 from netmgr.documents.diagnostics import KeyPath, error
 from netmgr.documents.sites import HUB
+from netmgr.plan import lock
 from netmgr.plan.allocate.demand import SubnetRequest
 from netmgr.plan.allocate.pool import Placement, SiteRequest, free_pool, withdrawn
 from netmgr.plan.allocate.space import Space
 from netmgr.plan.allocate.subnetting import ClusterDemand, FixedSubnet, taken_by_pools
 from netmgr.plan.clouds.cloud import CloudLimits
 from netmgr.plan.document import Cluster, PlanDocument, ServiceMode, key_of
-from netmgr.plan.lock import (
-    LOCK_VERSION,
-    Allocation,
-    ClusterLock,
-    HubLock,
-    LockDocument,
-    PlanRefused,
-    ServiceMapping,
-    ServiceRangeLock,
-    digest_of,
-)
 from netmgr.prefixes import Family, Prefix
 
 
@@ -37,7 +27,7 @@ class Allocator:
     def __init__(
         self,
         plan: PlanDocument,
-        held: LockDocument | None,
+        held: lock.LockDocument | None,
         limits: CloudLimits,
         moving: Collection[tuple[str, ...]],
         *,
@@ -66,7 +56,7 @@ class Allocator:
         }
         self.services = ServicePool(plan, limits, ranges)
 
-    def run(self) -> LockDocument:
+    def run(self) -> lock.LockDocument:
         """The next lock; PlanRefused if something does not fit."""
         hub = self._hub()
         clusters = {
@@ -80,14 +70,14 @@ class Allocator:
         # what. Only what the lock lacks depends on it.
         for name in sorted(self.plan.clusters, key=self._rank):
             clusters[name] = self._cluster(name)
-        return LockDocument(
+        return lock.LockDocument(
             api_version="netmgr.io/v1alpha1",
             kind="NetworkPlanLock",
-            version=LOCK_VERSION,
+            version=lock.LOCK_VERSION,
             plan=self.plan.name,
             hub=hub,
             clusters=dict(sorted(clusters.items())),
-            plan_digest=digest_of(self.plan),
+            plan_digest=lock.digest_of(self.plan),
         )
 
     def _rank(self, name: str) -> tuple[bool, int, str]:
@@ -96,7 +86,7 @@ class Allocator:
         size = sum(pool.capacity * pool.blocks_per_node for pool in cluster.node_pools.values())
         return not declares_growth(cluster), -size, name
 
-    def _hub(self) -> HubLock:
+    def _hub(self) -> lock.HubLock:
         held, limits = self.hub, self.limits
         path: KeyPath = ("hub", "routers")
         former = held.routers if held else None
@@ -115,9 +105,9 @@ class Allocator:
         site = self._site(HUB, held, [prefix for subnet in subnets for prefix in subnet.taken])
         prefixes, placed = self._grant(replace(site, subnets=tuple(requests), reserve=1))
         routers, *researchers = (subnet.complete(placed, limits) for subnet in subnets)
-        return HubLock(prefixes=prefixes, routers=routers, researchers=tuple(researchers))
+        return lock.HubLock(prefixes=prefixes, routers=routers, researchers=tuple(researchers))
 
-    def _cluster(self, name: str) -> ClusterLock:
+    def _cluster(self, name: str) -> lock.ClusterLock:
         """A cluster's entry; what no single free block holds is divided into several segments."""
         spec, held = self.plan.clusters[name], self.clusters.get(name)
         node_pools, families = held.node_pools if held else {}, self.plan.pools.families
@@ -131,7 +121,7 @@ class Allocator:
         before = pool.space.size
         try:
             return self._subnetted(site, demand, nat)
-        except PlanRefused:
+        except lock.PlanRefused:
             # If room was found, something else is wrong, which smaller segments would not change.
             if pool.space.size != before:
                 raise
@@ -148,14 +138,14 @@ class Allocator:
         demand: ClusterDemand,
         nat: FixedSubnet,
         sizes: dict[str, list[int]] | None = None,
-    ) -> ClusterLock:
+    ) -> lock.ClusterLock:
         new = demand.missing(sizes)
         # Together, so that one prefix is found that holds all of the cluster's subnets.
         fixed = nat.requests(self.plan.pools.service_families, self.limits)
         requests = (*new.requests, *fixed)
         reserve = _reserve(demand.spec, requests, site.taken) if self.reserving else 0
         prefixes, placed = self._grant(replace(site, subnets=requests, reserve=reserve))
-        return ClusterLock(
+        return lock.ClusterLock(
             prefixes=prefixes,
             services=self.services.grant(site.name),
             nat=nat.complete(placed, self.limits),
@@ -163,16 +153,16 @@ class Allocator:
         )
 
     def _site(
-        self, name: str, held: HubLock | ClusterLock | None, taken: Iterable[Prefix]
+        self, name: str, held: lock.HubLock | lock.ClusterLock | None, taken: Iterable[Prefix]
     ) -> SiteRequest:
         """A site with its prefixes, also those that are pinned to it and not in the lock yet."""
         allocations = list(held.prefixes if held else ())
         for prefix in self.plan.pinned.get(name, ()):
             if not any(allocation.reserve.overlaps(prefix) for allocation in allocations):
-                allocations.append(Allocation(prefix=prefix, reserve=prefix))
+                allocations.append(lock.Allocation(prefix=prefix, reserve=prefix))
         return SiteRequest(name, tuple(allocations), tuple(taken))
 
-    def _grant(self, site: SiteRequest) -> tuple[tuple[Allocation, ...], Placement]:
+    def _grant(self, site: SiteRequest) -> tuple[tuple[lock.Allocation, ...], Placement]:
         """A site's prefixes and its new subnets, of every family."""
         # Excluded inside a site's own prefix are live subnets that nothing is allocated from.
         excluded = (exclusion.prefix for exclusion in self.plan.exclude)
@@ -194,7 +184,7 @@ class ServicePool:
     """
 
     def __init__(
-        self, plan: PlanDocument, limits: CloudLimits, held: Mapping[str, ServiceRangeLock]
+        self, plan: PlanDocument, limits: CloudLimits, held: Mapping[str, lock.ServiceRangeLock]
     ) -> None:
         """Withdraw what others have: `held` are the ranges that stay where they are."""
         self._plan, self._held = plan, held
@@ -207,7 +197,7 @@ class ServicePool:
             for family in plan.pools.service_families
         }
 
-    def grant(self, name: str) -> ServiceRangeLock:
+    def grant(self, name: str) -> lock.ServiceRangeLock:
         """A cluster's ranges: those it has, and one of every family it lacks.
 
         Raises:
@@ -219,9 +209,9 @@ class ServicePool:
             vip_range = wanted.pinned(family) or self._take(name, wanted.length_of(family), family)
             is_own = wanted.mode is ServiceMode.UNIQUE
             service_cidr = vip_range if is_own else self._shared(name, vip_range)
-            pairs[family] = ServiceMapping(vip_range, service_cidr)
+            pairs[family] = lock.ServiceMapping(vip_range, service_cidr)
         (hub, own), (hub_v6, own_v6) = pairs[Family.V4], pairs.get(Family.V6, (None, None))
-        return ServiceRangeLock(
+        return lock.ServiceRangeLock(
             mode=wanted.mode, prefix=own, hub_prefix=hub, prefix_v6=own_v6, hub_prefix_v6=hub_v6
         )
 
@@ -236,7 +226,7 @@ class ServicePool:
             message = f"{name} needs a /{length} for Services, but {room}"
             path: KeyPath = ("clusters", name, "services", key_of("length", family))
             remedy = "add a prefix or ask for less"
-            raise PlanRefused([error(message, path, ("pools", "services"), remedy)])
+            raise lock.PlanRefused([error(message, path, ("pools", "services"), remedy)])
         space.take(vip_range)
         return vip_range
 
@@ -250,7 +240,7 @@ class ServicePool:
             path: KeyPath = ("clusters", name, "services", "mode")
             remedy = f"give shared_services a /{vip_range.length} or larger, outside all pools"
             beside: KeyPath | None = ("shared_services",) if ranges else None
-            raise PlanRefused([error(message, path, beside, remedy)])
+            raise lock.PlanRefused([error(message, path, beside, remedy)])
         # From the beginning: all shared clusters have the same addresses inside, whatever their
         # sizes.
         return shared._replace(length=vip_range.length)
