@@ -12,7 +12,7 @@ Messages are written by nodes: they are bounded, and a Node's condition is writt
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ from netmgr.kube.controller.health import Telemetry
 from netmgr.kube.controller.node_reports import NodeReport, NodeReports
 from netmgr.kube.controller.nodes import HEALTHY, NodeView
 from netmgr.kube.controller.reconciling import Leadership, write_condition, write_each
-from netmgr.kube.controller.shared_ranges import SharedRange, shared_ranges
+from netmgr.kube.controller.shared_ranges import shared_ranges
 
 HEALTHY_REASON, SILENT_REASON = "NoProblems", "NoReport"
 PREFLIGHT_FAILED, PREFLIGHT_PASSED = "PreflightFailed", "PreflightPassed"
@@ -79,11 +79,7 @@ class NodeConditions:
             self._events.report(self._notices)
             return True
         views = self._leadership.nodes.views()
-        failed = {pod.node: pod.failed_preflight for pod in pods if pod.failed_preflight}
-        shared = {shared.younger: shared for shared in shared_ranges(views)}
-        self._telemetry.sharing_ranges.set(len(shared))
-        self._report(views, failed)
-        known = self._known(pods, failed, shared)
+        known = self._known(pods, views)
         now = self._leadership.concurrency.monotonic()
         self._written = {name: at for name, at in self._written.items() if now - at < CALM_SECONDS}
         due = ((view, _wanted(view, known)) for view in views if view.name not in self._written)
@@ -105,16 +101,14 @@ class NodeConditions:
         self._telemetry.preflight_failed.set(len(self._notices))
         self._events.report(self._notices)
 
-    def _known(
-        self,
-        pods: Iterable[AgentPod],
-        failed: Mapping[str, str],
-        shared: Mapping[str, SharedRange],
-    ) -> _Known:
+    def _known(self, pods: Collection[AgentPod], views: Sequence[NodeView]) -> _Known:
         unhealthy = {
-            name: Condition("False", RANGES_SHARED, f"{sharing.message}; {sharing.remedy}")
-            for name, sharing in shared.items()
+            shared.younger: Condition("False", RANGES_SHARED, f"{shared.message}; {shared.remedy}")
+            for shared in shared_ranges(views)
         }
+        self._telemetry.sharing_ranges.set(len(unhealthy))
+        failed = {pod.node: pod.failed_preflight for pod in pods if pod.failed_preflight}
+        self._report(views, failed)
         for name, failure in failed.items():
             message = f"its agent does not start, because its preflight fails: {failure}"
             unhealthy[name] = Condition("False", PREFLIGHT_FAILED, message)

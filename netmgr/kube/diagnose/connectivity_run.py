@@ -24,6 +24,14 @@ from netmgr.kube.client.concurrency import THREADS
 from netmgr.kube.diagnose import connectivity, connectivity_objects
 from netmgr.kube.diagnose.cluster import agent_pods, items, short
 from netmgr.kube.diagnose.cluster_status import PodState
+from netmgr.kube.diagnose.connectivity import (
+    CountedBytes,
+    NodeCandidate,
+    NodeResult,
+    Options,
+    ProbeServer,
+    RunningPod,
+)
 from netmgr.kube.diagnose.connectivity_objects import CLIENT, SERVER, PodNow, pod_name
 
 AT_ONCE = 8
@@ -54,7 +62,7 @@ class ConnectivityOutcome:
     """The outcome of a run: the tested Nodes, and all findings, worst first."""
 
     namespace: str
-    tested: list[connectivity.NodeResult] = field(default_factory=list)
+    tested: list[NodeResult] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
 
 
@@ -64,7 +72,7 @@ class ConnectivityRequest:
     """Of the namespace to make."""
     agents: tuple[str, ...]
     """netmgr's namespaces."""
-    options: connectivity.Options
+    options: Options
     nodes: tuple[str, ...] = ()
     """Names of Nodes; without any, up to `connectivity.MOST_NODES`, spread."""
     is_all: bool = False
@@ -106,9 +114,7 @@ def _left_over(api: Api, own: str) -> Iterator[Finding]:
             yield Finding(Severity.WARNING, message, remedy, "left-over", (f"namespace/{name}",))
 
 
-def _chosen(
-    api: Api, request: ConnectivityRequest
-) -> tuple[list[connectivity.NodeCandidate], list[Finding]]:
+def _chosen(api: Api, request: ConnectivityRequest) -> tuple[list[NodeCandidate], list[Finding]]:
     """Nodes to test, and findings about those that cannot be."""
     pods: list[PodState] = []
     for namespace in request.agents:
@@ -192,13 +198,13 @@ class _Run:
         self._addresses: dict[str, tuple[str, ...]] = {}
         self._lifetime = 2 * (request.seconds + CLIENT_SECONDS + COUNT_SECONDS)
 
-    def test(self, chosen: Sequence[connectivity.NodeCandidate]) -> list[connectivity.NodeResult]:
+    def test(self, chosen: Sequence[NodeCandidate]) -> list[NodeResult]:
         """Start servers, have clients probe them, and compare the counts."""
         asked = self._request.options
         self._api.create(f"{self._path}/serviceaccounts", connectivity_objects.account())
         made = self._api.create(f"{self._path}/services", connectivity_objects.service())
         service = tuple(made["spec"].get("clusterIPs") or ())
-        results = [connectivity.NodeResult(candidate.name) for candidate in chosen]
+        results = [NodeResult(candidate.name) for candidate in chosen]
         running = self._running([candidate.name for candidate in chosen])
         images = [candidate.agent.image if candidate.agent else "" for candidate in chosen]
         self._make(
@@ -223,7 +229,7 @@ class _Run:
             connectivity.conclude(result, service, asked)
         return results
 
-    def _running(self, nodes: Sequence[str]) -> Mapping[str, Sequence[connectivity.RunningPod]]:
+    def _running(self, nodes: Sequence[str]) -> Mapping[str, Sequence[RunningPod]]:
         """Pods that run on these Nodes; none if this account may not list them all."""
 
         def listed(node: str) -> list[Object]:
@@ -238,7 +244,7 @@ class _Run:
             return {}
         return connectivity.running_pods(pods, shielded)
 
-    def _task(self, result: connectivity.NodeResult) -> ProbeTask:
+    def _task(self, result: NodeResult) -> ProbeTask:
         probes = tuple(planned.probe for planned in result.planned)
         asked = self._request.options
         return ProbeTask(probes=probes, internet=asked.internet, unreachable=asked.unreachable)
@@ -275,9 +281,7 @@ class _Run:
             self._addresses[name] = pod.addresses or self._addresses.get(name, ())
         return pods
 
-    def _servers(
-        self, results: Sequence[connectivity.NodeResult]
-    ) -> dict[int, connectivity.ProbeServer]:
+    def _servers(self, results: Sequence[NodeResult]) -> dict[int, ProbeServer]:
         """Those that run, by their Node's number."""
         pods = self._await(SERVER, range(len(results)), "Running", self._request.seconds)
         ring = {}
@@ -285,9 +289,7 @@ class _Run:
             name = pod_name(SERVER, number)
             pod = pods[name]
             if pod.phase == "Running" and pod.addresses:
-                ring[number] = connectivity.ProbeServer(
-                    result.node, pod.addresses, pod.host_addresses
-                )
+                ring[number] = ProbeServer(result.node, pod.addresses, pod.host_addresses)
             else:
                 result.trouble = self._trouble(name, pod, self._request.seconds)
         return ring
@@ -307,7 +309,7 @@ class _Run:
         words = [f"{event.get('reason', '')}: {event.get('message', '')}" for event in events]
         return connectivity_objects.shortened(words[-1]) if words else ""
 
-    def _read_answers(self, results: Mapping[int, connectivity.NodeResult]) -> None:
+    def _read_answers(self, results: Mapping[int, NodeResult]) -> None:
         seconds = self._request.seconds + CLIENT_SECONDS
         pods = self._await(CLIENT, list(results), "Succeeded", seconds)
 
@@ -329,9 +331,7 @@ class _Run:
 
         THREADS.map(AT_ONCE, read, results)
 
-    def _compare(
-        self, wanted: Sequence[tuple[connectivity.NodeCandidate, connectivity.NodeResult, int]]
-    ) -> None:
+    def _compare(self, wanted: Sequence[tuple[NodeCandidate, NodeResult, int]]) -> None:
         """Read the exporters until all counts are as they should be, or time is over."""
         deadline = time.monotonic() + COUNT_SECONDS
         left = [tested for tested in wanted if tested[1].answer is not None]
@@ -346,11 +346,7 @@ class _Run:
             time.sleep(POLL_SECONDS if left else 0)
 
     def _count(
-        self,
-        candidate: connectivity.NodeCandidate,
-        result: connectivity.NodeResult,
-        number: int,
-        deadline: float,
+        self, candidate: NodeCandidate, result: NodeResult, number: int, deadline: float
     ) -> None:
         if time.monotonic() > deadline:
             result.uncounted = result.uncounted or "it was not asked in time"
@@ -371,7 +367,7 @@ class _Run:
         result.uncounted = "its exporter does not name the test's pods"
 
 
-def counted(page: str, namespace: str, pod: str) -> connectivity.CountedBytes | None:
+def counted(page: str, namespace: str, pod: str) -> CountedBytes | None:
     """What a page of an exporter says of a pod; None if it does not have it."""
     counts = []
     for way in ("out", "in"):
@@ -382,4 +378,4 @@ def counted(page: str, namespace: str, pod: str) -> connectivity.CountedBytes | 
         if match is None:
             return None
         counts.append(int(float(match[1])))
-    return connectivity.CountedBytes(*counts)
+    return CountedBytes(*counts)
