@@ -141,7 +141,7 @@ def fill_the_pool(cluster: Cluster) -> None:
 
 def _waits_for_an_address(cluster: Cluster) -> bool:
     events = cluster.plane.ask("GET", "/api/v1/namespaces/default/events")["items"]
-    return any("address is free" in event["message"] for event in events)
+    return any("address is free" in event.get("message", "") for event in events)
 
 
 def start_fewer_pods(cluster: Cluster, _: Object) -> None:
