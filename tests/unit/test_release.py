@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import runpy
 import shutil
 import subprocess
@@ -180,6 +181,11 @@ def test_the_debian_package_leaves_out_what_the_image_leaves_out():
     dockerfile = (ROOT / "Dockerfile").read_text()
     (line,) = [line for line in dockerfile.splitlines() if line.split()[:1] == ["aiohttp"]]
     assert set(line.split()) == set(unused)
+    folders = ("netmgr", "cni", "exporter")
+    product = [path.read_text() for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    imported = set(re.findall(r"^(?:import|from) (\w+)", "\n".join(product), re.MULTILINE))
+    assert "pydantic" in imported
+    assert not imported & {name.replace("-", "_") for name in unused}
 
 
 def test_base_is_refused_without_the_program_that_builds_images(tmp_path):
