@@ -53,7 +53,7 @@ def create(
     annotations: Mapping[str, str] | None = None,
     **spec: object,
 ) -> None:
-    """Ask for a pod, without waiting for it."""
+    """Ask for a pod, without waiting for it; without a node, one is chosen once there is any."""
     # The account comes a moment after its namespace, and no pod is accepted before.
     wait_for(partial(_has_account, cluster), "the service account default", 30)
     container = {"name": "pause", "image": PAUSE_IMAGE, "imagePullPolicy": "Never"}
@@ -80,6 +80,17 @@ def started(cluster: Cluster, name: str) -> Pod:
     addresses = tuple(Address.parse(each["ip"]) for each in found["status"]["podIPs"])
     netns = network_namespace(found["metadata"]["uid"])
     return Pod(name, found["spec"]["nodeName"], addresses, netns)
+
+
+def refusals(cluster: Cluster, prefix: str) -> list[str]:
+    """What kubelets say about sandboxes that could not be made for these pods."""
+    events = cluster.plane.ask("GET", "/api/v1/namespaces/default/events")["items"]
+    return [
+        event["message"]
+        for event in events
+        if event["reason"] == "FailedCreatePodSandBox"
+        and event["involvedObject"]["name"].startswith(prefix)
+    ]
 
 
 def delete(cluster: Cluster, names: Iterable[str]) -> None:

@@ -44,17 +44,6 @@ def delete_pods(cluster: Cluster, prefix: str) -> None:
     pods.delete(cluster, [f"{prefix}-{number}" for number in range(PODS)])
 
 
-def refusals(cluster: Cluster, prefix: str) -> list[str]:
-    """What kubelets say about sandboxes that could not be made for these pods."""
-    events = cluster.plane.ask("GET", "/api/v1/namespaces/default/events")["items"]
-    return [
-        each["message"]
-        for each in events
-        if each["reason"] == "FailedCreatePodSandBox"
-        and each["involvedObject"]["name"].startswith(prefix)
-    ]
-
-
 def test_a_killed_agent_costs_no_pod_the_kubelets_retry(installed: Cluster) -> None:
     undisturbed = start_pods(installed, "calm")
     delete_pods(installed, "calm")
@@ -64,7 +53,7 @@ def test_a_killed_agent_costs_no_pod_the_kubelets_retry(installed: Cluster) -> N
         time.sleep(0.3)
         agents.kill(installed, NODE)
         took = starting.result()
-    assert refusals(installed, "killed") == []
+    assert pods.refusals(installed, "killed") == []
     assert max(took) < max(undisturbed) + KUBELET_RETRY_SECONDS
     wait_for(
         lambda: netmgr.links(installed, NODE) == netmgr.leases(installed, NODE) == PODS,
@@ -78,7 +67,7 @@ def test_an_agent_whose_pod_is_replaced_costs_no_pod_the_kubelets_retry(installe
     agents.replace(installed, NODE)
     assert not agents.serves(installed, NODE)
     took = start_pods(installed, "replaced")
-    assert refusals(installed, "replaced") == []
+    assert pods.refusals(installed, "replaced") == []
     assert max(took) < KUBELET_RETRY_SECONDS
     netmgr.roll_out(installed)
     delete_pods(installed, "replaced")
@@ -104,7 +93,7 @@ def test_pods_keep_their_network_and_counts_while_containerd_restarts(
         30,
     )
     start_pods(installed, "after")
-    assert refusals(installed, "after") == []
+    assert pods.refusals(installed, "after") == []
     delete_pods(installed, "after")
     pods.delete(installed, ["speaker"])
     wait_for(partial(_is_empty, installed), "no link and no lease", 60)
@@ -135,6 +124,6 @@ def test_an_agent_starts_and_counts_while_the_api_server_is_away(
     finally:
         installed.plane.start_server()
     start_pods(installed, "back")
-    assert refusals(installed, "back") == []
+    assert pods.refusals(installed, "back") == []
     delete_pods(installed, "back")
     pods.delete(installed, ["lonely"])

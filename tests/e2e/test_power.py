@@ -52,6 +52,8 @@ PATCH = (
 
 @pytest.fixture(scope="module")
 def installed(cluster: Cluster) -> Cluster:
+    for number in range(PODS):
+        pods.create(cluster, f"early-{number}", "")
     components = ("controller-on-workers",)
     netmgr.apply(cluster, netmgr.overlay(cluster, "cni", components=components, patch=PATCH))
     netmgr.roll_out(cluster)
@@ -61,6 +63,12 @@ def installed(cluster: Cluster) -> Cluster:
 def test_the_controller_runs_on_workers_where_a_component_allows_it(installed: Cluster) -> None:
     rolled_out = ("rollout", "status", "deployment/netmgr-controller", "--timeout=60s")
     installed.plane.kubectl("-n", "netmgr", *rolled_out, timeout=70)
+
+
+def test_pods_that_wait_for_the_installation_start_at_the_first_attempt(installed: Cluster) -> None:
+    early = [pods.started(installed, f"early-{number}") for number in range(PODS)]
+    assert pods.refusals(installed, "early") == []
+    pods.delete(installed, [pod.name for pod in early])
 
 
 def _runs_again(cluster: Cluster, names: Iterable[str]) -> bool:
@@ -95,6 +103,7 @@ def test_a_node_that_lost_its_power_counts_on_and_gives_no_address_twice(
     node.join()
     wait_for(partial(_runs_again, installed, names), "all pods, with new sandboxes", 120)
     running = {name: pods.started(installed, name) for name in names}
+    assert pods.refusals(installed, "powered") == []
     addresses = [each for pod in running.values() for each in pod.addresses]
     assert len(set(addresses)) == PODS
     talk(running, 2)
