@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import sys
+import time
 
 import pytest
 
-from tests.e2e import counting, lifecycle, network, quick_starts
+from tests.e2e import counting, lifecycle, network, pods, quick_starts
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.pods import Pod
 from tests.lab.exchange import End
@@ -51,8 +53,13 @@ def installed(main: str, cluster: Cluster, request: pytest.FixtureRequest) -> Cl
     wait_for(cluster.nodes_are_ready, "Ready Nodes", 30)
     # What is on the nodes before netmgr, once the plugins are installed.
     request.getfixturevalue("pristine")
+    own = pods.run(cluster, {f"own-{node}": node for node in network.NODES})
+    begin = time.monotonic()
     printed = quick_starts.run(cluster, "Count traffic beside the CNI you have")
+    sys.stdout.write(f"from the first line to the first figure: {time.monotonic() - begin:.0f} s\n")
     assert 'daemon set "netmgr" successfully rolled out' in printed
+    assert re.search(r"\bown-node-[12]\b", printed), printed
+    pods.delete(cluster, own)
     return cluster
 
 
