@@ -20,7 +20,7 @@ from tests.lab import wiring
 from tests.lab.capture import Tally
 from tests.lab.errors import LabError
 
-PATIENCE = 20.0
+PATIENCE = 5.0
 """Seconds until a packet that has not arrived counts as lost."""
 
 CHUNK = 1 << 16

@@ -22,7 +22,7 @@ from tests.lab.matrix import Probe
 from tests.lab.services import TARGET_PORT
 from tests.lab.traffic import Protocol
 
-PATIENCE = 20.0
+PATIENCE = 5.0
 """Seconds until a probe that should arrive counts as lost."""
 
 MOMENT = 0.4
