@@ -17,7 +17,7 @@ from tests.lab.exchange import End
 
 pytestmark = [pytest.mark.root, pytest.mark.e2e, pytest.mark.timeout(600)]
 
-BEFORE = "c6af4de249c519ad1aac09ecc2e81d20441503d2"
+BEFORE = "90c0c995c94cb43f5079ed89b4cec3863705bbf4"
 """The commit that the former version is built from; nothing is released yet."""
 
 TAG = "0.0.9"
