@@ -201,8 +201,11 @@ def test_connections_spread_over_the_pods_of_a_service_and_a_sticky_client_stays
     assert all(len(first) == 1 for first in firsts)
     # All of them move to the pod that is left, whatever kube-proxy remembers of them.
     lead(installed, "sticky", ends[1], verb="PUT")
-    wait_for(lambda: chosen(hub, running, sticky, 2) == {"a2"}, "the pod that is left", 30)
-    assert all(chosen(client, running, sticky, 2) == {"a2"} for client in clients)
+    wait_for(
+        lambda: all(chosen(client, running, sticky, 2) == {"a2"} for client in clients),
+        "the pod that is left, for everybody",
+        30,
+    )
 
 
 def test_datagrams_of_one_client_follow_when_an_endpoint_goes_away(
