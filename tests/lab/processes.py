@@ -74,8 +74,9 @@ def _namespace(number: int) -> FileIdentity | None:
 
 
 def _signal(numbers: list[int], which: signal.Signals, pins: list[Path], deadline: float) -> None:
-    """Send one signal to each and wait until all are gone or the deadline has passed."""
+    """Send one signal to each and wait until those are gone or the deadline has passed."""
     handles: dict[int, int] = {}
+    signalled = set()
     for number in numbers:
         with suppress(OSError):
             handles[number] = os.pidfd_open(number)
@@ -84,7 +85,9 @@ def _signal(numbers: list[int], which: signal.Signals, pins: list[Path], deadlin
         for number in handles.keys() & running_in(pins):
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(handles[number], which)
-        _wait_for(set(handles.values()), deadline)
+                signalled.add(handles[number])
+        # Not for one that has left the namespaces: it was told nothing, and lives on.
+        _wait_for(signalled, deadline)
     finally:
         for handle in handles.values():
             os.close(handle)
