@@ -14,6 +14,7 @@ import netaddr
 import yaml
 
 from netmgr.documents import yaml_loader
+from netmgr.documents.diagnostics import listed
 from netmgr.documents.yaml_loader import Loader, Unusable
 from netmgr.errors import ConfigError
 from netmgr.plan.clouds import registry
@@ -84,14 +85,13 @@ def called(existing: Existing, names: Iterable[str], plan: PlanDocument) -> Exis
         name, _, site = assignment.partition("=")
         if to_name(name) not in existing.prefixes:
             raise ConfigError(
-                f"--as {assignment}: the list has no {name!r}; "
-                f"it has {', '.join(existing.prefixes)}"
+                f"--as {assignment}: the list has no {name!r}; it has {listed(existing.prefixes)}"
             )
         # An unknown site would be pinned as taken, and the cluster would get other addresses.
         if not plan.is_site(site):
             raise ConfigError(
                 f"--as {assignment}: the plan has no cluster {site!r}; "
-                f"it has {', '.join(plan.clusters)}"
+                f"it has {listed(plan.clusters)}"
             )
         sites[to_name(name)] = site
     prefixes_by_site: Pinned = {}
@@ -144,8 +144,8 @@ def with_adopted(
             pinned += [f"{name}:", *(f"  - {prefix}" for prefix in prefixes)]
         elif not set(prefixes) <= set(has):
             raise ConfigError(
-                f"{source}: pinned.{name}: has {', '.join(map(str, has))}; "
-                f"add what is missing of {', '.join(map(str, prefixes))} by hand"
+                f"{source}: pinned.{name}: has {listed(has)}; "
+                f"add what is missing of {listed(prefixes)} by hand"
             )
     excluded: list[str] = []
     for exclusion in live:

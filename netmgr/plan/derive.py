@@ -162,10 +162,9 @@ def address_spaces(lock: LockDocument) -> dict[str, AddressSpace]:
     for subnet in _live_subnets(lock):
         members.setdefault((subnet.owner, subnet.network), []).extend(subnet.prefixes)
     networks = Counter(owner for owner, _ in members)
-    sites = {HUB: lock.hub.prefixes} | {name: held.prefixes for name, held in lock.clusters.items()}
     spaces = {}
     for (owner, name), own in members.items():
-        whole = [allocation.prefix for allocation in sites[owner]]
+        whole = [allocation.prefix for allocation in lock.sites[owner]]
         spaces[name] = AddressSpace(owner, tuple(merge(whole if networks[owner] == 1 else own)))
     return spaces
 

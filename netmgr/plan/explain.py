@@ -127,9 +127,8 @@ def _others(plan: PlanDocument, lock: LockDocument) -> Iterator[Ownership]:
         yield Ownership("excluded", "", "", exclusion.prefix, because, UNPLANNED)
 
     # What the hub or a cluster holds and has not given to a subnet.
-    sites = {HUB: (HUB, lock.hub.prefixes)}
-    sites |= {name: (f"clusters.{name}", held.prefixes) for name, held in lock.clusters.items()}
-    for name, (place, allocations) in sites.items():
+    for name, allocations in lock.sites.items():
+        place = HUB if name == HUB else f"clusters.{name}"
         for number, held in enumerate(allocations):
             because = f"lock: {place}.prefixes[{number}]"
             # The prefix before the reserve that covers it.

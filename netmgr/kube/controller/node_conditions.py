@@ -102,6 +102,7 @@ class NodeConditions:
         self._events.report(self._notices)
 
     def _known(self, pods: Collection[AgentPod], views: Sequence[NodeView]) -> _Known:
+        """What is known of nodes; what the controller itself knows is told by metrics, too."""
         unhealthy = {
             shared.younger: Condition("False", RANGES_SHARED, f"{shared.message}; {shared.remedy}")
             for shared in shared_ranges(views)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from netmgr.documents.diagnostics import Diagnostic, dotted, error
+from netmgr.documents.diagnostics import Diagnostic, dotted, error, listed
 from netmgr.documents.special_use import SPECIAL_USE
 from netmgr.plan.allocate.demand import Key, SubnetRequest
 from netmgr.plan.allocate.space import Space, enclosing, length_for, subtract
@@ -182,7 +182,7 @@ class AddressPool:
             f"the largest request is {dotted(largest.path)} ({largest.size:,})"
         )
         if blockers := self._blockers(allocations):
-            message += f"; in the way of growing in place: {', '.join(blockers)}"
+            message += f"; in the way of growing in place: {listed(blockers)}"
         remedy = "add a prefix to pools.nodes, release what is unused, or ask for less"
         return error(message, largest.path, remedy=remedy)
 

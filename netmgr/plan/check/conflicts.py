@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
-from netmgr.documents.diagnostics import Diagnostic, KeyPath, Location, error
+from netmgr.documents.diagnostics import Diagnostic, KeyPath, Location, error, listed
 from netmgr.documents.sites import HUB, KeyedPrefix
 from netmgr.plan.allocate.demand import blocks, holds
 from netmgr.plan.allocate.subnetting import taken_by
@@ -265,7 +265,7 @@ def _node_pool(
     path: KeyPath = ("clusters", *scope)
     for number, (pin, segment) in enumerate(zip(spec.subnets, held.segments, strict=False)):
         if not set(segment.prefixes).issuperset(pin.prefixes):
-            present = ", ".join(map(str, sorted(segment.prefixes)))
+            present = listed(sorted(segment.prefixes))
             message = f"is pinned, but nodes from {segment.first} on have {present}"
             yield _conflict(scope, (*path, "subnets", number), message, (*path, "segments", number))
             return

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
 
+from netmgr.documents.diagnostics import listed
 from netmgr.plan.document import PlanDocument
 from netmgr.plan.network import (
     CloudRoute,
@@ -47,11 +48,10 @@ def narrowing(name: str, was: Sequence[Prefix], now: Sequence[Prefix], peers: Se
     targets = " ".join(
         f"-target=azurerm_virtual_network_peering.{peer}_to_{name}" for peer in peers
     )
-    before, after = (", ".join(map(str, prefixes)) for prefixes in (was, now))
     return (
-        f"VNet {name} loses address space: {before} becomes {after}; no subnet of it is touched. "
-        f"Apply that first and bring its peerings in step (terraform apply {targets}), then all "
-        "the others: Azure refuses to peer a new VNet with what the old one still has"
+        f"VNet {name} loses address space: {listed(was)} becomes {listed(now)}; no subnet of it is "
+        f"touched. Apply that first and bring its peerings in step (terraform apply {targets}), "
+        "then all the others: Azure refuses to peer a new VNet with what the old one still has"
     )
 
 
