@@ -22,6 +22,7 @@ from netmgr.documents.node import NodeDocument
 from netmgr.errors import StateError
 from netmgr.logs import LogFormat
 
+# malloc.h; Python does not have it.
 _M_ARENA_MAX = -8
 _ENDINGS = (signal.SIGTERM, signal.SIGINT)
 
@@ -29,14 +30,10 @@ log = logging.getLogger(__name__)
 
 
 class SystemClock:
-    """The machine's clocks."""
-
     def now(self) -> float:
-        """Seconds since the epoch."""
         return time.time()
 
     def monotonic(self) -> float:
-        """Seconds that never step back."""
         return time.monotonic()
 
 

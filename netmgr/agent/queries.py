@@ -33,9 +33,9 @@ from netmgr.kernel import links
 from netmgr.logs import caused_by
 from netmgr.prefixes import Address
 
+# Repairs come once in `reconcile_seconds`, and all figures are looked at once in so many of them:
+# a minute, by default.
 LOOK_ROUNDS = 6
-"""Repairs come once in `reconcile_seconds`, and all figures are looked at once in so many of them:
-a minute, by default."""
 
 log = logging.getLogger(__name__)
 
@@ -64,9 +64,11 @@ class Readers(Component):
             if not isinstance(request, dict) or request.get("version") != VERSION:
                 return _refusal(f"this agent answers version {VERSION} of the snapshot protocol")
             return json.dumps(self._query(request)).encode()
+        # RecursionError: JSON that is nested too deeply.
         except (ValueError, RecursionError) as error:
             return _refusal(f"not a query: {error}")
         except NetmgrError as error:
+            # Any reader may repeat a query that fails: a kind has one line a minute.
             log.warning("query-failed error=%s", error, extra=caused_by(type(error).__name__))
             return _refusal(error.message)
 
@@ -195,6 +197,7 @@ class Readers(Component):
             if fault and not isinstance(fault, (NodeFull, PluginMissing)):
                 problems.append({"reason": Fault.NOT_READY, "message": fault.message})
         problems += self._lasting
+        # Logged when it begins and when it ends, not for each reader who asks.
         known, self._known = self._known, {problem["reason"] for problem in problems}
         for problem in problems:
             if problem["reason"] not in known:

@@ -229,6 +229,7 @@ class Agent:
     def health_fault(self) -> LimitedConnectivity | NotReady | None:
         """Why the machine is not ready: the first reason of the worst kind, a full node last."""
         not_ready: NotReady | None = None
+        # A copy: the tasks' threads change it meanwhile.
         failing = dict(self.health.failing)
         for component in self.components:
             try:
@@ -236,6 +237,7 @@ class Agent:
             except LimitedConnectivity as error:
                 return error
             except NotReady as error:
+                # STATUS succeeds on a full node, so that must not hide a fault that fails STATUS.
                 if not_ready is None or isinstance(not_ready, NodeFull):
                     not_ready = error
         return not_ready
@@ -249,7 +251,7 @@ class Reconciler(Component):
         self._schedulers: list[Scheduler] = []
 
     def start(self) -> None:
-        """Reconcile once, so that servers, which are started later, find everything in place."""
+        # Once before the servers, which are started later: they find everything in place.
         self._reconcile_all()
         tasks = [Task(self._reconcile_all, self._agent.document.reconcile_seconds)]
         for component in self._agent.components:
@@ -267,7 +269,7 @@ class Reconciler(Component):
         return replace(task, action=attempt)
 
     def stop(self) -> None:
-        """Wait for the work under way."""
+        # Waits for the work under way: the stack closes next what that works with.
         for scheduler in self._schedulers:
             scheduler.stop()
 

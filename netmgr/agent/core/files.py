@@ -27,6 +27,8 @@ from netmgr.kernel.capabilities import Capability
 FILES = "files"
 """Name of the attempt, and area of the repairs."""
 
+# For two logs, their indexes, and what is replaced. As many files as a start may make, since a disk
+# may lack inodes as well as blocks.
 RESERVE_FILES, RESERVE_BYTES = 8, 32 << 10
 
 
@@ -56,10 +58,7 @@ class Made:
 
 
 class Reserve:
-    """Room that a start on a full disk uses: for two logs, their indexes, and what is replaced.
-
-    A disk may lack inodes as well as blocks, so it is as many files as a start may make.
-    """
+    """Room that a start on a full disk uses."""
 
     def __init__(self, state_dir: Path) -> None:
         self._folder = state_dir / "reserve"
@@ -93,7 +92,7 @@ class Files(Component):
         agent.stack.callback(self._reserve.take)
 
     def tasks(self) -> Iterable[Task]:
-        """Take the reserve again, where there was no room at the end of the start."""
+        # Again: there may have been no room at the end of the start.
         return (Task(self._reserve.take, self._agent.document.reconcile_seconds),)
 
     def keep(self, *kept: Kept) -> None:
@@ -108,11 +107,12 @@ class Files(Component):
         self._agent.stack.callback(server.stop)
 
     def capabilities(self) -> Iterable[Capability]:
-        """Giving a restored socket to its readers, and passing directories that are not root's."""
+        # To give a restored socket to its readers.
         if self._agent.document.reader_group is not None:
             yield Capability.CHOWN
         for directory in self._agent.directories:
             path = directory.path.resolve()
+            # Without it, root passes no directory of another user that is closed to others.
             if any(folder.stat().st_uid != os.geteuid() for folder in (path, *path.parents)):
                 yield Capability.DAC_OVERRIDE
 
@@ -120,7 +120,7 @@ class Files(Component):
         self._agent.health.repair(FILES, self.restore)
 
     def health(self, failing: Mapping[str, str]) -> None:
-        """A missing file affects new pods only: running ones need none."""
+        # Not LimitedConnectivity: pods that run need none of the files.
         if FILES in failing:
             raise NotReady(f"{FILES}: {failing[FILES]}")
 

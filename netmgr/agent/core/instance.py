@@ -1,13 +1,8 @@
 """One agent per network namespace, and one per state or run directory.
 
 Two agents in one namespace would take each other's pods for remains of a predecessor. So whoever
-changes a namespace first binds a queue for packets, to which no packet is ever led. That needs
-CAP_NET_ADMIN, which a pod in the host's network does not have. The queue is freed with the process
-however that ends, no `nft flush ruleset` touches it, and no saved ruleset has it. Where the kernel
-has none (CONFIG_NETFILTER_NETLINK_QUEUE) the namespace's own file is locked instead (flock(2)): any
-process in that network could take that, but two agents still exclude each other.
-
-The directories are locked, too, since agents of two namespaces may be given the same ones.
+changes a namespace first binds a queue for packets, to which no packet is ever led. Where the
+kernel has no queues (CONFIG_NETFILTER_NETLINK_QUEUE) the namespace's own file is locked instead.
 """
 
 from __future__ import annotations
@@ -31,9 +26,8 @@ from netmgr.kernel import nf_tables, packet_queue
 from netmgr.kernel.netlink import NETLINK_NETFILTER, Netlink
 from netmgr.kernel.nf_tables_socket import NO_NF_TABLES
 
+# Far from those that programs count up from 0.
 QUEUE = int.from_bytes(b"nm", "big")
-"""Far from those that programs count up from 0."""
-
 LOCK_FILE = "agent.lock"
 RUN_MODE, STATE_MODE = 0o755, 0o700
 """Of the directories. Readers pass through the run directory."""
@@ -147,6 +141,7 @@ def only_one(
     with ExitStack() as stack:
         # The namespace first: until it is held, not even a directory is made.
         _wait(lambda: stack.enter_context(namespace(Holder.AGENT)), endings)
+        # Agents of two namespaces may be given the same ones.
         for directory in directories:
             stack.callback(directory.close)
             _wait(directory.take, endings)
@@ -188,6 +183,8 @@ def namespace(holder: Holder) -> Iterator[None]:
             if error.errno not in _UNSUPPORTED:
                 raise
             log.warning("no-packet-queues lock=%s error=%s", _NAMESPACE, error.message)
+            # Any process in that network could hold this lock (flock(2)) as well, but two agents
+            # still exclude each other.
             descriptor = os.open(_NAMESPACE, os.O_RDONLY | os.O_CLOEXEC)
             stack.callback(
                 os.close,
@@ -197,6 +194,10 @@ def namespace(holder: Holder) -> Iterator[None]:
 
 
 def _bind(channel: Netlink, holder: Holder) -> None:
+    # Not a table with an owner, which nft 1.0.6 prints and cannot read back: a saved ruleset would
+    # not load at boot. No ruleset has a queue, `nft flush ruleset` leaves it alone, and the kernel
+    # frees it with the process, however that ends. It needs CAP_NET_ADMIN, which no pod in the
+    # host's network has by default.
     try:
         channel.transact([packet_queue.bind(QUEUE, holder.note)])
     except KernelError as error:

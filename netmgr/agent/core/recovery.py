@@ -36,14 +36,15 @@ def open_or_set_aside(path: Path, opener: Callable[[Path], Opened]) -> tuple[Ope
     """Open a state file, or a new one if it is corrupt; returns whether it was.
 
     Raises:
-        OtherSchema: another version wrote it. Without it, addresses would be given out of turn and
-            totals restart, and that version would find neither again: it stays in its place.
+        OtherSchema: another version wrote it; it stays in its place.
         StateError: not even a new file can be opened.
         SetupError: the file cannot be reached just now; nothing was changed.
     """
     try:
         return opener(path), False
     except OtherSchema:
+        # Set aside, it would be missing to both versions: addresses would be given out of turn, and
+        # totals begin again.
         raise
     except StateError as error:
         kept = sqlite_file.set_aside(path, "corrupt")
@@ -54,18 +55,15 @@ def open_or_set_aside(path: Path, opener: Callable[[Path], Opened]) -> tuple[Ope
 def take_over(
     leases: Leases, dataplane: Dataplane, families: tuple[Family, ...], current: str
 ) -> bool:
-    """Bring the leases up to the `current` boot and its links; whether they were an older copy.
-
-    A reboot ends every attachment. Whatever links the kernel has now were attached by a
-    predecessor. Where the store does not know them (it is new, or an older copy of itself), or
-    differs, the kernel is right: running pods keep what they have.
-    """
+    """Bring the leases up to the `current` boot and its links; whether they were an older copy."""
     former = leases.boot_id
-    # "" is a store that saw no boot yet.
+    # "" is a store that saw no boot yet. A reboot ends every attachment.
     if former not in ("", current):
         for attachment in leases.all():
             leases.release(attachment)
         log.info("node-rebooted action=release-attachments")
+    # Links that are there now were attached by a predecessor. Where the store does not know them or
+    # differs, the kernel is right: running pods keep what they have.
     is_changed = _follow_kernel(leases, dataplane, families)
     if former != current:
         # Noted last, so that an agent killed in between starts again from here.
@@ -127,11 +125,9 @@ def _attached(
 def _differs(
     remembered: Attachment, actual: Attachment | None, holders: Mapping[Address, Attachment]
 ) -> bool:
-    """Whether the kernel has other addresses than the store gave.
-
-    A missing route does not count, since another program may have removed it: it is repaired later.
-    An additional one was given after the copy was made.
-    """
+    """Whether the kernel has other addresses than the store gave."""
+    # An additional one was given after the copy was made. A missing one does not count: another
+    # program may have removed its route, which is repaired later.
     if actual is not None and not set(actual.addresses) <= set(remembered.addresses):
         return True
     return any(

@@ -79,6 +79,7 @@ class Scheduler:
 
     def _wait(self, until: float) -> set[int]:
         """The file descriptors that became readable until then."""
+        # Not below 0, for which poll(2) waits for ever.
         timeout = None if math.isinf(until) else max(0.0, until - time.monotonic()) * 1000
         return {descriptor for descriptor, _ in self._waiting.poll(timeout)}
 
