@@ -1,9 +1,8 @@
 """Compares `prevResult` of a CHECK with the kernel (specification 1.1.0, section 2, "CHECK").
 
-Everything that it lists has to be there as it says. But a later plugin in the chain may lower the
-MTU inside the sandbox (`tuning` up to 1.10 lists the former one), and move routes to any table
-(`sbr`, `vrf`). What this attachment made has to be listed, but for routes, which a later plugin may
-have removed. What it does not list is ignored: `Dataplane.check` looks at what is netmgr's own.
+Everything that it lists has to be there as it says. What this attachment made has to be listed, but
+for routes, which a later plugin may have removed. What it does not list is ignored:
+`Dataplane.check` looks at what is netmgr's own.
 """
 
 from __future__ import annotations
@@ -31,6 +30,7 @@ def differences(
         faults += _link_faults(link, request, inside, outside)
     faults += _address_faults(previous, request, inside, outside)
     for route in previous.routes:
+        # In any table: the plugins `sbr` and `vrf` move routes.
         is_there = any(_agrees(route, entry) for entry in inside.routes)
         if not is_there:
             faults.append(f"prevResult has route {route}, which the sandbox does not")
@@ -61,6 +61,7 @@ def _is_here(link: Interface, request: Request) -> bool:
     if not link.sandbox or link.sandbox == request.netns:
         return bool(link.sandbox)
     try:
+        # As text they may differ: one namespace has a bind mount, and a path for each process.
         return Path(link.sandbox).samefile(request.netns)
     except (OSError, ValueError):
         return False
@@ -85,7 +86,8 @@ def _link_faults(
     mac = present.mac.hex(":")
     if link.mac and link.mac.lower() != mac:
         yield f"prevResult has MAC {link.mac[:40]} of {link.name}, {where} has {mac}"
-    # What is longer than the host's end takes would be lost.
+    # `tuning` may lower it, and up to 1.10 lists the former one. What is longer than the host's end
+    # takes would be lost.
     is_lowered = link.sandbox and present.mtu < link.mtu
     if link.mtu and link.mtu != present.mtu and not is_lowered:
         yield f"prevResult has MTU {link.mtu} of {link.name}, {where} has {present.mtu}"

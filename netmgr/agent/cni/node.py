@@ -46,9 +46,11 @@ FOLLOW_SECONDS = 1.0
 
 _FOLLOW_POLL_SECONDS = 0.01
 
+# A burst ends sooner when four requests work at a time than when a hundred fight over the
+# interpreter and the kernel's routing lock.
 TURNS = 4
+# Even a caller that waits for no lock waits this long for a turn, which lasts milliseconds.
 _LEAST_TURN_SECONDS = 1.0
-"""Even a caller that waits for no lock waits this long for a turn, which lasts milliseconds."""
 
 MOST_ID_BYTES = 255
 """Of a container id: NAME_MAX, since runtimes and libcni name files by it."""
@@ -60,8 +62,7 @@ class AttachmentLocks:
     """Locks by attachment key, made when needed and dropped with the last who waits.
 
     Verbs of one attachment wait for each other and for no others. Whoever holds its lock then waits
-    for one of a few turns: a burst ends sooner when four requests work at a time than when a
-    hundred fight over the interpreter and the kernel's routing lock.
+    for one of a few turns.
     """
 
     def __init__(self) -> None:
@@ -115,7 +116,7 @@ class Node(Component):
         self._connections = agent.find(ConnectionLimits)
 
     def capabilities(self) -> Iterable[Capability]:
-        """Entering sandboxes, also those that are named by a process of another user."""
+        # setns(2), also by /proc/PID/ns/net of a process of another user.
         return (Capability.SYS_ADMIN, Capability.SYS_PTRACE)
 
     def add(self, request: Request, started_at: float) -> Json:
@@ -225,10 +226,7 @@ class Node(Component):
         return None
 
     def attach(self, request: Request, started_at: float) -> Attachment:
-        """Give a sandbox its addresses, counters and link; a failure leaves nothing behind.
-
-        What cannot be undone now is an attachment without a link; the next reconcile collects it.
-        """
+        """Give a sandbox its addresses, counters and link; a failure leaves nothing behind."""
         key, requested = request.key, request.runtime.requested
         link = desired.host_link_name(key)
         wanted = Attachment(
@@ -250,6 +248,7 @@ class Node(Component):
                 self.detach(attachment)
             except errors.NetmgrError as error:
                 # The answer to the runtime is why the ADD failed, not why it could not be undone.
+                # What is left is an attachment without a link: the next reconcile collects it.
                 log.error(  # noqa: TRY400  the message says all there is
                     "failed-add-not-undone container=%s ifname=%s error=%s",
                     key.container_id,
@@ -270,12 +269,11 @@ class Node(Component):
     def delete(self, request: Request, started_at: float) -> None:
         """DEL: detach the sandbox. Succeeds when there is nothing left to detach.
 
-        An ADD that began before this DEL may still be on its way, whether the DEL found something
-        or not: the DEL is remembered, so that such an ADD is refused when it arrives. An ADD that
-        began after this DEL is not its business: a spooled one may come when the same sandbox is
-        attached again. `started_at` is when the launcher began, in seconds since boot.
+        `started_at` is when the launcher began, in seconds since boot.
         """
         with self.locks.holding(request.key, LOCK_SECONDS):
+            # An ADD that began before this DEL may still be on its way, whatever is found here: it
+            # is refused when it arrives.
             self.leases.add_tombstone(request.key, started_at)
             attachment = self.leases.get(request.key)
             if attachment is None:
@@ -284,6 +282,7 @@ class Node(Component):
                 link = desired.host_link_name(request.key)
                 self.dataplane.detach(link, request.netns, request.key)
             elif started_at < attachment.started_at:
+                # A spooled DEL may come when the same sandbox is attached again.
                 log.info("late-del-ignored container=%s", request.container_id)
             else:
                 self.detach(attachment, request.netns)
@@ -323,10 +322,8 @@ class Node(Component):
 
 
 def _moved_defaults(request: Request) -> frozenset[Family]:
-    """Families whose default route another plugin took from this interface, by `prevResult`.
-
-    Multus does so for a pod that wants its default route on another interface.
-    """
+    """Families whose default route another plugin took from this interface, by `prevResult`."""
+    # Multus does so for a pod that wants its default route on another interface.
     listed = request.previous.routes if request.previous else ()
     kept = {route.destination.family for route in listed if route.destination.length == 0}
     return frozenset(Family) - kept

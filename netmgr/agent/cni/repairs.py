@@ -33,14 +33,14 @@ from netmgr.kernel.routes import Route
 from netmgr.model import Attachment
 from netmgr.suspects import Suspects, unlocked
 
+# One change is several messages, and a pod that changes all the time must not cost much.
 _GATHERING_SECONDS = 0.01
-"""One change is several messages, and a pod that changes all the time must not cost much."""
 
+# How many intervals may pass between two passes over all MACs while the kernel reports changes.
 _RARELY = 6
-"""How many intervals may pass between two passes over all MACs while the kernel reports changes."""
 
+# Attempt and thread: one of its own, so that readings and repairs do not delay it.
 _NEIGHBOURS = "neighbours"
-"""Attempt and thread: one of its own, so that readings and repairs do not delay it."""
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +71,6 @@ class Repairs(Component):
         health.attempt("mtu", self._dataplane.refresh_mtu)
 
     def tasks(self) -> Iterable[Task]:
-        """Check the MACs of all pods at intervals, and immediately of those whose MAC changed."""
         # What the kernel reports needs no pass over every pod, which is the costliest look.
         rounds = _RARELY if self._losses else 1
         seconds = rounds * self._agent.document.reconcile_seconds
@@ -82,7 +81,6 @@ class Repairs(Component):
             yield Task(follow, name=_NEIGHBOURS, wakes=wakes, thread=_NEIGHBOURS)
 
     def snapshot(self, snapshot: Snapshot) -> None:
-        """Which pods' wiring could not be repaired, and why."""
         snapshot["wiring_faults"] = self._faults
 
     def _holding(
@@ -97,10 +95,11 @@ class Repairs(Component):
     def collect_garbage(self, request: Request, started_at: float) -> None:
         """GC: detach what is not in `cni.dev/valid-attachments`, unless a request is under way.
 
-        Without that list only what has lost its sandbox is detached. `started_at` is when the
-        launcher began, in seconds since boot. Raises if one could not be; all the others were.
+        `started_at` is when the launcher began, in seconds since boot. Raises if one could not be
+        detached; all the others were.
         """
         valid = request.valid_attachments
+        # cnitool sends no list. Taken for an empty one, it would cost every pod its network.
         if valid is None:
             self.collect_vanished()
             return
@@ -147,6 +146,7 @@ class Repairs(Component):
     def _why_vanished(self, attachment: Attachment) -> str:
         if not netns.is_one(attachment.netns):
             return "its sandbox is gone"
+        # The pod runs on without a network, and no runtime looks for that: somebody has to be told.
         deletion = (
             f"link {attachment.host_link} of pod {attachment.pod} was deleted, "
             f"its sandbox {attachment.netns} lives without a network until it is made anew"

@@ -32,12 +32,13 @@ from netmgr.api.snapshot import (
 )
 from netmgr.errors import InvalidNetworkConfig, NetmgrError, NodeFull, NotReady, StateError
 
+# Launchers wait for a successor only while the file is at most 60 s old.
 HEARTBEAT_SECONDS = 10.0
 """How often the file is touched that shows launchers that an agent was there a moment ago."""
 
 _VERBS = frozenset(Verb)
+# Of nanoseconds since boot: three centuries.
 _MOST_DIGITS = 19
-"""Of nanoseconds since boot: three centuries."""
 
 log = logging.getLogger(__name__)
 
@@ -100,6 +101,8 @@ class CniSocket(Component):
         self._beat()
 
     def start(self) -> None:
+        # `only_looks`: the launcher gives STATUS and CHECK 3 s, and a burst of ADDs may keep every
+        # worker busy for longer.
         self._agent.get(Files).serve(
             UnixServer(self._agent.document.run_dir / "cni.sock", self.answer, is_quick=only_looks)
         )
@@ -109,18 +112,17 @@ class CniSocket(Component):
         self._replay_spool()
 
     def stop(self) -> None:
-        """Have launchers wait for a successor, counted from now."""
+        # Launchers wait for a successor, counted from now.
         self._beat()
 
     def tasks(self) -> Iterable[Task]:
-        """The heartbeat: an agent that is killed says nothing any more."""
+        # Not only in `stop`: an agent that is killed says nothing any more.
         return (Task(self._beat, HEARTBEAT_SECONDS, delay=HEARTBEAT_SECONDS),)
 
     def _beat(self) -> None:
         self._agent.health.attempt("heartbeat", self._heartbeat.touch)
 
     def health(self, failing: Mapping[str, str]) -> None:
-        """No pod can start before the socket listens."""
         super().health(failing)
         if not self._serves:
             raise NotReady("the agent is starting: its CNI socket does not listen yet")
@@ -132,8 +134,8 @@ class CniSocket(Component):
             yield {"reason": Fault.PLUGIN, "message": message}
 
     def reconcile(self) -> None:
-        """Carry out spooled DELs; check that runtimes find the plugin: if not, none asks here."""
         self._replay_spool()
+        # A runtime that does not find the plugin never asks here, so nothing else could notice.
         # In a pod, the plugin is installed once the socket listens.
         if self._serves:
             state_dir = self._agent.document.state_dir
@@ -165,6 +167,7 @@ class CniSocket(Component):
         """Carry out a request: its CNI error code, 0 for success, and what the launcher prints."""
         begin = time.monotonic()
         environment: Mapping[str, str] = {}
+        # With this code a fault of ours is counted, which ends in another exception.
         stdin, code, output, fault = b"", NetmgrError.cni_code, b"", ""
         try:
             environment, stdin = decode_request(message)

@@ -19,15 +19,15 @@ REFUSED = ".refused"
 """Added to the name of a file that is set aside, since it can never be carried out."""
 
 _KEPT = ".del"
+# Name under which a launcher writes; it renames when the file is whole.
 _UNFINISHED = re.compile(r"\.[0-9a-f]{16}\.[0-9]+")
-"""Name under which a launcher writes; it renames when the file is whole."""
 
+# Age from which on no launcher is writing any more: it lives for some minutes at most.
 _UNFINISHED_SECONDS = 3600.0
-"""Age from which on no launcher is writing any more: it lives for some minutes at most."""
 
 _REQUEST_FAULTS = frozenset(kind.cni_code for kind in RequestError.__subclasses__())
+# Failures of the node, not of the request.
 _PASSING = (NetmgrError, OSError, MemoryError, sqlite3.Error)
-"""Failures of the node, not of the request."""
 
 log = logging.getLogger(__name__)
 
@@ -35,11 +35,8 @@ log = logging.getLogger(__name__)
 def replay(directories: Iterable[Path], serve: Callable[[bytes], int]) -> None:
     """Carry out spooled requests, oldest first; `serve` returns a CNI error code, 0 for success.
 
-    A request that is itself at fault, or that even ends in a fault of ours, will never succeed:
-    it is set aside under another name and logged. Any other failure is this node's, so the file
-    stays for the next time and nothing leaks. So does what a launcher of another version left,
-    for the agent of that version. A file that cannot be read stays too and holds up no other.
-    What launchers left unfinished is removed eventually.
+    A request that will never succeed is set aside under another name and logged. What fails for
+    another reason stays for the next time, so that nothing leaks.
     """
     files = [file for directory in directories if directory.is_dir() for file in _files(directory)]
     # By mtime, since the names are hashes.
@@ -47,6 +44,7 @@ def replay(directories: Iterable[Path], serve: Callable[[bytes], int]) -> None:
         try:
             _replay(path, serve)
         except OSError as error:
+            # It stays, and holds up no other.
             log.warning("spooled-del-unread file=%s error=%s", path.name, error)
 
 
@@ -74,6 +72,7 @@ def _replay(path: Path, serve: Callable[[bytes], int]) -> None:
     if code == 0:
         path.unlink()
         log.info("spooled-del-replayed file=%s", path.name)
+    # Itself at fault, or it even ended in a fault of ours: it would do so every time.
     elif code in _REQUEST_FAULTS or (fault is not None and not isinstance(fault, _PASSING)):
         aside = path.with_name(path.name + REFUSED)
         path.replace(aside)
@@ -92,6 +91,7 @@ def _carry_out(path: Path, serve: Callable[[bytes], int]) -> tuple[int, BaseExce
     if path.stat().st_size > MAX_MESSAGE:
         return IoFailure.cni_code, None
     message = path.read_bytes()
+    # For the agent of that version, which may be the next one here.
     if is_of_another_version(message):
         return TryAgainLater.cni_code, None
     # A future keeps any exception to itself: one file must neither end the agent nor hold up the
