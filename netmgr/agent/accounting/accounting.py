@@ -103,7 +103,6 @@ class NodeAccounting(Component):
         return [needed for backend in backends for needed in FACTS[backend].capabilities]
 
     def start(self) -> None:
-        """Count the pods that are there, and make or repair the rules."""
         for repair in self.accounts.start(self._agent.attachments()):
             log.info("rules-begin what=%s", repair)
 
@@ -112,7 +111,7 @@ class NodeAccounting(Component):
         self._agent.health.attempt("ledger", self.accounts.tidy)
 
     def tasks(self) -> Iterable[Task]:
-        """Read all counters, so that little is lost if another program zeroes them."""
+        # Nobody may ask for long, and what was not read is lost if another program zeroes it.
         seconds = self._agent.document.accounting.reading_seconds
         yield Task(self.accounts.read, seconds, name="reading")
 
@@ -125,7 +124,6 @@ class NodeAccounting(Component):
             yield {"reason": Fault.NOT_DURABLE, "message": message}
 
     def snapshot(self, snapshot: Snapshot) -> None:
-        """All totals, as of now (see `min_reading_seconds`)."""
         try:
             self.accounts.read()
         except NetmgrError as error:
@@ -211,7 +209,7 @@ class NodeAccounting(Component):
 
     @classmethod
     def remove(cls, remnants: Remnants) -> Iterator[str]:
-        """Remove the rules of every backend: an agent killed in a changeover left two."""
+        # Of every backend: an agent that was killed in a changeover left the rules of two.
         last, shared = None, []
         with suppress(StateError):
             last = remembered(remnants.state_dir)
@@ -231,11 +229,7 @@ class NodeAccounting(Component):
 
 
 class TaggedRules(Component):
-    """What PyPI's iptables-exporter would report besides our own rules, as of the last reading.
-
-    The number of other people's tagged rules and chains is not ours to bound. So they are read in a
-    thread of their own: no request, no reading of counters and no answer to a reader waits for it.
-    """
+    """What PyPI's iptables-exporter would report besides our own rules, as of the last reading."""
 
     def __init__(self, agent: Agent) -> None:
         super().__init__(agent)
@@ -245,15 +239,17 @@ class TaggedRules(Component):
         self._fault = ""
 
     def capabilities(self) -> Iterable[Capability]:
-        """Legacy tables are read by a raw socket, whatever backend the agent itself uses."""
+        # Legacy tables are read by a raw socket, whatever backend the agent itself uses.
         return (Capability.NET_RAW,)
 
     def tasks(self) -> Iterable[Task]:
         seconds = self._agent.document.accounting.reading_seconds
+        # The number of other people's rules is not ours to bound. In a thread of their own, no
+        # request, no reading of counters and no answer to a reader waits for them.
         yield Task(self._read, seconds, thread="tagged-rules")
 
     def snapshot(self, snapshot: Snapshot) -> None:
-        """Add other people's rules to ours, which `NodeAccounting` filled in."""
+        # Ours are there: `NodeAccounting` comes before.
         tagged = self._tagged
         readings = {
             (reading["ip_version"], reading["table"], reading["chain"], reading["rule"]): reading

@@ -1,9 +1,4 @@
-"""Keeps rules and ledger in step: what the kernel counts is what the ledger has.
-
-One lock orders every reading before its posting. Without it a reading taken before another,
-but posted after it, would look like a counter that somebody had reset; and a plan made from
-yesterday's pods would take today's out of the kernel's sets.
-"""
+"""Keeps rules and ledger in step: what the kernel counts is what the ledger has."""
 
 from __future__ import annotations
 
@@ -82,6 +77,9 @@ class Accounts:
         self._ledger = ledger
         self._clock = clock
         self._min_reading_seconds = min_reading_seconds
+        # Orders every reading before its posting: one that was posted after a later one would look
+        # like a counter that somebody had reset. And a plan made from an older list of pods would
+        # take new ones out of the kernel's sets.
         # Reentrant: `start`, `change_policy` and `_admit` hold it while they reconcile.
         self._lock = threading.RLock()
         self._attached: dict[Address, Attachment] = {}
@@ -276,11 +274,9 @@ class Accounts:
             self._ledger.end(former)
 
     def _record_altered_rules(self, transaction: Transaction) -> None:
-        """Record a gap if rules that count were altered, although every counter is still there.
-
-        Not for what the first look finds after a change of version or document: those rules were
-        right until then.
-        """
+        """Record a gap if rules that count were altered, although every counter is still there."""
+        # `_sound_at` is None at the first look after a change of version or document: what differs
+        # then was right until now.
         if (
             self._sound_at is not None
             and not transaction.created

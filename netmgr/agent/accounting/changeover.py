@@ -9,9 +9,6 @@ the last of these readings, which is a gap of that length.
 Killed anywhere, an agent leaves a ledger of the former backend, and starts again, or one of the
 successor, and removes what is left of the former. The ledger says which (`BACKENDS`), in the
 transaction that changes it.
-
-Both variants of iptables keep pods' counters in the same sets and cannot count at once: the former
-rules are read and removed first, and until the others are there is a gap.
 """
 
 from __future__ import annotations
@@ -78,6 +75,8 @@ class Changeover:
 
     def make_way(self) -> None:
         """Remove rules that cannot count beside the successor's; called right after `read`."""
+        # Both variants of iptables keep pods' counters in the same ipsets. Until the successor's
+        # rules are there is a gap.
         has_sets = FACTS[Backend(self.successor.backend.name)].has_sets
         sharing = [
             rules
@@ -95,6 +94,7 @@ class Changeover:
         if not self.rules:
             note_only_backend(self.state_dir, self.ledger, self.successor)
         elif self.former is None:
+            # The first one named is the one that the ledger reads.
             names = (rules.backend.name for rules in (self.successor, *self.leftovers))
             self.ledger.remember(BACKENDS, " ".join(names))
 

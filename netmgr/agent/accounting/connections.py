@@ -75,11 +75,10 @@ class ConnectionLimits(Component):
                 self._put(Wanted(chains, links), new=attachment)
 
     def reconcile(self) -> None:
-        """Put back what another program changed, and remove what no pod needs any more."""
         self._agent.health.repair("connection-limits", self._repaired)
 
     def tasks(self) -> Iterable[Task]:
-        """Limit pods that another plugin wired as soon as they are found."""
+        # No ADD calls `begin` for pods that another plugin wires.
         if not self._agent.document.cni:
             yield Task(self.reconcile, _FOLLOW_SECONDS)
 
@@ -98,6 +97,7 @@ class ConnectionLimits(Component):
 
     def _repaired(self) -> Collection[str]:
         with self._lock:
+            # The same object until any program changes any table.
             listing = self._table.listing()
             changed = listing is not self._listing and not connections.holds(listing, self._wanted)
             self._listing = listing

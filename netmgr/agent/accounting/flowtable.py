@@ -1,9 +1,8 @@
 """Keeps the devices of our flowtable, and looks for other programs' flowtables.
 
 Packets skip the rules only where they come in by a device of the flowtable: the pods' links and the
-uplinks. A new link is added within a second, not by its ADD: until then its packets meet the rules,
-which costs time and nothing else. A flowtable of another program takes packets past our counters,
-too, and past everybody's filters.
+uplinks. A flowtable of another program takes packets past our counters, too, and past everybody's
+filters.
 """
 
 from __future__ import annotations
@@ -48,12 +47,13 @@ class FlowtableDevices(Component):
         self._agent.health.attempt("flowtable", self._look)
 
     def tasks(self) -> Iterable[Task]:
-        """Add links of new pods, and all links after a change of the rules, which empties it."""
+        # A new link is not added by its ADD: until then its packets meet the rules, which costs
+        # time and nothing else. A change of the rules makes the flowtable anew, without devices.
         if not self._off:
             yield Task(self._follow, _FOLLOW_SECONDS, name="flowtable")
 
     def health(self, _failing: Mapping[str, str]) -> None:
-        """A node that only counts must not claim to be ready while packets pass its counters."""
+        # A node that only counts must not claim to be ready while packets pass its counters.
         if self._others and not self._agent.document.cni:
             raise NotReady(f"pods are not counted completely: {_past_the_rules(self._others[0])}")
 
@@ -64,7 +64,6 @@ class FlowtableDevices(Component):
             yield {"reason": Fault.FLOWTABLE, "message": f"{message}; {remedy}"}
 
     def snapshot(self, snapshot: Snapshot) -> None:
-        """How many links it has, or why there is none."""
         snapshot["flowtable"] = {"links": len(self._devices), "off": self._off}
 
     def _look(self) -> None:

@@ -1,7 +1,7 @@
 """Counts host-network pods: who they are, what their cgroups were counted for, and what was lost.
 
 `Accounts` reads and reconciles them. What a pod exchanged before a look noticed it is the node's
-own. Its counter outlives its cgroup, so that the look that finds it gone misses nothing.
+own.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class HostPods(Component):
         return None
 
     def capabilities(self) -> Iterable[Capability]:
-        """Seeing which network the processes of other users are in."""
+        # To see which network the processes of other users are in.
         return (Capability.SYS_PTRACE,)
 
     def _start(self) -> None:
@@ -134,7 +134,8 @@ class HostPods(Component):
         return admitted
 
     def _end(self, pods: list[HostPod]) -> None:
-        # Before `expel`, which removes the elements together with their counters.
+        # The counters have outlived their cgroups, so that this reading misses nothing. Before
+        # `expel`, which removes the elements together with their counters.
         self._ledger.post(self.samples())
         self._rules.expel(host_pod.cgroup for host_pod in pods)
         for host_pod in pods:

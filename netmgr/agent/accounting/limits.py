@@ -42,10 +42,7 @@ _END = int(FARTHEST // SECONDS)
 
 
 class Spending:
-    """What pods have used of their quotas, by the ledger's hours. Usable from any thread.
-
-    Hours ahead of the clock count as well, so a clock that is set back gives no second budget.
-    """
+    """What pods have used of their quotas, by the ledger's hours. Usable from any thread."""
 
     def __init__(self, accounts: Accounts, clock: Clock) -> None:
         self._accounts = accounts
@@ -61,6 +58,7 @@ class Spending:
         """Bytes used, as of the last reading."""
         now = self._clock.now()
         hour = int(now // SECONDS)
+        # Hours ahead of the clock as well: one that is set back gives no second budget.
         latest = self._sums(Period(hour, _END))
         # Hours that have passed do not change, and a month's are many.
         past = {period: sums for period, sums in self._past.items() if period.end == hour}
@@ -119,10 +117,11 @@ class Limits(Component):
         if any(pod_tree.links for pod_tree in trees.values()):
             self._shaper.add(trees)
         if any(target.charges for pod_tree in trees.values() for target in pod_tree.links.values()):
+            # A packet that is segmented later is charged with one header: by UDP_SEGMENT a process
+            # passed 24 times its quota.
             sandbox.segment_early(attachment)
 
     def reconcile(self) -> None:
-        """Put back what another program changed, and remove what no pod needs any more."""
         self._agent.health.repair("limits", self._apply)
         self._agent.health.attempt("quotas", self._settle)
 
@@ -133,7 +132,7 @@ class Limits(Component):
         self._shaper.correct_quotas(self._spending.now, self._losses)
 
     def tasks(self) -> Iterable[Task]:
-        """Limit pods that another plugin wired as soon as they are found."""
+        # No ADD calls `begin` for pods that another plugin wires.
         if not self._agent.document.cni:
             repair = partial(self._agent.health.repair, "limits", self._apply)
             yield Task(repair, _FOLLOW_SECONDS)
@@ -163,7 +162,7 @@ class Limits(Component):
         ]
 
     def queries(self) -> Mapping[str, Query]:
-        """Spent quotas alone: this reads no counters, and may be asked of many nodes at a time."""
+        # Spent quotas alone, without a reading of counters: many nodes are asked at a time.
         return {"quotas": self._spent}
 
     def _spent(self, _: Mapping[str, object]) -> Mapping[str, object]:

@@ -46,7 +46,7 @@ class NatHost(Component):
         return cls(agent, agent.document.nat) if agent.document.nat else None
 
     def start(self) -> None:
-        """Count once, for the first reader."""
+        # Once, for the first reader.
         self._agent.health.attempt("ports", self._count_ports)
 
     def tasks(self) -> Iterable[Task]:

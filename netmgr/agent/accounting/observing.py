@@ -1,8 +1,6 @@
 """Counts the pods of a node that another plugin wires (`cni: off`), and does nothing else.
 
-It looks whenever the runtime's result cache changes, and every `reconcile_seconds` all the same:
-at the cache before the kernel, so that what the kernel has taken away meanwhile is missed for one
-look at most. Ends come before begins, so that an address that changes hands begins at zero.
+It looks whenever the runtime's result cache changes, and every `reconcile_seconds` all the same.
 
 What a pod sends from the end of its plugin's ADD until that look is not in its totals, but in the
 counter of what has no pod (or in those of the pod that had its address until then). With inotify
@@ -42,7 +40,6 @@ class Observation(Component):
     vital = ("watch", "pods")
 
     def __init__(self, agent: Agent) -> None:
-        """Watch the cache, and find out what a predecessor counted, before anything is posted."""
         super().__init__(agent)
         accounting = agent.get(NodeAccounting)
         self._accounts, self._ledger = accounting.accounts, accounting.ledger
@@ -69,7 +66,7 @@ class Observation(Component):
             self._counted = dict(self._plan()[1].counted)
 
     def start(self) -> None:
-        """Count pods that came while no agent ran, as early as possible."""
+        # As early as possible: pods that came while no agent ran are not counted yet.
         self.reconcile()
 
     def reconcile(self) -> None:
@@ -79,7 +76,6 @@ class Observation(Component):
         self._agent.health.attempt("pods", self._look)
 
     def tasks(self) -> Iterable[Task]:
-        """Look whenever the cache changes."""
         yield Task(self.reconcile, wakes=self._watch.fileno())
 
     def attachments(self) -> list[Attachment]:

@@ -27,10 +27,8 @@ log = logging.getLogger(__name__)
 
 
 def resolved(document: NodeDocument) -> NodeDocument:
-    """The document with the ranges that its source answers now, else those of last time, or none.
-
-    The source is asked once: an agent that starts must soon answer for the pods that run.
-    """
+    """The document with the ranges that its source has now, else those of last time, or none."""
+    # Asked once: an agent that starts must soon answer for the pods that run.
     try:
         answer = ask(document)
         if answer == document.ranges:

@@ -34,7 +34,6 @@ class NodeAddresses(Component):
     """Addresses and attachments, compared with the kernel's links when the agent starts."""
 
     def __init__(self, agent: Agent) -> None:
-        """Learn the ranges, and open the leases."""
         super().__init__(agent)
         agent.document = document = resolved(agent.document)
         self.dataplane = Dataplane(uplink=document.node.uplink, mtu=document.mtu)
@@ -51,7 +50,6 @@ class NodeAddresses(Component):
         agent.get(Files).keep(self.leases.store)
 
     def start(self) -> None:
-        """Bring the attachments in line with the kernel's links, and delete orphaned links."""
         # While the ranges are unknown, pods of either family may be running.
         families = self._agent.document.families or tuple(Family)
         is_older = take_over(self.leases, self.dataplane, families, boot_id())
@@ -68,7 +66,7 @@ class NodeAddresses(Component):
         self._agent.health.attempt("addresses", self.leases.end_cooldowns)
 
     def tasks(self) -> Iterable[Task]:
-        """Keep the state small, after the reconcile pass: fsync may take seconds on a slow disk."""
+        # Not in the reconcile pass, for which a start waits: fsync takes seconds on a slow disk.
         yield Task(self._tidy, self._agent.document.reconcile_seconds, name="state")
 
     def _tidy(self) -> None:

@@ -66,17 +66,15 @@ class Ranges(Component):
             )
 
     def start(self) -> None:
-        """Add what the document does not have to the rules, before these are first applied.
-
-        These are withdrawn addresses that pods hold, and other nodes.
-        """
+        # What the document does not have, before rules are first applied: other nodes, and
+        # withdrawn addresses that pods hold.
         self._follow_nodes()
         self._agent.get(NodeAccounting).rules.change_policy(self._policy(self._in_use()))
 
     def tasks(self) -> Iterable[Task]:
-        """Ask in a thread of its own: an answer may take seconds. At once if no range is known."""
         # With jitter: the nodes of a cluster that boot together do not ask in step.
         delay = regular(self._interval) if self._agent.document.ranges else 0.0
+        # In a thread of its own: an answer may take seconds.
         yield Task(self.refresh, 0.0, delay, thread=RANGES)
 
     def refresh(self) -> float:
@@ -101,7 +99,7 @@ class Ranges(Component):
             self._agent.document = self._agent.document.model_copy(update={"native": native})
 
     def _validate(self, ranges: tuple[Prefix, ...]) -> None:
-        """Validate ranges; those of a document only when they changed."""
+        # A document is looked at every few seconds, and its ranges seldom change.
         if (
             self._agent.document.range_source is RangeSource.FILE
             and ranges == self._said
@@ -142,7 +140,6 @@ class Ranges(Component):
         self._reported = set(withdrawn)
 
     def problems(self) -> Iterable[Problem]:
-        """That ranges are not followed, or that pods hold addresses of none."""
         if failing := self._agent.health.failing.get(RANGES):
             yield {"reason": Fault.RANGES, "message": f"ranges cannot be followed: {failing}"}
         if withdrawn := self._leases.withdrawn():
@@ -154,7 +151,6 @@ class Ranges(Component):
             yield {"reason": Fault.WITHDRAWN, "message": message}
 
     def snapshot(self, snapshot: Snapshot) -> None:
-        """Where the ranges come from, and which pods hold withdrawn addresses."""
         withdrawn: list[WithdrawnAddress] = [
             {"address": str(address), "namespace": holder.pod.namespace, "pod": holder.pod.name}
             for address, holder in self._leases.withdrawn().items()
@@ -216,6 +212,7 @@ class _Reader:
 
     def _load(self, path: Path) -> NodeDocument:
         document, former = loader.load(path, NodeDocument), self._document
+        # Of a document that was changed only the ranges are followed.
         changed = [
             key for key, value in document if key != "ranges" and value != getattr(former, key)
         ]

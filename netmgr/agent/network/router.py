@@ -77,11 +77,8 @@ class Router(Component):
         self._obstacles: list[Obstacle] = []
 
     def start(self) -> None:
-        """Switch forwarding on and install the routes.
-
-        A route that is refused is left to `reconcile`, which reports it.
-        """
         self._enable_forwarding()
+        # A route that is refused is left to `reconcile`, which reports it.
         _change_routes(self._routes.reconcile)
         _change_routes(self._block_unused)
         if self._listed is None:
@@ -103,7 +100,6 @@ class Router(Component):
         _change_routes(self._block_unused)
 
     def reconcile(self) -> None:
-        """Repair what another program switched, removed or added."""
         health = self._agent.health
         health.repair("forwarding", self._enable_forwarding)
         health.repair("routes", self._repair_routes)
@@ -115,7 +111,8 @@ class Router(Component):
         self._obstacles = list(firewall.obstacles())
 
     def tasks(self) -> Iterable[Task]:
-        """Restore blackholes at once: without one, packets go in circles and count each time."""
+        # At once: without its blackhole, a packet for an unused address takes the default route,
+        # comes back, and counts each time.
         if self._losses:
             yield Task(partial(self._restore_unused, self._losses), wakes=self._losses.fileno())
 
