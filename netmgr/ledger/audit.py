@@ -12,14 +12,7 @@ owners' later reading, and the difference is at most the truth. The largest one 
 lags behind the truth by no more than passed between two readings.
 
 What pods' counters counted has a counter of its own, too (`PODS`), which no change of theirs
-touches. It is raised after theirs and read before them. So whatever it has and they have not is
-lost: that is shown by the audit `PODS`, at once and to the byte.
-
-When somebody zeroed a hook's counter, seen or not, the difference fell by what that lost of owners'
-traffic, and would hide as much of what is for others from then on. A reading of the hooks less the
-owners of the reading *before* it is at least the truth. Where that is below what is shown, the
-difference is measured from a new base, which makes them equal: at most one interval is hidden. An
-*owner's* zeroed counter needs no such thing: the hooks counted what it lost, and it shows.
+touches: what it has and they have not is lost.
 """
 
 from __future__ import annotations
@@ -70,6 +63,7 @@ def accounts(counter: Counter, owner: PodRef | None) -> Iterator[Account]:
         for audit in (Audit.FORWARD, Audit.PODS) if counter.is_pod else (Audit.LOCAL,):
             yield Account(Scope.AUDIT, audit, COUNTED, traffic)
     elif counter.subject == REMOTE_PODS:
+        # Part of what owners counted, and shown by itself (`Totals.origins`).
         yield side(Audit.FORWARD, REMOTE_PODS, traffic)
         yield side(Audit.FORWARD, COUNTED, traffic)
     elif counter.subject == UNATTRIBUTED:
@@ -93,7 +87,8 @@ def is_of_node(counter: Counter) -> bool:
 
 
 def is_unsized(counter: Counter) -> bool:
-    """Whether nobody knows how many bytes of pods it lost: no sum has them, or it is the sum."""
+    """Whether nobody knows how many bytes of pods it lost."""
+    # No sum has those of further classes and of host-network pods; or it is the sum itself.
     if counter.is_pod:
         return counter.traffic not in tuple(Traffic)
     return counter.subject == PODS or not is_of_node(counter)
@@ -147,16 +142,23 @@ def settle(
     current = compared(totals)
     for (audit, traffic), then in former.items():
         now = current[audit, traffic]
+        # Nothing is compared where what has no owner is counted by itself.
         if audit is Audit.FORWARD and _is_counted(traffic, counters):
             continue
         shown = missed(totals, audit, traffic)
         base = side(audit, BASE, traffic)
         former_base = totals.get(base, NOTHING)
+        # Somebody may have zeroed a hook's counter, seen or not. The difference fell by what that
+        # lost of owners' traffic, and would hide as much of what is for others from then on. A
+        # reading of the hooks less the owners of the reading before it is at least the truth. Where
+        # that is below what is shown, a new base makes them equal: at most one interval is hidden.
+        # An owner's zeroed counter needs no base: the hooks counted what it lost, and it shows.
         measured_from = former_base.smallest(now.passed - then.counted - shown)
         # Setting an account makes it a row to write.
         if measured_from != former_base:
             totals[base] = measured_from
-        # Without any counted owner no reading can be late, so that the newest one holds.
+        # Without any counted owner no reading can be late, so that the newest one holds. Nor are
+        # pods' counters late for their sum, which is raised after them and read before them.
         has_owners = side(audit, COUNTED, traffic) in totals
         passed = then.passed if has_owners and audit is not Audit.PODS else now.passed
         largest = shown.largest(passed - now.counted - measured_from)
@@ -183,5 +185,4 @@ def lost(totals: Totals) -> dict[Traffic, int]:
 
 
 def _is_counted(traffic: Traffic, counters: Collection[Counter]) -> bool:
-    """Whether what has no owner is counted by itself, so that nothing is compared."""
     return any(Counter(UNATTRIBUTED, family, traffic) in counters for family in Family)

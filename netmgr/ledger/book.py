@@ -161,7 +161,9 @@ class Book:
         self.facts[UNREAD] = "yes"
 
     def counted_gaps(self) -> tuple[tuple[tables.Gap, tables.Lost], ...]:
-        """Every gap, its seconds as the small file has them: in whole milliseconds, never more."""
+        """Every gap, as the small file has it."""
+        # In whole milliseconds: what is read back has to be equal, or each sync would write it
+        # again. Cut off, so that what is recalled is never more than was noted.
         return tuple(
             (gap, lost._replace(seconds=int(lost.seconds * 1000) / 1000))
             for gap, lost in sorted(self.gaps.items())
@@ -181,6 +183,7 @@ class Book:
 
     def lasting_bytes(self) -> int:
         """The sum of the totals that never fall."""
+        # The file has no more than LARGEST of each: opened again, it must not seem to have less.
         return sum(
             min(amount.bytes, tables.LARGEST)
             for account, amount in self.totals.items()
@@ -418,6 +421,7 @@ class Book:
         So many seconds of it are known already; so many bytes are known to be lost.
         """
         self._advance()
+        # Without counters nobody knows whose bytes they were: every row of the hour may lack some.
         if not (goes_on or concerned or gap in (tables.Gap.RESET, tables.Gap.NOT_DURABLE)):
             self.hours.lose(now.wall, [EVERY])
         # By the wall clock, which may be wrong, for people alone.

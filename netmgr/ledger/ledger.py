@@ -256,6 +256,7 @@ class Ledger:
 
     def totals(self) -> Totals:
         with self._lock:
+            # Without it, readers would see the gap grow only when something is written.
             self._note_undurable_time()
             return picture(self._book, durable=self.durable)
 
@@ -306,6 +307,7 @@ class Ledger:
                 synced = Synced(current, self._book.lasting_bytes(), self._book.counted_gaps())
         is_whole = self._store.checkpoint()
         if sqlite_file.is_long(self._store.path):
+            # While nothing is written: under constant writes a log never starts over.
             with self._lock:
                 self._store.checkpoint()
         # The small file comes after the disk has the ledger, and never ahead of it.

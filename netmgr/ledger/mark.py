@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 _HALF = 64
 # As an address, a mark is a unique local one (fd00::/8, RFC 4193).
 _FIRST_BYTE = 0xFD << (_HALF - 8)
+# 20 digits hold any sequence of 64 bits, and 19 any bytes that the ledger's file can hold.
 _GAP = r"[a-z-]{1,40} [0-9]{1,18} [0-9]{1,12}\.[0-9]{3} [0-9]{1,19}\n"
 _TEXT = re.compile(rf"([0-9a-f]{{16}}) ([0-9]{{1,20}}) ([0-9]{{1,40}})\n((?:{_GAP})*)")
 

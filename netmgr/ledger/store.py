@@ -53,9 +53,9 @@ CREATE TABLE hour (
 ) STRICT, WITHOUT ROWID;
 """
 
+# The most that one roll-up holds, two petabytes: only counters that somebody set have more, and
+# SQLite's sums must not overflow.
 _MOST = 1 << 51
-"""The most that one roll-up holds, two petabytes: only counters that somebody set have more, and
-SQLite's sums must not overflow."""
 
 _ADDING = f"""ON CONFLICT DO UPDATE SET
     bytes = min(bytes + excluded.bytes, {_MOST}),
@@ -127,6 +127,7 @@ class LedgerStore(StateFile):
                 self._connection.execute("DELETE FROM hour")
                 return
             (oldest,) = self._connection.execute(_OLDEST_KEPT, (retention.hours,)).fetchone()
+            # None if there is no hour: nothing is less than NULL.
             self._connection.execute("DELETE FROM hour WHERE hour < ?", (oldest,))
             (count,) = self._connection.execute("SELECT count(*) FROM hour").fetchone()
             if count > retention.rows:
@@ -169,9 +170,7 @@ class LedgerStore(StateFile):
         """Write the whole book to a new file, and set the damaged one aside.
 
         The roll-ups that only the old file had are lost. A process that is killed meanwhile
-        leaves the old file or the new one. If the old one's log cannot be written back, since
-        somebody has it open or it is damaged, the old file is an older copy for an instant, which
-        a successor would report.
+        leaves the old file or the new one.
         """
         scratch = self.path.with_name(f".{self.path.name}.new")
         try:
@@ -180,7 +179,9 @@ class LedgerStore(StateFile):
             with closing(sqlite_file.open_file(scratch, SCHEMA, SCHEMA_VERSION)) as connection:
                 _write_whole(connection, book)
             # The new file is whole on the disk by now. Closing the old one writes its log back, and
-            # removes it by its name, which must not be the new file's yet.
+            # removes it by its name, which must not be the new file's yet. Where it cannot be
+            # written back (somebody has it open, it is damaged), the old file is an older copy for
+            # an instant: killed then, the agent's successor reports that.
             self._connection.close()
             # It keeps its name until the new file takes it, so that there is a ledger at any time.
             sqlite_file.set_aside(self.path, "replaced", leave_file=True)
@@ -204,7 +205,7 @@ class LedgerStore(StateFile):
         return is_whole
 
     def close(self) -> None:
-        """Sync and close; the file is then whole without its log."""
+        # The last connection syncs, writes the log back and removes it: the file is whole then.
         self._connection.close()
 
 

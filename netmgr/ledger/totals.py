@@ -86,6 +86,7 @@ class Totals:
         }
         parts: list[snapshot.OriginTotals] = []
         for total in self.audits:
+            # Both sides of it are in what FORWARD's owners counted.
             if total.audit is Audit.PODS:
                 continue
             of_owners, of_others = names[total.audit]

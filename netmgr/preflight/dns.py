@@ -29,8 +29,8 @@ _IS_ANSWER, _RECURSE = 0x8000, 0x0100
 _CODE = 0x000F
 _NO_ERROR, _NO_SUCH_NAME = 0, 3
 _LARGEST = 65_535
+# As many as the C library reads (resolv.conf(5), MAXNS).
 _MOST_NAMESERVERS = 3
-"""As many as the C library reads (resolv.conf(5), MAXNS)."""
 _TRIES = 2
 
 
@@ -63,10 +63,7 @@ def query(name: str, kind: int, identifier: int) -> bytes:
 
 
 def knowledge(answer: bytes, question: bytes) -> Knowledge | None:
-    """What a datagram says; None if it does not answer this question.
-
-    Its records are not looked at: that there are some is enough.
-    """
+    """What a datagram says; None if it does not answer this question."""
     if len(answer) < len(question) or answer[:2] != question[:2]:
         return None
     _, flags, _, records, _, _ = _HEADER.unpack_from(answer)
@@ -79,6 +76,7 @@ def knowledge(answer: bytes, question: bytes) -> Knowledge | None:
         return Knowledge.NO_NAME
     if code != _NO_ERROR:
         return Knowledge.FAILURE
+    # What the records are is not looked at: that there are some is enough.
     return Knowledge.ADDRESS if records else Knowledge.NO_ADDRESS
 
 
@@ -110,7 +108,7 @@ def _ask_once(
 
 
 def _send(server: str, question: bytes) -> socket.socket | None:
-    """A socket that only this nameserver can answer, with the question sent."""
+    """A socket with the question sent; None if it cannot be."""
     opened = None
     try:
         # It also reads a link-local address with its link (fe80::53%eth0).
@@ -119,6 +117,7 @@ def _send(server: str, question: bytes) -> socket.socket | None:
         )[0]
         opened = socket.socket(family, socket.SOCK_DGRAM)
         opened.settimeout(0)
+        # Connected, so that only this nameserver can answer.
         opened.connect(address)
         opened.send(question)
     except OSError:

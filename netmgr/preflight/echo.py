@@ -1,12 +1,7 @@
 """ICMP echoes, with the size and the source that are asked for (RFC 792, RFC 4443).
 
 The machine's kernel answers with the packet it got, so that an answer is as large as its request
-and comes to the request's source. Whole packets are sent, never fragments. IPv4's answers may be
-fragmented on their way back, and the kernel says how large the fragments were.
-
-The sockets are raw, which takes CAP_NET_RAW: the kernel's own ping sockets are closed to root by
-default (net.ipv4.ping_group_range). Each is connected, so that only the machine that was asked can
-answer, and answers are compared with what was sent, which nobody else knows.
+and comes to the request's source. Whole packets are sent, never fragments.
 """
 
 from __future__ import annotations
@@ -38,10 +33,11 @@ SMALL = 84
 _SOL_RAW, _ICMP_FILTER = 255, 1
 _IP_MTU_DISCOVER, _IPV6_MTU_DISCOVER, _PROBE = 10, 23, 3
 _ICMPV6_FILTER = 1
+# IPv4's answers may be fragmented on their way back: the kernel says how large the fragments were.
 _RECEIVED_FRAGMENTS = {Family.V4: (socket.IPPROTO_IP, 25), Family.V6: (socket.IPPROTO_IPV6, 77)}
 _LARGEST = 65_535
+# Packets that are taken from one socket before another's turn.
 _AT_ONCE = 64
-"""Packets that are taken from one socket before another's turn."""
 
 
 class Echo(NamedTuple):
@@ -106,6 +102,8 @@ class _Conversation:
         self._sent = 0
         self._fault = ""
         try:
+            # Raw: the kernel's own ping sockets are closed to root by default
+            # (net.ipv4.ping_group_range).
             self.socket = socket.socket(
                 socket.AddressFamily(self._family.af), socket.SOCK_RAW, _PROTOCOL[self._family]
             )
@@ -115,6 +113,7 @@ class _Conversation:
         try:
             if source is not None:
                 self.socket.bind((str(source), 0))
+            # So that only the machine that is asked can answer.
             self.socket.connect((str(target), 0))
         except OSError as error:
             self._fault = error.strerror or str(error)
@@ -122,7 +121,8 @@ class _Conversation:
     def _set_options(self) -> None:
         self.socket.settimeout(0)
         if self._family is Family.V4:
-            # Never fragmented, whatever path MTU the kernel remembers.
+            # Never fragmented, whatever path MTU the kernel remembers. A type whose bit is set in
+            # the filter is not received, in either family.
             self.socket.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _PROBE)
             all_but = ~(1 << _ANSWER[self._family]) & 0xFFFFFFFF
             self.socket.setsockopt(_SOL_RAW, _ICMP_FILTER, struct.pack("=I", all_but))

@@ -24,8 +24,8 @@ from netmgr.model import PROBE_LINK
 from netmgr.prefixes import Address
 
 _MTU = 1500
+# How long the kernel may take to remove the link of a process that was killed.
 _SECONDS = 5.0
-"""How long the kernel may take to remove the link of a process that was killed."""
 _LOOK_SECONDS = 0.005
 
 

@@ -3,9 +3,7 @@
 It probes everything in the cluster at once, then what should be unreachable, then the internet.
 Before and after each of the latter it waits until its pod's counters stay the same, so that what a
 phase sent and received is known to the byte. The kernel counts IP bytes for the pod's namespace
-(proc_net(5): netstat, snmp6), without Ethernet's headers and without ARP. Multicast and broadcast
-that the pod received are left out, since nothing from the internet comes so; but for IPv4 groups
-that it is not in, whose bytes the kernel does not count apart.
+(proc_net(5): netstat, snmp6), without Ethernet's headers and without ARP.
 """
 
 from __future__ import annotations
@@ -31,8 +29,8 @@ Attempt = Callable[[], tuple[str, ...]]
 _PAUSE_SECONDS, _QUIET_SECONDS, _NOISY_SECONDS = 0.2, 0.6, 6.0
 _LONGEST_SECONDS = 2 * connectivity.PATIENCE_SECONDS
 _AT_ONCE = 64
+# Bytes of a datagram whose size does not matter; an address fits in.
 _SMALL = 64
-"""Bytes of a datagram whose size does not matter; an address fits in."""
 
 _LARGEST_GREETING = 64 * 1024
 _NET = Path("/proc/thread-self/net")
@@ -185,10 +183,7 @@ def _stream(destination: _Destination) -> str:
 
 
 def _datagrams(destination: _Destination) -> str:
-    """The same by a small datagram, and by one as large as the path's MTU that is not fragmented.
-
-    An interface's own MTU is too large at first where the path has less; the kernel learns it.
-    """
+    """The same by a small datagram, and by one of the path's MTU that is not fragmented."""
     family, address = destination
     with socket.socket(family, socket.SOCK_DGRAM) as opened:
         opened.settimeout(connectivity.TRY_SECONDS / 4)
@@ -200,7 +195,8 @@ def _datagrams(destination: _Destination) -> str:
         seen = _exchanged(opened, lambda: _SMALL, connectivity.Result.NO_ANSWER)
 
         def largest() -> int:
-            # Asked again at each try, since the kernel learns it from what was too large.
+            # Asked again at each try: where the path has less than the interface, the kernel learns
+            # that from what was too large.
             return min(opened.getsockopt(*_IP_MTU[family]), 1 << 15) - _HEADERS[family]
 
         _exchanged(opened, largest, connectivity.Result.STALLED)
@@ -239,10 +235,10 @@ def _reach_any(destinations: Sequence[_Destination]) -> tuple[str, ...]:
 
 
 def _connect_all(destinations: Sequence[_Destination]) -> tuple[str, ...]:
-    """Connect in each family, and end so that nothing follows later."""
+    """Connect in each family."""
     for destination in _not_empty(destinations):
         with _connected(destination) as opened:
-            # Closing resets a peer that goes on.
+            # Closing resets a peer that goes on, so that nothing is counted later.
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             opened.settimeout(connectivity.TRY_SECONDS / 2)
             taken = 0
@@ -277,6 +273,8 @@ def _counters() -> connectivity.Sent:
     except FileNotFoundError:  # a kernel without IPv6
         lines = []
     v6 = {name: int(value) for name, value in map(str.split, lines)}
+    # Nothing from the internet comes by multicast or broadcast. Of IPv4 groups that the pod is not
+    # in, the kernel does not count the bytes apart: these stay.
     # The node's end of the pod's link, and other pods on a bridge, report the groups that they are
     # in (MLD). The pod receives that; it is in none of them, so it is no ICMPv6 message to the pod.
     to_many = v4["InMcastOctets"] + v4["InBcastOctets"] + v6.get("Ip6InMcastOctets", 0)

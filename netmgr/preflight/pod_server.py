@@ -1,7 +1,6 @@
 """The server of `netmgr connectivity-test` in a pod: `python3 -m netmgr.preflight.pod_server`.
 
-It says which address a client has here, and sends back what it got, by TCP and UDP at one port. An
-answer by UDP is as long as its request, so that nobody makes it amplify what is sent to others.
+It says which address a client has here, and sends back what it got, by TCP and UDP at one port.
 """
 
 from __future__ import annotations
@@ -26,14 +25,13 @@ def line_of(address: str) -> bytes:
 
 
 class _Stream(socketserver.BaseRequestHandler):
-    """Takes a whole request before it answers, so that neither end waits for the other's reads."""
-
     request: socket.socket
 
     def handle(self) -> None:
         self.request.settimeout(TRY_SECONDS)
         taken = b""
         try:
+            # The whole request before the answer: neither end waits for the other to read.
             while len(taken) <= STREAM_BYTES and (piece := self.request.recv(_PIECE)):
                 taken += piece
             self.request.sendall(line_of(self.client_address[0]) + taken)
@@ -48,6 +46,7 @@ class _Datagram(socketserver.BaseRequestHandler):
         taken, own = self.request
         first = line_of(self.client_address[0])
         with suppress(OSError):  # there is no way back: the client gets no answer
+            # As long as the request, so that nobody makes it amplify what is sent to others.
             own.sendto((first + taken[len(first) :])[: len(taken)], self.client_address)
 
 
@@ -57,9 +56,8 @@ class _Streams(socketserver.ThreadingMixIn, DualStackServer):
     request_queue_size = 128
 
 
+# In one thread: an answer never waits.
 class _Datagrams(socketserver.UDPServer, DualStackServer):
-    """One thread: an answer never waits."""
-
     max_packet_size = 1 << 16
 
 

@@ -16,17 +16,17 @@ from netmgr.preflight.echo import SMALL, Echo
 from netmgr.preflight.results import Answers, PathMtu
 from netmgr.preflight.tcp import Attempt
 
+# Of an echo that decides by itself: a lost packet is no missing route.
 TRIES = 3
-"""Of an echo that decides by itself: a lost packet is no missing route."""
 
+# For loss, to each machine. All nodes that start together may have the same few peers.
 ECHOES, APART_SECONDS = 100, 0.02
-"""For loss, to each machine. All nodes that start together may have the same few peers."""
 
 SIZES = 16
 """That are tried at once to find out what a path carries."""
 
+# Between large packets, whose answers would not all fit a socket's buffer.
 _APART_SECONDS = 0.001
-"""Between large packets, whose answers would not all fit a socket's buffer."""
 
 Way = tuple[Address, Address | None]
 """From a source (None: whatever the kernel chooses) to a machine, which comes first."""

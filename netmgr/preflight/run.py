@@ -1,8 +1,7 @@
 """One preflight: probes what the node document names, from this machine and from its ranges.
 
 It changes the kernel only by the addresses that it holds (`holding`), and has the agent's lock on
-the network namespace meanwhile, so that no agent gives one of them to a pod. On a node that runs
-pods nothing is probed, whatever is wrong: their agent has to come back.
+the network namespace meanwhile, so that no agent gives one of them to a pod.
 """
 
 from __future__ import annotations
@@ -51,6 +50,7 @@ def run(path: Path) -> PreflightReport:
         SetupError: privileges are missing.
     """
     document = loader.load(path, NodeDocument)
+    # A node that runs pods must not fail, whatever is wrong: their agent has to come back.
     if reason := _why_not(document):
         return PreflightReport(skipped=reason)
     if targets.is_empty(document):

@@ -41,11 +41,9 @@ class Group:
 
     @property
     def knows_ranges(self) -> bool:
-        """Whether they have to reach this node's ranges.
-
-        Other nodes of a flat network do once their agents run: fresh ones would wait for each other
-        for ever.
-        """
+        """Whether they have to reach this node's ranges."""
+        # Other nodes of a flat network do once their agents run: fresh ones would wait for each
+        # other for ever.
         return self.kind is not GroupKind.NODES
 
     def __str__(self) -> str:
@@ -86,10 +84,11 @@ def groups(
 def held_addresses(ranges: Iterable[Prefix], taken: Collection[Address]) -> dict[Prefix, Address]:
     """An address of each range to probe from: the last one that is free.
 
-    Blocks that lie side by side are one, and of very many the first are probed. A range without a
-    free address is left out. `taken` are addresses that the kernel delivers somewhere already.
+    A range without a free address is left out. `taken` are addresses that the kernel delivers
+    somewhere already.
     """
     last_free: dict[Prefix, Address | None] = {}
+    # Blocks that lie side by side are probed as one.
     merged = merge(ranges)
     for family in Family:
         blocks = [block for block in merged if block.family is family]
@@ -109,8 +108,7 @@ def _last_free(block: Prefix, taken: Collection[Address]) -> Address | None:
 def egress_sources(document: NodeDocument, held: Iterable[Address]) -> Iterator[Attempt]:
     """Each destination of `egress`, and the source that a pod's packets have on their way there.
 
-    None is whatever address the kernel chooses for the node itself, as masquerading does. A
-    destination of a family that pods do not have is left out.
+    A destination of a family that pods do not have is left out.
     """
     native = PrefixTable(dict.fromkeys(document.native_prefixes).items())
     of_family = {address.family: address for address in held}
@@ -121,6 +119,7 @@ def egress_sources(document: NodeDocument, held: Iterable[Address]) -> Iterator[
             continue
         is_masqueraded = document.masquerade and not native.match(destination.address)
         if is_masqueraded or not document.wires_pods:
+            # The kernel chooses the node's own address, as masquerading does.
             yield Attempt(destination)
         elif source := of_family.get(destination.address.family):
             yield Attempt(destination, source)

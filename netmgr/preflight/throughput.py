@@ -29,9 +29,9 @@ LEAST_BYTES = 1 << 20
 _HEAD_BYTES = 16 * 1024
 _PIECE = 256 * 1024
 _CONNECT_SECONDS = 2.0
+# Where this end stops listening to an exporter that knows no bounds.
 _MOST_BYTES = 2 * STREAM_BYTES
 _MOST_SECONDS = STREAM_SECONDS + TAKING_SECONDS
-"""Where this end stops listening to an exporter that knows no bounds."""
 
 _STATUS = re.compile(rb"HTTP/1\.[01] ([0-9]{3}) ")
 _OK, _BUSY = 200, 503

@@ -136,7 +136,7 @@ def _nftables() -> str:
 
 
 def _dumped(**requests: str) -> str:
-    """All that the kernel says, under pyroute2's names, and not what netmgr reads of it alone."""
+    # By pyroute2: netmgr's own reader takes only what the agent needs.
     try:
         with IPRoute() as kernel:
             return _json(

@@ -88,19 +88,17 @@ def look_at(snapshot: Snapshot, uplinks: Iterable[Carried], at: float) -> NodeFi
 
 
 def _unattributed(snapshot: Snapshot) -> int:
-    """Bytes that no pod was counted for, where only a fault of this node can be the cause.
-
-    Users of a NodePort send as much as they like through this node to other nodes' pods. Where
-    these are not counted by themselves (`cluster_cidrs`), it is unattributed, and says nothing.
-    Addresses that no pod has cost no bytes: what is sent there is dropped before it is forwarded.
-    """
+    """Bytes that no pod was counted for, where only a fault of this node can be the cause."""
+    # Users of a NodePort send as much as they like through this node to other nodes' pods. Where
+    # these are not counted by themselves (`cluster_cidrs`), it is unattributed, and says nothing.
+    # Addresses that no pod has cost no bytes: what is sent there is dropped before it is forwarded.
     if not any(total["origin"] == "remote-pods" for total in snapshot["origins"]):
         return 0
     return sum(total["bytes"] for total in snapshot["unattributed"])
 
 
 def recent(looks: Sequence[NodeFigures]) -> list[NodeFigures]:
-    """The looks that count, and the one before, to compare the first with."""
+    # One more, to compare the first with.
     return list(looks[-WINDOW - 1 :])
 
 

@@ -55,6 +55,7 @@ QUERY_SECONDS = 5.0
 _NEIGHBOURS = {Family.V4: ("ipv4", "arp_cache"), Family.V6: ("ipv6", "ndisc_cache")}
 _SYS_MODULES = Path("/sys/module")
 _PROBE_QUEUE = "probe-ifb"
+# The least that IPv6 takes: with less, a link has no IPv6 addresses.
 _LEAST_MTU = 1280
 _STATISTICS = Path("/proc/net/stat")
 _REPAIRED = "an agent repairs it; if it comes back, see which program sets it (sysctl.d)"
@@ -151,7 +152,8 @@ def _kernel(document: NodeDocument) -> Iterator[Finding]:
 
 
 def _missing_modules(backend: Backend) -> str:
-    """The command that loads what is not there; one that is built in may not be listed."""
+    """The command that loads what is not there."""
+    # A module that is built in may not be listed: loading it does no harm.
     lacking = [module for module in FACTS[backend].modules if not (_SYS_MODULES / module).exists()]
     return f"modprobe -a {' '.join(lacking)}; if that fails, " if lacking else ""
 

@@ -1,7 +1,4 @@
-"""Whether another program's chains drop what pods exchange: by their policy, or by a last rule.
-
-A table with a rule about pods' links is left to the rule's author.
-"""
+"""Whether another program's chains drop what pods exchange: by their policy, or by a last rule."""
 
 from __future__ import annotations
 
@@ -24,8 +21,7 @@ _DROPS_ALL = re.compile("-A FORWARD -j (DROP|REJECT)\\b")
 class Obstacle(NamedTuple):
     """A chain that drops whatever none of its rules accepts.
 
-    `acceptance` is a command with a place for `i` or `o`, which has it accept pods' packets after
-    all its other rules: network policies are among them.
+    `acceptance` is a command with a place for `i` or `o`, which has it accept pods' packets.
     """
 
     what: str
@@ -64,8 +60,10 @@ def _of_nftables() -> Iterator[Obstacle]:
 def _of_chain(channel: NftSocket, chain: BaseChain) -> Obstacle | None:
     own = nf_tables.list_rules(chain, of_table=False)
     last = next(filter(None, channel.list_of(own, nf_tables.dropping_rule_of)), None)
+    # A table with a rule about pods' links is left to that rule's author.
     if not (last or chain.drops) or _knows_pods(channel, chain):
         return None
+    # Behind all rules but the one that drops: network policies are among them.
     verb = f"insert rule {chain} handle {last}" if last else f"add rule {chain}"
     return _obstacle(last, str(chain), f"nft {verb} {{}}ifname '{LINK_PREFIX}*' accept")
 

@@ -20,15 +20,15 @@ from netmgr.kernel import links
 from netmgr.kernel.netlink import Netlink
 from netmgr.model import LINK_PREFIX
 
+# In a container, the machine's own are where the manifests mount them.
 _FOLDERS = ("/etc", "/run", "/usr/lib", "/host/etc", "/host/usr/lib")
-"""In a container, the machine's own are where the manifests mount them."""
 SYSTEMD = tuple(Path(place) / "systemd/network" for place in _FOLDERS)
 UDEV = tuple(Path(place) / "udev/rules.d" for place in _FOLDERS)
 NETWORK_MANAGER = Path("/run/NetworkManager/devices")
 
 _ANY_POD = f"{LINK_PREFIX}0123456789ab"
+# Keys of a .link file that change something of a link which came with all of these.
 _LINK_SETTINGS = {"name", "alias", "macaddress", "mtubytes", "group"}
-"""Keys of a .link file that change something of a link which came with all of these."""
 
 _UDEV_TERM = re.compile(r'([A-Z_]+(?:\{[^}]*\})?)\s*(==|!=|\+=|-=|:=|=)\s*"([^"]*)"')
 _UDEV_MATCHES = {"SUBSYSTEM", "ACTION", "KERNEL"}
