@@ -58,7 +58,6 @@ class Compiler:
 
 
 def host_architecture() -> str:
-    """Architecture of this machine."""
     machine = platform.machine()
     if architecture := {name: key for key, name in MACHINES.items()}.get(machine):
         return architecture

@@ -3,8 +3,6 @@
 A network configuration announces the plugin: a runtime reports its network as ready, and pods
 start. So it is written once the agent serves, and the next boot removes it before a runtime starts.
 The agent does not write it: whoever can write there has root run any plugin.
-
-A container that ends is started again, so this one stays, with a smaller interpreter of its own.
 """
 
 from __future__ import annotations
@@ -60,4 +58,6 @@ def stay(root: int) -> NoReturn:
     os.chroot(".")
     # Before the exec, so that none is lost: the mask is kept across it.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    # A container that ends is started again, so this one stays, and takes less memory without what
+    # the installation has loaded.
     os.execv(sys.executable, [sys.executable, "-I", "-S", "-c", _STAY])  # noqa: S606  in place of this process

@@ -30,8 +30,8 @@ DEFAULT_VERSION = "1.0.0"
 PORTMAP, BANDWIDTH = "portmap", "bandwidth"
 """The reference plugins that carry out pods' hostPort and bandwidth annotations."""
 
+# What may follow our plugin, in this order, and the capability by which it gets its arguments.
 _CHAINED = {PORTMAP: "portMappings", BANDWIDTH: "bandwidth"}
-"""What may follow our plugin, in this order, and the capability by which it gets its arguments."""
 
 _PACKAGES = "the package containernetworking-plugins (Debian) or kubernetes-cni (Kubernetes)"
 _VERSION_SECONDS = 10
@@ -204,11 +204,9 @@ def conflist(plan: Installation) -> Json:
 
 
 def _versions(plan: Installation) -> list[str]:
-    """The versions that the whole chain has: a runtime asks every plugin of it in the newest one.
-
-    containerd 2 asks for STATUS where 1.1.0 is offered. A plugin that does not know the verb fails
-    it, and the Node would stay NotReady for ever.
-    """
+    """The versions that the whole chain has: a runtime asks all plugins of it in the newest one."""
+    # containerd 2 asks for STATUS where 1.1.0 is offered. A plugin that does not know the verb, as
+    # Debian 12's portmap, fails it, and the Node would stay NotReady for ever.
     newer = SUPPORTED_VERSIONS[SUPPORTED_VERSIONS.index(DEFAULT_VERSION) + 1 :]
     common = set(newer).intersection(*(_versions_of(plan.bin_dir / name) for name in plan.chained))
     return [DEFAULT_VERSION, *(version for version in newer if version in common)]
@@ -270,11 +268,9 @@ def install(
 
 
 def _former(plan: Installation) -> dict[str, list[str]]:
-    """Files of the last installation, if that was in another directory.
-
-    They stay until the next installation: a runtime whose configuration has changed looks in the
-    former directory until it is restarted.
-    """
+    """Files of the last installation, if that was in another directory."""
+    # They stay until the next installation: a runtime whose configuration has changed looks in the
+    # former directory until it is restarted.
     try:
         record = durable.read(plan.record, Record.parse)
     except StateError:
@@ -375,8 +371,7 @@ def _put(
 def uninstall(bin_dir: Path, name: str = "netmgr") -> tuple[list[Path], list[Path]]:
     """Remove what `install` put there: (files removed, files left because they were edited since).
 
-    An extended network configuration is renamed to `….uninstalled`, which runtimes do not read:
-    without its plugin it would fail every pod.
+    An extended network configuration is renamed to `….uninstalled`.
 
     Raises:
         SetupError: no plugin of this name was installed there, or a file cannot be removed.
@@ -391,6 +386,7 @@ def uninstall(bin_dir: Path, name: str = "netmgr") -> tuple[list[Path], list[Pat
             path for path in map(Path, manifest.files) if _is_extended(manifest, path, name)
         ]
         for path in extended:
+            # Runtimes do not read the new name: without its plugin it would fail every pod.
             path.replace(uninstalled_name(path))
         # The other way round: the runtime must not find a configuration without its plugin.
         removed, left = _remove(manifest, [Path(path) for path in reversed(manifest.files)])

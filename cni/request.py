@@ -3,14 +3,7 @@
 Validation is complete before anything is done. The order of the checks and the codes are the
 reference implementation's (containernetworking/cni, pkg/skel): variables (4), JSON (6), network
 name and type (7), version (1), and then what the verb needs. Where that is destructive or vague,
-this is stricter:
-
-- GC without a list of valid attachments, as libcni's cnitool sends it, collects only what has lost
-  its sandbox: taken for an empty list, it would delete every other runtime's pods. An explicit null
-  or empty list does mean "none".
-- DEL needs the container and the interface alone: nothing else that is wrong keeps a pod from being
-  deleted, but variables that are not UTF-8 and input that is not JSON. No runtime that called ADD
-  sends either.
+as for GC without a list and for DEL, this is stricter.
 """
 
 from __future__ import annotations
@@ -32,12 +25,12 @@ from netmgr.model import AttachmentKey, PodRef
 NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]*")
 """Container ids and network names; to be matched in full."""
 
+# What surrogateescape makes of such bytes.
 _NOT_UTF8 = re.compile("[\ud800-\udfff]")
-"""What surrogateescape makes of such bytes."""
 
 _IFNAME_BYTES = 15  # IFNAMSIZ is 16 and holds the closing NUL
+# The kernel refuses the first two; the others are directories of sysctls beside interfaces'.
 _NO_IFNAMES = (".", "..", "all", "default")
-"""The kernel refuses the first two; the others are directories of sysctls beside interfaces'."""
 _LABEL_LIMIT = 253
 
 
@@ -165,6 +158,8 @@ def parse_request(environment: Mapping[str, str], stdin: bytes) -> Request:
 
 def _deletion(environment: Mapping[str, str], config: Mapping[str, object]) -> Request:
     """The DEL, with whatever else of it is valid."""
+    # Container and interface are enough: nothing else that is wrong keeps a pod from being deleted.
+    # No runtime that called ADD sends variables that are not UTF-8, or input that is not JSON.
     given = defaultdict(str, environment)
     netns, network = given["CNI_NETNS"], config.get("name")
     request = Request(
@@ -285,6 +280,8 @@ def _previous(verb: Verb, config: Mapping[str, object]) -> results.PreviousResul
 
 def _valid_attachments(config: Mapping[str, object]) -> frozenset[AttachmentKey] | None:
     given = [key for key in VALID_ATTACHMENTS if key in config]
+    # libcni's cnitool sends no list. Taken for an empty one, it would delete every other runtime's
+    # pods; an explicit null or empty list does mean that none is valid.
     if not given:
         return None
     # The union, if a runtime sends both keys: what either one names is alive.
@@ -320,7 +317,7 @@ def parse_verb(environment: Mapping[str, str]) -> Verb:
 
 
 def check_text(environment: Mapping[str, str]) -> None:
-    """Refuse variables that are not UTF-8: no name of Kubernetes is, and no state file holds it."""
+    # No name of Kubernetes has such bytes, and no state file could hold it.
     broken = sorted(name for name, value in environment.items() if _NOT_UTF8.search(name + value))
     if broken:
         raise errors.InvalidEnvironment(
@@ -340,11 +337,6 @@ def check_variables(verb: Verb, environment: Mapping[str, str]) -> None:
         raise errors.InvalidEnvironment("; ".join(faults))
 
 
-def _container_id_fault(value: str) -> str:
-    fault = "must be letters, digits, '_', '.' and '-', a letter or digit first"
-    return "" if NAME.fullmatch(value) else fault
-
-
 def _ifname_fault(value: str) -> str:
     if len(value.encode(errors="surrogateescape")) > _IFNAME_BYTES:
         return f"is longer than {_IFNAME_BYTES} bytes"
@@ -358,7 +350,11 @@ def _ifname_fault(value: str) -> str:
 
 
 _FAULTS: Mapping[str, Callable[[str], str]] = {
-    "CNI_CONTAINERID": _container_id_fault,
+    "CNI_CONTAINERID": lambda value: (
+        ""
+        if NAME.fullmatch(value)
+        else "must be letters, digits, '_', '.' and '-', a letter or digit first"
+    ),
     "CNI_IFNAME": _ifname_fault,
     "CNI_NETNS": lambda value: "" if value.startswith("/") else "must be an absolute path",
 }

@@ -55,15 +55,15 @@ def add_result(
 ) -> Json:
     """The answer to a successful ADD.
 
-    `previous` is the result of the plugins earlier in the chain: theirs stays first and keeps
-    its order, so that their indices into `interfaces` stay true; ours count on from there.
+    `previous` is the result of the plugins earlier in the chain.
     """
     before = previous or {}
     host: Json = {"name": wiring.host_link, "mac": wiring.host_mac}
     pod: Json = {"name": wiring.pod_link, "mac": wiring.pod_mac, "sandbox": wiring.netns}
     if at_least(version, "1.1.0"):
         host["mtu"], pod["mtu"] = wiring.host_mtu, wiring.pod_mtu
-    # Ours go behind: `interface` of an earlier plugin's address is an index into this list.
+    # Ours go behind, and theirs keep their order: `interface` of an earlier plugin's address is an
+    # index into this list.
     interfaces = [*_items(before, "interfaces"), host, pod]
     ips = [*_items(before, "ips")]
     for address in wiring.addresses:

@@ -30,8 +30,8 @@ _BANDWIDTH, _ANNOTATIONS = "bandwidth", "io.kubernetes.cri.pod-annotations"
 CAPABILITIES = ("ips", "mac", "dns", _BANDWIDTH, _ANNOTATIONS)
 """Keys of `runtimeConfig` that are honoured; the conflist declares them to the runtime."""
 
+# Keys of the capability, and of a result.
 _DNS_KEYS = {"servers": "nameservers", "searches": "search", "options": "options"}
-"""Keys of the capability, and of a result."""
 
 RATES = {"ingressRate": ALL_IN, "egressRate": ALL_OUT}
 """Of `bandwidth`: as containerd and CRI-O fill it in, from the annotations
@@ -44,6 +44,7 @@ ANNOTATIONS = {
 """Values are quantities, as `10M`, of bits a second."""
 
 _MAC = re.compile(r"[0-9a-fA-F]{2}(:[0-9a-fA-F]{2}){5}")
+# In the first byte (IEEE 802.3).
 _MULTICAST = 0x01
 
 Value = TypeVar("Value")

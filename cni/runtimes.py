@@ -3,10 +3,8 @@
 Distributions differ: /opt/cni/bin is upstream's default, /usr/lib/cni Debian's, /usr/libexec/cni
 Fedora's. A plugin elsewhere fails every pod with `failed to find plugin "netmgr" in path […]`.
 
-containerd is asked (`config dump`), since how it joins its drop-in files depends on the release:
-1.x replaces a plugin's whole section, 2.x merges key by key. CRI-O's files are read, crio.conf and
-then crio.conf.d by name, each key overriding (crio.conf.d(5)); so are the single files that k3s,
-RKE2 and MicroK8s generate for containerds of their own.
+containerd is asked. CRI-O's files are read, crio.conf and then crio.conf.d by name; so are the
+single files that k3s, RKE2 and MicroK8s generate for containerds of their own.
 
 `settings` shows what all these files say about CNI, without joining them: an agent, which starts no
 program, notices by it that an answer may have changed.
@@ -30,15 +28,15 @@ DEFAULT_CONF_DIR = Path("/etc/cni/net.d")
 CRIO_CONFIG = Path("/etc/crio/crio.conf")
 
 _CONTAINERD_CONFIG = Path("/etc/containerd/config.toml")
+# Complete configurations of a distribution's containerd, which is in no PATH.
 _GENERATED = {
     "k3s": Path("/var/lib/rancher/k3s/agent/etc/containerd/config.toml"),
     "RKE2": Path("/var/lib/rancher/rke2/agent/etc/containerd/config.toml"),
     "MicroK8s": Path("/var/snap/microk8s/current/args/containerd.toml"),
 }
-"""Complete configurations of a distribution's containerd, which is in no PATH."""
 
+# The plugin with the `cni` table: in configuration version 3 (containerd 2), then version 2.
 _CONTAINERD_SECTIONS = ("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri")
-"""The plugin with the `cni` table: in configuration version 3 (containerd 2), then version 2."""
 
 DEFAULT_NETWORK = "cni_default_network"
 """CRI-O's key for the network that it takes instead of the first in its directory."""
@@ -148,6 +146,8 @@ def _containerd() -> Iterator[Runtime]:
         program = programs.locate("containerd", "containerd")
     except SetupError:
         return
+    # How it joins its drop-in files depends on the release: 1.x replaces a plugin's whole section,
+    # 2.x merges key by key.
     command = (program, "config", "dump")
     try:
         done = programs.run(command, timeout=_DUMP_SECONDS)

@@ -18,6 +18,7 @@ from exporter.settings import Settings
 from netmgr.errors import ConfigError
 from netmgr.file_version import RenewedFiles
 
+# What a secret looks like, by the scheme that shows it, and what to say of any other line.
 _FORMS = {
     "Basic": (re.compile(r"[^:]+:.+"), "must be user:password"),
     # RFC 6750, section 2.1: b64token.
@@ -26,7 +27,6 @@ _FORMS = {
         "a token is letters, digits and -._~+/ with = at its end",
     ),
 }
-"""What a secret looks like, by the scheme that shows it, and what to say of any other line."""
 
 
 def tls(settings: Settings) -> RenewedFiles[ssl.SSLContext] | None:

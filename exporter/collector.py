@@ -194,12 +194,12 @@ _FAMILIES: dict[MetricKind, Callable[..., Family]] = {
 
 _AWAY = {"netmgr_version": __version__, "backend": "", "node": ""}
 
+# What only some machines' snapshots have, or those of newer agents.
 _MAY_LACK = {"chain_sizes", "drops", "flowtable", "isolation", "nat", "problems"}
 _MAY_LACK |= {"protected", "ranges", "tracking", "undelivered"}
-"""What only some machines' snapshots have, or those of newer agents."""
 
+# Keys of label values that are not the labels' names.
 _KEYS = {"from": "origin", "to": "destination", "version": "netmgr_version"}
-"""Keys of label values that are not the labels' names."""
 
 _ALWAYS: tuple[Row, ...] = (("", catalog.BUILD, lambda _: 1),)
 _SCRAPE: tuple[Row, ...] = (("", catalog.UP, "is_up"), ("", catalog.SCRAPE, "seconds"))

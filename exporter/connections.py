@@ -37,6 +37,7 @@ TAKING_SECONDS = 10.0
 ANSWER_SECONDS = 30.0
 """Until a client has taken the whole answer: longer than any scrape_timeout that makes sense."""
 
+# However many clients come, they have one line a minute.
 _CROWD = caused_by("clients")
 
 

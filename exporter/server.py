@@ -117,7 +117,6 @@ class Handler(PublicHandler):
     server: Server
 
     def parse_request(self) -> bool:
-        """Read the head, which ends the client's time for it."""
         parsed = super().parse_request()
         if parsed:
             self.server.connections.complete(self.client_address)
@@ -185,11 +184,11 @@ class Server(PublicServer):
         super().process_request(request, client_address)
 
     def service_actions(self) -> None:
-        """End connections that take too long; the base class calls this at least twice a second."""
+        # The base class calls this at least twice a second.
         self.connections.expire()
 
     def finish_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401  as in typeshed
-        """Answer one client in its own thread, TLS handshake included: it may be silent."""
+        # In the client's own thread, TLS handshake included: it may be silent.
         try:
             if self._tls is None:
                 super().finish_request(request, client_address)
@@ -260,7 +259,7 @@ def application(
 
 
 def _drop_odd_accept(environ: WSGIEnvironment) -> None:
-    """Leave out an Accept header that prometheus_client cannot read, and would fail the scrape."""
+    # prometheus_client raises what it cannot read, and the scrape would fail.
     try:
         choose_encoder(environ.get("HTTP_ACCEPT", ""))
     except (ValueError, TypeError):

@@ -34,7 +34,7 @@ class PublicServer(ThreadingMixIn, DualStackServer, WSGIServer):
         self.setup_environ()
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401, ARG002  as in typeshed
-        """Log our own bugs as errors, and clients that went away for debugging only."""
+        # Clients that went away are no fault of ours.
         if isinstance(sys.exception(), OSError):
             log.debug("client-lost client=%s error=%s", client_address[0], str(sys.exception()))
         else:
@@ -83,7 +83,7 @@ class PublicHandler(WSGIRequestHandler):
         log.debug("request client=%s request=%s", self.client_address[0], format % args)
 
     def address_string(self) -> str:
-        """The client's address, never looked up in the DNS."""
+        # The base class may look the name up in the DNS, which takes as long as the DNS does.
         return str(self.client_address[0])
 
 
