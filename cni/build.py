@@ -154,7 +154,6 @@ def _compile(command: Sequence[str], target: Path) -> str:
 
 
 def _fetch_ziglang() -> None:
-    """Install the pinned ziglang package into this Python."""
     if importlib.util.find_spec("ziglang") is not None:
         return
     if not ZIGLANG_PIN.exists():  # installed from a wheel, far from the repository

@@ -26,10 +26,8 @@ _STAY = "import signal; signal.sigwait({signal.SIGTERM})"
 
 
 def boot_rules() -> Path | None:
-    """Where rules of a node's own for systemd-tmpfiles are, which acts before a runtime starts.
-
-    None on a read-only system such as Talos, where only network configurations can change.
-    """
+    """Where rules of a node's own for systemd-tmpfiles are, which acts before a runtime starts."""
+    # None on a read-only system such as Talos, where only network configurations can change.
     nearest = _BOOT_RULES if _BOOT_RULES.exists() else _BOOT_RULES.parent
     return _BOOT_RULES if os.access(nearest, os.W_OK) else None
 
@@ -47,6 +45,7 @@ def _answers(path: Path) -> bool:
         asking.settimeout(_ANSWER_SECONDS)
         asking.connect(str(path))
         asking.sendall(_QUESTION)
+        # A request ends with the half-close.
         asking.shutdown(socket.SHUT_WR)
         return bool(asking.recv(1))
     return False

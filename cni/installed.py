@@ -97,10 +97,8 @@ def problems(record: Record, root: Path) -> Iterator[str]:
     for path in (launcher, launcher.with_name(f"{record.name}.path")):
         if not _is_file(runtimes.below(root, path)):
             yield f"{path} is missing; {_AGAIN}"
-    if (
-        _is_file(runtimes.below(root, launcher))
-        and not runtimes.below(root, launcher).stat().st_mode & _EXECUTABLE
-    ):
+    program = runtimes.below(root, launcher)
+    if _is_file(program) and not program.stat().st_mode & _EXECUTABLE:
         yield f"{launcher} is not executable; {_AGAIN}"
     yield from _network_problems(record, root)
     yield from _setting_problems(record, root)

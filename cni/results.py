@@ -30,11 +30,7 @@ def at_least(version: str, floor: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """What ADD made: everything that a success result contains.
-
-    Attributes:
-        gateways: next hop of each family's default route in the pod.
-    """
+    """What ADD made; `gateways` are the next hops of the default routes in the pod."""
 
     host_link: str
     host_mac: str

@@ -64,7 +64,6 @@ class RuntimeConfig:
     rates_fault: str = ""
 
     def ignored_by(self, *, honours_limits: bool) -> tuple[str, ...]:
-        """The keys that a node ignores."""
         limiting = (_BANDWIDTH, _ANNOTATIONS) if honours_limits else ()
         return tuple(key for key in self.ignored if key not in limiting)
 

@@ -157,9 +157,7 @@ def _containerd() -> Iterator[Runtime]:
         raise SetupError(
             f"{' '.join(command)}: {done.stderr.decode(errors='replace').strip()}; {_ADVICE}"
         )
-    yield containerd_of(
-        done.stdout.decode(errors="replace"), " ".join(("containerd", *command[1:]))
-    )
+    yield containerd_of(done.stdout.decode(errors="replace"), "containerd config dump")
 
 
 def containerd_of(dump: str, source: str) -> Runtime:

@@ -3,9 +3,7 @@
 With `--throughput-test` it also has the stream of `exporter/throughput.py`.
 
 prometheus_client negotiates formats (text, OpenMetrics) and gzip. The process has no state and no
-privilege: every scrape asks the agent anew, and concurrent ones share an answer. Where clients must
-show a secret, /healthz and /readyz stay open: they show no traffic, and a kubelet's probes have no
-secret.
+privilege: every scrape asks the agent anew, and concurrent ones share an answer.
 """
 
 from __future__ import annotations
@@ -62,6 +60,7 @@ LINKS = """<!doctype html>
 <h2>Gaps in the totals</h2>
 <pre>{}</pre>
 </html>"""
+# /healthz and /readyz stay open: they show no traffic, and a kubelet's probes have no secret.
 GUARDED = ("/", "/metrics", "/report", throughput.PATH)
 
 Read = Callable[[], Snapshot]
@@ -198,6 +197,7 @@ class Server(PublicServer):
             secured = self._tls.value().wrap_socket(
                 request, server_side=True, do_handshake_on_connect=False
             )
+            # Before the handshake, in which a silent client may have to make room.
             self.connections.secured(client_address, secured)
             try:
                 secured.do_handshake()

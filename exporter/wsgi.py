@@ -82,10 +82,6 @@ class PublicHandler(WSGIRequestHandler):
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  as the base class
         log.debug("request client=%s request=%s", self.client_address[0], format % args)
 
-    def address_string(self) -> str:
-        # The base class may look the name up in the DNS, which takes as long as the DNS does.
-        return str(self.client_address[0])
-
 
 class _Answer(ServerHandler):
     request_handler: PublicHandler

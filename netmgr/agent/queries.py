@@ -75,9 +75,8 @@ class Readers(Component):
     def _query(self, request: Mapping[str, object]) -> object:
         query = request.get("query")
         for component in self._agent.components:
-            for name, answer in component.queries().items():
-                if name == query:
-                    return answer(request)
+            if answer := component.queries().get(str(query)):
+                return answer(request)
         if query == "nat":
             raise SetupError(
                 f"this machine is no NAT host; its role is {self._agent.document.role}"

@@ -109,16 +109,14 @@ def observing_node() -> Kinds:
 
 
 def gateway() -> Kinds:
-    """A hub router or a NAT host: it forwards between sites and runs no pods.
-
-    A restart changes nothing in the kernel: rules that are as they should be are not written again,
-    so the connections that they translate go on while the agent is away.
-    """
+    """A hub router or a NAT host: it forwards between sites and runs no pods."""
     from netmgr.agent.accounting.nat import NatHost  # noqa: PLC0415  this role's alone
 
     return (
         Files,
-        # Rules before forwarding, so that not one packet passes that they would have dropped.
+        # Rules before forwarding, so that not one packet passes that they would have dropped. Those
+        # that are as they should be are not written again: connections that they translate survive
+        # a restart.
         NodeAccounting,
         HostPods,
         Router,

@@ -176,7 +176,6 @@ class Ledger:
                     log.warning("history-unbounded error=%s", error.message)
 
     def recall(self, key: str) -> str | None:
-        """What was last remembered under this key."""
         with self._lock:
             return self._book.facts.get(key)
 

@@ -88,24 +88,19 @@ MENDED: Mapping[BooksState, Gap] = {
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """What a ledger file says of itself; `bytes` as in `Synced`.
-
-    `zeroed_at` is the sequence at which totals began at zero after the last loss.
-    """
+    """What a ledger file says of itself; `bytes` as in `Synced`."""
 
     mark: Mark | None
     is_new: bool
     bytes: int
     zeroed_at: int = 0
+    """The sequence at which totals began at zero after the last loss."""
 
 
 def compare(
     own: Own, kernel: Iterable[Mark], synced: Synced | None, *, has_counters: bool
 ) -> BooksState:
-    """Compare a ledger file with the marks elsewhere.
-
-    `has_counters`: whether the kernel has counters of ours.
-    """
+    """Compare a ledger file with the marks elsewhere; `has_counters`: of ours, in the kernel."""
     others = _trusted(own, kernel, synced)
     if own.is_new:
         return BooksState.LOST if others or has_counters else BooksState.NEW

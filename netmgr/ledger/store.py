@@ -92,7 +92,6 @@ class LedgerStore(StateFile):
         super().__init__(path, SCHEMA, SCHEMA_VERSION)
 
     def load(self) -> Book:
-        """Every table, in memory."""
         read = self._connection.execute
         try:
             return Book(
@@ -194,10 +193,7 @@ class LedgerStore(StateFile):
         book.written()
 
     def checkpoint(self) -> bool:
-        """Sync to the disk and let the log start over; returns whether the disk has all of it.
-
-        On a connection of its own, so that postings go on while the disk is waited for.
-        """
+        """Sync to the disk and let the log start over; returns whether the disk has all of it."""
         # In this mode only a checkpoint changes the file itself: any other change of size or mtime
         # is another program's.
         is_whole = sqlite_file.checkpoint(self.path, self._opened)

@@ -152,8 +152,6 @@ class Phase(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class LiveCounter:
-    """What is known of one kernel counter."""
-
     owner: PodRef | None
     reading: Amount = NOTHING
     phase: Phase = Phase.BEGUN

@@ -31,6 +31,7 @@ _NO_ERROR, _NO_SUCH_NAME = 0, 3
 _LARGEST = 65_535
 # As many as the C library reads (resolv.conf(5), MAXNS).
 _MOST_NAMESERVERS = 3
+# Datagrams get lost; both tries share the time.
 _TRIES = 2
 
 
@@ -46,12 +47,9 @@ class Knowledge(StrEnum):
 
 def nameservers(text: str) -> list[str]:
     """The addresses in a resolv.conf, as the C library reads them: the first three."""
-    addresses = []
-    for line in text.splitlines():
-        words = line.split()
-        if len(words) > 1 and words[0] == "nameserver":
-            addresses.append(words[1])
-    return addresses[:_MOST_NAMESERVERS]
+    lines = map(str.split, text.splitlines())
+    named = [words[1] for words in lines if len(words) > 1 and words[0] == "nameserver"]
+    return named[:_MOST_NAMESERVERS]
 
 
 def query(name: str, kind: int, identifier: int) -> bytes:

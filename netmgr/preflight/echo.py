@@ -41,20 +41,16 @@ _AT_ONCE = 64
 
 
 class Echo(NamedTuple):
-    """One request: where to, how large (bytes of the IP packet), and with which source.
-
-    Without a source, the kernel chooses this machine's address.
-    """
+    """One request: where to, how large (bytes of the IP packet), and with which source."""
 
     target: Address
     size: int = SMALL
     source: Address | None = None
+    """Without one, the kernel chooses this machine's address."""
 
 
 @dataclass(slots=True)
 class EchoAnswer:
-    """What came of an echo."""
-
     is_back: bool = False
     """Whether it was answered."""
     fragment: int = 0

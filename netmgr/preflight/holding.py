@@ -53,6 +53,7 @@ def held(addresses: Collection[Address]) -> Iterator[None]:
 
 
 def _create(channel: Netlink, far_end: int) -> None:
+    # 2: locally administered, and no group's (IEEE 802).
     near, far = (VethEnd(name, bytes([2, *os.urandom(5)]), _MTU) for name in (PROBE_LINK, "far"))
     operation = links.create_veth(near, far, far_end)
     deadline = time.monotonic() + _SECONDS

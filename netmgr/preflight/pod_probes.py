@@ -42,8 +42,6 @@ _HEADERS = {socket.AF_INET: 28, socket.AF_INET6: 48}
 
 
 class _Failed(Exception):
-    """A probe's attempt came to nothing."""
-
     def __init__(self, result: connectivity.Result, reason: str = "") -> None:
         super().__init__(result)
         self.result, self.reason = result, reason[:200]
@@ -235,7 +233,6 @@ def _reach_any(destinations: Sequence[_Destination]) -> tuple[str, ...]:
 
 
 def _connect_all(destinations: Sequence[_Destination]) -> tuple[str, ...]:
-    """Connect in each family."""
     for destination in _not_empty(destinations):
         with _connected(destination) as opened:
             # Closing resets a peer that goes on, so that nothing is counted later.

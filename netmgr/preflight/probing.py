@@ -55,8 +55,6 @@ class Bounds(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Prober:
-    """Probes with one time limit."""
-
     port: int
     """Of TCP, for machines that answer no echo."""
     seconds: float

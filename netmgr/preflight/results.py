@@ -22,8 +22,6 @@ LONGEST_TEXT = 4096
 
 
 class CheckOutcome(StrEnum):
-    """How a check ended."""
-
     PASSED = "passed"
     FAILED = "failed"
     UNMEASURED = "unmeasured"
@@ -47,8 +45,6 @@ class CheckResult(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PreflightReport:
-    """A whole run."""
-
     skipped: str = ""
     """Why nothing was probed; empty if something was."""
     results: tuple[CheckResult, ...] = ()
@@ -85,8 +81,6 @@ def _cut(text: str) -> str:
 
 
 class PathMtu(NamedTuple):
-    """What a path carries."""
-
     size: int
     """Bytes of the largest packet that was answered."""
     fragment: int = 0

@@ -59,6 +59,7 @@ def run(path: Path) -> PreflightReport:
     try:
         with instance.namespace(Holder.PREFLIGHT):
             machine_check.check(path, document, has_mounts=False)
+            # Nodes that start together must not draw the same machines.
             return _probe(document, SystemRandom())
     except instance.Held as other:
         # A command is no sign that the network is fit, and soon ends: the caller tries again.

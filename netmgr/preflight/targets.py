@@ -55,8 +55,6 @@ def groups(
 ) -> list[Group]:
     """The groups that are probed; a few machines of each are drawn, and never this one.
 
-    A hub may have a family that this node lacks: it is left out.
-
     Args:
         document: names peers and the hub.
         nodes: addresses of the other nodes of a flat network.
@@ -64,6 +62,7 @@ def groups(
         random: draws, so that many nodes at once probe different machines.
     """
     named = document.preflight
+    # A hub may have a family that this node lacks.
     stated = {*document.families, *(address.family for address in document.node.addresses)}
     families = sorted(stated) or list(Family)
     drawn_groups: list[Group] = []
@@ -106,10 +105,7 @@ def _last_free(block: Prefix, taken: Collection[Address]) -> Address | None:
 
 
 def egress_sources(document: NodeDocument, held: Iterable[Address]) -> Iterator[Attempt]:
-    """Each destination of `egress`, and the source that a pod's packets have on their way there.
-
-    A destination of a family that pods do not have is left out.
-    """
+    """Each destination of `egress`, and the source that a pod's packets have on their way there."""
     native = PrefixTable(dict.fromkeys(document.native_prefixes).items())
     of_family = {address.family: address for address in held}
     # Without ranges, as while their source is silent, any family may be the pods'.

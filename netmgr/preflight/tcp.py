@@ -25,8 +25,6 @@ class Attempt(NamedTuple):
 
 
 class TcpEnding(NamedTuple):
-    """How an attempt ended."""
-
     is_accepted: bool
     """Whether the other end took the connection."""
     is_answered: bool

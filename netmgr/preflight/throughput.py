@@ -38,8 +38,6 @@ _OK, _BUSY = 200, 503
 
 
 class PeerStream(NamedTuple):
-    """What came of one peer's stream."""
-
     rate: float = 0.0
     """Bits a second; 0 where nothing was measured."""
     is_busy: bool = False
@@ -50,8 +48,6 @@ class PeerStream(NamedTuple):
 
 @dataclass(slots=True)
 class Throughput:
-    """What came of all."""
-
     rates: dict[Endpoint, float] = field(default_factory=dict)
     """Bits a second from each peer that was measured."""
     faults: dict[Endpoint, str] = field(default_factory=dict)

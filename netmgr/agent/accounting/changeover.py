@@ -50,8 +50,6 @@ class Both(NamedTuple):
 
 @dataclass(eq=False)
 class Changeover:
-    """A change of backend under way."""
-
     state_dir: Path
     """Where the name of the backend is remembered."""
     ledger: Ledger

@@ -28,8 +28,6 @@ log = logging.getLogger(__name__)
 
 
 class HostPods(Component):
-    """The host-network pods of one node."""
-
     def __init__(self, agent: Agent) -> None:
         super().__init__(agent)
         # Loaded only on a node that counts them.

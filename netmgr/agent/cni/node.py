@@ -194,6 +194,7 @@ class Node(Component):
                 raise errors.UnknownContainer(
                     f"CNI_NETNS: there is no {request.netns}, so no container"
                 ) from None
+            # 0: what is there is no network namespace.
             if error.errno in (0, ELOOP, ENAMETOOLONG):
                 raise errors.InvalidEnvironment(f"CNI_NETNS: {error.message}") from None
             raise

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from functools import partial
 
 from cni.request import Request
@@ -64,7 +64,6 @@ class Repairs(Component):
             log.warning("pod-mac-changes-seen-late error=%s", error)
 
     def reconcile(self) -> None:
-        """Collect attachments whose sandbox is gone, and repair the others."""
         health = self._agent.health
         health.attempt("links", self.collect_vanished)
         health.repair("wiring", self.repair_wiring)
@@ -232,8 +231,7 @@ class Repairs(Component):
     @classmethod
     def remove(cls, remnants: Remnants) -> Iterator[str]:
         """Remove the links of pods; StateError, and no change, while pods still need them."""
-        dataplane = Dataplane()
-        try:
+        with closing(Dataplane()) as dataplane:
             pods = sorted(f"{identity.pod}" for identity in dataplane.attached())
             if pods and not remnants.with_pods:
                 raise StateError(
@@ -251,5 +249,3 @@ class Repairs(Component):
                     lambda foreign: dataplane.is_foreign(foreign, None),
                     dataplane.remove_foreign,
                 )
-        finally:
-            dataplane.close()

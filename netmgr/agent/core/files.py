@@ -140,7 +140,6 @@ class Files(Component):
 
     @classmethod
     def remove(cls, remnants: Remnants) -> Iterator[str]:
-        """Remove the run directory, and the state unless that is to be kept."""
         yield from _remove(remnants.run_dir)
         if not remnants.keep_state:
             yield from _remove(remnants.state_dir)

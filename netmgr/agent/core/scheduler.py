@@ -37,8 +37,6 @@ def throttled(interval: float, spent: float, share: float) -> float:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Task:
-    """Recurring work."""
-
     action: Callable[[], float | None]
     """May return the seconds until it is due again, instead of `seconds`."""
     seconds: float = math.inf

@@ -19,13 +19,11 @@ _DROPS_ALL = re.compile("-A FORWARD -j (DROP|REJECT)\\b")
 
 
 class Obstacle(NamedTuple):
-    """A chain that drops whatever none of its rules accepts.
-
-    `acceptance` is a command with a place for `i` or `o`, which has it accept pods' packets.
-    """
+    """A chain that drops whatever none of its rules accepts."""
 
     what: str
     acceptance: str
+    """A command with a place for `i` or `o`, which has the chain accept pods' packets."""
 
     @property
     def message(self) -> str:

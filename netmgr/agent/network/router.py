@@ -30,10 +30,7 @@ log = logging.getLogger(__name__)
 
 
 def listed_nodes(path: Path) -> tuple[ListedNode, ...]:
-    """The cluster's nodes, as `netmgr controller` listed them last in a file.
-
-    The kubelet renews it, up to 90 seconds after the controller wrote it.
-    """
+    """The cluster's nodes, as `netmgr controller` listed them last in a file."""
     try:
         with path.open(encoding="utf-8") as file:
             nodes = node_list.parse(file.read(MAX_BYTES + 1))
