@@ -186,6 +186,7 @@ def _listed(text: str) -> tuple[dict[str, list[str]], list[str]]:
 
 
 def conflist(plan: Installation) -> Json:
+    # Before libcni 1.2, runtimes read `cniVersion` alone.
     versions: Json = {"cniVersion": plan.cni_version or DEFAULT_VERSION}
     if plan.cni_version is None:
         versions["cniVersions"] = _versions(plan)
@@ -253,7 +254,8 @@ def install(
         del wanted[plan.conflist]
     elif plan.boot_rule:
         # Before the conflist. An extended one is kept, also at a boot.
-        # A rule of tmpfiles.d(5) that removes it at a boot, and at no other time.
+        # A rule of tmpfiles.d(5) that removes it at a boot, and at no other time. `%` would begin a
+        # specifier there.
         quoted = json.dumps(str(plan.conflist)).replace("%", "%%")
         rule = f"# Of netmgr: it is written again once the agent serves.\nr! {quoted}\n"
         wanted = {plan.boot_rule: (rule.encode(), _PLAIN), **wanted}
@@ -320,6 +322,7 @@ def _refuse_foreign(manifest: Manifest, contents: Mapping[Path, bytes]) -> None:
     for path, content in contents.items():
         if not os.path.lexists(path) or manifest.owns(path):
             continue
+        # A symbolic link is somebody else's, wherever it leads.
         present = b"" if path.is_symlink() else path.read_bytes()
         # Ours, though the manifest is gone: exactly what we write, or a launcher of any version.
         if present != content and build.MARK not in present:

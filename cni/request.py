@@ -52,6 +52,7 @@ REQUEST_KEYS = ("IP", "MAC")
 MOST_WAIT_SECONDS = 10
 """Of the launcher, for an agent that is being replaced; the configuration's `wait`."""
 
+# As the reference's UnmarshallableBool reads them (pkg/types).
 _TRUTH = {"1": True, "true": True, "0": False, "false": False}
 
 # Section 2, verb by verb. DEL comes without CNI_NETNS when the sandbox is gone already.
@@ -99,6 +100,7 @@ class Request:
     @property
     def pod(self) -> PodRef:
         """The pod of the attachment; what CNI_ARGS leave out is filled in."""
+        # Runtimes outside Kubernetes, as podman, name no pod.
         return PodRef(
             namespace=self.args.get("K8S_POD_NAMESPACE") or "-",
             name=self.args.get("K8S_POD_NAME") or self.container_id,

@@ -25,6 +25,7 @@ MAX_MESSAGE = 2 * 1024 * 1024
 """More bytes than the launcher ever sends: 256 KiB of variables and 1 MiB of standard input."""
 
 
+# Looked for in the bytes: whoever reads a request asks this of each, before any is decoded.
 _LOOKS = (b"\0CNI_COMMAND=STATUS\0", b"\0CNI_COMMAND=CHECK\0")
 
 

@@ -136,6 +136,7 @@ class Server(PublicServer):
         SetupError: the address cannot be bound.
     """
 
+    # With socketserver's 5, the kernel would drop the SYNs of clients that come at once.
     request_queue_size = 128
 
     def __init__(

@@ -461,6 +461,7 @@ class Book:
 
     def _extend(self, gap: tables.Gap, since: float, until: float) -> tuple[float, bool]:
         """How many of these seconds the reason's last gap has already, and whether it goes on."""
+        # Unread since before that gap ended, it belongs to it (rule 9).
         began, ended = self.blind.get(gap, (since, since))
         goes_on = since < ended
         self.blind[gap] = min(began, since) if goes_on else since, until

@@ -139,6 +139,7 @@ def bounded(
     most: dict[tuple[int, str], int | None] = {}
     for loss in lost:
         key = loss["hour"] if has_hours else 0, loss["traffic"]
+        # The packets of a loss are gaps whose bytes nobody knows.
         known = most.get(key, 0)
         most[key] = None if loss["packets"] or known is None else known + loss["bytes"]
     return [

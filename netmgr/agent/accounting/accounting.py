@@ -137,6 +137,7 @@ class NodeAccounting(Component):
         for total in totals.namespaces:
             if total["traffic"] != PROTECTED:
                 snapshot["namespaces"].append(total)
+            # Namespaces without any have no series.
             elif total["packets"]:
                 snapshot["protected"].append(total)
         snapshot["node_totals"] = totals.node
