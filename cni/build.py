@@ -2,7 +2,7 @@
 
 The system's C compiler is used where it can link statically. A bare machine has none, and its
 compiler does not know the other architecture: for both there is PyPI's `ziglang`, a C compiler with
-musl for every architecture, 411 MB, which is why it is fetched only when it is needed.
+musl for every architecture.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def build(target: Path, architecture: str, compilers: Iterator[Compiler] | None 
 
 
 def available(architecture: str) -> Iterator[Compiler]:
-    """Compilers to try, best first. The last is fetched when its turn comes."""
+    """Compilers to try, best first."""
     machine = MACHINES[architecture]
     names = [f"{machine}-linux-gnu-gcc"]
     if architecture == host_architecture():
@@ -132,6 +132,7 @@ def available(architecture: str) -> Iterator[Compiler]:
             yield Compiler(name, (programs.locate(name, name),))
         except SetupError:
             continue
+    # Only when its turn comes: it has 411 MB.
     _fetch_ziglang()
     yield Compiler(
         "ziglang", (sys.executable, "-m", "ziglang", "cc", "-target", f"{machine}-linux-musl")

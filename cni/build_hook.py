@@ -16,8 +16,8 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 ARCHITECTURES = "NETMGR_ARCHITECTURES"
 """Variable with the architectures to build for, separated by spaces (default: this machine's)."""
 
+# Platform tags that pip takes on glibc and on musl (PEP 600, PEP 656).
 LIBCS = ("manylinux2014", "musllinux_1_1")
-"""Platform tags that pip takes on glibc and on musl (PEP 600, PEP 656)."""
 
 
 class BuildHook(BuildHookInterface[Any]):

@@ -1,10 +1,8 @@
 """Installs the CNI plugin where a container runtime looks for it, and removes exactly that again.
 
-Launcher and paths come first, the network configuration last, each by rename, so that a runtime may
-be running; removal goes the other way round. A manifest beside the launcher lists what was
-installed. It is written before the first file: an interrupted installation can be finished or
-removed. A file that is in no manifest, or was edited since, belongs to somebody else and stays; so
-does a network configuration to which plugins were added, as long as it still runs ours.
+Each file comes by rename, so that a runtime may be running. A manifest beside the launcher lists
+what was installed. A file that is in no manifest, or was edited since, belongs to somebody else and
+stays; so does a network configuration to which plugins were added, as long as it still runs ours.
 """
 
 from __future__ import annotations
@@ -24,8 +22,8 @@ from cni.runtime_config import CAPABILITIES
 from netmgr import durable, programs
 from netmgr.errors import SetupError, StateError, of_system
 
+# The newest version that containerd 1.6 and podman 4.3 (libcni 1.1) decode results of.
 DEFAULT_VERSION = "1.0.0"
-"""The newest version that containerd 1.6 and podman 4.3 (libcni 1.1) decode results of."""
 
 PORTMAP, BANDWIDTH = "portmap", "bandwidth"
 """The reference plugins that carry out pods' hostPort and bandwidth annotations."""
@@ -355,7 +353,8 @@ def _put(
     if not changed and manifest.files == final:
         return []
     obsolete = [Path(path) for path in manifest.files if path not in final]
-    # Old and new digests until all files are in place: an interrupted update stays recognisable.
+    # Before the first file, and with old and new digests until all are in place: an interrupted
+    # installation stays recognisable, and can be finished or removed.
     manifest.files = {
         path: [*manifest.files.get(path, []), *final.get(path, [])]
         for path in {**manifest.files, **final}

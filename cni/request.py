@@ -65,8 +65,8 @@ _REQUIRED = {
     Verb.VERSION: (),
 }
 
+# The specification's key, and what libcni up to 1.2 sent by mistake; later ones send both.
 VALID_ATTACHMENTS = ("cni.dev/valid-attachments", "cni.dev/attachments")
-"""The specification's key, and what libcni up to 1.2 sent by mistake; later ones send both."""
 
 _SINCE = {Verb.CHECK: "0.4.0", Verb.GC: "1.1.0", Verb.STATUS: "1.1.0"}
 _DECIDED_BY_THE_NODE = ("ipam", "ipMasq")

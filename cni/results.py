@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from netmgr.errors import InvalidNetworkConfig, NetmgrError
 from netmgr.prefixes import Address, Family, Prefix
 
+# Versions this plugin speaks, oldest first. 0.1.0 and 0.2.0 have one address a family.
 SUPPORTED_VERSIONS = ("0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
-"""Versions this plugin speaks, oldest first. 0.1.0 and 0.2.0 have one address a family."""
 
 NEWEST = SUPPORTED_VERSIONS[-1]
 

@@ -15,14 +15,14 @@ _PROTOCOL = b"netmgr-cni "
 GREETING = _PROTOCOL + b"1"
 """Name and version of the protocol. A launcher of another version is refused, never guessed at."""
 
+# Variables need not be text: other bytes survive a round trip, and fail validation later.
 CODING = ("utf-8", "surrogateescape")
-"""Variables need not be text: other bytes survive a round trip, and fail validation later."""
 
 STARTED = "NETMGR_STARTED"
 """Variable with the time the launcher began: nanoseconds since boot (CLOCK_BOOTTIME)."""
 
+# More bytes than the launcher ever sends: 256 KiB of variables and 1 MiB of standard input.
 MAX_MESSAGE = 2 * 1024 * 1024
-"""More bytes than the launcher ever sends: 256 KiB of variables and 1 MiB of standard input."""
 
 
 # Looked for in the bytes: whoever reads a request asks this of each, before any is decoded.

@@ -22,11 +22,11 @@ from typing import TypeVar
 
 from netmgr.api.snapshot import LimitState, PodLabels, PodTotals, QuotaState
 
+# Bytes of UTF-8 in a label value. Kubernetes' own names are never longer (RFC 1123 subdomains).
 LONGEST_LABEL = 253
-"""Bytes of UTF-8 in a label value. Kubernetes' own names are never longer (RFC 1123 subdomains)."""
 
+# As many as there are families of each; a total has bytes and packets.
 SERIES_PER_TOTAL, SERIES_PER_LIMIT, SERIES_PER_QUOTA = 2, 6, 3
-"""As many as there are families of each; a total has bytes and packets."""
 
 _DIGEST_DIGITS = 32
 

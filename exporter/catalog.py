@@ -19,34 +19,34 @@ from netmgr.api.snapshot import LATENCY_BUCKETS, Fault
 
 PODS = 250
 NAMESPACES = 20
+# Pods of other nodes that clients reach by this one and that are shown, the busiest ones.
 REMOTE_PODS = 100
-"""Pods of other nodes that clients reach by this one and that are shown, the busiest ones."""
 TRAFFICS = 2
 FAMILIES = 2
+# Six verbs, and "invalid" for anything else.
 COMMANDS = 7
-"""Six verbs, and "invalid" for anything else."""
+# 0, and every code of netmgr/errors.py.
 CODES = 18
-"""0, and every code of netmgr/errors.py."""
 GAP_REASONS = 8
+# Rules, wiring, deleted links, forwarding, routes, files, limits, connection limits.
 DRIFT_REASONS = 8
-"""Rules, wiring, deleted links, forwarding, routes, files, limits, connection limits."""
+# Chains of `raw`, `mangle` and `nat` with the backend iptables; any other chain is one more.
 TABLES_OF_RULES = FAMILIES * 6
-"""Chains of `raw`, `mangle` and `nat` with the backend iptables; any other chain is one more."""
 SPOKES = 20
+# A node drops between its own spoke and each other one, both ways; a hub router all 380.
 SPOKE_PAIRS = 2 * (SPOKES - 1)
-"""A node drops between its own spoke and each other one, both ways; a hub router all 380."""
+# Of a node: spoofed, forged, fragments, loopback, link-local, router, redirect, dhcp, icmp,
+# protected.
 DROP_REASONS = 10
-"""Of a node: spoofed, forged, fragments, loopback, link-local, router, redirect, dhcp, icmp,
-protected."""
+# TCP, UDP and SCTP of each family.
 PORT_BUDGETS = FAMILIES * 3
-"""TCP, UDP and SCTP of each family."""
+# Of ten pods and two namespaces: all 250 would be 500 series more of each metric.
 LIMITED = 12 * TRAFFICS
-"""Of ten pods and two namespaces: all 250 would be 500 series more of each metric."""
+# One of each of these pods and namespaces.
 CONNECTION_LIMITS = 12
 QUOTAS = 12 * TRAFFICS
-"""One of each."""
+# Pods whose connections are shown.
 FULLEST = 10
-"""Pods whose connections are shown."""
 
 UNITS = ("bytes", "packets", "seconds", "ratio")
 

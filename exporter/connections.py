@@ -25,17 +25,17 @@ from netmgr.logs import caused_by
 log = logging.getLogger(__name__)
 
 MOST_CONNECTIONS = 32
+# Request line and header fields together; http.server alone accepts 6.5 MB.
 HEAD_BYTES = 16 * 1024
-"""Request line and header fields together; http.server alone accepts 6.5 MB."""
 
 HEAD_SECONDS = 5.0
 """Until a request is complete, the TLS handshake included."""
 
+# A client that reads its answer is safe for this long: Prometheus' default for a scrape.
 TAKING_SECONDS = 10.0
-"""A client that reads its answer is safe for this long: Prometheus' default for a scrape."""
 
+# Until a client has taken the whole answer: longer than any scrape_timeout that makes sense.
 ANSWER_SECONDS = 30.0
-"""Until a client has taken the whole answer: longer than any scrape_timeout that makes sense."""
 
 # However many clients come, they have one line a minute.
 _CROWD = caused_by("clients")

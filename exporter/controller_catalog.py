@@ -9,8 +9,8 @@ from __future__ import annotations
 from exporter.catalog import Metric, metrics_of
 
 NODE_POOLS = 4
+# Combinations of verb and status that a controller meets.
 API_ANSWERS = 12
-"""Combinations of verb and status that a controller meets."""
 
 LEADER = Metric("netmgr_controller_leader", "Whether this controller leads.")
 NODES = Metric(

@@ -8,8 +8,8 @@ from pathlib import Path
 from netmgr.errors import ConfigError
 
 DEFAULT_LISTEN = ":9119"
+# A full node (250 pods, 20 namespaces, dual-stack) has 1,400; the rest is for lingering pods.
 DEFAULT_MAX_SERIES = 5_000
-"""A full node (250 pods, 20 namespaces, dual-stack) has 1,400; the rest is for lingering pods."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,9 @@ absence.
 What is lost has roll-ups of its own, of no namespace: the bytes that are known to be lost, and as
 packets the gaps whose bytes nobody knows. They bound the error of each row (`bounded`).
 
-What bounds the file: the latest `Retention.hours` hours that had traffic are kept; counted, not
-reckoned from the clock, which may jump to another year for a minute. Beyond `Retention.rows`, the
-pods of the oldest hours are folded into their namespaces (pod ""), the smallest pods first, and
-then the oldest hours go.
+What bounds the file: the latest `Retention.hours` hours that had traffic are kept. Beyond
+`Retention.rows`, the pods of the oldest hours are folded into their namespaces (pod ""), the
+smallest pods first, and then the oldest hours go.
 """
 
 from __future__ import annotations

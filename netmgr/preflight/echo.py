@@ -26,8 +26,8 @@ _ANSWER = {Family.V4: 0, Family.V6: 129}
 _IP_HEADER = {Family.V4: 20, Family.V6: 40}
 _PROTOCOL = {Family.V4: socket.IPPROTO_ICMP, Family.V6: socket.IPPROTO_ICMPV6}
 
+# Bytes of an echo whose size does not matter, as ping(8) sends.
 SMALL = 84
-"""Bytes of an echo whose size does not matter, as ping(8) sends."""
 
 # linux/in.h, linux/in6.h, linux/icmp.h, linux/icmpv6.h.
 _SOL_RAW, _ICMP_FILTER = 255, 1

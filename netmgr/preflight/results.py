@@ -17,8 +17,8 @@ from netmgr.preflight.targets import Group
 from netmgr.preflight.tcp import Attempt, TcpEnding
 from netmgr.preflight.throughput import Throughput
 
+# Bytes that a kubelet takes for a container's termination message.
 LONGEST_TEXT = 4096
-"""Bytes that a kubelet takes for a container's termination message."""
 
 
 class CheckOutcome(StrEnum):

@@ -18,8 +18,8 @@ from netmgr.preflight.tcp import Attempt
 MOST_DRAWN = 3
 """Machines of a group and family that are probed."""
 
+# Ranges of a family that are probed: as many as an interface of Azure has addresses, and more.
 MOST_RANGES = 64
-"""Ranges of a family that are probed: as many as an interface of Azure has addresses, and more."""
 
 
 class GroupKind(StrEnum):

@@ -1,10 +1,7 @@
 """Changes the backend that counts, so that the ledger takes every packet once.
 
 The successor's rules are made first, and from then on both count the same packets. The ledger can
-go on from one to the other at any instant at which both were read: if the successor shows the same
-before and after the former was read, nothing passed meanwhile. A pod that did not pause is read
-again by itself, a fraction of a millisecond each; what moved every time loses what passed during
-the last of these readings, which is a gap of that length.
+go on from one to the other at any instant at which both were read.
 
 Killed anywhere, an agent leaves a ledger of the former backend, and starts again, or one of the
 successor, and removes what is left of the former. The ledger says which (`BACKENDS`), in the
@@ -31,8 +28,8 @@ from netmgr.rules.engine import Rules
 TRIES = 10
 """How often a counter that moves each time is read."""
 
+# How long this goes on if many move; an agent that starts keeps requests waiting.
 LONGEST_SECONDS = 2.0
-"""How long this goes on if many move; an agent that starts keeps requests waiting."""
 
 Read = Callable[[], list[Sample]]
 
@@ -155,6 +152,7 @@ class Changeover:
             if subject is None:
                 again = _at_once(self.read, self.successor.read)
             else:
+                # A pod by itself takes a fraction of a millisecond, so that it may well pause.
                 again = _at_once(
                     partial(former.read_pods, [subject]),
                     partial(self.successor.read_pods, [subject]),
@@ -163,6 +161,7 @@ class Changeover:
                 latest |= {counter: newer[counter] for counter in moving & newer.keys()}
             moving &= again.moved
             seconds = again.seconds
+        # What moved every time loses what passed during the last reading: a gap of that length.
         return seconds
 
 

@@ -23,8 +23,8 @@ from netmgr.model import Attachment, by_address
 from netmgr.rules import nft_table
 from netmgr.rules.nft_table import Listing, NftTable
 
+# Connections are counted in this share of a processor at most: there may be many.
 COUNT_SHARE = 0.005
-"""Connections are counted in this share of a processor at most: there may be many."""
 
 FULLEST = 10
 

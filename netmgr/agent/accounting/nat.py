@@ -15,8 +15,8 @@ from netmgr.kernel.conntrack import Busiest
 from netmgr.kernel.netlink import Netlink
 from netmgr.prefixes import Family
 
+# How often ports are counted, at most in this share of a processor: the table may be large.
 COUNT_SECONDS, COUNT_SHARE = 15.0, 0.02
-"""How often ports are counted, at most in this share of a processor: the table may be large."""
 
 
 class NatHost(Component):

@@ -52,8 +52,8 @@ TURNS = 4
 # Even a caller that waits for no lock waits this long for a turn, which lasts milliseconds.
 _LEAST_TURN_SECONDS = 1.0
 
+# Of a container id: NAME_MAX, since runtimes and libcni name files by it.
 MOST_ID_BYTES = 255
-"""Of a container id: NAME_MAX, since runtimes and libcni name files by it."""
 
 log = logging.getLogger(__name__)
 

@@ -5,8 +5,7 @@ Passes read the kernel and name suspects; each is looked at again under its atta
 
 MACs, which the plugin `tuning` and whoever administers a pod may change, are followed: both ends of
 a pod's link have permanent neighbour entries, so a pod with another MAC would neither hear nor be
-heard. The kernel reports a change at once, in whatever sandbox it happens. A pass over all pods
-finds what it could not report: the agent was away, too much happened at once, or it may not listen.
+heard. The kernel reports a change at once, in whatever sandbox it happens.
 """
 
 from __future__ import annotations
@@ -70,7 +69,8 @@ class Repairs(Component):
         health.attempt("mtu", self._dataplane.refresh_mtu)
 
     def tasks(self) -> Iterable[Task]:
-        # What the kernel reports needs no pass over every pod, which is the costliest look.
+        # What the kernel reports needs no pass over every pod, which is the costliest look. A pass
+        # finds what it could not report: the agent was away, or too much happened at once.
         rounds = _RARELY if self._losses else 1
         seconds = rounds * self._agent.document.reconcile_seconds
         yield Task(self.follow_all_macs, seconds, name=_NEIGHBOURS, thread=_NEIGHBOURS)

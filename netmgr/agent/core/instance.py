@@ -29,10 +29,10 @@ from netmgr.kernel.nf_tables_socket import NO_NF_TABLES
 # Far from those that programs count up from 0.
 QUEUE = int.from_bytes(b"nm", "big")
 LOCK_FILE = "agent.lock"
+# Of the directories. Readers pass through the run directory.
 RUN_MODE, STATE_MODE = 0o755, 0o700
-"""Of the directories. Readers pass through the run directory."""
+# How long a starting agent waits for one that ends: longer than its last requests may take.
 HANDOVER_SECONDS = 12.0
-"""How long a starting agent waits for one that ends: longer than its last requests may take."""
 
 _LOOK_SECONDS = 0.1
 _NAMESPACE = Path("/proc/thread-self/ns/net")

@@ -47,8 +47,8 @@ from netmgr.rules.policy import Policy
 FULL = 0.8
 """Share of a table or a disk from which there is little room left."""
 
+# Bytes that state needs on its disk: both files, their logs, and copies while they are mended.
 LEAST_ROOM = 64 << 20
-"""Bytes that state needs on its disk: both files, their logs, and copies while they are mended."""
 
 QUERY_SECONDS = 5.0
 

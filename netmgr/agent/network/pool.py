@@ -21,11 +21,11 @@ from netmgr.kernel import conntrack
 from netmgr.model import Attachment
 from netmgr.prefixes import Family
 
+# Longer than any launcher lives, so no ADD older than its DEL can still be under way.
 TOMBSTONE_SECONDS = 600.0
-"""Longer than any launcher lives, so no ADD older than its DEL can still be under way."""
 
+# Longer than a kubelet waits before it tries again to start a pod.
 WAITING_SECONDS = 60.0
-"""Longer than a kubelet waits before it tries again to start a pod."""
 
 log = logging.getLogger(__name__)
 

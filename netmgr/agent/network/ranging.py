@@ -34,14 +34,14 @@ from netmgr.ranges import assigned
 from netmgr.ranges.sources import SOURCES, RangeReader, ValidRanges, validate
 from netmgr.rules.policy import Policy
 
+# Seconds at most, and half of it at least: Azure allows five requests a second.
 FIRST_RETRY = 2.0
-"""Seconds at most, and half of it at least: Azure allows five requests a second."""
 
 LONGEST_RETRY = 120.0
 
+# How often the file with the Node's ranges is read, which decides how long a range that is no
+# longer the Node's is given out.
 RANGES_FILE_SECONDS = 2.0
-"""How often the file with the Node's ranges is read, which decides how long a range that is no
-longer the Node's is given out."""
 
 log = logging.getLogger(__name__)
 
