@@ -228,6 +228,7 @@ def application(
     stream: Stream | None = None,
 ) -> Callable[[WSGIEnvironment, StartResponse], Iterable[bytes]]:
     registry = CollectorRegistry()
+    # prometheus_client calls `collect` without arguments: by this it learns when a request came.
     request = threading.local()
     collector = Collector(read, max_series)
     # The families are shared, not the snapshot: it takes 2 MB, and is gone before a page is

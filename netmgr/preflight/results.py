@@ -77,6 +77,7 @@ def _line(result: CheckResult) -> str:
 
 
 def _cut(text: str) -> str:
+    # The cut may be in the middle of a character.
     return text.encode()[:LONGEST_TEXT].decode(errors="ignore")
 
 

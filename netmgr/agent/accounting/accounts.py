@@ -217,6 +217,7 @@ class Accounts:
             # ahead of it.
             self._rules.expel(attachment.addresses, mark and mark.address)
             self._ledger.end(counters)
+            # Neither its link nor an exception of its namespace is the next holder's.
             self._rules.know(attachment.addresses, "", "")
             for address in attachment.addresses:
                 self._attached.pop(address, None)
@@ -382,8 +383,7 @@ class Accounts:
             self._syncing.join()
         with self._lock:
             # Even if there was a reading just now: this is the last one.
-            self._read_at = -math.inf
-            self.read()
+            self.read(at_once=True)
             self._ledger.close()
             if self._host_pods is not None:
                 self._host_pods.close()

@@ -57,6 +57,7 @@ class ConnectionLimits(Component):
 
     def start(self) -> None:
         try:
+            # Now, and not by a pod's ADD: the kernel may lack what limits need.
             self._table.run(connections.trial())
         except KernelError as error:
             needed = "nf_tables with CONFIG_NFT_CONNLIMIT, CONFIG_NFT_LIMIT and CONFIG_NFT_NAT"

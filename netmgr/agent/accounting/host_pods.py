@@ -38,6 +38,7 @@ class HostPods(Component):
         self._finder = HostPodFinder(settings.cgroup_dir, settings.pod_logs_dir)
         self._rules = CgroupCounters(accounting.rules.policy.known, self._finder.depths)
         self._ledger = accounting.ledger
+        # By the number of the cgroup, which is never reused.
         self._live: dict[int, HostPod] = {}
         self._started = False
         if self._ledger.recall(UNREAD):

@@ -58,6 +58,7 @@ class Observation(Component):
         self._longest = 0.0
         for counter, owner in self._ledger.counters().items():
             if isinstance(counter.subject, Address) and owner is not None:
+                # Of what a predecessor counted, the ledger has addresses and owners alone.
                 pod = Attachment(AttachmentKey("", ""), owner, (counter.subject,), "", netns="")
                 self._counted[counter.subject] = CountedAddress(pod)
         if self._accounts.is_rebuilt:

@@ -133,6 +133,7 @@ class Files(Component):
         for kept in lost:
             kept.restore()
         restored = [f"{kept.path} was removed or replaced, and is made again" for kept in lost]
+        # All that is there: `cni install` or a person may have made it, or opened it since.
         modes = dict.fromkeys(self._agent.document.state_dir.iterdir(), STATE_MODE)
         modes |= {directory.path: directory.mode for directory in self._agent.directories}
         opened = [path for path, mode in modes.items() if durable.close_to_others(path, mode)]

@@ -93,6 +93,7 @@ def _files(folders: Iterable[Path], pattern: str) -> Iterator[Path]:
 
 def _parsed(path: Path) -> ConfigParser:
     """A systemd file; empty where it cannot be parsed."""
+    # systemd takes sections and keys several times, keys without a value, and `%` for specifiers.
     parser = ConfigParser(strict=False, interpolation=None, allow_no_value=True, delimiters="=")
     try:
         parser.read_string(path.read_text(encoding="utf-8", errors="replace"))
