@@ -17,8 +17,8 @@ from netmgr.kernel.routes import read_routes
 from netmgr.model import ROUTE_PROTOCOL, Attachment
 from netmgr.prefixes import Family
 
+# The kernel knows no such device, or no namespace of this number.
 ABSENCE = (ENODEV, EINVAL)
-"""The kernel knows no such device, or no namespace of this number."""
 
 
 def faults(
@@ -37,6 +37,7 @@ def faults(
     except KernelError as error:
         return [error.message]
     with closing(sandbox_ns):
+        # The thread leaves at once: the socket stays in the namespace that it was opened in.
         with netns.entered(sandbox_ns):
             inside, index = Reader(), index_of(attachment.key.ifname)
         number = host.query(links.show_namespace_id(sandbox_ns), links.namespace_id_of)
@@ -66,6 +67,7 @@ def look_at(host: Reader, attachment: Attachment) -> Host:
 
 def neighbour_faults(host: Reader, attachment: Attachment, link: Link | None) -> list[str]:
     """Entries on the host's end that are not there, or not of the MAC that the pod's end has."""
+    # An end that is down is being attached or deleted, or is a fault of its own.
     end = link and pod_end(host, link)
     if not link or not end or not end.up:
         return []
@@ -82,10 +84,12 @@ def host_end(host: Reader, name: str) -> Link | None:
     link = answered(host, links.show_link(name))
     if link and desired.is_host_end(link):
         return link
+    # Every link is listed only here, where somebody renamed or deleted it, or wrote on it.
     candidates = (candidate for candidate in read_links(host) if candidate.name != name)
     renamed = next(
         (candidate for candidate in candidates if desired.own_name(candidate) == name), None
     )
+    # A link that names its attachment comes before one that has no more than the name.
     return renamed or (link if link and desired.may_be_host_end(link) else None)
 
 
@@ -96,7 +100,6 @@ def pod_end(host: Reader, link: Link) -> Link | None:
 
 
 def answered(host: Reader, request: Operation) -> Link | None:
-    """The link that is asked for; None if there is none."""
     with Ignoring(*ABSENCE):
         return host.query(request, links.link_of)
     return None

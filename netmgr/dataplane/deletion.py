@@ -1,10 +1,4 @@
-"""Deletes a pair of links within a millisecond, for all the kernel's 20 ms.
-
-The kernel first takes both ends out of their namespaces and waits until no packet is on its way
-through them, under its routing lock (unregister_netdevice_many). Behind the lock it waits for a
-grace period (rcu_barrier in netdev_run_todo), within the system call that deletes the link. So a
-thread of its own makes that call. Who needs the routing lock behind it knows that the link is gone.
-"""
+"""Deletes a pair of links within a millisecond, for all the kernel's 20 ms."""
 
 from __future__ import annotations
 
@@ -17,10 +11,11 @@ from netmgr.errors import Ignoring, KernelError
 from netmgr.kernel import links
 from netmgr.kernel.netlink import Netlink
 
+# The kernel waits for ever for a link that some part of it does not let go of
+# (netdev_wait_allrefs), and so does the thread that deletes it. Hence both bounds.
 MOST_AT_ONCE = 16
 PATIENCE_SECONDS = 5.0
-"""How long a DEL waits. The kernel waits for ever for a link that some part of it does not let go
-of (netdev_wait_allrefs), and so does the thread that deletes it."""
+# Both ends are out of their namespaces after some 0.6 ms.
 _PAUSE_SECONDS = 0.0002
 
 
@@ -49,12 +44,17 @@ class Deletion:
             return False
         deadline = time.monotonic() + PATIENCE_SECONDS
         begun = threading.Event()
+        # Under its routing lock the kernel takes both ends out of their namespaces and waits until
+        # no packet is on its way through them (unregister_netdevice_many). Behind the lock, but
+        # within the same system call, it waits for a grace period (netdev_run_todo): the 20 ms. So
+        # another thread makes that call, by a socket that nobody else has to wait for.
         deleting = self._threads.submit(_delete, Netlink(), index, begun)
         begun.wait(PATIENCE_SECONDS)
+        # A request that needs the same lock, and no longer finds the link, comes behind all that.
         while not deleting.done() and self._is_there(index):
             if time.monotonic() > deadline:
                 raise KernelError(f"delete link {index}", details="the kernel takes too long")
-            # It has not got the lock yet.
+            # The thread has not got the lock yet.
             time.sleep(_PAUSE_SECONDS)
         # Who deletes it at the same moment has deleted it as well.
         if deleting.done():

@@ -22,15 +22,17 @@ from netmgr.kernel.routes import SourceRule, add_route
 from netmgr.model import LINK_GROUP, LINK_PREFIX, ROUTE_PROTOCOL, Attachment, AttachmentKey, PodRef
 from netmgr.prefixes import Family, Prefix
 
+# Of every host end: locally administered, and set so that udev does not invent another.
 HOST_MAC = bytes.fromhex("026e6d000001")
-"""Every host end has it: locally administered, and set so that udev does not invent another."""
 
-# With the default metric of 1024, an IPv6 route from a router advertisement could win.
+# Of the host's routes to pods: the least there is, since 0 means 1024 for IPv6. With 1024, a route
+# from a router advertisement could win.
 HOST_METRIC = {Family.V4: 0, Family.V6: 1}
-"""Metrics of the host's routes to pods: the least there is, since 0 means 1024 for IPv6."""
 
 PRIMARY_INTERFACE = "eth0"
+# The kernel makes a namespace's loopback before any other link (LOOPBACK_IFINDEX).
 LOOPBACK_INDEX = 1
+# What iproute2 marks routes with, unless told otherwise.
 RTPROT_BOOT = 3
 DEFAULT_ROUTES = {Family.V4: Prefix.parse("0.0.0.0/0"), Family.V6: Prefix.parse("::/0")}
 
@@ -49,17 +51,19 @@ class Identity(NamedTuple):
 
 
 def host_link_name(key: AttachmentKey) -> str:
-    """Name of the host end: the prefix and 48 bits of a digest (at most 15 characters fit)."""
+    # 14 of the 15 characters that a name may have: the prefix, and 48 bits of the digest.
     return LINK_PREFIX + _digest(key).hex()[:12]
 
 
 def pod_mac(key: AttachmentKey) -> bytes:
-    """Default MAC of the pod's end: locally administered unicast, the rest from the digest."""
-    # Not the bytes of the host end's name or of the metric: a clash of one is none of the others.
+    """Default MAC of the pod's end."""
+    # Locally administered unicast. The rest is not the bytes of the host end's name or of the
+    # metric: a clash of one is none of the others.
     return b"\x02" + _digest(key)[6:11]
 
 
 def _digest(key: AttachmentKey) -> bytes:
+    # Neither id nor name has a NUL, so that no two keys have one text.
     return hashlib.sha256(f"{key.container_id}\0{key.ifname}".encode()).digest()
 
 
@@ -69,7 +73,8 @@ def route_metric(key: AttachmentKey) -> int:
     Further interfaces get higher metrics of their own, and a routing table of the same number
     (`source_rules`).
     """
-    # With equal metrics, the routes of one interface would replace the other's.
+    # With equal metrics, the routes of one interface would replace the other's. Tables up to 255
+    # are the kernel's own.
     return 0 if key.ifname == PRIMARY_INTERFACE else 1 << 16 | int.from_bytes(_digest(key)[11:13])
 
 
@@ -82,6 +87,7 @@ def identity_text(key: AttachmentKey, pod: PodRef) -> str:
 
 def identity_of(link: Link) -> Identity | None:
     """Who a link belongs to, if it is one of ours, even if it was renamed."""
+    # The alias alone proves nothing, since anybody may copy one: name or group must agree with it.
     if not link.alias.startswith(_ALIAS_MARK):
         return None
     parts = (link.alias + _from_names(link)).split(" ", _IDENTITY_PARTS - 1)
@@ -119,10 +125,8 @@ def may_be_host_end(link: Link) -> bool:
 
 
 def _alternative_names(host_link: str, text: str) -> list[str]:
-    """What an alias has no room for, as alternative names: `<link>.<number>.<part of the text>`.
-
-    Alternative names are unique in a namespace, so each begins with the link's own.
-    """
+    """What an alias has no room for, as alternative names: `<link>.<number>.<part of the text>`."""
+    # They are unique in a namespace, so each begins with the link's own.
     room = _ALTERNATIVE_NAME_BYTES - len(f"{host_link}.00.")
     parts = [text[start : start + room] for start in range(0, len(text), room)]
     # iproute2 neither shows nor removes names with white space. No part of an identity has a slash.
@@ -161,6 +165,7 @@ def host_side(attachment: Attachment, index: int, mac: bytes) -> list[Operation]
     """Neighbours and routes on the host, for its end of this index and a pod's end of this MAC."""
     operations = []
     for address in attachment.addresses:
+        # The entry first: packets use the route at once.
         metric = HOST_METRIC[address.family]
         route = add_route(address.prefix, index, protocol=ROUTE_PROTOCOL, metric=metric)
         operations += [add_neighbour(address, mac, index), route]

@@ -2,7 +2,7 @@
 
 A pod's link is netmgr's alone, and so is the way to a pod's address. Any other route that leads
 there, of whatever protocol, and any address on such a link is foreign: it takes traffic from a pod,
-or gives it another's. Link-local ones mean nothing beyond their link and are left alone.
+or gives it another's.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from netmgr.suspects import Suspects
 Foreign = Route | tuple[Prefix, int]
 """A route, or an address and its link's index."""
 
+# Left alone, since it means nothing beyond its link.
 _LINK_SCOPE = Prefix.parse("fe80::/10")
 
 
@@ -112,13 +113,13 @@ def _is_of_a_pod(route: Route) -> bool:
 def _is_foreign(route: Route, own: Collection[int], expected: Mapping[Address, int]) -> bool:
     """Whether a route leads into a pod's link or to a pod's address, and is not the right one.
 
-    `own` are the pods' links, `expected` the link of each pod's address. A route of ours without
-    a pod is foreign, too.
+    `own` are the pods' links, `expected` the link of each pod's address.
     """
     destination = route.destination
     # Whoever made it: the pod would not get its packets, or another one would.
     if destination.is_address and destination.network in expected:
         return not is_own(route) or route.oif != expected[destination.network]
+    # One of ours to an address without a pod would lead packets past the range's blackhole.
     return _is_of_a_pod(route) or (route.oif in own and not _LINK_SCOPE.covers(destination))
 
 

@@ -3,8 +3,7 @@
 Nothing is resolved on a pod's link: both ends have permanent entries. When the pod's end gets
 another hardware address (the plugin `tuning` does that, and so may whoever administers the pod),
 the kernel drops the sandbox's entries, even permanent ones (neigh_changeaddr), and the host's still
-have the former address. The kernel reports each entry it drops, and one socket can hear that of
-every namespace that has a link into its own.
+have the former address. The kernel reports each entry it drops (`netmgr/kernel/losses.py`).
 """
 
 from __future__ import annotations
@@ -43,9 +42,6 @@ class Neighbours:
     def follow(self, attachment: Attachment, netns_path: str) -> None:
         """Make the entries at both ends match the MAC that the pod's end has now.
 
-        A family that either link does not have is left out there: without IPv6 in its sandbox, a
-        pod keeps IPv4.
-
         Raises:
             KernelError: the kernel refused something of one family; the other's was done.
         """
@@ -78,6 +74,7 @@ class Neighbours:
         family, lost, wrong = held[0].family, False, False
         # The sandbox's first: while the host's are wrong, `outdated` still finds the attachment,
         # should this end half-way.
+        # Without IPv6 in its sandbox, which a chain may switch off, a pod keeps IPv4.
         if inside and links.has_family(end, family):
             gateway = [neighbours.Neighbour(POD_GATEWAYS[family], HOST_MAC, end.number)]
             lost = _restore(inside, end.number, gateway)
@@ -104,6 +101,7 @@ class Neighbours:
     def _ends_in_use(self) -> dict[str, tuple[int, bytes]]:
         """Index of each host end, by name, and the MAC of the pod's end, if that is up."""
         own = [link for link in read_links(self._host) if desired.identity_of(link)]
+        # In batches, since an idle agent asks this again and again.
         requests = [links.show_link_in(link.peer_netns, link.peer) for link in own]
         ends = self._host.query_each(requests, links.link_of, ABSENCE)
         ends_by_name = {}

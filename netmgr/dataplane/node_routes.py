@@ -1,9 +1,8 @@
 """The node's own routes: the document's, those to other nodes, and blackholes of unused addresses.
 
-Ours are in the main table. With protocol 110 those of full length are pods' own (`wiring`),
-shorter ones the document's `routes`, installed as written; blackholes are of the node's ranges.
-With protocol 111 they lead to other nodes' pods. Any other route is not ours: it is neither
-replaced nor removed.
+Ours are in the main table. With protocol 110 those of full length are pods' own (`wiring`), shorter
+ones the document's `routes`, blackholes of the node's ranges. With protocol 111 they lead to other
+nodes' pods. Any other route is neither replaced nor removed.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ _FOREIGN_ROUTE = (
     "a route that is not netmgr's goes there already: if that is right, take it out of routes; "
     "else have its owner remove it"
 )
+# What the kernel answers of IPv4 and of IPv6 when no link has the gateway.
 _OFF_LINK = (ENETUNREACH, EHOSTUNREACH)
-"""What the kernel answers of IPv4 and of IPv6 when no link has the gateway."""
+# Somebody else removed the route first.
 _GONE = (ENOENT, ESRCH)
-"""Somebody else removed the route first."""
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +44,6 @@ class _OwnRoutes:
         self._netlink = Netlink()
 
     def close(self) -> None:
-        """Close the netlink socket; the routes stay."""
         self._netlink.close()
 
     def _carry_out(
@@ -81,6 +79,7 @@ class StaticRoutes(_OwnRoutes):
         off_link = {
             operation.text for operation, error in failures.items() if error.errno in _OFF_LINK
         }
+        # Once for each, and not with every pass.
         for text in sorted(off_link - self._off_link):
             log.warning("route-left-to-network reason=no-link-has-the-gateway route=%s", text)
         self._off_link = off_link
@@ -156,6 +155,7 @@ class RoutesToNodes(_OwnRoutes):
 def _detours(wanted: Mapping[Way, str], foreign: Iterable[Route]) -> Iterator[str]:
     """Other programs' routes that lead packets for some of these nodes' pods elsewhere."""
     ranges = {to: node for (to, _), node in wanted.items()}
+    # Only longer ones: the longest prefix wins, whatever its metric.
     for route in foreign:
         for to, node in ranges.items():
             if to.covers(route.destination) and to != route.destination:
@@ -223,6 +223,7 @@ class UnusedAddresses(_OwnRoutes):
         """Other programs' routes that lead packets for unused addresses of the ranges elsewhere."""
         own = merge(ranges)
         lines = []
+        # Also of the ranges' own length: a blackhole has the last metric there is.
         for route in _foreign(read_routes(self._netlink)):
             if any(block.covers(route.destination) for block in own):
                 via = f" via {route.gateway}" if route.gateway else ""

@@ -51,6 +51,7 @@ def decide(
 def _candidates(nodes: Iterable[ListedNode]) -> Iterator[tuple[str, Prefix, Address | None]]:
     """A node's name, one of its ranges, and its first address of that family."""
     for node in nodes:
+        # From the last to the first, so that the first of a family stays.
         hops = {address.family: address for address in reversed(node.addresses)}
         for to in node.ranges:
             yield node.name, to, hops.get(to.family)

@@ -1,18 +1,10 @@
 """Kernel settings that make the node a router, and those that keep pods from configuring it.
 
-Forwarding (Documentation/networking/ip-sysctl.rst) is switched on for the families that pods have:
-for all links, and for IPv4 on each link that a pod's packets come in by (IN_DEV_FORWARD). For IPv6,
-the switch of a single link decides nothing (ip6_forward).
+Forwarding (Documentation/networking/ip-sysctl.rst) is switched on for the families that pods have.
+A pod's link hears neither router advertisements nor ARP (IFF_NOARP, arp_rcv), and a rule drops
+neighbour discovery (`netmgr/rules/sources.py`).
 
-By the defaults of a kernel that does not forward IPv6, any link takes addresses and a default route
-from router advertisements, and learns a neighbour from each address that asks for one. So a pod
-that may send raw packets (CAP_NET_RAW, which runtimes give by default) could become its node's
-router, or fill its neighbour tables. `_OF_PODS_LINKS` is what the host's end of a pod's link has
-before it comes up, whatever `default` and `all` say. It hears no ARP either (IFF_NOARP, arp_rcv),
-and a rule drops neighbour discovery (`netmgr/rules/sources.py`).
-
-Netlink reads a link's settings of both families and writes IPv4's; IPv6's are written as files. A
-file that cannot be written (a read-only /proc/sys) raises SetupError.
+A file that cannot be written (a read-only /proc/sys) raises SetupError.
 """
 
 from __future__ import annotations
@@ -31,14 +23,14 @@ from netmgr.kernel.routes import read_routes
 from netmgr.model import LINK_PREFIX, NODE_ROUTE_PROTOCOL, ROUTE_PROTOCOL
 from netmgr.prefixes import Family
 
+# In a container /proc/sys is read-only; the manifests mount the machine's own at the first.
 _SYSCTLS = (Path("/host/proc/sys/net"), Path("/proc/sys/net"))
-"""In a container /proc/sys is read-only; the manifests mount the machine's own at the first."""
 
 _FORWARDING = {Family.V4: "ipv4/ip_forward", Family.V6: "ipv6/conf/all/forwarding"}
 _ACCEPT_RA_WHILE_FORWARDING = "2"
 
+# Links to the machine's network: hardware, which has no kind, and what is built on it.
 _TOWARD_A_NETWORK = ("", "bond", "team", "vlan")
-"""Kinds of links to the machine's network: hardware, which has no kind, and what is built on it."""
 _NODES_ROUTES = (ROUTE_PROTOCOL, NODE_ROUTE_PROTOCOL)
 
 
@@ -51,6 +43,11 @@ class _Setting(NamedTuple):
     value: int
 
 
+# What the host's end of a pod's link has before it comes up, whatever `default` and `all` say. By
+# the defaults of a kernel that does not forward IPv6, any link takes addresses and a default route
+# from router advertisements, and learns a neighbour from each address that asks for one. So a pod
+# that may send raw packets (CAP_NET_RAW, which runtimes give by default) could become its node's
+# router, or fill its neighbour tables.
 # rp_filter is not among them. For it the kernel uses the larger value of the link and of `all`, so
 # a distribution's all=2 would turn strict into loose. A rule does that work (rules/sources.py).
 _OF_PODS_LINKS = (
@@ -103,7 +100,8 @@ def switched_off(families: Iterable[Family], uplink: str | None = None) -> list[
 
 
 def _switches(families: Iterable[Family], uplink: str | None) -> list[Path]:
-    """Of all links and, for IPv4, of each by which pods' packets come from elsewhere."""
+    # Of all links and, for IPv4, of each by which pods' packets come from elsewhere
+    # (IN_DEV_FORWARD). For IPv6, the switch of a single link decides nothing (ip6_forward).
     wanted = sorted(families)
     switches = [_FORWARDING[family] for family in wanted]
     if Family.V4 in wanted:
@@ -151,6 +149,7 @@ def prepare(host_link: str, families: Collection[Family]) -> Operation:
     directory = f"{sysctls()}/ipv6/conf/{host_link}"
     # Absent where IPv6 is off, or the MTU too small for it (RFC 8200, 5).
     has_ipv6 = os.path.isdir(directory)  # noqa: PTH112 - on the path of each ADD
+    # As files: of IPv6's settings netlink writes one, though it reads them all.
     if has_ipv6:
         for setting in _wanted(families):
             # Writing that file would spin for the routing lock (addrconf_sysctl_addr_gen_mode).
@@ -203,7 +202,8 @@ def _read(path: Path) -> str:
 
 
 def _write(path: Path | str, value: str) -> None:
-    """Write a setting if it has another value: some writes wait for the routing lock."""
+    """Write a setting if it has another value."""
+    # Looked at first, since some writes wait for the routing lock.
     try:
         # Not `write_text`, whose buffers cost three times as much.
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)

@@ -16,11 +16,11 @@ from netmgr.errors import KernelError
 from netmgr.kernel.links import HERE, Link, read_links
 from netmgr.kernel.netlink import Reader
 
+# What shares a link's packets. A VLAN in the node's own namespace is how many machines use one.
 _UPPER_KINDS = ("macvlan", "macvtap", "ipvlan", "ipvtap")
-"""What shares a link's packets. A VLAN in the node's own namespace is how many machines use one."""
 
+# Links of a switch are promiscuous by themselves, as those with a master are.
 _SWITCHED = "openvswitch"
-"""Links of a switch are promiscuous by themselves, as those with a master are."""
 
 
 class Sandbox(NamedTuple):

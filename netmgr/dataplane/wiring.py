@@ -75,8 +75,6 @@ class Dataplane:
     def attach(self, attachment: Attachment, mac: bytes = b"") -> None:
         """Wire an attachment into the sandbox at its namespace path. On failure nothing is left.
 
-        The pod's end gets this MAC, if one is given.
-
         Raises:
             KernelError: the namespace is gone, or the kernel refused an operation.
         """
@@ -182,7 +180,8 @@ class Dataplane:
         return checking.host_end(self._netlink, name) is not None
 
     def vanished(self, attachments: Callable[[], Iterable[Attachment]]) -> Suspects[Attachment]:
-        """Attachments whose host end is gone; called while one is being made, it has none yet."""
+        """Attachments whose host end is gone."""
+        # One that is being attached has none yet, so that these are suspects and no more.
         host_ends = filter(desired.may_be_host_end, self._links.read())
         present = set(map(desired.own_name, host_ends))
         return Suspects(
@@ -204,16 +203,14 @@ class Dataplane:
         )
 
     def drift(self, attachments: Callable[[], Iterable[Attachment]]) -> Drift:
-        """Compare the kernel with what it should hold.
-
-        The kernel is read before `attachments` is called: what a new attachment adds meanwhile
-        then has its owner in the list.
-        """
+        """Compare the kernel with what it should hold."""
+        # Read before `attachments` is called: what a new one adds meanwhile then has its owner in
+        # the list.
         addresses = read_addresses(self._netlink)
         present = _by_name(self._links.read())
         host = Host(present, read_routes(self._netlink), addresses)
         listed = list(attachments())
-        # Most looks find what the last one found; comparing that takes far less time than judging.
+        # Most looks find what the last one found, which takes far less time to compare.
         compared = self._compared
         if compared is None or compared[:2] != (host, listed):
             compared = self._compared = host, listed, host.drift(listed)
