@@ -1,11 +1,6 @@
 """Limits of connections: whose they are, and the nftables table that keeps them.
 
-The table hangs in the hook for address translation, which the kernel asks about a connection's
-first packet alone, before connection tracking takes the connection in: other packets cost nothing,
-and one that is dropped there leaves no entry.
-
-Each pod, and each namespace, that is limited has a chain. The kernel counts connections in the
-chain's rule, and forgets them with it. So a chain that is as it should be is never written again.
+Each pod, and each namespace, that is limited has a chain.
 """
 
 from __future__ import annotations
@@ -23,8 +18,10 @@ from netmgr.rules.nft_table import Listing
 
 TABLE = "inet netmgr_limits"
 FIRST = "beginning"
-# The first that there can be, behind connection tracking (-200). Once a chain has translated the
-# destination, the kernel asks no later one.
+# The kernel asks the hook for address translation about a connection's first packet alone, before
+# connection tracking takes the connection in: other packets cost nothing, and one that is dropped
+# leaves no entry. The priority is the first behind connection tracking (-200): once a chain has
+# translated the destination, the kernel asks no later one.
 _BASE = Base("nat", "prerouting", -199)
 
 
@@ -88,6 +85,7 @@ def _chains(limits: Iterable[Limit], pod: PodRef) -> dict[Owner, tuple[str, ...]
         chains[namespace] = _rules(namespace, shared)
         further = (f"goto {namespace.chain}",)
     if own:
+        # Its own first, so that the namespace's does not count what the pod's own drops.
         owner = Owner(pod.namespace, pod.name)
         chains[owner] = _rules(owner, own) + further
     return chains
@@ -115,6 +113,7 @@ def holds(listing: Listing, want: Wanted) -> bool:
 
 def to_write(want: Wanted, listing: Listing, new: Owner | None = None) -> list[str]:
     """The owners' chains that are not as they should be, and that of a new owner."""
+    # No others: the kernel counts connections in a chain's rule, and forgets them with it.
     return sorted(
         name
         for name, rules in want.rules.items()
@@ -147,7 +146,8 @@ def anew(want: Wanted) -> str:
 
 
 def trial() -> str:
-    """Commands that the kernel refuses if it lacks what limits need; they leave nothing."""
+    """Commands that the kernel refuses if it lacks what limits need."""
+    # Deleted in the same transaction, so that nothing is ever there.
     table = f"{TABLE}_trial"
     return (
         f"add table {table}\nadd chain {table} {FIRST} {{ {_BASE} }}\n"

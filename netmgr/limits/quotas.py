@@ -2,11 +2,7 @@
 
 The kernel decides about each packet, by a quota object that every packet raises for as long as it
 lives. What the agent sets is the count at which it is spent, so that a correction loses no packet
-that passes meanwhile. Another day, and another size of the budget, is another object.
-
-The object counts what is dropped later, too, and the ledger misses what passes while its rules
-are gone. So the ledger lowers a bound at once, and raises one only by what it did not see pass
-while it saw everything.
+that passes meanwhile.
 """
 
 from __future__ import annotations
@@ -22,12 +18,12 @@ from typing import NamedTuple
 from netmgr.documents.limits import Limit, QuotaPeriod
 from netmgr.model import PodRef, Traffic
 
+# Bytes. A quota of which less is left is spent: such a packet does not pass any more.
 LONGEST_PACKET = 65_536
-"""Bytes. A quota of which less is left is spent: such a packet does not pass any more."""
 
 _DAY_SECONDS = 86_400
+# What a forecast is made from, at least; an instant says nothing about a month.
 _LEAST_SECONDS = 3600
-"""What a forecast is made from, at least; an instant says nothing about a month."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +43,8 @@ class Budget:
     @property
     def object(self) -> str:
         """Name of its object in the kernel."""
-        # A pod's name may be as long as an object's may.
+        # Another period, and another size of the budget, is another object: its count begins anew.
+        # In a digest, since a pod's name may be as long as an object's may.
         whose = f"{self.namespace}/{self.pod} {self.bytes} {self.began}"
         digest = hashlib.sha256(whose.encode()).hexdigest()[:32]
         return f"{self.traffic.replace('-', '_')}_{self.period}_{digest}"
@@ -147,6 +144,9 @@ def corrected(
     high = budget.bytes - look.used + look.after
     if former is None:
         former, is_whole = Standing(look.bound, look.bound - look.before, look.used), False
+    # The object counts what is dropped later, too, and the ledger misses what passes while its
+    # rules are gone. So the ledger lowers a bound at once, and raises one only by what it did not
+    # see pass while it saw everything.
     # The count falls if another program resets it.
     bound = min(look.bound, look.before + former.left)
     if is_whole := is_whole and look.used >= former.used:

@@ -1,9 +1,6 @@
 """Puts limits into the kernel: two IFBs with HTB's classes, and the chains that lead there.
 
-The order of steps keeps pods limited, and connected, whenever the agent dies: classes are there
-before a chain names them, and go after it. A packet in a class that is not there passes at once.
-One that is sent to a link that is not there is lost, so an IFB that was made anew gets its chains
-at once.
+The order of steps keeps pods limited, and connected, whenever the agent dies.
 """
 
 from __future__ import annotations
@@ -71,6 +68,8 @@ class Shaper:
         with self._lock:
             trees = read()
             self._numbers = tree.numbered(trees.values(), self._numbers)
+            # Classes are there before a chain names them, and go after it: a packet in a class that
+            # is not there passes at once.
             repairs = self._put_classes(trees)
             repairs += self._put_chains(trees)
             self._remove_classes(trees)
@@ -118,6 +117,7 @@ class Shaper:
                 return
             before, waiting = self._objects(), self._waiting()
             used, missed = read(self._budgets.values()), losses()
+            # Once more: what passes during the look is in the ledger or not.
             after = self._objects()
             is_whole, self._losses = missed == self._losses, missed
             changes: dict[str, int] = {}
@@ -125,8 +125,7 @@ class Shaper:
             for name in self._budgets.keys() & before.keys() & after.keys():
                 budget, quota = self._budgets[name], after[name]
                 counts = quota.bound, before[name].counted, quota.counted
-                # What a quota that is over has counted is not shown. It goes on from 0; until then
-                # all packets are beyond it, even if another program resets it.
+                # What a quota that is over has counted is not shown, so it goes on from 0.
                 look = BudgetReading(
                     *((0, 0, 0) if quota.is_over else counts), waiting[budget], used[budget]
                 )
@@ -139,6 +138,8 @@ class Shaper:
                 if standing.bound != quota.bound:
                     changes[name] = standing.bound
             if begun:
+                # By a bound of 0 nothing passes: whoever resets the count, or kills the agent
+                # between these steps, opens nothing.
                 self._table.run(rules.bounds(dict.fromkeys(begun, 0)))
                 self._table.run(rules.resets(begun))
             if changes:
@@ -159,13 +160,12 @@ class Shaper:
 
     def _objects(self) -> dict[str, QuotaObject]:
         objects = self._table.objects("quotas table")
-        listed_quotas = [item["quota"] for item in objects if "quota" in item]
-        return {
-            quota["name"]: QuotaObject(quota["bytes"], quota["used"]) for quota in listed_quotas
-        }
+        listed = [item["quota"] for item in objects if "quota" in item]
+        return {quota["name"]: QuotaObject(quota["bytes"], quota["used"]) for quota in listed}
 
     def _waiting(self) -> Mapping[Budget, int]:
-        """Bytes that were charged to each budget and wait. What comes in is in the ledger first."""
+        """Bytes that were charged to each budget and are not in the ledger yet, since they wait."""
+        # Of what goes out alone: what comes in is in the ledger before it waits.
         backlogs = dict.fromkeys(self._budgets.values(), 0)
         for limited, amounts in self._read_usage(self._trees, self._numbers, self._ifbs):
             for budget in backlogs:
@@ -205,7 +205,8 @@ class Shaper:
                 continue
             index, made = self._ifb(traffic)
             if self._ifbs.get(traffic, index) != index:
-                # Chains lead to a link by its index.
+                # Chains lead to a link by its index, and what is sent to one that is not there is
+                # lost. So all are written at once.
                 self._chains = None
             if traffic in self._ifbs:
                 repairs += made

@@ -18,17 +18,17 @@ from netmgr.limits.quotas import Budget
 from netmgr.model import ALL_IN, ALL_OUT, Attachment, Traffic
 
 _LEAST_BURST_BYTES = 65_536
+# A burst is what passes in this part of a second.
 _BURSTS = 200
-"""A burst is what passes in this part of a second."""
+# What a pod always has of its namespace's rate, as the number of parts that the rate is divided
+# into. More pods than that would together exceed the rate; no kubelet takes so many.
 _SHARE = 1024
-"""What a pod always has of its namespace's rate, as the number of parts that the rate is divided
-into. More pods than that would together exceed the rate; no kubelet takes so many."""
 
 _Rate = tuple[int, int]
 """Bits a second, and the burst in bytes."""
 
+# Of a class; 0 is HTB itself, and 0xFFFF means "none" to some programs.
 _LAST_NUMBER = 0xFFFE
-"""Of a class; 0 is HTB itself, and 0xFFFF means "none" to some programs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,17 +200,15 @@ def _rate(rate: int, burst: int | None = None) -> _Rate:
 
 
 def numbered(trees: Iterable[Tree], known: Mapping[str, int]) -> dict[str, int]:
-    """A number for each class, by its key; those that are known keep theirs.
-
-    A number follows from the key, so that a restarted agent comes to the same ones. Where two
-    would have the same number, the later one gets the next that is free.
-    """
+    """A number for each class, by its key; those that are known keep theirs."""
     wanted = sorted({key for class_tree in trees for key in class_tree.classes})
     numbers = {key: known[key] for key in wanted if key in known}
     # Also of those that are known and not wanted: they are removed later.
     taken = set(known.values())
     for key in wanted:
         if key not in numbers:
+            # By the key, so that a restarted agent comes to the same ones. Not by `hash`, which
+            # differs from one process to the next.
             number = zlib.crc32(key.encode()) % _LAST_NUMBER
             while number + 1 in taken:
                 number = (number + 1) % _LAST_NUMBER
@@ -229,6 +227,7 @@ def shapes(class_tree: Tree, numbers: Mapping[str, int]) -> dict[int, Shape]:
         if limited.parent:
             parent = numbers[limited.parent]
             shared = class_tree.classes[limited.parent].rate // 8 // _SHARE
+            # The kernel refuses a rate of 0 (htb_change_class).
             always = max(1, min(shared, ceiling))
         shapes_by_number[numbers[limited.key]] = Shape(parent, always, ceiling, limited.burst)
     return shapes_by_number
