@@ -39,11 +39,11 @@ _ENTRY_SECONDS = 0.00001
 # nfnetlink answers EINVAL for a subsystem whose module is not loaded (nfnetlink_rcv_msg).
 _NO_CONNTRACK = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOENT)
 
+# The kernel picks from 1024 to 65535 for a client's port in it (nf_nat_l4proto_unique_tuple).
 PORTS_PER_ADDRESS = 64_512
-"""The kernel picks from 1024 to 65535 for a client's port in it (nf_nat_l4proto_unique_tuple)."""
 
+# Those with ports, by their number.
 PROTOCOLS = {6: "tcp", 17: "udp", 132: "sctp"}
-"""Those with ports, by their number."""
 
 # IPS_SRC_NAT, as the kernel writes the status: in network order.
 _SOURCE_TRANSLATED = int.from_bytes(struct.pack("!I", 1 << 4), sys.byteorder)
@@ -98,7 +98,7 @@ def _requests(wanted: set[Address], count: int) -> Iterator[netlink.Operation]:
 
 
 def _sources_of(body: bytes) -> list[Address]:
-    """Source addresses of both directions of one connection."""
+    # Both directions': with its destination translated, a connection is answered by the endpoint.
     sources = []
     connection = netlink.attributes(body, netlink.NFGENMSG.size)
     for side in (_CTA_TUPLE_ORIG, _CTA_TUPLE_REPLY):
@@ -163,10 +163,8 @@ class Busiest(NamedTuple):
 
 
 def busiest(addresses: Collection[Address]) -> dict[tuple[Family, str], Busiest]:
-    """Ports of these addresses together in use toward the one endpoint that takes the most of them.
-
-    100,000 connections take 0.3 s, so it is asked for once in a while and never for a scrape.
-    """
+    """Ports of these addresses in use together toward the endpoint that takes the most of them."""
+    # 100,000 connections take 0.3 s, so it is asked for once in a while and never for a scrape.
     # A translated connection needs a port of one of our addresses that no other connection has
     # toward the same endpoint (address, port and protocol). So ports run out for one endpoint while
     # others have all of them, and the most connections to one endpoint are the measure.

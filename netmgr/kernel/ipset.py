@@ -1,7 +1,4 @@
-"""ipset's messages as bytes, and back (linux/netfilter/ipset/ip_set.h).
-
-The kernel's numbers above 4096 are ipset's own errors and no errno.
-"""
+"""ipset's messages as bytes, and back (linux/netfilter/ipset/ip_set.h)."""
 
 from __future__ import annotations
 
@@ -11,12 +8,13 @@ from dataclasses import dataclass
 from netmgr.kernel import netlink
 from netmgr.prefixes import Address, Family, Prefix
 
+# The most characters a set's name has (IPSET_MAXNAMELEN, less the final zero).
 NAME_LENGTH = 31
-"""The most characters a set's name has (IPSET_MAXNAMELEN, less the final zero)."""
 
-ERROR_BUSY, ERROR_EXIST = 4100, 4103
-"""A set is in use; an element to add is there, or one to delete is not."""
+# From here on the kernel's numbers are ipset's own, and no errno.
 PRIVATE_ERRORS = 4096
+# A set is in use; an element to add is there, or one to delete is not.
+ERROR_BUSY, ERROR_EXIST = 4100, 4103
 
 _SUBSYSTEM = 6
 # The kernel has it since 4.20.

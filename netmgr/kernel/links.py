@@ -133,7 +133,7 @@ def raise_index(index: int) -> Operation:
 def rename_index(index: int, name: str) -> list[Operation]:
     """Give the link of this index a name, and leave it up. It loses its routes by this."""
     return [
-        # Linux before 6.2 renames no link that is up (dev_change_name).
+        # Linux before 6.2 renames no link that is up (dev_change_name). The routes go with this.
         _set_link(f"link set {index} down", {}, index=index, changed=IFF_UP),
         _set_link(f"link set {index} name {name}", {_IFLA_IFNAME: name}, index=index),
         raise_index(index),
@@ -304,6 +304,7 @@ def read_addresses(channel: Reader, index: int = 0) -> list[tuple[Prefix, int]]:
 
 def read_holders(channel: Reader) -> dict[Address, str]:
     """Every address of the channel's namespace, with the name of its link."""
+    # Two listings: a link may have come or gone in between.
     names = {link.number: link.name for link in read_links(channel)}
     return {
         held.network: names.get(index, "a link that has gone")
@@ -323,8 +324,8 @@ def namespace_id_of(body: bytes) -> int:
     return int(number)
 
 
+# The sums that ip-link(8) shows, a line for each link: one read for all of them (proc(5)).
 PROC_NET_DEV = Path("/proc/self/net/dev")
-"""One line for each link with the sums that ip-link(8) shows: one read for all links (proc(5))."""
 
 _HEADLINES, _FIELDS, _SENT = 2, 16, 8
 

@@ -1,8 +1,4 @@
-"""Network namespaces: enter one and leave it reliably, and make one.
-
-setns(2) moves the calling *thread*. One that failed to come back would wire the next pod inside the
-wrong namespace, so a failed return ends the process. A restarted agent resumes where this one was.
-"""
+"""Network namespaces: enter one and leave it reliably, and make one."""
 
 from __future__ import annotations
 
@@ -39,8 +35,8 @@ def entered(descriptor: int) -> Iterator[None]:
             yield
         finally:
             if _libc.setns(home, CLONE_NEWNET) != 0:
-                # An exception could be caught, and the thread would serve the next pod in this
-                # namespace.
+                # An exception could be caught, and the thread would wire the next pod inside this
+                # namespace. A restarted agent resumes where this one was.
                 os._exit(Exit.FAULT)
 
 

@@ -64,7 +64,6 @@ class Expression:
 def message(
     kind: int, body: bytes, description: str, flags: int = 0, family: int = NFPROTO_INET
 ) -> Operation:
-    """A request about a family."""
     return Operation(description, _SUBSYSTEM << 8 | kind, flags, NFGENMSG.pack(family, 0, 0) + body)
 
 
@@ -75,7 +74,6 @@ def batch_mark(kind: int) -> Operation:
 
 
 def new_table(table: str) -> Operation:
-    """Add the table, unless it exists."""
     # Without NLM_F_EXCL, here and below: what is there already is no error.
     name = encoded({_TABLE_NAME: table})
     return message(NEW_TABLE, name, f"add table inet {table}", _CREATE)
@@ -132,10 +130,7 @@ def delete_elements(table: str, name: str, keys: Iterable[bytes]) -> Iterator[Op
 
 
 def change_interval(kind: int, table: str, name: str, first: bytes, behind: bytes) -> Operation:
-    """Add an interval to an interval set (NEW_ELEMENTS), or delete one, which must be there.
-
-    It is given by its first key, and the one behind its last.
-    """
+    """Add an interval to an interval set (NEW_ELEMENTS), or delete one, which must be there."""
     # The kernel keeps an interval as two elements, the second with a flag (nft_rbtree_lookup).
     end = attribute(_ELEMENT_FLAGS, number(_INTERVAL_END))
     ends = _items([first]) + _items([behind], end)
@@ -186,7 +181,6 @@ def list_counters(table: str) -> Operation:
 
 
 def get_generation() -> Operation:
-    """Ask for the number of transactions that the namespace's nftables have seen."""
     return message(GET_GENERATION, b"", "nft generation", family=NFPROTO_UNSPEC)
 
 
@@ -203,7 +197,7 @@ def table_of(body: bytes) -> tuple[str, bool]:
 
 
 def handle_of(body: bytes) -> int:
-    """A number that no other table of the namespace ever has."""
+    # No other table of the namespace ever has this number.
     return int.from_bytes(netlink.attributes(body, NFGENMSG.size)[_TABLE_HANDLE], "big")
 
 
@@ -279,7 +273,6 @@ def counts_of(body: bytes) -> list[netlink.Counted]:
 
 @cache
 def _counting_element(key_length: int) -> bytes:
-    """An element with a counter and nothing else."""
     return _items([bytes(key_length)], _counting(0))
 
 

@@ -19,8 +19,8 @@ _SNDBUF_SPARE = 4096
 _ATTEMPTS = 10
 _NEVER_WHOLE = "another program changes the rules of nf_tables all the time"
 
+# Of a kernel without nf_tables, or without nfnetlink.
 NO_NF_TABLES = frozenset({errno.EOPNOTSUPP, errno.EPROTONOSUPPORT, errno.EAFNOSUPPORT})
-"""Error numbers of a kernel without nf_tables, or without nfnetlink."""
 
 
 class NftSocket(netlink.Netlink):

@@ -19,6 +19,7 @@ _SETS = struct.Struct("=IIQI")
 def switch_off(link: str, names: Iterable[str]) -> None:
     """Switch off a link's offloads, but for unknown names; OSError where the kernel refuses."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
+        # By their names: which bit is whose differs from kernel to kernel (netdev_features.h).
         sets = _asked(channel, link, _SETS.pack(_GET_STRING_SETS, 0, 1 << _FEATURES, 0))
         (many,) = struct.unpack_from("=I", sets, _SETS.size - 4)
         request = _STRINGS.pack(_GET_STRINGS, _FEATURES, many) + bytes(many * _NAME_BYTES)

@@ -13,12 +13,14 @@ from netmgr.kernel.netlink import NFGENMSG, NLM_F_ACK, Operation, encoded
 _SUBSYSTEM, _CONFIGURE = 3, 2
 _COMMAND, _PARAMETERS = 1, 2
 _BIND, _COPY_PACKET = 1, 2
+# Of the thread, which may be in another namespace than the process.
 _BOUND = Path("/proc/thread-self/net/netfilter/nfnetlink_queue")
 
 
 def bind(number: int, note: int) -> Operation:
     """Bind a queue. `note`, from 1 to 65,531, is shown to whoever is refused it."""
-    # How much of a packet is copied to the socket, which has no other use where none comes.
+    # How much of a packet is copied to the socket, which has no other use where none comes. The
+    # kernel bounds it by what fits into an attribute (NFQNL_MAX_COPY_RANGE).
     parameters = note.to_bytes(4, "big") + bytes((_COPY_PACKET,))
     body = NFGENMSG.pack(0, 0, number)
     body += encoded({_COMMAND: bytes((_BIND, 0, 0, 0)), _PARAMETERS: parameters})

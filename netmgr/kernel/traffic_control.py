@@ -35,6 +35,7 @@ _MAJOR = 1 << 16
 # forgets what a class sent beyond it, so that large packets would get more than their share.
 QUANTUM = 65_536
 
+# Of a queue that is not fair: two of the longest packets, or what the class sends in this time.
 _LEAST_QUEUE_BYTES, _QUEUE_SECONDS = 131_072, 0.05
 
 
@@ -76,7 +77,8 @@ class ClassUsage:
 
 def make_root(index: int) -> Operation:
     """Put HTB at the root of a link that sends by the system's default (EEXIST if it is there)."""
-    # `defcls` 0: what has no class passes at once.
+    # `defcls` 0: what has no class passes at once. 10 is tc's own `r2q`, which no class here uses:
+    # each has its quantum.
     options = {_HTB_INIT: struct.pack("=IIIII", _HTB_VERSION, 10, 0, 0, 0)}
     body = _body(index, _MAJOR, _AT_ROOT, "htb", options)
     return Operation(f"qdisc add dev {index} root htb", _NEW_QDISC, netlink.ADD, body)
@@ -84,6 +86,8 @@ def make_root(index: int) -> Operation:
 
 def put_class(index: int, number: int, shape: Shape) -> Operation:
     """Make a class, or change what it may send."""
+    # Older fields of 32 bits; the kernel takes the larger of each and its attribute of 64
+    # (psched_ratecfg_precompute).
     rate, ceiling = (min(bytes_, 0xFFFFFFFF) for bytes_ in (shape.rate, shape.ceiling))
     bursts = _ticks(shape.burst, shape.rate), _ticks(shape.burst, shape.ceiling)
     options = {

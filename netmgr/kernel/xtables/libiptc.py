@@ -18,8 +18,8 @@ from netmgr.errors import KernelError, SetupError
 from netmgr.kernel.xtables.saved import SavedTable
 from netmgr.prefixes import Family
 
+# A larger table is read by iptables-save, which is sooner then.
 MOST_RULES = 500
-"""A larger table is read by iptables-save, which is sooner then."""
 
 # python-iptables keeps one handle a table for the whole process.
 _PROCESS_LOCK = threading.RLock()
@@ -133,7 +133,8 @@ def _extensions(raw: bytes, at: int, end: int) -> bytes:
 
 
 def forget() -> None:
-    """Learn all words again: the numbers of sets, by which rules name them, have other meanings."""
+    """Learn all words again."""
+    # Rules name sets by numbers, which a new set may have from one that went.
     with _PROCESS_LOCK:
         _words.clear()
 
@@ -152,8 +153,8 @@ def load() -> Any:  # noqa: ANN401 - python-iptables is untyped
 
 @contextmanager
 def _no_distutils() -> Iterator[None]:
-    """Have an import do without distutils, as python-iptables can, which asks for one path."""
-    # Where setuptools is installed, distutils is a part of it: 5 MB, and 0.1 s.
+    # Where setuptools is installed, distutils is a part of it: 5 MB, and 0.1 s. python-iptables
+    # asks it for one path, and can do without.
     loaded: dict[str, Any] = sys.modules
     if "distutils" in loaded:
         yield

@@ -77,7 +77,6 @@ def parse(output: str) -> tuple[Mapping[str, SavedTable], frozenset[str]]:
 
 
 def _added(table: SavedTable | None, line: str) -> SavedTable | None:
-    """The table with the line in it; None at its end."""
     if line == "COMMIT":
         return None
     # Nothing is skipped, or totals would shrink unnoticed.

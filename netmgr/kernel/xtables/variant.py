@@ -1,9 +1,4 @@
-"""Reads and changes the tables of either variant of iptables, by iptables' own programs.
-
-A chain that a script declares (`:CHAIN - [0:0]`) is emptied, and its counters with it, `--noflush`
-or not. So a chain whose rules count is changed rule by rule. One script is one change for each of
-its tables: both variants commit at `COMMIT`, and leave the counts of other rules as they are.
-"""
+"""Reads and changes the tables of either variant of iptables, by iptables' own programs."""
 
 from __future__ import annotations
 
@@ -29,10 +24,10 @@ _NOT_AS_IPTABLES = (
     "look with: nft list"
 )
 BUILT_IN = ("PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING")
+# All that iptables knows.
 TABLES = ("raw", "mangle", "nat", "filter", "security")
-"""All that iptables knows."""
+# The lock of the legacy tables, found as iptables finds it (XT_LOCK_NAME).
 LOCK_PATH = Path(os.environ.get("XTABLES_LOCKFILE", "/run/xtables.lock"))
-"""The lock of the legacy tables, found as iptables finds it (XT_LOCK_NAME)."""
 LEGACY, NFT = "iptables-legacy", "iptables-nft"
 
 _NFPROTO = {Family.V4: NFPROTO_IPV4, Family.V6: NFPROTO_IPV6}
@@ -123,6 +118,9 @@ class Variant:
             Changed: a table is no longer as the script expects it.
             TryAgainLater: another program kept the lock.
         """
+        # One script is one change for each of its tables: both variants commit at `COMMIT`, and
+        # leave the counts of other rules as they are. But a chain that it declares (`:CHAIN -
+        # [0:0]`) is emptied, and its counters with it, `--noflush` or not.
         options = ("-w", str(self._wait), "--noflush", "--counters")
         done, reason = self._run(family, "restore", options, script, self._wait + _SECONDS)
         if not done.returncode:
