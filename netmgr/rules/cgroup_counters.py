@@ -1,13 +1,7 @@
 """Counts host-network pods by their cgroup, in the nftables table `inet netmgr-host-pods`.
 
-The table is the same with every backend of the other rules. A packet of the node itself has a
-socket, the socket a cgroup that descends from the pod's. Kubelet puts pods at one of two
-depths, so a packet is looked up once for each: there is a counting set for each depth, direction
-and family. The rules match what the node's own rules do (not loopback, not internal) in the same
-hooks, so their counts are a part of the node's.
-
-A packet of the node itself pays some 0.5 us for that, one of a process in no pod some 0.7 (64-byte
-UDP, 2 GHz); a forwarded packet pays nothing.
+The table is the same with every backend of the other rules. A packet of the node itself pays some
+0.5 us for it, one of a process in no pod some 0.7 (64-byte UDP, 2 GHz); a forwarded packet nothing.
 """
 
 from __future__ import annotations
@@ -31,8 +25,8 @@ from netmgr.rules.nft_table import NftTable
 
 TABLE = "inet netmgr-host-pods"
 _NAME = TABLE.removeprefix("inet ")
+# Where nft(8) looks for the paths it is given; built into it.
 SYSFS = Path("/sys/fs/cgroup")
-"""Where nft(8) looks for the paths it is given; built into it."""
 
 CAPACITY = 4096
 _KEY = struct.Struct("=Q")
@@ -90,7 +84,6 @@ class CgroupCounters:
         self._table.run(nft_chains.script(commands))
 
     def _filled(self) -> list[str]:
-        """Commands to refill the internal prefixes' sets in one transaction."""
         lines = []
         for family in Family:
             # One transaction, so that no packet meets an empty set and is taken for the internet's.
@@ -100,6 +93,7 @@ class CgroupCounters:
         return lines
 
     def _made(self, chains: Mapping[str, Sequence[str]]) -> Iterator[str]:
+        # Added first, since one that is not there cannot be deleted.
         yield from (f"add table {TABLE}", f"delete table {TABLE}", f"add table {TABLE}")
         for family in Family:
             yield f"add set {TABLE} internal{family} {{ type ipv{family}_addr; flags interval; }}"
@@ -111,7 +105,10 @@ class CgroupCounters:
 
     def _rules(self, way: tuple[str, Traffic, str, str, str]) -> Iterator[str]:
         name, _, _, side, link = way
+        # A packet of the node itself has a socket, the socket a cgroup that descends from the
+        # pod's. Kubelet puts pods at one of two depths, so that each is looked up.
         for family, depth in product(Family, self._depths):
+            # What the node's own rules match, in the same hooks: these counts are a part of theirs.
             internet = f"{nft_chains.protocol(family)} {side} != @internal{family}"
             counts = f"socket cgroupv2 level {depth} @{_set_name(name, family, depth)}"
             yield f'{link} != "lo" {internet} {counts} return'
@@ -160,7 +157,6 @@ class CgroupCounters:
         nft_table.remove(TABLE)
 
     def close(self) -> None:
-        """Close what the kernel is asked by; the table stays and counts on."""
         self._table.close()
 
 

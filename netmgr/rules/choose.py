@@ -1,14 +1,7 @@
 """Which backend a node uses: decided once, then remembered.
 
-Looking at the legacy iptables tables creates them, which would turn the next look's answer
-around; and a node that changed its mind would count on one backend and repair on the other.
-So `auto` looks at nftables alone, and `iptables` for the variant of it that is in use; the
-answer is written down and kept. Only the document changes a node's backend.
-
-Which variant is in use is decided as the images of kube-proxy and its like decide it
-(kubernetes-sigs/iptables-wrappers): the one that holds the kubelet's chain; without one, that with
-more rules, and nf_tables when both have none. Chains of ours decide before all that, so that an
-agent which lost its state finds its rules. Only legacy tables that exist are read.
+`auto` looks at nftables alone, and `iptables` for the variant of it that is in use; the answer is
+written down and kept. Only the document changes a node's backend.
 """
 
 from __future__ import annotations
@@ -40,8 +33,7 @@ class BackendFacts:
     capabilities: tuple[Capability, ...] = ()
     """What it needs beside CAP_NET_ADMIN."""
     has_sets: bool = False
-    """Whether it counts pods in sets of ipset, as others do: two such backends cannot count beside
-    each other."""
+    """Whether it counts pods in ipsets: two such backends cannot count beside each other."""
 
 
 # iptables' programs look up tables and sets by a raw socket; legacy tables need modules.
@@ -63,17 +55,15 @@ FACTS: Mapping[Backend, BackendFacts] = {
         has_sets=True,
     ),
 }
-"""What can hold rules."""
 
+# In the state directory: the name of the backend in use, and a line feed.
 FILE_NAME = "rules-backend"
-"""In the state directory: the name of the backend in use, and a line feed."""
-
-KUBELET = ("mangle", frozenset({"KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY"}))
-"""The table and the chains that every kubelet since Kubernetes 1.17 keeps in the variant it
-uses."""
 
 Place = tuple[str, str]
 """A table and a chain of it."""
+
+# Every kubelet since Kubernetes 1.17 keeps these in the variant it uses.
+_KUBELETS = frozenset({("mangle", "KUBE-IPTABLES-HINT"), ("mangle", "KUBE-KUBELET-CANARY")})
 
 
 def open_backend(choice: Backend, state_dir: Path) -> RuleBackend:
@@ -120,6 +110,7 @@ def would_use(choice: Backend, state_dir: Path) -> Backend:
     """What `open_backend` would open: one that can hold rules. Changes nothing, raises as it."""
     if choice in FACTS:
         return choice
+    # A node that changed its mind would count on one backend and repair on the other.
     former = remembered(state_dir)
     if former is None or (choice is Backend.IPTABLES and former is Backend.NFTABLES):
         return Backend.NFTABLES if choice is Backend.AUTO and _nftables_works() else in_use()
@@ -164,8 +155,9 @@ def in_use() -> Backend:
     counts_by_variant = {
         kind: _rule_counts(kind) for kind in (Backend.IPTABLES_NFT, Backend.IPTABLES_LEGACY)
     }
-    # Chains of ours come first, so that an agent which lost its state finds its rules.
-    for is_decisive in (_is_ours, _is_kubelets):
+    # As the images of kube-proxy and its like decide it (kubernetes-sigs/iptables-wrappers). But
+    # chains of ours come first, so that an agent which lost its state finds its rules.
+    for is_decisive in (_is_ours, _KUBELETS.__contains__):
         for variant, places in counts_by_variant.items():
             if any(map(is_decisive, places)):
                 return variant
@@ -179,11 +171,6 @@ def _is_ours(place: Place) -> bool:
     return table in TABLES and chain.startswith(CHAIN_PREFIX)
 
 
-def _is_kubelets(place: Place) -> bool:
-    table, chain = place
-    return table == KUBELET[0] and chain in KUBELET[1]
-
-
 def _rule_counts(kind: Backend) -> Counter[Place]:
     """How many rules each chain has, over both families."""
     counts: Counter[Place] = Counter()
@@ -193,6 +180,8 @@ def _rule_counts(kind: Backend) -> Counter[Place]:
         # Without its programs nobody uses it.
         return counts
     for family in Family:
+        # Only those that exist: looking at another legacy table creates it, which would turn the
+        # next look's answer around.
         for name, table in variant.tables(family).items():
             for chain, lines in table.lines.items():
                 # A chain without rules decides, too: the kubelet's hint has none.

@@ -2,9 +2,8 @@
 
 They follow the rules that count the internet, at the same hooks: what comes to a pod in the forward
 hook, what leaves it in postrouting. There a pod's internet packets leave the chain. What gets here
-with a pod's address is in some class, and in `internal` if in no other. Packets that isolation is
-going to drop are in none. What a pod exchanges with its own node is not forwarded and is in no
-class.
+with a pod's address is in some class, and in `internal` if in no other. What a pod exchanges with
+its own node is not forwarded and is in no class.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from netmgr.prefixes import Family, Prefix, merge
 from netmgr.rules import model
 from netmgr.rules.isolation import Isolation
 
+# In place of a class's name: packets that isolation drops.
 _DROPPED = ""
-"""In place of a class's name: packets that isolation drops."""
 
+# The direction that is counted at each hook, and which address is the pod's and the peer's.
 _DIRECTIONS = {
     model.Hook.FORWARD: ("in", model.Side.DESTINATION, model.Side.SOURCE),
     model.Hook.BEFORE_SRCNAT: ("out", model.Side.SOURCE, model.Side.DESTINATION),
 }
-"""The direction that is counted at each hook, and which address is the pod's and the peer's."""
 
 _Class = tuple[str, tuple[Prefix, ...]]
 """A class's name and its prefixes."""

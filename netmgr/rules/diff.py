@@ -1,9 +1,4 @@
-"""Desired against observed: yields a Transaction and never acts.
-
-Sets of the wrong type are remade, for which the hooks using them are emptied first. Pod sets
-change element by element, since every element is a counter; prefix sets are replaced as a
-whole; a chain is filled again only when a rule of it differs.
-"""
+"""Desired against observed: yields a Transaction and never acts."""
 
 from __future__ import annotations
 
@@ -47,10 +42,8 @@ def diff(desired: model.Ruleset, observed: Observed) -> transaction.Transaction:
 
 
 def _endings(desired: model.Ruleset, observed: Observed) -> Iterator[transaction.EndFlows]:
-    """Have connections that skip the rules meet them again: any change applies to them, too.
-
-    Pods that come and go are not planned, and so end nobody else's.
-    """
+    """Have connections that skip the rules meet them again: any change applies to them, too."""
+    # Pods that come and go are not planned, and so end nobody else's.
     flowtables = {spec.name: spec for spec in desired.sets if spec.has_flows}
     for name in flowtables.keys() & observed.members.keys():
         hook, rules = next(
@@ -111,6 +104,7 @@ def _set_operations(desired: model.Ruleset, observed: Observed) -> Iterator[tran
         elif spec.has_prefixes and wanted != present:
             yield transaction.ReplaceElements(spec, wanted)
             continue
+        # One by one, since every element of a pods' set is a counter.
         if surplus := present - wanted:
             yield transaction.RemoveElements(spec, surplus)
         if missing := wanted - present:

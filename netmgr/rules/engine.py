@@ -1,8 +1,7 @@
 """The rules room's facade: one backend, one policy.
 
-Everything slow happens in `plan` and `apply`. `admit`, `expel` and `read_pods` are on the path of
-ADD and DEL and touch only the elements of one pod. Thread-safe as far as the kernel's own atomicity
-goes: callers must not admit a pod between a plan and its apply, which would remove the newcomer.
+`admit`, `expel` and `read_pods` are on the path of ADD and DEL and touch only the elements of one
+pod. Callers must not admit a pod between a plan and its apply, which would remove the newcomer.
 """
 
 from __future__ import annotations
@@ -32,12 +31,10 @@ from netmgr.rules.transaction import (
     with_lives,
 )
 
+# Holds one address, by which the ledger recognises these counters (`ledger/mark.py`). It is a set
+# because both backends have sets and change them in the step that changes counters. No rule names
+# it, so no packet pays for it.
 MARK = model.SetSpec("ledger_mark6", Family.V6)
-"""Holds one address, by which the ledger recognises these counters (`ledger/mark.py`).
-
-It is a set because both backends have sets and change them in the step that changes counters. No
-rule names it, so no packet pays for it.
-"""
 
 
 class RuleBackend(Protocol):
@@ -49,46 +46,36 @@ class RuleBackend(Protocol):
     @property
     def name(self) -> str:
         """`nftables` or `iptables`."""
-        ...
 
     @property
     def abilities(self) -> model.Abilities: ...
 
     def observe(self, desired: model.Ruleset) -> Observed:
         """Read what the kernel holds, naming the rules of `desired` that are found in it."""
-        ...
 
     def apply(self, operations: Sequence[Operation]) -> None:
         """Carry the operations out in order; atomically where the kernel allows it."""
-        ...
 
     def read(self, desired: model.Ruleset) -> list[Sample]:
         """Every counter of ours that the kernel has: the node's, and after them the pods'."""
-        ...
 
     def read_pods(self, pods: model.Sets) -> list[Sample]:
         """The counters of these elements of pods' sets, as far as they exist."""
-        ...
 
     def tallies(self, desired: model.Ruleset) -> dict[str, tuple[int, int]]:
         """Packets and bytes of the existing counters that are neither pods' nor the node's."""
-        ...
 
     def dynamic(self, desired: model.Ruleset) -> list[Sample]:
         """The addresses that dynamic sets have, and what was counted for each."""
-        ...
 
     def serving(self, desired: model.Ruleset) -> Serving:
         """Which of other programs' rules count in place of rules of `desired`."""
-        ...
 
     def remove(self) -> None:
         """Remove everything of ours, and nothing else."""
-        ...
 
     def close(self) -> None:
         """Release sockets and threads; the rules stay."""
-        ...
 
 
 NOTHING = (0, 0)
@@ -144,13 +131,11 @@ class Rules:
         return [member.network for member in members if isinstance(member, Prefix)]
 
     def mark(self, mark: Address) -> None:
-        """Have the kernel keep this mark from now on.
-
-        Where there is no set for it yet, the next plan makes one.
-        """
+        """Have the kernel keep this mark from now on."""
         if mark.prefix != self._mark:
             self._mark = mark.prefix
             self._skeleton = self._desired(())
+            # Where there is no set for it yet, the next plan makes one.
             self._applied([ReplaceElements(MARK, frozenset([mark.prefix]))])
 
     def change_policy(self, policy: Policy) -> None:
@@ -346,7 +331,6 @@ class Rules:
         return list(faults(_marked_as(observed, wanted), observed))
 
     def remove(self) -> None:
-        """Remove everything of ours, and nothing else."""
         self.backend.remove()
 
     def close(self) -> None:
@@ -366,7 +350,6 @@ def _marked_as(observed: Observed, wanted: model.Ruleset) -> model.Ruleset:
 
 
 def _is_of_others(element: model.Element, addresses: frozenset[Address]) -> bool:
-    """Whether the element is of a pod that has none of these addresses."""
     address = element.address if isinstance(element, Sender) else element
     return isinstance(address, Address) and address not in addresses
 

@@ -17,11 +17,11 @@ from netmgr.rules.model import IPSET_CAPACITY, Element, SetSpec
 from netmgr.rules.observed import sample
 from netmgr.rules.transaction import AddElements, RemoveElements
 
+# How long a set may stay busy after the last rule that used it was deleted.
 _BUSY_SECONDS, _BUSY_POLL_SECONDS = 2.0, 0.005
-"""How long a set may stay busy after the last rule that used it was deleted."""
 
+# Our sets have this prefix, and no others do.
 PREFIX = "netmgr-"
-"""Our sets have this prefix, and no others do."""
 
 _DIGEST_LENGTH = 8
 
@@ -91,10 +91,8 @@ class IpSets:
         return ours - {kernel_name(spec.name) for spec in specs}
 
     def find(self, spec: SetSpec, address: Address) -> list[Sample]:
-        """The counter of one address, if it exists.
-
-        The kernel cannot be asked for one element, but finding it among the bytes is cheap.
-        """
+        """The counter of one address, if it exists."""
+        # The kernel cannot be asked for one element, but finding it among the bytes is cheap.
         return [
             sample(spec.counter(address), listed.bytes, listed.packets)
             for message in self._list(spec.name)

@@ -7,7 +7,7 @@ ADD and DEL change, and what pods are counted by, is in ipsets, for which no pro
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache, partial
 from itertools import chain, groupby, product
 from types import UnionType
@@ -24,8 +24,8 @@ from netmgr.rules.iptables_chains import TABLES, HookRules, builtin
 from netmgr.rules.observed import Observed, ObservedRule, Samples, in_order
 from netmgr.rules.tagged import Place, Serving
 
+# How often a change is tried while another program keeps changing the table.
 _ATTEMPTS = 10
-"""How often a change is tried while another program keeps changing the table."""
 
 ChainChange = transaction.DropChain | transaction.FillChain
 
@@ -72,11 +72,15 @@ class IptablesBackend:
         Raises:
             TryAgainLater: another program held the lock, or keeps changing the table.
         """
-        for changes, others in _grouped(operations):
+        # Only neighbours are taken together: the order of a transaction matters (sets before the
+        # rules that look into them, orphans last).
+        for _, group in groupby(operations, lambda operation: isinstance(operation, ChainChange)):
+            neighbours = list(group)
+            changes = [change for change in neighbours if isinstance(change, ChainChange)]
             for family in Family:
                 make = partial(iptables_chains.script, changes, family, self._tables.table)
                 self._change(family, make)
-            for _, same in groupby(others, type):
+            for _, same in groupby([] if changes else neighbours, type):
                 self._change_sets(list(same))
 
     def read(self, desired: model.Ruleset) -> list[Sample]:
@@ -132,6 +136,7 @@ class IptablesBackend:
     def _serve(
         self, desired: model.Ruleset, place: Place, table: SavedTable
     ) -> Collection[SavedRule]:
+        # The article's rules are in this table alone.
         if (place.variant, place.table) != (self.name, "mangle"):
             return ()
         return [
@@ -181,6 +186,7 @@ class IptablesBackend:
                     self._replace(spec, elements)
                 case transaction.CreateSet(spec):
                     self._sets.create(spec)
+                    # A new set may have the number of one that went, by which rules name it.
                     libiptc.forget()
                 case transaction.DeleteSet(spec):
                     self._sets.destroy([kernel_name(spec.name)])
@@ -228,15 +234,3 @@ def _observed_chains(
         if malformed.isdisjoint(chain.from_iterable(rule.set_names for rule in rules)):
             kept.update(*map(HookRules.kept, present))
     return chains, kept
-
-
-def _grouped(
-    operations: Iterable[transaction.Operation],
-) -> Iterator[tuple[list[ChainChange], list[transaction.Operation]]]:
-    """Neighbours that change chains, or neighbours that do not: one of the lists is empty."""
-    # Only neighbours are taken together: the order of a transaction matters (sets before the
-    # rules that look into them, orphans last).
-    for _, group in groupby(operations, lambda operation: isinstance(operation, ChainChange)):
-        neighbours = list(group)
-        changes = [change for change in neighbours if isinstance(change, ChainChange)]
-        yield changes, [] if changes else neighbours

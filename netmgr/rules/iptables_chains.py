@@ -7,8 +7,6 @@ none reads like a user's that has the same words; then an empty chain NETMGR-RUL
 one in, which is the first of its like. Other rules are never touched or moved, whatever their
 comment says. One that equals an article's rule of ours serves in its place and stays its owner's.
 But ours come before any that may decide about a packet, except where addresses are translated.
-
-A rule that stays as it is is never written again, since its count is the table's alone.
 """
 
 from __future__ import annotations
@@ -33,6 +31,7 @@ from netmgr.rules.observed import ObservedRule
 from netmgr.rules.policy import internal_set
 from netmgr.rules.transaction import DropChain, FillChain
 
+# Which table has the hook at the priority we use there. None has one behind all translation.
 TABLES = {
     model.Hook.PREROUTING: "raw",
     model.Hook.DSTNAT: "nat",
@@ -42,7 +41,6 @@ TABLES = {
     model.Hook.BEFORE_SRCNAT: "mangle",
     model.Hook.POSTROUTING: "nat",
 }
-"""Which table has the hook at the priority we use there. None has one behind all translation."""
 
 ReadTable = Callable[[str, Family], SavedTable]
 
@@ -63,10 +61,9 @@ def builtin(hook: model.Hook) -> str:
 
 
 def _in_one_entry(rule: model.Rule) -> model.Rule:
-    """The article's rule as the built-in chain has it, where an entry compares one prefix.
-
-    Others look for it there by name, PyPI's iptables-exporter for one.
-    """
+    """The article's rule as the built-in chain has it, where an entry compares one prefix."""
+    # Others look for it there by name, PyPI's iptables-exporter for one. So chains of our own,
+    # which compare one prefix after the other, are not for it.
     if fits_one_entry(rule):
         return rule
     internal = next(match for match in rule.matches if isinstance(match, model.InPrefix))
@@ -185,10 +182,8 @@ class HookRules:
 
     @cached_property
     def _counting(self) -> dict[str, SavedRule]:
-        """Our rules at the hook by their comment, which names what they count.
-
-        A rule that has another form or place now goes on from that count.
-        """
+        """Our rules at the hook by their comment, which names what they count."""
+        # Not by their words: one that has another form or place now goes on from that count.
         rules: dict[str, SavedRule] = {}
         # Of equals the first has the longest count.
         for rule in chain(self._ours, *(_rules(self._table, name) for name in self._present)):
@@ -235,6 +230,7 @@ class HookRules:
 
     def _mark_edits(self, wanted: Iterable[str]) -> Iterator[str]:
         """Have a mark for each rule in these words that looks into no set of ours."""
+        # One that looks into a set of ours is known by it, even after its words were altered.
         marks = {_mark(self._hook, words) for words in wanted if not _looks_into_ours(words)}
         present = {mark for mark in self._table.lines if mark.startswith(_mark(self._hook, ""))}
         yield from (f"-X {mark}" for mark in sorted(present - marks))
@@ -362,7 +358,8 @@ def _chain_edits(
     lines: Sequence[Line],
     counting: Mapping[str, SavedRule],
 ) -> Iterator[str]:
-    """Edits by which a chain has exactly these lines; rules that stay are not touched."""
+    """Edits by which a chain has exactly these lines."""
+    # A rule that stays as it is is never written again, since its count is the table's alone.
     wanted = list(map(line_text, lines))
     counted = [_counted(counting, comment_of(line.rule)) for line in lines]
     if not present:

@@ -16,9 +16,7 @@ Rules that begin with the same link share a chain likewise, if there are enough 
 other links pay for one comparison.
 
 RETURN in any of these chains leaves the hook's rules, as `Return` does, because they are entered by
-goto. Rules none of which passes a packet need no chain for those after them: theirs is entered by a
-jump, and RETURN goes back behind it. That also keeps the way through all chains short: nf_tables
-refuses more than 16 that lead to each other (NFT_JUMP_STACK_SIZE).
+goto.
 """
 
 from __future__ import annotations
@@ -30,8 +28,8 @@ from itertools import count, groupby
 from netmgr.model import CHAIN_PREFIX
 from netmgr.rules.model import Action, Continue, Count, Hook, InPrefix, Match, OnLink, Return, Rule
 
+# So many rules with the same link are worth a chain.
 _ENOUGH = 5
-"""So many rules with the same link are worth a chain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +89,9 @@ def _place(
         if not head:
             lines += map(Line, group)
             continue
+        # Rules none of which passes a packet need no chain for those after them: theirs is entered
+        # by a jump, and RETURN goes back behind it. That also keeps the way through all chains
+        # short: nf_tables refuses more than 16 that lead to each other (NFT_JUMP_STACK_SIZE).
         passes = any(_ends(rule.action) for rule in group)
         after = groups[place:] if passes else ()
         guarded, rest = next(names), next(names) if after else ""

@@ -1,8 +1,4 @@
-"""Rules in the words that iptables-save prints, which is how they are compared.
-
-Both variants print what an entry itself compares first (addresses, links, the protocol) and then
-the matches in their order, the comment last. So they are also evaluated in this order.
-"""
+"""Rules in the words that iptables-save prints, which is how they are compared."""
 
 from __future__ import annotations
 
@@ -14,8 +10,9 @@ from netmgr.rules import model
 from netmgr.rules.ipset import kernel_name
 from netmgr.rules.iptables_layout import Line
 
+# What an entry itself compares. Both variants print it first, in this order, and then the matches
+# in theirs, the comment last. So they are also evaluated in this order.
 _HEAD = ("-s", "-d", "-i", "-o", "-p")
-"""What an entry compares before its matches, in the order of iptables-save."""
 # Without /etc/protocols, as in a small image, iptables knows this protocol by its second name.
 _ICMPV6 = re.compile(r"(?<=-p )icmpv6(?= |$)")
 
@@ -77,7 +74,6 @@ def _target(rule: model.Rule) -> list[str]:
 
 
 def _option(match: model.Match, family: Family) -> str:
-    """What the entry itself compares."""
     match match:
         case model.InPrefix(side, prefix, negated) if prefix.length or negated:
             return f"{'! ' * negated}{'-s' if side is model.Side.SOURCE else '-d'} {prefix}"
