@@ -3,8 +3,7 @@
 The rules follow all counting of the hook. The first ones pass everything else; what has the hub or
 the internet at one end takes at most two look-ups, however many spokes there are. On a router of
 nftables, one rule then drops and counts all ordered pairs. Elsewhere there is one rule for each
-pair, which names it in its counter. Machines of the hub have none of these rules, because the hub
-reaches all.
+pair, which names it in its counter.
 """
 
 from __future__ import annotations
@@ -18,23 +17,22 @@ from netmgr.documents.sites import HUB, Role
 from netmgr.prefixes import Family, Prefix, merge
 from netmgr.rules import model
 
+# What never leaves its link (RFC 4291).
 LINK_SCOPE = (Prefix.parse("fe80::/10"), Prefix.parse("ff02::/16"))
-"""What never leaves its link (RFC 4291); neighbours must find each other before their packets
-can be checked."""
 
 _LINK_SCOPE = model.SetSpec("link_scope6", Family.V6)
 
+# Room for the pairs of 128 spokes. The kernel takes 16 bytes for each at once (nft_set_hash.c).
 _PAIRS = 1 << 14
-"""Room for the pairs of 128 spokes. The kernel takes 16 bytes for each at once (nft_set_hash.c)."""
 
 FROM, TO = model.Side.SOURCE, model.Side.DESTINATION
 _Sides = Mapping[model.Hook, tuple[model.Side, ...]]
+# Where another spoke's address can be, on a spoke's machine: the other side is the machine.
 _SIDES: _Sides = {
     model.Hook.INPUT: (FROM,),
     model.Hook.FORWARD: (FROM, TO),
     model.Hook.OUTPUT: (TO,),
 }
-"""Where another spoke's address can be, on a spoke's machine: the other side is the machine."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +59,7 @@ class Isolation:
             for site in document.sites
             if site.name != HUB
         )
+        # The hub reaches all, so its machines keep nothing apart.
         if not spokes or (document.site == HUB and not router):
             return None
         return cls(spokes, None if router else document.site)
@@ -172,7 +171,7 @@ class Isolation:
         return tuple(spoke for spoke in merged if spoke.prefixes)
 
     def _keeps_apart(self, family: Family) -> bool:
-        """Whether there is any pair. Pairs are not listed for that: a router may have thousands."""
+        # Pairs are not listed for this: a router may have thousands.
         names = [spoke.name for spoke in self._having(family)]
         return len(names) > 1 and (self.own is None or self.own in names)
 
@@ -183,7 +182,6 @@ class Isolation:
     def _matches(
         self, hook: model.Hook, family: Family, origin: str, destination: str
     ) -> tuple[model.Match, ...]:
-        """What a packet of the pair matches; empty at hooks that none passes."""
         # At a machine's own hooks the other side is the machine itself, by whatever address.
         whole = (
             model.InSet(FROM, f"site_{origin}{family}"),

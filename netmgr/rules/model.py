@@ -18,17 +18,17 @@ from netmgr.prefixes import Address, Family, Prefix
 Element = Address | Prefix | Sender
 Kind = TypeVar("Kind")
 
-# Without a size the kernel takes its resizable hash (nft_set_hash.c).
+# Addresses a pod set can hold. Given a size, the kernel picks its fixed, faster hash, whose table
+# it makes for as many at once and goes through at each reading; without one, its resizable hash
+# (nft_set_hash.c). An ipset grows.
 SET_CAPACITY, IPSET_CAPACITY = 8192, 65_536
-"""Addresses a pod set can hold. Given to nftables so that the kernel picks its fixed, faster hash,
-whose table it makes for as many at once and goes through at each reading. An ipset grows."""
 
+# Of sets whose elements come with packets: most elements, and how long one stays without any.
 DYNAMIC_CAPACITY, DYNAMIC_SECONDS = 1024, 3600
-"""Of sets whose elements come with packets: most elements, and how long one stays without any."""
 
+# Seconds' worth of fragments that a link may send at once, and how long it is remembered without
+# any: a time in which all of that comes back.
 FRAGMENT_BURST, FRAGMENT_SECONDS = 20, 60
-"""Seconds' worth of fragments that a link may send at once, and how long it is remembered without
-any: a time in which all of that comes back."""
 
 
 class Hook(StrEnum):
@@ -87,8 +87,8 @@ class OnLink:
     negated: bool = False
 
 
+# The packet came in by a link, for hooks that this machine's own packets pass as well.
 FORWARDED = OnLink(Side.SOURCE, "", negated=True)
-"""The packet came in by a link, for hooks that this machine's own packets pass as well."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,17 +18,15 @@ from netmgr.rules.nft_text import TABLE
 from netmgr.rules.observed import sample
 from netmgr.rules.transaction import AddElements, Operation, RemoveElements
 
+# The table, as messages name it.
 NAME = TABLE.removeprefix("inet ")
-"""The table, as messages name it."""
+# IFNAMSIZ of <linux/if.h>.
 _LINK_NAME = 16
-"""IFNAMSIZ of <linux/if.h>."""
 
 
 def encoded(operations: Sequence[Operation]) -> list[netlink.Operation] | None:
-    """The messages of a transaction; None if it changes more than elements of one address each.
-
-    Everything else is left to libnftables, which knows how intervals may lie.
-    """
+    """The messages of a transaction; None if it changes more than elements of one address each."""
+    # Everything else is left to libnftables, which knows how intervals may lie.
     messages: list[netlink.Operation] = []
     for operation in operations:
         if not isinstance(operation, AddElements | RemoveElements):

@@ -2,12 +2,7 @@
 
 The first one passes what stays within a spoke, the last one drops. The second one counts: two maps
 lead from the packet's addresses to a number for each of its spokes. The numbers are the key of an
-element with a counter, which the kernel adds with the pair's first packet. On their way from the
-maps to the key they are in the packet's mark and priority. A rule has no other variables of this
-size. No other program sees them, since the next rule drops the packet.
-
-A spoke's number is a digest of its name. So a counter stays that of its pair when other spokes
-come and go.
+element with a counter, which the kernel adds with the pair's first packet.
 """
 
 from __future__ import annotations
@@ -21,8 +16,8 @@ from netmgr.kernel.netlink import Counted
 from netmgr.rules import nft_chains
 from netmgr.rules.model import DropBetween, Spoke, pair_counter
 
+# Of the numbers in an element's key, as nft names them.
 KEY_TYPES = ["mark", "classid"]
-"""Types of the numbers in an element's key, as nft names them."""
 _KEY = struct.Struct("=II")
 
 # nft writes a class id as two hexadecimal numbers of 16 bits, and in another form where either of
@@ -36,7 +31,6 @@ def chain_name(action: DropBetween) -> str:
 
 
 def texts(action: DropBetween) -> tuple[str, ...]:
-    """The rules of this chain."""
     protocol = nft_chains.protocol(action.family)
     pairs: list[str] = []
     for spoke in action.spokes:
@@ -56,6 +50,9 @@ def _count(action: DropBetween) -> str:
     classes = ", ".join(
         f"{prefix} : {number >> _HALF:x}:{number & _HALF_BITS:x}" for prefix, number in sites
     )
+    # On their way from the maps to the key the numbers are in the packet's mark and priority: a
+    # rule has no other variables of this size. No other program sees them, since the next rule
+    # drops the packet.
     return (
         f"meta mark set {protocol} saddr map {{ {marks} }} "
         f"meta priority set {protocol} daddr map {{ {classes} }} "
@@ -64,20 +61,18 @@ def _count(action: DropBetween) -> str:
 
 
 def read(action: DropBetween, listed: Iterable[Counted]) -> Iterator[tuple[str, tuple[int, int]]]:
-    """Each counter of a set by its name: packets and bytes.
-
-    Elements of spokes that are no longer there are left out.
-    """
+    """Each counter of a set by its name: packets and bytes."""
     names = {number: name for name, number in _numbers(action.spokes).items()}
     for key, packets, octets in listed:
         mark, class_id = _KEY.unpack(key)
+        # A spoke may be there no longer; the kernel never forgets its pairs.
         if mark in names and class_id in names:
             name = pair_counter(names[mark], names[class_id], action.family)
             yield name, (packets, octets)
 
 
 def _numbers(spokes: Iterable[Spoke]) -> dict[str, int]:
-    """The number of each spoke, by the spoke's name."""
+    # A digest of the name, so that a counter stays that of its pair when other spokes come and go.
     names_by_number: dict[int, str] = {}
     for name in sorted(spoke.name for spoke in spokes):
         digest = hashlib.sha256(name.encode()).digest()

@@ -1,10 +1,4 @@
-"""A table of ours in nftables: runs commands, and lists what it has (libnftables-json(5)).
-
-A comment's digest covers what we wrote, not what the rule is now: `nft replace rule` may keep the
-comment and change the rule. So a table remembers how nft shows a rule right after we wrote it, and
-compares later listings with that. A rule that was there before us counts as intact if its comment
-does.
-"""
+"""A table of ours in nftables: runs commands, and lists what it has (libnftables-json(5))."""
 
 from __future__ import annotations
 
@@ -51,7 +45,7 @@ class Listing:
         return listing
 
     def take(self, kind: str, body: Object) -> None:
-        """Take one object; names are compared and sorted later, where other types would fail."""
+        # Names are compared and sorted later, where other types would fail.
         for key in ("name", "chain", "comment"):
             if not isinstance(body.get(key, ""), str):
                 raise TypeError(f"{key} is {body[key]!r}")
@@ -121,7 +115,10 @@ def prefixes(entry: Any) -> Iterator[Prefix]:  # noqa: ANN401 - nft's JSON has t
 
 
 class Fingerprints:
-    """What nft shows of each rule of a table, by the rule's comment."""
+    """What nft shows of each rule of a table, by the rule's comment.
+
+    A rule that was there before us counts as intact if its comment does.
+    """
 
     def __init__(self) -> None:
         # Not kept on disk, where it would have to survive nft versions that show a rule in another
@@ -130,6 +127,8 @@ class Fingerprints:
 
     def learn(self, objects: Iterable[Object], chains: Collection[str]) -> None:
         """Remember how nft shows the rules of these chains, which were written a moment ago."""
+        # A comment's digest covers what we wrote, not what the rule is now: `nft replace rule` may
+        # keep the comment and change the rule.
         with odd_objects():
             for rule in _commented(objects):
                 if rule["chain"] in chains:
@@ -226,15 +225,12 @@ class NftTable:
         return []
 
     def counters(self) -> list[tuple[str, int, int]]:
-        """Name, packets and bytes of each counter.
-
-        In the order of their declarations, by which packets meet them (`Rules._undelivered`).
-        """
+        """Name, packets and bytes of each counter."""
+        # In the order of their declarations, by which packets meet them (`Rules._undelivered`).
         request = nf_tables.list_counters(self._short_name)
         return self.socket.list_whole(request, nf_tables.counter_of)
 
     def close(self) -> None:
-        """Close the library's context and the socket; the table stays and counts on."""
         self._nft.close()
         self.socket.close()
 

@@ -1,8 +1,7 @@
 """The nftables backend: one table, `inet netmgr`, one atomic transaction per change.
 
-Pods' counters live in set elements and the node's in named counter objects, so filling a
-chain again loses no count. Whatever is in the table of this name is ours; no other table is
-looked at.
+Pods' counters live in set elements and the node's in named counter objects, so filling a chain
+again loses no count.
 """
 
 from __future__ import annotations
@@ -68,10 +67,8 @@ class NftablesBackend:
         return nft_chains.script(nft_text.commands(operations))
 
     def read(self, desired: Ruleset) -> list[Sample]:
-        """The node's counters, then the pods' from the sets.
-
-        By messages of our own: libnftables' listing takes ten times as long.
-        """
+        """The node's counters, then the pods' from the sets."""
+        # By messages of our own: libnftables' listing takes ten times as long.
         node = desired.node_counters()
         # No named counter can be put back, or made again, but together with the table.
         life = self._socket.table_handle(NAME)
@@ -86,11 +83,10 @@ class NftablesBackend:
         return samples
 
     def read_pods(self, pods: Sets) -> list[Sample]:
-        """Ask for each element by itself, which costs the same however many pods there are."""
+        # Each element by itself costs the same however many pods there are.
         return nft_elements.read(self._socket, pods)
 
     def tallies(self, desired: Ruleset) -> dict[str, tuple[int, int]]:
-        """The named counters, and those of pairs of spokes."""
         wanted = frozenset(desired.tallies())
         tallies = {
             name: (packets, octets)
@@ -110,7 +106,6 @@ class NftablesBackend:
         ]
 
     def serving(self, desired: Ruleset) -> Serving:  # noqa: ARG002 - whatever the policy is, its counters are our own
-        """None: what counts here is in our table."""
         return lambda _place, _entries: ()
 
     def remove(self) -> None:

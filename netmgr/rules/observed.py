@@ -65,13 +65,11 @@ def sample(counter: Counter, octets: int, packets: int) -> Sample:
 
 
 class Samples:
-    """Makes samples of what counting sets list.
-
-    Remembers the counters of each set's last listing: an agent lists the same pods every few
-    seconds, and would spend more time on making their counters again than on anything else.
-    """
+    """Makes samples of what counting sets list."""
 
     def __init__(self) -> None:
+        # Those of each set's last listing: an agent lists the same pods every few seconds, and
+        # would spend more time on making their counters again than on anything else.
         self._counters: dict[str, dict[bytes, Counter]] = {}
 
     def of(self, spec: SetSpec, listed: Sequence[Counted]) -> list[Sample]:

@@ -1,14 +1,10 @@
 """What a node's rules should be: a constant number of them, whatever the number of pods.
 
 Pods are counted at two hooks: internal peers are sorted out first, then one look-up in the set of
-pod addresses counts the packet on its element. What comes from the internet is counted in the
-forward hook, before any filter, since whoever bills it bills what arrived. What goes there is
-counted behind every filter, where it still has the pod's own address (postrouting, before source
-translation). The article's four rules ("Scaling Kubernetes to 7,500 nodes") count the node as a
-whole. Masquerading touches only what pods send to where no way back leads to them: the internet,
-unless node.yaml's `native` says more. Who may send as whom is decided before all that (`sources`).
-After the counting come the rules that keep spokes apart (`isolation`), and on a NAT host those that
-open Services (`translation`).
+pod addresses counts the packet on its element. The article's four rules ("Scaling Kubernetes to
+7,500 nodes") count the node as a whole. Who may send as whom is decided before all that
+(`sources`). After the counting come the rules that keep spokes apart (`isolation`), and on a NAT
+host those that open Services (`translation`).
 """
 
 from __future__ import annotations
@@ -40,22 +36,22 @@ from netmgr.rules.protection import Protection
 from netmgr.rules.sources import Sources, ranges_set, sender_set
 from netmgr.rules.translation import Translation
 
+# The hooks of the article's four rules, and what each counts.
 NODE_HOOKS = (
     (Hook.INPUT, Traffic.INTERNET_IN),
     (Hook.OUTPUT, Traffic.INTERNET_OUT),
     (Hook.FORWARD, Traffic.INTERNET_IN),
     (Hook.FORWARD, Traffic.INTERNET_OUT),
 )
-"""The hooks of the article's four rules, and what each counts."""
 
 COUNTING_HOOKS = frozenset({*(hook for hook, _ in NODE_HOOKS), Hook.BEFORE_SRCNAT})
 
+# Counters of what came from the internet to be forwarded, and of what then was: other programs'
+# filters dropped the difference.
 ARRIVED, DELIVERED = "arrived", "delivered"
-"""Names of the counters of what came from the internet to be forwarded, and of what then was:
-other programs' filters dropped the difference."""
 
+# Has the established connections between internal addresses, of both families.
 FLOWTABLE = SetSpec("established", Family.V4, has_flows=True)
-"""Has the established connections between internal addresses, of both families."""
 
 GUARDED_PODS = Sources()
 
@@ -139,12 +135,10 @@ def pod_sets(
     traffics: Iterable[Traffic] = Traffic,
     excepted: Collection[Address] = (),
 ) -> model.Sets:
-    """The sets that count these pod addresses, for each kind of traffic and family.
-
-    `excepted` may reach what is protected, and so are in no set that counts who may not.
-    """
+    """The sets that count these pod addresses, for each kind of traffic and family."""
     sets: model.Sets = {}
     for family, traffic in product(Family, traffics):
+        # Being in this set is being kept away: one rule drops and counts whoever is in it.
         without = excepted if traffic is PROTECTED else ()
         if members := frozenset(
             address for address in addresses if address.family is family and address not in without
@@ -260,9 +254,10 @@ def _remote(traffic: Traffic, family: Family) -> SetSpec:
 
 
 def _chain(policy: Policy, hook: Hook, abilities: Abilities) -> Iterator[Rule]:
-    """The rules of a hook. What many packets meet comes before what is long, in either family."""
+    # What many packets meet comes before what is long, in either family.
     sources = None if policy.counts_only else policy.sources
     for family in Family:
+        # In forward they are the first, since what counts there may end the chain.
         first, last = (sources, None) if hook is Hook.FORWARD else (None, sources)
         if first:
             yield from first.rules(hook, family, abilities)
@@ -312,7 +307,8 @@ def _arriving(policy: Policy, family: Family, abilities: Abilities) -> Iterator[
             outward = _internet(policy, Side.DESTINATION, family, Hook.FORWARD, abilities)
             from_pods = OnLink(Side.SOURCE, _POD_LINKS)
             yield Rule.named("pods' own", family, (*outward, from_pods), model.Return())
-        # The same matches as the pods' rule has: where the backend can, they are one.
+        # Before any filter, since whoever bills it bills what arrived. The same matches as the
+        # pods' rule has: where the backend can, they are one.
         yield Rule.named(ARRIVED, family, inward, model.Tally(f"{ARRIVED}{family}"))
         # The counting look-up is the last match: it counts whatever reaches it.
         yield _pod_rule(Traffic.INTERNET_IN, family, inward, Side.DESTINATION)
@@ -323,11 +319,9 @@ def _arriving(policy: Policy, family: Family, abilities: Abilities) -> Iterator[
 
 
 def _offload(policy: Policy, family: Family) -> Rule:
-    """Hand over a connection between internal addresses, none of whose packets are counted.
-
-    One packet, of either direction, hands over both; so it is enough to look at those to pods, and
-    what leaves for the internet pays for one comparison.
-    """
+    """Hand over a connection between internal addresses, none of whose packets are counted."""
+    # One packet, of either direction, hands over both; so it is enough to look at those to pods,
+    # and what leaves for the internet pays for one comparison.
     to_pods = OnLink(Side.DESTINATION, _POD_LINKS)
     both: list[model.Match] = [InSet(side, internal_set(family).name) for side in Side]
     # The article's own text takes more for internet than we do, and its rules count that.
@@ -339,6 +333,7 @@ def _offload(policy: Policy, family: Family) -> Rule:
 def _leaving(policy: Policy, family: Family, abilities: Abilities) -> Iterator[Rule]:
     outward = _internet(policy, Side.DESTINATION, family, Hook.BEFORE_SRCNAT, abilities)
     if policy.runs_pods:
+        # Behind every filter, where it still has the pod's own address.
         yield _pod_rule(Traffic.INTERNET_OUT, family, outward, Side.SOURCE)
     forwarded = (*outward, model.FORWARDED)
     yield from _of_others(policy, Traffic.INTERNET_OUT, family, forwarded, abilities)
@@ -356,11 +351,9 @@ def _of_others(
     internet: tuple[model.Match, ...],
     abilities: Abilities,
 ) -> Iterator[Rule]:
-    """Count what is for no pod of this node: what remote pods get by a Service, and the rest.
-
-    Of remote pods both addresses are seen here alone: the pod's node gets the packet with this
-    node's address as source.
-    """
+    """Count what is for no pod of this node: what remote pods get by a Service, and the rest."""
+    # Of remote pods both addresses are seen here alone: the pod's node gets the packet with this
+    # node's address as source.
     sets = _cluster_sets(policy, abilities)
     rest = internet
     if _cluster(family) in sets:
@@ -420,8 +413,8 @@ def _node_rule(
 
 
 def _masquerade(policy: Policy, family: Family) -> Rule:
-    # A class may have prefixes of the internet. It changes what their packets are counted as, but
-    # pods still need the node's address to get there.
+    # Only toward where no way leads back to pods. A class may have prefixes of the internet: it
+    # changes what their packets are counted as, but pods still need the node's address there.
     known = internal_set if policy.unmasqueraded == policy.known else _native
     from_pods = InSet(Side.SOURCE, ranges_set(family).name)
     elsewhere = InSet(Side.DESTINATION, known(family).name, negated=True)

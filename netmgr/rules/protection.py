@@ -1,12 +1,7 @@
 """Addresses that pods may not reach: a cloud's metadata and platform services, and configured ones.
 
-Whoever reaches a machine's metadata can often act as the machine. So connections from pods to a
-protected address are dropped in the forward hook, behind all translation of destinations: an agent
-of the cloud that redirects such connections to itself, on the node or in a pod, still gets them.
-Some of these addresses also answer DNS, and cluster DNS asks there, so connections to port 53 pass.
-A protected address that is the node's own is guarded in the input hook.
-
-The rules apply to the pods in the set that counts them; those of excepted namespaces are not in it.
+Whoever reaches a machine's metadata can often act as the machine. The rules apply to the pods in
+the set that counts them; those of excepted namespaces are not in it.
 """
 
 from __future__ import annotations
@@ -21,6 +16,7 @@ from netmgr.prefixes import Family, Prefix
 from netmgr.rules import model
 from netmgr.rules.classifier import pod_set
 
+# Some of these addresses also answer DNS, and cluster DNS asks there.
 DNS_PORT = 53
 
 
@@ -50,7 +46,7 @@ class Protection:
         return cls(document.protect, own, frozenset(document.protect_except))
 
     def sets(self, abilities: model.Abilities) -> model.Sets:
-        """The sets of the rules, and what is in them; those that count pods are the policy's."""
+        # Those that count pods are the policy's.
         sets: model.Sets = {}
         for hook, family in product((model.Hook.FORWARD, model.Hook.INPUT), Family):
             name, prefixes = self._protected(hook)
@@ -62,6 +58,8 @@ class Protection:
     def rules(
         self, hook: model.Hook, family: Family, abilities: model.Abilities
     ) -> Iterator[model.Rule]:
+        # Behind all translation of destinations: an agent of the cloud that redirects such
+        # connections to itself, on the node or in a pod, still gets them.
         if hook not in (model.Hook.FORWARD, model.Hook.INPUT):
             return
         name, prefixes = self._protected(hook)
@@ -77,6 +75,7 @@ class Protection:
             yield model.Rule.named(f"protected{suffix}", family, asked, action)
 
     def _protected(self, hook: model.Hook) -> tuple[str, tuple[Prefix, ...]]:
-        """What is protected at a hook, and the name of its sets."""
+        """The name of a hook's sets, and what is protected there."""
+        # A protected address that is the node's own is not forwarded to.
         is_input = hook is model.Hook.INPUT
         return ("own_protected", self.own) if is_input else ("protected", self.prefixes)

@@ -1,10 +1,6 @@
 """Which source address a packet may have on which link, and what pods may not send to their node.
 
-Few rules decide a node's common packets: one for packets from elsewhere that claim no address of
-this machine or its pods; one for pods' packets whose link and source are known to belong together;
-and for others of pods', one that has the kernel look whether it would answer the source by the same
-link (RFC 3704, strict), which takes several times as long. All others are dropped, and counted by
-reason:
+Few rules decide a node's common packets. All others are dropped, and counted by reason:
 
 - `loopback`: to 127.0.0.0/8, which a setting (`route_localnet`) would let in;
 - `router`, `redirect`: a pod advertises itself as a router, or a better way (RFC 4861, RFC 792);
@@ -14,12 +10,10 @@ reason:
 - `forged`: this machine's or its pods' addresses, or loopback, come from elsewhere;
 - `dhcp`: a pod sends answers of a DHCP server to the node (RFC 2131, RFC 8415);
 - `icmp`: a pod sends, or the node gets, an ICMP message of no connection; or a pod an error about a
-  connection of no pod, whose ports it knows. Whoever believes an error that nobody caused narrows a
-  path that all its pods share (RFC 5927).
+  connection of no pod, whose ports it knows.
 
 A router between sites has no pods. It checks the way back of packets that claim to come from a
-site, or go to one. It cannot tell apart several sites behind one link; but what comes to a spoke
-from a private address that no site has (`unplanned`), it passes by no link.
+site, or go to one. What comes to a spoke from a private address that no site has is `unplanned`.
 """
 
 from __future__ import annotations
@@ -35,8 +29,8 @@ from netmgr.model import LINK_PREFIX
 from netmgr.prefixes import Family, Prefix, merge
 from netmgr.rules import model
 
+# Sources of neighbour discovery (RFC 4861); they are never forwarded (RFC 4291, 2.5.6).
 LINK_LOCAL = tuple(map(Prefix.parse, ("::/128", "fe80::/10")))
-"""Sources of neighbour discovery (RFC 4861); they are never forwarded (RFC 4291, 2.5.6)."""
 
 _MULTICAST6 = Prefix.parse("ff00::/8")
 _LOOPBACK = tuple(map(Prefix.parse, ("127.0.0.0/8", "::1")))
@@ -44,16 +38,16 @@ _LOOPBACK = tuple(map(Prefix.parse, ("127.0.0.0/8", "::1")))
 _TO_LOOPBACK = model.InPrefix(model.Side.DESTINATION, _LOOPBACK[0])
 _NOT_TO_LOOPBACK = replace(_TO_LOOPBACK, negated=True)
 _ADVERTISEMENT, _REDIRECT = 134, {Family.V4: 5, Family.V6: 137}
+# Where clients listen (RFC 2131, 4.1; RFC 8415, 7.2); a server need not send from its own port.
 _DHCP_CLIENT = {Family.V4: 68, Family.V6: 546}
-"""Where clients listen (RFC 2131, 4.1; RFC 8415, 7.2); a server need not send from its own port."""
 _FROM_PODS = model.OnLink(model.Side.SOURCE, f"{LINK_PREFIX}*")
 _FROM_ELSEWHERE = replace(_FROM_PODS, negated=True)
 _FROM_OUTSIDE = model.OnLink(model.Side.SOURCE, "lo", negated=True)
 _NOT_RETURNABLE = model.ReversePath(negated=True)
 
 _LINK_LOCAL = model.SetSpec("link_local6", Family.V6)
+# Of either family: both are a link's.
 _FRAGMENTS = model.SetSpec("fragments", Family.V4, is_dynamic=True, has_links=True)
-"""Of either family: both are a link's."""
 
 
 def ranges_set(family: Family) -> model.SetSpec:
@@ -130,10 +124,7 @@ class Sources:
     def rules(
         self, hook: model.Hook, family: Family, abilities: model.Abilities
     ) -> Iterator[model.Rule]:
-        """The rules of one hook and family; in prerouting they are the last of the family.
-
-        In forward they are the first: what counts there may end the chain.
-        """
+        """The rules of one hook and family; in prerouting they are the last of the family."""
         if hook is model.Hook.PREROUTING:
             of_machine = self._of_a_node if self.guards_pods else self._of_a_gateway
             yield from of_machine(family, abilities)
@@ -171,6 +162,8 @@ class Sources:
             yield _drop("fragments", family, _FROM_PODS, too_many)
         near = LINK_LOCAL if family is Family.V6 else ()
         beyond = model.outside(model.Side.SOURCE, _LINK_LOCAL.name, near, abilities.compares)
+        # Of pods that are not known the kernel says whether it would answer the source by the same
+        # link (RFC 3704, strict), which takes several times as long.
         honest = (_FROM_PODS, *beyond, model.ReversePath())
         yield model.Rule.named("honest pods", family, honest, model.Return())
         if family is Family.V6:
@@ -199,6 +192,8 @@ class Sources:
         yield _drop("forged", family, of_a_site, _NOT_RETURNABLE, name="forged site")
         to_others = (to_a_site, *through, _NOT_RETURNABLE)
         yield _drop("forged", family, *to_others, name="forged to a site")
+        # The way back cannot tell apart several sites behind one link. But what no site has may
+        # come by none.
         to_a_spoke = model.InSet(model.Side.DESTINATION, f"spokes{family}")
         of_no_site = (
             model.InSet(model.Side.SOURCE, f"private{family}"),
@@ -208,7 +203,8 @@ class Sources:
 
 
 def _errors(hook: model.Hook, family: Family, abilities: model.Abilities) -> Iterator[model.Rule]:
-    # To the node, not from pods alone: nobody's error is true of a packet that it never sent.
+    # Whoever believes an error that nobody caused narrows a path that all its pods share (RFC
+    # 5927). To the node, not from pods alone: no error is true of a packet that it never sent.
     whose = _FROM_OUTSIDE if hook is model.Hook.INPUT else _FROM_PODS
     of_nobody = model.IcmpOfNobody(but_replies=hook is model.Hook.INPUT)
     yield _drop("icmp", family, of_nobody, whose, name=f"{hook} icmp")

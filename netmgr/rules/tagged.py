@@ -21,8 +21,8 @@ from netmgr.kernel.xtables.variant import BUILT_IN, TABLES, Variant
 from netmgr.model import CHAIN_PREFIX
 from netmgr.prefixes import Family
 
+# Bounds of what is reported of a machine: kube-proxy makes chains by the ten thousand.
 MOST_CHAINS, MOST_RULES = 500, 2000
-"""Bounds of what is reported of a machine: kube-proxy makes chains by the ten thousand."""
 
 _TAG = "iptables-exporter "
 _COMMENT = re.compile(r"iptables-exporter (.*)")
@@ -92,7 +92,7 @@ def _places() -> Iterator[tuple[Place, SavedTable]]:
 
 
 def _bounded(sums: Tagged) -> Tagged:
-    """Beyond the bounds, chains without tagged rules that are not built in go first."""
+    # Beyond the bounds, chains without tagged rules that are not built in go first.
     tagged = {(series.table, series.chain) for series in sums.packets}
     chains = sorted(
         sums.chains,

@@ -10,11 +10,11 @@ from typing import Literal
 from netmgr.model import Counter
 from netmgr.rules.model import Element, Hook, Rule, SetSpec
 
+# A pod's packet counter has its life above so many bits, which last four years at 1 MHz.
 LIFE_BITS = 47
-"""A pod's packet counter has its life above so many bits, which last four years at 1 MHz."""
 
+# As many as leave the whole number below 2**62, so that nothing takes one for a wrap.
 _LIVES = (1 << 15) - 1
-"""As many as leave the whole number below 2**62, so that nothing takes one for a wrap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,14 +139,12 @@ class Transaction:
 
 
 def with_lives(operations: Iterable[Operation]) -> tuple[Operation, ...]:
-    """The operations, with a new life for the pods' counters that they add.
-
-    The kernel has no identity for the counter of a set's element, nftables' or ipset's. Saved,
-    taken away and put back, one shows bytes that were counted before as if they had just passed.
-    So each begins at a random number of packets, a multiple of 2**47, and not at zero. One that
-    another program zeroed has left that life, one that was put back is in another, or shows less
-    than before. No packet pays for it.
-    """
+    """The operations, with a new life for the pods' counters that they add."""
+    # The kernel has no identity for the counter of a set's element, nftables' or ipset's. Saved,
+    # taken away and put back, one shows bytes that were counted before as if they had just passed.
+    # So each begins at a random number of packets, a multiple of 2**47, and not at zero. One that
+    # another program zeroed has left that life, one that was put back is in another, or shows less
+    # than before. No packet pays for it.
     return tuple(
         replace(operation, life=1 + secrets.randbelow(_LIVES))
         if isinstance(operation, AddElements) and operation.spec.counts is not None

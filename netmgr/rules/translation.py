@@ -7,17 +7,8 @@ once and no more. An ICMP error that quotes a rewritten packet reaches the clien
 address unchanged, and is of no use to it. Elsewhere the exchange is the one translation, and
 kube-proxy must be on another machine.
 
-kube-proxy leads a Service wherever its EndpointSlices say. Whoever writes those could open a
-kubelet, a metadata proxy or another spoke to the hub (CVE-2021-25740). So what a client from
-outside sends to a Service is checked behind kube-proxy's translation, and dropped unless it goes to
-a pod of this spoke. Only a host with kube-proxy of its own can check that, which takes rewriting.
-
-What is still addressed to a VIP range when it is forwarded was not translated (a client within the
-spoke, a packet of no connection) and is dropped: its way would lead back here, round and round.
-
 With `snat` the host puts its own address in the client's place, one after the other where it has
-several, whose 64,512 ports toward one endpoint add up. `preserve` keeps kube-proxy, too, from
-masquerading the client.
+several, whose 64,512 ports toward one endpoint add up.
 """
 
 from __future__ import annotations
@@ -139,15 +130,17 @@ class Translation:
         self, exchange: Exchange, family: Family, abilities: model.Abilities
     ) -> Iterator[model.Rule]:
         if exchange.vip_range != exchange.service_cidr:
-            # The route to a VIP range leads here, so an untranslated packet would come back until
-            # its hops are used up.
+            # Not translated: from a client within the spoke, or of no connection. The route to a
+            # VIP range leads here, so it would come back until its hops are used up.
             stranded = (model.InPrefix(model.Side.DESTINATION, exchange.vip_range),)
             drop = model.Drop(f"stranded_{exchange.name}", reason="stranded")
             yield _rule("stranded", exchange, stranded, drop)
         if not abilities.rewrites:
             return
-        # What kube-proxy led to no pod of this spoke. What it did not translate still has the
-        # Service's address.
+        # kube-proxy leads a Service wherever its EndpointSlices say. Whoever writes those could
+        # open a kubelet, a metadata proxy or another spoke to the hub (CVE-2021-25740). So what
+        # goes to no pod of this spoke is dropped. Only a host with kube-proxy of its own sees that,
+        # which takes rewriting. What kube-proxy did not translate still has the Service's address.
         from_outside, to_outside = (self._outsider(side, family, abilities) for side in model.Side)
         yield _misled("outside", exchange, (*from_outside, *to_outside), redirected=True)
         if _merged(self.machines, family):
@@ -157,9 +150,9 @@ class Translation:
     def _sources(
         self, exchange: Exchange, known: tuple[model.Match, ...], abilities: model.Abilities
     ) -> Iterator[model.Rule]:
-        """Give the connections that match their sources."""
         if self.addresses is None:
             if abilities.rewrites:
+                # So that kube-proxy masquerades nobody, either.
                 yield _rule("preserve", exchange, known, model.SourceNat(None))
             return
         family = exchange.vip_range.family
