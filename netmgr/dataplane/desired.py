@@ -73,8 +73,8 @@ def route_metric(key: AttachmentKey) -> int:
     Further interfaces get higher metrics of their own, and a routing table of the same number
     (`source_rules`).
     """
-    # With equal metrics, the routes of one interface would replace the other's. Tables up to 255
-    # are the kernel's own.
+    # With equal metrics, the routes of one interface would replace the other's. Of tables, 253 to
+    # 255 are the kernel's own.
     return 0 if key.ifname == PRIMARY_INTERFACE else 1 << 16 | int.from_bytes(_digest(key)[11:13])
 
 
@@ -165,9 +165,9 @@ def host_side(attachment: Attachment, index: int, mac: bytes) -> list[Operation]
     """Neighbours and routes on the host, for its end of this index and a pod's end of this MAC."""
     operations = []
     for address in attachment.addresses:
-        # The entry first: packets use the route at once.
         metric = HOST_METRIC[address.family]
         route = add_route(address.prefix, index, protocol=ROUTE_PROTOCOL, metric=metric)
+        # The entry first: packets use the route at once.
         operations += [add_neighbour(address, mac, index), route]
     return operations
 

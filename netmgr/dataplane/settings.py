@@ -118,6 +118,7 @@ def _keep_router_advertisements(uplink: str | None) -> None:
     # Never `default`: links that come later, those of pods too, would inherit it.
     for name in sorted(_links_away(uplink, _TOWARD_A_NETWORK)):
         setting = sysctls() / "ipv6/conf" / name / "accept_ra"
+        # 0 is somebody's decision, 1 the kernel's default.
         if setting.exists() and _read(setting) == "1":
             _write(setting, _ACCEPT_RA_WHILE_FORWARDING)
 

@@ -130,6 +130,7 @@ def begun_by(addresses: Iterable[Address]) -> Counter[Address]:
         for family, wanted in _by_family(addresses).items():
             # Bytes are compared: making an Address of each entry would take five times as long.
             counts = dict.fromkeys(wanted, 0)
+            # Never listed again, which would count each connection twice.
             channel.dump_once(_listing(family), _counting(family, counts))
             connections.update({wanted[packed]: count for packed, count in counts.items()})
     return connections

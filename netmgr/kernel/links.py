@@ -133,7 +133,7 @@ def raise_index(index: int) -> Operation:
 def rename_index(index: int, name: str) -> list[Operation]:
     """Give the link of this index a name, and leave it up. It loses its routes by this."""
     return [
-        # Linux before 6.2 renames no link that is up (dev_change_name). The routes go with this.
+        # Linux before 6.2 renames no link that is up (dev_change_name).
         _set_link(f"link set {index} down", {}, index=index, changed=IFF_UP),
         _set_link(f"link set {index} name {name}", {_IFLA_IFNAME: name}, index=index),
         raise_index(index),

@@ -53,7 +53,8 @@ class LinkChain(NamedTuple):
     """What leads one direction of a link to its class."""
 
     link: str
-    # A link that is made anew under the same name needs a chain of its own.
+    # A link that is made anew under the same name needs a chain of its own: most kernels remove one
+    # with its link, and Linux 6.18 keeps it for the next link of the name.
     link_index: int
     traffic: Traffic
     number: int

@@ -180,6 +180,7 @@ class Shaper:
 
     def usage(self) -> list[tuple[Limited, ClassUsage]]:
         """What each class has let pass, delayed and dropped."""
+        # Not held while the kernel lists classes, which no ADD should wait for.
         with self._lock:
             known = self._trees, self._numbers, dict(self._ifbs)
         return self._read_usage(*known)
@@ -331,6 +332,7 @@ class Shaper:
         used = self._used(missing.values()) if missing else {}
         for budget in missing.values():
             new = Standing(budget.bytes, budget.bytes - used[budget], used[budget])
+            # A pod that comes back by its name has what is left.
             self._standings.setdefault(budget, new)
         return {
             # The kernel refuses one of which more is used than there is (nft_quota_do_init).

@@ -147,6 +147,7 @@ def _of_pod(
         if made:
             leads[kind] = made[-1].key
     rest = around
+    # No packet waits in a class that has others in it (htb_classify), so the rest needs one, too.
     if whole and any(limited.parent == around for limited in classes):
         classes.append(Limited(*pod, every, around, *whole, is_remainder=True))
         rest = classes[-1].key

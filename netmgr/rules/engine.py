@@ -104,6 +104,7 @@ class Rules:
         self._excepted: set[Address] = set()
         self._links: dict[Address, str] = {}
         self._arrived = self._lacking = NOTHING
+        # For readings, which need to know no pod's elements.
         self._skeleton = self._desired(())
 
     def know(self, addresses: Collection[Address], namespace: str, link: str) -> None:

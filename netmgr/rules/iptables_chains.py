@@ -230,7 +230,7 @@ class HookRules:
 
     def _mark_edits(self, wanted: Iterable[str]) -> Iterator[str]:
         """Have a mark for each rule in these words that looks into no set of ours."""
-        # One that looks into a set of ours is known by it, even after its words were altered.
+        # One that looks into a set of ours is known by that.
         marks = {_mark(self._hook, words) for words in wanted if not _looks_into_ours(words)}
         present = {mark for mark in self._table.lines if mark.startswith(_mark(self._hook, ""))}
         yield from (f"-X {mark}" for mark in sorted(present - marks))

@@ -15,8 +15,7 @@ share it, and a packet pays for the decision once:
 Rules that begin with the same link share a chain likewise, if there are enough of them: packets of
 other links pay for one comparison.
 
-RETURN in any of these chains leaves the hook's rules, as `Return` does, because they are entered by
-goto.
+RETURN in any of these chains leaves the hook's rules, as `Return` does: they are entered by goto.
 """
 
 from __future__ import annotations

@@ -272,6 +272,7 @@ def _translation_text(
         case model.Masquerade():
             return "masquerade"
         case model.SourceNat(address):
+            # To its own: the kernel gives a connection one source, so that no later chain does.
             return f"snat {header} to {address or f'{header} saddr'}"
         case model.Netmap(service_cidr):
             return f"dnat {header} prefix to {service_cidr}"

@@ -157,7 +157,9 @@ class Sources:
             yield model.Rule.named("known pods", family, tuple(common), model.Return())
         yield from _loopback(family)
         if self._bounds_fragments(abilities):
-            # Before their sources are checked: counted by link, nobody uses up another's bound.
+            # Some 1,700 incomplete datagrams fill the memory that the kernel has for those of all
+            # pods. Before their sources are checked: counted by link, nobody uses up another's
+            # bound.
             too_many = model.Fragment(beyond=self.fragments, name=_FRAGMENTS.name)
             yield _drop("fragments", family, _FROM_PODS, too_many)
         near = LINK_LOCAL if family is Family.V6 else ()
@@ -203,18 +205,22 @@ class Sources:
 
 
 def _errors(hook: model.Hook, family: Family, abilities: model.Abilities) -> Iterator[model.Rule]:
-    # Whoever believes an error that nobody caused narrows a path that all its pods share (RFC
-    # 5927). To the node, not from pods alone: no error is true of a packet that it never sent.
+    # Whoever believes an error that nobody caused narrows a path that all its pods share, for ten
+    # minutes (RFC 5927). The kernel believes it though connection tracking does not.
+    # To the node, not from pods alone: no error is true of a packet that it never sent.
     whose = _FROM_OUTSIDE if hook is model.Hook.INPUT else _FROM_PODS
     of_nobody = model.IcmpOfNobody(but_replies=hook is model.Hook.INPUT)
     yield _drop("icmp", family, of_nobody, whose, name=f"{hook} icmp")
     if abilities.finds_ends:
+        # Whoever knows the ports of a node's UDP connection, such as a tunnel's, can forge an error
+        # that connection tracking takes for related.
         others = model.IcmpOfOthers(ranges_set(family).name)
         yield _drop("icmp", family, others, _FROM_PODS, name=f"{hook} icmp of no pod")
 
 
 def _loopback(family: Family) -> Iterator[model.Rule]:
     """Drops what another machine or a pod sends to this machine's loopback (CVE-2020-8558)."""
+    # The plugin `portmap` switches route_localnet on, by which the kernel would take it.
     if family is Family.V4:
         yield _drop("loopback", family, _TO_LOOPBACK, _FROM_OUTSIDE)
 
