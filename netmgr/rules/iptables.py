@@ -210,6 +210,13 @@ class IptablesBackend:
         self._sets.delete([transaction.RemoveElements(spec, present - elements)])
 
 
+def _as_written(rules: Sequence[model.Rule]) -> list[str]:
+    """Ids of a hook's rules in the order in which the tables have them."""
+    # The article's are in the built-in chain, and so seen first, wherever the ruleset has them.
+    listed = sorted(rules, key=lambda rule: not rule.comment)
+    return [rule.id for family in Family for rule in listed if rule.family is family]
+
+
 def _observed_chains(
     desired: model.Ruleset,
     tables: Mapping[tuple[str, Family], SavedTable],
@@ -222,10 +229,7 @@ def _observed_chains(
         rules = desired.chains.get(hook, ())
         present = [HookRules(tables[name, family], hook, rules, family) for family in Family]
         observed = chain.from_iterable(hook_rules.observed(malformed) for hook_rules in present)
-        # The article's are in the built-in chain, and so seen first, wherever the ruleset has them.
-        listed = sorted(rules, key=lambda rule: not rule.comment)
-        written = [rule.id for family in Family for rule in listed if rule.family is family]
-        chains[hook] = in_order(list(observed), written, rules)
+        chains[hook] = in_order(list(observed), _as_written(rules), rules)
         # All rules are removed before a set that they look into is remade.
         if malformed.isdisjoint(chain.from_iterable(rule.set_names for rule in rules)):
             kept.update(*map(HookRules.kept, present))
