@@ -1,7 +1,4 @@
-"""Support archives: parts that are collected one by one, as text, with names redacted if asked.
-
-A part that cannot be collected is no reason to have none: its place says why.
-"""
+"""Support archives: parts that are collected one by one, as text, with names redacted if asked."""
 
 from __future__ import annotations
 
@@ -40,6 +37,7 @@ def collect(parts: Mapping[str, Part]) -> dict[str, str]:
         try:
             text = part()
         except (NetmgrError, OSError, ValueError) as error:
+            # What is broken on this machine must not cost the archive: the part's place says why.
             why = of_system(error) if isinstance(error, OSError) else error
             texts[name] = f"{_MISSING}{why}\n"
             continue
@@ -50,17 +48,16 @@ def collect(parts: Mapping[str, Part]) -> dict[str, str]:
 
 
 def redacted(parts: Mapping[str, str], names: Collection[str]) -> dict[str, str]:
-    """The parts with each of these names, and what log lines say of pods, as a pseudonym.
-
-    A name has one pseudonym in all parts of an archive, and another in the next: its key is random
-    and forgotten, so that nobody can find a name by trying names.
-    """
+    """The parts with each of these names, and what log lines say of pods, as a pseudonym."""
+    # One key for all parts, so that a name can be followed through them. It is forgotten: a plain
+    # hash would give a name away to whoever tries names.
     key = secrets.token_bytes()
     # In any order: none of them ends within a word, so `web` is not found in `web-0`.
     listed = set(names) - _KEPT
     known = re.compile(f"(?<!{_WORD})({'|'.join(map(re.escape, listed))})(?!{_WORD})")
 
     def pseudonym(name: str) -> str:
+        # The second pass meets what the first one has replaced.
         if name in _KEPT or _PSEUDONYM.fullmatch(name):
             return name
         return "name-" + hashlib.blake2b(name.encode(), key=key, digest_size=5).hexdigest()
@@ -89,6 +86,7 @@ def packed(folder: str, parts: Mapping[str, str]) -> Archive:
     written = io.BytesIO()
     with tarfile.open(fileobj=written, mode="w:gz") as archive:
         for name, text in parts.items():
+            # A file's name that is not UTF-8 comes as lone surrogates, which cannot be encoded.
             content = text.encode(errors="replace")
             entry = tarfile.TarInfo(f"{folder}/{name}")
             entry.size, entry.mtime, entry.mode = len(content), int(time.time()), 0o600

@@ -36,4 +36,5 @@ class Backoff:
 
 def regular(seconds: float, chance: Chance = random.random) -> float:
     """The wait of something regular: `seconds`, a quarter more or less."""
+    # Machines that were started together would ask the same server at the same moment for ever.
     return seconds * (0.75 + chance() / 2)

@@ -35,10 +35,11 @@ def identity_of(path: Path) -> FileIdentity | None:
 
 
 class FileVersion(NamedTuple):
-    """Differs whenever a file was replaced or written: no program can set a ctime back."""
+    """Differs whenever a file was replaced or written."""
 
     identity: FileIdentity
     size: int
+    # The ctime: unlike an mtime, no program can set it back.
     changed_at: int
 
     @classmethod
@@ -77,6 +78,7 @@ class ReadAgain(Generic[T]):
         # Before loading: what is written meanwhile is seen by the next look.
         version = version_of(self._path)
         if self._loaded is None or version is None or version != self._loaded[0]:
+            # Forgotten first: a file that cannot be loaded raises again at the next call.
             self._loaded = None
             self._loaded = version, self._load(self._path)
         return self._loaded[1]

@@ -52,7 +52,6 @@ class TextFormatter(logging.Formatter):
         super().__init__(_FORMAT)
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, and a traceback behind it where a fault of our own is logged."""
         args = record.args
         if _is_ours(record) and isinstance(args, tuple):
             # A copy, since other handlers get the same record.
@@ -65,7 +64,6 @@ class JsonFormatter(logging.Formatter):
     """One JSON object a line; numbers stay numbers."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line; a traceback is a value in it, so that an event never takes two lines."""
         when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         line: dict[str, object] = {
             "time": when,
@@ -74,6 +72,7 @@ class JsonFormatter(logging.Formatter):
         }
         line |= _event(record) if _is_ours(record) else {"message": record.getMessage()}
         if record.exc_info:
+            # A value like any other, so that an event never takes two lines.
             line["traceback"] = self.formatException(record.exc_info)
         return json.dumps(line, ensure_ascii=False)
 
@@ -107,6 +106,7 @@ class MessageLimit(logging.Filter):
         with self._lock:
             seen, self._seen = self._seen, Counter()
             self._until = self._clock() + LIMIT_SECONDS
+        # Without the lock: these lines come by this filter, too.
         for (event, cause, level), count in seen.items():
             if count > 1:
                 log.log(level, "lines-left-out of=%s cause=%s count=%d", event, cause, count - 1)
@@ -126,7 +126,9 @@ def begin(level: str, form: LogFormat = LogFormat.TEXT) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if form is LogFormat.JSON else TextFormatter())
     limit = MessageLimit()
+    # At the handler: a filter of the root logger does not see what other loggers pass up to it.
     handler.addFilter(limit)
+    # What was left out of the last period has no line behind it that would tell.
     atexit.register(limit.end_period)
     logging.basicConfig(level=level.upper(), handlers=[handler])
 

@@ -50,7 +50,7 @@ class Traffic(StrEnum):
         return made
 
     def __reduce_ex__(self, protocol: object) -> tuple[type[Traffic], tuple[str]]:
-        """Copies are the value itself, which an enumeration would look for among its members."""
+        # A copy is the value itself, which an enumeration would look for among its members.
         return Traffic, (self.value,)
 
     @property

@@ -95,6 +95,7 @@ class Prefix(NamedTuple):
         head, slash, tail = text.partition("/")
         address = Address.parse(head)
         width = address.family.width
+        # int() takes more than a length is written with: signs, spaces, underscores.
         if slash and not (tail.isascii() and tail.isdigit() and int(tail) <= width):
             raise ValueError(f"{text!r} has no prefix length from 0 to {width}")
         length = int(tail) if slash else width
@@ -159,6 +160,7 @@ def merge(prefixes: Iterable[Prefix]) -> list[Prefix]:
         if merged and merged[-1].covers(block):
             continue
         merged.append(block)
+        # A parent may be the buddy of what is before it.
         while len(merged) > 1 and (parent := _parent_of_buddies(*merged[-2:])) is not None:
             merged[-2:] = [parent]
     return merged
@@ -166,6 +168,7 @@ def merge(prefixes: Iterable[Prefix]) -> list[Prefix]:
 
 def _parent_of_buddies(low: Prefix, high: Prefix) -> Prefix | None:
     siblings = low.family == high.family and low.length == high.length
+    # Neighbours need not have one parent: 10.0.1.0/24 and 10.0.2.0/24 are halves of two blocks.
     if siblings and high.value == low.last + 1 and low.value % (2 * low.size) == 0:
         return Prefix(low.family, low.value, low.length - 1)
     return None

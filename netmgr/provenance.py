@@ -58,6 +58,7 @@ def of_checkout(folder: Path, environment: Mapping[str, str] | None = None) -> P
     # Not one of a repository that merely contains this folder.
     if not (folder / ".git").exists():
         return Provenance()
+    # No tag may match, so that the commit itself is told, in its whole length.
     described = _git(folder, "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty")
     return _of(described, _git(folder, "log", "-1", "--format=%ct")) if described else Provenance()
 

@@ -141,6 +141,7 @@ def set_aside(
         for suffix, identity in identities(path).items():
             former, new = (base.with_name(base.name + suffix) for base in (path, kept))
             if leave_file and not suffix:
+                # Unlike rename(2), link(2) refuses a name that is taken: here in this same second.
                 new.unlink(missing_ok=True)
                 new.hardlink_to(former)
             elif identity != (keep or {}).get(suffix):
@@ -155,9 +156,8 @@ def put_back(
 ) -> sqlite3.Connection:
     """Make a file that was removed or replaced again, from the connection that still has it open.
 
-    An open file outlives its name, so nothing that was written is missing. Anything else than what
-    was `opened` is set aside. Returns a connection to the new file; the former one is closed then,
-    else it stays in use.
+    Anything else than what was `opened` is set aside. Returns a connection to the new file; the
+    former one is closed then, else it stays in use.
 
     Raises:
         StateError: it cannot be made.
@@ -175,6 +175,7 @@ def put_back(
         made = _connect(path)
         # Before the new file is touched: the last one to close a file removes the log of that name.
         connection.close()
+        # SQLite would replay a log that is not the new file's into it.
         for suffix in COMPANIONS[1:]:
             path.with_name(path.name + suffix).unlink(missing_ok=True)
         _configure(made)
@@ -207,20 +208,19 @@ def is_damaged(connection: sqlite3.Connection) -> bool:
 def checkpoint(path: Path, opened: Mapping[str, FileIdentity]) -> bool:
     """Sync all that was written before this call to the disk; returns whether it worked.
 
-    On a connection of its own, so that transactions go on while the disk is waited for. If none
-    did, the next one starts the log over and truncates it to LOG_BYTES. Under constant writes that
-    never comes about: so the owner of a log that `is_long` repeats this while nothing is written.
-
-    `opened` are the identities of what the owner's connection opened. Any other file of that name
-    is left alone: with the owner's log beside it, SQLite would copy the log into that file, and
-    tell the owner, by the log's index, that it has been copied. Both would be spoiled.
+    If no transaction went on meanwhile, the next one starts the log over and truncates it to
+    LOG_BYTES. Under constant writes that never comes about: so the owner of a log that `is_long`
+    repeats this while nothing is written. `opened` is what the owner's connection opened.
 
     Raises:
         StateError: the disk refused, or the file was removed or replaced.
     """
+    # SQLite would copy the owner's log into another file of that name, and tell the owner, by the
+    # log's index, that it has been copied. Both would be spoiled.
     if identities(path) != opened:
         raise StateError(f"{path}: was removed or replaced, and is not synced to the disk")
     try:
+        # On a connection of its own, so that transactions go on while the disk is waited for.
         # Never made here: a file that was removed is put back with all that it held.
         name = f"file:{quote(str(path))}?mode=rw"
         with closing(sqlite3.connect(name, timeout=BUSY_SECONDS, uri=True)) as connection:
@@ -280,6 +280,8 @@ def _prepare(connection: sqlite3.Connection, path: Path, schema: str, version: i
     if stored == 0 and tables == 0:
         # Outside any transaction, within which SQLite does not change the mode.
         connection.execute("PRAGMA journal_mode = WAL")
+        # Tables and number at once: after a kill, tables without a number are taken for another
+        # program's.
         connection.executescript(
             f"BEGIN IMMEDIATE; {schema} PRAGMA user_version = {version}; COMMIT;"
         )

@@ -152,6 +152,7 @@ def _packet(
     if there.part is sites.SitePart.SERVICES:
         text = f"through the NAT host of {there.site}, which translates it{others}"
         return PacketPath.NAT_HOST, text
+    # The hub may be reached from every spoke.
     if there.site == sites.HUB:
         others = ""
     return PacketPath.NATIVE, f"native, the sender's own address is kept{others}"

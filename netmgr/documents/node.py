@@ -407,7 +407,7 @@ def _of_native(document: NodeDocument) -> Iterator[Diagnostic]:
 
 
 def _of_own_addresses(document: NodeDocument, own: Site) -> Iterator[Diagnostic]:
-    """Pods' addresses must be of the own site, or no rule would keep them apart."""
+    # No rule would keep pods apart whose addresses are of no site.
     for number, block in enumerate(document.ranges):
         if not any(prefix.covers(block) for prefix in own.prefixes):
             beside = ("sites", document.sites.index(own), "prefixes")
@@ -468,7 +468,7 @@ def _of_routes(document: NodeDocument) -> Iterator[Diagnostic]:
 
 
 def _of_other_spokes(document: NodeDocument) -> Iterator[KeyedPrefix]:
-    """Prefixes that a machine must not touch. The hub router has business with every spoke."""
+    """Prefixes that a machine must not touch."""
     # The hub router forwards to every spoke, so its routes lead there.
     if document.role is not Role.HUB_ROUTER:
         for keyed in prefixes_of(document.sites, ("sites",)):

@@ -32,6 +32,7 @@ def write(nodes: Iterable[ListedNode]) -> str:
     lines = []
     for node in nodes:
         entry = [node.name, list(map(str, node.addresses)), list(map(str, node.ranges))]
+        # Some hundred bytes a node: thousands of them have to fit into one ConfigMap.
         lines.append(json.dumps(entry, separators=(",", ":")))
     return f'{{"version":{_VERSION},"nodes":[\n' + ",\n".join(lines) + "\n]}\n"
 

@@ -121,6 +121,7 @@ class Nat(Document):
         return self
 
 
+# Crosswise, too: a VIP that is also another range's ClusterIP would have two meanings.
 _SIDES = (
     ("vip_range", "vip_range"),
     ("service_cidr", "service_cidr"),

@@ -72,14 +72,12 @@ def compose(text: str) -> yaml.Node | None:
 
 
 def _is_too_deep(stream: str | bytes) -> bool:
-    """Whether lists and mappings are nested too deep for the composer.
-
-    Events are what the composer itself goes by, and reading them does not recurse. Counting
-    brackets in the text would be faster, but those within quoted texts would count as well: a text
-    of closing brackets would hide as many opening ones.
-    """
+    """Whether lists and mappings are nested too deep for the composer."""
     level = 0
     try:
+        # By events, as the composer goes, and reading them does not recurse. Counting brackets
+        # would be faster, but those within quoted texts would count as well: a text of closing
+        # brackets would hide as many opening ones.
         for event in yaml.parse(stream, Loader=yaml.CSafeLoader):
             if isinstance(event, yaml.CollectionStartEvent):
                 level += 1

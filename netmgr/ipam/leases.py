@@ -114,6 +114,7 @@ class Leases:
         # left to end.
         with self._looking:
             while True:
+                # A few: this ADD needs one, and each is two walks of the connection table.
                 were_over = self.end_cooldowns(at_most=8, among=wanted.addresses)
                 try:
                     return self._reserve(wanted)
@@ -153,6 +154,7 @@ class Leases:
         """Note that another ADD, begun at `started_at`, found this attachment whole, at `netns`."""
         with self._lock:
             attachment = self._attachments[key]
+            # ADDs may overtake each other. Were it to seem older, a late DEL would end the pod.
             if started_at > attachment.started_at:
                 self._attachments[key] = replace(attachment, started_at=started_at, netns=netns)
                 self.store.renew(key, started_at, netns)

@@ -96,12 +96,14 @@ class FamilyPool:
         return address
 
     def put_back(self, address: Address) -> None:
-        """Undo a `take` whose attachment was never made, so that no cooldown is due."""
+        """Undo a `take` whose attachment was never made."""
+        # Without a cooldown: nobody has ever sent from it.
         if self._held.pop(address, None) is not None:
             self._returned[address] = None
 
     def release(self, address: Address, now: float) -> None:
         """End an attachment's hold; the address enters its cooldown."""
+        # Once: a release that is repeated must not begin the cooldown anew.
         if self._held.pop(address, None) is not None:
             self._cooldown[address] = now
 
@@ -122,6 +124,7 @@ class FamilyPool:
         return True
 
     def occupancy(self) -> PoolState:
+        # By what is in use, and never by walking a range, which may be a /64.
         allocated = sum(map(self._is_ours, self._held))
         cooldown = sum(map(self._is_ours, self._cooldown))
         return {
@@ -143,6 +146,7 @@ class FamilyPool:
                 f"{address} is asked for, and is held by {holder.container_id} {holder.ifname}"
             )
         if address in self._cooldown:
+            # Its time may be over while a connection names it, or nobody has looked yet.
             left = max(0.0, self._timing.cooldown - (now - self._cooldown[address]))
             raise AddressUnavailable(
                 f"{address} is asked for, and is in cooldown for {left:.0f} s more, "

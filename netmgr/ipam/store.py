@@ -207,8 +207,6 @@ class LeaseStore(StateFile):
     def checkpoint(self) -> None:
         """Write what waits, sync to the disk, bound the log's size; other calls go on meanwhile.
 
-        They wait only for what is left of a log that got long.
-
         Raises:
             StateError: the disk refused, or the file was removed or replaced.
         """
@@ -216,6 +214,7 @@ class LeaseStore(StateFile):
         self.flush()
         sqlite_file.checkpoint(self.path, self._opened)
         if sqlite_file.is_long(self.path):
+            # A log starts over only if nobody writes meanwhile. There is little left of it to sync.
             with self._lock:
                 sqlite_file.checkpoint(self.path, self._opened)
 
@@ -227,16 +226,15 @@ class LeaseStore(StateFile):
             self._connection.close()
 
     def _take(self, *changes: Change) -> None:
-        """Write now, or refuse.
-
-        What was refused must not be written later, but `durable` has to be false until a write
-        succeeds: the probe waits in its place. A broken constraint is no fault of the disk.
-        """
+        """Write now, or refuse."""
         with self._lock:
             try:
                 self._write(changes)
             except sqlite3.Error as error:
+                # A broken constraint is no fault of the disk.
                 if not isinstance(error, sqlite3.IntegrityError):
+                    # What was refused must not be written later, but `durable` has to be false
+                    # until a write succeeds: the probe waits in its place.
                     self._wait(error, [_PROBE])
                 is_full = getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL
                 kind = DiskFull if is_full else StateError

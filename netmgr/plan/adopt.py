@@ -66,6 +66,7 @@ def _listed(text: str, source: str) -> list[ListedNetwork]:
     except Unusable as error:
         raise ConfigError(f"{source}: {error.problem}") from None
     except yaml.YAMLError:
+        # Lines and CSV need not be YAML.
         data = None
     if isinstance(data, Mapping):
         return [ListedNetwork(str(name), prefixes, ()) for name, prefixes in data.items()]
@@ -125,6 +126,7 @@ def live_subnets(
 def to_name(text: str) -> str:
     """A name as the plan spells names: lower case letters, digits and hyphens."""
     name = _NOT_IN_NAMES.sub("-", text.lower()).strip("-")
+    # A name becomes part of resources' and nodes' names, and so begins with a letter.
     return name if name[:1].isalpha() else f"net-{name}"
 
 

@@ -153,17 +153,16 @@ def _live_subnets(lock: LockDocument) -> Iterator[LockedSubnet]:
 
 
 def address_spaces(lock: LockDocument) -> dict[str, AddressSpace]:
-    """The address space of every virtual network, the hub's first.
-
-    Tombstones hold addresses but have no network. A site's only network has all of its prefixes;
-    several, which only a cluster past the cloud's limits has, divide them by subnet.
-    """
+    """The address space of every virtual network, the hub's first."""
+    # Of live subnets alone: tombstones hold addresses but have no network.
     members: dict[tuple[str, str], list[Prefix]] = {}
     for subnet in _live_subnets(lock):
         members.setdefault((subnet.owner, subnet.network), []).extend(subnet.prefixes)
     networks = Counter(owner for owner, _ in members)
     spaces = {}
     for (owner, name), own in members.items():
+        # The only network of a site has all of its prefixes. Several, which only a cluster past the
+        # cloud's limits has, divide them by subnet.
         whole = [allocation.prefix for allocation in lock.sites[owner]]
         spaces[name] = AddressSpace(owner, tuple(merge(whole if networks[owner] == 1 else own)))
     return spaces
@@ -184,7 +183,6 @@ def narrowed(
 def _networks(
     plan: PlanDocument, lock: LockDocument, researchers: str
 ) -> dict[str, list[VirtualNetwork]]:
-    """Networks by owner: scanning all of them for each would be quadratic."""
     tables = {"routers": HUB, "researchers": researchers}
     subnets: dict[str, list[Subnet]] = {}
     for held in _live_subnets(lock):
@@ -193,6 +191,8 @@ def _networks(
         gateway = group if group and plan.clusters[group].nat_gateway_ips else ""
         subnet = Subnet(held.name, held.role, held.prefixes, table, group, gateway)
         subnets.setdefault(held.network, []).append(subnet)
+    # By owner: comparing each network with every other is quadratic, and a thousand clusters took
+    # 3.6 s to render in place of 2.2 s.
     networks: dict[str, list[VirtualNetwork]] = {}
     for name, (owner, space) in address_spaces(lock).items():
         location = location_of(plan, owner)
@@ -204,10 +204,9 @@ def _networks(
 def _peerings(
     plan: PlanDocument, networks: Mapping[str, list[VirtualNetwork]]
 ) -> Iterator[Peering]:
-    """The hub with every spoke, and an owner's networks with each other.
-
-    A peering works only once both ends have theirs.
-    """
+    """The hub with every spoke, and an owner's networks with each other."""
+    # Each in both directions, since a peering works only once both ends have theirs, and an owner's
+    # networks with each other, since peering is not transitive.
     every = list(chain.from_iterable(networks.values()))
     for local in every:
         for remote in every if local.owner == HUB else networks[HUB] + networks[local.owner]:
@@ -309,6 +308,7 @@ def _security_group(plan: PlanDocument, lock: LockDocument, spoke: _Spoke) -> Se
         name = f"{peer}-{direction}-v{family}"
         group = tuple(prefix for prefix in prefixes if prefix.family is family)
         if group:
+            # Azure takes no two rules of one direction and priority: the family's number is added.
             rules.append(SecurityRule(name, priority + family, direction, allow, group))
     return SecurityGroup(spoke.name, spoke.name, tuple(rules))
 
@@ -341,14 +341,12 @@ def _node_groups(plan: PlanDocument, lock: LockDocument, limit: int | None) -> I
 
 
 def _group_sizes(spec: NodePool, segment: Segment, limit: int | None) -> Iterator[int]:
-    """Nodes of a segment's node groups: one group, or as many as the cloud's limit requires.
-
-    Node indexes fill them in order, so that growth changes the last one alone.
-    """
+    """Nodes of a segment's node groups: one group, or as many as the cloud's limit requires."""
     most = limit or segment.nodes
     # Groups are made for the surge, too: an upgrade must find one that is not full.
     # In the order of node indexes: a segment has nodes only once those before it are full.
     present = max(0, min(spec.needed - segment.first, segment.nodes))
+    # So do groups: growth changes the last one alone, and adds others.
     for first in range(0, max(present, 1), most):
         yield max(0, min(spec.nodes - segment.first - first, segment.nodes - first, most))
 

@@ -152,6 +152,7 @@ def _has_only_more(old: Entry, new: Entry) -> bool:
                 mine[: len(later)] == later[: len(mine)] for mine, later in pairs
             )
         case lock.Segment(), lock.Segment():
+            # IPv6 may come beside it; all the rest decides addresses that nodes have.
             return old == new.model_copy(update={"v6": None})
         case _:
             return False

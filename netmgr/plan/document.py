@@ -299,6 +299,7 @@ class Services(Document):
         key = key_of("length", family)
         if prefix.family is not family:
             raise ValueError(f"is not IPv{family}")
+        # A length that was itself refused is missing here, and is reported separately.
         if prefix.length != info.data.get(key, prefix.length):
             raise ValueError(f"is a /{prefix.length}; say {key}: {prefix.length} beside it")
         return prefix

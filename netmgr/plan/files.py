@@ -53,6 +53,8 @@ def load_lock(path: Path) -> LockDocument | None:
     if not path.exists():
         return None
     text = loader.read(path)
+    # Not left to `parse`, whose advice is to resolve it in an editor: line by line, two clusters
+    # can get one prefix.
     if line := loader.merge_mark(text):
         raise ConfigError(f"{path}:{line}: has the marks of an unfinished git merge; {_cure(path)}")
     try:
@@ -65,6 +67,7 @@ def load_lock(path: Path) -> LockDocument | None:
         fault = "is not that of what the file says" if lock.digest else "is missing"
         where = loader.place(path, ("digest",))
         raise ConfigError(f"{where}: {fault}: it was edited or merged by hand; {_cure(path)}")
+    # Without it a lock that was read and one that was made anew compare equal.
     return lock.model_copy(update={"digest": ""})
 
 

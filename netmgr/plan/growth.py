@@ -56,6 +56,7 @@ def grown_plan(plan: PlanDocument, name: str, nodes: int, pool: str | None = Non
         raise ConfigError(
             f"{name} has {cluster.nodes:,} nodes in the plan; to grow, ask for more than that"
         )
+    # Sorted, so that among equally large ones the name decides, and not the order in plan.yaml.
     pool = pool or max(
         sorted(cluster.node_pools), key=lambda pool_name: cluster.node_pools[pool_name].nodes
     )
@@ -272,8 +273,7 @@ def max_pods(
 ) -> tuple[Choice, ...]:
     """Pods a node by number of blocks, from one to twice as many as now, for each node pool.
 
-    Every address of a block is a pod's, because the node's own is in another subnet. (AKS, where
-    it is not, offers 16 N - 1.) ConfigError if there is no such cluster.
+    ConfigError if there is no such cluster.
     """
     most = limits.limits.addresses_per_interface
     choices = []
@@ -285,7 +285,9 @@ def max_pods(
             lost = sum(cut.skipped(limits))
             # By subnet: a node's blocks are in one, so what is left in two is no node's.
             nodes = sum((part.v4.pods.size // cut.size - lost) // count for part in segments)
+            # One address more than blocks: the interface has the node's own, too.
             fits = nodes >= spec.needed and (most is None or count + 1 <= most)
+            # All of a block is pods'. In AKS one has the node's own address: it offers 16 N - 1.
             is_now, pods = count == now.count, count * cut.size
             choices.append(Choice(pool, count, pods, nodes, 1 + count, is_now, fits))
     return tuple(choices)

@@ -157,10 +157,6 @@ class ServiceMapping(NamedTuple):
     vip_range: Prefix
     service_cidr: Prefix
 
-    def translate(self, address: Address) -> Address:
-        """The ClusterIP behind a VIP."""
-        return self.vip_range.counterpart(address, self.service_cidr)
-
 
 class ServiceRangeLock(Document):
     """A cluster's Services: where it sees them itself, and where the hub does."""

@@ -1,9 +1,6 @@
 """Every machine that a lock has addresses for: nodes, the hub's routers, and NAT hosts.
 
 All of it is arithmetic on the lock: one node takes microseconds, whatever the pool's size.
-
-Names of routers and NAT hosts have a dot, which no cluster and no node pool can have:
-`router-0.hub` and `nat-0.training` are never the name of a node.
 """
 
 from __future__ import annotations
@@ -105,6 +102,7 @@ class PlannedHost:
     @property
     def name(self) -> str:
         """`router-<number>.hub` or `nat-<number>.<cluster>`, numbers from 0."""
+        # With a dot, which no cluster and no node pool can have: it is never a node's name.
         return f"{'router' if self.role is Role.HUB_ROUTER else 'nat'}-{self.number}.{self.site}"
 
 

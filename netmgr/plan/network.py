@@ -1,10 +1,7 @@
 """The network that follows from a plan and its lock: what the cloud is asked for, as data.
 
 Every rendering and the isolation matrix are made from this one description, so that what is
-checked is what is rendered. Two rules of clouds shape it:
-
-- All addresses of an interface lie in one subnet, so a segment's hosts and pods share one.
-- Peering is not transitive: a spoke's networks are peered with the hub's and with each other.
+checked is what is rendered.
 
 Spokes are kept apart twice: by routes (every pool leads to None, which longer prefixes of the
 spoke itself and of the hub override) and by security groups. Routes alone would not do: a default

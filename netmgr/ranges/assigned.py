@@ -42,6 +42,7 @@ class AssignedRanges:
 
     def replaces(self, document: NodeDocument) -> bool:
         """Whether these are newer than the document's."""
+        # That a Node was deleted has no version to compare.
         return not self.node or self.version > document.ranges_version
 
     def __str__(self) -> str:

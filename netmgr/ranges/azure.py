@@ -70,6 +70,7 @@ def _block(entry: object, where: str, family: Family) -> Prefix:
     text = values.get("privateIpAddress")
     if not isinstance(text, str):
         raise RangesUnknown(f"{where}.privateIpAddress: is not a string")
+    # Every primitive is a string there, so what is not set may be an empty one.
     lengths = [values[key] for key in _LENGTH_KEYS if values.get(key) not in (None, "")]
     try:
         block = Prefix.parse(f"{text}/{lengths[0]}" if lengths and "/" not in text else text)

@@ -1,9 +1,4 @@
-"""One HTTP request to a link-local metadata service, bounded in time and size.
-
-The environment's proxies are ignored: a proxy would answer for itself, not for this machine. The
-answer is received whole before it is parsed, so that a server that sends a byte now and then times
-out like one that sends nothing.
-"""
+"""One HTTP request to a link-local metadata service, bounded in time and size."""
 
 from __future__ import annotations
 
@@ -49,6 +44,8 @@ def fetch(endpoint: MetadataEndpoint) -> bytes:
         RangesUnknown: no answer in time, too long a one, not a whole one, or another status.
     """
     try:
+        # Whole before it is parsed, so that a server that sends a byte now and then times out like
+        # one that sends nothing: http.client would begin its timeout anew with each read.
         answer = _exchange(endpoint)
     except TimeoutError:
         raise RangesUnknown(f"{endpoint}: no whole answer within {endpoint.seconds:g} s") from None
@@ -82,6 +79,8 @@ def _exchange(endpoint: MetadataEndpoint) -> bytes:
     ]
     lines += [f"{name}: {value}" for name, value in endpoint.headers.items()]
     answer = bytearray()
+    # Not by urllib, which obeys the environment's proxies: a proxy would answer for itself, not for
+    # this machine.
     with socket.create_connection(
         (endpoint.host, endpoint.port), timeout=endpoint.seconds
     ) as connection:

@@ -88,6 +88,7 @@ def _own_address(
         if block.holds(address):
             message = f"it holds the node's own address {address}"
             return error(message, key, ("node", "addresses", number))
+    # By default cloud-init sets all addresses of Azure's metadata on the link, the pods' included.
     for address, link in on_links.items():
         if block.holds(address):
             return error(

@@ -1,7 +1,4 @@
-"""One run of the allocation: from the plan and what stays of the previous lock to the next lock.
-
-What the lock holds never moves: it is an input.
-"""
+"""From the plan and what stays of the previous lock, which never moves, to the next lock."""
 
 from __future__ import annotations
 
@@ -103,6 +100,8 @@ class Allocator:
         families = self.plan.pools.service_families
         requests = [request for subnet in subnets for request in subnet.requests(families, limits)]
         site = self._site(HUB, held, [prefix for subnet in subnets for prefix in subnet.taken])
+        # A reserve of 1 keeps nothing free, but has the hub put at the end of the space. So the
+        # largest free block stays a cluster's to grow into.
         prefixes, placed = self._grant(replace(site, subnets=tuple(requests), reserve=1))
         routers, *researchers = (subnet.complete(placed, limits) for subnet in subnets)
         return lock.HubLock(prefixes=prefixes, routers=routers, researchers=tuple(researchers))

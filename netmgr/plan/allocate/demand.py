@@ -155,11 +155,9 @@ class MappingBudget:
                 number, missing = number + 1, missing - nodes
 
     def widened(self, segment: NewSegment, fitting: int, mappings: int) -> NewSegment:
-        """The segment with more nodes than asked for, where its subnets have room for `fitting`.
-
-        It gets at most half of what its network has left, so that future node pools find room.
-        """
+        """The segment with more nodes than asked for, where its subnets have room for `fitting`."""
         more = fitting - segment.nodes
+        # At most half of what its network has left, so that future node pools find room.
         if (left := self.left(segment.network)) is not None:
             more = min(more, left // (2 * mappings))
         more = max(more, 0)
@@ -171,6 +169,7 @@ class MappingBudget:
         name, number = self.cluster, 1
         while (left := self.left(name)) is not None and nodes * mappings > left:
             if name not in self.promised:
+                # At least one, or this would never end: too large a node is alone in a network.
                 return name, max(left // mappings, 1)
             number += 1
             name = f"{self.cluster}_{number}"  # no cluster's name has an underscore
@@ -197,12 +196,10 @@ def mappings_of(segment: Segment) -> int:
 def promised_mappings(
     pools: Mapping[str, NodePool], held: Mapping[str, NodePoolLock], families: Sequence[Family]
 ) -> dict[str, int]:
-    """Mappings of existing segments with all their nodes, in every family of the plan, by network.
-
-    Node pools that left the plan keep their addresses and may come back to them.
-    """
+    """Mappings of existing segments with all their nodes, in the plan's families, by network."""
     promised: Counter[str] = Counter()
     for name, held_pool in held.items():
+        # A node pool that left the plan keeps its addresses, and may come back to them.
         # A segment from before IPv6 gets blocks of that, too: the larger figure is what it may use.
         least = mappings_per_node(pools[name], families) if name in pools else 0
         for segment in held_pool.segments:

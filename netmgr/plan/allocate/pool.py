@@ -64,6 +64,8 @@ class AddressPool:
         wanted = (request for request in site.subnets if request.family is family)
         # Inside first: what a site has already costs no new route, peering or address space.
         inner = self.inner(site)
+        # The largest first, or a small one takes what alone is large enough; then by key, so that
+        # every run places alike.
         placed, rest = _fit(inner, sorted(wanted, key=lambda asked: (asked.length, asked.key)))
         if rest:
             # In place before elsewhere: one larger prefix stays one route and one entry in every

@@ -19,6 +19,7 @@ from netmgr.plan.check.trace import INTERNET, Path, Tracer
 from netmgr.plan.network import Network, NextHop, RouteTable, Subnet, VirtualNetwork
 from netmgr.prefixes import Address, Family, Prefix, merge
 
+# Of prefixes for documentation: no pool has them, and they are internet (`special_use`).
 _PUBLIC = {Family.V4: Address.parse("203.0.113.1"), Family.V6: Address.parse("2001:db8:ffff::1")}
 
 

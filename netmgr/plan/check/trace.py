@@ -167,9 +167,9 @@ class Tracer:
         for sources, destinations in appliance.drops:
             if _held(sources, source) and _held(destinations, destination):
                 return _Outcome((step, f"dropped and counted by {appliance.name}: spoke to spoke"))
-        for translation in appliance.translations:
-            if translation.vip_range.holds(destination):
-                service = translation.translate(destination)
+        for vip_range, service_cidr in appliance.translations:
+            if vip_range.holds(destination):
+                service = vip_range.counterpart(destination, service_cidr)
                 why = f"{appliance.name} translates it to Service {service}"
                 return _Outcome((step, why), f"{appliance.owner} Services", appliance.owner)
         return _Outcome((step,), onward=(home, inside))

@@ -172,6 +172,7 @@ def forecasts(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> tu
 
 def _nodes_in_place(cluster: Cluster, held: ClusterLock, limits: CloudLimits, space: Space) -> int:
     """Nodes before the cluster needs a prefix elsewhere, if its largest node pool grows."""
+    # As `grow` chooses it.
     largest = max(sorted(cluster.node_pools), key=lambda pool: cluster.node_pools[pool].nodes)
     pool = cluster.node_pools[largest]
     # The first piece of any number of nodes is the largest segment that a lock could place there.

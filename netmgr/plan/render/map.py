@@ -182,6 +182,7 @@ def _legend() -> Iterator[str]:
     for words, region in [*samples, ("excluded", Region(prefix, "", ""))]:
         yield _box((left, 52, 20, _BAR), **_look(region, {"a": "owner0"}))
         yield _text(left + 27, 64, words, fill="var(--faint)")
+        # Nothing measures text here: a letter of this font takes some 7.2 units.
         left += 50 + 7.2 * len(words)
 
 
@@ -212,6 +213,7 @@ def _part(
     left, top, width = place
     # In integers: an IPv6 address is more than a float holds.
     start = width * (10**6 * (region.first - whole.value) // whole.size) / 10**6
+    # Two units at least, or a subnet of a large pool could not be seen, nor pointed at.
     length = max(2.0, width * (10**6 * region.count // whole.size) / 10**6)
     start = min(start, width - length)
     return _box((left + start, top, length, _BAR), region.words, **look)

@@ -1,10 +1,4 @@
-"""From a plan and its lock to each machine's node.yaml: nodes, the hub's routers, NAT hosts.
-
-Every document names every site, so that each machine keeps spokes apart by itself. A site is
-listed with its reserves: a cluster that grows into its own changes no other document. A tombstone
-stays a site, because its machines may still be running. A NAT host has the cluster's whole Service
-range, so that it can take over for another; the hub's routes say which part reaches which host.
-"""
+"""From a plan and its lock to each machine's node.yaml: nodes, the hub's routers, NAT hosts."""
 
 from __future__ import annotations
 
@@ -34,7 +28,8 @@ class Documents:
     ) -> None:
         """Prepare what all documents share; `reader_group` may read the ledger socket."""
         self._plan, self._lock = plan, lock
-        # Between the first and the third part, which are a machine's own, and behind those.
+        # Between the first and the third part, which are a machine's own, and behind those. Every
+        # document names every site, so that each machine keeps spokes apart by itself.
         self.sites: Mapping = {"sites": list(_sites(lock))}
         routers = [str(address) for hosts in lock.hub.routers.hosts for address in hosts]
         probed: Mapping = {"preflight": {"hub": routers}} if routers else {}
@@ -99,6 +94,8 @@ class Documents:
         # The subnets that the cluster's machines have their own addresses in.
         hosts = [layout.hosts for segment in segments for layout in segment.layouts]
         return {
+            # All ranges, so that one host can take over for another. The hub's routes say which
+            # part reaches which host.
             "services": [
                 {"vip_range": str(vip_range), "service_cidr": str(service_cidr)}
                 for vip_range, service_cidr in held.services.pairs
@@ -110,7 +107,9 @@ class Documents:
 
 def _sites(lock: LockDocument) -> Iterator[Mapping]:
     """The hub and every cluster, with what each holds and where the hub sees its Services."""
+    # With its reserves: a cluster that grows into its own changes no other machine's document.
     yield {"name": HUB, "prefixes": _texts(held.reserve for held in lock.hub.prefixes)}
+    # A tombstone stays a site: its machines may still be running.
     for name, held in lock.clusters.items():
         prefixes = _texts(allocation.reserve for allocation in held.prefixes)
         yield {"name": name, "prefixes": prefixes, "services": _texts(held.services.vip_ranges)}
@@ -121,14 +120,12 @@ def _texts(prefixes: Iterable[Prefix]) -> list[str]:
 
 
 def _routes_back(plan: PlanDocument, lock: LockDocument, cluster: str) -> Mapping:
-    """A cluster's routes to the researchers, where its Services see the researchers' addresses.
-
-    Answers have to pass the host that translated the request. It is the first one: an
-    answer's destination, the client, does not tell through which host its request came.
-    """
+    """A cluster's routes to the researchers, where its Services see the researchers' addresses."""
     spec = plan.clusters.get(cluster)
     if spec is None or spec.services.source is not SourceAddress.PRESERVE:
         return {}
+    # Answers have to pass the host that translated the request. It is always the first one: an
+    # answer's destination, the client, does not tell through which host its request came.
     clients = merge(prefix for subnet in lock.hub.researchers for prefix in subnet.prefixes)
     routes = [
         {"to": str(client), "via": str(gateway)}

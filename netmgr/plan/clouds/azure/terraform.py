@@ -117,6 +117,7 @@ def _vnet(vnet: VirtualNetwork) -> Iterator[Block]:
             subnet.name,
             virtual_network_name=_reference("virtual_network", vnet.name, "name"),
             address_prefixes=[str(prefix) for prefix in subnet.prefixes],
+            # Else machines have a way out that is not planned, by an address of Azure's choice.
             default_outbound_access_enabled=False,
         )
 
@@ -227,7 +228,10 @@ def _node_group(scale_set: NodeGroup) -> Block:
         computer_name_prefix=computer_prefix(scale_set),
         admin_username=username,
         source_image_id=HclExpression("var.source_image_id"),
+        # Azure would make more machines than asked for and then delete the surplus, whose addresses
+        # nobody has counted.
         overprovision=False,
+        # A single placement group takes 100 machines.
         single_placement_group=False,
     )
 
@@ -249,12 +253,11 @@ def _ip_configurations(scale_set: NodeGroup) -> Iterator[Block]:
 
 
 def computer_prefix(scale_set: NodeGroup) -> str:
-    """What its machines' names begin with: a host name has no underscores (RFC 1123).
-
-    One that would be too long ends in a digest of the scale set's name, and so does one of several
-    sets of a segment: `<cluster>-<node pool>_0_1` must not become another node pool's name.
-    """
+    """What its machines' names begin with; one that would be too long ends in a digest."""
+    # A host name has no underscores (RFC 1123).
     prefix = scale_set.name.replace("_", "-") + "-"
+    # One of several sets of a segment has two underscores: with hyphens in their place,
+    # `<cluster>-<node pool>_0_1` could be what another node pool is called.
     if len(prefix) <= _LONGEST_PREFIX and scale_set.name.count("_") < len("__"):
         return prefix
     digest = f"-{sha256(scale_set.name.encode()).hexdigest()[:8]}-"
