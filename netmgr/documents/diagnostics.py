@@ -61,6 +61,7 @@ class Diagnostic:
         return self.text()
 
 
+# pydantic takes a ValueError of a validator for a fault of the document, and no other exception.
 class Invalid(ValueError):
     """Carries a diagnostic out of a pydantic validator; its keys begin at the validated part."""
 

@@ -101,6 +101,7 @@ def _not_yaml(error: yaml.MarkedYAMLError, text: str) -> tuple[int, str]:
     """The line, what is wrong there, and what to do."""
     mark = error.problem_mark or error.context_mark
     line = mark.line + 1 if mark else 1
+    # As a slice: the end of the stream is marked behind the last line.
     if mark and "\t" in "".join(text.splitlines()[mark.line : line])[: mark.column + 1]:
         return line, "a tab does not indent; write spaces"
     problem = str(error.problem or error.context)

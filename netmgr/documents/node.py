@@ -137,12 +137,14 @@ class NodeDocument(Document):
     """Where `ranges` come from: this document, or `azure`, the instance metadata of the machine."""
     range_refresh_seconds: Annotated[float, Field(ge=1, le=3600)] = 30
     """How often `azure` is asked; the service allows five requests a second."""
+    # Validated if missing, too: role and cni decide whether it may be.
     ranges: Annotated[tuple[PrefixText, ...], Field(validate_default=True)] = ()
     """Blocks and single addresses pods may have, all usable. Required unless `cni: off`."""
     ranges_file: AbsolutePath | None = None
     """A file with the Node's ranges as Kubernetes has them now; newer ones replace `ranges`."""
     ranges_version: Annotated[int, Field(ge=0)] = 0
     """The Node's resourceVersion when `ranges` were read from it."""
+    # Validated by default, too: with the ranges it may leave no internet.
     internal: Annotated[tuple[PrefixText, ...], Field(validate_default=True)] = PRIVATE_USE
     """Prefixes that are not internet, beside the special-use ones, which never are."""
     masquerade: bool = True

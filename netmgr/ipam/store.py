@@ -24,6 +24,7 @@ from netmgr.prefixes import Address
 from netmgr.sqlite_file import StateFile
 
 SCHEMA_VERSION = 2
+# `sequence` keeps the order of releases over a restart; `rested` is 1 once a cooldown is over.
 _SCHEMA = """
 CREATE TABLE attachments (
     container_id TEXT NOT NULL, ifname TEXT NOT NULL,
@@ -275,6 +276,7 @@ class LeaseStore(StateFile):
 
 def _rates_of(container_id: str, ifname: str) -> str:
     """Name of the fact with the limits that an attachment brought along."""
+    # A fact, since a table of their own would be another schema, which other versions refuse.
     return f"rates {container_id} {ifname}"
 
 

@@ -144,6 +144,7 @@ def _has_only_more(old: Entry, new: Entry) -> bool:
     """Whether every prefix stays, and hosts are only added or taken away at the end."""
     match old, new:
         case lock.ServiceRangeLock(), lock.ServiceRangeLock():
+            # Only another family may come behind what there is.
             return new.pairs[: len(old.pairs)] == old.pairs
         case lock.SubnetLock(), lock.SubnetLock():
             pairs = ((old.of_family(family), new.of_family(family)) for family in Family)

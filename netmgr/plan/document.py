@@ -58,6 +58,7 @@ def _to_list(value: object) -> object:
     """Read one prefix, several, or null."""
     if value is None:
         return ()
+    # A Prefix is a tuple, too, and one prefix.
     return value if isinstance(value, list | tuple) and not isinstance(value, Prefix) else (value,)
 
 
@@ -319,8 +320,10 @@ class Cluster(Document):
     node_pools: Annotated[dict[Name, NodePool], Field(min_length=1)]
     """Its node pools, by name."""
     services: Services = Services()
+    # NAT subnets have as many addresses from the first day on (`allocate.demand.NAT_HOSTS`).
     nat_hosts: Annotated[int, Field(ge=1, le=8)] = 2
     """Hosts that translate the Service range for traffic from outside."""
+    # The most that one NAT gateway of Azure takes.
     nat_gateway_ips: Annotated[int, Field(ge=0, le=16)] = 1
     """Public addresses of the cluster's NAT gateway, 64,512 SNAT ports each. 0: no gateway."""
     grow_to: NodeCount | None = None

@@ -235,10 +235,8 @@ class LockDocument(Document):
 
 
 def digest_of(document: LockDocument | PlanDocument) -> str:
-    """SHA-256 over a document's content, whatever the order of keys and the spacing.
-
-    A lock's own digest is no part of it.
-    """
+    """SHA-256 over a document's content, whatever the order of keys and the spacing."""
+    # Without defaults, so that a key which a later netmgr adds invalidates no older digest.
     content = document.model_dump(
         mode="json", by_alias=True, exclude_defaults=True, exclude={"digest"}
     )

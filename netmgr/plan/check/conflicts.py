@@ -253,6 +253,7 @@ def _misplaced_services(
                 message = f"{name} uses {service_cidr} inside, not {shared}"
                 yield _conflict(scope, ("shared_services",), message, locked)
     for other in taken:
+        # The cluster's own pin is held against its range by `_services`.
         if other.prefix.overlaps(vip_range) and other.key[:2] != ("clusters", name):
             message = f"{other.prefix} is {other.owner}, but {name} has its Services at {vip_range}"
             yield _conflict(scope, other.key, message, locked)
@@ -263,6 +264,7 @@ def _node_pool(
 ) -> Iterator[Conflict]:
     """The first conflict of a node pool, if any: it moves as a whole."""
     path: KeyPath = ("clusters", *scope)
+    # Pinned subnets are a pool's first segments, in their order. Pins beyond those are to be added.
     for number, (pin, segment) in enumerate(zip(spec.subnets, held.segments, strict=False)):
         if not set(segment.prefixes).issuperset(pin.prefixes):
             present = listed(sorted(segment.prefixes))

@@ -196,6 +196,7 @@ class _Cuts:
 
 def _every_prefix(part: object) -> Iterator[Prefix]:
     """Every prefix in a part of the network, whatever routes or filters by it."""
+    # First, since a Prefix is a tuple, too.
     if isinstance(part, Prefix):
         yield part
         return

@@ -74,6 +74,7 @@ def _blocks(plan: PlanDocument, network: Network) -> Iterator[Block]:
             table.name,
             *map(_route, table.routes),
             location=locations[table.owner],
+            # Else routes of a VPN or ExpressRoute gateway join the table, and longer ones win.
             bgp_route_propagation_enabled=False,
         )
     for group in network.groups:
@@ -117,7 +118,7 @@ def _vnet(vnet: VirtualNetwork) -> Iterator[Block]:
             subnet.name,
             virtual_network_name=_reference("virtual_network", vnet.name, "name"),
             address_prefixes=[str(prefix) for prefix in subnet.prefixes],
-            # Else machines have a way out that is not planned, by an address of Azure's choice.
+            # Else Azure gives machines a public address of its choice, past NAT gateway and router.
             default_outbound_access_enabled=False,
         )
 
@@ -228,8 +229,8 @@ def _node_group(scale_set: NodeGroup) -> Block:
         computer_name_prefix=computer_prefix(scale_set),
         admin_username=username,
         source_image_id=HclExpression("var.source_image_id"),
-        # Azure would make more machines than asked for and then delete the surplus, whose addresses
-        # nobody has counted.
+        # Azure would start more machines than asked for and delete some again: numbers of nodes
+        # would have gaps.
         overprovision=False,
         # A single placement group takes 100 machines.
         single_placement_group=False,
