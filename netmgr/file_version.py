@@ -47,16 +47,8 @@ class FileVersion(NamedTuple):
         return cls(FileIdentity.of(status), status.st_size, status.st_ctime_ns)
 
 
-def version_of(path: Path) -> FileVersion | None:
-    """The version of what `path` leads to; None for nothing."""
-    try:
-        return FileVersion.of(path.stat())
-    except OSError:
-        return None
-
-
 def versions(paths: Sequence[Path]) -> tuple[FileVersion, ...]:
-    """The version of each file; empty as long as one of them is missing."""
+    """The version of what each path leads to; empty as long as one of them is missing."""
     try:
         return tuple(FileVersion.of(path.stat()) for path in paths)
     except OSError:
@@ -72,12 +64,12 @@ class ReadAgain(Generic[T]):
     def __init__(self, path: Path, load: Callable[[Path], T]) -> None:
         self._path = path
         self._load = load
-        self._loaded: tuple[FileVersion | None, T] | None = None
+        self._loaded: tuple[tuple[FileVersion, ...], T] | None = None
 
     def value(self) -> T:
         # Before loading: what is written meanwhile is seen by the next look.
-        version = version_of(self._path)
-        if self._loaded is None or version is None or version != self._loaded[0]:
+        version = versions([self._path])
+        if self._loaded is None or not version or version != self._loaded[0]:
             # Forgotten first: a file that cannot be loaded raises again at the next call.
             self._loaded = None
             self._loaded = version, self._load(self._path)

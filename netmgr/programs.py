@@ -17,7 +17,6 @@ TimedOut = subprocess.TimeoutExpired
 """What `run` raises when a program took too long and was killed."""
 
 Outcome: TypeAlias = subprocess.CompletedProcess[bytes]
-"""How a program ended."""
 
 
 def locate(name: str, package: str) -> str:

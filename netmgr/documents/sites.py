@@ -149,8 +149,6 @@ class StaticRoute(Document):
 
 
 class SitePart(StrEnum):
-    """The parts of a site."""
-
     NODES = "nodes and pods"
     SERVICES = "Services"
 

@@ -3,10 +3,6 @@
 An address is taken when the pool has decided and the store has written it, not before. It is in at
 most one row of the store (its primary key), so that even a bug in the pool could not hand it out
 twice. A release takes effect at once, and is written as soon as possible.
-
-Cooldowns are counted in CLOCK_MONOTONIC, so that setting the clock cannot end them early or keep
-them from ending. It starts anew with each boot: a release that seems to lie ahead was before this
-boot, and one of another boot that does not is older than it seems. No cooldown is ever cut short.
 """
 
 from __future__ import annotations
@@ -61,7 +57,9 @@ class Leases:
         holders = by_address(self._attachments.values())
         held = {address: holder.key for address, holder in holders.items()}
         now = clock.monotonic()
-        # A release that lies ahead was before this boot: its cooldown counts from the boot on.
+        # CLOCK_MONOTONIC cannot be set: no cooldown ends early, or never. It starts anew with each
+        # boot: a release that lies ahead was before this one, and its cooldown counts from the boot
+        # on. One of another boot that does not lie ahead is older than it seems.
         cooldown = {at: since if since <= now else 0.0 for at, since in remembered.cooldown.items()}
         for family, pool in self._pools.items():
             returned = [address for address in remembered.returned if address.family is family]
@@ -92,7 +90,6 @@ class Leases:
         return self._attachments.get(key)
 
     def all(self) -> list[Attachment]:
-        """Every attachment, at this moment."""
         with self._lock:
             return list(self._attachments.values())
 

@@ -310,7 +310,6 @@ class Services(Document):
         return self.prefix if family is Family.V4 else self.prefix_v6
 
     def length_of(self, family: Family) -> int:
-        """Prefix length of the range of a family."""
         return self.length if family is Family.V4 else self.length_v6
 
 
@@ -421,7 +420,6 @@ class PlanDocument(CloudKeys):
         return clusters
 
     def exclusions(self) -> Iterator[KeyedPrefix]:
-        """Every excluded prefix with its key."""
         for number, exclusion in enumerate(self.exclude):
             yield KeyedPrefix(exclusion.prefix, ("exclude", number), "")
 
@@ -444,7 +442,6 @@ class PlanDocument(CloudKeys):
         return owner == HUB or owner in self.clusters
 
     def node_pools(self) -> Iterator[tuple[KeyPath, NodePool]]:
-        """Every node pool with its key."""
         for name, cluster in self.clusters.items():
             for pool, spec in cluster.node_pools.items():
                 yield ("clusters", name, "node_pools", pool), spec

@@ -152,7 +152,7 @@ class _Change:
                 yield from self._kept_subnets(virtual_network, former)
 
     def _kept_subnets(self, virtual_network: VirtualNetwork, former: set[str]) -> Iterator[Effect]:
-        """Why node pools get second subnets, beside the new ones."""
+        # Shown beside the new ones: these are why a node pool gets a second subnet.
         for subnet in virtual_network.subnets:
             if subnet.name in former and subnet.role == "nodes":
                 detail = f"{listed(subnet.prefixes)}; a subnet in use cannot be resized"
@@ -248,7 +248,6 @@ def dry_run_upgrade(
 
 
 def _without_surge(plan: PlanDocument) -> PlanDocument:
-    """The plan while no node pool is being upgraded."""
     for name, cluster in plan.clusters.items():
         for pool, spec in cluster.node_pools.items():
             plan = _with_pool(plan, name, pool, spec.model_copy(update={"surge": Surge()}))

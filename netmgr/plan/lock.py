@@ -147,7 +147,6 @@ class SubnetLock(Document):
         return tuple(zip(*filter(None, (self.addresses, self.addresses_v6)), strict=True))
 
     def of_family(self, family: Family) -> tuple[Address, ...]:
-        """The hosts' addresses of one family."""
         return self.addresses if family is Family.V4 else self.addresses_v6
 
 
@@ -183,8 +182,6 @@ class ServiceRangeLock(Document):
 
 
 class ClusterLock(Document):
-    """What one cluster holds."""
-
     tombstone: bool = False
     prefixes: tuple[Allocation, ...]
     services: ServiceRangeLock
@@ -194,8 +191,6 @@ class ClusterLock(Document):
 
 
 class HubLock(Document):
-    """What the hub holds."""
-
     prefixes: tuple[Allocation, ...]
     routers: SubnetLock
     researchers: tuple[SubnetLock, ...]

@@ -4,9 +4,6 @@ node.yaml has the ranges that the Node had when the agent's pod was started. Kub
 changes a Node's podCIDRs, but a Node that is deleted and registered again gets new ones, and
 another Node may get the old ones. So `netmgr controller` writes an annotation of the agent's pod,
 and the pod's downward API volume is the file: no token, no watch and no request of the node's.
-
-Node.yaml and file each name the resourceVersion of the Node that they were made from. The higher
-one is in force: after a reboot node.yaml is newer, if the controller was away meanwhile.
 """
 
 from __future__ import annotations
@@ -42,7 +39,8 @@ class AssignedRanges:
 
     def replaces(self, document: NodeDocument) -> bool:
         """Whether these are newer than the document's."""
-        # That a Node was deleted has no version to compare.
+        # Each names the resourceVersion of the Node that it was made from. After a reboot node.yaml
+        # is newer, if the controller was away meanwhile. That a Node was deleted has no version.
         return not self.node or self.version > document.ranges_version
 
     def __str__(self) -> str:

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from netmgr.errors import KernelError
-from netmgr.file_version import FileIdentity, version_of
+from netmgr.file_version import FileIdentity, versions
 
 
 def running_in(namespaces: Iterable[Path]) -> list[int]:
@@ -65,8 +65,8 @@ def command_line(number: int) -> list[str]:
 
 
 def _identity(path: Path) -> FileIdentity | None:
-    version = version_of(path)
-    return version.identity if version else None
+    present = versions([path])
+    return present[0].identity if present else None
 
 
 def _namespace(number: int) -> FileIdentity | None:

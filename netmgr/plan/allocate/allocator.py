@@ -78,7 +78,7 @@ class Allocator:
         )
 
     def _rank(self, name: str) -> tuple[bool, int, str]:
-        """Declared growth first, then the largest, so that what is hard to fit finds room."""
+        # What is hard to fit finds room if it comes first: declared growth, then the largest.
         cluster = self.plan.clusters[name]
         size = sum(pool.capacity * pool.blocks_per_node for pool in cluster.node_pools.values())
         return not declares_growth(cluster), -size, name

@@ -175,9 +175,6 @@ class ClusterDemand:
     ) -> dict[str, list[int]] | None:
         """Smaller segments for a demand that no single free block holds: nodes of each, by pool.
 
-        Growth in steps would find room in pieces; this finds the pieces at once. Every size in
-        which a subnet is used to its last address is tried, the largest first, as often as it fits.
-
         `spaces` are what is free (IPv4), in the order in which to use it, and are changed. `fixed`
         are subnets that cannot be divided. None when the demand does not fit even in pieces.
         """
@@ -224,6 +221,8 @@ def pieces_of(
 ) -> Iterator[int]:
     """Nodes of each segment, the largest first, whose subnets are then taken from `spaces`."""
     cut = demand.blocks(pool, Family.V4)
+    # Growth in steps would find room in such pieces, too. Every size in which a subnet is used to
+    # its last address is tried, as often as it fits.
     for size in _full_sizes(pool, nodes, limits):
         while nodes:
             piece = min(size, nodes)

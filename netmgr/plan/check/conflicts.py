@@ -227,7 +227,7 @@ def _services(
 def _services_of_tombstone(
     plan: PlanDocument, name: str, held: ClusterLock, taken: Sequence[KeyedPrefix]
 ) -> Iterator[Conflict]:
-    """A tombstone keeps its Service range, too, until it is released."""
+    # A tombstone keeps its Service range, too, until it is released: its machines may still run.
     remedy = f"undo the change, or once none of its machines runs: netmgr plan release {name}"
     for pair in held.services.pairs:
         for conflict in _misplaced_services(plan, name, held, pair, taken):

@@ -24,8 +24,6 @@ _PUBLIC = {Family.V4: Address.parse("203.0.113.1"), Family.V6: Address.parse("20
 
 
 class ReachTarget(StrEnum):
-    """What of an owner is to be reached."""
-
     NODES = "nodes and pods"
     SERVICES = "Services"
     INTERNET = INTERNET

@@ -1,8 +1,4 @@
-"""A packet followed through the derived network, hop by hop.
-
-At each hop the longest prefix decides, as the cloud does it: a route table's route beats the
-cloud's own of the same length, and the cloud's None routes for private ranges are there only
-as long as no default route is in the table.
+"""A packet followed through the derived network, hop by hop, as a cloud forwards it.
 
 Sources: Microsoft, "Virtual network traffic routing" (how a route is selected) and "Virtual network
 peering" (forwarded traffic).
@@ -61,8 +57,6 @@ class _Outcome(NamedTuple):
 
 
 class Tracer:
-    """Follows packets through one network."""
-
     def __init__(self, network: Network) -> None:
         self._system = network.system_routes
         self._routes: dict[tuple[str, str], PrefixTable[_Hop]] = {}

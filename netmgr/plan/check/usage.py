@@ -1,8 +1,7 @@
 """What a plan uses of everything that is limited, and how far each cluster can grow.
 
 A forecast of addresses is what one `grow` of the largest node pool would find: the same subnets
-are fitted into the same space, without making a lock for every number of nodes. It is what fits in
-one piece: where nothing larger is free, `grow` divides the demand and may find room for more.
+are fitted into the same space, without making a lock for every number of nodes.
 """
 
 from __future__ import annotations
@@ -176,6 +175,7 @@ def _nodes_in_place(cluster: Cluster, held: ClusterLock, limits: CloudLimits, sp
     largest = max(sorted(cluster.node_pools), key=lambda pool: cluster.node_pools[pool].nodes)
     pool = cluster.node_pools[largest]
     # The first piece of any number of nodes is the largest segment that a lock could place there.
+    # For more pieces, into which `grow` divides what fits in none, there may be more room.
     segments = (
         next(pieces_of([inner], pool, inner.size, limits), 0) for inner in _reaches(held, space)
     )

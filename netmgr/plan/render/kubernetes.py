@@ -1,9 +1,4 @@
-"""What a cluster's API server is given: one apply, and every node runs an agent.
-
-The agent has no API credentials and no node asks the API for anything: each node's document
-follows from the plan, the lock and the node's own name, which the kubelet hands to the init
-container. Plan and lock travel as they are, in one ConfigMap.
-"""
+"""What a cluster's API server is given: one apply, and every node runs an agent."""
 
 from __future__ import annotations
 
@@ -116,6 +111,8 @@ def _pod(image: str) -> Object:
 
 
 def _write_document(image: str) -> Object:
+    # No node asks the API server for anything: its document follows from plan, lock and its own
+    # name, which the kubelet hands in. So plan and lock travel as they are, in one ConfigMap.
     command = ["netmgr", "plan", "render", "node", "$(NODE_NAME)", "--file", "/plan/plan.yaml"]
     return {
         "name": "document",

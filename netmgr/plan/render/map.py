@@ -85,7 +85,6 @@ class Region:
 
     @property
     def count(self) -> int:
-        """How many addresses."""
         return self.size or self.prefix.size
 
     @property

@@ -54,7 +54,6 @@ class Documents:
                         yield node
 
     def of(self, machine: PlannedHost | PlannedNode) -> Mapping:
-        """One machine's document."""
         return self._whole(*self.parts(machine))
 
     def parts(self, machine: PlannedHost | PlannedNode) -> tuple[Mapping, Mapping]:
