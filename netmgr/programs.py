@@ -35,11 +35,7 @@ def run(
     cwd: Path | None = None,
     timeout: float = 60,
 ) -> Outcome:
-    """Run a program and return how it ended; the caller decides what a non-zero exit means.
-
-    Raises:
-        subprocess.TimeoutExpired: it took longer than `timeout` seconds and was killed.
-    """
+    """Run a program and return how it ended; the caller decides what a non-zero exit means."""
     return subprocess.run(
         command, input=stdin, capture_output=True, env=env, cwd=cwd, timeout=timeout, check=False
     )

@@ -132,9 +132,7 @@ def set_aside(
     """Rename the file and its companions, but for those in `keep`; returns the file's new path.
 
     With `leave_file` the file itself keeps its name beside the new one, until another replaces it.
-
-    Raises:
-        StateError: it cannot be renamed.
+    StateError if it cannot be renamed.
     """
     kept = path.with_name(f"{path.name}.{why}-{time.strftime('%Y%m%dT%H%M%S')}")
     try:
@@ -157,10 +155,7 @@ def put_back(
     """Make a file that was removed or replaced again, from the connection that still has it open.
 
     Anything else than what was `opened` is set aside. Returns a connection to the new file; the
-    former one is closed then, else it stays in use.
-
-    Raises:
-        StateError: it cannot be made.
+    former one is closed then. StateError if it cannot be made: the former one stays in use.
     """
     scratch = path.with_name(f".{path.name}.restored")
     try:

@@ -55,6 +55,7 @@ class Suspects(Generic[Suspect]):
             except TryAgainLater:
                 continue
             except NetmgrError as error:
+                # Raised once the others are done: one that fails must not keep them as they are.
                 failure = error
         if failure:
             raise failure

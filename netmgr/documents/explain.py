@@ -134,6 +134,7 @@ def _packet(
     document: NodeDocument, address: Address, there: sites.Membership | None
 ) -> tuple[PacketPath, str]:
     nat = document.nat
+    # Before any site: what leads to a NAT host elsewhere is translated here.
     outcome = _through_nat(document, nat, address) if nat else _protected(document, address)
     if outcome is not None:
         return outcome

@@ -129,6 +129,7 @@ class Limit(_Part):
     """Bytes that may pass from midnight to midnight (UTC)."""
     per_month: Annotated[Quotas | None, Field(alias="per-month")] = None
     """Bytes that may pass in a calendar month (UTC)."""
+    # 0 is drop: no rate is as low.
     when_spent: Annotated[
         int,
         BeforeValidator(_spent),

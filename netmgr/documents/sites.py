@@ -142,6 +142,7 @@ class StaticRoute(Document):
     def _are_of_one_family(self) -> StaticRoute:
         if self.to.family is not self.via.family:
             raise invalid(f"{self.via} is not of the family of {self.to}", ("via",), ("to",))
+        # The agent knows a pod's route by its full length, which no other of its routes may have.
         if self.to.is_address:
             message = f"{self.to} is a single address, which only routes to pods have"
             raise invalid(message, ("to",), remedy="give a prefix that holds it")

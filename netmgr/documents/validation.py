@@ -53,6 +53,7 @@ def message(fault: ErrorDetails) -> str:
     kind, given = fault["type"], fault["input"]
     template = _MESSAGES.get(kind) or _MESSAGES.get(kind.partition("_")[0])
     if template is None:
+        # A validator's own words, which pydantic begins so.
         return fault["msg"].removeprefix("Value error, ")
     context = {name: _plain(value) for name, value in fault.get("ctx", {}).items()}
     shown = template.format(given=_shown(given), example=_example(given), **context)

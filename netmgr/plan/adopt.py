@@ -42,10 +42,7 @@ def read_existing(text: str, source: str) -> Existing:
 
     Three forms are understood: lines or CSV (`name prefix`), a mapping of YAML or JSON (name to
     prefix or prefixes), and the networks that a cloud's own tool lists as JSON. A prefix may be a
-    range `FIRST-LAST`.
-
-    Raises:
-        ConfigError: it has none of these forms, or a prefix is malformed.
+    range `FIRST-LAST`. ConfigError if it has none of these forms, or a prefix is malformed.
     """
     prefixes_by_owner: Pinned = {}
     subnets = []
@@ -78,8 +75,7 @@ def _listed(text: str, source: str) -> list[ListedNetwork]:
 def called(existing: Existing, names: Iterable[str], plan: PlanDocument) -> Existing:
     """`existing` with the plan's names for owners; `names` are `OWNER=SITE`.
 
-    Raises:
-        ConfigError: the list has no such owner, or the plan no such cluster.
+    ConfigError if the list has no such owner, or the plan no such cluster.
     """
     sites = {}
     for assignment in names:

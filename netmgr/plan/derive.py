@@ -75,11 +75,7 @@ class _Spoke(NamedTuple):
 
 
 def network(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> Network:
-    """Everything the cloud is asked for.
-
-    Raises:
-        ConfigError: the lock is not the plan's; says what to run.
-    """
+    """Everything the cloud is asked for; ConfigError if the lock is not the plan's."""
     spokes = _spokes(plan, lock)
     hub_tables = tuple(_hub_tables(spokes))
     networks = _networks(plan, lock, researchers=hub_tables[-1].name)

@@ -82,6 +82,7 @@ class Pools(Document):
     @classmethod
     def _usable(cls, prefixes: tuple[Prefix, ...]) -> tuple[Prefix, ...]:
         for number, prefix in enumerate(prefixes):
+            # A pool may contain special-use prefixes: nothing is allocated from those.
             for special in SPECIAL_USE:
                 if special.covers(prefix):
                     message = f"{prefix} lies in the special-use prefix {special}"

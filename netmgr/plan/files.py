@@ -33,11 +33,7 @@ def lock_path(plan: Path) -> Path:
 
 
 def load_plan(path: Path) -> PlanDocument:
-    """Read a plan.
-
-    Raises:
-        ConfigError: a fault in the file; every one is named with its key and line.
-    """
+    """Read a plan; ConfigError with each of its faults."""
     if not path.exists():
         raise ConfigError(f"{path}: is not there; run: netmgr plan init -f {path}, or name another")
     return loader.load(path, PlanDocument)
@@ -46,9 +42,7 @@ def load_plan(path: Path) -> PlanDocument:
 def load_lock(path: Path) -> LockDocument | None:
     """Read a lock, None when there is none yet.
 
-    Raises:
-        ConfigError: it cannot be read, is no lock, is of another version, or was edited or merged
-            by hand.
+    ConfigError if it is no lock, is of another version, or was edited or merged by hand.
     """
     if not path.exists():
         return None
@@ -87,11 +81,7 @@ def load_limits(cloud: Cloud) -> CloudLimits:
 
 
 def limits_of(plan: PlanDocument, path: Path) -> CloudLimits:
-    """The limits that hold for a plan: the cloud's, with the plan's own quotas in place.
-
-    Raises:
-        ConfigError: the plan names a limit that does not exist.
-    """
+    """The cloud's limits with a plan's quotas in place; ConfigError for a quota of no limit."""
     published = load_limits(plan.cloud)
     known = type(published.limits).model_fields
     for name in plan.limits:
@@ -133,9 +123,5 @@ def sealed(lock: LockDocument) -> dict[str, Any]:
 
 
 def write_lock(path: Path, lock: LockDocument) -> None:
-    """Replace the lock in one step; a crash anywhere leaves the old one.
-
-    Raises:
-        StateError: the file system refused; the old lock is untouched.
-    """
+    """Replace the lock in one step: a crash anywhere leaves the old one, as a StateError does."""
     durable.write(path, (HEADER + to_yaml(sealed(lock))).encode())

@@ -144,6 +144,7 @@ class SubnetLock(Document):
     @property
     def hosts(self) -> tuple[tuple[Address, ...], ...]:
         """The addresses of each host, v4 first."""
+        # Without the family that a subnet lacks, whose empty list fits no other one's length.
         return tuple(zip(*filter(None, (self.addresses, self.addresses_v6)), strict=True))
 
     def of_family(self, family: Family) -> tuple[Address, ...]:

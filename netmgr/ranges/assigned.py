@@ -50,11 +50,7 @@ class AssignedRanges:
 
     @classmethod
     def parse(cls, text: str) -> AssignedRanges:
-        """Read an annotation's value.
-
-        Raises:
-            ValueError: it is none.
-        """
+        """Read an annotation's value; ValueError if it is none."""
         try:
             content = json.loads(text)
             ranges = tuple(Prefix.parse(str(block)) for block in content["ranges"])
@@ -64,11 +60,7 @@ class AssignedRanges:
 
 
 def read(document: NodeDocument) -> AssignedRanges | None:
-    """What the file of a document says, unless it is empty or older than the document.
-
-    Raises:
-        RangesUnknown: the file cannot be read.
-    """
+    """What a document's file says, unless it is empty or older; RangesUnknown if it is no such."""
     if document.ranges_file is None:
         return None
     try:
@@ -87,11 +79,7 @@ def read(document: NodeDocument) -> AssignedRanges | None:
 
 
 def current(document: NodeDocument) -> tuple[Prefix, ...]:
-    """The ranges that a document's node has now; none while there is no such Node.
-
-    Raises:
-        RangesUnknown: the file cannot be read.
-    """
+    """The ranges that a document's node has now, none without such a Node; raises as `read`."""
     assigned = read(document)
     return document.ranges if assigned is None else assigned.in_force
 

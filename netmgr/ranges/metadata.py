@@ -38,11 +38,7 @@ class MetadataEndpoint:
 
 
 def fetch(endpoint: MetadataEndpoint) -> bytes:
-    """The body of a 200 answer.
-
-    Raises:
-        RangesUnknown: no answer in time, too long a one, not a whole one, or another status.
-    """
+    """The body of a 200 answer; RangesUnknown if none comes in time, whole and not too long."""
     try:
         # Whole before it is parsed, so that a server that sends a byte now and then times out like
         # one that sends nothing: http.client would begin its timeout anew with each read.

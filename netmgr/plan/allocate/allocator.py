@@ -197,11 +197,7 @@ class ServicePool:
         }
 
     def grant(self, name: str) -> lock.ServiceRangeLock:
-        """A cluster's ranges: those it has, and one of every family it lacks.
-
-        Raises:
-            PlanRefused: there is no room, or nothing to share.
-        """
+        """A cluster's ranges, with one of each family that it lacks; PlanRefused if none fits."""
         wanted, held = self._plan.clusters[name].services, self._held.get(name)
         pairs = {pair.vip_range.family: pair for pair in held.pairs} if held else {}
         for family in self._spaces.keys() - pairs.keys():

@@ -54,11 +54,7 @@ class AddressPool:
         self.holders.append((prefix, holder))
 
     def grant(self, site: SiteRequest) -> tuple[tuple[Allocation, ...], Placement]:
-        """Give the site what it lacks of this family.
-
-        Raises:
-            PlanRefused: there is no room; the pool is unchanged.
-        """
+        """Give the site what it lacks of this family; PlanRefused without room, and no change."""
         family = self.space.family
         allocations = [held for held in site.allocations if held.prefix.family is family]
         wanted = (request for request in site.subnets if request.family is family)

@@ -57,11 +57,7 @@ class Space:
         return self._holder(prefix) is not None
 
     def take(self, prefix: Prefix) -> None:
-        """Mark `prefix` as used.
-
-        Raises:
-            ValueError: it is not wholly free.
-        """
+        """Mark `prefix` as used; ValueError if it is not wholly free."""
         holder = self._holder(prefix)
         if holder is None:
             raise ValueError(f"{prefix} is not free")

@@ -133,8 +133,7 @@ class ClusterDemand:
     def with_pinned(self) -> ClusterDemand:
         """The same with the pinned subnets that the lock lacks as segments of their node pools.
 
-        Raises:
-            PlanRefused: no node fits into a pinned subnet, or its network.
+        PlanRefused if no node fits into a pinned subnet, or its network.
         """
         node_pools = dict(self.held)
         for pool, spec in sorted(self.spec.node_pools.items()):

@@ -39,6 +39,7 @@ def check_limits(
 ) -> tuple[tuple[Usage, ...], list[Diagnostic]]:
     """The usage of every limit, and what is over or near one. The lock must be up to date."""
     lines = limit_usage(plan, lock, limits)
+    # Advice is given below, once for all clusters together.
     diagnostics = [
         _exceeded(line, limits)
         for line in lines
@@ -48,11 +49,7 @@ def check_limits(
 
 
 def refuse_errors(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> None:
-    """Stop a lock that its own check would not accept.
-
-    Raises:
-        PlanRefused: the errors that `check` would show.
-    """
+    """PlanRefused with the errors that `check` would show, before such a lock is written."""
     diagnostics = [*check_plan(plan, lock, limits), *check_limits(plan, lock, limits)[1]]
     if errors := [fault for fault in diagnostics if fault.severity is Severity.ERROR]:
         raise PlanRefused(errors)
@@ -127,6 +124,7 @@ def _room_left(
     if left < 0:
         message = f"{needed:,} nodes with surge, but places for {capacity:,} in the lock"
         yield _warning(path, message, "run: netmgr plan lock")
+    # Declared growth has its addresses kept already.
     elif left < FEW_LEFT * capacity and not (spec.grow_to or declares):
         message = f"{needed:,} nodes with surge, of {capacity:,} that fit"
         yield _warning(path, message, "declare grow_to, or see: netmgr plan grow")

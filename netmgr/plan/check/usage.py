@@ -68,6 +68,7 @@ def _of_plan(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> Ite
     quantity = f"{limits.words.node_group}s of a region"
     for region, used in sorted(regions.items()):
         yield Usage(quantity, region, used, figures.node_groups_per_region, path)
+    # Of tables and networks the fullest alone: every cluster has some.
     longest = max(net.tables, key=lambda table: len(table.routes))
     yield Usage("routes", longest.name, len(longest.routes), figures.routes_per_table, path)
     fullest = max(net.networks, key=lambda virtual_network: len(virtual_network.subnets))
@@ -77,6 +78,7 @@ def _of_plan(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> Ite
 
 def all_mappings(plan: PlanDocument, lock: LockDocument) -> int:
     """Private addresses of the hub and everything that is peered with it."""
+    # Researchers' machines are not planned one by one, so all their addresses count.
     hub = (plan.hub.researchers + plan.hub.routers) * len(plan.pools.service_families)
     clusters = plan.clusters.items()
     spokes = (network_mappings(cluster, lock.clusters[name]) for name, cluster in clusters)

@@ -63,6 +63,7 @@ def narrowings(cloud: Cloud, before: LockDocument | None, after: LockDocument) -
     was, now = ({name: space.prefixes for name, space in spaces.items()} for spaces in (old, new))
     for name in narrowed(was, now):
         sites = (HUB, new[name].owner)
+        # Those that there are already, which still route the lost space to it.
         peers = [peer for peer, space in old.items() if peer != name and space.owner in sites]
         yield OFFERS[cloud].narrowing(name, was[name], now[name], peers)
 

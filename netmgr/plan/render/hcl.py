@@ -89,6 +89,7 @@ def _value(value: Value) -> str:
         case _:
             items = list(map(_value, value))
             line = f"[{', '.join(items)}]"
+            # `terraform fmt` leaves either form as it is: this is for people.
             if len(line) <= _LONGEST_LIST:
                 return line
             return "\n".join(["[", *(indent(f"{item},", _INDENT) for item in items), "]"])

@@ -229,6 +229,7 @@ def _windows(plan: PlanDocument, regions: Iterable[Region]) -> list[tuple[str, P
 def _rows(window: Prefix, regions: Iterable[Region]) -> list[tuple[Region, list[Region]]]:
     """The outermost blocks of a pool, each with what is in it."""
     inside = [region for region in regions if window.covers(region.prefix)]
+    # Of equal blocks a reserve or prefix is before the subnet in it, and so is the row.
     inside.sort(key=lambda region: (region.first, -region.count, list(Use).index(region.use)))
     rows: list[tuple[Region, list[Region]]] = []
     for region in inside:
