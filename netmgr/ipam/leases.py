@@ -57,9 +57,9 @@ class Leases:
         holders = by_address(self._attachments.values())
         held = {address: holder.key for address, holder in holders.items()}
         now = clock.monotonic()
-        # CLOCK_MONOTONIC cannot be set: no cooldown ends early, or never. It starts anew with each
-        # boot: a release that lies ahead was before this one, and its cooldown counts from the boot
-        # on. One of another boot that does not lie ahead is older than it seems.
+        # Nobody can set CLOCK_MONOTONIC, and so end a cooldown early or never. It starts anew with
+        # each boot: a release that lies ahead was before this one, and its cooldown counts from the
+        # boot on. One of another boot that does not lie ahead is older than it seems.
         cooldown = {at: since if since <= now else 0.0 for at, since in remembered.cooldown.items()}
         for family, pool in self._pools.items():
             returned = [address for address in remembered.returned if address.family is family]

@@ -215,7 +215,7 @@ class LeaseStore(StateFile):
         self.flush()
         sqlite_file.checkpoint(self.path, self._opened)
         if sqlite_file.is_long(self.path):
-            # A log starts over only if nobody writes meanwhile. There is little left of it to sync.
+            # It starts over only if nobody writes meanwhile: others wait for what little is left.
             with self._lock:
                 sqlite_file.checkpoint(self.path, self._opened)
 

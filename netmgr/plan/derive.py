@@ -187,8 +187,8 @@ def _networks(
         gateway = group if group and plan.clusters[group].nat_gateway_ips else ""
         subnet = Subnet(held.name, held.role, held.prefixes, table, group, gateway)
         subnets.setdefault(held.network, []).append(subnet)
-    # By owner: comparing each network with every other is quadratic, and a thousand clusters took
-    # 3.6 s to render in place of 2.2 s.
+    # By owner: comparing each network with every other is quadratic. A thousand clusters took 3.6 s
+    # to render instead of 2.2.
     networks: dict[str, list[VirtualNetwork]] = {}
     for name, (owner, space) in address_spaces(lock).items():
         location = location_of(plan, owner)

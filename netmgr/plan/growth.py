@@ -286,7 +286,7 @@ def max_pods(
             nodes = sum((part.v4.pods.size // cut.size - lost) // count for part in segments)
             # One address more than blocks: the interface has the node's own, too.
             fits = nodes >= spec.needed and (most is None or count + 1 <= most)
-            # All of a block is pods'. In AKS one has the node's own address: it offers 16 N - 1.
+            # All of a block is pods'. In AKS one block has the node's own address: 16 N - 1 pods.
             is_now, pods = count == now.count, count * cut.size
             choices.append(Choice(pool, count, pods, nodes, 1 + count, is_now, fits))
     return tuple(choices)

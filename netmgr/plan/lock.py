@@ -144,7 +144,7 @@ class SubnetLock(Document):
     @property
     def hosts(self) -> tuple[tuple[Address, ...], ...]:
         """The addresses of each host, v4 first."""
-        # Without the family that a subnet lacks, whose empty list fits no other one's length.
+        # A family that the subnet lacks has no addresses, and no part in a host's.
         return tuple(zip(*filter(None, (self.addresses, self.addresses_v6)), strict=True))
 
     def of_family(self, family: Family) -> tuple[Address, ...]:

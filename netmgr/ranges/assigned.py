@@ -60,7 +60,7 @@ class AssignedRanges:
 
 
 def read(document: NodeDocument) -> AssignedRanges | None:
-    """What a document's file says, unless it is empty or older; RangesUnknown if it is no such."""
+    """What a document's file says, unless it is empty or older; RangesUnknown if unreadable."""
     if document.ranges_file is None:
         return None
     try:

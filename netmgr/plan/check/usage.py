@@ -177,7 +177,7 @@ def _nodes_in_place(cluster: Cluster, held: ClusterLock, limits: CloudLimits, sp
     largest = max(sorted(cluster.node_pools), key=lambda pool: cluster.node_pools[pool].nodes)
     pool = cluster.node_pools[largest]
     # The first piece of any number of nodes is the largest segment that a lock could place there.
-    # For more pieces, into which `grow` divides what fits in none, there may be more room.
+    # `grow` divides what fits in no one piece, and so may find room for more.
     segments = (
         next(pieces_of([inner], pool, inner.size, limits), 0) for inner in _reaches(held, space)
     )
