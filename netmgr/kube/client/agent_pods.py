@@ -29,8 +29,7 @@ class AgentPod:
     uid: str
     node: str
     is_ready: bool
-    """Whether the agent answers its readiness probe, and is not being deleted. The exporter beside
-    it does not count: its port can be kept busy by any host-network pod."""
+    """Whether the agent answers its readiness probe, and is not being deleted."""
     exporter: tuple[str, int]
     """Address and port of its exporter; port 0 if it has none."""
     assigned: AssignedRanges | None
@@ -45,6 +44,7 @@ def agent_pod(pod: Object) -> AgentPod | None:
     if not node:
         return None
     containers = pod.get("status", {}).get("containerStatuses") or ()
+    # The exporter beside it does not count: any host-network pod can keep its port busy.
     is_ready = any(status["name"] == CONTAINER and status["ready"] for status in containers)
     try:
         assigned = AssignedRanges.parse(metadata.get("annotations", {}).get(NODE_RANGES, ""))

@@ -33,10 +33,8 @@ Query = Mapping[str, str | int]
 
 CONNECT_SECONDS, ANSWER_SECONDS = 5.0, 30.0
 CONNECTIONS = 10
-"""Connections kept for concurrent requests."""
-
+# What a request gets, however little is left: urllib3 refuses a timeout of 0 or less.
 LEAST_SECONDS = 0.1
-"""The least time that a request gets, however little is left."""
 
 SILENCE_SECONDS = 150.0
 """A watch without any event for this long is dead: bookmarks come every minute."""
@@ -108,6 +106,7 @@ class Api:
         request = _Request("GET", path, query)
         answer = self._send(request)
         with _reading(request):
+            # A container may log bytes that are no UTF-8.
             return str(answer.read().decode(errors="replace"))
 
     def bounded(self, path: str, seconds: float, longest: int, query: Query | None = None) -> bytes:
@@ -188,6 +187,8 @@ class Api:
             answer.response.close()
             self._renew.expire()
             if request.total is not None:
+                # Both attempts share the time: a leader has to end its last request before its time
+                # is over.
                 left = request.total - (time.monotonic() - began)
                 request = request._replace(total=max(LEAST_SECONDS, left))
             answer = self._transmit(request)
@@ -208,7 +209,9 @@ class Api:
         try:
             answer = self.client.call_api(*parts, _request_timeout=request.timeout)
             status = answer.status
+        # For an error of TLS the client raises an ApiException, with status 0.
         except (HTTPError, OSError, ApiException) as error:
+            # urllib3's MaxRetryError repeats the URL around its reason.
             reason = getattr(error, "reason", None) or error
             raise ApiUnavailable(f"{request}: no answer: {reason}") from None
         finally:
@@ -289,6 +292,7 @@ def _beginning(answer: Any, deadline: float, longest: int) -> bytes:  # noqa: AN
     try:
         # The read timeout alone would let an answer go on for ever, a byte at a time.
         while len(body) <= longest and time.monotonic() <= deadline:
+            # read() would wait for the whole piece, past the deadline.
             piece = answer.response.read1(1 << 16)
             if not piece:
                 break

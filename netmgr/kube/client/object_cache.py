@@ -57,6 +57,7 @@ class ObjectCache(Generic[AnyView]):
         Raises:
             ApiError: the list broke off, and nothing has changed.
         """
+        # Beside the copy in use, which stays in force until the list is whole.
         known: dict[str, tuple[AnyView, str]] = {}
         for api_object in objects:
             if (view := self._view_of(api_object)) is not None:
@@ -70,6 +71,7 @@ class ObjectCache(Generic[AnyView]):
     def change(self, api_object: Object) -> None:
         """Add or update an object, unless a later version of it is known."""
         view = self._view_of(api_object)
+        # It is not in the copy, either: a pod that has a Node keeps it.
         if view is None:
             return
         version = api_object["metadata"]["resourceVersion"]
@@ -91,6 +93,7 @@ class ObjectCache(Generic[AnyView]):
         """Remove an object, unless a newer one has the same name."""
         name, uid = api_object["metadata"]["name"], api_object["metadata"]["uid"]
         with self._lock:
+            # Our patch of the new object may have answered before the watch delivers this.
             if name in self._known and self._known[name][0].uid == uid:
                 del self._known[name]
                 self.generation += 1

@@ -33,6 +33,7 @@ def pages(api: Api, path: str, query: Query) -> Iterator[Object]:
     """A collection's lists, each with as many objects as an answer may have."""
     token = ""
     while True:
+        # The token names the version of the first page, so that all pages are of one moment.
         position: Query = {"continue": token} if token else {}
         page = api.get(path, {"limit": PAGE, **query, **position})
         token = page["metadata"].get("continue", "")
@@ -106,8 +107,8 @@ class Reflector:
         self.synced.set()
 
     def _objects(self) -> Iterator[Object]:
-        """A page at a time: 7,500 Nodes as their kubelets fill them in take half a gigabyte."""
         version = ""
+        # A page at a time: 7,500 Nodes as their kubelets fill them in take half a gigabyte.
         for page in pages(self._api, self._path, self._query):
             version = page["metadata"]["resourceVersion"]
             yield from page["items"]

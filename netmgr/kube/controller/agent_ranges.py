@@ -98,6 +98,7 @@ class AgentRanges:
         try:
             warning = WarningEvent("Node", node.name, node.uid, CHANGED, message)
             write(self._leadership, warning)
+        # Another round would find the annotation written, and report nothing.
         except ApiError as error:
             log.warning("event-not-written of=%s reason=%s", node.name, error.message)
 

@@ -90,7 +90,6 @@ class NodeAllocations:
         ]
 
     def at(self, index: NodeIndex) -> NodeAllocation | None:
-        """The allocation at an index, or None when the lock has none."""
         node = machines.node(self._lock, self.cluster, index.pool, index.number)
         return NodeAllocation.of(index, node.blocks) if node else None
 

@@ -124,11 +124,7 @@ class Assigner:
         return min(since, default=math.inf) + self._quarantine
 
     def _follow_clock(self, store: ClaimStore) -> bool:
-        """After a step of the wall clock, begin the cooldowns that run anew; False on a conflict.
-
-        What is written later has the new time, so that the next leader, whose clock may always have
-        been right, does not take it for older than it is.
-        """
+        """After a step of the wall clock, begin running cooldowns anew; False on a conflict."""
         offset = self._offset()
         if abs(offset - self._epoch) < STEP_SECONDS:
             return True
@@ -138,6 +134,8 @@ class Assigner:
         self._settled = None
         if not store.write({claim.index: replace(claim, released=now) for claim in cooling}):
             return False
+        # What is written later has the new time: the next leader, whose clock may always have been
+        # right, would take it for older than it is.
         self._epoch = offset
         return True
 

@@ -84,6 +84,7 @@ def decide(
             _keep(view, node)
     _cool_down(view, now, quarantine)
     for node in view.nodes:
+        # Behind the cooldowns: what has just become free is given out in the same round.
         if not node.cidrs and node.runs_pods:
             _serve(view, node, quarantine)
     return view.decision
@@ -100,11 +101,9 @@ def released(claims: Mapping[NodeIndex, Claim], decision: Decision) -> Iterator[
 
 
 def takeovers(claims: Mapping[NodeIndex, Claim], decision: Decision) -> Iterator[Claim]:
-    """Claims that replace another Node's: valid only if their own Nodes are surely there.
-
-    A Node that is gone, and still listed with its podCIDRs, would else end the cooldown of the one
-    that had them since.
-    """
+    """Claims that replace another Node's: valid only if their own Nodes are surely there."""
+    # A Node that is gone, and still listed with its podCIDRs, would else end the cooldown of the
+    # one that had them since.
     for index, claim in decision.claims.items():
         before = claims.get(index)
         if claim is None or before is None or before.uid == claim.uid:
@@ -174,10 +173,6 @@ class _View:
                 if claim.released is not None
             }
         return self._cooling.pop((pool, node.name), None)
-
-    def cooling_in(self, pool: str) -> int:
-        of_pool = (claim for claim in self.claims.values() if claim.index.pool == pool)
-        return sum(claim.released is not None for claim in of_pool)
 
     def next_free(self, pool: str) -> NodeIndex | None:
         """The free index with the lowest number."""
@@ -266,9 +261,11 @@ def _serve(view: _View, node: NodeView, quarantine: float) -> None:
     index = _choose(view, node, pool)
     allocation = view.allocations.at(index) if index else None
     if allocation is None:
+        of_pool = (claim for claim in view.claims.values() if claim.index.pool == pool)
+        cooling = sum(claim.released is not None for claim in of_pool)
         message = (
             f"node pool {pool} has allocations for {view.allocations.capacity[pool]} nodes and none"
-            f" is free ({view.cooling_in(pool)} in cooldown for {quarantine:.0f} s after it)"
+            f" is free ({cooling} in cooldown for {quarantine:.0f} s after it)"
             ": raise its nodes or surge in the plan, and lock it"
         )
         view.refuse(node, RefusalReason.POOL_FULL, message)

@@ -105,6 +105,7 @@ class Controller:
                 self.telemetry.lists.labels(name).set(reflector.lists)
                 self.telemetry.watches.labels(name).set(reflector.watches)
             # The pods are not waited for: ranges are assigned before there is any agent.
+            # A second at most, after which a reflector may have failed.
             if not beside.wait(followed["nodes"].synced, 1):
                 continue
             # Before anything is read: a change from now on starts another round.
@@ -112,6 +113,7 @@ class Controller:
             is_settled = self._round(reconcilers, backoff)
             self._wait(changed, lost, ROUND_SECONDS if is_settled else backoff.next())
         self.telemetry.leader.set(0)
+        # A follower has no rounds, and does not hang for that.
         self.health.idle(ROUNDS)
 
     def _reconcilers(self, leadership: Leadership) -> Iterator[ClusterReconciler]:
@@ -119,6 +121,7 @@ class Controller:
         settings, telemetry, plan = self.settings, self.telemetry, self.plan
         if plan is not None:
             namespace, quarantine = settings.claim_namespace, settings.quarantine
+            # First: what the others write follows from the podCIDRs, which are in the copy at once.
             yield Assigner(leadership, plan, namespace, quarantine, telemetry)
         yield AgentRanges(leadership)
         yield Startup(leadership, lambda: bool(plan and plan()))
@@ -139,6 +142,7 @@ class Controller:
         is_settled, is_refused = True, False
         for reconciler in reconcilers:
             try:
+                # Not `and`, which would leave out those behind one that has more to do.
                 is_settled &= reconciler.reconcile()
             except ApiError as error:
                 is_refused = True

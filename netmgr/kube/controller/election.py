@@ -110,6 +110,7 @@ class Lease:
         try:
             lease = self._read()
             if lease and _spec(lease).get("holderIdentity") == self._term.identity:
+                # Its account may not delete the Lease; without a holder it can be taken at once.
                 spec = {
                     key: value for key, value in _spec(lease).items() if key != "holderIdentity"
                 }

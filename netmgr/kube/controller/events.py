@@ -37,8 +37,6 @@ MOST = 100
 
 @dataclass(frozen=True, slots=True)
 class WarningEvent:
-    """A Warning about an object."""
-
     kind: str
     """The object's kind, of the core API group."""
     name: str

@@ -45,10 +45,7 @@ class ControllerHealth:
         """Name the parts that hang; empty when none does."""
         with self._lock:
             silent = {part: self._clock() - last for part, last in self._last.items()}
-        hanging = []
-        for part, seconds in silent.items():
-            if seconds > SILENCE:
-                hanging.append(f"{part} for {seconds:.0f} s")
+        hanging = [f"{part} for {age:.0f} s" for part, age in silent.items() if age > SILENCE]
         return f"no sign of {', '.join(hanging)}" if hanging else ""
 
 
@@ -56,8 +53,8 @@ class Telemetry:
     """The controller's figures; `exporter/controller_catalog.py` says what each means."""
 
     def __init__(self, api: Api) -> None:
-        """`api` itself counts the requests."""
         self.registry = CollectorRegistry()
+        # Read when they are asked for: the client counts its requests itself.
         self.registry.register(_Requests(api))
         self.leader = self._gauge(catalog.LEADER)
         self.nodes = self._gauge(catalog.NODES)
@@ -115,6 +112,7 @@ def serve(registry: CollectorRegistry, listen: str, fault: Callable[[], str]) ->
         return [b"there are /metrics and /healthz\n"]
 
     try:
+        # Brackets tell an IPv6 address's colons from the port's.
         server = PublicServer((address.strip("[]"), int(port)), PublicHandler)
     except (OSError, ValueError, OverflowError) as error:
         raise SetupError(

@@ -90,7 +90,6 @@ class NodeConditions:
         return is_settled
 
     def _report(self, views: Iterable[NodeView], failed: Mapping[str, str]) -> None:
-        """Update the Events and the metric of failed preflights."""
         reason = PREFLIGHT_FAILED
         self._notices = [
             # With a key of its own, and not the message's: one Event for a Node, whatever it says.
@@ -123,6 +122,7 @@ class NodeConditions:
     def _write(self, change: tuple[NodeView, Condition]) -> bool:
         view, wanted = change
         now = as_time(self._leadership.concurrency.now())
+        # A transition is one of the status (API conventions), whatever the reason.
         is_other = view.health is None or view.health[0] != wanted.status
         made = {
             "type": HEALTHY,

@@ -63,10 +63,8 @@ def allocatable_pods(node: Object) -> int | None:
 
 
 def pod_cidr(text: str) -> Prefix:
-    """A podCIDR in any form that the API server accepts: with host bits, or with leading zeros.
-
-    A form that is refused here would end every controller, and any kubelet can write one.
-    """
+    """A podCIDR in any form that the API server accepts: with host bits, or with leading zeros."""
+    # A form that is refused here would end every controller, and any kubelet can write one.
     head, slash, length = text.partition("/")
     groups = head.split(":")
     # Decimal to the API server, also at the end of an IPv6 address.

@@ -42,7 +42,9 @@ class NodeLister:
         is_reported = self._events.report(map(event_of, refusals))
         now, text = self._leadership.concurrency.monotonic(), node_list.write(nodes)
         if now - self._checked_at >= CHECK:
-            self._read()
+            config_map = self._api.get(self._path)
+            self._version = config_map["metadata"]["resourceVersion"]
+            self._written = (config_map.get("data") or {}).get(KEY)
             self._checked_at = now
         if text == self._written or now - self._wrote_at < PAUSE:
             return is_reported
@@ -61,8 +63,3 @@ class NodeLister:
         self._wrote_at = now
         log.info("nodes-listed number=%s refused=%s", len(nodes), len(refusals))
         return is_reported
-
-    def _read(self) -> None:
-        config_map = self._api.get(self._path)
-        self._version = config_map["metadata"]["resourceVersion"]
-        self._written = (config_map.get("data") or {}).get(KEY)

@@ -38,6 +38,7 @@ MOST = 1000
 
 log = logging.getLogger(__name__)
 
+# They become names and paths of Events: what is no name of Kubernetes is refused.
 _Label = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
 _Name = Annotated[str, Field(pattern=r"^([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?)?$")]
 _Number = Annotated[int, Field(ge=0, le=10**18)]
@@ -61,8 +62,6 @@ class Spent(_Part):
 
 
 class ReportedProblem(_Part):
-    """A problem of the node's network."""
-
     # A later release may have other ones.
     reason: Annotated[str, Field(pattern=r"^[A-Z][A-Za-z]{0,63}$")]
     message: Annotated[str, Field(max_length=1024)]
@@ -74,6 +73,7 @@ class NodeReport(_Part):
     model_config = ConfigDict(title="Report")  # its name in messages
 
     spent: tuple[Spent, ...] = ()
+    # Twice as many as this release knows: a node may be of a later one.
     problems: Annotated[tuple[ReportedProblem, ...], Field(max_length=2 * len(Fault))] = ()
 
 
@@ -81,11 +81,11 @@ class NodeReports:
     """The last report of each node."""
 
     def __init__(self, leadership: Leadership) -> None:
-        """Ask in a thread of its own: nodes that are down take time, which no round has."""
         self._leadership = leadership
         self.by_node: Mapping[str, NodeReport] = {}
         """By the Node's name; those that did not answer are left out."""
         self._heard: Mapping[str, float] = {}
+        # A thread of its own: nodes that are down take time, which no round has.
         threading.Thread(target=self._ask, name="reports", daemon=True).start()
 
     def silent(self) -> frozenset[str]:
@@ -106,10 +106,8 @@ class NodeReports:
             lost.wait(max(1.0, TURN_SECONDS - len(asked) / ASKED_PER_SECOND))
 
     def _hear(self, pods: Iterable[AgentPod]) -> None:
-        """Note when each Node was last heard from; a new one counts as heard from now.
-
-        While a preflight fails, its kubelet speaks for the exporter, which is not started yet.
-        """
+        """Note when each Node was last heard from; a new one counts as heard from now."""
+        # While a preflight fails, its kubelet speaks for the exporter, which is not started yet.
         heard = {*self.by_node, *(pod.node for pod in pods if pod.failed_preflight)}
         now = time.monotonic()
         names = [view.name for view in self._leadership.nodes.views()]
@@ -118,6 +116,7 @@ class NodeReports:
     def _ask_all(self, pods: Sequence[AgentPod]) -> dict[str, NodeReport]:
         reports: dict[str, NodeReport] = {}
         failed: dict[str, Exception] = {}
+        # A batch a second, so that the leader has few connections at a time.
         for begin in range(0, len(pods), ASKED_PER_SECOND):
             some = pods[begin : begin + ASKED_PER_SECOND]
             for pod, answer in zip(some, asyncio.run(_answers(some)), strict=True):
@@ -140,6 +139,7 @@ async def _try_to_ask(pod: AgentPod) -> NodeReport | Exception:
     try:
         async with asyncio.timeout(ANSWER_SECONDS):
             return parse(await _get(*pod.exporter))
+    # A time-out is an OSError.
     except (OSError, ValueError) as error:
         return error
 
@@ -147,6 +147,7 @@ async def _try_to_ask(pod: AgentPod) -> NodeReport | Exception:
 async def _get(address: str, port: int) -> bytes:
     reader, writer = await asyncio.open_connection(address, port)
     try:
+        # By HTTP/1.0 an answer ends with the connection, and has no chunks.
         writer.write(b"GET /report HTTP/1.0\r\n\r\n")
         answer = b""
         while len(answer) < LONGEST_ANSWER and (piece := await reader.read(1 << 16)):

@@ -78,6 +78,7 @@ def node_view(node: Object, pool_label: str = "") -> NodeView:
         created=metadata["creationTimestamp"],
         pool=labels.get(pool_label),
         addresses=internal_addresses(node),
+        # In the order of an allocation's, with which they are compared.
         cidrs=tuple(sorted(map(pod_cidr, node["spec"].get("podCIDRs", ())))),
         annotation=metadata.get("annotations", {}).get(RANGES, ""),
         runs_pods=labels.get(ROLE, Role.NODE) == Role.NODE,

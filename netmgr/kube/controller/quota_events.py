@@ -34,6 +34,7 @@ def notices(reports: Mapping[str, NodeReport]) -> list[WarningEvent]:
     for node, report in reports.items():
         for spent in report.spent:
             nodes.setdefault(spent, []).append(node)
+    # Sorted, so that of too many the same ones are kept up in every round.
     due = [_notice(spent, sorted(where)) for spent, where in nodes.items()]
     return sorted(due, key=lambda notice: (notice.namespace, notice.name, notice.key))[:MOST_EVENTS]
 

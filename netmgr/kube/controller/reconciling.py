@@ -32,8 +32,7 @@ class Leadership:
     agents_path: str
     """The collection of the agents' pods at the API server."""
     lost: threading.Event
-    """Set when this process no longer leads. Looked at before writes, to spare the server; what
-    must not happen twice is guarded by a resourceVersion."""
+    """Set when this process no longer leads."""
     beat: Callable[[], None]
     """Says that a long round makes progress."""
     concurrency: Concurrency = THREADS
@@ -109,11 +108,13 @@ def try_each(
     refused: list[ApiError] = []
 
     def write_one(item: Item) -> bool:
+        # Only to spare the server: what must not happen twice is guarded by a resourceVersion.
         if leadership.lost.is_set():
             return True
         leadership.beat()
         try:
             return write(item)
+        # It is away for all the others, too.
         except ApiUnavailable:
             raise
         except ApiError as error:

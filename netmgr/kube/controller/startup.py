@@ -26,12 +26,14 @@ log = logging.getLogger(__name__)
 class Startup:
     leadership: Leadership
     is_range_controller: Callable[[], bool]
-    """Whether this controller gives Nodes their podCIDRs. Only then is the condition its own:
-    kube-controller-manager sets and clears it for cloud routes, and writes these only where it
-    gives podCIDRs itself."""
+    """Whether this controller gives Nodes their podCIDRs."""
 
     def reconcile(self) -> bool:
-        waiting = [view for view in self.leadership.nodes.views() if self._waits(view)]
+        waiting = [
+            view
+            for view in self.leadership.nodes.views()
+            if view.has_taint(STARTUP_TAINT) or self._is_to_clear(view)
+        ]
         if not waiting:
             return True
         # What was written to an agent that is ready about its Node's ranges: None where these are
@@ -41,10 +43,9 @@ class Startup:
         are_served = [view for view in waiting if _serves(view, serving)]
         return write_each(self.leadership, are_served, self._admit)
 
-    def _waits(self, view: NodeView) -> bool:
-        return view.has_taint(STARTUP_TAINT) or self._is_to_clear(view)
-
     def _is_to_clear(self, view: NodeView) -> bool:
+        # Otherwise it is kube-controller-manager's, which sets and clears it for cloud routes, and
+        # writes these only where it gives podCIDRs itself.
         return view.is_network_unavailable and bool(view.cidrs) and self.is_range_controller()
 
     def _admit(self, view: NodeView) -> bool:

@@ -21,16 +21,13 @@ from fractions import Fraction
 from netmgr.errors import ConfigError
 from netmgr.kube.controller.nodes import STARTUP_TAINT, UNHEALTHY_TAINT, NodeView
 
-WHOLE = 100
-"""Per cent."""
-
 
 def parse_share(text: str) -> Fraction:
     """The share that a text like `5%` is, from 0 to 1; ConfigError for any other text."""
     number = text.removesuffix("%")
     # No sign, exponent, fraction or underscore, all of which Fraction takes.
     is_number = number.isascii() and number.replace(".", "", 1).isdecimal()
-    if number == text or not is_number or not 0 < (share := Fraction(number) / WHOLE) <= 1:
+    if number == text or not is_number or not 0 < (share := Fraction(number) / 100) <= 1:
         raise ConfigError(
             f"--taint-unhealthy {text}: give a share of each node pool, above 0% and at most 100%"
         )

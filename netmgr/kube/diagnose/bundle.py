@@ -26,6 +26,7 @@ NAMESPACES = ("netmgr", "netmgr-claims")
 
 def collect(api: Api, namespaces: tuple[str, ...], *, redact: bool = False) -> Archive:
     """The archive, with the objects of `namespaces`; ApiError if not even pods can be listed."""
+    # Whatever else is refused has the reason in its place in the archive.
     pods: list[Object] = []
     for namespace in namespaces:
         pods += api.get(f"/api/v1/namespaces/{namespace}/pods")["items"]
@@ -48,6 +49,7 @@ def _parts(api: Api, namespaces: tuple[str, ...], pods: list[Object]) -> Iterato
     for pod in pods:
         namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
         spec = pod["spec"]
+        # An agent that does not start has said why in an init container.
         for container in (*spec.get("initContainers", ()), *spec["containers"]):
             path = f"/api/v1/namespaces/{namespace}/pods/{name}/log"
             query = {"container": container["name"], "tailLines": LOG_LINES, "timestamps": "true"}

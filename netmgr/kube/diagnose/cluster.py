@@ -26,7 +26,6 @@ ASKERS = 8
 LONGEST_REASON = 200
 """Characters of why an exporter gave no report."""
 
-AGENTS = (cluster_status.AGENT, cluster_status.NAT_HOST)
 LABEL = {"labelSelector": "app.kubernetes.io/name=netmgr"}
 
 Advance = Callable[[int], object]
@@ -54,6 +53,7 @@ def read(
             leases = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
             if (lease := api.find(f"{leases}/{lease_name}")) is not None:
                 cluster.leader = cluster_status.leader(lease)
+    # Events about Nodes are in `default`, since Nodes have no namespace.
     for namespace in (DEFAULT_NAMESPACE, *namespaces):
         with _tolerated(cluster, "events"):
             cluster.events += _events(api, namespace)
@@ -78,6 +78,7 @@ def _read_own(api: Api, namespace: str, apps: str, cluster: cluster_status.Clust
 def _tolerated(cluster: cluster_status.ClusterState, resource: str) -> Iterator[None]:
     try:
         yield
+    # Without a right less is examined, which a finding says. A server that is away ends the look.
     except ApiUnavailable:
         raise
     except ApiError as error:
@@ -93,12 +94,13 @@ def agent_pods(pods: Iterable[Object]) -> Iterator[cluster_status.PodState]:
     for pod_object in pods:
         pod = agent_pod(pod_object)
         component = pod_object["metadata"]["labels"].get(cluster_status.COMPONENT)
-        if pod is not None and component in AGENTS:
+        if pod is not None and component in (cluster_status.AGENT, cluster_status.NAT_HOST):
             yield cluster_status.pod_state(pod_object, pod)
 
 
 def _read_revisions(api: Api, path: str, cluster: cluster_status.ClusterState) -> None:
     revisions = sorted(items(api, path, LABEL), key=lambda revision: int(revision["revision"]))
+    # In ascending order, so that the newest of each DaemonSet stays.
     for revision in revisions:
         metadata = revision["metadata"]
         for owner in metadata.get("ownerReferences", ()):
@@ -116,7 +118,8 @@ def _events(api: Api, namespace: str) -> Iterator[Object]:
 
 
 def _ask(api: Api, cluster: cluster_status.ClusterState, seconds: float, advance: Advance) -> None:
-    """Ask the exporters of agents that are ready; others would only take time."""
+    """Ask the exporters of agents that are ready."""
+    # Those of others would only take their time limit each.
     kubelets = {node.view.name for node in cluster.nodes if node.is_ready}
     asked = [
         agent
@@ -136,6 +139,7 @@ def _ask(api: Api, cluster: cluster_status.ClusterState, seconds: float, advance
         except ApiError as error:
             cluster.silent[node] = short(error)
         except ValueError as error:
+            # In further lines pydantic repeats what the exporter sent.
             cluster.silent[node] = str(error).partition("\n")[0]
         advance(len(asked))
 

@@ -143,6 +143,7 @@ class ClusterState:
 def node_state(node: Object) -> NodeState:
     labels = node["metadata"].get("labels", {})
     component = {Role.NODE: AGENT, Role.NAT_HOST: NAT_HOST}.get(labels.get(ROLE, Role.NODE), "")
+    # The manifests' DaemonSets select Linux.
     if labels.get("kubernetes.io/os", "linux") != "linux":
         component = ""
     return NodeState(node_view(node), is_ready(node), component, frozenset(labels))
@@ -153,6 +154,7 @@ def pod_state(pod_object: Object, pod: AgentPod) -> PodState:
     container, trouble = AGENT, ""
     if status.get("phase") == "Failed":
         trouble = f"its agent's pod failed: {status.get('reason') or 'no reason is given'}"
+    # In the order in which they start: the first that waits keeps those after it waiting.
     statuses = [*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())]
     for container_status in statuses:
         reason = container_status.get("state", {}).get("waiting", {}).get("reason")
@@ -172,6 +174,7 @@ def workload(kind: str, workload_object: Object, nodes: Sequence[NodeState] = ()
     """What matters about a DaemonSet or Deployment (`kind` as kubectl takes it)."""
     metadata, status = workload_object["metadata"], workload_object.get("status", {})
     is_everywhere = kind == "daemonset"
+    # A Deployment's status leaves out numbers that are 0.
     ready = status.get("numberReady" if is_everywhere else "readyReplicas", 0)
     selects = tuple(_selected(workload_object["spec"].get("template", {}).get("spec", {})))
     if is_everywhere:
@@ -199,7 +202,7 @@ def _most_unavailable(spec: Object, wanted: int) -> int:
     most = spec.get("updateStrategy", {}).get("rollingUpdate", {}).get("maxUnavailable", 0)
     if isinstance(most, int):
         return most
-    # As the DaemonSet controller rounds.
+    # Rounded up, as the DaemonSet controller does it.
     share = most.removesuffix("%")
     return -(-int(share) * wanted // 100) if share.isdecimal() else 0
 
@@ -209,8 +212,10 @@ def _selected(pod: Object) -> Iterator[frozenset[str]]:
     everywhere = frozenset(pod.get("nodeSelector") or ())
     affinity = pod.get("affinity", {}).get("nodeAffinity", {})
     required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution", {})
+    # Terms are alternatives; within one, all expressions have to be met.
     for term in required.get("nodeSelectorTerms", [{}]):
         expressions = term.get("matchExpressions", ())
+        # NotIn and DoesNotExist are met by a Node without the label.
         yield everywhere | {e["key"] for e in expressions if e["operator"] in ("Exists", "In")}
 
 
@@ -273,6 +278,7 @@ def _controllers(deployment: Workload, cluster: ClusterState) -> Finding:
 
 def _leader(cluster: ClusterState, now: float) -> Iterator[Finding]:
     running = [deployment for deployment in cluster.of(CONTROLLER) if deployment.ready]
+    # A Lease that may not be read is not one that is missing.
     if not running or "leases" in cluster.unread:
         return
     held = cluster.leader
@@ -303,8 +309,9 @@ def _nodes(cluster: ClusterState) -> Iterator[Finding]:
 def _rollout(
     daemon_set: Workload, cluster: ClusterState, pods: Mapping[str, PodState]
 ) -> Iterator[Finding]:
-    """A rollout stopped by Nodes that are not Ready: their agents count as those under way."""
+    """A rollout that Nodes which are not Ready have stopped."""
     nodes = [node for node in cluster.nodes if node.component == daemon_set.component]
+    # The DaemonSet controller counts their pods as unavailable, like those it replaces.
     down = sorted(node.view.name for node in nodes if not node.is_ready)
     newest = cluster.revisions.get((daemon_set.namespace, daemon_set.name))
     older = {
@@ -410,6 +417,7 @@ def _is_over(event: Object, cluster: ClusterState) -> bool:
     at = event.get("lastTimestamp") or event.get("eventTime") or ""
     about, names = event["involvedObject"], [f"{owner.name}-" for owner in cluster.workloads]
     kind, uid = about.get("kind"), about.get("uid")
+    # Only what was listed can be told to be gone: a ReplicaSet was not, nor were others' pods.
     is_read = kind in _READ or (kind == "Pod" and about.get("name", "").startswith(tuple(names)))
     is_gone = is_read and uid and uid not in cluster.present
     # The API server's times all have one form, in which the earlier text sorts first.

@@ -157,6 +157,7 @@ class NodeResult:
 
 def candidates(nodes: Iterable[Object], pods: Iterable[PodState]) -> list[NodeCandidate]:
     """Nodes on which netmgr's agents serve pods; `nodes` are API objects."""
+    # Of two pods on a Node the ready one stays: the other is the one that it replaces.
     agents = {agent.pod.node: agent for agent in sorted(pods, key=lambda agent: agent.pod.is_ready)}
     eligible = []
     for node in nodes:
@@ -170,6 +171,7 @@ def candidates(nodes: Iterable[Object], pods: Iterable[PodState]) -> list[NodeCa
 def usable(wanted: Sequence[NodeCandidate], most: int) -> tuple[list[NodeCandidate], list[Finding]]:
     """Up to `most` testable Nodes, and why others are not; by default those are passed over."""
     ready = [candidate for candidate in wanted if not candidate.trouble]
+    # Of a sample, those that are down are passed over; whoever names Nodes hears of each.
     absent = [
         _absent(f"not tested: {candidate.trouble}", f"node/{candidate.name}")
         for candidate in wanted
@@ -208,8 +210,10 @@ def running_pods(
         shielded: namespaces whose NetworkPolicies may refuse a probe.
     """
     pods_by_node: defaultdict[str, list[RunningPod]] = defaultdict(list)
+    # Times in RFC 3339 sort like text.
     for pod in sorted(pods, key=lambda pod: str(pod["status"].get("startTime"))):
         metadata, node = pod["metadata"], pod["spec"]["nodeName"]
+        # A pod on the host network answers at the Node's own address, which says nothing of pods'.
         is_shielded = metadata["namespace"] in shielded or pod["spec"].get("hostNetwork")
         serves = is_ready(pod) and "deletionTimestamp" not in metadata
         if is_shielded or not serves or len(pods_by_node[node]) == MOST_RUNNING:
@@ -239,6 +243,7 @@ def plan(
     for distance, server in enumerate(peers):
         check = Check.OTHER_NODES if distance else Check.SAME_NODE
         probes += _echoes(check, server.node, _of_families(server.addresses, own.addresses))
+        # So each Node's pods are probed from two Nodes, however long the ring is.
         if distance <= 1:
             probes += _reaches(running.get(server.node, ()), own)
     probes += _echoes(Check.SERVICE, "", _of_families(service, own.addresses))
@@ -283,6 +288,7 @@ def conclude(tested: NodeResult, service: Sequence[str], asked: Options) -> None
     """Fill in a Node's states and findings from what its pods and its exporter say."""
     tested.states = dict.fromkeys(Check, CheckState.SKIPPED)
     answer = tested.answer
+    # Its node decides what a pod prints: endings that do not match the task are nobody's.
     if answer is None or (
         (len(answer.probes), len(answer.internet), len(answer.unreachable))
         != (len(tested.planned), len(asked.internet), len(asked.unreachable))
@@ -326,6 +332,7 @@ def _of_probe(
             _about(tested, planned),
         )
     if ending.result is Result.OK and check in (Check.SAME_NODE, Check.OTHER_NODES):
+        # A source that was masqueraded on the way arrives with a Node's address.
         if ending.seen and set(ending.seen) <= set(tested.addresses):
             _pass(tested, Check.OWN_ADDRESS)
         else:
@@ -416,11 +423,10 @@ def _comparisons(
 
 
 def expected(answer: ProbeAnswer) -> tuple[tuple[int, int], tuple[int, int]]:
-    """The least and the most bytes that may have been counted for a client, out and in.
-
-    What gets no answer may have been dropped before it was counted.
-    """
+    """The least and the most bytes that may have been counted for a client, out and in."""
     sure, maybe = answer.to_internet, answer.to_unreachable
+    # What gets no answer may have been dropped before it was counted. Neighbour discovery is in the
+    # pod's own figures and not in the node's, since no router forwards it.
     is_reached = all(ending.result is Result.OK for ending in answer.internet)
     least_out = sure.bytes_out - ICMPV6_BYTES * sure.icmpv6_out if is_reached else 0
     least_in = sure.bytes_in - ICMPV6_BYTES * sure.icmpv6_in if is_reached else 0
@@ -457,6 +463,7 @@ def _words(ending: Ending) -> str:
 
 
 def _pass(tested: NodeResult, check: Check) -> None:
+    # One failed probe fails its check, whichever comes last.
     if tested.states[check] is CheckState.SKIPPED:
         tested.states[check] = CheckState.OK
 

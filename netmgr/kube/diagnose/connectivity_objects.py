@@ -19,12 +19,11 @@ PREFIX = "netmgr-connectivity-test-"
 LABELS = {"app.kubernetes.io/name": "netmgr-connectivity-test"}
 LABEL = "app.kubernetes.io/name=netmgr-connectivity-test"
 SERVER, CLIENT = "server", "client"
-USER = 65_534
+USER = 65_534  # nobody: `restricted` takes no root
 LONGEST_REASON = 300
 """Characters of why a pod does not run: kubelets, plugins and registries wrote it."""
 
 _STARTING = ("", "ContainerCreating", "PodInitializing")
-_BOTH_PROTOCOLS = ("TCP", "UDP")
 
 
 class PodNow(NamedTuple):
@@ -43,27 +42,28 @@ def namespace(name: str, *, has_host_port: bool) -> Object:
 
 
 def account() -> Object:
-    """A service account of its own: the default one comes a while after its namespace."""
+    # The default one comes a while after its namespace, and pods are refused until then.
     return _object("ServiceAccount", SERVICE)
 
 
 def service() -> Object:
-    """A Service of the server on the client's own Node, so that no other Node can make it fail."""
     ports = [
         {"name": protocol.lower(), "protocol": protocol, "port": PORT}
-        for protocol in _BOTH_PROTOCOLS
+        for protocol in ("TCP", "UDP")
     ]
     spec = {
         "selector": LABELS | {"role": SERVER},
         "ports": ports,
+        # The server of the client's own Node, so that no other Node can make the check fail.
         "internalTrafficPolicy": "Local",
+        # PreferDualStack takes one family where the cluster has one, RequireDualStack does not.
         "ipFamilyPolicy": "PreferDualStack",
     }
     return _object("Service", SERVICE) | {"spec": spec}
 
 
 def server(number: int, node: str, image: str, lifetime: float, host_port: int) -> Object:
-    """The server's pod; it ends by itself after `lifetime` seconds."""
+    """The server's pod; `lifetime` in seconds."""
     ports = [{"containerPort": PORT, "protocol": "TCP"}]
     ports = [port | {"hostPort": host_port} for port in ports] if host_port else []
     return _pod(SERVER, number, node, image, ["netmgr.preflight.pod_server"], lifetime, ports)
@@ -91,6 +91,7 @@ def _pod(
     container = {
         "name": role,
         "image": image,
+        # The agent's image is on the Node, perhaps without a registry to pull it from again.
         "imagePullPolicy": "IfNotPresent",
         "command": ["python3", "-m", *command],
         "ports": ports,
@@ -100,6 +101,7 @@ def _pod(
             "readOnlyRootFilesystem": True,
             "capabilities": {"drop": ["ALL"]},
         },
+        # Then the status has the last lines of a program that dies.
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
     spec = {
@@ -108,7 +110,9 @@ def _pod(
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "restartPolicy": "Never",
+        # As process 1 of its namespace Python ignores SIGTERM: its end would take the usual 30 s.
         "terminationGracePeriodSeconds": 1,
+        # Whoever made it may be killed before it deletes the namespace.
         "activeDeadlineSeconds": int(lifetime),
         "securityContext": {
             "runAsNonRoot": True,
@@ -149,6 +153,7 @@ def _reason(status: Object) -> str:
         if waiting.get("reason", "") not in _STARTING:
             return shortened(f"{waiting['reason']}: {waiting.get('message', '')}")
         if ended.get("exitCode"):
+            # A traceback's last line names the error.
             last = (ended.get("message") or "").strip().rpartition("\n")[2]
             return shortened(f"it ended with exit code {ended['exitCode']}: {last}")
     reason, message = status.get("reason", ""), status.get("message", "")

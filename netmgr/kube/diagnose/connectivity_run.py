@@ -115,7 +115,6 @@ def _left_over(api: Api, own: str) -> Iterator[Finding]:
 
 
 def _chosen(api: Api, request: ConnectivityRequest) -> tuple[list[NodeCandidate], list[Finding]]:
-    """Nodes to test, and findings about those that cannot be."""
     pods: list[PodState] = []
     for namespace in request.agents:
         path = f"/api/v1/namespaces/{namespace}/pods"
@@ -136,8 +135,9 @@ def _chosen(api: Api, request: ConnectivityRequest) -> tuple[list[NodeCandidate]
 
 
 def _require_rights(api: Api, request: ConnectivityRequest) -> None:
-    """Ask first, so that no namespace is made that could not be deleted."""
+    # Asked first, so that no namespace is made that could not be deleted.
     wanted = [(request.name, right) for right in RIGHTS]
+    # Exporters are in the first alone: the second of the manifests has only claims.
     wanted += [(namespace, ("get", "pods", "proxy")) for namespace in request.agents[:1]]
     missing = []
     for namespace, (verb, resource, part) in wanted:
@@ -196,6 +196,7 @@ class _Run:
         self._api, self._request, self._report = api, request, report
         self._path = f"/api/v1/namespaces/{request.name}"
         self._addresses: dict[str, tuple[str, ...]] = {}
+        # More than a run takes, in which pods start twice: no server may end before the clients.
         self._lifetime = 2 * (request.seconds + CLIENT_SECONDS + COUNT_SECONDS)
 
     def test(self, chosen: Sequence[NodeCandidate]) -> list[NodeResult]:
@@ -297,6 +298,7 @@ class _Run:
     def _trouble(self, name: str, pod: PodNow, seconds: float) -> str:
         reason = pod.reason or self._last_warning(name) or f"its phase is {pod.phase or 'unknown'}"
         how = "failed" if pod.phase == "Failed" else f"is not ready after {seconds:.0f} s"
+        # Without its number, so that one cause on many Nodes is one finding.
         return f"the pod {name.partition('-')[0]} {how}: {reason}"
 
     def _last_warning(self, name: str) -> str:
@@ -361,6 +363,7 @@ class _Run:
             result.uncounted = f"its exporter does not answer: {short(error)}"
             return
         page = body.decode(errors="replace")
+        # Of each, and not of the first that is missing: the reason below is only told if one is.
         result.server_counted, result.counted = (
             counted(page, self._request.name, pod_name(role, number)) for role in (SERVER, CLIENT)
         )
@@ -372,6 +375,7 @@ def counted(page: str, namespace: str, pod: str) -> CountedBytes | None:
     counts = []
     for way in ("out", "in"):
         labels = rf'namespace="{namespace}",pod="{pod}",traffic="internet-{way}"'
+        # Bounded: whoever controls the node writes the page, and int() takes no infinity.
         number = r"(\d{1,16}(\.\d{1,16})?(e\+\d\d)?)"
         line = rf"^netmgr_pod_traffic_bytes_total\{{{labels}\}} {number}$"
         match = re.search(line, page, re.MULTILINE)
