@@ -23,6 +23,7 @@ from netmgr.receiving import received
 
 DEFAULT_SOCKET = Path("/run/netmgr/ledger.sock")
 PATIENCE_SECONDS = 5.0
+# Whoever answers at a path that a user named may be no agent, and never end.
 LONGEST_ANSWER = 64 << 20
 
 
@@ -86,6 +87,7 @@ def _way_in(path: Path) -> str:
         number = path.stat().st_gid
     except OSError:  # a directory above it is closed, too
         return "run as root, or join the group that reader_group in node.yaml names"
+    # Nobody is to join root's group.
     if number == 0:
         return (
             "run as root, or set reader_group in node.yaml to a group of this user and restart "

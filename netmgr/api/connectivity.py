@@ -90,6 +90,7 @@ class ProbeTask(_Part):
     unreachable: Annotated[tuple[ProbeTarget, ...], Field(max_length=MOST_TARGETS)] = ()
 
 
+# What an answer says goes to terminals and into findings: addresses and nothing else.
 _Text = Annotated[str, Field(max_length=64, pattern=r"^[0-9a-f.:]*$")]
 _Bytes = Annotated[int, Field(ge=0, le=10**15)]
 

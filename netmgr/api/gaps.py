@@ -10,6 +10,7 @@ from netmgr.api.snapshot import AccountingGaps
 
 def described(gaps: Iterable[AccountingGaps]) -> Iterator[str]:
     """A line for each reason that there was: events, duration, bytes, the last one and whose."""
+    # An agent of the release before answers in the same version, and may say less of a gap.
     for gap in filter(lambda gap: gap["count"], gaps):
         named = gap.get("counters", [])
         more = gap.get("concerned", 0) - len(named)

@@ -62,7 +62,8 @@ class OpenPeers:
         return peer
 
     def expect(self, peer: Peer, event: int) -> None:
-        """Note what is awaited of it now. Locked: it must not be aborted for idling before."""
+        """Note what is awaited of it now."""
+        # Locked: it must not be aborted for what it was idle in before.
         with self._lock:
             peer.awaited = event
 

@@ -31,14 +31,16 @@ READER_SECONDS = 2.0
 """How long a reader may take for its line, and again for taking the answer."""
 
 _REQUEST_SECONDS = 10.0
+# Of `cni/wire.py`: more than the launcher ever sends.
 _LONGEST_REQUEST = 2 * 1024 * 1024
 _LONGEST_LINE = 4096
 _CHUNK = 1 << 16
 _QUEUED_FOR_A_WORKER = 2
 _QUICK_WORKERS = 8
+# settimeout() refuses what is left of a deadline that is over, which is below 0.
 _AT_ONCE_SECONDS = 0.001
+# A restored socket takes the old one's number, but a poll under way still waits for the old one.
 _RESTORED_SECONDS = 1.0
-"""A restored socket is listened to after this long at most."""
 
 log = logging.getLogger(__name__)
 
@@ -84,6 +86,7 @@ class UnixServer(socketserver.UnixStreamServer):
         self._quick = ThreadPoolExecutor(_QUICK_WORKERS, thread_name_prefix=f"{path.stem} quick")
         self._mode, self._group = mode, group
         self._bound: FileIdentity | None = None
+        # It binds at once, by `server_bind`, which needs all of the above.
         super().__init__(str(path), socketserver.BaseRequestHandler)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._accept, name=f"serve {path.name}", daemon=True)

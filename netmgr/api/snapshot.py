@@ -395,8 +395,6 @@ class UsageView(TypedDict):
 
 
 class Snapshot(TypedDict):
-    """The whole document."""
-
     version: Literal[1]
     node: str
     netmgr_version: str
