@@ -34,7 +34,7 @@ MOST_BYTES = 1 << 20
 """Larger files are not read. Real ones have a few kilobytes."""
 
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]*")
-_MOST_CHARACTERS = 253
+_MOST_CHARACTERS = 253  # of a DNS subdomain, which a pod's name is
 _MOST_ADDRESSES = 64
 _PAIR = 2
 
@@ -55,8 +55,6 @@ class IgnoreReason(StrEnum):
 
 
 class UnusableFile(ValueError):
-    """A file is ignored."""
-
     def __init__(self, reason: IgnoreReason) -> None:
         super().__init__(reason.value)
         self.reason = reason
@@ -150,6 +148,7 @@ def _host_links(result: Mapping[str, object]) -> Iterator[str]:
     listed = result.get("interfaces")
     for item in listed if isinstance(listed, list) else ():
         name = _field(item, "name")
+        # The specification leaves `sandbox` empty for interfaces of the host.
         if name and not _field(item, "sandbox"):
             yield name
 

@@ -45,11 +45,8 @@ class HostPod:
 
 
 def uncountable(cgroups: Path) -> str:
-    """Why pods below `cgroups` cannot be counted by cgroup; empty if they can.
-
-    nftables knows the cgroup of a packet's socket in cgroup v2 alone. Below a directory of v1, or
-    one that kubelet does not use, no pod would ever be found, and nothing would say so.
-    """
+    """Why pods below `cgroups` cannot be counted by cgroup; empty if they can."""
+    # In a directory that kubelet does not use no pod would ever be found, and nothing would say so.
     if not cgroups.is_relative_to(cgroup_counters.SYSFS) or not cgroups.is_dir():
         return f"{cgroups} is no directory at or below {cgroup_counters.SYSFS}"
     # Every cgroup of v2 has this file, and none of v1.
@@ -57,6 +54,7 @@ def uncountable(cgroups: Path) -> str:
         return f"{cgroups} is not cgroup v2, and nftables counts by no other"
     if _has_kubelets(cgroups):
         return ""
+    # A kubelet may start after the agent: without its directories, only those in v1 are a fault.
     below = cgroups.relative_to(_mount_of(cgroups))
     for hierarchy in _hierarchies_of_v1():
         if _has_kubelets(hierarchy / below):
@@ -89,6 +87,7 @@ class HostPodFinder:
     @property
     def depths(self) -> tuple[int, int]:
         """Depths below the mount at which pods are."""
+        # Guaranteed pods are right below kubelet's root, all others below their QoS class.
         return self._above + 2, self._above + 3
 
     def fault(self) -> str:
@@ -96,11 +95,7 @@ class HostPodFinder:
         return uncountable(self._cgroups)
 
     def find(self, counted: Collection[int] = ()) -> list[HostPod]:
-        """List every host-network pod there is now.
-
-        A pod between two containers has no process: it is listed if its cgroup's number is in
-        `counted`.
-        """
+        """List every host-network pod there is now; `counted` are the numbers of cgroups."""
         names, own = self._names(), os.stat("/proc/self/ns/net").st_ino  # noqa: PTH116  a magic link
         host_pods = []
         for path in self._folders_of_pods():
@@ -114,6 +109,8 @@ class HostPodFinder:
             with suppress(OSError):
                 depth = self._above + len(path.relative_to(self._cgroups).parts)
                 cgroup = Cgroup(cgroup_counters.number_of(path), path, depth)
+                # Between two containers a pod has no process. Its counter in the kernel goes on,
+                # and would be posted as a whole again if the pod were taken for gone.
                 if cgroup.number in counted or _is_on(own, path):
                     host_pods.append(HostPod(names[uid], cgroup))
         return host_pods

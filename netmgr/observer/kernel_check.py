@@ -28,8 +28,8 @@ from netmgr.kernel.netlink import Netlink
 from netmgr.kernel.routes import RTN_UNICAST, Route, look_up, route_of
 from netmgr.prefixes import Address
 
+# Their answers have to fit into the socket's buffer.
 _LOOKUPS_AT_ONCE = 64
-"""Their answers have to fit into the socket's buffer."""
 
 
 class HostEnd(NamedTuple):

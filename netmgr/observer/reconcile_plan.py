@@ -98,6 +98,7 @@ def _owners(
     for result in listed:
         for address in result.addresses:
             if end := kernel.host_end(address, result.host_links):
+                # One address each: addresses of one result may change hands at different times.
                 attachment = Attachment(
                     result.key, result.pod, (address,), end, netns="", rates=result.rates
                 )
