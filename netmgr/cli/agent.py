@@ -20,6 +20,7 @@ def agent(
     log_format: options.LogFormatOption = LogFormat.TEXT,
 ) -> None:
     """Run the node agent: serve CNI requests, count traffic, reconcile rules and routes."""
+    # Only the document: this needs no privileges, and may be run beside an agent.
     if check:
         from netmgr.documents import loader
         from netmgr.documents.node import NodeDocument

@@ -42,11 +42,11 @@ def find(given: Path | None) -> AgentSocket:
 
 
 def _run_dir(path: Path) -> Path | None:
-    """`run_dir` of a node document, which need not be valid otherwise."""
     import yaml
 
     from netmgr.documents import yaml_loader
 
+    # Not validated: an agent goes on with the document that it read before an edit broke it.
     try:
         content = yaml_loader.load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, ValueError):
@@ -74,6 +74,7 @@ def ask(
 def _plain(value: Any) -> Any:  # noqa: ANN401  whatever JSON can say
     """Without control characters, which terminals obey: whoever answers may be no agent."""
     if isinstance(value, str):
+        # A line break is no printable character either; a message that has some stays readable.
         return plain(value.replace("\n", " "))
     if isinstance(value, list):
         return [_plain(element) for element in value]

@@ -52,6 +52,7 @@ def bundle(
 def write(archive: Archive, to: Path | None, scope: str) -> None:
     """Write an archive, readable by its owner alone; say in a few lines what it has and lacks."""
     content, parts, missing = archive
+    # On standard error: standard output may be the archive.
     for name, why in list(missing.items())[:SHOWN]:
         first_line = why.partition("\n")[0]
         typer.echo(f"without {name}: {first_line}", err=True)

@@ -94,8 +94,10 @@ def install(  # noqa: PLR0913 (each is one option of the command)
 
     # Read before the root changes: the launcher is in the image.
     program = (launcher or build.launcher()).read_bytes()
+    # To come back: whoever stays in the node's root keeps what the node unmounts alive.
     own_root = os.open("/", os.O_PATH)
     _enter(host_root)
+    # A network configuration makes the Node Ready, and pods come: not before an agent serves them.
     if in_pod:
         beside.await_agent(run_dir / "cni.sock")
     plugins, networks, why = runtimes.directories(bin_dir, conf_dir)
@@ -123,6 +125,7 @@ def install(  # noqa: PLR0913 (each is one option of the command)
     for remark in remarks(plan):
         typer.echo(remark, err=True)
     if in_pod:
+        # Its program is replaced, and what is still in the buffer with it.
         sys.stdout.flush()
         beside.stay(own_root)
 

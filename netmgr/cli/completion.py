@@ -28,7 +28,7 @@ PROGRAM = "netmgr"
 VARIABLE = "_NETMGR_COMPLETE"
 """Set by the shell's script."""
 
-_PATIENCE_SECONDS = 0.5
+_PATIENCE_SECONDS = 0.5  # a person has pressed TAB and waits
 _ODD = re.compile(r"[^a-zA-Z0-9./_-]")
 
 Values = list[tuple[str, str]]
@@ -77,6 +77,7 @@ def _typers() -> Any:  # noqa: ANN401  typer does not list the names that it exp
 def _quiet(values: Callable[[typer.Context], Values]) -> Callable[[typer.Context], Values]:
     """Offer nothing where a document or a socket cannot be read."""
 
+    # typer reads the signature to know what it may pass.
     @functools.wraps(values)
     def offered(ctx: typer.Context) -> Values:
         with suppress(NetmgrError, ValueError):  # the latter for a plan `/`, which has no name
@@ -108,6 +109,7 @@ def tombstones(ctx: typer.Context) -> Values:
     """What left the plan and still has addresses in the lock."""
     names = []
     for name, cluster in _lock(ctx).clusters.items():
+        # Its node pools are released with it.
         if cluster.tombstone:
             names.append(name)
             continue
@@ -117,7 +119,7 @@ def tombstones(ctx: typer.Context) -> Values:
 
 @_quiet
 def first_nodes(ctx: typer.Context) -> Values:
-    """The first node of each node pool: there may be thousands."""
+    # Of each pool the first: there may be thousands.
     return [
         (f"{name}-{pool}-0", f"the first of {held.capacity:,}")
         for name, cluster in _lock(ctx).clusters.items()

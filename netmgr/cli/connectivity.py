@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 _SHOWN = 40
 """Nodes in the table; those on which something failed come first."""
 
+_Targets = list[str] | None
+_port = partial(typer.Option, metavar="HOST:PORT")
+
 
 def connectivity_test(  # noqa: PLR0913  one a command-line option
     *,
@@ -30,17 +34,12 @@ def connectivity_test(  # noqa: PLR0913  one a command-line option
         typer.Option(metavar="NAME", help="A Node to test; may be repeated. Default: up to 8."),
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Test every Node.")] = False,
-    internet: Annotated[
-        list[str] | None,
-        typer.Option(metavar="HOST:PORT", help="TCP port in the internet; may be repeated."),
-    ] = None,
+    internet: Annotated[_Targets, _port(help="TCP port in the internet; may be repeated.")] = None,
     internal: Annotated[
-        list[str] | None,
-        typer.Option(metavar="HOST:PORT", help="TCP port inside, such as a hub's; repeatable."),
+        _Targets, _port(help="TCP port inside, such as a hub's; repeatable.")
     ] = None,
     unreachable: Annotated[
-        list[str] | None,
-        typer.Option(metavar="HOST:PORT", help="TCP port that must not answer; may be repeated."),
+        _Targets, _port(help="TCP port that must not answer; may be repeated.")
     ] = None,
     host_port: Annotated[
         int,
@@ -75,6 +74,7 @@ def connectivity_test(  # noqa: PLR0913  one a command-line option
     from netmgr.kube.diagnose.connectivity_run import ConnectivityRequest
 
     request = ConnectivityRequest(
+        # Two people may test at a time.
         name=PREFIX + secrets.token_hex(3),
         agents=tuple(namespace or NAMESPACES),
         options=Options(

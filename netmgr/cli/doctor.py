@@ -22,6 +22,7 @@ def doctor(*, config: Config = NODE_DOCUMENT, output: Format = OutputFormat.TABL
     checks = examine(config)
     findings = [finding for check_findings in checks.values() for finding in check_findings]
     passed = [PassedCheck(check) for check in checks if not checks[check]]
+    # No word at the end: a row for each check that passed says as much.
     table = findings_table(findings, is_healthy=False, passed=passed)
     respond(output, {"version": 1, "checks": checks}, table)
     raise typer.Exit(Exit.SUCCESS if is_healthy(findings) else Exit.FAILURE)

@@ -12,7 +12,7 @@ from netmgr.cli.output import Table, outcome
 if TYPE_CHECKING:
     from netmgr.findings import Finding
 
-_ROWS, _NAMES = 30, 3
+_ROWS, _NAMES = 30, 3  # of a cluster of thousands, what a screen holds
 
 
 class PassedCheck(NamedTuple):

@@ -13,16 +13,14 @@ from typer.core import TyperCommand, TyperGroup
 
 
 class LazyGroup(TyperGroup):
-    """A group that imports a command once it is named; help and completion list the summaries.
-
-    All of them would load pydantic, kubernetes and rich for every command.
-    """
+    """A group that imports a command once it is named; help and completion list the summaries."""
 
     entries: ClassVar[Mapping[str, tuple[str, str]]]
     """By a command's name: its place, a module beside this one and a name in it; its summary."""
 
     def __init__(self, **settings: Any) -> None:  # noqa: ANN401  typer's own
         super().__init__(**settings)
+        # What help and completion need of a command that is not imported.
         for name, (_, summary) in self.entries.items():
             self.add_command(TyperCommand(name, help=summary, short_help=summary))
 
@@ -33,6 +31,7 @@ class LazyGroup(TyperGroup):
     def load(self, name: str) -> Any:  # noqa: ANN401  as above
         place, summary = self.entries[name]
         module, _, attribute = place.partition(":")
+        # All of them would load pydantic, kubernetes and rich for every command.
         command = getattr(import_module(f"netmgr.cli.{module}"), attribute)
         above = typer.Typer(rich_markup_mode=None)
         above.callback()(lambda: None)  # makes it a group, even of one command
@@ -47,9 +46,9 @@ class LazyGroup(TyperGroup):
 
 
 def _summarize(group: TyperGroup) -> None:
-    """Give each command its summary in full: typer cuts it to the width that is left."""
     for command in group.commands.values():
         summary = inspect.cleandoc(command.help or "").partition("\n\n")[0]
+        # typer would cut it to the width that is left.
         command.short_help = re.split(r"(?<=\.)\s", summary, maxsplit=1)[0]
         if isinstance(command, TyperGroup):
             _summarize(command)

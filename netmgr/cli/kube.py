@@ -33,8 +33,6 @@ REFUSED, TOO_FEW = "NodeDocumentRefused", "MorePodsThanAddresses"
 
 
 class Routes(StrEnum):
-    """Whose routes the agents keep."""
-
     NODES = "nodes"
 
 
@@ -88,6 +86,7 @@ def node(
     except ConfigError as error:
         _complain(api, own_node, REFUSED, error.message)
         raise
+    # No reason to refuse it: as many pods as there are addresses do start.
     if (most := document.node.max_pods) and (fewest := document.fewest_addresses) < most:
         message = (
             f"the kubelet takes {most} pods, and the Node's ranges have {fewest} addresses: pods "
@@ -275,10 +274,12 @@ def controller(  # noqa: PLR0913  one a command-line option
         raise ConfigError("--taint-unhealthy needs --node-health, which writes the condition")
     share = parse_share(taint_unhealthy) if taint_unhealthy else None
     logs.begin(log_level, log_format)
+    # The kubelet restarts what has ended; a process that lacks a thread would go on looking well.
     faults.end_with_any_thread()
     # Unique for each process: a restarted pod keeps its name, and must not take its predecessor's
     # Lease for its own.
     identity = f"{os.environ.get('POD_NAME') or socket.gethostname()}_{uuid.uuid4().hex[:8]}"
+    # Of a pod, kubelet says the namespace there.
     file = service_account / "namespace"
     own = file.read_text().strip() if file.exists() else "netmgr"
     term = Term(namespace or own, LEASE, identity, lease_seconds)
@@ -297,6 +298,7 @@ def controller(  # noqa: PLR0913  one a command-line option
     awaited = None if plan is None else _plan(plan, cluster, may_be_missing=plan_optional)
     api = _connect(kubeconfig, service_account)
     telemetry, health = Telemetry(api), ControllerHealth()
+    # Before it leads, which may never be: the kubelet probes a follower, too.
     serve(telemetry.registry, listen, health.fault)
     work = Controller(api, settings, awaited, telemetry, health)
     ended = threading.Event()

@@ -48,7 +48,6 @@ SECTIONS = {
         "host": ("agent:host", "Remove all of netmgr from a machine."),
     },
 }
-"""The commands as the help groups them."""
 
 
 def command_line() -> TyperGroup:
@@ -61,7 +60,8 @@ def command_line() -> TyperGroup:
         context_settings={
             "help_option_names": ["-h", "--help"],
             "terminal_width": terminal.width(),
-            "color": terminal.colours(),
+            # no-color.org; None leaves them to whether it is a terminal.
+            "color": False if os.environ.get("NO_COLOR") else None,
         },
     )
     app.callback()(_options)

@@ -49,6 +49,7 @@ def explain(
 ) -> None:
     """Explain an address, and which key of which document decides."""
     answer = ask(socket, "explain", address=address)
+    # By map(), lazily: programs get no table.
     respond(output, answer, map(node_tables.explanation, [answer]))
 
 

@@ -29,7 +29,6 @@ _REST = (
 
 
 def status(snapshot: Mapping[str, Any]) -> Iterator[Table | str]:
-    """The node at a glance: readiness, addresses, traffic, and what was repaired or lost."""
     role = str(snapshot.get("role", "node"))
     ready = typer.style("ready", fg="green")
     not_ready = f"{typer.style('not ready', fg='red')}: {snapshot['reason']}"
@@ -126,6 +125,7 @@ def pods(snapshot: Mapping[str, Any]) -> Iterator[Table]:
     attached: dict[tuple[str, ...], dict[str, Any]] = {
         (item["namespace"], item["pod"]): item for item in snapshot["attachments"]
     }
+    # A pod that is gone still has totals, and one that is new has none yet.
     for name in sorted(totals.keys() | attached.keys()):
         item = attached.get(name)
         addresses = ", ".join(item["addresses"]) if item else Styled("gone", is_dim=True)

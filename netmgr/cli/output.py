@@ -31,6 +31,7 @@ COLOURS = {
 
 class Styled(NamedTuple):
     text: str
+    # None and not False, for which typer writes a sequence that switches the style off.
     colour: str | None = None
     is_dim: bool | None = None
     is_bold: bool | None = None
@@ -110,6 +111,7 @@ def respond(output: StrEnum, document: object, parts: Iterable[Table | str]) -> 
 def show_document(document: Any, output: StrEnum) -> None:  # noqa: ANN401  whatever JSON can say
     from pydantic_core import to_jsonable_python
 
+    # Documents have dataclasses in them, such as findings, which json and yaml do not know.
     plain = to_jsonable_python(document)
     if output == "yaml":
         from netmgr.plan.files import to_yaml

@@ -11,12 +11,6 @@ from netmgr.cli.groups import LazyGroup
 
 
 class _Plan(LazyGroup):
-    """The commands, which run without garbage collection.
-
-    A document of a thousand clusters is a million objects and hardly a cycle, and then the process
-    ends. Walking all of them again and again would take half of the time.
-    """
-
     entries: ClassVar = {
         "init": ("plan_init:init", "Write a first plan with a comment on each key."),
         "lock": ("plan_lock:lock", "Allocate prefixes, show the diff, ask, and write the lock."),
@@ -50,6 +44,8 @@ class _Plan(LazyGroup):
     }
 
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401  typer has no public name for its context
+        # A document of a thousand clusters is a million objects and hardly a cycle, and then the
+        # process ends. Walking all of them again and again would take half of the time.
         was_enabled = gc.isenabled()
         gc.disable()
         try:

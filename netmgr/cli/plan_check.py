@@ -74,6 +74,7 @@ def _errors(findings: Iterable[Diagnostic]) -> int:
 
 def _checked(planned: Planned) -> _Checked:
     plan, limits = planned.plan, planned.limits
+    # Before the first lock: as it would be locked.
     first = planned.lock or answer(planned)
     findings = check_plan(plan, first, limits)
     if _errors(findings):
@@ -117,7 +118,6 @@ def _limits(planned: Planned, usages: tuple[Usage, ...], *, every: bool) -> Tabl
 
 
 def _fullest(usages: tuple[Usage, ...]) -> list[Usage]:
-    """The fullest subject of each kind."""
     fullest: dict[str, Usage] = {}
     for usage in usages:
         if usage.what not in fullest or usage.used > fullest[usage.what].used:
@@ -195,6 +195,7 @@ def _read(folder: Path) -> dict[str, NodeDocument]:
     from netmgr.documents.node import NodeDocument
 
     documents: dict[str, NodeDocument] = {}
+    # All that are refused, so that one run shows every fault.
     refused: list[str] = []
     for path in sorted(folder.glob("*.yaml")):
         try:
@@ -232,6 +233,7 @@ def reach(
     packets = sum(len(cell.paths) for cell in cells)
     text = f"{packets} packets followed: one for each range that routes and rules distinguish."
     respond(output, document, [_matrix(cells), text])
+    # Documents for programs have them already.
     for message in wrong if output is OutputFormat.TABLE else ():
         typer.echo(f"wrong: {message}", err=True)
     raise typer.Exit(Exit.FAILURE if wrong else Exit.SUCCESS)
@@ -258,8 +260,8 @@ def _plain(cell: Cell) -> dict[str, Any]:
 
 
 def _matrix(cells: list[Cell]) -> Table:
-    """One column for each owner, or, where those are too many to read, one for each relation."""
     owners = list(dict.fromkeys(cell.origin for cell in cells))
+    # One column for each owner, or for each relation where those are too many to read.
     name_of = _column if len(owners) <= MOST_COLUMNS else _relation
     grouped: dict[str, dict[str, list[Cell]]] = {owner: {} for owner in owners}
     for cell in cells:

@@ -23,7 +23,6 @@ from netmgr.plan.locking import make_lock
 
 CHANGES = {"+": "green", "~": "yellow", "-": "red", "-/+": "red"}
 SEVERITIES = {"error": "red", "warning": "yellow", "note": "blue"}
-"""The colours of their signs."""
 
 
 @dataclass(frozen=True, slots=True)

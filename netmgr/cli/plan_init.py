@@ -150,7 +150,7 @@ def _prefixes(option: str, given: Iterable[str]) -> tuple[Prefix, ...]:
 
 
 def _services_length(services: Iterable[Prefix], clusters: int) -> int:
-    """As large as usual, unless as many clusters again would then not fit."""
+    # As large as usual, unless as many clusters again would then not fit.
     lengths = [prefix.length for prefix in services if prefix.family is Family.V4]
     shares = max(2 * clusters, 1)
     needed = min(lengths, default=0) + (shares - 1).bit_length()
@@ -162,8 +162,9 @@ def _items(prefixes: Iterable[Prefix]) -> str:
 
 
 def _scalar(value: str) -> str:
-    """A string as a YAML scalar: `on` needs quotes."""
+    # Unquoted, `on` would be true. A line break within would need the indentation of its place.
     dumped: str = yaml.safe_dump(value, width=1 << 20)
+    # YAML ends a plain scalar that is a whole document by "...".
     return dumped.removesuffix("\n").removesuffix("\n...")
 
 

@@ -85,6 +85,7 @@ def diff(*, file: PlanFile = DEFAULT_PLAN, output: Format = OutputFormat.TABLE) 
     ]
     narrowed = list(narrowings(planned.plan.cloud, planned.lock, after))
     respond(output, {"version": 1, "changes": changes, "narrowed": narrowed}, lines)
+    # Not by the changes: the plan's digest may be all that differs, and is written, too.
     raise typer.Exit(Exit.SUCCESS if planned.lock == after else Exit.CHANGES)
 
 

@@ -118,8 +118,6 @@ def machines(
 
 
 class TemplateRole(StrEnum):
-    """Whose template to render."""
-
     NODE = "node"
     NAT_HOST = "nat-host"
 
@@ -160,7 +158,6 @@ def _origin(file: Path, command: str) -> str:
 def _write_document(
     file: Path, role: Role, name: str, reader_group: str | None, to: Path | None
 ) -> None:
-    """Write a node.yaml, after validation as an agent would do it."""
     from netmgr.documents.node import NodeDocument
 
     given = up_to_date(file)
@@ -168,6 +165,7 @@ def _write_document(
     document = Documents(given.plan, given.locked, reader_group).of(machine)
     command = "router" if role is Role.HUB_ROUTER else str(role)
     text = f"{_origin(file, f'{command} {name}')}{to_yaml(document)}"
+    # As its agent will: the plan and a node's document are validated by different rules.
     loader.parse(text, f"the node.yaml of {machine.name}", NodeDocument)
     write(to, text)
 

@@ -73,7 +73,6 @@ def _held(allocations: Iterable[Allocation]) -> tuple[str, str]:
 
 
 def _tree(plan: PlanDocument, lock: LockDocument) -> Tree:
-    """Hub and clusters, their prefixes, and the subnets in those."""
     from rich.tree import Tree
 
     root = Tree(f"[bold]{plan.name}[/] {listed(plan.pools.nodes)}")

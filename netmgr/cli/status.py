@@ -61,6 +61,7 @@ def status(  # noqa: PLR0913  one a command-line option
     comes worst first, each with the command that shows more. Nothing is changed.
     """
     if not cluster:
+        # Whoever gives one means a cluster, and would take this node's answer for its.
         if wait or context or namespace:
             raise ConfigError("--wait, --context and --namespace are of --cluster; add it")
         node.status(socket=socket, output=output)

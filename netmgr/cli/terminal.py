@@ -1,4 +1,4 @@
-"""What terminals have and pipes do not: a width, colours, progress, and interrupts."""
+"""What terminals have and pipes do not: a width, progress, and interrupts."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# Until after the finalizer that an exception was dropped in.
 RAISED_AGAIN_SECONDS = 0.01
-"""Until after the finalizer that an exception was dropped in."""
 UNLIMITED = 1 << 16
 """Columns of what has no width: more than any line of ours."""
 
@@ -35,11 +35,6 @@ def width() -> int:
         return os.get_terminal_size(sys.stdout.fileno()).columns or UNLIMITED
     except (OSError, ValueError):  # no terminal, or nothing with a file descriptor
         return UNLIMITED
-
-
-def colours() -> bool | None:
-    """False where NO_COLOR forbids them (no-color.org), else None: a terminal gets them."""
-    return False if os.environ.get("NO_COLOR") else None
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -69,7 +64,7 @@ def undone_when_interrupted(
 ) -> Iterator[None]:
     """Turn the first of these signals into an exception, so that what is half done is undone.
 
-    Later ones are ignored: they would interrupt that. `cleanup` says what is done about it.
+    Later ones are ignored. `cleanup` says what is done about it.
     """
 
     def leave(number: int, _: FrameType | None) -> None:
@@ -83,7 +78,6 @@ def undone_when_interrupted(
     def look_at_dropped(dropped: sys.UnraisableHookArgs) -> None:
         # Python drops what is raised within a finalizer or a weak reference's callback.
         interruption = dropped.exc_value
-
         if isinstance(interruption, SystemExit):
 
             def raise_again(*_: object) -> None:

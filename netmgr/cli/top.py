@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-NODE = ("", "")
+NODE = ("", "")  # no pod is without a name
 _DIRECTIONS = ("internet-in", "internet-out")
 _PATIENCE_SECONDS = 2.0
 
@@ -60,19 +60,21 @@ class PodUsage(NamedTuple):
     def amount(self, sort: Sort) -> float:
         """What the pods are sorted by, the highest first."""
         received, sent = self.rates or (0, 0)
+        # The agent names those with the most: all others have fewer.
         begun = -1 if self.connections is None else self.connections
         amounts = {Sort.IN: received, Sort.OUT: sent, Sort.CONNECTIONS: begun, Sort.NAME: 0}
         return amounts.get(sort, received + sent)
 
 
 def measured(before: Snapshot, now: Snapshot) -> dict[Name, PodUsage]:
-    """What the node and each of its pods use; a pod that is new began at 0 bytes."""
+    """What the node and each of its pods use."""
     seconds = now["taken_at"] - before["taken_at"]
     former = _totals(before)
     begun = now["tracking"]["pods"] if "tracking" in now else ()
     connections = {(pod["namespace"], pod["pod"]): pod["connections"] for pod in begun}
     usages = {}
     for name, totals in _totals(now).items():
+        # A pod that is new began at 0 bytes.
         pairs = zip(totals, former.get(name, (0, 0)), strict=True)
         # A ledger that was lost counts from 0 again, and a clock may be set back.
         rates = [max(0, new - old) / seconds for new, old in pairs] if seconds > 0 else []
@@ -110,6 +112,7 @@ def table(node: str, usages: dict[Name, PodUsage], pods: list[Name]) -> Table:
         # A name must carry neither escape sequences to the terminal nor markup to rich.
         drawn.add_row(
             Text(plain(f"node {node}" if name == NODE else "/".join(name))),
+            # Without rates, a question mark in either column.
             *(map(size, usage.rates) if usage.rates else "??"),
             *map(size, usage.totals),
             "" if usage.connections is None else f"{usage.connections:,}",
@@ -145,11 +148,12 @@ def top(
 
 
 def _readings(socket: Path | None, interval: float, count: int) -> Readings:
-    """Read so many times, or without an end for 0; only the first question may fail."""
+    """Read so many times, or without an end for 0."""
 
     def read() -> Snapshot:
         return cast(Snapshot, ask(socket, "snapshot", timeout=_PATIENCE_SECONDS))
 
+    # Only this may fail: later an agent may be away for a moment, as while it is replaced.
     before, left = read(), count or sys.maxsize
     while left:
         time.sleep(interval)
@@ -175,6 +179,7 @@ def _live(screen: Console, readings: Readings, draw: Draw) -> None:
     from rich.live import Live
     from rich.text import Text
 
+    # It stays while the agent does not answer, below why.
     shown: Text | Table = Text("measuring")
     # A signal is an exception, so that the terminal is left as it was.
     ended = undone_when_interrupted(endings=(signal.SIGTERM, signal.SIGHUP))

@@ -35,6 +35,7 @@ _COLUMNS = {
     "class": (),
 }
 _FIGURES = ("traffic", "bytes", "packets", "missing")
+# The ledger folds the smallest pods of its oldest hours into their namespaces.
 _FOLDED = "(others)"
 _HOUR_SECONDS = 3600
 
@@ -89,6 +90,7 @@ def moment(option: str, text: str, now: float) -> float:
     """Seconds since the epoch of a time ago, a day, or a date with or without a time (UTC)."""
     try:
         seconds = _parse(text, datetime.fromtimestamp(now, UTC)).timestamp()
+    # A duration of many digits exceeds what timedelta takes.
     except (ValueError, OverflowError):
         seconds = -1.0
     if not 0 <= seconds < FARTHEST:
@@ -142,6 +144,7 @@ def as_json(answer: UsageView) -> str:
 
 def as_csv(answer: UsageView) -> str:
     text = io.StringIO()
+    # By default the module ends lines by CR LF, and shells' tools leave the CR in the last column.
     writer = csv.DictWriter(text, [*_columns(answer), *_FIGURES], lineterminator="\n")
     writer.writeheader()
     writer.writerows(_rows(answer))
