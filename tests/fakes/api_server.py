@@ -23,7 +23,7 @@ from kubernetes.client import ApiClient, Configuration
 from netmgr.errors import ApiError
 from netmgr.kube.client.api import CONFLICT, GONE, Api, Object
 from netmgr.kube.client.concurrency import Concurrency
-from netmgr.kube.controller.events import as_time
+from netmgr.kube.controller.nodes import as_time
 from tests.fakes.api_objects import (
     FIRST_VERSION,
     Collection,

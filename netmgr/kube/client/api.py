@@ -36,8 +36,8 @@ CONNECTIONS = 10
 # What a request gets, however little is left: urllib3 refuses a timeout of 0 or less.
 LEAST_SECONDS = 0.1
 
+# A watch without any event for this long is dead: bookmarks come every minute.
 SILENCE_SECONDS = 150.0
-"""A watch without any event for this long is dead: bookmarks come every minute."""
 
 LONGEST_REFUSAL = 64 * 1024
 """Bytes read of a refusal: through the server's proxy, it may come from anybody."""
@@ -49,8 +49,8 @@ THROTTLED, FAILING = 429, 500
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
 
+# What the client raises for kubeconfigs that are wrong: it does not validate them.
 UNUSABLE = (config.ConfigException, YAMLError, ValueError, TypeError, AttributeError, LookupError)
-"""What the client raises for kubeconfigs that are wrong: it does not validate them."""
 
 
 class _Request(NamedTuple):
@@ -211,7 +211,7 @@ class Api:
             status = answer.status
         # For an error of TLS the client raises an ApiException, with status 0.
         except (HTTPError, OSError, ApiException) as error:
-            # urllib3's MaxRetryError repeats the URL around its reason.
+            # An ApiException's own text has several lines.
             reason = getattr(error, "reason", None) or error
             raise ApiUnavailable(f"{request}: no answer: {reason}") from None
         finally:

@@ -25,8 +25,8 @@ log = logging.getLogger(__name__)
 PAGE = 500
 """Objects in one answer: the server never has to hold a whole list for us."""
 
+# A watch is ended and resumed after this time, so that servers that join get their share.
 WATCH_SECONDS = (240, 480)
-"""A watch is ended and resumed after this time, so that servers that join get their share."""
 
 
 def pages(api: Api, path: str, query: Query) -> Iterator[Object]:

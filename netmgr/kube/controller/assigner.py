@@ -30,8 +30,8 @@ log = logging.getLogger(__name__)
 
 _STATES = ("held", "cooldown", "free")
 
+# A wall clock this far off since the last round was set, not slewed.
 STEP_SECONDS = 1.0
-"""A wall clock this far off since the last round was set, not slewed."""
 
 
 class Assigner:

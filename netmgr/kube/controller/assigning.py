@@ -21,13 +21,10 @@ from itertools import islice
 from netmgr.kube.controller.allocations import Claim, NodeAllocation, NodeAllocations, NodeIndex
 from netmgr.kube.controller.nodes import NodeView
 
+# A kubelet can register its own Node with podCIDRs of its choice, and so would starve a whole pool
+# with 10.0.0.0/8. kube-controller-manager's default of a /24 touches 16 allocations of a /28.
 MOST_TOUCHED = 16
-"""Allocations that one Node's podCIDRs may block without owning them.
-
-A kubelet can register its own Node with podCIDRs of its choice, and so would starve a whole pool
-with 10.0.0.0/8. kube-controller-manager's default of a /24 for a node touches 16 allocations of a
-/28.
-"""
+"""Allocations that one Node's podCIDRs may block without owning them."""
 
 _REGISTER = (
     "podCIDRs never change, so drain and delete the Node and let its kubelet register it again; "

@@ -105,7 +105,7 @@ class Controller:
                 self.telemetry.lists.labels(name).set(reflector.lists)
                 self.telemetry.watches.labels(name).set(reflector.watches)
             # The pods are not waited for: ranges are assigned before there is any agent.
-            # A second at most, after which a reflector may have failed.
+            # A second at a time: a reflector may fail meanwhile, or the leadership be lost.
             if not beside.wait(followed["nodes"].synced, 1):
                 continue
             # Before anything is read: a change from now on starts another round.

@@ -26,8 +26,8 @@ from netmgr.kube.controller.health import ControllerHealth
 
 log = logging.getLogger(__name__)
 
+# A longer request has failed: two of them must fit into the time that a leader has to renew.
 REQUEST_SECONDS = 4.0
-"""A longer request has failed: two of them must fit into the time that a leader has to renew."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,11 @@ import hashlib
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from netmgr.errors import ApiError, ApiUnavailable
 from netmgr.kube.client.api import CONFLICT, Object
 from netmgr.kube.controller.assigning import Refusal
+from netmgr.kube.controller.nodes import as_time
 from netmgr.kube.controller.reconciling import Leadership, write_each
 from netmgr.logs import caused_by
 
@@ -28,8 +28,8 @@ LONGEST = 1024
 LONGEST_NAME = 236
 """Characters of the object's name, so that an Event's own stays within 253."""
 
+# What lasts is reported again: the server forgets an Event after an hour.
 AGAIN_SECONDS = 1800
-"""What lasts is reported again: the server forgets an Event after an hour."""
 
 MOST = 100
 """Events that are written in one round: thousands must not delay what is more important."""
@@ -88,6 +88,7 @@ class Events:
         """
         now = self._leadership.concurrency.monotonic()
         current = {warning.path: warning for warning in warnings}
+        # What is over is forgotten: should it return, it is reported at once.
         self._reported = {path: at for path, at in self._reported.items() if path in current}
         due = [
             warning
@@ -138,12 +139,6 @@ def write(leadership: Leadership, warning: WarningEvent) -> None:
             raise
         # It exists, perhaps by another controller: a new time keeps it from expiring.
         leadership.api.patch(warning.path, {"lastTimestamp": body["lastTimestamp"]})
-
-
-def as_time(seconds: float) -> str:
-    """A time (seconds since the epoch) as the API server writes it."""
-    text = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
-    return text.replace("+00:00", "Z")
 
 
 def event(warning: WarningEvent, author: tuple[str, str], now: float) -> Object:

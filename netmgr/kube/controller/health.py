@@ -19,9 +19,9 @@ from netmgr.kube.client.api import Api
 
 PLAIN = (("Content-Type", "text/plain; charset=utf-8"),)
 
+# A part hangs after so many seconds without a beat: a request times out after 30, and a round has
+# a few in a row.
 SILENCE = 300.0
-"""A part hangs after so many seconds without a beat: a request times out after 30, and a round has
-a few in a row."""
 
 
 class ControllerHealth:

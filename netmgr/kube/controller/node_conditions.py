@@ -14,14 +14,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from netmgr.kube.client.agent_pods import AgentPod
-from netmgr.kube.controller.events import Events, WarningEvent, as_time
+from netmgr.kube.controller.events import Events, WarningEvent
 from netmgr.kube.controller.health import Telemetry
 from netmgr.kube.controller.node_reports import NodeReport, NodeReports
 from netmgr.kube.controller.nodes import HEALTHY, NodeView
-from netmgr.kube.controller.reconciling import Leadership, write_condition, write_each
+from netmgr.kube.controller.reconciling import Condition, Leadership, write_condition, write_each
 from netmgr.kube.controller.shared_ranges import shared_ranges
 
 HEALTHY_REASON, SILENT_REASON = "NoProblems", "NoReport"
@@ -31,12 +30,6 @@ LONGEST_MESSAGE = 4096
 CALM_SECONDS = 10.0
 
 log = logging.getLogger(__name__)
-
-
-class Condition(NamedTuple):
-    status: str
-    reason: str
-    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,18 +114,11 @@ class NodeConditions:
 
     def _write(self, change: tuple[NodeView, Condition]) -> bool:
         view, wanted = change
-        now = as_time(self._leadership.concurrency.now())
         # A transition is one of the status (API conventions), whatever the reason.
         is_other = view.health is None or view.health[0] != wanted.status
-        made = {
-            "type": HEALTHY,
-            "status": wanted.status,
-            "reason": wanted.reason,
-            "message": wanted.message[:LONGEST_MESSAGE],
-            "lastHeartbeatTime": now,
-            "lastTransitionTime": now if is_other else view.health_since or now,
-        }
-        if not write_condition(self._leadership, view, made):
+        since = "" if is_other else view.health_since
+        bounded = wanted._replace(message=wanted.message[:LONGEST_MESSAGE])
+        if not write_condition(self._leadership, view, HEALTHY, bounded, since):
             return False
         self._written[view.name] = self._leadership.concurrency.monotonic()
         level = logging.INFO if wanted.status == "True" else logging.WARNING

@@ -51,6 +51,7 @@ def render(template: Object, node: Object) -> Object:
     document |= {key: value for key, value in template.items() if key not in document}
     if _hands_out(template):
         document["ranges"] = [str(prefix) for prefix in ranges(node)]
+        # By this the agent tells which is newer: the document, or the annotation of its pod.
         document["ranges_version"] = int(node["metadata"]["resourceVersion"])
         document.setdefault("ranges_file", RANGES_FILE)
     return document

@@ -17,8 +17,8 @@ from netmgr.kube.controller.assigning import Refusal, RefusalReason
 from netmgr.kube.controller.nodes import NodeView
 from netmgr.prefixes import Address, Family, Prefix
 
+# Every change is sent to every node, so that the traffic grows with the square of their number.
 MOST_NODES = 500
-"""Every change is sent to every node, so that the traffic grows with the square of their number."""
 
 SHORTEST = {Family.V4: 20, Family.V6: 64}
 """Prefix length of the largest podCIDR; kube-controller-manager's defaults are /24 and /64."""

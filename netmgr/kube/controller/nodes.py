@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from netmgr.documents.sites import Role
 from netmgr.kube.client.api import Object
@@ -53,6 +54,12 @@ class NodeView:
 
     def has_taint(self, key: str) -> bool:
         return any(taint["key"] == key for taint in self.taints)
+
+
+def as_time(seconds: float) -> str:
+    """A time (seconds since the epoch) as the API server writes it."""
+    text = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+    return text.replace("+00:00", "Z")
 
 
 def conditions_of(api_object: Object) -> dict[str, Object]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from netmgr.errors import ApiError, ApiUnavailable
 from netmgr.kube.client.agent_pods import AgentPod
 from netmgr.kube.client.api import Api, Object, is_outdated
 from netmgr.kube.client.concurrency import THREADS, Concurrency
 from netmgr.kube.client.object_cache import ObjectCache
-from netmgr.kube.controller.nodes import NodeView
+from netmgr.kube.controller.nodes import NodeView, as_time
 
 Item = TypeVar("Item")
 
@@ -76,9 +76,23 @@ def patch(
     return True
 
 
-def write_condition(leadership: Leadership, view: NodeView, condition: Object) -> bool:
-    """Write a condition of a Node; False when another Node has its name."""
-    body: Object = {"metadata": {"uid": view.uid}, "status": {"conditions": [condition]}}
+class Condition(NamedTuple):
+    status: str
+    reason: str
+    message: str
+
+
+def write_condition(
+    leadership: Leadership, view: NodeView, kind: str, condition: Condition, since: str = ""
+) -> bool:
+    """Write a condition of a Node; False when another Node has its name.
+
+    `since` is when it got this status, by default now.
+    """
+    now = as_time(leadership.concurrency.now())
+    times = {"lastHeartbeatTime": now, "lastTransitionTime": since or now}
+    content = {"type": kind, **condition._asdict(), **times}
+    body: Object = {"metadata": {"uid": view.uid}, "status": {"conditions": [content]}}
     path = f"/api/v1/nodes/{view.name}/status"
     # Conditions are merged by their type, which a JSON merge patch cannot do.
     return patch(leadership.nodes, leadership.api.patch_by_key, path, body)
@@ -114,7 +128,7 @@ def try_each(
         leadership.beat()
         try:
             return write(item)
-        # It is away for all the others, too.
+        # The server is away for all other objects, too.
         except ApiUnavailable:
             raise
         except ApiError as error:

@@ -12,10 +12,9 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from netmgr.kube.controller.events import as_time
 from netmgr.kube.controller.node_taints import rewrite, without
 from netmgr.kube.controller.nodes import NETWORK_UNAVAILABLE, STARTUP_TAINT, NodeView
-from netmgr.kube.controller.reconciling import Leadership, write_condition, write_each
+from netmgr.kube.controller.reconciling import Condition, Leadership, write_condition, write_each
 from netmgr.logs import caused_by
 from netmgr.ranges.assigned import AssignedRanges
 
@@ -59,16 +58,9 @@ class Startup:
         return is_written
 
     def _clear(self, view: NodeView) -> bool:
-        now = as_time(self.leadership.concurrency.now())
-        condition = {
-            "type": NETWORK_UNAVAILABLE,
-            "status": "False",
-            "reason": "NetmgrAgentReady",
-            "message": "the agent of netmgr serves on this Node",
-            "lastHeartbeatTime": now,
-            "lastTransitionTime": now,
-        }
-        is_written = write_condition(self.leadership, view, condition)
+        message = "the agent of netmgr serves on this Node"
+        condition = Condition("False", "NetmgrAgentReady", message)
+        is_written = write_condition(self.leadership, view, NETWORK_UNAVAILABLE, condition)
         if is_written:
             log.info("network-available node=%s", view.name, extra=caused_by(view.name))
         return is_written

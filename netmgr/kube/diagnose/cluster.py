@@ -119,7 +119,7 @@ def _events(api: Api, namespace: str) -> Iterator[Object]:
 
 def _ask(api: Api, cluster: cluster_status.ClusterState, seconds: float, advance: Advance) -> None:
     """Ask the exporters of agents that are ready."""
-    # Those of others would only take their time limit each.
+    # Each of the others would only use up its time limit.
     kubelets = {node.view.name for node in cluster.nodes if node.is_ready}
     asked = [
         agent

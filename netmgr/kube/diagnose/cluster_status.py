@@ -154,7 +154,7 @@ def pod_state(pod_object: Object, pod: AgentPod) -> PodState:
     container, trouble = AGENT, ""
     if status.get("phase") == "Failed":
         trouble = f"its agent's pod failed: {status.get('reason') or 'no reason is given'}"
-    # In the order in which they start: the first that waits keeps those after it waiting.
+    # Init containers first: while one of them waits, nothing behind it is started.
     statuses = [*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())]
     for container_status in statuses:
         reason = container_status.get("state", {}).get("waiting", {}).get("reason")
@@ -417,7 +417,7 @@ def _is_over(event: Object, cluster: ClusterState) -> bool:
     at = event.get("lastTimestamp") or event.get("eventTime") or ""
     about, names = event["involvedObject"], [f"{owner.name}-" for owner in cluster.workloads]
     kind, uid = about.get("kind"), about.get("uid")
-    # Only what was listed can be told to be gone: a ReplicaSet was not, nor were others' pods.
+    # Only what was listed can be known to be gone: ReplicaSets and others' pods were not.
     is_read = kind in _READ or (kind == "Pod" and about.get("name", "").startswith(tuple(names)))
     is_gone = is_read and uid and uid not in cluster.present
     # The API server's times all have one form, in which the earlier text sorts first.

@@ -31,8 +31,7 @@ MOST_RUNNING = 4
 
 ZONE = "topology.kubernetes.io/zone"
 SERVICE = "netmgr-connectivity-test"
-ICMPV6_BYTES = 256
-"""More than a neighbour discovery message has."""
+ICMPV6_BYTES = 256  # more than a neighbour discovery message has
 
 
 class Check(StrEnum):
@@ -258,6 +257,7 @@ def plan(
         PlannedProbe(Check.INTERNAL, "", Probe(by="connect", host=target.host, port=target.port))
         for target in asked.internal
     ]
+    # Without a domain: the search list of a pod begins with its own namespace.
     return [*probes, PlannedProbe(Check.DNS, "", Probe(by="dns", host=SERVICE))]
 
 

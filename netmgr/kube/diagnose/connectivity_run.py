@@ -268,6 +268,7 @@ class _Run:
             }
             self._report(f"{role}s", len(done), len(names))
             if names <= done or time.monotonic() > deadline:
+                # Somebody may have deleted a pod, or its Node.
                 return dict.fromkeys(names, GONE) | pods
             time.sleep(POLL_SECONDS)
 
@@ -308,6 +309,7 @@ class _Run:
             events = list(items(self._api, f"{self._path}/events", query))
         except ApiError:
             return ""
+        # The API server lists by name, and an Event's ends in its time: the last is the newest.
         words = [f"{event.get('reason', '')}: {event.get('message', '')}" for event in events]
         return connectivity_objects.shortened(words[-1]) if words else ""
 
@@ -363,10 +365,10 @@ class _Run:
             result.uncounted = f"its exporter does not answer: {short(error)}"
             return
         page = body.decode(errors="replace")
-        # Of each, and not of the first that is missing: the reason below is only told if one is.
         result.server_counted, result.counted = (
             counted(page, self._request.name, pod_name(role, number)) for role in (SERVER, CLIENT)
         )
+        # Set in any case: it is only shown where one of the two is None.
         result.uncounted = "its exporter does not name the test's pods"
 
 
