@@ -125,7 +125,7 @@ def install(  # noqa: PLR0913 (each is one option of the command)
     for remark in remarks(plan):
         typer.echo(remark, err=True)
     if in_pod:
-        # Its program is replaced, and what is still in the buffer with it.
+        # stay() replaces this program: what is still in the buffer would be lost.
         sys.stdout.flush()
         beside.stay(own_root)
 
@@ -156,6 +156,7 @@ def uninstall(
     if if_installed and not installed:
         typer.echo(f"{', '.join(map(str, dict.fromkeys(folders)))}: no netmgr plugin is installed")
         return
+    # Without any, the first folder is named in the error.
     removed, left = uninstall((installed or folders)[0], name)
     for path in removed:
         kept = uninstalled_name(path)

@@ -119,7 +119,7 @@ def tombstones(ctx: typer.Context) -> Values:
 
 @_quiet
 def first_nodes(ctx: typer.Context) -> Values:
-    # Of each pool the first: there may be thousands.
+    # Only the first of each pool: there may be thousands.
     return [
         (f"{name}-{pool}-0", f"the first of {held.capacity:,}")
         for name, cluster in _lock(ctx).clusters.items()

@@ -74,7 +74,7 @@ def connectivity_test(  # noqa: PLR0913  one a command-line option
     from netmgr.kube.diagnose.connectivity_run import ConnectivityRequest
 
     request = ConnectivityRequest(
-        # Two people may test at a time.
+        # Random: two people may test at the same time.
         name=PREFIX + secrets.token_hex(3),
         agents=tuple(namespace or NAMESPACES),
         options=Options(

@@ -15,8 +15,7 @@ from netmgr.cli.asking import find
 from netmgr.cli.options import LogFormatOption, LogLevelOption, Socket
 from netmgr.logs import LogFormat
 
-_FIRST_OF_ANY_USER = 1024
-"""Ports below this one take CAP_NET_BIND_SERVICE."""
+_FIRST_OF_ANY_USER = 1024  # lower ports take CAP_NET_BIND_SERVICE
 
 _file = partial(typer.Option, metavar="FILE")
 
@@ -89,6 +88,7 @@ def exporter(  # noqa: PLR0913  one a command-line option
     given = [f"--{name}={value}" for name, value in options.items() if value is not None]
     given += ["--throughput-test"] if throughput_test else []
     # It starts over without the command line parser, which is 10 MB that a daemon need not keep.
+    # From where this process has netmgr, which need not be on Python's own path.
     home = str(Path(__file__).resolve().parents[2])
     environment = {
         **os.environ,

@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Callable
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from netmgr.kube.controller.plan_watch import PlanWatch
 
 app = typer.Typer(no_args_is_help=True)
+_namespace = partial(typer.Option, metavar="NAMESPACE")
 
 LEASE = "netmgr-controller"
 REFUSED, TOO_FEW = "NodeDocumentRefused", "MorePodsThanAddresses"
@@ -66,10 +68,7 @@ def node(
         "/etc/netmgr/node.yaml"
     ),
     wait: Annotated[
-        float,
-        typer.Option(
-            metavar="SECONDS", min=0, help="How long to retry while the API server is unreachable."
-        ),
+        float, options.seconds(help="How long to retry while the API server is unreachable.")
     ] = 60,
     kubeconfig: options.Kubeconfig = None,
     service_account: options.ServiceAccount = options.SERVICE_ACCOUNT,
@@ -221,27 +220,16 @@ def controller(  # noqa: PLR0913  one a command-line option
         ),
     ] = "",
     taint_after: Annotated[
-        float,
-        typer.Option(metavar="SECONDS", min=0, help="How long it has to be False before that."),
+        float, options.seconds(help="How long it has to be False before that.")
     ] = 180,
     quarantine: Annotated[
-        float,
-        typer.Option(
-            metavar="SECONDS", min=0, help="Cooldown of a node index after its Node is deleted."
-        ),
+        float, options.seconds(help="Cooldown of a node index after its Node is deleted.")
     ] = 600,
     namespace: Annotated[
-        str,
-        typer.Option(
-            metavar="NAMESPACE",
-            help="Namespace of the Lease and the allocations [default: the pod's own]",
-        ),
+        str, _namespace(help="Namespace of the Lease and the allocations [default: the pod's own]")
     ] = "",
     agent_namespace: Annotated[
-        str,
-        typer.Option(
-            metavar="NAMESPACE", help="Namespace of the agents' DaemonSet [default: the pod's own]"
-        ),
+        str, _namespace(help="Namespace of the agents' DaemonSet [default: the pod's own]")
     ] = "",
     lease_seconds: Annotated[
         int,
@@ -274,12 +262,12 @@ def controller(  # noqa: PLR0913  one a command-line option
         raise ConfigError("--taint-unhealthy needs --node-health, which writes the condition")
     share = parse_share(taint_unhealthy) if taint_unhealthy else None
     logs.begin(log_level, log_format)
-    # The kubelet restarts what has ended; a process that lacks a thread would go on looking well.
+    # The kubelet restarts what has ended; a process that lacks a thread may go on looking well.
     faults.end_with_any_thread()
     # Unique for each process: a restarted pod keeps its name, and must not take its predecessor's
     # Lease for its own.
     identity = f"{os.environ.get('POD_NAME') or socket.gethostname()}_{uuid.uuid4().hex[:8]}"
-    # Of a pod, kubelet says the namespace there.
+    # In a pod, the kubelet writes its namespace there.
     file = service_account / "namespace"
     own = file.read_text().strip() if file.exists() else "netmgr"
     term = Term(namespace or own, LEASE, identity, lease_seconds)
@@ -298,7 +286,7 @@ def controller(  # noqa: PLR0913  one a command-line option
     awaited = None if plan is None else _plan(plan, cluster, may_be_missing=plan_optional)
     api = _connect(kubeconfig, service_account)
     telemetry, health = Telemetry(api), ControllerHealth()
-    # Before it leads, which may never be: the kubelet probes a follower, too.
+    # Before it leads: the kubelet probes followers, too.
     serve(telemetry.registry, listen, health.fault)
     work = Controller(api, settings, awaited, telemetry, health)
     ended = threading.Event()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +19,8 @@ class OutputFormat(StrEnum):
     JSON = "json"
     YAML = "yaml"
 
+
+seconds = partial(typer.Option, metavar="SECONDS", min=0)
 
 Format = Annotated[
     OutputFormat,

@@ -37,15 +37,11 @@ def status(  # noqa: PLR0913  one a command-line option
     cluster: Annotated[
         bool, typer.Option("--cluster", help="The cluster of kubectl's context, not this node.")
     ] = False,
-    wait: Annotated[
-        float,
-        typer.Option(metavar="SECONDS", min=0, help="How long to wait until it is healthy."),
-    ] = 0,
+    wait: Annotated[float, options.seconds(help="How long to wait until it is healthy.")] = 0,
     context: options.Context = "",
     namespace: options.Namespaces = None,
     timeout: Annotated[
-        float,
-        typer.Option(metavar="SECONDS", min=0, help="How long the nodes' exporters are asked."),
+        float, options.seconds(help="How long the nodes' exporters are asked.")
     ] = 60,
     kubeconfig: options.Kubeconfig = None,
     service_account: options.ServiceAccount = options.SERVICE_ACCOUNT,
@@ -61,7 +57,7 @@ def status(  # noqa: PLR0913  one a command-line option
     comes worst first, each with the command that shows more. Nothing is changed.
     """
     if not cluster:
-        # Whoever gives one means a cluster, and would take this node's answer for its.
+        # If they were ignored, this node's answer would pass for the cluster's.
         if wait or context or namespace:
             raise ConfigError("--wait, --context and --namespace are of --cluster; add it")
         node.status(socket=socket, output=output)

@@ -112,7 +112,7 @@ def table(node: str, usages: dict[Name, PodUsage], pods: list[Name]) -> Table:
         # A name must carry neither escape sequences to the terminal nor markup to rich.
         drawn.add_row(
             Text(plain(f"node {node}" if name == NODE else "/".join(name))),
-            # Without rates, a question mark in either column.
+            # Without rates, the string is unpacked: a question mark for each column.
             *(map(size, usage.rates) if usage.rates else "??"),
             *map(size, usage.totals),
             "" if usage.connections is None else f"{usage.connections:,}",
@@ -153,7 +153,7 @@ def _readings(socket: Path | None, interval: float, count: int) -> Readings:
     def read() -> Snapshot:
         return cast(Snapshot, ask(socket, "snapshot", timeout=_PATIENCE_SECONDS))
 
-    # Only this may fail: later an agent may be away for a moment, as while it is replaced.
+    # Only the first may end the command: an agent that is being replaced is soon back.
     before, left = read(), count or sys.maxsize
     while left:
         time.sleep(interval)
@@ -179,7 +179,7 @@ def _live(screen: Console, readings: Readings, draw: Draw) -> None:
     from rich.live import Live
     from rich.text import Text
 
-    # It stays while the agent does not answer, below why.
+    # While the agent does not answer, the last table stays, below the reason.
     shown: Text | Table = Text("measuring")
     # A signal is an exception, so that the terminal is left as it was.
     ended = undone_when_interrupted(endings=(signal.SIGTERM, signal.SIGHUP))
