@@ -66,6 +66,7 @@ def ask(
         message = f"{path}: this user may not read the agent's socket; {_way_in(path)}"
         raise errors.SetupError(message) from None
     except (FileNotFoundError, ConnectionRefusedError) as error:
+        # A socket without a listener is of an agent that has ended, and may be back at once.
         kind = errors.NoAgent if isinstance(error, FileNotFoundError) else errors.TryAgainLater
         raise kind(
             f"{path}: no agent answers there; is 'netmgr agent' running on this node?"

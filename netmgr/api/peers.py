@@ -10,8 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 
+# Between connecting and its first byte a peer may have to wait for a processor.
 IDLE_SECONDS = 0.1
-"""Between connecting and its first byte a peer may have to wait for a processor."""
 
 NOTHING = 0
 
@@ -63,7 +63,7 @@ class OpenPeers:
 
     def expect(self, peer: Peer, event: int) -> None:
         """Note what is awaited of it now."""
-        # Locked: it must not be aborted for what it was idle in before.
+        # Locked, so that it is not aborted for having idled before.
         with self._lock:
             peer.awaited = event
 

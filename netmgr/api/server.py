@@ -31,7 +31,7 @@ READER_SECONDS = 2.0
 """How long a reader may take for its line, and again for taking the answer."""
 
 _REQUEST_SECONDS = 10.0
-# Of `cni/wire.py`: more than the launcher ever sends.
+# As in `cni/wire.py`: more than the launcher ever sends.
 _LONGEST_REQUEST = 2 * 1024 * 1024
 _LONGEST_LINE = 4096
 _CHUNK = 1 << 16

@@ -128,6 +128,7 @@ class HostPodFinder:
         names = {}
         for entry in _folders(self._logs):
             words = entry.name.split("_")
+            # No name of a namespace or a pod has an underscore.
             if len(words) != _LOGS:
                 continue
             namespace, name, uid = words
@@ -139,6 +140,7 @@ class HostPodFinder:
 def _is_on(own: int, cgroup: Path) -> bool:
     """Whether the cgroup has a process, and all of them are in the network namespace `own`."""
     seen = set()
+    # The processes are in the containers' cgroups, which are below the pod's.
     for folder, _, _ in os.walk(cgroup):
         with suppress(OSError):
             # A process may end between the listing and the look at its namespace.
