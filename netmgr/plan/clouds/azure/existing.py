@@ -10,7 +10,11 @@ from netmgr.plan.clouds.cloud import ListedNetwork
 
 
 def read_networks(entries: Sequence[Mapping[str, Any]], source: str) -> list[ListedNetwork]:
-    """Read name, address space and subnets of each VNet; ConfigError if one lacks name or space."""
+    """Read each VNet's `name`, `addressSpace.addressPrefixes` and `subnets`.
+
+    Raises:
+        ConfigError: an entry lacks one of these.
+    """
     networks = []
     for entry in entries:
         space = entry.get("addressSpace")
