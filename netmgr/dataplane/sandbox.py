@@ -103,7 +103,10 @@ def faults(
     inside: Reader, attachment: Attachment, index: int, moved: Collection[Family] = ()
 ) -> list[str]:
     """What is missing in a sandbox of all that `attach` made, for the pod's end of this index."""
-    link = next(link for link in read_links(inside) if link.number == index)
+    link = next((link for link in read_links(inside) if link.number == index), None)
+    # It may go after its index was asked for.
+    if link is None:
+        return [f"interface {attachment.key.ifname} is missing in the sandbox"]
     differences = [] if link.up else [f"interface {link.name} is down in the sandbox"]
     held = {address.network for address, _ in read_addresses(inside, index)}
     lost = [address for address in attachment.addresses if address not in held]

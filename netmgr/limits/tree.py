@@ -27,8 +27,9 @@ _SHARE = 1024
 _Rate = tuple[int, int]
 """Bits a second, and the burst in bytes."""
 
-# Of a class; 0 is HTB itself, and 0xFFFF means "none" to some programs.
-_LAST_NUMBER = 0xFFFE
+# Of a class, and of its queue's handle: 0 is HTB itself, 1 is HTB's handle, and 0xFFFF means "none"
+# to some programs.
+_NUMBERS = range(2, 0xFFFF)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,11 +211,11 @@ def numbered(trees: Iterable[Tree], known: Mapping[str, int]) -> dict[str, int]:
         if key not in numbers:
             # By the key, so that a restarted agent comes to the same ones. Not by `hash`, which
             # differs from one process to the next.
-            number = zlib.crc32(key.encode()) % _LAST_NUMBER
-            while number + 1 in taken:
-                number = (number + 1) % _LAST_NUMBER
-            numbers[key] = number + 1
-            taken.add(number + 1)
+            position = zlib.crc32(key.encode()) % len(_NUMBERS)
+            while _NUMBERS[position] in taken:
+                position = (position + 1) % len(_NUMBERS)
+            numbers[key] = _NUMBERS[position]
+            taken.add(numbers[key])
     return numbers
 
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from netmgr.dataplane import desired
+from netmgr.dataplane import desired, sandbox
 from netmgr.dataplane.drift import Drift, Foreign, Host, described
 from netmgr.kernel.links import Link
-from netmgr.kernel.netlink import attribute, nested
+from netmgr.kernel.netlink import Reader, attribute, nested
 from netmgr.kernel.routes import Route
 from netmgr.model import Attachment, AttachmentKey, PodRef
 from netmgr.prefixes import Address, Family, Prefix
@@ -160,3 +160,9 @@ def test_what_was_removed_is_described_by_where_it_was() -> None:
     assert described(WANTED[0]) == "route to 10.1.0.5/32 on link 7 belonged to no pod"
     address = "address 10.9.0.1/32 on link 8 of a pod belonged to nobody"
     assert described((Prefix.parse("10.9.0.1"), 8)) == address
+
+
+def test_a_pods_end_that_goes_while_it_is_looked_at_is_missing() -> None:
+    with Reader() as here:
+        differences = sandbox.faults(here, attachment("a", "10.0.0.1"), index=2**31 - 1)
+    assert differences == ["interface eth0 is missing in the sandbox"]

@@ -247,20 +247,20 @@ def test_whole_bytes_are_given_to_the_kernel_and_at_least_one_a_second() -> None
 def test_a_number_follows_from_the_key_and_the_next_free_one_is_taken() -> None:
     one = made({"pods": "*/*", "internet-in": "1M"})
     (key,) = one.classes
-    first = zlib.crc32(key.encode()) % 0xFFFE + 1
+    first = zlib.crc32(key.encode()) % 0xFFFD + 2
     assert tree.numbered([one], {}) == {key: first}
     assert tree.numbered([one], {"x": first, "y": first + 1}) == {key: first + 2}
-    # The numbers end at 0xFFFE and begin again with 1.
+    # The numbers end at 0xFFFE and begin again with 2: a queue of handle 1: would be HTB itself.
     taken = {str(number): number for number in range(first, 0xFFFF)}
-    assert tree.numbered([one], taken) == {key: 1}
-    assert tree.numbered([one], {**taken, "1": 1}) == {key: 2}
+    assert tree.numbered([one], taken) == {key: 2}
+    assert tree.numbered([one], {**taken, "2": 2}) == {key: 3}
     assert tree.numbered([one], {key: 9}) == {key: 9}
 
 
 def test_two_keys_never_have_one_number() -> None:
     pods = [pod("a", f"p{number}") for number in range(1000)]
     limited = made({"pods": "*/*", "internet-in": "1M"}, pods=pods)
-    assert len({zlib.crc32(key.encode()) % 0xFFFE for key in limited.classes}) < 1000, "some would"
+    assert len({zlib.crc32(key.encode()) % 0xFFFD for key in limited.classes}) < 1000, "some would"
     assert len(set(tree.numbered([limited], {}).values())) == 1000
 
 
@@ -274,5 +274,5 @@ def test_numbers_are_one_for_each_class_and_stay(before: set[str], after: set[st
     known = tree.numbered([first], {})
     found = tree.numbered([second], known)
     assert len(set(found.values())) == len(found)
-    assert all(0 < number < 0xFFFF for number in found.values())
+    assert all(1 < number < 0xFFFF for number in found.values())
     assert all(found[key] == known[key] for key in found.keys() & known.keys())
