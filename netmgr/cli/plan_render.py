@@ -227,8 +227,9 @@ def conflist(
     from cni.install import conflist as configuration
 
     folder = Path("/opt/cni/bin")
-    written = json.dumps(configuration(Installation(folder, folder, network=network)), indent=2)
-    write(to, f"{written}\n")
+    # Whether there is a portmap here says nothing about the nodes.
+    installation = Installation(folder, folder, network=network, portmap=False)
+    write(to, f"{json.dumps(configuration(installation), indent=2)}\n")
 
 
 def _share(text: str) -> str:
