@@ -21,8 +21,9 @@ from netmgr.agent.accounting.accounts import Accounts
 from netmgr.agent.accounting.host_pods import HostPods
 from netmgr.agent.cni.server import CniSocket
 from netmgr.agent.core.components import Agent, Component, Remnants
-from netmgr.agent.core.files import FILES
+from netmgr.agent.core.files import FILES, Files
 from netmgr.agent.queries import Readers
+from netmgr.api.server import UnixServer
 from netmgr.api.snapshot import Snapshot
 from netmgr.documents.node import NodeDocument
 from netmgr.errors import KernelError
@@ -92,6 +93,18 @@ def test_files_that_cannot_be_made_again_are_reported(agent: Probed) -> None:
     agent.health.failing[FILES] = fault = "/var/lib/netmgr: cannot be made or written"
     assert json.loads(agent.readers.answer(QUESTION))["files"] == fault
     assert not agent.kernel.is_asked.is_set(), "a probe reads no counters"
+
+
+def test_a_socket_that_the_ending_agent_removed_is_not_made_again(tmp_path: Path) -> None:
+    """Passes go on until all sockets are closed."""
+    document = NodeDocument.model_validate(HEAD | {"state_dir": tmp_path})
+    with ExitStack() as stack:
+        files = Files(Agent(tmp_path / "node.yaml", document, Clock(), (), stack))
+        server = UnixServer(tmp_path / "some.sock", lambda question: question)
+        files.serve(server)
+        server.path.unlink()
+        assert files.restore() == [f"{server.path} was removed or replaced, and is made again"]
+    assert (files.restore(), server.path.exists()) == ([], False)
 
 
 class NotListening(CniSocket):

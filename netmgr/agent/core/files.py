@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -86,6 +87,7 @@ class Files(Component):
     def __init__(self, agent: Agent) -> None:
         super().__init__(agent)
         self._kept: list[Kept] = list(agent.directories)
+        self._restoring = threading.Lock()
         self._reserve = Reserve(agent.document.state_dir)
         # Until everything else has been opened, or closed again.
         self._reserve.release()
@@ -104,7 +106,13 @@ class Files(Component):
         self._reserve.take()
         self.keep(server)
         server.start()
-        self._agent.stack.callback(server.stop)
+        self._agent.stack.callback(self._stop, server)
+
+    def _stop(self, server: UnixServer) -> None:
+        # A pass that is under way, or still comes, would make the socket again that is removed here.
+        with self._restoring:
+            self._kept.remove(server)
+        server.stop()
 
     def capabilities(self) -> Iterable[Capability]:
         # To give a restored socket to its readers.
@@ -129,9 +137,10 @@ class Files(Component):
 
         If one cannot be made (NetmgrError), those after it wait for the next time.
         """
-        lost = [kept for kept in self._kept if kept.is_lost()]
-        for kept in lost:
-            kept.restore()
+        with self._restoring:
+            lost = [kept for kept in self._kept if kept.is_lost()]
+            for kept in lost:
+                kept.restore()
         restored = [f"{kept.path} was removed or replaced, and is made again" for kept in lost]
         # All that is there: `cni install` or a person may have made it, or opened it since.
         modes = dict.fromkeys(self._agent.document.state_dir.iterdir(), STATE_MODE)
