@@ -122,7 +122,11 @@ class Machine:
         ]
 
     def run(
-        self, *command: str | Path, stdin: bytes = b"", timeout: float = 60, check: bool = True
+        self,
+        *command: str | Path,
+        stdin: bytes = b"",
+        timeout: float = 2 * PATIENCE,
+        check: bool = True,
     ) -> str:
         """Run a program to its end and return its standard output.
 

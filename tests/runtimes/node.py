@@ -134,14 +134,12 @@ def scraped(machine: Machine) -> list[str]:
     return page if "netmgr_up 1.0" in page else []
 
 
-def sent_of_pod(page: list[str]) -> float:
-    """What an exporter's page says that its only pod sent to the internet."""
-    (line,) = [
-        each
-        for each in page
-        if each.startswith("netmgr_pod_traffic_bytes_total{") and "internet-out" in each
-    ]
-    return float(line.split()[-1])
+def sent_of_pod(page: list[str]) -> float | None:
+    """What an exporter's page says that its only pod sent to the internet; None without a page."""
+    for line in page:
+        if line.startswith("netmgr_pod_traffic_bytes_total{") and "internet-out" in line:
+            return float(line.split()[-1])
+    return None
 
 
 def settled(read: Callable[[], Value], expected: Callable[[], Value]) -> Value:

@@ -1,5 +1,6 @@
-/* Sends COUNT datagrams of SIZE bytes to ADDRESS PORT, each after the echo of the one before.
- * Exit 0: every echo came back. Static, so that it runs in any container. */
+/* probe ADDRESS PORT COUNT SIZE [SECONDS]
+ * Sends COUNT datagrams of SIZE bytes, each after the echo of the one before, for which it waits
+ * so long. Exit 0: every echo came back. Static, so that it runs in any container. */
 #include <netdb.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,11 +10,11 @@
 #include <arpa/inet.h>
 #include <unistd.h>
 
-static int dial(const char *address, int port)
+static int dial(const char *address, int port, int seconds)
 {
 	struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = htons(port)};
 	struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = htons(port)};
-	struct timeval patience = {.tv_sec = 2};
+	struct timeval patience = {.tv_sec = seconds};
 	int is_v4 = inet_pton(AF_INET, address, &v4.sin_addr);
 	int fd;
 
@@ -31,9 +32,9 @@ int main(int argc, char **argv)
 	static char out[65000], in[65000];
 	int fd, count, size;
 
-	if (argc != 5)
+	if (argc < 5 || argc > 6)
 		return 2;
-	fd = dial(argv[1], atoi(argv[2]));
+	fd = dial(argv[1], atoi(argv[2]), argc > 5 ? atoi(argv[5]) : 30);
 	count = atoi(argv[3]);
 	size = atoi(argv[4]);
 	if (fd < 0 || size < 0 || size > (int)sizeof(out))

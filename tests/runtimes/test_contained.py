@@ -249,8 +249,8 @@ def test_pods_are_wired_counted_and_scraped_from_within_containers(
     machine.run(*netmgr, "bundle", "--to", "/run/netmgr/bundle.tar.gz")
 
     machine.start("exporter", *contained("exporter"))
-    eventually(lambda: bool(scraped(machine)), lambda: machine.log("exporter"))
-    assert sent_of_pod(scraped(machine)) == internet.meter()["internet-out"][0]
+    sent = internet.meter()["internet-out"][0]
+    eventually(lambda: sent_of_pod(scraped(machine)) == sent, lambda: machine.log("exporter"))
 
     number = machine.run("pgrep", "-f", "netmgr agent").split()[-1]
     entries = (machine.path("/proc") / number / "status").read_text().splitlines()
@@ -311,6 +311,7 @@ def test_the_plugin_is_announced_once_the_agent_serves_and_through_its_restarts_
         eventually(lambda: "up to date" in machine.log("plugin"), lambda: machine.log("plugin"))
     assert looking.seen == {conflist.read_bytes()}
     # It stays, with little, and ends when it is told.
+    eventually(lambda: machine.run("pgrep", "-f", "signal.sigwait", check=False))
     (stays,) = machine.run("pgrep", "-f", "signal.sigwait").split()
     resident = machine.path(f"/proc/{stays}/status").read_text().partition("VmRSS:")[2]
     assert int(resident.split()[0]) < MOST_KIB
@@ -334,6 +335,8 @@ def test_the_plugin_is_announced_once_the_agent_serves_and_through_its_restarts_
     assert not conflist.exists()
     assert not engine.cri.network_is_ready()
     machine.run("pkill", "-f", f"^(flock {lock} )?sleep 1000$")
+    # It gives up after a while, and the kubelet starts it again.
+    contained_node.start_container("agent")
     eventually(engine.cri.network_is_ready, lambda: machine.log("plugin") + machine.log("agent"))
     # The first ADD meets an agent that serves.
     engine.run("after")

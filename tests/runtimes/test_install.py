@@ -125,7 +125,7 @@ def test_limited_pods_are_counted_by_what_passes_their_limits(
     machine.run("tc", "qdisc", "change", "dev", ifb, "root", *strict)
     target = (str(INTERNET[Family.V4]), str(ECHO_PORT))
     engine.speak("limited", "probe", *target, "20", "100")
-    engine.speak("limited", "sh", "-c", f"! probe {' '.join(target)} 1 1000")
+    engine.speak("limited", "sh", "-c", f"! probe {' '.join(target)} 1 1000 2")
     assert "dropped 1," in machine.run("tc", "-statistics", "qdisc", "show", "dev", ifb)
     assert settled(lambda: bare.counted(*pod), internet.meter) == internet.meter()
 

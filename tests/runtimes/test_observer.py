@@ -11,6 +11,7 @@ from types import MappingProxyType
 import pytest
 import yaml
 
+from netmgr.observer.reconcile_plan import ResultState
 from netmgr.prefixes import Family
 from tests.lab.topology import INTERNET, Node
 from tests.runtimes.conftest import ENGINES
@@ -165,6 +166,9 @@ def test_both_interfaces_of_a_pod_are_counted_by_the_results_that_multus_keeps(
     runtime = ContainerdCri(machine, probe)
     pod = runtime.run("trainer")
     assert len(multus.cached()) == 2
+    # On a busy machine it would speak before both are found.
+    both = {"state": ResultState.COUNTED, "count": 2}
+    eventually(lambda: both in observed.snapshot()["result_files"])
     target = str(INTERNET[Family.V4])
     packets: list[int] = []
     for way in ("default", "net1"):

@@ -109,7 +109,7 @@ class Files(Component):
         self._agent.stack.callback(self._stop, server)
 
     def _stop(self, server: UnixServer) -> None:
-        # A pass that is under way, or still comes, would make the socket again that is removed here.
+        # A pass that is under way, or still comes, would make the removed socket again.
         with self._restoring:
             self._kept.remove(server)
         server.stop()
