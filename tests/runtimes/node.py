@@ -136,10 +136,12 @@ def scraped(machine: Machine) -> list[str]:
 
 def sent_of_pod(page: list[str]) -> float | None:
     """What an exporter's page says that its only pod sent to the internet; None without a page."""
-    for line in page:
-        if line.startswith("netmgr_pod_traffic_bytes_total{") and "internet-out" in line:
-            return float(line.split()[-1])
-    return None
+    lines = [
+        line
+        for line in page
+        if line.startswith("netmgr_pod_traffic_bytes_total{") and "internet-out" in line
+    ]
+    return float(lines[0].split()[-1]) if len(lines) == 1 else None
 
 
 def settled(read: Callable[[], Value], expected: Callable[[], Value]) -> Value:
