@@ -30,11 +30,19 @@ from tests.kubernetes.controllers import (
     agent_pod,
     node,
 )
+from tests.waiting import PATIENCE
 
 APPS = "/apis/apps/v1/namespaces/netmgr"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/netmgr-claims/leases"
 REVISIONS = f"{APPS}/controllerrevisions"
 NEWEST, OLDER = "rev-2", "rev-1"
+NETMGR = """
+import sys
+from netmgr.cli.main import main
+from netmgr.kube.diagnose import cluster
+cluster.ANSWER_SECONDS = float(sys.argv.pop(1))
+main()
+"""
 
 
 class Exporter(socketserver.ThreadingTCPServer):
@@ -45,6 +53,7 @@ class Exporter(socketserver.ThreadingTCPServer):
 
     daemon_threads = True
     allow_reuse_address = True
+    request_queue_size = 128
 
     def __init__(self, address: str) -> None:
         super().__init__((address, 0), _Answer)
@@ -113,12 +122,17 @@ def own_address() -> str:
 
 @dataclass
 class Cluster:
-    """Nodes with agents, as DaemonSet controller, kubelets and netmgr's controller leave them."""
+    """Nodes with agents, as DaemonSet controller, kubelets and netmgr's controller leave them.
+
+    Attributes:
+        answer_seconds: how long the command waits for an exporter: this one shares a process.
+    """
 
     plane: ControlPlane
     exporter: Exporter
     kubeconfig: Path
     command: tuple[str, ...] = ("status", "--cluster")
+    answer_seconds: float = PATIENCE
     _blocks: Iterator[int] = field(default_factory=partial(itertools.count, 10 << 19))
 
     def add(self, *names: str, revision: str = NEWEST, pods: bool = True, **spec: object) -> None:
@@ -181,7 +195,8 @@ class Cluster:
 
     def run(self, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """The command, as an operator runs it."""
-        command = [sys.executable, "-m", "netmgr", *self.command, *options]
+        netmgr = [sys.executable, "-c", NETMGR, str(self.answer_seconds)]
+        command = [*netmgr, *self.command, *options]
         ended = subprocess.run(
             command,
             check=False,

@@ -205,7 +205,7 @@ class ControlPlane:
         self._ask_etcd("maintenance/defragment", {})
 
     def _ask_etcd(self, what: str, body: Object) -> Object:
-        connection = HTTPConnection(self.address, self.etcd_port, timeout=30)
+        connection = HTTPConnection(self.address, self.etcd_port, timeout=PATIENCE)
         status, text = _exchange(connection, "POST", f"/v3/{what}", json.dumps(body), {})
         connection.close()
         assert status == 200, text
@@ -240,10 +240,14 @@ class ControlPlane:
 
     @contextmanager
     def counted(self) -> Iterator[Counter[tuple[str, str]]]:
-        """What was asked meanwhile; filled in at the end."""
+        """What was asked meanwhile; filled in at the end. Without watches, which are counted at
+        their ends, whoever began them, and which the server has itself.
+        """
         before, asked = self.requests(), Counter[tuple[str, str]]()
         yield asked
-        asked.update(self.requests() - before)
+        for (verb, resource), number in (self.requests() - before).items():
+            if verb != "WATCH":
+                asked[verb, resource] = number
 
     def credentials(self, folder: Path, token: str) -> Path:
         """A folder like the one in which a pod finds its service account."""

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from netmgr.kube.controller.events import WarningEvent, event
-from netmgr.kube.controller.node_reports import LONGEST_ANSWER
+from netmgr.kube.controller.node_reports import ANSWER_SECONDS, LONGEST_ANSWER
 from netmgr.kube.controller.nodes import HEALTHY, STARTUP_TAINT
 from netmgr.kube.diagnose.cluster import LONGEST_REASON
 from tests.kubernetes import clusters
@@ -163,10 +163,11 @@ def test_problems_that_exporters_report_are_shown_and_odd_answers_bounded(cluste
         (b"200 OK", lambda: endless(b" " * (1 << 16)), 0.0, f"more than {LONGEST_ANSWER}"),
         (b"403 Forbidden", lambda: iter([forged]), 0.0, f"403: {'x' * LONGEST_REASON}"),
         (b"500 Failed", lambda: endless(b" "), 0.1, "500: "),
-        (b"200 OK", lambda: endless(b" "), 0.1, "takes longer than 3 s"),
+        (b"200 OK", lambda: endless(b" "), 0.1, f"takes longer than {ANSWER_SECONDS:.0f} s"),
     ):
         cluster.exporter.pieces = pieces
         cluster.exporter.status, cluster.exporter.pause = status, pause
+        cluster.answer_seconds = ANSWER_SECONDS if pause else PATIENCE
         code, found = cluster.findings()
         assert (code, found.keys()) == (0, {("exporter", "node/a")})
         assert complaint in found["exporter", "node/a"]["message"]
@@ -182,8 +183,8 @@ def test_waiting_ends_as_soon_as_all_is_well(cluster: Cluster) -> None:
     cluster.add("a")
     cluster.set_pod("a", cluster.status(ready=False))
     mend = threading.Timer(2, lambda: cluster.set_pod("a", cluster.status()))
-    mend.start()
     begun = time.monotonic()
+    mend.start()
     ended = cluster.run("--wait", "200")
     mend.join()
     assert ended.returncode == 0, ended.stdout

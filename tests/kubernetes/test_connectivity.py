@@ -92,7 +92,7 @@ class Kubelets:
     def page(self) -> Iterator[bytes]:
         """The exporters' page, of all Nodes at once."""
         lines = []
-        for namespace, name in self.made:
+        for namespace, name in list(self.made):
             for way, number in zip(("out", "in"), self.counted.get(name, (0, 0)), strict=True):
                 labels = f'namespace="{namespace}",pod="{name}",traffic="internet-{way}"'
                 lines.append(f"netmgr_pod_traffic_bytes_total{{{labels}}} {float(number)}\n")
@@ -274,10 +274,10 @@ def test_pods_that_do_not_start_are_named_with_the_kubelets_reason(
     container = {"name": "server", "ready": False, "state": waiting, "lastState": {}}
     own = {"image": "", "imageID": "", "restartCount": 0}
     kubelets.refusing["server-1"] = {"phase": "Pending", "containerStatuses": [container | own]}
-    code, answer = report(cluster, "--timeout", "3")
+    code, answer = report(cluster, "--timeout", "15")
     assert code == 1
     message, objects = errors(answer)["start"]
-    assert message.startswith("the pod server is not ready after 3 s: ErrImagePull: no such image")
+    assert message.startswith("the pod server is not ready after 15 s: ErrImagePull: no such image")
     assert "\x1b" not in message
     assert objects == ["node/b"]
     assert states(answer, "b") == {"start": "failed"}

@@ -20,14 +20,14 @@ from tests.kubernetes.controllers import (
     pod_cidrs,
     write_plan,
 )
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 from tests.wall_clock import HOUR, WallClock
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.usefixtures("no_nodes")]
 
-COOLDOWN = 8
-LEASE = 5
-RETRY = 1
+COOLDOWN = 15
+LEASE = 15
+RETRY = LEASE / 8
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/netmgr-claims/leases"
 POOL = "{{gpu: {{nodes: {}, surge: 0}}}}"
 Begin = Callable[..., Program]
@@ -52,16 +52,16 @@ def begin(start: Start, tmp_path: Path) -> Begin:
 
 
 def release(plane: ControlPlane) -> float:
-    """Delete the Node that has the only allocation, register another; when it was deleted."""
-    plane.ask("DELETE", "/api/v1/nodes/first")
+    """Delete the Node that has the only allocation, register another; when it was still there."""
     gone = time.monotonic()
+    plane.ask("DELETE", "/api/v1/nodes/first")
     add_nodes(plane, [node("second", "gpu")])
     eventually(lambda: "NodePoolFull" in events_of(plane, "second"))
     return gone
 
 
 def assert_cooldown(plane: ControlPlane, since: float) -> None:
-    eventually(lambda: pod_cidrs(plane), seconds=COOLDOWN + 15)
+    eventually(lambda: pod_cidrs(plane), seconds=COOLDOWN + PATIENCE)
     assert time.monotonic() - since >= COOLDOWN
 
 
@@ -73,9 +73,8 @@ def test_no_step_of_the_clock_ends_or_prolongs_a_cooldown(
     eventually(lambda: pod_cidrs(installed))
     gone = release(installed)
     clock.set(HOUR)
-    # A wrong decision would be taken by now.
+    # A wrong decision would be taken by now, and come too early.
     time.sleep(COOLDOWN / 4)
-    assert not pod_cidrs(installed)
     clock.set(-HOUR)
     assert_cooldown(installed, gone)
     assert controller.end() == 0
@@ -118,13 +117,13 @@ def test_a_follower_whose_clock_is_set_takes_over_from_a_dead_leader_and_from_no
     add_nodes(installed, [node("first", "gpu")])
     eventually(lambda: pod_cidrs(installed))
     # The client reads the clock anew with each renewal that it sees: some steps are in between.
-    for offset in [HOUR, 0, -HOUR, 0] * 2 * LEASE:
+    for offset in [HOUR, 0, -HOUR, 0] * LEASE:
         clock.set(offset)
         time.sleep(0.25)
     assert " leading " not in follower.said
     assert " leadership-lost " not in leader.said
-    leader.kill()
     killed = time.monotonic()
+    leader.kill()
     time.sleep(LEASE / 3)
     clock.set(HOUR)
     time.sleep(LEASE / 6)
@@ -174,4 +173,4 @@ def test_a_leader_whose_clock_is_set_back_gives_up_when_it_cannot_renew(
         eventually(lambda: " leadership-lost " in leader.said, seconds=2 * LEASE)
     finally:
         installed.start_server()
-    eventually(lambda: leader.said.count(" leading ") == 2, seconds=4 * LEASE)
+    eventually(lambda: leader.said.count(" leading ") >= 2, seconds=4 * LEASE)

@@ -1,13 +1,16 @@
 """What a controller and its successor do when leaders, tokens and the API server itself go away;
-and 2,000 Nodes (`make fleet` has 7,500).
+and 7,500 Nodes.
 """
 
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -40,6 +43,14 @@ MANY = 7500
 NEW = 100
 
 
+def reaches(number: Callable[[], int], goal: int) -> None:
+    """Wait until there are so many, for as long as there are ever more."""
+    while (reached := number()) < goal:
+        eventually(
+            lambda reached=reached: number() > reached, f"{reached} of {goal}, no more", every=0.5
+        )
+
+
 def assert_none_twice(plane: ControlPlane) -> None:
     """No address of any Node is another's, too."""
     prefixes = [Prefix.parse(text) for texts in pod_cidrs(plane).values() for text in texts]
@@ -47,7 +58,7 @@ def assert_none_twice(plane: ControlPlane) -> None:
 
 
 @pytest.mark.timeout(1800)
-def test_2000_nodes_are_assigned_and_none_twice_and_their_agents_are_followed(
+def test_7500_nodes_are_assigned_and_none_twice_and_their_agents_are_followed(
     installed: ControlPlane, start: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assign_all(installed, start, tmp_path, capsys)
@@ -64,10 +75,10 @@ def assign_all(
     with installed.counted() as asked:
         begun = time.monotonic()
         controller = start(f"--plan={plan}")
-        eventually(
-            lambda: installed.requests()["PATCH", "nodes"] - before >= MANY, seconds=900, every=0.5
-        )
+        reaches(lambda: installed.requests()["PATCH", "nodes"] - before, MANY)
         taken = time.monotonic() - begun
+        # Some of the requests may have been made twice.
+        reaches(lambda: len(pod_cidrs(installed)), MANY)
     assert len({tuple(cidrs) for cidrs in pod_cidrs(installed).values()}) == MANY
     assert_none_twice(installed)
     wrote = asked["PATCH", "nodes"]
@@ -109,8 +120,8 @@ def follow_agents(
     with installed.counted() as asked:
         begun = time.monotonic()
         controller = start()
-        eventually(lambda: written()[0] >= MANY, seconds=200, every=0.5)
-        eventually(lambda: written()[1] >= NEW, every=0.5)
+        reaches(lambda: written()[0], MANY)
+        reaches(lambda: written()[1], NEW)
         taken = time.monotonic() - begun
         # Nothing changes any more: watches, and the Lease.
         time.sleep(5)
@@ -134,17 +145,21 @@ def test_a_leader_that_is_killed_is_followed_by_another_and_no_range_is_given_tw
 ) -> None:
     number = 600
     plan = write_plan(tmp_path, f"{{gpu: {{nodes: {number}, surge: 0}}}}")
-    options = (f"--plan={plan}", "--lease-seconds=5")
+    options = (f"--plan={plan}", "--lease-seconds=20")
     leader = start(*options)
     eventually(lambda: " leading " in leader.said)
     other = start(*options)
-    add_nodes(installed, (node(f"vmss{i:06}", "gpu") for i in range(number)))
-    eventually(lambda: leader.said.count(" assigned ") > 50, every=0.02)
-    leader.kill()
+    with ThreadPoolExecutor(1) as beside:
+        nodes = (node(f"vmss{i:06}", "gpu") for i in range(number))
+        adding = beside.submit(add_nodes, installed, nodes)
+        eventually(lambda: leader.said.count(" assigned ") > 50, every=0.02)
+        # While Nodes still come: a leader that is slower to be killed has not served them all.
+        leader.kill()
+        adding.result()
     had = len(pod_cidrs(installed))
     assert had < number, "it was killed in the middle"
     assert " leading " not in other.said
-    eventually(lambda: len(pod_cidrs(installed)) == number, every=0.5)
+    reaches(lambda: len(pod_cidrs(installed)), number)
     assert " leading " in other.said
     assert_none_twice(installed)
     assert other.said.count(" assigned ") <= number - had + 4, "what the first had written stood"
@@ -163,11 +178,11 @@ def test_an_api_server_that_restarts_in_the_middle_is_waited_for(
     eventually(lambda: " leadership-lost " in controller.said)
     assert controller.process.poll() is None
     installed.start_server()
-    eventually(lambda: len(pod_cidrs(installed)) == number, every=0.5)
+    reaches(lambda: len(pod_cidrs(installed)), number)
     assert_none_twice(installed)
     add_nodes(installed, [node("odd", "cpu")])
-    eventually(lambda: "UnknownNodePool" in controller.said, seconds=60)
-    assert controller.said.count(" leading ") == 2
+    eventually(lambda: "UnknownNodePool" in controller.said)
+    assert controller.said.count(" leading ") >= 2
     assert controller.end() == 0
 
 
@@ -202,8 +217,7 @@ def test_a_token_that_is_no_longer_taken_is_read_again_from_its_file(
     token.write_text(good[:-8] + "forgeryy")
     controller = start(f"--plan={plan}", "--lease-seconds=8")
     add_nodes(installed, [node("a", "gpu")])
-    eventually(lambda: installed.requests()["GET", "leases"])
-    time.sleep(1)
+    eventually(lambda: " lease-attempt-failed " in controller.said)
     assert controller.process.poll() is None
     assert not pod_cidrs(installed)
     token.write_text(good)
@@ -216,7 +230,7 @@ def test_two_controllers_that_both_think_they_lead_give_nothing_twice(
     """Without any election: each has a Lease of its own,
     and the claims alone stand between them."""
     number = 60
-    plan = write_plan(tmp_path, f"{{gpu: {{nodes: {number}, surge: 0}}}}")
+    plan = write_plan(tmp_path, f"{{gpu: {{nodes: {number + 2}, surge: 0}}}}")
     leases = "/apis/coordination.k8s.io/v1/namespaces/netmgr-claims/leases/netmgr-controller"
     both: list[Program] = []
 
@@ -227,14 +241,20 @@ def test_two_controllers_that_both_think_they_lead_give_nothing_twice(
         return leads
 
     for _ in range(2):
-        both.append(start(f"--plan={plan}", "--lease-seconds=60"))
+        both.append(start(f"--plan={plan}", "--lease-seconds=240"))
         eventually(newest_leads)
     for batch in range(6):
         add_nodes(installed, (node(f"vmss{batch}{i:05}", "gpu") for i in range(number // 6)))
-    eventually(lambda: len(pod_cidrs(installed)) == number, seconds=60)
+    reaches(lambda: len(pod_cidrs(installed)), number)
+    # One of them may have been first each time; the second here finds claims of the other's.
+    for held, name in zip(both, ("x", "y"), strict=True):
+        held.process.send_signal(signal.SIGSTOP)
+        add_nodes(installed, [node(name, "gpu")])
+        eventually(lambda name=name: name in pod_cidrs(installed))
+        held.process.send_signal(signal.SIGCONT)
     assert_none_twice(installed)
     assert any(" claims-conflict " in each.said for each in both)
-    assert len(all_nodes(installed)) == number
+    assert len(all_nodes(installed)) == number + 2
 
 
 class _Odd(BaseHTTPRequestHandler):

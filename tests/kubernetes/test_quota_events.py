@@ -123,10 +123,13 @@ def test_a_spent_quota_is_an_event_of_its_pod_and_of_its_namespace(
         running.kill()
         # Another leader says nothing twice.
         start()
-        eventually(lambda: "Namespace" in events(plane), 60)
-        items = plane.ask("GET", EVENTS)["items"]
-        names = sorted(item["involvedObject"]["name"] for item in items)
-        assert names == ["frugal", "greedy", NAMESPACE]
+
+        def names() -> list[str]:
+            items = plane.ask("GET", EVENTS)["items"]
+            return sorted(item["involvedObject"]["name"] for item in items)
+
+        # The dead leader's Lease has to be over.
+        eventually(lambda: names() == ["frugal", "greedy", NAMESPACE], seconds=2 * PATIENCE)
         assert "pass at 5000000 bits a second" in events(plane)["Namespace"]["message"]
 
 
