@@ -22,6 +22,7 @@ from netmgr.model import Traffic
 from netmgr.prefixes import Address, Family
 from tests.lab import wiring
 from tests.lab.errors import LabError
+from tests.waiting import PATIENCE
 
 ETH_P_ALL = 0x0003
 SOL_PACKET = 263
@@ -103,7 +104,7 @@ class Capture:
                 self._flows[flow] += Tally(length, 1)
         return seen
 
-    def settle(self, quiet_seconds: float = 0.3, patience: float = 10) -> None:
+    def settle(self, quiet_seconds: float = 0.3, patience: float = PATIENCE) -> None:
         """Wait until nothing has passed for `quiet_seconds`: late acknowledgements count too."""
         deadline = time.monotonic() + patience
         quiet_since = time.monotonic()

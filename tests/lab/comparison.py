@@ -14,6 +14,7 @@ from netmgr.model import Traffic
 from tests.lab.capture import Tally
 from tests.lab.traffic import Column, Sent
 from tests.lab.world import World
+from tests.waiting import PATIENCE
 
 POD_BYTES = "netmgr_pod_traffic_bytes_total"
 POD_PACKETS = "netmgr_pod_traffic_packets_total"
@@ -45,7 +46,7 @@ def parse(page: str) -> Counts:
     return dict(totals)
 
 
-def since(world: World, before: Counts, expected: Counts, patience: float = 10) -> Counts:
+def since(world: World, before: Counts, expected: Counts, patience: float = PATIENCE) -> Counts:
     """What was counted since `before`: once it is as `expected`, or after `patience` seconds.
 
     Waiting is fair: a counter that runs behind catches up, one that is wrong stays wrong.

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -37,15 +37,13 @@ from tests.lab.errors import LabError
 from tests.lab.runtime import Runtime, Sandbox
 from tests.lab.topology import Node, Pod
 from tests.lab.unprivileged import NOBODY
+from tests.waiting import PATIENCE
 
 EXPORTER_PORT = 9119
 """The same on every node: each listens in a namespace of its own."""
 
 TRAVERSABLE = 0o755
 """Mode of the directories on the exporter's way to its socket, whatever the umask."""
-
-START_SECONDS = 60
-QUERY_SECONDS = 30
 
 
 @dataclass
@@ -169,14 +167,12 @@ class LabNode:
         self.kill_agent()
         self.start_until_ready()
 
-    def wait_until_ready(self, timeout: float = START_SECONDS) -> None:
-        """Wait up to `timeout` seconds until the agent is ready and the exporter answers."""
-        deadline = time.monotonic() + timeout
-        while reason := self.status():
-            self._still_trying("agent", reason, deadline)
+    def wait_until_ready(self, timeout: float = PATIENCE) -> None:
+        """Wait until the agent is ready and the exporter answers, up to `timeout` seconds each."""
+        self._wait_for("agent", self.status, timeout)
         # Only after the agent: without it /readyz is never 200.
-        while "exporter" in self._started and (reason := self._exporter_status()):
-            self._still_trying("exporter", reason, deadline)
+        if "exporter" in self._started:
+            self._wait_for("exporter", self._exporter_status, timeout)
 
     def status(self) -> str:
         """Empty while the agent is ready, else why it is not."""
@@ -206,11 +202,11 @@ class LabNode:
 
     def ask(self, query: str, **fields: str) -> dict[str, Any]:
         """Put one question to the agent's read-only socket."""
-        return client.ask(self.ledger_socket, query, timeout=QUERY_SECONDS, **fields)
+        return client.ask(self.ledger_socket, query, timeout=PATIENCE, **fields)
 
     def snapshot(self) -> Snapshot:
         """The agent's whole document, as the exporter gets it."""
-        return client.read_snapshot(self.ledger_socket, timeout=QUERY_SECONDS)
+        return client.read_snapshot(self.ledger_socket, timeout=PATIENCE)
 
     def problems(self) -> dict[str, str]:
         """What the agent says is wrong, by reason."""
@@ -223,9 +219,7 @@ class LabNode:
     def _get(self, path: str) -> str:
         """Fetch from the exporter, from inside the node's namespace."""
         with wiring.inside(self.namespace):
-            connection = http.client.HTTPConnection(
-                "127.0.0.1", EXPORTER_PORT, timeout=QUERY_SECONDS
-            )
+            connection = http.client.HTTPConnection("127.0.0.1", EXPORTER_PORT, timeout=PATIENCE)
             try:
                 connection.request("GET", path)
                 response = connection.getresponse()
@@ -243,7 +237,7 @@ class LabNode:
     def reap(self) -> None:
         """Collect the exit codes of processes that were started from here and have ended."""
         for process in self._started.values():
-            process.wait(timeout=START_SECONDS)
+            process.wait(timeout=PATIENCE)
         self._started.clear()
 
     def _start(
@@ -276,7 +270,7 @@ class LabNode:
     def _end(self, role: str, which: signal.Signals) -> None:
         if (process := self._started.pop(role, None)) is not None:
             process.send_signal(which)
-            process.wait(timeout=START_SECONDS)
+            process.wait(timeout=PATIENCE)
         # Another process built the lab, so this one has no handle of the child.
         elif (number := self._find(role)) is not None:
             processes.stop(number, which, [self.namespace])
@@ -288,15 +282,17 @@ class LabNode:
             return error.message
         return ""
 
-    def _still_trying(self, role: str, reason: str, deadline: float) -> None:
-        # A process that ended will never be ready, so its log is shown at once.
-        ended = role in self._started and self._started[role].poll() is not None
-        if ended or time.monotonic() > deadline:
-            raise LabError(
-                f"the {role} of {self.name} did not start: {reason}",
-                _tail(self.directory / f"{role}.log"),
-            )
-        time.sleep(0.02)
+    def _wait_for(self, role: str, status: Callable[[], str], timeout: float) -> None:
+        deadline = time.monotonic() + timeout
+        while reason := status():
+            # A process that ended will never be ready, so its log is shown at once.
+            ended = role in self._started and self._started[role].poll() is not None
+            if ended or time.monotonic() > deadline:
+                raise LabError(
+                    f"the {role} of {self.name} did not start: {reason}",
+                    _tail(self.directory / f"{role}.log"),
+                )
+            time.sleep(0.02)
 
 
 def _environment() -> dict[str, str]:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from netmgr.errors import KernelError
 from netmgr.file_version import FileIdentity, versions
+from tests.waiting import PATIENCE
 
 
 def running_in(namespaces: Iterable[Path]) -> list[int]:
@@ -27,7 +28,7 @@ def running_in(namespaces: Iterable[Path]) -> list[int]:
     return [number for number in numbers if number != os.getpid() and _namespace(number) in wanted]
 
 
-def end(namespaces: Iterable[Path], grace: float = 5, patience: float = 60) -> None:
+def end(namespaces: Iterable[Path], grace: float = 5, patience: float = PATIENCE) -> None:
     """End everything that runs in these namespaces: politely, after `grace` seconds by force."""
     pins = list(namespaces)
     # Politely first: an agent writes its ledger and removes its sockets at SIGTERM. Nothing escapes
@@ -43,7 +44,7 @@ def end(namespaces: Iterable[Path], grace: float = 5, patience: float = 60) -> N
 
 
 def stop(
-    number: int, which: signal.Signals, namespaces: Iterable[Path], patience: float = 15
+    number: int, which: signal.Signals, namespaces: Iterable[Path], patience: float = PATIENCE
 ) -> None:
     """Send `which` to one process of these namespaces and wait for its end."""
     pins = list(namespaces)

@@ -12,9 +12,7 @@ from netmgr.prefixes import Address
 from tests.lab import comparison, matrix, probing, wiring
 from tests.lab.probing import Outcome
 from tests.lab.world import World
-
-PATIENCE = 60.0
-"""Seconds in which a counter that runs behind catches up, also on a busy machine."""
+from tests.waiting import PATIENCE
 
 _CONNECTIONS = Path("/proc/thread-self/net/nf_conntrack")
 _HALF = ("[UNREPLIED]", " SYN_SENT ", " SYN_RECV ")
