@@ -8,13 +8,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from itertools import count
+from contextlib import closing
+from itertools import count, islice, zip_longest
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from netmgr.errors import ApiError
+from netmgr.kube.client import api
 from netmgr.kube.client.agent_pods import SELECTOR
 from netmgr.kube.client.api import (
     CONFLICT,
@@ -27,6 +29,7 @@ from netmgr.kube.client.api import (
     is_outdated,
 )
 from netmgr.kube.client.concurrency import THREADS, Concurrency
+from netmgr.kube.controller import election
 from netmgr.kube.controller.election import Candidate, Lease, Term
 from netmgr.kube.controller.health import ControllerHealth
 from tests.fakes.api_server import Answer, ApiServer
@@ -45,15 +48,26 @@ _numbers = count()
 class Server:
     """A server of either kind, how an administrator asks it, and how it forgets old versions."""
 
-    def __init__(self, api: Api, delete: Delete, forget: Callable[[], None]) -> None:
-        self.api = api
+    def __init__(self, client: Api, delete: Delete, forget: Callable[[], None]) -> None:
+        self.api = client
         self.delete = delete
         self.forget = forget
 
-    def events(self, path: str, since: str, seconds: int = 1, **query: str) -> list[Object]:
-        """All that a watch from a version on says within some seconds."""
-        asked = {"watch": "true", "resourceVersion": since, "timeoutSeconds": seconds, **query}
-        return list(self.api.stream(path, asked))
+    def events(
+        self, path: str, since: str, seconds: float = PATIENCE, **query: str
+    ) -> Iterator[Object]:
+        """What a watch from a version on says, for so long at most."""
+        longest = {"timeoutSeconds": int(seconds)}
+        asked = {"watch": "true", "resourceVersion": since, **longest, **query}
+        return self.api.stream(path, asked)
+
+    def first_events(
+        self, number: int, path: str, since: str, of: str, **query: str
+    ) -> list[Object]:
+        """So many events of objects whose names begin so, as soon as they are there."""
+        with closing(self.events(path, since, **query)) as events:
+            ours = (each for each in events if each["object"]["metadata"]["name"].startswith(of))
+            return list(islice(ours, number))
 
 
 def in_memory() -> Server:
@@ -108,6 +122,13 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Server:
     if request.param == "in memory":
         return in_memory()
     return real(request.getfixturevalue("plane"), tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server on a busy machine takes longer than a controller would wait."""
+    monkeypatch.setattr(election, "REQUEST_SECONDS", PATIENCE)
+    monkeypatch.setattr(api, "CONNECT_SECONDS", PATIENCE)
 
 
 @pytest.fixture
@@ -176,7 +197,8 @@ def test_a_patch_that_changes_nothing_makes_no_version(server: Server, name: str
     made = server.api.create(NODES, node(name))
     found = server.api.patch(f"{NODES}/{name}", {"metadata": {"labels": {"pool": "gpu"}}})
     assert version(found) == version(made)
-    assert server.events(NODES, str(version(made)), fieldSelector=f"metadata.name={name}") == []
+    selector = f"metadata.name={name}"
+    assert not list(server.events(NODES, str(version(made)), 1, fieldSelector=selector))
 
 
 @pytest.mark.parametrize(
@@ -275,9 +297,7 @@ def test_a_watch_tells_every_change_since_a_version_in_order(server: Server, nam
     server.api.create(NODES, node(name))
     server.api.patch(f"{NODES}/{name}", {"metadata": {"labels": {"a": "1"}}})
     server.delete(f"{NODES}/{name}")
-    found = [
-        each for each in server.events(NODES, since) if each["object"]["metadata"]["name"] == name
-    ]
+    found = server.first_events(3, NODES, since, name)
     assert [each["type"] for each in found] == ["ADDED", "MODIFIED", "DELETED"]
     versions = [version(each["object"]) for each in found]
     assert versions == sorted(set(versions)), "a deletion has a version of its own"
@@ -286,34 +306,39 @@ def test_a_watch_tells_every_change_since_a_version_in_order(server: Server, nam
 
 def test_a_watch_goes_on_with_what_comes_later_and_ends_in_time(server: Server, name: str) -> None:
     since = str(version(server.api.get(NODES)))
-    later = threading.Timer(0.5, lambda: server.api.create(NODES, node(name)))
+    names = [f"{name}-{number}" for number in range(3)]
+    server.api.create(NODES, node(names[0]))
+    with closing(server.events(NODES, since)) as events:
+        for expected, later in zip_longest(names, names[1:]):
+            added = next(event for event in events if event["type"] == "ADDED")
+            assert added["object"]["metadata"]["name"] == expected
+            if later:
+                server.api.create(NODES, node(later))
     began = time.monotonic()
-    later.start()
-    found = server.events(NODES, since, seconds=2)
-    added = [event["object"]["metadata"] for event in found if event["type"] == "ADDED"]
-    assert [metadata["name"] for metadata in added] == [name]
+    list(server.events(LEASES, since, 2))
     assert 1.5 < time.monotonic() - began < PATIENCE
 
 
 def test_lists_and_watches_select_agents_pods(server: Server, name: str) -> None:
     since = str(version(server.api.get(PODS)))
-    for component in ("agent", "nat-host", "controller"):
+    for component in ("controller", "agent", "nat-host"):
         server.api.create(PODS, pod(f"{name}-{component}", component))
     query = {"labelSelector": SELECTOR}
     wanted = {f"{name}-agent", f"{name}-nat-host"}
     listed = {each["metadata"]["name"] for each in server.api.get(PODS, query)["items"]}
-    seen = {each["object"]["metadata"]["name"] for each in server.events(PODS, since, **query)}
+    events = server.first_events(2, PODS, since, f"{name}-", **query)
     assert {each for each in listed if each.startswith(f"{name}-")} == wanted
-    assert {each for each in seen if each.startswith(f"{name}-")} == wanted
+    assert {each["object"]["metadata"]["name"] for each in events} == wanted
 
 
-def status_of_a_watch(server: Server, since: str) -> int:
+def status_of_a_watch(server: Server, since: str, seconds: float) -> int:
     """How a watch is refused: at once, or by its first event."""
     try:
-        events = server.events(NODES, since)
+        with closing(server.events(NODES, since, seconds)) as events:
+            first = next(events, {"type": ""})
     except ApiError as error:
         return error.status
-    return int(events[0]["object"]["code"]) if events and events[0]["type"] == "ERROR" else 200
+    return int(first["object"]["code"]) if first["type"] == "ERROR" else 200
 
 
 def test_a_version_that_the_server_does_not_know_any_more_is_gone(
@@ -322,8 +347,8 @@ def test_a_version_that_the_server_does_not_know_any_more_is_gone(
     server.api.create(NODES, node(name))
     server.forget()
     current = server.api.get(NODES)["metadata"]["resourceVersion"]
-    assert status_of_a_watch(server, "2") == GONE
-    assert status_of_a_watch(server, current) == 200
+    assert status_of_a_watch(server, "2", PATIENCE) == GONE
+    assert status_of_a_watch(server, current, 1) == 200
 
 
 def test_a_null_removes_a_claim_and_a_former_version_is_a_conflict(
@@ -340,7 +365,8 @@ def test_one_of_two_leads_and_the_other_when_it_gave_up(server: Server, name: st
     leading: list[str] = []
     candidates = {}
     for who in ("a", "b"):
-        term = Term("contract", name, who, lease=3)
+        # So long that a busy machine does not lose it.
+        term = Term("contract", name, who, lease=60)
 
         def lead(lost: threading.Event, who: str = who) -> None:
             leading.append(who)
