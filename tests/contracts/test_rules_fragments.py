@@ -22,9 +22,9 @@ from tests.contracts.routed import (
     refused,
     routed,
 )
-from tests.contracts.star import SECONDS_TO_BE_LOST
+from tests.contracts.star import SECONDS_TO_BE_LOST, set_kernel
 from tests.kernel import forging
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 SURROUNDINGS = routed
 pytestmark = [
@@ -74,13 +74,15 @@ def test_a_planted_fragment_joins_nobody_elses_datagram(world, node, family):
     with pytest.raises(TimeoutError):
         receiver.recv(65535)
     world.send(halves(host, own, 78, texts), world.host)
-    receiver.settimeout(5)
+    receiver.settimeout(PATIENCE)
     assert receiver.recv(65535) == b"".join(texts)
 
 
 @FAMILIES
 def test_what_a_pod_never_completes_leaves_room_for_others(world, node, family):
     pod, host, own = (Address.parse(ends[family]) for ends in (PODS, INTERNAL, NODE_INTERNAL))
+    # The kernel lets go of them after this time, and they are looked at below.
+    set_kernel("ipv4/ipfrag_time", 600)
     sent = (
         forging.fragment(pod, host, number, 0, bytes(1400), more=True)
         for number in range(1, ENOUGH + 1)

@@ -17,6 +17,7 @@ from netmgr.rules.policy import Policy
 from tests.contracts.conftest import put_right
 from tests.contracts.star import HEADERS, HOSTS, Star, dropped, star
 from tests.fakes.sites import SITES, document
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.root
 
@@ -53,7 +54,7 @@ def router(world) -> Iterator[Rules]:
     rules.close()
 
 
-def passes(world: Star, origin: str, destination: str, *, seconds: float = 5) -> bool:
+def passes(world: Star, origin: str, destination: str, *, seconds: float = PATIENCE) -> bool:
     """Whether a datagram arrives within this time."""
     ends = [
         world.socket(name, Family.V4, HOSTS[name][Family.V4], port)
