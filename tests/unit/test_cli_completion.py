@@ -21,10 +21,10 @@ from netmgr.cli.main import main
 from netmgr.cli.plan import app
 from tests.builders import SMALL_PLAN
 from tests.fakes.agent_socket import agent, canned, snapshot
+from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 SHELLS = ("bash", "zsh", "fish")
-PATIENCE = 30
 Complete = Callable[..., list[str]]
 
 

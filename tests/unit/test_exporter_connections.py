@@ -21,7 +21,7 @@ from exporter import connections
 from exporter.connections import HEAD_BYTES, HEAD_SECONDS, MOST_CONNECTIONS
 from tests.fakes.agent_socket import agent, canned, snapshot
 from tests.fakes.exporter_port import get, serving
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, eventually
 
 FIELD = b"X-Filler: " + b"x" * 8000 + b"\r\n"
 SILENT = 3 * MOST_CONNECTIONS
@@ -51,6 +51,10 @@ def is_open(client: socket.socket) -> bool:
         return False
 
 
+def handlers() -> int:
+    return sum("process_request_thread" in thread.name for thread in threading.enumerate())
+
+
 @pytest.fixture
 def port() -> Iterator[int]:
     with serving(snapshot) as made:
@@ -62,10 +66,8 @@ def test_silent_clients_do_not_lock_others_out(port: int) -> None:
         for _ in range(5):
             assert get(port)[0].status == 200
         assert sum(map(is_open, silent)) <= MOST_CONNECTIONS
-        handlers = [
-            thread for thread in threading.enumerate() if "process_request_thread" in thread.name
-        ]
-        assert len(handlers) <= MOST_CONNECTIONS + 1
+        # Those that made room end a moment later.
+        eventually(lambda: handlers() <= MOST_CONNECTIONS + 1)
 
 
 def test_a_request_that_trickles_in_is_ended(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,6 +137,8 @@ def test_answers_are_shared_by_those_who_ask_at_the_same_time() -> None:
         nonlocal under_way, most, asked
         under_way, asked = under_way + 1, asked + 1
         most = max(most, under_way)
+        if asked == 1:
+            eventually(lambda: handlers() >= 12, "they did not all come")
         time.sleep(0.1)
         under_way -= 1
         return snapshot(pods=asked)
@@ -165,7 +169,8 @@ def test_a_flood_of_probes_costs_the_agent_one_question_a_second_and_no_snapshot
         _, port = started("-m", "exporter")
         began = time.monotonic()
         for _ in range(200):
-            assert get(port, "/readyz")[0].status == 200
+            # On a busy machine the agent may not answer in time.
+            eventually(lambda: get(port, "/readyz")[0].status == 200)
         seconds = time.monotonic() - began
     assert all(b'"health"' in query for query in queries)
     assert len(queries) <= 1 + seconds
@@ -178,8 +183,9 @@ def test_readiness_is_refused_with_what_the_agent_says_of_its_files(
     answer = {"version": 1, "files": "/var/lib/netmgr: cannot be made or written"}
     with agent(socket_path, canned(answer)):
         _, port = started("-m", "exporter")
-        response, body = get(port, "/readyz")
-    assert (response.status, body) == (503, b"files: /var/lib/netmgr: cannot be made or written\n")
+        told = b"files: /var/lib/netmgr: cannot be made or written\n"
+        eventually(lambda: get(port, "/readyz")[1] == told)
+        assert get(port, "/readyz")[0].status == 503
 
 
 class Ports:

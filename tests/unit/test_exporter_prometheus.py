@@ -88,7 +88,7 @@ def test_prometheus_gets_every_total_through_tls_and_keeps_its_own_limits(tmp_pa
     cert, key = certificate(tmp_path)
     (tmp_path / "secret").write_text("c2VjcmV0")
     configuration = tmp_path / "prometheus.yml"
-    text = "global: {scrape_interval: 2s, scrape_timeout: 2s}\nscrape_configs:\n"
+    text = "global: {scrape_interval: 5s, scrape_timeout: 5s}\nscrape_configs:\n"
     with ExitStack() as running:
         for option, (secrets, credentials) in WAYS.items():
             (tmp_path / option).write_text(secrets)
@@ -97,13 +97,16 @@ def test_prometheus_gets_every_total_through_tls_and_keeps_its_own_limits(tmp_pa
             text += JOB.format(job=option, port=port, credentials=credentials)
         configuration.write_text(text)
         api = running.enter_context(prometheus(configuration))
-        eventually(
-            lambda: by_job(api, "netmgr_up") == dict.fromkeys(WAYS, 1), (tmp_path / "log").read_text
-        )
-        assert by_job(api, "netmgr_exporter_dropped_series{pods='live'}>0").keys() == WAYS.keys()
-        assert all(
-            596 < scraped <= 600 for scraped in by_job(api, "scrape_samples_scraped").values()
-        )
-        assert by_job(api, "count(netmgr_namespace_traffic_bytes_total)by(job)") == dict.fromkeys(
-            WAYS, 6
-        )
+        # Each anew: a scrape that a busy machine is too slow for leaves nothing to any query.
+        for query, expected in (
+            ("netmgr_up", 1),
+            ("netmgr_exporter_dropped_series{pods='live'} > bool 0", 1),
+            ("596 < bool (scrape_samples_scraped <= 600)", 1),
+            ("count(netmgr_namespace_traffic_bytes_total)by(job)", 6),
+        ):
+            eventually(
+                lambda query=query, expected=expected: (
+                    by_job(api, query) == dict.fromkeys(WAYS, expected)
+                ),
+                lambda query=query: f"{query}: {(tmp_path / 'log').read_text()}",
+            )

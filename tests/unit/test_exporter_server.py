@@ -28,7 +28,7 @@ from netmgr.cli.exporter import exporter as command
 from netmgr.errors import ConfigError, RequestError, SetupError, TryAgainLater
 from tests.fakes.agent_socket import agent, canned, snapshot
 from tests.fakes.exporter_port import get, serving
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, eventually
 
 ROOT = Path(__file__).parent.parent.parent
 NOBODY, READERS = 65534, 61234
@@ -37,7 +37,7 @@ OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
 @pytest.fixture
 def port(socket_path: Path) -> Iterator[int]:
-    with serving(lambda: read_snapshot(socket_path)) as port:
+    with serving(lambda: read_snapshot(socket_path, timeout=PATIENCE)) as port:
         yield port
 
 
@@ -272,7 +272,7 @@ def test_nobody_can_run_it_and_needs_the_group_alone(
         os.chown(socket_path, 0, READERS)
         process, port = started("-c", UNPRIVILEGED, groups)
         assert f"Uid:\t{NOBODY}\t{NOBODY}" in Path(f"/proc/{process.pid}/status").read_text()
-        assert samples(port, "netmgr_up") == [up]
+        eventually(lambda: samples(port, "netmgr_up") == [up])
         if not up:
             assert b"reader_group" in get(port, "/readyz")[1]
 

@@ -26,7 +26,13 @@ from tests.fakes.agent_socket import agent, snapshot
 from tests.waiting import PATIENCE
 
 SECONDS = 2.0
-TOP = [sys.executable, "-m", "netmgr", "node", "top", "--interval", "0.5"]
+PATIENT = f"""
+from netmgr.cli import main, top
+top._PATIENCE_SECONDS = {PATIENCE}
+main.main()
+"""
+"""The command line, which waits for an agent on a busy machine."""
+TOP = [sys.executable, "-c", PATIENT, "node", "top", "--interval", "0.5"]
 ALTERNATE, NORMAL = "\x1b[?1049h", "\x1b[?1049l"
 
 
