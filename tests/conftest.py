@@ -31,15 +31,20 @@ LEGACY_LOCK = Path(f"/run/netmgr-test-{os.getpid()}-xtables.lock")
 """Where iptables of this session's tests finds the lock of the legacy tables: no test waits for
 another's.
 """
-SECONDS_TO_END = 5
+SECONDS_TO_END = 60
 LEFT = pytest.ExitCode.INTERRUPTED
 LINKS_BEFORE = frozenset(name for _, name in socket.if_nameindex())
 FAILURES = os.environ.get("NETMGR_FAILURES", "")
 SHARING = ("tests/kubernetes/", "tests/guards/")
 LONGEST = ("tests/kubernetes/", "tests/kernel/test_flowtable.py", "tests/runtimes/")
 
-hypothesis.settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
-hypothesis.settings.register_profile("here", deadline=None)
+# How long it takes to draw an example says nothing on a busy machine.
+hypothesis.settings.register_profile(
+    "here", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.register_profile(
+    "ci", hypothesis.settings.get_profile("here"), derandomize=True, print_blob=True
+)
 hypothesis.settings.load_profile("ci" if IN_CI else "here")
 
 pytest_plugins = ["pytester"]

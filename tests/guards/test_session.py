@@ -15,7 +15,7 @@ STEADY = CONFTEST.parent.parent / ".ci" / "steady"
 LEAVES_A_PROCESS = """
     import subprocess, pytest
     @pytest.mark.programs
-    def test_leaves_a_grandchild(): subprocess.run(["sh", "-c", "sleep 60 & echo $! >pid"])
+    def test_leaves_a_grandchild(): subprocess.run(["sh", "-c", "sleep 300 & echo $! >pid"])
 """
 
 
@@ -23,7 +23,7 @@ LEAVES_A_PROCESS = """
 def session(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     for name in ("CI", "NETMGR_FAILURES", "PYTEST_XDIST_WORKER"):
         monkeypatch.delenv(name, raising=False)
-    pytester.makeconftest(CONFTEST.read_text())
+    pytester.makeconftest(CONFTEST.read_text().replace("SECONDS_TO_END = 60", "SECONDS_TO_END = 5"))
     pytester.makeini("[pytest]\nmarkers =\n    root\n    runtimes\n    kubernetes\n    programs\n")
     return pytester
 

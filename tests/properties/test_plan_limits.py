@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
 from netmgr.documents.diagnostics import Diagnostic, Severity
 from netmgr.plan.check.checks import check_limits, check_plan
@@ -21,8 +21,6 @@ from tests.builders import PLAN_KEYS
 from tests.locks import faults
 
 EXAMPLES = 80
-
-pytestmark = pytest.mark.timeout(180)
 
 pools = st.fixed_dictionaries(
     {
@@ -77,7 +75,7 @@ def errors(plan: PlanDocument, lock: LockDocument) -> list[Diagnostic]:
 
 
 @given(st.dictionaries(st.sampled_from("abc"), clusters, min_size=1), ranges, quotas)
-@settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=EXAMPLES)
 def test_check_accepts_whatever_lock_makes(clusters, pools, quota):
     plan = document(clusters, pools, quota)
     lock = make_lock(plan, None, limits_of(plan))
@@ -90,7 +88,7 @@ def test_check_accepts_whatever_lock_makes(clusters, pools, quota):
     ranges,
     quotas,
 )
-@settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=EXAMPLES)
 def test_check_accepts_it_after_every_change_of_the_plan(steps, pools, quota):
     lock: LockDocument | None = None
     for clusters in steps:

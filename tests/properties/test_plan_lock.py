@@ -5,7 +5,6 @@ and previous lock.
 from __future__ import annotations
 
 import hypothesis.strategies as st
-import pytest
 from hypothesis import HealthCheck, assume, given, reject, settings
 from pydantic import ValidationError
 
@@ -29,8 +28,6 @@ LIMITS = {cloud: load_limits(cloud) for cloud in Cloud}
 drawn = settings(
     max_examples=60, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow]
 )
-
-pytestmark = pytest.mark.timeout(120)
 
 names = st.sampled_from([f"c{number}" for number in range(8)])
 node_counts = st.sampled_from([0, 1, 5, 30, 100, 500, 2000, 7500])
