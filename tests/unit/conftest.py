@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from netmgr.cli import asking
 from netmgr.cli.main import main
 from netmgr.ledger.ledger import Ledger
 from netmgr.plan import files
@@ -102,6 +103,9 @@ def netmgr(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[int, str, str]]:
     """Runs a command; gives its exit code and what it printed, to standard output and error."""
+
+    # An agent of this process's own is stopped as long as the command is that waits for it.
+    monkeypatch.setitem(asking.ask.__kwdefaults__, "timeout", PATIENCE)
 
     def run(*arguments: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["netmgr", *arguments])

@@ -17,6 +17,7 @@ import yaml
 from typer.testing import CliRunner
 
 from netmgr import programs
+from netmgr.cli import completion
 from netmgr.cli.main import main
 from netmgr.cli.plan import app
 from tests.builders import SMALL_PLAN
@@ -47,6 +48,7 @@ def complete(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Complete:
     """What bash would offer for the last word of a line."""
+    monkeypatch.setattr(completion, "_PATIENCE_SECONDS", PATIENCE)
 
     def offered(line: str) -> list[str]:
         words = line.split(" ")
@@ -118,6 +120,7 @@ def test_a_pods_name_is_no_code_for_zsh(
     socket_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pod = {"namespace": "research", "pod": "x\\\";reboot'`", "addresses": ["10.9.0.1"]}
+    monkeypatch.setattr(completion, "_PATIENCE_SECONDS", PATIENCE)
     monkeypatch.setenv("_NETMGR_COMPLETE", "complete_zsh")
     monkeypatch.setenv("_TYPER_COMPLETE_ARGS", f"netmgr node explain --socket {socket_path} ")
     monkeypatch.setattr(sys, "stderr", sys.stderr)

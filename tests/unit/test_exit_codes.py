@@ -91,13 +91,22 @@ threading.Event().wait()
     assert outcome.returncode == Exit.FAULT
 
 
+PATIENT = f"""
+from netmgr.api import client
+client.PATIENCE_SECONDS = {PATIENCE}
+from netmgr.cli.main import main
+main()
+"""
+"""The command line, which does not give up before a busy machine has interrupted it."""
+
+
 @pytest.mark.programs
 def test_a_command_that_is_interrupted_ends_with_the_signals_code(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sock"
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(str(path))
         silent.listen()
-        command = [sys.executable, "-m", "netmgr", "nat", "status", "--socket", str(path)]
+        command = [sys.executable, "-c", PATIENT, "nat", "status", "--socket", str(path)]
         with subprocess.Popen(
             command,
             cwd=ROOT,

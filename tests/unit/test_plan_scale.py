@@ -5,8 +5,6 @@ from __future__ import annotations
 import cProfile
 import pstats
 
-import pytest
-
 from netmgr.plan import files
 from netmgr.plan.check.checks import check_limits, check_plan
 from netmgr.plan.check.usage import forecasts
@@ -14,8 +12,6 @@ from netmgr.plan.document import PlanDocument
 from netmgr.plan.locking import make_lock
 from tests.builders import PLAN_KEYS
 from tests.locks import faults
-
-pytestmark = pytest.mark.timeout(120)
 
 
 def document(clusters: int) -> PlanDocument:

@@ -20,6 +20,7 @@ from netmgr.ranges.azure import ENDPOINT, pool, read
 from netmgr.ranges.metadata import MetadataEndpoint, fetch
 from netmgr.ranges.sources import validate
 from tests.builders import NODE_KEYS
+from tests.waiting import PATIENCE
 
 BLOCK = "10.0.0.16/28"
 DOCUMENTED = """
@@ -137,7 +138,7 @@ def answering(answer: bytes) -> Iterator[tuple[int, list[bytes]]]:
 def test_a_machine_s_pool_is_asked_of_the_metadata_service():
     body = metadata((["10.0.0.4", "10.0.0.5"], []))
     with answering(b"HTTP/1.0 200 OK\r\n\r\n" + body) as (port, asked):
-        endpoint = replace(ENDPOINT, host="127.0.0.1", port=port)
+        endpoint = replace(ENDPOINT, host="127.0.0.1", port=port, seconds=PATIENCE)
         assert read(endpoint) == (Prefix.parse("10.0.0.5"),)
     (request,) = asked
     assert request.startswith(b"GET /metadata/instance/network?api-version=2021-02-01 ")
