@@ -30,8 +30,8 @@ from tests.bench.plugins import QUIET
 from tests.bench.report import Effort, Figure
 from tests.lab.topology import cluster
 from tests.lab.world import World
+from tests.waiting import PATIENCE
 
-PATIENCE = 10.0
 AMPLE = "100G"
 """More than any packet here meets."""
 
