@@ -8,9 +8,12 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
+from exporter import connections
 from exporter.server import Server
 from exporter.settings import Settings
+from exporter.wsgi import PublicHandler
 from netmgr import programs
 from netmgr.api.snapshot import Snapshot
 from tests.waiting import PATIENCE
@@ -18,8 +21,16 @@ from tests.waiting import PATIENCE
 
 @contextmanager
 def serving(read: Callable[[], Snapshot], **settings: object) -> Iterator[int]:
-    """Serve what `read` gives on a port of the loopback's; that port's number."""
-    with Server(Settings(**{"listen": "127.0.0.1:0", **settings}), read) as server:
+    """Serve what `read` gives on a port of the loopback's; that port's number.
+
+    A client of the same process, which is stopped as long as the exporter is, is not hung up on.
+    """
+    with (
+        patch.multiple(connections, HEAD_SECONDS=PATIENCE, ANSWER_SECONDS=PATIENCE),
+        patch.object(PublicHandler, "timeout", PATIENCE),
+        patch("exporter.server.IDLE_SECONDS", PATIENCE),
+        Server(Settings(**{"listen": "127.0.0.1:0", **settings}), read) as server,
+    ):
         worker = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         worker.start()
         try:

@@ -71,9 +71,9 @@ def test_silent_clients_do_not_lock_others_out(port: int) -> None:
 
 
 def test_a_request_that_trickles_in_is_ended(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "HEAD_SECONDS", 1.0)
     began = time.monotonic()
-    with connected(port, 1) as (client,):
+    with monkeypatch.context() as patched, connected(port, 1) as (client,):
+        patched.setattr(connections, "HEAD_SECONDS", 1.0)
         while is_open(client):
             with suppress(OSError):
                 client.sendall(b"X")

@@ -17,7 +17,6 @@ import exporter.connections
 import exporter.server
 import exporter.throughput
 from exporter.throughput import Stream
-from exporter.wsgi import PublicHandler
 from netmgr.api.throughput import PATH
 from netmgr.documents.preflight import Endpoint
 from netmgr.prefixes import Address
@@ -47,8 +46,6 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exporter.throughput, "STREAM_BYTES", 4 * LEAST_BYTES)
     for owner, names in (
         (exporter.throughput, ("STREAM_SECONDS", "TAKING_SECONDS")),
-        (exporter.connections, ("HEAD_SECONDS", "ANSWER_SECONDS")),
-        (PublicHandler, ("timeout",)),
         (throughput, ("_CONNECT_SECONDS", "_MOST_SECONDS")),
     ):
         for name in names:
