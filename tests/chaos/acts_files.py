@@ -10,7 +10,7 @@ from pathlib import Path
 
 from netmgr import programs
 from tests.chaos.books import Blind
-from tests.chaos.node import Chaos
+from tests.chaos.node import REPAIR_SECONDS, Chaos
 from tests.kernel.stalling import Stall
 from tests.lab.errors import LabError
 from tests.lab.runtime import Sandbox
@@ -47,8 +47,10 @@ def remove_sockets(chaos: Chaos) -> None:
 def replace_socket(chaos: Chaos) -> None:
     """A file is where the socket was."""
     path = chaos.node.run_dir / "cni.sock"
-    path.unlink()
-    path.write_text("no socket")
+    # At once: an agent that finds none makes it again.
+    other = path.with_suffix(".other")
+    other.write_text("no socket")
+    other.replace(path)
 
 
 def lose_leases(chaos: Chaos) -> None:
@@ -176,7 +178,7 @@ def _fill(path: Path) -> None:
 
 
 def _durable_again(chaos: Chaos) -> float:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + REPAIR_SECONDS
     while not chaos.node.snapshot()["durable"]:
         assert time.monotonic() < deadline, "the disk is there, and the ledger is not durable"
         time.sleep(0.01)

@@ -157,8 +157,9 @@ class Hub:
     @contextmanager
     def blinding(self, machine: LabNode) -> Iterator[None]:
         began = time.monotonic()
+        machine.snapshot()  # of its own accord it may read late
         yield
-        deadline = began + REPAIR_SECONDS
+        deadline = time.monotonic() + REPAIR_SECONDS
         while self._wrong_rules(machine):
             assert time.monotonic() < deadline, f"{machine.name} does not repair its rules"
             time.sleep(0.01)
@@ -180,9 +181,9 @@ class Hub:
         return sandbox
 
     def hold(self) -> None:
-        deadline = time.monotonic() + REPAIR_SECONDS
         for machine in self.machines:
             machine.wait_until_ready(REPAIR_SECONDS)
+            deadline = time.monotonic() + REPAIR_SECONDS
             while wrong := self._wrong_rules(machine):
                 assert time.monotonic() < deadline, f"{machine.name}: {wrong}"
                 time.sleep(0.05)
@@ -191,6 +192,7 @@ class Hub:
             for name, books in self.books.items():
                 is_broken = name == self.broken.name
                 books.settle(self.faults if is_broken else Faults())
+            deadline = time.monotonic() + REPAIR_SECONDS
             while not (found := verify.verify(self.world)).agrees:
                 wrong = [row for row in found.rows if not row.agrees]
                 assert time.monotonic() < deadline, (wrong, found.half_open)

@@ -24,12 +24,13 @@ from tests.lab.exchange import End, datagram_bytes, open_socket, stream
 from tests.lab.runtime import Sandbox
 from tests.lab.topology import INTERNET
 from tests.lab.world import World
+from tests.waiting import PATIENCE
 
 FIRST_PORT = 10_000
 PAUSE_SECONDS = 0.01
 """Between two rounds, in each of which every pod sends a packet of each family."""
 KEPT_PAUSES = 2000
-QUIET_SECONDS, PATIENCE = 0.05, 10.0
+QUIET_SECONDS = 0.05
 SIZES = (1, 1400)
 """Payloads in bytes."""
 STREAM_BYTES = 3000

@@ -28,6 +28,7 @@ from tests.failpoints.steps import ROOT, Step
 from tests.fakes.metadata import MetadataServer, document, http
 from tests.kernel.test_accounting_host_pods import UNIFIED, kubelets
 from tests.lab.runtime import Sandbox
+from tests.waiting import PATIENCE
 
 QUIET: dict[str, Any] = {
     "reconcile_seconds": 3600,
@@ -40,7 +41,6 @@ LOGS = Path(f"/run/netmgr-cuts-{os.getpid()}")
 WITH_HOST_PODS = {
     "accounting": {"host_pods": True, "cgroup_dir": str(CGROUPS), "pod_logs_dir": str(LOGS)}
 }
-PATIENCE = 60.0
 QUIET_SECONDS = 0.5
 LEFT_SECONDS = 1.0
 """How long the steps of a scenario may follow it in other threads."""
@@ -185,7 +185,7 @@ class Bench(Chaos):
 
     def _run(self, scenario: Scenario, order: Order) -> None:
         self.alters_rules = scenario.alters_rules or scenario.is_blind
-        self._since = time.monotonic()
+        self._since = self.read()
         if scenario.cleans:
             scenario.act(self)
             self.points.give(order)
@@ -203,7 +203,7 @@ class Bench(Chaos):
             self.start("tests.failpoints")
             self.node.wait_until_ready()
             self._wait_until_quiet(scenario)
-            self._since = time.monotonic()
+            self._since = self.read()
             self.points.give(order)
             self._acting = self._worker.submit(scenario.act, self)
             self._wait(lambda: self._is_dead() or self._acting.done())

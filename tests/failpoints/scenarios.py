@@ -324,7 +324,13 @@ def change_ranges(bench: Bench) -> None:
     first = f"- {RANGES[0]}\n"
     assert text.count(first) == 1
     bench.node.document.write_text(text.replace(first, f"{first}- {ANOTHER_RANGE}\n"))
-    time.sleep(1.0)
+    network = ANOTHER_RANGE.partition("/")[0]
+
+    def is_followed() -> bool:
+        kernel = bench.kernel
+        return all(network in str(held) for held in (kernel.rules().skeleton, kernel.blackholes()))
+
+    bench._wait(lambda: bench._is_dead() or is_followed())
 
 
 @scenario(starts=True, document=BY_METADATA, after=BY_METADATA, alters_rules=True, shares=True)
