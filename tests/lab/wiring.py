@@ -30,6 +30,7 @@ from netmgr.kernel.netlink import Netlink, Operation
 from netmgr.prefixes import Family
 from tests.lab import named_netns
 from tests.lab.topology import Host, Interface, Link, Route, Topology
+from tests.waiting import PATIENCE
 
 RTPROT_STATIC = 4
 LOOPBACK_INDEX = 1
@@ -68,7 +69,7 @@ def build(topology: Topology, directory: Path) -> None:
             _configure(host, list(topology.attached(host.name)), channels[host.name], directory)
 
 
-def wait_until_up(topology: Topology, directory: Path, timeout: float = 10) -> None:
+def wait_until_up(topology: Topology, directory: Path, timeout: float = PATIENCE) -> None:
     """Wait until every interface of `topology` sends and receives, for at most `timeout` seconds.
 
     A link's first end learns of its carrier up to a second after the second end is up, and
