@@ -50,6 +50,7 @@ class Intruder(threading.Thread):
     def __init__(self, world: World) -> None:
         super().__init__(daemon=True)
         self._over, self._may_send = threading.Event(), threading.Event()
+        self._round = threading.Lock()
         self._sending: list[tuple[socket.socket, list[tuple[str, int]]]] = []
         self._listening: list[socket.socket] = []
         self.arrived: list[str] = []
@@ -74,7 +75,9 @@ class Intruder(threading.Thread):
 
     def run(self) -> None:
         while not self._over.is_set():
-            if self._may_send.wait(0.1):
+            if not self._may_send.wait(0.1):
+                continue
+            with self._round:
                 for near, targets in self._sending:
                     for target in targets:
                         # No route, or dropped at once.
@@ -82,7 +85,7 @@ class Intruder(threading.Thread):
                             near.sendto(b"from another spoke", target)
                             self.sent += 1
                 self._look()
-                time.sleep(PAUSE_SECONDS)
+            time.sleep(PAUSE_SECONDS)
 
     def _look(self) -> None:
         for listener in self._listening:
@@ -94,8 +97,9 @@ class Intruder(threading.Thread):
     def held(self) -> Iterator[None]:
         """Nothing is sent in this block, and everything has arrived that was."""
         self._may_send.clear()
-        time.sleep(2 * PAUSE_SECONDS)
-        yield
+        with self._round:
+            time.sleep(2 * PAUSE_SECONDS)
+            yield
         self._may_send.set()
 
     def close(self) -> None:

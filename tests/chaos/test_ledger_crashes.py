@@ -52,7 +52,7 @@ def test_a_ledger_killed_at_any_moment_resumes_exactly(tmp_path: Path) -> None:
 
 
 def _killed_while_posting(path: Path, done: int, seconds: float) -> int:
-    """Rounds that a writer said it had posted when SIGKILL took it, some time after its first."""
+    """Rounds that a writer said it had posted when SIGKILL took it, some time after two."""
     reader, writer = os.pipe()
     process = subprocess.Popen(
         [sys.executable, ledger_writer.__file__, path, str(done)],
@@ -63,7 +63,7 @@ def _killed_while_posting(path: Path, done: int, seconds: float) -> int:
     )
     os.close(writer)
     with os.fdopen(reader, "rb") as told:
-        lines = [told.readline()]
+        lines = [told.readline(), told.readline()]
         time.sleep(seconds)
         process.send_signal(signal.SIGKILL)
         process.wait()
