@@ -6,6 +6,7 @@ import struct
 import subprocess
 import threading
 from contextlib import contextmanager
+from tempfile import TemporaryFile
 
 from cni.install import Installation
 from tests.unit import cni_shapes
@@ -88,14 +89,18 @@ def variables(command, **more):
 
 
 def execute(plugin, command, stdin=CONFIG, **more):
-    return subprocess.run(
-        [plugin.launcher],
-        input=stdin,
-        env=variables(command, **more),
-        capture_output=True,
-        timeout=PATIENCE,
-        check=False,
-    )
+    # Not by a pipe: a launcher waits only so long for what this process, held up, writes too late.
+    with TemporaryFile() as file:
+        file.write(stdin)
+        file.seek(0)
+        return subprocess.run(
+            [plugin.launcher],
+            stdin=file,
+            env=variables(command, **more),
+            capture_output=True,
+            timeout=PATIENCE,
+            check=False,
+        )
 
 
 def error_of(outcome):
