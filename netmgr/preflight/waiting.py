@@ -20,9 +20,14 @@ def serve(waiting: Mapping[socket.socket, Handler], event: int, until: float) ->
     with selectors.DefaultSelector() as selector:
         for opened in pending:
             selector.register(opened, event)
+        is_over = False
         # Looked at after every round: a flood from one machine keeps its socket ready for ever.
-        while pending and (left := until - time.monotonic()) > 0:
-            for key, _ in selector.select(left):
+        while pending and not is_over:
+            left = until - time.monotonic()
+            # Once more when it is over: on a busy machine this process may have been held up, and
+            # what has come meanwhile came in time.
+            is_over = left <= 0
+            for key, _ in selector.select(max(left, 0)):
                 ready = key.fileobj
                 if isinstance(ready, socket.socket) and pending[ready]():
                     selector.unregister(ready)
