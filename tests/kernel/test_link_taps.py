@@ -136,10 +136,10 @@ def test_a_pod_with_a_user_namespace_cannot(node: LabNode) -> None:
     # At the root of its mounts: the kernel refuses user namespaces to whoever is in a chroot.
     command = "nsenter --mount=/proc/self/ns/mnt unshare --user --net --map-root-user cat"
     with subprocess.Popen(command.split(), stdin=subprocess.PIPE) as pod:
-        users = Path(f"/proc/{pod.pid}/ns/user")
-        eventually(lambda: users.readlink() != Path("/proc/self/ns/user").readlink())
-        network = Path(f"/proc/{pod.pid}/ns/net")
-        eventually(lambda: network.readlink() != Path("/proc/self/ns/net").readlink())
+        process = Path(f"/proc/{pod.pid}")
+        # Then its namespaces are made and its users are mapped.
+        eventually(lambda: (process / "comm").read_text() == "cat\n")
+        network = process / "ns" / "net"
         sandbox = Sandbox(Pod("mapped", "node-1", "research"), "c" * 64, "u1", network)
         node.runtime.execute("ADD", sandbox)
         try:

@@ -70,7 +70,8 @@ def test_a_pod_whose_link_cannot_have_ipv6_is_reported_and_nobody_else_suffers(
         eventually(lambda: "PodWiringBroken" in cni.node.problems())
         (fault,) = cni.node.snapshot()["wiring_faults"]
         assert pod.container in fault
-        assert output(cni.node.namespace, "ip", "-4", "route", "show", "dev", link)
+        # It may have been told before the flush.
+        eventually(lambda: output(cni.node.namespace, "ip", "-4", "route", "show", "dev", link))
         assert cni.call("STATUS", version="1.1.0").code == 0
         with cni.sandbox() as another:
             assert cni.call("ADD", another).code == 0

@@ -48,7 +48,7 @@ def names(directory: Path) -> list[str]:
 def test_the_oldest_is_done_first_and_what_is_done_is_removed(
     tmp_path: Path, server: Server
 ) -> None:
-    for name, age in (("young.del", 1), ("old.del", 3), ("middle.del", 2)):
+    for name, age in (("young.del", 100), ("old.del", 300), ("middle.del", 200)):
         put(tmp_path, name, age=age)
     replay([tmp_path], server)
     assert server.served == [b"old.del", b"middle.del", b"young.del"]
