@@ -5,9 +5,9 @@ out.
 from __future__ import annotations
 
 import os
+import select
 import socket
 import subprocess
-import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -27,7 +27,7 @@ from tests.lab.exchange import End, open_socket
 from tests.lab.probing import Outcome
 from tests.lab.topology import Spoke
 from tests.lab.world import World
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 pytestmark = pytest.mark.root
 
@@ -40,7 +40,6 @@ KINDS = {
     matrix.Target.INTERNET: reach.ReachTarget.INTERNET,
 }
 CONNECTIONS = 1000
-SECONDS = 20
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +124,7 @@ def talk(client: End, target: Address, servers: Sequence[End], times: int) -> No
             near = open_socket(client.namespace, target.family, socket.SOCK_STREAM)
             with near:
                 near.connect((str(target), services.TARGET_PORT if direct else services.PORT))
-                with accepted(listeners) as far:
+                with accept(listeners) as far:
                     ping(near, far)
 
 
@@ -140,18 +139,13 @@ def listening(closing: ExitStack, end: End) -> socket.socket:
     return listener
 
 
-def accepted(listeners: Sequence[socket.socket]) -> socket.socket:
+def accept(listeners: Sequence[socket.socket]) -> socket.socket:
     """The connection that has just come to one of them."""
-    deadline = time.monotonic() + SECONDS
-    while time.monotonic() < deadline:
-        for listener in listeners:
-            try:
-                found = listener.accept()[0]
-            except BlockingIOError:
-                continue
-            found.settimeout(SECONDS)
-            return found
-    raise TimeoutError("nobody came")
+    ready, _, _ = select.select(listeners, (), (), PATIENCE)
+    assert ready, "nobody came"
+    accepted, _ = ready[0].accept()
+    accepted.settimeout(PATIENCE)
+    return accepted
 
 
 @FAMILIES
@@ -162,19 +156,17 @@ def test_after_a_thousand_connections_each_way_none_is_half_open(
     hub = researcher.end(family)
     pods = [origin.end(family) for origin in others if origin.who is matrix.Who.POD]
     share = CONNECTIONS // len(pods) + 1
+    before = set(verify.half_open(world))  # of other tests
     for spoke, pod in zip(world.topology.spokes, pods, strict=True):
         found = services.service(spoke, world.nodes)
         ends = [End(one.netns, one.address(family)) for one in found.backends]
         talk(hub, found.address(family, inside=False), ends, share)
+        # At once: the kernel forgets them after two minutes.
+        tracked = len(verify.connections(world.node(spoke.nat_host).namespace))
+        assert tracked >= share, "connections did not pass the NAT host"
         talk(pod, hub.address, [hub], share)
         talk(hub, pod.address, [pod], share // 10)
-    tracked_in = {
-        machine.name: len(verify.connections(machine.namespace))
-        for machine in matrix.machines(world)
-    }
-    for spoke in world.topology.spokes:
-        assert tracked_in[spoke.nat_host] >= share, "connections did not pass the NAT host"
-    assert list(verify.half_open(world)) == []
+    assert set(verify.half_open(world)) <= before
 
 
 @contextmanager
@@ -190,7 +182,7 @@ def opened(
                 listening(closing, End(one.netns, one.address(family))) for one in found.backends
             ]
             near.connect((str(found.address(family, inside=False)), services.PORT))
-            far = accepted(listeners)
+            far = accept(listeners)
         with far:
             yield near, far
 
@@ -237,7 +229,7 @@ def lawless(world: World, name: str) -> None:
         *([f"{each}-legacy", "-t", "mangle", "-F"] for each in TOOLS),
     ):
         subprocess.run(
-            ["nsenter", netns, *command], check=True, capture_output=True, timeout=SECONDS
+            ["nsenter", netns, *command], check=True, capture_output=True, timeout=PATIENCE
         )
 
 
@@ -268,7 +260,8 @@ def risen(world: World, before: verify.Counter[verify.Pair]) -> dict[verify.Pair
 def test_the_router_s_rules_alone_keep_spokes_apart(world: World, family: Family) -> None:
     before = verify.dropped(world)
     assert not sent(world, "rogue.spoke-1", "rogue.spoke-2", family)
-    assert risen(world, before) == {verify.Pair("router-0.hub", "spoke-1", "spoke-2"): 1}
+    dropped = {verify.Pair("router-0.hub", "spoke-1", "spoke-2"): 1}
+    eventually(lambda: risen(world, before) == dropped)
 
 
 def test_the_nodes_rules_alone_keep_spokes_apart_and_without_any_they_would_be_joined(
@@ -283,11 +276,10 @@ def test_the_nodes_rules_alone_keep_spokes_apart_and_without_any_they_would_be_j
                 "the fabric does not join what no rule parts",
             )
             for machine in ("spoke-2-cpu-0", "nat-0.spoke-2"):
-                before = dropped_by(world, machine)
+                pair = verify.Pair(machine, "spoke-1", "spoke-2")
+                after = dropped_by(world, machine) + verify.Counter({pair: 1})
                 assert not sent(world, "rogue.spoke-1", machine, family)
-                assert dropped_by(world, machine) - before == {
-                    verify.Pair(machine, "spoke-1", "spoke-2"): 1
-                }
+                eventually(lambda: dropped_by(world, machine) == after)  # noqa: B023  called in this round
     finally:
         router.start_agent()
         router.wait_until_ready()

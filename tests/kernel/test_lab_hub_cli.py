@@ -14,7 +14,6 @@ from tests.lab.world import ROOT
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
-SECONDS = 90
 TOP = Path(__file__).parents[2]
 
 
@@ -23,7 +22,7 @@ def test_a_hub_of_two_spokes_is_built_verified_used_broken_and_removed(lab_name:
         command = [sys.executable, "-m", "tests.lab", verb, "--name", lab_name, *arguments]
         wide = {**os.environ, "COLUMNS": "160"}
         done = subprocess.run(
-            command, cwd=TOP, env=wide, capture_output=True, text=True, timeout=SECONDS, check=False
+            command, cwd=TOP, env=wide, capture_output=True, text=True, check=False
         )
         assert done.returncode == exit_code, done.stdout + done.stderr
         return done.stdout
