@@ -66,5 +66,7 @@ def test_every_query_of_the_dashboard_has_a_result(
             f"{ISOLATION} > 0",
             lambda result: set(by(result, "from", "to")) == {("a", "b"), ("b", "a")},
         )
-        raw = prometheus.query("netmgr_isolation_dropped_packets_total")
-        assert [one["value"][1] for one in raw] == ["1", "1"]
+        prometheus.wait_for(
+            "netmgr_isolation_dropped_packets_total",
+            lambda raw: [one["value"][1] for one in raw] == ["1", "1"],
+        )
