@@ -70,7 +70,7 @@ def log_of(node: LabNode) -> str:
 
 @pytest.fixture(scope="module")
 def node(backend: Backend) -> Iterator[LabNode]:
-    settings = {"reconcile_seconds": 60}
+    settings = {"reconcile_seconds": 3600}
     name = f"capable-{os.getpid()}"
     room = cluster(nodes=1, pods=0)
     with World(room, backend=backend, name=name, exporters=False, settings=settings) as world:
@@ -87,6 +87,10 @@ def ready(node: LabNode, process: subprocess.Popen[bytes]) -> bool:
     return False
 
 
+def counted(node: LabNode) -> set[tuple[str, int]]:
+    return {(row["pod"], row["bytes"]) for row in node.snapshot()["pods"]}
+
+
 def serves(node: LabNode, process: subprocess.Popen[bytes]) -> bool:
     """Whether a pod comes, talks to the internet, is counted, is read of by the exporter's user,
     and goes.
@@ -100,10 +104,7 @@ def serves(node: LabNode, process: subprocess.Popen[bytes]) -> bool:
     try:
         with exchange.open_socket(sandbox.netns, Family.V4, socket.SOCK_DGRAM) as pod:
             pod.sendto(b"x" * 100, (str(INTERNET[Family.V4]), 9000))
-        time.sleep(0.2)
-        assert 128 in {
-            row["bytes"] for row in node.snapshot()["pods"] if row["pod"] == sandbox.pod.name
-        }
+        eventually(lambda: (sandbox.pod.name, 128) in counted(node))
         node.runtime.check(sandbox)
         return node.ledger_socket.stat().st_gid == NOBODY
     except NetmgrError:
@@ -209,12 +210,11 @@ NAT_HOST = {
 }
 
 
-def answers(ledger: Path) -> bool:
+def is_ready(ledger: Path) -> bool:
     try:
-        read_snapshot(ledger)
+        return read_snapshot(ledger, timeout=PATIENCE)["ready"]
     except NetmgrError:
         return False
-    return True
 
 
 @contextmanager
@@ -232,7 +232,7 @@ def beside(node: LabNode, document: dict[str, Any], capabilities: list[str]) -> 
     with confined(beside_it, capabilities) as process:
         ledger = folder / "run" / "ledger.sock"
         eventually(
-            lambda: answers(ledger) and process.poll() is None,
+            lambda: is_ready(ledger) and process.poll() is None,
             lambda: log_of(beside_it),
         )
         yield ledger
@@ -252,4 +252,4 @@ def test_an_observer_and_a_nat_host_need_fewer(
     capabilities = added(overlay, daemon_set)
     assert "sys_admin" not in capabilities
     with beside(node, document, capabilities) as ledger:
-        assert read_snapshot(ledger)["ready"]
+        assert is_ready(ledger)
