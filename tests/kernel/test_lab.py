@@ -19,12 +19,11 @@ from tests.lab import named_netns, processes, wiring
 from tests.lab.errors import LabError
 from tests.lab.topology import INTERNET, cluster
 from tests.lab.world import ROOT, World
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 pytestmark = pytest.mark.root
 
 TOP = Path(__file__).parents[2]
-SECONDS = 60
 ECHO_REQUEST = bytes([8, 0, 0, 0, 0, 0, 0, 1])
 Lab = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -44,7 +43,6 @@ def lab(lab_name: str) -> Iterator[Lab]:
             cwd=TOP,
             capture_output=True,
             text=True,
-            timeout=SECONDS,
             check=False,
         )
 
@@ -126,16 +124,22 @@ def test_a_difference_is_shown_and_fails(lab: Lab, lab_name: str) -> None:
     pod = World.open(lab_name).pod("pod-1")
     with wiring.inside(pod.netns):
         pinger = socket.socket(socket.AF_INET, socket.SOCK_DGRAM, socket.IPPROTO_ICMP)
-    with pinger:
+
+    def differs() -> bool:
         driver = subprocess.Popen(
             command("traffic", "--name", lab_name), cwd=TOP, stdout=subprocess.PIPE
         )
         while driver.poll() is None:
             pinger.sendto(ECHO_REQUEST, (str(INTERNET[Family.V4]), 0))
             time.sleep(0.01)
-    output, _ = driver.communicate()
-    assert driver.returncode == 1
-    assert b"Sent and counted differ for pod-1." in output
+        output, _ = driver.communicate()
+        differing = b"Sent and counted differ for pod-1." in output
+        assert driver.returncode == differing
+        return differing
+
+    with pinger:
+        # On a busy machine no ping may fall into the lab's own traffic.
+        eventually(differs)
 
 
 def test_the_whole_show_is_one_command(lab: Lab, lab_name: str) -> None:
@@ -187,12 +191,17 @@ def started(lab_name: str, stage: str, verb: str = "run") -> subprocess.Popen[by
 def test_an_interrupted_lab_removes_itself(
     lab_name: str, stage: str, number: signal.Signals
 ) -> None:
-    running = started(lab_name, stage)
-    running.send_signal(number)
-    _, errors = running.communicate(timeout=SECONDS)
-    assert running.returncode == 128 + number, errors
-    assert b"Traceback" not in errors
-    assert left_of(lab_name) == []
+    def interrupted() -> bool:
+        running = started(lab_name, stage)
+        running.send_signal(number)
+        _, errors = running.communicate()
+        # On a busy machine it may have come to its end before the signal.
+        assert running.returncode in (0, 128 + number), errors
+        assert b"Traceback" not in errors
+        assert left_of(lab_name) == []
+        return running.returncode != 0
+
+    eventually(interrupted)
 
 
 @pytest.mark.slow
@@ -202,7 +211,8 @@ def test_what_a_killed_builder_left_can_be_taken_down(lab: Lab, lab_name: str, s
     running.kill()
     running.communicate()
     assert left_of(lab_name) != []
-    if stage != "complete":
+    # On a busy machine it may have come to its end before the signal.
+    if not (ROOT / lab_name / "complete").exists():
         assert "tests.lab down" in lab("status").stderr
     down = lab("down")
     assert down.returncode == 0, down.stderr
@@ -221,7 +231,7 @@ def test_down_ends_what_runs_in_the_lab_and_nothing_else(lab: Lab, lab_name: str
     try:
         eventually(lambda: processes.running_in([ROOT / lab_name / "pods" / "pod-1"]))
         assert lab("down").returncode == 0
-        assert inside.wait(SECONDS) == 128 + signal.SIGTERM
+        assert inside.wait(PATIENCE) == 128 + signal.SIGTERM
         assert bystander.poll() is None
     finally:
         bystander.kill()
