@@ -17,6 +17,8 @@ from netmgr.documents.node import Backend
 from netmgr.rules.choose import FILE_NAME
 from tests.fakes.kustomize import build
 from tests.kernel.namespaces import inside
+from tests.kernel.usable import wait_until_usable
+from tests.lab import wiring
 from tests.lab.nodes import LabNode
 from tests.lab.topology import cluster
 from tests.lab.world import World
@@ -51,6 +53,9 @@ def world(backend: Backend, lab_name: str) -> Iterator[World]:
     )
     try:
         made.build()
+        wiring.wait_until_up(made.topology, made.directory / "netns")
+        with wiring.inside(made.nodes[0].namespace):
+            wait_until_usable()  # so that no route comes by itself meanwhile
         yield made
     finally:
         made.down()
