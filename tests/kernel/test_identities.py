@@ -307,9 +307,8 @@ def test_a_link_that_is_deleted_under_a_living_pod_is_told(
     if agent == "is killed":
         cni.node.start_until_ready()
     eventually(lambda: repairs(cni) == before + 1)
-    log = (cni.node.directory / "agent.log").read_text()
     told = f"link {name} of pod train/{pod.container} was deleted, its sandbox {pod.netns} lives"
-    assert told in log
+    eventually(lambda: told in (cni.node.directory / "agent.log").read_text())
     eventually(lambda: "PodLinkDeleted" in cni.node.problems())
     eventually(lambda: cni.occupancy() == {"ipv4": 0, "ipv6": 0})
 

@@ -198,7 +198,7 @@ def test_what_a_pod_with_capabilities_does_leaves_its_node_as_it_was(
         scene.try_all(interpreter, "-I", "-S", "-c", FLOOD, *closed)
         forging.send(pod, frames(scene), Power.NET_RAW)
         scene.try_all("sh", "-c", CHANGES, "sh", *map(str, pod.addresses))
-        assert scene.node.runtime.status() == ""
+        eventually(lambda: scene.node.runtime.status() == "")
     scene.others_work()
     inside(pod.netns, *["ip", "link", "set", "eth0", "address", own["address"]])
     eventually(
