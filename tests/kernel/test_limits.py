@@ -160,7 +160,7 @@ def bytes_of_classes(node: LabNode) -> int:
 def test_what_limits_do_is_shown(world: World, node: LabNode, new_pod: NewPod) -> None:
     pod, other = new_pod("limited"), new_pod("a", "shared")
     with to_internet(world, pod) as found, to_internet(world, other) as beside:
-        rates(found, beside)
+        least = [rate * MEGABIT / 8 * MEASURED for rate in rates(found, beside)]
     limits = {
         (limit["namespace"], limit["pod"]): limit
         for limit in node.snapshot()["limits"]
@@ -169,9 +169,9 @@ def test_what_limits_do_is_shown(world: World, node: LabNode, new_pod: NewPod) -
     own = limits["research", pod.pod.name]
     shared, part = (limits["shared", name] for name in ("", other.pod.name))
     assert own["rate"] == 20 * MEGABIT
-    assert own["bytes"] > 20 * MEGABIT / 8 * MEASURED
+    assert own["bytes"] >= least[0] > 0
     assert own["delays"] > 0
-    assert shared["bytes"] >= part["bytes"] > 50 * MEGABIT / 8 * MEASURED
+    assert shared["bytes"] >= part["bytes"] >= least[1] > 0
     labels = f'namespace="research",pod="{pod.pod.name}",traffic="internet-out"'
     assert f"netmgr_limit_bytes_per_second{{{labels}}} 2.5e+06" in node.scrape()
     told = node.ask("explain", address=str(pod.address(Family.V4)))
