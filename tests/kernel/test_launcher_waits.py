@@ -309,9 +309,9 @@ def test_an_agent_that_hangs_is_reported_at_once_and_its_successor_answers(node:
     agent = stop(node)
     try:
         begin = time.monotonic()
-        reason = node.runtime.status()
+        reason = node.status()
         with pytest.raises(LabError, match="code 50: the netmgr agent does not answer"):
-            node.runtime.execute("CHECK", sandbox)  # once
+            node.runtime.check(sandbox, patience=0)
         took = time.monotonic() - begin
     finally:
         os.kill(agent, signal.SIGCONT)

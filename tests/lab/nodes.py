@@ -45,6 +45,9 @@ EXPORTER_PORT = 9119
 TRAVERSABLE = 0o755
 """Mode of the directories on the exporter's way to its socket, whatever the umask."""
 
+START_SECONDS = 2 * PATIENCE
+"""Of a busy machine; a process that ends before it is ready is seen at once."""
+
 
 @dataclass
 class LabNode:
@@ -167,7 +170,7 @@ class LabNode:
         self.kill_agent()
         self.start_until_ready()
 
-    def wait_until_ready(self, timeout: float = PATIENCE) -> None:
+    def wait_until_ready(self, timeout: float = START_SECONDS) -> None:
         """Wait until the agent is ready and the exporter answers, up to `timeout` seconds each."""
         self._wait_for("agent", self.status, timeout)
         # Only after the agent: without it /readyz is never 200.
@@ -177,7 +180,7 @@ class LabNode:
     def status(self) -> str:
         """Empty while the agent is ready, else why it is not."""
         if self.node.runs_pods:
-            return self.runtime.status()
+            return self.runtime.status(patience=0)
         try:
             snapshot = self.snapshot()
         except NetmgrError as error:

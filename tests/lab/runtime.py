@@ -22,11 +22,15 @@ from netmgr.prefixes import Address, Family
 from tests.lab import named_netns, wiring
 from tests.lab.errors import LabError
 from tests.lab.topology import Host, Pod
+from tests.waiting import PATIENCE
 
 INTERFACE = "eth0"
 """What every runtime of Kubernetes calls a pod's interface."""
 
 PLUGIN_SECONDS = 60
+
+UNANSWERED = "Connection timed out"
+"""What the launcher says of an agent that has not answered CHECK or STATUS in three seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,18 +88,9 @@ class Runtime:
         self._remember(attached, result)
         return attached
 
-    def check(self, sandbox: Sandbox) -> None:
+    def check(self, sandbox: Sandbox, patience: float = PATIENCE) -> None:
         """Have the plugins verify that the pod is as ADD left it."""
-        deadline = time.monotonic() + PLUGIN_SECONDS
-        while True:
-            try:
-                self.execute("CHECK", sandbox, self._cached_result(sandbox))
-            except LabError as error:
-                # A plugin gives an agent three seconds, which a busy machine may take.
-                if "timed out" not in error.message or time.monotonic() > deadline:
-                    raise
-            else:
-                return
+        self._look(patience, "CHECK", sandbox, self._cached_result(sandbox))
 
     def delete(self, sandbox: Sandbox) -> None:
         """Detach the pod and remove its namespace. A pod that is gone already is fine."""
@@ -105,13 +100,25 @@ class Runtime:
             named_netns.delete(sandbox.netns)
             self._cache_file(sandbox.container_id).unlink(missing_ok=True)
 
-    def status(self) -> str:
+    def status(self, patience: float = PATIENCE) -> str:
         """Empty when the network would accept an ADD now, else the plugin's reason."""
         try:
-            self.execute("STATUS", None)
+            self._look(patience, "STATUS", None)
         except LabError as error:
             return error.message
         return ""
+
+    def _look(self, patience: float, *request: Any) -> None:
+        """Ask again, as runtimes do, while a busy machine keeps the agent from answering."""
+        deadline = time.monotonic() + patience
+        while True:
+            try:
+                self.execute(*request)
+            except LabError as error:
+                if UNANSWERED not in error.message or time.monotonic() > deadline:
+                    raise
+            else:
+                return
 
     def sandboxes(self) -> list[Sandbox]:
         """The pods that run, from the cache; pod-2 before pod-10."""
