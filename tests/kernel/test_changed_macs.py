@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -116,13 +117,19 @@ def test_a_chain_with_tuning_gives_a_pod_that_works_without_anybody_asking(
 def test_a_pod_that_changes_its_mac_all_the_time_has_a_line_a_minute(cni: Caller, pod: Pod) -> None:
     result = add(cni, pod)
     log = cni.node.directory / "agent.log"
-    before = len(log.read_text())
-    change = "ip link set eth0 address 02:00:00:00:0c:$(printf %02x $each)"
-    inside(pod.netns, "sh", "-c", f"for each in $(seq 100); do {change}; done")
-    eventually(lambda: is_followed(cni, pod, result))
-    lines = log.read_text()[before:].splitlines()
+    before, began = len(log.read_text()), time.monotonic()
+    for number in range(10):
+        inside(pod.netns, "ip", "link", "set", "eth0", "address", f"02:00:00:00:0c:{number:02x}")
+        eventually(lambda: is_followed(cni, pod, result))
+
+    def renewals() -> int:
+        lines = log.read_text()[before:].splitlines()
+        return sum("pod-neighbours-renewed" in line for line in lines)
+
+    # Logged once they are followed.
+    eventually(lambda: renewals() > 0)
     # A minute may end between two changes.
-    assert 1 <= sum("pod-neighbours-renewed" in line for line in lines) <= 2
+    assert renewals() <= 2 + (time.monotonic() - began) // 60
 
 
 def test_a_chain_that_switches_ipv6_off_leaves_ipv4(cni: Caller, pod: Pod, tmp_path: Path) -> None:
@@ -132,7 +139,17 @@ def test_a_chain_that_switches_ipv6_off_leaves_ipv4(cni: Caller, pod: Pod, tmp_p
     only = result | {"ips": [each for each in first["ips"] if ":" not in each["address"]]}
     eventually(lambda: talks(cni, pod, only))
     assert cni.call("CHECK", pod, keys={"prevResult": result}).code == 104
-    assert "attempt-failed" not in (cni.node.directory / "agent.log").read_text()
+    # An agent that looked while IPv6 was switched off may have failed: the next one does not.
+    cni.node.kill_agent()
+    log = cni.node.directory / "agent.log"
+    before = len(log.read_text())
+    inside(pod.netns, "ip", "link", "set", "eth0", "address", "02:00:00:00:0d:00")
+    cni.node.start_until_ready()
+    eventually(lambda: talks(cni, pod, only))
+    # Whatever the first look failed at is logged before there is another.
+    inside(pod.netns, "ip", "link", "set", "eth0", "address", "02:00:00:00:0d:01")
+    eventually(lambda: talks(cni, pod, only))
+    assert "attempt-failed" not in log.read_text()[before:]
     assert cni.call("STATUS", version="1.1.0").code == 0
 
 
