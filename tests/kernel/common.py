@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
@@ -22,7 +24,7 @@ from tests.lab.nodes import LabNode
 from tests.lab.runtime import Sandbox
 from tests.lab.topology import INTERNET
 from tests.lab.world import World
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, eventually
 
 ROLES: dict[str, dict[str, object]] = {
     "observer": {"cni": False},
@@ -72,6 +74,26 @@ def agent_kept_from_tables(folder: Path) -> Iterator[str]:
     with Path(os.environ["XTABLES_LOCKFILE"]).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield f"XTABLES_LOCKFILE={folder / 'lock'}"
+
+
+@contextmanager
+def agent_standing_still(node: LabNode) -> Iterator[None]:
+    """Have it neither look, read nor repair until the block ends."""
+    agent = node.agent_pid()
+    assert agent
+    threads = Path(f"/proc/{agent}/task")
+
+    def stands_still() -> bool:
+        with suppress(OSError):  # a thread has just ended
+            return all(") T " in (thread / "stat").read_text() for thread in threads.iterdir())
+        return False
+
+    os.kill(agent, signal.SIGSTOP)
+    try:
+        eventually(stands_still)
+        yield
+    finally:
+        os.kill(agent, signal.SIGCONT)
 
 
 @contextmanager
@@ -137,5 +159,12 @@ def repairs(node: LabNode, reason: str) -> int:
 
 
 def netmgr(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command; again while a busy machine keeps the agent from answering in five seconds."""
     command = [sys.executable, "-m", "netmgr", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=PATIENCE, check=False
+        )
+        if "did not answer within" not in done.stderr or time.monotonic() > deadline:
+            return done

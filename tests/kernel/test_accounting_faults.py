@@ -25,6 +25,7 @@ from tests.kernel.common import (
     ONLY_NFTABLES,
     USE_UP,
     agent_kept_from_tables,
+    agent_standing_still,
     flushing,
     goes_on,
     repairs,
@@ -78,18 +79,21 @@ def test_what_is_lost_while_rules_are_gone_is_a_gap_as_long_as_it_was(
     node: LabNode, spender: Spender, backend: Backend, fault: str, tmp_path: Path
 ) -> None:
     commands, counters_stay = FAULTS[fault]
+    began = time.monotonic()
+    # Its passes may be late: this has it look, and see that all is well.
+    node.restart_after_kill()
     kept = spender.send()
-    read_at = time.monotonic()
     assert spender.counted() == kept
     before, repaired = gaps(node)["removed"], repairs(node, "rules")
-    unread = spender.send()
-    with agent_kept_from_tables(tmp_path) as lock:
+    # With the lock, which an agent that stands still would not let go of.
+    with agent_kept_from_tables(tmp_path) as lock, agent_standing_still(node):
+        unread = spender.send()
         for command in commands(backend):
             done = run(node, "env", lock, *command)
             assert done.returncode == 0, done.stderr
     missed = spender.send() if not _is_back(node, backend) else 0
     eventually(lambda: repairs(node, "rules") > repaired)
-    whole = time.monotonic() - read_at
+    whole = time.monotonic() - began
     after = spender.send()
     counted = spender.counted()
     assert counted in {
@@ -97,9 +101,7 @@ def test_what_is_lost_while_rules_are_gone_is_a_gap_as_long_as_it_was(
     }
     times, seconds = (now - then for now, then in zip(gaps(node)["removed"], before, strict=True))
     assert times == 1
-    assert 0 < seconds <= whole + 1.1, (
-        "the gap tells of a longer time than there was since all was well"
-    )
+    assert 0 < seconds <= whole, "the gap tells of a longer time than there was since all was well"
 
 
 ONLY_LEGACY = pytest.mark.parametrize("backend", [Backend.IPTABLES_LEGACY], indirect=True, ids=str)
@@ -154,7 +156,8 @@ def rule_before_ours(
             eventually(lambda: repairs(node, "rules") > repaired)
         else:
             node.start_until_ready()
-        assert told_of_others(node) > told
+        # Logged once it is counted.
+        eventually(lambda: told_of_others(node) > told)
         assert run(node, *command, "-S", chain).stdout.splitlines()[-1] == " ".join(["-A", *rule])
 
     end(node)
@@ -339,9 +342,8 @@ def losses_of_durability(node: LabNode) -> int:
 def test_counting_goes_on_while_the_disk_is_full_and_the_time_to_durable_is_told(
     node: LabNode, small_disk: Path, spender: Spender
 ) -> None:
-    sent, before = 0, losses_of_durability(node)
+    sent, before, began = 0, losses_of_durability(node), time.monotonic()
     use_up_blocks(small_disk)
-    began = time.monotonic()
     while True:
         while "TotalsNotDurable" not in node.problems():
             sent += spender.send(100)
@@ -349,11 +351,12 @@ def test_counting_goes_on_while_the_disk_is_full_and_the_time_to_durable_is_told
         assert spender.counted() == sent
         first = gaps(node)["not-durable"]
         time.sleep(0.3)
+        told = losses_of_durability(node) - before
         second = gaps(node)["not-durable"]
         # SQLite finds room now and then, in its log's older part: each time lost anew is an event.
         if not node.snapshot()["durable"] and first[0] == second[0]:
             break
-    assert second[0] == losses_of_durability(node) - before >= 1
+    assert second[0] == told >= 1
     assert second[1] >= first[1] + 0.3
     shutil.rmtree(small_disk)
     sent += spender.send()
@@ -363,4 +366,4 @@ def test_counting_goes_on_while_the_disk_is_full_and_the_time_to_durable_is_told
     node.restart_after_kill()
     assert spender.counted() == sent
     assert gaps(node)["not-durable"][0] == losses_of_durability(node) - before
-    assert second[1] <= gaps(node)["not-durable"][1] <= lasted + 1.5
+    assert second[1] <= gaps(node)["not-durable"][1] <= lasted

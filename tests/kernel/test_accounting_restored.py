@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from netmgr.documents.node import Backend
-from tests.kernel.common import flushing, repairs
+from tests.kernel.common import agent_standing_still, flushing, repairs
 from tests.kernel.spending import OUT, Spender, run
 from tests.lab.nodes import LabNode
 from tests.waiting import eventually
@@ -57,7 +57,8 @@ def save(node: LabNode, backend: Backend) -> None:
 def put_back(node: LabNode, backend: Backend) -> None:
     """Have the pods' counters show what they showed when they were kept."""
     if backend is Backend.NFTABLES:
-        text = f"nft delete table inet netmgr; nft -f {node.directory}/saved"
+        saved = f"{{ echo delete table inet netmgr; cat {node.directory}/saved; }}"
+        text = f"{saved} | nft -f -"
     else:
         text = f"grep ^add {node.directory}/saved | ipset -exist restore"
     done = run(node, "sh", "-ec", text)
@@ -78,11 +79,12 @@ def zero(node: LabNode, spender: Spender, backend: Backend) -> None:
 def disturbed(
     request: pytest.FixtureRequest, node: LabNode
 ) -> Callable[[Callable[[], object]], None]:
-    """Disturb counters while the agent runs, or while none does."""
+    """Disturb counters between two looks of an agent that runs, or while none does."""
 
     def disturb(act: Callable[[], object]) -> None:
         if request.param == "the agent runs":
-            act()
+            with agent_standing_still(node):
+                act()
             return
         node.kill_agent()
         act()
@@ -119,8 +121,8 @@ def test_what_passed_until_they_were_put_back_is_lost_and_told(
     assert spender.counted() == kept
     save(node, backend)
     before = gaps(node)
-    lost = spender.send(700)
-    disturbed(lambda: put_back(node, backend))
+    lost = 700
+    disturbed(lambda: (spender.send(lost), put_back(node, backend)))
     kept += spender.send(500)
     assert spender.counted() in {kept, kept - 500}
     told = more(before, gaps(node))

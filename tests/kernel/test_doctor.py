@@ -202,7 +202,8 @@ def test_a_running_agent_is_asked_and_a_dead_or_foreign_one_is_an_error(
         findings = json.loads(done.stdout)["checks"]
         return done.returncode, {check: listed for check, listed in findings.items() if listed}
 
-    assert examined(node.document) == (0, {})
+    # A busy agent does not answer it within five seconds.
+    eventually(lambda: examined(node.document) == (0, {}))
     other = tmp_path / "node.yaml"
     keys = yaml.safe_load(node.document.read_text())
     other.write_text(yaml.safe_dump(keys | {"run_dir": str(tmp_path / "run")}))
