@@ -21,8 +21,9 @@ from netmgr.observer.host_network import uncountable
 from tests.builders import NODE_KEYS
 from tests.kernel.common import kernel_state
 from tests.kernel.namespaces import inside
+from tests.kernel.usable import wait_until_usable
 from tests.lab import named_netns, wiring
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, eventually
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
@@ -47,9 +48,17 @@ def machine() -> Iterator[Path]:
         ):
             inside(path, "ip", *command)
         inside(path, "sysctl", "-w", *(f"{name}=0" for name in SYSCTLS))
+        # The kernel does the rest from work queues.
+        eventually(lambda: inside(path, "ip", "-o", "link", "show", "up").count("state UP") == 2)
+        wait_until_usable_in(path)
         yield path
     finally:
         named_netns.delete(path)
+
+
+def wait_until_usable_in(machine: Path) -> None:
+    with wiring.inside(machine):
+        wait_until_usable()
 
 
 @pytest.fixture
@@ -200,6 +209,7 @@ def test_ranges_of_ipv6_are_refused_where_it_is_off(
     finally:
         inside(machine, "sysctl", "-w", f"{setting}=0")
         inside(machine, "ip", "address", "replace", "2001:db8::10/64", "dev", "up0", "nodad")
+        wait_until_usable_in(machine)
 
 
 @pytest.fixture

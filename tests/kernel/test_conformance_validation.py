@@ -14,6 +14,7 @@ from netmgr.documents.node import Backend
 from tests.kernel.conforming import Answer, config, one_node
 from tests.lab.topology import cluster
 from tests.unit import cni_shapes
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.root
 
@@ -104,7 +105,7 @@ def test_a_kept_del_that_can_never_succeed_is_set_aside_and_reported(cni, standi
 
 def ask(cni, line):
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(10)
+        connection.settimeout(PATIENCE)
         connection.connect(str(cni.node.run_dir / "ledger.sock"))
         connection.sendall(line + b"\n")
         return json.loads(b"".join(iter(lambda: connection.recv(1 << 16), b"")))

@@ -16,6 +16,7 @@ from netmgr.kernel import links, netlink, netns
 from netmgr.kernel.links import VethEnd
 from netmgr.kernel.netlink import Netlink
 from tests.lab import named_netns
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.root
 
@@ -40,7 +41,10 @@ def home(tmp_path: Path) -> Iterator[int]:
 
 
 @pytest.mark.usefixtures("home")
-def test_both_ends_are_gone_and_a_second_deletion_finds_nothing() -> None:
+def test_both_ends_are_gone_and_a_second_deletion_finds_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(deletion, "PATIENCE_SECONDS", PATIENCE)
     with Netlink() as host:
         deleting = Deletion(host)
         index = netlink.index_of(OUTSIDE)
