@@ -230,16 +230,24 @@ class Joined:
             item["reason"]: item["count"] for item in self.agent.snapshot()["drift_repaired"]
         }.get(reason, 0)
 
-    def send(self, source: str, target: str, family: Family, *, to: Address | None = None) -> str:
+    def send(
+        self,
+        source: str,
+        target: str,
+        family: Family,
+        *,
+        to: Address | None = None,
+        seconds: float = 0.4,
+    ) -> str:
         """Send one datagram from host to host, to another address of its if given; whom the target
-        saw, or nobody.
+        saw within these seconds, or nobody.
         """
         kind = socket.SOCK_DGRAM
         with ExitStack() as closing:
             far = closing.enter_context(open_socket(self.namespace(target), family, kind))
             near = closing.enter_context(open_socket(self.namespace(source), family, kind))
             far.bind(("", PORT))
-            far.settimeout(0.4)
+            far.settimeout(seconds)
             near.sendto(b"hello", (str(to or own(target, family)), PORT))
             try:
                 return str(far.recvfrom(100)[1][0])

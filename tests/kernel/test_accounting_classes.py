@@ -80,6 +80,8 @@ def test_the_classes_add_up_to_all_that_passes_the_pods_link(
     world: World, node: LabNode, new_pod: Callable[[str], Sandbox], family: Family
 ) -> None:
     pod, near, far = new_pod("node-1"), new_pod("node-1"), new_pod("node-2")
+    # It asks for routers, ever more rarely.
+    inside(pod.netns, "sysctl", "-qw", "net.ipv6.conf.eth0.accept_ra=0")
     own, before = End(pod.netns, pod.address(family)), carried(node, pod)
     for peer in (
         End(world.internet, INTERNET[family]),

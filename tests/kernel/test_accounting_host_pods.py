@@ -21,11 +21,12 @@ import pytest
 from netmgr.documents.node import Backend
 from netmgr.prefixes import Family
 from tests.kernel.namespaces import inside
+from tests.kernel.spending import run
 from tests.lab.exchange import End, datagram_bytes, datagrams, open_socket
 from tests.lab.nodes import LabNode
 from tests.lab.topology import INTERNET, cluster
 from tests.lab.world import World
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
@@ -43,7 +44,7 @@ print("ready", flush=True)
 for line in sys.stdin:
     version, host, port, count, size = line.split()
     one = sockets.setdefault(version, socket.socket(family[int(version)], socket.SOCK_DGRAM))
-    one.settimeout(5)
+    one.settimeout(60)
     for _ in range(int(count)):
         one.sendto(bytes(int(size)), (host, int(port)))
         one.recv(65536)
@@ -95,6 +96,7 @@ class Process:
         """Exchange datagrams with the internet; bytes of IP sent and received."""
         with open_socket(self.world.internet, family, socket.SOCK_DGRAM) as far:
             far.bind((str(INTERNET[family]), 0))
+            far.settimeout(PATIENCE)
             host, port, *_ = far.getsockname()
             assert self.running.stdin
             assert self.running.stdout
@@ -207,7 +209,8 @@ def test_a_host_network_pods_bytes_survive_its_end_the_agents_and_the_rules(
         out, back = out + more[0], back + more[1]
         assert counted(node, "etcd") == {OUT: out, IN: back}
         inside(node.namespace, "nft", "delete table inet netmgr-host-pods")
-        time.sleep(1)
+        table = ("nft", "list table inet netmgr-host-pods")
+        eventually(lambda: "packets" in run(node, *table).stdout)
         more = talker.talk(Family.V6, 2, 900, 90)
         out, back = out + more[0], back + more[1]
         assert counted(node, "etcd") == {OUT: out, IN: back}

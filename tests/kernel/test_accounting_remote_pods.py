@@ -188,13 +188,14 @@ def test_a_full_set_costs_the_breakdown_alone(world: World, node: LabNode, remot
 def test_another_set_in_its_place_is_made_anew(
     world: World, node: LabNode, remote: Sandbox
 ) -> None:
+    node.kill_agent()
     for words in (
         "flush chain inet netmgr forward",
         "delete set inet netmgr remote_in4",
         "add set inet netmgr remote_in4 { type ipv4_addr; size 5; flags dynamic; }",
     ):
         inside(node.namespace, "nft", words)
-    node.restart_after_kill()
+    node.start_until_ready()
     heard = ask(world, node, remote, Family.V4)
     counted = by_address(node)[str(remote.address(Family.V4)), IN]
     assert counted == (heard.forth.bytes, heard.forth.packets)

@@ -18,7 +18,7 @@ from netmgr.agent.core import instance
 from netmgr.agent.core.instance import HANDOVER_SECONDS, Held, Holder
 from netmgr.documents.node import Backend
 from netmgr.kernel import packet_queue
-from tests.kernel.common import ROLES, kernel_state
+from tests.kernel.common import ROLES, kernel_state, repairs
 from tests.lab import wiring
 from tests.lab.nodes import LabNode
 from tests.lab.runtime import Sandbox
@@ -100,7 +100,8 @@ def test_whoever_finds_an_agent_is_refused_before_it_changes_anything(
         agents["busy"] = running.enter_context(started(other, theirs)), in_that_namespace
         agents["free"] = running.enter_context(started(None, theirs)), shared
         for name, (process, reason) in agents.items():
-            _, shown = process.communicate(timeout=PATIENCE)
+            # They start side by side.
+            _, shown = process.communicate(timeout=2 * PATIENCE)
             assert process.returncode == 1, f"{name}: {shown}"
             assert reason in shown, name
             assert "Traceback" not in shown
@@ -121,6 +122,7 @@ def with_its_directories(node: LabNode, directory: Path) -> Path:
     return document(node, directory, node={"name": "node-1"}, **directories)
 
 
+@pytest.mark.alone  # it waits for HANDOVER_SECONDS
 def test_a_waiting_agent_takes_over_from_one_that_is_killed(
     node: LabNode, new_pod: NewPod, tmp_path: Path
 ) -> None:
@@ -147,6 +149,7 @@ def owner(node: LabNode) -> int | None:
     return found and found[0]
 
 
+@pytest.mark.alone
 def test_an_agent_that_waits_can_be_stopped(node: LabNode, tmp_path: Path) -> None:
     with started(node, document(node, tmp_path)) as waiting:
         line_with(waiting, "waiting-for-predecessor")
@@ -157,8 +160,10 @@ def test_an_agent_that_waits_can_be_stopped(node: LabNode, tmp_path: Path) -> No
 
 
 def test_no_flush_takes_the_lock_away(node: LabNode) -> None:
+    repaired = repairs(node, "rules")
     assert inside(node, "nft", "flush", "ruleset").returncode == 0
     assert owner(node) == node.agent_pid()
+    eventually(lambda: repairs(node, "rules") > repaired)
 
 
 def test_a_ruleset_that_was_saved_while_an_agent_runs_loads(node: LabNode) -> None:
