@@ -21,8 +21,9 @@ from netmgr.kernel.routes import ANY_TABLE, RT_TABLE_LOCAL, RTN_LOCAL, read_rout
 from netmgr.model import Attachment
 from netmgr.prefixes import Address, Family
 
-# The kernel makes a new address usable in less than a millisecond.
-SETTLE_SECONDS = 2.0
+# The kernel makes a new address usable in less than a millisecond, but from a work queue, which a
+# busy machine holds up.
+SETTLE_SECONDS = 10.0
 _SETTLE_POLL_SECONDS = 0.0002
 # Not that of TCP: one segment at a time costs bulk TCP 14 times the processor time, and headers are
 # 3 % of what it sends.
