@@ -10,6 +10,7 @@ from pathlib import Path
 from netmgr.prefixes import Family
 from tests.kernel.namespaces import inside
 from tests.lab import named_netns, wiring
+from tests.lab.exchange import open_socket
 from tests.lab.nodes import LabNode
 from tests.lab.topology import INTERNET, Host
 from tests.waiting import eventually
@@ -41,12 +42,19 @@ def guest(node: LabNode) -> Iterator[Callable[[int], None]]:
             inside(namespace, "ip", *words.split())
         for place, name in ((node.namespace, "guest0"), (path, "eth0")):
             wait_until_it_sends(place, name)
-        with wiring.inside(path):
-            sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        with sender:
-            yield (
-                lambda size: sender.sendto(bytes(size - 28), (str(INTERNET[Family.V4]), 9)) and None
-            )
+        internet = node.namespace.with_name("internet")
+        with (
+            open_socket(path, Family.V4, socket.SOCK_DGRAM) as near,
+            open_socket(internet, Family.V4, socket.SOCK_DGRAM) as far,
+        ):
+            far.bind((str(INTERNET[Family.V4]), 0))
+
+            def send(size: int) -> None:
+                near.sendto(bytes(size - 28), far.getsockname())
+                # A busy machine may forward it later.
+                assert len(far.recv(size)) == size - 28
+
+            yield send
     finally:
         inside(node.namespace, "ip", "link", "del", "guest0")
         named_netns.delete(path)
