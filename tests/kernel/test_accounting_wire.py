@@ -21,6 +21,7 @@ from tests.lab.nodes import LabNode
 from tests.lab.runtime import Sandbox
 from tests.lab.topology import INTERNET
 from tests.lab.world import World
+from tests.waiting import PATIENCE, eventually
 
 pytestmark = pytest.mark.root
 
@@ -72,7 +73,8 @@ def test_tcp_that_is_segmented_later_is_counted_with_one_header_for_many_segment
         near.connect(listening.getsockname()[:2])
         far, _ = listening.accept()
         with far:
-            far.settimeout(20)
+            for end in (near, far):
+                end.settimeout(PATIENCE)
             sending = threading.Thread(target=near.sendall, args=(bytes(size),))
             sending.start()
             left = size
@@ -162,7 +164,8 @@ def test_what_another_filter_drops_has_arrived_and_has_not_left(
             snapshot = node.snapshot()
             assert counted(node, pod) == 1028
             assert counted(node, pod, IN) == arrived["bytes"]
-            assert snapshot["undelivered"] == arrived
+            # Drops are read the more rarely the longer that takes.
+            eventually(lambda arrived=arrived: node.snapshot()["undelivered"] == arrived)
             assert not [one for one in snapshot["unattributed"] if one["bytes"]]
 
 

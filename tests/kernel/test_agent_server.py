@@ -35,7 +35,7 @@ def backend() -> Backend:
 
 def connected(path: Path) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX)
-    connection.settimeout(10)
+    connection.settimeout(PATIENCE)
     connection.connect(str(path))
     return connection
 

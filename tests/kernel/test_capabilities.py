@@ -47,7 +47,11 @@ def sets_of(process: int) -> set[tuple[str, str]]:
     """Each set of capabilities that a thread has, as the kernel shows it."""
     found = set()
     for status in Path(f"/proc/{process}/task").glob("*/status"):
-        lines = dict(line.split(":\t") for line in status.read_text().splitlines() if ":\t" in line)
+        try:
+            text = status.read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # a thread that has ended
+        lines = dict(line.split(":\t") for line in text.splitlines() if ":\t" in line)
         assert lines["NoNewPrivs"] == "1"
         found |= {(name, lines[name]) for name in ("CapEff", "CapPrm", "CapBnd")}
         found |= {(name, lines[name]) for name in ("CapInh", "CapAmb") if int(lines[name], 16)}
