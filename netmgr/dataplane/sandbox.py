@@ -104,10 +104,11 @@ def faults(
     inside: Reader, attachment: Attachment, index: int, moved: Collection[Family] = ()
 ) -> list[str]:
     """What is missing in a sandbox of all that `attach` made, for the pod's end of this index."""
-    link = next((link for link in read_links(inside) if link.number == index), None)
+    present = {link.number: link for link in read_links(inside)}
     # It may go after its index was asked for.
-    if link is None:
+    if index not in present:
         return [f"interface {attachment.key.ifname} is missing in the sandbox"]
+    link = present[index]
     differences = [] if link.up else [f"interface {link.name} is down in the sandbox"]
     held = {address.network for address, _ in read_addresses(inside, index)}
     lost = [address for address in attachment.addresses if address not in held]
