@@ -74,14 +74,15 @@ class IptablesBackend:
         """
         # Only neighbours are taken together: the order of a transaction matters (sets before the
         # rules that look into them, orphans last).
-        for _, group in groupby(operations, lambda operation: isinstance(operation, ChainChange)):
+        for _, group in groupby(operations, _kind):
             neighbours = list(group)
             changes = [change for change in neighbours if isinstance(change, ChainChange)]
+            if not changes:
+                self._change_sets(neighbours)
+                continue
             for family in Family:
                 make = partial(iptables_chains.script, changes, family, self._tables.table)
                 self._change(family, make)
-            for _, same in groupby([] if changes else neighbours, type):
-                self._change_sets(list(same))
 
     def read(self, desired: model.Ruleset) -> list[Sample]:
         """The node's counters from the article's rules and ours, then the pods' from the sets."""
@@ -234,3 +235,8 @@ def _observed_chains(
         if malformed.isdisjoint(chain.from_iterable(rule.set_names for rule in rules)):
             kept.update(*map(HookRules.kept, present))
     return chains, kept
+
+
+def _kind(operation: transaction.Operation) -> object:
+    """Equal for operations that one change carries out together."""
+    return ChainChange if isinstance(operation, ChainChange) else type(operation)
