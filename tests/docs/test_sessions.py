@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.docs.blocks import Block, blocks, commands
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, ask_until
 
 SESSIONS: dict[Path, list[Block]] = {}
 for _block in blocks():
@@ -30,13 +30,11 @@ def test_a_session_prints_what_the_page_says(page: Path, tmp_path: Path) -> None
     failures, slept = [], False
     for block in SESSIONS[page]:
         for command in commands(block):
-            printed = run(command.line, tmp_path)
             # On a busy machine it takes longer than a page's `sleep` until something comes about,
             # and longer than a question waits until an agent answers.
             may_be_early = slept or " netmgr node " in command.line
-            deadline = time.monotonic() + PATIENCE * may_be_early
-            while not command.is_printed_by(printed) and time.monotonic() < deadline:
-                printed = run(command.line, tmp_path)
+            ask = partial(run, command.line, tmp_path)
+            printed = ask_until(command.is_printed_by, ask, PATIENCE * may_be_early)
             slept = command.line.startswith("sleep ")
             if not command.is_printed_by(printed):
                 failures.append(f"{block.name}: $ {command.line}\n{printed}")

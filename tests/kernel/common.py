@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
@@ -24,7 +23,7 @@ from tests.lab.nodes import LabNode
 from tests.lab.runtime import Sandbox
 from tests.lab.topology import INTERNET
 from tests.lab.world import World
-from tests.waiting import PATIENCE, eventually
+from tests.waiting import PATIENCE, ask_until, eventually
 
 ROLES: dict[str, dict[str, object]] = {
     "observer": {"cni": False},
@@ -161,10 +160,9 @@ def repairs(node: LabNode, reason: str) -> int:
 def netmgr(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a command; again while a busy machine keeps the agent from answering in five seconds."""
     command = [sys.executable, "-m", "netmgr", *arguments]
-    deadline = time.monotonic() + PATIENCE
-    while True:
-        done = subprocess.run(
+    return ask_until(
+        lambda done: "did not answer within" not in done.stderr,
+        lambda: subprocess.run(
             command, capture_output=True, text=True, timeout=PATIENCE, check=False
-        )
-        if "did not answer within" not in done.stderr or time.monotonic() > deadline:
-            return done
+        ),
+    )

@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.lab import named_netns
 from tests.lab.runtime import UNANSWERED
 from tests.lab.world import World
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, ask_until
 
 DEBIAN_PLUGINS = Path("/usr/lib/cni")
 VERSIONS = ("0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
@@ -88,12 +88,11 @@ class Caller:
         variables.
         """
         variables, stdin = self.variables(command, pod, **changes), config(version, **(keys or {}))
-        deadline = time.monotonic() + PATIENCE
-        answer = self.execute(variables, stdin)
         # A busy machine may keep the agent from answering CHECK and STATUS in three seconds.
-        while UNANSWERED in json.dumps(answer.body) and time.monotonic() < deadline:
-            answer = self.execute(variables, stdin)
-        return answer
+        return ask_until(
+            lambda answer: UNANSWERED not in json.dumps(answer.body),
+            lambda: self.execute(variables, stdin),
+        )
 
     @contextmanager
     def begun(self, command, pod, **changes):

@@ -9,7 +9,6 @@ import json
 import os
 import socketserver
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -30,19 +29,12 @@ from tests.kubernetes.controllers import (
     agent_pod,
     node,
 )
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, patient_netmgr
 
 APPS = "/apis/apps/v1/namespaces/netmgr"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/netmgr-claims/leases"
 REVISIONS = f"{APPS}/controllerrevisions"
 NEWEST, OLDER = "rev-2", "rev-1"
-NETMGR = """
-import sys
-from netmgr.cli.main import main
-from netmgr.kube.diagnose import cluster
-cluster.ANSWER_SECONDS = float(sys.argv.pop(1))
-main()
-"""
 
 
 class Exporter(socketserver.ThreadingTCPServer):
@@ -195,7 +187,8 @@ class Cluster:
 
     def run(self, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """The command, as an operator runs it."""
-        netmgr = [sys.executable, "-c", NETMGR, str(self.answer_seconds)]
+        limit = "netmgr.kube.diagnose.cluster.ANSWER_SECONDS"
+        netmgr = patient_netmgr(limit, self.answer_seconds)
         command = [*netmgr, *self.command, *options]
         ended = subprocess.run(
             command,

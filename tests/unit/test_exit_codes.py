@@ -17,7 +17,7 @@ from netmgr import programs
 from netmgr.cli.plan import app
 from netmgr.errors import SIGNAL_EXIT, Exit
 from tests.builders import SMALL_PLAN
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, patient_netmgr
 
 Netmgr = Callable[..., tuple[int, str, str]]
 ROOT = Path(__file__).parents[2]
@@ -91,22 +91,14 @@ threading.Event().wait()
     assert outcome.returncode == Exit.FAULT
 
 
-PATIENT = f"""
-from netmgr.api import client
-client.PATIENCE_SECONDS = {PATIENCE}
-from netmgr.cli.main import main
-main()
-"""
-"""The command line, which does not give up before a busy machine has interrupted it."""
-
-
 @pytest.mark.programs
 def test_a_command_that_is_interrupted_ends_with_the_signals_code(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sock"
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(str(path))
         silent.listen()
-        command = [sys.executable, "-c", PATIENT, "nat", "status", "--socket", str(path)]
+        netmgr = patient_netmgr("netmgr.api.client.PATIENCE_SECONDS")
+        command = [*netmgr, "nat", "status", "--socket", str(path)]
         with subprocess.Popen(
             command,
             cwd=ROOT,

@@ -10,7 +10,6 @@ import os
 import signal
 import struct
 import subprocess
-import sys
 import termios
 from collections.abc import Iterator
 from copy import deepcopy
@@ -23,16 +22,13 @@ from netmgr.cli import node_tables
 from netmgr.cli.terminal import console
 from netmgr.cli.top import NODE, Sort, measured, ordered, table
 from tests.fakes.agent_socket import agent, snapshot
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, patient_netmgr
 
 SECONDS = 2.0
-PATIENT = f"""
-from netmgr.cli import main, top
-top._PATIENCE_SECONDS = {PATIENCE}
-main.main()
-"""
-"""The command line, which waits for an agent on a busy machine."""
-TOP = [sys.executable, "-c", PATIENT, "node", "top", "--interval", "0.5"]
+TOP = [
+    *patient_netmgr("netmgr.cli.top._PATIENCE_SECONDS"),
+    *("node", "top", "--interval", "0.5"),
+]
 ALTERNATE, NORMAL = "\x1b[?1049h", "\x1b[?1049l"
 
 
