@@ -11,13 +11,19 @@ import pytest
 from netmgr.documents.node import Backend
 from tests.bench import forwarding
 from tests.bench.__main__ import SUBJECTS
-from tests.bench.report import EXPONENT, SMOKE, Figure, show, write
+from tests.bench.report import EXPONENT, SMOKE, show, write
 
 pytestmark = pytest.mark.root
 
+DIFFERENCES = ("crowded", "starting")
+
 
 @pytest.mark.slow
-@pytest.mark.parametrize("subject", SUBJECTS)
+@pytest.mark.parametrize(
+    "subject",
+    # A difference of two times, and an idle agent's, may be nothing beside other tests.
+    [pytest.param(name, marks=[pytest.mark.alone] * (name in DIFFERENCES)) for name in SUBJECTS],
+)
 def test_a_benchmark_yields_figures(
     subject: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -26,13 +32,8 @@ def test_a_benchmark_yields_figures(
     write(figures, tmp_path / "bench.json")
     written = json.loads((tmp_path / "bench.json").read_text())
     assert [one["what"] for one in written["figures"]] == [one.what for one in figures]
-    assert [figure for figure in figures if figure.value <= 0 and not may_be_none(figure)] == []
+    assert all(figure.value > 0 for figure in figures if figure.unit != EXPONENT)
     assert len(capsys.readouterr().out.splitlines()) > len(figures) > 0
-
-
-def may_be_none(figure: Figure) -> bool:
-    """Whether it may be negative, or nothing of a process that was stopped meanwhile."""
-    return figure.unit == EXPONENT or any(word in figure.what for word in ("beyond", "idle"))
 
 
 def test_packets_that_do_not_arrive_are_no_measurement() -> None:

@@ -27,7 +27,11 @@ from tests.lab.topology import cluster
 from tests.lab.world import World
 from tests.wall_clock import WallClock
 
-pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.timeout(24 * 3600)]
+# Alone: requests and repairs have bounds of time.
+pytestmark = [
+    *(pytest.mark.root, pytest.mark.slow, pytest.mark.alone),
+    pytest.mark.timeout(24 * 3600),
+]
 
 STEPS = int(os.environ.get("NETMGR_CHAOS_STEPS", "16"))
 SEED = int(os.environ.get("NETMGR_CHAOS_SEED", "1"))

@@ -244,13 +244,13 @@ class ControlPlane:
 
     @contextmanager
     def counted(self) -> Iterator[Counter[tuple[str, str]]]:
-        """What was asked meanwhile; filled in at the end. Without watches, which are counted at
-        their ends, whoever began them, and which the server has itself.
+        """What was asked meanwhile; filled in at the end. Without what an idle server asks itself:
+        watches, which are counted at their ends, and every three minutes a list of Services.
         """
         before, asked = self.requests(), Counter[tuple[str, str]]()
         yield asked
         for (verb, resource), number in (self.requests() - before).items():
-            if verb != "WATCH":
+            if verb != "WATCH" and (verb, resource) != ("LIST", "services"):
                 asked[verb, resource] = number
 
     def credentials(self, folder: Path, token: str) -> Path:

@@ -44,10 +44,8 @@ sites:
   - {name: hub, prefixes: [10.200.0.0/16]}
   - {name: train, prefixes: [10.0.0.0/12, "fd00:10::/48"]}
 """
-SEEN = ("nodes", "pods", "endpointslices", "events", "namespaces")
-"""What an agent could be tempted to ask for, without what the server itself asks for now and then:
-Services, every three minutes.
-"""
+SEEN = ("nodes", "pods", "services", "endpointslices", "events", "namespaces")
+"""What an agent could be tempted to ask for."""
 
 Outcome = subprocess.CompletedProcess[str]
 Render = Callable[..., Outcome]
