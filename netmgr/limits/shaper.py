@@ -284,7 +284,8 @@ class Shaper:
         budgets = _budgets(trees, wanted)
         if self._chains == wanted and self._budgets == budgets:
             return repairs
-        self._listing = self._table.listing(rules.names(self._write(wanted, budgets)))
+        # Not taken for what was written: another program may have been between.
+        self._table.listing(rules.names(self._write(wanted, budgets)))
         return repairs
 
     def _write(

@@ -295,6 +295,30 @@ def test_a_pod_that_is_attached_again_while_a_pass_reads_keeps_all_it_has(
     assert (repaired(parts), parts.agent.health.failing) == (before, {})
 
 
+@pytest.mark.parametrize(
+    ("look", "table"), [("limits", "netdev netmgr"), ("connections", "inet netmgr_limits")]
+)
+def test_what_another_program_removes_while_a_pass_writes_is_put_back(
+    parts: Parts, sandbox: Callable[[], Pod], monkeypatch: pytest.MonkeyPatch, look: str, table: str
+) -> None:
+    staying, going = sandbox(), sandbox()
+    parts.attach(staying, Requested())
+    for number in itertools.count():
+        # What is left of it has to be taken away: the pass writes.
+        parts.attach(going, Requested())
+        parts.detach(going)
+        before = repaired(parts)
+        remove = partial(inside, parts.namespace, "nft", "delete", "table", *table.split())
+        has_more = beside(parts, monkeypatch, number, lambda: PASSES[look](parts), remove)
+        PASSES[look](parts)
+        assert parts.faults(staying) == [], f"removed before reading {number}"
+        # Limits of connections are written whole, which must not hide that they were gone.
+        assert repaired(parts) > before or look == "limits" or not has_more
+        if not has_more:
+            break
+    assert number > 1, "the pass wrote nothing"
+
+
 @pytest.mark.parametrize("hops", ["dev lo", "nexthop dev lo nexthop dev eth0"])
 def test_what_is_foreign_goes_also_while_its_pod_is_attached_again(
     parts: Parts, sandbox: Callable[[], Pod], monkeypatch: pytest.MonkeyPatch, hops: str

@@ -45,6 +45,7 @@ class ConnectionLimits(Component):
         self._lock = threading.Lock()
         self._wanted = _NOTHING
         self._listing: Listing | None = None
+        self._is_altered = False
 
     @classmethod
     def open(cls, agent: Agent) -> Self | None:
@@ -64,6 +65,8 @@ class ConnectionLimits(Component):
             raise SetupError(f"limits of connections need {needed}: {error}") from None
         with self._lock:
             self._put(self._of(self._agent.attachments()))
+            # What differs from a predecessor's is no other program's work.
+            self._is_altered = False
 
     def begin(self, attachment: Attachment) -> None:
         """Limit a pod that was attached, if a limit is for it."""
@@ -98,29 +101,43 @@ class ConnectionLimits(Component):
 
     def _repaired(self) -> Collection[str]:
         with self._lock:
-            # The same object until any program changes any table.
-            listing = self._table.listing()
-            changed = listing is not self._listing and not connections.holds(listing, self._wanted)
-            self._listing = listing
+            self._look()
             # Read within the lock: an older list must not come last.
             wanted = self._of(self._agent.attachments())
-            if changed or wanted != self._wanted:
+            if self._is_altered or wanted != self._wanted:
                 self._put(wanted)
-        return [f"table {TABLE} was changed"] if changed else []
+            told, self._is_altered = self._is_altered, False
+        return [f"table {TABLE} was changed"] if told else []
+
+    def _look(self) -> Listing:
+        """What the table has. Another program's change is told by the next pass, whoever mends it.
+
+        Raises:
+            KernelError: the kernel refused, or another program owns the table.
+        """
+        listing = self._table.listing()
+        # The same object until any program changes any table.
+        if listing is not self._listing:
+            self._listing = listing
+            self._is_altered |= not connections.holds(listing, self._wanted)
+        return listing
 
     def _put(self, wanted: Wanted, new: Attachment | None = None) -> None:
         if wanted.chains:
-            listing = self._table.listing()
+            listing = self._look()
             owner = Owner(new.pod.namespace, new.pod.name) if new else None
             names = connections.to_write(wanted, listing, owner)
             self._table.wake()
             try:
                 self._table.run(connections.changes(wanted, listing, names))
             except KernelError:
-                # Another program may have made something else of the same name.
+                # Another program has changed the table since the look, or made something else of the
+                # same name.
+                self._is_altered = True
                 names = sorted(wanted.rules)
                 self._table.run(connections.anew(wanted))
-            self._listing = self._table.listing([*names, FIRST])
+            # Not taken for what was written: another program may have been between.
+            self._table.listing([*names, FIRST])
         else:
             nft_table.remove(TABLE)
         self._wanted = wanted
