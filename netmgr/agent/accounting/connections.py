@@ -131,8 +131,7 @@ class ConnectionLimits(Component):
             try:
                 self._table.run(connections.changes(wanted, listing, names))
             except KernelError:
-                # Another program has changed the table since the look, or made something else of the
-                # same name.
+                # Another program has changed the table since the look, or has something of a name.
                 self._is_altered = True
                 names = sorted(wanted.rules)
                 self._table.run(connections.anew(wanted))
