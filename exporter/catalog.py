@@ -172,11 +172,6 @@ UNATTRIBUTED = Metric(
     ("traffic",),
     TRAFFICS,
 )
-UNDELIVERED = Metric(
-    "netmgr_accounting_undelivered_bytes_total",
-    "Bytes that arrived from the internet for pods (in their internet-in, too) and were dropped by "
-    "other programs' filters behind the counting.",
-)
 AUDIT_RATIO = Metric(
     "netmgr_accounting_audit_ratio",
     "1 less the unattributed share of what the forward rules counted (against=forward; 1 is "

@@ -196,7 +196,7 @@ _AWAY = {"netmgr_version": __version__, "backend": "", "node": ""}
 
 # What only some machines' snapshots have, or those of newer agents.
 _MAY_LACK = {"chain_sizes", "drops", "flowtable", "isolation", "nat", "problems"}
-_MAY_LACK |= {"protected", "ranges", "tracking", "undelivered"}
+_MAY_LACK |= {"protected", "ranges", "tracking"}
 
 # Keys of label values that are not the labels' names.
 _KEYS = {"from": "origin", "to": "destination", "version": "netmgr_version"}
@@ -242,7 +242,6 @@ _TABLE: tuple[Row, ...] = (
     ("isolation", catalog.ISOLATION_PACKETS, "packets"),
     ("drops", catalog.DROPPED_BYTES, "bytes"),
     ("drops", catalog.DROPPED_PACKETS, "packets"),
-    ("undelivered", catalog.UNDELIVERED, "bytes"),
     ("protected", catalog.PROTECTED_BYTES, "bytes"),
     ("protected", catalog.PROTECTED_PACKETS, "packets"),
     ("nat.ranges", catalog.NAT_BYTES, "bytes"),

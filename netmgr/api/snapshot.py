@@ -428,9 +428,6 @@ class Snapshot(TypedDict):
     role: NotRequired[str]
     isolation: NotRequired[list[DroppedTotals]]
     drops: NotRequired[list[RefusedTotals]]
-    undelivered: NotRequired[BytesAndPackets]
-    """What arrived from the internet to be forwarded, and other programs dropped, since the rules
-    were made."""
     protected: NotRequired[list[NamespaceTotals]]
     nat: NotRequired[NatState]
     flowtable: NotRequired[FlowtableState]

@@ -1,14 +1,13 @@
 """Rules that count pods' traffic by class: everything that is forwarded and not internet.
 
-They follow the rules that count the internet, at the same hooks: what comes to a pod in the forward
-hook, what leaves it in postrouting. There a pod's internet packets leave the chain. What gets here
-with a pod's address is in some class, and in `internal` if in no other. What a pod exchanges with
-its own node is not forwarded and is in no class.
+They follow the rules that count the internet, in the same chain, which a pod's internet packets
+leave there. What gets here with a pod's address is in some class, and in `internal` if in no other.
+What a pod exchanges with its own node is not forwarded and is in no class.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from netmgr.documents.classes import INTERNAL, disjoint
@@ -17,15 +16,11 @@ from netmgr.documents.special_use import RESERVED_USE, SPECIAL_USE
 from netmgr.model import LINK_PREFIX, Traffic
 from netmgr.prefixes import Family, Prefix, merge
 from netmgr.rules import model
-from netmgr.rules.isolation import Isolation
 
-# In place of a class's name: packets that isolation drops.
-_DROPPED = ""
-
-# The direction that is counted at each hook, and which address is the pod's and the peer's.
+# Which address is the pod's and which the peer's.
 _DIRECTIONS = {
-    model.Hook.FORWARD: ("in", model.Side.DESTINATION, model.Side.SOURCE),
-    model.Hook.BEFORE_SRCNAT: ("out", model.Side.SOURCE, model.Side.DESTINATION),
+    "out": (model.Side.SOURCE, model.Side.DESTINATION),
+    "in": (model.Side.DESTINATION, model.Side.SOURCE),
 }
 
 _Class = tuple[str, tuple[Prefix, ...]]
@@ -34,15 +29,14 @@ _Class = tuple[str, tuple[Prefix, ...]]
 
 @dataclass(frozen=True)
 class Classifier:
-    """Disjoint prefixes of each class, by the class's name, and those that no class counts."""
+    """Disjoint prefixes of each class, by the class's name."""
 
     pieces: tuple[_Class, ...]
-    dropped: tuple[Prefix, ...] = ()
     own_links: bool = True
     """Whether pods' packets come and go by links of ours, and no others do."""
 
     @classmethod
-    def of(cls, document: NodeDocument, isolation: Isolation | None) -> Classifier | None:
+    def of(cls, document: NodeDocument) -> Classifier | None:
         """What a node document asks for; None without any class."""
         if not (wanted := document.traffic_classes):
             return None
@@ -52,12 +46,9 @@ class Classifier:
             (prefix, INTERNAL) for prefix in (*SPECIAL_USE, *RESERVED_USE, *document.internal)
         ]
         claims += [(prefix, name) for name, prefixes in wanted.items() for prefix in prefixes]
-        # On a spoke's machine isolation drops a pod's packets with other spokes further on, so they
-        # are in no class.
-        dropped = isolation.others if isolation and isolation.own else ()
         pieces = disjoint(claims)
-        counted = tuple((name, _beside(pieces[name], dropped)) for name in wanted)
-        return cls(counted, dropped, own_links=document.wires_pods)
+        counted = tuple((name, tuple(pieces[name])) for name in wanted)
+        return cls(counted, own_links=document.wires_pods)
 
     @property
     def traffics(self) -> tuple[Traffic, ...]:
@@ -78,7 +69,7 @@ class Classifier:
             known = self._known(family)
             if len(known) > abilities.compares:
                 sets[model.SetSpec.of_prefixes("classes", family)] = frozenset(merge(known))
-                for name, prefixes in _of_family(self.pieces, family):
+                for name, prefixes in self._branches(family):
                     members = model.SetSpec.of_prefixes(f"class_{name}", family)
                     sets[members] = frozenset(prefixes)
         return sets
@@ -86,28 +77,35 @@ class Classifier:
     def rules(
         self, hook: model.Hook, family: Family, abilities: model.Abilities
     ) -> Iterator[model.Rule]:
-        if hook not in _DIRECTIONS:
-            return
-        way, pod, peer = _DIRECTIONS[hook]
-        links: tuple[model.Match, ...] = (
-            (model.OnLink(pod, f"{LINK_PREFIX}*"),) if self.own_links else ()
-        )
+        if hook is model.Hook.BEFORE_SRCNAT:
+            for way in _DIRECTIONS:
+                yield from self._counting(way, family, abilities)
+
+    def _counting(
+        self, way: str, family: Family, abilities: model.Abilities
+    ) -> Iterator[model.Rule]:
+        pod, peer = _DIRECTIONS[way]
+        links: list[model.Match] = []
+        if self.own_links:
+            links.append(model.OnLink(pod, f"{LINK_PREFIX}*"))
+        if way == "in":
+            links.append(model.FORWARDED)
         if abilities.verdict_maps:
             branches = tuple(
-                model.Branch(_counting(name, way, family) if name else "", prefixes)
+                model.Branch(_counter(name, way, family), prefixes)
                 for name, prefixes in self._branches(family)
             )
-            rest = _counting(INTERNAL, way, family)
+            rest = _counter(INTERNAL, way, family)
             action = model.Classify(f"{way}{family}", peer, pod, branches, rest)
-            yield model.Rule.named(f"classes {way}", family, links, action)
+            yield model.Rule.named(f"classes {way}", family, tuple(links), action)
             return
         known = self._known(family)
         # All are compared, or all looked up: the last rule leaves out every class.
         most = abilities.compares if len(known) <= abilities.compares else 0
-        for name, prefixes in _of_family(self.pieces, family):
+        for name, prefixes in self._branches(family):
             members = model.inside(peer, f"class_{name}{family}", prefixes, most)
             for suffix, member in members.items():
-                counts = model.InSet(pod, _counting(name, way, family))
+                counts = model.InSet(pod, _counter(name, way, family))
                 matches = (*links, member, counts)
                 yield model.Rule.named(
                     f"class {name}{suffix} {way}", family, matches, model.Continue()
@@ -115,15 +113,17 @@ class Classifier:
         # Without a verdict map a packet goes on after the class that counted it, so the last rule
         # leaves out what is in any class.
         others = model.outside(peer, f"classes{family}", known, most)
-        matches = (*links, *others, model.InSet(pod, _counting(INTERNAL, way, family)))
+        matches = (*links, *others, model.InSet(pod, _counter(INTERNAL, way, family)))
         yield model.Rule.named(f"class {INTERNAL} {way}", family, matches, model.Continue())
 
     def _known(self, family: Family) -> list[Prefix]:
-        """The prefixes of all classes, and those that no class counts."""
+        """The prefixes of all classes."""
         return [prefix for _, prefixes in self._branches(family) for prefix in prefixes]
 
     def _branches(self, family: Family) -> list[_Class]:
-        return _of_family((*self.pieces, (_DROPPED, self.dropped)), family)
+        """The classes that have prefixes of the family, with these alone."""
+        narrowed = ((name, tuple(model.of_family(own, family))) for name, own in self.pieces)
+        return [(name, prefixes) for name, prefixes in narrowed if prefixes]
 
 
 def pod_set(traffic: Traffic, family: Family) -> model.SetSpec:
@@ -136,18 +136,5 @@ def pod_set(traffic: Traffic, family: Family) -> model.SetSpec:
     return model.SetSpec(f"pod_{kind}{way}{family}", family, traffic)
 
 
-def _of_family(classes: Iterable[_Class], family: Family) -> list[_Class]:
-    """Those with prefixes of the family, and these alone."""
-    narrowed = [(name, tuple(model.of_family(prefixes, family))) for name, prefixes in classes]
-    return [(name, prefixes) for name, prefixes in narrowed if prefixes]
-
-
-def _counting(name: str, way: str, family: Family) -> str:
+def _counter(name: str, way: str, family: Family) -> str:
     return pod_set(Traffic(f"{name}-{way}"), family).name
-
-
-def _beside(prefixes: list[Prefix], holes: tuple[Prefix, ...]) -> tuple[Prefix, ...]:
-    """The parts of the prefixes that lie in no hole."""
-    left = disjoint([*((prefix, True) for prefix in prefixes), *((hole, False) for hole in holes)])
-    pieces = left.get(True, [])
-    return tuple(piece for piece in pieces if not any(hole.covers(piece) for hole in holes))

@@ -56,11 +56,16 @@ def _endings(desired: model.Ruleset, observed: Observed) -> Iterator[transaction
 
 def _fillings(
     desired: model.Ruleset, observed: Observed, dropped: Collection[model.Hook]
-) -> Iterator[transaction.FillChain]:
+) -> Iterator[transaction.FillChain | transaction.DropChain]:
     for hook, rules in desired.chains.items():
+        if not rules:
+            # Even one without a rule costs each packet.
+            if observed.chains.get(hook):
+                yield transaction.DropChain(hook, ())
+            continue
         # A table that was dormant is filled again whole, since nothing shows what happened to it
         # meanwhile.
-        is_suspect = hook in dropped or (observed.is_dormant and rules)
+        is_suspect = hook in dropped or observed.is_dormant
         intact = tuple(ObservedRule(rule.id) for rule in rules)
         if is_suspect or observed.chains.get(hook, ()) != intact:
             yield transaction.FillChain(hook, rules)

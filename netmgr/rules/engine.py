@@ -19,7 +19,7 @@ from netmgr.rules import model, tagged
 from netmgr.rules.classifier import pod_set
 from netmgr.rules.diff import diff, faults
 from netmgr.rules.observed import Observed
-from netmgr.rules.policy import ARRIVED, DELIVERED, Policy, desired, pod_sets, senders
+from netmgr.rules.policy import Policy, desired, pod_sets, senders
 from netmgr.rules.tagged import Serving, Tagged
 from netmgr.rules.transaction import (
     AddElements,
@@ -90,8 +90,6 @@ class Drops(NamedTuple):
 
     between: list[DroppedTotals]
     refused: list[RefusedTotals]
-    undelivered: tuple[int, int] = NOTHING
-    """Packets and bytes from the internet that arrived for pods here and did not reach them."""
 
 
 class Rules:
@@ -103,7 +101,6 @@ class Rules:
         self._mark: Prefix | None = None
         self._excepted: set[Address] = set()
         self._links: dict[Address, str] = {}
-        self._arrived = self._lacking = NOTHING
         # For readings, which need to know no pod's elements.
         self._skeleton = self._desired(())
 
@@ -258,7 +255,7 @@ class Rules:
         if not pairs and not names_by_reason:
             return Drops([], [])
         tallies = self.backend.tallies(self._skeleton)
-        drops = Drops([], [], self._undelivered(tallies))
+        drops = Drops([], [])
         for origin, destination in pairs:
             names = {model.pair_counter(origin, destination, family) for family in Family}
             packets, size = _sum(tallies, names)
@@ -274,24 +271,6 @@ class Rules:
             packets, size = _sum(tallies, names)
             drops.refused.append({"reason": reason, "bytes": size, "packets": packets})
         return drops
-
-    def _undelivered(self, tallies: Mapping[str, tuple[int, int]]) -> tuple[int, int]:
-        """The largest difference so far: a packet may be on its way between two readings."""
-        # Counters are read in the order in which packets meet them, so that the difference is at
-        # most the truth.
-        arrived, delivered = (
-            _sum(tallies, (f"{name}{family}" for family in Family)) for name in (ARRIVED, DELIVERED)
-        )
-        former, self._arrived = self._arrived, arrived
-        if arrived < former:
-            # Another program flushed our counters, which begin anew.
-            self._lacking = NOTHING
-        packets, size = self._lacking
-        self._lacking = (
-            max(packets, arrived[0] - delivered[0]),
-            max(size, arrived[1] - delivered[1]),
-        )
-        return self._lacking
 
     def translated(self) -> list[TranslatedRange]:
         """What was translated here, both directions together, for each Service range."""

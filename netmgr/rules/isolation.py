@@ -1,6 +1,6 @@
 """Which rules keep spokes apart: on every machine of a spoke, and on the router between them.
 
-The rules follow all counting of the hook. The first ones pass everything else; what has the hub or
+The rules follow all others of the hook. The first ones pass everything else; what has the hub or
 the internet at one end takes at most two look-ups, however many spokes there are. On a router of
 nftables, one rule then drops and counts all ordered pairs. Elsewhere there is one rule for each
 pair, which names it in its counter.
@@ -152,11 +152,6 @@ class Isolation:
     def pairs(self) -> list[tuple[str, str]]:
         """The ordered pairs, from and to, that are kept apart here."""
         return list(dict.fromkeys(pair for family in Family for pair in self._pairs(family)))
-
-    @property
-    def others(self) -> tuple[Prefix, ...]:
-        """The prefixes of every spoke but our own."""
-        return tuple(prefix for family in Family for prefix in self._others(family))
 
     def _others(self, family: Family) -> list[Prefix]:
         spokes = [spoke for spoke in self.spokes if spoke.name != self.own]

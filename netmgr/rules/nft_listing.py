@@ -28,11 +28,15 @@ class _Recognition:
 
     def chain(self, hook: model.Hook) -> tuple[ObservedRule, ...]:
         """The rules at a hook, in the order of the ruleset's if their lines are in it."""
-        seen: list[ObservedRule] = []
-        for comment in self._comments.get(hook, ()):
-            seen += self._seen(comment)
+        comments = list(self._comments.get(hook, ()))
+        # Without its first rule no packet meets those of IPv6.
+        if comments[:1] == [nft_text.lead_mark(hook)]:
+            comments[:1] = self._comments.get(nft_text.family_chain(hook), ())
+        seen = [rule for comment in comments for rule in self._seen(comment)]
         rules = self._desired.chains[hook]
-        return in_order(seen, [rule.id for line in nft_text.fused(rules) for rule in line], rules)
+        # IPv6 first, as the comments are.
+        lines = sorted(nft_text.fused(rules), key=lambda line: -line[0].family)
+        return in_order(seen, [rule.id for line in lines for rule in line], rules)
 
     def _seen(self, comment: str) -> list[ObservedRule]:
         if comment in self._intact:
@@ -74,6 +78,7 @@ def observed(table: Listing, desired: model.Ruleset) -> Observed:
         orphans=frozenset(table.sets) - wanted,
         orphan_chains=frozenset(table.chains)
         - frozenset(model.Hook)
+        - frozenset(map(nft_text.family_chain, bases))
         - nft_text.class_chains(desired.rules()).keys(),
         orphan_flowtables=frozenset(table.flowtables) - wanted,
         is_dormant=table.is_dormant,

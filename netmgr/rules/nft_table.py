@@ -227,7 +227,6 @@ class NftTable:
 
     def counters(self) -> list[tuple[str, int, int]]:
         """Name, packets and bytes of each counter."""
-        # In the order of their declarations, by which packets meet them (`Rules._undelivered`).
         request = nf_tables.list_counters(self._short_name)
         return self.socket.list_whole(request, nf_tables.counter_of)
 

@@ -1,8 +1,10 @@
 """The ruleset as nft commands.
 
-A rule that classifies packets by their peer jumps to a chain of its own. There a few prefixes are
-compared one after the other; many are looked up in one verdict map, which leads to a chain for
-each counting set. So does a rule that drops packets between spokes; `nft_pairs` has its chain.
+A hook's base chain leads packets of IPv6 to a chain of their own, so that neither family pays for
+the other's rules. A rule that classifies packets by their peer jumps to a chain of its own. There a
+few prefixes are compared one after the other; many are looked up in one verdict map, which leads to
+a chain for each counting set. So does a rule that drops packets between spokes; `nft_pairs` has its
+chain.
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ def _lines(operation: transaction.Operation) -> list[str]:  # noqa: PLR0911 - on
     match operation:
         case transaction.DropChain(hook, rules):
             # A chain that something jumps to cannot be deleted, so the one that jumps goes first.
-            names = (hook, *reversed(class_chains(rules)))
+            names = (hook, family_chain(hook), *reversed(class_chains(rules)))
             return [line for name in names for line in nft_chains.delete(TABLE, name)]
         case transaction.FillChain(hook, rules):
             return _fill(hook, rules)
@@ -70,7 +72,8 @@ def _lines(operation: transaction.Operation) -> list[str]:  # noqa: PLR0911 - on
             # Only a flowtable that no rule names can be deleted. All of it is one transaction, so
             # that no packet misses a rule.
             remade = [f"delete {_kind(spec)} {TABLE} {spec.name}", _create(spec)]
-            return [f"flush chain {TABLE} {hook}", *remade, *_fill(hook, rules)]
+            flushed = [f"flush chain {TABLE} {name}" for name in (hook, family_chain(hook))]
+            return [*flushed, *remade, *_fill(hook, rules)]
         case transaction.DeleteOrphan(name, "chain"):
             return nft_chains.delete(TABLE, name)
         case transaction.DeleteOrphan(name, kind):
@@ -113,9 +116,25 @@ def _fill(hook: model.Hook, rules: Sequence[model.Rule]) -> list[str]:
     lines = []
     for name, texts in class_chains(rules).items():
         lines += nft_chains.fill(TABLE, name, texts)
-    listed = fused(rules)
-    marks = list(map(mark, listed))
-    return lines + nft_chains.fill(TABLE, hook, list(map(text, listed)), BASES[hook], marks)
+    v4, v6 = ([line for line in fused(rules) if line[0].family is family] for family in Family)
+    texts, marks = list(map(text, v6)), list(map(mark, v6))
+    lines += nft_chains.fill(TABLE, family_chain(hook), texts, comments=marks)
+    texts, marks = [_lead(hook), *map(text, v4)], [lead_mark(hook), *map(mark, v4)]
+    return lines + nft_chains.fill(TABLE, hook, texts, BASES[hook], marks)
+
+
+def family_chain(hook: model.Hook) -> str:
+    """The chain of a hook's rules of IPv6; its base chain has those of IPv4."""
+    return f"{hook}{Family.V6}"
+
+
+def _lead(hook: model.Hook) -> str:
+    return f"meta nfproto ipv6 goto {family_chain(hook)}"
+
+
+def lead_mark(hook: model.Hook) -> str:
+    """The comment of the rule that each base chain begins with."""
+    return f"{family_chain(hook)} {digest(_lead(hook))}"
 
 
 def class_chains(rules: Iterable[model.Rule]) -> dict[str, tuple[str, ...]]:
@@ -222,12 +241,6 @@ def text(line: Line) -> str:
     """The line's matches and actions in nft's language."""
     first, *more = line
     parts = [_match_text(match, first) for match in first.matches]
-    implying = model.InSet | model.InPrefix | model.IcmpOfNobody | model.IcmpOfOthers
-    by_link = bool(first.matches) and isinstance(first.matches[0], model.OnLink)
-    if by_link or not any(isinstance(match, implying) for match in first.matches):
-        # A chain of an inet table gets packets of both families; an address comparison implies its
-        # own, and so does ICMP's protocol, but behind a link's name, which takes longer to compare.
-        parts.insert(0, f"meta nfproto ipv{first.family}")
     parts.append(_action_text(first.action, first.family))
     for other in more:
         # The one that looks further is the last: what does not match leaves the rule here.

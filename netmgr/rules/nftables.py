@@ -58,7 +58,9 @@ class NftablesBackend:
         filled: set[str] = set()
         for operation in operations:
             if isinstance(operation, FillChain | EndFlows):
-                filled |= {operation.hook.value, *nft_text.class_chains(operation.rules)}
+                hook = operation.hook
+                filled |= {hook.value, nft_text.family_chain(hook)}
+                filled |= nft_text.class_chains(operation.rules).keys()
         if filled:
             # At once, while nft surely shows what we wrote.
             self._table.listing(filled)

@@ -1,10 +1,10 @@
 """What a node's rules should be: a constant number of them, whatever the number of pods.
 
-Pods are counted at two hooks: internal peers are sorted out first, then one look-up in the set of
-pod addresses counts the packet on its element. The article's four rules ("Scaling Kubernetes to
-7,500 nodes") count the node as a whole. Who may send as whom is decided before all that
-(`sources`). After the counting come the rules that keep spokes apart (`isolation`), and on a NAT
-host those that open Services (`translation`).
+Pods are counted in one chain, behind all filters and before source translation: internal peers are
+sorted out first, then one look-up in the set of pod addresses counts the packet on its element. The
+article's four rules ("Scaling Kubernetes to 7,500 nodes") count the node as a whole. Who may send
+as whom is decided before all that (`sources`). Before the counting come the rules that keep spokes
+apart (`isolation`), and on a NAT host those that open Services (`translation`).
 """
 
 from __future__ import annotations
@@ -35,20 +35,6 @@ from netmgr.rules.model import Abilities, Hook, InPrefix, InSet, OnLink, Rule, S
 from netmgr.rules.protection import Protection
 from netmgr.rules.sources import Sources, ranges_set, sender_set
 from netmgr.rules.translation import Translation
-
-# The hooks of the article's four rules, and what each counts.
-NODE_HOOKS = (
-    (Hook.INPUT, Traffic.INTERNET_IN),
-    (Hook.OUTPUT, Traffic.INTERNET_OUT),
-    (Hook.FORWARD, Traffic.INTERNET_IN),
-    (Hook.FORWARD, Traffic.INTERNET_OUT),
-)
-
-COUNTING_HOOKS = frozenset({*(hook for hook, _ in NODE_HOOKS), Hook.BEFORE_SRCNAT})
-
-# Counters of what came from the internet to be forwarded, and of what then was: other programs'
-# filters dropped the difference.
-ARRIVED, DELIVERED = "arrived", "delivered"
 
 # Has the established connections between internal addresses, of both families.
 FLOWTABLE = SetSpec("established", Family.V4, has_flows=True)
@@ -108,7 +94,6 @@ class Policy:
     def of(cls, document: NodeDocument) -> Policy:
         is_router = document.role is Role.HUB_ROUTER
         sites = tuple(prefix for site in document.sites for prefix in site.prefixes)
-        isolation = Isolation.of(document)
         return cls(
             internal=document.internal_prefixes,
             ranges=tuple(merge(sites)) if is_router else document.ranges,
@@ -119,9 +104,9 @@ class Policy:
             counts_only=document.role is Role.NODE and not document.cni,
             sources=Sources.of(document),
             protection=Protection.of(document),
-            isolation=isolation,
+            isolation=Isolation.of(document),
             translation=Translation.of(document),
-            classifier=Classifier.of(document, isolation),
+            classifier=Classifier.of(document),
             cluster_cidrs=document.accounting.cluster_cidrs,
             runs_pods=document.role is Role.NODE,
             # Classes count internal packets, too: every one has to meet the rules.
@@ -257,15 +242,15 @@ def _chain(policy: Policy, hook: Hook, abilities: Abilities) -> Iterator[Rule]:
     # What many packets meet comes before what is long, in either family.
     sources = None if policy.counts_only else policy.sources
     for family in Family:
-        # In forward they are the first, since what counts there may end the chain.
-        first, last = (sources, None) if hook is Hook.FORWARD else (None, sources)
+        # Behind filters they are the first, since what counts there may end the chain.
+        first, last = (sources, None) if hook is Hook.BEFORE_SRCNAT else (None, sources)
         if first:
             yield from first.rules(hook, family, abilities)
         yield from _rules(policy, hook, family, abilities)
         for part in (policy.translation, policy.protection, policy.classifier, last):
             if part:
                 yield from part.rules(hook, family, abilities)
-    # Behind all counting of either family: what passes here leaves the chain.
+    # Behind all that either family has there: what passes here leaves the chain.
     if policy.isolation:
         yield from _isolating(policy, policy.isolation, hook, abilities)
 
@@ -285,37 +270,64 @@ def _isolating(
 
 
 def _rules(policy: Policy, hook: Hook, family: Family, abilities: Abilities) -> Iterator[Rule]:
-    # Before the pods' rules, which end the chain for the packets they count. What compares sources
-    # comes last, beside the pods' rules that compare them too.
-    for traffic in (Traffic.INTERNET_OUT, Traffic.INTERNET_IN):
-        if (hook, traffic) in NODE_HOOKS:
-            yield _node_rule(policy, hook, traffic, family, abilities)
-    if hook is Hook.FORWARD:
-        yield from _arriving(policy, family, abilities)
-    elif hook is Hook.BEFORE_SRCNAT:
-        yield from _leaving(policy, family, abilities)
+    if hook is Hook.BEFORE_SRCNAT:
+        # What compares destinations alike is side by side, as is what compares sources.
+        for traffic in (Traffic.INTERNET_OUT, Traffic.INTERNET_IN):
+            yield from _counting(policy, traffic, family, abilities)
+        return
+    for traffic in _node_traffics(policy, hook, family, abilities):
+        internet = _internet(policy, _peer(traffic), family, hook, abilities)
+        yield _node_rule(policy, hook, traffic, family, internet)
+    if hook is Hook.FORWARD and policy.offloads and abilities.flowtables:
+        yield _offload(policy, family)
     # Where another plugin wires the pods, their masquerading is its own business.
     elif hook is Hook.POSTROUTING and policy.masquerade and not policy.counts_only:
         yield _masquerade(policy, family)
 
 
-def _arriving(policy: Policy, family: Family, abilities: Abilities) -> Iterator[Rule]:
-    inward = _internet(policy, Side.SOURCE, family, Hook.FORWARD, abilities)
+def _node_traffics(
+    policy: Policy, hook: Hook, family: Family, abilities: Abilities
+) -> tuple[Traffic, ...]:
+    """What the article's rules count at this hook."""
+    match hook:
+        case Hook.INPUT:
+            return (Traffic.INTERNET_IN,)
+        case Hook.OUTPUT:
+            return (Traffic.INTERNET_OUT,)
+        case Hook.FORWARD if not _counts_node_beside_pods(policy, family, abilities):
+            return (Traffic.INTERNET_OUT, Traffic.INTERNET_IN)
+        case _:
+            return ()
+
+
+def _counts_node_beside_pods(policy: Policy, family: Family, abilities: Abilities) -> bool:
+    """Whether what the node forwards is counted by rules that find its pods' traffic anyway."""
+    # Elsewhere people look at the article's rules where the article has them.
+    return abilities.fuses and not _is_exact(policy, family)
+
+
+def _is_exact(policy: Policy, family: Family) -> bool:
+    """Whether the article's rules of this family are its text, word for word."""
+    return policy.node_rules is NodeRules.EXACT and family is policy.exact_prefix.family
+
+
+def _counting(
+    policy: Policy, traffic: Traffic, family: Family, abilities: Abilities
+) -> Iterator[Rule]:
+    """Count what was forwarded to the internet, or from there: the node's, pods', and the rest."""
+    internet = _internet(policy, _peer(traffic), family, Hook.BEFORE_SRCNAT, abilities)
+    forwarded = (*internet, model.FORWARDED)
+    of_node = _counts_node_beside_pods(policy, family, abilities)
+    if of_node:
+        yield _node_rule(policy, Hook.FORWARD, traffic, family, forwarded)
     if policy.runs_pods:
-        if abilities.fuses:
-            # Nothing else here is for these. As part of the node's rule it costs next to nothing.
-            outward = _internet(policy, Side.DESTINATION, family, Hook.FORWARD, abilities)
-            from_pods = OnLink(Side.SOURCE, _POD_LINKS)
-            yield Rule.named("pods' own", family, (*outward, from_pods), model.Return())
-        # Before any filter, since whoever bills it bills what arrived. The same matches as the
-        # pods' rule has: where the backend can, they are one.
-        yield Rule.named(ARRIVED, family, inward, model.Tally(f"{ARRIVED}{family}"))
-        # The counting look-up is the last match: it counts whatever reaches it.
-        yield _pod_rule(Traffic.INTERNET_IN, family, inward, Side.DESTINATION)
-    # Behind the pods' rule: what reaches these is for no pod of this node.
-    yield from _of_others(policy, Traffic.INTERNET_IN, family, inward, abilities)
-    if policy.offloads and abilities.flowtables:
-        yield _offload(policy, family)
+        # This machine's own packets come from no pod; but those to one come from the internet if
+        # the machine has an address of it. The counting look-up is the last match: it counts
+        # whatever reaches it.
+        asks = of_node or traffic.is_inward
+        yield _pod_rule(traffic, family, forwarded if asks else internet)
+    # Behind the pods' rule: what reaches these is of no pod of this node.
+    yield from _of_others(policy, traffic, family, forwarded, abilities)
 
 
 def _offload(policy: Policy, family: Family) -> Rule:
@@ -325,23 +337,9 @@ def _offload(policy: Policy, family: Family) -> Rule:
     to_pods = OnLink(Side.DESTINATION, _POD_LINKS)
     both: list[model.Match] = [InSet(side, internal_set(family).name) for side in Side]
     # The article's own text takes more for internet than we do, and its rules count that.
-    if policy.node_rules is NodeRules.EXACT and family is policy.exact_prefix.family:
+    if _is_exact(policy, family):
         both = [*(InPrefix(side, policy.exact_prefix) for side in Side), *both]
     return Rule.named("offload", family, (to_pods, *both), model.Offload(FLOWTABLE.name))
-
-
-def _leaving(policy: Policy, family: Family, abilities: Abilities) -> Iterator[Rule]:
-    outward = _internet(policy, Side.DESTINATION, family, Hook.BEFORE_SRCNAT, abilities)
-    if policy.runs_pods:
-        # Behind every filter, where it still has the pod's own address.
-        yield _pod_rule(Traffic.INTERNET_OUT, family, outward, Side.SOURCE)
-    forwarded = (*outward, model.FORWARDED)
-    yield from _of_others(policy, Traffic.INTERNET_OUT, family, forwarded, abilities)
-    # Last, since the rules before it compare destinations alike.
-    if policy.runs_pods:
-        inward = _internet(policy, Side.SOURCE, family, Hook.BEFORE_SRCNAT, abilities)
-        counted = (*inward, model.FORWARDED)
-        yield Rule.named(DELIVERED, family, counted, model.Tally(f"{DELIVERED}{family}"))
 
 
 def _of_others(
@@ -357,10 +355,9 @@ def _of_others(
     sets = _cluster_sets(policy, abilities)
     rest = internet
     if _cluster(family) in sets:
-        pod = Side.DESTINATION if traffic.is_inward else Side.SOURCE
-        is_remote = InSet(pod, _cluster(family).name)
+        is_remote = InSet(_pod(traffic), _cluster(family).name)
         remote = _remote(traffic, family)
-        per_address = (pod, remote.name) if remote in sets else None
+        per_address = (_pod(traffic), remote.name) if remote in sets else None
         count = model.Count(Counter(REMOTE_PODS, family, traffic), per_address)
         yield Rule.named(f"remote pods {traffic}", family, (*internet, is_remote), count)
         rest = (*internet, replace(is_remote, negated=True))
@@ -369,13 +366,21 @@ def _of_others(
         yield Rule.named(f"unattributed {traffic}", family, rest, count)
 
 
-def _pod_rule(
-    traffic: Traffic, family: Family, internet: tuple[model.Match, ...], pod: Side
-) -> Rule:
+def _pod_rule(traffic: Traffic, family: Family, internet: tuple[model.Match, ...]) -> Rule:
     # The look-up counts the packet on its element, and only then is it counted in the sum.
-    matches = (*internet, InSet(pod, pod_set(traffic, family).name))
+    matches = (*internet, InSet(_pod(traffic), pod_set(traffic, family).name))
     count = model.Count(Counter(PODS, family, traffic), ends=True)
     return Rule.named(f"pod {traffic}", family, matches, count)
+
+
+def _pod(traffic: Traffic) -> Side:
+    """The side that is the pod's, of what it exchanges with the internet."""
+    return Side.DESTINATION if traffic.is_inward else Side.SOURCE
+
+
+def _peer(traffic: Traffic) -> Side:
+    """The internet's side."""
+    return Side.SOURCE if traffic.is_inward else Side.DESTINATION
 
 
 def _internet(
@@ -399,14 +404,16 @@ def _internet(
 
 
 def _node_rule(
-    policy: Policy, hook: Hook, traffic: Traffic, family: Family, abilities: Abilities
+    policy: Policy,
+    hook: Hook,
+    traffic: Traffic,
+    family: Family,
+    internet: tuple[model.Match, ...],
 ) -> Rule:
-    peer = Side.SOURCE if traffic is Traffic.INTERNET_IN else Side.DESTINATION
-    internet = _internet(policy, peer, family, hook, abilities)
     # The article's text, word for word, excepts one IPv4 prefix and nothing else, not even
     # loopback.
-    if policy.node_rules is NodeRules.EXACT and family is policy.exact_prefix.family:
-        internet = (InPrefix(peer, policy.exact_prefix, negated=True),)
+    if _is_exact(policy, family):
+        internet = (InPrefix(_peer(traffic), policy.exact_prefix, negated=True),)
     count = model.Count(Counter(hook.upper(), family, traffic))
     comment = f"iptables-exporter {policy.rule_owner} traffic={traffic}"
     return Rule.named(f"node {hook} {traffic}", family, internet, count, comment)

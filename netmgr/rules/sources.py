@@ -128,7 +128,8 @@ class Sources:
         if hook is model.Hook.PREROUTING:
             of_machine = self._of_a_node if self.guards_pods else self._of_a_gateway
             yield from of_machine(family, abilities)
-        if self.guards_pods and hook in (model.Hook.INPUT, model.Hook.FORWARD):
+        # Of what is forwarded in the chain that counts it: each base chain costs every packet.
+        if self.guards_pods and hook in (model.Hook.INPUT, model.Hook.BEFORE_SRCNAT):
             if hook is model.Hook.INPUT:
                 # Sent to the node itself: forwarded packets meet none of these.
                 if family is Family.V4:
@@ -208,14 +209,15 @@ def _errors(hook: model.Hook, family: Family, abilities: model.Abilities) -> Ite
     # Whoever believes an error that nobody caused narrows a path that all its pods share, for ten
     # minutes (RFC 5927). The kernel believes it though connection tracking does not.
     # To the node, not from pods alone: no error is true of a packet that it never sent.
-    whose = _FROM_OUTSIDE if hook is model.Hook.INPUT else _FROM_PODS
-    of_nobody = model.IcmpOfNobody(but_replies=hook is model.Hook.INPUT)
-    yield _drop("icmp", family, of_nobody, whose, name=f"{hook} icmp")
+    is_input = hook is model.Hook.INPUT
+    name, whose = ("input", _FROM_OUTSIDE) if is_input else ("forwarded", _FROM_PODS)
+    of_nobody = model.IcmpOfNobody(but_replies=is_input)
+    yield _drop("icmp", family, of_nobody, whose, name=f"{name} icmp")
     if abilities.finds_ends:
         # Whoever knows the ports of a node's UDP connection, such as a tunnel's, can forge an error
         # that connection tracking takes for related.
         others = model.IcmpOfOthers(ranges_set(family).name)
-        yield _drop("icmp", family, others, _FROM_PODS, name=f"{hook} icmp of no pod")
+        yield _drop("icmp", family, others, _FROM_PODS, name=f"{name} icmp of no pod")
 
 
 def _loopback(family: Family) -> Iterator[model.Rule]:

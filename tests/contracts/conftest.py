@@ -25,6 +25,7 @@ from netmgr.rules.iptables import IptablesBackend
 from netmgr.rules.iptables_chains import TABLES, builtin
 from netmgr.rules.iptables_layout import chain_name
 from netmgr.rules.model import Hook, Return, Rule, SetSpec
+from netmgr.rules.nft_text import family_chain
 from netmgr.rules.nftables import NftablesBackend
 from netmgr.rules.policy import Policy
 from netmgr.rules.sources import Sources
@@ -146,8 +147,8 @@ class NftKernel:
     def __init__(self) -> None:
         self.backend = NftablesBackend()
 
-    def _rules(self, hook: Hook) -> list[tuple[str, str, str]]:
-        lines = run(f"nft -a list chain inet netmgr {hook}").splitlines()
+    def _rules(self, chain: str) -> list[tuple[str, str, str]]:
+        lines = run(f"nft -a list chain inet netmgr {chain}").splitlines()
         found = (
             re.fullmatch(r"\s*(.*?(?: comment \"(.*) \w+\")?) # handle (\d+)", line)
             for line in lines
@@ -159,10 +160,11 @@ class NftKernel:
         ]
 
     def lose_rule(self, hook, rule):
+        chain = family_chain(hook) if rule.endswith("v6") else str(hook)
         (handle,) = [
-            handle for _, name, handle in self._rules(hook) if rule in (name or "").split(" + ")
+            handle for _, name, handle in self._rules(chain) if rule in (name or "").split(" + ")
         ]
-        run(f"nft delete rule inet netmgr {hook} handle {handle}")
+        run(f"nft delete rule inet netmgr {chain} handle {handle}")
 
     def lose_element(self, name, address):
         run("nft -f -", f"delete element inet netmgr {name} {{ {address} }}\n")
@@ -177,7 +179,8 @@ class NftKernel:
         run("nft -f -", f"add rule inet netmgr {hook} ip saddr 203.0.113.1 accept\n")
 
     def move_first_rule_to_the_end(self, hook):
-        text, _, handle = self._rules(hook)[0]
+        # The very first is none of the ruleset's: it leads to those of IPv6.
+        text, _, handle = self._rules(hook)[1]
         run(
             "nft -f -",
             f"delete rule inet netmgr {hook} handle {handle}\nadd rule inet netmgr {hook} {text}\n",

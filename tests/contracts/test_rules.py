@@ -184,14 +184,14 @@ def test_many_threads_may_come_and_go_at_once(rules):
 def test_a_lost_rule_is_named_and_put_back_without_losing_a_pods_count(kernel, rules):
     settle(rules, POD)
     kernel.set_counts("pod_in4", [POD], 4, 4000)
-    kernel.lose_rule(Hook.FORWARD, "pod internet-in v4")
+    kernel.lose_rule(Hook.BEFORE_SRCNAT, "pod internet-in v4")
     plan = put_right(rules, [POD])
     # nftables counts all of it in one rule, so that all is lost with it.
     lost = {
-        f"chain forward: rule '{name} v4' was missing"
-        for name in ("pod internet-in", "node forward internet-in", "arrived")
+        f"chain before_srcnat: rule '{name} v4' was missing"
+        for name in ("pod internet-in", "node forward internet-in")
     }
-    assert "chain forward: rule 'pod internet-in v4' was missing" in plan.repairs
+    assert "chain before_srcnat: rule 'pod internet-in v4' was missing" in plan.repairs
     assert set(plan.repairs) <= lost
     # With iptables the rule is a counter itself: the sum of what pods' counters counted.
     assert plan.created <= {Counter("PODS", Family.V4, Traffic.INTERNET_IN)}
@@ -215,8 +215,8 @@ def lost(hook: Hook, rule: str) -> tuple[Callable[[Kernel], None], str]:
             f"set pod_in4: {OTHER} does not belong there",
         ),
         (
-            lambda kernel: kernel.add_rule(Hook.FORWARD),
-            "chain forward: rule '(without a comment)' does not belong there",
+            lambda kernel: kernel.add_rule(Hook.BEFORE_SRCNAT),
+            "chain before_srcnat: rule '(without a comment)' does not belong there",
         ),
         (
             lambda kernel: kernel.move_first_rule_to_the_end(Hook.PREROUTING),
@@ -292,8 +292,8 @@ def test_check_says_what_one_pod_lacks_and_nothing_about_others(kernel, rules):
     kernel.lose_element("pod_out4", OTHER)
     assert rules.check([POD]) == []
     assert rules.check([OTHER]) == [f"set pod_out4: {OTHER} was missing"]
-    kernel.lose_rule(Hook.FORWARD, "pod internet-in v6")
-    assert "chain forward: rule 'pod internet-in v6' was missing" in rules.check([POD])
+    kernel.lose_rule(Hook.BEFORE_SRCNAT, "pod internet-in v6")
+    assert "chain before_srcnat: rule 'pod internet-in v6' was missing" in rules.check([POD])
 
 
 def test_others_rules_stay_as_they_are_through_everything(kernel, rules):
@@ -301,8 +301,8 @@ def test_others_rules_stay_as_they_are_through_everything(kernel, rules):
     before = kernel.neighbours()
     settle(rules, POD, POD6)
     assert kernel.neighbours() == before
-    kernel.lose_rule(Hook.FORWARD, "node forward internet-in v4")
-    kernel.add_rule(Hook.FORWARD)
+    kernel.lose_rule(Hook.INPUT, "node input internet-in v4")
+    kernel.add_rule(Hook.OUTPUT)
     settle(rules, POD)
     assert kernel.neighbours() == before
     rules.remove()

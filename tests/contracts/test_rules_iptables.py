@@ -18,9 +18,9 @@ from netmgr.model import Counter, Sample, Traffic
 from netmgr.prefixes import Address, Family
 from netmgr.rules.engine import Rules
 from netmgr.rules.model import Hook
-from netmgr.rules.policy import NODE_HOOKS
 from tests import legacy_lock
 from tests.contracts.conftest import put_right, run
+from tests.fakes.accounts_node import NODE_RULES
 
 pytestmark = pytest.mark.root
 
@@ -268,7 +268,7 @@ def test_rules_are_changed_and_read_while_another_program_changes_its_own_withou
             others.stdout.read(1)
             for _ in range(5):
                 rules.apply(rules.plan(PODS))
-                of_node = len(NODE_HOOKS) + 2 * len(Traffic)
+                of_node = NODE_RULES + 2 * len(Traffic)
                 assert len(rules.read()) == len(rules.counters(PODS)) + of_node * len(Family)
                 assert not rules.plan(PODS)
                 rules.remove()

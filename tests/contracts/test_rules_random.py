@@ -37,7 +37,7 @@ a_step = st.one_of(
     st.tuples(st.just("traffic"), a_pod, a_direction, st.integers(1, 10**12)),
     st.tuples(st.just("lose_element"), a_pod, a_direction),
     st.tuples(st.just("lose_set"), a_direction, st.sampled_from(Family)),
-    st.tuples(st.just("add_rule"), st.sampled_from([Hook.FORWARD, Hook.PREROUTING])),
+    st.tuples(st.just("add_rule"), st.sampled_from([Hook.BEFORE_SRCNAT, Hook.PREROUTING])),
     st.tuples(st.just("lose_everything")),
 )
 

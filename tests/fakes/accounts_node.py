@@ -16,7 +16,6 @@ from netmgr.model import Attachment, Counter, Sample, Traffic
 from netmgr.prefixes import Address, Family, Prefix
 from netmgr.rules.engine import Rules
 from netmgr.rules.model import Hook, Ruleset, Sets
-from netmgr.rules.policy import NODE_HOOKS
 from netmgr.rules.transaction import Operation
 from tests.chaos.test_accounts_crashes import INTERNET, POLICY, WEB, Named
 from tests.fakes.ledger_tools import LINGER, Clock, counts, gap_seconds
@@ -24,8 +23,10 @@ from tests.fakes.rules import FakeBackend, Packet
 
 Totals = dict[str, int]
 OUT = "internet-out"
-EVERY = 2 * len(NODE_HOOKS) + 4 * len(Family) + len(Traffic)
-"""Counters of a node with one pod: four hooks, two for others' pods and two sums, of each family,
+NODE_RULES = 4
+"""As many as the article has for each family."""
+EVERY = 2 * NODE_RULES + 4 * len(Family) + len(Traffic)
+"""Counters of a node with one pod: the node's, two for others' pods and two sums, of each family,
 and the pod's own."""
 NODE = Address.parse("10.64.0.10")
 

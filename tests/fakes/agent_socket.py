@@ -181,7 +181,6 @@ def snapshot(pods: int = 250, namespaces: int = 20) -> Snapshot:
             for origin, to in permutations(("spoke-1", f"spoke-{number}"))
         ],
         "drops": [{"reason": reason, "bytes": 7_200, "packets": 100} for reason in REFUSED],
-        "undelivered": {"bytes": 528, "packets": 1},
         "protected": [
             total for total in _namespaces(namespaces) if total["traffic"] == Traffic.INTERNET_OUT
         ],

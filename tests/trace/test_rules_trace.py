@@ -264,6 +264,17 @@ EXACT = {
         packet(POD, METADATA, LINK, UPLINK, port=53),
         counted(node("FORWARD", OUT)),
     ),
+    # The article counts before filters.
+    **{
+        f"an error {name}": (
+            packet(POD, WEB, LINK, UPLINK, icmp=3, **whose),
+            Outcome(frozenset({node("FORWARD", OUT)}), dropped_by="icmp4"),
+        )
+        for name, whose in {
+            "that nobody caused, to the internet": {"is_of_nobody": True},
+            "about others' connection": {"is_of_others": True},
+        }.items()
+    },
     "other private range": (
         packet("192.168.1.1", NODE, UPLINK, hooks=RECEIVED),
         counted(node("INPUT", IN)),

@@ -13,7 +13,7 @@ from netmgr.documents.node import NodeDocument
 from netmgr.model import LINK_PREFIX, PROTECTED, Traffic
 from netmgr.prefixes import Address, Family, Prefix
 from netmgr.rules.isolation import Isolation
-from netmgr.rules.model import Abilities, Hook, OnLink, SetSpec, Side, Spoke
+from netmgr.rules.model import FORWARDED, Abilities, Hook, OnLink, SetSpec, Side, Spoke
 from netmgr.rules.policy import Policy, desired
 from tests.fakes.passage import spoke_of
 from tests.fakes.sites import SITES, document
@@ -55,7 +55,7 @@ def test_other_nodes_pods_are_told_apart_only_where_a_rule_can_add_to_a_set():
     policy = Policy.of(observer(accounting={"cluster_cidrs": ["10.1.0.0/16"]}))
     for is_dynamic in (True, False):
         wanted = desired(policy, (), Abilities(dynamic_sets=is_dynamic))
-        used = {name for rule in wanted.chains[Hook.FORWARD] for name in rule.set_names}
+        used = {name for rule in wanted.chains[Hook.BEFORE_SRCNAT] for name in rule.set_names}
         assert ("remote_in4" in used) is is_dynamic
         assert "cluster4" in used
         remote = [spec for spec in wanted.sets if spec.name.startswith("remote")]
@@ -70,26 +70,13 @@ def test_a_node_is_reached_by_its_ranges_and_a_router_by_every_sites_prefixes():
     assert all(any(one.covers(each) for one in router.ranges) for each in sites)
 
 
-def test_what_isolation_drops_is_in_no_class():
-    classifier = Policy.of(document("node", accounting=CLASSES)).classifier
-    dropped = {Prefix.parse(text) for site in SITES[2:] for text in site["prefixes"]}
-    assert all(any(one.covers(each) for one in classifier.dropped) for each in dropped)
-    ((name, prefixes),) = classifier.pieces
-    assert name == "other"
-    assert not any(one.overlaps(each) for one in prefixes for each in classifier.dropped)
-    assert classifier.own_links
-    # An observer's pods have links of another plugin.
-    observed = Policy.of(observer(accounting=CLASSES)).classifier
-    assert not observed.own_links
-    assert observed.dropped == ()
-
-
 def test_an_observers_classes_are_of_pods_on_any_link():
     for abilities in (Abilities(), Abilities(verdict_maps=False)):
         rules = desired(Policy.of(observer(accounting=CLASSES)), (), abilities).rules()
         classing = [rule for rule in rules if rule.id.startswith("class")]
         assert classing
-        assert not any(isinstance(match, OnLink) for rule in classing for match in rule.matches)
+        matches = {match for rule in classing for match in rule.matches}
+        assert {match for match in matches if isinstance(match, OnLink)} == {FORWARDED}
 
 
 def test_a_class_has_nothing_of_what_is_never_internet():
@@ -99,20 +86,11 @@ def test_a_class_has_nothing_of_what_is_never_internet():
         assert any(prefix.holds(Address.parse(address)) for prefix in prefixes) is is_held
 
 
-def test_a_class_that_isolation_drops_whole_is_empty():
-    classifier = Policy.of(with_classes(named("foreign", "10.130.0.0/16"))).classifier
-    assert classifier.pieces == (("foreign", ()),)
-
-
 def test_a_class_that_is_looked_up_is_a_set_and_a_rule_each_way():
     policy = Policy.of(document("node", accounting=CLASSES))
     wanted = desired(policy, (), Abilities(compares=0, verdict_maps=False))
     sets = {(spec.name, spec.family) for spec in wanted.sets if spec.name.startswith("class")}
-    assert sets == {
-        ("class_other4", Family.V4),
-        ("classes4", Family.V4),
-        ("classes6", Family.V6),
-    }
+    assert sets == {("class_other4", Family.V4), ("classes4", Family.V4)}
     rules = {rule.id for rule in wanted.rules() if rule.id.startswith("class other")}
     assert rules == {"class other in v4", "class other out v4"}
 

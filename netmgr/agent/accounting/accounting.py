@@ -161,9 +161,6 @@ class NodeAccounting(Component):
         snapshot["audit"] = self.accounts.ratios
         snapshot["durable"] = totals.durable
         snapshot["isolation"], snapshot["drops"] = drops.between, drops.refused
-        if runs_pods:
-            packets, size = drops.undelivered
-            snapshot["undelivered"] = {"bytes": size, "packets": packets}
 
     def _remote_pods(self) -> list[RemotePod]:
         try:

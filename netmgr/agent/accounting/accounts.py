@@ -25,7 +25,8 @@ from netmgr.ledger.totals import Totals
 from netmgr.model import Attachment, Counter, PodRef, Sample, Traffic, by_address
 from netmgr.prefixes import Address, Prefix
 from netmgr.rules.engine import Rules
-from netmgr.rules.policy import COUNTING_HOOKS, INTERNAL_SETS, Policy
+from netmgr.rules.model import Count
+from netmgr.rules.policy import INTERNAL_SETS, Policy
 from netmgr.rules.transaction import FillChain, Operation, ReplaceElements, Transaction
 
 POLICY = "policy"
@@ -406,5 +407,5 @@ class Accounts:
 def _counts(operation: Operation) -> bool:
     """Whether an operation repairs something that decides what is counted."""
     if isinstance(operation, FillChain):
-        return operation.hook in COUNTING_HOOKS
+        return any(isinstance(rule.action, Count) for rule in operation.rules)
     return isinstance(operation, ReplaceElements) and operation.spec.name in INTERNAL_SETS
