@@ -116,11 +116,16 @@ def _fill(hook: model.Hook, rules: Sequence[model.Rule]) -> list[str]:
     lines = []
     for name, texts in class_chains(rules).items():
         lines += nft_chains.fill(TABLE, name, texts)
-    v4, v6 = ([line for line in fused(rules) if line[0].family is family] for family in Family)
-    texts, marks = list(map(text, v6)), list(map(mark, v6))
-    lines += nft_chains.fill(TABLE, family_chain(hook), texts, comments=marks)
-    texts, marks = [_lead(hook), *map(text, v4)], [lead_mark(hook), *map(mark, v4)]
-    return lines + nft_chains.fill(TABLE, hook, texts, BASES[hook], marks)
+    of_v6, of_v4 = _lines_of(Family.V6, rules), _lines_of(Family.V4, rules)
+    comments = list(map(mark, of_v6))
+    lines += nft_chains.fill(TABLE, family_chain(hook), list(map(text, of_v6)), comments=comments)
+    comments = [lead_mark(hook), *map(mark, of_v4)]
+    whole = [_lead(hook), *map(text, of_v4)]
+    return lines + nft_chains.fill(TABLE, hook, whole, BASES[hook], comments)
+
+
+def _lines_of(family: Family, rules: Sequence[model.Rule]) -> list[Line]:
+    return [line for line in fused(rules) if line[0].family is family]
 
 
 def family_chain(hook: model.Hook) -> str:

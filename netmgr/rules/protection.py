@@ -19,6 +19,9 @@ from netmgr.rules.classifier import pod_set
 # Some of these addresses also answer DNS, and cluster DNS asks there.
 DNS_PORT = 53
 
+# Of what is forwarded, where it is counted: each base chain costs every packet.
+_HOOKS = (model.Hook.BEFORE_SRCNAT, model.Hook.INPUT)
+
 
 @dataclass(frozen=True)
 class Protection:
@@ -48,7 +51,7 @@ class Protection:
     def sets(self, abilities: model.Abilities) -> model.Sets:
         # Those that count pods are the policy's.
         sets: model.Sets = {}
-        for hook, family in product((model.Hook.FORWARD, model.Hook.INPUT), Family):
+        for hook, family in product(_HOOKS, Family):
             name, prefixes = self._protected(hook)
             members = model.of_family(prefixes, family)
             if len(members) > abilities.compares:
@@ -60,7 +63,7 @@ class Protection:
     ) -> Iterator[model.Rule]:
         # Behind all translation of destinations: an agent of the cloud that redirects such
         # connections to itself, on the node or in a pod, still gets them.
-        if hook not in (model.Hook.FORWARD, model.Hook.INPUT):
+        if hook not in _HOOKS:
             return
         name, prefixes = self._protected(hook)
         from_pods = model.OnLink(model.Side.SOURCE, f"{LINK_PREFIX}*")

@@ -90,10 +90,10 @@ def flush_chain(chaos: Chaos) -> None:
     """Rules go, and counters stay."""
     with chaos.blinding():
         if chaos.world.backend is Backend.NFTABLES:
-            chain = chaos.chance.choice(("forward", "before_srcnat", "prerouting", "output"))
+            chain = chaos.chance.choice(("before_srcnat", "before_srcnat6", "prerouting", "output"))
             chaos.run("nft", "flush", "chain", "inet", "netmgr", chain)
         else:
-            chain = chaos.chance.choice(("NETMGR-FORWARD", "NETMGR-BEFORE_SRCNAT"))
+            chain = chaos.chance.choice(("NETMGR-INPUT", "NETMGR-BEFORE_SRCNAT"))
             chaos.run(_iptables(chaos), "-t", "mangle", "-F", chain)
 
 
@@ -101,9 +101,11 @@ def insert_rule(chaos: Chaos) -> None:
     """Before ours, so that packets leave without being counted."""
     with chaos.blinding():
         if chaos.world.backend is Backend.NFTABLES:
-            chaos.run("nft", "insert", "rule", "inet", "netmgr", "forward", "accept")
+            chaos.run("nft", "insert", "rule", "inet", "netmgr", "before_srcnat", "accept")
         else:
-            chaos.run(_iptables(chaos), "-t", "mangle", "-I", "NETMGR-FORWARD", "-j", "ACCEPT")
+            chaos.run(
+                _iptables(chaos), "-t", "mangle", "-I", "NETMGR-BEFORE_SRCNAT", "-j", "ACCEPT"
+            )
 
 
 def remove_element(chaos: Chaos) -> None:

@@ -143,11 +143,11 @@ def test_rules_are_listed_again_only_after_somebody_changed_some(rules, program,
     with monkeypatch.context() as patched:
         patched.setattr(rules.backend._table, "_nft", Refusing())
         assert not rules.plan(PODS)
-        for change in ("add table inet another", "flush chain inet netmgr forward"):
+        for change in ("add table inet another", "flush chain inet netmgr before_srcnat"):
             program(f"nft {change}")
             with pytest.raises(AssertionError, match="list table inet netmgr"):
                 rules.plan(PODS)
-    assert any("forward" in what for what in rules.plan(PODS).repairs)
+    assert any("before_srcnat" in what for what in rules.plan(PODS).repairs)
 
 
 def test_larger_sets_of_an_earlier_release_stay_and_count_on(
@@ -227,7 +227,7 @@ def test_a_listing_that_is_always_interrupted_is_given_up(rules):
 
 
 def test_bytes_that_are_no_text_in_anothers_comment_are_read(rules):
-    harm = b'add rule inet netmgr forward accept comment "\xff\xfe"\n'
+    harm = b'add rule inet netmgr before_srcnat accept comment "\xff\xfe"\n'
     nft = programs.locate("nft", "nftables")
     assert programs.run([nft, "-f", "-"], stdin=harm).returncode == 0
     assert rules.check(PODS)

@@ -190,7 +190,7 @@ def test_another_set_in_its_place_is_made_anew(
 ) -> None:
     node.kill_agent()
     for words in (
-        "flush chain inet netmgr forward",
+        "flush chain inet netmgr before_srcnat",
         "delete set inet netmgr remote_in4",
         "add set inet netmgr remote_in4 { type ipv4_addr; size 5; flags dynamic; }",
     ):

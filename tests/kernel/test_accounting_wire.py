@@ -21,7 +21,7 @@ from tests.lab.nodes import LabNode
 from tests.lab.runtime import Sandbox
 from tests.lab.topology import INTERNET
 from tests.lab.world import World
-from tests.waiting import PATIENCE, eventually
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.root
 
@@ -138,7 +138,7 @@ POSTROUTING = "type filter hook postrouting priority 95"
 """Where kube-network-policies has its rules. iptables has no table behind that."""
 
 
-def test_what_another_filter_drops_has_arrived_and_has_not_left(
+def test_what_another_filter_drops_is_counted_in_neither_direction(
     world: World, node: LabNode, pod: Sandbox, backend: Backend
 ) -> None:
     filters = (FORWARD, POSTROUTING) if backend is Backend.NFTABLES else (FORWARD,)
@@ -152,7 +152,7 @@ def test_what_another_filter_drops_has_arrived_and_has_not_left(
         _, source = far.recvfrom(1000)
         far.settimeout(0.5)
         near.settimeout(0.5)
-        for number, place in enumerate(filters, start=1):
+        for place in filters:
             with other_filter(node, place):
                 for _ in range(20):
                     near.sendto(bytes(1000), far.getsockname())
@@ -160,13 +160,9 @@ def test_what_another_filter_drops_has_arrived_and_has_not_left(
                 for receiver in (far, near):
                     with pytest.raises(TimeoutError):
                         receiver.recv(1000)
-            arrived = {"bytes": number * 20 * 528, "packets": number * 20}
-            snapshot = node.snapshot()
             assert counted(node, pod) == 1028
-            assert counted(node, pod, IN) == arrived["bytes"]
-            # Drops are read the more rarely the longer that takes.
-            eventually(lambda arrived=arrived: node.snapshot()["undelivered"] == arrived)
-            assert not [one for one in snapshot["unattributed"] if one["bytes"]]
+            assert counted(node, pod, IN) == 0
+            assert not [one for one in node.snapshot()["unattributed"] if one["bytes"]]
 
 
 @contextmanager

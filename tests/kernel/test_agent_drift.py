@@ -68,16 +68,16 @@ EVERYWHERE = {
 RULES = {
     Backend.NFTABLES: [
         "nft delete table inet netmgr",
-        "nft flush chain inet netmgr forward",
+        "nft flush chain inet netmgr before_srcnat6",
         "nft flush chain inet netmgr output",
         "nft insert rule inet netmgr postrouting accept",
     ],
     Backend.IPTABLES_LEGACY: [
-        "iptables-legacy -t mangle -F NETMGR-FORWARD",
+        "iptables-legacy -t mangle -F NETMGR-BEFORE_SRCNAT",
         "iptables-legacy -t nat -D PREROUTING -j NETMGR-DSTNAT",
         "ip6tables-legacy -t nat -F NETMGR-POSTROUTING",
         "ipset flush netmgr-internal4",
-        "iptables-legacy -t mangle -I NETMGR-FORWARD -j ACCEPT",
+        "iptables-legacy -t mangle -I NETMGR-BEFORE_SRCNAT -j ACCEPT",
     ],
 }
 

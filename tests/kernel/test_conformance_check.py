@@ -87,11 +87,12 @@ DAMAGE_TO_COUNTERS = {
 
 RULES = {
     Backend.NFTABLES: [
-        f"nft flush chain inet netmgr {chain}" for chain in ("forward", "prerouting", "postrouting")
+        f"nft flush chain inet netmgr {chain}"
+        for chain in ("before_srcnat", "prerouting", "postrouting")
     ],
     Backend.IPTABLES_LEGACY: [
-        "iptables-legacy -t mangle -F NETMGR-FORWARD",
-        "ip6tables-legacy -t mangle -F NETMGR-FORWARD",
+        "iptables-legacy -t mangle -F NETMGR-BEFORE_SRCNAT",
+        "ip6tables-legacy -t mangle -F NETMGR-BEFORE_SRCNAT",
         "iptables-legacy -t raw -F NETMGR-PREROUTING",
         "iptables-legacy -t nat -F NETMGR-POSTROUTING",
     ],

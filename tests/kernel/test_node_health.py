@@ -129,7 +129,7 @@ def test_the_next_agent_finds_what_is_wrong_as_well(node: LabNode, reason: str) 
 @contextmanager
 def flushing(node: LabNode) -> Iterator[None]:
     """Somebody flushes a chain again and again, whatever the test waits for meanwhile."""
-    flush = "while nft flush chain inet netmgr forward; do sleep 0.1; done"
+    flush = "while nft flush chain inet netmgr before_srcnat; do sleep 0.1; done"
     with subprocess.Popen(["nsenter", f"--net={node.namespace}", "sh", "-c", flush]) as program:
         try:
             yield

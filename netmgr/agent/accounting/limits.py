@@ -92,7 +92,7 @@ class Limits(Component):
         accounting = agent.get(NodeAccounting)
         self._losses = accounting.ledger.losses
         self._spending = Spending(accounting.accounts, agent.clock)
-        classifier = Classifier.of(agent.document, None)
+        classifier = Classifier.of(agent.document)
         peers = KnownPeers(
             agent.document.not_internet, dict(classifier.pieces) if classifier else {}
         )
