@@ -64,18 +64,21 @@ TRACKING_ALONE = (
     "table inet tracking { chain forward { type filter hook forward priority 0; ct state new; }; }",
 )
 """A rule that asks for a connection's state has the kernel track all of them."""
+
+
+def without_chains(*hooks: str) -> str:
+    """Deletes our chains of these hooks, as far as there are any: the one that leads first."""
+    names = " ".join(f"{hook} {hook}6" for hook in hooks)
+    return f"for chain in {names}; do nft delete chain inet netmgr $chain 2>/dev/null || true; done"
+
+
 WITHOUT_ACCOUNTING = {
-    Backend.NFTABLES: (
-        "nft flush chain inet netmgr forward; nft delete chain inet netmgr before_srcnat"
-    ),
+    Backend.NFTABLES: without_chains("before_srcnat"),
     Backend.IPTABLES_LEGACY: "iptables-legacy -w -t mangle -F FORWARD; "
     "iptables-legacy -w -t mangle -F POSTROUTING",
 }
 MASQUERADE_ALONE = {
-    Backend.NFTABLES: "; ".join(
-        f"nft delete chain inet netmgr {chain}"
-        for chain in ("prerouting", "input", "forward", "output", "before_srcnat")
-    )
+    Backend.NFTABLES: without_chains("prerouting", "input", "forward", "output", "before_srcnat")
     + "; nft delete flowtable inet netmgr established 2>/dev/null || true",
     Backend.IPTABLES_LEGACY: "iptables-legacy -w -t mangle -F; iptables-legacy -w -t raw -F",
 }
@@ -323,8 +326,10 @@ def rules_per_pod(backend: Backend, pods: list[Address]) -> str:
     programs.
     """
     if backend is Backend.NFTABLES:
+        base = "{ type filter hook forward priority -150; }"
         rule = "add rule inet netmgr forward ip"
-        lines = [
+        lines = [f"add chain inet netmgr forward {base}"]
+        lines += [
             f"{rule} {side} {pod} ip {peer} != 10.0.0.0/8 counter"
             for pod in pods
             for side, peer in _SIDES

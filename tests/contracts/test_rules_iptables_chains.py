@@ -18,6 +18,10 @@ pytestmark = pytest.mark.root
 UNATTRIBUTED_IN = Counter("UNATTRIBUTED", Family.V4, Traffic.INTERNET_IN)
 
 
+LEADING, INWARD = "NETMGR-BEFORE_SRCNAT-3", "NETMGR-BEFORE_SRCNAT-4"
+"""The chain that counts what comes from the internet, and the one that leads there."""
+
+
 def give_counts(variant_program) -> None:
     """Have what came from the internet for no pod, of IPv4, be 5 packets of 500 bytes."""
     saved = variant_program("iptables-save -c -t mangle").splitlines()
@@ -33,12 +37,15 @@ def give_counts(variant_program) -> None:
 @pytest.mark.parametrize(
     ("damage", "repairs"),
     [
-        ("-D NETMGR-FORWARD-2 1", "unattributed internet-in v4' was altered"),
-        ("-D NETMGR-FORWARD 2", "unattributed internet-in v4' was altered"),
-        ("-R NETMGR-FORWARD-2 1 -d 10.0.0.0/9", "'(without a comment)' does not belong there"),
-        ("-I NETMGR-FORWARD-2 -j ACCEPT", "'ACCEPT' does not belong there"),
-        ("-D FORWARD -j NETMGR-FORWARD", "unattributed internet-in v4' was missing"),
-        ("-N NETMGR-FORWARD-9999", "'chain NETMGR-FORWARD-9999' does not belong there"),
+        (f"-D {INWARD} 1", "unattributed internet-in v4' was altered"),
+        (f"-D {LEADING} 1", "unattributed internet-in v4' was altered"),
+        (
+            "-R NETMGR-BEFORE_SRCNAT-4 1 -d 10.0.0.0/9",
+            "'(without a comment)' does not belong there",
+        ),
+        (f"-I {INWARD} -j ACCEPT", "'ACCEPT' does not belong there"),
+        ("-D POSTROUTING -j NETMGR-BEFORE_SRCNAT", "unattributed internet-in v4' was missing"),
+        ("-N NETMGR-BEFORE_SRCNAT-9999", "'chain NETMGR-BEFORE_SRCNAT-9999' does not belong there"),
     ],
 )
 def test_a_chain_that_another_program_edits_is_repaired_and_keeps_its_counts(
@@ -102,10 +109,14 @@ def test_a_chain_that_another_program_removes_is_made_again_and_counts_from_zero
     rules = Rules(backend, policy)
     rules.apply(rules.plan(PODS))
     give_counts(variant_program)
-    for command in ("-D NETMGR-FORWARD 2", "-F NETMGR-FORWARD-2", "-X NETMGR-FORWARD-2"):
+    for command in (
+        "-D NETMGR-BEFORE_SRCNAT-3 1",
+        "-F NETMGR-BEFORE_SRCNAT-4",
+        "-X NETMGR-BEFORE_SRCNAT-4",
+    ):
         variant_program(f"iptables -t mangle {command}")
     plan = put_right(rules, PODS)
-    assert "chain forward: rule 'unattributed internet-in v4' was missing" in plan.repairs
+    assert "chain before_srcnat: rule 'unattributed internet-in v4' was missing" in plan.repairs
     assert plan.created == {UNATTRIBUTED_IN, UNATTRIBUTED_IN._replace(subject="PODS")}
     assert Sample(UNATTRIBUTED_IN, 0, 0) in rules.read()
 
@@ -128,7 +139,7 @@ def test_rules_of_a_former_version_are_replaced_without_losing_a_count(
         give_counts(variant_program)
     rules = Rules(backend, policy)
     plan = put_right(rules, PODS)
-    assert "chain forward: rule 'unattributed internet-in v4' was altered" in plan.repairs
+    assert "chain before_srcnat: rule 'unattributed internet-in v4' was altered" in plan.repairs
     assert plan.created == frozenset()
     saved = rules_of(variant_program("iptables-save -t mangle"))
     assert not [line for line in saved if "exporter" in line and "NETMGR" in line]
@@ -143,7 +154,7 @@ def test_chains_that_fewer_prefixes_need_are_made_and_those_of_before_go(
     wide.apply(wide.plan(PODS))
     before = variant_program("iptables-save -t mangle") + variant_program("ip6tables-save -t raw")
     narrow.apply(narrow.plan(PODS))
-    assert ":NETMGR-FORWARD-2" in variant_program("iptables-save -t mangle")
+    assert f":{INWARD}" in variant_program("iptables-save -t mangle")
     put_right(wide, PODS)
     after = variant_program("iptables-save -t mangle") + variant_program("ip6tables-save -t raw")
     assert without_head(after) == without_head(before)
