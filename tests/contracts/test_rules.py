@@ -209,7 +209,7 @@ def lost(hook: Hook, rule: str) -> tuple[Callable[[Kernel], None], str]:
         lost(Hook.PREROUTING, "anti-spoofing v4"),
         lost(Hook.PREROUTING, "anti-spoofing v6"),
         lost(Hook.INPUT, "node input internet-in v4"),
-        lost(Hook.BEFORE_SRCNAT, "pod internet-out v4"),
+        lost(Hook.BEFORE_SRCNAT, "unattributed internet-out v4"),
         (
             lambda kernel: kernel.add_element("pod_in4", OTHER),
             f"set pod_in4: {OTHER} does not belong there",
@@ -302,7 +302,7 @@ def test_others_rules_stay_as_they_are_through_everything(kernel, rules):
     settle(rules, POD, POD6)
     assert kernel.neighbours() == before
     kernel.lose_rule(Hook.INPUT, "node input internet-in v4")
-    kernel.add_rule(Hook.OUTPUT)
+    kernel.add_rule(Hook.BEFORE_SRCNAT)
     settle(rules, POD)
     assert kernel.neighbours() == before
     rules.remove()

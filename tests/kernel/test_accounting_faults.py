@@ -55,7 +55,7 @@ GROUP = ("group", str(LINK_GROUP))
 
 def rules_alone(backend: Backend) -> list[list[str]]:
     if backend is Backend.NFTABLES:
-        chains = ("forward", "before_srcnat")
+        chains = ("before_srcnat", "before_srcnat6")
         return [["nft", "flush", "chain", "inet", "netmgr", chain] for chain in chains]
     return [["iptables-legacy", "-t", "mangle", "-F"]]
 

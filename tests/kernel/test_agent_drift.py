@@ -73,11 +73,11 @@ RULES = {
         "nft insert rule inet netmgr postrouting accept",
     ],
     Backend.IPTABLES_LEGACY: [
-        "iptables-legacy -t mangle -F NETMGR-BEFORE_SRCNAT",
+        "iptables-legacy -t mangle -F NETMGR-FORWARD",
         "iptables-legacy -t nat -D PREROUTING -j NETMGR-DSTNAT",
         "ip6tables-legacy -t nat -F NETMGR-POSTROUTING",
         "ipset flush netmgr-internal4",
-        "iptables-legacy -t mangle -I NETMGR-BEFORE_SRCNAT -j ACCEPT",
+        "iptables-legacy -t mangle -I NETMGR-FORWARD -j ACCEPT",
     ],
 }
 
