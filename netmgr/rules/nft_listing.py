@@ -65,6 +65,7 @@ def observed(table: Listing, desired: model.Ruleset) -> Observed:
             if _is_made_as(spec, table)
         }
     bases = {hook for hook in model.Hook if table.is_base(hook, nft_text.BASES[hook])}
+    filled = bases | {hook for hook, rules in desired.chains.items() if rules}
     flowtables = {spec.name for spec in desired.sets if spec.has_flows}
     # Another program's set may have a flowtable's name.
     malformed_sets = wanted & table.sets.keys() - (members.keys() - flowtables)
@@ -78,7 +79,7 @@ def observed(table: Listing, desired: model.Ruleset) -> Observed:
         orphans=frozenset(table.sets) - wanted,
         orphan_chains=frozenset(table.chains)
         - frozenset(model.Hook)
-        - frozenset(map(nft_text.family_chain, bases))
+        - frozenset(map(nft_text.family_chain, filled))
         - nft_text.class_chains(desired.rules()).keys(),
         orphan_flowtables=frozenset(table.flowtables) - wanted,
         is_dormant=table.is_dormant,

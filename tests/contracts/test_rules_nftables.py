@@ -74,6 +74,29 @@ def test_an_altered_rule_stays_known_as_altered_while_another_chain_is_put_right
     } <= set(put_right(rules, PODS).repairs)
 
 
+@pytest.mark.parametrize(
+    "harm",
+    [
+        "flush chain {0}\ndelete chain {0}\n",
+        "delete rule {0} handle {1}\n",
+        "replace rule {0} handle {1} meta nfproto ipv6 accept {2}\n",
+        "flush chain {0}6\n",
+    ],
+    ids=["base", "lead", "altered lead", "chain"],
+)
+def test_rules_of_ipv6_that_no_packet_meets_any_more_are_missing(rules, program, harm):
+    made = program("nft -s list table inet netmgr")
+    chain = "inet netmgr before_srcnat"
+    listed = program(f"nft -a list chain {chain}")
+    comment, handle = re.search(r'(comment "before_srcnat6 .*") # handle (\d+)', listed).groups()
+    program("nft -f -", harm.format(chain, handle, comment))
+    repairs = put_right(rules, PODS).repairs
+    assert any("before_srcnat" in repair for repair in repairs)
+    # A chain that was made anew is listed last.
+    shown = program("nft -s list table inet netmgr")
+    assert sorted(shown.splitlines()) == sorted(made.splitlines())
+
+
 def test_a_table_that_was_put_to_sleep_is_woken_and_counts_on(rules, program):
     made = program("nft list table inet netmgr")
     program("nft add table inet netmgr { flags dormant ; }")
