@@ -15,7 +15,7 @@ from netmgr.cli import completion, plan_common
 from netmgr.cli.options import DEFAULT_PLAN, Format, OutputFormat, PlanFile, Yes
 from netmgr.cli.output import respond, show
 from netmgr.documents import loader
-from netmgr.errors import ConfigError, Exit, StateError
+from netmgr.errors import ConfigError, Exit
 from netmgr.plan import files
 from netmgr.plan.check.checks import refuse_errors
 from netmgr.plan.check.conflicts import pin_faults
@@ -98,10 +98,7 @@ def _settle(planned: plan_common.Planned, after: LockDocument, *, yes: bool) -> 
     if not (yes or _is_wanted(planned)):
         typer.echo("Nothing was written.")
         raise typer.Exit(Exit.CHANGES)
-    # Somebody may have locked while the question waited for an answer; writing now would undo that.
-    if files.load_lock(planned.lock_path) != planned.lock:
-        raise StateError(f"{planned.lock_path}: was changed meanwhile; run the command again")
-    files.write_lock(planned.lock_path, after)
+    files.write_lock(planned.lock_path, after, planned.lock)
     typer.echo(f"Wrote {planned.lock_path}.")
 
 

@@ -430,6 +430,14 @@ class PlanDocument(CloudKeys):
             for number, prefix in enumerate(prefixes):
                 yield KeyedPrefix(prefix, ("pinned", owner, number), owner)
 
+    def subnet_pins(self) -> Iterator[KeyedPrefix]:
+        """Every pinned subnet of nodes or pods with its key and cluster."""
+        for path, spec in self.node_pools():
+            for number, pin in enumerate(spec.subnets):
+                for role, prefixes in (("hosts", pin.hosts), ("pods", pin.pods)):
+                    for prefix in prefixes:
+                        yield KeyedPrefix(prefix, (*path, "subnets", number, role), str(path[1]))
+
     def service_pins(self) -> Iterator[KeyedPrefix]:
         """Every pinned Service range with its key and cluster."""
         for name, cluster in self.clusters.items():

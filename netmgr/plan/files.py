@@ -16,7 +16,7 @@ from pydantic_core import to_jsonable_python
 from netmgr import durable
 from netmgr.documents import loader
 from netmgr.documents.diagnostics import Diagnostic
-from netmgr.errors import ConfigError
+from netmgr.errors import ConfigError, StateError
 from netmgr.plan.clouds.cloud import Cloud, CloudLimits
 from netmgr.plan.document import PlanDocument
 from netmgr.plan.lock import LOCK_FILE, LockDocument, digest_of
@@ -122,6 +122,13 @@ def sealed(lock: LockDocument) -> dict[str, Any]:
     return {**content, "digest": digest_of(lock)}
 
 
-def write_lock(path: Path, lock: LockDocument) -> None:
-    """Replace the lock in one step: a crash anywhere leaves the old one, as a StateError does."""
+def write_lock(path: Path, lock: LockDocument, before: LockDocument | None) -> None:
+    """Replace the lock in one step: a crash anywhere leaves the old one, as a StateError does.
+
+    Raises:
+        StateError: the file has another lock by now than the one that this was made from.
+    """
+    # Somebody may have locked while a question waited for an answer; writing would undo that.
+    if load_lock(path) != before:
+        raise StateError(f"{path}: was changed meanwhile; run the command again")
     durable.write(path, (HEADER + to_yaml(sealed(lock))).encode())

@@ -35,16 +35,16 @@ def make_lock(
     Raises:
         PlanRefused: something does not fit, or would have to move.
     """
-    if faults := list(pin_faults(plan)):
-        raise PlanRefused(faults)
     # A copied plan with another's lock would take over addresses in use elsewhere.
     if previous and previous.plan != plan.name:
         message = f"is {plan.name!r}, but the lock belongs to the plan {previous.plan!r}"
         raise PlanRefused([error(message, ("name",))])
-    if previous and not renumber and (names := list(renamed(plan, previous, limits))):
-        raise PlanRefused(names)
     # Released first, so that the same run may give the addresses to another cluster.
     kept = _without(previous, _tombstones(previous, released))
+    if faults := list(pin_faults(plan)):
+        raise PlanRefused(faults)
+    if previous and not renumber and (names := list(renamed(plan, previous, limits))):
+        raise PlanRefused(names)
     lock_conflicts = list(conflicts(plan, kept, limits)) if kept else []
     if lock_conflicts and not renumber:
         raise PlanRefused(conflict.diagnostic for conflict in lock_conflicts)

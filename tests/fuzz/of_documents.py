@@ -94,7 +94,7 @@ def plan_lock(data: bytes) -> None:
             assert error.message.startswith(str(path))
             return
         assert found is not None
-        files.write_lock(path, found)
+        files.write_lock(path, found, found)
         assert files.load_lock(path) == found
 
 

@@ -42,7 +42,7 @@ def relock(plan: Path) -> None:
     document = files.load_plan(plan)
     before = files.load_lock(files.lock_path(plan))
     limits = files.limits_of(document, plan)
-    files.write_lock(files.lock_path(plan), make_lock(document, before, limits))
+    files.write_lock(files.lock_path(plan), make_lock(document, before, limits), before)
 
 
 def make_account(plane: ControlPlane, namespace: str, rules: Rules) -> str:

@@ -189,7 +189,7 @@ def test_a_full_disk_leaves_the_old_lock(run, plan):
     resource.setrlimit(resource.RLIMIT_FSIZE, (64, limits[1]))
     try:
         with pytest.raises(StateError, match="cannot be written: File too large"):
-            files.write_lock(path, lock)
+            files.write_lock(path, lock, lock)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert path.read_bytes() == before

@@ -105,10 +105,11 @@ def test_more_places_than_a_virtual_network_has_mappings_are_shown(run, plan):
     plan.write_text(PLAN.replace("nodes: 500, pods_per_node: 31", "nodes: 9000, pods_per_node: 31"))
     assert run("lock", "--yes")[0] == 0
     path = files.lock_path(plan)
-    document = files.sealed(files.load_lock(path))
+    before = files.load_lock(path)
+    document = files.sealed(before)
     (segment,) = document["clusters"]["alpha"]["node_pools"]["gpu"]["segments"]
     segment["nodes"] = 16_000
-    files.write_lock(path, LockDocument.model_validate(document))
+    files.write_lock(path, LockDocument.model_validate(document), before)
     text = run("check")[1]
     assert "warning" in text
     assert "the places that the lock has in VNet alpha take 80,072 mappings, it has 65,536" in text

@@ -104,7 +104,7 @@ def test_the_cloud_is_asked_for_their_routes_and_subnets(plan, lock, net):
 
 def test_an_api_server_is_told_both_ranges(plan, lock, tmp_path):
     (tmp_path / "plan.yaml").write_text(files.to_yaml(plan))
-    files.write_lock(tmp_path / "plan.lock.yaml", lock)
+    files.write_lock(tmp_path / "plan.lock.yaml", lock, None)
     command = ["render", "kubernetes", "evals", "-f", str(tmp_path / "plan.yaml")]
     documents = yaml.safe_load_all(CliRunner().invoke(app, command).stdout)
     (config,) = [document for document in documents if document["kind"] == "ConfigMap"]

@@ -44,7 +44,7 @@ class Conflict:
 def pin_faults(plan: PlanDocument) -> Iterator[Diagnostic]:
     """Pinned prefixes, subnets and Service ranges that overlap, or that no pool or owner has."""
     excluded, pinned = list(plan.exclusions()), list(plan.pins())
-    subnets, ranges = list(_subnets(plan)), list(plan.service_pins())
+    subnets, ranges = list(plan.subnet_pins()), list(plan.service_pins())
     # Pools say what isolates clusters and what is internal, so whatever a site has is in one.
     own = [entry for entry in pinned if plan.is_site(entry.owner)]
     yield from _outside(own, "nodes", plan.pools.nodes)
@@ -94,15 +94,6 @@ def _is_in(prefix: Prefix, holders: Iterable[Prefix]) -> bool:
 def _is_own(plan: PlanDocument, site: str, prefix: Prefix) -> bool:
     """Whether a prefix is part of what is pinned to the hub or a cluster of the plan."""
     return plan.is_site(site) and _is_in(prefix, plan.pinned.get(site, ()))
-
-
-def _subnets(plan: PlanDocument) -> Iterator[KeyedPrefix]:
-    for path, spec in plan.node_pools():
-        for number, pin in enumerate(spec.subnets):
-            for role, prefixes in (("hosts", pin.hosts), ("pods", pin.pods)):
-                for prefix in prefixes:
-                    key = (*path, "subnets", number, role)
-                    yield KeyedPrefix(prefix, key, str(path[1]))
 
 
 def conflicts(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> Iterator[Conflict]:
