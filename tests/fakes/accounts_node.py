@@ -19,6 +19,7 @@ from netmgr.rules.model import Hook, Ruleset, Sets
 from netmgr.rules.transaction import Operation
 from tests.chaos.test_accounts_crashes import INTERNET, POLICY, WEB, Named
 from tests.fakes.ledger_tools import LINGER, Clock, counts, gap_seconds
+from tests.fakes.passage import SENT
 from tests.fakes.rules import FakeBackend, Packet
 
 Totals = dict[str, int]
@@ -137,7 +138,7 @@ class Node:
 
     def own(self, size: int) -> None:
         """A packet of the node itself."""
-        self.kernel.send(Packet(NODE, INTERNET, oif="eth0", length=size))
+        self.kernel.send(Packet(NODE, INTERNET, SENT, oif="eth0", length=size))
 
     @property
     def totals(self) -> Totals:
