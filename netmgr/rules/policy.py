@@ -36,6 +36,13 @@ from netmgr.rules.protection import Protection
 from netmgr.rules.sources import Sources, ranges_set, sender_set
 from netmgr.rules.translation import Translation
 
+# The hooks of the article's four rules, and what these count there.
+_NODE_TRAFFICS = {
+    Hook.INPUT: (Traffic.INTERNET_IN,),
+    Hook.OUTPUT: (Traffic.INTERNET_OUT,),
+    Hook.FORWARD: (Traffic.INTERNET_OUT, Traffic.INTERNET_IN),
+}
+
 # Has the established connections between internal addresses, of both families.
 FLOWTABLE = SetSpec("established", Family.V4, has_flows=True)
 
@@ -275,29 +282,15 @@ def _rules(policy: Policy, hook: Hook, family: Family, abilities: Abilities) -> 
         for traffic in (Traffic.INTERNET_OUT, Traffic.INTERNET_IN):
             yield from _counting(policy, traffic, family, abilities)
         return
-    for traffic in _node_traffics(policy, hook, family, abilities):
-        internet = _internet(policy, _peer(traffic), family, hook, abilities)
-        yield _node_rule(policy, hook, traffic, family, internet)
+    if hook is not Hook.FORWARD or not _counts_node_beside_pods(policy, family, abilities):
+        for traffic in _NODE_TRAFFICS.get(hook, ()):
+            internet = _internet(policy, _peer(traffic), family, hook, abilities)
+            yield _node_rule(policy, hook, traffic, family, internet)
     if hook is Hook.FORWARD and policy.offloads and abilities.flowtables:
         yield _offload(policy, family)
     # Where another plugin wires the pods, their masquerading is its own business.
     elif hook is Hook.POSTROUTING and policy.masquerade and not policy.counts_only:
         yield _masquerade(policy, family)
-
-
-def _node_traffics(
-    policy: Policy, hook: Hook, family: Family, abilities: Abilities
-) -> tuple[Traffic, ...]:
-    """What the article's rules count at this hook."""
-    match hook:
-        case Hook.INPUT:
-            return (Traffic.INTERNET_IN,)
-        case Hook.OUTPUT:
-            return (Traffic.INTERNET_OUT,)
-        case Hook.FORWARD if not _counts_node_beside_pods(policy, family, abilities):
-            return (Traffic.INTERNET_OUT, Traffic.INTERNET_IN)
-        case _:
-            return ()
 
 
 def _counts_node_beside_pods(policy: Policy, family: Family, abilities: Abilities) -> bool:
