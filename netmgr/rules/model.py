@@ -206,7 +206,7 @@ class Continue:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """Prefixes of peers, and the set that counts the pods they exchange packets with ("": none)."""
+    """Prefixes of peers, and the set that counts the pods they exchange packets with."""
 
     counts: str
     prefixes: tuple[Prefix, ...]
@@ -402,7 +402,7 @@ class Rule:
                 names.add(name)
             case _:
                 pass
-        # A fragment without a bound and a branch that counts nobody look into none.
+        # A fragment without a bound looks into none.
         return frozenset(names - {""})
 
 

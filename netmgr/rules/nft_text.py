@@ -116,16 +116,13 @@ def _fill(hook: model.Hook, rules: Sequence[model.Rule]) -> list[str]:
     lines = []
     for name, texts in class_chains(rules).items():
         lines += nft_chains.fill(TABLE, name, texts)
-    of_v6, of_v4 = _lines_of(Family.V6, rules), _lines_of(Family.V4, rules)
+    listed = fused(rules)
+    of_v4, of_v6 = ([line for line in listed if line[0].family is family] for family in Family)
     comments = list(map(mark, of_v6))
     lines += nft_chains.fill(TABLE, family_chain(hook), list(map(text, of_v6)), comments=comments)
     comments = [lead_mark(hook), *map(mark, of_v4)]
     whole = [_lead(hook), *map(text, of_v4)]
     return lines + nft_chains.fill(TABLE, hook, whole, BASES[hook], comments)
-
-
-def _lines_of(family: Family, rules: Sequence[model.Rule]) -> list[Line]:
-    return [line for line in fused(rules) if line[0].family is family]
 
 
 def family_chain(hook: model.Hook) -> str:
@@ -162,12 +159,9 @@ def _class_chains(family: Family, action: model.Classify) -> dict[str, tuple[str
     pieces = [(prefix, branch.counts) for branch in action.branches for prefix in branch.prefixes]
     if len(pieces) <= FEW:
         return {entry: (*_comparisons(pieces, peer, pod), rest)}
-    counted = [branch.counts for branch in action.branches if branch.counts]
+    counted = [branch.counts for branch in action.branches]
     counting_chains = {f"count_{counts}": (f"{pod} @{counts}",) for counts in counted}
-    verdicts = ", ".join(
-        f"{prefix} : {f'goto count_{counts}' if counts else 'return'}"
-        for prefix, counts in sorted(pieces)
-    )
+    verdicts = ", ".join(f"{prefix} : goto count_{counts}" for prefix, counts in sorted(pieces))
     return {**counting_chains, entry: (f"{peer} vmap {{ {verdicts} }}", rest)}
 
 
@@ -175,7 +169,7 @@ def _comparisons(pieces: Iterable[tuple[Prefix, str]], peer: str, pod: str) -> I
     for prefix, counts in pieces:
         # A packet of a pod that is counted nowhere is in no set of the rest either, or else stops
         # here.
-        yield f"{peer} {prefix} {pod} @{counts} return" if counts else f"{peer} {prefix} return"
+        yield f"{peer} {prefix} {pod} @{counts} return"
 
 
 def _entry(action: model.Classify | model.DropBetween) -> str:

@@ -375,3 +375,5 @@ def test_no_packet_is_lost_to_any_kind_of_write(real_kernel, world, policy, fami
     octets = packets * (100 + HEADERS[family])
     assert counts(rules)[counter] == (octets, packets), "the node's"
     assert counts(rules)[of_pod] == (octets, packets), "in a set"
+    in_sum = counter._replace(subject="PODS")
+    assert counts(rules)[in_sum] == (octets, packets), "in a chain of ours"

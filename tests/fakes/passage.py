@@ -221,8 +221,7 @@ class Passage:
             if any(prefix.holds(peer) for prefix in one.prefixes)
         ]
         for counts in holding or [action.rest]:
-            if counts:
-                self._look_up(counts, pod)
+            self._look_up(counts, pod)
 
     def _put(self, side: Side, address: Address) -> None:
         packet = self._packet
