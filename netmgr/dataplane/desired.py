@@ -196,7 +196,7 @@ def source_rules(attachment: Attachment) -> list[SourceRule]:
     table = route_metric(attachment.key)
     # Answers would leave by the first interface's default route, reach the node on another link
     # than they belong to, and be dropped there as forged.
-    return [SourceRule(address, table) for address in attachment.addresses] if table else []
+    return [SourceRule(address.prefix, table) for address in attachment.addresses] if table else []
 
 
 def source_routing_of(attachment: Attachment, index: int) -> list[Operation]:

@@ -220,9 +220,9 @@ class UnusedAddresses(_OwnRoutes):
             return done
 
     def outranking(self, ranges: Iterable[Prefix]) -> list[str]:
-        """Other programs' routes that lead packets for unused addresses of the ranges elsewhere."""
+        """Other programs' routes and rules that lead packets for the ranges, or from, elsewhere."""
         own = merge(ranges)
-        lines = []
+        lines = list(_diversions(self._netlink, own))
         # Also of the ranges' own length: a blackhole has the last metric there is.
         for route in _foreign(read_routes(self._netlink)):
             if any(block.covers(route.destination) for block in own):
@@ -233,6 +233,35 @@ class UnusedAddresses(_OwnRoutes):
                     f"(ip route delete {route.destination}{via})"
                 )
         return lines
+
+
+def _diversions(kernel: Netlink, own: Collection[Prefix]) -> Iterator[str]:
+    """Local routes and policy rules that reach into these ranges; a line each."""
+    for prefix, by in local_routes(kernel).items():
+        if any(map(prefix.overlaps, own)):
+            yield (
+                f"{prefix} is {by}, so that pods of it get nothing: have its program leave it "
+                f"alone, and remove it (ip route delete local {prefix} table local)"
+            )
+    for rule in routes.read_rules(kernel):
+        if rule.table not in routes.KERNELS_TABLES and any(map(rule.source.overlaps, own)):
+            yield (
+                f"the policy rule `{rule}` is not netmgr's and leads what pods send past the main "
+                "table, as amazon-ec2-net-utils, nm-cloud-setup and AWS VPC CNI do: remove it "
+                f"(ip -{rule.source.family.value} rule delete {rule})"
+            )
+
+
+def local_routes(kernel: Netlink) -> dict[Prefix, str]:
+    """What other programs have the node take for its own by routes, and how they do."""
+    # Beside the kernel's own, which are those of addresses.
+    listed = read_routes(kernel, table=routes.RT_TABLE_LOCAL, kind=routes.RTN_LOCAL)
+    return {
+        route.destination: "routed to the node itself by a local route of protocol "
+        f"{route.protocol} (66 is google-guest-agent's, for alias ranges)"
+        for route in listed
+        if route.protocol not in routes.KERNELS_PROTOCOLS
+    }
 
 
 def _foreign(present: Iterable[Route]) -> list[Route]:

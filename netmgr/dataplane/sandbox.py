@@ -150,7 +150,7 @@ def _missing_source_routing(
     present = set(read_rules(inside, (family,)))
     for rule in wanted:
         if rule not in present:
-            yield f"rule of {rule.source} for table {rule.table}"
+            yield f"rule of {rule.source.network} for table {rule.table}"
     table = desired.route_metric(attachment.key)
     ways = {
         (route.destination, route.oif, route.gateway)

@@ -69,6 +69,8 @@ class RangeSource(StrEnum):
 
     FILE = "file"
     AZURE = "azure"
+    AWS = "aws"
+    GCP = "gcp"
 
 
 class NodeIdentity(Document):
@@ -134,9 +136,9 @@ class NodeDocument(Document):
     cni_results_dir: AbsolutePath = Path("/var/lib/cni/results")
     """Where the runtime's libcni keeps the results of ADD; looked at with `cni: off` alone."""
     range_source: RangeSource = RangeSource.FILE
-    """Where `ranges` come from: this document, or `azure`, the instance metadata of the machine."""
+    """Where `ranges` come from: this document, or the metadata that a cloud has of the machine."""
     range_refresh_seconds: Annotated[float, Field(ge=1, le=3600)] = 30
-    """How often `azure` is asked; the service allows five requests a second."""
+    """How often a cloud is asked; `gcp` also says at once that something has changed."""
     # Validated if missing, too: role and cni decide whether it may be.
     ranges: Annotated[tuple[PrefixText, ...], Field(validate_default=True)] = ()
     """Blocks and single addresses pods may have, all usable. Required unless `cni: off`."""

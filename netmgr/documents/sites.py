@@ -92,7 +92,7 @@ class Nat(Document):
     Default: `node.addresses`.
     """
     machines: tuple[PrefixText, ...] = ()
-    """Subnets of the spoke's own machines, whose addresses are no pods'."""
+    """Where the spoke's own machines have their addresses, which are no pods'."""
     host_endpoints: bool = False
     """Whether an endpoint may have a machine's address, as a host-network pod has."""
 

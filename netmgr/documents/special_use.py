@@ -26,5 +26,5 @@ internet: they are not routed and on no bill, and labs use them for their intern
 PRIVATE_USE = _prefixes("10.0.0.0/8 172.16.0.0/12 192.168.0.0/16 100.64.0.0/10 fc00::/7")
 """What `internal` defaults to: RFC 1918, RFC 6598 and RFC 4193."""
 
-PLATFORM = _prefixes("169.254.169.254 fd00:ec2::254 168.63.129.16")
-"""What `protect` defaults to: clouds' instance metadata, and Azure's platform address."""
+PLATFORM = _prefixes("169.254.169.254 fd00:ec2::254 fd20:ce::254 168.63.129.16")
+"""What `protect` defaults to: metadata (by IPv6 AWS's and Google's), and Azure's platform."""

@@ -14,6 +14,8 @@ RTM_NEWROUTE, RTM_DELROUTE, RTM_GETROUTE = 24, 25, 26
 RTM_NEWRULE, RTM_DELRULE, RTM_GETRULE = 32, 33, 34
 
 RT_TABLE_MAIN, RT_TABLE_LOCAL, ANY_TABLE = 254, 255, 0
+KERNELS_TABLES = (253, 254, 255)
+KERNELS_PROTOCOLS = (0, 2)
 RTN_UNICAST, RTN_LOCAL, RTN_BLACKHOLE = 1, 2, 6
 _RT_SCOPE_UNIVERSE, _RT_SCOPE_LINK, _RT_SCOPE_NOWHERE = 0, 253, 255
 _RTNH_F_ONLINK = 4
@@ -24,6 +26,7 @@ _LAST_METRIC = 0xFFFFFFFF
 # Of source rules: before the main table (32766), behind the local one (0).
 RULE_PRIORITY = 30000
 _FR_ACT_TO_TBL = 1
+_FIB_RULE_INVERT = 2
 _FRA_SRC, _FRA_PRIORITY, _FRA_TABLE = 2, 6, 15
 
 _RTMSG = struct.Struct("=BBBBBBBBI")
@@ -53,13 +56,14 @@ class Route(NamedTuple):
 
 
 class SourceRule(NamedTuple):
-    """What is sent with this address is routed by this table (ip-rule(8))."""
+    """What is sent with these addresses is routed by this table (ip-rule(8))."""
 
-    source: Address
+    source: Prefix
     table: int
+    priority: int = RULE_PRIORITY
 
     def __str__(self) -> str:
-        return f"from {self.source} lookup {self.table}"
+        return f"from {self.source} lookup {self.table} priority {self.priority}"
 
 
 def add_route(
@@ -210,14 +214,14 @@ def delete_rule(rule: SourceRule) -> Operation:
 
 def _rule(rule: SourceRule) -> bytes:
     source = rule.source
-    head = _RULE.pack(source.family.af, 0, source.family.width, 0, 0, _FR_ACT_TO_TBL, 0)
+    head = _RULE.pack(source.family.af, 0, source.length, 0, 0, _FR_ACT_TO_TBL, 0)
     return head + netlink.encoded(
-        {_FRA_SRC: source.packed, _FRA_PRIORITY: RULE_PRIORITY, _FRA_TABLE: rule.table}
+        {_FRA_SRC: source.network.packed, _FRA_PRIORITY: rule.priority, _FRA_TABLE: rule.table}
     )
 
 
 def read_rules(channel: netlink.Reader, families: Iterable[Family] = Family) -> list[SourceRule]:
-    """Our source rules."""
+    """Source rules, ours and others'."""
     rules: list[SourceRule] = []
     for family in families:
         body, text = _RULE.pack(family.af, *[0] * 6), f"rule dump IPv{family.value}"
@@ -226,12 +230,11 @@ def read_rules(channel: netlink.Reader, families: Iterable[Family] = Family) -> 
 
 
 def rule_of(body: bytes) -> SourceRule | None:
-    """Decode an RTM_NEWRULE body; None for what is no rule of ours."""
-    af, _, source_length, _, _, action, _ = _RULE.unpack_from(body)
+    """Decode an RTM_NEWRULE body; None for a rule that goes by something else than the source."""
+    af, _, length, _, _, action, flags = _RULE.unpack_from(body)
     family, attributes = Family.of_af(af), netlink.attributes(body, _RULE.size)
-    if family is None or source_length != family.width or action != _FR_ACT_TO_TBL:
+    if family is None or not length or action != _FR_ACT_TO_TBL or flags & _FIB_RULE_INVERT:
         return None
-    if netlink.u32_of(attributes.get(_FRA_PRIORITY)) != RULE_PRIORITY:
-        return None
+    source = Prefix(family, int.from_bytes(attributes[_FRA_SRC], "big"), length)
     table = netlink.u32_of(attributes.get(_FRA_TABLE))
-    return SourceRule(Address.unpack(attributes[_FRA_SRC]), table)
+    return SourceRule(source, table, netlink.u32_of(attributes.get(_FRA_PRIORITY)))

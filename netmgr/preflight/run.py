@@ -85,7 +85,7 @@ def _probe(given: NodeDocument, random: Random) -> PreflightReport:
         mtus = {link.name: link.mtu for link in links.read_links(channel)}
     of_uplinks = [mtus[name] for name in uplinks(given) if name in mtus]
     mtu = given.mtu or min(of_uplinks, default=DEFAULT_MTU)
-    document, wrong = _with_ranges(given, own)
+    document, wrong = _with_ranges(given)
     groups = targets.groups(document, _listed_nodes(document), own, random)
     # An address with a route of its own may be a pod's, although no link here has it.
     destinations = [route.destination for route in routes]
@@ -102,12 +102,10 @@ def _probe(given: NodeDocument, random: Random) -> PreflightReport:
     return PreflightReport(results=tuple(check_results), unmeasured=document.preflight.unmeasured)
 
 
-def _with_ranges(
-    document: NodeDocument, own: Mapping[Address, str]
-) -> tuple[NodeDocument, list[CheckResult]]:
+def _with_ranges(document: NodeDocument) -> tuple[NodeDocument, list[CheckResult]]:
     """The document with the ranges that their source has now, and what is wrong with others."""
     try:
-        valid = validate(known_ranges.ask(document), document, own)
+        valid = validate(known_ranges.ask(document), document, known_ranges.taken_by_node())
     except RangesUnknown as unknown:
         return document, [CheckResult("routes", "ranges").unmeasured(unknown.message)]
     refused = [CheckResult("routes", "ranges").failed(str(fault)) for fault in valid.refused]

@@ -33,7 +33,7 @@ from netmgr.plan.document import PlanDocument
 from netmgr.plan.files import load_limits
 from netmgr.plan.locking import make_lock
 from netmgr.prefixes import Prefix
-from netmgr.ranges import azure, metadata
+from netmgr.ranges import aws, azure, gcp, metadata
 from netmgr.ranges.assigned import AssignedRanges
 from netmgr.ranges.sources import validate
 from tests.builders import NODE_KEYS, PLAN_KEYS
@@ -55,9 +55,10 @@ PROBES = """
 probes internet unreachable to_internet to_unreachable result seen reason ok no-answer refused
 stalled no-name bytes_out bytes_in icmpv6_out icmpv6_in 10.1.0.2 fd00::1
 """
-AZURE = """
+METADATA = """
 interface ipv4 ipv6 ipAddress privateIpAddress privateIPAddressPrefixLength prefixLength subnet
 HTTP/1.1 200 301 429 Content-Length: Transfer-Encoding: chunked Retry-After: Location:
+ipAliases Metadata-Flavor: Google ETag: 02:29:96:8f:6a:2d/ 10.0.0.4 10.0.0.16/28
 ffffffffffffffffffff 99999999999999999999999999 -1
 """
 CLAIMS = "node uid ranges released 2026-01-01T00:00:00+00:00 0001-01-01 9999-12-31T23:59:59-23:59"
@@ -331,19 +332,20 @@ DOCUMENT = NodeDocument.model_validate(
 )
 
 
-@target(Shape.HTTP, rounds=2500, tokens=AZURE)
-def azure_metadata(data: bytes) -> None:
-    """An answer of the metadata service is `RangesUnknown`, or blocks without the machine's own."""
-    with patch.object(metadata, "_exchange", lambda _endpoint: data):
-        try:
-            found = azure.read()
-        except RangesUnknown as error:
-            assert error.message
-            assert 0 <= error.retry_after <= metadata.MAX_RETRY_AFTER
-            return
-    valid = validate(found, DOCUMENT, {})
-    _are_disjoint(valid.ranges)
-    assert all(str(refusal) for refusal in valid.refused)
+@target(Shape.HTTP, rounds=2500, tokens=METADATA)
+def instance_metadata(data: bytes) -> None:
+    """An answer of any metadata service is `RangesUnknown`, or blocks without the machine's own."""
+    for source in (azure, aws, gcp):
+        with patch.object(metadata, "_exchange", lambda *_: data):
+            try:
+                found = source.read()
+            except RangesUnknown as error:
+                assert error.message
+                assert 0 <= error.retry_after <= metadata.MAX_RETRY_AFTER
+                continue
+        valid = validate(found, DOCUMENT, {})
+        _are_disjoint(valid.ranges)
+        assert all(str(refusal) for refusal in valid.refused)
 
 
 def _are_disjoint(ranges: Iterable[Prefix]) -> None:

@@ -16,8 +16,16 @@ import yaml
 from netmgr.documents.node import Backend
 from netmgr.prefixes import Family, Prefix
 from netmgr.ranges.assigned import AssignedRanges
+from netmgr.ranges.gcp import LEAST_WATCH
 from tests import waiting
-from tests.fakes.metadata import MetadataServer, document, http
+from tests.fakes.metadata import (
+    AWS_SECOND,
+    AwsServer,
+    GoogleServer,
+    MetadataServer,
+    aws_interface,
+    http,
+)
 from tests.kernel.namespaces import inside
 from tests.lab import exchange
 from tests.lab.errors import LabError
@@ -25,6 +33,7 @@ from tests.lab.nodes import LabNode
 from tests.lab.runtime import Sandbox
 from tests.lab.topology import INTERNET, cluster
 from tests.lab.world import World
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.root
 
@@ -63,9 +72,22 @@ def node(world: World) -> Iterator[LabNode]:
 
 
 @pytest.fixture
-def cloud(node: LabNode) -> Iterator[MetadataServer]:
-    with MetadataServer(node.namespace) as server:
+def cloud(node: LabNode, request: pytest.FixtureRequest) -> Iterator[MetadataServer]:
+    """Azure's service, where the test asks for no other."""
+    with getattr(request, "param", MetadataServer)(node.namespace) as server:
         yield server
+
+
+SOURCES = {MetadataServer: "azure", AwsServer: "aws", GoogleServer: "gcp"}
+
+
+def on_clouds(*servers: Any) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("cloud", servers, indirect=True, ids=lambda one: SOURCES[one])
+
+
+SLOWLY = [pytest.param(server, marks=pytest.mark.slow) for server in (AwsServer, GoogleServer)]
+ON_EVERY_CLOUD = on_clouds(MetadataServer, *SLOWLY)
+ON_AWS, ON_GOOGLE = on_clouds(AwsServer), on_clouds(GoogleServer)
 
 
 def write(node: LabNode, **keys: Any) -> None:
@@ -74,14 +96,17 @@ def write(node: LabNode, **keys: Any) -> None:
     node.document.write_text(yaml.safe_dump(given))
 
 
-def follow_cloud(node: LabNode) -> None:
-    write(node, range_source="azure", range_refresh_seconds=1, ranges=None)
+def follow_cloud(node: LabNode, cloud: MetadataServer, seconds: int = 1) -> None:
+    write(node, range_source=SOURCES[type(cloud)], range_refresh_seconds=seconds, ranges=None)
     node.start_agent()
 
 
+def own_addresses(node: LabNode) -> list[str]:
+    return [*map(str, node.node.addresses)]
+
+
 def offer(cloud: MetadataServer, node: LabNode, *octets: int) -> None:
-    own = [str(one) for one in node.node.addresses]
-    cloud.answer = http(document([*own, *(f"10.128.0.{octet}" for octet in octets)]))
+    cloud.offer(own_addresses(node), *(f"10.128.0.{octet}" for octet in octets))
 
 
 def free(node: LabNode) -> int:
@@ -136,11 +161,12 @@ def refuses_for_want_of_ranges(node: LabNode) -> bool:
     return NO_RANGE in node.runtime.status()
 
 
+@ON_EVERY_CLOUD
 def test_the_pool_grows_and_shrinks_while_pods_live(
     world: World, node: LabNode, cloud: MetadataServer
 ):
     offer(cloud, node, 11, 12)  # which no other test has used
-    follow_cloud(node)
+    follow_cloud(node, cloud)
     node.wait_until_ready()
     first, second = node.add("first"), node.add("second")
     assert [address(first), address(second)] == ["10.128.0.11", "10.128.0.12"]
@@ -160,7 +186,7 @@ def test_the_pool_grows_and_shrinks_while_pods_live(
     assert address(node.add("third")) == "10.128.0.13"
     assert (
         node.ask("explain", address="10.128.0.13")["because"]
-        == "the machine's metadata (range_source: azure)"
+        == f"the machine's metadata (range_source: {SOURCES[type(cloud)]})"
     )
     assert seen_by_the_internet(world, first) == str(node.node.addresses[0])
     eventually(node, lambda: sent(node, "first") == before + 2 * DATAGRAM)
@@ -181,11 +207,12 @@ def test_the_pool_grows_and_shrinks_while_pods_live(
 
 @pytest.mark.slow
 @ON_ONE_BACKEND
+@ON_EVERY_CLOUD
 def test_a_source_that_fails_costs_nobody_anything_and_is_asked_with_back_off(
     node: LabNode, cloud: MetadataServer
 ):
     offer(cloud, node, 21, 22)
-    follow_cloud(node)
+    follow_cloud(node, cloud)
     node.wait_until_ready()
     node.add("first")
     cloud.answer = http(b"{}", "429 Too Many Requests")
@@ -224,7 +251,7 @@ def test_what_contradicts_the_plan_or_the_node_is_not_used_and_told(
     link = ("10.128.0.2/32", "dev", "lo")
     inside(node.namespace, "ip", "address", "add", *link)
     try:
-        follow_cloud(node)
+        follow_cloud(node, cloud)
         node.wait_until_ready()
         eventually(node, lambda: bool(ranges(node)["failing"]))
         failing = ranges(node)["failing"]
@@ -241,10 +268,9 @@ def test_an_answer_of_which_nothing_can_be_used_is_not_remembered(
     node: LabNode, cloud: MetadataServer
 ):
     offer(cloud, node, 1, 2)
-    follow_cloud(node)
+    follow_cloud(node, cloud)
     node.wait_until_ready()
-    own = [str(one) for one in node.node.addresses]
-    cloud.answer = http(document([*own, "127.0.0.5"]))
+    cloud.offer(own_addresses(node), "127.0.0.5")
     eventually(node, lambda: "127.0.0.5/32 is not used" in ranges(node)["failing"])
     node.stop_agent()
     node.start_agent()  # is told the same
@@ -256,11 +282,69 @@ def test_an_answer_of_which_nothing_can_be_used_is_not_remembered(
 
 
 @ON_ONE_BACKEND
+@ON_GOOGLE
+def test_google_says_at_once_that_something_has_changed_and_nobody_waits_to_stop(
+    node: LabNode, cloud: GoogleServer
+):
+    offer(cloud, node, 41)
+    follow_cloud(node, cloud, seconds=3600)
+    node.wait_until_ready()
+
+    def has_waited() -> bool:
+        # A request that ends sooner is taken for a server's that does not wait.
+        at, text = cloud.requests[-1]
+        return "wait_for_change=true" in text and time.monotonic() - at > LEAST_WATCH
+
+    eventually(node, has_waited)
+    offer(cloud, node, 41, 42)
+    eventually(node, lambda: free(node) == 2)
+    began = time.monotonic()
+    node.stop_agent()
+    assert time.monotonic() - began < PATIENCE
+
+
+@ON_ONE_BACKEND
+@ON_GOOGLE
+def test_an_alias_range_that_google_s_guest_agent_routes_to_the_node_is_not_used_and_told(
+    node: LabNode, cloud: GoogleServer
+):
+    cloud.offer(own_addresses(node), "10.128.0.48/29", "10.128.0.56/30")
+    # As the guest agent's addLocalRoute does.
+    route = ("to", "local", "10.128.0.48/29", "scope", "host", "dev", "lo", "proto", "66")
+    inside(node.namespace, "ip", "route", "add", *route)
+    try:
+        follow_cloud(node, cloud)
+        node.wait_until_ready()
+        eventually(node, lambda: bool(ranges(node)["failing"]))
+        failing = ranges(node)["failing"]
+        assert "10.128.0.48/29 is not used" in failing
+        assert "protocol 66 (66 is google-guest-agent's" in failing
+        assert "ip_aliases = false in /etc/default/instance_configs.cfg" in failing
+        assert free(node) == 4
+    finally:
+        inside(node.namespace, "ip", "route", "del", *route)
+    eventually(node, lambda: free(node) == 12)
+
+
+@ON_ONE_BACKEND
+@ON_AWS
+def test_what_aws_gives_another_interface_is_not_used_and_told(node: LabNode, cloud: AwsServer):
+    cloud.offer(own_addresses(node), "10.128.0.64/28")
+    cloud.interfaces[AWS_SECOND] = aws_interface(["10.128.0.90"], "10.128.0.80/28")
+    follow_cloud(node, cloud)
+    node.wait_until_ready()
+    eventually(node, lambda: bool(ranges(node)["failing"]))
+    assert f"10.128.0.80/28 of interface {AWS_SECOND} is not used" in ranges(node)["failing"]
+    assert free(node) == 16
+
+
+@ON_ONE_BACKEND
+@ON_EVERY_CLOUD
 def test_without_any_answer_yet_adds_are_refused_and_served_as_soon_as_there_is_one(
     node: LabNode, cloud: MetadataServer
 ):
     cloud.answer = http(b"<html>", "200 OK")
-    follow_cloud(node)
+    follow_cloud(node, cloud)
     eventually(node, lambda: refuses_for_want_of_ranges(node))
     with pytest.raises(LabError, match=NO_RANGE):
         node.add("early")
@@ -343,7 +427,7 @@ def test_status_shows_withdrawn_addresses_and_a_failing_source(
     node: LabNode, cloud: MetadataServer
 ):
     offer(cloud, node, 1)
-    follow_cloud(node)
+    follow_cloud(node, cloud)
     node.wait_until_ready()
     node.add("first")
     offer(cloud, node, 2)

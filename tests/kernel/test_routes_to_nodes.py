@@ -308,3 +308,35 @@ def test_a_route_of_the_own_range_that_outranks_its_blackhole_is_reported_until_
     assert f"the route to {own} via {LAN[own.family].format(1)} is not netmgr's" in fault, fault
     inside(one.namespace, "ip", *fault.partition("(ip ")[2].rstrip(")").split())
     eventually(lambda: not faults(one))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("addition", "reason"),
+    [
+        # As google-guest-agent's addLocalRoute does for an alias range.
+        (
+            "route add to local {} scope host dev lan0 proto 66",
+            "a local route of protocol 66 (66 is google-guest-agent's, for alias ranges)",
+        ),
+        # As amazon-ec2-net-utils does for each address and prefix of an interface.
+        (
+            "rule add from {} lookup 10001 priority 10001",
+            "the policy rule `from {} lookup 10001 priority 10001` is not netmgr's",
+        ),
+    ],
+    ids=["google", "amazon"],
+)
+def test_what_a_cloud_s_own_program_does_with_the_node_s_range_is_reported_until_it_is_undone(
+    nodes: list[LabNode], addition: str, reason: str
+) -> None:
+    one, _ = nodes
+    own = one.node.ranges[0]
+    publish(one, write([]))
+    eventually(lambda: not faults(one))
+    inside(one.namespace, "ip", *addition.format(own).split())
+    eventually(lambda: faults(one))
+    fault = faults(one)
+    assert reason.format(own) in fault, fault
+    inside(one.namespace, "ip", *fault.rpartition("(ip ")[2].rstrip(")").split())
+    eventually(lambda: not faults(one))

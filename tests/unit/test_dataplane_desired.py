@@ -161,14 +161,14 @@ def test_a_further_interface_answers_from_its_own_addresses() -> None:
         add_route(GATEWAY4.prefix, 4, protocol=3, metric=metric),
         add_route(Prefix.parse("0.0.0.0/0"), 4, protocol=3, gateway=GATEWAY4, metric=metric),
         routes.add_table_default(GATEWAY4, 4, table=metric, protocol=3),
-        routes.add_rule(SourceRule(V4, metric)),
+        routes.add_rule(SourceRule(V4.prefix, metric)),
     ]
     assert desired.source_rules(attachment()) == []
-    rules = [SourceRule(V4, metric), SourceRule(V6, metric)]
+    rules = [SourceRule(V4.prefix, metric), SourceRule(V6.prefix, metric)]
     assert desired.source_rules(attachment(FURTHER)) == rules
     assert [change.text for change in desired.source_routing_of(attachment(FURTHER), 4)] == [
         f"route add default via 169.254.1.1 on link 4 table {metric}",
         f"route add default via fe80::1 on link 4 table {metric}",
-        f"rule add from 10.1.0.5 lookup {metric}",
-        f"rule add from fd00:1::5 lookup {metric}",
+        f"rule add from 10.1.0.5/32 lookup {metric} priority 30000",
+        f"rule add from fd00:1::5/128 lookup {metric} priority 30000",
     ]

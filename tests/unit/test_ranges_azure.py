@@ -15,10 +15,11 @@ import pytest
 
 from netmgr.documents.node import NodeDocument
 from netmgr.errors import RangesUnknown
-from netmgr.prefixes import Address, Prefix
+from netmgr.prefixes import Family, Prefix
+from netmgr.ranges.answers import RangeOffer
 from netmgr.ranges.azure import ENDPOINT, pool, read
 from netmgr.ranges.metadata import MetadataEndpoint, fetch
-from netmgr.ranges.sources import validate
+from netmgr.ranges.sources import MOST_BLOCKS, validate
 from tests.builders import NODE_KEYS
 from tests.waiting import PATIENCE
 
@@ -42,7 +43,7 @@ def metadata(*interfaces: tuple[list[Any], list[Any]]) -> bytes:
 
 
 def shown(body: bytes) -> list[str]:
-    return [str(block) for block in pool(body)]
+    return [str(block) for block in validate(pool(body), document(), {}).ranges]
 
 
 def test_the_documented_example_has_the_machines_own_address_and_no_pool():
@@ -98,8 +99,8 @@ def test_a_configuration_that_is_a_block_is_taken_whole(entry):
             r"ipAddress\[1\].privateIpAddress: is not a string",
         ),
         (metadata((["10.0.0.4", "10.0.0.300"], [])), "is not an IP address"),
-        (metadata((["10.0.0.4", "2001:db8::1"], [])), "not an address of an IPv4 configuration"),
-        (metadata((["10.0.0.4", "0.0.0.0/0"], [])), "not an address of an IPv4 configuration"),
+        (metadata((["10.0.0.4", "2001:db8::1"], [])), "is no IPv4 address of an interface"),
+        (metadata((["10.0.0.4", "0.0.0.0/0"], [])), "is no IPv4 address of an interface"),
         (metadata((["10.0.0.4", "10.0.0.17/28"], [])), "host bits set"),
         (metadata((["", "10.0.0.5"], [])), r"ipAddress\[0\]"),
     ],
@@ -109,12 +110,12 @@ def test_what_is_no_such_document_is_refused_and_says_where(body, reason):
         pool(body)
 
 
-def test_the_largest_blocks_are_taken_and_each_block_once_v4_first():
+def test_the_largest_blocks_are_taken_and_each_block_once_in_order():
     body = metadata(
         (["10.0.0.4"], ["2001:db8::4", "2001:db8:0:1::/64"]),
         (["10.1.0.4", "10.0.1.0/24", "10.0.0.9", "10.0.1.0/24"], []),
     )
-    assert shown(body) == ["10.0.1.0/24", "10.0.0.9/32", "2001:db8:0:1::/64"]
+    assert shown(body) == ["10.0.0.9/32", "10.0.1.0/24", "2001:db8:0:1::/64"]
 
 
 @contextmanager
@@ -139,7 +140,7 @@ def test_a_machine_s_pool_is_asked_of_the_metadata_service():
     body = metadata((["10.0.0.4", "10.0.0.5"], []))
     with answering(b"HTTP/1.0 200 OK\r\n\r\n" + body) as (port, asked):
         endpoint = replace(ENDPOINT, host="127.0.0.1", port=port, seconds=PATIENCE)
-        assert read(endpoint) == (Prefix.parse("10.0.0.5"),)
+        assert read(endpoint) == RangeOffer((Prefix.parse("10.0.0.5"),))
     (request,) = asked
     assert request.startswith(b"GET /metadata/instance/network?api-version=2021-02-01 ")
     assert b"\r\nMetadata: true\r\n" in request
@@ -177,11 +178,23 @@ SITES = {
 )
 def test_a_block_that_contradicts_is_left_out_and_the_others_are_used(block, more, reason):
     good = Prefix.parse("10.0.0.40")
-    on_links = {Address.parse("10.0.0.99"): "eth0"}
-    valid = validate([good, Prefix.parse(block)], document(**more), on_links)
+    own = {Prefix.parse("10.0.0.99"): "set on eth0"}
+    valid = validate(RangeOffer((good, Prefix.parse(block))), document(**more), own)
     assert valid.ranges == (good,)
     (diagnostic,) = valid.refused
     assert re.match(f"{re.escape(block)} is not used: .*{reason}", str(diagnostic)), diagnostic
+
+
+def test_many_blocks_are_used_at_once_and_a_list_without_an_end_is_refused():
+    blocks = [
+        Prefix.parse("10.1.0.0/17"),
+        *(Prefix(Family.V4, 0x0A010000 + n, 32) for n in range(MOST_BLOCKS)),
+    ]
+    valid = validate(RangeOffer(tuple(blocks[:-1])), document(), {})
+    assert valid.ranges == (blocks[0],)
+    assert len(valid.refused) == MOST_BLOCKS - 1
+    with pytest.raises(RangesUnknown, match="2049 blocks are too many; 2048 can be used"):
+        validate(RangeOffer(tuple(blocks)), document(), {})
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,15 @@ import logging
 from collections.abc import Mapping
 
 from netmgr import durable
+from netmgr.dataplane.node_routes import local_routes
 from netmgr.documents.node import NodeDocument, RangeSource
 from netmgr.errors import RangesUnknown, StateError
 from netmgr.kernel import links
 from netmgr.kernel.netlink import Netlink
-from netmgr.prefixes import Address, Prefix
+from netmgr.prefixes import Prefix
 from netmgr.ranges import assigned
-from netmgr.ranges.sources import SOURCES, ValidRanges, validate
+from netmgr.ranges.answers import RangeOffer
+from netmgr.ranges.sources import ValidRanges, reader, validate
 
 RANGES = "ranges"
 """Name of the attempt to learn them."""
@@ -31,9 +33,9 @@ def resolved(document: NodeDocument) -> NodeDocument:
     # Asked once: an agent that starts must soon answer for the pods that run.
     try:
         answer = ask(document)
-        if answer == document.ranges:
+        if answer == RangeOffer(document.ranges):
             return document
-        valid = validate(answer, document, on_links())
+        valid = validate(answer, document, taken_by_node())
     except RangesUnknown as error:
         ranges = _recall(document)
         log.warning("ranges-recalled count=%s error=%s", len(ranges), error)
@@ -46,17 +48,19 @@ def resolved(document: NodeDocument) -> NodeDocument:
     return known
 
 
-def ask(document: NodeDocument) -> tuple[Prefix, ...]:
+def ask(document: NodeDocument) -> RangeOffer:
     """What the source of the document's ranges says now; RangesUnknown if it does not answer."""
     if document.range_source is RangeSource.FILE:
-        return assigned.current(document)
-    return SOURCES[document.range_source]()
+        return RangeOffer(assigned.current(document))
+    return reader(document.range_source)()
 
 
-def on_links() -> Mapping[Address, str]:
-    """Addresses of the node's own links; pods' addresses are on none."""
+def taken_by_node() -> Mapping[Prefix, str]:
+    """What the node takes for its own, and by what; nothing of it can be a pod's."""
     with Netlink() as kernel:
-        return links.read_holders(kernel)
+        local = local_routes(kernel)
+        held = links.read_holders(kernel)
+    return local | {address.prefix: f"set on {link}" for address, link in held.items()}
 
 
 def remember(document: NodeDocument, valid: ValidRanges) -> None:

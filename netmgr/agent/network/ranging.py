@@ -17,7 +17,7 @@ from netmgr.agent.accounting.accounting import NodeAccounting
 from netmgr.agent.core.components import Agent, Component
 from netmgr.agent.core.files import Files, Made
 from netmgr.agent.core.scheduler import Task
-from netmgr.agent.network.known_ranges import FILE_NAME, RANGES, on_links, remember, write
+from netmgr.agent.network.known_ranges import FILE_NAME, RANGES, remember, taken_by_node, write
 from netmgr.agent.network.pool import NodeAddresses
 from netmgr.agent.network.router import Router
 from netmgr.api.snapshot import Fault, Problem, Snapshot, WithdrawnAddress
@@ -31,7 +31,8 @@ from netmgr.file_version import ReadAgain
 from netmgr.prefixes import Address, Prefix, merge
 from netmgr.printable import shortened
 from netmgr.ranges import assigned
-from netmgr.ranges.sources import SOURCES, RangeReader, ValidRanges, validate
+from netmgr.ranges.answers import RangeOffer
+from netmgr.ranges.sources import RangeReader, ValidRanges, reader, validate
 from netmgr.rules.policy import Policy
 
 # Seconds at most, and half of it at least: Azure allows five requests a second.
@@ -54,9 +55,15 @@ class Ranges(Component):
         # It asked the source already, for the ranges to start with.
         self._leases = agent.get(NodeAddresses).leases
         self._source, self._interval = _source(agent.config, agent.document)
+        self._wakes: int | None = None
+        if agent.document.range_source is RangeSource.GCP:
+            from netmgr.ranges.gcp import ChangeWatch  # noqa: PLC0415  as in `sources`
+
+            watch = ChangeWatch()
+            self._source, self._wakes = watch.read, watch.fileno()
         self._backoff = Backoff(FIRST_RETRY, max(LONGEST_RETRY, self._interval))
         self._native = agent.document.native
-        self._said = agent.document.ranges
+        self._said = RangeOffer(agent.document.ranges)
         self._valid = ValidRanges(agent.document.ranges, ())
         self._reported: set[Address] = set()
         if agent.document.range_source is not RangeSource.FILE:
@@ -73,9 +80,10 @@ class Ranges(Component):
 
     def tasks(self) -> Iterable[Task]:
         # With jitter: the nodes of a cluster that boot together do not ask in step.
-        delay = regular(self._interval) if self._agent.document.ranges else 0.0
+        is_known = self._agent.document.ranges and self._wakes is None
+        delay = regular(self._interval) if is_known else 0.0
         # In a thread of its own: an answer may take seconds.
-        yield Task(self.refresh, 0.0, delay, thread=RANGES)
+        yield Task(self.refresh, 0.0, delay, wakes=self._wakes, thread=RANGES)
 
     def refresh(self) -> float:
         """Ask the source once and do what it says; returns the seconds until the next time."""
@@ -88,7 +96,7 @@ class Ranges(Component):
             return self._backoff.next(
                 error.retry_after if isinstance(error, RangesUnknown) else 0.0
             )
-        self._report_failure("; ".join(map(str, self._valid.refused)))
+        self._report_failure(shortened([*map(str, self._valid.refused)], separator="; "))
         self._backoff.reset()
         return regular(self._interval)
 
@@ -98,17 +106,17 @@ class Ranges(Component):
             native = (*self._native, *self._agent.get(Router).nodes)
             self._agent.document = self._agent.document.model_copy(update={"native": native})
 
-    def _validate(self, ranges: tuple[Prefix, ...]) -> None:
+    def _validate(self, offer: RangeOffer) -> None:
         # A document is looked at every few seconds, and its ranges seldom change.
         if (
             self._agent.document.range_source is RangeSource.FILE
-            and ranges == self._said
+            and offer == self._said
             and not self._valid.refused
         ):
             return
         document = self._agent.document
-        self._valid = _forwarded(validate(ranges, document, on_links()), document)
-        self._said = ranges
+        self._valid = _forwarded(validate(offer, document, taken_by_node()), document)
+        self._said = offer
 
     def _report_failure(self, failure: str) -> None:
         failing = self._agent.health.failing
@@ -185,7 +193,7 @@ def _source(config: Path, document: NodeDocument) -> tuple[RangeReader, float]:
     if document.range_source is RangeSource.FILE:
         longest = RANGES_FILE_SECONDS if document.ranges_file else document.reconcile_seconds
         return _Reader(config, document), min(longest, document.reconcile_seconds)
-    return SOURCES[document.range_source], document.range_refresh_seconds
+    return reader(document.range_source), document.range_refresh_seconds
 
 
 class _Reader:
@@ -200,7 +208,7 @@ class _Reader:
         self.changed = ""
         """What the Node's ranges changed in those of the document."""
 
-    def __call__(self) -> tuple[Prefix, ...]:
+    def __call__(self) -> RangeOffer:
         """The ranges, as of now."""
         document = self._file.value()
         newer = assigned.read(document)
@@ -208,7 +216,7 @@ class _Reader:
         if reason and reason != self.changed:
             log.warning("node-ranges-changed reason=%s", reason)
         self.changed = reason
-        return document.ranges if newer is None else newer.in_force
+        return RangeOffer(document.ranges if newer is None else newer.in_force)
 
     def _load(self, path: Path) -> NodeDocument:
         document, former = loader.load(path, NodeDocument), self._document
