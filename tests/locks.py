@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 
 from netmgr.documents.sites import HUB
-from netmgr.plan.allocate.demand import NAT_HOSTS, Blocks, holds, hosts_length, layout
+from netmgr.plan.allocate.demand import NAT_HOSTS, Blocks, hosts_length, layout
 from netmgr.plan.allocate.subnetting import host_addresses
 from netmgr.plan.clouds.cloud import CloudLimits
 from netmgr.plan.document import V6_SUBNET, ServiceMode
@@ -107,23 +107,24 @@ def _segments(site: str, pool: NodePoolLock, clouds: Collection[CloudLimits]) ->
             yield f"{site}: {segment.network} is another site's network"
         for held in segment.layouts:
             if not _has_room(held, segment.nodes):
-                yield f"{site}: {segment.nodes} nodes do not fit into {held.hosts}, {held.pods}"
+                yield f"{site}: {segment.nodes} nodes do not fit into {held.subnet}"
             if clouds and not any(_is_laid_out(held, segment.nodes, each) for each in clouds):
                 yield f"{site}: {held} does not follow from its subnets"
 
 
 def _is_laid_out(held: Layout, nodes: int, cloud: CloudLimits) -> bool:
-    cut = Blocks(held.pods.family, held.block_length, held.blocks)
-    return layout(held.hosts, held.pods, cut, cloud) == held and nodes <= holds(held, cloud)
+    cut = Blocks(held.family, held.block_length, held.blocks)
+    last_pod = held.pod_base.value + nodes * held.stride - 1
+    is_clear = last_pod <= held.subnet.last - cloud.reserved_last
+    return is_clear and layout(held.subnet, nodes, cut, cloud) == held
 
 
 def _has_room(held: Layout, nodes: int) -> bool:
     last_host = held.host_base.value + nodes - 1
     last_pod = held.pod_base.value + nodes * held.stride - 1
     return (
-        held.hosts.value <= held.host_base.value
-        and last_host <= held.hosts.last
-        and held.pods.value <= held.pod_base.value
-        and last_pod <= held.pods.last
-        and (held.pods.family is Family.V4 or held.blocks == 1)
+        held.subnet.value <= held.host_base.value
+        and last_host < held.pod_base.value
+        and last_pod <= held.subnet.last
+        and (held.family is Family.V4 or held.block_length == 128 or held.blocks == 1)
     )

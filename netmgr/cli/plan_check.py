@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
 
@@ -13,9 +14,11 @@ from netmgr.cli.output import Styled, Table, respond
 from netmgr.cli.plan_common import Planned, answer, finding_lines, load, up_to_date
 from netmgr.documents import loader
 from netmgr.documents.diagnostics import Diagnostic
+from netmgr.documents.sites import HUB
 from netmgr.errors import ConfigError, Exit
 from netmgr.plan.check.checks import check_limits, check_plan
-from netmgr.plan.check.reach import Cell, Layer, matrix, weakened
+from netmgr.plan.check.reach import OTHERS, Cell, Layer, matrix, weakened
+from netmgr.plan.check.trace import INTERNET
 from netmgr.plan.check.usage import Forecast, Usage, forecasts
 from netmgr.plan.clouds.cloud import Cloud
 from netmgr.plan.derive import network
@@ -24,8 +27,6 @@ if TYPE_CHECKING:
     from netmgr.documents.node import NodeDocument
 
 STATUS_COLOURS = {"over": "red", "near": "yellow"}
-MOST_COLUMNS = 5
-"""Owners that still fit side by side on a terminal."""
 
 
 def check(
@@ -89,6 +90,9 @@ def _lines(planned: Planned, checked: _Checked, *, every: bool) -> Iterator[Tabl
     if checked.usages:
         yield ""
         yield _limits(planned, checked.usages, every=every)
+        if planned.plan.cloud is not Cloud.NONE:
+            months = planned.limits.months_old(datetime.now(UTC).date())
+            yield f"The figures are {months} months old; compare {planned.limits.source}."
     if checked.forecasts:
         yield ""
         yield _growth(checked.forecasts, planned.limits.words.network)
@@ -145,6 +149,7 @@ def _describe(planned: Planned, checked: _Checked) -> dict[str, Any]:
     return {
         "version": 1,
         "behind": planned.is_outdated,
+        "as_of": planned.limits.as_of,
         "findings": [
             {
                 "severity": finding.severity,
@@ -260,29 +265,22 @@ def _plain(cell: Cell) -> dict[str, Any]:
 
 
 def _matrix(cells: list[Cell]) -> Table:
-    owners = list(dict.fromkeys(cell.origin for cell in cells))
-    # One column for each owner, or for each relation where those are too many to read.
-    name_of = _column if len(owners) <= MOST_COLUMNS else _relation
-    grouped: dict[str, dict[str, list[Cell]]] = {owner: {} for owner in owners}
+    grouped: dict[str, dict[str, list[Cell]]] = {}
     for cell in cells:
-        grouped[cell.origin].setdefault(name_of(cell), []).append(cell)
-    columns = list(dict.fromkeys(name_of(cell) for cell in cells))
+        grouped.setdefault(cell.origin, {}).setdefault(_relation(cell), []).append(cell)
+    columns = list(dict.fromkeys(map(_relation, cells)))
     table = Table("", *columns, title="from (down) to (across)")
-    for owner, row in grouped.items():
-        table.row(owner, *(_mark(row.get(column, [])) for column in columns))
+    for origin, row in grouped.items():
+        table.row(origin, *(_mark(row.get(column, [])) for column in columns))
     return table
-
-
-def _column(cell: Cell) -> str:
-    return cell.owner if cell.target != "Services" else f"{cell.owner} Services"
 
 
 def _relation(cell: Cell) -> str:
     if cell.owner == cell.origin:
         return "own"
-    if cell.owner in {"hub", "internet"}:
+    if cell.owner in {HUB, INTERNET}:
         return cell.owner
-    return "spokes" if cell.origin == "hub" else "other spokes"
+    return "spokes" if cell.origin == HUB else OTHERS
 
 
 def _mark(cells: list[Cell]) -> Styled:

@@ -42,7 +42,7 @@ def lock(
 
     Exit 3 if changes were not written.
     """
-    planned = plan_common.load(file)
+    planned = plan_common.load(file, older=renumber)
     after = plan_common.answer(planned, renumber=renumber)
     with plan_common.refusals_described(partial(files.located, file)):
         refuse_errors(planned.plan, after, planned.limits)
@@ -74,7 +74,7 @@ def release(
 
 def diff(*, file: PlanFile = DEFAULT_PLAN, output: Format = OutputFormat.TABLE) -> None:
     """Show what `plan lock` would change; -/+ is renumbering. Exit 3 if there are changes."""
-    planned = plan_common.load(file)
+    planned = plan_common.load(file, older=True)
     # What `plan lock` would refuse is shown as well, as a renumbering.
     after = plan_common.answer(planned, renumber=True)
     changes = compare(planned.lock, after)

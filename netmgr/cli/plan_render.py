@@ -130,6 +130,13 @@ def template(
     role: Annotated[
         TemplateRole, typer.Option(help="For nodes, or for NAT hosts.")
     ] = TemplateRole.NODE,
+    pool: Annotated[
+        str,
+        typer.Option(
+            help="Of this node pool; a scale set's nodes ask the cloud for their ranges.",
+            autocompletion=completion.node_pools,
+        ),
+    ] = "",
     reader_group: ReaderGroup = None,
     to: To = None,
 ) -> None:
@@ -137,9 +144,10 @@ def template(
 
     It is the template of `netmgr kube node`.
     """
-    given = _with_cluster(file, cluster)
-    document = Documents(given.plan, given.locked, reader_group).template(cluster, Role(role))
+    given = _with_pool(file, cluster, pool) if pool else _with_cluster(file, cluster)
+    document = Documents(given.plan, given.locked, reader_group).template(cluster, Role(role), pool)
     command = f"template {cluster}{'' if role is TemplateRole.NODE else f' --role {role}'}"
+    command += f" --pool {pool}" if pool else ""
     write(to, f"{_origin(file, command)}{to_yaml(document)}")
 
 
@@ -148,6 +156,15 @@ def _with_cluster(file: Path, cluster: str) -> Planned:
     if cluster not in given.plan.clusters:
         known = ", ".join(given.plan.clusters) or "none"
         raise ConfigError(f"{file}: clusters: has no {cluster!r}; there are {known}")
+    return given
+
+
+def _with_pool(file: Path, cluster: str, pool: str) -> Planned:
+    given = _with_cluster(file, cluster)
+    if pool not in (pools := given.plan.clusters[cluster].node_pools):
+        raise ConfigError(
+            f"{file}: {cluster} has no node pool {pool!r}; there are {', '.join(pools)}"
+        )
     return given
 
 
@@ -204,13 +221,7 @@ def kubelet(
     A file for kubelet's --config-dir. Pods with the host's network count there, too, and need no
     address: as many addresses stay for those in cooldown.
     """
-    given = _with_cluster(file, cluster)
-    pools = given.locked.clusters[cluster].node_pools
-    if pool not in pools:
-        known = ", ".join(pools) or "none"
-        raise ConfigError(
-            f"{given.lock_path}: {cluster} has no node pool {pool!r}; there are {known}"
-        )
+    pools = _with_pool(file, cluster, pool).locked.clusters[cluster].node_pools
     head = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
     most = f"maxPods: {pools[pool].addresses_per_node}\n"
     write(to, f"{_origin(file, f'kubelet {cluster} {pool}')}{head}{most}")

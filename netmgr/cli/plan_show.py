@@ -103,7 +103,8 @@ def _node_pools(branch: Tree, asked: Mapping[str, NodePool], held: ClusterLock) 
 
 def _layouts(segment: Segment) -> str:
     return "; ".join(
-        f"hosts {part.hosts}, pods {part.pods} ({part.blocks} x /{part.block_length} a node)"
+        f"{part.subnet}, hosts from {part.host_base}, "
+        f"pods from {part.pod_base} ({part.blocks} x /{part.block_length} a node)"
         for part in segment.layouts
     )
 

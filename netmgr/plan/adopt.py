@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import netaddr
 import yaml
@@ -108,8 +109,7 @@ def live_subnets(
     own = {subnet.name: subnet.prefixes for subnet in locked_subnets(lock)} if lock else {}
     known = [exclusion.prefix for exclusion in plan.exclude]
     for _, spec in plan.node_pools():
-        for pin in spec.subnets:
-            known += pin.prefixes
+        known += chain.from_iterable(spec.subnets)
     return [
         Exclusion(prefix=prefix, reason=f"subnet {name} of {owner}")
         for owner, name, prefix in existing.subnets

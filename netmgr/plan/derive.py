@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, cycle, product
 from typing import NamedTuple
 
-from netmgr.documents.sites import HUB, SourceAddress
+from netmgr.documents.sites import HUB, Role, SourceAddress
 from netmgr.errors import ConfigError
+from netmgr.plan import machines
 from netmgr.plan.allocate.space import halves
 from netmgr.plan.clouds.cloud import CloudLimits
 from netmgr.plan.document import Cluster, NodePool, PlanDocument
@@ -79,19 +80,13 @@ def network(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> Netw
     spokes = _spokes(plan, lock)
     hub_tables = tuple(_hub_tables(spokes))
     networks = _networks(plan, lock, researchers=hub_tables[-1].name)
-    gateways = (
-        NatGateway(spoke.name, spoke.name, location_of(plan, spoke.name), count)
-        for spoke in spokes
-        # Without one the spoke reaches the internet through the hub.
-        if (count := spoke.spec.nat_gateway_ips)
-    )
     return Network(
         plan=plan.name,
         networks=tuple(chain.from_iterable(networks.values())),
         peerings=tuple(_peerings(plan, networks)),
         tables=(*hub_tables, *_spoke_tables(plan, lock, spokes, networks)),
         groups=tuple(_security_group(plan, lock, spoke) for spoke in spokes),
-        gateways=tuple(gateways),
+        gateways=tuple(_gateways(plan)),
         node_groups=tuple(_node_groups(plan, lock, limits.limits.nodes_per_node_group)),
         appliances=tuple(_appliances(lock, spokes)),
         system_routes=limits.system_routes,
@@ -139,7 +134,6 @@ def locked_subnets(lock: LockDocument) -> Iterator[LockedSubnet]:
             is_used = is_live and not spec.tombstone
             for number, segment in enumerate(spec.segments):
                 name = f"{owner}-{pool}_{number}" if number else f"{owner}-{pool}"
-                # One subnet for hosts and pods: a network interface may not have addresses of two.
                 own = (owner, segment.network, name, "nodes", segment.prefixes)
                 yield LockedSubnet(*own, is_used, pool, number, segment)
 
@@ -180,11 +174,12 @@ def _networks(
     plan: PlanDocument, lock: LockDocument, researchers: str
 ) -> dict[str, list[VirtualNetwork]]:
     tables = {"routers": HUB, "researchers": researchers}
+    gateways = {gateway.owner: gateway.name for gateway in _gateways(plan)}
     subnets: dict[str, list[Subnet]] = {}
     for held in _live_subnets(lock):
         group = "" if held.owner == HUB else held.owner
         table = tables.get(held.role, f"{group}_{held.role}")
-        gateway = group if group and plan.clusters[group].nat_gateway_ips else ""
+        gateway = gateways.get(held.owner, "")
         subnet = Subnet(held.name, held.role, held.prefixes, table, group, gateway)
         subnets.setdefault(held.network, []).append(subnet)
     # By owner: comparing each network with every other is quadratic. A thousand clusters took 3.6 s
@@ -322,7 +317,7 @@ def _node_groups(plan: PlanDocument, lock: LockDocument, limit: int | None) -> I
         spec = plan.clusters[owner].node_pools.get(subnet.pool)
         if spec is None:  # left the plan
             continue
-        families = tuple(layout.pods.family for layout in segment.layouts)
+        families = tuple(layout.family for layout in segment.layouts)
         for nth, instances in enumerate(_group_sizes(spec, segment, limit)):
             yield NodeGroup(
                 name=f"{owner}-{subnet.pool}_{subnet.number}_{nth}" if nth else subnet.name,
@@ -331,14 +326,15 @@ def _node_groups(plan: PlanDocument, lock: LockDocument, limit: int | None) -> I
                 network=segment.network,
                 subnet=subnet.name,
                 instances=instances,
-                blocks=segment.v4.blocks,
+                pods=spec.single_addresses,
                 families=families,
             )
 
 
 def _group_sizes(spec: NodePool, segment: Segment, limit: int | None) -> Iterator[int]:
     """Nodes of a segment's node groups: one group, or as many as the cloud's limit requires."""
-    most = limit or segment.nodes
+    # Machines with blocks are in no such group.
+    most = limit if limit and spec.single_addresses else segment.nodes
     # Groups are made for the surge, too: an upgrade must find one that is not full.
     # In the order of node indexes: a segment has nodes only once those before it are full.
     present = max(0, min(spec.needed - segment.first, segment.nodes))
@@ -347,11 +343,23 @@ def _group_sizes(spec: NodePool, segment: Segment, limit: int | None) -> Iterato
         yield max(0, min(spec.nodes - segment.first - first, segment.nodes - first, most))
 
 
+def _gateways(plan: PlanDocument) -> Iterator[NatGateway]:
+    spokes = {name: cluster.nat_gateway_ips for name, cluster in plan.clusters.items()}
+    for owner, addresses in {HUB: plan.hub.nat_gateway_ips, **spokes}.items():
+        # A spoke without one reaches the internet through the hub.
+        if addresses:
+            yield NatGateway(owner, owner, location_of(plan, owner), addresses)
+
+
 def _appliances(lock: LockDocument, spokes: Sequence[_Spoke]) -> Iterator[Appliance]:
     every = tuple(merge(prefix for spoke in spokes for prefix in _sources(spoke.held)))
-    for number, addresses in enumerate(lock.hub.routers.hosts):
-        yield Appliance(f"{HUB}_router_{number}", HUB, addresses, drops=((every, every),))
-    for name, _, held in spokes:
-        for number, addresses in enumerate(held.nat.hosts):
-            translations = held.services.pairs
-            yield Appliance(f"{name}_nat_{number}", name, addresses, translations=translations)
+    for host in machines.hosts(lock):
+        is_router = host.role is Role.HUB_ROUTER
+        yield Appliance(
+            name=f"{host.site}_{'router' if is_router else 'nat'}_{host.number}",
+            machine=host.name,
+            owner=host.site,
+            addresses=host.addresses,
+            drops=((every, every),) if is_router else (),
+            translations=() if is_router else lock.clusters[host.site].services.pairs,
+        )

@@ -130,9 +130,6 @@ def _entry(key: str, old: Entry | None, new: Entry | None) -> Iterator[Change]:
     if old == new:
         return
     before, after = _text(old) if old else "", _text(new) if new else ""
-    # A segment's text leaves out where the addresses in the subnets begin.
-    if before == after and not isinstance(new, lock.Segment):
-        return
     if old is None or new is None:
         kind = ChangeKind.ADD if new else ChangeKind.REMOVE
     else:
@@ -173,7 +170,8 @@ def _text(held: Entry) -> str:
             return listed(held.prefixes) + (f": {listed(hosts)}" if hosts else "")
         case lock.Segment():
             parts = "; ".join(
-                f"hosts {part.hosts}, pods {part.pods} ({part.blocks} x /{part.block_length})"
+                f"{part.subnet}, hosts from {part.host_base}, "
+                f"pods from {part.pod_base} ({part.blocks} x /{part.block_length})"
                 for part in held.layouts
             )
             return f"nodes {held.first:,} to {held.last:,}: {parts}"

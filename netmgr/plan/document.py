@@ -172,45 +172,6 @@ PrefixOrMore = Annotated[
 """A prefix, or one of each family."""
 
 
-class PinnedSubnets(Document):
-    """Existing subnets of nodes' own addresses and of their pods': IPv4, and maybe IPv6.
-
-    They must not overlap. Where one live subnet has both, name the parts of it that each is to get.
-    """
-
-    hosts: PrefixOrMore
-    """Of the nodes' own addresses."""
-    pods: PrefixOrMore
-    """Of their pods."""
-
-    @model_validator(mode="after")
-    def _have_the_same_families(self) -> PinnedSubnets:
-        hosts, pods = (
-            sorted(prefix.family for prefix in prefixes) for prefixes in (self.hosts, self.pods)
-        )
-        if any(families not in ([Family.V4], list(Family)) for families in (hosts, pods)):
-            raise ValueError("hosts and pods have one IPv4 prefix each, and may have one of IPv6")
-        if hosts != pods:
-            raise ValueError("hosts and pods must have prefixes of the same families")
-        return self
-
-    @model_validator(mode="after")
-    def _are_subnets_of_their_own(self) -> PinnedSubnets:
-        for prefix in self.prefixes:
-            if prefix.family is Family.V6 and prefix.length > V6_SUBNET:
-                raise ValueError(
-                    f"{prefix} is smaller than a /{V6_SUBNET}, the smallest IPv6 subnet"
-                )
-        for hosts in self.hosts:
-            if any(hosts.overlaps(pods) for pods in self.pods):
-                raise ValueError(f"hosts {hosts} overlaps pods; give each a part of its own")
-        return self
-
-    @property
-    def prefixes(self) -> tuple[Prefix, ...]:
-        return (*self.hosts, *self.pods)
-
-
 class NodePool(Document):
     """Nodes of one kind in a cluster; in the cloud a node group, or several to keep its limits."""
 
@@ -222,7 +183,7 @@ class NodePool(Document):
     """Whether a node's pods have blocks of addresses, or each address is an allocation."""
     block_length: Annotated[int, Field(ge=20, le=32)] = 28
     """Prefix length of one block (IPv4), when addressing is `blocks`."""
-    block_length_v6: Annotated[int, Field(ge=80, le=128)] = 112
+    block_length_v6: Annotated[int, Field(ge=80, le=128)] = 80
     """Prefix length of the one IPv6 block of a node, when `pools.nodes` has IPv6."""
     surge: Annotated[
         Surge,
@@ -234,8 +195,24 @@ class NodePool(Document):
     """Extra nodes while it is upgraded: a number, or a percentage."""
     grow_to: NodeCount | None = None
     """Declared growth, in nodes: subnets have this size from day one."""
-    subnets: tuple[PinnedSubnets, ...] = ()
-    """Existing subnets, for its nodes from the first on; nodes that do not fit get others."""
+    subnets: tuple[PrefixOrMore, ...] = ()
+    """Existing subnets, for its nodes from the first on; nodes that do not fit get others.
+
+    Each is an IPv4 prefix for nodes and their pods, or a list of it and one of IPv6.
+    """
+
+    @field_validator("subnets")
+    @classmethod
+    def _one_a_family(cls, subnets: tuple[tuple[Prefix, ...], ...]) -> object:
+        for number, prefixes in enumerate(subnets):
+            if sorted(prefix.family for prefix in prefixes) not in ([Family.V4], list(Family)):
+                message = "a subnet has one IPv4 prefix, and may have one of IPv6"
+                raise invalid(message, (number,), remedy="list them in brackets")
+            for prefix in prefixes:
+                if prefix.family is Family.V6 and prefix.length > V6_SUBNET:
+                    message = f"{prefix} is smaller than a /{V6_SUBNET}, the smallest IPv6 subnet"
+                    raise invalid(message, (number,), remedy="pin the whole subnet")
+        return subnets
 
     @field_validator("grow_to")
     @classmethod
@@ -254,6 +231,11 @@ class NodePool(Document):
         if self.addressing is Addressing.SINGLE:
             return self.pods_per_node
         return -(-self.pods_per_node // (1 << (Family.V4.width - self.block_length)))
+
+    @property
+    def single_addresses(self) -> int:
+        """Addresses of each family that a node's pods have in `single` addressing; else 0."""
+        return self.pods_per_node if self.addressing is Addressing.SINGLE else 0
 
     @property
     def effective_block_length(self) -> int:
@@ -356,6 +338,8 @@ class Hub(Document):
     """Addresses for researchers' machines."""
     routers: Annotated[int, Field(ge=1, le=8)] = 2
     """Machines that forward between the hub and the clusters."""
+    nat_gateway_ips: Annotated[int, Field(ge=0, le=16)] = 1
+    """Public addresses of the hub's NAT gateway, for clusters without one, too. 0: no gateway."""
     location: str | None = None
     """Cloud region; default: the plan's."""
 
@@ -431,12 +415,11 @@ class PlanDocument(CloudKeys):
                 yield KeyedPrefix(prefix, ("pinned", owner, number), owner)
 
     def subnet_pins(self) -> Iterator[KeyedPrefix]:
-        """Every pinned subnet of nodes or pods with its key and cluster."""
+        """Every pinned subnet of nodes with its key and cluster."""
         for path, spec in self.node_pools():
-            for number, pin in enumerate(spec.subnets):
-                for role, prefixes in (("hosts", pin.hosts), ("pods", pin.pods)):
-                    for prefix in prefixes:
-                        yield KeyedPrefix(prefix, (*path, "subnets", number, role), str(path[1]))
+            for number, prefixes in enumerate(spec.subnets):
+                for prefix in prefixes:
+                    yield KeyedPrefix(prefix, (*path, "subnets", number), str(path[1]))
 
     def service_pins(self) -> Iterator[KeyedPrefix]:
         """Every pinned Service range with its key and cluster."""

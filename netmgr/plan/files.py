@@ -19,7 +19,7 @@ from netmgr.documents.diagnostics import Diagnostic
 from netmgr.errors import ConfigError, StateError
 from netmgr.plan.clouds.cloud import Cloud, CloudLimits
 from netmgr.plan.document import PlanDocument
-from netmgr.plan.lock import LOCK_FILE, LockDocument, digest_of
+from netmgr.plan.lock import LOCK_FILE, OLDER_VERSION, LockDocument, digest_of
 
 HEADER = """\
 # Written by `netmgr plan lock`. Keep it in git beside plan.yaml, and do not edit it:
@@ -39,8 +39,8 @@ def load_plan(path: Path) -> PlanDocument:
     return loader.load(path, PlanDocument)
 
 
-def load_lock(path: Path) -> LockDocument | None:
-    """Read a lock, None when there is none yet.
+def load_lock(path: Path, *, older: bool = False) -> LockDocument | None:
+    """Read a lock, None when there is none yet; with `older`, also one of `OLDER_VERSION`.
 
     ConfigError if it is no lock, is of another version, or was edited or merged by hand.
     """
@@ -57,6 +57,15 @@ def load_lock(path: Path) -> LockDocument | None:
         raise ConfigError(
             error.message, f"if it was edited or merged by hand, {_cure(path)}"
         ) from None
+    if lock.version == OLDER_VERSION:
+        if older:
+            return lock
+        raise ConfigError(
+            f"{path}: has hosts and pods of a node pool in two prefixes (version {OLDER_VERSION}), "
+            "of which clouds allow an interface one",
+            "plan anew with: netmgr plan lock --renumber; "
+            "every address that would move is shown by: netmgr plan diff",
+        )
     if lock.digest != digest_of(lock):
         fault = "is not that of what the file says" if lock.digest else "is missing"
         where = loader.place(path, ("digest",))
@@ -129,6 +138,6 @@ def write_lock(path: Path, lock: LockDocument, before: LockDocument | None) -> N
         StateError: the file has another lock by now than the one that this was made from.
     """
     # Somebody may have locked while a question waited for an answer; writing would undo that.
-    if load_lock(path) != before:
+    if load_lock(path, older=True) != before:
         raise StateError(f"{path}: was changed meanwhile; run the command again")
     durable.write(path, (HEADER + to_yaml(sealed(lock))).encode())

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from netmgr.documents.diagnostics import listed
 from netmgr.errors import ConfigError
-from netmgr.plan.allocate.demand import Blocks, blocks
+from netmgr.plan.allocate.demand import Blocks, blocks, holds
 from netmgr.plan.check.usage import Usage, limit_usage
 from netmgr.plan.clouds.cloud import CloudLimits, Words
 from netmgr.plan.derive import narrowed, network
@@ -192,8 +192,9 @@ class _Change:
         former = {group.name: group.instances for group in self.old.node_groups}
         for group in self.new.node_groups:
             if group.name not in former:
-                kind, detail = f"make {self.words.node_group}", f"{group.instances:,} nodes"
-                yield Effect(kind, group.name, detail)
+                # Machines with blocks are in no such group.
+                kind = f"make {self.words.node_group}" if group.pods else "make machines"
+                yield Effect(kind, group.name, f"{group.instances:,} nodes")
             elif group.instances != former[group.name]:
                 detail = f"{former[group.name]:,} to {group.instances:,} nodes"
                 yield Effect("scale", group.name, detail)
@@ -281,9 +282,8 @@ def max_pods(
         is_single = spec.addressing is Addressing.SINGLE
         for count in [now.count] if is_single else range(1, 2 * now.count + 1):
             cut = Blocks(now.family, now.length, count)
-            lost = sum(cut.skipped(limits))
             # By subnet: a node's blocks are in one, so what is left in two is no node's.
-            nodes = sum((part.v4.pods.size // cut.size - lost) // count for part in segments)
+            nodes = sum(holds(part.v4.subnet.length, cut, limits) for part in segments)
             # One address more than blocks: the interface has the node's own, too.
             fits = nodes >= spec.needed and (most is None or count + 1 <= most)
             # All of a block is pods'. In AKS one block has the node's own address: 16 N - 1 pods.

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from hashlib import sha256
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from netmgr.documents.diagnostics import Diagnostic
 from netmgr.documents.fields import AddressText, Document, PrefixText
@@ -21,8 +21,11 @@ from netmgr.errors import ConfigError
 from netmgr.plan.document import PlanDocument, ServiceMode
 from netmgr.prefixes import Address, Family, Prefix
 
-LOCK_VERSION = 3
+LOCK_VERSION = 4
 """Incremented when a lock's content or form changes: another netmgr would misread it."""
+
+OLDER_VERSION = 3
+"""Hosts and pods of a segment had a prefix each. It is read to show what moves, never used."""
 
 LOCK_FILE = "plan.lock.yaml"
 """Name of the lock's file in diagnostics, until `files.located` puts the real one in its place."""
@@ -46,25 +49,46 @@ class Allocation(Document):
 
 
 class Layout(Document):
-    """Where one segment's addresses of one family are.
+    """Where one segment's addresses of one family are: in one prefix, the hosts below the pods.
 
     Node i of the segment (from 0) has its own address at `host_base + i`, and `blocks` blocks
     of `block_length`, one after the other, from `pod_base + i * blocks * 2^(width - block_length)`.
     """
 
-    hosts: PrefixText
-    """Subnet of the nodes' own addresses."""
+    subnet: PrefixText
     host_base: AddressText
-    pods: PrefixText
-    """Subnet of the pods' blocks."""
     pod_base: AddressText
     block_length: int
     blocks: Annotated[int, Field(ge=1)]
 
+    @model_validator(mode="before")
+    @classmethod
+    def _read_older(cls, written: object) -> object:
+        # Where hosts and pods begin says all there is to say about what moves.
+        if isinstance(written, dict) and {"hosts", "pods"} <= written.keys():
+            kept = {key: held for key, held in written.items() if key not in {"hosts", "pods"}}
+            return {"subnet": written["pods"], **kept}
+        return written
+
+    @property
+    def family(self) -> Family:
+        return self.subnet.family
+
     @property
     def stride(self) -> int:
         """Addresses from one node's first block to the next node's."""
-        return self.blocks << (self.pods.family.width - self.block_length)
+        return self.blocks << (self.family.width - self.block_length)
+
+    @property
+    def below_pods(self) -> tuple[Prefix, ...]:
+        """The part of the subnet that has the nodes' own addresses, largest prefix first."""
+        first, parts = self.subnet.value, []
+        for length in range(self.subnet.length + 1, self.family.width + 1):
+            part = Prefix(self.family, first, length)
+            if part.last < self.pod_base.value:
+                parts.append(part)
+                first += part.size
+        return tuple(parts)
 
     def host(self, offset: int) -> Address:
         """The own address of the segment's node at `offset` (from 0)."""
@@ -77,7 +101,7 @@ class Layout(Document):
         first = self.pod_base.value + offset * self.stride
         size = self.stride // self.blocks
         return tuple(
-            Prefix(self.pods.family, value, self.block_length)
+            Prefix(self.family, value, self.block_length)
             for value in range(first, first + self.stride, size)
         )
 
@@ -104,8 +128,8 @@ class Segment(Document):
 
     @property
     def prefixes(self) -> tuple[Prefix, ...]:
-        """The subnets: of each family that of hosts, then that of pods."""
-        return tuple(prefix for layout in self.layouts for prefix in (layout.hosts, layout.pods))
+        """The subnet of each family."""
+        return tuple(layout.subnet for layout in self.layouts)
 
 
 class NodePoolLock(Document):
@@ -215,7 +239,7 @@ class LockDocument(Document):
     @field_validator("version")
     @classmethod
     def _is_known(cls, version: int) -> int:
-        if version != LOCK_VERSION:
+        if version not in {OLDER_VERSION, LOCK_VERSION}:
             which = "a newer" if version > LOCK_VERSION else "an earlier"
             raise ValueError(
                 f"was written by {which} netmgr (version {version}; "

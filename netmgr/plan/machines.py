@@ -83,11 +83,13 @@ def node_owning(lock: LockDocument, address: Address) -> PlannedNode | None:
 
 
 def _offset(layout: Layout, address: Address) -> int | None:
-    if layout.hosts.holds(address) and address.value >= layout.host_base.value:
-        return address.value - layout.host_base.value
-    if layout.pods.holds(address) and address.value >= layout.pod_base.value:
+    if not layout.subnet.holds(address):
+        return None
+    if address.value >= layout.pod_base.value:
         return (address.value - layout.pod_base.value) // layout.stride
-    return None
+    # Before the first host are addresses that the cloud keeps.
+    offset = address.value - layout.host_base.value
+    return offset if offset >= 0 else None
 
 
 @dataclass(frozen=True, slots=True)

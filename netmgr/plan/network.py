@@ -117,7 +117,7 @@ class Peering:
 
 @dataclass(frozen=True, slots=True)
 class NatGateway:
-    """A cluster's way to the internet, with its public addresses."""
+    """The way of the hub or a cluster to the internet, with its public addresses."""
 
     name: str
     owner: str
@@ -130,8 +130,8 @@ class NodeGroup:
     """Virtual machines of one segment of a node pool, as many as the cloud allows in one group.
 
     Attributes:
-        blocks: IPv4 blocks of pods, or single addresses, that a machine's interface has beside
-            the node's own addresses.
+        pods: addresses of each family for pods that a machine's interface has beside its own, and
+            that the cloud chooses; 0 where pods have blocks, which no such group's model has.
     """
 
     name: str
@@ -140,7 +140,7 @@ class NodeGroup:
     network: str
     subnet: str
     instances: int
-    blocks: int
+    pods: int
     families: tuple[Family, ...]
 
 
@@ -149,12 +149,14 @@ class Appliance:
     """A machine that forwards: a hub's router or a cluster's NAT host.
 
     Attributes:
+        machine: its name among the plan's machines.
         addresses: its own, one a family.
         drops: (sources, destinations) that it refuses to pass on, each a group of prefixes.
         translations: what a NAT host translates; a router has none.
     """
 
     name: str
+    machine: str
     owner: str
     addresses: tuple[Address, ...]
     drops: tuple[tuple[tuple[Prefix, ...], tuple[Prefix, ...]], ...] = ()

@@ -1,35 +1,32 @@
-"""Planning: a whole process beside netaddr and the standard library, and how often a cluster can
-grow where it is.
+"""Planning: a whole process beside netaddr and the standard library; how full a pool gets, and what
+growth adds to it.
 """
 
 from __future__ import annotations
 
-import random
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 from statistics import mean, median
 
 from netmgr.documents import loader
-from netmgr.plan.allocate.space import Space, length_for, subtract
 from netmgr.plan.document import PlanDocument
 from netmgr.plan.files import load_limits
 from netmgr.plan.locking import make_lock
-from netmgr.prefixes import Family, Prefix
+from tests.bench import filling
 from tests.bench.planning_peers import LIBRARIES
 from tests.bench.report import SOURCE, Effort, Figure
 
 FASTER = 0.1
-POOL = Prefix.parse("10.0.0.0/8")
-SITES, DOUBLINGS, FIRST = 20, 10, 16
 
 
 def measure(effort: Effort) -> Iterator[Figure]:
-    """`plan lock` as a process and alone, then the simulation of growth."""
+    """`plan lock` as a process and alone, then filling and growth."""
     shape = f"{effort.shape[0]} clusters x {effort.shape[1]:,} nodes"
     with tempfile.TemporaryDirectory() as folder:
         plan, lock = Path(folder, "plan.yaml"), Path(folder, "plan.lock.yaml")
@@ -51,7 +48,7 @@ def measure(effort: Effort) -> Iterator[Figure]:
     for library, allocate in LIBRARIES.items():
         theirs = _timed(partial(allocate, *effort.shape))
         yield Figure(f"lock alone, {shape}", 1e3 * ours, "ms", 1e3 * theirs, library, FASTER)
-    yield from _growth(effort.seeds)
+    yield from _filling(effort.seeds)
 
 
 def document(clusters: int, nodes: int) -> str:
@@ -66,7 +63,7 @@ def document(clusters: int, nodes: int) -> str:
         "limits:",
         "  mappings_per_peered_group: 1000000",
         "  peerings_per_network: 10000",
-        "  route_tables: 100000",
+        "  route_tables_per_region: 100000",
         "  routes_per_table: 100000",
         "clusters:",
         *(
@@ -88,81 +85,24 @@ def _run(command: Sequence[str]) -> float:
     return _timed(lambda: subprocess.run(run, cwd=SOURCE, stdout=subprocess.DEVNULL, check=True))
 
 
-Choice = Callable[[Space, int, random.Random], Prefix | None]
-
-
-def first_fit(space: Space, length: int, _: random.Random) -> Prefix | None:
-    """The lowest free address."""
-    fitting = [block for block in space.blocks() if block.length <= length]
-    return min(fitting)._replace(length=length) if fitting else None
-
-
-def at_random(space: Space, length: int, source: random.Random) -> Prefix | None:
-    """Any free place of the size, each as likely as any other."""
-    fitting = [block for block in space.blocks() if block.length <= length]
-    if not fitting:
-        return None
-    block = source.choices(fitting, [block.size for block in fitting])[0]
-    step = 1 << (space.family.width - length)
-    return Prefix(block.family, block.value + step * source.randrange(block.size // step), length)
-
-
-CHOICES: dict[str, Choice] = {
-    # What netmgr does for growth that nobody declared.
-    "netmgr": lambda space, length, _: space.sparse(length),
-    "first fit": first_fit,
-    # The smallest free block.
-    "best fit": lambda space, length, _: space.packed(length),
-    "random": at_random,
-}
-
-
-class Sites:
-    """Sites in one pool that double, each where it stands when it can, else with another prefix."""
-
-    def __init__(self, choose: Choice, source: random.Random) -> None:
-        self._choose = choose
-        self._source = source
-        self._space = Space(Family.V4, [POOL])
-        self.sites: list[list[Prefix]] = [[] for _ in range(SITES)]
-        for site in self.sites:
-            self._add(site, FIRST)
-
-    def double(self, site: list[Prefix]) -> bool:
-        """Double one site; returns whether it could where it stands."""
-        more = sum(held.size for held in site)
-        for held in sorted(site, key=lambda held: held.length):
-            length = length_for(held.size + more, Family.V4)
-            grown = self._space.grown(held, length) if held.length else None
-            if grown is not None:
-                for part in subtract(grown, held):
-                    self._space.take(part)
-                site[site.index(held)] = grown
-                return True
-        self._add(site, length_for(more, Family.V4))
-        return False
-
-    def _add(self, site: list[Prefix], length: int) -> None:
-        if (prefix := self._choose(self._space, length, self._source)) is not None:
-            self._space.take(prefix)
-            site.append(prefix)
-
-
-def in_place(choose: Choice, seed: int) -> float:
-    """Share of random doublings that succeed in place, in the same order for every choice."""
-    order = random.Random(seed)  # noqa: S311  a simulation, to be repeated
-    sites = Sites(choose, random.Random(f"choices {seed}"))  # noqa: S311  as above
-    return mean(sites.double(order.choice(sites.sites)) for _ in range(DOUBLINGS))
-
-
-def _growth(seeds: int) -> Iterator[Figure]:
-    shares = {
-        name: 100 * mean(in_place(choose, seed) for seed in range(seeds))
-        for name, choose in CHOICES.items()
-    }
-    ours = shares.pop("netmgr")
-    for name, share in shares.items():
-        what = f"growth in place, {SITES} sites, {DOUBLINGS} doublings, {seeds} seeds"
-        compared = share or None  # none at all leaves nothing to divide by
-        what += "" if compared else f" ({name}: 0 %)"
-        yield Figure(what, ours, "%", compared, name, budget=1, more_is_better=True)
+def _filling(seeds: int) -> Iterator[Figure]:
+    """How full a pool gets; then prefixes that growth added, and growth that was refused."""
+    shapes = {"equal": [filling.equal(400)], "mixed": [filling.mixed(300, n) for n in range(seeds)]}
+    for shape, several in shapes.items():
+        theirs = 100 * mean(map(filling.fill_of_peer, several))
+        ways = {"at once": filling.fill, "one by one": filling.fill_step_by_step}
+        for way, fill in ways.items():
+            what = f"{shape} clusters in a pool, {way}"
+            ours = 100 * mean(map(fill, several))
+            yield Figure(what, ours, "%", theirs, "first fit", budget=0.95, more_is_better=True)
+    for declared, load in product((False, True), (0.1, 0.3, 0.5)):
+        years = [filling.year(n, load, 30, declared=declared) for n in range(seeds)]
+        growth = "declared" if declared else "undeclared"
+        for rule, what in product(filling.RULES, ("extra", "refused")):
+            mine, theirs = (
+                mean(getattr(year[name], what) for year in years) for name in ("netmgr", rule)
+            )
+            named = f"{growth} growth of {load:.0%} of a pool, {what}"
+            # What others' declared growth keeps free may be missing where the pool is full.
+            budget = 1.0 if what == "extra" else 1.2
+            yield Figure(named, mine, "", theirs or None, rule, budget=budget)

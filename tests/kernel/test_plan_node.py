@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import hcl2
 import pytest
 import yaml
 
@@ -19,7 +20,9 @@ from netmgr.plan import files, machines
 from netmgr.plan.lock import LockDocument, Segment
 from netmgr.plan.machines import PlannedNode
 from netmgr.prefixes import Address, Family, Prefix
+from tests.fakes.metadata import MetadataServer, document, http
 from tests.kernel.namespaces import inside
+from tests.lab.errors import LabError
 from tests.lab.exchange import End, datagrams, open_socket
 from tests.lab.nodes import LabNode
 from tests.lab.runtime import Sandbox
@@ -47,13 +50,19 @@ BESIDE_INTERNET = {
     Family.V6: Address.parse("2001:db8:ffff::fe"),
 }
 ON_LINK = {Family.V4: 24, Family.V6: 64}
+SCALE_SET, SUBNET = ('"azurerm_linux_virtual_machine_scale_set"', '"azurerm_subnet"')
 SIZES = [0, 700, 1400]
 
 
 @cache
 def rendered(name: str) -> str:
     """node.yaml as the command prints it."""
-    command = [sys.executable, "-m", "netmgr", "plan", "render", "node", name, "--file", str(PLAN)]
+    return printed("node", name)
+
+
+def printed(*what: str) -> str:
+    """What `netmgr plan render` prints."""
+    command = [sys.executable, "-m", "netmgr", "plan", "render", *what, "--file", str(PLAN)]
     return subprocess.run(
         command, check=True, capture_output=True, text=True, timeout=PATIENCE
     ).stdout
@@ -76,8 +85,8 @@ def nat_hosts(node: PlannedNode) -> tuple[Prefix, ...]:
 
 
 def gateways(segment: Segment) -> list[Address]:
-    """The first address of each hosts' subnet: the cloud keeps it for its router."""
-    return [Address(layout.hosts.family, layout.hosts.value + 1) for layout in segment.layouts]
+    """The first address of each subnet: the cloud keeps it for its router."""
+    return [Address(layout.subnet.family, layout.subnet.value + 1) for layout in segment.layouts]
 
 
 def interface(
@@ -96,9 +105,9 @@ def topology() -> Topology:
     """
     places = [planned(name) for name in NAMES]
     texts = [loader.parse(rendered(name), name, NodeDocument) for name in NAMES]
-    lengths = [[layout.hosts.length for layout in place.segment.layouts] for place in places]
+    lengths = [[layout.subnet.length for layout in place.segment.layouts] for place in places]
     inward = [
-        Route(layout.hosts, BESIDE_INTERNET[layout.hosts.family])
+        Route(layout.subnet, BESIDE_INTERNET[layout.subnet.family])
         for p in places
         for layout in p.segment.layouts
     ]
@@ -236,8 +245,58 @@ def dropped(world: World, node: str, pair: dict[str, str]) -> int:
 
 
 def test_the_way_back_to_researchers_is_the_nat_host(world: World) -> None:
-    assert routes(world, NAMES[2]) == ["10.254.254.0/24 via 10.253.34.4 dev eth0"]
+    (researchers,), (host, *_) = lock().hub.researchers, lock().clusters["evals"].nat.addresses
+    assert routes(world, NAMES[2]) == [f"{researchers.prefix} via {host} dev eth0"]
     assert routes(world, NAMES[0]) == []
+
+
+def test_a_node_of_a_rendered_scale_set_attaches_as_many_pods_as_its_kubelet_takes(
+    world: World,
+) -> None:
+    """From the rendering to a metadata server of the documented shape, and from there to pods."""
+    node = world.node(NAMES[1])
+    cluster, pool, _ = NAMES[1].split("-")
+    most = yaml.safe_load(printed("kubelet", cluster, pool))["maxPods"]
+    addresses = chosen_by_the_cloud(node)
+    node.stop_agent()
+    here = {"state_dir": str(node.directory / "scale-set"), "run_dir": str(node.run_dir)}
+    # What `netmgr kube node` adds of the Node object.
+    own = {"name": node.name, "addresses": list(map(str, node.node.addresses))}
+    template = printed("template", cluster, "--pool", pool)
+    node.document.write_text(template + yaml.safe_dump(here | {"node": own}))
+    with MetadataServer(node.namespace, http(document(own["addresses"] + addresses))):
+        node.start_until_ready()
+        pods = [node.add(f"pod-{number}") for number in range(most)]
+        try:
+            held = {str(pod.address(family)) for pod in pods for family in Family}
+            assert held == set(addresses)
+            for family in Family:
+                first, *_, last = (End(pod.netns, pod.address(family)) for pod in pods)
+                assert datagrams(first, last, SIZES, SIZES).forth.packets == len(SIZES)
+            with pytest.raises(LabError, match="no IPv4 address is free"):
+                node.add("one-more")
+        finally:
+            for pod in pods:
+                node.runtime.delete(pod)
+            restart_on_the_rendered_document(node)
+            node.wait_until_ready()
+
+
+def chosen_by_the_cloud(node: LabNode) -> list[str]:
+    """Addresses for a machine of the rendered scale set, out of the rendered subnet."""
+    read = hcl2.loads(printed("terraform"))["resource"]
+    label = f'"{node.name.rpartition("-")[0]}"'
+    (scale_set,) = (r[SCALE_SET][label] for r in read if label in r.get(SCALE_SET, {}))
+    (subnet,) = (r[SUBNET][label] for r in read if label in r.get(SUBNET, {}))
+    (interface,) = scale_set["network_interface"]
+    chosen = []
+    for prefix in (Prefix.parse(text.strip('"')) for text in subnet["address_prefixes"]):
+        versions = [own["version"] for own in interface["ip_configuration"]]
+        # The first of a family is the machine's own. No place of the lock has the last ones.
+        pods = versions.count(f'"IPv{prefix.family}"') - 1
+        last = prefix.value + min(prefix.size, 1 << 20) - 2
+        chosen += [str(Address(prefix.family, last - number)) for number in range(pods)]
+    return chosen
 
 
 def routes(world: World, node: str) -> list[str]:

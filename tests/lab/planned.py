@@ -199,7 +199,9 @@ class _Builder:
         for name, held in self.lock.clusters.items():
             segments = chain.from_iterable(pool.segments for pool in held.node_pools.values())
             layouts = chain.from_iterable(segment.layouts for segment in segments)
-            found[name] = (*held.nat.prefixes, *(layout.hosts for layout in layouts))
+            # The cloud answers for pods' addresses itself, which a bridge does not do.
+            own = chain.from_iterable(layout.below_pods for layout in layouts)
+            found[name] = (*held.nat.prefixes, *own)
         return found
 
     @cached_property
@@ -257,7 +259,7 @@ class _Builder:
     def _rogue(self, site: str) -> Iterator[InterfaceAddress]:
         """One among the first nodes of the cluster."""
         pool = self.lock.clusters[site].node_pools[POOL]
-        for subnet in (layout.hosts for layout in pool.segments[0].layouts):
+        for subnet in (layout.below_pods[0] for layout in pool.segments[0].layouts):
             place = _ROGUE[subnet.family]
             yield InterfaceAddress(
                 Address(subnet.family, subnet.value + place % subnet.size), subnet.length

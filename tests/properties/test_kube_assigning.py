@@ -56,7 +56,8 @@ ALL = [
     for number in range(capacity)
 ]
 NAMES = ["train-gpu-0", "train-gpu-4", "train-cpu-1", *(f"vmss{number}" for number in range(6))]
-ACROSS = Prefix.parse(str(ALLOCATIONS.at(NodeIndex("cpu", 0)).ranges[0].network) + "/27")
+OF_A_NODE = ALLOCATIONS.at(NodeIndex("cpu", 1)).ranges[0]
+ACROSS = Prefix(OF_A_NODE.family, OF_A_NODE.value >> 5 << 5, 27)
 STRANGE = [Prefix.parse("192.168.0.0/24"), ACROSS]
 
 

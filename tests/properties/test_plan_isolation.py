@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 from hypothesis import given, settings
@@ -11,7 +12,8 @@ from netmgr.documents.node import NodeDocument
 from netmgr.documents.sites import Role, SourceAddress, site_of
 from netmgr.plan import files
 from netmgr.plan.check.fleet import contradictions, drift
-from netmgr.plan.check.reach import matrix, weakened
+from netmgr.plan.check.reach import OTHERS, Layer, ReachTarget, matrix, weakened
+from netmgr.plan.check.trace import Tracer
 from netmgr.plan.derive import network
 from netmgr.plan.document import PlanDocument
 from netmgr.plan.locking import make_lock
@@ -71,8 +73,35 @@ def test_spokes_stay_apart_even_with_one_layer_missing(drawn, missing):
     lock = make_lock(plan, None, limits)
     cells = matrix(weakened(network(plan, lock, limits), missing))
     assert [cell.wrong for cell in cells if cell.wrong] == []
-    spokes = len(plan.clusters)
-    assert sum(cell.outcome == "dropped" for cell in cells) == 2 * spokes * (spokes - 1)
+    apart = {(cell.origin, cell.target) for cell in cells if cell.owner == OTHERS}
+    both = (ReachTarget.NODES, ReachTarget.SERVICES)
+    spokes = plan.clusters if len(plan.clusters) > 1 else ()
+    assert apart == set(product(spokes, both))
+    assert {cell.origin for cell in cells if cell.outcome == "dropped"} == set(spokes)
+
+
+@settings(max_examples=25)
+@given(PLANS, st.sets(st.sampled_from(list(Layer))))
+def test_the_matrix_says_of_spokes_what_packets_followed_one_by_one_do(drawn, missing):
+    plan = document(drawn)
+    limits = files.load_limits(plan.cloud)
+    derived = weakened(network(plan, make_lock(plan, None, limits), limits), missing)
+    cells = {
+        (cell.origin, cell.owner): cell
+        for cell in matrix(derived)
+        if cell.target == "nodes and pods"
+    }
+    tracer = Tracer(derived)
+    for here, there in product(derived.networks, repeat=2):
+        cell = cells.get((here.owner, there.owner)) or cells[here.owner, OTHERS]
+        outcomes = {
+            tracer.trace(here, start, source.network, target.network).owner == there.owner
+            for start, end in product(here.subnets, there.subnets)
+            for source, target in product(start.prefixes, end.prefixes)
+            if source.family is target.family
+        }
+        names = ["reached" if arrives else "dropped" for arrives in outcomes]
+        assert cell.outcome == (names[0] if len(names) == 1 else "in part")
 
 
 @settings(max_examples=25)

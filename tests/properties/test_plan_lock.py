@@ -67,10 +67,14 @@ def documents(draw: st.DrawFn) -> dict[str, object]:
         if draw(st.booleans()):
             total = sum(pool["nodes"] for pool in found[name]["node_pools"].values())
             found[name]["grow_to"] = total * draw(st.integers(1, 4))
+    cloud = draw(st.sampled_from(["azure", "none"]))
+    for pool in [pool for each in found.values() for pool in each["node_pools"].values()]:
+        if LIMITS[Cloud(cloud)].block_length:
+            pool.pop("block_length", None)
     return {
         **PLAN_KEYS,
         "name": "drawn",
-        "cloud": draw(st.sampled_from(["azure", "none"])),
+        "cloud": cloud,
         "pools": draw(st.sampled_from(POOLS)),
         "exclude": draw(
             st.sampled_from([[], [{"prefix": "10.64.0.0/16"}, {"prefix": "172.17.0.0/24"}]])
@@ -242,14 +246,7 @@ def inside(lengths: st.SearchStrategy[int]) -> st.SearchStrategy[str]:
 
 pinning_pools = st.fixed_dictionaries(
     {"nodes": st.sampled_from([0, 5, 100, 500]), "pods_per_node": st.sampled_from([4, 15, 31, 60])},
-    optional={
-        "subnets": st.lists(
-            st.fixed_dictionaries(
-                {"hosts": inside(st.integers(22, 28)), "pods": inside(st.integers(18, 24))}
-            ),
-            max_size=2,
-        )
-    },
+    optional={"subnets": st.lists(inside(st.integers(18, 28)), max_size=2)},
 )
 pinned_services = st.sampled_from([{"length": 20}, {"length": 20, "prefix": "172.18.0.0/20"}])
 pinning = st.fixed_dictionaries(
@@ -302,7 +299,7 @@ def test_what_is_pinned_is_there_and_what_is_live_is_left_alone(data, later):
     assert not any(prefix.overlaps(live.prefix) for prefix in allocated for live in plan.exclude)
     for name, spec in plan.clusters["alpha"].node_pools.items():
         for pin, segment in zip(spec.subnets, alpha.node_pools[name].segments, strict=False):
-            assert (segment.v4.hosts, segment.v4.pods) == (pin.hosts[0], pin.pods[0])
+            assert segment.v4.subnet == pin[0]
         assert len(alpha.node_pools[name].segments) >= len(spec.subnets)
         assert alpha.node_pools[name].capacity >= spec.capacity
     if pinned := plan.clusters["alpha"].services.prefix:

@@ -23,9 +23,11 @@ from typing import Any
 HERE = Path(__file__).parent
 AZURERM = ("@cdktf/provider-azurerm", "14.23.1")
 RESOURCES = (
+    "linux_virtual_machine",
     "linux_virtual_machine_scale_set",
     "nat_gateway",
     "nat_gateway_public_ip_association",
+    "network_interface",
     "network_security_group",
     "public_ip",
     "resource_group",

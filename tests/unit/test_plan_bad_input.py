@@ -119,33 +119,33 @@ def write(plan: Path, old: str, new: str) -> None:
         ),
         (
             "clusters:",
-            "pinned: {x: [10.0.9.0/24]}",
-            "plan.yaml:7: pinned.x[0]: 10.0.9.0/24 is pinned to x, but alpha holds 10.0.0.0/16",
+            "pinned: {x: [10.4.9.0/24]}",
+            "plan.yaml:7: pinned.x[0]: 10.4.9.0/24 is pinned to x, but alpha holds 10.4.0.0/17",
             "19: clusters.",
         ),
         (
             "clusters:",
             "pinned: {x: [172.16.0.0/24]}",
             "x, but alpha has its Services at 172.16.0.0/20",
-            "20: clusters.alpha.services); undo",
+            "21: clusters.alpha.services); undo",
         ),
         (
             "{length: 20}",
             "{length: 21}",
             "Kubernetes cannot resize a Service range",
-            "20: clusters.alpha.services); undo",
+            "21: clusters.alpha.services); undo",
         ),
         (
             RANGE,
             "[172.17.0.0/16]",
             "which no pool has any more",
-            "20: clusters.alpha.services); un",
+            "21: clusters.alpha.services); un",
         ),
         (
             "pods_per_node: 31",
             "pods_per_node: 33",
             f"{GPU}.pods_per_node: needs 3 blocks a node, but nodes have 2 in the lock",
-            "31: clusters.alpha.node_pools.gpu.segments[0]",
+            "32: clusters.alpha.node_pools.gpu.segments[0]",
         ),
     ],
 )
@@ -164,7 +164,7 @@ def test_a_plan_that_does_not_fit_says_by_how_much_and_what_is_largest(run, plan
     plan.write_text(PLAN.replace("10.0.0.0/12", "10.0.0.0/18"))
     code, text = run("lock", "--yes")
     assert code == 2
-    assert "alpha needs 33,808 more addresses, a /16, but of pools.nodes the largest free" in text
+    assert "alpha needs 32,784 more addresses, a /16, but of pools.nodes the largest free" in text
     assert "57,344 too few; the largest request is clusters.alpha.node_pools.gpu.nodes (3" in text
 
 

@@ -17,8 +17,8 @@ from netmgr.plan.locking import make_lock
 from netmgr.prefixes import Prefix
 from tests.builders import PLAN_KEYS
 
-PLACES = 251
-"""In a subnet of 256 addresses, of which Azure keeps five."""
+PLACES = 239
+"""In a subnet of 256 blocks: sixteen have the nodes' own addresses, and Azure keeps the last."""
 
 Change = dict[str, Any]
 
@@ -61,8 +61,8 @@ def test_a_plan_that_its_lock_answers_has_no_fault():
 @pytest.mark.parametrize(
     ("now", "pool", "message"),
     [
-        (with_pool(nodes=PLACES + 9), "gpu", "260 nodes with surge, but places for 251"),
-        (with_pool(nodes=PLACES, surge=2), "gpu", "253 nodes with surge, but places for 251"),
+        (with_pool(nodes=PLACES + 9), "gpu", "248 nodes with surge, but places for 239"),
+        (with_pool(nodes=PLACES, surge=2), "gpu", "241 nodes with surge, but places for 239"),
         (with_pool("cpu", nodes=3), "cpu", "3 nodes with surge, but places for 0"),
     ],
 )
@@ -82,10 +82,10 @@ def test_a_cluster_that_is_not_in_the_lock_yet_has_no_places_to_count():
     assert len(checked(short)) == 1
 
 
-@pytest.mark.parametrize(("nodes", "is_few"), [(PLACES - 6, 0), (PLACES - 5, 1), (PLACES, 1)])
+@pytest.mark.parametrize(("nodes", "is_few"), [(PLACES - 5, 0), (PLACES - 4, 1), (PLACES, 1)])
 def test_few_places_that_are_left_are_a_warning(nodes, is_few):
     key = ("clusters", "a", "node_pools", "gpu", "nodes")
-    message = f"{nodes} nodes with surge, of 251 that fit"
+    message = f"{nodes} nodes with surge, of {PLACES} that fit"
     remedy = "declare grow_to, or see: netmgr plan grow"
     assert [parts(one) for one in checked(with_pool(nodes=nodes))] == [
         (Severity.WARNING, key, message, remedy)
@@ -111,10 +111,10 @@ def test_declared_growth_needs_no_warning_of_few_places():
 def test_growth_that_nothing_could_be_reserved_for_is_named():
     """The lock is of a plan without growth, so nothing is kept free beside the cluster."""
     key: KeyPath = ("clusters", "a", "grow_to")
-    for declared, is_named in ((462, 1), (461, 0)):
+    for declared, is_named in ((438, 1), (437, 0)):
         now = with_pool(cluster={"grow_to": declared})
         found = [parts(one) for one in checked(now) if one.at.key == key]
-        message = "462 nodes are declared, but nothing beside 10.0.0.0/19 could be reserved"
+        message = "438 nodes are declared, but nothing beside 10.23.96.0/19 could be reserved"
         expected = (Severity.WARNING, key, message, "it will grow by another prefix")
         assert found == [expected] * is_named
     reserved = with_pool(cluster={"grow_to": 2 * PLACES})
@@ -161,9 +161,9 @@ def test_room_that_the_cloud_would_not_let_anybody_fill_is_named(spare, is_named
     document = PlanDocument.model_validate(both)
     limits = load_limits(document.cloud)
     lock = make_lock(document, None, limits)
-    most = PLACES * 3 + PLACES * 2 + spare
+    most = 247 * 3 + PLACES * 2 + spare
     found = check_plan(document, lock, limits.agreed({"mappings_per_network": most}))
-    message = f"the places that the lock has in VNet a take 1,255 mappings, it has {most:,}"
+    message = f"the places that the lock has in VNet a take 1,219 mappings, it has {most:,}"
     expected = (Severity.WARNING, ("clusters", "a"), message, "let growth go to another node pool")
     assert [parts(one) for one in found] == [expected] * is_named
 
@@ -196,7 +196,7 @@ def test_limits_are_errors_when_they_are_exceeded_and_warnings_before():
     lines, _ = check_limits(document, lock, limits)
     mappings = next(line for line in lines if "mappings of" in line.what and line.used > 5000)
     for limit, severity, remedy in (
-        (mappings.used - 1, Severity.ERROR, "use larger blocks, fewer nodes, or raise the quota"),
+        (mappings.used - 1, Severity.ERROR, "use larger blocks, fewer nodes"),
         (mappings.used, Severity.WARNING, "plan the next step before it is needed"),
     ):
         agreed = limits.agreed({"mappings_per_peered_group": limit, "mappings_per_network": limit})

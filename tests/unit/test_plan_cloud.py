@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from netmgr.documents.diagnostics import Severity
 from netmgr.plan import machines
 from netmgr.plan.check.checks import check_limits, check_plan
 from netmgr.plan.check.usage import forecasts, limit_usage, network_mappings
-from netmgr.plan.clouds.cloud import CloudLimits
+from netmgr.plan.clouds.cloud import Cloud, CloudLimits
 from netmgr.plan.derive import address_spaces
 from netmgr.plan.document import PlanDocument
 from netmgr.plan.files import load_limits
@@ -68,6 +69,55 @@ def test_single_addresses_of_many_nodes_need_several_vnets_and_break_the_group_l
     assert "hub and its peers" not in "".join(messages(agreed, Severity.ERROR))
 
 
+def test_what_the_cloud_limits_by_region_is_counted_by_region():
+    east = {"a": cluster(nodes=40_000), "b": cluster(nodes=30_000)}
+    more = {"mappings_per_peered_group": 400_000}
+    (error,) = messages(locked(east, limits=more), Severity.ERROR)
+    assert "NICs of a region, eastus: 70,256 of 65,536 (azure, 2022-12)" in error
+    both = {"a": cluster(nodes=40_000), "b": {**cluster(nodes=30_000), "location": "westus3"}}
+    found = locked(both, limits={**more, "route_tables_per_region": 3})
+    assert messages(found, Severity.ERROR) == []
+    used = {(line.what, line.subject): line.used for line in limit_usage(*found)}
+    assert used["route tables of a region", "eastus"] == 3
+    assert used["route tables of a region", "westus3"] == 2
+    assert used["VNets of a region", "westus3"] == 2
+    assert used["security groups of a region", "eastus"] == 1
+
+
+def test_public_addresses_depend_on_the_contract_and_stop_no_plan():
+    found = locked({"a": {**cluster(nodes=5), "nat_gateway_ips": 11}})
+    assert messages(found, Severity.ERROR) == []
+    assert any(
+        "public IPs of a region: 12 of 10" in note for note in messages(found, Severity.NOTE)
+    )
+
+
+@pytest.mark.parametrize(
+    ("cloud", "keys", "refused"),
+    [
+        ("azure", {"block_length": 27}, "is 27, and a NIC takes blocks of /28 alone"),
+        (
+            "azure",
+            {"block_length_v6": 112},
+            "is 112, and a NIC takes blocks of /80",
+        ),
+        ("azure", {"block_length": 27, "addressing": "single"}, ""),
+        ("none", {"block_length": 27, "block_length_v6": 112}, ""),
+    ],
+)
+def test_blocks_are_of_the_only_length_that_the_cloud_has(cloud, keys, refused):
+    pools = {"nodes": ["10.0.0.0/8", "fd00:7::/40"], "services": ["172.16.0.0/12"]}
+    found = locked({"a": cluster(nodes=5, **keys)}, cloud=cloud, pools=pools)
+    errors = "".join(messages(found, Severity.ERROR))
+    assert refused in errors
+    assert bool(errors) == bool(refused)
+
+
+def test_the_figures_say_how_old_they_are():
+    limits = load_limits(Cloud.AZURE)
+    assert limits.months_old(date(2024, 1, 15)) == 13
+
+
 def test_nobody_gets_a_forbidden_range():
     pools = {"nodes": ["168.0.0.0/6"], "services": ["172.16.0.0/12"]}
     found = locked({f"c{number}": cluster(nodes=7000) for number in range(12)}, pools=pools)
@@ -84,11 +134,11 @@ def test_a_nic_holds_no_more_than_256_addresses():
     )
     assert messages(most, Severity.ERROR) == []
     (error,) = messages(more, Severity.ERROR)
-    assert "addresses of a NIC, a/gpu: 257 of 256" in error
+    assert "addresses of a scale set's NIC, a/gpu: 257 of 256" in error
 
 
 def test_unknown_limits_are_shown_as_unknown():
-    lines = limit_usage(*locked({"a": cluster(nodes=5)}))
+    lines = limit_usage(*locked({"a": cluster(nodes=5, addressing="single")}))
     assert {line.limit for line in lines if line.what == "scale sets of a region"} == {2500}
     lines = limit_usage(*locked({"a": cluster(nodes=5)}, cloud="none"))
     assert {line.status for line in lines if "Kubernetes" not in line.what} == {"unknown"}
@@ -132,7 +182,7 @@ def test_a_forecast_grows_over_nothing_that_is_never_allocated():
 
 
 def test_a_forecast_places_a_segment_in_the_smallest_subnet_that_holds_it():
-    """A node that takes one address for its pods needs as many of hosts as of pods."""
+    """A node that takes one address for its pods takes two in all."""
     plan, lock, limits = locked(
         {"a": cluster(nodes=10, pods_per_node=1, addressing="single")},
         cloud="none",
@@ -152,7 +202,8 @@ def stays_where_it_is(
     except PlanRefused:
         return False
     # Beyond what is said it may still fit, divided into several segments beside that there was.
-    return len(after.prefixes) == 1 and len(after.node_pools["gpu"].segments) <= 2
+    held = len(lock.clusters["a"].prefixes)
+    return len(after.prefixes) == held and len(after.node_pools["gpu"].segments) <= 2
 
 
 def test_shared_services_are_the_same_inside_and_apart_for_the_hub():
@@ -173,7 +224,7 @@ def test_ipv6_subnets_are_64_and_ipv6_can_be_added_later():
     old, new = (lock.clusters["a"].node_pools["gpu"].segments[0] for lock in (before, after))
     assert new.v4 == old.v4
     assert new.v6 is not None
-    assert (new.v6.hosts.length, new.v6.pods.length, new.v6.block_length) == (64, 64, 112)
+    assert (new.v6.subnet.length, new.v6.block_length) == (64, 80)
     assert make_lock(both, after, limits) == after
 
 

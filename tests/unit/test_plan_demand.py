@@ -16,8 +16,8 @@ from netmgr.plan.allocate.demand import (
     layout,
     mappings_of,
     mappings_per_node,
-    pods_length,
     promised_mappings,
+    subnet_length,
 )
 from netmgr.plan.clouds.cloud import Cloud
 from netmgr.plan.document import NodePool
@@ -39,17 +39,8 @@ def test_a_node_has_blocks_of_v4_by_its_pods_and_one_of_v6():
     assert blocks(pool(pods_per_node=33), V4) == Blocks(V4, 28, 3)
     assert blocks(pool(pods_per_node=31, addressing="single"), V4) == Blocks(V4, 32, 31)
     assert blocks(pool(pods_per_node=31, block_length_v6=100), V6) == Blocks(V6, 100, 1)
+    assert blocks(pool(pods_per_node=31, addressing="single"), V6) == Blocks(V6, 128, 31)
     assert (Blocks(V4, 28, 2).size, Blocks(V6, 112, 1).size) == (16, 65_536)
-
-
-def test_a_cloud_that_keeps_addresses_costs_the_blocks_they_are_in():
-    """Four at the beginning and one at the end."""
-    assert (AZURE.reserved_first, AZURE.reserved_last) == (4, 1)
-    assert Blocks(V4, 28, 2).skipped(AZURE) == (1, 1)
-    assert Blocks(V4, 32, 31).skipped(AZURE) == (4, 1)
-    assert Blocks(V4, 31, 2).skipped(AZURE) == (2, 1)
-    among = AZURE.model_copy(update={"reserved_among_pods": False})
-    assert Blocks(V4, 28, 2).skipped(among) == (0, 0)
 
 
 @pytest.mark.parametrize(("hosts", "length"), [(1, 29), (3, 29), (4, 28), (11, 28), (12, 27)])
@@ -61,74 +52,85 @@ def test_a_subnet_of_hosts_has_room_for_them_and_for_what_the_cloud_keeps(hosts,
 @pytest.mark.parametrize(
     ("nodes", "cut", "length"),
     [
-        # Two blocks a node, and one lost at each end.
+        # Four addresses that the cloud keeps and the host lie in the first block, one in the last.
         (1, Blocks(V4, 28, 2), 26),
         (3, Blocks(V4, 28, 2), 25),
         (4, Blocks(V4, 28, 2), 24),
         (7, Blocks(V4, 28, 2), 24),
         (8, Blocks(V4, 28, 2), 23),
-        (14, Blocks(V4, 28, 1), 24),
-        (15, Blocks(V4, 28, 1), 23),
+        (12, Blocks(V4, 28, 1), 24),
+        (13, Blocks(V4, 28, 1), 24),
+        (14, Blocks(V4, 28, 1), 23),
         (1, Blocks(V4, 32, 1), 29),
+        (2, Blocks(V4, 32, 1), 28),
+        # The figures of a kubelet's default, and of 7,500 nodes with their surge.
+        (110, Blocks(V4, 28, 2), 20),
+        (7_875, Blocks(V4, 28, 2), 14),
         (1, Blocks(V6, 112, 1), 64),
         (1 << 20, Blocks(V6, 80, 1), 59),
     ],
 )
-def test_a_subnet_of_pods_has_room_for_every_nodes_blocks(nodes, cut, length):
-    assert pods_length(nodes, cut, AZURE) == length
+def test_a_subnet_has_room_for_every_node_and_its_blocks(nodes, cut, length):
+    assert subnet_length(nodes, cut, AZURE) == length
+    assert holds(length, cut, AZURE) >= nodes
+    assert holds(length + 1, cut, AZURE) < nodes or length in {AZURE.smallest_subnet, 64}
 
 
-def test_blocks_fill_a_subnet_where_no_cloud_keeps_addresses_among_them():
-    assert not NONE.reserved_among_pods
-    assert pods_length(4, Blocks(V4, 28, 2), NONE) == 25
-    assert pods_length(1, Blocks(V4, 28, 1), NONE) == min(28, NONE.smallest_subnet)
+def test_no_subnet_is_smaller_than_the_cloud_allows():
+    assert subnet_length(1, Blocks(V4, 32, 1), NONE) == NONE.smallest_subnet
+    assert subnet_length(1, Blocks(V6, 112, 1), NONE) == 64
 
 
-def test_no_subnet_of_pods_is_smaller_than_the_cloud_allows():
-    assert pods_length(1, Blocks(V4, 32, 1), NONE) == NONE.smallest_subnet
-    assert pods_length(1, Blocks(V6, 112, 1), NONE) == 64
+SUBNET = Prefix.parse("10.1.0.0/24")
 
 
-HOSTS, PODS = Prefix.parse("10.0.0.0/28"), Prefix.parse("10.1.0.0/24")
-
-
-def test_a_layout_begins_behind_what_the_cloud_keeps():
-    assert layout(HOSTS, PODS, Blocks(V4, 28, 2), AZURE) == Layout(
-        hosts=HOSTS,
-        host_base=Address.parse("10.0.0.4"),
-        pods=PODS,
+def test_hosts_begin_behind_what_the_cloud_keeps_and_pods_with_the_first_block_behind_them():
+    assert layout(SUBNET, 7, Blocks(V4, 28, 2), AZURE) == Layout(
+        subnet=SUBNET,
+        host_base=Address.parse("10.1.0.4"),
         pod_base=Address.parse("10.1.0.16"),
         block_length=28,
         blocks=2,
     )
+    # The thirteenth host is in the second block.
+    assert str(layout(SUBNET, 12, Blocks(V4, 28, 1), AZURE).pod_base) == "10.1.0.16"
+    assert str(layout(SUBNET, 13, Blocks(V4, 28, 1), AZURE).pod_base) == "10.1.0.32"
+    # Single addresses begin right behind the hosts.
+    assert str(layout(SUBNET, 13, Blocks(V4, 32, 9), AZURE).pod_base) == "10.1.0.17"
+
+
+def test_what_lies_below_the_pods_is_named_by_as_few_prefixes_as_can_be():
+    def below(nodes: int, cut: Blocks) -> list[str]:
+        return [str(part) for part in layout(SUBNET, nodes, cut, AZURE).below_pods]
+
+    assert below(12, Blocks(V4, 28, 1)) == ["10.1.0.0/28"]
+    assert below(29, Blocks(V4, 28, 1)) == ["10.1.0.0/27", "10.1.0.32/28"]
+    assert below(15, Blocks(V4, 32, 9)) == ["10.1.0.0/28", "10.1.0.16/31", "10.1.0.18/32"]
 
 
 @pytest.mark.parametrize(
-    ("hosts", "pods", "cut", "nodes"),
+    ("length", "cut", "nodes"),
     [
-        # 16 blocks, of which 14 are left; 11 hosts.
-        ("10.0.0.0/28", "10.1.0.0/24", Blocks(V4, 28, 2), 7),
-        ("10.0.0.0/28", "10.1.0.0/24", Blocks(V4, 28, 3), 4),
-        ("10.0.0.0/29", "10.1.0.0/24", Blocks(V4, 28, 2), 3),
-        ("10.0.0.0/28", "10.1.0.0/23", Blocks(V4, 28, 2), 11),
-        ("10.0.0.0/28", "10.1.0.0/27", Blocks(V4, 32, 1), 11),
-        ("10.0.0.0/28", "10.1.0.0/28", Blocks(V4, 32, 1), 11),
-        ("10.0.0.0/27", "10.1.0.0/28", Blocks(V4, 32, 1), 11),
+        # 16 blocks: hosts are in one, the address that the cloud keeps at the end in another.
+        (24, Blocks(V4, 28, 2), 7),
+        (24, Blocks(V4, 28, 3), 4),
+        # 13 blocks of pods, of 16: hosts take two.
+        (24, Blocks(V4, 28, 1), 13),
+        (28, Blocks(V4, 32, 1), 5),
+        (27, Blocks(V4, 28, 1), 0),
         # More than a floating-point number counts to.
-        ("fd00::/64", "fd00:0:0:1::/64", Blocks(V6, 120, 1), (1 << 56) - 2),
+        (64, Blocks(V6, 120, 1), ((1 << 64) - 5) // 257 - 1),
     ],
 )
-def test_the_scarcer_of_hosts_and_blocks_says_how_many_nodes_fit(hosts, pods, cut, nodes):
-    made = layout(Prefix.parse(hosts), Prefix.parse(pods), cut, AZURE)
-    assert holds(made, AZURE) == nodes
+def test_hosts_and_blocks_together_say_how_many_nodes_fit(length, cut, nodes):
+    assert holds(length, cut, AZURE) == nodes
 
 
 def test_what_fits_into_a_segments_subnets_is_at_least_what_it_was_made_for():
     two = pool(pods_per_node=31)
-    # 5 nodes: a /28 of 11 hosts, and a /24 of 14 blocks.
     assert fitting(5, two, [V4], AZURE) == 7
-    assert fitting(8, two, [V4], AZURE) == 11
-    assert fitting(8, two, [V4, V6], AZURE) == 11
+    assert fitting(8, two, [V4], AZURE) == 14
+    assert fitting(8, two, [V4, V6], AZURE) == 14
     dense = pool(pods_per_node=31, block_length_v6=80)
     assert fitting(70_000, dense, [V6], AZURE) == (1 << 17) - 2
 
@@ -142,9 +144,8 @@ def held(*segments: Segment) -> NodePoolLock:
 
 
 def segment(nodes: int = 7, network: str = "a", *, both: bool = False) -> Segment:
-    v4 = layout(HOSTS, PODS, Blocks(V4, 28, 2), AZURE)
-    hosts6, pods6 = Prefix.parse("fd00::/64"), Prefix.parse("fd00:0:0:1::/64")
-    v6 = layout(hosts6, pods6, Blocks(V6, 112, 1), AZURE) if both else None
+    v4 = layout(SUBNET, nodes, Blocks(V4, 28, 2), AZURE)
+    v6 = layout(Prefix.parse("fd00::/64"), nodes, Blocks(V6, 112, 1), AZURE) if both else None
     return Segment(first=0, nodes=nodes, network=network, v4=v4, v6=v6)
 
 

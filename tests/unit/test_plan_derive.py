@@ -51,17 +51,17 @@ def routes(net: Network, table: str) -> dict[str, CloudRoute]:
     return {route.name: route for each in net.tables if each.name == table for route in each.routes}
 
 
-def test_hosts_and_pods_of_a_segment_share_a_subnet_because_an_interface_has_one():
+def test_hosts_and_pods_of_a_segment_share_a_prefix_because_an_interface_has_one_of_a_family():
     net = derived()
     (scale_set,) = (each for each in net.node_groups if each.owner == "a")
     (subnet,) = (s for vnet in net.of("a") for s in vnet.subnets if s.name == scale_set.subnet)
-    assert len(subnet.prefixes) == 2
+    assert len(subnet.prefixes) == 1
     assert scale_set.instances == 20
-    assert scale_set.blocks == 1
+    assert scale_set.pods == 0, "blocks, which no scale set has"
 
 
 def test_a_node_pool_past_a_scale_set_s_limit_gets_several_of_them():
-    pool = {"nodes": 2_350, "pods_per_node": 15, "surge": 200}
+    pool = {"nodes": 2_350, "pods_per_node": 15, "addressing": "single", "surge": 200}
     net = derived(clusters={"a": {"node_pools": {"gpu": pool}}})
     sizes = {group.name: group.instances for group in net.node_groups}
     # The surge of an upgrade is part of what has to fit.
@@ -78,7 +78,7 @@ def test_a_node_pool_past_a_scale_set_s_limit_gets_several_of_them():
 
 def test_growth_changes_the_last_scale_set_and_adds_others():
     def sets(nodes: int, previous: LockDocument | None) -> tuple[dict[str, int], LockDocument]:
-        pool = {"nodes": nodes, "pods_per_node": 15, "surge": 0}
+        pool = {"nodes": nodes, "pods_per_node": 5, "addressing": "single", "surge": 0}
         plan = planned(clusters={"a": {"node_pools": {"gpu": pool}}})
         lock = locked(plan, previous)
         groups = network(plan, lock, limits_of(plan)).node_groups
@@ -89,7 +89,11 @@ def test_growth_changes_the_last_scale_set_and_adds_others():
     assert few == {"a-gpu": 1000, "a-gpu_0_1": 500}
     segments = lock.clusters["a"].node_pools["gpu"].segments
     assert len(segments) > 1
-    assert {name: more[name] for name in few} == {"a-gpu": 1000, "a-gpu_0_1": 1000}
+    assert segments[0].nodes > 1_500
+    assert {name: more[name] for name in few} == {
+        "a-gpu": 1000,
+        "a-gpu_0_1": min(segments[0].nodes - 1000, 1000),
+    }
     assert sum(more.values()) == 5_200
     assert len(more) == sum(-(-min(s.nodes, 5_200 - s.first) // 1000) for s in segments)
 
@@ -113,7 +117,7 @@ def test_a_spoke_without_a_gateway_reaches_the_internet_through_the_hub():
     net = derived(
         clusters={"a": {"node_pools": NODES, "nat_gateway_ips": 0}, "b": {"node_pools": NODES}}
     )
-    assert [gateway.name for gateway in net.gateways] == ["b"]
+    assert [gateway.name for gateway in net.gateways] == ["hub", "b"]
     default = routes(net, "a_nodes")["internet"]
     assert (str(default.prefix), default.hop) == ("0.0.0.0/0", NextHop.APPLIANCE)
     assert default.via == next(

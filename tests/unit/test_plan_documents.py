@@ -49,7 +49,7 @@ def test_rendered_documents_agree(folder):
     assert "The documents agree with" in done.output
 
 
-NAT, RANGE = "nat.services[0]", "vip_range: 172.17.0.0/18"
+NAT, RANGE = "nat.services[0]", "vip_range: 172.23.192.0/18"
 
 
 @pytest.mark.parametrize(
@@ -58,20 +58,20 @@ NAT, RANGE = "nat.services[0]", "vip_range: 172.17.0.0/18"
         (
             "nat-0.evals",
             RANGE,
-            "vip_range: 172.17.0.0/17",
-            f"{NAT}.service_cidr: 100.64.0.0/18 is not of the length and family of 172.17.0.0/17 (",
+            "vip_range: 172.23.128.0/17",
+            f"{NAT}.service_cidr: 100.64.0.0/18 is not of the length and family of 172.23.128.0/17",
         ),
         (
             "nat-0.evals",
             RANGE,
-            "vip_range: 172.16.0.0/18",
-            f"nat-0.evals.yaml:19: {NAT}.vip_range: 172.16.0.0/18 lies in no VIP range",
+            "vip_range: 172.20.0.0/18",
+            f"nat-0.evals.yaml:19: {NAT}.vip_range: 172.20.0.0/18 lies in no VIP range",
         ),
         (
             "evals-cpu-1",
-            "10.224.0.0/12",
-            "10.252.0.0/14",
-            "evals-cpu-1.yaml:14: sites[2].prefixes[0]: 10.252.0.0/14 of training overlaps 10.253",
+            "10.128.0.0/12",
+            "10.44.0.0/14",
+            "evals-cpu-1.yaml:14: sites[2].prefixes[0]: 10.44.0.0/14 of training overlaps 10.45",
         ),
     ],
 )
@@ -87,16 +87,16 @@ def test_a_document_that_is_wrong_by_itself_is_refused(folder, name, old, new, e
     [
         (
             "router-1.hub",
-            "10.224.0.0/12",
-            "10.224.0.0/13",
-            "14: sites[2]: training has 10.224.0.0/13, fd00:10:ff:ff00::/56, 172.16.0.0/16, not",
+            "10.128.0.0/12",
+            "10.128.0.0/13",
+            "14: sites[2]: training has 10.128.0.0/13, 10.251.232.0/21, fd00:10:9b:4000::/56, ",
             "evals-cpu-0.yaml:13: sites[2]); all",
         ),
         (
             "router-1.hub",
             "name: evals",
             "name: other",
-            "12: sites[1].prefixes[0]: 10.253.0.0/16 of other overlaps 10.253.0.0/16 of evals",
+            "12: sites[1].prefixes[0]: 10.45.0.0/16 of other overlaps 10.45.0.0/16 of evals",
             "evals-cpu-0.yaml:11: sites[1].prefixes[0]); an address is of one site",
         ),
         (
@@ -108,23 +108,23 @@ def test_a_document_that_is_wrong_by_itself_is_refused(folder, name, old, new, e
         ),
         (
             "evals-cpu-1",
-            "10.253.0.32/28",
-            "10.253.0.16/28",
-            "20: ranges[0]: 10.253.0.16/28 of evals-cpu-1 overlaps 10.253.0.16/28 of evals-cpu-0",
+            "10.45.2.0/28",
+            "10.45.1.240/28",
+            "20: ranges[0]: 10.45.1.240/28 of evals-cpu-1 overlaps 10.45.1.240/28 of evals-cpu-0",
             "evals-cpu-0.yaml:20: ranges[0]); an address has one owner: correct one of them",
         ),
         (
             "evals-cpu-1",
-            "10.253.0.32/28",
-            "10.253.34.0/28",
-            "nat-0.evals.yaml:5: node.addresses[0]: 10.253.34.4 of nat-0.evals overlaps 10.253.34",
+            "10.45.2.0/28",
+            "10.45.32.0/28",
+            "nat-0.evals.yaml:5: node.addresses[0]: 10.45.32.4 of nat-0.evals overlaps 10.45.32",
             "evals-cpu-1.yaml:20: ranges[0]); an address has one owner",
         ),
         (
             "nat-1.training",
             "source: snat",
             "source: preserve",
-            f"19: {NAT}.vip_range: 172.16.0.0/16 of nat-1.training is claimed by nat-0.training",
+            f"19: {NAT}.vip_range: 172.20.0.0/16 of nat-1.training is claimed by nat-0.training",
             f"nat-0.training.yaml:19: {NAT}.vip_range); let one",
         ),
         (
@@ -138,14 +138,14 @@ def test_a_document_that_is_wrong_by_itself_is_refused(folder, name, old, new, e
             "nat-0.evals",
             "service_cidr: 100.64.0.0/18",
             "service_cidr: 100.64.64.0/18",
-            "17: nat: is 172.17.0.0/18 for 100.64.64.0/18 (preserve by 10.253.34.4), and 172.17.0",
+            "17: nat: is 172.23.192.0/18 for 100.64.64.0/18 (preserve by 10.45.32.4), and 172.23.1",
             "plan.lock.yaml:21: clusters.evals.services); render the document again",
         ),
         (
             "evals-cpu-1",
-            "via: 10.253.34.4",
-            "via: 10.253.34.5",
-            "16: routes: is 10.254.254.0/24 via 10.253.34.5, and 10.254.254.0/24 via 10.253.34.4",
+            "via: 10.45.32.4",
+            "via: 10.45.32.5",
+            "16: routes: is 10.254.254.0/24 via 10.45.32.5, and 10.254.254.0/24 via 10.45.32.4",
             "plan.lock.yaml:22: clusters.evals.nat); render",
         ),
         (
@@ -178,14 +178,14 @@ def test_two_documents_that_disagree_are_told_with_both_lines(
 
 def test_two_spokes_hosts_that_claim_one_range_are_refused(folder):
     """Each document is sound by itself: each believes that the range is its own spoke's."""
-    altered(folder, "nat-0.evals", "172.17.0.0/18", "172.16.64.0/18")
-    altered(folder, "nat-0.evals", "services: [172.16.0.0/16]", "services: [172.20.0.0/16]")
+    altered(folder, "nat-0.evals", "172.23.192.0/18", "172.20.64.0/18")
+    altered(folder, "nat-0.evals", "services: [172.20.0.0/16]", "services: [172.24.0.0/16]")
     done = check(folder)
     assert done.exit_code == 1
     assert (
-        "nat-0.training.yaml:19: nat.services[0].vip_range: 172.16.0.0/16 of nat-0.training "
+        "nat-0.training.yaml:19: nat.services[0].vip_range: 172.20.0.0/16 of nat-0.training "
         "is claimed by nat-0.evals as "
-        f"172.16.64.0/18 ({folder / 'all' / 'nat-0.evals.yaml'}:19: nat.services[0].vip_range)"
+        f"172.20.64.0/18 ({folder / 'all' / 'nat-0.evals.yaml'}:19: nat.services[0].vip_range)"
     ) in done.output
 
 
@@ -193,7 +193,7 @@ def test_without_a_plan_documents_are_held_against_each_other(folder, monkeypatc
     monkeypatch.chdir(folder / "all")
     alone = ["check", "--documents", "."]
     assert "there is no plan.yaml to compare" in CliRunner().invoke(app, alone).output
-    altered(folder, "evals-cpu-1", "10.253.0.32/28", "10.253.0.16/28")
+    altered(folder, "evals-cpu-1", "10.45.2.0/28", "10.45.1.240/28")
     done = CliRunner().invoke(app, [*alone, "-o", "json"])
     assert done.exit_code == 1
     assert [line.partition(": ")[0] for line in json.loads(done.stdout)["errors"]] == [

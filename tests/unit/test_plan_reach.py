@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from netmgr.plan.check.reach import ReachTarget, matrix, weakened
+from netmgr.plan.check.reach import OTHERS, ReachTarget, matrix, weakened
 from netmgr.plan.check.trace import INTERNET, Path, Tracer
 from netmgr.plan.network import CloudRoute, Network, NextHop, Subnet, VirtualNetwork
 from netmgr.prefixes import Address, Prefix
@@ -55,14 +55,27 @@ def router_of(network: Network) -> Address:
 def test_a_planned_network_isolates_its_spokes_and_lets_the_hub_in(rendered_network):
     found = verdicts(rendered_network)
     for one, other in (("training", "evals"), ("evals", "training")):
-        assert found[one, other, ReachTarget.NODES] == "dropped"
-        assert found[one, other, ReachTarget.SERVICES] == "dropped"
+        assert found[one, OTHERS, ReachTarget.NODES] == "dropped"
+        assert found[one, OTHERS, ReachTarget.SERVICES] == "dropped"
+        assert (one, other, ReachTarget.NODES) not in found
         assert found["hub", one, ReachTarget.NODES] == "reached"
         assert found["hub", one, ReachTarget.SERVICES] == "reached"
         assert found[one, "hub", ReachTarget.NODES] == "reached"
         assert found[one, one, ReachTarget.NODES] == "reached"
-        assert found[one, INTERNET, ReachTarget.INTERNET] == "reached"
+        # By IPv4 alone, as a NAT gateway does.
+        assert found[one, INTERNET, ReachTarget.INTERNET] == "in part"
     assert wrong(rendered_network) == []
+
+
+def test_nothing_leaves_for_the_internet_but_by_a_gateway_that_is_rendered(rendered_network):
+    path = follow(rendered_network, "evals-cpu", "203.0.113.1")
+    assert path.steps[0].startswith("evals-cpu sends it to hub_router_0")
+    assert path.steps[-1] == "leaves hub_routers for the internet"
+    assert follow(rendered_network, "training-gpu", "203.0.113.1").arrived == INTERNET
+    without = replace(rendered_network, gateways=())
+    for origin, last in (("evals-cpu", "hub_routers"), ("training-gpu", "training-gpu")):
+        path = follow(without, origin, "203.0.113.1")
+        assert path.steps[-1] == f"dropped: {last} has no IPv4 NAT gateway"
 
 
 def test_no_single_layer_is_what_isolation_hangs_on(rendered_network):
@@ -87,7 +100,7 @@ def test_a_spoke_behind_the_hub_reaches_another_once_nothing_stops_it(rendered_n
 @pytest.mark.parametrize("kept", LAYERS)
 def test_each_layer_holds_alone_for_nodes_and_pods(rendered_network, kept):
     weak = weakened(rendered_network, [layer for layer in LAYERS if layer != kept])
-    assert verdicts(weak)["evals", "training", ReachTarget.NODES] == "dropped"
+    assert verdicts(weak)["evals", OTHERS, ReachTarget.NODES] == "dropped"
 
 
 def test_a_default_route_makes_the_clouds_none_routes_vanish(rendered_network):

@@ -106,8 +106,8 @@ def test_a_template_lacks_only_what_the_node_itself_can_say(role, name, own):
     assert yaml.safe_load(done.stdout) == template
     node = {
         "metadata": {"name": name, "resourceVersion": "7"},
-        "spec": {"podCIDRs": ["10.253.0.16/28"]},
-        "status": {"addresses": [{"type": "InternalIP", "address": "10.253.32.4"}]},
+        "spec": {"podCIDRs": ["10.45.1.240/28"]},
+        "status": {"addresses": [{"type": "InternalIP", "address": "10.45.32.4"}]},
     }
     assert NodeDocument.model_validate(render(template, node)).site == "evals"
 
@@ -199,7 +199,7 @@ def test_reach_tells_programs_every_cell():
     answer = json.loads(run("reach", "-o", "json").stdout)
     assert answer["wrong"] == []
     cells = {(cell["from"], cell["to"], cell["what"]): cell["outcome"] for cell in answer["cells"]}
-    assert cells["evals", "training", "nodes and pods"] == "dropped"
+    assert cells["evals", "other spokes", "nodes and pods"] == "dropped"
     assert cells["hub", "evals", "Services"] == "reached"
 
 

@@ -1,4 +1,4 @@
-"""Large plans: the work for a lock and its check grows as the plan does."""
+"""Large plans: the work for a lock, its check and its reach grows as the plan does."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import pstats
 
 from netmgr.plan import files
 from netmgr.plan.check.checks import check_limits, check_plan
+from netmgr.plan.check.reach import matrix
 from netmgr.plan.check.usage import forecasts
+from netmgr.plan.derive import network
 from netmgr.plan.document import PlanDocument
 from netmgr.plan.locking import make_lock
 from tests.builders import PLAN_KEYS
@@ -22,7 +24,7 @@ def document(clusters: int) -> PlanDocument:
             "name": "large",
             "pools": {"nodes": ["10.0.0.0/8", "20.0.0.0/6"], "services": ["172.16.0.0/12"]},
             "clusters": {
-                f"c{n}": {"services": {"length": 22}, "node_pools": {"gpu": pool}}
+                f"c{n}": {"services": {"length": 24}, "node_pools": {"gpu": pool}}
                 for n in range(clusters)
             },
         }
@@ -41,6 +43,7 @@ def calls(clusters: int) -> int:
         check_plan(plan, lock, limits)
         check_limits(plan, lock, limits)
         forecasts(plan, lock, limits)
+        assert not any(cell.wrong for cell in matrix(network(plan, lock, limits)))
     return int(pstats.Stats(profile).total_calls)  # type: ignore[attr-defined]  # not in the stubs
 
 

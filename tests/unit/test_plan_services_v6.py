@@ -14,7 +14,7 @@ from netmgr.cli.plan import app
 from netmgr.documents import loader
 from netmgr.documents.node import NodeDocument
 from netmgr.plan import files, machines
-from netmgr.plan.check.reach import ReachTarget, matrix
+from netmgr.plan.check.reach import OTHERS, ReachTarget, matrix
 from netmgr.plan.clouds.azure.terraform import terraform
 from netmgr.plan.derive import network
 from netmgr.plan.document import PlanDocument
@@ -59,7 +59,7 @@ def test_the_hub_reaches_them_and_other_spokes_do_not(plan, net):
         reached = cells["hub", owner, ReachTarget.SERVICES]
         assert reached.outcome == "reached"
         assert {path.destination.family for path in reached.paths} == set(Family)
-    assert cells["training", "evals", ReachTarget.SERVICES].outcome == "dropped"
+    assert cells["training", OTHERS, ReachTarget.SERVICES].outcome == "dropped"
     assert not any(cell.wrong for cell in cells.values())
 
 

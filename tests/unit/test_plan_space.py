@@ -112,6 +112,41 @@ def test_each_way_of_choosing_keeps_something_else_together(length, packed, topm
     assert text(found.sparse(length)) == sparse
 
 
+def names(count: int) -> list[str]:
+    return [f"c{number}" for number in range(count)]
+
+
+def test_a_name_chooses_among_places_that_are_equally_good():
+    found = space("10.0.0.0/12")
+    for choose in (found.sparse, found.topmost, found.packed):
+        chosen = {choose(28, name) for name in names(100)}
+        assert len(chosen) > 97
+        assert choose(28, "c1") == choose(28, "c1")
+    end = space("10.15.0.0/16")
+    assert all(end.is_free(block) for name in names(100) if (block := found.topmost(28, name)))
+    first = space("10.0.0.0/14")
+    assert all(
+        first.is_free(block) for name in names(100) if (block := found.packed(28, name, share=4))
+    )
+
+
+def test_wherever_it_is_taken_from_a_block_leaves_as_much_behind():
+    for name in names(20):
+        left = space("10.0.0.0/16", "10.64.0.0/16")
+        for _ in range(2):
+            left.take(left.sparse(20, name))
+        assert [block.length for block in left.blocks()] == [17, 17, 18, 18, 19, 19, 20, 20]
+
+
+def test_the_end_is_taken_wherever_it_is_where_little_is_free():
+    nearly_full = space("10.0.0.0/28", "10.9.0.0/28")
+    for name in names(20):
+        assert nearly_full.topmost(28, name) in prefixes("10.0.0.0/28", "10.9.0.0/28")
+        assert nearly_full.packed(28, name) in prefixes("10.0.0.0/28", "10.9.0.0/28")
+        assert nearly_full.sparse(27, name) is None
+        assert nearly_full.topmost(27, name) is None
+
+
 def test_all_addresses_are_a_block_like_any_other():
     found = space("0.0.0.0/0")
     assert [text(choose(0)) for choose in (found.packed, found.sparse, found.topmost)] == [

@@ -53,30 +53,27 @@ def gpu(nodes: int, **keys: Any) -> dict[str, Any]:
     return {"nodes": nodes, "surge": 0, "pods_per_node": 31, **keys}
 
 
-def v4(hosts: str, pods: str) -> Layout:
-    """One of nodes of two /28 each."""
-    return laid_out(prefix(hosts), prefix(pods), 28, 2)
+def v4(subnet: str, pods: int = 16) -> Layout:
+    """One of nodes of two /28 each; pods begin at an offset."""
+    return laid_out(prefix(subnet), pods, 28)
 
 
 def v6(number: int) -> Layout:
-    hosts, pods = prefix(f"fd00:0:0:{number}::/64"), prefix(f"fd00:0:0:{number + 1}::/64")
-    return laid_out(hosts, pods, 112, 1)
+    return laid_out(prefix(f"fd00:0:0:{number}::/64"), 1 << 48, 80, 1)
 
 
-def laid_out(hosts: Prefix, pods: Prefix, block_length: int, blocks: int) -> Layout:
-    first_block = pods.value + (1 << (pods.family.width - block_length))
+def laid_out(subnet: Prefix, pods: int, block_length: int, blocks: int = 2) -> Layout:
     return Layout(
-        hosts=hosts,
-        host_base=Address(hosts.family, hosts.value + 4),
-        pods=pods,
-        pod_base=Address(pods.family, first_block),
+        subnet=subnet,
+        host_base=Address(subnet.family, subnet.value + 4),
+        pod_base=Address(subnet.family, subnet.value + pods),
         block_length=block_length,
         blocks=blocks,
     )
 
 
-FIRST = Segment(first=0, nodes=7, network="a", v4=v4("10.0.0.0/28", "10.0.1.0/24"))
-SECOND = Segment(first=7, nodes=11, network="a_2", v4=v4("10.0.0.16/28", "10.0.2.0/23"), v6=v6(2))
+FIRST = Segment(first=0, nodes=7, network="a", v4=v4("10.0.1.0/24"))
+SECOND = Segment(first=7, nodes=14, network="a_2", v4=v4("10.0.2.0/23", 32), v6=v6(2))
 
 
 def shown(requests: tuple[SubnetRequest, ...]) -> dict[str, tuple[int, str]]:
@@ -86,7 +83,7 @@ def shown(requests: tuple[SubnetRequest, ...]) -> dict[str, tuple[int, str]]:
 def test_a_node_pool_lacks_what_its_declared_growth_and_surge_take():
     spec = NodePool.model_validate(gpu(10, grow_to=20, surge=2))
     assert missing_nodes(spec, None) == 22
-    assert missing_nodes(spec, NodePoolLock(segments=(FIRST, SECOND))) == 4
+    assert missing_nodes(spec, NodePoolLock(segments=(FIRST, SECOND))) == 1
     small = NodePool.model_validate(gpu(3))
     assert missing_nodes(small, NodePoolLock(segments=(FIRST,))) == 0
 
@@ -95,14 +92,13 @@ def test_the_largest_node_pool_comes_first_and_each_gets_one_segment():
     spec = cluster(z=gpu(3), y=gpu(8), x=gpu(3))
     found = ClusterDemand("a", spec, {}, (V4,), UNLIMITED).missing()
     assert found.segments == (
-        NewSegment("y", 0, 11, "a"),
+        NewSegment("y", 0, 14, "a"),
         NewSegment("x", 0, 3, "a"),
         NewSegment("z", 0, 3, "a"),
     )
     assert shown(found.requests) == {
-        f"node_pools/{name}/0/{part}/v4": (length, f"clusters.a.node_pools.{name}.nodes")
-        for name, lengths in (("y", (28, 23)), ("x", (29, 25)), ("z", (29, 25)))
-        for part, length in zip(("hosts", "pods"), lengths, strict=True)
+        f"node_pools/{name}/0/v4": (length, f"clusters.a.node_pools.{name}.nodes")
+        for name, length in (("y", 23), ("x", 25), ("z", 25))
     }
 
 
@@ -143,19 +139,14 @@ def test_segments_from_before_ipv6_get_it_and_keep_their_numbers():
     found = ClusterDemand("a", cluster(y=gpu(18)), before, (V4, V6), UNLIMITED).missing()
     assert found.segments == ()
     asked = (64, "clusters.a.node_pools.y.nodes")
-    assert shown(found.requests) == {
-        "node_pools/y/0/hosts/v6": asked,
-        "node_pools/y/0/pods/v6": asked,
-    }
+    assert shown(found.requests) == {"node_pools/y/0/v6": asked}
 
 
 def test_a_pool_that_lacks_a_family_and_nodes_asks_for_both():
     before = {"y": NodePoolLock(segments=(FIRST,))}
     found = ClusterDemand("a", cluster(y=gpu(9)), before, (V4, V6), UNLIMITED).missing()
     assert list(shown(found.requests)) == [
-        f"node_pools/y/{number}/{part}/{family}"
-        for number, family in ((1, "v4"), (1, "v6"), (0, "v6"))
-        for part in ("hosts", "pods")
+        f"node_pools/y/{number}/{family}" for number, family in ((1, "v4"), (1, "v6"), (0, "v6"))
     ]
 
 
@@ -167,60 +158,45 @@ def test_what_a_segment_will_have_with_ipv6_counts_before_it_has_it():
     assert [each.network for each in found.segments] == ["a_2"]
 
 
-def test_a_new_segment_asks_for_two_subnets_of_each_family():
+def test_a_new_segment_asks_for_one_subnet_of_each_family():
     path = ("clusters", "a", "node_pools", "gpu", "nodes")
     demand = ClusterDemand("a", cluster(gpu=gpu(10)), {}, (V4, V6), AZURE)
     asked = list(demand.requests("gpu", 3, 4, [V4, V6]))
     assert [(each.key, each.family, each.length, each.path) for each in asked] == [
-        (("node_pools", "gpu", "3", "hosts", "v4"), V4, 28, path),
-        (("node_pools", "gpu", "3", "pods", "v4"), V4, 24, path),
-        (("node_pools", "gpu", "3", "hosts", "v6"), V6, 64, path),
-        (("node_pools", "gpu", "3", "pods", "v6"), V6, 64, path),
+        (("node_pools", "gpu", "3", "v4"), V4, 24, path),
+        (("node_pools", "gpu", "3", "v6"), V6, 64, path),
     ]
-    assert [each.size for each in asked] == [16, 256, 1 << 64, 1 << 64]
+    assert [each.size for each in asked] == [256, 1 << 64]
 
 
-def placed(*segments: tuple[str, str, str]) -> dict[Key, Prefix]:
-    """Subnets of hosts and of pods by what they are of: node pool, number and family."""
-    found: dict[Key, Prefix] = {}
-    for of, hosts, pods in segments:
-        name, number, family = of.split("/")
-        found["node_pools", name, number, "hosts", family] = prefix(hosts)
-        found["node_pools", name, number, "pods", family] = prefix(pods)
-    return found
+def placed(**segments: str) -> dict[Key, Prefix]:
+    """Subnets by what they are of: node pool, number and family."""
+    return {("node_pools", *of.split("_")): prefix(subnet) for of, subnet in segments.items()}
 
 
 def test_new_segments_go_behind_those_there_are_and_hold_what_their_subnets_do():
     before = {"y": NodePoolLock(segments=(FIRST,)), "old": NodePoolLock(segments=(SECOND,))}
     wanted = cluster(y=gpu(12), x=gpu(2))
     demand = ClusterDemand("a", wanted, before, (V4,), UNLIMITED)
-    prefixes = placed(
-        ("y/1/v4", "10.0.0.32/28", "10.0.4.0/24"),
-        ("x/0/v4", "10.0.0.48/29", "10.0.5.0/25"),
-    )
+    prefixes = placed(y_1_v4="10.0.4.0/24", x_0_v4="10.0.5.0/25")
     found = demand.complete(demand.missing(), prefixes)
     assert list(found) == ["old", "x", "y"]
     assert found["old"] == NodePoolLock(tombstone=True, segments=(SECOND,))
     assert found["y"].segments == (
         FIRST,
-        Segment(first=7, nodes=7, network="a", v4=v4("10.0.0.32/28", "10.0.4.0/24")),
+        Segment(first=7, nodes=7, network="a", v4=v4("10.0.4.0/24")),
     )
-    assert found["x"].segments == (
-        Segment(first=0, nodes=3, network="a", v4=v4("10.0.0.48/29", "10.0.5.0/25")),
-    )
+    assert found["x"].segments == (Segment(first=0, nodes=3, network="a", v4=v4("10.0.5.0/25")),)
 
 
 def test_the_family_with_less_room_and_the_networks_mappings_bound_a_segment():
     wanted = cluster(y=gpu(5, block_length_v6=80))
     demand = ClusterDemand("a", wanted, {}, (V4, V6), limited(16 + 25 + 8))
-    prefixes = placed(
-        ("y/0/v4", "10.0.0.32/28", "10.0.4.0/24"),
-        ("y/0/v6", "fd00:0:0:2::/64", "fd00:0:0:3::/64"),
-    )
+    prefixes = placed(y_0_v4="10.0.4.0/24", y_0_v6="fd00:0:0:2::/64")
     (segment,) = demand.complete(demand.missing(), prefixes)["y"].segments
     assert segment.nodes == 5
     assert segment.v6 is not None
-    assert (segment.v6.hosts, segment.v6.block_length) == (prefix("fd00:0:0:2::/64"), 80)
+    assert (segment.v6.subnet, segment.v6.block_length) == (prefix("fd00:0:0:2::/64"), 80)
     # Without a bound as many as fit: 14 blocks of IPv4, two of each node.
     demand = ClusterDemand("a", wanted, {}, (V4, V6), UNLIMITED)
     (segment,) = demand.complete(demand.missing(), prefixes)["y"].segments
@@ -231,7 +207,7 @@ def test_a_family_that_comes_later_is_added_to_its_segment():
     before = {"y": NodePoolLock(segments=(FIRST, SECOND))}
     wanted = cluster(y=gpu(18))
     demand = ClusterDemand("a", wanted, before, (V4, V6), UNLIMITED)
-    prefixes = placed(("y/0/v6", "fd00:0:0:8::/64", "fd00:0:0:9::/64"))
+    prefixes = placed(y_0_v6="fd00:0:0:8::/64")
     found = demand.complete(demand.missing(), prefixes)
     assert found["y"].segments == (FIRST.model_copy(update={"v6": v6(8)}), SECOND)
 
@@ -239,36 +215,30 @@ def test_a_family_that_comes_later_is_added_to_its_segment():
 def test_a_segment_behind_a_larger_one_than_was_asked_for_begins_later():
     wanted = cluster(y=gpu(8))
     demand = ClusterDemand("a", wanted, {}, (V4,), UNLIMITED)
-    prefixes = placed(
-        ("y/0/v4", "10.0.0.32/28", "10.0.4.0/24"),
-        ("y/1/v4", "10.0.0.48/29", "10.0.5.0/25"),
-    )
+    prefixes = placed(y_0_v4="10.0.4.0/24", y_1_v4="10.0.5.0/25")
     found = demand.complete(demand.missing({"y": [5, 3]}), prefixes)
     assert [(each.first, each.nodes) for each in found["y"].segments] == [(0, 7), (7, 3)]
 
 
 def test_each_segment_begins_where_all_before_it_end():
     before = {"y": NodePoolLock(segments=(FIRST, SECOND))}
-    wanted = cluster(y=gpu(20))
+    wanted = cluster(y=gpu(23))
     demand = ClusterDemand("a", wanted, before, (V4,), UNLIMITED)
-    prefixes = placed(("y/2/v4", "10.0.0.48/29", "10.0.5.0/25"))
+    prefixes = placed(y_2_v4="10.0.5.0/25")
     found = demand.complete(demand.missing(), prefixes)
-    assert [(each.first, each.nodes) for each in found["y"].segments] == [(0, 7), (7, 11), (18, 3)]
+    assert [(each.first, each.nodes) for each in found["y"].segments] == [(0, 7), (7, 14), (21, 3)]
 
 
 def test_segments_of_one_run_follow_each_other_and_those_of_the_lock():
     before = {"y": NodePoolLock(segments=(FIRST,))}
     demand = ClusterDemand("a", cluster(y=gpu(15)), before, (V4,), UNLIMITED)
-    prefixes = placed(
-        ("y/1/v4", "10.0.0.32/28", "10.0.4.0/24"),
-        ("y/2/v4", "10.0.0.48/29", "10.0.5.0/25"),
-    )
+    prefixes = placed(y_1_v4="10.0.4.0/24", y_2_v4="10.0.5.0/25")
     found = demand.complete(demand.missing({"y": [5, 3]}), prefixes)
     assert [(each.first, each.nodes) for each in found["y"].segments] == [(0, 7), (7, 7), (14, 3)]
 
 
-PIN = {"hosts": "10.0.0.0/28", "pods": "10.0.1.0/24"}
-BOTH = {"hosts": ["10.0.0.16/28", "fd00:0:0:2::/64"], "pods": ["10.0.2.0/23", "fd00:0:0:3::/64"]}
+PIN = "10.0.1.0/24"
+BOTH = ["10.0.2.0/23", "fd00:0:0:2::/64"]
 
 
 def pinned(
@@ -293,8 +263,7 @@ def test_pinned_subnets_are_a_node_pools_first_segments():
 
 def test_a_pin_behind_a_segment_of_the_lock_counts_what_that_will_have_with_ipv6():
     held = {"y": NodePoolLock(segments=(FIRST,))}
-    other = {"hosts": "10.0.0.16/28", "pods": "10.0.2.0/23"}
-    spec = cluster(y=gpu(18, subnets=[PIN, other]))
+    spec = cluster(y=gpu(18, subnets=[PIN, "10.0.2.0/23"]))
     # 35 mappings of the first segment in both families, and three for each node of the second.
     found = ClusterDemand("a", spec, held, (V4, V6), limited(16 + 35 + 11)).with_pinned().held
     assert [(each.first, each.nodes) for each in found["y"].segments] == [(0, 7), (7, 3)]
@@ -308,8 +277,8 @@ def test_a_pinned_subnet_holds_no_more_nodes_than_its_network_has_mappings_for()
     # Five mappings each, since it has IPv6.
     assert (second.first, second.nodes) == (7, 2)
     held = {"x": NodePoolLock(segments=(FIRST,))}
-    other = {"y": gpu(3, subnets=[{**PIN, "hosts": "10.0.0.64/28", "pods": "10.0.9.0/24"}])}
-    (segment,) = pinned(limited(16 + 21 + 4), held, **other)["y"].segments
+    other = gpu(3, subnets=["10.0.9.0/24"])
+    (segment,) = pinned(limited(16 + 21 + 4), held, y=other)["y"].segments
     assert segment.nodes == 1
 
 
@@ -317,8 +286,8 @@ def test_a_pinned_subnet_holds_no_more_nodes_than_its_network_has_mappings_for()
     ("pin", "limits"),
     [
         (PIN, limited(16 + 2)),
-        ({"hosts": "10.0.0.0/30", "pods": "10.0.1.0/24"}, UNLIMITED),
-        ({"hosts": "10.0.0.0/28", "pods": "10.0.1.0/27"}, UNLIMITED),
+        ("10.0.1.0/27", UNLIMITED),
+        ("10.0.1.0/30", UNLIMITED),
     ],
 )
 def test_a_pinned_subnet_that_holds_no_node_is_refused(pin, limits):
@@ -326,8 +295,8 @@ def test_a_pinned_subnet_that_holds_no_node_is_refused(pin, limits):
         pinned(limits, y=gpu(3, subnets=[pin]))
     (diagnostic,) = caught.value.diagnostics
     assert diagnostic.at.key == ("clusters", "a", "node_pools", "y", "subnets", 0)
-    assert diagnostic.message == "no node fits into these subnets beside what their VNet has"
-    assert diagnostic.remedy == "pin subnets that hold what a node takes"
+    assert diagnostic.message == "no node fits into this subnet beside what its VNet has"
+    assert diagnostic.remedy == "pin a subnet that holds what a node takes"
 
 
 def space(*free: str) -> Space:
@@ -356,7 +325,7 @@ def divided(
 
 
 def test_a_demand_is_divided_into_the_largest_pieces_that_fill_a_subnet():
-    # A /24 of pods holds 7 nodes, a /25 3, a /26 1; a /28 11 hosts.
+    # A /24 holds 7 nodes, a /25 3, a /26 1.
     assert divided("10.0.0.0/24", "10.1.0.0/24", "10.2.0.0/27", y=15) is None
     assert divided("10.0.0.0/24", "10.1.0.0/24", "10.2.0.0/27", y=13) == {"y": [7, 6]}
     assert divided("10.0.0.0/24", "10.1.0.0/24", "10.2.0.0/27", y=10) == {"y": [7, 3]}
@@ -368,7 +337,7 @@ def test_a_demand_is_divided_into_the_largest_pieces_that_fill_a_subnet():
     assert divided("10.0.0.0/23", y=1) == {"y": [1]}
     assert divided("10.0.0.0/23", "10.2.0.0/26", fixed=(24,), y=4) == {"y": [3, 1]}
     assert divided("10.0.0.0/23", fixed=(22,), y=1) is None
-    assert divided("10.0.0.0/25", y=2) is None
+    assert divided("10.0.0.0/26", y=2) is None
 
 
 def test_the_largest_demand_is_divided_first_and_of_equal_ones_the_name_decides():
@@ -381,11 +350,6 @@ def test_only_what_the_lock_lacks_is_divided():
     before = {"y": NodePoolLock(segments=(FIRST,))}
     demand = ClusterDemand("a", cluster(y=gpu(9)), before, (V4,), AZURE)
     assert demand.pieces([space("10.0.4.0/24")], []) == {"y": [1, 1]}
-
-
-def test_a_piece_may_fill_its_subnet_of_hosts_and_leave_part_of_that_of_pods():
-    free = ("10.0.0.0/23", "10.1.0.0/28", "10.2.0.0/26", "10.3.0.0/29")
-    assert divided(*free, y=12) == {"y": [11, 1]}
 
 
 def test_one_node_is_a_piece_even_if_it_fills_no_subnet():

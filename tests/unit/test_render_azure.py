@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,14 +22,18 @@ from netmgr.plan.clouds.azure.terraform import computer_prefix, terraform
 from netmgr.plan.clouds.cloud import Cloud
 from netmgr.plan.clouds.registry import rendered, rendered_interface
 from netmgr.plan.derive import segment_subnet
-from netmgr.plan.document import PlanDocument
+from netmgr.plan.document import Addressing, PlanDocument
+from netmgr.plan.locking import make_lock
 from netmgr.plan.network import Network
 from netmgr.plan.render.hcl import Block, render
 
 SCHEMAS = Path(__file__).parents[1] / "schemas"
 TERRAFORM = json.loads((SCHEMAS / "azurerm.json").read_text("utf-8"))
 AZURE = json.loads((SCHEMAS / "azure.json").read_text("utf-8"))["Microsoft.Network"]
-META = {"count"}
+ROOT = SCHEMAS.parents[1]
+EXAMPLES = [*sorted(ROOT.glob("configs/plan/*.yaml")), ROOT / "tests/golden/render/plan.yaml"]
+KINDS = ("linux_virtual_machine", "network_interface", "route_table")
+META = {"count", "lifecycle"}
 """Arguments that Terraform itself gives every resource."""
 TYPES = {"string": str, "number": int, "boolean": bool, "stringList": list, "stringMap": dict}
 HOPS = {"VirtualNetworkGateway", "VnetLocal", "Internet", "VirtualAppliance", "None"}
@@ -101,6 +106,60 @@ def test_a_route_names_an_appliance_where_it_leads_to_one(resources):
         assert ("next_hop_in_ip_address" in route) == (route["next_hop_type"] == "VirtualAppliance")
 
 
+def test_every_next_hop_is_a_machine_that_forwards_and_reads_its_document(resources, rendered_lock):
+    bodies = {
+        kind: [b for (k, _), b in resources.items() if k == f"azurerm_{kind}"] for kind in KINDS
+    }
+    routes = [route for table in bodies["route_table"] for route in table["route"]]
+    hops = {route["next_hop_in_ip_address"] for route in routes if len(route) == 4}
+    interfaces = {
+        own["private_ip_address"]: nic
+        for nic in bodies["network_interface"]
+        for own in nic["ip_configuration"]
+    }
+    assert hops
+    assert hops <= interfaces.keys()
+    assert all(nic["ip_forwarding_enabled"] for nic in interfaces.values())
+    planned = {host.name: host.addresses for host in machines.hosts(rendered_lock)}
+    assert interfaces.keys() == {str(own) for addresses in planned.values() for own in addresses}
+    for machine in bodies["linux_virtual_machine"]:
+        (document,) = re.findall(r"var\.documents}/([\w.-]+)\.yaml", machine["custom_data"])
+        own = interfaces[str(planned[document][0])]
+        assert machine["network_interface_ids"] == [
+            f"${{azurerm_network_interface.{own['name']}.id}}"
+        ]
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_a_scale_set_has_as_many_addresses_for_pods_as_the_plan_and_maxpods_say(path):
+    plan = files.load_plan(path)
+    limits = files.limits_of(plan, path)
+    lock = files.load_lock(files.lock_path(path)) or make_lock(plan, None, limits)
+    read = _plain(hcl2.loads(rendered(plan, lock, limits)))["resource"]
+    of_subnet: dict[str, list[dict[str, Any]]] = {}
+    for resource in read:
+        for body in resource.get("azurerm_linux_virtual_machine_scale_set", {}).values():
+            (nic,) = body["network_interface"]
+            subnets = {own["subnet_id"] for own in nic["ip_configuration"]}
+            assert len(subnets) == 1, "an interface has addresses of one subnet"
+            of_subnet.setdefault(subnets.pop(), []).append(nic)
+    for cluster, pool, segment in machines.segments(lock):
+        spec = plan.clusters[cluster].node_pools[pool]
+        node = machines.node(lock, cluster, pool, segment.first)
+        subnet = segment_subnet(lock, node)
+        sets = of_subnet.pop(f"${{azurerm_subnet.{subnet}.id}}", [])
+        assert bool(sets) == (spec.addressing is Addressing.SINGLE), "no scale set has blocks"
+        for nic in sets:
+            # All of the cloud's choice: a scale set has no argument for an address.
+            kinds = Counter(own["version"] for own in nic["ip_configuration"])
+            assert kinds.keys() == {f"IPv{layout.family}" for layout in segment.layouts}
+            # One of each family is the node's own.
+            assert {count - 1 for count in kinds.values()} == {spec.pods_per_node}
+            assert lock.clusters[cluster].node_pools[pool].addresses_per_node == spec.pods_per_node
+            assert len(nic["ip_configuration"]) <= limits.limits.addresses_per_interface
+    assert of_subnet == {}
+
+
 def test_a_computer_name_s_prefix_is_no_longer_than_the_cloud_takes(rendered_network):
     longest = rendered_network.node_groups[0]
     names = [f"{'c' * 32}-{'p' * 31}{end}" for end in ("a", "b", "b_1")]
@@ -157,7 +216,7 @@ def departures(resource: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("name", "lengths"), [("training-gpu-3", [28, 28, 112]), ("training-system-3", [112])]
+    ("name", "lengths"), [("training-gpu-3", [28, 28, 80]), ("training-system-3", [])]
 )
 def test_an_interface_carries_the_blocks_of_its_node(rendered_plan, rendered_lock, name, lengths):
     node = machines.node_named(rendered_lock, name)

@@ -109,7 +109,7 @@ class NodeAllocations:
         largest = LARGEST_BY_DEFAULT
         for _, segment in self._segments:
             for layout in segment.layouts:
-                if layout.pods.family is Family.V4:
+                if layout.family is Family.V4:
                     largest = max(largest, layout.stride)
         return prefix.family is Family.V4 and prefix.size > largest
 
@@ -124,7 +124,7 @@ class NodeAllocations:
 
 def _numbers(layout: Layout, segment: Segment, prefix: Prefix) -> range:
     """Numbers within the segment of the nodes that have addresses in the prefix."""
-    if layout.pods.family is not prefix.family:
+    if layout.family is not prefix.family:
         return range(0)
     base = layout.pod_base.value
     first = max(prefix.value, base)

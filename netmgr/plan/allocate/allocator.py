@@ -100,9 +100,8 @@ class Allocator:
         families = self.plan.pools.service_families
         requests = [request for subnet in subnets for request in subnet.requests(families, limits)]
         site = self._site(HUB, held, [prefix for subnet in subnets for prefix in subnet.taken])
-        # A reserve of 1 keeps nothing free, but has the hub put at the end of the space. So the
-        # largest free block stays a cluster's to grow into.
-        prefixes, placed = self._grant(replace(site, subnets=tuple(requests), reserve=1))
+        # The largest free block stays a cluster's to grow into.
+        prefixes, placed = self._grant(replace(site, subnets=tuple(requests), is_dense=True))
         routers, *researchers = (subnet.complete(placed, limits) for subnet in subnets)
         return lock.HubLock(prefixes=prefixes, routers=routers, researchers=tuple(researchers))
 
@@ -191,6 +190,11 @@ class ServicePool:
         # Pins of clusters that come later in this run, too: none must be given away first.
         taken += (pin.prefix for pin in plan.service_pins())
         taken += chain.from_iterable(ranges.vip_ranges for ranges in held.values())
+        wanted = [cluster.services for cluster in plan.clusters.values()]
+        self._largest = {
+            family: min((services.length_of(family) for services in wanted), default=0)
+            for family in Family
+        }
         self._spaces = {
             family: Space(family, plan.pools.services, taken)
             for family in plan.pools.service_families
@@ -213,7 +217,8 @@ class ServicePool:
     def _take(self, name: str, length: int, family: Family) -> Prefix:
         space = self._spaces[family]
         # The smallest free block: a Service range never grows, because Kubernetes cannot resize it.
-        vip_range = space.packed(length)
+        # The largest ranges leave nothing behind that is too small for others, wherever they are.
+        vip_range = space.packed(length, name, share=1 if length == self._largest[family] else 4)
         if vip_range is None:
             room = "pools.services has nothing free"
             if free := next(space.blocks(), None):

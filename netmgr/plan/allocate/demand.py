@@ -1,7 +1,7 @@
-"""From node counts to subnets: how large each must be, and what a layout holds.
+"""From node counts to subnets: how large each must be, and how many nodes fit.
 
-Some clouds keep the first and last addresses of every subnet to themselves. A subnet of pods then
-loses the blocks these lie in.
+Hosts and pods share a prefix, since clouds give a network interface addresses of one alone. The
+hosts come first, behind the addresses that the cloud keeps; pods have the whole blocks behind them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from netmgr.documents.diagnostics import KeyPath
 from netmgr.plan.allocate.space import length_for
 from netmgr.plan.clouds.cloud import CloudLimits
-from netmgr.plan.document import V6_SUBNET, NodePool
+from netmgr.plan.document import V6_SUBNET, Addressing, NodePool
 from netmgr.plan.lock import Layout, NodePoolLock, Segment
 from netmgr.prefixes import Address, Family, Prefix
 
@@ -53,17 +53,13 @@ class Blocks:
     def size(self) -> int:
         return 1 << (self.family.width - self.length)
 
-    def skipped(self, limits: CloudLimits) -> tuple[int, int]:
-        """Blocks lost at the subnet's beginning and end."""
-        if not limits.reserved_among_pods:
-            return 0, 0
-        return -(-limits.reserved_first // self.size), -(-limits.reserved_last // self.size)
-
 
 def blocks(pool: NodePool, family: Family) -> Blocks:
     """What a node of this pool gets for its pods."""
     if family is Family.V4:
         return Blocks(family, pool.effective_block_length, pool.blocks_per_node)
+    if pool.addressing is Addressing.SINGLE:
+        return Blocks(family, family.width, pool.pods_per_node)
     return Blocks(family, pool.block_length_v6, 1)
 
 
@@ -74,20 +70,30 @@ def hosts_length(hosts: int, family: Family, limits: CloudLimits) -> int:
     return min(limits.smallest_subnet, length_for(hosts + limits.reserved, family))
 
 
-def pods_length(nodes: int, cut: Blocks, limits: CloudLimits) -> int:
-    # The blocks at both ends hold addresses that the cloud keeps, so no node can have them.
-    slots = nodes * cut.count + sum(cut.skipped(limits))
+def subnet_length(nodes: int, cut: Blocks, limits: CloudLimits) -> int:
+    """Of the subnet for so many nodes and their pods."""
     longest = V6_SUBNET if cut.family is Family.V6 else limits.smallest_subnet
     # Subnets are powers of two, so the rest of this one is room for more nodes (`fitting`).
-    return min(longest, cut.length - max(slots - 1, 0).bit_length())
+    return min(longest, length_for(_span(nodes, cut, limits), cut.family))
 
 
-def layout(hosts: Prefix, pods: Prefix, cut: Blocks, limits: CloudLimits) -> Layout:
+def _first_block(nodes: int, cut: Blocks, limits: CloudLimits) -> int:
+    """Offset of the first whole block behind the addresses of so many hosts."""
+    return -(-(limits.reserved_first + nodes) // cut.size) * cut.size
+
+
+def _span(nodes: int, cut: Blocks, limits: CloudLimits) -> int:
+    """Addresses from a subnet's first to its last, the cloud's own at both ends included."""
+    pods = nodes * cut.count * cut.size
+    return _first_block(nodes, cut, limits) + pods + limits.reserved_last
+
+
+def layout(subnet: Prefix, nodes: int, cut: Blocks, limits: CloudLimits) -> Layout:
+    pods = subnet.value + _first_block(nodes, cut, limits)
     return Layout(
-        hosts=hosts,
-        host_base=Address(hosts.family, hosts.value + limits.reserved_first),
-        pods=pods,
-        pod_base=Address(pods.family, pods.value + cut.skipped(limits)[0] * cut.size),
+        subnet=subnet,
+        host_base=Address(subnet.family, subnet.value + limits.reserved_first),
+        pod_base=Address(subnet.family, pods),
         block_length=cut.length,
         blocks=cut.count,
     )
@@ -95,22 +101,16 @@ def layout(hosts: Prefix, pods: Prefix, cut: Blocks, limits: CloudLimits) -> Lay
 
 def fitting(nodes: int, pool: NodePool, families: Iterable[Family], limits: CloudLimits) -> int:
     """How many nodes fit into the subnets that a segment for `nodes` gets."""
-    capacities = []
-    for family in families:
-        cut = blocks(pool, family)
-        hosts = Prefix(family, 0, hosts_length(nodes, family, limits))
-        pods = Prefix(family, 0, pods_length(nodes, cut, limits))
-        capacities.append(holds(layout(hosts, pods, cut, limits), limits))
-    return min(capacities)
+    cuts = [blocks(pool, family) for family in families]
+    return min(holds(subnet_length(nodes, cut, limits), cut, limits) for cut in cuts)
 
 
-def holds(subnets: Layout, limits: CloudLimits) -> int:
-    """How many nodes fit into a layout."""
-    cut = Blocks(subnets.pods.family, subnets.block_length, subnets.blocks)
-    # A node needs both an address of its own and its blocks: the scarcer of the two decides.
-    own = subnets.hosts.last - limits.reserved_last - subnets.host_base.value + 1
-    pods = (subnets.pods.last + 1 - subnets.pod_base.value) // cut.size - cut.skipped(limits)[1]
-    return min(own, pods // cut.count)
+def holds(length: int, cut: Blocks, limits: CloudLimits) -> int:
+    """How many nodes fit into a subnet of that length; 0 or less if none does."""
+    size = 1 << (cut.family.width - length)
+    nodes = (size - limits.reserved) // (cut.count * cut.size + 1)
+    # What lies between the hosts and the first whole block behind them may cost one node.
+    return nodes - (_span(nodes, cut, limits) > size)
 
 
 @dataclass(frozen=True, slots=True)

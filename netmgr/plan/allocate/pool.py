@@ -1,14 +1,14 @@
 """The free addresses of the pools, and the steps by which a site (the hub or a cluster) gets more.
 
 1. inside its own prefixes; 2. inside its reserve; 3. its prefix merged with the free buddy
-beside it; 4. another prefix; 5. as many free blocks as the subnets take; 6. a refusal that says
-what is missing and what is in the way. No step moves what a site holds already. A cluster
-that is refused divides its demand into smaller segments and tries once more.
+beside it; 4. other prefixes, the largest where it can grow; 5. as many free blocks as the subnets
+take; 6. a refusal that says what is missing and what is in the way. No step moves what a site holds
+already. A cluster that is refused divides its demand into smaller segments and tries once more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from netmgr.documents.diagnostics import Diagnostic, dotted, error, listed
@@ -26,6 +26,12 @@ Placement = dict[Key, Prefix]
 V6_SITE = 56
 """An IPv6 site gets at least 256 subnets."""
 
+ROOMY = 16
+"""A site gets one prefix, whatever that wastes, from a free block of so many times its need."""
+
+SPARE = 1 / 16
+"""Elsewhere its prefixes exceed its need by this share at most."""
+
 
 @dataclass(frozen=True, slots=True)
 class SiteRequest:
@@ -39,6 +45,8 @@ class SiteRequest:
     taken: tuple[Prefix, ...]
     subnets: tuple[SubnetRequest, ...] = ()
     reserve: int = 0
+    is_dense: bool = False
+    """Whether it goes to the end of the space, and its growth has no room beside it."""
 
 
 @dataclass
@@ -111,44 +119,65 @@ class AddressPool:
     def _add(
         self, site: SiteRequest, allocations: list[Allocation], subnets: Sequence[SubnetRequest]
     ) -> Placement:
-        """One more prefix for all subnets, or else as few as the free blocks allow."""
+        """As few more prefixes as hold all subnets and little else; tightly where that is full."""
         # A site that has prefixes widens the largest of them in `_reserve`; a second reserve would
         # hold the same growth twice.
         reserve = site.reserve if not allocations else 0
-        choose = self.space.topmost if site.reserve else self.space.sparse
-        if joint := self._placed(choose, subnets, reserve):
-            allocations.append(joint)
-            return _fit(Space(self.space.family, [joint.prefix]), subnets)[0]
-        trial = self.space.copy()
-        taken: list[Prefix] = []
-        placed: Placement = {}
+        added = self._spread(site, subnets, reserve)
+        if added is None and reserve:
+            added = self._spread(site, subnets, 0)
+        if added is None and (added := self._tight(subnets)) is None:
+            raise PlanRefused([self._refusal(site, allocations, subnets)])
+        allocations += added
+        return _fit(Space(self.space.family, [held.prefix for held in added]), subnets)[0]
+
+    def _spread(
+        self, site: SiteRequest, subnets: Sequence[SubnetRequest], reserve: int
+    ) -> list[Allocation] | None:
+        """The largest block where it can grow, with its reserve; the others at the end."""
+        trial, added = self.space.copy(), list[Allocation]()
+        for length in self._lengths(site, subnets):
+            if added or site.is_dense:
+                # Far from what grows: beside it a small block would be in the way.
+                block = trial.topmost(length, site.name if added else "")
+            else:
+                block = trial.sparse(min(length, length_for(reserve, trial.family)), site.name)
+            if block is None:
+                return None
+            trial.take(block)
+            added.append(Allocation(prefix=block._replace(length=length), reserve=block))
+        return added
+
+    def _tight(self, subnets: Sequence[SubnetRequest]) -> list[Allocation] | None:
+        """Each subnet in the smallest free block that holds it."""
+        trial, taken = self.space.copy(), []
         for subnet in subnets:
-            allocation = self._placed(trial.topmost, [subnet])
-            if allocation is None:
-                raise PlanRefused([self._refusal(site, allocations, subnets)])
-            trial.take(allocation.reserve)
-            taken.append(allocation.reserve)
-            placed[subnet.key] = allocation.prefix._replace(length=subnet.length)
+            block = trial.packed(min(subnet.length, V6_SITE))
+            if block is None:
+                return None
+            trial.take(block)
+            taken.append(block)
         # Blocks that were taken one by one may lie side by side.
-        allocations += map(_whole, merge(taken))
-        return placed
+        return list(map(_whole, merge(taken)))
 
-    def _placed(
-        self,
-        choose: Callable[[int], Prefix | None],
-        subnets: Sequence[SubnetRequest],
-        reserve: int = 0,
-    ) -> Allocation | None:
-        length = self._length(subnets)
-        # With its reserve if there is room for that, otherwise without.
-        for size in sorted({min(length, length_for(reserve, self.space.family)), length}):
-            if block := choose(size):
-                return Allocation(prefix=block._replace(length=length), reserve=block)
-        return None
-
-    def _length(self, subnets: Sequence[SubnetRequest]) -> int:
-        # A bound for IPv6 alone: no length of IPv4 is as long.
-        return min(V6_SITE, length_for(sum(request.size for request in subnets), self.space.family))
+    def _lengths(self, site: SiteRequest, subnets: Sequence[SubnetRequest]) -> list[int]:
+        """Of the blocks that hold the subnets: one, or the fewest that waste little."""
+        family = self.space.family
+        need = left = sum(request.size for request in subnets)
+        largest = next(self.space.blocks(), None)
+        # One prefix is one route and one entry in every rule. But it may be twice what is needed.
+        is_roomy = largest is not None and largest.size >= ROOMY * need
+        spare = left if site.is_dense or is_roomy else need * SPARE
+        lengths = []
+        while left > 0:
+            length = length_for(left, family)
+            # Halved, it is full: subnets are powers of two, and the largest come first.
+            if Prefix(family, 0, length).size - left > spare:
+                length += 1
+            # A bound for IPv6 alone: no length of IPv4 is as long.
+            lengths.append(min(V6_SITE, length))
+            left -= Prefix(family, 0, lengths[-1]).size
+        return lengths
 
     def _reserve(self, site: SiteRequest, allocations: list[Allocation]) -> None:
         """Widen a reserve to what is declared, where the neighbourhood is free."""
@@ -169,7 +198,7 @@ class AddressPool:
         self, site: SiteRequest, allocations: Sequence[Allocation], subnets: Sequence[SubnetRequest]
     ) -> Diagnostic:
         needed = sum(request.size for request in subnets)
-        length = self._length(subnets)
+        length = min(V6_SITE, length_for(needed, self.space.family))
         free = next(self.space.blocks(), None)
         missing = Prefix(self.space.family, 0, length).size - (free.size if free else 0)
         largest = max(subnets, key=lambda request: request.size)

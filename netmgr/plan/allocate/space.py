@@ -1,24 +1,33 @@
 """Free address space as a binary buddy tree, on integers.
 
-Only free blocks are kept, each as large as it can be (no two free buddies), one set for each
-prefix length. So every question (is this free, how far can it grow, where is the most room) costs
-at most one look-up per length.
+Only free blocks are kept, each as large as it can be (no two free buddies), one sorted list for
+each prefix length. So every question (is this free, how far can it grow, where is the most room)
+costs at most one bisection per length.
 
-There are two ways to choose a block, one for each kind of growth, so that they stay apart:
+There are three ways to choose a block:
 
-- `topmost`: the upper end of the highest free block that fits. For what has its growth
-  reserved already: the end of the space fills up densely.
-- `sparse`: the lower end of the largest free block, so that all of that block stays the
-  newcomer's to grow into. For what may grow without having declared it.
+- `sparse`: in the largest free block, so that as much as can be beside it stays free. For what
+  may grow.
+- `topmost`: at the end of the space, which fills up densely. For what is small and stays so.
+- `packed`: in the smallest free block that fits. For what lies within a site, and Services.
 
-And `packed`, the smallest free block that fits, for what lies within a site.
+Of places that are equally good a hash of the owner's name chooses: two branches of a plan that
+each add a cluster seldom give both the same addresses, and can be merged.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator
+from hashlib import sha256
 
 from netmgr.prefixes import Family, Prefix, merge
+
+PLACES = 4096
+"""In how many places of a free block a hash puts something, so that addresses stay round."""
+
+END = 16
+"""The end of the space is a part of it as large as one in so many of its free addresses."""
 
 
 class Space:
@@ -29,7 +38,7 @@ class Space:
     ) -> None:
         """The addresses of this family in `free` and not in `taken`."""
         self.family = family
-        self._free: dict[int, set[int]] = {}
+        self._free: dict[int, list[int]] = {}
         for block in merge(prefix for prefix in free if prefix.family is family):
             self._add(block)
         for prefix in taken:
@@ -37,13 +46,13 @@ class Space:
 
     def copy(self) -> Space:
         twin = Space(self.family)
-        twin._free = {length: set(values) for length, values in self._free.items()}
+        twin._free = {length: values.copy() for length, values in self._free.items()}
         return twin
 
     def blocks(self) -> Iterator[Prefix]:
         """Free blocks, the largest first, and by address within a length."""
         for length in sorted(self._free):
-            for value in sorted(self._free[length]):
+            for value in self._free[length]:
                 yield Prefix(self.family, value, length)
 
     @property
@@ -70,7 +79,7 @@ class Space:
         if self.is_free(prefix):
             self.take(prefix)
         elif prefix.family is self.family:
-            # A list first: removing changes the sets that `blocks` walks through.
+            # A list first: removing changes the lists that `blocks` walks through.
             for block in [block for block in self.blocks() if prefix.covers(block)]:
                 self._remove(block)
 
@@ -78,34 +87,67 @@ class Space:
         """Make `prefix` free again, merged with its free buddies."""
         # Two free buddies always become their parent. Otherwise a large block would look like two
         # small ones and be refused when it is needed.
-        while (buddy := _buddy(prefix)).value in self._free.get(prefix.length, ()):
+        while self._has(buddy := _buddy(prefix)):
             self._remove(buddy)
             prefix = _parent(prefix)
         self._add(prefix)
 
-    def packed(self, length: int) -> Prefix | None:
-        """The first block of that length in the smallest free block that has one; or None."""
-        return self._first(reversed(range(length + 1)), length)
+    def packed(self, length: int, name: str = "", share: int = 1) -> Prefix | None:
+        """A block of that length, from the smallest free blocks that have some; or None.
 
-    def topmost(self, length: int) -> Prefix | None:
-        """The last block of that length in the highest free block that has one; or None."""
-        fitting = (
-            Prefix(self.family, max(values), held)
-            for held, values in self._free.items()
-            if held <= length
-        )
-        block = max(fitting, default=None)
-        return block and enclosing(Prefix(self.family, block.last, self.family.width), length)
-
-    def sparse(self, length: int) -> Prefix | None:
-        """The first block of that length in the largest free block; or None."""
-        return self._first(range(length + 1), length)
-
-    def _first(self, sizes: Iterable[int], length: int) -> Prefix | None:
-        for holding in sizes:
-            if values := self._free.get(holding):
-                return Prefix(self.family, min(values), length)
+        Without a name the first; with one any of the first, which are one in `share` of all.
+        """
+        sizes = {held: 1 << (length - held) for held in self._free if held <= length}
+        every = sum(places * len(self._free[held]) for held, places in sizes.items())
+        place = _hash(name) % max(1, every // share)
+        for held in sorted(sizes, reverse=True):
+            block, place_in_it = divmod(place, sizes[held])
+            if block < len(self._free[held]):
+                first = self._free[held][block]
+                return self._at(first + place_in_it * self._size(length), length)
+            place -= sizes[held] * len(self._free[held])
         return None
+
+    def topmost(self, length: int, name: str = "") -> Prefix | None:
+        """A block of that length at the end of the space; or None.
+
+        Without a name the last; with one anywhere in the end, as the name decides.
+        """
+        fitting = [(held, firsts) for held, firsts in self._free.items() if held <= length]
+        top = max((firsts[-1] + self._size(held) for held, firsts in fitting), default=0)
+        before = top - 1 - _hash(name) % (self.size // END + 1)
+        # What is free next below; or, where that is nothing, the last of all.
+        for bound in (before, top):
+            below = (
+                (firsts[place - 1], held)
+                for held, firsts in fitting
+                if (place := bisect_right(firsts, bound))
+            )
+            if block := max(below, default=None):
+                first, held = block
+                return self._at(min(bound, first + self._size(held) - 1), length)
+        return None
+
+    def sparse(self, length: int, name: str = "") -> Prefix | None:
+        """A block of that length in one of the largest free blocks; or None.
+
+        Which block and where in it the name decides; without, the beginning of the first.
+        """
+        largest = min(self._free, default=length + 1)
+        if largest > length:
+            return None
+        firsts = self._free[largest]
+        # Wherever it is taken from, what is left of a free block has the same sizes.
+        places = min(1 << (length - largest), PLACES)
+        block, place = divmod(_hash(name) % (len(firsts) * places), places)
+        return self._at(firsts[block] + place * self._size(largest) // places, length)
+
+    def _at(self, value: int, length: int) -> Prefix:
+        """The block of that length that holds an address."""
+        return enclosing(Prefix(self.family, value, self.family.width), length)
+
+    def _size(self, length: int) -> int:
+        return 1 << (self.family.width - length)
 
     def grown(self, prefix: Prefix, length: int) -> Prefix | None:
         """`prefix` widened to `length`, if all that this adds is free; or None."""
@@ -125,19 +167,27 @@ class Space:
         if prefix.family is not self.family:
             return None
         for length in reversed(range(prefix.length + 1)):
-            shift = self.family.width - length
-            if prefix.value >> shift << shift in self._free.get(length, ()):
-                return enclosing(prefix, length)
+            if self._has(holder := enclosing(prefix, length)):
+                return holder
         return None
 
+    def _has(self, block: Prefix) -> bool:
+        firsts = self._free.get(block.length, [])
+        place = bisect_left(firsts, block.value)
+        return firsts[place : place + 1] == [block.value]
+
     def _add(self, block: Prefix) -> None:
-        self._free.setdefault(block.length, set()).add(block.value)
+        insort(self._free.setdefault(block.length, []), block.value)
 
     def _remove(self, block: Prefix) -> None:
-        values = self._free[block.length]
-        values.remove(block.value)
-        if not values:
+        firsts = self._free[block.length]
+        del firsts[bisect_left(firsts, block.value)]
+        if not firsts:
             del self._free[block.length]
+
+
+def _hash(name: str) -> int:
+    return int.from_bytes(sha256(name.encode()).digest()) if name else 0
 
 
 def halves(prefix: Prefix) -> tuple[Prefix, Prefix]:

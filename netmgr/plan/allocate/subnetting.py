@@ -72,15 +72,12 @@ class ClusterDemand:
     def requests(
         self, pool: str, number: int, nodes: int, families: Iterable[Family]
     ) -> Iterator[demand.SubnetRequest]:
-        """A segment's subnets for so many nodes: of each family one for hosts and one for pods."""
+        """A segment's subnets for so many nodes, one of each family."""
         spec, limits = self.spec.node_pools[pool], self.limits
         path: KeyPath = ("clusters", self.name, "node_pools", pool, "nodes")
         for family in families:
-            hosts, pods = _keys(pool, number, family)
-            length = demand.hosts_length(nodes, family, limits)
-            yield demand.SubnetRequest(hosts, family, length, path)
-            length = demand.pods_length(nodes, demand.blocks(spec, family), limits)
-            yield demand.SubnetRequest(pods, family, length, path)
+            length = demand.subnet_length(nodes, demand.blocks(spec, family), limits)
+            yield demand.SubnetRequest(_key(pool, number, family), family, length, path)
 
     def _budget(self, held: Mapping[str, NodePoolLock]) -> demand.MappingBudget:
         """What its networks have room for beside these node pools."""
@@ -98,7 +95,7 @@ class ClusterDemand:
                 continue
             # A family that came later is added.
             segments = [
-                segment.model_copy(update=self._layouts(name, number, placed))
+                segment.model_copy(update=self._layouts(name, number, segment.nodes, placed))
                 for number, segment in enumerate(held.segments)
             ]
             # Only appended to: a node's number counts through the segments in order, so that
@@ -106,7 +103,7 @@ class ClusterDemand:
             first = held.capacity
             for added in new.segments:
                 if added.pool == name:
-                    layouts = self._layouts(name, added.number, placed)
+                    layouts = self._layouts(name, added.number, added.nodes, placed)
                     segments.append(
                         Segment(
                             first=first,
@@ -120,14 +117,13 @@ class ClusterDemand:
             node_pools[name] = NodePoolLock(segments=tuple(segments))
         return node_pools
 
-    def _layouts(self, pool: str, number: int, placed: Placement) -> dict[str, Layout]:
+    def _layouts(self, pool: str, number: int, nodes: int, placed: Placement) -> dict[str, Layout]:
         """What was placed of a segment, by the lock's key for the family."""
         layouts = {}
         for family in self.families:
-            hosts, pods = _keys(pool, number, family)
-            if hosts in placed:
+            if subnet := placed.get(_key(pool, number, family)):
                 cut = demand.blocks(self.spec.node_pools[pool], family)
-                layouts[f"v{family}"] = demand.layout(placed[hosts], placed[pods], cut, self.limits)
+                layouts[f"v{family}"] = demand.layout(subnet, nodes, cut, self.limits)
         return layouts
 
     def with_pinned(self) -> ClusterDemand:
@@ -148,24 +144,26 @@ class ClusterDemand:
         return replace(self, held=node_pools)
 
     def _pinned_segment(self, pool: str, number: int, first: int, left: int | None) -> Segment:
-        """The segment of pinned subnets, in a network with so many mappings left."""
+        """The segment of a pinned subnet, in a network with so many mappings left."""
         spec, limits = self.spec.node_pools[pool], self.limits
-        pin = spec.subnets[number]
-        pods = {prefix.family: prefix for prefix in pin.pods}
-        layouts = {}
-        for hosts in pin.hosts:
-            cut = demand.blocks(spec, hosts.family)
-            layouts[hosts.family] = demand.layout(hosts, pods[hosts.family], cut, limits)
+        subnets = {prefix.family: prefix for prefix in spec.subnets[number]}
+        cuts = {family: demand.blocks(spec, family) for family in subnets}
         # The family with less room decides: every node has both.
-        nodes = min(demand.holds(layout, limits) for layout in layouts.values())
+        nodes = min(
+            demand.holds(subnets[family].length, cut, limits) for family, cut in cuts.items()
+        )
         if left is not None:
-            nodes = min(nodes, left // demand.mappings_per_node(spec, layouts))
+            nodes = min(nodes, left // demand.mappings_per_node(spec, subnets))
         if nodes < 1:
             path = ("clusters", self.name, "node_pools", pool, "subnets", number)
             word = limits.words.network
-            message = f"no node fits into these subnets beside what their {word} has"
-            remedy = "pin subnets that hold what a node takes"
+            message = f"no node fits into this subnet beside what its {word} has"
+            remedy = "pin a subnet that holds what a node takes"
             raise PlanRefused([error(message, path, remedy=remedy)])
+        layouts = {
+            family: demand.layout(subnets[family], nodes, cut, limits)
+            for family, cut in cuts.items()
+        }
         v4, v6 = layouts[Family.V4], layouts.get(Family.V6)
         return Segment(first=first, nodes=nodes, network=self.name, v4=v4, v6=v6)
 
@@ -194,10 +192,8 @@ class ClusterDemand:
         return sizes
 
 
-def _keys(pool: str, number: int, family: Family) -> tuple[demand.Key, demand.Key]:
-    """Of a segment's subnets, that of hosts and that of pods."""
-    segment = ("node_pools", pool, str(number))
-    return (*segment, "hosts", f"v{family}"), (*segment, "pods", f"v{family}")
+def _key(pool: str, number: int, family: Family) -> demand.Key:
+    return ("node_pools", pool, str(number), f"v{family}")
 
 
 def missing_nodes(spec: NodePool, held: NodePoolLock | None) -> int:
@@ -225,21 +221,17 @@ def pieces_of(
     for size in _full_sizes(pool, nodes, limits):
         while nodes:
             piece = min(size, nodes)
-            hosts = demand.hosts_length(piece, Family.V4, limits)
-            if not take_all(spaces, (hosts, demand.pods_length(piece, cut, limits))):
+            if not take_all(spaces, [demand.subnet_length(piece, cut, limits)]):
                 break
             nodes -= piece
             yield piece
 
 
 def _full_sizes(pool: NodePool, nodes: int, limits: CloudLimits) -> list[int]:
-    """Numbers of nodes that fill a subnet of hosts or of pods, the largest first."""
+    """Numbers of nodes that fill a subnet, the largest first."""
     cut = demand.blocks(pool, Family.V4)
-    lost = sum(cut.skipped(limits))
-    sizes: set[int] = set()
-    for bits in range(Family.V4.width):
-        # Subnets are powers of two: any other number of nodes leaves part of one unused.
-        sizes |= {(1 << bits) - limits.reserved, ((1 << bits) - lost) // cut.count}
+    # Subnets are powers of two: any other number of nodes leaves part of one unused.
+    sizes = {demand.holds(length, cut, limits) for length in range(1, Family.V4.width + 1)}
     # Not all nodes at once, which was tried before; no piece is smaller than one node.
     return sorted({max(size, 1) for size in sizes if size < max(nodes, 2)}, reverse=True)
 

@@ -12,7 +12,7 @@ from netmgr.plan.allocate.demand import mappings_of
 from netmgr.plan.check.conflicts import conflicts, pin_faults
 from netmgr.plan.check.usage import Usage, limit_usage
 from netmgr.plan.clouds.cloud import CloudLimits
-from netmgr.plan.document import NodePool, PlanDocument
+from netmgr.plan.document import Addressing, NodePool, PlanDocument, key_of
 from netmgr.plan.lock import ClusterLock, LockDocument, PlanRefused
 from netmgr.prefixes import Family
 
@@ -28,6 +28,7 @@ def check_plan(
     diagnostics += [conflict.diagnostic for conflict in conflicts(plan, lock, limits)]
     diagnostics += _forbidden(plan, lock, limits)
     diagnostics += _pinned_sizes(plan, limits)
+    diagnostics += _block_lengths(plan, limits)
     diagnostics += _headroom(plan, lock)
     diagnostics += _unusable_room(lock, limits)
     order = list(Severity)
@@ -77,7 +78,7 @@ def _exceeded(line: Usage, limits: CloudLimits) -> Diagnostic:
         f"({limits.cloud}, {limits.as_of})"
     )
     if line.status == "over":
-        remedy = "use larger blocks, fewer nodes, or raise the quota and say so under limits"
+        remedy = "use larger blocks, fewer nodes or another region, or raise the quota under limits"
         return error(message, line.path, remedy=remedy)
     return _warning(line.path, message, "plan the next step before it is needed")
 
@@ -102,6 +103,15 @@ def _pinned_sizes(plan: PlanDocument, limits: CloudLimits) -> Iterator[Diagnosti
         if plan.is_site(owner) and prefix.family is Family.V4 and prefix.length > smallest:
             message = f"{prefix} is smaller than the smallest subnet, a /{smallest}"
             yield _warning(key, message, "no subnet fits into it")
+
+
+def _block_lengths(plan: PlanDocument, limits: CloudLimits) -> Iterator[Diagnostic]:
+    for (path, spec), family in product(plan.node_pools(), plan.pools.families):
+        key = key_of("block_length", family)
+        only, asked = getattr(limits, key), getattr(spec, key)
+        if spec.addressing is Addressing.BLOCKS and only not in {None, asked}:
+            message = f"is {asked}, and a {limits.words.interface} takes blocks of /{only} alone"
+            yield error(message, (*path, key), remedy=f"write {only}, or addressing: single")
 
 
 def _headroom(plan: PlanDocument, lock: LockDocument) -> Iterator[Diagnostic]:
@@ -147,7 +157,8 @@ def _unusable_room(lock: LockDocument, limits: CloudLimits) -> Iterator[Diagnost
 def _unreserved(name: str, grow_to: int, now: int, held: ClusterLock) -> Iterator[Diagnostic]:
     own = [allocation for allocation in held.prefixes if allocation.prefix.family is Family.V4]
     is_reserved = any(allocation.reserve != allocation.prefix for allocation in own)
-    if now and not is_reserved and grow_to >= 2 * now and len(own) == 1:
-        reserved = f"nothing beside {own[0].prefix} could be reserved"
+    if now and not is_reserved and grow_to >= 2 * now:
+        largest = min((allocation.prefix for allocation in own), key=lambda prefix: prefix.length)
+        reserved = f"nothing beside {largest} could be reserved"
         message = f"{grow_to:,} nodes are declared, but {reserved}"
         yield _warning(("clusters", name, "grow_to"), message, "it will grow by another prefix")

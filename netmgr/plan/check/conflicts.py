@@ -11,7 +11,7 @@ from operator import attrgetter
 
 from netmgr.documents.diagnostics import Diagnostic, KeyPath, Location, error, listed
 from netmgr.documents.sites import HUB, KeyedPrefix
-from netmgr.plan.allocate.demand import blocks, holds
+from netmgr.plan.allocate.demand import blocks
 from netmgr.plan.allocate.subnetting import taken_by
 from netmgr.plan.clouds.cloud import CloudLimits
 from netmgr.plan.document import Cluster, NodePool, PlanDocument, ServiceMode, key_of
@@ -257,7 +257,7 @@ def _node_pool(
     path: KeyPath = ("clusters", *scope)
     # Pinned subnets are a pool's first segments, in their order. Pins beyond those are to be added.
     for number, (pin, segment) in enumerate(zip(spec.subnets, held.segments, strict=False)):
-        if not set(segment.prefixes).issuperset(pin.prefixes):
+        if not set(segment.prefixes).issuperset(pin):
             present = listed(sorted(segment.prefixes))
             message = f"is pinned, but nodes from {segment.first} on have {present}"
             yield _conflict(scope, (*path, "subnets", number), message, (*path, "segments", number))
@@ -265,7 +265,7 @@ def _node_pool(
     for number, segment in enumerate(held.segments):
         for layout in segment.layouts:
             if fault := _unfit(path, spec, segment, layout, limits):
-                locked = (*path, "segments", number, f"v{layout.pods.family}")
+                locked = (*path, "segments", number, f"v{layout.family}")
                 yield _conflict(scope, *fault, locked)
                 return
 
@@ -274,11 +274,12 @@ def _unfit(
     path: KeyPath, spec: NodePool, segment: Segment, layout: Layout, limits: CloudLimits
 ) -> tuple[KeyPath, str] | None:
     """Key of the plan that this layout contradicts, and how; or None."""
-    cut = blocks(spec, layout.pods.family)
-    first = layout.host_base.value - layout.hosts.value
-    # The cloud may keep other addresses of these subnets than the one they were made for.
-    if first < limits.reserved_first or holds(layout, limits) < segment.nodes:
-        message = f"{limits.cloud} keeps addresses of {layout.hosts} that nodes have in the lock"
+    cut, subnet = blocks(spec, layout.family), layout.subnet
+    first = layout.host_base.value - subnet.value
+    last = layout.pod_base.value + segment.nodes * layout.stride - 1
+    # The cloud may keep other addresses of this subnet than the one it was made for.
+    if first < limits.reserved_first or last > subnet.last - limits.reserved_last:
+        message = f"{limits.cloud} keeps addresses of {subnet} that nodes have in the lock"
         return ("cloud",), message
     if layout.block_length != cut.length:
         message = f"gives blocks of /{cut.length}, but nodes have /{layout.block_length}"

@@ -8,12 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain
-from typing import NamedTuple
+from itertools import chain, product
+from typing import NamedTuple, TypeVar
 
 from netmgr.documents.special_use import PRIVATE_USE
-from netmgr.plan.network import CloudRoute, Direction, Network, NextHop, Subnet, VirtualNetwork
+from netmgr.plan.network import (
+    Appliance,
+    CloudRoute,
+    Direction,
+    Network,
+    NextHop,
+    Subnet,
+    VirtualNetwork,
+)
 from netmgr.prefixes import Address, Family, Prefix, PrefixTable
+
+Value = TypeVar("Value")
 
 INTERNET = "internet"
 MOST_HOPS = 8
@@ -59,19 +69,26 @@ class _Outcome(NamedTuple):
 class Tracer:
     def __init__(self, network: Network) -> None:
         self._system = network.system_routes
+        self._gateways = {gateway.name for gateway in network.gateways}
         self._routes: dict[tuple[str, str], PrefixTable[_Hop]] = {}
         self._networks = {peer.name: peer for peer in network.networks}
         self._tables = {table.name: table.routes for table in network.tables}
-        self._groups = {group.name: group.rules for group in network.groups}
+        # The first rule that matches decides, in the order of priorities.
+        self._rules = {
+            group.name: sorted(group.rules, key=lambda rule: rule.priority)
+            for group in network.groups
+        }
         self._forwarded = {
             (peering.network, peering.remote): peering.forwarded for peering in network.peerings
         }
-        self._appliances = {
-            address: (appliance, virtual_network, subnet)
+        self._peers = grouped(
+            (peering.network, self._networks[peering.remote]) for peering in network.peerings
+        )
+        self._appliances = dict(_appliances(network))
+        # A router's name every spoke, and each spoke's packets look there.
+        self._drops = {
+            appliance.name: [tuple(map(_table, sides)) for sides in appliance.drops]
             for appliance in network.appliances
-            for address in appliance.addresses
-            for virtual_network in network.networks
-            if (subnet := virtual_network.subnet_of(address))
         }
 
     def trace(
@@ -92,17 +109,9 @@ class Tracer:
     def _step(
         self, network: VirtualNetwork, subnet: Subnet, source: Address, destination: Address
     ) -> _Outcome:
-        # Security groups see a packet before it is routed, and again before it is delivered.
-        if refusal := self._refused(subnet, Direction.OUTBOUND, destination):
-            return _Outcome((refusal,))
-        key = (network.name, subnet.table)
-        if key not in self._routes:
-            self._routes[key] = self._table(network, subnet.table)
-        match = self._routes[key].match(destination)
-        if match is None or match[1].kind is NextHop.NONE:
-            route = f"{match[0]} leads to None ({match[1].origin})" if match else "it has no route"
-            return _Outcome((f"dropped in {subnet.name}: {route}",))
-        hop = match[1]
+        hop = self._route(network, subnet, destination)
+        if isinstance(hop, str):
+            return _Outcome((hop,))
         if hop.kind is NextHop.APPLIANCE:
             return self._to_appliance(network, subnet, hop, (source, destination))
         if hop.kind is NextHop.LOCAL:
@@ -110,14 +119,42 @@ class Tracer:
         if _held(PRIVATE_USE, destination):
             why = f"leaves {subnet.name} toward the internet, which has no private addresses"
             return _Outcome((f"dropped: {why}",))
+        if self._system.needs_gateway and (
+            subnet.gateway not in self._gateways or destination.family is Family.V6
+        ):
+            return _Outcome((f"dropped: {subnet.name} has no IPv{destination.family} NAT gateway",))
         return _Outcome((f"leaves {subnet.name} for the internet",), INTERNET, INTERNET)
 
-    def _table(self, network: VirtualNetwork, name: str) -> PrefixTable[_Hop]:
+    def keeps(self, network: VirtualNetwork, subnet: Subnet, destination: Address) -> bool:
+        """Whether nothing leaves the subnet toward a destination, wherever it comes from."""
+        return isinstance(self._route(network, subnet, destination), str)
+
+    def deciding(self, network: VirtualNetwork, subnet: Subnet) -> Iterator[Prefix]:
+        """What `keeps` depends on: destinations that no border of these parts are kept alike."""
+        yield from chain.from_iterable(rule.peers for rule in self._rules.get(subnet.group, ()))
+        yield from (hop.prefix for hop in self._hops(network, subnet.table))
+
+    def _route(self, network: VirtualNetwork, subnet: Subnet, destination: Address) -> _Hop | str:
+        """The route by which a packet leaves a subnet, or why it does not."""
+        # Security groups see a packet before it is routed, and again before it is delivered.
+        if refusal := self._refused(subnet, Direction.OUTBOUND, destination):
+            return refusal
+        key = (network.name, subnet.table)
+        if key not in self._routes:
+            hops = self._hops(network, subnet.table)
+            self._routes[key] = PrefixTable((hop.prefix, hop) for hop in hops)
+        match = self._routes[key].match(destination)
+        if match and match[1].kind is not NextHop.NONE:
+            return match[1]
+        route = f"{match[0]} leads to None ({match[1].origin})" if match else "it has no route"
+        return f"dropped in {subnet.name}: {route}"
+
+    def _hops(self, network: VirtualNetwork, name: str) -> Iterator[_Hop]:
+        """Of equal prefixes the last wins: a table's over the cloud's own."""
         routes = self._tables.get(name, ())
-        own = (_Hop(route.hop, f"route table {name}", route.prefix, route.via) for route in routes)
-        # Later entries win over earlier ones of the same prefix: the table's over the cloud's.
-        hops = chain(self._built_in(network, routes), own)
-        return PrefixTable((hop.prefix, hop) for hop in hops)
+        yield from self._built_in(network, routes)
+        for route in routes:
+            yield _Hop(route.hop, f"route table {name}", route.prefix, route.via)
 
     def _built_in(self, network: VirtualNetwork, routes: Iterable[CloudRoute]) -> Iterator[_Hop]:
         internet = _EVERYTHING.values() if self._system.internet else ()
@@ -125,11 +162,8 @@ class Tracer:
         # The cloud drops its None routes as soon as a table has a default route of its own.
         if all(route.prefix != _EVERYTHING[Family.V4] for route in routes):
             yield from (_Hop(NextHop.NONE, _CLOUD, prefix) for prefix in self._system.dropped)
-        peers = [
-            peer for peer in self._networks.values() if (network.name, peer.name) in self._forwarded
-        ]
-        # The own network last, because later entries win.
-        for near in (*peers, network):
+        # The own network last, because the last wins.
+        for near in (*self._peers.get(network.name, ()), network):
             for prefix in near.address_space:
                 yield _Hop(NextHop.LOCAL, _CLOUD, prefix, peer=near.name)
 
@@ -158,8 +192,8 @@ class Tracer:
         if refusal := self._not_taken(network, home, inside, source):
             return _Outcome((refusal,))
         step = f"{subnet.name} sends it to {appliance.name} ({hop.prefix}, {hop.origin})"
-        for sources, destinations in appliance.drops:
-            if _held(sources, source) and _held(destinations, destination):
+        for sources, destinations in self._drops[appliance.name]:
+            if sources.match(source) and destinations.match(destination):
                 return _Outcome((step, f"dropped and counted by {appliance.name}: spoke to spoke"))
         for vip_range, service_cidr in appliance.translations:
             if vip_range.holds(destination):
@@ -180,8 +214,7 @@ class Tracer:
 
     def _refused(self, subnet: Subnet, direction: Direction, peer: Address) -> str:
         """The security rule that drops it; or empty."""
-        # The first rule that matches decides, in the order of priorities.
-        for rule in sorted(self._groups.get(subnet.group, ()), key=lambda rule: rule.priority):
+        for rule in self._rules.get(subnet.group, ()):
             if rule.direction is direction and _held(rule.peers, peer):
                 why = f"dropped by security group {subnet.group}: {rule.name} of {subnet.name}"
                 return "" if rule.allow else why
@@ -190,3 +223,24 @@ class Tracer:
 
 def _held(prefixes: Iterable[Prefix], address: Address) -> bool:
     return any(prefix.holds(address) for prefix in prefixes)
+
+
+def grouped(pairs: Iterable[tuple[str, Value]]) -> dict[str, list[Value]]:
+    groups: dict[str, list[Value]] = {}
+    for key, member in pairs:
+        groups.setdefault(key, []).append(member)
+    return groups
+
+
+def _appliances(
+    network: Network,
+) -> Iterator[tuple[Address, tuple[Appliance, VirtualNetwork, Subnet]]]:
+    homes = grouped((home.owner, home) for home in network.networks)
+    for appliance in network.appliances:
+        for address, home in product(appliance.addresses, homes.get(appliance.owner, ())):
+            if subnet := home.subnet_of(address):
+                yield address, (appliance, home, subnet)
+
+
+def _table(prefixes: Iterable[Prefix]) -> PrefixTable[None]:
+    return PrefixTable((prefix, None) for prefix in prefixes)

@@ -22,6 +22,7 @@ from netmgr.plan.clouds.cloud import KUBERNETES, CloudLimits
 from netmgr.plan.derive import network
 from netmgr.plan.document import PERCENT, Cluster, PlanDocument
 from netmgr.plan.lock import ClusterLock, LockDocument
+from netmgr.plan.network import Direction, Network, SecurityGroup
 from netmgr.prefixes import Family
 
 NEAR = 0.8
@@ -63,17 +64,49 @@ def _of_plan(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> Ite
     group = all_mappings(plan, lock)
     limit = figures.mappings_per_peered_group
     yield Usage("mappings of the hub and its peers", HUB, group, limit, path)
-    yield Usage("route tables", plan.name, len(net.tables), figures.route_tables, path)
-    regions = Counter(node_group.location for node_group in net.node_groups)
-    quantity = f"{limits.words.node_group}s of a region"
-    for region, used in sorted(regions.items()):
-        yield Usage(quantity, region, used, figures.node_groups_per_region, path)
-    # Of tables and networks the fullest alone: every cluster has some.
+    yield from _of_regions(plan, net, limits)
+    # Of tables, groups and networks the fullest alone: every cluster has some.
     longest = max(net.tables, key=lambda table: len(table.routes))
     yield Usage("routes", longest.name, len(longest.routes), figures.routes_per_table, path)
+    if net.groups:
+        largest = max(net.groups, key=_prefixes)
+        rules, prefixes = len(largest.rules), _prefixes(largest)
+        yield Usage("security rules", largest.name, rules, figures.rules_per_security_group, path)
+        quantity, limit = "prefixes in security rules", figures.prefixes_per_security_group
+        yield Usage(quantity, largest.name, prefixes, limit, path)
     fullest = max(net.networks, key=lambda virtual_network: len(virtual_network.subnets))
     used = len(fullest.subnets)
     yield Usage("subnets", fullest.name, used, figures.subnets_per_network, path)
+
+
+def _prefixes(group: SecurityGroup) -> int:
+    """As they are limited: sources and destinations each."""
+    sides = Counter[Direction]()
+    for rule in group.rules:
+        sides[rule.direction] += len(rule.peers)
+    return max(sides.values(), default=0)
+
+
+def _of_regions(plan: PlanDocument, net: Network, limits: CloudLimits) -> Iterator[Usage]:
+    location = {held.owner: held.location for held in net.networks}
+    used = Counter(("network", held.location) for held in net.networks)
+    used.update(("node_group", held.location) for held in net.node_groups if held.pods)
+    used.update(("route_table", location[held.owner]) for held in net.tables)
+    used.update(("security_group", location[held.owner]) for held in net.groups)
+    for gateway in net.gateways:
+        used["public_ip", gateway.location] += gateway.addresses
+    # Researchers' machines, too.
+    used["interface", location[HUB]] = plan.hub.researchers + plan.hub.routers
+    for owner, cluster in plan.clusters.items():
+        nodes = sum(spec.needed for spec in cluster.node_pools.values())
+        used["interface", location[owner]] += nodes + cluster.nat_hosts
+    for (kind, region), count in sorted(used.items()):
+        name = getattr(limits.words, kind, kind.replace("_ip", " IP").replace("_", " "))
+        limit = getattr(limits.limits, f"{kind}s_per_region")
+        # How many public addresses there are depends on the contract.
+        is_advice = kind == "public_ip"
+        key: KeyPath = ("clusters",)
+        yield Usage(f"{name}s of a region", region, count, limit, key, is_advice=is_advice)
 
 
 def all_mappings(plan: PlanDocument, lock: LockDocument) -> int:
@@ -95,7 +128,12 @@ def _of_cluster(
         quantity = f"mappings in a {words.network}"
         yield Usage(quantity, subject, used, figures.mappings_per_network, pools)
     for pool, spec in cluster.node_pools.items():
-        quantity, where = f"addresses of a {words.interface}", (*pools, pool, "pods_per_node")
+        # Nodes with blocks are in no node group: each is made with an interface of its own.
+        owner = f"{words.node_group}'s " if spec.single_addresses else ""
+        quantity, where = (
+            f"addresses of a {owner}{words.interface}",
+            (*pools, pool, "pods_per_node"),
+        )
         mappings = demand.mappings_per_node(spec, plan.pools.families)
         yield Usage(quantity, f"{name}/{pool}", mappings, figures.addresses_per_interface, where)
     pods = pods_of(cluster)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import date
 from enum import StrEnum
 from typing import Annotated, Literal
 
@@ -67,7 +68,14 @@ class Figures(Document):
     """A group is a virtual network and every network it is peered with."""
     peerings_per_network: int | None = None
     subnets_per_network: int | None = None
-    route_tables: int | None = None
+    networks_per_region: int | None = None
+    interfaces_per_region: int | None = None
+    public_ips_per_region: int | None = None
+    security_groups_per_region: int | None = None
+    rules_per_security_group: int | None = None
+    prefixes_per_security_group: int | None = None
+    """Of sources, and again of destinations, in all its rules together."""
+    route_tables_per_region: int | None = None
     routes_per_table: int | None = None
     nat_gateway_ips: int | None = None
     snat_ports_per_ip: int | None = None
@@ -82,6 +90,8 @@ class SystemRoutes(Document):
 
     internet: bool
     """Whether a subnet reaches the internet without a route table."""
+    needs_gateway: bool
+    """Whether what leaves for the internet needs a NAT gateway, which takes IPv4 alone."""
     dropped: tuple[PrefixText, ...]
     """Private ranges that lead nowhere unless the subnet's table has a default route (IPv4)."""
 
@@ -94,14 +104,16 @@ class CloudLimits(Document):
     cloud: Cloud
     words: Words
     as_of: str
-    """Year and month the figures were read."""
+    """Year and month that the source was last changed, or the figures were read."""
     source: str
     limits: Figures
     reserved_first: Annotated[int, Field(ge=0)]
     """Addresses at the beginning of a subnet that no host may have."""
     reserved_last: Annotated[int, Field(ge=0)]
-    reserved_among_pods: bool
-    """Whether a subnet of pods loses those addresses too, and so the blocks they lie in."""
+    block_length: int | None = None
+    """Prefix length of every IPv4 block that an interface may have; None for any."""
+    block_length_v6: int | None = None
+    """The same for IPv6."""
     smallest_subnet: Annotated[int, Field(ge=0, le=32)]
     """Longest prefix length of a subnet (IPv4)."""
     forbidden: tuple[PrefixText, ...] = ()
@@ -110,6 +122,11 @@ class CloudLimits(Document):
     def agreed(self, quotas: dict[str, int]) -> CloudLimits:
         """These limits with the quotas of a plan in place of the published ones."""
         return self.model_copy(update={"limits": self.limits.model_copy(update=quotas)})
+
+    def months_old(self, today: date) -> int:
+        """The age of the figures."""
+        year, month = map(int, self.as_of.split("-"))
+        return (today.year - year) * 12 + today.month - month
 
     @property
     def reserved(self) -> int:

@@ -67,7 +67,7 @@ class Region:
         role: what the owner uses them for, for example "pods".
         note: shown when a pointer is on them.
         offset, size: the part of the block that they are.
-        nodes: (planned, that fit), for the pods' subnet of a segment.
+        nodes: (planned, that fit), for the subnet of a segment.
     """
 
     prefix: Prefix
@@ -289,15 +289,12 @@ def _segment(owner: str, pool: str, segment: Segment, nodes: int) -> Iterator[Re
     planned = min(max(0, nodes), segment.nodes)
     note = f"{owner}-{pool}: {planned:,} of {segment.nodes:,} nodes"
     for layout in segment.layouts:
-        parts = (
-            ("hosts", layout.hosts, layout.host_base, 1, (0, 0)),
-            ("pods", layout.pods, layout.pod_base, layout.stride, (planned, segment.nodes)),
-        )
-        for role, subnet, base, stride, counts in parts:
-            yield Region(subnet, owner, role, Use.RESERVED, note, nodes=counts)
-            if planned:
-                offset, size = base.value - subnet.value, planned * stride
-                yield Region(subnet, owner, role, Use.USED, note, offset, size)
+        subnet, counts = layout.subnet, (planned, segment.nodes)
+        yield Region(subnet, owner, "nodes and pods", Use.RESERVED, note, nodes=counts)
+        parts = (("nodes", layout.host_base, 1), ("pods", layout.pod_base, layout.stride))
+        for role, base, stride in parts if planned else ():
+            offset, size = base.value - subnet.value, planned * stride
+            yield Region(subnet, owner, role, Use.USED, note, offset, size)
 
 
 def _element(name: str, content: str = "", **attributes: Attribute) -> str:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from copy import deepcopy
+from itertools import chain
 from typing import Any
 
 from netmgr.documents.sites import HUB, Role, SourceAddress
 from netmgr.documents.special_use import PRIVATE_USE
 from netmgr.plan import machines
+from netmgr.plan.clouds.cloud import Cloud
 from netmgr.plan.document import PlanDocument
 from netmgr.plan.lock import LockDocument
 from netmgr.plan.machines import PlannedHost, PlannedNode
@@ -72,15 +74,20 @@ class Documents:
         node = {"name": machine.name, "addresses": list(map(str, addresses))}
         return {**_KIND, "node": node, **place}, own
 
-    def template(self, cluster: str, role: Role = Role.NODE) -> Mapping:
+    def template(self, cluster: str, role: Role = Role.NODE, pool: str = "") -> Mapping:
         """What all nodes (or NAT hosts) of a cluster share: no name, addresses or ranges.
 
-        `netmgr kube node` adds what only the Node object knows.
+        `netmgr kube node` adds what only the Node object knows. Nodes of a `pool` of single
+        addresses ask the cloud, which chose them, for their ranges.
         """
+        own: Mapping
         if role is Role.NAT_HOST:
             place, own = {"role": str(role), "site": cluster}, {"nat": self._nat(cluster)}
         else:
-            place, own = {"site": cluster}, self._of_nodes[cluster]
+            place, own = {"site": cluster}, dict(self._of_nodes[cluster])
+            spec = self._plan.clusters[cluster].node_pools[pool] if pool else None
+            if spec and spec.single_addresses and self._plan.cloud is not Cloud.NONE:
+                own["range_source"] = str(self._plan.cloud)
         return self._whole({**_KIND, **place}, own)
 
     def _whole(self, head: Mapping, own: Mapping) -> Mapping:
@@ -90,8 +97,9 @@ class Documents:
     def _nat(self, cluster: str) -> Mapping:
         held = self._lock.clusters[cluster]
         segments = [segment for pool in held.node_pools.values() for segment in pool.segments]
-        # The subnets that the cluster's machines have their own addresses in.
-        hosts = [layout.hosts for segment in segments for layout in segment.layouts]
+        # Where the cluster's machines have their own addresses, and no pod has one.
+        layouts = chain.from_iterable(segment.layouts for segment in segments)
+        hosts = chain.from_iterable(layout.below_pods for layout in layouts)
         return {
             # All ranges, so that one host can take over for another. The hub's routes say which
             # part reaches which host.

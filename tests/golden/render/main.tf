@@ -11,6 +11,10 @@ variable "admin_username" {
   type = string
 }
 
+variable "documents" {
+  type = string
+}
+
 variable "node_vm_size" {
   type = string
 }
@@ -55,14 +59,14 @@ resource "azurerm_virtual_network" "evals" {
   name                = "evals"
   resource_group_name = azurerm_resource_group.this.name
   location            = "eastus"
-  address_space       = ["10.253.0.0/18", "fd00:10:ff:fe00::/56"]
+  address_space       = ["10.45.0.0/18", "fd00:10:17:6800::/56"]
 }
 
 resource "azurerm_subnet" "evals_nat" {
   name                            = "evals_nat"
   resource_group_name             = azurerm_resource_group.this.name
   virtual_network_name            = azurerm_virtual_network.evals.name
-  address_prefixes                = ["10.253.34.0/28"]
+  address_prefixes                = ["10.45.32.0/28"]
   default_outbound_access_enabled = false
 }
 
@@ -70,7 +74,7 @@ resource "azurerm_subnet" "evals-cpu" {
   name                            = "evals-cpu"
   resource_group_name             = azurerm_resource_group.this.name
   virtual_network_name            = azurerm_virtual_network.evals.name
-  address_prefixes                = ["10.253.32.0/23", "10.253.0.0/19", "fd00:10:ff:fe00::/64", "fd00:10:ff:fe01::/64"]
+  address_prefixes                = ["10.45.0.0/19", "fd00:10:17:6800::/64"]
   default_outbound_access_enabled = false
 }
 
@@ -78,14 +82,14 @@ resource "azurerm_virtual_network" "training" {
   name                = "training"
   resource_group_name = azurerm_resource_group.this.name
   location            = "westus3"
-  address_space       = ["10.224.0.0/12", "fd00:10:ff:ff00::/56"]
+  address_space       = ["10.128.0.0/13", "10.251.232.0/21", "fd00:10:9b:4000::/56"]
 }
 
 resource "azurerm_subnet" "training_nat" {
   name                            = "training_nat"
   resource_group_name             = azurerm_resource_group.this.name
   virtual_network_name            = azurerm_virtual_network.training.name
-  address_prefixes                = ["10.232.68.64/28"]
+  address_prefixes                = ["10.251.236.0/28"]
   default_outbound_access_enabled = false
 }
 
@@ -93,7 +97,7 @@ resource "azurerm_subnet" "training-gpu" {
   name                            = "training-gpu"
   resource_group_name             = azurerm_resource_group.this.name
   virtual_network_name            = azurerm_virtual_network.training.name
-  address_prefixes                = ["10.232.0.0/18", "10.224.0.0/13", "fd00:10:ff:ff00::/64", "fd00:10:ff:ff01::/64"]
+  address_prefixes                = ["10.128.0.0/13", "fd00:10:9b:4000::/64"]
   default_outbound_access_enabled = false
 }
 
@@ -101,7 +105,7 @@ resource "azurerm_subnet" "training-system" {
   name                            = "training-system"
   resource_group_name             = azurerm_resource_group.this.name
   virtual_network_name            = azurerm_virtual_network.training.name
-  address_prefixes                = ["10.232.68.0/26", "10.232.64.0/22", "fd00:10:ff:ff02::/64", "fd00:10:ff:ff03::/64"]
+  address_prefixes                = ["10.251.232.0/22", "fd00:10:9b:4001::/64"]
   default_outbound_access_enabled = false
 }
 
@@ -169,23 +173,23 @@ resource "azurerm_route_table" "hub" {
 
   route {
     name                   = "services-evals-0"
-    address_prefix         = "172.17.0.0/18"
+    address_prefix         = "172.23.192.0/18"
     next_hop_type          = "VirtualAppliance"
-    next_hop_in_ip_address = "10.253.34.4"
+    next_hop_in_ip_address = "10.45.32.4"
   }
 
   route {
     name                   = "services-training-0"
-    address_prefix         = "172.16.0.0/17"
+    address_prefix         = "172.20.0.0/17"
     next_hop_type          = "VirtualAppliance"
-    next_hop_in_ip_address = "10.232.68.68"
+    next_hop_in_ip_address = "10.251.236.4"
   }
 
   route {
     name                   = "services-training-1"
-    address_prefix         = "172.16.128.0/17"
+    address_prefix         = "172.20.128.0/17"
     next_hop_type          = "VirtualAppliance"
-    next_hop_in_ip_address = "10.232.68.69"
+    next_hop_in_ip_address = "10.251.236.5"
   }
 }
 
@@ -197,30 +201,30 @@ resource "azurerm_route_table" "hub_researchers" {
 
   route {
     name                   = "services-evals-0"
-    address_prefix         = "172.17.0.0/18"
+    address_prefix         = "172.23.192.0/18"
     next_hop_type          = "VirtualAppliance"
-    next_hop_in_ip_address = "10.253.34.4"
+    next_hop_in_ip_address = "10.45.32.4"
   }
 
   route {
     name                   = "services-training-0"
-    address_prefix         = "172.16.0.0/17"
+    address_prefix         = "172.20.0.0/17"
     next_hop_type          = "VirtualAppliance"
-    next_hop_in_ip_address = "10.232.68.68"
+    next_hop_in_ip_address = "10.251.236.4"
   }
 
   route {
     name                   = "services-training-1"
-    address_prefix         = "172.16.128.0/17"
+    address_prefix         = "172.20.128.0/17"
     next_hop_type          = "VirtualAppliance"
-    next_hop_in_ip_address = "10.232.68.69"
+    next_hop_in_ip_address = "10.251.236.5"
   }
 
   route {
     name                   = "nodes-evals-0"
-    address_prefix         = "10.253.0.0/18"
+    address_prefix         = "10.45.0.0/18"
     next_hop_type          = "VirtualAppliance"
-    next_hop_in_ip_address = "10.253.34.4"
+    next_hop_in_ip_address = "10.45.32.4"
   }
 }
 
@@ -265,7 +269,7 @@ resource "azurerm_route_table" "evals_nodes" {
     name                   = "researchers-0"
     address_prefix         = "10.254.254.0/24"
     next_hop_type          = "VirtualAppliance"
-    next_hop_in_ip_address = "10.253.34.4"
+    next_hop_in_ip_address = "10.45.32.4"
   }
 }
 
@@ -382,7 +386,7 @@ resource "azurerm_network_security_group" "evals" {
     protocol                   = "*"
     source_port_range          = "*"
     destination_port_range     = "*"
-    source_address_prefixes    = ["10.253.0.0/18", "172.17.0.0/18"]
+    source_address_prefixes    = ["10.45.0.0/18", "172.23.192.0/18"]
     destination_address_prefix = "*"
   }
 
@@ -394,7 +398,7 @@ resource "azurerm_network_security_group" "evals" {
     protocol                   = "*"
     source_port_range          = "*"
     destination_port_range     = "*"
-    source_address_prefixes    = ["fd00:10:ff:fe00::/56"]
+    source_address_prefixes    = ["fd00:10:17:6800::/56"]
     destination_address_prefix = "*"
   }
 
@@ -443,7 +447,7 @@ resource "azurerm_network_security_group" "evals" {
     source_port_range            = "*"
     destination_port_range       = "*"
     source_address_prefix        = "*"
-    destination_address_prefixes = ["10.253.0.0/18", "172.17.0.0/18"]
+    destination_address_prefixes = ["10.45.0.0/18", "172.23.192.0/18"]
   }
 
   security_rule {
@@ -455,7 +459,7 @@ resource "azurerm_network_security_group" "evals" {
     source_port_range            = "*"
     destination_port_range       = "*"
     source_address_prefix        = "*"
-    destination_address_prefixes = ["fd00:10:ff:fe00::/56"]
+    destination_address_prefixes = ["fd00:10:17:6800::/56"]
   }
 
   security_rule {
@@ -508,7 +512,7 @@ resource "azurerm_network_security_group" "training" {
     protocol                   = "*"
     source_port_range          = "*"
     destination_port_range     = "*"
-    source_address_prefixes    = ["10.224.0.0/12", "172.16.0.0/16"]
+    source_address_prefixes    = ["10.128.0.0/13", "10.251.232.0/21", "172.20.0.0/16"]
     destination_address_prefix = "*"
   }
 
@@ -520,7 +524,7 @@ resource "azurerm_network_security_group" "training" {
     protocol                   = "*"
     source_port_range          = "*"
     destination_port_range     = "*"
-    source_address_prefixes    = ["fd00:10:ff:ff00::/56"]
+    source_address_prefixes    = ["fd00:10:9b:4000::/56"]
     destination_address_prefix = "*"
   }
 
@@ -569,7 +573,7 @@ resource "azurerm_network_security_group" "training" {
     source_port_range            = "*"
     destination_port_range       = "*"
     source_address_prefix        = "*"
-    destination_address_prefixes = ["10.224.0.0/12", "172.16.0.0/16"]
+    destination_address_prefixes = ["10.128.0.0/13", "10.251.232.0/21", "172.20.0.0/16"]
   }
 
   security_rule {
@@ -581,7 +585,7 @@ resource "azurerm_network_security_group" "training" {
     source_port_range            = "*"
     destination_port_range       = "*"
     source_address_prefix        = "*"
-    destination_address_prefixes = ["fd00:10:ff:ff00::/56"]
+    destination_address_prefixes = ["fd00:10:9b:4000::/56"]
   }
 
   security_rule {
@@ -621,6 +625,28 @@ resource "azurerm_network_security_group" "training" {
   }
 }
 
+resource "azurerm_public_ip" "hub" {
+  count               = 1
+  name                = "hub_${count.index}"
+  resource_group_name = azurerm_resource_group.this.name
+  location            = "eastus"
+  allocation_method   = "Static"
+  sku                 = "Standard"
+}
+
+resource "azurerm_nat_gateway" "hub" {
+  name                = "hub"
+  resource_group_name = azurerm_resource_group.this.name
+  location            = "eastus"
+  sku_name            = "Standard"
+}
+
+resource "azurerm_nat_gateway_public_ip_association" "hub" {
+  count                = 1
+  nat_gateway_id       = azurerm_nat_gateway.hub.id
+  public_ip_address_id = azurerm_public_ip.hub[count.index].id
+}
+
 resource "azurerm_public_ip" "training" {
   count               = 1
   name                = "training_${count.index}"
@@ -648,9 +674,19 @@ resource "azurerm_subnet_route_table_association" "hub_routers" {
   route_table_id = azurerm_route_table.hub.id
 }
 
+resource "azurerm_subnet_nat_gateway_association" "hub_routers" {
+  subnet_id      = azurerm_subnet.hub_routers.id
+  nat_gateway_id = azurerm_nat_gateway.hub.id
+}
+
 resource "azurerm_subnet_route_table_association" "hub_researchers-0" {
   subnet_id      = azurerm_subnet.hub_researchers-0.id
   route_table_id = azurerm_route_table.hub_researchers.id
+}
+
+resource "azurerm_subnet_nat_gateway_association" "hub_researchers-0" {
+  subnet_id      = azurerm_subnet.hub_researchers-0.id
+  nat_gateway_id = azurerm_nat_gateway.hub.id
 }
 
 resource "azurerm_subnet_route_table_association" "evals_nat" {
@@ -718,75 +754,33 @@ resource "azurerm_subnet_nat_gateway_association" "training-system" {
   nat_gateway_id = azurerm_nat_gateway.training.id
 }
 
-resource "azurerm_linux_virtual_machine_scale_set" "evals-cpu" {
-  name                   = "evals-cpu"
-  resource_group_name    = azurerm_resource_group.this.name
-  location               = "eastus"
-  sku                    = var.node_vm_size
-  instances              = 300
-  computer_name_prefix   = "evals-cpu-"
-  admin_username         = var.admin_username
-  source_image_id        = var.source_image_id
-  overprovision          = false
-  single_placement_group = false
+resource "azurerm_network_interface" "hub_router_0" {
+  name                           = "hub_router_0"
+  resource_group_name            = azurerm_resource_group.this.name
+  location                       = "eastus"
+  ip_forwarding_enabled          = true
+  accelerated_networking_enabled = true
 
-  admin_ssh_key {
-    username   = var.admin_username
-    public_key = var.ssh_public_key
-  }
-
-  os_disk {
-    caching              = "ReadOnly"
-    storage_account_type = "Premium_LRS"
-  }
-
-  network_interface {
-    name                          = "eth0"
+  ip_configuration {
+    name                          = "v4"
     primary                       = true
-    enable_ip_forwarding          = true
-    enable_accelerated_networking = true
-
-    ip_configuration {
-      name      = "node-v4"
-      primary   = true
-      subnet_id = azurerm_subnet.evals-cpu.id
-      version   = "IPv4"
-    }
-
-    ip_configuration {
-      name      = "node-v6"
-      primary   = false
-      subnet_id = azurerm_subnet.evals-cpu.id
-      version   = "IPv6"
-    }
-
-    ip_configuration {
-      name      = "pods-0"
-      primary   = false
-      subnet_id = azurerm_subnet.evals-cpu.id
-      version   = "IPv4"
-    }
-
-    ip_configuration {
-      name      = "pods-v6"
-      primary   = false
-      subnet_id = azurerm_subnet.evals-cpu.id
-      version   = "IPv6"
-    }
+    subnet_id                     = azurerm_subnet.hub_routers.id
+    private_ip_address_version    = "IPv4"
+    private_ip_address_allocation = "Static"
+    private_ip_address            = "10.254.255.4"
   }
 }
 
-resource "azurerm_linux_virtual_machine_scale_set" "training-gpu" {
-  name                   = "training-gpu"
-  resource_group_name    = azurerm_resource_group.this.name
-  location               = "westus3"
-  sku                    = var.node_vm_size
-  instances              = 1000
-  computer_name_prefix   = "training-gpu-"
-  admin_username         = var.admin_username
-  source_image_id        = var.source_image_id
-  overprovision          = false
-  single_placement_group = false
+resource "azurerm_linux_virtual_machine" "hub_router_0" {
+  name                  = "hub_router_0"
+  resource_group_name   = azurerm_resource_group.this.name
+  location              = "eastus"
+  size                  = "Standard_D16s_v5"
+  computer_name         = "hub-router-0"
+  network_interface_ids = [azurerm_network_interface.hub_router_0.id]
+  admin_username        = var.admin_username
+  source_image_id       = var.source_image_id
+  custom_data           = base64encode("#cloud-config\n${yamlencode({ write_files = [{ path = "/etc/netmgr/node.yaml", content = file("${var.documents}/router-0.hub.yaml") }] })}")
 
   admin_ssh_key {
     username   = var.admin_username
@@ -798,125 +792,38 @@ resource "azurerm_linux_virtual_machine_scale_set" "training-gpu" {
     storage_account_type = "Premium_LRS"
   }
 
-  network_interface {
-    name                          = "eth0"
-    primary                       = true
-    enable_ip_forwarding          = true
-    enable_accelerated_networking = true
-
-    ip_configuration {
-      name      = "node-v4"
-      primary   = true
-      subnet_id = azurerm_subnet.training-gpu.id
-      version   = "IPv4"
-    }
-
-    ip_configuration {
-      name      = "node-v6"
-      primary   = false
-      subnet_id = azurerm_subnet.training-gpu.id
-      version   = "IPv6"
-    }
-
-    ip_configuration {
-      name      = "pods-0"
-      primary   = false
-      subnet_id = azurerm_subnet.training-gpu.id
-      version   = "IPv4"
-    }
-
-    ip_configuration {
-      name      = "pods-1"
-      primary   = false
-      subnet_id = azurerm_subnet.training-gpu.id
-      version   = "IPv4"
-    }
-
-    ip_configuration {
-      name      = "pods-v6"
-      primary   = false
-      subnet_id = azurerm_subnet.training-gpu.id
-      version   = "IPv6"
-    }
+  lifecycle {
+    ignore_changes = [custom_data]
   }
 }
 
-resource "azurerm_linux_virtual_machine_scale_set" "training-gpu_0_1" {
-  name                   = "training-gpu_0_1"
-  resource_group_name    = azurerm_resource_group.this.name
-  location               = "westus3"
-  sku                    = var.node_vm_size
-  instances              = 1000
-  computer_name_prefix   = "training-gpu-0-1--b07e3ac0-"
-  admin_username         = var.admin_username
-  source_image_id        = var.source_image_id
-  overprovision          = false
-  single_placement_group = false
+resource "azurerm_network_interface" "hub_router_1" {
+  name                           = "hub_router_1"
+  resource_group_name            = azurerm_resource_group.this.name
+  location                       = "eastus"
+  ip_forwarding_enabled          = true
+  accelerated_networking_enabled = true
 
-  admin_ssh_key {
-    username   = var.admin_username
-    public_key = var.ssh_public_key
-  }
-
-  os_disk {
-    caching              = "ReadOnly"
-    storage_account_type = "Premium_LRS"
-  }
-
-  network_interface {
-    name                          = "eth0"
+  ip_configuration {
+    name                          = "v4"
     primary                       = true
-    enable_ip_forwarding          = true
-    enable_accelerated_networking = true
-
-    ip_configuration {
-      name      = "node-v4"
-      primary   = true
-      subnet_id = azurerm_subnet.training-gpu.id
-      version   = "IPv4"
-    }
-
-    ip_configuration {
-      name      = "node-v6"
-      primary   = false
-      subnet_id = azurerm_subnet.training-gpu.id
-      version   = "IPv6"
-    }
-
-    ip_configuration {
-      name      = "pods-0"
-      primary   = false
-      subnet_id = azurerm_subnet.training-gpu.id
-      version   = "IPv4"
-    }
-
-    ip_configuration {
-      name      = "pods-1"
-      primary   = false
-      subnet_id = azurerm_subnet.training-gpu.id
-      version   = "IPv4"
-    }
-
-    ip_configuration {
-      name      = "pods-v6"
-      primary   = false
-      subnet_id = azurerm_subnet.training-gpu.id
-      version   = "IPv6"
-    }
+    subnet_id                     = azurerm_subnet.hub_routers.id
+    private_ip_address_version    = "IPv4"
+    private_ip_address_allocation = "Static"
+    private_ip_address            = "10.254.255.5"
   }
 }
 
-resource "azurerm_linux_virtual_machine_scale_set" "training-gpu_0_2" {
-  name                   = "training-gpu_0_2"
-  resource_group_name    = azurerm_resource_group.this.name
-  location               = "westus3"
-  sku                    = var.node_vm_size
-  instances              = 1000
-  computer_name_prefix   = "training-gpu-0-2--e8aba498-"
-  admin_username         = var.admin_username
-  source_image_id        = var.source_image_id
-  overprovision          = false
-  single_placement_group = false
+resource "azurerm_linux_virtual_machine" "hub_router_1" {
+  name                  = "hub_router_1"
+  resource_group_name   = azurerm_resource_group.this.name
+  location              = "eastus"
+  size                  = "Standard_D16s_v5"
+  computer_name         = "hub-router-1"
+  network_interface_ids = [azurerm_network_interface.hub_router_1.id]
+  admin_username        = var.admin_username
+  source_image_id       = var.source_image_id
+  custom_data           = base64encode("#cloud-config\n${yamlencode({ write_files = [{ path = "/etc/netmgr/node.yaml", content = file("${var.documents}/router-1.hub.yaml") }] })}")
 
   admin_ssh_key {
     username   = var.admin_username
@@ -928,125 +835,38 @@ resource "azurerm_linux_virtual_machine_scale_set" "training-gpu_0_2" {
     storage_account_type = "Premium_LRS"
   }
 
-  network_interface {
-    name                          = "eth0"
-    primary                       = true
-    enable_ip_forwarding          = true
-    enable_accelerated_networking = true
-
-    ip_configuration {
-      name      = "node-v4"
-      primary   = true
-      subnet_id = azurerm_subnet.training-gpu.id
-      version   = "IPv4"
-    }
-
-    ip_configuration {
-      name      = "node-v6"
-      primary   = false
-      subnet_id = azurerm_subnet.training-gpu.id
-      version   = "IPv6"
-    }
-
-    ip_configuration {
-      name      = "pods-0"
-      primary   = false
-      subnet_id = azurerm_subnet.training-gpu.id
-      version   = "IPv4"
-    }
-
-    ip_configuration {
-      name      = "pods-1"
-      primary   = false
-      subnet_id = azurerm_subnet.training-gpu.id
-      version   = "IPv4"
-    }
-
-    ip_configuration {
-      name      = "pods-v6"
-      primary   = false
-      subnet_id = azurerm_subnet.training-gpu.id
-      version   = "IPv6"
-    }
+  lifecycle {
+    ignore_changes = [custom_data]
   }
 }
 
-resource "azurerm_linux_virtual_machine_scale_set" "training-gpu_0_3" {
-  name                   = "training-gpu_0_3"
-  resource_group_name    = azurerm_resource_group.this.name
-  location               = "westus3"
-  sku                    = var.node_vm_size
-  instances              = 1000
-  computer_name_prefix   = "training-gpu-0-3--614f3c05-"
-  admin_username         = var.admin_username
-  source_image_id        = var.source_image_id
-  overprovision          = false
-  single_placement_group = false
+resource "azurerm_network_interface" "evals_nat_0" {
+  name                           = "evals_nat_0"
+  resource_group_name            = azurerm_resource_group.this.name
+  location                       = "eastus"
+  ip_forwarding_enabled          = true
+  accelerated_networking_enabled = true
 
-  admin_ssh_key {
-    username   = var.admin_username
-    public_key = var.ssh_public_key
-  }
-
-  os_disk {
-    caching              = "ReadOnly"
-    storage_account_type = "Premium_LRS"
-  }
-
-  network_interface {
-    name                          = "eth0"
+  ip_configuration {
+    name                          = "v4"
     primary                       = true
-    enable_ip_forwarding          = true
-    enable_accelerated_networking = true
-
-    ip_configuration {
-      name      = "node-v4"
-      primary   = true
-      subnet_id = azurerm_subnet.training-gpu.id
-      version   = "IPv4"
-    }
-
-    ip_configuration {
-      name      = "node-v6"
-      primary   = false
-      subnet_id = azurerm_subnet.training-gpu.id
-      version   = "IPv6"
-    }
-
-    ip_configuration {
-      name      = "pods-0"
-      primary   = false
-      subnet_id = azurerm_subnet.training-gpu.id
-      version   = "IPv4"
-    }
-
-    ip_configuration {
-      name      = "pods-1"
-      primary   = false
-      subnet_id = azurerm_subnet.training-gpu.id
-      version   = "IPv4"
-    }
-
-    ip_configuration {
-      name      = "pods-v6"
-      primary   = false
-      subnet_id = azurerm_subnet.training-gpu.id
-      version   = "IPv6"
-    }
+    subnet_id                     = azurerm_subnet.evals_nat.id
+    private_ip_address_version    = "IPv4"
+    private_ip_address_allocation = "Static"
+    private_ip_address            = "10.45.32.4"
   }
 }
 
-resource "azurerm_linux_virtual_machine_scale_set" "training-gpu_0_4" {
-  name                   = "training-gpu_0_4"
-  resource_group_name    = azurerm_resource_group.this.name
-  location               = "westus3"
-  sku                    = var.node_vm_size
-  instances              = 1000
-  computer_name_prefix   = "training-gpu-0-4--bc498659-"
-  admin_username         = var.admin_username
-  source_image_id        = var.source_image_id
-  overprovision          = false
-  single_placement_group = false
+resource "azurerm_linux_virtual_machine" "evals_nat_0" {
+  name                  = "evals_nat_0"
+  resource_group_name   = azurerm_resource_group.this.name
+  location              = "eastus"
+  size                  = "Standard_D16s_v5"
+  computer_name         = "evals-nat-0"
+  network_interface_ids = [azurerm_network_interface.evals_nat_0.id]
+  admin_username        = var.admin_username
+  source_image_id       = var.source_image_id
+  custom_data           = base64encode("#cloud-config\n${yamlencode({ write_files = [{ path = "/etc/netmgr/node.yaml", content = file("${var.documents}/nat-0.evals.yaml") }] })}")
 
   admin_ssh_key {
     username   = var.admin_username
@@ -1058,125 +878,38 @@ resource "azurerm_linux_virtual_machine_scale_set" "training-gpu_0_4" {
     storage_account_type = "Premium_LRS"
   }
 
-  network_interface {
-    name                          = "eth0"
-    primary                       = true
-    enable_ip_forwarding          = true
-    enable_accelerated_networking = true
-
-    ip_configuration {
-      name      = "node-v4"
-      primary   = true
-      subnet_id = azurerm_subnet.training-gpu.id
-      version   = "IPv4"
-    }
-
-    ip_configuration {
-      name      = "node-v6"
-      primary   = false
-      subnet_id = azurerm_subnet.training-gpu.id
-      version   = "IPv6"
-    }
-
-    ip_configuration {
-      name      = "pods-0"
-      primary   = false
-      subnet_id = azurerm_subnet.training-gpu.id
-      version   = "IPv4"
-    }
-
-    ip_configuration {
-      name      = "pods-1"
-      primary   = false
-      subnet_id = azurerm_subnet.training-gpu.id
-      version   = "IPv4"
-    }
-
-    ip_configuration {
-      name      = "pods-v6"
-      primary   = false
-      subnet_id = azurerm_subnet.training-gpu.id
-      version   = "IPv6"
-    }
+  lifecycle {
+    ignore_changes = [custom_data]
   }
 }
 
-resource "azurerm_linux_virtual_machine_scale_set" "training-gpu_0_5" {
-  name                   = "training-gpu_0_5"
-  resource_group_name    = azurerm_resource_group.this.name
-  location               = "westus3"
-  sku                    = var.node_vm_size
-  instances              = 1000
-  computer_name_prefix   = "training-gpu-0-5--c0e34f19-"
-  admin_username         = var.admin_username
-  source_image_id        = var.source_image_id
-  overprovision          = false
-  single_placement_group = false
+resource "azurerm_network_interface" "training_nat_0" {
+  name                           = "training_nat_0"
+  resource_group_name            = azurerm_resource_group.this.name
+  location                       = "westus3"
+  ip_forwarding_enabled          = true
+  accelerated_networking_enabled = true
 
-  admin_ssh_key {
-    username   = var.admin_username
-    public_key = var.ssh_public_key
-  }
-
-  os_disk {
-    caching              = "ReadOnly"
-    storage_account_type = "Premium_LRS"
-  }
-
-  network_interface {
-    name                          = "eth0"
+  ip_configuration {
+    name                          = "v4"
     primary                       = true
-    enable_ip_forwarding          = true
-    enable_accelerated_networking = true
-
-    ip_configuration {
-      name      = "node-v4"
-      primary   = true
-      subnet_id = azurerm_subnet.training-gpu.id
-      version   = "IPv4"
-    }
-
-    ip_configuration {
-      name      = "node-v6"
-      primary   = false
-      subnet_id = azurerm_subnet.training-gpu.id
-      version   = "IPv6"
-    }
-
-    ip_configuration {
-      name      = "pods-0"
-      primary   = false
-      subnet_id = azurerm_subnet.training-gpu.id
-      version   = "IPv4"
-    }
-
-    ip_configuration {
-      name      = "pods-1"
-      primary   = false
-      subnet_id = azurerm_subnet.training-gpu.id
-      version   = "IPv4"
-    }
-
-    ip_configuration {
-      name      = "pods-v6"
-      primary   = false
-      subnet_id = azurerm_subnet.training-gpu.id
-      version   = "IPv6"
-    }
+    subnet_id                     = azurerm_subnet.training_nat.id
+    private_ip_address_version    = "IPv4"
+    private_ip_address_allocation = "Static"
+    private_ip_address            = "10.251.236.4"
   }
 }
 
-resource "azurerm_linux_virtual_machine_scale_set" "training-gpu_0_6" {
-  name                   = "training-gpu_0_6"
-  resource_group_name    = azurerm_resource_group.this.name
-  location               = "westus3"
-  sku                    = var.node_vm_size
-  instances              = 1000
-  computer_name_prefix   = "training-gpu-0-6--a39222ee-"
-  admin_username         = var.admin_username
-  source_image_id        = var.source_image_id
-  overprovision          = false
-  single_placement_group = false
+resource "azurerm_linux_virtual_machine" "training_nat_0" {
+  name                  = "training_nat_0"
+  resource_group_name   = azurerm_resource_group.this.name
+  location              = "westus3"
+  size                  = "Standard_D16s_v5"
+  computer_name         = "training-nat-0"
+  network_interface_ids = [azurerm_network_interface.training_nat_0.id]
+  admin_username        = var.admin_username
+  source_image_id       = var.source_image_id
+  custom_data           = base64encode("#cloud-config\n${yamlencode({ write_files = [{ path = "/etc/netmgr/node.yaml", content = file("${var.documents}/nat-0.training.yaml") }] })}")
 
   admin_ssh_key {
     username   = var.admin_username
@@ -1188,60 +921,38 @@ resource "azurerm_linux_virtual_machine_scale_set" "training-gpu_0_6" {
     storage_account_type = "Premium_LRS"
   }
 
-  network_interface {
-    name                          = "eth0"
-    primary                       = true
-    enable_ip_forwarding          = true
-    enable_accelerated_networking = true
-
-    ip_configuration {
-      name      = "node-v4"
-      primary   = true
-      subnet_id = azurerm_subnet.training-gpu.id
-      version   = "IPv4"
-    }
-
-    ip_configuration {
-      name      = "node-v6"
-      primary   = false
-      subnet_id = azurerm_subnet.training-gpu.id
-      version   = "IPv6"
-    }
-
-    ip_configuration {
-      name      = "pods-0"
-      primary   = false
-      subnet_id = azurerm_subnet.training-gpu.id
-      version   = "IPv4"
-    }
-
-    ip_configuration {
-      name      = "pods-1"
-      primary   = false
-      subnet_id = azurerm_subnet.training-gpu.id
-      version   = "IPv4"
-    }
-
-    ip_configuration {
-      name      = "pods-v6"
-      primary   = false
-      subnet_id = azurerm_subnet.training-gpu.id
-      version   = "IPv6"
-    }
+  lifecycle {
+    ignore_changes = [custom_data]
   }
 }
 
-resource "azurerm_linux_virtual_machine_scale_set" "training-gpu_0_7" {
-  name                   = "training-gpu_0_7"
-  resource_group_name    = azurerm_resource_group.this.name
-  location               = "westus3"
-  sku                    = var.node_vm_size
-  instances              = 0
-  computer_name_prefix   = "training-gpu-0-7--02d30646-"
-  admin_username         = var.admin_username
-  source_image_id        = var.source_image_id
-  overprovision          = false
-  single_placement_group = false
+resource "azurerm_network_interface" "training_nat_1" {
+  name                           = "training_nat_1"
+  resource_group_name            = azurerm_resource_group.this.name
+  location                       = "westus3"
+  ip_forwarding_enabled          = true
+  accelerated_networking_enabled = true
+
+  ip_configuration {
+    name                          = "v4"
+    primary                       = true
+    subnet_id                     = azurerm_subnet.training_nat.id
+    private_ip_address_version    = "IPv4"
+    private_ip_address_allocation = "Static"
+    private_ip_address            = "10.251.236.5"
+  }
+}
+
+resource "azurerm_linux_virtual_machine" "training_nat_1" {
+  name                  = "training_nat_1"
+  resource_group_name   = azurerm_resource_group.this.name
+  location              = "westus3"
+  size                  = "Standard_D16s_v5"
+  computer_name         = "training-nat-1"
+  network_interface_ids = [azurerm_network_interface.training_nat_1.id]
+  admin_username        = var.admin_username
+  source_image_id       = var.source_image_id
+  custom_data           = base64encode("#cloud-config\n${yamlencode({ write_files = [{ path = "/etc/netmgr/node.yaml", content = file("${var.documents}/nat-1.training.yaml") }] })}")
 
   admin_ssh_key {
     username   = var.admin_username
@@ -1253,46 +964,8 @@ resource "azurerm_linux_virtual_machine_scale_set" "training-gpu_0_7" {
     storage_account_type = "Premium_LRS"
   }
 
-  network_interface {
-    name                          = "eth0"
-    primary                       = true
-    enable_ip_forwarding          = true
-    enable_accelerated_networking = true
-
-    ip_configuration {
-      name      = "node-v4"
-      primary   = true
-      subnet_id = azurerm_subnet.training-gpu.id
-      version   = "IPv4"
-    }
-
-    ip_configuration {
-      name      = "node-v6"
-      primary   = false
-      subnet_id = azurerm_subnet.training-gpu.id
-      version   = "IPv6"
-    }
-
-    ip_configuration {
-      name      = "pods-0"
-      primary   = false
-      subnet_id = azurerm_subnet.training-gpu.id
-      version   = "IPv4"
-    }
-
-    ip_configuration {
-      name      = "pods-1"
-      primary   = false
-      subnet_id = azurerm_subnet.training-gpu.id
-      version   = "IPv4"
-    }
-
-    ip_configuration {
-      name      = "pods-v6"
-      primary   = false
-      subnet_id = azurerm_subnet.training-gpu.id
-      version   = "IPv6"
-    }
+  lifecycle {
+    ignore_changes = [custom_data]
   }
 }
 
@@ -1339,91 +1012,168 @@ resource "azurerm_linux_virtual_machine_scale_set" "training-system" {
     }
 
     ip_configuration {
-      name      = "pods-0"
+      name      = "pods-v4-0"
       primary   = false
       subnet_id = azurerm_subnet.training-system.id
       version   = "IPv4"
     }
 
     ip_configuration {
-      name      = "pods-1"
+      name      = "pods-v4-1"
       primary   = false
       subnet_id = azurerm_subnet.training-system.id
       version   = "IPv4"
     }
 
     ip_configuration {
-      name      = "pods-2"
+      name      = "pods-v4-2"
       primary   = false
       subnet_id = azurerm_subnet.training-system.id
       version   = "IPv4"
     }
 
     ip_configuration {
-      name      = "pods-3"
+      name      = "pods-v4-3"
       primary   = false
       subnet_id = azurerm_subnet.training-system.id
       version   = "IPv4"
     }
 
     ip_configuration {
-      name      = "pods-4"
+      name      = "pods-v4-4"
       primary   = false
       subnet_id = azurerm_subnet.training-system.id
       version   = "IPv4"
     }
 
     ip_configuration {
-      name      = "pods-5"
+      name      = "pods-v4-5"
       primary   = false
       subnet_id = azurerm_subnet.training-system.id
       version   = "IPv4"
     }
 
     ip_configuration {
-      name      = "pods-6"
+      name      = "pods-v4-6"
       primary   = false
       subnet_id = azurerm_subnet.training-system.id
       version   = "IPv4"
     }
 
     ip_configuration {
-      name      = "pods-7"
+      name      = "pods-v4-7"
       primary   = false
       subnet_id = azurerm_subnet.training-system.id
       version   = "IPv4"
     }
 
     ip_configuration {
-      name      = "pods-8"
+      name      = "pods-v4-8"
       primary   = false
       subnet_id = azurerm_subnet.training-system.id
       version   = "IPv4"
     }
 
     ip_configuration {
-      name      = "pods-9"
+      name      = "pods-v4-9"
       primary   = false
       subnet_id = azurerm_subnet.training-system.id
       version   = "IPv4"
     }
 
     ip_configuration {
-      name      = "pods-10"
+      name      = "pods-v4-10"
       primary   = false
       subnet_id = azurerm_subnet.training-system.id
       version   = "IPv4"
     }
 
     ip_configuration {
-      name      = "pods-11"
+      name      = "pods-v4-11"
       primary   = false
       subnet_id = azurerm_subnet.training-system.id
       version   = "IPv4"
     }
 
     ip_configuration {
-      name      = "pods-v6"
+      name      = "pods-v6-0"
+      primary   = false
+      subnet_id = azurerm_subnet.training-system.id
+      version   = "IPv6"
+    }
+
+    ip_configuration {
+      name      = "pods-v6-1"
+      primary   = false
+      subnet_id = azurerm_subnet.training-system.id
+      version   = "IPv6"
+    }
+
+    ip_configuration {
+      name      = "pods-v6-2"
+      primary   = false
+      subnet_id = azurerm_subnet.training-system.id
+      version   = "IPv6"
+    }
+
+    ip_configuration {
+      name      = "pods-v6-3"
+      primary   = false
+      subnet_id = azurerm_subnet.training-system.id
+      version   = "IPv6"
+    }
+
+    ip_configuration {
+      name      = "pods-v6-4"
+      primary   = false
+      subnet_id = azurerm_subnet.training-system.id
+      version   = "IPv6"
+    }
+
+    ip_configuration {
+      name      = "pods-v6-5"
+      primary   = false
+      subnet_id = azurerm_subnet.training-system.id
+      version   = "IPv6"
+    }
+
+    ip_configuration {
+      name      = "pods-v6-6"
+      primary   = false
+      subnet_id = azurerm_subnet.training-system.id
+      version   = "IPv6"
+    }
+
+    ip_configuration {
+      name      = "pods-v6-7"
+      primary   = false
+      subnet_id = azurerm_subnet.training-system.id
+      version   = "IPv6"
+    }
+
+    ip_configuration {
+      name      = "pods-v6-8"
+      primary   = false
+      subnet_id = azurerm_subnet.training-system.id
+      version   = "IPv6"
+    }
+
+    ip_configuration {
+      name      = "pods-v6-9"
+      primary   = false
+      subnet_id = azurerm_subnet.training-system.id
+      version   = "IPv6"
+    }
+
+    ip_configuration {
+      name      = "pods-v6-10"
+      primary   = false
+      subnet_id = azurerm_subnet.training-system.id
+      version   = "IPv6"
+    }
+
+    ip_configuration {
+      name      = "pods-v6-11"
       primary   = false
       subnet_id = azurerm_subnet.training-system.id
       version   = "IPv6"

@@ -1,17 +1,20 @@
 """The planned network for Terraform's azurerm provider, version 4.
 
 Machines, images and keys stay the operator's: a scale set is rendered with its network
-profile whole and everything else from variables.
+profile whole and everything else from variables. Its nodes have single addresses; those with
+blocks have network interfaces of their own (`interface`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
+from itertools import chain, product
 
 from netmgr.documents.diagnostics import listed
 from netmgr.plan.document import PlanDocument
 from netmgr.plan.network import (
+    Appliance,
     CloudRoute,
     Direction,
     NatGateway,
@@ -24,10 +27,11 @@ from netmgr.plan.network import (
     VirtualNetwork,
 )
 from netmgr.plan.render.hcl import Block, HclExpression, Value, render
-from netmgr.prefixes import Family, Prefix
+from netmgr.prefixes import Prefix
 
 _RESOURCE_GROUP = HclExpression("azurerm_resource_group.this.name")
-_VARIABLES = ("admin_username", "node_vm_size", "source_image_id", "ssh_public_key")
+# `documents`: the folder that `netmgr plan render machines --to` wrote.
+_VARIABLES = ("admin_username", "documents", "node_vm_size", "source_image_id", "ssh_public_key")
 _NEXT_HOPS = {
     NextHop.APPLIANCE: "VirtualAppliance",
     NextHop.INTERNET: "Internet",
@@ -81,13 +85,14 @@ def _blocks(plan: PlanDocument, network: Network) -> Iterator[Block]:
         location = locations[group.owner]
         rules = map(_rule, group.rules)
         yield _in_group("network_security_group", group.name, *rules, location=location)
-    for gateway in network.gateways:
-        yield from _gateway(gateway)
+    yield from chain.from_iterable(map(_gateway, network.gateways))
     for vnet in network.networks:
         for subnet in vnet.subnets:
             yield from _associations(subnet)
-    for scale_set in network.node_groups:
-        yield _node_group(scale_set)
+    for appliance in network.appliances:
+        yield from _appliance(appliance, plan.azure.vm_size, network.of(appliance.owner))
+    # What has blocks is made one by one: `interface` renders its network interfaces.
+    yield from map(_node_group, (held for held in network.node_groups if held.pods))
 
 
 def _resource(kind: str, label: str, *blocks: Block, **attributes: Value) -> Block:
@@ -206,13 +211,68 @@ def _associations(subnet: Subnet) -> Iterator[Block]:
             yield _resource(f"subnet_{kind}_association", subnet.name, subnet_id=own, **other)
 
 
+_USERNAME = HclExpression("var.admin_username")
+_MACHINE = (
+    _nested("admin_ssh_key", username=_USERNAME, public_key=HclExpression("var.ssh_public_key")),
+    _nested("os_disk", caching="ReadOnly", storage_account_type="Premium_LRS"),
+)
+"""What every kind of machine has."""
+
+
+def _appliance(
+    appliance: Appliance, size: str, networks: Sequence[VirtualNetwork]
+) -> Iterator[Block]:
+    """A router or NAT host at the address that routes lead to, with its node.yaml."""
+    name, first = appliance.name, appliance.addresses[0]
+    home, subnet = next((vnet, held) for vnet in networks if (held := vnet.subnet_of(first)))
+    configurations = (
+        _nested(
+            "ip_configuration",
+            name=f"v{address.family}",
+            primary=address == first,
+            subnet_id=_reference("subnet", subnet.name),
+            private_ip_address_version=f"IPv{address.family}",
+            private_ip_address_allocation="Static",
+            private_ip_address=str(address),
+        )
+        for address in appliance.addresses
+    )
+    yield _in_group(
+        "network_interface",
+        name,
+        *configurations,
+        location=home.location,
+        ip_forwarding_enabled=True,
+        accelerated_networking_enabled=True,
+    )
+    yield _in_group(
+        "linux_virtual_machine",
+        name,
+        *_MACHINE,
+        # Else a new document, which every new cluster brings, would replace the machine.
+        _nested("lifecycle", ignore_changes=[HclExpression("custom_data")]),
+        location=home.location,
+        size=size,
+        computer_name=name.replace("_", "-"),
+        network_interface_ids=[_reference("network_interface", name)],
+        admin_username=_USERNAME,
+        source_image_id=HclExpression("var.source_image_id"),
+        custom_data=_cloud_config(f"${{var.documents}}/{appliance.machine}.yaml"),
+    )
+
+
+def _cloud_config(document: str) -> HclExpression:
+    """For cloud-init, which puts the document where the agent reads it."""
+    file = f'{{ path = "/etc/netmgr/node.yaml", content = file("{document}") }}'
+    text = f"#cloud-config\\n${{yamlencode({{ write_files = [{file}] }})}}"
+    return HclExpression(f'base64encode("{text}")')
+
+
 def _node_group(scale_set: NodeGroup) -> Block:
-    username = HclExpression("var.admin_username")
     return _in_group(
         "linux_virtual_machine_scale_set",
         scale_set.name,
-        _nested("admin_ssh_key", username=username, public_key=HclExpression("var.ssh_public_key")),
-        _nested("os_disk", caching="ReadOnly", storage_account_type="Premium_LRS"),
+        *_MACHINE,
         _nested(
             "network_interface",
             *_ip_configurations(scale_set),
@@ -227,7 +287,7 @@ def _node_group(scale_set: NodeGroup) -> Block:
         sku=HclExpression("var.node_vm_size"),
         instances=scale_set.instances,
         computer_name_prefix=computer_prefix(scale_set),
-        admin_username=username,
+        admin_username=_USERNAME,
         source_image_id=HclExpression("var.source_image_id"),
         # Azure would start more machines than asked for and delete some again: numbers of nodes
         # would have gaps.
@@ -238,11 +298,11 @@ def _node_group(scale_set: NodeGroup) -> Block:
 
 
 def _ip_configurations(scale_set: NodeGroup) -> Iterator[Block]:
-    """The node's own address of each family, then one for each block or address of its pods."""
+    """The node's own address of each family, then those of its pods, all of Azure's choice."""
     own = [(f"node-v{family}", family) for family in scale_set.families]
-    pods = [(f"pods-{number}", Family.V4) for number in range(scale_set.blocks)]
-    pods_v6 = [("pods-v6", Family.V6)] if Family.V6 in scale_set.families else []
-    for number, (name, family) in enumerate([*own, *pods, *pods_v6]):
+    numbers = range(scale_set.pods)
+    pods = [(f"pods-v{f}-{number}", f) for f, number in product(scale_set.families, numbers)]
+    for number, (name, family) in enumerate([*own, *pods]):
         yield _nested(
             "ip_configuration",
             name=name,
