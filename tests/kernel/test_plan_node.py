@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -258,28 +260,75 @@ def test_a_node_of_a_rendered_scale_set_attaches_as_many_pods_as_its_kubelet_tak
     cluster, pool, _ = NAMES[1].split("-")
     most = yaml.safe_load(printed("kubelet", cluster, pool))["maxPods"]
     addresses = chosen_by_the_cloud(node)
+    with asking_the_cloud(node, addresses), attached(node, most) as pods:
+        held = {str(pod.address(family)) for pod in pods for family in Family}
+        assert held == set(addresses)
+        assert_reached(pods[0], pods[-1])
+        with pytest.raises(LabError, match="no IPv4 address is free"):
+            node.add("one-more")
+
+
+def test_a_node_of_a_rendered_interface_gives_pods_the_addresses_of_its_blocks(
+    world: World,
+) -> None:
+    """The same for blocks: the metadata has them as the interface's rendering does."""
+    node, beside = world.node(NAMES[0]), world.node(NAMES[1])
+    (rendering,) = json.loads(printed("nic", node.name))["resources"]
+    configurations = [own["properties"] for own in rendering["properties"]["ipConfigurations"]]
+    blocks = [
+        f"{own['privateIPAddress']}/{own['privateIPAddressPrefixLength']}"
+        for own in configurations
+        if "privateIPAddressPrefixLength" in own
+    ]
+    assert set(map(Prefix.parse, blocks)) == set(planned(node.name).blocks)
+    most = sum(block.size for block in map(Prefix.parse, blocks) if block.family is Family.V4)
+    with (
+        asking_the_cloud(node, blocks, range_source="azure"),
+        attached(node, most) as pods,
+        attached(beside, 1) as far,
+    ):
+        held = {pod.address(Family.V4) for pod in pods}
+        assert len(held) == most
+        assert all(
+            any(block.holds(address) for block in map(Prefix.parse, blocks)) for address in held
+        )
+        assert_reached(pods[0], pods[-1])
+        assert_reached(pods[-1], far[0])
+
+
+@contextmanager
+def asking_the_cloud(node: LabNode, configured: list[str], **keys: str) -> Iterator[None]:
+    """The agent of a node without a document of its own, whose interface has these for its pods."""
+    cluster, pool, _ = node.name.split("-")
     node.stop_agent()
-    here = {"state_dir": str(node.directory / "scale-set"), "run_dir": str(node.run_dir)}
+    here = {"state_dir": str(node.directory / "cloud"), "run_dir": str(node.run_dir)}
     # What `netmgr kube node` adds of the Node object.
     own = {"name": node.name, "addresses": list(map(str, node.node.addresses))}
-    template = printed("template", cluster, "--pool", pool)
-    node.document.write_text(template + yaml.safe_dump(here | {"node": own}))
-    with MetadataServer(node.namespace, http(document(own["addresses"] + addresses))):
+    template = yaml.safe_load(printed("template", cluster, "--pool", pool))
+    node.document.write_text(yaml.safe_dump(template | here | {"node": own} | keys))
+    with MetadataServer(node.namespace, http(document(own["addresses"] + configured))):
         node.start_until_ready()
-        pods = [node.add(f"pod-{number}") for number in range(most)]
         try:
-            held = {str(pod.address(family)) for pod in pods for family in Family}
-            assert held == set(addresses)
-            for family in Family:
-                first, *_, last = (End(pod.netns, pod.address(family)) for pod in pods)
-                assert datagrams(first, last, SIZES, SIZES).forth.packets == len(SIZES)
-            with pytest.raises(LabError, match="no IPv4 address is free"):
-                node.add("one-more")
+            yield
         finally:
-            for pod in pods:
-                node.runtime.delete(pod)
             restart_on_the_rendered_document(node)
             node.wait_until_ready()
+
+
+@contextmanager
+def attached(node: LabNode, count: int) -> Iterator[list[Sandbox]]:
+    pods = [node.add(f"{node.name}-{number}") for number in range(count)]
+    try:
+        yield pods
+    finally:
+        for pod in pods:
+            node.runtime.delete(pod)
+
+
+def assert_reached(near: Sandbox, far: Sandbox) -> None:
+    for family in Family:
+        ends = (End(pod.netns, pod.address(family)) for pod in (near, far))
+        assert datagrams(*ends, SIZES, SIZES).forth.packets == len(SIZES)
 
 
 def chosen_by_the_cloud(node: LabNode) -> list[str]:
