@@ -33,7 +33,8 @@ from tests.waiting import PATIENCE, eventually
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.usefixtures("no_nodes")]
 
-POOLS = "{gpu: {nodes: 3, surge: 0}, odd: {nodes: 2, surge: 0, pods_per_node: 40}}"
+GPU = "gpu: {nodes: 20, surge: 0}"
+POOLS = f"{{{GPU}, odd: {{nodes: 2, surge: 0, pods_per_node: 40}}}}"
 CLAIMS = "/api/v1/namespaces/netmgr-claims/configmaps"
 
 
@@ -193,7 +194,7 @@ def test_a_pool_that_the_plan_has_no_more_has_no_figures(
     eventually(lambda: pod_cidrs(control_plane))
     eventually(lambda: 'allocations{pool="odd",state="free"} 2.0' in running.page("metrics"))
     lock = files.lock_path(plan)
-    write_plan(plan.parent, "{gpu: {nodes: 3, surge: 0}}", v6=True, lock=False)
+    write_plan(plan.parent, f"{{{GPU}}}", v6=True, lock=False)
     lock.unlink()
     relock(plan)
     add_nodes(control_plane, [node("b", "gpu")])

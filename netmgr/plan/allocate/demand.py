@@ -89,7 +89,10 @@ def _span(nodes: int, cut: Blocks, limits: CloudLimits) -> int:
 
 
 def layout(subnet: Prefix, nodes: int, cut: Blocks, limits: CloudLimits) -> Layout:
-    pods = subnet.value + _first_block(nodes, cut, limits)
+    # In Kubernetes, a Node has one podCIDR of a family: where there is room, it holds all blocks.
+    joined = replace(cut, length=cut.length - (cut.count - 1).bit_length(), count=1)
+    is_one = joined.size == cut.size * cut.count and _span(nodes, joined, limits) <= subnet.size
+    pods = subnet.value + _first_block(nodes, joined if is_one else cut, limits)
     return Layout(
         subnet=subnet,
         host_base=Address(subnet.family, subnet.value + limits.reserved_first),
