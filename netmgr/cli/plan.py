@@ -26,6 +26,11 @@ class _Plan(LazyGroup):
             "Explain an address: owner, node, block, key and packets.",
         ),
         "adopt": ("plan_lock:adopt", "Pin existing prefixes in the plan."),
+        "export": ("plan_show:export", "Export the lock's prefixes, as JSON or for NetBox."),
+        "import": (
+            "plan_lock:import_",
+            "Make the lock anew from an export, also from NetBox's export of it.",
+        ),
         "release": ("plan_lock:release", "Release the addresses of a cluster or node pool."),
         "reach": ("plan_check:reach", "Compute who reaches whom from planned routes and rules."),
         "map": (

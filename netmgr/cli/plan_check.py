@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
 
 import typer
 
+from netmgr.cli import plan_common
 from netmgr.cli.options import DEFAULT_PLAN, Format, OutputFormat, PlanFile
 from netmgr.cli.output import Styled, Table, respond
 from netmgr.cli.plan_common import Planned, answer, finding_lines, load, up_to_date
@@ -44,6 +45,15 @@ def check(
             help="Check the node.yaml files in this folder, against each other and the plan.",
         ),
     ] = None,
+    existing: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Compare the lock with what exists, which FILE lists as for `plan adopt`.",
+        ),
+    ] = None,
+    names: plan_common.As = None,
+    skip: plan_common.Owners = None,
 ) -> None:
     """Check overlaps, forbidden ranges, headroom, limits and growth.
 
@@ -51,12 +61,23 @@ def check(
     range, all agree on the sites, and each is as the plan renders it. Without a plan they are only
     checked against each other.
 
+    With --existing, an error says what of the lock has grown, shrunk, or is gone there, and what is
+    foreign: subnets in the plan's networks, and networks in its pools that it does not know.
+
     Exit 1 if an error is found, 3 if nothing but the lock is out of date.
     """
+    from netmgr.plan.adopt import called, read_existing
+    from netmgr.plan.check.drift import cloud_drift
+
     if documents:
         _check_documents(documents, file, output)
     planned = load(file)
     checked = _checked(planned)
+    if existing:
+        listing = read_existing(loader.read(existing), str(existing))
+        present = called(listing, planned.plan, names, skip=skip)
+        drifted = list(cloud_drift(planned.plan, planned.locked, present))
+        checked = checked._replace(findings=[*checked.findings, *drifted])
     respond(output, _describe(planned, checked), _lines(planned, checked, every=every))
     if _errors(checked.findings):
         raise typer.Exit(Exit.FAILURE)

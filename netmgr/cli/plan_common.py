@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -20,6 +21,21 @@ from netmgr.plan.diff import Change
 from netmgr.plan.document import PlanDocument
 from netmgr.plan.lock import LockDocument, PlanRefused, digest_of
 from netmgr.plan.locking import make_lock
+
+As = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--as",
+        metavar="OWNER=SITE",
+        help="The cluster (or hub) that an owner of another name, or resource id, is; repeatable.",
+    ),
+]
+Owners = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME|ID", help="Owners in FILE to take alone, or to leave out; repeatable."
+    ),
+]
 
 CHANGES = {"+": "green", "~": "yellow", "-": "red", "-/+": "red"}
 SEVERITIES = {"error": "red", "warning": "yellow", "note": "blue"}

@@ -21,8 +21,9 @@ from netmgr.plan.document import PlanDocument
 from netmgr.plan.locking import make_lock
 from netmgr.prefixes import Family, Prefix
 
-# typer takes lists for defaults, and copies them.
-POOLS, SERVICES, CLUSTERS = ["10.0.0.0/8"], ["172.16.0.0/12"], ["cluster-1"]
+# typer takes lists for defaults, and copies them. Hosts have 172.17.0.0/16 (docker0); AKS refuses
+# 169.254.0.0/16, 172.30.0.0/16, 172.31.0.0/16 and 192.0.2.0/24 for pods and Services.
+POOLS, SERVICES, CLUSTERS = ["10.0.0.0/8"], ["172.20.0.0/14", "172.24.0.0/14"], ["cluster-1"]
 
 _LONGEST_SERVICES, _SHORTEST_SERVICES = 28, 16
 """Prefix lengths that a cluster's Service range may have, and has by default (IPv4)."""
@@ -151,9 +152,9 @@ def _prefixes(option: str, given: Iterable[str]) -> tuple[Prefix, ...]:
 
 def _services_length(services: Iterable[Prefix], clusters: int) -> int:
     # As large as usual, unless as many clusters again would then not fit.
-    lengths = [prefix.length for prefix in services if prefix.family is Family.V4]
-    shares = max(2 * clusters, 1)
-    needed = min(lengths, default=0) + (shares - 1).bit_length()
+    size = sum(prefix.size for prefix in services if prefix.family is Family.V4)
+    share = size // max(2 * clusters, 1)
+    needed = Family.V4.width + 1 - max(share, 1).bit_length()
     return min(max(needed, _SHORTEST_SERVICES), _LONGEST_SERVICES)
 
 

@@ -1,4 +1,4 @@
-"""`netmgr plan lock`, `diff`, `release` and `adopt`: commands that write the lock or the plan."""
+"""`netmgr plan lock`, `diff`, `release`, `import` and `adopt`: what writes the lock or the plan."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from netmgr.cli import completion, plan_common
 from netmgr.cli.options import DEFAULT_PLAN, Format, OutputFormat, PlanFile, Yes
 from netmgr.cli.output import respond, show
 from netmgr.documents import loader
+from netmgr.documents.diagnostics import dotted
 from netmgr.errors import ConfigError, Exit
 from netmgr.plan import files
 from netmgr.plan.check.checks import refuse_errors
@@ -126,14 +127,9 @@ def adopt(
     ],
     *,
     file: PlanFile = DEFAULT_PLAN,
-    names: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--as",
-            metavar="OWNER=SITE",
-            help="The cluster (or hub) that an owner of another name is; repeatable.",
-        ),
-    ] = None,
+    names: plan_common.As = None,
+    only: plan_common.Owners = None,
+    skip: plan_common.Owners = None,
     yes: Yes = False,
 ) -> None:
     """Pin existing prefixes in the plan.
@@ -141,29 +137,33 @@ def adopt(
     Prefixes of its clusters and hub are pinned as theirs, others as taken.
 
     FILE is lines or CSV (name prefix), YAML or JSON (name: [prefixes]), where a prefix may also be
-    a range (10.0.0.0-10.0.2.255), or what `az network vnet list` prints.
-    Of the latter, only these are read: each VNet's name and addressSpace.addressPrefixes, and the
-    name, addressPrefix and addressPrefixes of each subnet of the plan's own VNets. Such a subnet is
-    excluded from allocation, unless the lock or a node pool's `subnets` has it. To take over nodes,
-    move their subnets from `exclude` to `subnets`.
+    a range (10.0.0.0-10.0.2.255), or what `az network vnet list`, `az network vnet show` or Azure's
+    REST API prints. Of the latter, only these are read: each VNet's name, id and address space, the
+    same of peers that are not listed, and name and prefixes of each subnet of the plan's own VNets.
+    Such a subnet is excluded from allocation, unless the lock or a node pool's `subnets` has it. To
+    take over nodes, move their subnets from `exclude` to `subnets`.
 
     Lines are added to the plan, none is changed; the next `plan lock` allocates addresses.
     Exit 3 if changes were not written.
     """
-    from netmgr.plan.adopt import called, live_subnets, read_existing, with_adopted
+    from netmgr.plan import adopt as adopting
 
     plan, lock = files.load_plan(file), files.load_lock(files.lock_path(file))
     text = file.read_text(encoding="utf-8")
-    adopted = called(read_existing(loader.read(existing), str(existing)), names or (), plan)
-    live = live_subnets(plan, lock, adopted)
-    after = with_adopted(text, plan, adopted, live, str(file))
+    adopted = adopting.called(
+        adopting.read_existing(loader.read(existing), str(existing)), plan, names, only, skip
+    )
+    adopting.refuse_overlaps(adopted, str(existing))
+    live = adopting.live_subnets(plan, lock, adopted)
+    after = adopting.with_adopted(text, plan, adopted, live, str(file))
     if after == text:
         typer.echo(f"{file} has all of them: nothing to do")
         return
     # Before the question: what is written must be a valid plan.
     if faults := list(pin_faults(loader.parse(after, str(file), PlanDocument))):
-        lines = [f"{file}: {'.'.join(map(str, fault.at.key))}: {fault}" for fault in faults]
-        raise ConfigError("\n".join(lines), "nothing was written")
+        lines = [f"{file}: {dotted(fault.at.key)}: {fault}" for fault in faults]
+        remedy = "nothing was written; --skip leaves one of the list out"
+        raise ConfigError("\n".join(lines), remedy)
     _print_adopted(plan, adopted, live)
     if not (yes or (sys.stdin.isatty() and typer.confirm(f"Write {file}?"))):
         typer.echo("Nothing was written; to write without being asked, add --yes.")
@@ -181,3 +181,27 @@ def _print_adopted(plan: PlanDocument, adopted: Existing, live: list[Exclusion])
         typer.secho(
             f"  + exclude: {exclusion.prefix} ({exclusion.reason}, left as it is)", fg="green"
         )
+
+
+def import_(
+    source: Annotated[
+        Path, typer.Argument(metavar="FILE", help="What `plan export` wrote.", dir_okay=False)
+    ],
+    *,
+    file: PlanFile = DEFAULT_PLAN,
+) -> None:
+    """Make the lock anew from an export, also from NetBox's export of it.
+
+    It is written only where there is none. Prefixes of others are named, and left out.
+    """
+    from netmgr.plan.exchange import read_lock
+
+    planned = plan_common.load(file)
+    imported, others = read_lock(loader.read(source), str(source), planned.plan)
+    if planned.lock not in (None, imported):
+        message = f"{planned.lock_path}: is another lock, whose addresses may be in use"
+        raise ConfigError(message, "to have that of the export, move it away")
+    files.write_lock(planned.lock_path, imported, planned.lock)
+    for prefix in others:
+        typer.echo(f"left out: {prefix}; if it is in use, write it under exclude", err=True)
+    typer.echo(f"Wrote {planned.lock_path}. Next: netmgr plan diff -f {file}")

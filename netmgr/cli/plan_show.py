@@ -1,7 +1,8 @@
-"""`netmgr plan show`, `explain` and `map`: what is locked, what an address is, a picture."""
+"""`netmgr plan show`, `export`, `explain` and `map`: what is locked, and what an address is."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated
 
@@ -42,6 +43,26 @@ def show(
         terminal.console().print(_tree(planned.plan, planned.locked))
     else:
         typer.echo(_table(planned.locked))
+
+
+def export(
+    *,
+    file: PlanFile = DEFAULT_PLAN,
+    as_csv: Annotated[bool, typer.Option("--csv", help="As NetBox imports prefixes.")] = False,
+    to: To = None,
+) -> None:
+    """Export the lock's prefixes, as JSON or for NetBox.
+
+    Neither form has what plan.yaml asks for. NetBox has to have each `role` before it imports them;
+    its VRF and scope are left empty.
+    """
+    from netmgr.plan.exchange import rows, to_csv
+
+    planned = load(file)
+    listing = list(rows(planned.plan, planned.locked))
+    document = {"version": 1, "plan": planned.plan.name, "prefixes": listing}
+    write(to, to_csv(listing) if as_csv else f"{json.dumps(document, indent=1)}\n")
+    typer.echo(f"Not in it: what {file} asks for", err=True)
 
 
 def _table(lock: LockDocument) -> Table:

@@ -8,8 +8,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from hashlib import sha256
 from itertools import chain
+from operator import itemgetter
 
 import netaddr
 import yaml
@@ -23,10 +25,11 @@ from netmgr.plan.clouds.cloud import ListedNetwork
 from netmgr.plan.derive import locked_subnets
 from netmgr.plan.document import Exclusion, PlanDocument
 from netmgr.plan.lock import LockDocument
-from netmgr.prefixes import Address, Prefix
+from netmgr.prefixes import Address, Prefix, overlaps
 
 Pinned = dict[str, list[Prefix]]
 
+_LONGEST_NAME, _DIGEST = 32, 6
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9]+")
 
 
@@ -36,6 +39,16 @@ class Existing:
 
     prefixes: Pinned
     subnets: tuple[tuple[str, str, Prefix], ...] = ()
+    ids: Mapping[str, str] = field(default_factory=dict)
+    """By owner, where the list has any."""
+
+    def owner(self, option: str, text: str) -> str:
+        """That of a name, or of a resource id; ConfigError, which names the option, if none is."""
+        for owner in self.prefixes:
+            if to_name(text) == owner or text.lower() == self.ids.get(owner, "").lower():
+                return owner
+        has = listed(self.prefixes)
+        raise ConfigError(f"{option}: the list has no {text!r}; it has {has}")
 
 
 def read_existing(text: str, source: str) -> Existing:
@@ -46,57 +59,108 @@ def read_existing(text: str, source: str) -> Existing:
     range `FIRST-LAST`. ConfigError if it has none of these forms, or a prefix is malformed.
     """
     prefixes_by_owner: Pinned = {}
-    subnets = []
+    subnets, ids = [], {}
     for network in _listed(text, source):
         owner, where = to_name(network.name), f"{source}: {network.name}"
         prefixes = [network.prefixes] if isinstance(network.prefixes, str) else network.prefixes
         if not isinstance(prefixes, list):
             raise ConfigError(f"{where}: is no prefix and no list of prefixes")
         prefixes_by_owner.setdefault(owner, []).extend(_prefixes(prefixes, where))
+        ids[owner] = network.id
         for name, parts in network.subnets:
             subnets += [(owner, name, prefix) for prefix in _prefixes(parts, f"{where}/{name}")]
-    return Existing(prefixes_by_owner, tuple(subnets))
+    if not prefixes_by_owner:
+        remedy = "az prints those of one subscription: az account set --subscription NAME"
+        raise ConfigError(f"{source}: lists no network and no prefix", remedy)
+    return Existing(prefixes_by_owner, tuple(subnets), ids)
 
 
-def _listed(text: str, source: str) -> list[ListedNetwork]:
+def _listed(text: str, source: str) -> Iterable[ListedNetwork]:
     try:
         data = yaml_loader.load(text)
     except Unusable as error:
         raise ConfigError(f"{source}: {error.problem}") from None
-    except yaml.YAMLError:
+    except yaml.YAMLError as error:
+        if text.lstrip().startswith(("{", "[")):
+            raise ConfigError(
+                f"{source}: is no whole JSON: {' '.join(str(error).split())}"
+            ) from None
         # Lines and CSV need not be YAML.
         data = None
+    if (networks := registry.read_networks(data, source)) is not None:
+        return networks
+    if data in ([], {"value": []}):
+        return ()
     if isinstance(data, Mapping):
         return [ListedNetwork(str(name), prefixes, ()) for name, prefixes in data.items()]
-    if isinstance(data, list) and data and all(isinstance(item, Mapping) for item in data):
-        return registry.read_networks(data, source)
-    return list(_lines(text, source))
+    return _lines(text, source)
 
 
-def called(existing: Existing, names: Iterable[str], plan: PlanDocument) -> Existing:
+def called(
+    existing: Existing,
+    plan: PlanDocument,
+    names: Iterable[str] | None = None,
+    only: Iterable[str] | None = None,
+    skip: Iterable[str] | None = None,
+) -> Existing:
     """`existing` with the plan's names for owners; `names` are `OWNER=SITE`.
 
-    ConfigError if the list has no such owner, or the plan no such cluster.
+    With `only`, nobody else's, and never those of `skip`. ConfigError if the list has no such
+    owner, or the plan no such cluster.
     """
-    sites = {}
+    sites = dict(_assigned(existing, plan, names or ()))
+    wanted = {existing.owner("--only", text) for text in only or ()} or set(existing.prefixes)
+    wanted -= {existing.owner("--skip", text) for text in skip or ()}
+    prefixes_by_site: Pinned = {}
+    for owner in sorted(wanted, key=list(existing.prefixes).index):
+        if owner not in sites:
+            _refuse_ambiguous(existing, plan, owner, sites.values())
+        prefixes_by_site.setdefault(sites.get(owner, owner), []).extend(existing.prefixes[owner])
+    subnets = (
+        (sites.get(owner, owner), name, prefix)
+        for owner, name, prefix in existing.subnets
+        if owner in wanted
+    )
+    ids = {sites.get(owner, owner): existing.ids[owner] for owner in wanted}
+    return Existing(prefixes_by_site, tuple(subnets), ids)
+
+
+def _assigned(
+    existing: Existing, plan: PlanDocument, names: Iterable[str]
+) -> Iterator[tuple[str, str]]:
     for assignment in names:
-        name, _, site = assignment.partition("=")
-        if to_name(name) not in existing.prefixes:
-            raise ConfigError(
-                f"--as {assignment}: the list has no {name!r}; it has {listed(existing.prefixes)}"
-            )
+        name, _, site = assignment.rpartition("=")
+        owner = existing.owner(f"--as {assignment}", name)
         # An unknown site would be pinned as taken, and the cluster would get other addresses.
         if not plan.is_site(site):
             raise ConfigError(
                 f"--as {assignment}: the plan has no cluster {site!r}; "
                 f"it has {listed(plan.clusters)}"
             )
-        sites[to_name(name)] = site
-    prefixes_by_site: Pinned = {}
-    for name, prefixes in existing.prefixes.items():
-        prefixes_by_site.setdefault(sites.get(name, name), []).extend(prefixes)
-    subnets = [(sites.get(owner, owner), name, prefix) for owner, name, prefix in existing.subnets]
-    return Existing(prefixes_by_site, tuple(subnets))
+        yield owner, site
+
+
+def _refuse_ambiguous(
+    existing: Existing, plan: PlanDocument, owner: str, assigned: Iterable[str]
+) -> None:
+    # Its own name, which the list may give to others, too, or to a peer without its subnets.
+    name = to_name((existing.ids[owner] or owner).rpartition("/")[-1])
+    if plan.is_site(name) and name not in {*existing.prefixes, *assigned}:
+        message = f"{owner} ({existing.ids[owner]}) may be the plan's {name}"
+        raise ConfigError(message, f"if it is, --as {owner}={name}; if not, --skip {owner}")
+
+
+def refuse_overlaps(existing: Existing, source: str) -> None:
+    """ConfigError with every pair of owners that share an address."""
+    every = [(prefix, name) for name, prefixes in existing.prefixes.items() for prefix in prefixes]
+    lines = [
+        f"{source}: {inner} overlaps {outer}; they are of {other} and {owner}: "
+        f"leave one out, for example --skip {existing.ids.get(other) or other}"
+        for (outer, owner), (inner, other) in overlaps(every, itemgetter(0))
+        if owner != other
+    ]
+    if lines:
+        raise ConfigError("\n".join(lines), "nothing was written; or name all others with --only")
 
 
 def live_subnets(
@@ -120,10 +184,15 @@ def live_subnets(
 
 
 def to_name(text: str) -> str:
-    """A name as the plan spells names: lower case letters, digits and hyphens."""
+    """A name as the plan spells names: at most 32 lower case letters, digits and hyphens."""
     name = _NOT_IN_NAMES.sub("-", text.lower()).strip("-")
     # A name becomes part of resources' and nodes' names, and so begins with a letter.
-    return name if name[:1].isalpha() else f"net-{name}"
+    name = name if name[:1].isalpha() else f"net-{name}".rstrip("-")
+    if len(name) <= _LONGEST_NAME:
+        return name
+    # Names that differ behind it must not become one.
+    kept = name[: _LONGEST_NAME - _DIGEST - 1].rstrip("-")
+    return f"{kept}-{sha256(name.encode()).hexdigest()[:_DIGEST]}"
 
 
 def with_adopted(
@@ -185,7 +254,8 @@ def _lines(text: str, source: str) -> Iterator[ListedNetwork]:
                 yield ListedNetwork(name, prefix, ())
             case _:
                 raise ConfigError(
-                    f"{source}:{number}: is not a name and a prefix: {line.strip()!r}"
+                    f"{source}:{number}: is not a name and a prefix: {line.strip()!r}; "
+                    "of az take the output json"
                 )
 
 

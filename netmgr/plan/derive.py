@@ -151,10 +151,10 @@ def address_spaces(lock: LockDocument) -> dict[str, AddressSpace]:
     networks = Counter(owner for owner, _ in members)
     spaces = {}
     for (owner, name), own in members.items():
-        # The only network of a site has all of its prefixes. Several, which only a cluster past the
-        # cloud's limits has, divide them by subnet.
-        whole = [allocation.prefix for allocation in lock.sites[owner]]
-        spaces[name] = AddressSpace(owner, tuple(merge(whole if networks[owner] == 1 else own)))
+        # The only network of a site has all of its prefixes, unmerged: what exists keeps its own.
+        # Several, which only a cluster past the cloud's limits has, divide them by subnet.
+        whole = tuple(allocation.prefix for allocation in lock.sites[owner])
+        spaces[name] = AddressSpace(owner, whole if networks[owner] == 1 else tuple(merge(own)))
     return spaces
 
 

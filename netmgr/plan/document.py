@@ -93,10 +93,7 @@ class Pools(Document):
         return prefixes
 
     @model_validator(mode="after")
-    def _fit_together(self) -> Pools:
-        for later, earlier in overlapping(self.keyed()):
-            message = f"{later.prefix} overlaps {earlier.prefix}"
-            raise invalid(message, later.key, earlier.key, "give every address to one pool, once")
+    def _nodes_have_every_family(self) -> Pools:
         for number, prefix in enumerate(self.services):
             if prefix.family not in self.families:
                 message = f"{prefix} is IPv6, and nothing of nodes is"
@@ -355,7 +352,7 @@ class PlanDocument(CloudKeys):
     """The network's. A lock belongs to the plan of one name."""
     pools: Pools
     exclude: tuple[Exclusion, ...] = ()
-    """What is never allocated from."""
+    """What is never allocated from. Services may have a pool in what it takes out of the nodes'."""
     pinned: dict[Name, tuple[PrefixText, ...]] = Field(default_factory=dict)
     """Existing prefixes: a cluster's or the hub's own, or (any other name) somebody else's."""
     shared_services: PrefixOrMore = ()
@@ -376,15 +373,31 @@ class PlanDocument(CloudKeys):
         return shared
 
     @model_validator(mode="after")
+    def _pools_are_apart(self) -> PlanDocument:
+        for later, earlier in overlapping(self.pools.keyed()):
+            services = max(later, earlier, key=lambda pool: pool.owner).prefix
+            if later.owner == earlier.owner or not self._excludes(services):
+                message = f"{later.prefix} overlaps {earlier.prefix}"
+                remedy = "give every address to one pool, once, or exclude what Services get"
+                at, beside = ("pools", *later.key), ("pools", *earlier.key)
+                raise invalid(message, at, beside, remedy)
+        return self
+
+    @model_validator(mode="after")
     def _shared_is_apart(self) -> PlanDocument:
         # Every shared cluster has the same range inside, so the hub must have no route to it.
         for shared in self.shared_services:
             for pool in self.pools.keyed():
-                if shared.overlaps(pool.prefix):
+                is_free = pool.owner == "nodes" and self._excludes(shared)
+                if shared.overlaps(pool.prefix) and not is_free:
                     message = f"{shared} overlaps the pool {pool.prefix}, which the hub routes"
                     beside = ("pools", *pool.key)
-                    raise invalid(message, ("shared_services",), beside, "take one outside it")
+                    remedy = "take one outside it, or exclude it"
+                    raise invalid(message, ("shared_services",), beside, remedy)
         return self
+
+    def _excludes(self, prefix: Prefix) -> bool:
+        return any(exclusion.prefix.covers(prefix) for exclusion in self.exclude)
 
     @field_validator("clusters")
     @classmethod
@@ -406,7 +419,13 @@ class PlanDocument(CloudKeys):
 
     def exclusions(self) -> Iterator[KeyedPrefix]:
         for number, exclusion in enumerate(self.exclude):
-            yield KeyedPrefix(exclusion.prefix, ("exclude", number), "")
+            yield KeyedPrefix(exclusion.prefix, ("exclude", number), "excluded")
+
+    def service_exclusions(self) -> Iterator[KeyedPrefix]:
+        """Exclusions that hold for Services: not those with a whole pool of theirs in it."""
+        for exclusion in self.exclusions():
+            if not any(exclusion.prefix.covers(pool) for pool in self.pools.services):
+                yield exclusion
 
     def pins(self) -> Iterator[KeyedPrefix]:
         """Every prefix of `pinned` with its key and owner."""

@@ -175,6 +175,8 @@ def test_a_forecast_grows_over_nothing_that_is_never_allocated():
         pools={"nodes": ["168.63.128.0/18"], "services": ["172.16.0.0/12"]},
         pinned={"a": ["168.63.130.0/24"]},
     )
+    # Pinned it would not grow in place.
+    plan = plan.model_copy(update={"pinned": {}})
     forecast = forecasts(plan, lock, limits)[0]
     assert forecast.first_limit == "addresses in place"
     assert stays_where_it_is(plan, lock, limits, forecast.at_nodes)

@@ -156,6 +156,8 @@ class Allocator:
         """A site with its prefixes, also those that are pinned to it and not in the lock yet."""
         allocations = list(held.prefixes if held else ())
         for prefix in self.plan.pinned.get(name, ()):
+            # A network of that size exists, so what was given out in it becomes part of it.
+            allocations = [part for part in allocations if not prefix.covers(part.reserve)]
             if not any(allocation.reserve.overlaps(prefix) for allocation in allocations):
                 allocations.append(lock.Allocation(prefix=prefix, reserve=prefix))
         return SiteRequest(name, tuple(allocations), tuple(taken))
@@ -187,6 +189,7 @@ class ServicePool:
         """Withdraw what others have: `held` are the ranges that stay where they are."""
         self._plan, self._held = plan, held
         taken = [prefix for prefix, _ in withdrawn(plan, limits)]
+        taken += (exclusion.prefix for exclusion in plan.service_exclusions())
         # Pins of clusters that come later in this run, too: none must be given away first.
         taken += (pin.prefix for pin in plan.service_pins())
         taken += chain.from_iterable(ranges.vip_ranges for ranges in held.values())

@@ -3,7 +3,8 @@
 1. inside its own prefixes; 2. inside its reserve; 3. its prefix merged with the free buddy
 beside it; 4. other prefixes, the largest where it can grow; 5. as many free blocks as the subnets
 take; 6. a refusal that says what is missing and what is in the way. No step moves what a site holds
-already. A cluster that is refused divides its demand into smaller segments and tries once more.
+already, or enlarges what is pinned. A cluster that is refused divides its demand into smaller
+segments and tries once more.
 """
 
 from __future__ import annotations
@@ -55,6 +56,8 @@ class AddressPool:
 
     space: Space
     holders: list[tuple[Prefix, str]] = field(default_factory=list)
+    pinned: frozenset[Prefix] = frozenset()
+    """Of networks that exist: these prefixes do not grow."""
 
     def hold(self, prefix: Prefix, holder: str) -> None:
         """Withdraw what is still free of `prefix`."""
@@ -103,18 +106,22 @@ class AddressPool:
         return None
 
     def _widenings(self, allocations: Sequence[Allocation]) -> Iterator[tuple[int, Allocation]]:
-        for number, held in enumerate(allocations):
+        growing = self._growing(allocations)
+        for number, held in growing.items():
             # One bit at a time, from the smallest: what is not needed stays for later growth in the
             # reserve.
             for length in range(held.prefix.length - 1, held.reserve.length - 1, -1):
                 wider = enclosing(held.prefix, length)
                 yield number, Allocation(prefix=wider, reserve=held.reserve)
-        by_size = sorted(range(len(allocations)), key=lambda i: allocations[i].reserve.length)
-        for number in by_size:
+        for number in sorted(growing, key=lambda i: allocations[i].reserve.length):
             reach = allocations[number].reserve
             while grown := self.space.grown(reach, reach.length - 1):
                 reach = grown
                 yield number, _whole(reach)
+
+    def _growing(self, allocations: Sequence[Allocation]) -> dict[int, Allocation]:
+        """Those that may grow in place, by number."""
+        return {i: held for i, held in enumerate(allocations) if held.prefix not in self.pinned}
 
     def _add(
         self, site: SiteRequest, allocations: list[Allocation], subnets: Sequence[SubnetRequest]
@@ -122,7 +129,7 @@ class AddressPool:
         """As few more prefixes as hold all subnets and little else; tightly where that is full."""
         # A site that has prefixes widens the largest of them in `_reserve`; a second reserve would
         # hold the same growth twice.
-        reserve = site.reserve if not allocations else 0
+        reserve = site.reserve if not self._growing(allocations) else 0
         added = self._spread(site, subnets, reserve)
         if added is None and reserve:
             added = self._spread(site, subnets, 0)
@@ -181,9 +188,10 @@ class AddressPool:
 
     def _reserve(self, site: SiteRequest, allocations: list[Allocation]) -> None:
         """Widen a reserve to what is declared, where the neighbourhood is free."""
-        if self.space.family is Family.V6 or not allocations:
+        growing = self._growing(allocations)
+        if self.space.family is Family.V6 or not growing:
             return
-        largest = min(range(len(allocations)), key=lambda i: allocations[i].reserve.length)
+        largest = min(growing, key=lambda i: allocations[i].reserve.length)
         held = allocations[largest]
         others = sum(other.reserve.size for other in allocations) - held.reserve.size
         length = min(held.reserve.length, length_for(site.reserve - others, Family.V4))
@@ -229,11 +237,9 @@ class AddressPool:
 
 
 def withdrawn(plan: PlanDocument, limits: CloudLimits) -> Iterator[tuple[Prefix, str]]:
-    """What nothing is allocated from, whichever pool it lies in, and whose it is."""
+    """What neither nodes nor Services are allocated from, and whose it is; exclusions aside."""
     for prefix in (*limits.forbidden, *SPECIAL_USE):
         yield prefix, "special use"
-    for exclusion in plan.exclude:
-        yield exclusion.prefix, f"excluded: {exclusion.reason or exclusion.prefix}"
     yield from ((pin.prefix, pin.owner) for pin in plan.pins())
 
 
@@ -244,9 +250,12 @@ def free_pool(
     family: Family,
 ) -> AddressPool:
     """What is free in `pools.nodes` beside what the sites hold."""
-    pool = AddressPool(Space(family, plan.pools.nodes))
+    pinned = frozenset(pin.prefix for pin in plan.pins())
+    pool = AddressPool(Space(family, plan.pools.nodes), pinned=pinned)
     for prefix, holder in withdrawn(plan, limits):
         pool.hold(prefix, holder)
+    for exclusion in plan.exclude:
+        pool.hold(exclusion.prefix, f"excluded: {exclusion.reason or exclusion.prefix}")
     for name, allocations in sites.items():
         for held in allocations:
             # The whole reserve: growth that was declared must find it free later.

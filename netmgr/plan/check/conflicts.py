@@ -57,7 +57,8 @@ def pin_faults(plan: PlanDocument) -> Iterator[Diagnostic]:
     yield from _unpinned(plan, subnets)
     # In three passes: a pinned subnet lies in a pinned prefix on purpose, so these two are never
     # compared.
-    for entries in ([*subnets, *excluded], [*ranges, *excluded], [*ranges, *pinned]):
+    of_services = [*ranges, *plan.service_exclusions()]
+    for entries in ([*subnets, *excluded], of_services, [*ranges, *pinned]):
         for outer, inner in overlaps(sorted(entries), attrgetter("prefix")):
             # Overlaps of others were reported above.
             if "clusters" in (inner.key[0], outer.key[0]):
@@ -103,7 +104,7 @@ def conflicts(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> It
     yield from _excluded(plan, HUB, [prefix for subnet in hub for prefix in subnet.prefixes])
     # Listed once: there may be as many as clusters.
     ranges = (pin._replace(key=pin.key[:-1]) for pin in plan.service_pins())
-    taken = [*_elsewhere(plan, ""), *map(_pinned, ranges)]
+    taken = [*plan.service_exclusions(), *map(_pinned, plan.pins()), *map(_pinned, ranges)]
     for name, held in lock.clusters.items():
         yield from _misplaced(plan, name, held.prefixes)
         yield from _excluded(plan, name, taken_by(held))
@@ -157,7 +158,7 @@ def _misplaced(
     """Prefixes that the plan has since given away, withdrawn, or never had."""
     elsewhere = list(_elsewhere(plan, site))
     for number, held in enumerate(allocations):
-        where = (*_site_key(site), "prefixes", number)
+        where = (*site_key(site), "prefixes", number)
         for other in elsewhere:
             # The reserve, too: growth would take it without asking again.
             if other.prefix.overlaps(held.reserve):
@@ -168,7 +169,7 @@ def _misplaced(
             yield _conflict((site,), ("pools", "nodes"), message, where)
 
 
-def _site_key(site: str) -> KeyPath:
+def site_key(site: str) -> KeyPath:
     return (HUB,) if site == HUB else ("clusters", site)
 
 
@@ -178,14 +179,12 @@ def _excluded(plan: PlanDocument, site: str, subnets: Sequence[Prefix]) -> Itera
         hit = [subnet for subnet in subnets if subnet.overlaps(prefix)]
         for subnet in hit if _is_own(plan, site, prefix) else []:
             message = f"{prefix} is excluded, but {site} has its subnet {subnet} there"
-            yield _conflict((site,), key, message, _site_key(site))
+            yield _conflict((site,), key, message, site_key(site))
 
 
 def _elsewhere(plan: PlanDocument, site: str) -> Iterator[KeyedPrefix]:
     """What the plan gives to others than this site; `owner` says how it is given."""
-    for excluded in plan.exclusions():
-        if not _is_own(plan, site, excluded.prefix):
-            yield excluded._replace(owner="excluded")
+    yield from (held for held in plan.exclusions() if not _is_own(plan, site, held.prefix))
     yield from (_pinned(pin) for pin in plan.pins() if pin.owner != site)
 
 

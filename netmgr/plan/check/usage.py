@@ -15,7 +15,7 @@ from typing import Literal
 from netmgr.documents.diagnostics import KeyPath
 from netmgr.documents.sites import HUB
 from netmgr.plan.allocate import demand
-from netmgr.plan.allocate.pool import free_pool
+from netmgr.plan.allocate.pool import AddressPool, free_pool
 from netmgr.plan.allocate.space import Space
 from netmgr.plan.allocate.subnetting import pieces_of, taken_by
 from netmgr.plan.clouds.cloud import KUBERNETES, CloudLimits
@@ -23,7 +23,7 @@ from netmgr.plan.derive import network
 from netmgr.plan.document import PERCENT, Cluster, PlanDocument
 from netmgr.plan.lock import ClusterLock, LockDocument
 from netmgr.plan.network import Direction, Network, SecurityGroup
-from netmgr.prefixes import Family
+from netmgr.prefixes import Family, Prefix
 
 NEAR = 0.8
 """From this share of a limit on, a line is worth a warning."""
@@ -186,12 +186,13 @@ class Forecast:
 
 def forecasts(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> tuple[Forecast, ...]:
     """One for each cluster of the plan. The lock must be up to date."""
-    space = free_pool(plan, limits, lock.sites, Family.V4).space
+    pool = free_pool(plan, limits, lock.sites, Family.V4)
+    excluded = [exclusion.prefix for exclusion in plan.exclude]
     total = all_mappings(plan, lock)
     cluster_forecasts = []
     for name, cluster in plan.clusters.items():
         held = lock.clusters[name]
-        in_place = _nodes_in_place(cluster, held, limits, space)
+        in_place = _nodes_in_place(cluster, held, limits, _reaches(held, pool, excluded))
         hits = {ADDRESSES: in_place, **dict(_hits(cluster, held, limits, total))}
         first = min(hits, key=lambda limit: (hits[limit], limit))
         pools = [held.node_pools[pool] for pool in cluster.node_pools]
@@ -209,16 +210,16 @@ def forecasts(plan: PlanDocument, lock: LockDocument, limits: CloudLimits) -> tu
     return tuple(cluster_forecasts)
 
 
-def _nodes_in_place(cluster: Cluster, held: ClusterLock, limits: CloudLimits, space: Space) -> int:
+def _nodes_in_place(
+    cluster: Cluster, held: ClusterLock, limits: CloudLimits, reaches: Iterator[Space]
+) -> int:
     """Nodes before the cluster needs a prefix elsewhere, if its largest node pool grows."""
     # As `grow` chooses it.
     largest = max(sorted(cluster.node_pools), key=lambda pool: cluster.node_pools[pool].nodes)
     pool = cluster.node_pools[largest]
     # The first piece of any number of nodes is the largest segment that a lock could place there.
     # `grow` divides what fits in no one piece, and so may find room for more.
-    segments = (
-        next(pieces_of([inner], pool, inner.size, limits), 0) for inner in _reaches(held, space)
-    )
+    segments = (next(pieces_of([inner], pool, inner.size, limits), 0) for inner in reaches)
     more = max(segments, default=0)
     places = held.node_pools[largest].capacity + more
     # The most nodes that fit with their surge.
@@ -226,12 +227,13 @@ def _nodes_in_place(cluster: Cluster, held: ClusterLock, limits: CloudLimits, sp
     return cluster.nodes - pool.nodes + max(pool.nodes, nodes)
 
 
-def _reaches(held: ClusterLock, space: Space) -> Iterator[Space]:
+def _reaches(held: ClusterLock, pool: AddressPool, excluded: list[Prefix]) -> Iterator[Space]:
     """What is free within the cluster once one of its prefixes has grown as far as it can."""
     own = [allocation for allocation in held.prefixes if allocation.prefix.family is Family.V4]
     for wide in own:
         others = [other.prefix for other in own if other is not wide]
-        yield Space(Family.V4, [space.reach(wide.reserve), *others], taken_by(held))
+        reach = wide.reserve if wide.prefix in pool.pinned else pool.space.reach(wide.reserve)
+        yield Space(Family.V4, [reach, *others], [*taken_by(held), *excluded])
 
 
 def _hits(

@@ -142,3 +142,5 @@ class ListedNetwork:
     prefixes: object
     subnets: tuple[tuple[str, Sequence[object]], ...]
     """Name and prefixes of each."""
+    id: str = ""
+    """Empty where the list has none."""

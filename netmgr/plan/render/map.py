@@ -119,9 +119,9 @@ def page(plan: PlanDocument, lock: LockDocument) -> str:
 
 
 def _picture(plan: PlanDocument, lock: LockDocument) -> str:
-    regions = list(_regions(plan, lock))
+    blocks = list(regions(plan, lock))
     # By address, so that neighbours differ: a ninth owner has the first one's colour.
-    by_address = sorted(regions, key=lambda region: region.first)
+    by_address = sorted(blocks, key=lambda region: region.first)
     owners = dict.fromkeys(region.owner for region in by_address if region.owner)
     colours = dict(zip(owners, cycle(SERIES), strict=False))
     title = f"Address plan {plan.name}"
@@ -131,8 +131,8 @@ def _picture(plan: PlanDocument, lock: LockDocument) -> str:
         *_legend(),
     ]
     top, summary = 92.0, []
-    for name, window in _windows(plan, regions):
-        rows = _rows(window, regions)
+    for name, window in _windows(plan, blocks):
+        rows = _rows(window, blocks)
         room = _room(window, [block.prefix for block, _ in rows])
         summary.append(f"{name} {window}: {room}")
         strip = (_MARGIN, top + 10, _WIDTH - 2 * _MARGIN)
@@ -248,7 +248,8 @@ def _room(window: Prefix, blocks: Iterable[Prefix]) -> str:
     return f"largest free block: {largest}" if largest else "nothing is free"
 
 
-def _regions(plan: PlanDocument, lock: LockDocument) -> Iterator[Region]:
+def regions(plan: PlanDocument, lock: LockDocument) -> Iterator[Region]:
+    """Everything that somebody has, but the pools."""
     for unused in plan.exclude:
         yield Region(unused.prefix, "", "excluded", note=unused.reason)
     others = plan.pinned.keys() - lock.clusters.keys() - {HUB}
