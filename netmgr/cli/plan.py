@@ -20,6 +20,7 @@ class _Plan(LazyGroup):
         ),
         "show": ("plan_show:show", "Show what is locked."),
         "diff": ("plan_lock:diff", "Show what `plan lock` would change; -/+ is renumbering."),
+        "merge": ("plan_git:merge", "Merge the locks of two branches."),
         "grow": ("plan_growth:grow", "Show what growth would change, and that no node moves."),
         "explain": (
             "plan_show:explain",

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from netmgr.cli import plan_common
 from netmgr.cli.options import DEFAULT_PLAN, Format, OutputFormat, PlanFile
-from netmgr.cli.output import Styled, Table, respond
+from netmgr.cli.output import Styled, Table, respond, show
 from netmgr.cli.plan_common import Planned, answer, finding_lines, load, up_to_date
+from netmgr.cli.plan_git import Before, lock_before
+from netmgr.cli.plan_report import Checked, Report, fullest, markdown
 from netmgr.documents import loader
 from netmgr.documents.diagnostics import Diagnostic
 from netmgr.documents.sites import HUB
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 STATUS_COLOURS = {"over": "red", "near": "yellow"}
 
 
-def check(
+def check(  # noqa: PLR0913  one a command-line option
     *,
     file: PlanFile = DEFAULT_PLAN,
     output: Format = OutputFormat.TABLE,
@@ -54,6 +56,13 @@ def check(
     ] = None,
     names: plan_common.As = None,
     skip: plan_common.Owners = None,
+    report: Annotated[
+        Report | None,
+        typer.Option(
+            help="Describe the change for a pull request: what moves, grows, and is left."
+        ),
+    ] = None,
+    before: Before = None,
 ) -> None:
     """Check overlaps, forbidden ranges, headroom, limits and growth.
 
@@ -72,41 +81,39 @@ def check(
     if documents:
         _check_documents(documents, file, output)
     planned = load(file)
+    former = planned.lock if before is None else lock_before(before, file)
     checked = _checked(planned)
     if existing:
         listing = read_existing(loader.read(existing), str(existing))
         present = called(listing, planned.plan, names, skip=skip)
         drifted = list(cloud_drift(planned.plan, planned.locked, present))
         checked = checked._replace(findings=[*checked.findings, *drifted])
-    respond(output, _describe(planned, checked), _lines(planned, checked, every=every))
+    if report is None:
+        respond(output, _describe(planned, checked), _lines(planned, checked, every=every))
+    else:
+        show(*markdown(planned, former, checked))
     if _errors(checked.findings):
         raise typer.Exit(Exit.FAILURE)
     raise typer.Exit(Exit.CHANGES if planned.is_outdated else Exit.SUCCESS)
-
-
-class _Checked(NamedTuple):
-    findings: Sequence[Diagnostic]
-    usages: tuple[Usage, ...] = ()
-    forecasts: tuple[Forecast, ...] = ()
 
 
 def _errors(findings: Iterable[Diagnostic]) -> int:
     return sum(finding.severity == "error" for finding in findings)
 
 
-def _checked(planned: Planned) -> _Checked:
+def _checked(planned: Planned) -> Checked:
     plan, limits = planned.plan, planned.limits
     # Before the first lock: as it would be locked.
     first = planned.lock or answer(planned)
     findings = check_plan(plan, first, limits)
     if _errors(findings):
-        return _Checked(findings)
+        return Checked(findings)
     after = answer(planned) if planned.lock and planned.is_outdated else first
     usages, over = check_limits(plan, after, limits)
-    return _Checked([*findings, *over], usages, forecasts(plan, after, limits))
+    return Checked([*findings, *over], usages, forecasts(plan, after, limits))
 
 
-def _lines(planned: Planned, checked: _Checked, *, every: bool) -> Iterator[Table | str]:
+def _lines(planned: Planned, checked: Checked, *, every: bool) -> Iterator[Table | str]:
     yield from finding_lines(planned.path, checked.findings)
     if checked.usages:
         yield ""
@@ -135,19 +142,11 @@ def _limits(planned: Planned, usages: tuple[Usage, ...], *, every: bool) -> Tabl
         # Most limits do not exist there; that a cloud's is unknown is worth knowing.
         worth_showing = tuple(usage for usage in usages if usage.limit is not None)
     table = Table("what", "where", "used>", "limit>", "", title=title)
-    for usage in usages if every else _fullest(worth_showing):
+    for usage in usages if every else fullest(worth_showing):
         limit = "unknown" if usage.limit is None else f"{usage.limit:,}"
         cells = (usage.what, usage.subject, f"{usage.used:,}", limit, usage.status)
         table.row(*(Styled(cell, STATUS_COLOURS.get(usage.status)) for cell in cells))
     return table
-
-
-def _fullest(usages: tuple[Usage, ...]) -> list[Usage]:
-    fullest: dict[str, Usage] = {}
-    for usage in usages:
-        if usage.what not in fullest or usage.used > fullest[usage.what].used:
-            fullest[usage.what] = usage
-    return [usage for usage in usages if fullest[usage.what] is usage]
 
 
 def _growth(ahead: tuple[Forecast, ...], network: str) -> Table:
@@ -166,7 +165,7 @@ def _growth(ahead: tuple[Forecast, ...], network: str) -> Table:
     return table
 
 
-def _describe(planned: Planned, checked: _Checked) -> dict[str, Any]:
+def _describe(planned: Planned, checked: Checked) -> dict[str, Any]:
     return {
         "version": 1,
         "behind": planned.is_outdated,

@@ -19,7 +19,7 @@ from netmgr.plan.clouds.cloud import CloudLimits
 from netmgr.plan.clouds.registry import narrowings
 from netmgr.plan.diff import Change
 from netmgr.plan.document import PlanDocument
-from netmgr.plan.lock import LockDocument, PlanRefused, digest_of
+from netmgr.plan.lock import LockDocument, PlanRefused, plan_digest_of
 from netmgr.plan.locking import make_lock
 
 As = Annotated[
@@ -66,7 +66,7 @@ class Planned:
     @property
     def is_outdated(self) -> bool:
         """Whether the lock is missing, or was made from a plan of other content."""
-        return self.lock is None or self.lock.plan_digest != digest_of(self.plan)
+        return self.lock is None or self.lock.plan_digest != plan_digest_of(self.plan)
 
 
 def load(path: Path, *, older: bool = False) -> Planned:
@@ -117,15 +117,18 @@ def write(to: Path | None, text: str) -> None:
     typer.echo(f"wrote {to}", err=True)
 
 
-def change_lines(changes: Iterable[Change]) -> Iterator[str]:
-    """A lock's diff, renumbering in red."""
+def change_lines(
+    changes: Iterable[Change], labels: tuple[str, str] = ("was", "now")
+) -> Iterator[str]:
+    """A lock's diff, renumbering in red; `labels` stand before what is replaced and replaces."""
+    was, now = labels
     for change in changes:
         head = f"{change.kind:>3} {change.key}"
         yield typer.style(head, fg=CHANGES[change.kind], bold=change.kind == "-/+")
         if change.before:
-            yield f"      was {change.before}"
+            yield f"      {was} {change.before}"
         if change.after:
-            yield f"      {'now' if change.before else '   '} {change.after}"
+            yield f"      {now if change.before else ' ' * len(now)} {change.after}"
         if change.note:
             yield typer.style(f"      {change.note}", dim=True)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,8 +16,9 @@ from netmgr import durable
 from netmgr.cli import completion, plan_common
 from netmgr.cli.options import DEFAULT_PLAN, Format, OutputFormat, PlanFile, Yes
 from netmgr.cli.output import respond, show
+from netmgr.cli.plan_git import Before, lock_before
 from netmgr.documents import loader
-from netmgr.documents.diagnostics import dotted
+from netmgr.documents.diagnostics import dotted, listed
 from netmgr.errors import ConfigError, Exit
 from netmgr.plan import files
 from netmgr.plan.check.checks import refuse_errors
@@ -38,6 +41,7 @@ def lock(
         bool,
         typer.Option("--renumber", help="Allow addresses in use to change."),
     ] = False,
+    output: Format = OutputFormat.TABLE,
 ) -> None:
     """Allocate prefixes, show the diff, ask, and write the lock.
 
@@ -47,7 +51,7 @@ def lock(
     after = plan_common.answer(planned, renumber=renumber)
     with plan_common.refusals_described(partial(files.located, file)):
         refuse_errors(planned.plan, after, planned.limits)
-    _settle(planned, after, yes=yes)
+    _settle(planned, after, yes=yes, output=output)
 
 
 def release(
@@ -62,6 +66,7 @@ def release(
     *,
     file: PlanFile = DEFAULT_PLAN,
     yes: Yes = False,
+    output: Format = OutputFormat.TABLE,
 ) -> None:
     """Release the addresses of a cluster or node pool.
 
@@ -70,45 +75,71 @@ def release(
     Exit 3 if changes were not written.
     """
     planned = plan_common.load(file)
-    _settle(planned, plan_common.answer(planned, released=[name]), yes=yes)
+    _settle(planned, plan_common.answer(planned, released=[name]), yes=yes, output=output)
 
 
-def diff(*, file: PlanFile = DEFAULT_PLAN, output: Format = OutputFormat.TABLE) -> None:
-    """Show what `plan lock` would change; -/+ is renumbering. Exit 3 if there are changes."""
+def diff(
+    *,
+    file: PlanFile = DEFAULT_PLAN,
+    before: Before = None,
+    output: Format = OutputFormat.TABLE,
+) -> None:
+    """Show what `plan lock` would change; -/+ is renumbering.
+
+    With --before, show what changed since an earlier lock.
+
+    Exit 3 if there are changes.
+    """
     planned = plan_common.load(file, older=True)
     # What `plan lock` would refuse is shown as well, as a renumbering.
     after = plan_common.answer(planned, renumber=True)
+    if before is not None:
+        planned = replace(planned, lock=lock_before(before, file))
     changes = compare(planned.lock, after)
+    is_same = planned.lock == after
     lines = [
         *plan_common.change_lines(changes),
-        _summary(planned, after, changes),
+        f"Nothing changed since {before}."
+        if before and is_same
+        else _summary(planned, after, changes),
         *plan_common.narrowing_lines(planned, after),
     ]
     narrowed = list(narrowings(planned.plan.cloud, planned.lock, after))
     respond(output, {"version": 1, "changes": changes, "narrowed": narrowed}, lines)
     # Not by the changes: the plan's digest may be all that differs, and is written, too.
-    raise typer.Exit(Exit.SUCCESS if planned.lock == after else Exit.CHANGES)
+    raise typer.Exit(Exit.SUCCESS if is_same else Exit.CHANGES)
 
 
-def _settle(planned: plan_common.Planned, after: LockDocument, *, yes: bool) -> None:
-    changes = compare(planned.lock, after)
-    show(*plan_common.change_lines(changes), _summary(planned, after, changes))
-    if planned.lock == after:
-        return
-    show(*plan_common.narrowing_lines(planned, after))
-    if not (yes or _is_wanted(planned)):
-        typer.echo("Nothing was written.")
+def _settle(
+    planned: plan_common.Planned,
+    after: LockDocument,
+    *,
+    yes: bool,
+    output: OutputFormat = OutputFormat.TABLE,
+) -> None:
+    """Show the changes and write them, if they are wanted."""
+    changes, is_changed = compare(planned.lock, after), planned.lock != after
+    narrowed = list(narrowings(planned.plan.cloud, planned.lock, after))
+    if output is OutputFormat.TABLE:
+        show(*plan_common.change_lines(changes), _summary(planned, after, changes))
+        show(*plan_common.narrowing_lines(planned, after))
+    is_written = is_changed and (yes or is_wanted(planned.lock_path, output))
+    if is_written:
+        files.write_lock(planned.lock_path, after, planned.lock)
+    document = {"version": 1, "changes": changes, "narrowed": narrowed, "written": is_written}
+    written = f"Wrote {planned.lock_path}." if is_written else "Nothing was written."
+    respond(output, document, [written] if is_changed else [])
+    if is_changed and not is_written:
         raise typer.Exit(Exit.CHANGES)
-    files.write_lock(planned.lock_path, after, planned.lock)
-    typer.echo(f"Wrote {planned.lock_path}.")
 
 
-def _is_wanted(planned: plan_common.Planned) -> bool:
-    # A pipeline must not hang at a question.
-    if not sys.stdin.isatty():
+def is_wanted(path: Path, output: OutputFormat) -> bool:
+    """Whether whoever runs the command says that a file is to be written."""
+    # A pipeline must not hang at a question, and a program reads no question.
+    if output is not OutputFormat.TABLE or not sys.stdin.isatty():
         typer.echo("To write without being asked, add --yes.", err=True)
         return False
-    return typer.confirm(f"Write {planned.lock_path}?")
+    return typer.confirm(f"Write {path}?")
 
 
 def _summary(planned: plan_common.Planned, after: LockDocument, changes: tuple[Change, ...]) -> str:
@@ -131,6 +162,7 @@ def adopt(
     only: plan_common.Owners = None,
     skip: plan_common.Owners = None,
     yes: Yes = False,
+    output: Format = OutputFormat.TABLE,
 ) -> None:
     """Pin existing prefixes in the plan.
 
@@ -157,30 +189,36 @@ def adopt(
     live = adopting.live_subnets(plan, lock, adopted)
     after = adopting.with_adopted(text, plan, adopted, live, str(file))
     if after == text:
-        typer.echo(f"{file} has all of them: nothing to do")
+        document = {"version": 1, "changes": [], "written": False}
+        respond(output, document, [f"{file} has all of them: nothing to do"])
         return
     # Before the question: what is written must be a valid plan.
     if faults := list(pin_faults(loader.parse(after, str(file), PlanDocument))):
         lines = [f"{file}: {dotted(fault.at.key)}: {fault}" for fault in faults]
         remedy = "nothing was written; --skip leaves one of the list out"
         raise ConfigError("\n".join(lines), remedy)
-    _print_adopted(plan, adopted, live)
-    if not (yes or (sys.stdin.isatty() and typer.confirm(f"Write {file}?"))):
-        typer.echo("Nothing was written; to write without being asked, add --yes.")
+    changes = list(_pinning(plan, adopted, live))
+    if output is OutputFormat.TABLE:
+        for change in changes:
+            typer.secho(f"  + {change.key}: {change.after} ({change.note})", fg="green")
+    is_written = yes or is_wanted(file, output)
+    if is_written:
+        durable.write(file, after.encode())
+    written = f"Wrote {file}. Next: netmgr plan diff -f {file}"
+    document = {"version": 1, "changes": changes, "written": is_written}
+    respond(output, document, [written if is_written else "Nothing was written."])
+    if not is_written:
         raise typer.Exit(Exit.CHANGES)
-    durable.write(file, after.encode())
-    typer.echo(f"Wrote {file}. Next: netmgr plan diff -f {file}")
 
 
-def _print_adopted(plan: PlanDocument, adopted: Existing, live: list[Exclusion]) -> None:
+def _pinning(plan: PlanDocument, adopted: Existing, live: list[Exclusion]) -> Iterator[Change]:
     for name, prefixes in adopted.prefixes.items():
         if name not in plan.pinned:
             whose = "its own" if plan.is_site(name) else "taken"
-            typer.secho(f"  + pinned.{name}: {', '.join(map(str, prefixes))} ({whose})", fg="green")
+            yield Change(ChangeKind.ADD, f"pinned.{name}", "", listed(prefixes), whose)
     for exclusion in live:
-        typer.secho(
-            f"  + exclude: {exclusion.prefix} ({exclusion.reason}, left as it is)", fg="green"
-        )
+        note = f"{exclusion.reason}, left as it is"
+        yield Change(ChangeKind.ADD, "exclude", "", str(exclusion.prefix), note)
 
 
 def import_(

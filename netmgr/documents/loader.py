@@ -136,8 +136,12 @@ def place(path: Path, key: KeyPath) -> str:
 
 def _line(path: Path, key: KeyPath) -> int:
     # Read again: a diagnostic knows keys alone, and lines are rarely asked for.
-    text = path.read_text(encoding="utf-8")
-    lines = _lines(yaml_loader.compose(text), str(path))
+    return line_in(path.read_text(encoding="utf-8"), str(path), key)
+
+
+def line_in(text: str, source: str, key: KeyPath) -> int:
+    """The line of a key, or of the nearest one above it, in a document's text."""
+    lines = _lines(yaml_loader.compose(text), source)
     return lines[_nearest(key, lines)]
 
 

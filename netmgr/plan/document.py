@@ -456,3 +456,10 @@ class PlanDocument(CloudKeys):
         for name, cluster in self.clusters.items():
             for pool, spec in cluster.node_pools.items():
                 yield ("clusters", name, "node_pools", pool), spec
+
+
+def with_pool(plan: PlanDocument, name: str, pool: str, spec: NodePool) -> PlanDocument:
+    """The plan with another node pool of that name in a cluster."""
+    cluster = plan.clusters[name]
+    changed = cluster.model_copy(update={"node_pools": {**cluster.node_pools, pool: spec}})
+    return plan.model_copy(update={"clusters": {**plan.clusters, name: changed}})

@@ -40,19 +40,25 @@ def load_plan(path: Path) -> PlanDocument:
 
 
 def load_lock(path: Path, *, older: bool = False) -> LockDocument | None:
-    """Read a lock, None when there is none yet; with `older`, also one of `OLDER_VERSION`.
+    """Read a lock, None when there is none yet; otherwise as `read_lock`."""
+    return read_lock(loader.read(path), path, older=older) if path.exists() else None
 
+
+def read_lock(text: str, path: Path, side: str = "", *, older: bool = False) -> LockDocument:
+    """Read the text of a lock; with `older`, also one of `OLDER_VERSION`.
+
+    `path` is where the lock is kept, and `side` says which of several locks of that path it is.
     ConfigError if it is no lock, is of another version, or was edited or merged by hand.
     """
-    if not path.exists():
-        return None
-    text = loader.read(path)
+    source = f"{path} ({side})" if side else str(path)
     # Not left to `parse`, whose advice is to resolve it in an editor: line by line, two clusters
     # can get one prefix.
     if line := loader.merge_mark(text):
-        raise ConfigError(f"{path}:{line}: has the marks of an unfinished git merge; {_cure(path)}")
+        raise ConfigError(
+            f"{source}:{line}: has the marks of an unfinished git merge; {_cure(path)}"
+        )
     try:
-        lock = loader.parse(text, str(path), LockDocument)
+        lock = loader.parse(text, source, LockDocument)
     except ConfigError as error:
         raise ConfigError(
             error.message, f"if it was edited or merged by hand, {_cure(path)}"
@@ -61,14 +67,14 @@ def load_lock(path: Path, *, older: bool = False) -> LockDocument | None:
         if older:
             return lock
         raise ConfigError(
-            f"{path}: has hosts and pods of a node pool in two prefixes (version {OLDER_VERSION}), "
-            "of which clouds allow an interface one",
+            f"{source}: has hosts and pods of a node pool in two prefixes "
+            f"(version {OLDER_VERSION}), of which clouds allow an interface one",
             "plan anew with: netmgr plan lock --renumber; "
             "every address that would move is shown by: netmgr plan diff",
         )
     if lock.digest != digest_of(lock):
         fault = "is not that of what the file says" if lock.digest else "is missing"
-        where = loader.place(path, ("digest",))
+        where = f"{source}:{loader.line_in(text, source, ('digest',))}: digest"
         raise ConfigError(f"{where}: {fault}: it was edited or merged by hand; {_cure(path)}")
     # Without it a lock that was read and one that was made anew compare equal.
     return lock.model_copy(update={"digest": ""})
@@ -140,4 +146,9 @@ def write_lock(path: Path, lock: LockDocument, before: LockDocument | None) -> N
     # Somebody may have locked while a question waited for an answer; writing would undo that.
     if load_lock(path, older=True) != before:
         raise StateError(f"{path}: was changed meanwhile; run the command again")
-    durable.write(path, (HEADER + to_yaml(sealed(lock))).encode())
+    durable.write(path, lock_text(lock).encode())
+
+
+def lock_text(lock: LockDocument) -> str:
+    """What a lock's file says."""
+    return HEADER + to_yaml(sealed(lock))

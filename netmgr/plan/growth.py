@@ -15,7 +15,7 @@ from netmgr.plan.allocate.demand import Blocks, blocks, holds
 from netmgr.plan.check.usage import Usage, limit_usage
 from netmgr.plan.clouds.cloud import CloudLimits, Words
 from netmgr.plan.derive import narrowed, network
-from netmgr.plan.document import Addressing, Cluster, NodePool, PlanDocument, Surge
+from netmgr.plan.document import Addressing, Cluster, PlanDocument, Surge, with_pool
 from netmgr.plan.lock import LockDocument
 from netmgr.plan.network import Network, VirtualNetwork
 from netmgr.prefixes import Family
@@ -63,13 +63,7 @@ def grown_plan(plan: PlanDocument, name: str, nodes: int, pool: str | None = Non
     _refuse_unknown_pool(cluster, name, pool)
     spec = cluster.node_pools[pool]
     larger = spec.model_copy(update={"nodes": spec.nodes + nodes - cluster.nodes})
-    return _with_pool(plan, name, pool, larger)
-
-
-def _with_pool(plan: PlanDocument, name: str, pool: str, spec: NodePool) -> PlanDocument:
-    cluster = plan.clusters[name]
-    changed = cluster.model_copy(update={"node_pools": {**cluster.node_pools, pool: spec}})
-    return plan.model_copy(update={"clusters": {**plan.clusters, name: changed}})
+    return with_pool(plan, name, pool, larger)
 
 
 def kept_nodes(before: LockDocument, after: LockDocument) -> tuple[int, int]:
@@ -242,7 +236,7 @@ def dry_run_upgrade(
         peak, places = spec.nodes + surge, held.node_pools[pool].capacity
         steps.append(Step(pool, spec.nodes, peak, places, short=max(0, peak - places)))
         upgrading = spec.model_copy(update={"surge": Surge(nodes=surge)})
-        for line in limit_usage(_with_pool(idle, name, pool, upgrading), lock, limits):
+        for line in limit_usage(with_pool(idle, name, pool, upgrading), lock, limits):
             if line.status == "over" and not line.is_advice:
                 over[line.what, line.subject] = line
     return steps, list(over.values())
@@ -251,7 +245,7 @@ def dry_run_upgrade(
 def _without_surge(plan: PlanDocument) -> PlanDocument:
     for name, cluster in plan.clusters.items():
         for pool, spec in cluster.node_pools.items():
-            plan = _with_pool(plan, name, pool, spec.model_copy(update={"surge": Surge()}))
+            plan = with_pool(plan, name, pool, spec.model_copy(update={"surge": Surge()}))
     return plan
 
 

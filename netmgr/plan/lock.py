@@ -8,7 +8,7 @@ of 100,000 nodes is as small as one of ten.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from hashlib import sha256
 from typing import Annotated, Literal, NamedTuple
 
@@ -231,8 +231,8 @@ class LockDocument(Document):
     """Name of the plan it belongs to."""
     hub: HubLock
     clusters: dict[str, ClusterLock]
-    plan_digest: str
-    """Of the plan that it was made from (`digest_of`); another one means: lock again."""
+    plan_digest: Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
+    """Of the plan that it was made from (`plan_digest_of`); another one means: lock again."""
     digest: str = ""
     """Of everything above (`digest_of`). In the file alone: a lock that was read has none."""
 
@@ -254,13 +254,50 @@ class LockDocument(Document):
         return {HUB: self.hub.prefixes, **prefixes}
 
 
-def digest_of(document: LockDocument | PlanDocument) -> str:
-    """SHA-256 over a document's content, whatever the order of keys and the spacing."""
+def digest_of(lock: LockDocument) -> str:
+    """SHA-256 over a lock's content, whatever the order of keys and the spacing."""
+    return _written(_hash(_content(lock)))
+
+
+def plan_digest_of(plan: PlanDocument) -> str:
+    """The sum of the SHA-256 of every key of a plan with its path.
+
+    As a sum, so that `merged_digest` knows that of a merged plan without its file.
+    """
+    return _written(sum(_hash([path, leaf]) for path, leaf in _leaves(_content(plan))))
+
+
+def merged_digest(base: str, ours: str, theirs: str) -> str:
+    """The plan's digest after both sides' changes of keys, if no key was changed on both."""
+    before, own, other = (int(digest.partition(":")[2], 16) for digest in (base, ours, theirs))
+    return _written(own + other - before)
+
+
+def _content(document: LockDocument | PlanDocument) -> dict[str, object]:
     # Without defaults, so that a key which a later netmgr adds invalidates no older digest.
-    content = document.model_dump(
+    return document.model_dump(
         mode="json", by_alias=True, exclude_defaults=True, exclude={"digest"}
     )
+
+
+def _leaves(
+    content: Mapping[str, object], above: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], object]]:
+    # A mapping is a leaf of its own: a cluster may have nothing in it that is no default.
+    yield above, {}
+    for key, inner in content.items():
+        if isinstance(inner, dict):
+            yield from _leaves(inner, (*above, key))
+        else:
+            yield (*above, key), inner
+
+
+def _hash(content: object) -> int:
     # Canonical: reformatting the file by hand or by a tool is harmless, and must not look like an
     # edit.
     canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
-    return f"sha256:{sha256(canonical.encode()).hexdigest()}"
+    return int.from_bytes(sha256(canonical.encode()).digest())
+
+
+def _written(digest: int) -> str:
+    return f"sha256:{digest % (1 << 256):064x}"

@@ -1,8 +1,11 @@
-"""Two branches of a plan that each add a cluster: they seldom choose the same addresses."""
+"""Two branches of a plan that each add a cluster: they seldom choose the same addresses, and what
+each changed is merged.
+"""
 
 from __future__ import annotations
 
 from itertools import combinations, product
+from typing import Any
 
 import hypothesis.strategies as st
 from hypothesis import given, settings
@@ -12,11 +15,13 @@ from netmgr.plan.document import PlanDocument
 from netmgr.plan.files import load_limits
 from netmgr.plan.lock import LockDocument
 from netmgr.plan.locking import make_lock
+from netmgr.plan.merging import merge_locks
 from netmgr.prefixes import Prefix
 from tests.builders import PLAN_KEYS
+from tests.locks import faults
 
 LIMITS = load_limits(Cloud.AZURE)
-PAIRS, FEW = 40, 4
+PAIRS, FEW = 40, 2
 names = st.from_regex(r"[a-z][a-z0-9-]{0,8}[a-z0-9]", fullmatch=True)
 node_pools = st.fixed_dictionaries(
     {"nodes": st.integers(1, 300), "pods_per_node": st.integers(10, 60)}
@@ -31,11 +36,14 @@ clusters = st.fixed_dictionaries(
 )
 
 
-def locked(wanted: dict[str, object], previous: LockDocument | None = None) -> LockDocument:
+def locked(
+    wanted: dict[str, Any], previous: LockDocument | None = None, hub: dict[str, Any] | None = None
+) -> LockDocument:
     plan = {
         **PLAN_KEYS,
         "name": "branched",
         "pools": {"nodes": ["10.0.0.0/8"], "services": ["172.16.0.0/12"]},
+        "hub": hub or {},
         "clusters": wanted,
     }
     return make_lock(PlanDocument.model_validate(plan), previous, LIMITS)
@@ -62,3 +70,58 @@ def test_branches_that_each_add_a_cluster_seldom_give_out_the_same_addresses(bef
     collisions = [any(mine.overlaps(theirs) for mine, theirs in product(*pair)) for pair in pairs]
     # Without the name, all of them would.
     assert sum(collisions) <= FEW
+
+
+def edited(plan: dict[str, Any], data: st.DataObject, own: list[str], side: str) -> dict[str, Any]:
+    """A plan after random edits of some of its clusters, and with new ones."""
+    after = dict(plan)
+    for name in own:
+        match data.draw(st.sampled_from(["keep", "remove", "grow", "declare", "add a node pool"])):
+            case "remove":
+                del after[name]
+            case "grow":
+                pools = after[name]["node_pools"]
+                grown = {pool: {**spec, "nodes": 2 * spec["nodes"]} for pool, spec in pools.items()}
+                after[name] = {**after[name], "node_pools": grown}
+            case "declare":
+                after[name] = {**after[name], "grow_to": 2000}
+            case "add a node pool":
+                pools = {**after[name]["node_pools"], "more": data.draw(node_pools)}
+                after[name] = {**after[name], "node_pools": pools}
+    for number in range(data.draw(st.integers(0, 2))):
+        # Of other node pools than any that leaves, or it would look renamed.
+        added = {"node_pools": {f"of-{side}": data.draw(node_pools)}}
+        after[f"added-{side}-{number}"] = data.draw(clusters) | added
+    return after
+
+
+@given(st.dictionaries(names, clusters, min_size=1, max_size=6), st.data())
+@settings(max_examples=20, deadline=None)
+def test_a_merged_lock_answers_the_merged_plan(before, data):
+    base = locked(before)
+    is_ours = {name: data.draw(st.booleans()) for name in before}
+    sides = [
+        edited(before, data, [name for name in before if is_ours[name] is side], str(side).lower())
+        for side in (True, False)
+    ]
+    hub = data.draw(st.sampled_from([{}, {"researchers": 300}, {"routers": 3}]))
+    ours, theirs = locked(sides[0], base, hub), locked(sides[1], base)
+    plan = {
+        name: sides[0][name] if name in sides[0] and is_ours.get(name, True) else sides[1][name]
+        for name in {**sides[0], **sides[1]}
+        if all(name in side for side in sides) or name not in before
+    }
+    merged, mirrored = merge_locks(base, ours, theirs), merge_locks(base, theirs, ours)
+    assert bool(merged.collisions) == bool(mirrored.collisions)
+    if merged.collisions:
+        own, other = (
+            [prefix for name in lock.clusters for prefix in held(lock, name)]
+            for lock in (ours, theirs)
+        )
+        kept = {prefix for name in base.clusters for prefix in held(base, name)}
+        assert any(mine.overlaps(new) for mine in own for new in other if not {mine, new} <= kept)
+        assert merged.lock == ours
+        return
+    assert merged.lock == mirrored.lock
+    assert faults(merged.lock, [LIMITS]) == []
+    assert locked(plan, merged.lock, hub) == merged.lock

@@ -114,7 +114,7 @@ def test_growth_that_nothing_could_be_reserved_for_is_named():
     for declared, is_named in ((438, 1), (437, 0)):
         now = with_pool(cluster={"grow_to": declared})
         found = [parts(one) for one in checked(now) if one.at.key == key]
-        message = "438 nodes are declared, but nothing beside 10.23.96.0/19 could be reserved"
+        message = "438 nodes are declared, but nothing beside 10.235.96.0/19 could be reserved"
         expected = (Severity.WARNING, key, message, "it will grow by another prefix")
         assert found == [expected] * is_named
     reserved = with_pool(cluster={"grow_to": 2 * PLACES})

@@ -166,7 +166,7 @@ def test_growth_that_takes_address_space_from_a_live_network_says_so_and_in_whic
     first = "terraform apply -target=azurerm_virtual_network_peering.hub_to_alpha"
     for command in (("diff",), ("lock", "--yes")):
         text = locked(*command)[1]
-        assert "VNet alpha loses address space: 10.88.0.0/16 becomes 10.88.0.0/17" in text
+        assert "VNet alpha loses address space: 10.104.0.0/16 becomes 10.104.0.0/17" in text
         assert first in text
     assert "loses address space" not in locked("grow", "beta", "--nodes", "300")[1]
 
@@ -177,6 +177,29 @@ def test_growth_that_does_not_fit_says_what_is_missing_and_in_the_way(locked, pl
     assert f"{plan}:11: clusters.alpha.node_pools.gpu.nodes: " in text
     assert "too few; the largest request is clusters.alpha.node_pools.gpu" in text
     assert "in the way of growing in place" in text
+
+
+@pytest.mark.parametrize("asked", ["15000", "60000"])
+def test_growth_that_does_not_fit_says_how_many_nodes_would(locked, plan, asked):
+    text = locked("grow", "beta", "--nodes", asked)[1]
+    nodes = int(re.search(r"([\d,]+) nodes of beta/cpu would fit", text)[1].replace(",", ""))
+    assert 400 < nodes < int(asked)
+    assert locked("grow", "beta", "--nodes", str(nodes))[0] == 3
+    assert locked("grow", "beta", "--nodes", str(nodes + 1))[0] == 2
+    # Nodes that are declared are nodes that must fit.
+    edit(plan, "grow_to: 400", f"grow_to: {asked}")
+    code, text = locked("lock", "--yes")
+    assert code == 2
+    assert f"{nodes:,} nodes of beta/cpu would fit" in text
+
+
+def test_a_cluster_that_finds_no_room_at_all_is_told_so(run, plan):
+    edit(plan, "10.0.0.0/12", "10.0.0.0/22")
+    edit(plan, "nodes: 500", "nodes: 3")
+    edit(plan, "nodes: 100, pods_per_node: 60, grow_to: 400", "nodes: 9")
+    code, text = run("lock", "--yes")
+    assert code == 2
+    assert "no node of alpha/gpu fits; add a prefix to pools.nodes" in text
 
 
 def test_the_node_pool_that_grows_can_be_chosen(locked, plan):

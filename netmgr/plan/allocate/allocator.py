@@ -74,7 +74,7 @@ class Allocator:
             plan=self.plan.name,
             hub=hub,
             clusters=dict(sorted(clusters.items())),
-            plan_digest=lock.digest_of(self.plan),
+            plan_digest=lock.plan_digest_of(self.plan),
         )
 
     def _rank(self, name: str) -> tuple[bool, int, str]:

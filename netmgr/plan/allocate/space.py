@@ -6,8 +6,7 @@ costs at most one bisection per length.
 
 There are three ways to choose a block:
 
-- `sparse`: in the largest free block, so that as much as can be beside it stays free. For what
-  may grow.
+- `sparse`: in a large free block, so that much beside it stays free. For what may grow.
 - `topmost`: at the end of the space, which fills up densely. For what is small and stays so.
 - `packed`: in the smallest free block that fits. For what lies within a site, and Services.
 
@@ -25,6 +24,9 @@ from netmgr.prefixes import Family, Prefix, merge
 
 PLACES = 4096
 """In how many places of a free block a hash puts something, so that addresses stay round."""
+
+ROOM = 4
+"""A free block whose length is so many bits shorter is large: all of them are equally good."""
 
 END = 16
 """The end of the space is a part of it as large as one in so many of its free addresses."""
@@ -129,18 +131,27 @@ class Space:
         return None
 
     def sparse(self, length: int, name: str = "") -> Prefix | None:
-        """A block of that length in one of the largest free blocks; or None.
+        """A block of that length in a large free block, or else in one of the largest; or None.
 
         Which block and where in it the name decides; without, the beginning of the first.
         """
         largest = min(self._free, default=length + 1)
         if largest > length:
             return None
-        firsts = self._free[largest]
-        # Wherever it is taken from, what is left of a free block has the same sizes.
-        places = min(1 << (length - largest), PLACES)
-        block, place = divmod(_hash(name) % (len(firsts) * places), places)
-        return self._at(firsts[block] + place * self._size(largest) // places, length)
+        # All that have room for growth: where only the largest count, two names soon meet.
+        places = {
+            held: min(1 << (length - held), PLACES)
+            for held in sorted(self._free)
+            if held <= max(largest, length - ROOM)
+        }
+        place = _hash(name) % sum(count * len(self._free[held]) for held, count in places.items())
+        for held, count in places.items():
+            block, place_in_it = divmod(place, count)
+            if block < len(self._free[held]):
+                first = self._free[held][block]
+                return self._at(first + place_in_it * self._size(held) // count, length)
+            place -= count * len(self._free[held])
+        return None
 
     def _at(self, value: int, length: int) -> Prefix:
         """The block of that length that holds an address."""
