@@ -39,3 +39,20 @@ def run(
     return subprocess.run(
         command, input=stdin, capture_output=True, env=env, cwd=cwd, timeout=timeout, check=False
     )
+
+
+class Beside:
+    """A program that runs beside this process until its outcome is wanted."""
+
+    def __init__(self, command: Sequence[str | Path], env: Mapping[str, str]) -> None:
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, env=env)
+
+    def outcome(self, timeout: float = 60) -> Outcome:
+        """How it ended; TimedOut if it took longer still, and was killed."""
+        with self._process:
+            try:
+                output, _ = self._process.communicate(timeout=timeout)
+            except TimedOut:
+                self._process.kill()
+                raise
+        return Outcome(self._process.args, self._process.returncode, output)

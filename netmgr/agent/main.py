@@ -14,11 +14,10 @@ from netmgr import faults, logs
 from netmgr.agent import roles
 from netmgr.agent.accounting.accounting import NodeAccounting
 from netmgr.agent.core import instance
+from netmgr.agent.core.checking import DocumentCheck
 from netmgr.agent.core.components import Agent
 from netmgr.agent.core.instance import RUN_MODE, STATE_MODE, HeldDirectory
 from netmgr.agent.health import doctor, machine_check
-from netmgr.documents import loader
-from netmgr.documents.node import NodeDocument
 from netmgr.errors import StateError
 from netmgr.logs import LogFormat
 
@@ -37,15 +36,20 @@ class SystemClock:
         return time.monotonic()
 
 
-def run(config: Path, log_format: LogFormat = LogFormat.TEXT) -> None:
-    """Run the agent of the node document at `config` until SIGTERM or SIGINT.
+def run(config: Path, check: DocumentCheck, log_format: LogFormat = LogFormat.TEXT) -> None:
+    """Run the agent of a node document until SIGTERM or SIGINT.
+
+    Args:
+        config: where the document is.
+        check: its check, which has begun.
+        log_format: how events are written.
 
     Raises:
         ConfigError: the document is wrong, or not about this machine; nothing was changed then.
         SetupError: the machine lacks something; says what.
         StateError: another agent runs in this namespace or on this state, or it cannot be written.
     """
-    document = loader.load(config, NodeDocument)
+    document = check.document()
     # Before anything of the machine is touched, the agent's own directories included.
     machine_check.check(config, document)
     logs.begin(document.log_level, log_format)

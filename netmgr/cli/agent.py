@@ -28,9 +28,10 @@ def agent(
         loader.load(config, NodeDocument)
         typer.echo(f"{config}: valid")
         return
+    from netmgr.agent.core.checking import DocumentCheck
     from netmgr.agent.main import run
 
-    run(config, log_format)
+    run(config, DocumentCheck(config), log_format)
 
 
 @host.callback()

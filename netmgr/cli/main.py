@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import Annotated, Any, ClassVar
 
 import typer
@@ -11,8 +10,8 @@ from typer.core import TyperGroup
 
 import netmgr
 from netmgr.cli import completion, terminal
+from netmgr.cli.ending import told_errors
 from netmgr.cli.groups import LazyGroup
-from netmgr.errors import NetmgrError, of_system
 
 SECTIONS = {
     "Start here": {
@@ -98,20 +97,11 @@ class _Root(LazyGroup):
 
 
 def main() -> None:
-    """Run the command line; an error of a user or a machine is one clear message, no traceback."""
+    """Run the command line."""
     if completion.VARIABLE in os.environ:
         completion.prepare()
-    try:
+    with told_errors():
         command_line()(prog_name=completion.PROGRAM)
-    except (NetmgrError, OSError) as fault:
-        error = of_system(fault) if isinstance(fault, OSError) else fault
-        for line in str(error).splitlines():
-            print(f"netmgr: {line}", file=sys.stderr)  # noqa: T201  for the user
-        if error.details and error.details not in error.message:
-            print(f"  {error.details}", file=sys.stderr)  # noqa: T201  as above
-        if error.retryable:
-            print("  This may pass; try again.", file=sys.stderr)  # noqa: T201  as above
-        sys.exit(error.exit_code)
 
 
 def _show_version(value: bool) -> None:  # noqa: FBT001  typer's signature of a callback

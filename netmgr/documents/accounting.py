@@ -6,10 +6,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, field_validator
-
 from netmgr.documents.classes import TrafficClass
 from netmgr.documents.fields import AbsolutePath, Document, PrefixText
+from netmgr.documents.schema import Field, field_validator
 from netmgr.prefixes import Family, Prefix
 
 

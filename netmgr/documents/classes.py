@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, TypeVar
 
-from pydantic import Field, model_validator
-
 from netmgr.documents.fields import Document, PrefixText
+from netmgr.documents.schema import Field, model_validator
 from netmgr.model import PROTECTED
 from netmgr.prefixes import Family, Prefix, merge
 

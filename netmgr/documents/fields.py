@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import (
+from netmgr.documents.schema import (
     AfterValidator,
     BaseModel,
     BeforeValidator,
@@ -14,7 +14,6 @@ from pydantic import (
     PlainSerializer,
     WithJsonSchema,
 )
-
 from netmgr.prefixes import Address, Prefix
 
 _LARGEST_GROUP = (1 << 32) - 2

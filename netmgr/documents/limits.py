@@ -12,13 +12,19 @@ from fnmatch import fnmatchcase
 from itertools import product
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
-
 from netmgr.documents.accounting import Accounting
 from netmgr.documents.classes import INTERNET
 from netmgr.documents.diagnostics import Diagnostic, error
 from netmgr.documents.fields import Document
 from netmgr.documents.quantity import SCHEMA, bit_rate, quantity, written
+from netmgr.documents.schema import (
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    PrivateAttr,
+    WithJsonSchema,
+    model_validator,
+)
 from netmgr.model import PodRef, Traffic
 
 _WRITTEN = PlainSerializer(written, return_type=str, when_used="json")
@@ -73,11 +79,17 @@ def _flow(value: object) -> str:
 class _Part(Document):
     """Keys of a limit that belong together."""
 
-    def __str__(self) -> str:
-        """What it says, in the document's own words."""
-        return _flow(
+    _text: str = PrivateAttr("")
+
+    def model_post_init(self, _: object) -> None:
+        # Now: a process without pydantic, which shows it to people, cannot.
+        self._text = _flow(
             self.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_unset=True)
         )
+
+    def __str__(self) -> str:
+        """What it says, in the document's own words."""
+        return self._text
 
 
 class Connections(_Part):

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, get_args
 
 import yaml
-from pydantic import BaseModel, ValidationError
 
 from netmgr.documents import spelling, validation, yaml_loader
 from netmgr.documents.diagnostics import Diagnostic, Invalid, KeyPath, dotted
+from netmgr.documents.schema import BaseModel, ValidationError
 from netmgr.documents.yaml_loader import Unusable
 from netmgr.errors import ConfigError, of_system
 

@@ -18,14 +18,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
-
 from netmgr.documents.accounting import Accounting
 from netmgr.documents.classes import resolved
 from netmgr.documents.diagnostics import Diagnostic, Invalid, KeyPath, error, invalid
 from netmgr.documents.fields import AbsolutePath, AddressText, Document, Group, PrefixText
 from netmgr.documents.limits import Limit, of_no_class, without_history
 from netmgr.documents.preflight import Preflight
+from netmgr.documents.schema import Field, ValidationInfo, field_validator, model_validator
 from netmgr.documents.sites import (
     HUB,
     KeyedPrefix,

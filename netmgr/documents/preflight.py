@@ -5,10 +5,9 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, NamedTuple
 
-from pydantic import BeforeValidator, Field, PlainSerializer
-
 from netmgr.documents.fields import AddressText, Document
 from netmgr.documents.limits import BitRate
+from netmgr.documents.schema import BeforeValidator, Field, PlainSerializer
 from netmgr.prefixes import Address
 
 MOST_ADDRESSES = 256

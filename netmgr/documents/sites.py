@@ -10,10 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 from typing import Annotated, NamedTuple
 
-from pydantic import Field, model_validator
-
 from netmgr.documents.diagnostics import Diagnostic, KeyPath, error, invalid
 from netmgr.documents.fields import AddressText, Document, PrefixText
+from netmgr.documents.schema import Field, model_validator
 from netmgr.prefixes import Address, Prefix, PrefixTable, overlaps
 
 HUB = "hub"

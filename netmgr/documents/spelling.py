@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, get_args, get_origin
 
-from pydantic import BaseModel
-
 from netmgr.documents.diagnostics import KeyPath
+from netmgr.documents.schema import BaseModel
 
 ALIKE = 0.8
 """difflib's ratio from which a key is suggested: one typo in five letters, two in ten.

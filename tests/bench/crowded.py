@@ -155,7 +155,7 @@ def _footprint(node: LabNode, where: str, rounds: int) -> Iterator[Figure]:
     yield Figure(f"scrape time, {where}", 1000 * median(took for took, _ in scrapes), "ms")
     yield Figure(f"scrape size, {where}", max(size for _, size in scrapes) / 1000, "kB")
     for program, word, budget in (
-        ("agent", "agent", 45),
+        ("agent", "agent", 40),
         ("exporter", "tests.lab.unprivileged", 35),
     ):
         memory = resident_bytes(process_of(node, word)) / MEGABYTE

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from netmgr.cli.main import main
+from netmgr.__main__ import main
 from tests.failpoints import order, steps
 from tests.failpoints.order import When
 from tests.failpoints.steps import Step

@@ -28,14 +28,16 @@ SLOW = {"kubernetes", "prometheus_client", "requests", "rich", "urllib3"}
 """A quarter of a second and more of a processor, where the whole start of an agent takes 0.3 s."""
 
 DOCUMENTS = {"pydantic", "yaml"}
+WIRING_NODE = "from netmgr.agent import main, roles; roles.wiring_node()"
+AS_AN_AGENT = "from netmgr import documents; documents.HAS_PYDANTIC = False"
 UNTIL_AN_AGENT_SERVES = {
     "the plugin's installation": (
         "import netmgr.cli.cni; from cni import build, install, runtimes",
         SLOW | DOCUMENTS,
     ),
     "the agent": (
-        "import netmgr.cli.agent; from netmgr.agent import main, roles; roles.wiring_node()",
-        SLOW,
+        f"{AS_AN_AGENT}; import netmgr.cli.agent; {WIRING_NODE}",
+        SLOW | {"pydantic", "pydantic_core"},
     ),
     "the startup probe": ("import netmgr.api.client", SLOW | DOCUMENTS | {"typer"}),
 }

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from netmgr.agent.accounting.accounting import NodeAccounting
+from netmgr.agent.core.checking import DocumentCheck
 from netmgr.agent.core.components import Agent, Component
 from netmgr.agent.core.files import Files, Made
 from netmgr.agent.core.scheduler import Task
@@ -23,7 +24,6 @@ from netmgr.agent.network.router import Router
 from netmgr.api.snapshot import Fault, Problem, Snapshot, WithdrawnAddress
 from netmgr.backoff import Backoff, regular
 from netmgr.dataplane import settings
-from netmgr.documents import loader
 from netmgr.documents.diagnostics import Diagnostic, Location
 from netmgr.documents.node import NodeDocument, RangeSource
 from netmgr.errors import NetmgrError, RangesUnknown, SetupError
@@ -219,7 +219,7 @@ class _Reader:
         return RangeOffer(document.ranges if newer is None else newer.in_force)
 
     def _load(self, path: Path) -> NodeDocument:
-        document, former = loader.load(path, NodeDocument), self._document
+        document, former = DocumentCheck(path).document(), self._document
         # Of a document that was changed only the ranges are followed.
         changed = [
             key for key, value in document if key != "ranges" and value != getattr(former, key)
