@@ -39,7 +39,12 @@ CHANGED = PLAN.replace("nodes: 500, pods_per_node: 31", "nodes: 900, pods_per_no
 )
 """Adds a cluster, and would renumber another."""
 
+LEFT = PLAN.partition("  beta:")[0]
+
 WITH_PLAN: dict[str, tuple[str, ...]] = {
+    "plan lock": ("", "--file unlocked.yaml"),
+    "plan release": ("beta --file left.yaml",),
+    "plan adopt": ("existing.csv",),
     "plan diff": ("", "--file changed.yaml", "--file unlocked.yaml"),
     "plan check": (
         "",
@@ -141,11 +146,15 @@ def plans(tmp_path_factory: pytest.TempPathFactory) -> Path:
     documents.
     """
     folder = tmp_path_factory.mktemp("plans")
-    for name in ("plan", "changed", "unlocked"):
+    (folder / "existing.csv").write_text("office 10.1.0.0/16\n")
+    for name in ("plan", "changed", "unlocked", "left"):
         (folder / f"{name}.yaml").write_text(PLAN)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         for line in (
+            "lock --yes --file left.yaml",
+            # Its cluster leaves, and its addresses stay its own.
+            "lock --yes --file left.yaml",
             "lock --yes",
             "lock --yes --file changed.yaml",
             "render machines --to machines",
@@ -154,6 +163,7 @@ def plans(tmp_path_factory: pytest.TempPathFactory) -> Path:
             with pytest.raises(SystemExit) as ended:
                 main()
             assert not ended.value.code
+            (folder / "left.yaml").write_text(LEFT)
     (folder / "changed.yaml").write_text(CHANGED)
     return folder
 
