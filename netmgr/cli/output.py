@@ -78,6 +78,16 @@ class Table:
             texts.append(padding + text if is_right else text + padding)
         return self._gap.join(texts).rstrip()
 
+    def markdown(self, most: int) -> Iterator[str]:
+        """The same for a comment of a pull request, with so many rows; nothing without any."""
+        rows = [self._headings, ["---"] * len(self._headings)]
+        rows += ([cell.text for cell in row] for row in self._rows[:most])
+        for row in rows if self._rows else ():
+            # A bar would end the cell.
+            yield f"| {' | '.join(plain(text).replace('|', chr(92) + '|') for text in row)} |"
+        if len(self._rows) > most:
+            yield f"\nand {len(self._rows) - most:,} more."
+
     def __str__(self) -> str:
         return "\n".join(self.lines())
 

@@ -46,7 +46,6 @@ class _Plan(LazyGroup):
             "plan_growth:dry_run_app",
             "Show what an upgrade would meet, without starting it.",
         ),
-        "advise": ("plan_growth:advise_app", "Advise on values of the plan."),
     }
 
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401  typer has no public name for its context

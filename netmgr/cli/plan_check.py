@@ -14,22 +14,20 @@ from netmgr.cli.options import DEFAULT_PLAN, Format, OutputFormat, PlanFile
 from netmgr.cli.output import Styled, Table, respond, show
 from netmgr.cli.plan_common import Planned, answer, finding_lines, load, up_to_date
 from netmgr.cli.plan_git import Before, lock_before
-from netmgr.cli.plan_report import Checked, Report, fullest, markdown
+from netmgr.cli.plan_report import Checked, Report, growth_table, limits_table, markdown
 from netmgr.documents import loader
 from netmgr.documents.diagnostics import Diagnostic
 from netmgr.documents.sites import HUB
 from netmgr.errors import ConfigError, Exit
 from netmgr.plan.check.checks import check_limits, check_plan
-from netmgr.plan.check.reach import OTHERS, Cell, Layer, matrix, weakened
+from netmgr.plan.check.reach import OTHERS, Cell, matrix
 from netmgr.plan.check.trace import INTERNET
-from netmgr.plan.check.usage import Forecast, Usage, forecasts
+from netmgr.plan.check.usage import forecasts
 from netmgr.plan.clouds.cloud import Cloud
 from netmgr.plan.derive import network
 
 if TYPE_CHECKING:
     from netmgr.documents.node import NodeDocument
-
-STATUS_COLOURS = {"over": "red", "near": "yellow"}
 
 
 def check(  # noqa: PLR0913  one a command-line option
@@ -117,13 +115,13 @@ def _lines(planned: Planned, checked: Checked, *, every: bool) -> Iterator[Table
     yield from finding_lines(planned.path, checked.findings)
     if checked.usages:
         yield ""
-        yield _limits(planned, checked.usages, every=every)
+        yield limits_table(planned, checked.usages, every=every)
         if planned.plan.cloud is not Cloud.NONE:
             months = planned.limits.months_old(datetime.now(UTC).date())
             yield f"The figures are {months} months old; compare {planned.limits.source}."
     if checked.forecasts:
         yield ""
-        yield _growth(checked.forecasts, planned.limits.words.network)
+        yield growth_table(checked.forecasts, planned.limits.words.network)
     yield ""
     if errors := _errors(checked.findings):
         yield _count(errors)
@@ -132,37 +130,6 @@ def _lines(planned: Planned, checked: Checked, *, every: bool) -> Iterator[Table
         yield typer.style(f"{planned.lock_path} is {state}; run: netmgr plan lock", fg="yellow")
     else:
         yield typer.style("The plan is sound.", fg="green")
-
-
-def _limits(planned: Planned, usages: tuple[Usage, ...], *, every: bool) -> Table:
-    title = f"Limits of {planned.limits.cloud}, as published {planned.limits.as_of}"
-    worth_showing = usages
-    if planned.plan.cloud is Cloud.NONE:
-        title = "Limits of Kubernetes (cloud: none has no others)"
-        # Most limits do not exist there; that a cloud's is unknown is worth knowing.
-        worth_showing = tuple(usage for usage in usages if usage.limit is not None)
-    table = Table("what", "where", "used>", "limit>", "", title=title)
-    for usage in usages if every else fullest(worth_showing):
-        limit = "unknown" if usage.limit is None else f"{usage.limit:,}"
-        cells = (usage.what, usage.subject, f"{usage.used:,}", limit, usage.status)
-        table.row(*(Styled(cell, STATUS_COLOURS.get(usage.status)) for cell in cells))
-    return table
-
-
-def _growth(ahead: tuple[Forecast, ...], network: str) -> Table:
-    headings = ("cluster", "nodes>", "places>", f"{network}s>", "doublings left>")
-    table = Table(*headings, "the first limit you hit", "at", title="Growth")
-    for forecast in ahead:
-        table.row(
-            forecast.cluster,
-            f"{forecast.nodes:,}",
-            f"{forecast.capacity:,}",
-            str(forecast.networks),
-            str(forecast.doublings),
-            forecast.first_limit,
-            f"{forecast.at_nodes:,} nodes",
-        )
-    return table
 
 
 def _describe(planned: Planned, checked: Checked) -> dict[str, Any]:
@@ -239,10 +206,6 @@ def _read(folder: Path) -> dict[str, NodeDocument]:
 def reach(
     *,
     file: PlanFile = DEFAULT_PLAN,
-    without: Annotated[
-        list[Layer] | None,
-        typer.Option(help="Assume that this layer of the isolation is missing; repeatable."),
-    ] = None,
     output: Format = OutputFormat.TABLE,
 ) -> None:
     """Compute who reaches whom from planned routes and rules.
@@ -251,8 +214,7 @@ def reach(
     spoke reaches another, or something does not reach what it should.
     """
     given = up_to_date(file)
-    planned = network(given.plan, given.locked, given.limits)
-    cells = matrix(weakened(planned, without or ()))
+    cells = matrix(network(given.plan, given.locked, given.limits))
     wrong = [cell.wrong for cell in cells if cell.wrong]
     document = {"version": 1, "cells": [_plain(cell) for cell in cells], "wrong": wrong}
     packets = sum(len(cell.paths) for cell in cells)

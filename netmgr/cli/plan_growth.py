@@ -1,4 +1,4 @@
-"""`netmgr plan grow`, `dry-run` and `advise`: what would happen, before it does."""
+"""`netmgr plan grow` and `dry-run`: what would happen, before it does."""
 
 from __future__ import annotations
 
@@ -15,10 +15,8 @@ from netmgr.errors import Exit
 from netmgr.plan.check.checks import check_limits
 from netmgr.plan.diff import diff
 from netmgr.plan.growth import dry_run_upgrade, effects, grown_plan, kept_nodes
-from netmgr.plan.growth import max_pods as choices_of
 
 dry_run_app = typer.Typer(no_args_is_help=True)
-advise_app = typer.Typer(no_args_is_help=True)
 
 
 def grow(
@@ -120,32 +118,6 @@ def upgrade(
     raise typer.Exit(Exit.SUCCESS if succeeds else Exit.FAILURE)
 
 
-@advise_app.command("max-pods")
-def max_pods(
-    cluster: ClusterName, *, file: PlanFile = DEFAULT_PLAN, output: Format = OutputFormat.TABLE
-) -> None:
-    """Show how many pods a node can have, and how many nodes fit."""
-    planned = plan_common.up_to_date(file)
-    choices = choices_of(planned.plan, planned.locked, planned.limits, cluster)
-    headings = ("node pool", "blocks>", "pods per node", "nodes that fit>", "mappings per node>")
-    table = Table(*headings, "")
-    for choice in choices:
-        note = "" if choice.fits else "too few nodes fit"
-        table.row(
-            choice.pool,
-            str(choice.blocks),
-            f"up to {choice.pods}",
-            f"{choice.nodes:,}",
-            str(choice.mappings),
-            "now" if choice.is_now else note,
-        )
-    advice = (
-        "More blocks renumber the node pool's nodes; more pods in the present blocks cost nothing."
-    )
-    respond(output, {"version": 1, "choices": choices}, [table, typer.style(advice, dim=True)])
-
-
-@advise_app.callback()
 @dry_run_app.callback()
 def _group() -> None:
     """Keep a group of one command a group."""

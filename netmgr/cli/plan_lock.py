@@ -95,19 +95,26 @@ def diff(
     after = plan_common.answer(planned, renumber=True)
     if before is not None:
         planned = replace(planned, lock=lock_before(before, file))
-    changes = compare(planned.lock, after)
     is_same = planned.lock == after
-    lines = [
-        *plan_common.change_lines(changes),
-        f"Nothing changed since {before}."
-        if before and is_same
-        else _summary(planned, after, changes),
-        *plan_common.narrowing_lines(planned, after),
-    ]
-    narrowed = list(narrowings(planned.plan.cloud, planned.lock, after))
-    respond(output, {"version": 1, "changes": changes, "narrowed": narrowed}, lines)
+    summary = f"Nothing changed since {before}." if before and is_same else ""
+    document, lines = _described(planned, after, summary)
+    respond(output, document, lines)
     # Not by the changes: the plan's digest may be all that differs, and is written, too.
     raise typer.Exit(Exit.SUCCESS if is_same else Exit.CHANGES)
+
+
+def _described(
+    planned: plan_common.Planned, after: LockDocument, summary: str = ""
+) -> tuple[dict[str, object], list[str]]:
+    """What changes, for programs and for people."""
+    changes = compare(planned.lock, after)
+    narrowed = list(narrowings(planned.plan.cloud, planned.lock, after))
+    lines = [
+        *plan_common.change_lines(changes),
+        summary or _summary(planned, after, changes),
+        *(typer.style(line, fg="yellow") for line in narrowed),
+    ]
+    return {"version": 1, "changes": changes, "narrowed": narrowed}, lines
 
 
 def _settle(
@@ -118,17 +125,15 @@ def _settle(
     output: OutputFormat = OutputFormat.TABLE,
 ) -> None:
     """Show the changes and write them, if they are wanted."""
-    changes, is_changed = compare(planned.lock, after), planned.lock != after
-    narrowed = list(narrowings(planned.plan.cloud, planned.lock, after))
+    document, lines = _described(planned, after)
+    is_changed = planned.lock != after
     if output is OutputFormat.TABLE:
-        show(*plan_common.change_lines(changes), _summary(planned, after, changes))
-        show(*plan_common.narrowing_lines(planned, after))
+        show(*lines)
     is_written = is_changed and (yes or is_wanted(planned.lock_path, output))
     if is_written:
         files.write_lock(planned.lock_path, after, planned.lock)
-    document = {"version": 1, "changes": changes, "narrowed": narrowed, "written": is_written}
     written = f"Wrote {planned.lock_path}." if is_written else "Nothing was written."
-    respond(output, document, [written] if is_changed else [])
+    respond(output, {**document, "written": is_written}, [written] if is_changed else [])
     if is_changed and not is_written:
         raise typer.Exit(Exit.CHANGES)
 

@@ -11,14 +11,12 @@ from dataclasses import dataclass
 
 from netmgr.documents.diagnostics import listed
 from netmgr.errors import ConfigError
-from netmgr.plan.allocate.demand import Blocks, blocks, holds
 from netmgr.plan.check.usage import Usage, limit_usage
 from netmgr.plan.clouds.cloud import CloudLimits, Words
 from netmgr.plan.derive import narrowed, network
-from netmgr.plan.document import Addressing, Cluster, PlanDocument, Surge, with_pool
+from netmgr.plan.document import Cluster, PlanDocument, Surge, with_pool
 from netmgr.plan.lock import LockDocument
 from netmgr.plan.network import Network, VirtualNetwork
-from netmgr.prefixes import Family
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,40 +245,3 @@ def _without_surge(plan: PlanDocument) -> PlanDocument:
         for pool, spec in cluster.node_pools.items():
             plan = with_pool(plan, name, pool, spec.model_copy(update={"surge": Surge()}))
     return plan
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """One way to divide a node pool's subnet: up to `pods` pods a node, for `nodes` nodes."""
-
-    pool: str
-    blocks: int
-    pods: int
-    nodes: int
-    mappings: int
-    is_now: bool
-    fits: bool
-
-
-def max_pods(
-    plan: PlanDocument, lock: LockDocument, limits: CloudLimits, name: str
-) -> tuple[Choice, ...]:
-    """Pods a node by number of blocks, from one to twice as many as now, for each node pool.
-
-    ConfigError if there is no such cluster.
-    """
-    most = limits.limits.addresses_per_interface
-    choices = []
-    for pool, spec in cluster_of(plan, name).node_pools.items():
-        now, segments = blocks(spec, Family.V4), lock.clusters[name].node_pools[pool].segments
-        is_single = spec.addressing is Addressing.SINGLE
-        for count in [now.count] if is_single else range(1, 2 * now.count + 1):
-            cut = Blocks(now.family, now.length, count)
-            # By subnet: a node's blocks are in one, so what is left in two is no node's.
-            nodes = sum(holds(part.v4.subnet.length, cut, limits) for part in segments)
-            # One address more than blocks: the interface has the node's own, too.
-            fits = nodes >= spec.needed and (most is None or count + 1 <= most)
-            # All of a block is pods'. In AKS one block has the node's own address: 16 N - 1 pods.
-            is_now, pods = count == now.count, count * cut.size
-            choices.append(Choice(pool, count, pods, nodes, 1 + count, is_now, fits))
-    return tuple(choices)

@@ -7,13 +7,14 @@ and renumbering is asked for. The order of keys in the plan decides nothing.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 
 from netmgr.documents.diagnostics import Diagnostic, error
 from netmgr.plan.allocate.allocator import Allocator, declares_growth
+from netmgr.plan.allocate.subnetting import missing_nodes
 from netmgr.plan.check.conflicts import REMEDY, Scope, conflicts, pin_faults, renamed
 from netmgr.plan.clouds.cloud import CloudLimits
 from netmgr.plan.diff import ChangeKind, diff
@@ -60,68 +61,50 @@ def make_lock(
 def _allocated(
     plan: PlanDocument, held: LockDocument | None, limits: CloudLimits, moving: Collection[Scope]
 ) -> LockDocument:
+    def run(asked: PlanDocument, *, reserving: bool = False) -> LockDocument:
+        return Allocator(asked, held, limits, moving, reserving=reserving).run()
+
     try:
-        return Allocator(plan, held, limits, moving, reserving=True).run()
+        return run(plan, reserving=True)
     except PlanRefused as refused:
         # New reserves for declared growth must not take what somebody needs today.
         if any(map(declares_growth, plan.clusters.values())):
             with suppress(PlanRefused):
-                return Allocator(plan, held, limits, moving, reserving=False).run()
-        # Only whoever would fit tells how much less is enough.
-        fits = partial(_fits, held=held, limits=limits, moving=moving)
-        part = _lacking(plan, held)
-        raise PlanRefused(_with_nodes(part, fault, fits) for fault in refused.diagnostics) from None
+                return run(plan)
+        # Clusters whose places the lock has take nothing more.
+        known = held.clusters if held else {}
+        clusters = {n: new for n, new in plan.clusters.items() if _lacks(new, known.get(n))}
+        part = plan.model_copy(update={"clusters": clusters})
+        raise PlanRefused(_with_nodes(part, fault, run) for fault in refused.diagnostics) from None
 
 
-def _lacking(plan: PlanDocument, held: LockDocument | None) -> PlanDocument:
-    """The plan without the clusters whose places the lock has: these take nothing more."""
-    clusters = {
-        name: cluster
-        for name, cluster in plan.clusters.items()
-        if held is None or name not in held.clusters or _lacks(cluster, held.clusters[name])
-    }
-    return plan.model_copy(update={"clusters": clusters})
-
-
-def _lacks(cluster: Cluster, held: ClusterLock) -> bool:
-    return any(
-        name not in held.node_pools or spec.capacity > held.node_pools[name].capacity
-        for name, spec in cluster.node_pools.items()
-    )
-
-
-def _fits(
-    plan: PlanDocument,
-    held: LockDocument | None,
-    limits: CloudLimits,
-    moving: Collection[Scope],
-) -> bool:
-    with suppress(PlanRefused):
-        Allocator(plan, held, limits, moving, reserving=False).run()
-        return True
-    return False
+def _lacks(cluster: Cluster, held: ClusterLock | None) -> bool:
+    pools = cluster.node_pools.items()
+    return not held or any(missing_nodes(spec, held.node_pools.get(pool)) for pool, spec in pools)
 
 
 def _with_nodes(
-    plan: PlanDocument, fault: Diagnostic, fits: Callable[[PlanDocument], bool]
+    plan: PlanDocument, fault: Diagnostic, run: Callable[[PlanDocument], object]
 ) -> Diagnostic:
     """The refusal of a node pool, and how many nodes the plan has room for there."""
     match fault.at.key:
         case ("clusters", str(name), "node_pools", str(pool), "nodes"):
-            few, many = 0, plan.clusters[name].node_pools[pool].declared
+            spec = plan.clusters[name].node_pools[pool]
         case _:
             return fault
-    while many - few > 1:
-        nodes = (few + many) // 2
-        few, many = (nodes, many) if fits(_with_only(plan, name, pool, nodes)) else (few, nodes)
+
+    def is_refused(nodes: int) -> bool:
+        # What it declares is needed from the first day, and would not fit either.
+        fewer = spec.model_copy(update={"nodes": nodes, "grow_to": None})
+        try:
+            run(with_pool(plan, name, pool, fewer))
+        except PlanRefused:
+            return True
+        return False
+
+    few = bisect_right(range(1, spec.declared), False, key=is_refused)  # noqa: FBT003  what is sought
     room = f"{few:,} nodes of {name}/{pool} would fit" if few else f"no node of {name}/{pool} fits"
     return replace(fault, message=f"{fault.message}; {room}")
-
-
-def _with_only(plan: PlanDocument, name: str, pool: str, nodes: int) -> PlanDocument:
-    # What it declares is needed from the first day, and would not fit either.
-    spec = plan.clusters[name].node_pools[pool]
-    return with_pool(plan, name, pool, spec.model_copy(update={"nodes": nodes, "grow_to": None}))
 
 
 def _refuse_moves(before: LockDocument | None, after: LockDocument) -> None:

@@ -57,8 +57,7 @@ WITH_PLAN: dict[str, tuple[str, ...]] = {
     "plan grow": ("alpha --nodes 600", "alpha --nodes 1500", "beta --nodes 100"),
     "plan explain": ("10.0.0.17", "8.8.8.8"),
     "plan dry-run upgrade": ("alpha --surge 5", "alpha --surge 5000"),
-    "plan advise max-pods": ("beta",),
-    "plan reach": ("", "--without routes --without groups --without routers --without peerings"),
+    "plan reach": ("",),
 }
 WITH_MACHINE: dict[str, tuple[str, ...]] = {
     "doctor": ("--config missing.yaml",),

@@ -12,13 +12,14 @@ from netmgr.documents.node import NodeDocument
 from netmgr.documents.sites import Role, SourceAddress, site_of
 from netmgr.plan import files
 from netmgr.plan.check.fleet import contradictions, drift
-from netmgr.plan.check.reach import OTHERS, Layer, ReachTarget, matrix, weakened
+from netmgr.plan.check.reach import OTHERS, ReachTarget, matrix
 from netmgr.plan.check.trace import Tracer
 from netmgr.plan.derive import network
 from netmgr.plan.document import PlanDocument
 from netmgr.plan.locking import make_lock
 from netmgr.plan.render.node import Documents
 from tests.builders import PLAN_KEYS
+from tests.weakened import Layer, weakened
 
 V6 = "fd00:10::/40"
 SERVICES = st.fixed_dictionaries(

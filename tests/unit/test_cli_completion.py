@@ -80,7 +80,6 @@ def complete(
         ("netmgr plan grow al", ["alpha"]),
         ("netmgr plan grow alpha --pool ", ["gpu", "cpu"]),
         ("netmgr plan dry-run upgrade ", ["alpha", "beta"]),
-        ("netmgr plan advise max-pods b", ["beta"]),
         ("netmgr plan render kubernetes ", ["alpha", "beta"]),
         ("netmgr plan render kubelet beta ", ["cpu"]),
         ("netmgr plan render router ", ["router-0.hub", "router-1.hub"]),

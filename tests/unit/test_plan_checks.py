@@ -10,6 +10,9 @@ import pytest
 from netmgr.documents.diagnostics import Diagnostic, KeyPath, Severity
 from netmgr.plan.check import checks
 from netmgr.plan.check.checks import check_limits, check_plan, refuse_errors
+from netmgr.plan.check.usage import forecasts
+from netmgr.plan.clouds.cloud import Figures
+from netmgr.plan.derive import network
 from netmgr.plan.document import PlanDocument
 from netmgr.plan.files import load_limits
 from netmgr.plan.lock import PlanRefused
@@ -232,3 +235,18 @@ def test_what_kubernetes_is_not_tested_with_is_one_note_for_all_clusters():
         (Severity.NOTE, ("clusters", "a", "nat_gateway_ips"), ports, ""),
         (Severity.NOTE, ("clusters", "a"), nodes, ""),
     ]
+
+
+@pytest.mark.parametrize("name", Figures.model_fields)
+def test_every_limit_of_a_cloud_decides_something(name):
+    """A limit that can be set and is not counted would be a promise."""
+
+    def outcome(**quotas: int) -> object:
+        document = with_pool("single", addressing="single", nodes=2, surge=0)
+        asked = PlanDocument.model_validate(document)
+        limits = load_limits(asked.cloud).agreed(quotas)
+        lock = make_lock(asked, None, limits)
+        usages, _ = check_limits(asked, lock, limits)
+        return usages, forecasts(asked, lock, limits), network(asked, lock, limits)
+
+    assert outcome(**{name: 1}) != outcome()

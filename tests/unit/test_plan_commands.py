@@ -275,14 +275,6 @@ def test_an_upgrade_that_would_run_out_of_places_fails_in_its_dry_run(locked):
     assert "short" in text
 
 
-def test_max_pods_follow_from_blocks(locked):
-    found = json.loads(locked("advise", "max-pods", "beta", "-o", "json")[1])["choices"]
-    assert [(choice["pods"], choice["mappings"]) for choice in found] == [
-        (16 * n, n + 1) for n in range(1, 9)
-    ]
-    assert [choice["pods"] for choice in found if choice["is_now"]] == [64]
-
-
 def test_adopted_prefixes_are_pinned_and_the_rest_of_the_plan_is_untouched(run, plan, tmp_path):
     before = plan.read_text()
     vnets = [{"name": "Alpha", "addressSpace": {"addressPrefixes": ["10.4.0.0/16"]}}]

@@ -8,10 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from netmgr.plan.check.reach import OTHERS, ReachTarget, matrix, weakened
+from netmgr.plan.check.reach import OTHERS, ReachTarget, matrix
 from netmgr.plan.check.trace import INTERNET, Path, Tracer
 from netmgr.plan.network import CloudRoute, Network, NextHop, Subnet, VirtualNetwork
 from netmgr.prefixes import Address, Prefix
+from tests.weakened import weakened
 
 LAYERS = ("routes", "groups", "routers", "peerings")
 EVERYTHING = Prefix.parse("0.0.0.0/0")

@@ -10,9 +10,12 @@ import yaml
 from click.testing import Result
 from typer.testing import CliRunner
 
+from netmgr.cli import plan_check
 from netmgr.cli.plan import app
 from netmgr.documents.node import NodeDocument
 from netmgr.kube.controller.node_document import render
+from netmgr.plan.derive import network
+from tests.weakened import Layer, weakened
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "render"
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -187,12 +190,15 @@ def test_the_init_container_asks_for_what_the_command_line_has(tmp_path):
     assert yaml.safe_load((tmp_path / "node.yaml").read_text())["node"]["name"] == "evals-cpu-3"
 
 
-def test_reach_says_by_its_exit_code_whether_spokes_are_apart():
+def test_reach_says_by_its_exit_code_whether_spokes_are_apart(monkeypatch):
     assert run("reach").exit_code == 0
-    layers = ("routes", "groups", "routers", "peerings")
-    broken = run("reach", *(f"--without={layer}" for layer in layers))
+    monkeypatch.setattr(plan_check, "network", lambda *given: weakened(network(*given), Layer))
+    broken = run("reach")
     assert broken.exit_code == 1
     assert "evals reaches nodes and pods of training" in broken.stderr
+    told = run("reach", "-o", "json")
+    assert told.exit_code == 1
+    assert any("evals reaches" in line for line in json.loads(told.stdout)["wrong"])
 
 
 def test_reach_tells_programs_every_cell():

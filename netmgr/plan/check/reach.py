@@ -17,7 +17,7 @@ from typing import Literal
 from netmgr.documents.sites import HUB
 from netmgr.documents.special_use import PRIVATE_USE
 from netmgr.plan.check.trace import INTERNET, Path, Tracer, grouped
-from netmgr.plan.network import Network, NextHop, RouteTable, Subnet, VirtualNetwork
+from netmgr.plan.network import Network, Subnet, VirtualNetwork
 from netmgr.prefixes import Address, Family, Prefix, merge
 
 # Of prefixes for documentation: no pool has them, and they are internet (`special_use`).
@@ -35,19 +35,6 @@ class ReachTarget(StrEnum):
 
 
 _Targets = dict[ReachTarget, list[Prefix]]
-
-
-class Layer(StrEnum):
-    """One of the things that keep spokes apart."""
-
-    ROUTES = "routes"
-    """Those to None."""
-    GROUPS = "groups"
-    """Security groups."""
-    ROUTERS = "routers"
-    """Their rules."""
-    PEERINGS = "peerings"
-    """That a spoke takes nothing the hub only passes on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,26 +198,6 @@ def _paths(flows: Iterable[_Flow], owner: str, prefixes: Iterable[Prefix]) -> tu
     paths = (path for flow in flows for prefix in prefixes for path in flow.to(prefix))
     # The first is shown as the example.
     return tuple(sorted(paths, key=lambda path: path.owner != owner))
-
-
-def weakened(network: Network, layers: Collection[Layer]) -> Network:
-    """The network as if some of what keeps spokes apart were missing."""
-    if Layer.ROUTES in layers:
-        network = replace(network, tables=tuple(map(_without_none, network.tables)))
-    if Layer.GROUPS in layers:
-        network = replace(network, groups=())
-    if Layer.ROUTERS in layers:
-        harmless = (replace(appliance, drops=()) for appliance in network.appliances)
-        network = replace(network, appliances=tuple(harmless))
-    if Layer.PEERINGS in layers:
-        opened = (replace(peering, forwarded=True) for peering in network.peerings)
-        network = replace(network, peerings=tuple(opened))
-    return network
-
-
-def _without_none(table: RouteTable) -> RouteTable:
-    routes = (route for route in table.routes if route.hop is not NextHop.NONE)
-    return replace(table, routes=tuple(routes))
 
 
 def _prefixes(networks: Iterable[VirtualNetwork]) -> list[Prefix]:

@@ -79,7 +79,6 @@ class Figures(Document):
     routes_per_table: int | None = None
     nat_gateway_ips: int | None = None
     snat_ports_per_ip: int | None = None
-    flows_per_interface: int | None = None
     nodes_per_node_group: int | None = None
     """A node pool with more nodes is divided into several node groups."""
     node_groups_per_region: int | None = None
