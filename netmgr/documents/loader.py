@@ -50,7 +50,9 @@ def read(path: Path) -> str:
     except OSError as error:
         raise ConfigError(str(of_system(error))) from None
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: is not UTF-8: byte {error.start} cannot be decoded") from None
+        raise ConfigError(
+            f"{path}: is not UTF-8: byte {error.start} cannot be decoded; save it as UTF-8"
+        ) from None
 
 
 def parse(text: str, source: str, model: type[Model]) -> Model:

@@ -130,6 +130,8 @@ def _assigned(
 ) -> Iterator[tuple[str, str]]:
     for assignment in names:
         name, _, site = assignment.rpartition("=")
+        if not name:
+            raise ConfigError(f"--as {assignment}: has to be OWNER=SITE, such as VNET={assignment}")
         owner = existing.owner(f"--as {assignment}", name)
         # An unknown site would be pinned as taken, and the cluster would get other addresses.
         if not plan.is_site(site):
@@ -255,7 +257,7 @@ def _lines(text: str, source: str) -> Iterator[ListedNetwork]:
             case _:
                 raise ConfigError(
                     f"{source}:{number}: is not a name and a prefix: {line.strip()!r}; "
-                    "of az take the output json"
+                    "of az take: --output json"
                 )
 
 

@@ -39,12 +39,7 @@ CHANGED = PLAN.replace("nodes: 500, pods_per_node: 31", "nodes: 900, pods_per_no
 )
 """Adds a cluster, and would renumber another."""
 
-LEFT = PLAN.partition("  beta:")[0]
-
 WITH_PLAN: dict[str, tuple[str, ...]] = {
-    "plan lock": ("", "--file unlocked.yaml"),
-    "plan release": ("beta --file left.yaml",),
-    "plan adopt": ("existing.csv",),
     "plan diff": ("", "--file changed.yaml", "--file unlocked.yaml"),
     "plan check": (
         "",
@@ -58,6 +53,9 @@ WITH_PLAN: dict[str, tuple[str, ...]] = {
     "plan explain": ("10.0.0.17", "8.8.8.8"),
     "plan dry-run upgrade": ("alpha --surge 5", "alpha --surge 5000"),
     "plan reach": ("",),
+    "plan lock": ("", "--file unlocked.yaml"),
+    "plan release": ("beta --file left.yaml",),
+    "plan adopt": ("others.txt",),
 }
 WITH_MACHINE: dict[str, tuple[str, ...]] = {
     "doctor": ("--config missing.yaml",),
@@ -141,29 +139,28 @@ def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> R
 
 @pytest.fixture(scope="module")
 def plans(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Plans: locked, locked before it was changed, and without a lock; beside them machines'
-    documents.
+    """Plans: locked, locked before it was changed, without a lock, and one that a cluster left;
+    beside them machines' documents, and networks of others.
     """
     folder = tmp_path_factory.mktemp("plans")
-    (folder / "existing.csv").write_text("office 10.1.0.0/16\n")
     for name in ("plan", "changed", "unlocked", "left"):
         (folder / f"{name}.yaml").write_text(PLAN)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        for line in (
-            "lock --yes --file left.yaml",
-            # Its cluster leaves, and its addresses stay its own.
-            "lock --yes --file left.yaml",
-            "lock --yes",
-            "lock --yes --file changed.yaml",
-            "render machines --to machines",
-        ):
+
+        def succeeds(line: str) -> None:
             patch.setattr(sys, "argv", ["netmgr", "plan", *line.split()])
             with pytest.raises(SystemExit) as ended:
                 main()
             assert not ended.value.code
-            (folder / "left.yaml").write_text(LEFT)
+
+        for name in ("plan", "changed", "left"):
+            succeeds(f"lock --yes --file {name}.yaml")
+        (folder / "left.yaml").write_text(PLAN[: PLAN.index("  beta:")])
+        succeeds("lock --yes --file left.yaml")
+        succeeds("render machines --to machines")
     (folder / "changed.yaml").write_text(CHANGED)
+    (folder / "others.txt").write_text("corp 10.8.0.0/16\n")
     return folder
 
 

@@ -180,6 +180,7 @@ def test_a_network_of_another_name_is_taken_for_the_cluster_that_is_named(run, p
     listed.write_text(listed.read_text().replace('"Alpha"', '"vnet_ALPHA.prod"'))
     for wrong, expected in (
         ("other=alpha", "the list has no 'other'"),
+        ("alpha", "--as alpha: has to be OWNER=SITE"),
         ("corp=gamma", "the plan has no cluster 'gamma'"),
     ):
         code, text = run("adopt", "vnets.json", "--as", wrong)

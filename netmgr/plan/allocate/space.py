@@ -17,7 +17,7 @@ each add a cluster seldom give both the same addresses, and can be merged.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from hashlib import sha256
 
 from netmgr.prefixes import Family, Prefix, merge
@@ -99,16 +99,8 @@ class Space:
 
         Without a name the first; with one any of the first, which are one in `share` of all.
         """
-        sizes = {held: 1 << (length - held) for held in self._free if held <= length}
-        every = sum(places * len(self._free[held]) for held, places in sizes.items())
-        place = _hash(name) % max(1, every // share)
-        for held in sorted(sizes, reverse=True):
-            block, place_in_it = divmod(place, sizes[held])
-            if block < len(self._free[held]):
-                first = self._free[held][block]
-                return self._at(first + place_in_it * self._size(length), length)
-            place -= sizes[held] * len(self._free[held])
-        return None
+        places = {n: 1 << (length - n) for n in sorted(self._free, reverse=True) if n <= length}
+        return self._named(places, length, name, share)
 
     def topmost(self, length: int, name: str = "") -> Prefix | None:
         """A block of that length at the end of the space; or None.
@@ -144,7 +136,14 @@ class Space:
             for held in sorted(self._free)
             if held <= max(largest, length - ROOM)
         }
-        place = _hash(name) % sum(count * len(self._free[held]) for held, count in places.items())
+        return self._named(places, length, name)
+
+    def _named(
+        self, places: Mapping[int, int], length: int, name: str, share: int = 1
+    ) -> Prefix | None:
+        """Of so many places in every free block of these lengths, the one that a name decides."""
+        every = sum(count * len(self._free[held]) for held, count in places.items())
+        place = _hash(name) % max(1, every // share)
         for held, count in places.items():
             block, place_in_it = divmod(place, count)
             if block < len(self._free[held]):

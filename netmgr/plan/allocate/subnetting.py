@@ -103,16 +103,9 @@ class ClusterDemand:
             first = held.capacity
             for added in new.segments:
                 if added.pool == name:
-                    layouts = self._layouts(name, added.number, added.nodes, placed)
-                    segments.append(
-                        Segment(
-                            first=first,
-                            nodes=added.nodes,
-                            network=added.network,
-                            v4=layouts["v4"],
-                            v6=layouts.get("v6"),
-                        )
-                    )
+                    own = self._layouts(name, added.number, added.nodes, placed)
+                    place = {"first": first, "nodes": added.nodes, "vnet": added.network}
+                    segments.append(Segment.model_validate(place | own))
                     first += added.nodes
             node_pools[name] = NodePoolLock(segments=tuple(segments))
         return node_pools

@@ -60,8 +60,8 @@ def _network(entry: Mapping[str, Any], source: str) -> ListedNetwork:
     space = entry.get("addressSpace")
     if "name" not in entry or not isinstance(space, Mapping) or "addressPrefixes" not in space:
         raise ConfigError(
-            f"{source}: an entry has no name or no addressSpace.addressPrefixes, "
-            "as az network vnet list has"
+            f"{source}: an entry has no name or no addressSpace.addressPrefixes; "
+            "write the file with: az network vnet list --output json"
         )
     name = str(entry["name"])
     subnets = tuple(_subnets(_list(entry, "subnets", source), f"{source}: {name}"))
