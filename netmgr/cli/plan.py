@@ -42,10 +42,6 @@ class _Plan(LazyGroup):
             "plan_render:app",
             "Render node.yaml files, cluster objects and cloud resources.",
         ),
-        "dry-run": (
-            "plan_growth:dry_run_app",
-            "Show what an upgrade would meet, without starting it.",
-        ),
     }
 
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401  typer has no public name for its context

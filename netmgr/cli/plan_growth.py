@@ -1,4 +1,4 @@
-"""`netmgr plan grow` and `dry-run`: what would happen, before it does."""
+"""`netmgr plan grow`: what growth would change, before it does."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from netmgr.documents.diagnostics import Severity
 from netmgr.errors import Exit
 from netmgr.plan.check.checks import check_limits
 from netmgr.plan.diff import diff
-from netmgr.plan.growth import dry_run_upgrade, effects, grown_plan, kept_nodes
-
-dry_run_app = typer.Typer(no_args_is_help=True)
+from netmgr.plan.growth import effects, grown_plan, kept_nodes
 
 
 def grow(
@@ -76,48 +74,3 @@ def grow(
     if kept < total or any(finding.severity is Severity.ERROR for finding in over):
         raise typer.Exit(Exit.FAILURE)
     raise typer.Exit(Exit.CHANGES if changes or todo else Exit.SUCCESS)
-
-
-@dry_run_app.command()
-def upgrade(
-    cluster: ClusterName,
-    *,
-    surge: Annotated[
-        int,
-        typer.Option(
-            "--surge", min=1, help="Extra nodes during the upgrade, in one node pool at a time."
-        ),
-    ],
-    pool: Annotated[
-        str | None,
-        typer.Option(help="Upgrade only this node pool.", autocompletion=completion.node_pools),
-    ] = None,
-    file: PlanFile = DEFAULT_PLAN,
-    output: Format = OutputFormat.TABLE,
-) -> None:
-    """Simulate an upgrade of every node pool with surge nodes.
-
-    Exit 1 if the upgrade would fail.
-    """
-    planned = plan_common.up_to_date(file)
-    steps, exceeded = dry_run_upgrade(
-        planned.plan, planned.locked, planned.limits, cluster, surge=surge, only=pool
-    )
-    over = [f"{line.what}, {line.subject}: {line.used:,} of {line.limit:,}" for line in exceeded]
-    succeeds = not over and not any(step.short for step in steps)
-    table = Table("node pool", "nodes>", "at the peak>", "places>", "")
-    for step in steps:
-        result = f"{step.short:,} short" if step.short else "fits"
-        table.row(step.pool, f"{step.nodes:,}", f"{step.peak:,}", f"{step.places:,}", result)
-    text = "The upgrade succeeds."
-    if not succeeds:
-        text = "The upgrade would fail; nothing was changed."
-    last = typer.style(text, fg="green" if succeeds else "red", bold=True)
-    document = {"version": 1, "succeeds": succeeds, "steps": steps, "over": over}
-    respond(output, document, [table, *(typer.style(line, fg="red") for line in over), last])
-    raise typer.Exit(Exit.SUCCESS if succeeds else Exit.FAILURE)
-
-
-@dry_run_app.callback()
-def _group() -> None:
-    """Keep a group of one command a group."""

@@ -1,8 +1,4 @@
-"""What growth and an upgrade involve, before either is started.
-
-Growth is a changed plan, its lock, and everything in the cloud that must follow. The dry run of an
-upgrade counts the surge nodes that exist beside the others while node pools are upgraded.
-"""
+"""What growth involves: a changed plan, its lock, and all that must follow in the cloud."""
 
 from __future__ import annotations
 
@@ -11,10 +7,9 @@ from dataclasses import dataclass
 
 from netmgr.documents.diagnostics import listed
 from netmgr.errors import ConfigError
-from netmgr.plan.check.usage import Usage, limit_usage
 from netmgr.plan.clouds.cloud import CloudLimits, Words
 from netmgr.plan.derive import narrowed, network
-from netmgr.plan.document import Cluster, PlanDocument, Surge, with_pool
+from netmgr.plan.document import PlanDocument, with_pool
 from netmgr.plan.lock import LockDocument
 from netmgr.plan.network import Network, VirtualNetwork
 
@@ -28,28 +23,15 @@ class Effect:
     detail: str
 
 
-def cluster_of(plan: PlanDocument, name: str) -> Cluster:
-    """A cluster of the plan; ConfigError if it has none of that name."""
-    if name not in plan.clusters:
-        raise ConfigError(
-            f"the plan has no cluster {name!r}; it has {', '.join(sorted(plan.clusters)) or 'none'}"
-        )
-    return plan.clusters[name]
-
-
-def _refuse_unknown_pool(cluster: Cluster, name: str, pool: str) -> None:
-    if pool not in cluster.node_pools:
-        raise ConfigError(
-            f"{name} has no node pool {pool!r}; it has {', '.join(cluster.node_pools)}"
-        )
-
-
 def grown_plan(plan: PlanDocument, name: str, nodes: int, pool: str | None = None) -> PlanDocument:
     """The plan with `nodes` nodes in a cluster; `pool`, or its largest node pool, gets the new.
 
     ConfigError if there is no such cluster or node pool, or the cluster would shrink.
     """
-    cluster = cluster_of(plan, name)
+    cluster = plan.clusters.get(name)
+    if cluster is None:
+        known = ", ".join(sorted(plan.clusters)) or "none"
+        raise ConfigError(f"the plan has no cluster {name!r}; it has {known}")
     if nodes < cluster.nodes:
         raise ConfigError(
             f"{name} has {cluster.nodes:,} nodes in the plan; to grow, ask for more than that"
@@ -58,7 +40,10 @@ def grown_plan(plan: PlanDocument, name: str, nodes: int, pool: str | None = Non
     pool = pool or max(
         sorted(cluster.node_pools), key=lambda pool_name: cluster.node_pools[pool_name].nodes
     )
-    _refuse_unknown_pool(cluster, name, pool)
+    if pool not in cluster.node_pools:
+        raise ConfigError(
+            f"{name} has no node pool {pool!r}; it has {', '.join(cluster.node_pools)}"
+        )
     spec = cluster.node_pools[pool]
     larger = spec.model_copy(update={"nodes": spec.nodes + nodes - cluster.nodes})
     return with_pool(plan, name, pool, larger)
@@ -190,58 +175,3 @@ class _Change:
             elif group.instances != former[group.name]:
                 detail = f"{former[group.name]:,} to {group.instances:,} nodes"
                 yield Effect("scale", group.name, detail)
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """The upgrade of one node pool: nodes at its `peak`, surge included, and the lock's `places`.
-
-    `short` of these are missing.
-    """
-
-    pool: str
-    nodes: int
-    peak: int
-    places: int
-    short: int
-
-
-def dry_run_upgrade(
-    plan: PlanDocument,
-    lock: LockDocument,
-    limits: CloudLimits,
-    name: str,
-    *,
-    surge: int,
-    only: str | None = None,
-) -> tuple[list[Step], list[Usage]]:
-    """Upgrade every node pool of a cluster, or `only` one, with `surge` nodes beside the others.
-
-    Returns a step for each, one after the other, and the limits that they would exceed. ConfigError
-    if there is no such cluster or node pool.
-    """
-    cluster = cluster_of(plan, name)
-    if only is not None:
-        _refuse_unknown_pool(cluster, name, only)
-    held = lock.clusters[name]
-    # Only the node pool that is being upgraded has surge nodes; the plan's own surge would count
-    # those of all pools at once.
-    idle = _without_surge(plan)
-    steps = []
-    over: dict[tuple[str, str], Usage] = {}
-    for pool in [only] if only else cluster.node_pools:
-        spec = cluster.node_pools[pool]
-        peak, places = spec.nodes + surge, held.node_pools[pool].capacity
-        steps.append(Step(pool, spec.nodes, peak, places, short=max(0, peak - places)))
-        upgrading = spec.model_copy(update={"surge": Surge(nodes=surge)})
-        for line in limit_usage(with_pool(idle, name, pool, upgrading), lock, limits):
-            if line.status == "over" and not line.is_advice:
-                over[line.what, line.subject] = line
-    return steps, list(over.values())
-
-
-def _without_surge(plan: PlanDocument) -> PlanDocument:
-    for name, cluster in plan.clusters.items():
-        for pool, spec in cluster.node_pools.items():
-            plan = with_pool(plan, name, pool, spec.model_copy(update={"surge": Surge()}))
-    return plan

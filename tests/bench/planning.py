@@ -59,12 +59,14 @@ def document(clusters: int, nodes: int) -> str:
         "kind: NetworkPlan",
         "name: bench",
         "pools: {nodes: [10.0.0.0/8], services: [172.16.0.0/12]}",
-        # As far as a thousand clusters exceed the cloud's limits, these are raised.
+        # As far as so many clusters or nodes exceed the cloud's limits, these are raised.
         "limits:",
         "  mappings_per_peered_group: 1000000",
         "  peerings_per_network: 10000",
         "  route_tables_per_region: 100000",
         "  routes_per_table: 100000",
+        "  networks_per_region: 100000",
+        "  interfaces_per_region: 10000000",
         "clusters:",
         *(
             f"  c{number}: {{node_pools: {pools}, services: {{length: 24}}}}"

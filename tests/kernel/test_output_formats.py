@@ -51,7 +51,6 @@ WITH_PLAN: dict[str, tuple[str, ...]] = {
     "plan show": ("", "--tree"),
     "plan grow": ("alpha --nodes 600", "alpha --nodes 1500", "beta --nodes 100"),
     "plan explain": ("10.0.0.17", "8.8.8.8"),
-    "plan dry-run upgrade": ("alpha --surge 5", "alpha --surge 5000"),
     "plan reach": ("",),
     "plan lock": ("", "--file unlocked.yaml"),
     "plan release": ("beta --file left.yaml",),

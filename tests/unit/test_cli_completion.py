@@ -71,7 +71,7 @@ def complete(
     ("line", "offered"),
     [
         ("netmgr pl", ["plan"]),
-        ("netmgr plan dr", ["dry-run"]),
+        ("netmgr plan gr", ["grow"]),
         ("netmgr plan render kub", ["kubelet", "kubernetes"]),
         ("netmgr node status --so", ["--socket"]),
         ("netmgr node status -o ", ["table", "json", "yaml"]),
@@ -79,7 +79,6 @@ def complete(
         ("netmgr plan grow ", ["alpha", "beta"]),
         ("netmgr plan grow al", ["alpha"]),
         ("netmgr plan grow alpha --pool ", ["gpu", "cpu"]),
-        ("netmgr plan dry-run upgrade ", ["alpha", "beta"]),
         ("netmgr plan render kubernetes ", ["alpha", "beta"]),
         ("netmgr plan render kubelet beta ", ["cpu"]),
         ("netmgr plan render router ", ["router-0.hub", "router-1.hub"]),

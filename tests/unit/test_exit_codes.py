@@ -31,7 +31,6 @@ CASES = [
     (Exit.SUCCESS, "plan diff -f locked.yaml"),
     (Exit.SUCCESS, "plan check -f locked.yaml"),
     (Exit.FAILURE, "node status --socket missing.sock"),
-    (Exit.FAILURE, "plan dry-run upgrade alpha --surge 5000 -f locked.yaml"),
     (Exit.INVALID, "nonsense"),
     (Exit.INVALID, "node status --nonsense"),
     (Exit.INVALID, "node status --output nonsense"),

@@ -268,11 +268,17 @@ def test_everything_locked_is_explained_by_its_owner(locked, plan):
         assert found["because"].startswith("lock: ")
 
 
-def test_an_upgrade_that_would_run_out_of_places_fails_in_its_dry_run(locked):
-    assert locked("dry-run", "upgrade", "alpha", "--surge", "50")[0] == 0
-    code, text = locked("dry-run", "upgrade", "alpha", "--surge", "5000")
-    assert code == 1
-    assert "short" in text
+def test_an_upgrade_that_would_run_out_of_places_is_found_by_its_surge(locked, plan):
+    edit(plan, "pods_per_node: 31}", "pods_per_node: 31, surge: 400}")
+    assert locked("check")[0] == 3
+    edit(plan, "surge: 400", "surge: 5000")
+    code, text = locked("check")
+    assert code == 3
+    assert "5,500 nodes with surge, but places for 992 in the lock" in text
+    edit(plan, "surge: 5000", "surge: 60000")
+    code, text = locked("check")
+    assert code == 2
+    assert "too few" in text
 
 
 def test_adopted_prefixes_are_pinned_and_the_rest_of_the_plan_is_untouched(run, plan, tmp_path):

@@ -1,4 +1,4 @@
-"""Large plans: the work for a lock, its check and its reach grows as the plan does."""
+"""Large plans: the work for a lock, its check, reach, diff and export grows as the plan does."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from netmgr.plan.check.checks import check_limits, check_plan
 from netmgr.plan.check.reach import matrix
 from netmgr.plan.check.usage import forecasts
 from netmgr.plan.derive import network
+from netmgr.plan.diff import diff
 from netmgr.plan.document import PlanDocument
+from netmgr.plan.exchange import read_lock, rows, to_csv
 from netmgr.plan.locking import make_lock
 from tests.builders import PLAN_KEYS
 from tests.locks import faults
@@ -40,6 +42,8 @@ def calls(clusters: int) -> int:
         lock = make_lock(plan, None, limits)
         assert make_lock(plan, lock, limits) == lock
         assert faults(lock) == []
+        assert len(diff(None, lock)) > clusters
+        assert read_lock(to_csv(rows(plan, lock)), "large.csv", plan) == (lock, [])
         check_plan(plan, lock, limits)
         check_limits(plan, lock, limits)
         forecasts(plan, lock, limits)
