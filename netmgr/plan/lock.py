@@ -283,8 +283,9 @@ def _content(document: LockDocument | PlanDocument) -> dict[str, object]:
 def _leaves(
     content: Mapping[str, object], above: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], object]]:
-    # A mapping is a leaf of its own: a cluster may have nothing in it that is no default.
-    yield above, {}
+    # A cluster may have nothing in it that is no default.
+    if not content:
+        yield above, {}
     for key, inner in content.items():
         if isinstance(inner, dict):
             yield from _leaves(inner, (*above, key))

@@ -125,3 +125,14 @@ def test_a_merged_lock_answers_the_merged_plan(before, data):
     assert merged.lock == mirrored.lock
     assert faults(merged.lock, [LIMITS]) == []
     assert locked(plan, merged.lock, hub) == merged.lock
+
+
+def test_a_mapping_that_one_side_empties_and_the_other_adds_to_is_merged():
+    first, second = (
+        {"services": {"length": 20}, "node_pools": {pool: {"nodes": 1, "pods_per_node": 10}}}
+        for pool in ("cpu", "gpu")
+    )
+    base = locked({"a": first})
+    merged = merge_locks(base, locked({"a": first, "b": second}, base), locked({}, base))
+    assert merged.collisions == ()
+    assert locked({"b": second}, merged.lock) == merged.lock
