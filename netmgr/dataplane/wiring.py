@@ -72,8 +72,15 @@ class Dataplane:
                 return checking.answered(self._netlink, links.show_link_in(links.HERE, route.oif))
         return None
 
-    def attach(self, attachment: Attachment, mac: bytes = b"") -> None:
+    def attach(
+        self,
+        attachment: Attachment,
+        mac: bytes = b"",
+        prepare: Callable[[], object] = lambda: None,
+    ) -> None:
         """Wire an attachment into the sandbox at its namespace path. On failure nothing is left.
+
+        `prepare` is called when both ends are there, and before any packet can pass.
 
         Raises:
             KernelError: the namespace is gone, or the kernel refused an operation.
@@ -82,6 +89,7 @@ class Dataplane:
         with closing(netns.open_namespace(attachment.netns)) as sandbox_ns:
             self._create(attachment, sandbox_ns, mac)
             try:
+                prepare()
                 # Both ends are down until now. Once the host's end is up it would take a router
                 # advertisement or an ARP request of the pod's, so its settings come first.
                 preparing = settings.prepare(attachment.host_link, attachment.families)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 from netmgr.documents.classes import TrafficClass
+from netmgr.documents.diagnostics import Diagnostic, error
 from netmgr.documents.fields import AbsolutePath, Document, PrefixText
 from netmgr.documents.schema import Field, field_validator
 from netmgr.prefixes import Family, Prefix
@@ -19,9 +21,18 @@ class NodeRules(StrEnum):
     EXACT = "exact"
 
 
+class CountingAt(StrEnum):
+    """Where the kernel counts what is forwarded."""
+
+    RULES = "rules"
+    LINKS = "links"
+
+
 class Accounting(Document):
     """What is counted and for how long it is shown."""
 
+    at: CountingAt = CountingAt.RULES
+    """Where forwarded packets are counted: by rules, or by programs at links (Linux 5.13)."""
     node_rules: NodeRules = NodeRules.CORRECTED
     rule_owner: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")] = "netmgr"
     """`<owner>` in the rules' comment `iptables-exporter <owner> traffic=…`."""
@@ -61,3 +72,20 @@ class Accounting(Document):
         if prefix.length == 0:
             raise ValueError(f"{prefix} excepts everything, so that nothing would ever be counted")
         return prefix
+
+
+def of_counting(accounting: Accounting, backend: str, *, wires_pods: bool) -> Iterator[Diagnostic]:
+    """What does not go together with counting at links."""
+    if accounting.at is not CountingAt.LINKS:
+        return
+    key = ("accounting", "at")
+    if backend not in ("auto", "nftables"):
+        message = f"{backend} has no part in counting at links, beside which nftables guards pods"
+        yield error(message, key, ("backend",), "say backend: nftables, or at: rules")
+    if accounting.node_rules is NodeRules.EXACT:
+        message = "the article's own rules are where links do not count"
+        remedy = "say node_rules: corrected, or at: rules"
+        yield error(message, key, ("accounting", "node_rules"), remedy)
+    if not wires_pods:
+        message = "links count for pods that netmgr wires, and there are none"
+        yield error(message, key, remedy="say at: rules")

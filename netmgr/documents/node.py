@@ -18,13 +18,19 @@ from itertools import chain
 from pathlib import Path
 from typing import Annotated, Literal
 
-from netmgr.documents.accounting import Accounting
+from netmgr.documents.accounting import Accounting, of_counting
+from netmgr.documents.backend import Backend, BackendName
 from netmgr.documents.classes import resolved
 from netmgr.documents.diagnostics import Diagnostic, Invalid, KeyPath, error, invalid
 from netmgr.documents.fields import AbsolutePath, AddressText, Document, Group, PrefixText
 from netmgr.documents.limits import Limit, of_no_class, without_history
 from netmgr.documents.preflight import Preflight
-from netmgr.documents.schema import Field, ValidationInfo, field_validator, model_validator
+from netmgr.documents.schema import (
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from netmgr.documents.sites import (
     HUB,
     KeyedPrefix,
@@ -50,17 +56,6 @@ SOCKETS = ("cni.sock", "ledger.sock")
 
 SOCKET_PATH_BYTES = 107
 """The most a Unix socket's path can have: unix(7)'s 108, of which the closing NUL is one."""
-
-
-class Backend(StrEnum):
-    """Which kernel interface holds the rules."""
-
-    AUTO = "auto"
-    NFTABLES = "nftables"
-    IPTABLES = "iptables"
-    """The variant of iptables that is in use on the machine."""
-    IPTABLES_LEGACY = "iptables-legacy"
-    IPTABLES_NFT = "iptables-nft"
 
 
 class RangeSource(StrEnum):
@@ -169,7 +164,8 @@ class NodeDocument(Document):
     """How much internet traffic pods may have. Needs nftables, on any backend."""
     limits_by_annotation: bool = False
     """Whether pods may have limits of their own, by annotations; they tighten `limits`."""
-    backend: Backend = Backend.AUTO
+    backend: BackendName = Backend.AUTO
+    """Which kernel interface holds the rules."""
     pool: Pool = Pool()
     accounting: Accounting = Accounting()
     preflight: Preflight = Preflight()
@@ -348,6 +344,7 @@ def _contradictions(document: NodeDocument) -> Iterator[Diagnostic]:
     for key in ("limits", "limits_by_annotation"):
         if getattr(document, key) and document.role is not Role.NODE:
             yield error(f"a {document.role} has no pods", (key,), ("role",), "remove it")
+    yield from of_counting(document.accounting, document.backend, wires_pods=document.wires_pods)
     yield from without_history(document.limits, document.accounting)
     yield from of_no_class(
         document.limits, (traffic_class.name for traffic_class in document.accounting.classes)

@@ -61,6 +61,9 @@ def message(fault: ErrorDetails) -> str:
 
 
 def _plain(bound: object) -> object:
+    if isinstance(bound, str):
+        # Some of an enumeration's members, as Python writes them: <Backend.AUTO: 'auto'>.
+        return re.sub(r"<\w+\.\w+: ('.+?')>", r"\1", bound)
     return int(bound) if isinstance(bound, float) and bound.is_integer() else bound
 
 

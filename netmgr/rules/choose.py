@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from netmgr import durable
-from netmgr.documents.node import Backend
+from netmgr.documents.accounting import CountingAt
+from netmgr.documents.backend import Backend
 from netmgr.errors import KernelError, SetupError
 from netmgr.kernel.capabilities import Capability
 from netmgr.kernel.xtables import libiptc
@@ -41,6 +42,15 @@ FACTS: Mapping[Backend, BackendFacts] = {
     Backend.NFTABLES: BackendFacts(
         ("nf_tables", "nf_conntrack", "nft_ct", "nft_fib_inet", "nft_masq"), lambda: True
     ),
+    Backend.LINKS: BackendFacts(
+        (
+            *("nf_tables", "nf_conntrack", "nft_ct", "nft_fib_inet", "nft_masq"),
+            *("sch_ingress", "cls_bpf"),
+        ),
+        lambda: True,
+        # A program is found by its number with CAP_SYS_ADMIN alone (bpf_prog_get_fd_by_id).
+        (Capability.SYS_ADMIN,),
+    ),
     Backend.IPTABLES_NFT: BackendFacts(
         ("nf_tables", "nft_compat", "ip_set", "xt_set", "xt_rpfilter"),
         nft_is_supported,
@@ -56,6 +66,9 @@ FACTS: Mapping[Backend, BackendFacts] = {
     ),
 }
 
+ONE_TABLE = frozenset({Backend.NFTABLES, Backend.LINKS})
+"""Only what counts differs between these: rules that count go with a successor's next plan."""
+
 # In the state directory: the name of the backend in use, and a line feed.
 FILE_NAME = "rules-backend"
 
@@ -66,7 +79,9 @@ Place = tuple[str, str]
 _KUBELETS = frozenset({("mangle", "KUBE-IPTABLES-HINT"), ("mangle", "KUBE-KUBELET-CANARY")})
 
 
-def open_backend(choice: Backend, state_dir: Path) -> RuleBackend:
+def open_backend(
+    choice: Backend, state_dir: Path, at: CountingAt = CountingAt.RULES
+) -> RuleBackend:
     """The backend for `choice`, ready for use.
 
     Raises:
@@ -74,7 +89,7 @@ def open_backend(choice: Backend, state_dir: Path) -> RuleBackend:
         StateError: the remembered decision cannot be read or written.
         KernelError: the kernel refuses the backend's sockets.
     """
-    backend = would_use(choice, state_dir)
+    backend = would_use(choice, state_dir, at)
     if choice not in FACTS and remembered(state_dir) is None:
         remember(backend, state_dir)
     return open_kind(backend)
@@ -83,6 +98,10 @@ def open_backend(choice: Backend, state_dir: Path) -> RuleBackend:
 def open_kind(kind: Backend) -> RuleBackend:
     """The backend of this kind, as `remembered` gives it; raises as `open_backend`."""
     # Each backend's libraries are imported only on the node that uses them.
+    if kind is Backend.LINKS:
+        from netmgr.rules.links import LinksBackend  # noqa: PLC0415  one backend's libraries are loaded, not both
+
+        return LinksBackend()
     if kind is Backend.NFTABLES:
         from netmgr.rules.nftables import NftablesBackend  # noqa: PLC0415  one backend's libraries are loaded, not both
 
@@ -106,12 +125,17 @@ def remember(name: str, state_dir: Path) -> None:
     durable.write(state_dir / FILE_NAME, f"{name}\n".encode(), 0o600)
 
 
-def would_use(choice: Backend, state_dir: Path) -> Backend:
+def would_use(choice: Backend, state_dir: Path, at: CountingAt = CountingAt.RULES) -> Backend:
     """What `open_backend` would open: one that can hold rules. Changes nothing, raises as it."""
+    if at is CountingAt.LINKS:
+        return Backend.LINKS
     if choice in FACTS:
         return choice
     # A node that changed its mind would count on one backend and repair on the other.
     former = remembered(state_dir)
+    if former is Backend.LINKS:
+        # Whose other rules are in nftables.
+        former = Backend.NFTABLES
     if former is None or (choice is Backend.IPTABLES and former is Backend.NFTABLES):
         return Backend.NFTABLES if choice is Backend.AUTO and _nftables_works() else in_use()
     return former

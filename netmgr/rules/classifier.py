@@ -126,14 +126,15 @@ class Classifier:
         return [(name, prefixes) for name, prefixes in narrowed if prefixes]
 
 
-def pod_set(traffic: Traffic, family: Family) -> model.SetSpec:
+def pod_set(traffic: Traffic, family: Family, *, at_links: bool = False) -> model.SetSpec:
     """The set that counts pods of one family in one direction and class.
 
     The internet's is the unnamed one.
     """
+    where = "link" if at_links else "pod"
     way = "in" if traffic.is_inward else "out"
     kind = "" if traffic in (Traffic.INTERNET_IN, Traffic.INTERNET_OUT) else f"{traffic.kind}_"
-    return model.SetSpec(f"pod_{kind}{way}{family}", family, traffic)
+    return model.SetSpec(f"{where}_{kind}{way}{family}", family, traffic, at_links=at_links)
 
 
 def _counter(name: str, way: str, family: Family) -> str:

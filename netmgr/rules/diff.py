@@ -26,6 +26,9 @@ def diff(desired: model.Ruleset, observed: Observed) -> transaction.Transaction:
     ]
     # After sets and counters, which the rules name.
     operations += _fillings(desired, observed, dropped)
+    if desired.at_links and observed.link_faults:
+        loses = any(fault.loses for fault in observed.link_faults)
+        operations.append(transaction.CountAtLinks(desired.at_links, loses))
     # From the last name to the first: a chain that classifies packets goes before those that it
     # leads to.
     for name in sorted(observed.orphan_chains, reverse=True):
@@ -78,6 +81,7 @@ def faults(desired: model.Ruleset, observed: Observed) -> Iterator[str]:
         return
     if observed.is_dormant:
         yield "the table was dormant, so that nothing of it was in effect"
+    yield from (fault.text for fault in observed.link_faults)
     for spec in desired.sets:
         yield from _set_faults(desired, observed, spec)
     yield from (f"set {name} does not belong there" for name in sorted(observed.orphans))

@@ -18,6 +18,7 @@ from netmgr.prefixes import Address, Family, Prefix
 from netmgr.rules import model, tagged
 from netmgr.rules.classifier import pod_set
 from netmgr.rules.diff import diff, faults
+from netmgr.rules.isolation import pair_counter
 from netmgr.rules.observed import Observed
 from netmgr.rules.policy import Policy, desired, pod_sets, senders
 from netmgr.rules.tagged import Serving, Tagged
@@ -50,6 +51,9 @@ class RuleBackend(Protocol):
     @property
     def abilities(self) -> model.Abilities: ...
 
+    def share_table(self, *, shared: bool) -> None:
+        """Count, and remove, beside another backend's rules in the same table, or no more."""
+
     def observe(self, desired: model.Ruleset) -> Observed:
         """Read what the kernel holds, naming the rules of `desired` that are found in it."""
 
@@ -72,7 +76,7 @@ class RuleBackend(Protocol):
         """Which of other programs' rules count in place of rules of `desired`."""
 
     def remove(self) -> None:
-        """Remove everything of ours, and nothing else."""
+        """Remove everything of ours, but for a table that is shared, and nothing else."""
 
     def close(self) -> None:
         """Release sockets and threads; the rules stay."""
@@ -141,6 +145,11 @@ class Rules:
         self.policy = policy
         self._skeleton = self._desired(())
 
+    def share_table(self, *, shared: bool) -> None:
+        """Whether another backend's rules are in the same table, while one takes over."""
+        self.backend.share_table(shared=shared)
+        self._skeleton = self._desired(())
+
     def plan(self, pods: Collection[Address]) -> Transaction:
         """What must be done so that the kernel holds the policy for these pods; changes nothing."""
         wanted = self._desired(pods)
@@ -194,14 +203,18 @@ class Rules:
 
     def counters(self, addresses: Iterable[Address]) -> list[Counter]:
         """The counters that these pods should have: one for each address and kind of traffic."""
-        return [
+        counters = (
             spec.counter(address)
             for spec, members in self._pod_sets(addresses).items()
             for address in members
-        ]
+        )
+        # While one way of counting takes over from the other, both have each.
+        return list(dict.fromkeys(counters))
 
     def _pod_sets(self, addresses: Iterable[Address]) -> model.Sets:
-        return pod_sets(tuple(addresses), self.policy.traffics, self._excepted)
+        abilities = self.backend.abilities
+        traffics = self.policy.traffics
+        return pod_sets(tuple(addresses), traffics, abilities, self._excepted)
 
     def _every_set(self, addresses: Collection[Address]) -> model.Sets:
         """Those that count, and those that know their links."""
@@ -238,9 +251,10 @@ class Rules:
     def read_former(self, counters: Iterable[Counter]) -> list[Sample]:
         """What such counters show, as far as they are still there."""
         sets: model.Sets = {}
+        at_links = self.backend.abilities.counts_at_links
         for counter in self.former(counters):
             if isinstance(counter.subject, Address):
-                spec = pod_set(counter.traffic, counter.family)
+                spec = pod_set(counter.traffic, counter.family, at_links=at_links)
                 sets[spec] = sets.get(spec, frozenset()) | {counter.subject}
         return self.backend.read_pods(sets)
 
@@ -257,7 +271,7 @@ class Rules:
         tallies = self.backend.tallies(self._skeleton)
         drops = Drops([], [])
         for origin, destination in pairs:
-            names = {model.pair_counter(origin, destination, family) for family in Family}
+            names = {pair_counter(origin, destination, family) for family in Family}
             packets, size = _sum(tallies, names)
             drops.between.append(
                 {

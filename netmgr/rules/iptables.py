@@ -148,6 +148,9 @@ class IptablesBackend:
             if rule.comment
         ]
 
+    def share_table(self, *, shared: bool) -> None:
+        """Never: its rules are in no table of nftables."""
+
     def remove(self) -> None:
         """Remove our rules, chains and sets, whatever ruleset they are of."""
         for family in Family:

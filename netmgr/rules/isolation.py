@@ -136,7 +136,7 @@ class Isolation:
         for origin, destination in self._pairs(family):
             if matches := self._matches(hook, family, origin, destination):
                 name = f"isolation {hook} {origin} {destination}"
-                drop = model.Drop(model.pair_counter(origin, destination, family))
+                drop = model.Drop(pair_counter(origin, destination, family))
                 rules.append(model.Rule.named(name, family, matches, drop))
         return rules
 
@@ -190,3 +190,8 @@ class Isolation:
         if hook is model.Hook.OUTPUT and origin == self.own:
             return whole[1:]
         return ()
+
+
+def pair_counter(origin: str, destination: str, family: Family) -> str:
+    """The name of the counter of what one spoke sends to another, for example `isolated_a_b_v4`."""
+    return f"isolated_{origin}_{destination}_v{family}"

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from netmgr.model import Counter, Sender, Traffic
 from netmgr.prefixes import Address, Family, Prefix
+from netmgr.rules.at_links import AtLinks
 
 Element = Address | Prefix | Sender
 Kind = TypeVar("Kind")
@@ -274,11 +275,6 @@ class DropBetween:
     spokes: tuple[Spoke, ...]
 
 
-def pair_counter(origin: str, destination: str, family: Family) -> str:
-    """The name of the counter of what one spoke sends to another, for example `isolated_a_b_v4`."""
-    return f"isolated_{origin}_{destination}_v{family}"
-
-
 @dataclass(frozen=True, slots=True)
 class Tally:
     """Count the packet under this name, and go on."""
@@ -410,7 +406,7 @@ class Rule:
 class SetSpec:
     """A set of one family: of prefixes unless one of the fields says otherwise.
 
-    - `counts`: of pods' addresses, each with a counter of that traffic;
+    - `counts`: of pods' addresses, each with a counter of that traffic, `at_links` by no rule;
     - `has_senders`: of links and addresses, without counters;
     - `is_dynamic`: the kernel itself adds the addresses that packets have, with a counter, at most
       DYNAMIC_CAPACITY, and forgets those without a packet for DYNAMIC_SECONDS. With room for
@@ -427,6 +423,7 @@ class SetSpec:
     has_senders: bool = False
     has_links: bool = False
     has_flows: bool = False
+    at_links: bool = False
 
     @classmethod
     def of_prefixes(cls, name: str, family: Family) -> SetSpec:
@@ -455,6 +452,7 @@ class Ruleset:
     sets: tuple[SetSpec, ...]
     members: Mapping[str, frozenset[Element]]
     chains: Mapping[Hook, tuple[Rule, ...]]
+    at_links: AtLinks | None = None
 
     def rules(self) -> Iterator[Rule]:
         for rules in self.chains.values():
@@ -486,6 +484,7 @@ class Abilities:
     a rule can hand connections to a flowtable. `fuses`: neighbours that begin with the same matches
     are one rule, which compares once. `sees_fragments`: in prerouting, datagrams are not put
     together yet. `finds_ends`: a connection's addresses can be looked up in a set.
+    `counts_at_links`: programs count at links; with `counts_by_rules` rules do, too, for a while.
     """
 
     rewrites: bool = True
@@ -497,3 +496,5 @@ class Abilities:
     fuses: bool = True
     sees_fragments: bool = True
     finds_ends: bool = True
+    counts_at_links: bool = False
+    counts_by_rules: bool = True

@@ -14,7 +14,8 @@ from itertools import product
 
 from netmgr.kernel.netlink import Counted
 from netmgr.rules import nft_chains
-from netmgr.rules.model import DropBetween, Spoke, pair_counter
+from netmgr.rules.isolation import pair_counter
+from netmgr.rules.model import DropBetween, Spoke
 
 # Of the numbers in an element's key, as nft names them.
 KEY_TYPES = ["mark", "classid"]

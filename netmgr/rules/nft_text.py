@@ -74,16 +74,17 @@ def _lines(operation: transaction.Operation) -> list[str]:  # noqa: PLR0911 - on
             remade = [f"delete {_kind(spec)} {TABLE} {spec.name}", _create(spec)]
             flushed = [f"flush chain {TABLE} {name}" for name in (hook, family_chain(hook))]
             return [*flushed, *remade, *_fill(hook, rules)]
-        case transaction.DeleteOrphan(name, "chain"):
-            return nft_chains.delete(TABLE, name)
         case transaction.DeleteOrphan(name, kind):
-            return [f"delete {kind} {TABLE} {name}"]
+            is_chain = kind == "chain"
+            return nft_chains.delete(TABLE, name) if is_chain else [f"delete {kind} {TABLE} {name}"]
         case (
             transaction.AddElements() | transaction.RemoveElements() | transaction.ReplaceElements()
         ):
             return _changed_elements(operation)
         case transaction.DeclareCounter(name):
             return [f"add counter {TABLE} {name}"]
+        case transaction.CountAtLinks():
+            return []
     assert_never(operation)
 
 

@@ -30,6 +30,8 @@ class NftablesBackend:
 
     name = "nftables"
 
+    _shares_table = False
+
     def __init__(self) -> None:
         self._table = NftTable(TABLE)
         self._socket = self._table.socket
@@ -80,7 +82,7 @@ class NftablesBackend:
             if name in node
         ]
         for spec in desired.sets:
-            if spec.counts is not None:
+            if spec.counts is not None and not spec.at_links:
                 samples += self._samples.of(spec, self._socket.counts(NAME, spec.name))
         return samples
 
@@ -110,8 +112,12 @@ class NftablesBackend:
     def serving(self, desired: Ruleset) -> Serving:  # noqa: ARG002 - whatever the policy is, its counters are our own
         return lambda _place, _entries: ()
 
+    def share_table(self, *, shared: bool) -> None:
+        self._shares_table = shared
+
     def remove(self) -> None:
-        nft_table.remove(TABLE)
+        if not self._shares_table:
+            nft_table.remove(TABLE)
 
     def close(self) -> None:
         self._table.close()

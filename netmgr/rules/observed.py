@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from netmgr.kernel.netlink import Counted
 from netmgr.model import Counter, Sample
@@ -30,6 +31,13 @@ def in_order(
     return tuple(by_id[rule.id] for rule in rules)
 
 
+class LinkFault(NamedTuple):
+    """What is not as counting at links needs it; `loses`: traffic may have passed uncounted."""
+
+    text: str
+    loses: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Observed:
     """What the kernel holds of ours.
@@ -38,7 +46,7 @@ class Observed:
     but of another make. `chains` lacks a hook without our chain. `counters` are names, as
     `Count.name` and its like give them. `orphans`, `orphan_chains` and `orphan_flowtables` are
     sets, chains and flowtables, by their names in the kernel, that the ruleset has no use for.
-    `is_dormant`: all of it is there, and switched off.
+    `is_dormant`: all of it is there, and switched off. `link_faults` keep links from counting.
     """
 
     members: Mapping[str, frozenset[Element]]
@@ -49,6 +57,7 @@ class Observed:
     orphan_chains: frozenset[str] = frozenset()
     orphan_flowtables: frozenset[str] = frozenset()
     is_dormant: bool = False
+    link_faults: tuple[LinkFault, ...] = ()
 
     @property
     def is_empty(self) -> bool:

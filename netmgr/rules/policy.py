@@ -29,6 +29,7 @@ from netmgr.model import (
 )
 from netmgr.prefixes import Address, Family, Prefix, merge
 from netmgr.rules import model
+from netmgr.rules.at_links import AtLinks
 from netmgr.rules.classifier import Classifier, pod_set
 from netmgr.rules.isolation import Isolation
 from netmgr.rules.model import Abilities, Hook, InPrefix, InSet, OnLink, Rule, SetSpec, Side
@@ -58,8 +59,8 @@ class Policy:
     article's published text excepts. `cluster_cidrs` have the pods of all nodes: what enters here
     for other nodes' pods is counted. With `counts_only` pods are counted and no more: none of their
     packets is dropped as forged, or translated. A machine between sites `runs_pods` none. One that
-    `offloads` hands established connections between internal addresses to a flowtable, where the
-    backend can. With `native`, what is internal and lies outside it is reached as the machine, too.
+    `offloads` hands established connections that no rule counts to a flowtable, where the backend
+    can. With `native`, what is internal and lies outside it is reached as the machine, too.
     """
 
     internal: tuple[Prefix, ...]
@@ -116,27 +117,42 @@ class Policy:
             classifier=Classifier.of(document),
             cluster_cidrs=document.accounting.cluster_cidrs,
             runs_pods=document.role is Role.NODE,
-            # Classes count internal packets, too: every one has to meet the rules.
-            offloads=document.flowtable and document.wires_pods and not document.traffic_classes,
+            offloads=document.flowtable and document.wires_pods,
             native=document.native_prefixes,
         )
+
+
+NO_LINKS: Mapping[Address, str] = {}
+
+ANY_KERNEL = Abilities()
 
 
 def pod_sets(
     addresses: Collection[Address],
     traffics: Iterable[Traffic] = Traffic,
+    abilities: Abilities = ANY_KERNEL,
     excepted: Collection[Address] = (),
 ) -> model.Sets:
     """The sets that count these pod addresses, for each kind of traffic and family."""
     sets: model.Sets = {}
-    for family, traffic in product(Family, traffics):
+    for spec in _counting_sets(traffics, abilities):
         # Being in this set is being kept away: one rule drops and counts whoever is in it.
-        without = excepted if traffic is PROTECTED else ()
+        without = excepted if spec.counts is PROTECTED else ()
         if members := frozenset(
-            address for address in addresses if address.family is family and address not in without
+            address
+            for address in addresses
+            if address.family is spec.family and address not in without
         ):
-            sets[pod_set(traffic, family)] = members
+            sets[spec] = members
     return sets
+
+
+def _counting_sets(traffics: Iterable[Traffic], abilities: Abilities) -> Iterator[SetSpec]:
+    for family, traffic in product(Family, traffics):
+        if abilities.counts_by_rules or traffic is PROTECTED:
+            yield pod_set(traffic, family)
+        if abilities.counts_at_links and traffic is not PROTECTED:
+            yield pod_set(traffic, family, at_links=True)
 
 
 def senders(addresses: Iterable[Address], links: Mapping[Address, str]) -> model.Sets:
@@ -147,11 +163,6 @@ def senders(addresses: Iterable[Address], links: Mapping[Address, str]) -> model
         if members := frozenset(sender for sender in listed if sender.address.family is family):
             sets[sender_set(family)] = members
     return sets
-
-
-NO_LINKS: Mapping[Address, str] = {}
-
-ANY_KERNEL = Abilities()
 
 
 def desired(
@@ -166,14 +177,31 @@ def desired(
     `excepted` are the addresses of pods that may reach what is protected, `links` those that pods'
     packets come in by, as far as they are known.
     """
-    sets = _sets(policy, abilities)
-    sets |= pod_sets(pods, policy.traffics, excepted)
+    of_rules = policy if abilities.counts_by_rules else _uncounting(policy)
+    sets = _sets(of_rules, policy.traffics, abilities)
+    for spec, members in pod_sets(pods, policy.traffics, abilities, excepted).items():
+        # A link counts for the pods that it is known to belong to.
+        sets[spec] = members & links.keys() if spec.at_links else members
     sets |= {spec: members for spec, members in senders(pods, links).items() if spec in sets}
     return model.Ruleset(
         sets=tuple(sets),
         members={spec.name: members for spec, members in sets.items()},
-        chains=_chains(policy, abilities),
+        chains=_chains(of_rules, abilities),
+        at_links=_at_links(policy) if abilities.counts_at_links else None,
     )
+
+
+@lru_cache(maxsize=2)
+def _uncounting(policy: Policy) -> Policy:
+    """The same for all but what is counted of pods: classes, and other nodes' pods."""
+    internal, native = policy.known, policy.unmasqueraded
+    return replace(policy, internal=internal, native=native, classifier=None, cluster_cidrs=())
+
+
+@lru_cache(maxsize=2)
+def _at_links(policy: Policy) -> AtLinks:
+    classes = policy.classifier.pieces if policy.classifier else ()
+    return AtLinks(policy.known, classes, tuple(merge(policy.cluster_cidrs)))
 
 
 # An agent asks for the ruleset of one policy every few seconds, and chains are most of the work.
@@ -182,7 +210,7 @@ def _chains(policy: Policy, abilities: Abilities) -> Mapping[Hook, tuple[Rule, .
     return {hook: tuple(_chain(policy, hook, abilities)) for hook in Hook}
 
 
-def _sets(policy: Policy, abilities: Abilities) -> model.Sets:
+def _sets(policy: Policy, traffics: Iterable[Traffic], abilities: Abilities) -> model.Sets:
     """Every set, with its prefixes; those of pods are empty."""
     sets: model.Sets = {}
     for family in Family:
@@ -196,9 +224,8 @@ def _sets(policy: Policy, abilities: Abilities) -> model.Sets:
     if policy.unmasqueraded != policy.known:
         for family in Family:
             sets[_native(family)] = frozenset(model.of_family(policy.unmasqueraded, family))
-    for family, traffic in product(Family, policy.traffics):
-        sets[pod_set(traffic, family)] = frozenset()
-    if policy.offloads and abilities.flowtables:
+    sets |= {spec: frozenset() for spec in _counting_sets(traffics, abilities)}
+    if _offloads(policy, abilities):
         sets[FLOWTABLE] = frozenset()
     return sets
 
@@ -286,8 +313,8 @@ def _rules(policy: Policy, hook: Hook, family: Family, abilities: Abilities) -> 
         for traffic in _NODE_TRAFFICS.get(hook, ()):
             internet = _internet(policy, _peer(traffic), family, hook, abilities)
             yield _node_rule(policy, hook, traffic, family, internet)
-    if hook is Hook.FORWARD and policy.offloads and abilities.flowtables:
-        yield _offload(policy, family)
+    if hook is Hook.FORWARD and _offloads(policy, abilities):
+        yield _offload(policy, family, abilities)
     # Where another plugin wires the pods, their masquerading is its own business.
     elif hook is Hook.POSTROUTING and policy.masquerade and not policy.counts_only:
         yield _masquerade(policy, family)
@@ -308,6 +335,8 @@ def _counting(
     policy: Policy, traffic: Traffic, family: Family, abilities: Abilities
 ) -> Iterator[Rule]:
     """Count what was forwarded to the internet, or from there: the node's, pods', and the rest."""
+    if not abilities.counts_by_rules:
+        return
     internet = _internet(policy, _peer(traffic), family, Hook.BEFORE_SRCNAT, abilities)
     forwarded = (*internet, model.FORWARDED)
     of_node = _counts_node_beside_pods(policy, family, abilities)
@@ -323,11 +352,19 @@ def _counting(
     yield from _of_others(policy, traffic, family, forwarded, abilities)
 
 
-def _offload(policy: Policy, family: Family) -> Rule:
-    """Hand over a connection between internal addresses, none of whose packets are counted."""
+def _offloads(policy: Policy, abilities: Abilities) -> bool:
+    # Classes count internal packets, too: every one has to meet the rules that count.
+    is_counted = policy.classifier is not None and abilities.counts_by_rules
+    return policy.offloads and abilities.flowtables and not is_counted
+
+
+def _offload(policy: Policy, family: Family, abilities: Abilities) -> Rule:
+    """Hand over a connection none of whose packets are counted by rules."""
     # One packet, of either direction, hands over both; so it is enough to look at those to pods,
     # and what leaves for the internet pays for one comparison.
     to_pods = OnLink(Side.DESTINATION, _POD_LINKS)
+    if not abilities.counts_by_rules:
+        return Rule.named("offload", family, (to_pods,), model.Offload(FLOWTABLE.name))
     both: list[model.Match] = [InSet(side, internal_set(family).name) for side in Side]
     # The article's own text takes more for internet than we do, and its rules count that.
     if _is_exact(policy, family):

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import NamedTuple
 
-from netmgr.documents.node import Backend
+from netmgr.documents.backend import Backend
 from netmgr.errors import SetupError
 from netmgr.kernel.xtables.saved import SavedRule, SavedTable
 from netmgr.kernel.xtables.variant import BUILT_IN, TABLES, Variant

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from netmgr.model import Counter
+from netmgr.rules.at_links import AtLinks
 from netmgr.rules.model import Element, Hook, Rule, SetSpec
 
 # A pod's packet counter has its life above so many bits, which last four years at 1 MHz.
@@ -107,6 +108,15 @@ class EndFlows:
     rules: tuple[Rule, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class CountAtLinks:
+    """Have programs at links count, and know these peers."""
+
+    at_links: AtLinks
+    loses: bool
+    """Whether traffic may have passed uncounted until now."""
+
+
 Operation = (
     DropChain
     | DeleteSet
@@ -118,6 +128,7 @@ Operation = (
     | DeclareCounter
     | FillChain
     | EndFlows
+    | CountAtLinks
 )
 
 

@@ -6,6 +6,7 @@ Each thing is what such a program makes, or looks like it. The agent leaves all 
 
 from __future__ import annotations
 
+import re
 import socket
 
 from netmgr import programs
@@ -146,5 +147,10 @@ class Foreign:
             *chains,
             run_inside("ipset", "list", "others"),
             *(line.strip() for line in routes if "proto 110" not in line),
-            *(line for line in links if any(f": {name}" in line for name in names)),
+            # A qdisc that comes, as netmgr's clsact does, has a link's first queue length shown.
+            *(
+                re.sub(r" (qlen \d+)?\\", "", line)
+                for line in links
+                if any(f": {name}" in line for name in names)
+            ),
         ]

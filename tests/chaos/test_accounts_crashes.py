@@ -107,9 +107,9 @@ class MortalCalls:
         if not callable(found):
             return found
 
-        def called(*arguments: object) -> object:
+        def called(*arguments: object, **named: object) -> object:
             self._life.step()
-            answer = found(*arguments)
+            answer = found(*arguments, **named)
             self._life.step()
             return answer
 

@@ -24,6 +24,7 @@ from netmgr.rules.engine import RuleBackend, Rules
 from netmgr.rules.iptables import IptablesBackend
 from netmgr.rules.iptables_chains import TABLES, builtin
 from netmgr.rules.iptables_layout import chain_name
+from netmgr.rules.links import LinksBackend
 from netmgr.rules.model import Hook, Return, Rule, SetSpec
 from netmgr.rules.nft_text import family_chain
 from netmgr.rules.nftables import NftablesBackend
@@ -226,6 +227,13 @@ class NftKernel:
         return run("nft -a list table inet other") + run("nft -a list table ip netmgr")
 
 
+class LinksKernel(NftKernel):
+    """Counts at links what is forwarded."""
+
+    def __init__(self) -> None:
+        self.backend = LinksBackend()
+
+
 def _is_own(chain: str, hook: Hook) -> bool:
     return re.fullmatch(rf"{chain_name(hook)}(-\d+)?", chain) is not None
 
@@ -354,6 +362,7 @@ class IptablesKernel:
 
 KERNELS: dict[str, Callable[[], Kernel]] = {
     "nftables": NftKernel,
+    "links": LinksKernel,
     "iptables-legacy": lambda: IptablesKernel(Variant(LEGACY, lock_wait_seconds=1)),
     "iptables-nft": lambda: IptablesKernel(Variant(NFT)),
 }
@@ -405,22 +414,26 @@ REAL = [
 ]
 
 
+AND_AT_LINKS = [*REAL, pytest.param("links", marks=pytest.mark.root)]
+"""Every way of counting."""
+
+
 @pytest.fixture(params=["fake", *REAL])
 def kernel(request: pytest.FixtureRequest) -> Iterator[Kernel]:
     """One of them; the test runs inside the real ones' namespace."""
     if request.param == "fake":
         yield FakeKernel()
         return
-    yield from _real(request)
+    yield from inside_its_namespace(request)
 
 
 @pytest.fixture(params=REAL)
 def real_kernel(request: pytest.FixtureRequest) -> Iterator[Kernel]:
     """One of those that exist."""
-    yield from _real(request)
+    yield from inside_its_namespace(request)
 
 
-def _real(request: pytest.FixtureRequest) -> Iterator[Kernel]:
+def inside_its_namespace(request: pytest.FixtureRequest) -> Iterator[Kernel]:
     node = request.getfixturevalue("namespaces")("node")
     with netns.entered(node.descriptor):
         with Netlink() as channel:

@@ -20,7 +20,13 @@ from netmgr.rules.engine import Rules
 from netmgr.rules.model import Hook
 from netmgr.rules.policy import Policy
 from netmgr.rules.protection import Protection
-from tests.contracts.conftest import RANGES, Kernel, put_right
+from tests.contracts.conftest import (
+    AND_AT_LINKS,
+    RANGES,
+    Kernel,
+    inside_its_namespace,
+    put_right,
+)
 from tests.contracts.routed import (
     FAMILIES,
     FORGERIES,
@@ -46,9 +52,16 @@ SURROUNDINGS = routed
 pytestmark = pytest.mark.root
 
 
+@pytest.fixture(params=AND_AT_LINKS)
+def real_kernel(request: pytest.FixtureRequest) -> Iterator[Kernel]:
+    yield from inside_its_namespace(request)
+
+
 @pytest.fixture(params=LINKS_KNOWN)
 def node(real_kernel, policy, request) -> Rules:
-    return guarded(real_kernel.backend, policy, knows_links=request.param == "link known")
+    # A link counts for pods that it is known to belong to.
+    knows_links = request.param == "link known" or real_kernel.backend.name == "links"
+    return guarded(real_kernel.backend, policy, knows_links=knows_links)
 
 
 def expected(
@@ -305,6 +318,7 @@ def test_counts_survive_repairs_and_changes_of_policy(world, node, real_kernel, 
     pods = [Address.parse(address) for address in PODS.values()]
     narrower = tuple(block for block in policy.internal if str(block) != "192.168.0.0/16")
     changed = Rules(real_kernel.backend, replace(policy, masquerade=False, internal=narrower))
+    changed.know(pods, "research", LINK)
     plan = changed.plan([*pods, Address.parse("10.1.0.77")])
     changed.apply(plan)
     assert {
@@ -326,9 +340,11 @@ def writes(kernel: Kernel, rules: Rules, policy: Policy) -> Iterator[str]:
     other = [Address.parse("10.1.0.77"), Address.parse("2001:db8:1::77")]
     rules.admit(other)
     yield "a pod comes, and is dropped by a plan"
-    kernel.lose_rule(Hook.BEFORE_SRCNAT, "unattributed internet-in v4")
+    at_links = kernel.backend.name == "links"
+    hook = Hook.INPUT if at_links else Hook.BEFORE_SRCNAT
+    kernel.lose_rule(hook, f"{'node input' if at_links else 'unattributed'} internet-in v4")
     yield "a rule is put back"
-    kernel.add_rule(Hook.BEFORE_SRCNAT)
+    kernel.add_rule(hook)
     yield "a rule is removed"
     kernel.settle_neighbours()
     yield "others add rules"
@@ -342,6 +358,7 @@ def writes(kernel: Kernel, rules: Rules, policy: Policy) -> Iterator[str]:
 def test_no_packet_is_lost_to_any_kind_of_write(real_kernel, world, policy, family):
     rules = Rules(real_kernel.backend, policy)
     pods = [Address.parse(address) for address in PODS.values()]
+    rules.know(pods, "research", LINK)
     rules.apply(rules.plan(pods))
     sender = world.socket(world.host, family, INTERNET[family], PORT)
     ended, sent = threading.Event(), itertools.count()

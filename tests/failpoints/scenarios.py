@@ -38,6 +38,7 @@ BY_METADATA = {"range_source": "azure", "range_refresh_seconds": 1, "ranges": No
 
 NFTABLES, LEGACY = (Backend.NFTABLES,), (Backend.IPTABLES_LEGACY,)
 IPTABLES, VARIANT = {"backend": "iptables-legacy"}, {"backend": "iptables-nft"}
+AT_LINKS = {"accounting": {"at": "links"}}
 
 SCENARIOS: list[Scenario] = []
 Act = Callable[[Bench], object]
@@ -301,6 +302,18 @@ def _let_it_reconcile() -> None:
 with_the_next_start("change_to_iptables", IPTABLES, is_blind=True, backends=NFTABLES)
 with_the_next_start("change_to_nftables", {"backend": "nftables"}, is_blind=True, backends=LEGACY)
 with_the_next_start("change_variant", VARIANT, is_blind=True, backends=LEGACY)
+
+
+with_the_next_start("change_to_links", AT_LINKS, is_blind=True, backends=NFTABLES)
+
+
+@scenario(starts=True, shares=True, is_blind=True, backends=NFTABLES)
+def leave_links(bench: Bench) -> None:
+    """With the next start, which removes what counted there."""
+    bench.write(AT_LINKS)
+    bench.start()
+    bench.node.wait_until_ready()
+    bench.node.kill_agent()
 
 
 @scenario(starts=True, shares=True, is_blind=True, backends=LEGACY)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from netmgr.model import Counter, Sender
 from netmgr.prefixes import Address, Family, Prefix
+from netmgr.rules.isolation import pair_counter
 from netmgr.rules.model import (
     ECHO_REPLY,
     FRAGMENT_BURST,
@@ -42,7 +43,6 @@ from netmgr.rules.model import (
     Spoke,
     Tally,
     UdpTo,
-    pair_counter,
 )
 from tests.fakes.ruleset import Hits, State
 

@@ -134,6 +134,9 @@ class FakeBackend:
         del desired
         return lambda _place, _entries: ()
 
+    def share_table(self, *, shared):
+        pass
+
     def remove(self) -> None:
         """Take everything away."""
         with self._lock:

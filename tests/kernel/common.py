@@ -37,6 +37,10 @@ ROLES: dict[str, dict[str, object]] = {
     },
 }
 """Keys of node.yaml, without ranges, for agents that run no pods."""
+ONLY_RULES = pytest.mark.parametrize(
+    "backend", [Backend.NFTABLES, Backend.IPTABLES_LEGACY], indirect=True, ids=str
+)
+"""Where rules count, in sets that other programs reach."""
 ONLY_NFTABLES = pytest.mark.parametrize("backend", [Backend.NFTABLES], indirect=True, ids=str)
 
 KERNEL_STATE = (

@@ -41,6 +41,7 @@ def lab_name() -> str:
 
 # The contracts of the rules hold on every backend; what is above them is the same code.
 LEGACY = pytest.param(Backend.IPTABLES_LEGACY, marks=pytest.mark.slow)
+EVERY_WAY_OF_COUNTING = [Backend.NFTABLES, Backend.LINKS, LEGACY]
 
 
 @pytest.fixture(scope="module", params=[Backend.NFTABLES, LEGACY], ids=str)

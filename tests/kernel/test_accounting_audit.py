@@ -9,7 +9,8 @@ import pytest
 
 from netmgr.documents.node import Backend
 from netmgr.prefixes import Family
-from tests.kernel.common import ONLY_NFTABLES, netmgr, talk
+from tests.kernel.common import ONLY_NFTABLES, ONLY_RULES, netmgr, talk
+from tests.kernel.conftest import EVERY_WAY_OF_COUNTING
 from tests.kernel.guests import guest
 from tests.kernel.namespaces import inside
 from tests.lab.exchange import End, datagram_bytes, datagrams, stream
@@ -32,6 +33,11 @@ WORLD = {
     },
     "exporters": False,
 }
+
+
+@pytest.fixture(scope="module", params=EVERY_WAY_OF_COUNTING, ids=str)
+def backend(request: pytest.FixtureRequest) -> Backend:
+    return request.param
 
 
 def forward(node: LabNode) -> dict[str, dict[str, int]]:
@@ -103,6 +109,7 @@ def test_traffic_of_a_container_that_is_no_pod_is_unattributed_to_the_byte(
     assert ratio[OUT] < ratio[IN] <= 1
 
 
+@ONLY_RULES
 def test_what_a_lost_counter_missed_is_unattributed_and_a_gap(
     world: World, node: LabNode, pod: Sandbox, backend: Backend
 ) -> None:
@@ -126,6 +133,7 @@ def test_what_a_lost_counter_missed_is_unattributed_and_a_gap(
     assert 0 < now["seconds"] - gap["seconds"] <= time.monotonic() - began
 
 
+@ONLY_RULES
 def test_a_zeroed_forward_rule_hides_nothing_that_comes_after(
     world: World, node: LabNode, pod: Sandbox, backend: Backend
 ) -> None:

@@ -14,18 +14,23 @@ import yaml
 from netmgr import programs
 from netmgr.documents.node import Backend
 from netmgr.prefixes import Family
-from tests.kernel.common import ONLY_NFTABLES, talk
+from tests.kernel.common import talk
+from tests.kernel.conftest import EVERY_WAY_OF_COUNTING
 from tests.kernel.namespaces import host_link, inside
 from tests.lab.capture import Tally
 from tests.lab.exchange import End, datagrams, stream
 from tests.lab.nodes import LabNode
 from tests.lab.runtime import Sandbox
 from tests.lab.topology import INTERNET, cluster
-from tests.lab.world import World
+from tests.lab.world import World, counted_by
 
 pytestmark = pytest.mark.root
 
-OTHER = {Backend.NFTABLES: Backend.IPTABLES_LEGACY, Backend.IPTABLES_LEGACY: Backend.NFTABLES}
+OTHER = {
+    Backend.NFTABLES: Backend.IPTABLES_LEGACY,
+    Backend.IPTABLES_LEGACY: Backend.NFTABLES,
+    Backend.LINKS: Backend.NFTABLES,
+}
 NEIGHBOURLY = 4
 """Packets that node and pod may exchange meanwhile to find each other: they pass the link and no
 forward hook.
@@ -37,6 +42,11 @@ WORLD = {
     "settings": {"accounting": {"min_reading_seconds": 0, "classes": [FAR]}},
     "exporters": False,
 }
+
+
+@pytest.fixture(scope="module", params=EVERY_WAY_OF_COUNTING, ids=str)
+def backend(request: pytest.FixtureRequest) -> Backend:
+    return request.param
 
 
 def told(node: LabNode, pod: Sandbox) -> dict[str, Tally]:
@@ -143,8 +153,7 @@ def counted(node: LabNode, kind: str) -> dict[str, int]:
 def document(node: LabNode, backend: Backend, *classes: dict[str, Any]) -> None:
     """Have the node's document name these classes and no others."""
     kept = yaml.safe_load(node.document.read_text())
-    kept["accounting"]["classes"] = list(classes)
-    kept["backend"] = str(backend)
+    kept |= counted_by(backend, {**kept["accounting"], "classes": list(classes)})
     node.document.write_text(yaml.safe_dump(kept))
 
 
@@ -175,7 +184,7 @@ def test_what_a_former_class_counted_unread_is_not_lost(
 
 
 @pytest.mark.slow
-@ONLY_NFTABLES
+@pytest.mark.parametrize("backend", [Backend.NFTABLES, Backend.LINKS], indirect=True, ids=str)
 def test_a_further_class_is_no_gap_and_counts_from_zero(changing: World, backend: Backend) -> None:
     (node,), (pod,) = changing.nodes, changing.pods()
     talk(changing, pod, SIZES)

@@ -14,12 +14,14 @@ import pytest
 from netmgr.agent.core.recovery import boot_id
 from netmgr.agent.main import SystemClock
 from netmgr.dataplane import desired
+from netmgr.documents.node import Backend
 from netmgr.ipam.store import LeaseStore
 from netmgr.ledger.ledger import MARK_FILE, Ledger
 from netmgr.ledger.store import LedgerStore
 from netmgr.model import Attachment, AttachmentKey, Counter, PodRef, Sample, Traffic
 from netmgr.prefixes import Address, Family
 from tests.kernel.common import ONLY_NFTABLES, repairs
+from tests.kernel.conftest import EVERY_WAY_OF_COUNTING
 from tests.kernel.spending import OUT, Spender, gaps
 from tests.lab.nodes import LabNode
 from tests.waiting import eventually
@@ -37,6 +39,11 @@ WORLD = {
 }
 NewSpender = Callable[[], Spender]
 _numbers = count(1)
+
+
+@pytest.fixture(scope="module", params=EVERY_WAY_OF_COUNTING, ids=str)
+def backend(request: pytest.FixtureRequest) -> Backend:
+    return request.param
 
 
 def ledger_of(node: LabNode) -> Path:

@@ -14,6 +14,7 @@ import pytest
 from netmgr.documents.node import Backend
 from netmgr.prefixes import Family
 from tests.kernel.common import ONLY_NFTABLES
+from tests.kernel.conftest import EVERY_WAY_OF_COUNTING
 from tests.kernel.namespaces import inside
 from tests.lab.exchange import End, Frontend, Heard, datagrams
 from tests.lab.nodes import LabNode
@@ -38,6 +39,11 @@ WORLD = {
     },
     "exporters": False,
 }
+
+
+@pytest.fixture(scope="module", params=EVERY_WAY_OF_COUNTING, ids=str)
+def backend(request: pytest.FixtureRequest) -> Backend:
+    return request.param
 
 
 @pytest.fixture

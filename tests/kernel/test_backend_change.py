@@ -13,17 +13,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 from netmgr import programs
 from netmgr.documents.node import Backend
 from netmgr.prefixes import Family
-from netmgr.rules.choose import FILE_NAME
+from netmgr.rules.choose import FILE_NAME, ONE_TABLE
 from tests.kernel.namespaces import inside
 from tests.kernel.spending import HEADERS, OUT, Spender, gaps
 from tests.lab.exchange import open_socket
 from tests.lab.nodes import LabNode
 from tests.lab.topology import INTERNET, cluster
-from tests.lab.world import World
+from tests.lab.world import World, counted_by
 from tests.waiting import PATIENCE
 
 pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.alone]
@@ -91,13 +92,15 @@ CHANGES = [
     (Backend.IPTABLES_LEGACY, Backend.NFTABLES),
     (Backend.IPTABLES_NFT, Backend.NFTABLES),
     (Backend.IPTABLES_LEGACY, Backend.IPTABLES_NFT),
+    (Backend.NFTABLES, Backend.LINKS),
+    (Backend.IPTABLES_LEGACY, Backend.LINKS),
 ]
 
 
 def change(node: LabNode, successor: Backend) -> None:
-    text = node.document.read_text()
-    former = text.partition("backend: ")[2].partition("\n")[0]
-    node.document.write_text(text.replace(f"backend: {former}", f"backend: {successor}"))
+    document = yaml.safe_load(node.document.read_text())
+    document |= counted_by(successor, document["accounting"])
+    node.document.write_text(yaml.safe_dump(document))
     node.start_until_ready()
 
 
@@ -134,7 +137,7 @@ def test_what_a_pod_sent_before_and_after_a_change_is_counted_once(
     with World(room, backend=former, name=lab_name, settings=SETTINGS, exporters=False) as world:
         (node,) = world.nodes
         spender = Spender(world, node, node.add("web", "team"))
-        are_variants = Backend.NFTABLES not in (former, successor)
+        are_variants = {former, successor} == {Backend.IPTABLES_LEGACY, Backend.IPTABLES_NFT}
         assert_counted_once(node, spender, successor, is_gap=are_variants)
         assert_losses_are_told(world, node, spender, former, is_gap=are_variants)
 
@@ -154,9 +157,13 @@ def assert_counted_once(
     assert total == [sent]
     assert (gaps(node) != before) is is_gap
     held = rules(node)
-    assert ("table inet netmgr {" in held, "netmgr-pod-out4" in held) == (
+    filters = inside(node.namespace, "tc", "filter", "show", "dev", "eth0", "egress")
+    has_table, has_sets = "table inet netmgr {" in held, "netmgr-pod-out4" in held
+    assert (has_table, "set pod_out4" in held, has_sets, "netmgr leaving" in filters) == (
+        successor in ONE_TABLE,
         successor is Backend.NFTABLES,
-        successor is not Backend.NFTABLES,
+        successor not in ONE_TABLE,
+        successor is Backend.LINKS,
     )
     known = gaps(node)
     node.restart_after_kill()

@@ -19,8 +19,11 @@ from tests.lab.world import World
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
-PROMISES = "tests/kernel/flowtable_promises.py"
-FIRST = "(4 and (no_rule or to_the_byte or holds)) or another_pod_cannot or comes_later"
+PROMISES = ("tests/kernel/flowtable_promises.py", "tests/contracts/uplink_promises.py")
+FIRST = (
+    "(4 and (no_rule or to_the_byte or holds)) or another_pod_cannot or comes_later or vlan"
+    " or without_ethernet"
+)
 """Those that take the least time; `make vm` runs all."""
 
 
@@ -32,7 +35,7 @@ def kernel_has_flowtables() -> bool:
 @pytest.mark.timeout(5400)  # QEMU without KVM takes minutes, and more beside other work
 def test_every_promise_holds_where_the_kernel_has_flowtables() -> None:
     machine = [] if kernel_has_flowtables() else [".ci/vm", "debian"]
-    tests = [sys.executable, "-m", "pytest", "-q", "-m", "root", PROMISES, "-k", FIRST]
+    tests = [sys.executable, "-m", "pytest", "-q", "-m", "root", *PROMISES, "-k", FIRST]
     command = [*machine, *tests]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]

@@ -17,6 +17,7 @@ from netmgr.kernel import links
 from netmgr.kernel.netlink import Netlink
 from netmgr.model import Traffic
 from netmgr.prefixes import Address, Family
+from tests.kernel.conftest import EVERY_WAY_OF_COUNTING
 from tests.lab import wiring
 from tests.lab.capture import Tally
 from tests.lab.errors import LabError
@@ -27,7 +28,10 @@ from tests.lab.topology import INTERNET
 from tests.lab.world import World
 from tests.waiting import PATIENCE, eventually
 
-pytestmark = pytest.mark.root
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.parametrize("backend", EVERY_WAY_OF_COUNTING, indirect=True, ids=str),
+]
 
 NewPod = Callable[..., Sandbox]
 Amounts = dict[Traffic, Tally]

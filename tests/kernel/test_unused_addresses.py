@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from netmgr.documents.node import Backend
 from netmgr.prefixes import Address, Family
+from tests.kernel.conftest import EVERY_WAY_OF_COUNTING
 from tests.kernel.namespaces import inside
 from tests.lab import wiring
 from tests.lab.exchange import End, datagrams
@@ -30,12 +32,18 @@ _AF = {Family.V4: socket.AF_INET, Family.V6: socket.AF_INET6}
 IP = {Family.V4: ["ip"], Family.V6: ["ip", "-6"]}
 
 
+@pytest.fixture(scope="module", params=EVERY_WAY_OF_COUNTING, ids=str)
+def backend(request: pytest.FixtureRequest) -> Backend:
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def world() -> Iterator[World]:
+def world(backend: Backend) -> Iterator[World]:
     """A node whose pods' addresses the internet knows the way to."""
     settings = {"accounting": {"min_reading_seconds": 0}, "reconcile_seconds": 0.3}
     name = f"unused-{os.getpid()}"
-    with World(cluster(nodes=1, pods=1), name=name, settings=settings, exporters=False) as made:
+    one = cluster(nodes=1, pods=1)
+    with World(one, backend=backend, name=name, settings=settings, exporters=False) as made:
         for family, (block, fabric) in FABRIC.items():
             inside(made.internet, *IP[family], "route", "add", block, "via", fabric)
         yield made

@@ -56,6 +56,14 @@ def names() -> list[str]:
     return sorted(path.name for path in ROOT.iterdir()) if ROOT.is_dir() else []
 
 
+def counted_by(backend: Backend, accounting: Mapping[str, Any]) -> dict[str, Any]:
+    """What node.yaml says so that this backend counts, beside other keys of `accounting`."""
+    if backend is not Backend.LINKS:
+        others = {key: value for key, value in accounting.items() if key != "at"}
+        return {"backend": backend.value, "accounting": others}
+    return {"backend": Backend.NFTABLES.value, "accounting": {**accounting, "at": "links"}}
+
+
 class World:
     """A lab. As a context manager it is up inside the block and gone after it, however it ends."""
 
@@ -78,7 +86,10 @@ class World:
             exporters: whether every agent gets one beside it.
         """
         self.topology = topology
-        self._settings = {**SETTINGS, "backend": backend.value, **(settings or {})}
+        chosen = {**SETTINGS, **(settings or {})}
+        self._settings = {**counted_by(backend, {}), **chosen}
+        if backend is Backend.LINKS:
+            self._settings |= counted_by(backend, chosen["accounting"])
         self._name = name
         self._exporters = exporters
         self._is_ours = False

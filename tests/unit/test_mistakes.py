@@ -113,6 +113,17 @@ VALUES = [
     ("cni: bridge", "cni: 'bridge' is neither true nor false; write one of them"),
     ("cni:", "cni: an empty value is neither true nor false"),
     ("backend: nftable", "'iptables-legacy' or 'iptables-nft'; did you mean nftables?"),
+    ("accounting: {at: nowhere}", "accounting.at: 'nowhere' is not one of 'rules' or 'links'"),
+    (
+        "backend: iptables\naccounting: {at: links}",
+        "iptables has no part in counting at links",
+    ),
+    (
+        "accounting: {at: links, node_rules: exact}",
+        "say node_rules: corrected, or at: rules",
+    ),
+    ("cni: off\naccounting: {at: links}", "links count for pods that netmgr wires"),
+    ("backend: links", "'iptables-legacy' or 'iptables-nft'"),
     (
         "log_level: INFO",
         "log_level: 'INFO' is not one of 'debug', 'info', 'warning' or 'error'; did you mean info?",

@@ -14,7 +14,7 @@ from netmgr.agent.core.components import Agent, Component, Query, Remnants
 from netmgr.agent.core.files import Files, Made
 from netmgr.agent.core.recovery import boot_id, open_or_set_aside
 from netmgr.agent.core.scheduler import Latest, Task
-from netmgr.agent.core.uplinks import uplinks
+from netmgr.agent.core.uplinks import OtherLinks, uplinks
 from netmgr.api.snapshot import (
     VERSION,
     AuditView,
@@ -25,11 +25,13 @@ from netmgr.api.snapshot import (
     Snapshot,
     UsageView,
 )
-from netmgr.documents.accounting import NodeRules
-from netmgr.documents.node import Backend
+from netmgr.documents.accounting import CountingAt, NodeRules
+from netmgr.documents.backend import Backend
 from netmgr.documents.sites import Role
 from netmgr.errors import KernelError, NetmgrError, SetupError, StateError, TryAgainLater
+from netmgr.kernel import traffic_filters
 from netmgr.kernel.capabilities import Capability
+from netmgr.kernel.netlink import Netlink
 from netmgr.kernel.xtables.variant import give_memory_back
 from netmgr.ledger.history import FARTHEST, By, Period, Retention, view
 from netmgr.ledger.ledger import Ledger
@@ -41,6 +43,9 @@ from netmgr.rules.choose import FACTS, FILE_NAME, open_backend, open_kind, remem
 from netmgr.rules.engine import Drops, RuleBackend, Rules
 from netmgr.rules.policy import Policy
 from netmgr.rules.tagged import Tagged
+
+_FOLLOW_SECONDS = 1.0
+"""How long links that come are without what counts there."""
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +62,9 @@ class NodeAccounting(Component):
         )
         self.accounts = accounts
         self.rules = rules
+        self._other_links: OtherLinks | None = None
+        if agent.document.accounting.at is CountingAt.LINKS:
+            self._other_links = agent.stack.enter_context(closing(OtherLinks()))
         self.ledger = ledger
 
     @classmethod
@@ -77,7 +85,7 @@ class NodeAccounting(Component):
         def opened(backend: RuleBackend) -> Rules:
             return agent.stack.enter_context(closing(Rules(backend, Policy.of(document))))
 
-        rules = opened(open_backend(document.backend, document.state_dir))
+        rules = opened(open_backend(document.backend, document.state_dir, settings.at))
         change = changeover.begin(
             document.state_dir, ledger, rules, lambda kind: opened(open_kind(kind))
         )
@@ -114,6 +122,13 @@ class NodeAccounting(Component):
         # Nobody may ask for long, and what was not read is lost if another program zeroes it.
         seconds = self._agent.document.accounting.reading_seconds
         yield Task(self.accounts.read, seconds, name="reading")
+        if self._other_links:
+            yield Task(self._follow, _FOLLOW_SECONDS, name="links")
+
+    def _follow(self) -> None:
+        # A new uplink counts nothing yet.
+        if self._other_links and self._other_links.have_changed():
+            self._agent.health.repair("rules", self.accounts.reconcile)
 
     def problems(self) -> Iterable[Problem]:
         if not self.ledger.durable:
@@ -299,7 +314,9 @@ def examine(ledger: Ledger, *rules: Rules, was_damaged: bool = False) -> bool:
     marks = [Mark.of(address) for backend_rules in rules for address in backend_rules.marks()]
     # All counters are read only for a ledger without content: any other has a mark to compare.
     has_counters = was_damaged or (
-        ledger.is_new and any(backend_rules.read() for backend_rules in rules)
+        # Those at links are there as soon as they are looked for.
+        ledger.is_new
+        and any(sample.packets for backend_rules in rules for sample in backend_rules.read())
     )
     return ledger.examine(marks, has_counters=has_counters) in MENDED
 
@@ -329,4 +346,7 @@ def _remove_rules(backend: Backend, owner: str) -> str:
     )
     with closing(Rules(open_kind(backend), policy)) as rules:
         rules.remove()
+    if backend is Backend.LINKS:
+        with closing(Netlink()) as channel:
+            traffic_filters.remove_unused(channel)
     return f"rules and sets of {backend} were removed"

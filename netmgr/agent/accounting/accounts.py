@@ -27,7 +27,13 @@ from netmgr.prefixes import Address, Prefix
 from netmgr.rules.engine import Rules
 from netmgr.rules.model import Count
 from netmgr.rules.policy import INTERNAL_SETS, Policy
-from netmgr.rules.transaction import FillChain, Operation, ReplaceElements, Transaction
+from netmgr.rules.transaction import (
+    CountAtLinks,
+    FillChain,
+    Operation,
+    ReplaceElements,
+    Transaction,
+)
 
 POLICY = "policy"
 """Key in the ledger: a digest of what the rules were made from."""
@@ -138,6 +144,9 @@ class Accounts:
             if self._changeover is not None:
                 self._changeover.finish()
                 self._changeover = None
+                # What counted for the former one may be in a table of the successor's.
+                self._sound_at = None
+                repairs += self.reconcile()
             self._end_former()
             self._ledger.remember(POLICY, policy)
             return repairs
@@ -406,6 +415,8 @@ class Accounts:
 
 def _counts(operation: Operation) -> bool:
     """Whether an operation repairs something that decides what is counted."""
+    if isinstance(operation, CountAtLinks):
+        return operation.loses
     if isinstance(operation, FillChain):
         return any(isinstance(rule.action, Count) for rule in operation.rules)
     return isinstance(operation, ReplaceElements) and operation.spec.name in INTERNAL_SETS

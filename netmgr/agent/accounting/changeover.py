@@ -18,11 +18,11 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from netmgr.documents.node import Backend
+from netmgr.documents.backend import Backend
 from netmgr.ledger.ledger import BACKENDS, Ledger
 from netmgr.model import Counter, Sample
 from netmgr.prefixes import Address
-from netmgr.rules.choose import FACTS, remember, remembered
+from netmgr.rules.choose import FACTS, ONE_TABLE, remember, remembered
 from netmgr.rules.engine import Rules
 
 TRIES = 10
@@ -113,6 +113,7 @@ class Changeover:
             )
         for rules in self.rules:
             rules.remove()
+        self.successor.share_table(shared=False)
         self.former, self.leftovers = None, []
         self._remember()
 
@@ -195,7 +196,12 @@ def begin(
     # Before any rule of the successor exists: a crash must not leave rules of an unnamed backend.
     ledger.remember(BACKENDS, " ".join(known))
     leftovers = [open_rules(kind) for kind in others]
+    sharing = [rules for rules in leftovers if {rules.backend.name, name} == ONE_TABLE]
+    for rules in sharing:
+        rules.share_table(shared=True)
     former = leftovers.pop(0) if known[0] != name else None
+    # Where the ledger reads the successor's already, its next plan removes what is left in there.
+    successor.share_table(shared=former in sharing)
     return Changeover(state_dir, ledger, successor, former, leftovers)
 
 

@@ -17,6 +17,7 @@ from netmgr.agent.core.components import Agent, Component
 from netmgr.agent.core.scheduler import Task
 from netmgr.agent.core.uplinks import uplinks
 from netmgr.api.snapshot import Fault, Problem, Snapshot
+from netmgr.documents.accounting import CountingAt
 from netmgr.documents.node import NodeDocument
 from netmgr.errors import Ignoring, NotReady
 from netmgr.kernel import flowtables
@@ -106,9 +107,10 @@ def why_off(document: NodeDocument, backend: RuleBackend) -> str:
         return "node.yaml has flowtable: off"
     if not document.wires_pods:
         return "another plugin wires the pods"
-    if document.traffic_classes:
+    at_links = document.accounting.at is CountingAt.LINKS
+    if document.traffic_classes and not at_links:
         return "accounting.classes count internal packets, too"
-    if backend.name != "nftables":
+    if backend.name != "nftables" and not at_links:
         return f"{backend.name} has none"
     if not backend.abilities.flowtables:
         return "this kernel has none (CONFIG_NF_FLOW_TABLE_INET, CONFIG_NFT_FLOW_OFFLOAD)"

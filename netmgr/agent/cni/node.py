@@ -2,8 +2,9 @@
 
 The order of steps is what makes every crash harmless:
 
-- attach: hold the address, begin to count, wire. A crash leaves a held address without a
-  link, which the next start collects; nothing was counted that is not in the ledger.
+- attach: hold the address, make the link, begin to count, bring the link up. A crash leaves a
+  held address with no link or half of one, which the next start collects; nothing was counted
+  that is not in the ledger.
 - detach: unwire, read for the last time, stop counting, release the address. A crash leaves
   an attachment whose link is gone; the runtime, unanswered, or the launcher's spool repeats
   the DEL.
@@ -18,6 +19,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from errno import ELOOP, ENAMETOOLONG, ENOENT, ENOTDIR
+from functools import partial
 from pathlib import Path
 
 from cni.request import Request
@@ -235,9 +237,9 @@ class Node(Component):
         )
         attachment = self.leases.reserve(wanted)
         try:
-            # Before the wiring: the pod's first packet is counted.
-            self.accounts.begin(attachment)
-            self.dataplane.attach(attachment, requested.mac)
+            # The pod's first packet is counted, by a link that is there and still down.
+            counting = partial(self.accounts.begin, attachment)
+            self.dataplane.attach(attachment, requested.mac, counting)
             # The link has to be there first. The pod's program is not started before the answer.
             if self._connections:
                 self._connections.begin(attachment)

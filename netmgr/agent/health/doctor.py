@@ -26,12 +26,13 @@ from netmgr.api.gaps import described
 from netmgr.api.snapshot import Fault
 from netmgr.dataplane import desired, settings
 from netmgr.documents import loader
+from netmgr.documents.backend import Backend
 from netmgr.documents.diagnostics import Severity
-from netmgr.documents.node import Backend, NodeDocument
+from netmgr.documents.node import NodeDocument
 from netmgr.errors import KernelError, NetmgrError, StateError
 from netmgr.findings import Finding
 from netmgr.ipam import store as leases
-from netmgr.kernel import conntrack, links, netns, traffic_control
+from netmgr.kernel import conntrack, links, netns, traffic_control, traffic_filters
 from netmgr.kernel.capabilities import Capability
 from netmgr.kernel.links import VethEnd
 from netmgr.kernel.netlink import Netlink
@@ -39,7 +40,7 @@ from netmgr.kernel.xtables.variant import Variant
 from netmgr.ledger import store as ledger
 from netmgr.model import LINK_PREFIX
 from netmgr.prefixes import Address, Family
-from netmgr.rules.choose import FACTS, open_kind, would_use
+from netmgr.rules.choose import FACTS, ONE_TABLE, open_kind, would_use
 from netmgr.rules.engine import Rules
 from netmgr.rules.iptables_chains import obstacles
 from netmgr.rules.policy import Policy
@@ -130,7 +131,7 @@ def _privileges(document: NodeDocument) -> Iterator[Finding]:
 
 def _kernel(document: NodeDocument) -> Iterator[Finding]:
     """Have the kernel take a pair of links, and all rules of this document, with one pod's."""
-    backend = would_use(document.backend, document.state_dir)
+    backend = would_use(document.backend, document.state_dir, document.accounting.at)
     with _scratch_namespace() as descriptor:
         near, far = (VethEnd(f"probe{n}", bytes([2, 0, 0, 0, 0, n]), _LEAST_MTU) for n in (0, 1))
         with Netlink() as channel:
@@ -256,8 +257,10 @@ def _firewall(document: NodeDocument) -> Iterator[Finding]:
 
 def _order(document: NodeDocument) -> Iterator[Finding]:
     """Rules of others before ours, which the agent moves to the front while it runs."""
-    backend = would_use(document.backend, document.state_dir)
-    if backend is Backend.NFTABLES:
+    backend = would_use(document.backend, document.state_dir, document.accounting.at)
+    if backend is Backend.LINKS:
+        yield from _earlier_filters()
+    if backend in ONE_TABLE:
         return
     variant = Variant(backend)
     for family in _families(document):
@@ -270,6 +273,18 @@ def _order(document: NodeDocument) -> Iterator[Finding]:
                 f"have its owner append it, or move it behind: {program} -A {rule} && "
                 f"{program} -D {rule}",
             )
+
+
+def _earlier_filters() -> Iterator[Finding]:
+    with Netlink() as channel:
+        for place in traffic_filters.places(channel):
+            filters = traffic_filters.read_filters(channel, place)
+            if any(is_ours for is_ours, _ in filters) and not filters[0][0]:
+                yield Finding(
+                    Severity.WARNING,
+                    f"a filter comes before netmgr's, which counts only what it lets pass: {place}",
+                    "have its owner give it a priority (`pref`) above 1",
+                )
 
 
 def _plugin(document: NodeDocument) -> Iterator[Finding]:

@@ -1,0 +1,222 @@
+"""The programs that count at links: what enters and leaves by an uplink, what arrives at a pod.
+
+An uplink is any link that is no pod's. Where a packet enters by one, its source decides what it is
+counted as, and `tc_index` carries that along. Where it leaves by one, behind filters and
+translation, its destination decides, and `ingress_ifindex` still names the pod's link. At a pod's
+link, behind all translation, the pod is known by the link. A pod can set `tc_index`, which survives
+its pair, so it is overwritten there: what pods send is never the internet's, also where it is given
+a public source. Of what came in by no uplink and no pod's link the source decides.
+
+A class is 15 bits. The flag beside it is set for other nodes' pods.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import sys
+from collections.abc import Mapping
+from itertools import product
+
+from netmgr.documents.classes import INTERNAL
+from netmgr.kernel.bpf import ARRAY, HASH, PREFIXES, MapShape
+from netmgr.model import PODS, REMOTE_PODS, UNATTRIBUTED, Traffic
+from netmgr.prefixes import Address, Family, Prefix
+from netmgr.rules.at_links import AtLinks
+
+CLUSTER, INTERNET, INSIDE = 0x8000, 1, 0x7FFF
+"""The flag, the class of what is not known, and that of what is, but is in no class that counts."""
+_CLASS = CLUSTER - 1
+
+ELEMENT_KEY, ELEMENT = struct.Struct("=IHH"), struct.Struct("=QQ16s24s")
+"""Link, class, `row_of`; and packets, bytes, the pod's address, the class's name."""
+_PEER_KEY, _PEER, _SUM = struct.Struct("=I16s"), struct.Struct("=I"), struct.Struct("=QQ")
+_SUBJECTS = (PODS, UNATTRIBUTED, REMOTE_PODS)
+# Of a family and direction: a sum for each of these, and room for a fourth.
+_ROW = 4 * _SUM.size
+UPLINKS = struct.Struct("=16I")
+"""Indexes, 0 for none; the last one is of the IFB before limited pods."""
+
+PODS_MAP, PEERS_MAP, SUMS_MAP, UPLINKS_MAP = ("nm_pods", "nm_peers", "nm_sums", "nm_uplinks")
+SHAPES = (
+    # A thousand pods of two families and sixteen classes.
+    MapShape(PODS_MAP, HASH, ELEMENT_KEY.size, ELEMENT.size, 1 << 17),
+    MapShape(PEERS_MAP, PREFIXES, _PEER_KEY.size, _PEER.size, 1 << 16),
+    MapShape(SUMS_MAP, ARRAY, 4, 4 * _ROW, 1),
+    MapShape(UPLINKS_MAP, ARRAY, 4, UPLINKS.size, 1),
+)
+ONLY_KEY = bytes(4)
+
+
+def peers(at_links: AtLinks, numbers: Mapping[str, int]) -> dict[bytes, bytes]:
+    """The map of peers, given the numbers of classes."""
+    # Without classes nobody counts what is no internet.
+    by_class = dict.fromkeys(at_links.known, numbers[INTERNAL] if at_links.classes else INSIDE)
+    for name, prefixes in at_links.classes:
+        by_class |= dict.fromkeys(prefixes, numbers[name])
+    flags = dict.fromkeys(at_links.cluster, CLUSTER)
+    # The longest prefix decides, of classes and flags by itself; IPv4 is mapped into IPv6.
+    return {
+        _PEER_KEY.pack(128 - prefix.family.width + prefix.length, mapped(prefix.network)): (
+            _PEER.pack(_longest(prefix, by_class, INTERNET) | _longest(prefix, flags, 0))
+        )
+        for prefix in {*by_class, *flags}
+    }
+
+
+def _longest(prefix: Prefix, choices: Mapping[Prefix, int], otherwise: int) -> int:
+    covering = [candidate for candidate in choices if candidate.covers(prefix)]
+    longest = max(covering, key=lambda candidate: candidate.length, default=None)
+    return otherwise if longest is None else choices[longest]
+
+
+def mapped(address: Address) -> bytes:
+    """An address in 16 bytes (RFC 4291, 2.5.5.2)."""
+    before = b"" if address.family is Family.V6 else bytes(10) + b"\xff\xff"
+    return before + address.packed
+
+
+def row_of(family: Family, traffic: Traffic) -> int:
+    """The number of a family and direction."""
+    return 2 * (family is Family.V6) + traffic.is_inward
+
+
+def sums(element: bytes) -> dict[tuple[Family, Traffic], dict[str, tuple[int, int]]]:
+    """Packets and bytes by subject, for each family and traffic, of the sums' one element."""
+    return {
+        (family, traffic): {
+            subject: _SUM.unpack_from(element, row_of(family, traffic) * _ROW + place * _SUM.size)
+            for place, subject in enumerate(_SUBJECTS)
+        }
+        for family, traffic in product(Family, Traffic)
+    }
+
+
+# Fields of struct __sk_buff: len 0, protocol 16, vlan_tci 24, ingress_ifindex 36, ifindex 40,
+# tc_index 44. As they are: r6 the packet, r7 its row, r8 its class, r9 its bytes.
+_IPV4, _IPV6 = socket.htons(0x0800), socket.htons(0x86DD)
+# What is before an IPv4 address that is mapped into IPv6.
+_MAPPED = int.from_bytes(b"\0\0\xff\xff", sys.byteorder)
+# TC_ACT_UNSPEC: on to the next filter.
+_ON = "pass: r0 = -1; exit"
+# A packet with a VLAN's tag is that link's, which counts it by itself.
+_ITS_OWN = "r1 = *(u32 *)(r6 + 24); r1 &= 0xfff; if r1 != 0 goto pass"
+
+
+def _load(offset: int, size: int, to: int) -> str:
+    """Have bytes of the network header on the stack (bpf_skb_load_bytes_relative)."""
+    return f"r1 = r6; r2 = {offset}; r3 = r10; r3 += {to}; r4 = {size}; r5 = 1; call 68"
+
+
+def _look_up(side: str, offset_v4: int, offset_v6: int) -> str:
+    """An address's class and flag in r8, the row of its family outward in r7."""
+    return f"""
+        r1 = *(u32 *)(r6 + 16); if r1 == {_IPV6} goto {side}_v6; if r1 != {_IPV4} goto pass
+        r7 = 0; *(u64 *)(r10 - 16) = 0; *(u32 *)(r10 - 8) = {_MAPPED}
+        {_load(offset_v4, 4, -4)}; goto {side}_key
+    {side}_v6: r7 = 2
+        {_load(offset_v6, 16, -16)}
+    {side}_key: if r0 != 0 goto pass
+        *(u32 *)(r10 - 20) = 128; r1 = map {PEERS_MAP}; r2 = r10; r2 += -20; call 1
+        r8 = {INTERNET}; if r0 == 0 goto {side}_known
+        r8 = *(u32 *)(r0 + 0)
+    {side}_known:
+    """
+
+
+def _count(link: int, otherwise: str) -> str:
+    """Count the packet for the pod of a link, a field's, if it has such an element."""
+    return f"""
+        r1 = *(u32 *)(r6 + {link}); *(u32 *)(r10 - 32) = r1
+        *(u16 *)(r10 - 28) = r8; *(u16 *)(r10 - 26) = r7
+        r1 = map {PODS_MAP}; r2 = r10; r2 += -32; call 1; if r0 == 0 goto {otherwise}
+        r1 = 1; lock *(u64 *)(r0 + 0) += r1; lock *(u64 *)(r0 + 8) += r9
+    """
+
+
+def _sum(subject: str) -> str:
+    """Count the packet in the sum of a subject."""
+    place = _SUBJECTS.index(subject) * _SUM.size
+    return f"""
+        r3 = r7; r3 &= 3; r3 <<= {_ROW.bit_length() - 1}; r1 = value {SUMS_MAP}; r1 += r3; r2 = 1
+        lock *(u64 *)(r1 + {place}) += r2; lock *(u64 *)(r1 + {place + 8}) += r9
+    """
+
+
+def _leaving(header: int) -> str:
+    """Counts what leaves by an uplink, whose packets have so many bytes before IP's header."""
+    return f"""
+        r6 = r1; r1 = *(u32 *)(r6 + 36); if r1 == 0 goto pass    # this machine's own
+        {_ITS_OWN}
+        {_look_up("destination", 16, 24)}
+        r9 = *(u32 *)(r6 + 0); r9 -= {header}
+        *(u32 *)(r10 - 36) = r8; r8 &= {_CLASS}; if r8 == {INSIDE} goto others
+        {_count(36, "others")}
+        if r8 != {INTERNET} goto pass
+        {_sum(PODS)}; goto pass
+    others: r4 = *(u32 *)(r6 + 44)    # what `_ENTERING` found, if it came in by an uplink
+        if r8 != {INTERNET} goto inward; if r4 & {CLUSTER} goto answer
+        {_sum(UNATTRIBUTED)}; goto inward
+    answer: {_sum(REMOTE_PODS)}
+    inward: r4 &= {_CLASS}; if r4 != {INTERNET} goto pass
+        r7 += 1; r8 = *(u32 *)(r10 - 36); if r8 & {CLUSTER} goto request
+        {_sum(UNATTRIBUTED)}; goto pass
+    request: {_sum(REMOTE_PODS)}
+        {_ON}
+    """
+
+
+_ENTERING = f"""
+        r6 = r1; {_ITS_OWN}
+        {_look_up("source", 12, 8)}
+        *(u32 *)(r6 + 44) = r8
+        {_ON}
+"""
+"""Writes down what a packet that enters by an uplink is to be counted as."""
+
+_SENDING = f"r2 = {INSIDE}; *(u32 *)(r1 + 44) = r2; {_ON}"
+
+_ETHERNET = 14
+# A card pads a frame to 60 bytes, and a flowtable leaves it so: the length is IP's then.
+_UNPADDED = f"""
+        if r9 > 46 goto whole
+        {_load(2, 2, -2)}; if r0 != 0 goto pass
+        r9 = *(u8 *)(r10 - 2); r9 <<= 8; r1 = *(u8 *)(r10 - 1); r9 |= r1
+"""
+_ARRIVING = f"""
+        r6 = r1; r1 = *(u32 *)(r6 + 36); if r1 == 0 goto pass
+        r9 = *(u32 *)(r6 + 0); r9 -= {_ETHERNET}
+        r8 = *(u32 *)(r6 + 44); r8 &= {_CLASS}; if r8 == {INSIDE} goto inside
+        if r8 != 0 goto outside; r2 = value {UPLINKS_MAP}
+        r2 = *(u32 *)(r2 + {UPLINKS.size - 4}); if r1 == r2 goto pass    # this machine's own
+    inside: {_look_up("source", 12, 8)}
+        r8 &= {_CLASS}; if r8 == {INSIDE} goto pass; r7 += 1; if r8 != {INTERNET} goto delivered
+        r1 = *(u32 *)(r6 + 44); r1 &= {_CLASS}; if r1 == {INSIDE} goto sent
+    delivered: {_count(40, "sent")}
+        if r8 == {INTERNET} goto counted
+    sent: {_look_up("destination", 16, 24)}
+        r8 &= {_CLASS}
+        {_count(36, "pass")}; goto pass
+    outside: r7 = 1; r1 = *(u32 *)(r6 + 16); if r1 == {_IPV4} goto short
+        r7 = 3; if r1 == {_IPV6} goto whole; goto pass
+    short: {_UNPADDED}
+    whole: {_count(40, "nobody")}
+        if r8 != {INTERNET} goto pass
+    counted: {_sum(PODS)}; goto pass
+    nobody: if r8 != {INTERNET} goto pass
+        {_sum(UNATTRIBUTED)}
+        {_ON}
+"""
+"""Counts what arrives at a pod's link."""
+
+LEAVING, LEAVING_BARE, ENTERING = "leaving", "leaving_bare", "entering"
+SENDING, ARRIVING = "sending", "arriving"
+TEXTS = {
+    LEAVING: _leaving(_ETHERNET),
+    # Tunnels and their like send packets without a header before that of IP.
+    LEAVING_BARE: _leaving(0),
+    ENTERING: _ENTERING,
+    SENDING: _SENDING,
+    ARRIVING: _ARRIVING,
+}
+"""Each program, by its name."""

@@ -1,0 +1,166 @@
+"""The backend that counts at links what is forwarded; all else is nftables' as ever."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+
+from netmgr.kernel import bpf, netlink
+from netmgr.model import REMOTE_PODS, Counter, Sample, Sender
+from netmgr.prefixes import Address
+from netmgr.rules import link_programs, transaction
+from netmgr.rules.at_links import AtLinks
+from netmgr.rules.classifier import pod_set
+from netmgr.rules.link_elements import LinkElements
+from netmgr.rules.link_filters import LinkFilters, Peers
+from netmgr.rules.link_programs import ONLY_KEY, PODS_MAP, SUMS_MAP
+from netmgr.rules.model import Element, Hook, Ruleset, Sets
+from netmgr.rules.nftables import NftablesBackend
+from netmgr.rules.observed import Observed
+
+
+class LinksBackend(NftablesBackend):
+    """Holds the ruleset in nftables, but for what counts what is forwarded."""
+
+    name = "links"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.share_table(shared=False)
+        self._filters = LinkFilters()
+        self._lock = threading.RLock()
+        # Where pods' packets come in, as far as it is known; and the links that are to count.
+        self._links: dict[Element, str] = {}
+        self._counting: frozenset[str] = frozenset()
+
+    @cached_property
+    def _elements(self) -> LinkElements:
+        return LinkElements(self._filters.maps[PODS_MAP])
+
+    @cached_property
+    def _life(self) -> int:
+        """Of the node's counters, which nobody can put back but together with their map."""
+        return bpf.number_of(self._filters.maps[SUMS_MAP])
+
+    def share_table(self, *, shared: bool) -> None:
+        super().share_table(shared=shared)
+        self.abilities = replace(self.abilities, counts_at_links=True, counts_by_rules=shared)
+
+    def observe(self, desired: Ruleset) -> Observed:
+        with self._lock:
+            observed, at_links = super().observe(desired), desired.at_links
+            if at_links is None:
+                return observed
+            self._know(element for members in desired.members.values() for element in members)
+            wanted = {
+                spec.name: desired.members[spec.name] for spec in desired.sets if spec.at_links
+            }
+            self._counting = frozenset(
+                self._links[element] for members in wanted.values() for element in members
+            )
+            members, orphans = self._held(wanted)
+            faults = self._filters.faults(self._counting, at_links, self._peers(at_links))
+            return replace(
+                observed,
+                members={**observed.members, **members},
+                orphans=observed.orphans | orphans,
+                link_faults=tuple(faults),
+            )
+
+    def _know(self, elements: Iterable[Element]) -> None:
+        self._links |= {
+            element.address: element.link for element in elements if isinstance(element, Sender)
+        }
+
+    def _held(
+        self, wanted: Mapping[str, frozenset[Element]]
+    ) -> tuple[dict[str, frozenset[Element]], set[str]]:
+        """Pods with an element, by set, and sets that have no business there."""
+        numbers = {address: netlink.index_of(name) for address, name in self._links.items()}
+        linked = {address for address, number in numbers.items() if number}
+        # Where there is no link, there is nothing that could be lost.
+        held: dict[str, set[Element]] = {name: {*wanted[name]} - linked for name in wanted}
+        orphans: set[str] = set()
+        for link, shown in self._elements.listed():
+            name, address = _set_name(shown.counter), shown.counter.subject
+            if name not in held:
+                orphans.add(name)
+            elif isinstance(address, Address) and numbers.get(address, 0) in (0, link):
+                held[name].add(address)
+        return {name: frozenset(held[name]) for name in held}, orphans
+
+    def _peers(self, at_links: AtLinks) -> Peers:
+        return link_programs.peers(at_links, self._elements.numbers(at_links))
+
+    def apply(self, operations: Sequence[transaction.Operation]) -> None:
+        """Carry the operations out; what is nftables' in one transaction."""
+        with self._lock:
+            added = [part for part in operations if isinstance(part, transaction.AddElements)]
+            for addition in added:
+                self._know(addition.elements)
+            if of_rules := [part for part in operations if not self._carries_out(part)]:
+                super().apply(of_rules)
+            pods = {element for part in added if part.spec.at_links for element in part.elements}
+            self._filters.join({self._links.get(address, "") for address in pods})
+
+    def _carries_out(self, operation: transaction.Operation) -> bool:
+        """Carry it out if it is about what counts at links."""
+        match operation:
+            case transaction.CountAtLinks(at_links=at_links):
+                self._filters.put(self._counting, at_links, self._peers(at_links))
+            case transaction.AddElements(spec=spec, elements=elements) if spec.at_links:
+                for address in elements:
+                    # Without a link it is added when there is one (`_held`).
+                    link = netlink.index_of(self._links.get(address, ""))
+                    if link and spec.counts and isinstance(address, Address):
+                        self._elements.add(link, address, spec.counts, operation.packets)
+            case transaction.RemoveElements(spec=spec, elements=elements) if spec.at_links:
+                self._elements.delete(map(spec.counter, elements))
+            case transaction.DeleteOrphan(name=name) if name.startswith("link_"):
+                counters = [shown.counter for _, shown in self._elements.listed()]
+                self._elements.delete(filter(lambda counter: _set_name(counter) == name, counters))
+            case _:
+                return isinstance(operation, transaction.CreateSet) and operation.spec.at_links
+        return True
+
+    def read(self, desired: Ruleset) -> list[Sample]:
+        """The node's counters, then the pods'."""
+        with self._lock:
+            # While one way of counting takes over from the other, both have the same counters.
+            samples = {shown.counter: shown for shown in super().read(desired)}
+            samples |= {shown.counter: shown for shown in self._sums(desired)}
+            samples |= {shown.counter: shown for _, shown in self._elements.listed()}
+            return list(samples.values())
+
+    def _sums(self, desired: Ruleset) -> Iterator[Sample]:
+        cluster = desired.at_links.cluster if desired.at_links else ()
+        remote = {prefix.family for prefix in cluster}
+        shown = link_programs.sums(self._filters.maps[SUMS_MAP].get(ONLY_KEY) or b"")
+        for (family, traffic), by_subject in shown.items():
+            packets, octets = map(sum, zip(*by_subject.values(), strict=True))
+            forwarded = Counter(Hook.FORWARD.upper(), family, traffic)
+            yield Sample(forwarded, octets, packets, self._life)
+            for subject, (number, size) in by_subject.items():
+                if subject != REMOTE_PODS or family in remote:
+                    yield Sample(Counter(subject, family, traffic), size, number, self._life)
+
+    def read_pods(self, pods: Sets) -> list[Sample]:
+        of_rules = {spec: members for spec, members in pods.items() if not spec.at_links}
+        at_links = pods.keys() - of_rules.keys()
+        counters = (spec.counter(element) for spec in at_links for element in pods[spec])
+        with self._lock:
+            return [*super().read_pods(of_rules), *self._elements.read(counters)]
+
+    def remove(self) -> None:
+        self._filters.remove()
+        super().remove()
+
+    def close(self) -> None:
+        super().close()
+        self._filters.close()
+
+
+def _set_name(counter: Counter) -> str:
+    return pod_set(counter.traffic, counter.family, at_links=True).name

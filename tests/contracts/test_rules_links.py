@@ -1,0 +1,165 @@
+"""What counting at links leaves behind, and what it does beside others' qdiscs."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from netmgr.errors import KernelError
+from netmgr.kernel import bpf, netns, traffic_filters
+from netmgr.kernel.netlink import Netlink, index_of
+from netmgr.kernel.traffic_filters import FilterPlace
+from netmgr.model import Counter, Traffic
+from netmgr.prefixes import Address, Family
+from tests.contracts.conftest import Kernel, inside_its_namespace, put_right
+from tests.contracts.routed import (
+    HEADERS,
+    INTERNET,
+    LINK,
+    MACS,
+    PODS,
+    PORT,
+    counts,
+    guarded,
+    routed,
+)
+from tests.contracts.wide import ETHERNET, exchange_is_counted_once, widen
+
+SURROUNDINGS = routed
+pytestmark = pytest.mark.root
+
+
+@pytest.fixture(params=["links"])
+def real_kernel(request: pytest.FixtureRequest) -> Iterator[Kernel]:
+    yield from inside_its_namespace(request)
+
+
+def test_what_is_removed_leaves_no_filter_and_no_qdisc(world, real_kernel, policy, program):
+    del world
+    rules = guarded(real_kernel.backend, policy, knows_links=True)
+    assert "clsact" in program("tc qdisc show dev uplink")
+    assert f"dev {LINK}" in program("tc qdisc show")
+    rules.remove()
+    with Netlink() as channel:
+        traffic_filters.remove_unused(channel)
+    assert "clsact" not in program("tc qdisc show")
+    assert "netmgr" not in program("nft list ruleset")
+
+
+def test_anothers_filters_and_their_clsact_stay(world, real_kernel, policy, program, monkeypatch):
+    del world
+    rules = guarded(real_kernel.backend, policy, knows_links=True)
+    foreign = bpf.load("foreign", "r0 = -1; exit", ())
+    with Netlink() as channel:
+        place = FilterPlace.leaving(index_of("uplink"))
+        with monkeypatch.context() as patch:
+            patch.setattr(traffic_filters, "_HANDLE", 7)
+            channel.transact([traffic_filters.put_filter(place, foreign.descriptor, "foreign")])
+        rules.remove()
+        traffic_filters.remove_unused(channel)
+    shown = program("tc filter show dev uplink egress")
+    assert "foreign" in shown
+    assert "netmgr" not in shown
+
+
+def test_a_link_with_anothers_ingress_is_refused_and_the_others_count(
+    world, real_kernel, policy, program
+):
+    del world
+    program("tc qdisc add dev uplink ingress")
+    with pytest.raises(KernelError, match=r"qdisc add dev .* clsact"):
+        guarded(real_kernel.backend, policy, knows_links=True)
+    assert "netmgr" not in program("tc filter show dev uplink ingress")
+
+
+def test_links_that_lead_nowhere_outside_count_only_where_packets_wait_in_an_ifb(
+    world, real_kernel, policy, program
+):
+    """What comes back from it does not say by which link it came in."""
+    del world
+    program("ip link add other up type veth peer name other-far")
+    program("ip link set other-far up")
+    program("ip route add 10.99.0.0/24 dev other")
+    rules = guarded(real_kernel.backend, policy, knows_links=True)
+    assert "netmgr" not in program("tc filter show dev other egress")
+    program("ip link add netmgr-in up type ifb")
+    put_right(rules, map(Address.parse, PODS.values()))
+    assert "netmgr leaving" in program("tc filter show dev other egress")
+    assert "netmgr entering" in program("tc filter show dev other ingress")
+    assert "netmgr" not in program("tc filter show dev netmgr-in egress")
+
+
+def test_a_class_comes_and_goes_and_the_internet_goes_on(world, real_kernel, policy):
+    rules = guarded(real_kernel.backend, policy, knows_links=True)
+    family, pods = Family.V4, [Address.parse(address) for address in PODS.values()]
+    pod = world.socket(world.pod, family, PODS[family], PORT)
+    host = world.socket(world.host, family, INTERNET[family], PORT)
+    assert world.reaches(pod, host, INTERNET[family])
+    before = counts(rules)
+    rules.change_policy(replace(policy, masquerade=False))
+    put_right(rules, pods)
+    assert counts(rules) == before
+
+
+@pytest.mark.parametrize("kind", ETHERNET, ids=lambda kind: kind.split()[0])
+def test_an_uplink_of_another_kind_counts_what_the_pod_exchanges_once(
+    world, real_kernel, policy, program, kind
+):
+    """Also where every link is one: what carries a tunnel is, too, and a bridge's ports are not."""
+    widen(world, program, kind)
+    program("ip link add netmgr-in up type ifb")
+    rules = guarded(real_kernel.backend, policy, knows_links=True)
+    assert "netmgr leaving" in program("tc filter show dev wide egress")
+    if kind == "bridge":
+        assert "netmgr" not in program("tc filter show dev part egress")
+    exchange_is_counted_once(world, rules)
+
+
+def test_by_whichever_of_several_uplinks_a_packet_leaves_it_counts(
+    world, real_kernel, policy, program
+):
+    """A route that names several links spreads connections over them."""
+    other, address, family = "other", "192.0.2.9", Family.V4
+    program(f"ip link add {other} address {MACS[0]} type veth peer name far address {MACS[1]}")
+    program(f"ip link set far name {other} netns /proc/{os.getpid()}/fd/{world.host}")
+    program(f"ip link set {other} up")
+    with netns.entered(world.host):
+        program(f"ip link set {other} up")
+        program(f"ip addr add {address}/32 dev lo")
+    for link in ("uplink", other):
+        program(f"ip neigh add {address} lladdr {MACS[1]} dev {link}")
+    program("sysctl -qw net.ipv4.fib_multipath_hash_policy=1")
+    program(f"ip route add 192.0.2.0/24 nexthop dev uplink nexthop dev {other}")
+    rules = guarded(real_kernel.backend, policy, knows_links=True)
+    host = world.socket(world.host, family, address, PORT)
+    for number in range(32):
+        pod = world.socket(world.pod, family, PODS[family], PORT + 1 + number)
+        assert world.reaches(pod, host, address)
+    left = {link: sent(program, link) for link in ("uplink", other)}
+    assert all(left.values()), left
+    out = Counter.of_pod(Address.parse(PODS[family]), Traffic.INTERNET_OUT)
+    assert counts(rules)[out] == (32 * (100 + HEADERS[family]), 32)
+
+
+def sent(program, link: str) -> int:
+    (shown,) = json.loads(program(f"ip -s -j link show {link}"))
+    return int(shown["stats64"]["tx"]["packets"])
+
+
+def test_an_uplink_that_is_renamed_counts_on(world, real_kernel, policy, program):
+    family = Family.V6
+    rules = guarded(real_kernel.backend, policy, knows_links=True)
+    pod = world.socket(world.pod, family, PODS[family], PORT)
+    host = world.socket(world.host, family, INTERNET[family], PORT)
+    assert world.reaches(pod, host, INTERNET[family])
+    filters = program("tc filter show dev uplink egress")
+    program("ip link set uplink name wan")
+    assert world.reaches(pod, host, INTERNET[family])
+    put_right(rules, map(Address.parse, PODS.values()))
+    assert program("tc filter show dev wan egress") == filters, "written again"
+    out = Counter.of_pod(Address.parse(PODS[family]), Traffic.INTERNET_OUT)
+    assert counts(rules)[out] == (2 * (100 + HEADERS[family]), 2)

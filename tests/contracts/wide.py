@@ -1,0 +1,56 @@
+"""Uplinks of several kinds, by which node and host reach each other."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import nullcontext
+
+from netmgr.kernel import netns
+from netmgr.model import Counter, Traffic
+from netmgr.prefixes import Address, Family
+from netmgr.rules.engine import Rules
+from tests.contracts.routed import HEADERS, INTERNET, MACS, NODES, PODS, PORT, World, counts
+from tests.contracts.star import wait_until_up
+
+NEAR, FAR = "192.0.2.1", "192.0.2.9"
+CARRIERS = NODES[Family.V4], INTERNET[Family.V4]
+ETHERNET = ("bridge", "vxlan id 7 dstport 4789")
+
+
+def widen(world: World, program: Callable[..., str], kind: str) -> None:
+    """Have the node reach the host by the link `wide`: a bridge, or a tunnel over the uplink."""
+    if kind == "bridge":
+        program(f"ip link add wide address {MACS[0]} type bridge")
+        program("ip link add part up type veth peer name far")
+        program("ip link set part master wide")
+        program(f"ip link set far name wide netns /proc/{os.getpid()}/fd/{world.host}")
+    for far, (own, other) in enumerate(((NEAR, FAR), (FAR, NEAR))):
+        with netns.entered(world.host) if far else nullcontext():
+            if kind != "bridge":
+                local, remote = CARRIERS[::-1] if far else CARRIERS
+                program(f"ip link add wide type {kind} local {local} remote {remote}")
+            if kind in ETHERNET:
+                program(f"ip link set wide address {MACS[far]}")
+                program(f"ip neigh add {other} lladdr {MACS[not far]} dev wide")
+            program(f"ip addr add {own}/32 dev wide")
+            program("ip link set wide up")
+            program(f"ip route add {other}/32 dev wide")
+    if kind in ETHERNET:
+        wait_until_up("wide")
+
+
+def exchange_is_counted_once(world: World, rules: Rules) -> None:
+    """What the pod sends to the host's end of it, and gets from there."""
+    family = Family.V4
+    pod = world.socket(world.pod, family, PODS[family], PORT)
+    host = world.socket(world.host, family, FAR, PORT)
+    for size in (1, 100, 1000):
+        assert world.reaches(pod, host, FAR, size) == NEAR
+        host.sendto(bytes(size), (NEAR, PORT))
+        assert len(pod.recv(2000)) == size
+    expected, shown = (1101 + 3 * HEADERS[family], 3), counts(rules)
+    for traffic in Traffic:
+        of_pod = Counter.of_pod(Address.parse(PODS[family]), traffic)
+        of_all = [Counter(subject, family, traffic) for subject in ("PODS", "FORWARD")]
+        assert {shown[counter] for counter in (of_pod, *of_all)} == {expected}, traffic
