@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 
 from tests.bench import attaching, crowded, forwarding, growth, planning, routing, throughput
-from tests.bench.report import SMOKE, Effort, Figure, run
+from tests.bench.report import COUNTED, SMOKE, Effort, Figure, run
 
 SUBJECTS: dict[str, Callable[[Effort], Iterator[Figure]]] = {
     "attaching": attaching.measure,
@@ -20,4 +21,4 @@ SUBJECTS: dict[str, Callable[[Effort], Iterator[Figure]]] = {
 }
 
 if __name__ == "__main__":
-    run("bench", __doc__, SUBJECTS, Effort(), SMOKE)
+    run("bench", __doc__, SUBJECTS, COUNTED if "NETMGR_VM" in os.environ else Effort(), SMOKE)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from statistics import median, quantiles
 
+from netmgr.documents.backend import Backend
 from tests.bench.plugins import Plugin, netmgr, ptp
 from tests.bench.report import Effort, Figure
 
@@ -13,22 +14,28 @@ OURS = "netmgr"
 VERBS = ("ADD", "DEL")
 TAIL = 3.0
 """The most that the 99th percentile may be, as a multiple of the median."""
+OF_RULES = 1.05
+"""The most that counting at links may take, as a multiple of counting by rules."""
 
 Took = Mapping[tuple[str, str], Sequence[float]]
 """Milliseconds of each call, by plugin and verb."""
 
 
 def measure(effort: Effort) -> Iterator[Figure]:
-    """Both backends beside `ptp` with `host-local`, in turns."""
+    """Rules of either kind beside `ptp` with `host-local`, links beside rules, in turns."""
     for backend in effort.backends:
         with ExitStack() as stack:
             plugins = {OURS: stack.enter_context(netmgr(backend))[0]}
-            for peer in ("iptables", "nftables"):
+            if at_links := backend is Backend.LINKS:
+                plugins["rules"] = stack.enter_context(netmgr(Backend.NFTABLES))[0]
+            for peer in () if at_links else ("iptables", "nftables"):
                 plugins[f"ptp, {peer}"] = stack.enter_context(ptp(peer))
             alone = _alone(plugins, effort.alone)
             tail = _alone({OURS: plugins[OURS]}, effort.tail)
             for verb in VERBS:
-                yield from _figures(f"{verb}, {backend}", alone, verb, 0.10)
+                yield from _figures(
+                    f"{verb}, {backend}", alone, verb, OF_RULES if at_links else 0.10
+                )
                 own = tail[OURS, verb]
                 last = quantiles(own, n=100, method="inclusive")[-1]
                 what = f"{verb}, 99th percentile of {effort.tail}, {backend}"
@@ -36,7 +43,7 @@ def measure(effort: Effort) -> Iterator[Figure]:
             bursts = _bursts(plugins, effort.burst, effort.bursts)
             for verb, budget in (("ADD", 0.08), ("DEL", 0.10)):
                 what = f"{effort.burst} {verb}s at once, {backend}"
-                yield from _figures(what, bursts, verb, budget)
+                yield from _figures(what, bursts, verb, OF_RULES if at_links else budget)
 
 
 def _figures(what: str, took: Took, verb: str, budget: float) -> Iterator[Figure]:

@@ -1,4 +1,4 @@
-"""What a packet costs on its way from a pod through its node, as pods and traffic classes grow.
+"""What a packet costs on its way through its node, from a pod and to one, as pods and classes grow.
 
 Every node here masquerades, as nodes do. What accounting adds is measured against the same node
 with its accounting taken away, and against one that only masquerades; internal packets of a
@@ -12,14 +12,14 @@ packet that was sent must have arrived, and the counter must have seen it.
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -30,32 +30,44 @@ from netmgr.documents.node import Backend, NodeDocument
 from netmgr.kernel import flowtables, netlink
 from netmgr.kernel.nf_tables_socket import NftSocket
 from netmgr.kernel.xtables.variant import LEGACY, Variant
-from netmgr.prefixes import Address, Prefix
+from netmgr.model import Traffic
+from netmgr.prefixes import Address, Family, Prefix
 from netmgr.rules.classifier import Classifier
 from netmgr.rules.engine import RuleBackend, Rules
 from netmgr.rules.iptables import IptablesBackend
+from netmgr.rules.links import LinksBackend
 from netmgr.rules.nftables import NftablesBackend
-from netmgr.rules.policy import Policy, desired
+from netmgr.rules.policy import FLOWTABLE, Policy, desired
 from tests.bench.plugins import QUIET, RANGE, Plugin, plugin_of
 from tests.bench.report import Effort, Figure
 from tests.bench.tc_counter import TcCounter
 from tests.lab import wiring
 from tests.lab.nodes import LabNode
-from tests.lab.topology import Host, Interface, InterfaceAddress, Link, Node, Route, Topology
+from tests.lab.topology import (
+    EVERYTHING,
+    INTERNET,
+    Host,
+    Interface,
+    InterfaceAddress,
+    Link,
+    Node,
+    Route,
+    Topology,
+)
 from tests.lab.world import World
 
 IP_BYTES = 64
 SENDER = "sender"
-INTERNET = Address.parse("203.0.113.1")
-INTERNAL = Address.parse("10.77.0.1")
-"""Another address of the internet's host: packets to either take the same way."""
-PORT = 9
-IP_PKTINFO = 8
-"""Of <linux/in.h>; Python's socket has no name for it."""
-UPLINK = Address.parse("203.0.113.2")
+INTERNAL = {Family.V4: Address.parse("10.77.0.1"), Family.V6: Address.parse("fd00:77::1")}
+"""Others of the internet's host's addresses: packets to either take the same way."""
+UPLINK = {Family.V4: Address.parse("203.0.113.2"), Family.V6: Address.parse("2001:db8:ffff::2")}
+RANGES = {Family.V4: Prefix.parse(RANGE), Family.V6: Prefix.parse("fd00:128::/112")}
+Way = tuple[Family, str]
+WAYS: tuple[Way, ...] = tuple(product(Family, ("out", "in")))
 
 OPENERS: dict[Backend, Callable[[], RuleBackend]] = {
     Backend.NFTABLES: NftablesBackend,
+    Backend.LINKS: LinksBackend,
     Backend.IPTABLES_LEGACY: lambda: IptablesBackend(Variant(LEGACY, lock_wait_seconds=60)),
 }
 WITHOUT_RULES = ("nft", "delete", "table", "inet", "netmgr")
@@ -72,15 +84,25 @@ def without_chains(*hooks: str) -> str:
     return f"for chain in {names}; do nft delete chain inet netmgr $chain 2>/dev/null || true; done"
 
 
+WITHOUT_FILTERS = r"""
+    ip -o link | sed 's/^[0-9]*: \([^:@]*\).*/qdisc del dev \1 clsact/' |
+    tc -force -batch - 2>/dev/null || true
+"""
 WITHOUT_ACCOUNTING = {
+    Backend.LINKS: WITHOUT_FILTERS,
     Backend.NFTABLES: without_chains("before_srcnat"),
-    Backend.IPTABLES_LEGACY: "iptables-legacy -w -t mangle -F FORWARD; "
-    "iptables-legacy -w -t mangle -F POSTROUTING",
+    Backend.IPTABLES_LEGACY: "for each in iptables-legacy ip6tables-legacy; do "
+    "$each -w -t mangle -F FORWARD; $each -w -t mangle -F POSTROUTING; done",
 }
+_NO_RULES_BUT_MASQUERADE = (
+    without_chains("prerouting", "input", "forward", "output", "before_srcnat")
+    + "; nft delete flowtable inet netmgr established 2>/dev/null || true"
+)
 MASQUERADE_ALONE = {
-    Backend.NFTABLES: without_chains("prerouting", "input", "forward", "output", "before_srcnat")
-    + "; nft delete flowtable inet netmgr established 2>/dev/null || true",
-    Backend.IPTABLES_LEGACY: "iptables-legacy -w -t mangle -F; iptables-legacy -w -t raw -F",
+    Backend.LINKS: _NO_RULES_BUT_MASQUERADE + WITHOUT_FILTERS,
+    Backend.NFTABLES: _NO_RULES_BUT_MASQUERADE,
+    Backend.IPTABLES_LEGACY: "for each in iptables-legacy ip6tables-legacy; do "
+    "$each -w -t mangle -F; $each -w -t raw -F; done",
 }
 
 NO_ACCOUNTING, RULE_PER_POD = "no accounting", "a rule per pod"
@@ -88,27 +110,33 @@ INTERNAL_PACKET, MASQUERADING = "internal, established", "masquerade alone"
 TC_COUNTER = "tc-BPF counter"
 """In place of accounting."""
 NO_RULES, TRACKING = "no rules", "connection tracking alone"
-NO_CLASS, MANY_CLASSES = "no class", "16 classes"
-CLASSES: dict[str, list[str]] = {
+NO_CLASS, MANY_CLASSES, NO_FLOWTABLE = "no class", "16 classes", "no flowtable"
+CLASSES: dict[str, list[tuple[str, str]]] = {
     NO_CLASS: [],
-    MANY_CLASSES: [f"10.{number}.0.0/16" for number in range(1, 17)],
+    NO_FLOWTABLE: [],
+    MANY_CLASSES: [(f"10.{number}.0.0/16", f"fd00:{number}::/32") for number in range(1, 17)],
 }
-"""One prefix for each class. The packet goes to the internet."""
+"""A prefix of each family for each class. The packet is the internet's."""
 
-OF_MASQUERADE = {Backend.NFTABLES: 1.05, Backend.IPTABLES_LEGACY: 1.08}
-"""Budgets of a packet to the internet that is counted and masqueraded."""
+OF_MASQUERADE = {
+    Backend.NFTABLES: (1.05, 1.05),
+    Backend.IPTABLES_LEGACY: (1.08, 1.08),
+    Backend.LINKS: (0.85, 0.87),
+}
+"""Budgets of a packet of the internet that is counted and masqueraded: without classes, with."""
 
 VARIANTS = (*CLASSES, INTERNAL_PACKET, NO_ACCOUNTING, TC_COUNTER, MASQUERADING, RULE_PER_POD)
 """What a node of ours is made into, in turns."""
+IPV4_ALONE = (TC_COUNTER, RULE_PER_POD)
 
-SINK = f"""
-table netdev sink {{
-    counter arrived {{ }}
-    chain arriving {{
-        type filter hook ingress device node-1 priority 0;
-        ip length {IP_BYTES} counter name arrived drop;
-    }}
-}}
+SINK = """
+table netdev sink {
+    counter arrived { }
+    chain arriving {
+        type filter hook ingress device %s priority 0;
+        meta l4proto udp meta length %d counter name arrived drop;
+    }
+}
 """
 """What the packet costs its receiver is of no interest. Everything else passes, ARP for one."""
 
@@ -132,33 +160,45 @@ def measure(effort: Effort) -> Iterator[Figure]:
         run_in(tracking.node, *WITHOUT_RULES)
         run_in(tracking.node, *TRACKING_ALONE)
         others = {NO_RULES: bare, TRACKING: tracking}
-        variants = [name for name in VARIANTS if name != TC_COUNTER or _can_count_in_tc(bare)]
+        in_tc = _can_count_in_tc(bare)
         for pods in (1, effort.crowd, effort.big_crowd):
             for backend, sender in senders.items():
                 sender.fill(pods)
-                times: dict[str, list[float]] = {name: [] for name in (*variants, *others)}
+                variants = [name for name in sender.variants() if in_tc or name != TC_COUNTER]
+                times: dict[tuple[str, Way], list[float]] = defaultdict(list)
                 for _ in range(effort.rounds):
                     for name in variants:
-                        to = INTERNAL if name == INTERNAL_PACKET else INTERNET
+                        peers = INTERNAL if name == INTERNAL_PACKET else INTERNET
                         with sender.as_variant(name):
-                            times[name].append(sender.flood(flood, effort.packets, to))
-                    for name, other in others.items():
-                        times[name].append(other.flood(flood, effort.packets))
-                yield from _figures(pods, backend, times)
+                            for way in WAYS:
+                                if way[0] is Family.V4 or name not in IPV4_ALONE:
+                                    took = sender.flood(flood, effort.packets, way, peers)
+                                    times[name, way].append(took)
+                    for name, way in product(others, WAYS):
+                        times[name, way].append(others[name].flood(flood, effort.packets, way))
+                for way in WAYS:
+                    of_way = {name: took for (name, its), took in times.items() if its == way}
+                    yield from _figures(pods, backend, way, of_way)
 
 
-def _figures(pods: int, backend: Backend, times: dict[str, list[float]]) -> Iterator[Figure]:
-    where = f"{pods} pod{'s' * (pods != 1)}, {backend}"
+def _figures(
+    pods: int, backend: Backend, way: Way, times: dict[str, list[float]]
+) -> Iterator[Figure]:
+    where = f"{pods} pod{'s' * (pods != 1)}, {backend}, IPv{way[0]} {way[1]}"
+    of_masquerade, with_classes = OF_MASQUERADE[backend]
     compared = [
         (NO_CLASS, NO_ACCOUNTING, 1.10),
         (RULE_PER_POD, NO_ACCOUNTING, None),
-        *((name, MASQUERADING, OF_MASQUERADE[backend]) for name in CLASSES),
+        (NO_CLASS, MASQUERADING, of_masquerade),
+        (MANY_CLASSES, MASQUERADING, with_classes),
+        (NO_FLOWTABLE, MASQUERADING, None),
         (INTERNAL_PACKET, NO_RULES, 1.0),
         (INTERNAL_PACKET, TRACKING, None),
     ]
     for name, against, budget in compared:
-        what = f"forwarded {IP_BYTES}-byte packet, {where}, {name}"
-        yield Figure.of(what, times[name], "ns", min, (against, times[against]), budget)
+        if name in times:
+            what = f"forwarded {IP_BYTES}-byte packet, {where}, {name}"
+            yield Figure.of(what, times[name], "ns", min, (against, times[against]), budget)
     if TC_COUNTER in times:
         without = min(times[NO_ACCOUNTING])
         # Less than a nanosecond cannot be told from nothing, nor divided by.
@@ -189,9 +229,21 @@ class Sender:
         self._pods = 1
         self._opened: RuleBackend | None = None
         self._counter: TcCounter | None = None
+        self._counting: Rules | None = None
         self._attached: list[AttachmentView] = []
         plugin.make_pods([SENDER])
         plugin.call("ADD", SENDER)
+        with wiring.inside(self.netns):
+            _make_sink("eth0")
+
+    def variants(self) -> Iterator[str]:
+        """What this node can be made into."""
+        with wiring.inside(self.node.namespace):
+            offloads = self._rules().abilities.flowtables
+        at_links = self.backend is Backend.LINKS
+        for name in VARIANTS:
+            if (offloads or name != NO_FLOWTABLE) and not (at_links and name == RULE_PER_POD):
+                yield name
 
     def fill(self, wanted: int) -> None:
         """Have `wanted` pods on the node, the sender included."""
@@ -202,9 +254,11 @@ class Sender:
 
     @contextmanager
     def as_variant(self, variant: str) -> Iterator[None]:
-        """Have the node's rules count with these classes, with a rule for each pod,
-        or not at all."""
-        self._apply(CLASSES.get(variant, []))
+        """Have the node count with classes, without flowtable, with a rule for each pod, or not
+        at all.
+        """
+        rules = self._apply(variant)
+        self._counting = rules if variant in CLASSES else None
         if variant not in (*CLASSES, INTERNAL_PACKET):
             taken = MASQUERADE_ALONE if variant == MASQUERADING else WITHOUT_ACCOUNTING
             run_in(self.node, "sh", "-ec", taken[self.backend])
@@ -212,7 +266,7 @@ class Sender:
             run_in(
                 self.node,
                 *RESTORE[self.backend],
-                stdin=rules_per_pod(self.backend, sorted(self._counted())),
+                stdin=rules_per_pod(self.backend, sorted(self._addresses(Family.V4))),
             )
         with self.tc_counter() if variant == TC_COUNTER else nullcontext() as self._counter:
             yield
@@ -227,8 +281,7 @@ class Sender:
 
     def tc_counter(self) -> TcCounter:
         """On the sender's link, and knowing every pod."""
-        pods = [Address.parse(text) for one in self._attached for text in one["addresses"]]
-        internal = Policy.of(self._document()).known
+        pods, internal = self._addresses(Family.V4), Policy.of(self._document()).known
         with wiring.inside(self.node.namespace):
             return TcCounter(netlink.index_of(self._own["host_link"]), pods, internal)
 
@@ -237,10 +290,15 @@ class Sender:
         """That of the pod that sends."""
         return self._plugin.pods / SENDER
 
-    @property
-    def address(self) -> Address:
-        """That of the pod that sends."""
-        return Address.parse(self._own["addresses"][0])
+    def address(self, family: Family) -> Address:
+        """That of the pod that sends, or is sent to."""
+        return next(one for one in self._addresses(family, self._own))
+
+    def _addresses(self, family: Family, *pods: AttachmentView) -> Iterator[Address]:
+        """These pods', or all."""
+        for pod in pods or self._attached:
+            parsed = map(Address.parse, pod["addresses"])
+            yield from (one for one in parsed if one.family is family)
 
     @property
     def _own(self) -> AttachmentView:
@@ -249,30 +307,28 @@ class Sender:
     def _document(self) -> NodeDocument:
         return NodeDocument.model_validate(yaml.safe_load(self.node.document.read_text()))
 
-    def _apply(self, prefixes: list[str]) -> None:
+    def _apply(self, variant: str) -> Rules:
         pieces = tuple(
-            (f"class-{number}", (Prefix.parse(text),)) for number, text in enumerate(prefixes)
+            (f"class-{number}", tuple(map(Prefix.parse, texts)))
+            for number, texts in enumerate(CLASSES.get(variant, []))
         )
-        classifier = Classifier(pieces) if pieces else None
         policy = Policy.of(self._document())
-        policy = replace(policy, classifier=classifier, offloads=policy.offloads and not pieces)
+        offloads = policy.offloads and variant != NO_FLOWTABLE
+        policy = replace(
+            policy, classifier=Classifier(pieces) if pieces else None, offloads=offloads
+        )
         with wiring.inside(self.node.namespace):
             rules = Rules(self._rules(), policy)
             # Of a pod whose link is unknown every packet takes the longer way.
             for one in self._attached:
                 addresses = [Address.parse(text) for text in one["addresses"]]
                 rules.know(addresses, one["namespace"], one["host_link"])
-            rules.apply(rules.plan(self._counted()))
-        if self._rules().abilities.flowtables and policy.offloads:
+            rules.apply(rules.plan([*self._addresses(Family.V4), *self._addresses(Family.V6)]))
+            wanted = desired(policy, (), rules.backend.abilities)
+        if FLOWTABLE in wanted.sets:
             # It was emptied, and every packet pays for a look-up in it.
             self._await_flowtable()
-
-    def _counted(self) -> list[Address]:
-        """The pods that are counted."""
-        with wiring.inside(self.node.namespace):
-            backend = self._rules()
-            observed = backend.observe(desired(Policy.of(self._document()), (), backend.abilities))
-        return [one for one in observed.members["pod_out4"] if isinstance(one, Address)]
+        return rules
 
     def _rules(self) -> RuleBackend:
         if self._opened is None:
@@ -283,30 +339,53 @@ class Sender:
         """End the agent: rules stay as they are, or as they are made by others."""
         self.node.stop_agent()
 
-    def flood(self, program: Path, packets: int, to: Address = INTERNET) -> float:
+    def flood(
+        self,
+        program: Path,
+        packets: int,
+        way: Way = WAYS[0],
+        peers: Mapping[Family, Address] = INTERNET,
+    ) -> float:
         """Nanoseconds a packet took.
 
         Raises:
             PacketsLostError: not all of them arrived.
         """
-        before = self._arrived()
-        command = ["nsenter", f"--net={self.netns}", program, str(to), str(packets), str(IP_BYTES)]
+        family, direction = way
+        receiver = self.netns if direction == "in" else self.internet
+        arrived, counted = _arrived(receiver), self._counted(way)
+        command = ["nsenter", f"--net={self.netns}", program, str(peers[family]), str(packets)]
+        command += [str(IP_BYTES), self.internet, direction]
         done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
         took, sent = done.stdout.split()
-        if (arrived := self._arrived() - before) != int(sent):
-            raise PacketsLostError(f"{arrived} of {int(sent)} packets to {to} arrived")
-        if self._counter is not None:
-            counted = self._counter.read(self.address)
-            if counted.packets_out < int(sent):
-                raise PacketsLostError(f"{counted} of {int(sent)} packets were counted")
+        if (arrived := _arrived(receiver) - arrived) != int(sent):
+            raise PacketsLostError(f"{arrived} of {int(sent)} packets {direction} arrived")
+        # The greeting, too.
+        if (counted := self._counted(way) - counted) <= int(sent) and (
+            self._counter or self._counting
+        ):
+            raise PacketsLostError(f"{counted} of {int(sent)} packets {direction} were counted")
         return float(took)
 
-    def _arrived(self) -> int:
-        command = ["nft", "--json", "list", "counter", "netdev", "sink", "arrived"]
-        with wiring.inside(self.internet):
-            done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
-        (counter,) = (one["counter"] for one in json.loads(done.stdout)["nftables"][1:])
-        return int(counter["packets"])
+    def _counted(self, way: Way) -> int:
+        """Packets that whoever counts has counted for the pod."""
+        family, direction = way
+        traffic = Traffic(f"internet-{direction}")
+        if self._counter:
+            counted = self._counter.read(self.address(family))
+            return counted.packets_in if traffic.is_inward else counted.packets_out
+        if self._counting:
+            shown = self._counting.read_pods([self.address(family)])
+            return sum(one.packets for one in shown if one.counter.traffic is traffic)
+        return 0
+
+
+def _arrived(receiver: Path) -> int:
+    command = ["nft", "--json", "list", "counter", "netdev", "sink", "arrived"]
+    with wiring.inside(receiver):
+        done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+    (counter,) = (one["counter"] for one in json.loads(done.stdout)["nftables"][1:])
+    return int(counter["packets"])
 
 
 def run_in(node: LabNode, *command: str, stdin: str = "") -> None:
@@ -359,55 +438,36 @@ def compiled() -> Iterator[Path]:
 @contextmanager
 def node_of_ours(backend: Backend, **settings: object) -> Iterator[Sender]:
     """A node with one pod that sends, beside the internet; with more keys of node.yaml."""
-    made = World(_beside_the_internet(), backend=backend, settings=QUIET | settings)
-    with made as world, _sink(world.internet):
+    both = {"ranges": [str(each) for each in RANGES.values()]}
+    made = World(_beside_the_internet(), backend=backend, settings=QUIET | both | settings)
+    with made as world:
+        with wiring.inside(world.internet):
+            _make_sink("node-1")
         yield Sender(plugin_of(world.nodes[0]), world.nodes[0], world.internet, backend)
 
 
-@contextmanager
-def _sink(internet: Path) -> Iterator[None]:
-    """Drop the measured packets on arrival, and answer the others."""
-    with wiring.inside(internet):
-        subprocess.run(["nft", "-f", "-"], input=SINK.encode(), check=True)
-        answering = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        # The answer has to come from the address that was asked.
-        answering.setsockopt(socket.IPPROTO_IP, IP_PKTINFO, 1)
-        answering.bind(("", PORT))
-    thread = threading.Thread(target=_answer, args=(answering,))
-    thread.start()
-    try:
-        yield
-    finally:
-        # Wakes whoever waits for a datagram; closing alone does not.
-        with suppress(OSError):  # it is not connected, and awake all the same
-            answering.shutdown(socket.SHUT_RDWR)
-        thread.join()
-        answering.close()
-
-
-def _answer(answering: socket.socket) -> None:
-    while True:
-        data, asked, _, sender = answering.recvmsg(64, 64)
-        if not data:
-            return
-        with suppress(OSError):
-            answering.sendmsg([data], asked, 0, sender)
+def _make_sink(link: str) -> None:
+    """Drop the measured packets on arrival."""
+    subprocess.run(["nft", "-f", "-"], input=(SINK % (link, IP_BYTES)).encode(), check=True)
 
 
 def _beside_the_internet() -> Topology:
     """One node linked to the internet host directly: no other router's time is measured."""
-    ends = (
-        Interface(
-            "internet", "node-1", (InterfaceAddress(INTERNET, 24), InterfaceAddress(INTERNAL, 32))
-        ),
-        Interface("node-1", "eth0", (InterfaceAddress(UPLINK, 24),)),
-    )
+    far = [InterfaceAddress(INTERNET[family], 24) for family in Family]
+    far += [InterfaceAddress(own, own.family.width) for own in INTERNAL.values()]
+    near = [InterfaceAddress(UPLINK[family], 24) for family in Family]
+    back = tuple(Route(RANGES[family], UPLINK[family]) for family in Family)
+    out = tuple(Route(every, INTERNET[every.family]) for every in EVERYTHING)
     return Topology(
         internet="internet",
-        hosts=(
-            Host("internet", routes=(Route(Prefix.parse(RANGE), UPLINK),)),
-            Host("node-1", routes=(Route(Prefix.parse("0.0.0.0/0"), INTERNET),)),
+        hosts=(Host("internet", routes=back), Host("node-1", routes=out)),
+        links=(
+            Link(
+                (
+                    Interface("internet", "node-1", tuple(far)),
+                    Interface("node-1", "eth0", tuple(near)),
+                )
+            ),
         ),
-        links=(Link(ends),),
-        nodes=(Node("node-1", "eth0", (UPLINK,), (Prefix.parse(RANGE),)),),
+        nodes=(Node("node-1", "eth0", tuple(UPLINK.values()), tuple(RANGES.values())),),
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from netmgr.documents.node import Backend
+from netmgr.prefixes import Family
 from tests.bench import forwarding
 from tests.bench.__main__ import SUBJECTS
 from tests.bench.report import EXPONENT, SMOKE, show, write
@@ -61,8 +62,9 @@ def test_the_tc_counter_counts_both_directions_of_the_internet_and_nothing_inter
     ):
         sender.fill(2)
         with sender.tc_counter() as counter:
-            sender.flood(flood, SMOKE.packets, forwarding.INTERNAL)
-            assert counter.read(sender.address) == (0, 0, 0, 0)
+            address = sender.address(Family.V4)
+            sender.flood(flood, SMOKE.packets, peers=forwarding.INTERNAL)
+            assert counter.read(address) == (0, 0, 0, 0)
             sender.flood(flood, SMOKE.packets)
-            counted = counter.read(sender.address)
+            counted = counter.read(address)
     assert counted == (greeting + size, 1 + SMOKE.packets, greeting, 1)

@@ -17,7 +17,6 @@ from typing import Any
 from netmgr.documents.node import Backend
 from netmgr.prefixes import Address, Family
 from tests.bench.forwarding import (
-    INTERNET,
     NO_RULES,
     SENDER,
     WITHOUT_RULES,
@@ -28,7 +27,7 @@ from tests.bench.forwarding import (
 )
 from tests.bench.plugins import QUIET
 from tests.bench.report import Effort, Figure
-from tests.lab.topology import cluster
+from tests.lab.topology import INTERNET, cluster
 from tests.lab.world import World
 from tests.waiting import PATIENCE
 
@@ -74,7 +73,7 @@ def measure_limits(effort: Effort) -> Iterator[Figure]:
         own, other = in_turns(
             effort,
             *(
-                partial(_transfer, each.netns, each.internet, INTERNET, effort.seconds)
+                partial(_transfer, each.netns, each.internet, INTERNET[Family.V4], effort.seconds)
                 for each in (shaped, free)
             ),
         )
