@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from netmgr.plan import files
+from netmgr.prefixes import Prefix
 
 CLUSTERS = [f"--cluster=spoke-{number}" for number in range(40)]
 ANSWERS = [
@@ -46,6 +47,19 @@ def test_what_is_written_can_be_locked_and_is_sound(run, answers):
         code, said = run(*line)
         assert code == 0, said
     assert "error" not in said
+
+
+# docker0's, and what AKS refuses ("Configure Azure CNI networking", prerequisites).
+TAKEN = ("172.17.0.0/16", "169.254.0.0/16", "172.30.0.0/16", "172.31.0.0/16", "192.0.2.0/24")
+
+
+def test_nothing_is_given_out_that_hosts_or_aks_use_already(run):
+    run("init")
+    pools = files.load_plan(Path("plan.yaml")).pools
+    given = [*pools.nodes, *pools.services]
+    assert not [
+        (pool, taken) for pool in given for taken in TAKEN if Prefix.parse(taken).overlaps(pool)
+    ]
 
 
 def test_a_check_says_that_there_is_no_lock_yet(run):
