@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
@@ -39,6 +41,15 @@ def run(
     return subprocess.run(
         command, input=stdin, capture_output=True, env=env, cwd=cwd, timeout=timeout, check=False
     )
+
+
+def python(module: str, *arguments: str) -> tuple[list[str], dict[str, str]]:
+    """Command and environment of a module of netmgr's or beside it, in a Python of its own."""
+    # From where this process has netmgr, which need not be on Python's own path.
+    home = str(Path(__file__).resolve().parents[1])
+    path = os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))
+    # -P: the working directory must not provide modules to a daemon.
+    return [sys.executable, "-P", "-m", module, *arguments], {**os.environ, "PYTHONPATH": path}
 
 
 class Beside:

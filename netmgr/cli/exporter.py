@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -70,6 +69,7 @@ def exporter(  # noqa: PLR0913  one a command-line option
     Needs no privileges: run it as a user of the group that node.yaml names as reader_group.
     Secrets are read from files; renewed files, certificates too, take effect without a restart.
     """
+    from netmgr import programs
     from netmgr.kernel import capabilities
     from netmgr.kernel.capabilities import Capability
 
@@ -88,15 +88,8 @@ def exporter(  # noqa: PLR0913  one a command-line option
     given = [f"--{name}={value}" for name, value in options.items() if value is not None]
     given += ["--throughput-test"] if throughput_test else []
     # It starts over without the command line parser, which is 10 MB that a daemon need not keep.
-    # From where this process has netmgr, which need not be on Python's own path.
-    home = str(Path(__file__).resolve().parents[2])
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH")))),
-    }
+    command, environment = programs.python("exporter", *given)
     # One heap for all of glibc's threads (mallopt(3)): each heap keeps its largest size, and the
     # exporter makes one page at a time.
     environment.setdefault("MALLOC_ARENA_MAX", "1")
-    # -P: the working directory must not provide modules to a daemon.
-    command = [sys.executable, "-P", "-m", "exporter", *given]
-    os.execve(sys.executable, command, environment)  # noqa: S606  no shell is wanted
+    os.execve(command[0], command, environment)  # noqa: S606  no shell is wanted

@@ -25,12 +25,7 @@ from netmgr.documents.diagnostics import Diagnostic, Invalid, KeyPath, error, in
 from netmgr.documents.fields import AbsolutePath, AddressText, Document, Group, PrefixText
 from netmgr.documents.limits import Limit, of_no_class, without_history
 from netmgr.documents.preflight import Preflight
-from netmgr.documents.schema import (
-    Field,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from netmgr.documents.schema import Field, ValidationInfo, field_validator, model_validator
 from netmgr.documents.sites import (
     HUB,
     KeyedPrefix,

@@ -7,18 +7,15 @@ writes the document, or the error that it has, to its standard output, and ends.
 
 from __future__ import annotations
 
-import os
 import pickle
 import sys
 from pathlib import Path
 
-from netmgr import documents
+from netmgr import documents, programs
 from netmgr.documents import loader
 from netmgr.documents.node import NodeDocument
 from netmgr.errors import ConfigError, StateError
 from netmgr.programs import Beside, TimedOut
-
-_HOME = Path(__file__).resolve().parents[3]
 
 
 class DocumentCheck:
@@ -27,15 +24,8 @@ class DocumentCheck:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._program: Beside | None = None
-        if documents.HAS_PYDANTIC:
-            return
-        # From where this process has netmgr, which need not be on Python's own path.
-        beside = filter(None, (str(_HOME), os.environ.get("PYTHONPATH")))
-        self._program = Beside(
-            # -P: the working directory must not provide modules to a daemon.
-            [sys.executable, "-P", "-m", __name__, str(path)],
-            {**os.environ, "PYTHONPATH": os.pathsep.join(beside)},
-        )
+        if not documents.HAS_PYDANTIC:
+            self._program = Beside(*programs.python(__name__, str(path)))
 
     def document(self) -> NodeDocument:
         """What came of it; ConfigError if the document cannot be read, or with all its faults."""
