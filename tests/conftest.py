@@ -49,6 +49,12 @@ hypothesis.settings.load_profile("ci" if IN_CI else "here")
 
 pytest_plugins = ["pytester"]
 
+# Git does the same on every machine: whoever runs the tests may have told it nothing, or much.
+os.environ["GIT_CONFIG_GLOBAL"] = "/dev/null"
+for _role in ("AUTHOR", "COMMITTER"):
+    os.environ[f"GIT_{_role}_NAME"] = "somebody"
+    os.environ[f"GIT_{_role}_EMAIL"] = "somebody@example.com"
+
 _programs = SimpleNamespace(allowed=True)
 _left: set[str] = set()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -17,10 +16,8 @@ IMAGE = f"registry.example.com/team/netmgr:{netmgr.__version__}"
 
 
 def git(folder: Path, *arguments: str) -> str:
-    identity = ("-c", "user.name=somebody", "-c", "user.email=somebody@example.com")
-    environment = {"GIT_CONFIG_GLOBAL": "/dev/null", "PATH": os.environ["PATH"]}
-    command = ("git", "-C", folder, *identity, *arguments)
-    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+    command = ("git", "-C", folder, *arguments)
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
     return done.stdout.strip()
 
 

@@ -243,8 +243,7 @@ def test_the_services_of_a_tombstone_are_nobody_elses(run, plan, lock):
 
 
 def git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
-    who = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
-    command = ["git", *who, *arguments]
+    command = ["git", *arguments]
     return subprocess.run(command, cwd=folder, capture_output=True, timeout=PATIENCE, check=False)
 
 

@@ -59,9 +59,8 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    who = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
     return subprocess.run(
-        ["git", *who, *arguments],
+        ["git", *arguments],
         cwd=folder,
         capture_output=True,
         text=True,

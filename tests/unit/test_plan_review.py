@@ -44,8 +44,7 @@ def program(folder: Path, *command: str, **variables: str) -> subprocess.Complet
 
 
 def git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    who = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
-    return program(folder, "git", *who, *arguments)
+    return program(folder, "git", *arguments)
 
 
 @pytest.fixture

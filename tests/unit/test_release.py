@@ -32,13 +32,8 @@ pytestmark = pytest.mark.programs
 
 
 def git(folder: Path, *arguments: str) -> str:
-    identity = ("-c", "user.name=somebody", "-c", "user.email=somebody@example.com")
-    environment = {
-        "GIT_COMMITTER_DATE": WHEN,
-        "GIT_CONFIG_GLOBAL": "/dev/null",
-        "PATH": os.environ["PATH"],
-    }
-    command = ("git", "-C", folder, *identity, *arguments)
+    environment = {**os.environ, "GIT_COMMITTER_DATE": WHEN}
+    command = ("git", "-C", folder, *arguments)
     done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
     return done.stdout.strip()
 
