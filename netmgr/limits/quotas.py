@@ -27,7 +27,7 @@ _LEAST_SECONDS = 3600
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class NodeQuota:
     """A quota in force, of a pod or (`pod` empty) of a namespace's pods on this node together."""
 
     namespace: str
@@ -50,7 +50,7 @@ class Budget:
         return f"{self.traffic.replace('-', '_')}_{self.period}_{digest}"
 
 
-class BudgetReading(NamedTuple):
+class QuotaReading(NamedTuple):
     """What the kernel and the ledger showed of a budget together; all in bytes.
 
     Attributes:
@@ -87,18 +87,18 @@ class Standing(NamedTuple):
 
 def of_pod(
     pod: PodRef, limits: Iterable[Limit], traffic: Traffic, now: float
-) -> tuple[Budget, ...]:
+) -> tuple[NodeQuota, ...]:
     """The quotas that a pod's packets are charged to: those that drop first, then by rate.
 
     Of several for the same pod or namespace and period, the lowest one is in force.
     """
-    budgets: dict[tuple[str, QuotaPeriod], Budget] = {}
+    budgets: dict[tuple[str, QuotaPeriod], NodeQuota] = {}
     matching = [limit for limit in limits if limit.covers(pod)]
     for limit, period in product(matching, QuotaPeriod):
         if size := limit.quota(period, traffic):
             name = pod.name if limit.pods else ""
             began = beginning(period, now)
-            budget = Budget(pod.namespace, name, traffic, period, size, limit.when_spent, began)
+            budget = NodeQuota(pod.namespace, name, traffic, period, size, limit.when_spent, began)
             other = budgets.get((name, period), budget)
             budgets[name, period] = min(budget, other, key=lambda quota: (quota.bytes, quota.slow))
     # A packet that is dropped is charged to nothing slow, and of slow classes the last one is it.
@@ -121,18 +121,18 @@ def end(period: QuotaPeriod, now: float) -> int:
     return beginning(period, beginning(period, now) + period.most_hours * 3600)
 
 
-def forecast(budget: Budget, used: int, now: float) -> int:
+def forecast(budget: NodeQuota, used: int, now: float) -> int:
     """Bytes used at the period's end, if it goes on as it did on average since its beginning."""
     began, ends = beginning(budget.period, now), end(budget.period, now)
     return int(used * (ends - began) / max(now - began, _LEAST_SECONDS))
 
 
-def is_spent(budget: Budget, used: int) -> bool:
+def is_spent(budget: NodeQuota, used: int) -> bool:
     return used + LONGEST_PACKET > budget.bytes
 
 
 def corrected(
-    budget: Budget, look: BudgetReading, former: Standing | None, *, is_whole: bool
+    budget: NodeQuota, look: QuotaReading, former: Standing | None, *, is_whole: bool
 ) -> Standing:
     """When a budget is spent, by what its object and the ledger showed.
 

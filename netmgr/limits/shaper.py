@@ -16,14 +16,14 @@ from netmgr.kernel import links, traffic_control
 from netmgr.kernel.netlink import Netlink, Operation
 from netmgr.kernel.traffic_control import ClassUsage, Shape
 from netmgr.limits import quotas, rules, tree
-from netmgr.limits.quotas import Budget, BudgetReading, Standing
+from netmgr.limits.quotas import NodeQuota, QuotaReading, Standing
 from netmgr.limits.rules import IFBS, KnownPeers, LinkChain, QuotaObject
 from netmgr.limits.tree import Limited, Tree
 from netmgr.model import Traffic
 from netmgr.rules import nft_table
 from netmgr.rules.nft_table import Listing, NftTable
 
-Used = Callable[[Iterable[Budget]], Mapping[Budget, int]]
+Used = Callable[[Iterable[NodeQuota]], Mapping[NodeQuota, int]]
 """Bytes of budgets that are used, by the ledger."""
 
 
@@ -52,8 +52,8 @@ class Shaper:
         self._chains: frozenset[LinkChain] | None = None
         self._listing: Listing | None = None
         self._placed: dict[Traffic, set[int]] = {}
-        self._budgets: dict[str, Budget] = {}
-        self._standings: dict[Budget, Standing] = {}
+        self._budgets: dict[str, NodeQuota] = {}
+        self._standings: dict[NodeQuota, Standing] = {}
         self._losses: object = None
 
     def close(self) -> None:
@@ -102,7 +102,7 @@ class Shaper:
         known.update(new)
 
     @property
-    def budgets(self) -> Sequence[Budget]:
+    def budgets(self) -> Sequence[NodeQuota]:
         """The quotas in force."""
         return tuple(self._budgets.values())
 
@@ -126,7 +126,7 @@ class Shaper:
                 budget, quota = self._budgets[name], after[name]
                 counts = quota.bound, before[name].counted, quota.counted
                 # What a quota that is over has counted is not shown, so it goes on from 0.
-                look = BudgetReading(
+                look = QuotaReading(
                     *((0, 0, 0) if quota.is_over else counts), waiting[budget], used[budget]
                 )
                 standing = quotas.corrected(
@@ -146,7 +146,7 @@ class Shaper:
                 self._table.run(rules.bounds(changes))
             self._forget_periods()
 
-    def missed(self, budget: Budget) -> int:
+    def missed(self, budget: NodeQuota) -> int:
         """At least how many bytes of a budget passed that the ledger has not seen."""
         standing = self._standings.get(budget)
         return standing.least if standing else 0
@@ -163,7 +163,7 @@ class Shaper:
         listed = [item["quota"] for item in objects if "quota" in item]
         return {quota["name"]: QuotaObject(quota["bytes"], quota["used"]) for quota in listed}
 
-    def _waiting(self) -> Mapping[Budget, int]:
+    def _waiting(self) -> Mapping[NodeQuota, int]:
         """Bytes that were charged to each budget and are not in the ledger yet, since they wait."""
         # Of what goes out alone: what comes in is in the ledger before it waits.
         backlogs = dict.fromkeys(self._budgets.values(), 0)
@@ -289,7 +289,7 @@ class Shaper:
         return repairs
 
     def _write(
-        self, wanted: frozenset[LinkChain], budgets: dict[str, Budget]
+        self, wanted: frozenset[LinkChain], budgets: dict[str, NodeQuota]
     ) -> frozenset[LinkChain]:
         """Have the table hold these chains and quotas; returns the chains that were written."""
         written = wanted - (self._chains or frozenset())
@@ -312,7 +312,7 @@ class Shaper:
         self,
         wanted: frozenset[LinkChain],
         present: frozenset[LinkChain],
-        budgets: Mapping[str, Budget],
+        budgets: Mapping[str, NodeQuota],
     ) -> bool:
         """Add and remove chains; False if that is not possible."""
         added, removed = sorted(wanted - present), sorted(present - wanted)
@@ -326,7 +326,7 @@ class Shaper:
         return True
 
     def _made(
-        self, budgets: Mapping[str, Budget], present: Collection[str]
+        self, budgets: Mapping[str, NodeQuota], present: Collection[str]
     ) -> dict[str, QuotaObject]:
         """The objects that are not there yet."""
         missing = {name: budget for name, budget in budgets.items() if name not in present}
@@ -362,7 +362,7 @@ class Shaper:
                 self._channel.transact([traffic_control.delete_class(index, number)])
 
 
-def _budgets(trees: Mapping[Traffic, Tree], chains: Iterable[LinkChain]) -> dict[str, Budget]:
+def _budgets(trees: Mapping[Traffic, Tree], chains: Iterable[LinkChain]) -> dict[str, NodeQuota]:
     """The budgets that chains charge, by the names of their objects."""
     charged = {name for chain in chains for name, _ in chain.quotas}
     targets = [target for class_tree in trees.values() for target in class_tree.links.values()]

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from netmgr.documents.limits import Limit
 from netmgr.kernel.traffic_control import Shape
 from netmgr.limits import quotas
-from netmgr.limits.quotas import Budget
+from netmgr.limits.quotas import NodeQuota
 from netmgr.model import ALL_IN, ALL_OUT, Attachment, Traffic
 
 _LEAST_BURST_BYTES = 65_536
@@ -76,7 +76,7 @@ class LinkClasses(NamedTuple):
     internet: str
     rest: str = ""
     classes: tuple[tuple[str, str], ...] = ()
-    charges: tuple[tuple[Budget, str], ...] = ()
+    charges: tuple[tuple[NodeQuota, str], ...] = ()
 
 
 @dataclass(frozen=True)

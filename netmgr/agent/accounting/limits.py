@@ -24,7 +24,7 @@ from netmgr.dataplane import sandbox
 from netmgr.errors import KernelError, SetupError, StateError
 from netmgr.ledger.history import FARTHEST, SECONDS, By, Period
 from netmgr.limits import quotas, shaper, tree
-from netmgr.limits.quotas import Budget
+from netmgr.limits.quotas import NodeQuota
 from netmgr.limits.rules import KnownPeers
 from netmgr.limits.shaper import Shaper
 from netmgr.limits.tree import Tree
@@ -49,12 +49,12 @@ class Spending:
         self._clock = clock
         self._past: dict[Period, _Sums] = {}
 
-    def now(self, budgets: Iterable[Budget]) -> Mapping[Budget, int]:
+    def now(self, budgets: Iterable[NodeQuota]) -> Mapping[NodeQuota, int]:
         """Bytes used, after a reading of all counters."""
         self._accounts.read(at_once=True)
         return self.recent(budgets)
 
-    def recent(self, budgets: Iterable[Budget]) -> Mapping[Budget, int]:
+    def recent(self, budgets: Iterable[NodeQuota]) -> Mapping[NodeQuota, int]:
         """Bytes used, as of the last reading."""
         now = self._clock.now()
         hour = int(now // SECONDS)
@@ -62,7 +62,7 @@ class Spending:
         latest = self._sums(Period(hour, _END))
         # Hours that have passed do not change, and a month's are many.
         past = {period: sums for period, sums in self._past.items() if period.end == hour}
-        used: dict[Budget, int] = {}
+        used: dict[NodeQuota, int] = {}
         for budget in budgets:
             period = Period(budget.began // SECONDS, hour)
             if period not in past:
@@ -187,7 +187,7 @@ class Limits(Component):
             for budget, quota, used in self._quotas(now)
         ]
 
-    def _quotas(self, now: float) -> Iterator[tuple[Budget, Quota, int]]:
+    def _quotas(self, now: float) -> Iterator[tuple[NodeQuota, Quota, int]]:
         """Each with its bytes used, also those that passed and are not in the ledger."""
         for budget, recorded in self._spending.recent(self._shaper.budgets).items():
             quota: Quota = {
