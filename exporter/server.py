@@ -31,11 +31,12 @@ from exporter import access
 from exporter.access import Door
 from exporter.collector import Collector
 from exporter.connections import OpenConnections
+from exporter.reporting import Reporter
 from exporter.settings import Settings
 from exporter.throughput import CONNECTION, Stream
 from exporter.wsgi import IDLE_SECONDS, PublicHandler, PublicServer
 from netmgr.api import throughput
-from netmgr.api.client import ask_ready, ask_report, read_snapshot
+from netmgr.api.client import ask, ask_ready, ask_report, read_snapshot
 from netmgr.api.gaps import described
 from netmgr.api.snapshot import Snapshot
 from netmgr.errors import ConfigError, NetmgrError, SetupError
@@ -291,7 +292,12 @@ def _gaps(read: Read) -> str:
 
 
 def serve(agent: Path, settings: Settings, wait: Callable[[], object]) -> None:
-    """Serve the metrics of the agent behind the socket `agent`, until `wait` returns."""
+    """Serve the metrics of the agent behind the socket `agent`, until `wait` returns.
+
+    With a server of budgets, report to it meanwhile.
+    """
+    settings.check()
+    reporter = Reporter(settings, lambda: ask(agent, "budgets")) if settings.budgets_server else None
     with Server(
         settings,
         lambda: read_snapshot(agent),
@@ -301,6 +307,8 @@ def serve(agent: Path, settings: Settings, wait: Callable[[], object]) -> None:
         gc.freeze()  # what is loaded by now stays, and need not be looked through for every page
         worker = threading.Thread(target=server.serve_forever, name="http")
         worker.start()
+        if reporter:
+            threading.Thread(target=reporter.run, name="budgets", daemon=True).start()
         log.info(
             "listening address=%s port=%d tls=%s credentials=%s agent=%s",
             *server.socket.getsockname()[:2],

@@ -24,6 +24,12 @@ class Settings:
     basic_auth_file: Path | None = None
     bearer_token_file: Path | None = None
     throughput_test: bool = False
+    budgets_server: str = ""
+    budgets_ca: Path | None = None
+    budgets_token_file: Path | None = None
+    budgets_cert: Path | None = None
+    budgets_key: Path | None = None
+    budgets_file: Path | None = None
 
     def check(self) -> tuple[str, int]:
         """Host and port to bind; ConfigError where an option makes no sense beside the others."""
@@ -48,7 +54,29 @@ class Settings:
                 "--basic-auth-file and --bearer-token-file: choose one, Prometheus sends one of "
                 "them only"
             )
+        if self.budgets_server:
+            self._check_budgets()
         return parse_listen(self.listen)
+
+    def _check_budgets(self) -> None:
+        if not self.budgets_ca or not self.budgets_file:
+            raise ConfigError(
+                "--budgets-server needs --budgets-ca, the authority of its certificate, and "
+                "--budgets-file, which node.yaml names as budgets_file"
+            )
+        if (self.budgets_cert is None) != (self.budgets_key is None) or (
+            (self.budgets_token_file is None) == (self.budgets_cert is None)
+        ):
+            raise ConfigError(
+                "--budgets-server needs either --budgets-token-file or both of --budgets-cert and "
+                "--budgets-key: by one of them the server knows the node"
+            )
+
+    @property
+    def budgets_tls_files(self) -> list[Path]:
+        """What a connection to the server of budgets is made with."""
+        files = (self.budgets_ca, self.budgets_cert, self.budgets_key)
+        return [path for path in files if path]
 
     @property
     def credentials(self) -> str:
@@ -60,6 +88,11 @@ class Settings:
 
 def parse_listen(text: str) -> tuple[str, int]:
     """Host (empty: every address) and port of a listen address; ConfigError if it is none."""
+    return split_address("--listen", text)
+
+
+def split_address(option: str, text: str) -> tuple[str, int]:
+    """Host (may be empty) and port of an option's address; ConfigError if it is none."""
     host, colon, port = text.rpartition(":")
     # Brackets, as in URLs: without them the last group of an IPv6 address reads as a port.
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
@@ -69,7 +102,7 @@ def parse_listen(text: str) -> tuple[str, int]:
         or (bare == host and ":" in host)
     ):
         raise ConfigError(
-            f"--listen {text}: must be ADDRESS:PORT, [IPV6-ADDRESS]:PORT or :PORT, for example "
+            f"{option} {text}: must be ADDRESS:PORT, [IPV6-ADDRESS]:PORT or :PORT, for example "
             ":9119"
         )
     return bare, int(port)

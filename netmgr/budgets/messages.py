@@ -15,6 +15,10 @@ from netmgr.model import Traffic
 LONGEST = 256 * 1024
 """Bytes of a message."""
 
+PATH = "/v1/budgets/report"
+SERVER_NAME = "netmgr-budgets"
+"""In the server's certificate, at whatever address a leader answers."""
+
 _MOST = 10**18
 _LONGEST_NAME = 253
 

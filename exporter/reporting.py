@@ -1,0 +1,154 @@
+"""Reports to the server of budgets, and keeps its answer as a file that the agent follows.
+
+The agent talks to no network, and this process, which does, decides nothing: an answer that is not
+replaced expires by the agent's clock, whether this process lives or not.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from typing import Any
+
+from exporter.settings import Settings, split_address
+from netmgr import durable
+from netmgr.backoff import Backoff
+from netmgr.budgets import messages
+from netmgr.budgets.messages import PATH, SERVER_NAME
+from netmgr.errors import ConfigError, NetmgrError, RequestError
+from netmgr.file_version import RenewedFiles
+
+PERIOD = 5.0
+EXCHANGE_SECONDS = 4.0
+
+log = logging.getLogger(__name__)
+
+
+class _Connection(HTTPSConnection):
+    """To an address, where whoever answers has to have the server's name."""
+
+    def __init__(self, address: tuple[str, int], context: ssl.SSLContext) -> None:
+        super().__init__(*address, timeout=EXCHANGE_SECONDS)
+        self._trusted = context
+
+    def connect(self) -> None:
+        HTTPConnection.connect(self)
+        self.sock = self._trusted.wrap_socket(self.sock, server_hostname=SERVER_NAME)
+
+
+class Reporter:
+    """Reports over one connection, to the leader if the server names another.
+
+    Args:
+        ask: the agent's answer to the query `budgets`.
+        boottime: seconds of CLOCK_BOOTTIME, by which the agent knows an answer's age.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        ask: Callable[[], Mapping[str, Any]],
+        boottime: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
+    ) -> None:
+        """Read the files; ConfigError if one cannot be used."""
+        self._settings = settings
+        self._server = split_address("--budgets-server", settings.budgets_server)
+        self._tls = RenewedFiles(settings.budgets_tls_files, lambda: _context(settings))
+        self._ask = ask
+        self._boottime = boottime
+        self._connection: _Connection | None = None
+
+    def run(self) -> None:
+        """Report for ever."""
+        backoff, failure = Backoff(first=PERIOD, most=6 * PERIOD), ""
+        while True:
+            # Nodes that were started together must not report in step.
+            pause = PERIOD * random.uniform(0.9, 1.1)  # noqa: S311  nobody gains by guessing it
+            try:
+                self.report()
+            except (NetmgrError, OSError, HTTPException, ValueError) as error:
+                # It may last for days, and its details may change each time.
+                if type(error).__name__ != failure:
+                    log.warning("budgets-not-reported error=%s", str(error))
+                failure, pause = type(error).__name__, backoff.next()
+            else:
+                if failure:
+                    log.info("budgets-reported-again")
+                failure = ""
+                backoff.reset()
+            time.sleep(pause)
+
+    def report(self) -> None:
+        """Report once and keep the answer; after any error the last one stays, and grows old."""
+        file = self._settings.budgets_file
+        assert file is not None, "checked by the settings"
+        kept = durable.read(file, json.loads) or {"answer": {"epoch": 0, "version": ""}}
+        # Before anything is measured or sent: an answer must not look younger than it is.
+        asked = self._boottime()
+        state = self._ask()
+        # Grows until the machine boots again, whoever runs this process again meanwhile.
+        report = {"epoch": kept["answer"]["epoch"], "sequence": int(asked * 1000)}
+        report |= {"boot": state["boot"], "version": kept["answer"]["version"]}
+        answer = messages.answer(self._exchange(json.dumps(report | {"uses": state["uses"]})))
+        if answer.sequence != report["sequence"] or answer.epoch < report["epoch"]:
+            raise ValueError("the answer is to another report, or of a former leader")
+        if answer.budgets is None and answer.version != report["version"]:
+            raise ValueError("the answer lacks the budgets of its version")
+        said = asdict(answer)
+        budgets = said.pop("budgets") or kept.get("budgets", ())
+        content = {"boot": state["boot"], "asked": asked, "answer": said, "budgets": budgets}
+        durable.write(file, json.dumps(content).encode())
+
+    def _exchange(self, body: str) -> bytes:
+        try:
+            status, text = self._post(body, self._server)
+            if status == HTTPStatus.MISDIRECTED_REQUEST:
+                self._hang_up()
+                leader = split_address("the leader", str(json.loads(text)["leader"]))
+                status, text = self._post(body, leader)
+        except (OSError, HTTPException, LookupError):
+            # The leader may be gone: the next report asks the server again.
+            self._hang_up()
+            raise
+        if status != HTTPStatus.OK:
+            self._hang_up()
+            raise RequestError(f"the server of budgets refused: {text[:200]!r}")
+        return text
+
+    def _post(self, body: str, address: tuple[str, int]) -> tuple[int, bytes]:
+        if self._connection is None:
+            self._connection = _Connection(address, self._tls.value())
+        headers = {"Content-Type": "application/json"}
+        if self._settings.budgets_token_file:
+            # Each time: the kubelet renews it.
+            token = self._settings.budgets_token_file.read_text().strip()
+            headers["Authorization"] = f"Bearer {token}"
+        self._connection.request("POST", PATH, body, headers)
+        response = self._connection.getresponse()
+        text = response.read(messages.LONGEST + 1)
+        if not response.isclosed():
+            raise ValueError(f"the answer has more than {messages.LONGEST} bytes")
+        return response.status, text
+
+    def _hang_up(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
+
+
+def _context(settings: Settings) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=settings.budgets_ca)
+        if settings.budgets_cert:
+            context.load_cert_chain(settings.budgets_cert, settings.budgets_key, password="")
+    except (OSError, ValueError) as error:
+        files = ", ".join(map(str, settings.budgets_tls_files))
+        raise ConfigError(f"{files}: no certificates or key in PEM form ({error})") from None
+    return context
