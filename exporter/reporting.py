@@ -12,7 +12,6 @@ import random
 import ssl
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any
@@ -20,13 +19,18 @@ from typing import Any
 from exporter.settings import Settings, split_address
 from netmgr import durable
 from netmgr.backoff import Backoff
-from netmgr.budgets import messages
-from netmgr.budgets.messages import PATH, SERVER_NAME
-from netmgr.errors import ConfigError, NetmgrError, RequestError
+from netmgr.budgets import held, messages
+from netmgr.budgets.held import HeldGrants
+from netmgr.budgets.messages import PATH, SERVER_NAME, BudgetReport, BudgetUse
+from netmgr.budgets.terms import PERIOD
+from netmgr.errors import ConfigError, NetmgrError, RequestError, StateError
 from netmgr.file_version import RenewedFiles
+from netmgr.logs import caused_by
 
-PERIOD = 5.0
 EXCHANGE_SECONDS = 4.0
+
+# A TypeError or KeyError: another version of the agent or the server.
+_FAILURES = (NetmgrError, OSError, HTTPException, ValueError, TypeError, LookupError)
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +62,8 @@ class Reporter:
         boottime: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
     ) -> None:
         """Read the files; ConfigError if one cannot be used."""
-        self._settings = settings
+        assert settings.budgets_file is not None, "checked by the settings"
+        self._file, self._token_file = settings.budgets_file, settings.budgets_token_file
         self._server = split_address("--budgets-server", settings.budgets_server)
         self._tls = RenewedFiles(settings.budgets_tls_files, lambda: _context(settings))
         self._ask = ask
@@ -73,7 +78,7 @@ class Reporter:
             pause = PERIOD * random.uniform(0.9, 1.1)  # noqa: S311  nobody gains by guessing it
             try:
                 self.report()
-            except (NetmgrError, OSError, HTTPException, ValueError) as error:
+            except _FAILURES as error:
                 # It may last for days, and its details may change each time.
                 if type(error).__name__ != failure:
                     log.warning("budgets-not-reported error=%s", str(error))
@@ -87,26 +92,29 @@ class Reporter:
 
     def report(self) -> None:
         """Report once and keep the answer; after any error the last one stays, and grows old."""
-        file = self._settings.budgets_file
-        assert file is not None, "checked by the settings"
-        kept = durable.read(file, json.loads) or {"answer": {"epoch": 0, "version": ""}}
+        kept = self._kept()
         # Before anything is measured or sent: an answer must not look younger than it is.
         asked = self._boottime()
         state = self._ask()
+        uses = {name: BudgetUse(**use) for name, use in state["uses"].items()}
         # Grows until the machine boots again, whoever runs this process again meanwhile.
-        report = {"epoch": kept["answer"]["epoch"], "sequence": int(asked * 1000)}
-        report |= {"boot": state["boot"], "version": kept["answer"]["version"]}
-        answer = messages.answer(self._exchange(json.dumps(report | {"uses": state["uses"]})))
-        if answer.sequence != report["sequence"] or answer.epoch < report["epoch"]:
-            raise ValueError("the answer is to another report, or of a former leader")
-        if answer.budgets is None and answer.version != report["version"]:
-            raise ValueError("the answer lacks the budgets of its version")
-        said = asdict(answer)
-        budgets = said.pop("budgets") or kept.get("budgets", ())
-        content = {"boot": state["boot"], "asked": asked, "answer": said, "budgets": budgets}
-        durable.write(file, json.dumps(content).encode())
+        sequence = int(asked * 1000)
+        report = BudgetReport(
+            kept.answer.epoch, state["boot"], sequence, kept.answer.version, uses
+        )
+        answer = messages.answer(self._exchange(messages.encode(report)))
+        durable.write(self._file, held.encode(kept.after(report, asked, answer)))
 
-    def _exchange(self, body: str) -> bytes:
+    def _kept(self) -> HeldGrants:
+        try:
+            kept = durable.read(self._file, lambda text: held.decode(text.encode()))
+        except StateError as error:
+            # The server takes a node that knows nothing for one that is new.
+            log.warning("budgets-unreadable error=%s", error.message, extra=caused_by("file"))
+            kept = None
+        return kept or HeldGrants.before_an_answer()
+
+    def _exchange(self, body: bytes) -> bytes:
         try:
             status, text = self._post(body, self._server)
             if status == HTTPStatus.MISDIRECTED_REQUEST:
@@ -122,14 +130,13 @@ class Reporter:
             raise RequestError(f"the server of budgets refused: {text[:200]!r}")
         return text
 
-    def _post(self, body: str, address: tuple[str, int]) -> tuple[int, bytes]:
+    def _post(self, body: bytes, address: tuple[str, int]) -> tuple[int, bytes]:
         if self._connection is None:
             self._connection = _Connection(address, self._tls.value())
         headers = {"Content-Type": "application/json"}
-        if self._settings.budgets_token_file:
+        if self._token_file:
             # Each time: the kubelet renews it.
-            token = self._settings.budgets_token_file.read_text().strip()
-            headers["Authorization"] = f"Bearer {token}"
+            headers["Authorization"] = f"Bearer {self._token_file.read_text().strip()}"
         self._connection.request("POST", PATH, body, headers)
         response = self._connection.getresponse()
         text = response.read(messages.LONGEST + 1)

@@ -1,0 +1,161 @@
+"""The server of budgets: nodes' reports over HTTPS, one thread for all of them.
+
+Only a leader has an `Allocator`, which decides everything; others name the leader, with 421. A
+report is answered at once: nothing here waits for another node, a file or an API server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import socket
+import ssl
+import threading
+import time
+from asyncio.sslproto import SSLProtocol
+from collections import Counter
+from collections.abc import Callable
+from http import HTTPStatus
+from weakref import WeakSet
+
+from aiohttp import web
+
+from netmgr.budgets import messages
+from netmgr.budgets.allocator import Allocator, ReportRefused
+from netmgr.budgets.identity import IdentityRefused
+from netmgr.errors import ConfigError, SetupError
+from netmgr.logs import caused_by
+
+SHOWN = "/v1/budgets"
+FIRST_SECONDS = 10.0
+"""A connection without an acceptable report by then is closed: anybody may open some."""
+
+IDLE_SECONDS = 60.0
+BACKLOG = 4096
+
+# asyncio keeps a buffer of this size for each connection: 256 KiB are 2 GB of 7,500 nodes.
+SSLProtocol.max_size = 16 * 1024  # type: ignore[attr-defined]  # not in typeshed
+
+log = logging.getLogger(__name__)
+
+
+class BudgetServer:
+    """Listens when made, answers once started.
+
+    Args:
+        identify: the node that a request is of; IdentityRefused.
+        tls: asked for each connection, so that renewed certificates take effect.
+        leader: the address at which the leader answers; empty while unknown.
+
+    Attributes:
+        allocator: None while another leads. Used by the server's thread alone: others `run` there.
+        overview: what an operator is shown, a second old at most; empty while another leads.
+        counted: reports by what became of them.
+    """
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        tls: Callable[[], ssl.SSLContext] | None,
+        identify: Callable[[web.BaseRequest], str],
+        leader: Callable[[], str] = str,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.allocator: Allocator | None = None
+        self.overview: dict[str, object] = {}
+        self.counted: Counter[str] = Counter()
+        self._tls, self._identify, self._leader = tls, identify, leader
+        self._monotonic = monotonic
+        self._known: WeakSet[asyncio.BaseProtocol] = WeakSet()
+        host, port = address
+        is_ipv6 = ":" in host if host else socket.has_dualstack_ipv6()
+        try:
+            self._socket = socket.create_server(
+                address,
+                family=socket.AF_INET6 if is_ipv6 else socket.AF_INET,
+                backlog=BACKLOG,
+                dualstack_ipv6=is_ipv6 and not host,
+            )
+        except (OSError, OverflowError) as error:
+            raise SetupError(f"cannot listen at {host or '*'}:{port}: {error}") from None
+        self.port = int(self._socket.getsockname()[1])
+        self._loop = asyncio.new_event_loop()
+
+    def start(self) -> None:
+        """Serve in a thread of its own until the process ends."""
+        threading.Thread(
+            target=self._loop.run_until_complete, args=[self._serve()], name="budgets", daemon=True
+        ).start()
+
+    def run(self, work: Callable[[], object]) -> None:
+        """Do this between two requests."""
+        self._loop.call_soon_threadsafe(work)
+
+    async def _serve(self) -> None:
+        http = web.Server(self._handle, access_log=None, keepalive_timeout=IDLE_SECONDS)
+
+        def connected() -> asyncio.Protocol:
+            protocol = http()
+            self._loop.call_later(FIRST_SECONDS, self._close_unknown, protocol)
+            return protocol
+
+        await self._loop.create_server(connected, sock=self._socket, ssl=self._renewing())
+        while True:
+            await asyncio.sleep(1)
+            allocator = self.allocator
+            if allocator is None:
+                self.overview = {}
+                continue
+            allocator.tick(self._monotonic())
+            self.overview = allocator.overview(self._monotonic())
+
+    def _renewing(self) -> ssl.SSLContext | None:
+        if self._tls is None:
+            return None
+        context, tls = self._tls(), self._tls
+
+        def renew(connection: ssl.SSLObject, _name: str | None, _: ssl.SSLContext) -> None:
+            connection.context = tls()
+
+        context.sni_callback = renew  # type: ignore[assignment]  # typeshed wants an SSLSocket
+        return context
+
+    def _close_unknown(self, protocol: web.RequestHandler[web.BaseRequest]) -> None:
+        if protocol not in self._known:
+            protocol.force_close()
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        try:
+            if self.allocator is None:
+                self.counted["follower"] += 1
+                content = {"error": "another controller leads", "leader": self._leader()}
+                return web.json_response(content, status=HTTPStatus.MISDIRECTED_REQUEST)
+            if (request.method, request.path) == ("POST", messages.PATH):
+                return await self._report(request, self.allocator)
+            if (request.method, request.path) == ("GET", SHOWN):
+                return web.json_response(self.overview)
+            return _refusal(HTTPStatus.NOT_FOUND, f"there are GET {SHOWN}, POST {messages.PATH}")
+        except IdentityRefused as error:
+            return self._refuse(HTTPStatus.UNAUTHORIZED, error.reason, error.message)
+        except ReportRefused as error:
+            return self._refuse(HTTPStatus.CONFLICT, "stale", str(error))
+        except ValueError as error:
+            return self._refuse(HTTPStatus.BAD_REQUEST, "malformed", str(error))
+
+    async def _report(self, request: web.BaseRequest, allocator: Allocator) -> web.Response:
+        node = self._identify(request)
+        text = await _body(request)
+        answer = allocator.answer(node, messages.report(text), self._monotonic())
+        self._known.add(request.protocol)
+        self.counted["answered"] += 1
+        return web.Response(body=messages.encode(answer), content_type="application/json")
+
+    def _refuse(self, status: HTTPStatus, reason: str, message: str) -> web.Response:
+        self.counted[reason] += 1
+        log.info("report-refused reason=%s error=%s", reason, message, extra=caused_by(reason))
+        return _refusal(status, message)
+
+
+def _refusal(status: HTTPStatus, message: str) -> web.Response:
+    return web.json_response({"error": message}, status=status)
