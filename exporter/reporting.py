@@ -72,7 +72,7 @@ class Reporter:
 
     def run(self) -> None:
         """Report for ever."""
-        backoff, failure = Backoff(first=PERIOD, most=6 * PERIOD), ""
+        backoff, failure = Backoff(first=1), ""
         while True:
             # Nodes that were started together must not report in step.
             pause = PERIOD * random.uniform(0.9, 1.1)  # noqa: S311  nobody gains by guessing it
@@ -115,39 +115,36 @@ class Reporter:
         return kept or HeldGrants.before_an_answer()
 
     def _exchange(self, body: bytes) -> bytes:
-        try:
-            status, text = self._post(body, self._server)
-            if status == HTTPStatus.MISDIRECTED_REQUEST:
-                self._hang_up()
-                leader = split_address("the leader", str(json.loads(text)["leader"]))
-                status, text = self._post(body, leader)
-        except (OSError, HTTPException, LookupError):
-            # The leader may be gone: the next report asks the server again.
-            self._hang_up()
-            raise
+        # Taken, and given back after a whole exchange alone: otherwise the next one connects anew,
+        # and asks the server again who leads.
+        connection, self._connection = self._connection or self._connect(self._server), None
+        status, text = self._post(connection, body)
+        if status == HTTPStatus.MISDIRECTED_REQUEST:
+            connection.close()
+            leader = split_address("the leader at", str(json.loads(text)["leader"]))
+            connection = self._connect(leader)
+            status, text = self._post(connection, body)
         if status != HTTPStatus.OK:
-            self._hang_up()
-            raise RequestError(f"the server of budgets refused: {text[:200]!r}")
+            connection.close()
+            raise RequestError(f"the server of budgets refused with {status}: {text[:200]!r}")
+        self._connection = connection
         return text
 
-    def _post(self, body: bytes, address: tuple[str, int]) -> tuple[int, bytes]:
-        if self._connection is None:
-            self._connection = _Connection(address, self._tls.value())
+    def _connect(self, address: tuple[str, int]) -> _Connection:
+        return _Connection(address, self._tls.value())
+
+    def _post(self, connection: _Connection, body: bytes) -> tuple[int, bytes]:
         headers = {"Content-Type": "application/json"}
         if self._token_file:
             # Each time: the kubelet renews it.
             headers["Authorization"] = f"Bearer {self._token_file.read_text().strip()}"
-        self._connection.request("POST", PATH, body, headers)
-        response = self._connection.getresponse()
+        connection.request("POST", PATH, body, headers)
+        response = connection.getresponse()
         text = response.read(messages.LONGEST + 1)
         if not response.isclosed():
+            connection.close()
             raise ValueError(f"the answer has more than {messages.LONGEST} bytes")
         return response.status, text
-
-    def _hang_up(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-        self._connection = None
 
 
 def _context(settings: Settings) -> ssl.SSLContext:

@@ -15,16 +15,20 @@ import threading
 import time
 from asyncio.sslproto import SSLProtocol
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from http import HTTPStatus
+from typing import NamedTuple
 from weakref import WeakSet
 
 from aiohttp import web
 
 from netmgr.budgets import messages
-from netmgr.budgets.allocator import Allocator, ReportRefused
+from netmgr.budgets.allocator import Allocator, Ceilings, ReportRefused
 from netmgr.budgets.identity import IdentityRefused
-from netmgr.errors import ConfigError, SetupError
+from netmgr.budgets.messages import Budget
+from netmgr.budgets.overview import DAY_SECONDS, MOST_NODES, BudgetStatus, largest, statuses
+from netmgr.errors import SetupError
 from netmgr.logs import caused_by
 
 SHOWN = "/v1/budgets"
@@ -40,17 +44,28 @@ SSLProtocol.max_size = 16 * 1024  # type: ignore[attr-defined]  # not in typeshe
 log = logging.getLogger(__name__)
 
 
+class Leading(NamedTuple):
+    """What a leader has: `lost` is set when it leads no more."""
+
+    allocator: Allocator
+    budgets: Sequence[Budget]
+    lost: threading.Event
+
+
 class BudgetServer:
     """Listens when made, answers once started.
 
     Args:
-        identify: the node that a request is of; IdentityRefused.
         tls: asked for each connection, so that renewed certificates take effect.
+        identify: the node that a request is of; IdentityRefused.
         leader: the address at which the leader answers; empty while unknown.
 
     Attributes:
-        allocator: None while another leads. Used by the server's thread alone: others `run` there.
-        overview: what an operator is shown, a second old at most; empty while another leads.
+        leading: None while another leads. Its allocator is the server's thread's alone: others
+            `run` there what changes it.
+        statuses: how budgets stand, a second old at most; empty while another leads.
+        silent: nodes that are not heard.
+        ceilings: what has to be kept durably before more bytes can be lent.
         counted: reports by what became of them.
     """
 
@@ -60,13 +75,15 @@ class BudgetServer:
         tls: Callable[[], ssl.SSLContext] | None,
         identify: Callable[[web.BaseRequest], str],
         leader: Callable[[], str] = str,
-        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.allocator: Allocator | None = None
-        self.overview: dict[str, object] = {}
+        """Raises SetupError if the address cannot be bound."""
+        self.leading: Leading | None = None
+        self.statuses: list[BudgetStatus] = []
+        self.silent: list[str] = []
+        self.ceilings: Ceilings = {}
         self.counted: Counter[str] = Counter()
+        self._shown: dict[str, object] = {}
         self._tls, self._identify, self._leader = tls, identify, leader
-        self._monotonic = monotonic
         self._known: WeakSet[asyncio.BaseProtocol] = WeakSet()
         host, port = address
         is_ipv6 = ":" in host if host else socket.has_dualstack_ipv6()
@@ -84,8 +101,9 @@ class BudgetServer:
 
     def start(self) -> None:
         """Serve in a thread of its own until the process ends."""
+        serve = self._serve()
         threading.Thread(
-            target=self._loop.run_until_complete, args=[self._serve()], name="budgets", daemon=True
+            target=self._loop.run_until_complete, args=[serve], name="budgets", daemon=True
         ).start()
 
     def run(self, work: Callable[[], object]) -> None:
@@ -103,12 +121,17 @@ class BudgetServer:
         await self._loop.create_server(connected, sock=self._socket, ssl=self._renewing())
         while True:
             await asyncio.sleep(1)
-            allocator = self.allocator
-            if allocator is None:
-                self.overview = {}
-                continue
-            allocator.tick(self._monotonic())
-            self.overview = allocator.overview(self._monotonic())
+            self._look()
+
+    def _look(self) -> None:
+        self._shown = {}
+        if self.leading is None or self.leading.lost.is_set():
+            self.leading, self.statuses, self.silent, self.ceilings = None, [], [], {}
+            return
+        allocator, budgets, _ = self.leading
+        allocator.tick(time.monotonic(), int(time.time() // DAY_SECONDS))
+        self.statuses = statuses(allocator, budgets, time.time())
+        self.silent, self.ceilings = allocator.silent(time.monotonic()), allocator.ceilings()
 
     def _renewing(self) -> ssl.SSLContext | None:
         if self._tls is None:
@@ -127,29 +150,41 @@ class BudgetServer:
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
-            if self.allocator is None:
+            if self.leading is None or self.leading.lost.is_set():
                 self.counted["follower"] += 1
-                content = {"error": "another controller leads", "leader": self._leader()}
+                content = {"error": "another one leads", "leader": self._leader()}
                 return web.json_response(content, status=HTTPStatus.MISDIRECTED_REQUEST)
             if (request.method, request.path) == ("POST", messages.PATH):
-                return await self._report(request, self.allocator)
+                return await self._report(request, self.leading.allocator)
             if (request.method, request.path) == ("GET", SHOWN):
-                return web.json_response(self.overview)
+                return web.json_response(self._overview(self.leading.allocator))
             return _refusal(HTTPStatus.NOT_FOUND, f"there are GET {SHOWN}, POST {messages.PATH}")
         except IdentityRefused as error:
             return self._refuse(HTTPStatus.UNAUTHORIZED, error.reason, error.message)
         except ReportRefused as error:
-            return self._refuse(HTTPStatus.CONFLICT, "stale", str(error))
+            return self._refuse(HTTPStatus.CONFLICT, str(error), f"refused: {error}")
         except ValueError as error:
             return self._refuse(HTTPStatus.BAD_REQUEST, "malformed", str(error))
 
     async def _report(self, request: web.BaseRequest, allocator: Allocator) -> web.Response:
         node = self._identify(request)
-        text = await _body(request)
-        answer = allocator.answer(node, messages.report(text), self._monotonic())
+        report = messages.report(await request.read())
+        answer = allocator.answer(node, report, time.monotonic())
         self._known.add(request.protocol)
         self.counted["answered"] += 1
         return web.Response(body=messages.encode(answer), content_type="application/json")
+
+    def _overview(self, allocator: Allocator) -> dict[str, object]:
+        # Once for each look: anybody may ask, as often as they like.
+        self._shown = self._shown or {
+            "epoch": allocator.epoch,
+            "silent": self.silent[:MOST_NODES],
+            "budgets": [
+                asdict(status) | {"nodes": largest(allocator, status.name)}
+                for status in self.statuses
+            ],
+        }
+        return self._shown
 
     def _refuse(self, status: HTTPStatus, reason: str, message: str) -> web.Response:
         self.counted[reason] += 1

@@ -75,6 +75,7 @@ class Controller:
     health: ControllerHealth
     """Every round is a beat of it."""
     concurrency: Concurrency = THREADS
+    budgets: Callable[[Leadership], ClusterReconciler] | None = None
 
     def lead(self, lost: threading.Event) -> None:
         changed = threading.Event()
@@ -123,6 +124,8 @@ class Controller:
             namespace, quarantine = settings.claim_namespace, settings.quarantine
             # First: what the others write follows from the podCIDRs, which are in the copy at once.
             yield Assigner(leadership, plan, namespace, quarantine, telemetry)
+        if self.budgets is not None:
+            yield self.budgets(leadership)
         yield AgentRanges(leadership)
         yield Startup(leadership, lambda: bool(plan and plan()))
         if settings.lists_nodes:

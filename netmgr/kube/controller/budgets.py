@@ -1,0 +1,140 @@
+"""The controller's part in a cluster's budgets: who reports, what is kept, and Events.
+
+Only the leader answers reports (`netmgr/budgets/server.py`). The others name its address, which is
+an annotation of the Lease.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+
+from netmgr.budgets.identity import ClusterKeys, TokenVerifier
+from netmgr.budgets.keeping import BudgetsInForce, Keeper, ServerState
+from netmgr.budgets.overview import BudgetStatus
+from netmgr.budgets.server import BudgetServer
+from netmgr.errors import ApiError
+from netmgr.kube.client.api import Api, Object
+from netmgr.kube.controller.events import Events, WarningEvent
+from netmgr.kube.controller.reconciling import Leadership
+
+CONFIG_MAP, KEY = "netmgr-budgets", "state.json"
+"""In the namespace of the claims, where nobody else writes."""
+
+NEAR, SPENT = "BudgetNearQuota", "BudgetQuotaSpent"
+NEAR_SHARE = 0.9
+MOST_EVENTS = 1000
+"""Events that are kept up: the first by name."""
+
+NAMESPACES_SECONDS = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetService:
+    """What a controller with budgets has, whether it leads or not."""
+
+    server: BudgetServer
+    verifier: TokenVerifier
+    said: Callable[[], BudgetsInForce]
+    """What the document says now, or said when it last made sense."""
+
+
+def read_keys(api: Api) -> ClusterKeys:
+    """The cluster's public keys; ApiError. Every service account may read them."""
+    issuer = str(api.get("/.well-known/openid-configuration")["issuer"])
+    return ClusterKeys.of(issuer, api.get("/openid/v1/jwks"))
+
+
+class ConfigMapStore:
+    """What the next leader has to know, in one ConfigMap; errors are ApiErrors."""
+
+    def __init__(self, api: Api, namespace: str) -> None:
+        self._api = api
+        self._path = f"/api/v1/namespaces/{namespace}/configmaps"
+        self._version = ""
+
+    def read(self) -> ServerState | None:
+        # A list, which is all that the account may read there; from etcd, not a server's cache.
+        selected = self._api.get(self._path, {"fieldSelector": f"metadata.name={CONFIG_MAP}"})
+        self._version = ""
+        for config_map in selected["items"]:
+            self._version = config_map["metadata"]["resourceVersion"]
+            try:
+                return ServerState.decode((config_map.get("data") or {})[KEY])
+            except (ValueError, LookupError, TypeError, AttributeError):
+                # Of this reconciler alone: ranges are assigned meanwhile.
+                raise ApiError(
+                    f"ConfigMap {CONFIG_MAP} cannot be read: delete it, by which quotas forget "
+                    "what was used today by nodes that are gone"
+                ) from None
+        return None
+
+    def write(self, state: ServerState) -> None:
+        metadata = {"resourceVersion": self._version} if self._version else {"name": CONFIG_MAP}
+        body: Object = {"metadata": metadata, "data": {KEY: state.encode()}}
+        if self._version:
+            config_map = self._api.patch(f"{self._path}/{CONFIG_MAP}", body)
+        else:
+            kind = {"apiVersion": "v1", "kind": "ConfigMap"}
+            config_map = self._api.create(self._path, kind | body)
+        self._version = config_map["metadata"]["resourceVersion"]
+
+
+class ClusterBudgets:
+    """Has the server lead, and writes an Event in each namespace whose quota is near or spent."""
+
+    def __init__(self, leadership: Leadership, service: BudgetService, namespace: str) -> None:
+        self._leadership, self._service = leadership, service
+        store = ConfigMapStore(leadership.api, namespace)
+        self._keeper = Keeper(service.server, store, leadership.lost)
+        self._events = Events(leadership)
+        self._namespaces: dict[str, str] = {}
+        self._listed_at = -NAMESPACES_SECONDS
+
+    def reconcile(self) -> bool:
+        views = self._leadership.nodes.views()
+        nodes = {view.name: view.most_pods for view in views if view.runs_pods}
+        self._keeper.look(self._service.said(), nodes)
+        is_reported = self._events.report(self._notices())
+        # Last: without new keys, all that is known goes on.
+        self._service.verifier.renew()
+        return is_reported
+
+    def _notices(self) -> list[WarningEvent]:
+        near = [status for status in self._service.server.statuses if is_near(status)]
+        now = self._leadership.concurrency.monotonic()
+        if near and now - self._listed_at >= NAMESPACES_SECONDS:
+            items = self._leadership.api.get("/api/v1/namespaces")["items"]
+            self._namespaces = {o["metadata"]["name"]: o["metadata"]["uid"] for o in items}
+            self._listed_at = now
+        return sorted(
+            (_notice(status, name, self._namespaces[name]) for status in near
+             for name in held_by(status, self._namespaces)),
+            key=lambda notice: (notice.namespace, notice.key),
+        )[:MOST_EVENTS]
+
+
+def is_near(status: BudgetStatus) -> bool:
+    """Whether so much of its quota is used that people should know."""
+    return bool(status.per_day) and status.used >= NEAR_SHARE * status.per_day
+
+
+def held_by(status: BudgetStatus, namespaces: Iterable[str]) -> Iterator[str]:
+    for name in namespaces:
+        if any(fnmatchcase(name, pattern) for pattern in status.namespaces):
+            yield name
+
+
+def _notice(status: BudgetStatus, namespace: str, uid: str) -> WarningEvent:
+    then = f"pass at {status.slow} bits a second together" if status.slow else "are dropped"
+    if status.used >= status.per_day:
+        reason, when = SPENT, f"further packets {then} until midnight (UTC)"
+    else:
+        end = status.spent_at and datetime.fromtimestamp(status.spent_at, UTC)
+        expected = f"at about {end:%H:%M} (UTC), " if end else ""
+        reason, when = NEAR, f"when it is spent, {expected}further packets {then}"
+    used = f"{status.used} of {status.per_day} bytes of {status.traffic} a day"
+    message = f"the cluster's budget {status.name} has used {used}: {when}"
+    return WarningEvent("Namespace", namespace, uid, reason, message, namespace, key=status.name)
