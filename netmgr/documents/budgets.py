@@ -86,6 +86,7 @@ class BudgetsDocument(Document):
     enforce: bool = True
     """Whether anybody is held back; `off` only shows who would be."""
     budgets: Annotated[tuple[ClusterBudget, ...], Field(max_length=_MOST)] = ()
+    """Of one direction they are within one another or have no namespace in common."""
 
     @model_validator(mode="after")
     def _is_consistent(self) -> BudgetsDocument:

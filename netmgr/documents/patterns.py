@@ -1,80 +1,55 @@
 """What patterns of fnmatch(3) with * and ? stand for: whether two have a text, or all, in common.
 
-A pattern is taken as an automaton whose states are places in it.
+Patterns are taken as an automaton, whose state is what is left of each of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-# Of two automata together. Patterns that people write have some dozens; one with many ? behind a *
-# has twice as many with each.
 _MOST_STATES = 10_000
+"""Patterns that people write have some dozens; each ? behind a * may double them."""
 
-_States = frozenset[tuple[int, int]]
-"""Which pattern, and how many of its characters are matched."""
-
-
-def overlap(some: Sequence[str], others: Sequence[str]) -> bool:
-    """Whether a text matches one of each."""
-    return _finds(some, others, others_match=True)
+_States = frozenset[str]
 
 
-def cover(patterns: Sequence[str], others: Sequence[str]) -> bool:
-    """Whether each text that matches one of the others matches one of the patterns, too."""
-    return not _finds(others, patterns, others_match=False)
+def overlap(some: Iterable[str], others: Iterable[str]) -> bool:
+    """Whether a text matches one of each, or that is too much to find out."""
+    return _is_found(some, others, others_match=True)
 
 
-def _finds(some: Sequence[str], others: Sequence[str], *, others_match: bool) -> bool:
-    """Whether a text matches one of `some`, and one of the others or (`others_match`) none.
+def cover(patterns: Iterable[str], others: Iterable[str]) -> bool:
+    """Whether each text that matches one of the others is known to match one of the patterns."""
+    return not _is_found(others, patterns, others_match=False)
 
-    What is too much to compare is found.
-    """
-    letters = sorted({letter for text in (*some, *others) for letter in text} - {"*", "?"})
-    # One stands for all letters that are in no pattern.
-    alphabet = [*letters, ""]
-    pending = [(_beginning(some), _beginning(others))]
+
+def _is_found(some: Iterable[str], others: Iterable[str], *, others_match: bool) -> bool:
+    """Whether a text matches one of `some`, and one of the others or none of them."""
+    # The empty one stands for all letters that are in no pattern.
+    letters = {"", *"".join((*some, *others))} - {"*", "?"}
+    pending = [(_skipping(some), _skipping(others))]
     seen = set(pending)
     while pending:
         own, foreign = pending.pop()
-        if _ends(some, own) and _ends(others, foreign) is others_match:
+        if ("" in own and ("" in foreign) is others_match) or len(seen) > _MOST_STATES:
             return True
-        for letter in alphabet:
-            following = _after(some, own, letter), _after(others, foreign, letter)
+        for letter in letters:
+            following = _after(own, letter), _after(foreign, letter)
             if following[0] and following not in seen:
                 seen.add(following)
                 pending.append(following)
-        if len(seen) > _MOST_STATES:
-            return True
     return False
 
 
-def _beginning(patterns: Sequence[str]) -> _States:
-    return _skipping(patterns, ((number, 0) for number in range(len(patterns))))
+def _after(states: _States, letter: str) -> _States:
+    matching = (state for state in states if state and state[0] in ("*", "?", letter))
+    return _skipping(state if state[0] == "*" else state[1:] for state in matching)
 
 
-def _ends(patterns: Sequence[str], states: _States) -> bool:
-    return any(place == len(patterns[number]) for number, place in states)
-
-
-def _after(patterns: Sequence[str], states: _States, letter: str) -> _States:
-    following: list[tuple[int, int]] = []
-    for number, place in states:
-        wanted = patterns[number][place : place + 1]
-        if wanted == "*":
-            following.append((number, place))
-        elif wanted and wanted in ("?", letter):
-            following.append((number, place + 1))
-    return _skipping(patterns, following)
-
-
-def _skipping(patterns: Sequence[str], states: Iterable[tuple[int, int]]) -> _States:
-    """With the states behind each *, which may stand for nothing."""
-    reached: set[tuple[int, int]] = set()
-    for number, first in states:
-        place = first
-        reached.add((number, place))
-        while patterns[number][place : place + 1] == "*":
-            place += 1
-            reached.add((number, place))
-    return frozenset(reached)
+def _skipping(states: Iterable[str]) -> _States:
+    """With what is left if a * stands for nothing."""
+    return frozenset(
+        state[skipped:]
+        for state in states
+        for skipped in range(len(state) - len(state.lstrip("*")) + 1)
+    )

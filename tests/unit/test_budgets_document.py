@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fnmatch import fnmatchcase
 from itertools import product
+from pathlib import Path
 
 import pytest
 import yaml
@@ -27,6 +28,15 @@ def parsed(*budgets: str, head: str = "") -> BudgetsDocument:
     lines = ["apiVersion: netmgr.io/v1alpha1", "kind: Budgets", *([head] if head else [])]
     lines += ["budgets:", *(f"  - {budget}" for budget in budgets)]
     return loader.parse("\n".join(lines) + "\n", "budgets.yaml", BudgetsDocument)
+
+
+def test_the_sample_is_one() -> None:
+    sample = Path(__file__).parents[2] / "configs" / "budgets.yaml"
+    assert [one.name for one in loader.load(sample, BudgetsDocument).budgets_in_order()] == [
+        "everyone",
+        "uploads",
+        "research",
+    ]
 
 
 def test_budgets_are_given_parents_first() -> None:
