@@ -1,0 +1,147 @@
+"""What the server lends of one budget's rate: running sums, and an answer to each report.
+
+Nobody's demand is guessed, and nothing is sorted. The level is what each pod that is held back gets
+if what the others leave is shared by all of these; every node is lent what its pods have, and the
+level for those that wait. What is lent counts until a later report says that less is in force.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from netmgr.budgets import terms
+from netmgr.budgets.messages import BudgetUse
+from netmgr.budgets.terms import GROWTH, HEADROOM, OUTSTANDING, SPARE
+
+_FIRST_STEP = 10_000
+"""The part of a budget that each waiting pod adds to what a node may grow by."""
+
+
+@dataclass(slots=True)
+class NodeRate:
+    """What one node has of a budget; rates in bits a second.
+
+    Attributes:
+        held: in force at most.
+        free: what pods have that are not held back; `waiting` is the number of those that are.
+        level: the last that the node was told; infinite if no pod has to be held back.
+        is_heard: whether it has reported to this leader.
+    """
+
+    held: int = 0
+    free: int = 0
+    waiting: int = 0
+    level: float = math.inf
+    is_heard: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Lent:
+    """`rate` until it is old, then `firm`, then `safe`."""
+
+    rate: int
+    firm: int
+    safe: int
+
+
+class RateAllocation:
+    """One budget's rate.
+
+    Attributes:
+        rate: of the budget.
+        fastest: of a node's link.
+        level: bits a second of each pod that is held back; infinite if none has to be.
+        held: of all nodes.
+        heard: what nodes had in force when they were first heard, all together.
+    """
+
+    def __init__(self, rate: int, fastest: int) -> None:
+        self.rate = rate
+        self.fastest = fastest
+        self.level = math.inf
+        self.held = self.free = self.waiting = self.heard = 0
+        self._nodes = 1
+        self._expired = 0
+        self._least = 0
+        self._is_all_heard = False
+
+    @property
+    def safe(self) -> int:
+        """What each node may have whatever the others do."""
+        return self.rate // self._nodes
+
+    @property
+    def outstanding(self) -> int:
+        """The most that is in force on all nodes together, as far as can be known."""
+        return self.held + self.safe * self._expired + self._unheard
+
+    @property
+    def _unheard(self) -> int:
+        # What the former leader lent is no more than the most, but nobody else knows to whom.
+        return 0 if self._is_all_heard else max(0, int(OUTSTANDING * self.rate) - self.heard)
+
+    def look(
+        self, silent: Iterable[NodeRate], nodes: int, expired: int, *, is_all_heard: bool
+    ) -> None:
+        """Find the level: who is silent, how many Nodes there are, and how many leases ended.
+
+        `is_all_heard` says that no node can hold what another leader lent it.
+        """
+        self._nodes, self._expired, self._is_all_heard = max(1, nodes), expired, is_all_heard
+        held, free, waiting = self.safe * expired, self.free, self.waiting
+        for node in silent:
+            held, free, waiting = held + node.held, free - node.free, waiting - node.waiting
+        room = self.rate - held - HEADROOM * free
+        if room > 0:
+            self.level = room / waiting if waiting else math.inf
+        else:
+            # Pods that were free are held back by this, a few more each second; nobody's at once.
+            self.level = max(1.0, min(self.level, self.rate) / 2)
+        spare = SPARE * max(0.0, OUTSTANDING * self.rate - self.held - self.safe * expired)
+        self._least = max(terms.floor(self.rate, self._nodes), int(spare / self._nodes))
+
+    def lend(self, node: NodeRate, use: BudgetUse, pods: int, *, is_listening: bool) -> Lent:
+        """Answer a report of a node that can have so many pods.
+
+        `is_listening`: too little is known to change anything.
+        """
+        self._learn(node, use, pods)
+        before = node.held
+        # The mean may be of a time at another rate.
+        growth = GROWTH * min(use.rate, self.fastest) + node.waiting * self.rate / _FIRST_STEP
+        waiting = min(self.level * node.waiting, growth) if node.waiting else 0.0
+        wanted = HEADROOM * node.free + waiting
+        rate = int(min(max(wanted, self._least), self.fastest))
+        if rate > before:
+            unlent = max(0, int(OUTSTANDING * self.rate) - self.outstanding)
+            rate = before + min(rate - before, unlent)
+        if is_listening:
+            rate = before
+        node.held = max(before, rate)
+        self.held += node.held - before
+        node.level = self.level
+        share = self.rate / max(self.rate, self.held + self._unheard)
+        return Lent(rate, int(rate * share), self.safe)
+
+    def _learn(self, node: NodeRate, use: BudgetUse, pods: int) -> None:
+        waiting = min(use.waiting, pods)
+        # None of the other pods has more than the level.
+        most = self.fastest if math.isinf(node.level) else min(self.fastest, pods * node.level)
+        free = int(min(use.free, most))
+        held = min(use.held, self.fastest)
+        if not node.is_heard:
+            node.is_heard = True
+            self.heard += held
+        self.held += held - node.held
+        self.free += free - node.free
+        self.waiting += waiting - node.waiting
+        node.held, node.free, node.waiting = held, free, waiting
+
+    def forget(self, node: NodeRate) -> None:
+        """A lease ended: what the node has now is its safe rate."""
+        self.held -= node.held
+        self.free -= node.free
+        self.waiting -= node.waiting
+        node.held = node.free = node.waiting = 0

@@ -1,0 +1,43 @@
+"""The terms on which rates are lent: what the server and every node have to go by alike."""
+
+from __future__ import annotations
+
+PERIOD = 5.0
+"""Seconds between two reports of a node, give or take a tenth."""
+
+HOLD = 15.0
+"""Seconds from a report for which the rate that answers it is in force."""
+
+LEASE = 120.0
+"""Seconds from a report after which the server no longer counts what it lent."""
+
+GRACE = 30.0
+"""Seconds after the lease before a node takes its safe rate, where that is more than it had.
+
+Until then the server has lowered the other nodes' rates, and every lease that began before has
+ended: without it a server's loss had idle nodes at their safe rate beside busy ones at all theirs.
+"""
+
+OUTSTANDING = 1.3
+"""Of a budget's rate: the most that is in force on all nodes together, whatever happens."""
+
+HEADROOM = 1.2
+"""Of what pods have that are not held back: what is lent for them."""
+
+GROWTH = 4
+"""Of a node's mean rate: the most by which a report raises it."""
+
+FLOOR = 0.03
+"""Of a node's safe rate: the least that is lent."""
+
+SPARE = 0.3
+"""Of what is not lent: what is spread over all nodes, so that a download begins at once."""
+
+MOST_NODES = 10_000
+"""By which a node divides a budget's rate before its first answer; it does not know their number.
+"""
+
+
+def floor(rate: int, nodes: int = MOST_NODES) -> int:
+    """Bits a second that a node has of a budget at the least."""
+    return max(1, int(FLOOR * rate / nodes))
