@@ -16,8 +16,10 @@ from netmgr.errors import NetmgrError, of_system
 from netmgr.logs import LogFormat
 
 ENDINGS = (signal.SIGTERM, signal.SIGINT)
-FILES = ("--tls-cert", "--tls-key", "--tls-client-ca", "--basic-auth-file", "--bearer-token-file")
-FILES += tuple(f"--budgets-{of}" for of in ("ca", "token-file", "cert", "key", "file"))
+FILES = (
+    *("--tls-cert", "--tls-key", "--tls-client-ca", "--basic-auth-file", "--bearer-token-file"),
+    *(f"--budgets-{of}" for of in ("ca", "token-file", "cert", "key", "file")),
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -38,6 +38,13 @@ def tls(settings: Settings) -> RenewedFiles[ssl.SSLContext] | None:
     return RenewedFiles(paths, lambda: _context(cert, key, authorities))
 
 
+def required_tls(settings: Settings) -> RenewedFiles[ssl.SSLContext]:
+    """As `tls`, of a port that is never open without."""
+    if (renewed := tls(settings)) is None:
+        raise ConfigError("--tls-cert and --tls-key are missing: there is no port without TLS")
+    return renewed
+
+
 def _context(cert: Path, key: Path, authorities: Path | None) -> ssl.SSLContext:
     _read("--tls-cert", cert)
     _read("--tls-key", key)

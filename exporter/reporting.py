@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from pathlib import Path
 from typing import Any
 
 from exporter.settings import Settings, split_address
@@ -35,7 +36,7 @@ _FAILURES = (NetmgrError, OSError, HTTPException, ValueError, TypeError, LookupE
 log = logging.getLogger(__name__)
 
 
-class _Connection(HTTPSConnection):
+class ServerConnection(HTTPSConnection):
     """To an address, where whoever answers has to have the server's name."""
 
     def __init__(self, address: tuple[str, int], context: ssl.SSLContext) -> None:
@@ -51,6 +52,7 @@ class Reporter:
     """Reports over one connection, to the leader if the server names another.
 
     Args:
+        file: where answers are kept.
         ask: the agent's answer to the query `budgets`.
         boottime: seconds of CLOCK_BOOTTIME, by which the agent knows an answer's age.
     """
@@ -58,17 +60,17 @@ class Reporter:
     def __init__(
         self,
         settings: Settings,
+        file: Path,
         ask: Callable[[], Mapping[str, Any]],
         boottime: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
     ) -> None:
         """Read the files; ConfigError if one cannot be used."""
-        assert settings.budgets_file is not None, "checked by the settings"
-        self._file, self._token_file = settings.budgets_file, settings.budgets_token_file
+        self._file, self._token_file = file, settings.budgets_token_file
         self._server = split_address("--budgets-server", settings.budgets_server)
         self._tls = RenewedFiles(settings.budgets_tls_files, lambda: _context(settings))
         self._ask = ask
         self._boottime = boottime
-        self._connection: _Connection | None = None
+        self._connection: ServerConnection | None = None
 
     def run(self) -> None:
         """Report for ever."""
@@ -99,9 +101,7 @@ class Reporter:
         uses = {name: BudgetUse(**use) for name, use in state["uses"].items()}
         # Grows until the machine boots again, whoever runs this process again meanwhile.
         sequence = int(asked * 1000)
-        report = BudgetReport(
-            kept.answer.epoch, state["boot"], sequence, kept.answer.version, uses
-        )
+        report = BudgetReport(kept.answer.epoch, state["boot"], sequence, kept.answer.version, uses)
         answer = messages.answer(self._exchange(messages.encode(report)))
         durable.write(self._file, held.encode(kept.after(report, asked, answer)))
 
@@ -130,10 +130,10 @@ class Reporter:
         self._connection = connection
         return text
 
-    def _connect(self, address: tuple[str, int]) -> _Connection:
-        return _Connection(address, self._tls.value())
+    def _connect(self, address: tuple[str, int]) -> ServerConnection:
+        return ServerConnection(address, self._tls.value())
 
-    def _post(self, connection: _Connection, body: bytes) -> tuple[int, bytes]:
+    def _post(self, connection: ServerConnection, body: bytes) -> tuple[int, bytes]:
         headers = {"Content-Type": "application/json"}
         if self._token_file:
             # Each time: the kubelet renews it.

@@ -297,7 +297,9 @@ def serve(agent: Path, settings: Settings, wait: Callable[[], object]) -> None:
     With a server of budgets, report to it meanwhile.
     """
     settings.check()
-    reporter = Reporter(settings, lambda: ask(agent, "budgets")) if settings.budgets_server else None
+    file, reporter = settings.budgets_file, None
+    if settings.budgets_server and file:
+        reporter = Reporter(settings, file, lambda: ask(agent, "budgets"))
     with Server(
         settings,
         lambda: read_snapshot(agent),

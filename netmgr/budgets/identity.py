@@ -28,7 +28,7 @@ KEYS_SECONDS = 60.0
 OLDEST_KEYS_SECONDS = 600.0
 
 MOST_TOKENS = 30_000
-"""Verified ones that are remembered: verifying takes 0.1 ms, and nodes send each a hundred times."""
+"""That are remembered: verifying one takes 0.1 ms, and a node sends it a hundred times."""
 
 _CLAIMS = ["exp", "iat", "iss", "aud", "sub"]
 
@@ -88,7 +88,7 @@ class TokenVerifier:
         self._verified, self._is_missing_one = {}, False
 
     def node(self, token: str) -> str:
-        """The node whose pod has this token; IdentityRefused if it is of no agent of the cluster."""
+        """The node whose pod has this token; IdentityRefused if it is of no agent's."""
         node, expires = self._verified.get(token, ("", 0.0))
         if expires > time.time():
             return node
@@ -141,4 +141,4 @@ def certified_node(certificate: Mapping[str, Any], nodes: Mapping[str, object]) 
     named = names & nodes.keys()
     if len(named) != 1:
         raise IdentityRefused("node", f"the certificate names {len(named)} nodes of the plan")
-    return named.pop()
+    return str(named.pop())

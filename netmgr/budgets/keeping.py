@@ -81,18 +81,17 @@ class Keeper:
     def _begin(self) -> Allocator:
         day = int(time.time() // DAY_SECONDS)
         former = self._store.read() or self._state
-        recent = {name: days for name, days in former.ceilings.items() if max(days, default=0) >= day}
+        recent = {name: of for name, of in former.ceilings.items() if max(of, default=0) >= day}
         # By the clock, too: what was kept may have been deleted, and nodes refuse a former epoch.
         self._write(ServerState(max(former.epoch + 1, int(time.time())), recent))
         self._allocator = Allocator(self._state.epoch, time.monotonic(), day, recent)
         self._given = None
         return self._allocator
 
-    def _set(
-        self, allocator: Allocator, said: BudgetsInForce, nodes: Mapping[str, int]
-    ) -> None:
-        allocator.set_budgets(said.budgets, said.version, enforce=said.enforce)
-        allocator.set_nodes(nodes, time.monotonic())
+    def _set(self, allocator: Allocator, said: BudgetsInForce, nodes: Mapping[str, int]) -> None:
+        now = time.monotonic()
+        allocator.set_budgets(said.budgets, said.version, now, enforce=said.enforce)
+        allocator.set_nodes(nodes, now)
         self._server.leading = Leading(allocator, said.budgets, self._lost)
 
     def _write(self, state: ServerState) -> None:

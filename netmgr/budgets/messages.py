@@ -15,7 +15,7 @@ from netmgr.model import Traffic
 LONGEST = 256 * 1024
 """Bytes of a message."""
 
-PATH = "/v1/budgets/report"
+PATH, SHOWN = "/v1/budgets/report", "/v1/budgets"
 SERVER_NAME = "netmgr-budgets"
 """In the server's certificate, at whatever address a leader answers."""
 

@@ -7,7 +7,6 @@ report is answered at once: nothing here waits for another node, a file or an AP
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import socket
 import ssl
@@ -15,7 +14,7 @@ import threading
 import time
 from asyncio.sslproto import SSLProtocol
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from http import HTTPStatus
 from typing import NamedTuple
@@ -25,13 +24,12 @@ from aiohttp import web
 
 from netmgr.budgets import messages
 from netmgr.budgets.allocator import Allocator, Ceilings, ReportRefused
-from netmgr.budgets.identity import IdentityRefused
+from netmgr.budgets.identity import IdentityRefused, TokenVerifier, certified_node
 from netmgr.budgets.messages import Budget
 from netmgr.budgets.overview import DAY_SECONDS, MOST_NODES, BudgetStatus, largest, statuses
 from netmgr.errors import SetupError
 from netmgr.logs import caused_by
 
-SHOWN = "/v1/budgets"
 FIRST_SECONDS = 10.0
 """A connection without an acceptable report by then is closed: anybody may open some."""
 
@@ -39,7 +37,7 @@ IDLE_SECONDS = 60.0
 BACKLOG = 4096
 
 # asyncio keeps a buffer of this size for each connection: 256 KiB are 2 GB of 7,500 nodes.
-SSLProtocol.max_size = 16 * 1024  # type: ignore[attr-defined]  # not in typeshed
+SSLProtocol.max_size = 16 * 1024
 
 log = logging.getLogger(__name__)
 
@@ -58,9 +56,9 @@ class BudgetServer:
     Args:
         tls: asked for each connection, so that renewed certificates take effect.
         identify: the node that a request is of; IdentityRefused.
-        leader: the address at which the leader answers; empty while unknown.
 
     Attributes:
+        leader: says at which address the leader answers; empty while unknown.
         leading: None while another leads. Its allocator is the server's thread's alone: others
             `run` there what changes it.
         statuses: how budgets stand, a second old at most; empty while another leads.
@@ -74,7 +72,6 @@ class BudgetServer:
         address: tuple[str, int],
         tls: Callable[[], ssl.SSLContext] | None,
         identify: Callable[[web.BaseRequest], str],
-        leader: Callable[[], str] = str,
     ) -> None:
         """Raises SetupError if the address cannot be bound."""
         self.leading: Leading | None = None
@@ -83,7 +80,8 @@ class BudgetServer:
         self.ceilings: Ceilings = {}
         self.counted: Counter[str] = Counter()
         self._shown: dict[str, object] = {}
-        self._tls, self._identify, self._leader = tls, identify, leader
+        self.leader: Callable[[], str] = str
+        self._tls, self._identify = tls, identify
         self._known: WeakSet[asyncio.BaseProtocol] = WeakSet()
         host, port = address
         is_ipv6 = ":" in host if host else socket.has_dualstack_ipv6()
@@ -141,10 +139,10 @@ class BudgetServer:
         def renew(connection: ssl.SSLObject, _name: str | None, _: ssl.SSLContext) -> None:
             connection.context = tls()
 
-        context.sni_callback = renew  # type: ignore[assignment]  # typeshed wants an SSLSocket
+        context.sni_callback = renew
         return context
 
-    def _close_unknown(self, protocol: web.RequestHandler[web.BaseRequest]) -> None:
+    def _close_unknown(self, protocol: web.RequestHandler) -> None:
         if protocol not in self._known:
             protocol.force_close()
 
@@ -152,19 +150,23 @@ class BudgetServer:
         try:
             if self.leading is None or self.leading.lost.is_set():
                 self.counted["follower"] += 1
-                content = {"error": "another one leads", "leader": self._leader()}
+                content = {"error": "another one leads", "leader": self.leader()}
                 return web.json_response(content, status=HTTPStatus.MISDIRECTED_REQUEST)
-            if (request.method, request.path) == ("POST", messages.PATH):
-                return await self._report(request, self.leading.allocator)
-            if (request.method, request.path) == ("GET", SHOWN):
-                return web.json_response(self._overview(self.leading.allocator))
-            return _refusal(HTTPStatus.NOT_FOUND, f"there are GET {SHOWN}, POST {messages.PATH}")
+            return await self._answer(request, self.leading.allocator)
         except IdentityRefused as error:
             return self._refuse(HTTPStatus.UNAUTHORIZED, error.reason, error.message)
         except ReportRefused as error:
             return self._refuse(HTTPStatus.CONFLICT, str(error), f"refused: {error}")
         except ValueError as error:
             return self._refuse(HTTPStatus.BAD_REQUEST, "malformed", str(error))
+
+    async def _answer(self, request: web.BaseRequest, allocator: Allocator) -> web.Response:
+        if (request.method, request.path) == ("POST", messages.PATH):
+            return await self._report(request, allocator)
+        if (request.method, request.path) == ("GET", messages.SHOWN):
+            return web.json_response(self._overview(allocator))
+        there = f"there are GET {messages.SHOWN} and POST {messages.PATH}"
+        return _refusal(HTTPStatus.NOT_FOUND, there)
 
     async def _report(self, request: web.BaseRequest, allocator: Allocator) -> web.Response:
         node = self._identify(request)
@@ -190,6 +192,27 @@ class BudgetServer:
         self.counted[reason] += 1
         log.info("report-refused reason=%s error=%s", reason, message, extra=caused_by(reason))
         return _refusal(status, message)
+
+
+def by_token(verifier: TokenVerifier) -> Callable[[web.BaseRequest], str]:
+    """Nodes are known by the tokens of agents' pods."""
+
+    def identify(request: web.BaseRequest) -> str:
+        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+        if scheme.lower() != "bearer":
+            raise IdentityRefused("anonymous", "the report has no token: Authorization: Bearer")
+        return verifier.node(token)
+
+    return identify
+
+
+def by_certificate(nodes: Callable[[], Mapping[str, object]]) -> Callable[[web.BaseRequest], str]:
+    """Nodes are known by the certificates that TLS has asked them for."""
+
+    def identify(request: web.BaseRequest) -> str:
+        return certified_node(request.get_extra_info("peercert") or {}, nodes())
+
+    return identify
 
 
 def _refusal(status: HTTPStatus, message: str) -> web.Response:

@@ -6,7 +6,7 @@ an annotation of the Lease.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -16,9 +16,11 @@ from netmgr.budgets.keeping import BudgetsInForce, Keeper, ServerState
 from netmgr.budgets.overview import BudgetStatus
 from netmgr.budgets.server import BudgetServer
 from netmgr.errors import ApiError
+from netmgr.file_version import RenewedFiles
 from netmgr.kube.client.api import Api, Object
 from netmgr.kube.controller.events import Events, WarningEvent
-from netmgr.kube.controller.reconciling import Leadership
+from netmgr.kube.controller.health import Telemetry
+from netmgr.kube.controller.reconciling import ClusterReconciler, Leadership
 
 CONFIG_MAP, KEY = "netmgr-budgets", "state.json"
 """In the namespace of the claims, where nobody else writes."""
@@ -37,8 +39,14 @@ class BudgetService:
 
     server: BudgetServer
     verifier: TokenVerifier
-    said: Callable[[], BudgetsInForce]
+    said: RenewedFiles[BudgetsInForce]
     """What the document says now, or said when it last made sense."""
+
+    def reconciler(
+        self, leadership: Leadership, namespace: str, telemetry: Telemetry
+    ) -> ClusterReconciler:
+        """Of one leadership; `namespace` is that of the claims."""
+        return ClusterBudgets(leadership, self, namespace, telemetry)
 
 
 def read_keys(api: Api) -> ClusterKeys:
@@ -85,8 +93,10 @@ class ConfigMapStore:
 class ClusterBudgets:
     """Has the server lead, and writes an Event in each namespace whose quota is near or spent."""
 
-    def __init__(self, leadership: Leadership, service: BudgetService, namespace: str) -> None:
-        self._leadership, self._service = leadership, service
+    def __init__(
+        self, leadership: Leadership, service: BudgetService, namespace: str, telemetry: Telemetry
+    ) -> None:
+        self._leadership, self._service, self._telemetry = leadership, service, telemetry
         store = ConfigMapStore(leadership.api, namespace)
         self._keeper = Keeper(service.server, store, leadership.lost)
         self._events = Events(leadership)
@@ -96,7 +106,9 @@ class ClusterBudgets:
     def reconcile(self) -> bool:
         views = self._leadership.nodes.views()
         nodes = {view.name: view.most_pods for view in views if view.runs_pods}
-        self._keeper.look(self._service.said(), nodes)
+        said = self._service.said.value()
+        self._telemetry.budgets_refused.set(bool(self._service.said.refused))
+        self._keeper.look(said, nodes)
         is_reported = self._events.report(self._notices())
         # Last: without new keys, all that is known goes on.
         self._service.verifier.renew()
@@ -110,8 +122,11 @@ class ClusterBudgets:
             self._namespaces = {o["metadata"]["name"]: o["metadata"]["uid"] for o in items}
             self._listed_at = now
         return sorted(
-            (_notice(status, name, self._namespaces[name]) for status in near
-             for name in held_by(status, self._namespaces)),
+            (
+                _notice(status, name, self._namespaces[name])
+                for status in near
+                for name in held_by(status, self._namespaces)
+            ),
             key=lambda notice: (notice.namespace, notice.key),
         )[:MOST_EVENTS]
 

@@ -1,0 +1,240 @@
+"""`netmgr budgets`: what a cluster's budgets of internet traffic are used for, and their server."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import ssl
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from functools import partial
+from http import HTTPStatus
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from netmgr import faults, logs
+from netmgr.cli import options
+from netmgr.cli.options import OutputFormat
+from netmgr.cli.output import Table, respond, size
+from netmgr.errors import ApiError, Exit, TryAgainLater
+from netmgr.logs import LogFormat
+
+if TYPE_CHECKING:
+    from netmgr.budgets.keeping import BudgetsInForce, ServerState
+    from netmgr.file_version import RenewedFiles
+    from netmgr.kube.client.api import Api
+
+app = typer.Typer(no_args_is_help=True)
+_file = partial(typer.Option, metavar="FILE")
+
+LEASE = "/apis/coordination.k8s.io/v1/namespaces/netmgr-claims/leases/netmgr-controller"
+ANSWER_SECONDS, LONGEST_ANSWER = 10.0, 4 << 20
+WATCH_SECONDS = 2.0
+SHOWN_NODES = 5
+
+
+@app.command()
+def show(  # noqa: PLR0913  one a command-line option
+    *,
+    server: Annotated[
+        str,
+        typer.Option(
+            metavar="ADDRESS:PORT",
+            help="Where the server is [default: a cluster's, through its API server]",
+        ),
+    ] = "",
+    ca: Annotated[Path | None, _file(help="Authorities of the server's certificate, PEM.")] = None,
+    cert: Annotated[Path | None, _file(help="Certificate to show to the server, PEM.")] = None,
+    key: Annotated[Path | None, _file(help="Its private key, PEM, unencrypted.")] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Again and again, until Ctrl-C.")] = False,
+    output: options.Format = OutputFormat.TABLE,
+    kubeconfig: options.Kubeconfig = None,
+    service_account: options.ServiceAccount = options.SERVICE_ACCOUNT,
+) -> None:
+    """Show how a cluster's budgets stand: what is lent, who is held back, what is left of quotas.
+
+    Level is what each pod gets that is held back. Of nodes those are shown that hold the most.
+    """
+    if server:
+        read = partial(_ask, server, ca, cert, key)
+    else:
+        from netmgr.kube.client import api
+
+        read = partial(_ask_cluster, api.connect(kubeconfig, service_account, os.environ))
+    while True:
+        answer = read()
+        respond(output, {"version": 1, **answer}, _tables(answer))
+        if not watch:
+            return
+        time.sleep(WATCH_SECONDS)
+
+
+def _ask(server: str, ca: Path | None, cert: Path | None, key: Path | None) -> dict[str, Any]:
+    from exporter.reporting import ServerConnection
+    from exporter.settings import split_address
+    from netmgr.budgets.messages import SHOWN
+
+    try:
+        context = ssl.create_default_context(cafile=ca)
+        if cert:
+            context.load_cert_chain(cert, key, password="")
+        address = split_address("--server", server)
+        for _ in range(2):
+            connection = ServerConnection(address, context)
+            connection.request("GET", SHOWN)
+            response = connection.getresponse()
+            answer: dict[str, Any] = json.loads(response.read(LONGEST_ANSWER))
+            connection.close()
+            if response.status != HTTPStatus.MISDIRECTED_REQUEST:
+                return answer
+            address = split_address("the leader at", answer["leader"])
+    except (OSError, ValueError) as error:
+        raise TryAgainLater(f"{server}: no answer of a server of budgets: {error}") from None
+    raise TryAgainLater(f"{server}: nobody leads")
+
+
+def _ask_cluster(api: Api) -> dict[str, Any]:
+    from netmgr.budgets.messages import SHOWN
+
+    lease = api.get(LEASE)
+    pod = lease["spec"].get("holderIdentity", "").rpartition("_")[0]
+    address = (lease["metadata"].get("annotations") or {}).get("netmgr.io/leader-address", "")
+    if not pod or not address:
+        raise ApiError("no controller leads that has --budgets; add components/budgets")
+    place = f"/api/v1/namespaces/netmgr/pods/https:{pod}:{address.rpartition(':')[2]}/proxy"
+    answer: dict[str, Any] = json.loads(api.bounded(place + SHOWN, ANSWER_SECONDS, LONGEST_ANSWER))
+    return answer
+
+
+def _tables(answer: Mapping[str, Any]) -> Iterator[Table | str]:
+    table = Table(
+        *("budget", "traffic", "limit>", "lent>", "free>", "held back>", "level>"),
+        *("used today>", "quota>", "spent at"),
+    )
+    for budget in answer["budgets"]:
+        spent_at = budget["spent_at"]
+        table.row(
+            budget["name"],
+            budget["traffic"],
+            *map(_rate, (budget["rate"], budget["outstanding"], budget["free"])),
+            str(budget["waiting"]),
+            "" if budget["level"] is None else _rate(budget["level"]),
+            *(map(size, (budget["used"], budget["per_day"])) if budget["per_day"] else ("", "")),
+            f"{datetime.fromtimestamp(spent_at, UTC):%H:%M} UTC" if spent_at else "",
+        )
+    yield table
+    nodes = Table("budget", "node", "lent>", "free>", "held back>")
+    for budget in answer["budgets"]:
+        for share in budget["nodes"][:SHOWN_NODES]:
+            rates = map(_rate, (share["held"], share["free"]))
+            nodes.row(budget["name"], share["node"], *rates, str(share["waiting"]))
+    yield ""
+    yield nodes
+    if answer["silent"]:
+        yield f"\nnot heard: {', '.join(answer['silent'])}"
+
+
+def _rate(bits: float) -> str:
+    # By its unit: 1.5 MB is 1.5 Mbit/s.
+    return f"{size(bits).removesuffix('B')}bit/s"
+
+
+@app.command()
+def check(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The document of budgets.")],
+    *,
+    nodes: Annotated[int, typer.Option(min=1, help="How many nodes the cluster has.")],
+) -> None:
+    """Examine a document of budgets; exit 1 if a budget is too low for so many nodes."""
+    from netmgr.documents import loader
+    from netmgr.documents.budgets import BudgetsDocument, too_low
+
+    document = loader.load(file, BudgetsDocument)
+    warnings = [loader.describe(diagnostic, file) for diagnostic in too_low(document, nodes)]
+    for warning in warnings:
+        typer.echo(warning)
+    if warnings:
+        raise typer.Exit(Exit.FAILURE)
+    typer.echo(f"{file}: {len(document.budgets)} budgets, enough for {nodes} nodes")
+
+
+def in_force(file: Path) -> RenewedFiles[BudgetsInForce]:
+    """The budgets of a document that may change meanwhile; ConfigError if it is wrong at first."""
+    from netmgr.budgets.keeping import BudgetsInForce
+    from netmgr.documents import loader
+    from netmgr.documents.budgets import BudgetsDocument
+    from netmgr.file_version import RenewedFiles
+
+    def load() -> BudgetsInForce:
+        document = loader.load(file, BudgetsDocument)
+        return BudgetsInForce(document.budgets_in_order(), document.version, document.enforce)
+
+    return RenewedFiles([file], load)
+
+
+class _FileStore:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def read(self) -> ServerState | None:
+        from netmgr import durable
+        from netmgr.budgets.keeping import ServerState
+
+        return durable.read(self._path, ServerState.decode)
+
+    def write(self, state: ServerState) -> None:
+        from netmgr import durable
+
+        durable.write(self._path, state.encode().encode())
+
+
+@app.command()
+def serve(  # noqa: PLR0913  one a command-line option
+    *,
+    file: Annotated[
+        Path, typer.Option("--file", "-f", metavar="FILE", help="The document of budgets.")
+    ],
+    plan: Annotated[Path, typer.Option(metavar="PLAN", help="The plan, with its lock beside it.")],
+    tls_cert: Annotated[Path, _file(help="Certificate of netmgr-budgets, PEM.")],
+    tls_key: Annotated[Path, _file(help="Its private key, PEM, unencrypted.")],
+    tls_client_ca: Annotated[Path, _file(help="Authorities of the nodes' certificates, PEM.")],
+    state: Annotated[Path, typer.Option(metavar="DIR", help="What has to outlive this process.")],
+    listen: Annotated[str, typer.Option(metavar="ADDRESS:PORT", help="For nodes.")] = ":9122",
+    log_level: options.LogLevelOption = "info",
+    log_format: options.LogFormatOption = LogFormat.TEXT,
+) -> None:
+    """Serve budgets to nodes of a plan, without Kubernetes.
+
+    A node's certificate has its name in the plan. One server at a time: nodes that hear none go on
+    with a part of what they had.
+    """
+    from exporter import access
+    from exporter.settings import Settings
+    from netmgr import durable
+    from netmgr.budgets.keeping import Keeper
+    from netmgr.budgets.server import BudgetServer, by_certificate
+    from netmgr.cli.plan_common import load
+    from netmgr.file_version import RenewedFiles
+    from netmgr.plan.files import lock_path
+    from netmgr.plan.machines import planned_pods
+
+    logs.begin(log_level, log_format)
+    faults.end_with_any_thread()
+    said = in_force(file)
+    nodes = RenewedFiles([plan, lock_path(plan)], lambda: planned_pods(load(plan).locked))
+    settings = Settings(listen, tls_cert=tls_cert, tls_key=tls_key, tls_client_ca=tls_client_ca)
+    tls = access.required_tls(settings)
+    durable.make_folder(state)
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
+    server = BudgetServer(settings.check(), tls.value, by_certificate(nodes.value))
+    server.start()
+    keeper = Keeper(server, _FileStore(state / "state.json"), ended)
+    while not ended.wait(1):
+        keeper.look(said.value(), nodes.value())
