@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 import socket
 import ssl
 import threading
@@ -18,7 +19,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from http import HTTPStatus
 from typing import NamedTuple
-from weakref import WeakSet
 
 from aiohttp import web
 
@@ -82,7 +82,8 @@ class BudgetServer:
         self._shown: dict[str, object] = {}
         self.leader: Callable[[], str] = str
         self._tls, self._identify = tls, identify
-        self._known: WeakSet[asyncio.BaseProtocol] = WeakSet()
+        # Connections that have yet to bring a report.
+        self._unknown: set[asyncio.BaseProtocol | None] = set()
         host, port = address
         is_ipv6 = ":" in host if host else socket.has_dualstack_ipv6()
         try:
@@ -99,6 +100,9 @@ class BudgetServer:
 
     def start(self) -> None:
         """Serve in a thread of its own until the process ends."""
+        # A connection for each node: the limit that most processes begin with is 1,024.
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         serve = self._serve()
         threading.Thread(
             target=self._loop.run_until_complete, args=[serve], name="budgets", daemon=True
@@ -109,24 +113,37 @@ class BudgetServer:
         self._loop.call_soon_threadsafe(work)
 
     async def _serve(self) -> None:
-        http = web.Server(self._handle, access_log=None, keepalive_timeout=IDLE_SECONDS)
+        http = web.Server(
+            self._handle,
+            access_log=None,
+            keepalive_timeout=IDLE_SECONDS,
+            # For what is left of a refused body.
+            lingering_time=1,
+        )
 
         def connected() -> asyncio.Protocol:
             protocol = http()
+            self._unknown.add(protocol)
             self._loop.call_later(FIRST_SECONDS, self._close_unknown, protocol)
             return protocol
 
-        await self._loop.create_server(connected, sock=self._socket, ssl=self._renewing())
+        tls = self._renewing()
+        # Before TLS is agreed on there is nothing yet that could be closed.
+        patience = FIRST_SECONDS if tls else None
+        await self._loop.create_server(
+            connected, sock=self._socket, ssl=tls, ssl_handshake_timeout=patience
+        )
         while True:
             await asyncio.sleep(1)
             self._look()
 
     def _look(self) -> None:
         self._shown = {}
-        if self.leading is None or self.leading.lost.is_set():
-            self.leading, self.statuses, self.silent, self.ceilings = None, [], [], {}
+        leading = self.leading
+        if leading is None or leading.lost.is_set():
+            self.statuses, self.silent, self.ceilings = [], [], {}
             return
-        allocator, budgets, _ = self.leading
+        allocator, budgets, _ = leading
         allocator.tick(time.monotonic(), int(time.time() // DAY_SECONDS))
         self.statuses = statuses(allocator, budgets, time.time())
         self.silent, self.ceilings = allocator.silent(time.monotonic()), allocator.ceilings()
@@ -143,16 +160,19 @@ class BudgetServer:
         return context
 
     def _close_unknown(self, protocol: web.RequestHandler) -> None:
-        if protocol not in self._known:
+        if protocol in self._unknown:
+            self._unknown.discard(protocol)
             protocol.force_close()
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
-            if self.leading is None or self.leading.lost.is_set():
+            # Another thread may end it meanwhile.
+            leading = self.leading
+            if leading is None or leading.lost.is_set():
                 self.counted["follower"] += 1
                 content = {"error": "another one leads", "leader": self.leader()}
                 return web.json_response(content, status=HTTPStatus.MISDIRECTED_REQUEST)
-            return await self._answer(request, self.leading.allocator)
+            return await self._answer(request, leading.allocator)
         except IdentityRefused as error:
             return self._refuse(HTTPStatus.UNAUTHORIZED, error.reason, error.message)
         except ReportRefused as error:
@@ -172,7 +192,7 @@ class BudgetServer:
         node = self._identify(request)
         report = messages.report(await request.read())
         answer = allocator.answer(node, report, time.monotonic())
-        self._known.add(request.protocol)
+        self._unknown.discard(request.protocol)
         self.counted["answered"] += 1
         return web.Response(body=messages.encode(answer), content_type="application/json")
 
