@@ -10,6 +10,7 @@ import json
 import logging
 import random
 import ssl
+import threading
 import time
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
@@ -72,10 +73,10 @@ class Reporter:
         self._boottime = boottime
         self._connection: ServerConnection | None = None
 
-    def run(self) -> None:
-        """Report for ever."""
+    def run(self, ended: threading.Event) -> None:
+        """Report until this is set."""
         backoff, failure = Backoff(first=1), ""
-        while True:
+        while not ended.is_set():
             # Nodes that were started together must not report in step.
             pause = PERIOD * random.uniform(0.9, 1.1)  # noqa: S311  nobody gains by guessing it
             try:
@@ -90,7 +91,7 @@ class Reporter:
                     log.info("budgets-reported-again")
                 failure = ""
                 backoff.reset()
-            time.sleep(pause)
+            ended.wait(pause)
 
     def report(self) -> None:
         """Report once and keep the answer; after any error the last one stays, and grows old."""

@@ -297,7 +297,7 @@ def serve(agent: Path, settings: Settings, wait: Callable[[], object]) -> None:
     With a server of budgets, report to it meanwhile.
     """
     settings.check()
-    file, reporter = settings.budgets_file, None
+    file, reporter, ended = settings.budgets_file, None, threading.Event()
     if settings.budgets_server and file:
         reporter = Reporter(settings, file, lambda: ask(agent, "budgets"))
     with Server(
@@ -310,7 +310,7 @@ def serve(agent: Path, settings: Settings, wait: Callable[[], object]) -> None:
         worker = threading.Thread(target=server.serve_forever, name="http")
         worker.start()
         if reporter:
-            threading.Thread(target=reporter.run, name="budgets", daemon=True).start()
+            threading.Thread(target=reporter.run, args=[ended], name="budgets", daemon=True).start()
         log.info(
             "listening address=%s port=%d tls=%s credentials=%s agent=%s",
             *server.socket.getsockname()[:2],
@@ -323,6 +323,7 @@ def serve(agent: Path, settings: Settings, wait: Callable[[], object]) -> None:
                 "needless-privilege user=root hint=%s", "any user in the socket's group is enough"
             )
         wait()
+        ended.set()
         server.shutdown()
         worker.join()
     log.info("stopped")

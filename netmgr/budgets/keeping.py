@@ -93,6 +93,7 @@ class Keeper:
         allocator.set_budgets(said.budgets, said.version, now, enforce=said.enforce)
         allocator.set_nodes(nodes, now)
         self._server.leading = Leading(allocator, said.budgets, self._lost)
+        self._server.look()
 
     def _write(self, state: ServerState) -> None:
         try:

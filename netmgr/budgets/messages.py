@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from netmgr.model import Traffic
@@ -116,7 +116,19 @@ class BudgetAnswer:
 
 
 def encode(message: BudgetReport | BudgetAnswer) -> bytes:
-    return json.dumps(asdict(message), separators=(",", ":")).encode()
+    # Not by `asdict`, which takes three times as long: a server encodes 1,500 answers a second.
+    content = _fields(message)
+    if isinstance(message, BudgetReport):
+        content["uses"] = {name: _fields(use) for name, use in message.uses.items()}
+    else:
+        content["grants"] = {name: _fields(grant) for name, grant in message.grants.items()}
+        if message.budgets is not None:
+            content["budgets"] = [_fields(budget) for budget in message.budgets]
+    return json.dumps(content, separators=(",", ":")).encode()
+
+
+def _fields(part: BudgetReport | BudgetUse | BudgetAnswer | Grant | Budget) -> dict[str, Any]:
+    return {name: getattr(part, name) for name in part.__slots__}
 
 
 def report(text: bytes) -> BudgetReport:
@@ -175,8 +187,12 @@ def _budget(content: dict[str, Any]) -> Budget:
     )
 
 
-def _numbers(content: Mapping[str, object]) -> dict[str, int]:
-    return {name: _number(number) for name, number in content.items()}
+def _numbers(content: Mapping[str, Any]) -> Mapping[str, int]:
+    for value in content.values():
+        # The same as `_number`, which need not be called for what is one.
+        if type(value) is not int or not 0 <= value <= _MOST:
+            _number(value)
+    return content
 
 
 def _number(value: object) -> int:

@@ -135,9 +135,10 @@ class BudgetServer:
         )
         while True:
             await asyncio.sleep(1)
-            self._look()
+            self.look()
 
-    def _look(self) -> None:
+    def look(self) -> None:
+        """Let time pass for the allocator; each second, and in the server's thread alone."""
         self._shown = {}
         leading = self.leading
         if leading is None or leading.lost.is_set():
