@@ -67,7 +67,9 @@ class Reporter:
     ) -> None:
         """Read the files; ConfigError if one cannot be used."""
         self._file, self._token_file = file, settings.budgets_token_file
-        self._server = split_address("--budgets-server", settings.budgets_server)
+        # Kubernetes tells the address of a Service as tcp://ADDRESS:PORT.
+        address = settings.budgets_server.removeprefix("tcp://").removeprefix("https://")
+        self._server = split_address("--budgets-server", address)
         self._tls = RenewedFiles(settings.budgets_tls_files, lambda: _context(settings))
         self._ask = ask
         self._boottime = boottime

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import ssl
@@ -21,13 +22,15 @@ from netmgr import faults, logs
 from netmgr.cli import options
 from netmgr.cli.options import OutputFormat
 from netmgr.cli.output import Table, respond, size
-from netmgr.errors import ApiError, Exit, TryAgainLater
+from netmgr.errors import ApiError, ConfigError, Exit, TryAgainLater
 from netmgr.logs import LogFormat
 
 if TYPE_CHECKING:
     from netmgr.budgets.keeping import BudgetsInForce, ServerState
     from netmgr.file_version import RenewedFiles
     from netmgr.kube.client.api import Api
+
+log = logging.getLogger(__name__)
 
 app = typer.Typer(no_args_is_help=True)
 _file = partial(typer.Option, metavar="FILE")
@@ -163,16 +166,26 @@ def check(
     typer.echo(f"{file}: {len(document.budgets)} budgets, enough for {nodes} nodes")
 
 
-def in_force(file: Path) -> RenewedFiles[BudgetsInForce]:
-    """The budgets of a document that may change meanwhile; ConfigError if it is wrong at first."""
+def in_force(file: Path) -> RenewedFiles[BudgetsInForce | None]:
+    """The budgets of a document that may change meanwhile; None until it first makes sense."""
     from netmgr.budgets.keeping import BudgetsInForce
     from netmgr.documents import loader
     from netmgr.documents.budgets import BudgetsDocument
     from netmgr.file_version import RenewedFiles
 
-    def load() -> BudgetsInForce:
-        document = loader.load(file, BudgetsDocument)
-        return BudgetsInForce(document.budgets_in_order(), document.version, document.enforce)
+    loaded: list[BudgetsInForce] = []
+
+    def load() -> BudgetsInForce | None:
+        try:
+            document = loader.load(file, BudgetsDocument)
+        except ConfigError as error:
+            if loaded:
+                raise
+            log.error("budgets-refused error=%s", error.message)
+            return None
+        said = document.budgets_in_order(), document.version, document.enforce
+        loaded[:] = [BudgetsInForce(*said)]
+        return loaded[0]
 
     return RenewedFiles([file], load)
 
@@ -236,5 +249,7 @@ def serve(  # noqa: PLR0913  one a command-line option
     server = BudgetServer(settings.check(), tls.value, by_certificate(nodes.value))
     server.start()
     keeper = Keeper(server, _FileStore(state / "state.json"), ended)
-    while not ended.wait(1):
-        keeper.look(said.value(), nodes.value())
+    while not ended.is_set():
+        if (budgets := said.value()) is not None:
+            keeper.look(budgets, nodes.value())
+        ended.wait(1)

@@ -39,8 +39,8 @@ class BudgetService:
 
     server: BudgetServer
     verifier: TokenVerifier
-    said: RenewedFiles[BudgetsInForce]
-    """What the document says now, or said when it last made sense."""
+    said: RenewedFiles[BudgetsInForce | None]
+    """What the document says now, or said when it last made sense; None if it never did."""
 
     def reconciler(
         self, leadership: Leadership, namespace: str, telemetry: Telemetry
@@ -107,8 +107,9 @@ class ClusterBudgets:
         views = self._leadership.nodes.views()
         nodes = {view.name: view.most_pods for view in views if view.runs_pods}
         said = self._service.said.value()
-        self._telemetry.budgets_refused.set(bool(self._service.said.refused))
-        self._keeper.look(said, nodes)
+        self._telemetry.budgets_refused.set(said is None or bool(self._service.said.refused))
+        if said is not None:
+            self._keeper.look(said, nodes)
         is_reported = self._events.report(self._notices())
         # Last: without new keys, all that is known goes on.
         self._service.verifier.renew()
