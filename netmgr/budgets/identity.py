@@ -79,13 +79,14 @@ class TokenVerifier:
     def renew(self) -> None:
         """Ask for the keys if a token named an unknown one, or they are old; NetmgrError."""
         age = self._monotonic() - self._asked_at
-        if age < (KEYS_SECONDS if self._is_missing_one else OLDEST_KEYS_SECONDS):
+        longest = KEYS_SECONDS if self._is_missing_one else OLDEST_KEYS_SECONDS
+        if self._known.keys and age < longest:
             return
         # Before asking: a server that is away is asked no more often.
-        self._asked_at, self._is_missing_one = self._monotonic(), not self._known.keys
+        self._asked_at, self._is_missing_one = self._monotonic(), False
         self._known = self._read_keys()
         # A key may have been withdrawn.
-        self._verified, self._is_missing_one = {}, False
+        self._verified = {}
 
     def node(self, token: str) -> str:
         """The node whose pod has this token; IdentityRefused if it is of no agent's."""

@@ -27,13 +27,14 @@ from netmgr.budgets.allocator import Allocator, Ceilings, ReportRefused
 from netmgr.budgets.identity import IdentityRefused, TokenVerifier, certified_node
 from netmgr.budgets.messages import Budget
 from netmgr.budgets.overview import DAY_SECONDS, MOST_NODES, BudgetStatus, largest, statuses
+from netmgr.budgets.terms import LEASE
 from netmgr.errors import SetupError
 from netmgr.logs import caused_by
 
 FIRST_SECONDS = 10.0
 """A connection without an acceptable report by then is closed: anybody may open some."""
 
-IDLE_SECONDS = 60.0
+IDLE_SECONDS = LEASE
 BACKLOG = 4096
 
 # asyncio keeps a buffer of this size for each connection: 256 KiB are 2 GB of 7,500 nodes.

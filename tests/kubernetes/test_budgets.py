@@ -177,14 +177,16 @@ def test_a_projected_token_of_an_agent_speaks_for_its_node_and_no_other_token_do
     assert status == HTTPStatus.UNAUTHORIZED
 
 
-def test_a_node_whose_object_is_gone_is_not_lent_more(budgets: Budgets) -> None:
+def test_a_machine_without_a_node_object_is_not_answered(budgets: Budgets) -> None:
     server = budgets.serve()
-    add_nodes(budgets.plane, [node("node-3")])
-    add_pods(budgets.plane, [agent_pod("agent-node-3", "node-3")])
-    token = budgets.token("agent-node-3")
-    eventually(lambda: server.leads(token))
-    budgets.plane.ask("DELETE", "/api/v1/nodes/node-3")
-    assert server.leads(budgets.token())
+    own = budgets.token()
+    eventually(lambda: server.leads(own))
+    add_pods(budgets.plane, [agent_pod("agent-ghost", "ghost")])
+    ghost = budgets.token("agent-ghost")
+    status, answer = server.report(ghost)
+    assert (status, answer["error"]) == (HTTPStatus.CONFLICT, "refused: unknown-node")
+    add_nodes(budgets.plane, [node("ghost")])
+    eventually(lambda: server.leads(ghost))
 
 
 def test_the_follower_names_the_leader_whose_end_makes_a_greater_epoch(budgets: Budgets) -> None:

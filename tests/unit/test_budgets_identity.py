@@ -206,6 +206,17 @@ def test_keys_stay_while_the_api_server_is_away() -> None:
     assert server.is_known("RS256")
 
 
+def test_keys_that_were_never_read_are_asked_for_each_time() -> None:
+    server = KeysOverTime()
+    server.is_away = True
+    for _ in range(2):
+        with pytest.raises(ApiUnavailable):
+            server.verify.renew()
+    server.is_away = False
+    server.verify.renew()
+    assert server.is_known("RS256")
+
+
 PLANNED = {"train-gpu-0": 0, "train-gpu-1": 0}
 
 
