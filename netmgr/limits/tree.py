@@ -217,10 +217,12 @@ def _of_kind(
     matching = [limit for limit in limits if limit.covers(pod)]
     shared = min(_rates([limit for limit in matching if limit.namespaces], kind), default=None)
     own = [*_rates([limit for limit in matching if limit.pods], kind), *_brought(attachment, kind)]
-    if not own and not shared and not path:
+    if not (own or shared or path):
         return []
     classes = _of_budgets(path, kind)
-    is_for_turns = not own and not shared
+    brought = _brought(attachment, ALL_IN if kind.is_inward else ALL_OUT)
+    is_for_turns = not (own or shared or brought)
+    own += brought
     # Also without a limit of its own a pod has a class in these: pods take turns. Not at the rate
     # that is in force, by which all classes of pods would change.
     own += [_rate(budget.budget.rate) for budget in path[-1:]]
@@ -228,7 +230,6 @@ def _of_kind(
         parent = classes[-1].key if classes else ""
         classes.append(Limited(pod.namespace, "", kind, parent, *shared))
         own.append(shared)
-    own += _brought(attachment, ALL_IN if kind.is_inward else ALL_OUT)
     parent = classes[-1].key if classes else around
     limited = Limited(pod.namespace, pod.name, kind, parent, *min(own), is_for_turns=is_for_turns)
     return [*classes, limited]
