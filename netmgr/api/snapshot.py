@@ -196,9 +196,10 @@ class LimitState(PodLabels, BytesAndPackets):
 
 
 class BudgetState(TypedDict):
-    """A cluster's budget on this node, as `netmgr.budgets.messages.BudgetUse` has it.
+    """A cluster's budget on this node.
 
     `limit` is its rate in the cluster, in bits a second; `sent` are bytes that its class let pass.
+    `use` is what `netmgr.budgets.messages.BudgetUse` has.
     """
 
     budget: str
@@ -206,13 +207,7 @@ class BudgetState(TypedDict):
     limit: int
     sent: int
     is_quota: bool
-    held: int
-    rate: int
-    waiting: int
-    free: int
-    day: int
-    bytes: int
-    allowance: int
+    use: dict[str, int]
 
 
 class Throttled(TypedDict):

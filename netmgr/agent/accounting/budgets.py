@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict
@@ -31,7 +31,7 @@ from netmgr.limits.budgets import NodeBudget
 from netmgr.limits.held_back import Look
 from netmgr.model import Attachment, Traffic
 
-_LOOK_SECONDS = 1.0
+_LOOK_SECONDS, _LEAST_SECONDS = 1.0, 0.5
 
 log = logging.getLogger(__name__)
 
@@ -49,15 +49,12 @@ class Budgets(Component):
         self._applied: tuple[NodeBudget, ...] = ()
         self._lock = threading.Lock()
         self._looks: list[Look] = []
-        self._throttled: Counter[tuple[str, str]] = Counter()
+        self._throttled: defaultdict[tuple[str, str], float] = defaultdict(float)
 
     @classmethod
     def open(cls, agent: Agent) -> Self | None:
         limits = agent.find(Limits)
         return cls(agent, limits, limits.budgets) if limits and limits.budgets else None
-
-    def start(self) -> None:
-        self._applied = self._file.in_force()
 
     def tasks(self) -> Iterable[Task]:
         # Apart from repairs, which may take long: a rate ends when its time has come.
@@ -87,11 +84,12 @@ class Budgets(Component):
     def _look(self) -> None:
         now = boot_time()
         former = self._looks[-1] if self._looks else None
-        if self._file.held.answer.enforce:
-            look = held_back.seen(now, self._limits.shaper.usage())
-        elif former and now - former.at < PERIOD:
-            # The ledger is seldom read.
+        is_enforced = self._file.held.answer.enforce
+        # The ledger is seldom read; and whoever writes the file must not keep this busy.
+        if former and now - former.at < (_LEAST_SECONDS if is_enforced else PERIOD):
             return
+        if is_enforced:
+            look = held_back.seen(now, self._limits.shaper.usage())
         else:
             totals = self._totals.ledger.totals()
             look = held_back.reckoned(
@@ -159,7 +157,7 @@ class Budgets(Component):
                     "limit": one.budget.rate,
                     "sent": sent.get(one.budget.name, 0),
                     "is_quota": one.budget.per_day > 0,
-                    **asdict(use),  # type: ignore[typeddict-item]  its keys are those of BudgetUse
+                    "use": asdict(use),
                 }
                 for one, use in self._uses()
             ]
@@ -179,7 +177,8 @@ class Budgets(Component):
 
     def explain(self, attachment: Attachment) -> Iterator[str]:
         pod = attachment.pod
-        held = self._file.known()
+        answer, held = self._file.held.answer, self._file.known()
+        would = "" if answer.enforce else "would have been "
         with self._lock:
             looks = self._looks
         for traffic in (Traffic.INTERNET_IN, Traffic.INTERNET_OUT):
@@ -187,10 +186,9 @@ class Budgets(Component):
                 look.pods.get((pod.namespace, pod.name, traffic), (0, ""))[1] for look in looks
             ]
             for one in budgets.around(held, pod.namespace, traffic):
-                name = one.budget.name
+                name, whole = one.budget.name, written(one.budget.rate)
                 share = f"{blocking.count(name) / max(1, len(blocking)):.0%}"
-                would = "" if self._file.held.answer.enforce else "would have been "
                 yield (
-                    f"budget {name}: {traffic} {written(one.rate)} of {written(one.budget.rate)} on "
-                    f"this node; {would}held back {share} of the last {PERIOD:.0f} s"
+                    f"budget {name}: {traffic} {written(one.rate)} of {whole} on this node; "
+                    f"{would}held back {share} of the last {PERIOD:.0f} s"
                 )
