@@ -219,9 +219,9 @@ class Shaper:
             present = traffic_control.read_classes(self._channel, index)
             # One may have gone meanwhile.
             usage += [
-                (limited, present[numbers[key]][1])
+                (limited, present[number][1])
                 for key, limited in trees[traffic].classes.items()
-                if numbers[key] in present
+                if (number := numbers.get(key)) in present
             ]
         return usage
 
@@ -385,8 +385,9 @@ class Shaper:
         for traffic, index in self._ifbs.items():
             existing = traffic_control.read_classes(self._channel, index)
             stale = existing.keys() - tree.shapes(trees[traffic], self._numbers).keys()
+            parents = {number: shape.parent for number, (shape, _) in existing.items()}
             # A class goes after those that are in it.
-            for number in sorted(stale, key=lambda number: not existing[number][0].parent):
+            for number in sorted(stale, key=lambda number: _depth(number, parents), reverse=True):
                 self._channel.transact([traffic_control.delete_class(index, number)])
 
 
@@ -396,6 +397,10 @@ def _budgets(trees: Mapping[Traffic, Tree], chains: Iterable[LinkChain]) -> dict
     targets = [target for class_tree in trees.values() for target in class_tree.links.values()]
     budgets = {budget.object: budget for target in targets for budget, _ in target.charges}
     return {name: budget for name, budget in budgets.items() if name in charged}
+
+
+def _depth(number: int, parents: Mapping[int, int]) -> int:
+    return 1 + _depth(parents[number], parents) if number in parents else 0
 
 
 def _objects(budgets: Mapping[str, NodeQuota]) -> dict[str, NodeQuota]:
