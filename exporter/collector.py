@@ -172,6 +172,10 @@ def _ports_in_use(snapshot: Entry) -> Iterator[Entry]:
     return (ports for ports in _entries("nat.ports", snapshot) if ports["budget"])
 
 
+def _day_budgets(snapshot: Entry) -> Iterator[Entry]:
+    return (budget for budget in _entries("budgets.uses", snapshot) if budget["is_quota"])
+
+
 def _addresses(snapshot: Entry) -> Iterator[Entry]:
     for pool in snapshot["pool"]:
         for state in ("allocated", "cooldown", "free"):
@@ -195,7 +199,7 @@ _FAMILIES: dict[MetricKind, Callable[..., Family]] = {
 _AWAY = {"netmgr_version": __version__, "backend": "", "node": ""}
 
 # What only some machines' snapshots have, or those of newer agents.
-_MAY_LACK = {"chain_sizes", "drops", "flowtable", "isolation", "nat", "problems"}
+_MAY_LACK = {"budgets", "chain_sizes", "drops", "flowtable", "isolation", "nat", "problems"}
 _MAY_LACK |= {"protected", "ranges", "tracking"}
 
 # Keys of label values that are not the labels' names.
@@ -249,6 +253,15 @@ _TABLE: tuple[Row, ...] = (
     ("nat.ports", catalog.NAT_BUDGET, "budget"),
     ("nat.ports", catalog.NAT_USED, "used"),
     (_ports_in_use, catalog.NAT_SHARE, lambda ports: ports["used"] / ports["budget"]),
+    ("budgets.uses", catalog.BUDGET_RATE, lambda budget: budget["use"]["held"] / 8),
+    ("budgets.uses", catalog.BUDGET_SENT, "sent"),
+    ("budgets.uses", catalog.BUDGET_WAITING, lambda budget: budget["use"]["waiting"]),
+    ("budgets.throttled", catalog.BUDGET_THROTTLED, "seconds"),
+    (_day_budgets, catalog.BUDGET_ALLOWANCE, lambda budget: budget["use"]["allowance"]),
+    (_day_budgets, catalog.BUDGET_USED, lambda budget: budget["use"]["bytes"]),
+    ("budgets", catalog.BUDGET_AGE, "age"),
+    ("budgets", catalog.BUDGET_EPOCH, "epoch"),
+    ("budgets", catalog.BUDGET_ENFORCED, "enforced"),
     ("tracking", catalog.TRACKED, "connections"),
     ("tracking", catalog.TRACKED_MOST, "most"),
     ("tracking.pods", catalog.POD_CONNECTIONS, "connections"),

@@ -1,19 +1,21 @@
 """Which class of HTB a pod's traffic is in, and what each class may send.
 
 For each direction there is a tree: classes of namespaces, and in them or beside them classes of
-pods. Pods of one namespace take turns, however many connections each of them has.
+pods. Pods of one namespace take turns, however many connections each of them has. Around them are
+the cluster's budgets, whose rates change every few seconds, and whose pods take turns, too.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from netmgr.documents.limits import Limit
 from netmgr.kernel.traffic_control import Shape
-from netmgr.limits import quotas
+from netmgr.limits import budgets, quotas
+from netmgr.limits.budgets import NodeBudget
 from netmgr.limits.quotas import NodeQuota
 from netmgr.model import ALL_IN, ALL_OUT, Attachment, Traffic
 
@@ -37,12 +39,14 @@ class Limited:
     """A class of HTB.
 
     Attributes:
-        pod: whose it is; empty for a namespace's.
+        pod: whose it is; empty for a namespace's, and both for a budget's.
         traffic: what is in it; the value of a `Traffic`, `ALL_IN` or `ALL_OUT`.
         parent: the key of the class that it is in; empty for none.
         rate: bits a second; the burst is in bytes.
         is_remainder: it has all that is not in the pod's class for the internet.
         beyond: the period of a quota; it has what is beyond that.
+        budget: name of the cluster's budget that it is of.
+        is_for_turns: it is there only because its pod takes turns with others of a budget.
     """
 
     namespace: str
@@ -53,17 +57,21 @@ class Limited:
     burst: int
     is_remainder: bool = False
     beyond: str = ""
+    budget: str = ""
+    is_for_turns: bool = False
 
     @property
     def key(self) -> str:
         """What its number is for. The kernel moves no class into another one."""
         kind = "rest" if self.is_remainder else self.traffic
-        return f"{self.parent}>{self.namespace}/{self.pod}:{kind}{self.beyond}"
+        # No name of a budget has a slash.
+        owner = self.budget or f"{self.namespace}/{self.pod}"
+        return f"{self.parent}>{owner}:{kind}{self.beyond}"
 
     @property
     def is_shown(self) -> bool:
         """Whether its figures are those of a pod's or a namespace's limit."""
-        return not self.is_remainder and not self.beyond
+        return not (self.is_remainder or self.beyond or self.budget or self.is_for_turns)
 
 
 class LinkClasses(NamedTuple):
@@ -92,9 +100,13 @@ class Tree:
 
 
 def tree(
-    limits: Sequence[Limit], attachments: Iterable[Attachment], traffic: Traffic, now: float
+    limits: Sequence[Limit],
+    attachments: Iterable[Attachment],
+    traffic: Traffic,
+    now: float,
+    held: Sequence[NodeBudget] = (),
 ) -> Tree:
-    """The classes for these pods, by the limits and by what the pods brought along.
+    """The classes for these pods, by the limits, by what the pods brought along and by budgets.
 
     Of several limits that are for a pod, or for a namespace, the lowest one is in force.
     """
@@ -103,7 +115,8 @@ def tree(
     for attachment in attachments:
         # An observer does not know every pod's link.
         if attachment.host_link:
-            pod_classes, target = _charged(attachment, limits, traffic, now)
+            path = budgets.around(held, attachment.pod.namespace, traffic)
+            pod_classes, target = _charged(attachment, limits, traffic, now, path)
             classes |= {limited.key: limited for limited in pod_classes}
             if target:
                 links[attachment.host_link] = target
@@ -111,29 +124,53 @@ def tree(
 
 
 def _charged(
-    attachment: Attachment, limits: Sequence[Limit], traffic: Traffic, now: float
+    attachment: Attachment,
+    limits: Sequence[Limit],
+    traffic: Traffic,
+    now: float,
+    path: Sequence[NodeBudget],
 ) -> tuple[list[Limited], LinkClasses | None]:
     """As `_of_pod`, with the pod's quotas and the classes of what is beyond them."""
-    classes, target = _of_pod(attachment, limits, traffic)
-    budgets = quotas.of_pod(attachment.pod, limits, traffic, now)
-    if not budgets:
+    classes, target = _of_pod(attachment, limits, traffic, path)
+    own = quotas.of_pod(attachment.pod, limits, traffic, now)
+    # The outermost budget decides last. What drops stays before what is slow.
+    charged = [*own, *(budget.quota for budget in reversed(path) if budget.quota)]
+    charged.sort(key=lambda quota: quota.slow > 0)
+    if not charged:
         return classes, target
     target = target or LinkClasses("")
     # Beside the pod's class, so that the namespace's limit holds for this as well.
     parent = next((limited.parent for limited in classes if limited.key == target.internet), "")
+    of_budgets = {limited.budget: limited.key for limited in classes}
     slow = {
-        budget: Limited(
-            budget.namespace, budget.pod, traffic, parent, *_rate(budget.slow), beyond=budget.period
+        quota: Limited(
+            quota.namespace,
+            quota.pod,
+            traffic,
+            # A budget's pods share it.
+            of_budgets[quota.budget] if quota.budget else parent,
+            *_rate(quota.slow),
+            beyond=quota.period,
+            budget=quota.budget,
         )
-        for budget in budgets
-        if budget.slow
+        for quota in charged
+        if quota.slow
     }
-    charges = tuple((budget, slow[budget].key if budget in slow else "") for budget in budgets)
+    charges = tuple((quota, slow[quota].key if quota in slow else "") for quota in charged)
     return [*classes, *slow.values()], target._replace(charges=charges)
 
 
+def _of_budgets(path: Iterable[NodeBudget], traffic: Traffic) -> list[Limited]:
+    classes: list[Limited] = []
+    for budget in path:
+        parent = classes[-1].key if classes else ""
+        name = budget.budget.name
+        classes.append(Limited("", "", traffic, parent, *_rate(budget.rate), budget=name))
+    return classes
+
+
 def _of_pod(
-    attachment: Attachment, limits: Sequence[Limit], traffic: Traffic
+    attachment: Attachment, limits: Sequence[Limit], traffic: Traffic, path: Sequence[NodeBudget]
 ) -> tuple[list[Limited], LinkClasses | None]:
     """A pod's classes and its namespace's, parents first, and where its packets go."""
     every = ALL_IN if traffic.is_inward else ALL_OUT
@@ -143,7 +180,7 @@ def _of_pod(
     around = classes[0].key if classes else ""
     leads: dict[str, str] = {}
     for kind in (traffic, *_classes(limits, traffic)):
-        made = _of_kind(attachment, limits, kind, around)
+        made = _of_kind(attachment, limits, kind, around, path if kind is traffic else ())
         classes += made
         if made:
             leads[kind] = made[-1].key
@@ -166,26 +203,36 @@ def _classes(limits: Sequence[Limit], traffic: Traffic) -> list[Traffic]:
 
 
 def _of_kind(
-    attachment: Attachment, limits: Sequence[Limit], kind: Traffic, around: str
+    attachment: Attachment,
+    limits: Sequence[Limit],
+    kind: Traffic,
+    around: str,
+    path: Sequence[NodeBudget],
 ) -> list[Limited]:
-    """The pod's class for one kind of traffic, behind that of its namespace if it has one.
+    """The pod's class for one kind of traffic, behind those of its budgets and its namespace.
 
-    What is in the namespace's is not in `around`, the class of all of the pod's traffic.
+    What is in any of these is not in `around`, the class of all of the pod's traffic.
     """
     pod = attachment.pod
     matching = [limit for limit in limits if limit.covers(pod)]
     shared = min(_rates([limit for limit in matching if limit.namespaces], kind), default=None)
     own = [*_rates([limit for limit in matching if limit.pods], kind), *_brought(attachment, kind)]
-    if not own and not shared:
+    if not (own or shared or path):
         return []
-    classes: list[Limited] = []
+    classes = _of_budgets(path, kind)
+    brought = _brought(attachment, ALL_IN if kind.is_inward else ALL_OUT)
+    is_for_turns = not (own or shared or brought)
+    own += brought
+    # Also without a limit of its own a pod has a class in these: pods take turns. Not at the rate
+    # that is in force, by which all classes of pods would change.
+    own += [_rate(budget.budget.rate) for budget in path[-1:]]
     if shared:
-        classes.append(Limited(pod.namespace, "", kind, "", *shared))
-        # Also without a limit of its own a pod has a class in it: pods take turns.
+        parent = classes[-1].key if classes else ""
+        classes.append(Limited(pod.namespace, "", kind, parent, *shared))
         own.append(shared)
-    own += _brought(attachment, ALL_IN if kind.is_inward else ALL_OUT)
-    parent = classes[0].key if classes else around
-    return [*classes, Limited(pod.namespace, pod.name, kind, parent, *min(own))]
+    parent = classes[-1].key if classes else around
+    limited = Limited(pod.namespace, pod.name, kind, parent, *min(own), is_for_turns=is_for_turns)
+    return [*classes, limited]
 
 
 def _rates(limits: Iterable[Limit], traffic: Traffic) -> list[_Rate]:
@@ -219,17 +266,36 @@ def numbered(trees: Iterable[Tree], known: Mapping[str, int]) -> dict[str, int]:
     return numbers
 
 
+def retuned(class_tree: Tree, held: Sequence[NodeBudget]) -> dict[str, Limited]:
+    """Budgets' classes that have another rate now."""
+    rates = {(budget.budget.name, ""): budget.rate for budget in held}
+    quotas_of = (budget.quota for budget in held)
+    rates |= {(quota.budget, quota.period): quota.slow for quota in quotas_of if quota}
+    changed = {
+        key: replace(limited, rate=rate, burst=_rate(rate)[1])
+        for key, limited in class_tree.classes.items()
+        if (rate := rates.get((limited.budget, limited.beyond)))
+    }
+    return {key: limited for key, limited in changed.items() if limited != class_tree.classes[key]}
+
+
 def shapes(class_tree: Tree, numbers: Mapping[str, int]) -> dict[int, Shape]:
     """What the kernel is to hold, parents first."""
-    shapes_by_number: dict[int, Shape] = {}
     # The key of a class begins with that of the one that it is in.
-    for _, limited in sorted(class_tree.classes.items()):
-        ceiling = limited.rate // 8
-        parent, always = 0, ceiling
-        if limited.parent:
-            parent = numbers[limited.parent]
-            shared = class_tree.classes[limited.parent].rate // 8 // _SHARE
-            # The kernel refuses a rate of 0 (htb_change_class).
-            always = max(1, min(shared, ceiling))
-        shapes_by_number[numbers[limited.key]] = Shape(parent, always, ceiling, limited.burst)
-    return shapes_by_number
+    return {
+        numbers[key]: shape(class_tree, limited, numbers)
+        for key, limited in sorted(class_tree.classes.items())
+    }
+
+
+def shape(class_tree: Tree, limited: Limited, numbers: Mapping[str, int]) -> Shape:
+    ceiling = limited.rate // 8
+    if not limited.parent:
+        return Shape(0, ceiling, ceiling, limited.burst)
+    above = class_tree.classes[limited.parent]
+    # A class always has its rate, whatever is left of those around it; so none in a budget has one.
+    is_in_budget = above.budget or (above.parent and class_tree.classes[above.parent].budget)
+    shared = 0 if is_in_budget else above.rate // 8 // _SHARE
+    # The kernel refuses a rate of 0 (htb_change_class).
+    always = max(1, min(shared, ceiling))
+    return Shape(numbers[limited.parent], always, ceiling, limited.burst)
