@@ -94,14 +94,19 @@ class Collector:
         left -= len(quotas) * bounds.SERIES_PER_QUOTA
         connections = snapshot.get("connection_limits", ())
         connections = sorted(connections, key=lambda limit: -limit["dropped"])[:left]
+        throttled = sorted(
+            snapshot["budgets"]["throttled"] if "budgets" in snapshot else (),
+            key=lambda entry: -entry["seconds"],
+        )[: left - len(connections)]
         # The busiest of other nodes' pods. Totals only grow, so the order is stable.
         remote = snapshot.get("remote_pods", ())
         remote = sorted(remote, key=lambda pod: (-pod["bytes"], pod["address"]))
-        room = min(catalog.REMOTE_POD_BYTES.series, left - len(connections))
+        room = min(catalog.REMOTE_POD_BYTES.series, left - len(connections) - len(throttled))
         selected = {
             "limits": limits,
             "connection_limits": connections,
             "quotas": quotas,
+            "throttled": throttled,
             "remote_pods": remote[:room],
             "left_out": [
                 {"pods": "lingering", "series": selection.dropped_lingering},
@@ -223,6 +228,7 @@ _SELECTED: tuple[Row, ...] = (
     ("quotas", catalog.QUOTA, "budget"),
     ("quotas", catalog.QUOTA_USED, "used"),
     ("quotas", catalog.QUOTA_FORECAST, "forecast"),
+    ("throttled", catalog.BUDGET_THROTTLED, "seconds"),
     ("remote_pods", catalog.REMOTE_POD_BYTES, "bytes"),
     ("left_out", catalog.DROPPED, "series"),
 )
@@ -256,7 +262,6 @@ _TABLE: tuple[Row, ...] = (
     ("budgets.uses", catalog.BUDGET_RATE, lambda budget: budget["use"]["held"] / 8),
     ("budgets.uses", catalog.BUDGET_SENT, "sent"),
     ("budgets.uses", catalog.BUDGET_WAITING, lambda budget: budget["use"]["waiting"]),
-    ("budgets.throttled", catalog.BUDGET_THROTTLED, "seconds"),
     (_day_budgets, catalog.BUDGET_ALLOWANCE, lambda budget: budget["use"]["allowance"]),
     (_day_budgets, catalog.BUDGET_USED, lambda budget: budget["use"]["bytes"]),
     ("budgets", catalog.BUDGET_AGE, "age"),

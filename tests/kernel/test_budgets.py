@@ -198,6 +198,33 @@ def test_what_cannot_be_read_leaves_the_last_rates_in_force_and_is_told(
     assert "BudgetsUnreadable" not in node.problems()
 
 
+def test_a_dry_run_holds_back_nobody_and_tells_whom_it_would(
+    world: World, node: LabNode, new_pod: NewPod, file: GrantFile
+) -> None:
+    file.enforce = False
+    pod, quiet = new_pod("a", "research-1"), new_pod("b", "quiet")
+    file.grant({"everyone": 900, "research": 10})
+
+    def would_be_throttled() -> dict[tuple[str, str], float]:
+        throttled = node.snapshot()["budgets"]["throttled"]
+        return {(one["namespace"], one["budget"]): one["seconds"] for one in throttled}
+
+    eventually(lambda: not node.snapshot()["budgets"]["enforced"], "not read")
+    before = would_be_throttled().get(("research-1", "research"), 0)
+    with to_internet(world, pod) as groups:
+        assert attain(lambda unlimited: unlimited > 100, *groups)
+        assert shown(node, "tc", "class", "show", "dev", "netmgr-out") == ""
+        assert attain(
+            lambda _: would_be_throttled().get(("research-1", "research"), 0) > before, *groups
+        )
+        use = node.ask("budgets")["uses"]["research"]
+        assert use["held"] == 10 * MEGABIT
+        assert use["rate"] > 50 * MEGABIT
+        assert use["waiting"] == 1
+    assert ("quiet", "everyone") not in would_be_throttled()
+    assert node.ask("explain", address=str(quiet.address(Family.V4)))["budgets"] != []
+
+
 def test_who_is_held_back_and_who_is_free_is_told(
     world: World, node: LabNode, new_pod: NewPod, file: GrantFile
 ) -> None:
