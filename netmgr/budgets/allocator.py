@@ -67,7 +67,7 @@ class Allocator:
         ceilings: Ceilings | None = None,
         fastest: int = FASTEST_LINK,
     ) -> None:
-        """`ceilings` are those that the former leader kept."""
+        """`ceilings` are those that the former leader kept; None if there never was one."""
         self.epoch = epoch
         self.rates: dict[str, RateAllocation] = {}
         self.days: dict[str, DayAllocation] = {}
@@ -75,6 +75,7 @@ class Allocator:
         self._version = ""
         self._enforce = True
         self._began = now
+        self._is_first = ceilings is None
         self._day = day
         # What a former leader may lend for as long as it believes to lead.
         self._former = self._kept = ceilings or {}
@@ -124,8 +125,10 @@ class Allocator:
             if now - node.heard > LEASE:
                 self._expire(node)
                 expired += node.pods is not None
-        is_all_heard = now - self._began > LEASE or all(
-            node.sequence >= 0 for node in self._nodes.values()
+        is_all_heard = (
+            self._is_first
+            or now - self._began > LEASE
+            or all(node.sequence >= 0 for node in self._nodes.values())
         )
         for name, allocation in self.rates.items():
             allocation.look(
@@ -142,7 +145,7 @@ class Allocator:
         del self._nodes[name]
         self._nodes[name] = node
         node.heard, node.sequence, node.is_expired = now, report.sequence, False
-        is_listening = now - self._began < HOLD
+        is_listening = not self._is_first and now - self._began < HOLD
         return BudgetAnswer(
             self.epoch,
             report.sequence,

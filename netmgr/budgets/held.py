@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, replace
 
-from netmgr.budgets import messages, terms
+from netmgr.budgets import messages
 from netmgr.budgets.messages import Budget, BudgetAnswer, BudgetReport, Grant
-from netmgr.budgets.terms import GRACE, HOLD, LEASE
+from netmgr.budgets.terms import GRACE, HOLD, LEASE, LEAST
 
 NO_ANSWER = BudgetAnswer(0, 0, "", enforce=True, budgets=(), grants={})
 """What a node goes by before its first answer."""
@@ -65,9 +65,9 @@ class HeldGrants:
         is_of_this_boot = boot == self.boot and self.asked <= now
         age = self.age(boot, now)
         return {
-            budget.name: _in_force(grant, age, is_of_this_boot=is_of_this_boot)
+            budget.name: max(LEAST, _in_force(grant, age, is_of_this_boot=is_of_this_boot))
             if (grant := self.answer.grants.get(budget.name))
-            else terms.floor(budget.rate)
+            else LEAST
             for budget in self.budgets
         }
 

@@ -80,11 +80,14 @@ class Keeper:
 
     def _begin(self) -> Allocator:
         day = int(time.time() // DAY_SECONDS)
-        former = self._store.read() or self._state
+        kept = self._store.read()
+        former = kept or self._state
         recent = {name: of for name, of in former.ceilings.items() if max(of, default=0) >= day}
         # By the clock, too: what was kept may have been deleted, and nodes refuse a former epoch.
         self._write(ServerState(max(former.epoch + 1, int(time.time())), recent))
-        self._allocator = Allocator(self._state.epoch, time.monotonic(), day, recent)
+        # Of a first leader no node can have anything.
+        ceilings = recent if kept else None
+        self._allocator = Allocator(self._state.epoch, time.monotonic(), day, ceilings)
         self._given = None
         return self._allocator
 

@@ -33,11 +33,12 @@ FLOOR = 0.03
 SPARE = 0.3
 """Of what is not lent: what is spread over all nodes, so that a download begins at once."""
 
-MOST_NODES = 10_000
-"""By which a node divides a budget's rate before its first answer; it does not know their number.
+LEAST = 64_000
+"""Bits a second: the least that is in force anywhere. HTB counts what a packet was too large for in
+time, and forgets none of it when a rate is raised: the longest packet holds this rate up for 8 s.
 """
 
 
-def floor(rate: int, nodes: int = MOST_NODES) -> int:
-    """Bits a second that a node has of a budget at the least."""
-    return max(1, int(FLOOR * rate / nodes))
+def floor(rate: int, nodes: int) -> int:
+    """Bits a second that each node is lent of a budget at the least."""
+    return max(LEAST, int(FLOOR * rate / nodes))
