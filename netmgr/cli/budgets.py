@@ -232,10 +232,14 @@ def serve(  # noqa: PLR0913  one a command-line option
     from netmgr.budgets.keeping import Keeper
     from netmgr.budgets.server import BudgetServer, by_certificate
     from netmgr.cli.plan_common import load
+    from netmgr.documents import loader
+    from netmgr.documents.budgets import BudgetsDocument
     from netmgr.file_version import RenewedFiles
     from netmgr.plan.files import lock_path
     from netmgr.plan.machines import planned_pods
 
+    # At the start a person is told; later, the last good one goes on.
+    loader.load(file, BudgetsDocument)
     logs.begin(log_level, log_format)
     faults.end_with_any_thread()
     said = in_force(file)

@@ -14,46 +14,22 @@ from typing import Any
 
 import pytest
 
-from exporter import access
 from exporter.reporting import Reporter
 from exporter.settings import Settings
 from netmgr.api.client import ask
 from netmgr.budgets import held, messages
 from netmgr.budgets.held import HeldGrants
-from netmgr.budgets.identity import IdentityRefused, TokenVerifier
-from netmgr.budgets.keeping import BudgetsInForce, Keeper, ServerState
-from netmgr.budgets.messages import Budget
-from netmgr.budgets.server import BudgetServer, by_token
+from netmgr.budgets.server import BudgetServer
 from netmgr.errors import ConfigError, NoAgent, RequestError
-from netmgr.model import Traffic
+from tests.fakes import budgets_server
 from tests.fakes.agent_socket import agent, canned
 from tests.fakes.authority import Authority
+from tests.fakes.budgets_server import SAID
 from tests.waiting import eventually
 
 BOOT = "boot-1"
-SAID = BudgetsInForce((Budget("all", "", ("*",), Traffic.INTERNET_IN, 10**9),), "v1", enforce=True)
 USE = {"held": 0, "rate": 0, "waiting": 0, "free": 0, "day": 0, "bytes": 0, "allowance": 0}
 STATE: dict[str, Any] = {"version": 1, "boot": BOOT, "uses": {"all": USE}}
-
-
-class Tokens(TokenVerifier):
-    """One that takes the names of nodes for their tokens."""
-
-    def __init__(self) -> None:
-        """Ask nobody for keys."""
-
-    def node(self, token: str) -> str:
-        if not token.startswith("node-"):
-            raise IdentityRefused("token", "no node")
-        return token
-
-
-class Nothing:
-    def read(self) -> ServerState | None:
-        return None
-
-    def write(self, state: ServerState) -> None:
-        """Keep it nowhere."""
 
 
 class World:
@@ -70,14 +46,9 @@ class World:
         self.lost = threading.Event()
 
     def server(self, *, leads: bool = True, pair: Any = None) -> BudgetServer:
-        cert, key = pair or self.pair
-        settings = Settings("127.0.0.1:0", tls_cert=cert, tls_key=key)
-        tls = access.required_tls(settings).value
-        made = BudgetServer(settings.check(), tls, by_token(Tokens()))
-        made.start()
+        made = budgets_server.start(pair or self.pair)
         if leads:
-            Keeper(made, Nothing(), self.lost).look(SAID, {"node-1": 10, "node-2": 10})
-            eventually(lambda: made.leading)
+            budgets_server.lead(made, self.lost)
         return made
 
     def settings(self, server: BudgetServer) -> Settings:
@@ -289,7 +260,7 @@ def test_an_address_that_is_none_is_refused_with_its_option(world: World, text: 
 def test_files_that_are_no_certificates_are_named(world: World) -> None:
     settings = world.settings(world.server(leads=False))
     world.authority.file.write_text("nothing")
-    with pytest.raises(ConfigError, match="authority.pem"):
+    with pytest.raises(ConfigError, match=r"authority\.pem"):
         Reporter(settings, world.file, lambda: STATE)
 
 
