@@ -181,7 +181,7 @@ def in_force(file: Path) -> RenewedFiles[BudgetsInForce | None]:
         except ConfigError as error:
             if loaded:
                 raise
-            log.error("budgets-refused error=%s", error.message)
+            log.warning("budgets-refused error=%s", error.message)
             return None
         said = document.budgets_in_order(), document.version, document.enforce
         loaded[:] = [BudgetsInForce(*said)]

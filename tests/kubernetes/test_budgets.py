@@ -1,4 +1,4 @@
-"""Budgets of a cluster: real tokens of a real API server, and controllers as the manifests have them."""
+"""Budgets of a cluster: an API server's tokens, and controllers as the manifests have them."""
 
 from __future__ import annotations
 

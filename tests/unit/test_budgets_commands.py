@@ -56,7 +56,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> R
 
 
 def ask(
-    address: str, authority: Authority, names: tuple[str, ...] = (), token: str = "", **own: Any
+    address: str, authority: Authority, names: tuple[str, ...] = (), node: str = "", **own: Any
 ) -> int:
     """Report; the answer's status."""
     host, _, port = address.rpartition(":")
@@ -65,7 +65,7 @@ def ask(
     connection.timeout = PATIENCE
     report = {"epoch": 0, "boot": "b", "sequence": 1, "version": "", "uses": {}} | own
     body = messages.encode(BudgetReport(**report))
-    connection.request("POST", messages.PATH, body, {"Authorization": f"Bearer {token}"})
+    connection.request("POST", messages.PATH, body, {"Authorization": f"Bearer {node}"})
     return connection.getresponse().status
 
 
@@ -74,7 +74,7 @@ def test_show_says_who_has_what_and_who_is_held_back(tmp_path: Path, run: Run) -
         authority = leader.authority
         use = BudgetUse(2 * 10**6, 10**6, 3, 0, 0, 0, 0)
         uses = {"everyone": use, "some": use}
-        assert ask(leader.address, authority, token="node-1", uses=uses) == HTTPStatus.OK
+        assert ask(leader.address, authority, node="node-1", uses=uses) == HTTPStatus.OK
         options = ("show", "--server", leader.address, "--ca", leader.ca)
 
         def shown() -> dict[str, Any]:

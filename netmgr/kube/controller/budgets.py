@@ -6,7 +6,7 @@ an annotation of the Lease.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -41,6 +41,11 @@ class BudgetService:
     verifier: TokenVerifier
     said: RenewedFiles[BudgetsInForce | None]
     """What the document says now, or said when it last made sense; None if it never did."""
+
+    def serve(self, leader: Callable[[], str]) -> None:
+        """Begin; `leader` says where the one that leads answers."""
+        self.server.leader = leader
+        self.server.start()
 
     def reconciler(
         self, leadership: Leadership, namespace: str, telemetry: Telemetry

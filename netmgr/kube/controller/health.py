@@ -21,6 +21,7 @@ from netmgr.kube.client.api import Api
 if TYPE_CHECKING:
     # Not otherwise: a controller without budgets needs no aiohttp.
     from netmgr.budgets.server import BudgetServer
+    from netmgr.kube.controller.budgets import BudgetService
 
 PLAIN = (("Content-Type", "text/plain; charset=utf-8"),)
 
@@ -57,7 +58,7 @@ class ControllerHealth:
 class Telemetry:
     """The controller's figures; `exporter/controller_catalog.py` says what each means."""
 
-    def __init__(self, api: Api, budgets: BudgetServer | None = None) -> None:
+    def __init__(self, api: Api, budgets: BudgetService | None = None) -> None:
         self.registry = CollectorRegistry()
         self.registry.register(BudgetCollector(budgets))
         # Read when they are asked for: the client counts its requests itself.
@@ -104,32 +105,38 @@ _BUDGET_GAUGES = (
 class BudgetCollector(Collector):
     """How budgets stand; nothing while another leads."""
 
-    def __init__(self, server: BudgetServer | None) -> None:
-        self._server = server
+    def __init__(self, service: BudgetService | None) -> None:
+        self._server = service.server if service else None
 
     def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
-        server = self._server
         metric = catalog.BUDGET_REPORTS
         reports = CounterMetricFamily(metric.name, metric.help, labels=metric.labels)
-        for outcome, number in (server.counted.copy() if server else {}).items():
-            reports.add_metric([outcome], number)
-        rate, level, waiting, quota, silent = (
-            GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)
+        gauges = {
+            metric: GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)
             for metric in _BUDGET_GAUGES
-        )
-        if server and server.leading:
-            silent.add_metric([], len(server.silent))
-        for status in server.statuses if server else ():
-            name = status.name
-            rate.add_metric([name, "limit"], status.rate / 8)
-            rate.add_metric([name, "outstanding"], status.outstanding / 8)
-            waiting.add_metric([name], status.waiting)
-            if status.level is not None:
-                level.add_metric([name], status.level / 8)
-            if status.per_day:
-                quota.add_metric([name, "limit"], status.per_day)
-                quota.add_metric([name, "used"], status.used)
-        yield from (reports, rate, quota, level, waiting, silent)
+        }
+        if self._server is not None:
+            for outcome, number in self._server.counted.copy().items():
+                reports.add_metric([outcome], number)
+            for metric, labels, amount in _samples(self._server):
+                gauges[metric].add_metric(labels, amount)
+        yield reports
+        yield from gauges.values()
+
+
+def _samples(server: BudgetServer) -> Iterator[tuple[Metric, list[str], float]]:
+    if server.leading is not None:
+        yield catalog.BUDGET_SILENT, [], len(server.silent)
+    for status in server.statuses:
+        name = status.name
+        yield catalog.BUDGET_RATE, [name, "limit"], status.rate / 8
+        yield catalog.BUDGET_RATE, [name, "outstanding"], status.outstanding / 8
+        yield catalog.BUDGET_WAITING, [name], status.waiting
+        if status.level is not None:
+            yield catalog.BUDGET_LEVEL, [name], status.level / 8
+        if status.per_day:
+            yield catalog.BUDGET_QUOTA, [name, "limit"], status.per_day
+            yield catalog.BUDGET_QUOTA, [name, "used"], status.used
 
 
 def serve(registry: CollectorRegistry, listen: str, fault: Callable[[], str]) -> int:
