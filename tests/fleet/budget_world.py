@@ -8,6 +8,7 @@ from __future__ import annotations
 import heapq
 import math
 import random
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -58,7 +59,7 @@ class Shape:
     rate: int = 100_000_000_000
     pods: int = 200_000
     active: int = 20_000
-    pause: float = 3000.0
+    pause: float = 1200.0
     least_size: float = 5e7
     tail: float = 1.3
     largest_size: float = 2e11
@@ -117,7 +118,7 @@ class World:
         self.day = DAY
         self.leaders: list[Allocator] = []
         self.reports = 0
-        self.old_reports: list[tuple[FleetNode, BudgetReport]] = []
+        self.recorded: deque[tuple[FleetNode, BudgetReport]] = deque(maxlen=4 * shape.nodes)
         self.route: Callable[[FleetNode], Allocator | None] = lambda _: self.leaders[-1]
         self.active = 0
         for node in self.nodes:
@@ -146,6 +147,14 @@ class World:
         self.objects = objects
         for leader in self.leaders:
             leader.set_nodes(objects, self.now)
+
+    def reboot(self, node: FleetNode) -> None:
+        node.start(self.now)
+        self._follow(node)
+
+    def lose(self, node: FleetNode) -> None:
+        node.lose_everything(self.now)
+        self._follow(node)
 
     def run(self, until: float) -> None:
         heap = self._heap
@@ -246,6 +255,7 @@ class World:
         if leader is None:
             return
         self.reports += 1
+        self.recorded.append((node, report))
         try:
             answer = leader.answer(node.name, report, self.now)
         except ReportRefused:
