@@ -306,7 +306,8 @@ def controller(  # noqa: PLR0913  one a command-line option
     api = _connect(kubeconfig, service_account)
     tls = Settings(listen=budgets_listen, tls_cert=tls_cert, tls_key=tls_key)
     service = _budget_service(budgets, tls, api, settings.agent_namespace)
-    telemetry, health = Telemetry(api, service), ControllerHealth()
+    telemetry = service.telemetry(api) if service else Telemetry(api)
+    health = ControllerHealth()
     # Before it leads: the kubelet probes followers, too.
     serve(telemetry.registry, listen, health.fault)
     work = Controller(api, settings, awaited, telemetry, health, budgets=service)

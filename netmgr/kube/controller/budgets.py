@@ -42,6 +42,10 @@ class BudgetService:
     said: RenewedFiles[BudgetsInForce | None]
     """What the document says now, or said when it last made sense; None if it never did."""
 
+    def telemetry(self, api: Api) -> Telemetry:
+        """With the budgets' figures."""
+        return Telemetry(api, self.server)
+
     def serve(self, leader: Callable[[], str]) -> None:
         """Begin; `leader` says where the one that leads answers."""
         self.server.leader = leader

@@ -21,7 +21,6 @@ from netmgr.kube.client.api import Api
 if TYPE_CHECKING:
     # Not otherwise: a controller without budgets needs no aiohttp.
     from netmgr.budgets.server import BudgetServer
-    from netmgr.kube.controller.budgets import BudgetService
 
 PLAIN = (("Content-Type", "text/plain; charset=utf-8"),)
 
@@ -58,7 +57,7 @@ class ControllerHealth:
 class Telemetry:
     """The controller's figures; `exporter/controller_catalog.py` says what each means."""
 
-    def __init__(self, api: Api, budgets: BudgetService | None = None) -> None:
+    def __init__(self, api: Api, budgets: BudgetServer | None = None) -> None:
         self.registry = CollectorRegistry()
         self.registry.register(BudgetCollector(budgets))
         # Read when they are asked for: the client counts its requests itself.
@@ -105,8 +104,8 @@ _BUDGET_GAUGES = (
 class BudgetCollector(Collector):
     """How budgets stand; nothing while another leads."""
 
-    def __init__(self, service: BudgetService | None) -> None:
-        self._server = service.server if service else None
+    def __init__(self, server: BudgetServer | None) -> None:
+        self._server = server
 
     def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
         metric = catalog.BUDGET_REPORTS
