@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from exporter.settings import Settings, split_address
+from exporter.settings import split_address
 from netmgr import faults, logs
 from netmgr.cli import completion, options
 from netmgr.cli.bundle import Redact, To, write
@@ -254,13 +254,10 @@ def controller(  # noqa: PLR0913  one a command-line option
     budgets_listen: Annotated[
         str, typer.Option(metavar="ADDRESS:PORT", help="Where to serve budgets, by HTTPS.")
     ] = ":9122",
-    tls_cert: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Certificate of netmgr-budgets and chain, PEM."),
-    ] = None,
-    tls_key: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Its private key, PEM, unencrypted.")
-    ] = None,
+    budgets_tls: Annotated[
+        Path,
+        typer.Option(metavar="DIR", help="tls.crt and tls.key for the name netmgr-budgets, PEM."),
+    ] = Path("/budgets-tls"),
     kubeconfig: options.Kubeconfig = None,
     service_account: options.ServiceAccount = options.SERVICE_ACCOUNT,
     log_level: options.LogLevelOption = "info",
@@ -304,8 +301,8 @@ def controller(  # noqa: PLR0913  one a command-line option
     )
     awaited = None if plan is None else _plan(plan, cluster, may_be_missing=plan_optional)
     api = _connect(kubeconfig, service_account)
-    tls = Settings(listen=budgets_listen, tls_cert=tls_cert, tls_key=tls_key)
-    service = _budget_service(budgets, tls, api, settings.agent_namespace)
+    place = budgets_listen, budgets_tls
+    service = _budget_service(budgets, place, api, settings.agent_namespace)
     telemetry = service.telemetry(api) if service else Telemetry(api)
     health = ControllerHealth()
     # Before it leads: the kubelet probes followers, too.
@@ -336,7 +333,7 @@ def _leader_address(budgets: Path | None, listen: str) -> str:
 
 
 def _budget_service(
-    document: Path | None, settings: Settings, api: Api, agent_namespace: str
+    document: Path | None, place: tuple[str, Path], api: Api, agent_namespace: str
 ) -> BudgetService | None:
     if document is None:
         return None
@@ -346,9 +343,10 @@ def _budget_service(
     from netmgr.cli.budgets import in_force
     from netmgr.kube.controller.budgets import BudgetService, read_keys
 
-    address, tls = settings.check(), access.required_tls(settings)
+    listen, folder = place
     account = f"system:serviceaccount:{agent_namespace}:netmgr-node"
     verifier = TokenVerifier(partial(read_keys, api), account)
+    address, tls = split_address("--budgets-listen", listen), access.folder_tls(folder)
     server = BudgetServer(address, tls.value, by_token(verifier))
     return BudgetService(server, verifier, in_force(document))
 

@@ -25,7 +25,6 @@ import jwt
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from exporter import access
-from exporter.settings import Settings
 from netmgr.budgets import messages
 from netmgr.budgets.identity import AUDIENCE, ClusterKeys, TokenVerifier
 from netmgr.budgets.keeping import BudgetsInForce, Keeper
@@ -60,10 +59,8 @@ def serve(folder: Path, nodes: int, *, tls: bool) -> None:
     jwks = json.loads((folder / "jwks.json").read_text())
     verifier = TokenVerifier(lambda: ClusterKeys.of(ISSUER, jwks), ACCOUNT)
     verifier.renew()
-    pair = {"tls_cert": folder / "server.pem", "tls_key": folder / "server.key"} if tls else {}
-    settings = Settings("127.0.0.1:0", **pair)
-    context = access.required_tls(settings).value if tls else None
-    server = BudgetServer(settings.check(), context, by_token(verifier))
+    context = access.folder_tls(folder / "server").value if tls else None
+    server = BudgetServer(("127.0.0.1", 0), context, by_token(verifier))
     server.start()
     keeper = Keeper(server, NowhereKept(), threading.Event())
     names = {f"node-{number}": 30 for number in range(nodes)}
@@ -175,7 +172,7 @@ def credentials(folder: Path, nodes: int) -> tuple[Authority, list[str]]:
     keys = [jwk | {"kid": "key", "alg": "RS256", "use": "sig"}]
     (folder / "jwks.json").write_text(json.dumps({"keys": keys}))
     authority = Authority(folder)
-    authority.certify(messages.SERVER_NAME, file="server")
+    authority.certify(messages.SERVER_NAME, folder="server")
     return authority, [_token(key, f"node-{number}") for number in range(nodes)]
 
 

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from exporter import access
-from exporter.settings import Settings
 from netmgr.budgets import messages
 from netmgr.budgets.identity import IdentityRefused, TokenVerifier
 from netmgr.budgets.keeping import BudgetsInForce, Keeper, ServerState
 from netmgr.budgets.messages import Budget
 from netmgr.budgets.server import BudgetServer, by_token
 from netmgr.model import Traffic
-from tests.fakes.authority import Authority, Pair
+from tests.fakes.authority import Authority
 from tests.waiting import eventually
 
 SAID = BudgetsInForce((Budget("all", "", ("*",), Traffic.INTERNET_IN, 10**9),), "v1", enforce=True)
@@ -41,11 +40,10 @@ class NowhereKept:
         """Keep it nowhere."""
 
 
-def start(pair: Pair) -> BudgetServer:
-    """One that leads nobody yet."""
-    settings = Settings("127.0.0.1:0", tls_cert=pair.cert, tls_key=pair.key)
-    tls = access.required_tls(settings).value
-    made = BudgetServer(settings.check(), tls, by_token(Tokens()))
+def start(folder: Path) -> BudgetServer:
+    """One with the certificate of a folder, that does not lead yet."""
+    tls = access.folder_tls(folder).value
+    made = BudgetServer(("127.0.0.1", 0), tls, by_token(Tokens()))
     made.start()
     return made
 
@@ -63,9 +61,9 @@ class Leader(NamedTuple):
     authority: Authority
 
     @property
-    def ca(self) -> Path:
-        """What its clients trust."""
-        return self.authority.file
+    def credentials(self) -> Path:
+        """Of an operator, who trusts it."""
+        return self.authority.file.parent
 
 
 @contextmanager

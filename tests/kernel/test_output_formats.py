@@ -70,7 +70,7 @@ WITH_LAB: dict[str, tuple[str, ...]] = {
     "node explain": ("203.0.113.1 --socket {node}",),
     "node audit": ("--socket {node}",),
     "nat status": ("--socket {nat}",),
-    "budgets show": ("--server {budgets} --ca {ca}",),
+    "budgets show": ("--server {budgets} --credentials {credentials}",),
     "usage": ("--socket {node}", "--by pod --by hour --socket {node}"),
 }
 ANEW = {"connectivity-test"}
@@ -205,7 +205,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory, empty_cluster: Path) -> Iterat
             "observer": str(observer),
             "cluster": str(empty_cluster),
             "budgets": leader.address,
-            "ca": str(leader.ca),
+            "credentials": str(leader.credentials),
         }
 
 

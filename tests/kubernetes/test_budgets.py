@@ -92,12 +92,10 @@ class Budgets:
 
     def serve(self) -> Serving:
         (port, metrics) = free_ports(2)
-        cert, key = self.authority.certify(messages.SERVER_NAME)
         program = self.start(
             f"--budgets={self.folder / 'budgets.yaml'}",
             f"--budgets-listen=127.0.0.1:{port}",
-            f"--tls-cert={cert}",
-            f"--tls-key={key}",
+            f"--budgets-tls={self.authority.certify(messages.SERVER_NAME)}",
             "--agent-namespace=netmgr",
             "--lease-seconds=5",
             port=metrics,

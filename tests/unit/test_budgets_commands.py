@@ -60,8 +60,8 @@ def ask(
 ) -> int:
     """Report; the answer's status."""
     host, _, port = address.rpartition(":")
-    pair = authority.certify(*names) if names else None
-    connection = ServerConnection((host, int(port)), authority.client(pair))
+    folder = authority.certify(*names) if names else None
+    connection = ServerConnection((host, int(port)), authority.client(folder))
     connection.timeout = PATIENCE
     report = {"epoch": 0, "boot": "b", "sequence": 1, "version": "", "uses": {}} | own
     body = messages.encode(BudgetReport(**report))
@@ -75,7 +75,7 @@ def test_show_says_who_has_what_and_who_is_held_back(tmp_path: Path, run: Run) -
         use = BudgetUse(2 * 10**6, 10**6, 3, 0, 0, 0, 0)
         uses = {"everyone": use, "some": use}
         assert ask(leader.address, authority, node="node-1", uses=uses) == HTTPStatus.OK
-        options = ("show", "--server", leader.address, "--ca", leader.ca)
+        options = ("show", "--server", leader.address, "--credentials", leader.credentials)
 
         def shown() -> dict[str, Any]:
             code, out, err = run(*options, "-o", "json")
@@ -99,10 +99,10 @@ def test_show_says_who_has_what_and_who_is_held_back(tmp_path: Path, run: Run) -
 def test_show_says_why_it_can_show_nothing(tmp_path: Path, run: Run) -> None:
     authority = Authority(tmp_path)
     server = budgets_server.start(authority.certify(messages.SERVER_NAME))
-    code, _, err = run("show", "--server", f"127.0.0.1:{server.port}", "--ca", authority.file)
-    assert code == 2
-    assert "the leader at : must be ADDRESS:PORT" in err
-    code, _, err = run("show", "--server", "127.0.0.1:1", "--ca", authority.file)
+    code, _, err = run("show", "--server", f"127.0.0.1:{server.port}", "--credentials", tmp_path)
+    assert code == 1
+    assert "another one leads; is there a leader?" in err
+    code, _, err = run("show", "--server", "127.0.0.1:1", "--credentials", tmp_path)
     assert code == 1
     assert "127.0.0.1:1: no answer of a server of budgets: " in err
 
@@ -130,7 +130,7 @@ class Standalone:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.authority = Authority(folder)
-        self.cert, self.key = self.authority.certify(messages.SERVER_NAME)
+        self.own = self.authority.certify(messages.SERVER_NAME)
         self.document, self.plan = folder / "budgets.yaml", folder / "plan.yaml"
         self.document.write_text(DOCUMENT)
         self.plan.write_text(SMALL_PLAN)
@@ -144,9 +144,7 @@ class Standalone:
         options = {
             "file": self.document,
             "plan": self.plan,
-            "tls-cert": self.cert,
-            "tls-key": self.key,
-            "tls-client-ca": self.authority.file,
+            "tls": self.own,
             "state": self.folder / "state",
             "listen": self.address,
         }
@@ -208,10 +206,9 @@ def test_an_exporter_reports_with_its_nodes_certificate_and_without_kubernetes(
     started: Callable[..., tuple[subprocess.Popen[bytes], int]],
 ) -> None:
     standalone.start()
-    cert, key = standalone.authority.certify("alpha-gpu-7")
     file = standalone.folder / "budgets.json"
-    options = {"server": standalone.address, "ca": standalone.authority.file, "file": file}
-    options |= {"cert": cert, "key": key}
+    credentials = standalone.authority.certify("alpha-gpu-7")
+    options = {"server": standalone.address, "credentials": credentials, "file": file}
     given = [f"--budgets-{name}={value}" for name, value in options.items()]
     state = {"version": 1, "boot": "boot", "uses": {}}
     with agent(socket_path, canned(state)):

@@ -127,15 +127,15 @@ def _samples(server: BudgetServer) -> Iterator[tuple[Metric, list[str], float]]:
     if server.leading is not None:
         yield catalog.BUDGET_SILENT, [], len(server.silent)
     for status in server.statuses:
-        name = status.name
-        yield catalog.BUDGET_RATE, [name, "limit"], status.rate / 8
-        yield catalog.BUDGET_RATE, [name, "outstanding"], status.outstanding / 8
-        yield catalog.BUDGET_WAITING, [name], status.waiting
-        if status.level is not None:
-            yield catalog.BUDGET_LEVEL, [name], status.level / 8
-        if status.per_day:
-            yield catalog.BUDGET_QUOTA, [name, "limit"], status.per_day
-            yield catalog.BUDGET_QUOTA, [name, "used"], status.used
+        name = status["name"]
+        yield catalog.BUDGET_RATE, [name, "limit"], status["rate"] / 8
+        yield catalog.BUDGET_RATE, [name, "outstanding"], status["outstanding"] / 8
+        yield catalog.BUDGET_WAITING, [name], status["waiting"]
+        if status["level"] is not None:
+            yield catalog.BUDGET_LEVEL, [name], status["level"] / 8
+        if status["per_day"]:
+            yield catalog.BUDGET_QUOTA, [name, "limit"], status["per_day"]
+            yield catalog.BUDGET_QUOTA, [name, "used"], status["used"]
 
 
 def serve(registry: CollectorRegistry, listen: str, fault: Callable[[], str]) -> int:
