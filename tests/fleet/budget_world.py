@@ -173,7 +173,8 @@ class World:
     def _move(self, now: float, place: int, in_force: int, use: float) -> None:
         if in_force:
             self.in_force[place] += in_force
-            self.peaks[place] = max(self.peaks[place], self.in_force[place])
+            if self.in_force[place] > self.peaks[place]:
+                self.peaks[place] = self.in_force[place]
         if use:
             self._area[place] += self.use[place] * (now - self._moved[place])
             self._moved[place] = now
@@ -237,11 +238,7 @@ class World:
             self._follow(node)
 
     def _latency(self) -> float:
-        return (
-            self.random.expovariate(100)
-            if self.random.random() < 0.99
-            else 8 * self.random.random()
-        )
+        return self.random.expovariate(100) if self.random.random() < 0.99 else 8 * self.random.random()
 
     def _report(self, node: FleetNode) -> None:
         report = node.reported(self.now)
@@ -249,7 +246,9 @@ class World:
         if node.is_reachable and self.random.random() >= self.shape.lost:
             leader = self.route(node)
             self._at(self.now + self._latency(), lambda: self.arrive(leader, node, report))
-        self._at(self.now + PERIOD * self.random.uniform(0.9, 1.1), lambda: self._report(node))
+        self._at(
+            self.now + PERIOD * self.random.uniform(0.9, 1.1), lambda: self._report(node)
+        )
 
     def arrive(self, leader: Allocator | None, node: FleetNode, report: BudgetReport) -> None:
         """A report arrives at a leader, perhaps once more."""
