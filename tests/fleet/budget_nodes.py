@@ -195,9 +195,7 @@ class FleetNode:
         uses = {}
         waiting = [0] * len(self.rates)
         free = [size * 8 / seconds for size in self.gone]
-        levels = [
-            (grants[name].level if name in grants else 0) or math.inf for name in self.names
-        ]
+        levels = [(grants[name].level if name in grants else 0) or math.inf for name in self.names]
         for download in self.downloads:
             rate = download.bytes * 8 / seconds
             for place in download.path:

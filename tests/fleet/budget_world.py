@@ -238,7 +238,11 @@ class World:
             self._follow(node)
 
     def _latency(self) -> float:
-        return self.random.expovariate(100) if self.random.random() < 0.99 else 8 * self.random.random()
+        return (
+            self.random.expovariate(100)
+            if self.random.random() < 0.99
+            else 8 * self.random.random()
+        )
 
     def _report(self, node: FleetNode) -> None:
         report = node.reported(self.now)
@@ -246,9 +250,7 @@ class World:
         if node.is_reachable and self.random.random() >= self.shape.lost:
             leader = self.route(node)
             self._at(self.now + self._latency(), lambda: self.arrive(leader, node, report))
-        self._at(
-            self.now + PERIOD * self.random.uniform(0.9, 1.1), lambda: self._report(node)
-        )
+        self._at(self.now + PERIOD * self.random.uniform(0.9, 1.1), lambda: self._report(node))
 
     def arrive(self, leader: Allocator | None, node: FleetNode, report: BudgetReport) -> None:
         """A report arrives at a leader, perhaps once more."""
