@@ -125,8 +125,10 @@ class Shaper:
         """The quotas in force."""
         return tuple(self._budgets.values())
 
-    def correct_quotas(self, read: Used, losses: Callable[[], object]) -> None:
+    def correct_quotas(self, read: Used, losses: Callable[[], object], now: float) -> None:
         """Have each quota be spent when what is left of its budget has passed.
+
+        What passes before its day has begun by the node's clock the ledger has for the day before.
 
         `read` returns what is used, after a reading; `losses` something that differs after the
         ledger has missed anything. Where the kernel refuses, quotas are spent as they were to be.
@@ -150,7 +152,8 @@ class Shaper:
                     *((0, 0, 0) if quota.is_over else counts), waiting[budget], used[budget], size
                 )
                 former = self._standings.get(budget.without_size)
-                standing = quotas.corrected(budget, look, former, is_whole=is_whole)
+                is_seen = is_whole and budget.began <= now
+                standing = quotas.corrected(budget, look, former, is_whole=is_seen)
                 self._standings[budget.without_size] = standing
                 if quota.is_over and standing.bound:
                     begun.append(name)
