@@ -89,17 +89,20 @@ class Shaper:
             names = {chain.name for chain in added}
             kept = {chain for chain in self._chains or () if chain.name not in names}
             self._write(added | kept, self._budgets | _budgets(trees, added))
-            self._trees = {
-                traffic: self._trees[traffic].joined(class_tree)
-                for traffic, class_tree in trees.items()
-            }
+            for traffic, class_tree in trees.items():
+                # Budgets that are there have their rates until `retune` changes them.
+                former = self._trees[traffic].classes
+                there = {key: limited for key, limited in former.items() if limited.budget}
+                joined = self._trees[traffic].joined(class_tree).joined(Tree(there, {}))
+                self._trees[traffic] = joined
 
-    def retune(self, held: Sequence[NodeBudget]) -> None:
-        """Have budgets that are in the kernel have these rates, without a look at the kernel.
+    def retune(self, read: Callable[[], Sequence[NodeBudget]]) -> None:
+        """Have budgets that are in the kernel have other rates, without a look at the kernel.
 
-        Bytes of the day are changed by `correct_quotas`, then.
+        `read` is called under the lock. Bytes of the day are changed by `correct_quotas`, then.
         """
         with self._lock:
+            held = read()
             for traffic, index in self._ifbs.items():
                 changed = tree.retuned(self._trees[traffic], held)
                 self._trees[traffic] = self._trees[traffic].joined(Tree(changed, {}))

@@ -39,6 +39,8 @@ log = logging.getLogger(__name__)
 class Budgets(Component):
     """The budgets of a cluster, on a node whose document names their file."""
 
+    vital = ("budgets",)
+
     def __init__(self, agent: Agent, limits: Limits, file: BudgetsFile) -> None:
         super().__init__(agent)
         self._limits, self._file = limits, file
@@ -63,11 +65,11 @@ class Budgets(Component):
     def _follow(self) -> float:
         attempt = self._agent.health.attempt
         if self._watch.drain() is None:
-            attempt("budgets", self._watch.renew)
+            attempt("budgets-file", self._watch.renew)
         if (version := versions([self._file.path])) != self._version:
             self._version = version
-            attempt("budgets", self._file.read)
-        attempt("limits", self._apply)
+            attempt("budgets-file", self._file.read)
+        attempt("budgets", self._apply)
         attempt("budgets-seen", self._look)
         return min(_LOOK_SECONDS, self._file.next_change)
 
@@ -76,7 +78,7 @@ class Budgets(Component):
         if [(one.budget, one.day) for one in held] != [(one.budget, one.day) for one in former]:
             self._agent.health.repaired("limits", self._limits.apply())
         else:
-            self._limits.shaper.retune(held)
+            self._limits.shaper.retune(self._file.in_force)
         if [one.allowance for one in held] != [one.allowance for one in former]:
             self._limits.correct()
         self._applied = held

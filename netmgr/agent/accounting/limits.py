@@ -126,7 +126,7 @@ class Limits(Component):
 
     def start(self) -> None:
         if self.budgets:
-            self._agent.health.attempt("budgets", self.budgets.read)
+            self._agent.health.attempt("budgets-file", self.budgets.read)
         self.apply()
         self.correct()
 
