@@ -149,22 +149,18 @@ class Shaper:
             for name in self._budgets.keys() & before.keys() & after.keys():
                 budget, quota = self._budgets[name], after[name]
                 counts = quota.bound, before[name].counted, quota.counted
-                # What a quota that is over has counted is not shown, so it goes on from 0.
                 size = before.get(budget.size_object, QuotaObject(budget.bytes, 0)).bound
+                # What a quota that is over has counted is not shown, so it goes on from 0.
                 look = QuotaReading(
                     *((0, 0, 0) if quota.is_over else counts), waiting[budget], used[budget], size
                 )
-                former = self._standings.get(budget.without_size)
-                is_seen = is_whole and budget.began <= now
-                standing = quotas.corrected(budget, look, former, is_whole=is_seen)
-                self._standings[budget.without_size] = standing
+                standing = self._stand(budget, look, is_whole=is_whole and budget.began <= now)
                 if quota.is_over and standing.bound:
                     begun.append(name)
-                if standing.bound != quota.bound:
-                    changes[name] = standing.bound
-                if standing.size != size:
+                if (standing.bound, standing.size) != (quota.bound, size):
                     # In the same transaction.
-                    changes |= {name: standing.bound, budget.size_object: standing.size}
+                    changes |= dict.fromkeys(budget.objects[1:], standing.size)
+                    changes[name] = standing.bound
             if begun:
                 # By a bound of 0 nothing passes: whoever resets the count, or kills the agent
                 # between these steps, opens nothing.
@@ -173,6 +169,12 @@ class Shaper:
             if changes:
                 self._table.run(rules.bounds(changes))
             self._forget_periods()
+
+    def _stand(self, budget: NodeQuota, look: QuotaReading, *, is_whole: bool) -> Standing:
+        key = budget.without_size
+        standing = quotas.corrected(budget, look, self._standings.get(key), is_whole=is_whole)
+        self._standings[key] = standing
+        return standing
 
     def missed(self, budget: NodeQuota) -> int:
         """At least how many bytes of a budget passed that the ledger has not seen."""
