@@ -29,20 +29,21 @@ MOST_NESTED = 6
 LEAST_SHARE = 500_000
 """Bits a second of a budget for each node. Below, one long packet is more than a second's share."""
 
-_NAME = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
-_MOST = 64
+NAME, PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$", r"^[a-z0-9*?-]{1,63}$"
+MOST = 64
+"""Budgets of a document, and patterns of a budget."""
 
 
 class ClusterBudget(Document):
     """What the pods of some namespaces may have together, in one direction."""
 
-    name: Annotated[str, Field(pattern=_NAME)]
+    name: Annotated[str, Field(pattern=NAME)]
     """Its name in metrics and answers."""
     within: str | None = None
     """Name of the budget that this one is a part of."""
     namespaces: Annotated[
-        tuple[Annotated[str, Field(pattern=r"^[a-z0-9*?-]{1,63}$")], ...],
-        Field(min_length=1, max_length=_MOST),
+        tuple[Annotated[str, Field(pattern=PATTERN)], ...],
+        Field(min_length=1, max_length=MOST),
     ]
     """Names of namespaces, where * and ? stand for any characters (fnmatch(3))."""
     internet_in: Annotated[BitRate | None, Field(alias="internet-in")] = None
@@ -85,7 +86,7 @@ class BudgetsDocument(Document):
     """What the document is."""
     enforce: bool = True
     """Whether anybody is held back; `off` only shows who would be."""
-    budgets: Annotated[tuple[ClusterBudget, ...], Field(max_length=_MOST)] = ()
+    budgets: Annotated[tuple[ClusterBudget, ...], Field(max_length=MOST)] = ()
     """Of one direction they are within one another or have no namespace in common."""
 
     @model_validator(mode="after")
@@ -98,12 +99,12 @@ class BudgetsDocument(Document):
     def ancestors(self, name: str) -> list[str]:
         """The budgets that a budget is within, its own parent first; ends before a cycle."""
         parents = {budget.name: budget.within for budget in self.budgets}
-        found: list[str] = []
+        above: list[str] = []
         parent = parents.get(name)
-        while parent is not None and parent not in found:
-            found.append(parent)
+        while parent is not None and parent not in above:
+            above.append(parent)
             parent = parents.get(parent)
-        return found
+        return above
 
     def budgets_in_order(self) -> tuple[Budget, ...]:
         """As the cluster's machines know them, parents first."""
@@ -143,24 +144,26 @@ def _of_names(document: BudgetsDocument) -> Iterator[Diagnostic]:
 
 
 def _of_parents(document: BudgetsDocument) -> Iterator[Diagnostic]:
-    numbers = {budget.name: number for number, budget in enumerate(document.budgets)}
     for number, budget in enumerate(document.budgets):
-        key = _key(number, "within")
-        if budget.within is None:
-            continue
-        if budget.within not in numbers:
-            known = ", ".join(name for name in numbers if name != budget.name) or "no others"
-            yield error(f"there is no budget {budget.within}", key, remedy=f"there are {known}")
-            continue
-        above = document.ancestors(budget.name)
-        if budget.name in above:
-            path = " within ".join((budget.name, *above))
-            yield error(f"{path} is a circle", key, remedy="remove one within")
-        elif len(above) >= MOST_NESTED:
-            remedy = f"nest at most {MOST_NESTED}: the kernel has no more levels"
-            yield error(f"{budget.name} is within {len(above)} budgets", key, remedy=remedy)
-        else:
-            yield from _of_parent(document, number, numbers[budget.within])
+        if budget.within is not None:
+            yield from _of_within(document, number, budget.within)
+
+
+def _of_within(document: BudgetsDocument, number: int, within: str) -> Iterator[Diagnostic]:
+    name, key = document.budgets[number].name, _key(number, "within")
+    names = [budget.name for budget in document.budgets]
+    above = document.ancestors(name)
+    if within not in names:
+        known = ", ".join(other for other in names if other != name) or "no others"
+        yield error(f"there is no budget {within}", key, remedy=f"there are {known}")
+    elif name in above:
+        path = " within ".join((name, *above))
+        yield error(f"{path} is a circle", key, remedy="remove one within")
+    elif len(above) >= MOST_NESTED:
+        remedy = f"nest at most {MOST_NESTED}: the kernel has no more levels"
+        yield error(f"{name} is within {len(above)} budgets", key, remedy=remedy)
+    else:
+        yield from _of_parent(document, number, names.index(within))
 
 
 def _of_parent(document: BudgetsDocument, number: int, above: int) -> Iterator[Diagnostic]:
@@ -190,14 +193,14 @@ def _of_parent(document: BudgetsDocument, number: int, above: int) -> Iterator[D
 
 
 def _of_namespaces(document: BudgetsDocument) -> Iterator[Diagnostic]:
-    for (first, one), (second, other) in combinations(enumerate(document.budgets), 2):
-        if one.direction is not other.direction:
+    for (first, budget), (second, other) in combinations(enumerate(document.budgets), 2):
+        if budget.direction is not other.direction:
             continue
-        above, beside = document.ancestors(one.name), document.ancestors(other.name)
-        is_nested = one.name in beside or other.name in above
-        if not is_nested and patterns.overlap(one.namespaces, other.namespaces):
+        above, beside = document.ancestors(budget.name), document.ancestors(other.name)
+        is_nested = budget.name in beside or other.name in above
+        if not is_nested and patterns.overlap(budget.namespaces, other.namespaces):
             yield error(
-                f"a namespace can be in {other.name} and in {one.name}",
+                f"a namespace can be in {other.name} and in {budget.name}",
                 _key(second, "namespaces"),
                 _key(first, "namespaces"),
                 "say that one is within the other, or name other namespaces",

@@ -146,6 +146,10 @@ def test_a_quota_is_spent_when_a_longest_packet_would_not_pass_any_more() -> Non
 BUDGET = NodeQuota("a", "b", OUT, DAY, 1000, 0, 0)
 
 
+def reading(*amounts: int) -> QuotaReading:
+    return QuotaReading(*amounts, BUDGET.bytes)
+
+
 def settled(
     *looks: QuotaReading, former: Standing | None = None, blind: Collection[int] = ()
 ) -> list[tuple[int, int]]:
@@ -157,14 +161,14 @@ def settled(
     return found
 
 
-NEW = Standing(1000, 1000, 0)
-HALF = QuotaReading(1000, 500, 500, 0, 500)
-OVER = QuotaReading(0, 0, 0, 0, 500)
+NEW = Standing(1000, 1000, 0, 1000)
+HALF = reading(1000, 500, 500, 0, 500)
+OVER = reading(0, 0, 0, 0, 500)
 
 
 def test_a_bound_rises_by_what_did_not_pass_once_that_is_certain() -> None:
     # 50 of 300 were dropped, 20 of them in vain: they wait.
-    look = QuotaReading(1000, 300, 300, 20, 250)
+    look = reading(1000, 300, 300, 20, 250)
     assert settled(look, look, look._replace(bound=1030, waiting=0, used=270), former=NEW) == [
         (1000, 0),
         (1030, 0),
@@ -175,17 +179,17 @@ def test_a_bound_rises_by_what_did_not_pass_once_that_is_certain() -> None:
 
 
 def test_what_passes_during_a_look_changes_no_bound() -> None:
-    looks = [QuotaReading(1000, 300, 400, 0, 350), QuotaReading(1000, 600, 600, 0, 600)]
+    looks = [reading(1000, 300, 400, 0, 350), reading(1000, 600, 600, 0, 600)]
     assert settled(*looks, former=NEW) == [(1000, 0)] * 2
     # Nor is it taken for missed by an agent that knows nothing.
-    assert settled(*looks, QuotaReading(1000, 700, 700, 0, 700)) == [(1000, 0)] * 3
+    assert settled(*looks, reading(1000, 700, 700, 0, 700)) == [(1000, 0)] * 3
 
 
 @pytest.mark.parametrize("used", [200, 10], ids=["rules", "ledger"])
 def test_no_bound_rises_by_what_the_ledger_missed(used: int) -> None:
-    missing = QuotaReading(1000, 600, 600, 0, used)
+    missing = reading(1000, 600, 600, 0, used)
     blind = {1} if used > 100 else ()
-    looks = [QuotaReading(1000, 100, 100, 0, 100), missing, missing, missing]
+    looks = [reading(1000, 100, 100, 0, 100), missing, missing, missing]
     assert settled(*looks, former=NEW, blind=blind)[1:] == [(1000, 600 - used)] * 3
     # The next agent knows the object alone.
     assert settled(missing, missing, missing) == [(1000, 600 - used)] * 3
@@ -193,7 +197,7 @@ def test_no_bound_rises_by_what_the_ledger_missed(used: int) -> None:
 
 
 def test_a_count_that_was_reset_opens_nothing() -> None:
-    again = QuotaReading(1000, 50, 50, 0, 550)
+    again = reading(1000, 50, 50, 0, 550)
     assert settled(HALF, again, again, former=NEW) == [(1000, 0), (500, 0), (500, 0)]
     # Not even where the ledger missed what passed.
     again = again._replace(used=500)
@@ -201,7 +205,7 @@ def test_a_count_that_was_reset_opens_nothing() -> None:
 
 
 def test_more_than_there_is_may_be_used() -> None:
-    assert settled(QuotaReading(1000, 250, 250, 0, 2000), former=NEW) == [(0, 0)]
+    assert settled(reading(1000, 250, 250, 0, 2000), former=NEW) == [(0, 0)]
 
 
 def test_without_a_rate_only_what_is_beyond_a_quota_waits() -> None:
