@@ -18,7 +18,7 @@ from netmgr.logs import LogFormat
 ENDINGS = (signal.SIGTERM, signal.SIGINT)
 FILES = (
     *("--tls-cert", "--tls-key", "--tls-client-ca", "--basic-auth-file", "--bearer-token-file"),
-    *(f"--budgets-{of}" for of in ("ca", "token-file", "cert", "key", "file")),
+    *(f"--budgets-{of}" for of in ("credentials", "file")),
 )
 
 

@@ -38,11 +38,11 @@ def tls(settings: Settings) -> RenewedFiles[ssl.SSLContext] | None:
     return RenewedFiles(paths, lambda: _context(cert, key, authorities))
 
 
-def required_tls(settings: Settings) -> RenewedFiles[ssl.SSLContext]:
-    """As `tls`, of a port that is never open without."""
-    if (renewed := tls(settings)) is None:
-        raise ConfigError("--tls-cert and --tls-key are missing: there is no port without TLS")
-    return renewed
+def folder_tls(folder: Path, *, clients: bool = False) -> RenewedFiles[ssl.SSLContext]:
+    """By tls.crt and tls.key, as a Secret has them; of `clients` ca.crt is the authority."""
+    cert, key, authorities = (folder / name for name in ("tls.crt", "tls.key", "ca.crt"))
+    paths = [cert, key, *([authorities] if clients else [])]
+    return RenewedFiles(paths, lambda: _context(cert, key, authorities if clients else None))
 
 
 def _context(cert: Path, key: Path, authorities: Path | None) -> ssl.SSLContext:

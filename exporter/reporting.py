@@ -18,7 +18,7 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Any
 
-from exporter.settings import Settings, split_address
+from exporter.settings import split_address
 from netmgr import durable
 from netmgr.backoff import Backoff
 from netmgr.budgets import held, messages
@@ -29,6 +29,7 @@ from netmgr.errors import ConfigError, NetmgrError, RequestError, StateError
 from netmgr.file_version import RenewedFiles
 from netmgr.logs import caused_by
 
+TLS_FILES = ("ca.crt", "tls.crt", "tls.key")
 EXCHANGE_SECONDS = 4.0
 
 # A TypeError or KeyError: another version of the agent or the server.
@@ -53,6 +54,7 @@ class Reporter:
     """Reports over one connection, to the leader if the server names another.
 
     Args:
+        credentials: a folder with ca.crt, and a token or tls.crt and tls.key.
         file: where answers are kept.
         ask: the agent's answer to the query `budgets`.
         boottime: seconds of CLOCK_BOOTTIME, by which the agent knows an answer's age.
@@ -60,17 +62,19 @@ class Reporter:
 
     def __init__(
         self,
-        settings: Settings,
+        server: str,
+        credentials: Path,
         file: Path,
         ask: Callable[[], Mapping[str, Any]],
         boottime: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
     ) -> None:
         """Read the files; ConfigError if one cannot be used."""
-        self._file, self._token_file = file, settings.budgets_token_file
+        self._file, self._token = file, credentials / "token"
         # Kubernetes tells the address of a Service as tcp://ADDRESS:PORT.
-        address = settings.budgets_server.removeprefix("tcp://").removeprefix("https://")
+        address = server.removeprefix("tcp://").removeprefix("https://")
         self._server = split_address("--budgets-server", address)
-        self._tls = RenewedFiles(settings.budgets_tls_files, lambda: _context(settings))
+        files = [path for path in map(credentials.joinpath, TLS_FILES) if path.exists()]
+        self._tls = RenewedFiles(files, lambda: client_tls(credentials))
         self._ask = ask
         self._boottime = boottime
         self._connection: ServerConnection | None = None
@@ -138,9 +142,9 @@ class Reporter:
 
     def _post(self, connection: ServerConnection, body: bytes) -> tuple[int, bytes]:
         headers = {"Content-Type": "application/json"}
-        if self._token_file:
+        if self._token.exists():
             # Each time: the kubelet renews it.
-            headers["Authorization"] = f"Bearer {self._token_file.read_text().strip()}"
+            headers["Authorization"] = f"Bearer {self._token.read_text().strip()}"
         connection.request("POST", PATH, body, headers)
         response = connection.getresponse()
         text = response.read(messages.LONGEST + 1)
@@ -150,12 +154,15 @@ class Reporter:
         return response.status, text
 
 
-def _context(settings: Settings) -> ssl.SSLContext:
+def client_tls(credentials: Path) -> ssl.SSLContext:
+    """Trust of a folder's ca.crt, with its tls.crt and tls.key, if there are any; ConfigError."""
+    authority, cert, key = map(credentials.joinpath, TLS_FILES)
     try:
-        context = ssl.create_default_context(cafile=settings.budgets_ca)
-        if settings.budgets_cert:
-            context.load_cert_chain(settings.budgets_cert, settings.budgets_key, password="")
+        context = ssl.create_default_context(cafile=authority)
+        if cert.exists():
+            context.load_cert_chain(cert, key, password="")
     except (OSError, ValueError) as error:
-        files = ", ".join(map(str, settings.budgets_tls_files))
-        raise ConfigError(f"{files}: no certificates or key in PEM form ({error})") from None
+        raise ConfigError(
+            f"{credentials}: ca.crt, tls.crt and tls.key have to be PEM: {error}"
+        ) from None
     return context

@@ -297,9 +297,10 @@ def serve(agent: Path, settings: Settings, wait: Callable[[], object]) -> None:
     With a server of budgets, report to it meanwhile.
     """
     settings.check()
-    file, reporter, ended = settings.budgets_file, None, threading.Event()
-    if settings.budgets_server and file:
-        reporter = Reporter(settings, file, lambda: ask(agent, "budgets"))
+    reporter, ended = None, threading.Event()
+    if settings.budgets_credentials and settings.budgets_file:
+        paths = settings.budgets_credentials, settings.budgets_file
+        reporter = Reporter(settings.budgets_server, *paths, lambda: ask(agent, "budgets"))
     with Server(
         settings,
         lambda: read_snapshot(agent),

@@ -25,10 +25,7 @@ class Settings:
     bearer_token_file: Path | None = None
     throughput_test: bool = False
     budgets_server: str = ""
-    budgets_ca: Path | None = None
-    budgets_token_file: Path | None = None
-    budgets_cert: Path | None = None
-    budgets_key: Path | None = None
+    budgets_credentials: Path | None = None
     budgets_file: Path | None = None
 
     def check(self) -> tuple[str, int]:
@@ -54,29 +51,13 @@ class Settings:
                 "--basic-auth-file and --bearer-token-file: choose one, Prometheus sends one of "
                 "them only"
             )
-        if self.budgets_server:
-            self._check_budgets()
+        budgets = (self.budgets_server, self.budgets_credentials, self.budgets_file)
+        if any(budgets) and not all(budgets):
+            raise ConfigError(
+                "--budgets-server, --budgets-credentials and --budgets-file go together; node.yaml "
+                "names the file as budgets_file"
+            )
         return parse_listen(self.listen)
-
-    def _check_budgets(self) -> None:
-        if not self.budgets_ca or not self.budgets_file:
-            raise ConfigError(
-                "--budgets-server needs --budgets-ca, the authority of its certificate, and "
-                "--budgets-file, which node.yaml names as budgets_file"
-            )
-        if (self.budgets_cert is None) != (self.budgets_key is None) or (
-            (self.budgets_token_file is None) == (self.budgets_cert is None)
-        ):
-            raise ConfigError(
-                "--budgets-server needs either --budgets-token-file or both of --budgets-cert and "
-                "--budgets-key: by one of them the server knows the node"
-            )
-
-    @property
-    def budgets_tls_files(self) -> list[Path]:
-        """What a connection to the server of budgets is made with."""
-        files = (self.budgets_ca, self.budgets_cert, self.budgets_key)
-        return [path for path in files if path]
 
     @property
     def credentials(self) -> str:

@@ -140,9 +140,9 @@ class Allocator:
 
     def answer(self, name: str, report: BudgetReport, now: float) -> BudgetAnswer:
         """Answer a node's report; raises ReportRefused."""
-        node = self._examined(name, report)
+        node = self._examined(name, report, now)
         # The order of `_nodes` is that of their last reports.
-        del self._nodes[name]
+        self._nodes.pop(name, None)
         self._nodes[name] = node
         node.heard, node.sequence, node.is_expired = now, report.sequence, False
         is_listening = not self._is_first and now - self._began < HOLD
@@ -190,13 +190,13 @@ class Allocator:
             name: node.rates[budget] for name, node in self._nodes.items() if budget in node.rates
         }
 
-    def _examined(self, name: str, report: BudgetReport) -> KnownNode:
-        node = self._nodes.get(name)
-        if node is None:
-            raise ReportRefused("unknown-node")
+    def _examined(self, name: str, report: BudgetReport, now: float) -> KnownNode:
         if report.epoch > self.epoch:
             raise ReportRefused("newer-epoch")
-        if report.boot in node.boots[:-1]:
+        # What runs without a Node object holds its part nevertheless.
+        node = self._nodes.get(name) or KnownNode(now, None)
+        # Of two boots the one that goes on is the true one.
+        if report.boot in node.boots[:-1] and now - node.heard <= HOLD:
             raise ReportRefused("former-boot")
         if node.boots[-1:] == (report.boot,):
             if report.sequence <= node.sequence:

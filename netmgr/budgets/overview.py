@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict
 from heapq import nlargest
 from typing import Any
 
@@ -16,65 +16,29 @@ MOST_NODES = 20
 """Nodes of each budget that are shown: those that hold the most."""
 
 
-@dataclass(frozen=True, slots=True)
-class BudgetStatus:
-    """Rates are bits a second; bytes are of this day (UTC).
+def statuses(allocator: Allocator, budgets: Sequence[Budget], now: float) -> list[dict[str, Any]]:
+    """For each budget what the document says, and how it stands; `now` since the epoch.
 
-    Attributes:
-        outstanding: in force on all nodes together, at most.
-        free: what pods have that are not held back; `waiting` is the number of those that are.
-        level: of each pod that is held back; None where none has to be.
-        per_day: 0 for no quota.
-        spent_at: when the quota ends if the day goes on as on average, in seconds since the epoch;
-            None where it lasts.
+    `outstanding` is in force on all nodes together, at most; `level` what each pod gets that is
+    held back, and None where none has to be; `spent_at` (since the epoch) when the quota ends if
+    the day goes on as on average, and None where it lasts.
     """
-
-    name: str
-    within: str
-    namespaces: tuple[str, ...]
-    traffic: str
-    rate: int
-    outstanding: int
-    free: int
-    waiting: int
-    level: int | None
-    per_day: int = 0
-    used: int = 0
-    slow: int = 0
-    spent_at: int | None = None
+    return [_status(allocator, budget, now) for budget in budgets]
 
 
-def statuses(allocator: Allocator, budgets: Sequence[Budget], now: float) -> list[BudgetStatus]:
-    """One for each budget; `now` in seconds since the epoch."""
-    return [_status(allocator, budget, now) for budget in budgets if budget.name in allocator.rates]
-
-
-def _status(allocator: Allocator, budget: Budget, now: float) -> BudgetStatus:
+def _status(allocator: Allocator, budget: Budget, now: float) -> dict[str, Any]:
     lent, day = allocator.rates[budget.name], allocator.days.get(budget.name)
     used = day.used if day else 0
-    return BudgetStatus(
-        name=budget.name,
-        within=budget.within,
-        namespaces=budget.namespaces,
-        traffic=budget.traffic,
-        rate=budget.rate,
-        outstanding=lent.outstanding,
-        free=lent.free,
-        waiting=lent.waiting,
-        level=None if math.isinf(lent.level) else int(lent.level),
-        per_day=budget.per_day,
-        used=used,
-        slow=budget.slow,
-        spent_at=_spent_at(budget.per_day, used, now),
-    )
-
-
-def _spent_at(quota: int, used: int, now: float) -> int | None:
     began = now - now % DAY_SECONDS
-    if not quota or not used:
-        return None
-    end = int(began + (now - began) * quota / used)
-    return end if end < began + DAY_SECONDS else None
+    end = began + (now - began) * budget.per_day / max(1, used)
+    return asdict(budget) | {
+        "outstanding": lent.outstanding,
+        "free": lent.free,
+        "waiting": lent.waiting,
+        "level": None if math.isinf(lent.level) else int(lent.level),
+        "used": used,
+        "spent_at": int(end) if budget.per_day and end < began + DAY_SECONDS else None,
+    }
 
 
 def largest(allocator: Allocator, budget: str) -> list[dict[str, Any]]:

@@ -16,9 +16,8 @@ import time
 from asyncio.sslproto import SSLProtocol
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from http import HTTPStatus
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from aiohttp import web
 
@@ -26,7 +25,7 @@ from netmgr.budgets import messages
 from netmgr.budgets.allocator import Allocator, Ceilings, ReportRefused
 from netmgr.budgets.identity import IdentityRefused, TokenVerifier, certified_node
 from netmgr.budgets.messages import Budget
-from netmgr.budgets.overview import DAY_SECONDS, MOST_NODES, BudgetStatus, largest, statuses
+from netmgr.budgets.overview import DAY_SECONDS, MOST_NODES, largest, statuses
 from netmgr.budgets.terms import LEASE
 from netmgr.errors import SetupError
 from netmgr.logs import caused_by
@@ -76,7 +75,7 @@ class BudgetServer:
     ) -> None:
         """Raises SetupError if the address cannot be bound."""
         self.leading: Leading | None = None
-        self.statuses: list[BudgetStatus] = []
+        self.statuses: list[dict[str, Any]] = []
         self.silent: list[str] = []
         self.ceilings: Ceilings = {}
         self.counted: Counter[str] = Counter()
@@ -204,8 +203,7 @@ class BudgetServer:
             "epoch": allocator.epoch,
             "silent": self.silent[:MOST_NODES],
             "budgets": [
-                asdict(status) | {"nodes": largest(allocator, status.name)}
-                for status in self.statuses
+                status | {"nodes": largest(allocator, status["name"])} for status in self.statuses
             ],
         }
         return self._shown

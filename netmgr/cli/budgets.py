@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import signal
-import ssl
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 app = typer.Typer(no_args_is_help=True)
-_file = partial(typer.Option, metavar="FILE")
 
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/netmgr-claims/leases/netmgr-controller"
 ANSWER_SECONDS, LONGEST_ANSWER = 10.0, 4 << 20
@@ -42,7 +40,7 @@ SHOWN_NODES = 5
 
 
 @app.command()
-def show(  # noqa: PLR0913  one a command-line option
+def show(
     *,
     server: Annotated[
         str,
@@ -51,9 +49,10 @@ def show(  # noqa: PLR0913  one a command-line option
             help="Where the server is [default: a cluster's, through its API server]",
         ),
     ] = "",
-    ca: Annotated[Path | None, _file(help="Authorities of the server's certificate, PEM.")] = None,
-    cert: Annotated[Path | None, _file(help="Certificate to show to the server, PEM.")] = None,
-    key: Annotated[Path | None, _file(help="Its private key, PEM, unencrypted.")] = None,
+    credentials: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="ca.crt, its authority; with tls.crt and tls.key."),
+    ] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Again and again, until Ctrl-C.")] = False,
     output: options.Format = OutputFormat.TABLE,
     kubeconfig: options.Kubeconfig = None,
@@ -64,7 +63,7 @@ def show(  # noqa: PLR0913  one a command-line option
     Level is what each pod gets that is held back. Of nodes those are shown that hold the most.
     """
     if server:
-        read = partial(_ask, server, ca, cert, key)
+        read = partial(_ask, server, credentials or Path())
     else:
         from netmgr.kube.client import api
 
@@ -77,28 +76,25 @@ def show(  # noqa: PLR0913  one a command-line option
         time.sleep(WATCH_SECONDS)
 
 
-def _ask(server: str, ca: Path | None, cert: Path | None, key: Path | None) -> dict[str, Any]:
-    from exporter.reporting import ServerConnection
+def _ask(server: str, credentials: Path) -> dict[str, Any]:
+    from exporter.reporting import ServerConnection, client_tls
     from exporter.settings import split_address
     from netmgr.budgets.messages import SHOWN
 
+    context, place = client_tls(credentials), server
+    answer: dict[str, Any] = {}
     try:
-        context = ssl.create_default_context(cafile=ca)
-        if cert:
-            context.load_cert_chain(cert, key, password="")
-        address = split_address("--server", server)
         for _ in range(2):
-            connection = ServerConnection(address, context)
+            connection = ServerConnection(split_address("--server", place), context)
             connection.request("GET", SHOWN)
             response = connection.getresponse()
-            answer: dict[str, Any] = json.loads(response.read(LONGEST_ANSWER))
-            connection.close()
-            if response.status != HTTPStatus.MISDIRECTED_REQUEST:
+            answer = json.loads(response.read(LONGEST_ANSWER))
+            if response.status == HTTPStatus.OK:
                 return answer
-            address = split_address("the leader at", answer["leader"])
+            place = answer.get("leader") or place
     except (OSError, ValueError) as error:
-        raise TryAgainLater(f"{server}: no answer of a server of budgets: {error}") from None
-    raise TryAgainLater(f"{server}: nobody leads")
+        raise TryAgainLater(f"{place}: no answer of a server of budgets: {error}") from None
+    raise TryAgainLater(f"{place}: {answer.get('error')}; is there a leader?")
 
 
 def _ask_cluster(api: Api) -> dict[str, Any]:
@@ -181,7 +177,7 @@ def in_force(file: Path) -> RenewedFiles[BudgetsInForce | None]:
         except ConfigError as error:
             if loaded:
                 raise
-            log.error("budgets-refused error=%s", error.message)
+            log.warning("budgets-refused error=%s", error.message)
             return None
         said = document.budgets_in_order(), document.version, document.enforce
         loaded[:] = [BudgetsInForce(*said)]
@@ -207,15 +203,19 @@ class _FileStore:
 
 
 @app.command()
-def serve(  # noqa: PLR0913  one a command-line option
+def serve(
     *,
     file: Annotated[
         Path, typer.Option("--file", "-f", metavar="FILE", help="The document of budgets.")
     ],
     plan: Annotated[Path, typer.Option(metavar="PLAN", help="The plan, with its lock beside it.")],
-    tls_cert: Annotated[Path, _file(help="Certificate of netmgr-budgets, PEM.")],
-    tls_key: Annotated[Path, _file(help="Its private key, PEM, unencrypted.")],
-    tls_client_ca: Annotated[Path, _file(help="Authorities of the nodes' certificates, PEM.")],
+    tls: Annotated[
+        Path,
+        typer.Option(
+            metavar="DIR",
+            help="tls.crt and tls.key for the name netmgr-budgets; ca.crt of nodes' certificates.",
+        ),
+    ],
     state: Annotated[Path, typer.Option(metavar="DIR", help="What has to outlive this process.")],
     listen: Annotated[str, typer.Option(metavar="ADDRESS:PORT", help="For nodes.")] = ":9122",
     log_level: options.LogLevelOption = "info",
@@ -227,26 +227,30 @@ def serve(  # noqa: PLR0913  one a command-line option
     with a part of what they had.
     """
     from exporter import access
-    from exporter.settings import Settings
+    from exporter.settings import split_address
     from netmgr import durable
     from netmgr.budgets.keeping import Keeper
     from netmgr.budgets.server import BudgetServer, by_certificate
     from netmgr.cli.plan_common import load
+    from netmgr.documents import loader
+    from netmgr.documents.budgets import BudgetsDocument
     from netmgr.file_version import RenewedFiles
     from netmgr.plan.files import lock_path
     from netmgr.plan.machines import planned_pods
 
+    # At the start a person is told; later, the last good one goes on.
+    loader.load(file, BudgetsDocument)
     logs.begin(log_level, log_format)
     faults.end_with_any_thread()
     said = in_force(file)
     nodes = RenewedFiles([plan, lock_path(plan)], lambda: planned_pods(load(plan).locked))
-    settings = Settings(listen, tls_cert=tls_cert, tls_key=tls_key, tls_client_ca=tls_client_ca)
-    tls = access.required_tls(settings)
     durable.make_folder(state)
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
-    server = BudgetServer(settings.check(), tls.value, by_certificate(nodes.value))
+    context = access.folder_tls(tls, clients=True)
+    address = split_address("--listen", listen)
+    server = BudgetServer(address, context.value, by_certificate(nodes.value))
     server.start()
     keeper = Keeper(server, _FileStore(state / "state.json"), ended)
     while not ended.is_set():

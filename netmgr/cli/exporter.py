@@ -58,16 +58,13 @@ def exporter(  # noqa: PLR0913  one a command-line option
             help="Report to this server of a cluster's budgets [default: to none]",
         ),
     ] = "",
-    budgets_ca: Annotated[
-        Path | None, _file(help="Authorities of that server's certificate, PEM.")
+    budgets_credentials: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="ca.crt, its authority; and for this node a token, or tls.crt and tls.key.",
+        ),
     ] = None,
-    budgets_token_file: Annotated[
-        Path | None, _file(help="Its proof of this node: a projected token of Kubernetes, …")
-    ] = None,
-    budgets_cert: Annotated[
-        Path | None, _file(help="… or a certificate with the node's name, PEM, and its key.")
-    ] = None,
-    budgets_key: Annotated[Path | None, _file(help="That key, PEM, unencrypted.")] = None,
     budgets_file: Annotated[
         Path | None, _file(help="Where its answers are kept: node.yaml's budgets_file.")
     ] = None,
@@ -102,9 +99,8 @@ def exporter(  # noqa: PLR0913  one a command-line option
     }
     options |= {"tls-cert": tls_cert, "tls-key": tls_key, "tls-client-ca": tls_client_ca}
     options |= {"basic-auth-file": basic_auth_file, "bearer-token-file": bearer_token_file}
-    options |= {"budgets-server": budgets_server or None, "budgets-ca": budgets_ca}
-    options |= {"budgets-token-file": budgets_token_file, "budgets-file": budgets_file}
-    options |= {"budgets-cert": budgets_cert, "budgets-key": budgets_key}
+    options |= {"budgets-server": budgets_server or None, "budgets-file": budgets_file}
+    options |= {"budgets-credentials": budgets_credentials}
     # Whoever runs it: it needs no capability, except to listen on a port below 1024.
     _, port = parse_listen(listen)
     capabilities.keep([Capability.NET_BIND_SERVICE] if port < _FIRST_OF_ANY_USER else [])

@@ -144,21 +144,26 @@ def _of_names(document: BudgetsDocument) -> Iterator[Diagnostic]:
 
 
 def _of_parents(document: BudgetsDocument) -> Iterator[Diagnostic]:
-    numbers = {budget.name: number for number, budget in enumerate(document.budgets)}
     for number, budget in enumerate(document.budgets):
-        above = document.ancestors(budget.name)
-        key = _key(number, "within")
-        if budget.within in numbers and budget.name not in above:
-            yield from _of_parent(document, number, numbers[budget.within])
-        elif budget.within is not None and budget.within not in numbers:
-            known = ", ".join(name for name in numbers if name != budget.name) or "no others"
-            yield error(f"there is no budget {budget.within}", key, remedy=f"there are {known}")
-        elif budget.within is not None:
-            path = " within ".join((budget.name, *above))
-            yield error(f"{path} is a circle", key, remedy="remove one within")
-        if len(above) >= MOST_NESTED:
-            remedy = f"nest at most {MOST_NESTED}: the kernel has no more levels"
-            yield error(f"{budget.name} is within {len(above)} budgets", key, remedy=remedy)
+        if budget.within is not None:
+            yield from _of_within(document, number, budget.within)
+
+
+def _of_within(document: BudgetsDocument, number: int, within: str) -> Iterator[Diagnostic]:
+    name, key = document.budgets[number].name, _key(number, "within")
+    names = [budget.name for budget in document.budgets]
+    above = document.ancestors(name)
+    if within not in names:
+        known = ", ".join(other for other in names if other != name) or "no others"
+        yield error(f"there is no budget {within}", key, remedy=f"there are {known}")
+    elif name in above:
+        path = " within ".join((name, *above))
+        yield error(f"{path} is a circle", key, remedy="remove one within")
+    elif len(above) >= MOST_NESTED:
+        remedy = f"nest at most {MOST_NESTED}: the kernel has no more levels"
+        yield error(f"{name} is within {len(above)} budgets", key, remedy=remedy)
+    else:
+        yield from _of_parent(document, number, names.index(within))
 
 
 def _of_parent(document: BudgetsDocument, number: int, above: int) -> Iterator[Diagnostic]:
@@ -188,14 +193,14 @@ def _of_parent(document: BudgetsDocument, number: int, above: int) -> Iterator[D
 
 
 def _of_namespaces(document: BudgetsDocument) -> Iterator[Diagnostic]:
-    for (first, one), (second, other) in combinations(enumerate(document.budgets), 2):
-        if one.direction is not other.direction:
+    for (first, budget), (second, other) in combinations(enumerate(document.budgets), 2):
+        if budget.direction is not other.direction:
             continue
-        above, beside = document.ancestors(one.name), document.ancestors(other.name)
-        is_nested = one.name in beside or other.name in above
-        if not is_nested and patterns.overlap(one.namespaces, other.namespaces):
+        above, beside = document.ancestors(budget.name), document.ancestors(other.name)
+        is_nested = budget.name in beside or other.name in above
+        if not is_nested and patterns.overlap(budget.namespaces, other.namespaces):
             yield error(
-                f"a namespace can be in {other.name} and in {one.name}",
+                f"a namespace can be in {other.name} and in {budget.name}",
                 _key(second, "namespaces"),
                 _key(first, "namespaces"),
                 "say that one is within the other, or name other namespaces",

@@ -37,6 +37,10 @@ class NodeBudget:
     day: int
     allowance: int
 
+    @property
+    def name(self) -> str:
+        return self.budget.name
+
     def holds(self, namespace: str) -> bool:
         return any(fnmatchcase(namespace, pattern) for pattern in self.budget.namespaces)
 
@@ -72,11 +76,11 @@ def on_node(held: HeldGrants, boot: str, now: float, today: int) -> tuple[NodeBu
     )
 
 
-def around(budgets: Sequence[NodeBudget], namespace: str, traffic: Traffic) -> list[NodeBudget]:
+def around(held: Sequence[NodeBudget], namespace: str, traffic: str) -> list[NodeBudget]:
     """Those that a namespace's pods are in, parents first."""
-    by_name = {budget.budget.name: budget for budget in budgets}
+    by_name = {budget.name: budget for budget in held}
     holding = [
-        budget for budget in budgets if budget.budget.traffic is traffic and budget.holds(namespace)
+        budget for budget in held if budget.budget.traffic == traffic and budget.holds(namespace)
     ]
     path = holding[-1:]
     while path and path[0].budget.within:
@@ -84,24 +88,24 @@ def around(budgets: Sequence[NodeBudget], namespace: str, traffic: Traffic) -> l
     return path
 
 
-def require_sound(held: HeldGrants) -> None:
+def require_sound(content: HeldGrants) -> None:
     """ValueError if a document could not have the budgets, or a day is none."""
-    depths: dict[tuple[str, str], int] = {}
-    for budget in held.budgets:
-        depth = depths.get((budget.within, budget.traffic), -1) + 1
-        is_sound = (
-            re.fullmatch(NAME, budget.name)
-            and budget.traffic in (Traffic.INTERNET_IN, Traffic.INTERNET_OUT)
-            and len(budget.namespaces) <= MOST
-            and all(re.fullmatch(PATTERN, pattern) for pattern in budget.namespaces)
-            and LEAST_RATE <= budget.rate <= MOST_RATE
-            and budget.slow <= budget.rate
-            and (depth if budget.within else 1) in range(1, MOST_NESTED)
-        )
-        if not is_sound:
+    depths: dict[str, int] = {}
+    directions = {"": set(Traffic)}
+    for budget in content.budgets:
+        depth = depths.get(budget.within, -1) + 1
+        is_new = budget.name not in depths and len(depths) < MOST and depth < MOST_NESTED
+        is_within = budget.traffic in directions.get(budget.within, ())
+        if not (is_new and is_within and _is_sound(budget)):
             raise ValueError(f"it has a budget {budget.name!r} that no document can have")
-        depths[budget.name, budget.traffic] = depth
-    if len({name for name, _ in depths}) < len(held.budgets) or len(depths) > MOST:
-        raise ValueError(f"it has two budgets of one name, or more than {MOST}")
-    if any(grant.day > _LAST_DAY for grant in held.answer.grants.values()):
+        depths[budget.name], directions[budget.name] = depth, {budget.traffic}
+    if any(grant.day > _LAST_DAY for grant in content.answer.grants.values()):
         raise ValueError("it grants bytes of a day that is none")
+
+
+def _is_sound(budget: Budget) -> bool:
+    patterns = budget.namespaces
+    are_patterns = all(re.fullmatch(PATTERN, pattern) for pattern in patterns)
+    is_kept = LEAST_RATE <= budget.rate <= MOST_RATE and budget.slow <= budget.rate
+    is_named = re.fullmatch(NAME, budget.name) is not None
+    return is_named and is_kept and are_patterns and len(patterns) <= MOST

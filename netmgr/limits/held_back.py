@@ -10,16 +10,16 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from netmgr.api.snapshot import NamespaceTotals, PodTotals
 from netmgr.kernel.traffic_control import ClassUsage
 from netmgr.limits import budgets
 from netmgr.limits.budgets import NodeBudget
 from netmgr.limits.tree import Limited
-from netmgr.model import Traffic
 
 _WAITING_SHARE = 0.3
 """Of the looks: a pod that was held back in more of them waits."""
 
-PodTraffic = tuple[str, str, Traffic]
+PodTraffic = tuple[str, str, str]
 """Namespace, name and direction."""
 
 
@@ -33,8 +33,8 @@ class Look:
     """
 
     at: float
-    budgets: Mapping[str, int]
-    pods: Mapping[PodTraffic, tuple[int, str]]
+    budgets: dict[str, int]
+    pods: dict[PodTraffic, tuple[int, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,22 +49,23 @@ class BudgetRates:
 def seen(at: float, usage: Iterable[tuple[Limited, ClassUsage]]) -> Look:
     """A look at the classes."""
     classes = {limited.key: (limited, class_usage) for limited, class_usage in usage}
-    sent: dict[str, int] = {}
-    pods: dict[PodTraffic, tuple[int, str]] = {}
+    look = Look(at, {}, {})
     for limited, class_usage in classes.values():
-        if limited.budget and not limited.beyond:
-            sent[limited.budget] = class_usage.bytes
-        elif limited.pod and not limited.beyond and not limited.is_remainder:
-            pod = limited.namespace, limited.pod, Traffic(limited.traffic)
-            blocking = _blocking(limited, classes) if class_usage.backlog else ""
-            pods[pod] = class_usage.bytes, blocking
-    return Look(at, sent, pods)
+        pod = limited.namespace, limited.pod, limited.traffic
+        if limited.beyond or limited.is_remainder:
+            continue
+        if limited.budget:
+            look.budgets[limited.budget] = class_usage.bytes
+        elif limited.pod:
+            look.pods[pod] = class_usage.bytes, _blocking(limited, classes)
+    return look
 
 
 def _blocking(limited: Limited, classes: Mapping[str, tuple[Limited, ClassUsage]]) -> str:
-    """The budget whose class is the innermost that may not send; empty if another class is it."""
+    """The budget that holds a pod back; empty if another class does, or none."""
     key = limited.key
-    while key in classes:
+    is_waiting = classes[key][1].backlog > 0
+    while is_waiting and key in classes:
         limited, class_usage = classes[key]
         if class_usage.is_over and not limited.is_for_turns:
             return limited.budget
@@ -74,65 +75,73 @@ def _blocking(limited: Limited, classes: Mapping[str, tuple[Limited, ClassUsage]
 
 def reckoned(
     at: float,
-    namespaces: Mapping[tuple[str, Traffic], int],
-    pods: Mapping[PodTraffic, int],
+    namespaces: Iterable[NamespaceTotals],
+    pods: Iterable[PodTotals],
     held: Sequence[NodeBudget],
     former: Look | None,
 ) -> Look:
-    """What would be seen if budgets were enforced, by the bytes of namespaces and pods.
+    """What would be seen if budgets were enforced, by what namespaces and pods have had.
 
-    As well as that can be known: a pod that had no less than an equal share of a budget that had
-    more than its rate.
+    As well as that can be known: a pod is held back that had no less than an equal share of a
+    budget that had more than its rate.
     """
-    sent: Counter[str] = Counter({budget.budget.name: 0 for budget in held})
-    for (namespace, traffic), bytes_ in namespaces.items():
-        for budget in budgets.around(held, namespace, traffic):
-            sent[budget.budget.name] += bytes_
-    now = Look(at, sent, {pod: (bytes_, "") for pod, bytes_ in pods.items()})
-    if former is None:
-        return now
-    busy = {pod: rate for pod in pods if (rate := _pod_rate(pod, former, now))}
-    paths = {pod: budgets.around(held, pod[0], pod[2]) for pod in busy}
-    shares = Counter(budget.budget.name for path in paths.values() for budget in path)
-    blocking: dict[PodTraffic, str] = {}
-    for pod, path in paths.items():
-        for budget in path:
-            name = budget.budget.name
-            is_over = _rate(former.budgets.get(name, 0), sent[name], now.at - former.at)
-            if is_over > budget.rate and busy[pod] >= budget.rate / shares[name]:
-                blocking[pod] = name
-    return Look(at, sent, {pod: (bytes_, blocking.get(pod, "")) for pod, bytes_ in pods.items()})
+    sent = dict.fromkeys((budget.name for budget in held), 0)
+    for total in namespaces:
+        for budget in budgets.around(held, total["namespace"], total["traffic"]):
+            sent[budget.name] += total["bytes"]
+    totals = {(pod["namespace"], pod["pod"], pod["traffic"]): (pod["bytes"], "") for pod in pods}
+    look = Look(at, sent, totals)
+    members = _members(held, look)
+    for budget in held if former else ():
+        _hold_back(budget, members[budget.name], former or look, look)
+    return look
+
+
+def _hold_back(budget: NodeBudget, pods: Iterable[PodTraffic], former: Look, look: Look) -> None:
+    rates = {pod: _pod_rate(pod, former, look) for pod in pods}
+    busy = sum(rate > 0 for rate in rates.values())
+    is_over = _budget_rate(budget, former, look) > budget.rate
+    for pod, rate in rates.items():
+        if is_over and rate * busy >= budget.rate:
+            look.pods[pod] = look.pods[pod][0], budget.name
+
+
+def throttled(look: Look, seconds: float) -> Counter[tuple[str, str]]:
+    """Milliseconds that pods were held back in these seconds, by namespace and budget."""
+    many = Counter((namespace, name) for (namespace, _, _), (_, name) in look.pods.items() if name)
+    return Counter({key: int(pods * seconds * 1000) for key, pods in many.items()})
 
 
 def rates(looks: Sequence[Look], held: Sequence[NodeBudget]) -> dict[str, BudgetRates]:
     """From the first look to the last one, by budget."""
-    if len(looks) < 2:  # noqa: PLR2004  a rate is between two
-        return {budget.budget.name: BudgetRates() for budget in held}
+    if not looks:
+        return {budget.name: BudgetRates() for budget in held}
+    members = _members(held, looks[-1])
+    return {budget.name: _rates(budget, looks, members[budget.name]) for budget in held}
+
+
+def _rates(budget: NodeBudget, looks: Sequence[Look], pods: Iterable[PodTraffic]) -> BudgetRates:
     first, *following = looks
-    last = following[-1]
-    blocked = Counter(
-        (pod, blocking) for look in following for pod, (_, blocking) in look.pods.items()
-    )
-    most = _WAITING_SHARE * len(following)
-    waiting: Counter[str] = Counter()
-    free: Counter[str] = Counter()
-    for pod in last.pods:
-        rate = _pod_rate(pod, first, last)
-        for budget in budgets.around(held, pod[0], pod[2]):
-            name = budget.budget.name
-            if blocked[pod, name] > most or 0 < budget.level < rate:
-                waiting[name] += 1
-            else:
-                free[name] += rate
-    seconds = last.at - first.at
-    return {
-        name: BudgetRates(
-            _rate(first.budgets.get(name, 0), last.budgets.get(name, 0), seconds),
-            waiting[name],
-            free[name],
-        )
-        for name in (budget.budget.name for budget in held)
-    }
+    waiting, free = 0, 0
+    for pod in pods:
+        rate = _pod_rate(pod, first, looks[-1])
+        blocked = sum(look.pods.get(pod, (0, ""))[1] == budget.name for look in following)
+        if blocked > _WAITING_SHARE * len(following) or 0 < budget.level < rate:
+            waiting += 1
+        else:
+            free += rate
+    return BudgetRates(_budget_rate(budget, first, looks[-1]), waiting, free)
+
+
+def _members(held: Sequence[NodeBudget], look: Look) -> dict[str, list[PodTraffic]]:
+    """The pods that are in each budget."""
+    groups = {(namespace, traffic) for namespace, _, traffic in look.pods}
+    names = {group: {budget.name for budget in budgets.around(held, *group)} for group in groups}
+    members: dict[str, list[PodTraffic]] = {budget.name: [] for budget in held}
+    for namespace, pod, traffic in look.pods:
+        for name in names[namespace, traffic]:
+            members[name].append((namespace, pod, traffic))
+    return members
 
 
 def _pod_rate(pod: PodTraffic, first: Look, last: Look) -> int:
@@ -140,6 +149,12 @@ def _pod_rate(pod: PodTraffic, first: Look, last: Look) -> int:
     return _rate(before, last.pods[pod][0], last.at - first.at)
 
 
+def _budget_rate(budget: NodeBudget, first: Look, last: Look) -> int:
+    before, now = (look.budgets.get(budget.name, 0) for look in (first, last))
+    return _rate(before, now, last.at - first.at)
+
+
 def _rate(before: int, now: int, seconds: float) -> int:
     """Bits a second; a count that fell began again at 0."""
-    return int(8 * (now - before if now >= before else now) / seconds)
+    passed = now - before if now >= before else now
+    return int(8 * passed / seconds) if seconds > 0 else 0

@@ -89,17 +89,20 @@ class Shaper:
             names = {chain.name for chain in added}
             kept = {chain for chain in self._chains or () if chain.name not in names}
             self._write(added | kept, self._budgets | _budgets(trees, added))
-            self._trees = {
-                traffic: self._trees[traffic].joined(class_tree)
-                for traffic, class_tree in trees.items()
-            }
+            for traffic, class_tree in trees.items():
+                # Budgets that are there have their rates until `retune` changes them.
+                former = self._trees[traffic].classes
+                there = {key: limited for key, limited in former.items() if limited.budget}
+                joined = self._trees[traffic].joined(class_tree).joined(Tree(there, {}))
+                self._trees[traffic] = joined
 
-    def retune(self, held: Sequence[NodeBudget]) -> None:
-        """Have budgets that are in the kernel have these rates, without a look at the kernel.
+    def retune(self, read: Callable[[], Sequence[NodeBudget]]) -> None:
+        """Have budgets that are in the kernel have other rates, without a look at the kernel.
 
-        Bytes of the day are changed by `correct_quotas`, then.
+        `read` is called under the lock. Bytes of the day are changed by `correct_quotas`, then.
         """
         with self._lock:
+            held = read()
             for traffic, index in self._ifbs.items():
                 changed = tree.retuned(self._trees[traffic], held)
                 self._trees[traffic] = self._trees[traffic].joined(Tree(changed, {}))
@@ -125,8 +128,10 @@ class Shaper:
         """The quotas in force."""
         return tuple(self._budgets.values())
 
-    def correct_quotas(self, read: Used, losses: Callable[[], object]) -> None:
+    def correct_quotas(self, read: Used, losses: Callable[[], object], now: float) -> None:
         """Have each quota be spent when what is left of its budget has passed.
+
+        What passes before its day has begun by the node's clock the ledger has for the day before.
 
         `read` returns what is used, after a reading; `losses` something that differs after the
         ledger has missed anything. Where the kernel refuses, quotas are spent as they were to be.
@@ -144,21 +149,18 @@ class Shaper:
             for name in self._budgets.keys() & before.keys() & after.keys():
                 budget, quota = self._budgets[name], after[name]
                 counts = quota.bound, before[name].counted, quota.counted
-                # What a quota that is over has counted is not shown, so it goes on from 0.
                 size = before.get(budget.size_object, QuotaObject(budget.bytes, 0)).bound
+                # What a quota that is over has counted is not shown, so it goes on from 0.
                 look = QuotaReading(
                     *((0, 0, 0) if quota.is_over else counts), waiting[budget], used[budget], size
                 )
-                former = self._standings.get(budget.without_size)
-                standing = quotas.corrected(budget, look, former, is_whole=is_whole)
-                self._standings[budget.without_size] = standing
+                standing = self._stand(budget, look, is_whole=is_whole and budget.began <= now)
                 if quota.is_over and standing.bound:
                     begun.append(name)
-                if standing.bound != quota.bound:
-                    changes[name] = standing.bound
-                if standing.size != size:
+                if (standing.bound, standing.size) != (quota.bound, size):
                     # In the same transaction.
-                    changes |= {name: standing.bound, budget.size_object: standing.size}
+                    changes |= dict.fromkeys(budget.objects[1:], standing.size)
+                    changes[name] = standing.bound
             if begun:
                 # By a bound of 0 nothing passes: whoever resets the count, or kills the agent
                 # between these steps, opens nothing.
@@ -167,6 +169,12 @@ class Shaper:
             if changes:
                 self._table.run(rules.bounds(changes))
             self._forget_periods()
+
+    def _stand(self, budget: NodeQuota, look: QuotaReading, *, is_whole: bool) -> Standing:
+        key = budget.without_size
+        standing = quotas.corrected(budget, look, self._standings.get(key), is_whole=is_whole)
+        self._standings[key] = standing
+        return standing
 
     def missed(self, budget: NodeQuota) -> int:
         """At least how many bytes of a budget passed that the ledger has not seen."""

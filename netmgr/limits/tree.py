@@ -132,55 +132,45 @@ def _charged(
 ) -> tuple[list[Limited], LinkClasses | None]:
     """As `_of_pod`, with the pod's quotas and the classes of what is beyond them."""
     classes, target = _of_pod(attachment, limits, traffic, path)
-    own = quotas.of_pod(attachment.pod, limits, traffic, now)
     # The outermost budget decides last. What drops stays before what is slow.
-    charged = [*own, *(budget.quota for budget in reversed(path) if budget.quota)]
+    charged = [
+        *quotas.of_pod(attachment.pod, limits, traffic, now),
+        *filter(None, (budget.quota for budget in reversed(path))),
+    ]
     charged.sort(key=lambda quota: quota.slow > 0)
     if not charged:
         return classes, target
     target = target or LinkClasses("")
-    # Beside the pod's class, so that the namespace's limit holds for this as well.
+    # Beside the pod's class, so that the namespace's limit holds for this as well. What is beyond a
+    # budget's its pods share.
     parent = next((limited.parent for limited in classes if limited.key == target.internet), "")
-    of_budgets = {limited.budget: limited.key for limited in classes}
-    slow = {
-        quota: Limited(
-            quota.namespace,
-            quota.pod,
-            traffic,
-            # A budget's pods share it.
-            of_budgets[quota.budget] if quota.budget else parent,
-            *_rate(quota.slow),
-            beyond=quota.period,
-            budget=quota.budget,
-        )
-        for quota in charged
-        if quota.slow
-    }
-    charges = tuple((quota, slow[quota].key if quota in slow else "") for quota in charged)
+    parents = {"": parent} | {limited.budget: limited.key for limited in classes if limited.budget}
+    slow = {quota: _beyond(quota, parents[quota.budget]) for quota in charged if quota.slow}
+    keys = {quota: limited.key for quota, limited in slow.items()}
+    charges = tuple((quota, keys.get(quota, "")) for quota in charged)
     return [*classes, *slow.values()], target._replace(charges=charges)
 
 
-def _of_budgets(path: Iterable[NodeBudget], traffic: Traffic) -> list[Limited]:
-    classes: list[Limited] = []
-    for budget in path:
-        parent = classes[-1].key if classes else ""
-        name = budget.budget.name
-        classes.append(Limited("", "", traffic, parent, *_rate(budget.rate), budget=name))
-    return classes
+def _beyond(quota: NodeQuota, parent: str) -> Limited:
+    """The class of what is beyond a quota."""
+    rate = _rate(quota.slow)
+    pod, traffic = (quota.namespace, quota.pod), quota.traffic
+    return Limited(*pod, traffic, parent, *rate, beyond=quota.period, budget=quota.budget)
 
 
 def _of_pod(
     attachment: Attachment, limits: Sequence[Limit], traffic: Traffic, path: Sequence[NodeBudget]
 ) -> tuple[list[Limited], LinkClasses | None]:
     """A pod's classes and its namespace's, parents first, and where its packets go."""
-    every = ALL_IN if traffic.is_inward else ALL_OUT
+    every = _whole(traffic)
     whole = min(_brought(attachment, every), default=None)
     pod = attachment.pod.namespace, attachment.pod.name
     classes = [Limited(*pod, every, "", *whole)] if whole else []
     around = classes[0].key if classes else ""
     leads: dict[str, str] = {}
+    paths = {traffic: path}
     for kind in (traffic, *_classes(limits, traffic)):
-        made = _of_kind(attachment, limits, kind, around, path if kind is traffic else ())
+        made = _of_kind(attachment, limits, kind, around, paths.get(kind, ()))
         classes += made
         if made:
             leads[kind] = made[-1].key
@@ -215,24 +205,31 @@ def _of_kind(
     """
     pod = attachment.pod
     matching = [limit for limit in limits if limit.covers(pod)]
-    shared = min(_rates([limit for limit in matching if limit.namespaces], kind), default=None)
+    shared = sorted(_rates([limit for limit in matching if limit.namespaces], kind))[:1]
     own = [*_rates([limit for limit in matching if limit.pods], kind), *_brought(attachment, kind)]
     if not (own or shared or path):
         return []
-    classes = _of_budgets(path, kind)
-    brought = _brought(attachment, ALL_IN if kind.is_inward else ALL_OUT)
-    is_for_turns = not (own or shared or brought)
-    own += brought
-    # Also without a limit of its own a pod has a class in these: pods take turns. Not at the rate
-    # that is in force, by which all classes of pods would change.
-    own += [_rate(budget.budget.rate) for budget in path[-1:]]
-    if shared:
-        parent = classes[-1].key if classes else ""
-        classes.append(Limited(pod.namespace, "", kind, parent, *shared))
-        own.append(shared)
-    parent = classes[-1].key if classes else around
-    limited = Limited(pod.namespace, pod.name, kind, parent, *min(own), is_for_turns=is_for_turns)
+    classes: list[Limited] = []
+    for budget in path:
+        rate = _rate(budget.rate)
+        classes.append(Limited("", "", kind, _innermost(classes), *rate, budget=budget.name))
+    for rate in shared:
+        classes.append(Limited(pod.namespace, "", kind, _innermost(classes), *rate))
+    rates = [*own, *shared, *_brought(attachment, _whole(kind))]
+    # Also without a limit of its own a pod has a class in these: pods take turns. In a budget not
+    # at the rate in force, with which the classes of all its pods would have to change.
+    least = min([*rates, *(_rate(budget.budget.rate) for budget in path)])
+    parent = _innermost(classes) or around
+    limited = Limited(pod.namespace, pod.name, kind, parent, *least, is_for_turns=not rates)
     return [*classes, limited]
+
+
+def _whole(kind: Traffic) -> str:
+    return ALL_IN if kind.is_inward else ALL_OUT
+
+
+def _innermost(classes: Sequence[Limited]) -> str:
+    return classes[-1].key if classes else ""
 
 
 def _rates(limits: Iterable[Limit], traffic: Traffic) -> list[_Rate]:
@@ -268,7 +265,7 @@ def numbered(trees: Iterable[Tree], known: Mapping[str, int]) -> dict[str, int]:
 
 def retuned(class_tree: Tree, held: Sequence[NodeBudget]) -> dict[str, Limited]:
     """Budgets' classes that have another rate now."""
-    rates = {(budget.budget.name, ""): budget.rate for budget in held}
+    rates = {(budget.name, ""): budget.rate for budget in held}
     quotas_of = (budget.quota for budget in held)
     rates |= {(quota.budget, quota.period): quota.slow for quota in quotas_of if quota}
     changed = {

@@ -1,7 +1,7 @@
 """What the server of budgets costs at the size of a large cluster: a connection for each node.
 
-`python -m tests.bench.budgets FOLDER NODES TLS` is that server: it prints its port, and serves until
-its standard input ends.
+`python -m tests.bench.budgets FOLDER NODES TLS` is that server: it prints its port, and serves
+until its standard input ends.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ import jwt
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from exporter import access
-from exporter.settings import Settings
 from netmgr.budgets import messages
 from netmgr.budgets.identity import AUDIENCE, ClusterKeys, TokenVerifier
-from netmgr.budgets.keeping import BudgetsInForce, Keeper, ServerState
+from netmgr.budgets.keeping import BudgetsInForce, Keeper
 from netmgr.budgets.messages import Budget, BudgetReport, BudgetUse
 from netmgr.budgets.server import BudgetServer, by_token
 from netmgr.budgets.terms import PERIOD
 from netmgr.model import Traffic
 from tests.bench.report import Effort, Figure
 from tests.fakes.authority import Authority
+from tests.fakes.budgets_server import NowhereKept
 
 ACCOUNT, ISSUER = "system:serviceaccount:netmgr:netmgr-node", "https://kubernetes.default.svc"
 BUDGETS = 9
@@ -54,25 +54,15 @@ def said() -> BudgetsInForce:
     return BudgetsInForce((own, *parts), "0123456789abcdef", enforce=True)
 
 
-class _Store:
-    def read(self) -> ServerState | None:
-        return None
-
-    def write(self, state: ServerState) -> None:
-        """Keep it nowhere."""
-
-
 def serve(folder: Path, nodes: int, *, tls: bool) -> None:
     """Run the server whose keys and certificate are in a folder."""
     jwks = json.loads((folder / "jwks.json").read_text())
     verifier = TokenVerifier(lambda: ClusterKeys.of(ISSUER, jwks), ACCOUNT)
     verifier.renew()
-    pair = {"tls_cert": folder / "server.pem", "tls_key": folder / "server.key"} if tls else {}
-    settings = Settings("127.0.0.1:0", **pair)
-    context = access.required_tls(settings).value if tls else None
-    server = BudgetServer(settings.check(), context, by_token(verifier))
+    context = access.folder_tls(folder / "server").value if tls else None
+    server = BudgetServer(("127.0.0.1", 0), context, by_token(verifier))
     server.start()
-    keeper = Keeper(server, _Store(), threading.Event())
+    keeper = Keeper(server, NowhereKept(), threading.Event())
     names = {f"node-{number}": 30 for number in range(nodes)}
     threading.Thread(target=sys.stdin.read).start()
     keeper.look(said(), names)
@@ -182,7 +172,7 @@ def credentials(folder: Path, nodes: int) -> tuple[Authority, list[str]]:
     keys = [jwk | {"kid": "key", "alg": "RS256", "use": "sig"}]
     (folder / "jwks.json").write_text(json.dumps({"keys": keys}))
     authority = Authority(folder)
-    authority.certify(messages.SERVER_NAME, file="server")
+    authority.certify(messages.SERVER_NAME, folder="server")
     return authority, [_token(key, f"node-{number}") for number in range(nodes)]
 
 

@@ -5,19 +5,11 @@ from __future__ import annotations
 import ssl
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import NamedTuple
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-
-
-class Pair(NamedTuple):
-    """Files of a certificate and its key."""
-
-    cert: Path
-    key: Path
 
 
 class Authority:
@@ -30,11 +22,13 @@ class Authority:
         key_id = x509.SubjectKeyIdentifier.from_public_key(self._key.public_key())
         builder = self._builder(self._key, self._name).add_extension(own, critical=True)
         made = builder.add_extension(key_id, critical=False).sign(self._key, hashes.SHA256())
-        self.file = folder / f"{name}.pem"
+        self.file = folder / "ca.crt"
         self.file.write_bytes(made.public_bytes(Encoding.PEM))
 
-    def certify(self, *names: str, file: str = "") -> Pair:
-        """A certificate for these names (those with a colon are URIs)."""
+    def certify(self, *names: str, folder: str = "") -> Path:
+        """A folder with a certificate for these names (those with a colon are URIs), its key, and
+        the authority's own, named as in a Secret.
+        """
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "some")])
         san = x509.SubjectAlternativeName(
@@ -43,18 +37,19 @@ class Authority:
         builder = self._builder(key, subject).add_extension(san, critical=False)
         made = builder.sign(self._key, hashes.SHA256())
         self._numbers += 1
-        stem = file or f"certified-{self._numbers}"
-        pair = Pair(self._folder / f"{stem}.pem", self._folder / f"{stem}.key")
+        to = self._folder / (folder or f"certified-{self._numbers}")
+        to.mkdir(exist_ok=True)
         kept = (Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        pair.key.write_bytes(key.private_bytes(*kept))
-        pair.cert.write_bytes(made.public_bytes(Encoding.PEM))
-        return pair
+        (to / "tls.key").write_bytes(key.private_bytes(*kept))
+        (to / "tls.crt").write_bytes(made.public_bytes(Encoding.PEM))
+        (to / "ca.crt").write_bytes(self.file.read_bytes())
+        return to
 
-    def client(self, pair: Pair | None = None) -> ssl.SSLContext:
-        """What a client trusts and shows."""
+    def client(self, folder: Path | None = None) -> ssl.SSLContext:
+        """What a client trusts, and shows from a folder."""
         context = ssl.create_default_context(cafile=self.file)
-        if pair:
-            context.load_cert_chain(*pair)
+        if folder:
+            context.load_cert_chain(folder / "tls.crt", folder / "tls.key")
         return context
 
     def _builder(self, key: ec.EllipticCurvePrivateKey, subject: x509.Name):

@@ -14,46 +14,22 @@ from typing import Any
 
 import pytest
 
-from exporter import access
 from exporter.reporting import Reporter
 from exporter.settings import Settings
 from netmgr.api.client import ask
 from netmgr.budgets import held, messages
 from netmgr.budgets.held import HeldGrants
-from netmgr.budgets.identity import IdentityRefused, TokenVerifier
-from netmgr.budgets.keeping import BudgetsInForce, Keeper, ServerState
-from netmgr.budgets.messages import Budget
-from netmgr.budgets.server import BudgetServer, by_token
+from netmgr.budgets.server import BudgetServer
 from netmgr.errors import ConfigError, NoAgent, RequestError
-from netmgr.model import Traffic
+from tests.fakes import budgets_server
 from tests.fakes.agent_socket import agent, canned
 from tests.fakes.authority import Authority
+from tests.fakes.budgets_server import SAID
 from tests.waiting import eventually
 
 BOOT = "boot-1"
-SAID = BudgetsInForce((Budget("all", "", ("*",), Traffic.INTERNET_IN, 10**9),), "v1", enforce=True)
 USE = {"held": 0, "rate": 0, "waiting": 0, "free": 0, "day": 0, "bytes": 0, "allowance": 0}
 STATE: dict[str, Any] = {"version": 1, "boot": BOOT, "uses": {"all": USE}}
-
-
-class Tokens(TokenVerifier):
-    """One that takes the names of nodes for their tokens."""
-
-    def __init__(self) -> None:
-        """Ask nobody for keys."""
-
-    def node(self, token: str) -> str:
-        if not token.startswith("node-"):
-            raise IdentityRefused("token", "no node")
-        return token
-
-
-class Nothing:
-    def read(self) -> ServerState | None:
-        return None
-
-    def write(self, state: ServerState) -> None:
-        """Keep it nowhere."""
 
 
 class World:
@@ -62,31 +38,21 @@ class World:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.authority = Authority(folder)
-        self.pair = self.authority.certify(messages.SERVER_NAME)
-        self.file, self.token = folder / "budgets.json", folder / "token"
+        self.own = self.authority.certify(messages.SERVER_NAME)
+        self.credentials = folder / "credentials"
+        self.credentials.mkdir()
+        (self.credentials / "ca.crt").write_bytes(self.authority.file.read_bytes())
+        self.file, self.token = folder / "budgets.json", self.credentials / "token"
         self.token.write_text("node-1\n")
         self.now = 1000.0
         self.asked: list[float] = []
         self.lost = threading.Event()
 
-    def server(self, *, leads: bool = True, pair: Any = None) -> BudgetServer:
-        cert, key = pair or self.pair
-        settings = Settings("127.0.0.1:0", tls_cert=cert, tls_key=key)
-        tls = access.required_tls(settings).value
-        made = BudgetServer(settings.check(), tls, by_token(Tokens()))
-        made.start()
+    def server(self, *, leads: bool = True, folder: Path | None = None) -> BudgetServer:
+        made = budgets_server.start(folder or self.own)
         if leads:
-            Keeper(made, Nothing(), self.lost).look(SAID, {"node-1": 10, "node-2": 10})
-            eventually(lambda: made.leading)
+            budgets_server.lead(made, self.lost)
         return made
-
-    def settings(self, server: BudgetServer) -> Settings:
-        return Settings(
-            budgets_server=address_of(server),
-            budgets_ca=self.authority.file,
-            budgets_token_file=self.token,
-            budgets_file=self.file,
-        )
 
     def reporter(
         self, server: BudgetServer, state: Callable[[], dict[str, Any]] = lambda: STATE
@@ -96,7 +62,9 @@ class World:
             self.now += 1
             return state()
 
-        return Reporter(self.settings(server), self.file, ask_agent, lambda: self.now)
+        return Reporter(
+            address_of(server), self.credentials, self.file, ask_agent, lambda: self.now
+        )
 
     @property
     def kept(self) -> HeldGrants:
@@ -188,10 +156,10 @@ def test_a_connection_that_was_lost_is_made_anew_with_the_next_report(world: Wor
 
 
 def test_a_server_of_another_name_or_authority_gets_no_token(world: World) -> None:
-    named = world.server(pair=world.authority.certify("another.example.com"))
+    named = world.server(folder=world.authority.certify("another.example.com"))
     folder = world.folder / "foreign"
     folder.mkdir()
-    foreign = world.server(pair=Authority(folder).certify(messages.SERVER_NAME))
+    foreign = world.server(folder=Authority(folder).certify(messages.SERVER_NAME))
     for server in (named, foreign):
         with pytest.raises(OSError, match="certificate verify failed"):
             world.reporter(server).report()
@@ -242,7 +210,9 @@ def test_a_reporter_asks_an_agents_socket_and_goes_on_after_failures(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     server, path = world.server(), world.folder / "ledger.sock"
-    reporter = Reporter(world.settings(server), world.file, partial(ask, path, "budgets"))
+    reporter = Reporter(
+        address_of(server), world.credentials, world.file, partial(ask, path, "budgets")
+    )
     ended = threading.Event()
     with ExitStack() as stack:
         thread = threading.Thread(target=reporter.run, args=[ended])
@@ -255,42 +225,39 @@ def test_a_reporter_asks_an_agents_socket_and_goes_on_after_failures(
         eventually(lambda: world.file.exists() and world.kept.budgets)
 
 
-SERVER = {"budgets_server": "10.0.0.1:9122"}
-FILES = {"budgets_ca": Path("ca"), "budgets_file": Path("file")}
+BUDGETS = {
+    "budgets_server": "10.0.0.1:9122",
+    "budgets_credentials": Path("credentials"),
+    "budgets_file": Path("file"),
+}
 
 
-@pytest.mark.parametrize(
-    ("given", "named"),
-    [
-        (SERVER, "--budgets-ca"),
-        (SERVER | {"budgets_ca": Path("ca")}, "--budgets-file"),
-        (SERVER | FILES, "--budgets-token-file"),
-        (SERVER | FILES | {"budgets_cert": Path("c")}, "--budgets-key"),
-        (
-            SERVER
-            | FILES
-            | {name: Path("x") for name in ("budgets_token_file", "budgets_cert", "budgets_key")},
-            "either",
-        ),
-    ],
-)
-def test_settings_that_name_half_a_server_are_refused(given: dict[str, Any], named: str) -> None:
-    with pytest.raises(ConfigError, match=named):
+@pytest.mark.parametrize("missing", BUDGETS)
+def test_settings_that_name_a_part_of_a_server_are_refused(missing: str) -> None:
+    Settings(**BUDGETS).check()
+    given = {name: value for name, value in BUDGETS.items() if name != missing}
+    with pytest.raises(ConfigError, match="go together"):
         Settings(**given).check()
 
 
 @pytest.mark.parametrize("text", ["10.0.0.1", "https://10.0.0.1:9122/", "fd00::1:9122", ":x"])
 def test_an_address_that_is_none_is_refused_with_its_option(world: World, text: str) -> None:
-    settings = replace(world.settings(world.server(leads=False)), budgets_server=text)
     with pytest.raises(ConfigError, match="--budgets-server"):
-        Reporter(settings, world.file, lambda: STATE)
+        Reporter(text, world.credentials, world.file, lambda: STATE)
+
+
+def test_a_services_address_is_taken_as_kubernetes_tells_it(world: World) -> None:
+    server = world.server()
+    for scheme in ("tcp", "https"):
+        address = f"{scheme}://{address_of(server)}"
+        Reporter(address, world.credentials, world.file, lambda: STATE).report()
+    assert server.counted == {"answered": 2}
 
 
 def test_files_that_are_no_certificates_are_named(world: World) -> None:
-    settings = world.settings(world.server(leads=False))
-    world.authority.file.write_text("nothing")
-    with pytest.raises(ConfigError, match="authority.pem"):
-        Reporter(settings, world.file, lambda: STATE)
+    (world.credentials / "ca.crt").write_text("nothing")
+    with pytest.raises(ConfigError, match=r"credentials: ca\.crt, tls\.crt and tls\.key have to"):
+        Reporter("127.0.0.1:1", world.credentials, world.file, lambda: STATE)
 
 
 def test_what_is_written_is_what_the_agent_reads(world: World) -> None:

@@ -18,7 +18,6 @@ import pytest
 
 from exporter import access
 from exporter.reporting import ServerConnection
-from exporter.settings import Settings
 from netmgr.budgets import messages, server
 from netmgr.budgets.keeping import BudgetsInForce, Keeper, ServerState
 from netmgr.budgets.messages import Budget, BudgetReport, BudgetUse
@@ -77,14 +76,8 @@ class Running:
     def __init__(self, folder: Path, authority: Authority, memory: Memory) -> None:
         self.authority = authority
         self.own = authority.certify(messages.SERVER_NAME)
-        settings = Settings(
-            "127.0.0.1:0",
-            tls_cert=self.own.cert,
-            tls_key=self.own.key,
-            tls_client_ca=authority.file,
-        )
-        tls = access.required_tls(settings)
-        self.server = BudgetServer(settings.check(), tls.value, by_certificate(lambda: NODES))
+        tls = access.folder_tls(self.own, clients=True).value
+        self.server = BudgetServer(("127.0.0.1", 0), tls, by_certificate(lambda: NODES))
         self.server.start()
         self.lost = threading.Event()
         self.keeper = Keeper(self.server, memory.store(), self.lost)
@@ -330,7 +323,7 @@ def test_a_renewed_certificate_is_shown_from_the_next_connection_on(running: Run
 
     before = serial()
     assert serial() == before
-    running.authority.certify(messages.SERVER_NAME, file=running.own.cert.stem)
+    running.authority.certify(messages.SERVER_NAME, folder=running.own.name)
     assert serial() != before
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict
@@ -20,7 +20,7 @@ from netmgr.agent.accounting.limits import Limits
 from netmgr.agent.core.components import Agent, Component, Query
 from netmgr.agent.core.scheduler import Task
 from netmgr.api.snapshot import VERSION, BudgetState, Fault, Problem, Snapshot
-from netmgr.budgets.messages import BudgetUse
+from netmgr.budgets.messages import Budget, BudgetUse
 from netmgr.budgets.terms import PERIOD
 from netmgr.documents.quantity import written
 from netmgr.errors import NetmgrError
@@ -39,17 +39,20 @@ log = logging.getLogger(__name__)
 class Budgets(Component):
     """The budgets of a cluster, on a node whose document names their file."""
 
+    vital = ("budgets",)
+
     def __init__(self, agent: Agent, limits: Limits, file: BudgetsFile) -> None:
         super().__init__(agent)
         self._limits, self._file = limits, file
-        self._totals = agent.get(NodeAccounting)
+        self._ledger = agent.get(NodeAccounting).ledger
         directory = file.path.parent
         self._watch = agent.stack.enter_context(closing(Watch(directory)))
         self._version = versions([file.path])
         self._applied: tuple[NodeBudget, ...] = ()
         self._lock = threading.Lock()
         self._looks: list[Look] = []
-        self._throttled: defaultdict[tuple[str, str], float] = defaultdict(float)
+        self._throttled: Counter[tuple[str, str]] = Counter()
+        """Milliseconds, by namespace and budget."""
 
     @classmethod
     def open(cls, agent: Agent) -> Self | None:
@@ -63,21 +66,21 @@ class Budgets(Component):
     def _follow(self) -> float:
         attempt = self._agent.health.attempt
         if self._watch.drain() is None:
-            attempt("budgets", self._watch.renew)
+            attempt("budgets-file", self._watch.renew)
         if (version := versions([self._file.path])) != self._version:
             self._version = version
-            attempt("budgets", self._file.read)
-        attempt("limits", self._apply)
+            attempt("budgets-file", self._file.read)
+        attempt("budgets", self._apply)
         attempt("budgets-seen", self._look)
         return min(_LOOK_SECONDS, self._file.next_change)
 
     def _apply(self) -> None:
         former, held = self._applied, self._file.in_force()
-        if [(one.budget, one.day) for one in held] != [(one.budget, one.day) for one in former]:
+        if _days(held) != _days(former):
             self._agent.health.repaired("limits", self._limits.apply())
         else:
-            self._limits.shaper.retune(held)
-        if [one.allowance for one in held] != [one.allowance for one in former]:
+            self._limits.shaper.retune(self._file.in_force)
+        if [budget.allowance for budget in held] != [budget.allowance for budget in former]:
             self._limits.correct()
         self._applied = held
 
@@ -91,27 +94,14 @@ class Budgets(Component):
         if is_enforced:
             look = held_back.seen(now, self._limits.shaper.usage())
         else:
-            totals = self._totals.ledger.totals()
-            look = held_back.reckoned(
-                now,
-                {
-                    (total["namespace"], Traffic(total["traffic"])): total["bytes"]
-                    for total in totals.namespaces
-                },
-                {
-                    (total["namespace"], total["pod"], Traffic(total["traffic"])): total["bytes"]
-                    for total in totals.pods
-                    if total["live"]
-                },
-                self._file.known(),
-                former,
-            )
+            totals = self._ledger.totals()
+            held = self._file.known()
+            look = held_back.reckoned(now, totals.namespaces, totals.pods, held, former)
+        recent = [other for other in self._looks if other.at >= now - PERIOD - _LOOK_SECONDS]
         with self._lock:
-            for (namespace, _, _), (_, budget) in look.pods.items():
-                if budget and former:
-                    self._throttled[namespace, budget] += look.at - former.at
-            recent = [other for other in self._looks if other.at >= now - PERIOD - _LOOK_SECONDS]
             self._looks = [*(recent or self._looks[-1:]), look]
+            if former:
+                self._throttled.update(held_back.throttled(look, now - former.at))
 
     def problems(self) -> Iterable[Problem]:
         if self._file.fault:
@@ -122,7 +112,7 @@ class Budgets(Component):
 
     def _report(self, _: Mapping[str, object]) -> Mapping[str, object]:
         """What a `BudgetReport` needs."""
-        uses = {one.budget.name: asdict(use) for one, use in self._uses()}
+        uses = {budget.name: asdict(use) for budget, use in self._uses()}
         return {"version": VERSION, "boot": self._file.boot, "uses": uses}
 
     def _uses(self) -> Iterator[tuple[NodeBudget, BudgetUse]]:
@@ -130,19 +120,21 @@ class Budgets(Component):
         with self._lock:
             looks = self._looks
         rates = held_back.rates(looks, held)
-        quotas = {one.budget.name: quota for one in held if (quota := one.quota)}
+        quotas = {budget.name: quota for budget in held if (quota := budget.quota)}
         used = self._limits.spending.recent(quotas.values())
         shaper = self._limits.shaper
-        for one in held:
-            made = rates[one.budget.name]
-            use = BudgetUse(one.rate, made.rate, made.waiting, made.free, one.day, 0, one.allowance)
-            if quota := quotas.get(one.budget.name):
-                use = BudgetUse(
-                    *(one.rate, made.rate, made.waiting, made.free, one.day),
-                    used[quota] + shaper.missed(quota),
-                    shaper.size(quota),
-                )
-            yield one, use
+        for budget in held:
+            made = rates[budget.name]
+            bytes_, allowance = 0, budget.allowance
+            if quota := quotas.get(budget.name):
+                bytes_, allowance = used[quota] + shaper.missed(quota), shaper.size(quota)
+            yield (
+                budget,
+                BudgetUse(
+                    *(budget.rate, made.rate, made.waiting, made.free),
+                    *(budget.day, bytes_, allowance),
+                ),
+            )
 
     def snapshot(self, snapshot: Snapshot) -> None:
         answer = self._file.held.answer
@@ -152,14 +144,14 @@ class Budgets(Component):
         try:
             uses: list[BudgetState] = [
                 {
-                    "budget": one.budget.name,
-                    "traffic": one.budget.traffic,
-                    "limit": one.budget.rate,
-                    "sent": sent.get(one.budget.name, 0),
-                    "is_quota": one.budget.per_day > 0,
+                    "budget": budget.name,
+                    "traffic": budget.budget.traffic,
+                    "limit": budget.budget.rate,
+                    "sent": sent.get(budget.name, 0),
+                    "is_quota": budget.budget.per_day > 0,
                     "use": asdict(use),
                 }
-                for one, use in self._uses()
+                for budget, use in self._uses()
             ]
         except NetmgrError as error:
             log.warning("budgets-unread error=%s", error)
@@ -170,8 +162,8 @@ class Budgets(Component):
             "age": self._file.age,
             "uses": uses,
             "throttled": [
-                {"namespace": namespace, "budget": budget, "seconds": seconds}
-                for (namespace, budget), seconds in throttled
+                {"namespace": namespace, "budget": budget, "seconds": milliseconds / 1000}
+                for (namespace, budget), milliseconds in throttled
             ],
         }
 
@@ -185,10 +177,15 @@ class Budgets(Component):
             blocking = [
                 look.pods.get((pod.namespace, pod.name, traffic), (0, ""))[1] for look in looks
             ]
-            for one in budgets.around(held, pod.namespace, traffic):
-                name, whole = one.budget.name, written(one.budget.rate)
+            for budget in budgets.around(held, pod.namespace, traffic):
+                name, whole = budget.name, written(budget.budget.rate)
                 share = f"{blocking.count(name) / max(1, len(blocking)):.0%}"
                 yield (
-                    f"budget {name}: {traffic} {written(one.rate)} of {whole} on this node; "
+                    f"budget {name}: {traffic} {written(budget.rate)} of {whole} on this node; "
                     f"{would}held back {share} of the last {PERIOD:.0f} s"
                 )
+
+
+def _days(held: Iterable[NodeBudget]) -> list[tuple[Budget, int]]:
+    """What the kernel's chains and classes follow from."""
+    return [(budget.budget, budget.day) for budget in held]

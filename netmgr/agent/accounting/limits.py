@@ -68,7 +68,10 @@ class Spending:
             period = Period(budget.began // SECONDS, hour)
             if period not in past:
                 past[period] = self._sums(period)
-            used[budget] = _charged(past[period], budget) + _charged(latest, budget)
+            # A budget's day may have begun by the server's clock and not yet by the node's.
+            is_ahead = period.first > hour
+            since = self._sums(Period(period.first, _END)) if is_ahead else latest
+            used[budget] = _charged(past[period], budget) + _charged(since, budget)
         self._past = past
         return used
 
@@ -123,7 +126,7 @@ class Limits(Component):
 
     def start(self) -> None:
         if self.budgets:
-            self._agent.health.attempt("budgets", self.budgets.read)
+            self._agent.health.attempt("budgets-file", self.budgets.read)
         self.apply()
         self.correct()
 
@@ -149,7 +152,8 @@ class Limits(Component):
 
     def correct(self) -> None:
         """Have each quota be spent when what is left of it has passed."""
-        self.shaper.correct_quotas(self.spending.now, self._losses)
+        now = self._agent.clock.now()
+        self.shaper.correct_quotas(self.spending.now, self._losses, now)
 
     def tasks(self) -> Iterable[Task]:
         # No ADD calls `begin` for pods that another plugin wires.

@@ -6,14 +6,14 @@ an annotation of the Lease.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from fnmatch import fnmatchcase
+from itertools import islice
+from typing import Any
 
 from netmgr.budgets.identity import ClusterKeys, TokenVerifier
 from netmgr.budgets.keeping import BudgetsInForce, Keeper, ServerState
-from netmgr.budgets.overview import BudgetStatus
 from netmgr.budgets.server import BudgetServer
 from netmgr.errors import ApiError
 from netmgr.file_version import RenewedFiles
@@ -32,6 +32,9 @@ MOST_EVENTS = 1000
 
 NAMESPACES_SECONDS = 300.0
 
+Status = dict[str, Any]
+"""Of a budget, as `netmgr/budgets/overview.py` makes it."""
+
 
 @dataclass(frozen=True, slots=True)
 class BudgetService:
@@ -41,6 +44,15 @@ class BudgetService:
     verifier: TokenVerifier
     said: RenewedFiles[BudgetsInForce | None]
     """What the document says now, or said when it last made sense; None if it never did."""
+
+    def telemetry(self, api: Api) -> Telemetry:
+        """With the budgets' figures."""
+        return Telemetry(api, self.server)
+
+    def serve(self, leader: Callable[[], str]) -> None:
+        """Begin; `leader` says where the one that leads answers."""
+        self.server.leader = leader
+        self.server.start()
 
     def reconciler(
         self, leadership: Leadership, namespace: str, telemetry: Telemetry
@@ -100,7 +112,7 @@ class ClusterBudgets:
         store = ConfigMapStore(leadership.api, namespace)
         self._keeper = Keeper(service.server, store, leadership.lost)
         self._events = Events(leadership)
-        self._namespaces: dict[str, str] = {}
+        self._uids: dict[str, str] = {}
         self._listed_at = -NAMESPACES_SECONDS
 
     def reconcile(self) -> bool:
@@ -116,41 +128,36 @@ class ClusterBudgets:
         return is_reported
 
     def _notices(self) -> list[WarningEvent]:
-        near = [status for status in self._service.server.statuses if is_near(status)]
+        near = [status for status in self._service.server.statuses if _is_near(status)]
         now = self._leadership.concurrency.monotonic()
         if near and now - self._listed_at >= NAMESPACES_SECONDS:
-            items = self._leadership.api.get("/api/v1/namespaces")["items"]
-            self._namespaces = {o["metadata"]["name"]: o["metadata"]["uid"] for o in items}
+            listed = self._leadership.api.get("/api/v1/namespaces")["items"]
+            self._uids = {o["metadata"]["name"]: o["metadata"]["uid"] for o in listed}
             self._listed_at = now
-        return sorted(
-            (
-                _notice(status, name, self._namespaces[name])
-                for status in near
-                for name in held_by(status, self._namespaces)
-            ),
-            key=lambda notice: (notice.namespace, notice.key),
-        )[:MOST_EVENTS]
+        due = (
+            _notice(status, name, uid)
+            for name, uid in sorted(self._uids.items())
+            for status in near
+            if _holds(status, name)
+        )
+        return list(islice(due, MOST_EVENTS))
 
 
-def is_near(status: BudgetStatus) -> bool:
-    """Whether so much of its quota is used that people should know."""
-    return bool(status.per_day) and status.used >= NEAR_SHARE * status.per_day
+def _is_near(status: Status) -> bool:
+    return bool(status["per_day"]) and status["used"] >= NEAR_SHARE * status["per_day"]
 
 
-def held_by(status: BudgetStatus, namespaces: Iterable[str]) -> Iterator[str]:
-    for name in namespaces:
-        if any(fnmatchcase(name, pattern) for pattern in status.namespaces):
-            yield name
+def _holds(status: Status, namespace: str) -> bool:
+    return any(fnmatchcase(namespace, pattern) for pattern in status["namespaces"])
 
 
-def _notice(status: BudgetStatus, namespace: str, uid: str) -> WarningEvent:
-    then = f"pass at {status.slow} bits a second together" if status.slow else "are dropped"
-    if status.used >= status.per_day:
-        reason, when = SPENT, f"further packets {then} until midnight (UTC)"
-    else:
-        end = status.spent_at and datetime.fromtimestamp(status.spent_at, UTC)
-        expected = f"at about {end:%H:%M} (UTC), " if end else ""
-        reason, when = NEAR, f"when it is spent, {expected}further packets {then}"
-    used = f"{status.used} of {status.per_day} bytes of {status.traffic} a day"
-    message = f"the cluster's budget {status.name} has used {used}: {when}"
-    return WarningEvent("Namespace", namespace, uid, reason, message, namespace, key=status.name)
+def _notice(status: Status, namespace: str, uid: str) -> WarningEvent:
+    is_spent, slow = status["used"] >= status["per_day"], status["slow"]
+    then = f"packets {f'pass at {slow} bits a second together' if slow else 'are dropped'}"
+    used = "{used} of {per_day} bytes of {traffic} a day".format_map(status)
+    message = (
+        f"the cluster's budget {status['name']} has used {used}: "
+        f"{'further' if is_spent else 'when it is spent,'} {then} until midnight (UTC)"
+    )
+    reason = SPENT if is_spent else NEAR
+    return WarningEvent("Namespace", namespace, uid, reason, message, namespace, key=status["name"])

@@ -108,28 +108,34 @@ class BudgetCollector(Collector):
         self._server = server
 
     def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
-        server = self._server
         metric = catalog.BUDGET_REPORTS
         reports = CounterMetricFamily(metric.name, metric.help, labels=metric.labels)
-        for outcome, number in (server.counted.copy() if server else {}).items():
-            reports.add_metric([outcome], number)
-        rate, level, waiting, quota, silent = (
-            GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)
+        gauges = {
+            metric: GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)
             for metric in _BUDGET_GAUGES
-        )
-        if server and server.leading:
-            silent.add_metric([], len(server.silent))
-        for status in server.statuses if server else ():
-            name = status.name
-            rate.add_metric([name, "limit"], status.rate / 8)
-            rate.add_metric([name, "outstanding"], status.outstanding / 8)
-            waiting.add_metric([name], status.waiting)
-            if status.level is not None:
-                level.add_metric([name], status.level / 8)
-            if status.per_day:
-                quota.add_metric([name, "limit"], status.per_day)
-                quota.add_metric([name, "used"], status.used)
-        yield from (reports, rate, quota, level, waiting, silent)
+        }
+        if self._server is not None:
+            for outcome, number in self._server.counted.copy().items():
+                reports.add_metric([outcome], number)
+            for metric, labels, amount in _samples(self._server):
+                gauges[metric].add_metric(labels, amount)
+        yield reports
+        yield from gauges.values()
+
+
+def _samples(server: BudgetServer) -> Iterator[tuple[Metric, list[str], float]]:
+    if server.leading is not None:
+        yield catalog.BUDGET_SILENT, [], len(server.silent)
+    for status in server.statuses:
+        name = status["name"]
+        yield catalog.BUDGET_RATE, [name, "limit"], status["rate"] / 8
+        yield catalog.BUDGET_RATE, [name, "outstanding"], status["outstanding"] / 8
+        yield catalog.BUDGET_WAITING, [name], status["waiting"]
+        if status["level"] is not None:
+            yield catalog.BUDGET_LEVEL, [name], status["level"] / 8
+        if status["per_day"]:
+            yield catalog.BUDGET_QUOTA, [name, "limit"], status["per_day"]
+            yield catalog.BUDGET_QUOTA, [name, "used"], status["used"]
 
 
 def serve(registry: CollectorRegistry, listen: str, fault: Callable[[], str]) -> int:
