@@ -103,13 +103,10 @@ class BudgetedCluster:
         subprocess.run([sys.executable, "-m", "netmgr", *lock], check=True, timeout=PATIENCE)
 
     def start_server(self) -> None:
-        server = self._authority.certify("netmgr-budgets", file="server")
         options = {
             "--file": self.folder / "budgets.yaml",
             "--plan": self.folder / "plan.yaml",
-            "--tls-cert": server.cert,
-            "--tls-key": server.key,
-            "--tls-client-ca": self._authority.file,
+            "--tls": self._authority.certify("netmgr-budgets"),
             "--state": self.folder / "state",
             "--listen": SERVER,
         }
@@ -128,13 +125,12 @@ class BudgetedCluster:
 
     def start_exporter(self, node: LabNode) -> None:
         number = self.nodes.index(node)
-        # Readable by nobody, as the kubelet's files are for the exporter's user.
-        own = self._authority.certify(f"lab-cpu-{number}", file=node.name)
-        for file in (*own, self._authority.file):
+        own = self._authority.certify(f"lab-cpu-{number}")
+        for file in own.iterdir():
+            # The exporter's user is nobody.
             os.chown(file, NOBODY, NOBODY)
         node.start_exporter(
-            *("--budgets-server", SERVER, "--budgets-ca", str(self._authority.file)),
-            *("--budgets-cert", str(own.cert), "--budgets-key", str(own.key)),
+            *("--budgets-server", SERVER, "--budgets-credentials", str(own)),
             *("--budgets-file", node.settings["budgets_file"]),
         )
 
