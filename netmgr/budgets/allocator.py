@@ -75,7 +75,8 @@ class Allocator:
         self._version = ""
         self._enforce = True
         self._began = now
-        self._day = day
+        # A clock that was set back gives no second quota.
+        self._day = max([day, *(min(kept) for kept in (ceilings or {}).values() if kept)])
         # What a former leader may lend for as long as it believes to lead.
         self._former = self._kept = ceilings or {}
         self._fastest = fastest
