@@ -51,6 +51,7 @@ class Budgets(Component):
         self._applied: tuple[NodeBudget, ...] = ()
         self._lock = threading.Lock()
         self._looks: list[Look] = []
+        self._was_enforced = True
         self._throttled: Counter[tuple[str, str]] = Counter()
         """Milliseconds, by namespace and budget."""
 
@@ -86,8 +87,11 @@ class Budgets(Component):
 
     def _look(self) -> None:
         now = boot_time()
-        former = self._looks[-1] if self._looks else None
         is_enforced = self._file.held.answer.enforce
+        if is_enforced is not self._was_enforced:
+            # The ledger's bytes are not the classes'.
+            self._was_enforced, self._looks = is_enforced, []
+        former = self._looks[-1] if self._looks else None
         # The ledger is seldom read; and whoever writes the file must not keep this busy.
         if former and now - former.at < (_LEAST_SECONDS if is_enforced else PERIOD):
             return
