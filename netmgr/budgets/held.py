@@ -65,9 +65,13 @@ class HeldGrants:
         is_of_this_boot = boot == self.boot and self.asked <= now
         age = self.age(boot, now)
         return {
-            budget.name: max(LEAST, _in_force(grant, age, is_of_this_boot=is_of_this_boot))
-            if (grant := self.answer.grants.get(budget.name))
-            else LEAST
+            # A server that listens first may lend a node nothing that had nothing.
+            budget.name: max(
+                LEAST,
+                _in_force(grant, age, is_of_this_boot=is_of_this_boot)
+                if (grant := self.answer.grants.get(budget.name))
+                else 0,
+            )
             for budget in self.budgets
         }
 
