@@ -75,7 +75,8 @@ class Allocator:
         self._version = ""
         self._enforce = True
         self._began = now
-        self._day = day
+        # A clock that was set back gives no second quota.
+        self._day = max([day, *(min(kept) for kept in (ceilings or {}).values() if kept)])
         # What a former leader may lend for as long as it believes to lead.
         self._former = self._kept = ceilings or {}
         self._fastest = fastest
@@ -137,9 +138,9 @@ class Allocator:
 
     def answer(self, name: str, report: BudgetReport, now: float) -> BudgetAnswer:
         """Answer a node's report; raises ReportRefused."""
-        node = self._examined(name, report)
+        node = self._examined(name, report, now)
         # The order of `_nodes` is that of their last reports.
-        del self._nodes[name]
+        self._nodes.pop(name, None)
         self._nodes[name] = node
         node.heard, node.sequence, node.is_expired = now, report.sequence, False
         is_listening = now - self._began < HOLD
@@ -187,13 +188,13 @@ class Allocator:
             name: node.rates[budget] for name, node in self._nodes.items() if budget in node.rates
         }
 
-    def _examined(self, name: str, report: BudgetReport) -> KnownNode:
-        node = self._nodes.get(name)
-        if node is None:
-            raise ReportRefused("unknown-node")
+    def _examined(self, name: str, report: BudgetReport, now: float) -> KnownNode:
         if report.epoch > self.epoch:
             raise ReportRefused("newer-epoch")
-        if report.boot in node.boots[:-1]:
+        # What runs without a Node object holds its part nevertheless.
+        node = self._nodes.get(name) or KnownNode(now, None)
+        # Of two boots the one that goes on is the true one.
+        if report.boot in node.boots[:-1] and now - node.heard <= HOLD:
             raise ReportRefused("former-boot")
         if node.boots[-1:] == (report.boot,):
             if report.sequence <= node.sequence:

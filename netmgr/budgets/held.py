@@ -105,7 +105,8 @@ def decode(text: bytes) -> HeldGrants:
     try:
         content = json.loads(text)
         boot, asked = content.pop("boot"), content.pop("asked")
-        answer = content.pop("answer") or asdict(NO_ANSWER)
+        answer = content.pop("answer")
+        answer = asdict(NO_ANSWER) if answer is None else answer
         answer = messages.answer(json.dumps({**answer, "budgets": content.pop("budgets")}).encode())
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"it lacks a key, or one is of another type: {error}") from None

@@ -17,7 +17,7 @@ AHEAD_SECONDS = 600
 so long."""
 
 _STEP_SECONDS = 60
-_LEAST_STEPS = 50
+_LEAST_STEPS = 8
 
 
 @dataclass(slots=True)

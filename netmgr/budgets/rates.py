@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from netmgr.budgets import terms
 from netmgr.budgets.messages import BudgetUse
-from netmgr.budgets.terms import GROWTH, HEADROOM, OUTSTANDING, SPARE
+from netmgr.budgets.terms import AIM, GROWTH, HEADROOM, OUTSTANDING, SPARE
 
 _FIRST_STEP = 10_000
 """The part of a budget that each waiting pod adds to what a node may grow by."""
@@ -26,6 +26,7 @@ class NodeRate:
     Attributes:
         held: in force at most.
         free: what pods have that are not held back; `waiting` is the number of those that are.
+        growing: those of them that cannot have the level yet, but `growth` together.
         level: the last that the node was told; infinite if no pod has to be held back.
         is_heard: whether it has reported to this leader.
     """
@@ -33,6 +34,8 @@ class NodeRate:
     held: int = 0
     free: int = 0
     waiting: int = 0
+    growing: int = 0
+    growth: int = 0
     level: float = math.inf
     is_heard: bool = False
 
@@ -61,7 +64,7 @@ class RateAllocation:
         self.rate = rate
         self.fastest = fastest
         self.level = math.inf
-        self.held = self.free = self.waiting = self.heard = 0
+        self.held = self.heard = self.free = self.waiting = self.growing = self.growth = 0
         self._nodes = 1
         self._expired = 0
         self._least = 0
@@ -91,14 +94,20 @@ class RateAllocation:
         """
         self._nodes, self._expired, self._is_all_heard = max(1, nodes), expired, is_all_heard
         held, free, waiting = self.safe * expired, self.free, self.waiting
+        growing, growth = self.growing, self.growth
         for node in silent:
             held, free, waiting = held + node.held, free - node.free, waiting - node.waiting
-        room = self.rate - held - HEADROOM * free
-        if room > 0:
-            self.level = room / waiting if waiting else math.inf
-        else:
+            growing, growth = growing - node.growing, growth - node.growth
+        room = AIM * self.rate - held - HEADROOM * free
+        if room <= 0:
             # Pods that were free are held back by this, a few more each second; nobody's at once.
             self.level = max(1.0, min(self.level, self.rate) / 2)
+        elif room <= growth:
+            self.level = room / waiting
+        else:
+            # What those leave that still grow is for the others.
+            others = waiting - growing
+            self.level = max(room / waiting, (room - growth) / others) if others else math.inf
         spare = SPARE * max(0.0, OUTSTANDING * self.rate - self.held - self.safe * expired)
         self._least = max(terms.floor(self.rate, self._nodes), int(spare / self._nodes))
 
@@ -109,10 +118,10 @@ class RateAllocation:
         """
         self._learn(node, use, pods)
         before = node.held
-        # The mean may be of a time at another rate.
-        growth = GROWTH * min(use.rate, self.fastest) + node.waiting * self.rate / _FIRST_STEP
-        waiting = min(self.level * node.waiting, growth) if node.waiting else 0.0
-        wanted = HEADROOM * node.free + waiting
+        wanted = HEADROOM * node.free
+        if node.waiting:
+            level = self.level * node.waiting
+            wanted += min(level, node.growth) if node.growing else level
         rate = int(min(max(wanted, self._least), self.fastest))
         if rate > before:
             unlent = max(0, int(OUTSTANDING * self.rate) - self.outstanding)
@@ -128,8 +137,12 @@ class RateAllocation:
     def _learn(self, node: NodeRate, use: BudgetUse, pods: int) -> None:
         waiting = min(use.waiting, pods)
         # None of the other pods has more than the level.
-        most = self.fastest if math.isinf(node.level) else min(self.fastest, pods * node.level)
-        free = int(min(use.free, most))
+        others = pods - waiting
+        most = others * node.level if others else 0.0
+        free = int(min(use.free, self.fastest, most))
+        growth = int(GROWTH * min(use.rate, self.fastest) + waiting * self.rate / _FIRST_STEP)
+        growing = waiting if growth < self.level * waiting else 0
+        growth = growth if growing else 0
         held = min(use.held, self.fastest)
         if not node.is_heard:
             node.is_heard = True
@@ -137,11 +150,16 @@ class RateAllocation:
         self.held += held - node.held
         self.free += free - node.free
         self.waiting += waiting - node.waiting
+        self.growing += growing - node.growing
+        self.growth += growth - node.growth
         node.held, node.free, node.waiting = held, free, waiting
+        node.growing, node.growth = growing, growth
 
     def forget(self, node: NodeRate) -> None:
         """A lease ended: what the node has now is its safe rate."""
         self.held -= node.held
         self.free -= node.free
         self.waiting -= node.waiting
-        node.held = node.free = node.waiting = 0
+        self.growing -= node.growing
+        self.growth -= node.growth
+        node.held = node.free = node.waiting = node.growing = node.growth = 0

@@ -21,6 +21,9 @@ ended: without it a server's loss had idle nodes at their safe rate beside busy 
 OUTSTANDING = 1.3
 """Of a budget's rate: the most that is in force on all nodes together, whatever happens."""
 
+AIM = 0.985
+"""Of a budget's rate: what its pods are to have together; nodes' floors come on top."""
+
 HEADROOM = 1.2
 """Of what pods have that are not held back: what is lent for them."""
 
