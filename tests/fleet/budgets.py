@@ -36,7 +36,7 @@ def measure(effort: Effort) -> Iterator[Figure]:
 def scaled(part: float, active: int = 30_000, pause: float = 1200.0, per_day: int = 0) -> Shape:
     """A part of the fleet, with its part of everything."""
     return Shape(
-        max(4, round(WHOLE.nodes * part)),
+        round(WHOLE.nodes * part),
         int(WHOLE.rate * part),
         int(WHOLE.pods * part),
         int(active * part),

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from netmgr.budgets.terms import HOLD, LEASE
+from netmgr.documents.budgets import MOST_NESTED
 from netmgr.documents.node import Backend
 from netmgr.prefixes import Family
 from tests.kernel.flows import MEGABIT, Flow, attain, flows
@@ -27,7 +28,10 @@ pytestmark = [pytest.mark.root, pytest.mark.alone]
 
 EVERYONE = budget("everyone", "*")
 RESEARCH = budget("research", "research-*", within="everyone")
-LIMITS = [{"pods": "*/limited-*", "internet-out": "5M"}]
+LIMITS = [
+    {"pods": "*/limited-*", "internet-out": "5M"},
+    {"namespaces": "deep", "internet-out": "8M"},
+]
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +114,19 @@ def test_a_nested_budget_is_kept_and_leaves_the_others_their_part(
             ),
             *groups,
         )
+
+
+def test_the_kernel_takes_as_many_nested_budgets_as_a_document_may_have(
+    world: World, node: LabNode, new_pod: NewPod, file: GrantFile
+) -> None:
+    inner = [budget(f"n{one + 1}", "deep", within=f"n{one}") for one in range(MOST_NESTED - 2)]
+    file.budgets = (EVERYONE, budget("n0", "deep", within="everyone"), *inner)
+    file.grant({one.name: 90 - number for number, one in enumerate(file.budgets)})
+    with to_internet(world, new_pod("limited", "deep"), new_pod("free", "deep")) as groups:
+        assert attain(lambda *rates: sum(rates) == pytest.approx(8, rel=0.05), *groups)
+    assert "limits" not in node.problems().get("AgentNotReady", "")
+    listed = shown(node, "tc", "class", "show", "dev", "netmgr-out")
+    assert all(f"ceil {90 - number}Mbit" in listed for number in range(MOST_NESTED))
 
 
 def test_a_pods_own_limit_is_kept_within_a_budget(
