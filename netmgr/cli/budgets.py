@@ -25,7 +25,7 @@ from netmgr.errors import ApiError, ConfigError, Exit, TryAgainLater
 from netmgr.logs import LogFormat
 
 if TYPE_CHECKING:
-    from netmgr.budgets.keeping import BudgetsInForce, ServerState
+    from netmgr.budgets.keeping import BudgetsInForce
     from netmgr.file_version import RenewedFiles
     from netmgr.kube.client.api import Api
 
@@ -186,22 +186,6 @@ def in_force(file: Path) -> RenewedFiles[BudgetsInForce | None]:
     return RenewedFiles([file], load)
 
 
-class _FileStore:
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def read(self) -> ServerState | None:
-        from netmgr import durable
-        from netmgr.budgets.keeping import ServerState
-
-        return durable.read(self._path, ServerState.decode)
-
-    def write(self, state: ServerState) -> None:
-        from netmgr import durable
-
-        durable.write(self._path, state.encode().encode())
-
-
 @app.command()
 def serve(
     *,
@@ -229,6 +213,7 @@ def serve(
     from exporter import access
     from exporter.settings import split_address
     from netmgr import durable
+    from netmgr.budgets.files import FileStore, HeardNodes
     from netmgr.budgets.keeping import Keeper
     from netmgr.budgets.server import BudgetServer, by_certificate
     from netmgr.cli.plan_common import load
@@ -250,10 +235,12 @@ def serve(
         signal.signal(number, lambda *_: ended.set())
     context = access.folder_tls(tls, clients=True)
     address = split_address("--listen", listen)
-    server = BudgetServer(address, context.value, by_certificate(nodes.value))
+    heard = HeardNodes(state / "nodes.json")
+    identify = by_certificate(nodes.value)
+    server = BudgetServer(address, context.value, lambda request: heard.heard(identify(request)))
     server.start()
-    keeper = Keeper(server, _FileStore(state / "state.json"), ended)
+    keeper = Keeper(server, FileStore(state / "state.json"), ended)
     while not ended.is_set():
         if (budgets := said.value()) is not None:
-            keeper.look(budgets, nodes.value())
+            keeper.look(budgets, heard.among(nodes.value()))
         ended.wait(1)
