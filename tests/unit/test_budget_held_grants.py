@@ -88,9 +88,7 @@ def test_an_answer_is_refused_that_is_not_to_the_last_report(
 
 
 def test_an_answer_without_budgets_is_for_those_that_are_known() -> None:
-    held = HELD.after(
-        replace(REPORT, sequence=9), 1005.0, replace(ANSWER, sequence=9, budgets=None)
-    )
+    held = HELD.after(replace(REPORT, sequence=9), 1005.0, replace(ANSWER, sequence=9, budgets=None))
     assert held.budgets == BUDGETS
     assert held.asked == 1005.0
 
@@ -131,9 +129,7 @@ def test_a_file_that_says_anything_else_is_refused(change: dict[str, object]) ->
         decode(json.dumps(content).encode())
 
 
-@pytest.mark.parametrize(
-    "text", [b"", b"[]", b"null", b"{}", b"\xff", b"[" * 100_000, b" " * 300_000]
-)
+@pytest.mark.parametrize("text", [b"", b"[]", b"null", b"{}", b"\xff", b"[" * 100_000, b" " * 300_000])
 def test_what_is_no_such_file_is_refused(text: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - each says something else
         decode(text)
