@@ -66,12 +66,11 @@ class HeldGrants:
         age = self.age(boot, now)
         return {
             # A server that listens first may lend a node nothing that had nothing.
-            budget.name: max(
-                terms.floor(budget.rate),
-                _in_force(grant, age, is_of_this_boot=is_of_this_boot)
-                if (grant := self.answer.grants.get(budget.name))
-                else 0,
+            budget.name: (
+                (grant := self.answer.grants.get(budget.name))
+                and _in_force(grant, age, is_of_this_boot=is_of_this_boot)
             )
+            or terms.floor(budget.rate)
             for budget in self.budgets
         }
 
