@@ -120,7 +120,7 @@ class TokenVerifier:
             raise IdentityRefused("expired", "the token has expired") from None
         except jwt.InvalidAudienceError:
             raise IdentityRefused("audience", f"the token is not for {AUDIENCE}") from None
-        except (jwt.PyJWTError, RecursionError) as error:
+        except jwt.PyJWTError as error:
             raise IdentityRefused("token", f"this is no token of the cluster: {error}") from None
 
 
