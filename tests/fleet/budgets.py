@@ -186,7 +186,7 @@ def _pairs(effort: Effort) -> Iterator[Figure]:
         if seed % effort.pairs:
             continue
         for active, pause in ((30_000, 1200.0), (3000, 6000.0)):
-            shape = scaled(part, active, pause, int(WHOLE.rate * part * 0.2 * 300 / 8))
+            shape = scaled(part, active, pause, int(WHOLE.rate * part * 0.2 * 100 / 8))
             most, full = under(
                 World(SEED + seed, shape), (first, second), (0, 10, 60, 125)[seed % 4]
             )

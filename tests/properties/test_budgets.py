@@ -42,7 +42,7 @@ def test_what_is_in_force_and_what_passes_is_bounded_under_any_two_faults(
     seed: int, nodes: int, is_short: bool, faults: tuple[str, str], gap: int
 ) -> None:
     part = nodes / WHOLE.nodes
-    quota = int(WHOLE.rate * part * 0.2 * 200 / 8)
+    quota = int(WHOLE.rate * part * 0.2 * 100 / 8)
     shape = scaled(part, *((30_000, 1200.0) if is_short else (3000, 6000.0)), quota)
     most, passed = under(World(seed, shape), faults, gap)
     assert most <= OUTSTANDING
