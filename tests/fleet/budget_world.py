@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from netmgr.budgets.allocator import Allocator, ReportRefused
+from netmgr.budgets.allocator import BudgetAllocator, ReportRefused
 from netmgr.budgets.messages import Budget, BudgetAnswer, BudgetReport
 from netmgr.budgets.terms import PERIOD
 from netmgr.model import Traffic
@@ -112,10 +112,10 @@ class World:
         self.objects = {node.name: PODS for node in self.nodes}
         self.kept: dict[str, dict[int, int]] = {}
         self.day = DAY
-        self.leaders: list[Allocator] = []
+        self.leaders: list[BudgetAllocator] = []
         self.reports = 0
         self.recorded: deque[tuple[FleetNode, BudgetReport]] = deque(maxlen=4 * shape.nodes)
-        self.route: Callable[[FleetNode], Allocator | None] = lambda _: self.leaders[-1]
+        self.route: Callable[[FleetNode], BudgetAllocator | None] = lambda _: self.leaders[-1]
         self.active = 0
         for node in self.nodes:
             node.drift = 1 + self.random.uniform(-2e-4, 2e-4)
@@ -129,10 +129,10 @@ class World:
             self.download(*self._anyone())
         self._arrive()
 
-    def lead(self, *, day: int | None = None) -> Allocator:
+    def lead(self, *, day: int | None = None) -> BudgetAllocator:
         """A new leader takes over; the former ones go on, if anybody asks them."""
         epoch = len(self.leaders) + 1
-        leader = Allocator(epoch, self.now, self.day if day is None else day, self.kept)
+        leader = BudgetAllocator(epoch, self.now, self.day if day is None else day, self.kept)
         leader.set_budgets(self.budgets, "1", self.now, enforce=True)
         leader.set_nodes(self.objects, self.now)
         self.leaders.append(leader)
@@ -244,7 +244,7 @@ class World:
             self.at(self.now + self._latency(), lambda: self.arrive(leader, node, report))
         self.at(self.now + PERIOD * self.random.uniform(0.9, 1.1), lambda: self._report(node))
 
-    def arrive(self, leader: Allocator | None, node: FleetNode, report: BudgetReport) -> None:
+    def arrive(self, leader: BudgetAllocator | None, node: FleetNode, report: BudgetReport) -> None:
         """A report arrives at a leader, perhaps once more."""
         if leader is None:
             return
