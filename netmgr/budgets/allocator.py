@@ -51,7 +51,7 @@ class KnownNode:
     bytes: dict[str, NodeBytes] = field(default_factory=dict)
 
 
-class Allocator:
+class BudgetAllocator:
     """What a leader answers to reports.
 
     Attributes:

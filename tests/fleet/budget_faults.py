@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from netmgr.budgets.allocator import BudgetAllocator
 from netmgr.budgets.terms import LEASE
 from tests.fleet.budget_nodes import FleetNode
 from tests.fleet.budget_world import DAY, World
@@ -120,10 +121,10 @@ def two_leaders(world: World) -> None:
     world.lead()
     with_it = {node.name for node in some(world, 0.5)}
 
-    def route(node: FleetNode) -> object:
+    def route(node: FleetNode) -> BudgetAllocator | None:
         return former if node.name in with_it else before(node)
 
-    world.route = route  # type: ignore[assignment]
+    world.route = route
     later(world, LEASE / 2, lambda: setattr(world, "route", before))
 
 

@@ -12,19 +12,15 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from netmgr.budgets.allocator import Allocator, ReportRefused
+from netmgr.budgets.allocator import BudgetAllocator, ReportRefused
 from netmgr.budgets.messages import Budget, BudgetAnswer, BudgetReport
-from netmgr.budgets.terms import OUTSTANDING, PERIOD
+from netmgr.budgets.terms import PERIOD
 from netmgr.model import Traffic
 from tests.fleet.budget_nodes import Download, FleetNode
 
 DAY = 20_000
 PODS = 30
 """That a node can have."""
-
-Level = tuple[str, str, float, float]
-"""A budget's name, what it is within, its part of the outermost one's rate, and of all downloads
-that begin."""
 
 IN, OUT = Traffic.INTERNET_IN, Traffic.INTERNET_OUT
 BUDGETS = (
@@ -77,10 +73,10 @@ class Measured:
 
 
 class World:
-    """`events` are pairs of a time and what happens then."""
+    """Nodes, leaders, and the messages between them."""
 
     def __init__(self, seed: int, shape: Shape) -> None:
-        self.random = random.Random(seed)
+        self.random = random.Random(seed)  # noqa: S311 - a seed's world is to come again
         self.shape = shape
         self.now = 0.0
         self.budgets = tuple(
@@ -116,27 +112,27 @@ class World:
         self.objects = {node.name: PODS for node in self.nodes}
         self.kept: dict[str, dict[int, int]] = {}
         self.day = DAY
-        self.leaders: list[Allocator] = []
+        self.leaders: list[BudgetAllocator] = []
         self.reports = 0
         self.recorded: deque[tuple[FleetNode, BudgetReport]] = deque(maxlen=4 * shape.nodes)
-        self.route: Callable[[FleetNode], Allocator | None] = lambda _: self.leaders[-1]
+        self.route: Callable[[FleetNode], BudgetAllocator | None] = lambda _: self.leaders[-1]
         self.active = 0
         for node in self.nodes:
             node.drift = 1 + self.random.uniform(-2e-4, 2e-4)
             node.booted = node.looked = node.began = -self.random.uniform(0, 1e6)
             node.looked = node.began = 0.0
             node.apply(0.0)
-            self._at(self.random.uniform(0, PERIOD), lambda node=node: self._report(node))
+            self.at(self.random.uniform(0, PERIOD), lambda node=node: self._report(node))
         self.lead()
-        self._at(1.0, self._second)
+        self.at(1.0, self._second)
         for _ in range(shape.active):
             self.download(*self._anyone())
         self._arrive()
 
-    def lead(self, *, day: int | None = None) -> Allocator:
+    def lead(self, *, day: int | None = None) -> BudgetAllocator:
         """A new leader takes over; the former ones go on, if anybody asks them."""
         epoch = len(self.leaders) + 1
-        leader = Allocator(epoch, self.now, self.day if day is None else day, self.kept)
+        leader = BudgetAllocator(epoch, self.now, self.day if day is None else day, self.kept)
         leader.set_budgets(self.budgets, "1", self.now, enforce=True)
         leader.set_nodes(self.objects, self.now)
         self.leaders.append(leader)
@@ -156,6 +152,10 @@ class World:
         node.lose_everything(self.now)
         self._follow(node)
 
+    def at(self, when: float, happens: Callable[[], None]) -> None:
+        self._count += 1
+        heapq.heappush(self._heap, (when, self._count, happens))
+
     def run(self, until: float) -> None:
         heap = self._heap
         while heap and heap[0][0] <= until:
@@ -163,18 +163,10 @@ class World:
             happens()
         self.now = until
 
-    def at(self, when: float, happens: Callable[[], None]) -> None:
-        self._at(when, happens)
-
-    def _at(self, when: float, happens: Callable[[], None]) -> None:
-        self._count += 1
-        heapq.heappush(self._heap, (when, self._count, happens))
-
     def _move(self, now: float, place: int, in_force: int, use: float) -> None:
         if in_force:
             self.in_force[place] += in_force
-            if self.in_force[place] > self.peaks[place]:
-                self.peaks[place] = self.in_force[place]
+            self.peaks[place] = max(self.peaks[place], self.in_force[place])
         if use:
             self._area[place] += self.use[place] * (now - self._moved[place])
             self._moved[place] = now
@@ -192,7 +184,7 @@ class World:
             measured.use.append(self._area[place])
             measured.in_force.append(self.peaks[place])
             self._area[place], self.peaks[place] = 0.0, self.in_force[place]
-        self._at(self.now + 1, self._second)
+        self.at(self.now + 1, self._second)
 
     def _keep(self) -> None:
         # A former leader's write fails: it is conditional on what it read.
@@ -205,7 +197,7 @@ class World:
 
     def _arrive(self) -> None:
         idle = self.shape.pods - self.active
-        self._at(self.now + self.random.expovariate(max(1, idle) / self.shape.pause), self._next)
+        self.at(self.now + self.random.expovariate(max(1, idle) / self.shape.pause), self._next)
 
     def _next(self) -> None:
         self.download(*self._anyone())
@@ -229,7 +221,7 @@ class World:
             return
         self._due[node.name] = due
         if due < math.inf:
-            self._at(due, lambda: self._look(node, due))
+            self.at(due, lambda: self._look(node, due))
 
     def _look(self, node: FleetNode, due: float) -> None:
         if self._due[node.name] == due:
@@ -249,10 +241,10 @@ class World:
         self._follow(node)
         if node.is_reachable and self.random.random() >= self.shape.lost:
             leader = self.route(node)
-            self._at(self.now + self._latency(), lambda: self.arrive(leader, node, report))
-        self._at(self.now + PERIOD * self.random.uniform(0.9, 1.1), lambda: self._report(node))
+            self.at(self.now + self._latency(), lambda: self.arrive(leader, node, report))
+        self.at(self.now + PERIOD * self.random.uniform(0.9, 1.1), lambda: self._report(node))
 
-    def arrive(self, leader: Allocator | None, node: FleetNode, report: BudgetReport) -> None:
+    def arrive(self, leader: BudgetAllocator | None, node: FleetNode, report: BudgetReport) -> None:
         """A report arrives at a leader, perhaps once more."""
         if leader is None:
             return
@@ -263,7 +255,7 @@ class World:
         except ReportRefused:
             return
         if node.is_reachable and self.random.random() >= self.shape.lost:
-            self._at(self.now + self._latency(), lambda: self._receive(node, answer))
+            self.at(self.now + self._latency(), lambda: self._receive(node, answer))
 
     def _receive(self, node: FleetNode, answer: BudgetAnswer) -> None:
         node.receive(answer, self.now)
@@ -283,6 +275,3 @@ class World:
                 key = self.budgets[place].name, day
                 passed[key] = passed.get(key, 0.0) + size / self.budgets[place].per_day
         return passed
-
-
-ALLOWED = OUTSTANDING

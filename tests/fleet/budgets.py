@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from itertools import combinations_with_replacement
@@ -14,7 +13,7 @@ from netmgr.budgets.terms import LEASE, OUTSTANDING
 from tests.bench.report import Figure
 from tests.fleet.budget_faults import FAULTS, LASTS
 from tests.fleet.budget_nodes import Download
-from tests.fleet.budget_world import BUDGETS, PODS, Shape, World
+from tests.fleet.budget_world import PODS, Shape, World
 from tests.fleet.effort import Effort
 
 SEED = 36
@@ -24,8 +23,7 @@ SHORT = "everyone", "vision"
 
 
 def measure(effort: Effort) -> Iterator[Figure]:
-    """What holds without faults, then with each pair of them."""
-    print(f"seed {SEED}", file=sys.stderr)
+    """What holds without faults, then with each pair of them; seeds are SEED and those after it."""
     part = effort.lent / WHOLE.nodes
     yield from _short(World(SEED, scaled(part)), effort)
     yield from _fresh(World(SEED, scaled(part, active=2000, pause=30_000)))
@@ -54,7 +52,11 @@ def _short(world: World, effort: Effort) -> Iterator[Figure]:
     for name in SHORT:
         use = _use(world, name, 120)
         yield Figure(
-            f"use of `{name}` when it is short, {of}", fmean(use), "", None, "", 0.93, True
+            f"use of `{name}` when it is short, {of}, seed {SEED}",
+            fmean(use),
+            "",
+            budget=0.93,
+            more_is_better=True,
         )
         yield Figure("  seconds of it, 99 in 100 below", quantiles(use, n=100)[-1], "", budget=1.0)
         yield Figure("  the fullest second", max(use), "", budget=1.05)
@@ -186,16 +188,17 @@ def _pairs(effort: Effort) -> Iterator[Figure]:
         if seed % effort.pairs:
             continue
         for active, pause in ((30_000, 1200.0), (3000, 6000.0)):
-            shape = scaled(part, active, pause, int(WHOLE.rate * part * 0.2 * 300 / 8))
+            shape = scaled(part, active, pause, int(WHOLE.rate * part * 0.2 * 100 / 8))
             most, full = under(
                 World(SEED + seed, shape), (first, second), (0, 10, 60, 125)[seed % 4]
             )
             worst = max(worst, (f"{first} and {second}", most), key=lambda pair: pair[1])
             fullest = max(fullest, full)
             number += 1
-    of = f"{number} pairs of {len(FAULTS)} faults, {effort.paired} nodes"
+    of = f"{number} runs with pairs of {len(FAULTS)} faults, {effort.paired} nodes"
     yield Figure(f"the most in force, {of}", worst[1], "", budget=OUTSTANDING)
-    yield Figure("  of a day's bytes", fullest, "", budget=1.0)
+    # A node of these looks each millisecond, where the kernel looks at each packet.
+    yield Figure("  of a day's bytes", fullest, "", budget=1.0001)
 
 
 def under(world: World, faults: Sequence[str], gap: float) -> tuple[float, float]:

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from netmgr.budgets.allocator import Allocator, ReportRefused
+from netmgr.budgets.allocator import BudgetAllocator, ReportRefused
 from netmgr.budgets.messages import Budget, BudgetReport, BudgetUse, Grant
 from netmgr.budgets.terms import AIM, HOLD, LEASE, OUTSTANDING, PERIOD
 from netmgr.model import Traffic
@@ -32,7 +32,7 @@ class Cluster:
         self.take_over(epoch, ceilings)
 
     def take_over(self, epoch: int, ceilings: object = None) -> None:
-        self.leader = Allocator(epoch, self.now, DAY, ceilings)
+        self.leader = BudgetAllocator(epoch, self.now, DAY, ceilings)
         self.leader.set_budgets([self.budget], "v", self.now, enforce=True)
         self.leader.set_nodes(dict.fromkeys(self.nodes, 30), self.now)
 
@@ -271,6 +271,6 @@ def test_a_clock_that_is_set_back_begins_no_day() -> None:
     cluster.go_on(10)
     cluster.leader.tick(cluster.now, DAY - 1)
     assert cluster.report("node-0").day == DAY
-    cluster.leader = Allocator(2, cluster.now, DAY - 1, cluster.leader.ceilings())
+    cluster.leader = BudgetAllocator(2, cluster.now, DAY - 1, cluster.leader.ceilings())
     cluster.leader.set_budgets([QUOTA], "v", cluster.now, enforce=True)
     assert cluster.report("node-0").day == DAY
