@@ -7,7 +7,8 @@ the one before: an hour is exact to one reading interval (`reading_seconds`), or
 absence.
 
 What is lost has roll-ups of its own, of no namespace: the bytes that are known to be lost, and as
-packets the gaps whose bytes nobody knows. They bound the error of each row (`bounded`).
+packets the gaps whose bytes nobody knows. They bound the error of each row (`bounded`). Such a gap
+is in every hour that it touches, with the pods whose counters it concerned, `<namespace>/<name>`.
 
 What bounds the file: the latest `Retention.hours` hours that had traffic are kept. Beyond
 `Retention.rows`, the pods of the oldest hours are folded into their namespaces (pod ""), the
@@ -31,6 +32,8 @@ FARTHEST = 1e11
 """Seconds from the epoch that are still a time: three thousand years."""
 MOST_ROWS = 10_000
 """Rows of one answer about usage; the rest, the smallest, are only counted."""
+LONGEST_GAP = 31 * 24
+"""Hours of one gap that are noted, its latest: a clock that was set wrong may claim decades."""
 UNWRITTEN_BUCKETS = 20_000
 """Most roll-ups that wait for the file; beyond, pods are folded into their namespaces."""
 
@@ -57,11 +60,18 @@ class Unwritten(dict[HourBucket, Amount]):
 
     is_kept = True
 
-    def lose(self, wall: float, traffics: Iterable[str], size: int = 0) -> None:
-        """Note bytes that were lost, or a gap of an unknown size."""
-        for traffic in traffics:
-            bucket = HourBucket(int(wall // SECONDS), "", "", traffic)
-            self.add(bucket, Amount(size, 0 if size else 1))
+    def lose(self, wall: float, traffic: str, size: int) -> None:
+        """Note bytes that were lost: an hour lacks those that its readings would have brought."""
+        self.add(HourBucket(int(wall // SECONDS), "", "", traffic), Amount(size, 0))
+
+    def miss(
+        self, since: float, until: float, concerned: Collection[tuple[str, str]] = (("", EVERY),)
+    ) -> None:
+        """Note a gap of an unknown size, by pod and traffic; "" in place of a pod is any."""
+        last = int(until // SECONDS)
+        for hour in range(max(int(since // SECONDS), last - LONGEST_GAP), last + 1):
+            for pod, traffic in concerned:
+                self.add(HourBucket(hour, "", pod, traffic), Amount(0, 1))
 
     def add(self, bucket: HourBucket, amount: Amount) -> None:
         if not self.is_kept:
@@ -135,21 +145,43 @@ def bounded(
 ) -> list[UsageRow]:
     """The rows, each with the bytes that it may lack at most; None where nobody knows."""
     has_hours = By.HOUR in by
-    most: dict[tuple[int, str], int | None] = {}
+    most: dict[tuple[int, str, str], int | None] = {}
     for loss in lost:
-        key = loss["hour"] if has_hours else 0, loss["traffic"]
-        # The packets of a loss are gaps whose bytes nobody knows.
-        known = most.get(key, 0)
-        most[key] = None if loss["packets"] or known is None else known + loss["bytes"]
+        for owner in _concerned(loss["pod"], by):
+            key = loss["hour"] if has_hours else 0, owner, loss["traffic"]
+            # The packets of a loss are gaps whose bytes nobody knows.
+            most[key] = total_missing(
+                [most.get(key, 0), None if loss["packets"] else loss["bytes"]]
+            )
     return [
         {
             **row,
-            "missing": None
-            if (row["hour"], EVERY) in most
-            else most.get((row["hour"], row["traffic"]), 0),
+            "missing": total_missing(
+                most.get((row["hour"], owner, traffic), 0)
+                for owner in ("", f"{row['namespace']}/{row['pod']}")
+                for traffic in (EVERY, row["traffic"])
+            ),
         }
         for row in rows
     ]
+
+
+def total_missing(bounds: Iterable[int | None]) -> int | None:
+    total = 0
+    for bound in bounds:
+        if bound is None:
+            return None
+        total += bound
+    return total
+
+
+def _concerned(pod: str, by: Collection[By]) -> tuple[str, ...]:
+    """Rows that lack what this pod lost, by their namespace and pod; "" for all rows."""
+    namespace, is_pod, _ = pod.partition("/")
+    if not is_pod or not {By.NAMESPACE, By.POD} & {*by}:
+        return ("",)
+    # By pod, a row without a name has those of the namespace that were folded.
+    return (pod, f"{namespace}/") if By.POD in by else (f"{namespace}/",)
 
 
 def view(period: Period, by: Sequence[By], rows: Sequence[UsageRow]) -> UsageView:
