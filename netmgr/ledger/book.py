@@ -449,8 +449,7 @@ class Book:
         # Before the audit, since a sum that was put back has posted again what it shows.
         audit.remeasure(self.totals, audit.summed(every))
         unsized = {
-            (str(self.counters[counter].owner or ""), counter.traffic)
-            for counter in filter(audit.is_unsized, every)
+            (self._pod(counter), counter.traffic) for counter in filter(audit.is_unsized, every)
         }
         self.hours.miss(now.wall - (now.steady - since), now.wall, unsized)
         counted = 0.0
@@ -462,6 +461,9 @@ class Book:
             counted = now.steady - since
             if any(counter.is_pod for counter in counters):
                 self.explained = gap
+
+    def _pod(self, counter: Counter) -> str:
+        return str(self.counters[counter].owner or "")
 
     def _extend(self, gap: tables.Gap, since: float, until: float) -> tuple[float, bool]:
         """How many of these seconds the reason's last gap has already, and whether it goes on."""

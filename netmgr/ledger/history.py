@@ -17,9 +17,11 @@ smallest pods first, and then the oldest hours go.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import product
 from typing import NamedTuple
 
 from netmgr.api.snapshot import VERSION, UsageRow, UsageView
@@ -144,34 +146,27 @@ def bounded(
     rows: Iterable[UsageRow], lost: Iterable[UsageRow], by: Collection[By]
 ) -> list[UsageRow]:
     """The rows, each with the bytes that it may lack at most; None where nobody knows."""
-    has_hours = By.HOUR in by
-    most: dict[tuple[int, str, str], int | None] = {}
+    most: defaultdict[tuple[int, str, str], list[int | None]] = defaultdict(list)
     for loss in lost:
+        hour = loss["hour"] if By.HOUR in by else 0
         for owner in _concerned(loss["pod"], by):
-            key = loss["hour"] if has_hours else 0, owner, loss["traffic"]
             # The packets of a loss are gaps whose bytes nobody knows.
-            most[key] = total_missing(
-                [most.get(key, 0), None if loss["packets"] else loss["bytes"]]
-            )
-    return [
-        {
-            **row,
-            "missing": total_missing(
-                most.get((row["hour"], owner, traffic), 0)
-                for owner in ("", f"{row['namespace']}/{row['pod']}")
-                for traffic in (EVERY, row["traffic"])
-            ),
-        }
-        for row in rows
-    ]
+            bound = None if loss["packets"] else loss["bytes"]
+            most[hour, owner, loss["traffic"]].append(bound)
+    return [{**row, "missing": _missing(row, most)} for row in rows]
 
 
-def total_missing(bounds: Iterable[int | None]) -> int | None:
+def _missing(
+    row: UsageRow, most: Mapping[tuple[int, str, str], Iterable[int | None]]
+) -> int | None:
     total = 0
-    for bound in bounds:
-        if bound is None:
-            return None
-        total += bound
+    for key in product(
+        [row["hour"]], ["", f"{row['namespace']}/{row['pod']}"], [EVERY, row["traffic"]]
+    ):
+        for bound in most.get(key, ()):
+            if bound is None:
+                return None
+            total += bound
     return total
 
 
@@ -194,6 +189,22 @@ def view(period: Period, by: Sequence[By], rows: Sequence[UsageRow]) -> UsageVie
         "rows": list(rows[:MOST_ROWS]),
         "left_out": max(0, len(rows) - MOST_ROWS),
     }
+
+
+def entire(ask: Callable[[Period], UsageView], period: Period, by: Collection[By]) -> UsageView:
+    """The answer for a period, asked for in parts where one has no room for the rows of its hours.
+
+    Sums over several hours cannot be put together of parts.
+    """
+    answer = ask(period)
+    if not answer["left_out"] or By.HOUR not in by or period.end - period.first == 1:
+        return answer
+    middle = (period.first + period.end) // 2
+    early, late = (
+        entire(ask, half, by) for half in (Period(period.first, middle), Period(middle, period.end))
+    )
+    left_out = early["left_out"] + late["left_out"]
+    return {**answer, "rows": early["rows"] + late["rows"], "left_out": left_out}
 
 
 def columns_of(by: Collection[By]) -> tuple[str, ...]:
