@@ -96,7 +96,7 @@ def bill(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bill]:
     configuration = folder / "prometheus.yml"
     configuration.write_text(yaml.safe_dump({"rule_files": [str(RULES)]}))
     with prometheus(configuration) as port:
-        eventually(lambda: is_up(port), lambda: (folder / "log").read_text())
+        eventually(lambda: is_up(port), (folder / "log").read_text)
         # As its rules would have recorded it meanwhile.
         promtool(
             folder,
@@ -106,7 +106,7 @@ def bill(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bill]:
         )
     # Blocks that others wrote are found at the start.
     with prometheus(configuration) as port:
-        eventually(lambda: is_up(port), lambda: (folder / "log").read_text())
+        eventually(lambda: is_up(port), (folder / "log").read_text)
         yield Bill(port, begin + 2 * HOUR)
 
 
