@@ -22,6 +22,8 @@ INTERNET, INTERNAL = "internet", "internal"
 Label = TypeVar("Label")
 
 
+MOST_PUBLISHED = 2000
+"""Prefixes that a class takes from a list: every repair compares them with the kernel's."""
 _DATES = ("createDate", "creationTime", "changeNumber")
 _PREFIXES = ("ip_prefix", "ipv6_prefix", "ipv4Prefix", "ipv6Prefix")
 """Keys in the lists of Amazon, Google and Microsoft."""
@@ -50,8 +52,9 @@ class Published(Document):
             raise ValueError(f"{self.file}: {error.strerror}; download the list there") from None
         except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
             raise ValueError(f"{self.file} is no list of a cloud's prefixes: {error}") from None
-        if not self._prefixes:
-            raise ValueError(f"{self.file} has no prefix of this region and service; correct them")
+        if not 0 < (number := len(self._prefixes)) <= MOST_PUBLISHED:
+            number_of = f"{self.file} has {number:,} prefixes of this region and service"
+            raise ValueError(f"{number_of}; choose others that have 1 to {MOST_PUBLISHED:,}")
         return self
 
     def _listed(self) -> Iterator[str]:

@@ -111,7 +111,14 @@ def test_a_prefix_of_two_lists_is_of_the_class_that_is_named_first(tmp_path: Pat
         ({"createDate": "d", "prefixes": [{"ip_prefix": "203.0.113.1/24"}]}, "host bits"),
         ({"createDate": "d", "prefixes": [5]}, "is no list"),
         ({"createDate": "d", "values": [{"name": "x"}]}, "is no list"),
-        ({"createDate": "d", "prefixes": []}, "has no prefix of this region and service"),
+        ({"createDate": "d", "prefixes": []}, "has 0 prefixes of this region and service"),
+        (
+            {
+                "createDate": "d",
+                "prefixes": [{"ip_prefix": f"11.{n // 256}.{n % 256}.0/25"} for n in range(2001)],
+            },
+            "has 2,001 prefixes of this region and service; choose others that have 1 to 2,000",
+        ),
         ({"createDate": "d", "prefixes": [{"ip_prefix": "0.0.0.0/0"}]}, "is everything"),
     ],
 )
