@@ -25,7 +25,7 @@ from tests.waiting import eventually
 
 pytestmark = [pytest.mark.programs, pytest.mark.slow]
 
-RULES = CONFIGS / "opencost" / "rules.yml"
+RULES = CONFIGS / "billing" / "opencost-rules.yml"
 FILTER, CLUSTER_LABEL = 'cluster_id="training"', "cluster_id"
 INTERNET, ZONE = 'internet="true"', 'internet="false", same_zone="false", same_region="true"'
 REGION = 'internet="false", same_zone="false", same_region="false"'
@@ -152,4 +152,5 @@ def test_every_pod_and_byte_is_in_one_category() -> None:
 
 
 def test_promtool_finds_nothing_to_complain_about() -> None:
-    promtool(CONFIGS / "opencost", "check", "rules", "--lint=all", "--lint-fatal", "rules.yml")
+    for rules in ("opencost-rules.yml", "price-rules.yml"):
+        promtool(CONFIGS / "billing", "check", "rules", "--lint=all", "--lint-fatal", rules)

@@ -218,7 +218,7 @@ def test_without_a_zone_no_class_is_rendered(rendered_plan, rendered_lock) -> No
 def test_opencosts_rules_know_the_rendered_classes(
     zoned: tuple[PlanDocument, LockDocument],
 ) -> None:
-    rules = (CONFIGS / "opencost" / "rules.yml").read_text()
+    rules = (CONFIGS / "billing" / "opencost-rules.yml").read_text()
     document = read(render(*zoned, "a-one-0"))
     inside = [set(names.split("|")) for names in re.findall(r'traffic=~"\(([^)]*)\)', rules)]
     assert set.union(*inside) == {*document.traffic_classes, INTERNAL}
