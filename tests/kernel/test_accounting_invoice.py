@@ -31,10 +31,7 @@ FAR = {"name": "zone", "prefixes": [str(block) for block in cluster(pods=100).no
 VENDOR = {"name": "vendor", "prefixes": [str(INTERNET[Family.V6].prefix)]}
 """The internet host's IPv6 address is one that a vendor has, so the two are told apart."""
 
-WORLD = {
-    "settings": {"accounting": {"min_reading_seconds": 0, "classes": [FAR, VENDOR]}},
-    "exporters": False,
-}
+WORLD = {"settings": {"accounting": {"min_reading_seconds": 0, "classes": [FAR, VENDOR]}}}
 # So dear that a cent is ten bytes.
 PER_GB = {"internet-out": 1_000_000, "internet-in": 250_000.5, "vendor-out": 500_000, "zone-out": 1}
 CENT = Decimal("0.01")
@@ -98,9 +95,17 @@ def test_prices_times_usage_is_what_a_capture_saw(
         + Decimal(PER_GB["vendor-out"]) * seen[Family.V6, "out"].bytes
         + Decimal(PER_GB["zone-out"]) * zone.bytes
     ) / 10**9
+    asked = world.node("node-1").history(since="0", until="", by="pod")["rows"]
     rows = invoice()
     assert charged(rows, pod) == expected.quantize(CENT, ROUND_HALF_EVEN) > 200
     assert {row["x_MissingBytes"] for row in rows} == {"0"}
     assert sum(
         int(row["ConsumedQuantity"]) for row in rows if row["ResourceName"] == pod.pod.name
     ) == (sum(tally.bytes for tally in seen.values()) + 2 * zone.bytes)
+    # The exporter, which `--cluster` asks, has the same.
+    mine = {row["traffic"]: row["bytes"] for row in asked if row["pod"] == pod.pod.name}
+    assert mine == {
+        row["SkuId"]: int(row["ConsumedQuantity"])
+        for row in rows
+        if row["ResourceName"] == pod.pod.name
+    }
