@@ -29,25 +29,17 @@ _CONSTANTS = {
     "ServiceCategory": "Networking",
     "ServiceName": "Data Transfer",
 }
-_OF_ROWS = (
-    *("BillingAccountId", "BillingCurrency", "BillingPeriodEnd", "BillingPeriodStart"),
-    *("ChargeDescription", "ChargePeriodEnd", "ChargePeriodStart", "ConsumedQuantity"),
-    *("PricingQuantity", "PricingUnit", "ResourceId", "ResourceName", "SkuId", "SkuMeter"),
-    *("SkuPriceId", "Tags"),
-)
-COLUMNS = (
-    *sorted((*_COSTS, *_PROVIDERS, *_UNIT_PRICES, *_NULLS, *_CONSTANTS, *_OF_ROWS)),
-    *("x_MissingBytes", "x_Node", "x_UnreadNodes"),
-)
 
 
 def focus_row(row: UsageRow, prices: Prices) -> dict[str, object]:
+    """The columns in their order, ours last."""
     begin = datetime.fromtimestamp(row["hour"] * 3600, UTC)
     month = begin.replace(day=1, hour=0)
     traffic, pod = row["traffic"], f"{row['namespace']}/{row['pod']}"
     price = written(prices.traffic.get(traffic, Decimal(0)))
-    return {
+    columns: dict[str, object] = {
         **_CONSTANTS,
+        **dict.fromkeys(_NULLS),
         **dict.fromkeys(_COSTS, written(prices.cost(traffic, row["bytes"]))),
         **dict.fromkeys(_PROVIDERS, prices.provider),
         **dict.fromkeys(_UNIT_PRICES, price),
@@ -72,6 +64,7 @@ def focus_row(row: UsageRow, prices: Prices) -> dict[str, object]:
         "x_Node": row.get("node"),
         "x_UnreadNodes": row.get("unread_nodes"),
     }
+    return dict(sorted(columns.items()))
 
 
 def written(number: Decimal) -> str:

@@ -25,7 +25,7 @@ from netmgr.cli.asking import ask
 from netmgr.cli.output import Table, short, show, size
 from netmgr.cli.status import connect
 from netmgr.errors import ConfigError, RequestError, TryAgainLater
-from netmgr.ledger.history import FARTHEST, By, Period, entire, view
+from netmgr.ledger.history import FARTHEST, By, Period, entire, usage_row, view
 from netmgr.printable import plain, shortened
 
 if TYPE_CHECKING:
@@ -239,10 +239,9 @@ def as_csv(answer: UsageView, prices: Prices | None = None) -> str:
 
 
 def as_focus(answer: UsageView, prices: Prices) -> str:
-    rows = [
-        focus.focus_row({**row, "pod": row["pod"] or _FOLDED}, prices) for row in answer["rows"]
-    ]
-    return _written(focus.COLUMNS, rows)
+    columns = focus.focus_row(usage_row(0, "", "", "", 0, 0), prices)
+    rows = [{**row, "pod": row["pod"] or _FOLDED} for row in answer["rows"]]
+    return _written(columns, (focus.focus_row(cast("UsageRow", row), prices) for row in rows))
 
 
 def _written(columns: Iterable[str], rows: Iterable[Mapping[str, object]]) -> str:

@@ -7,7 +7,6 @@ which no record of an hour can know: give the rate that the invoice comes to.
 from __future__ import annotations
 
 from decimal import Decimal, localcontext
-from enum import StrEnum
 from typing import Annotated, Literal
 
 from netmgr.documents.fields import Document
@@ -18,15 +17,7 @@ _SMALLEST = Decimal(1).scaleb(-15)
 """Costs of records are rounded to this: a million of them are right to a billionth."""
 
 
-class DataUnit(StrEnum):
-    """What a price is for: clouds differ."""
-
-    GB = "GB"
-    GIB = "GiB"
-
-    @property
-    def size(self) -> int:
-        return 10**9 if self is DataUnit.GB else 1 << 30
+_UNITS = {"GB": 10**9, "GiB": 1 << 30}
 
 
 def _decimal(value: object) -> object:
@@ -52,7 +43,7 @@ class Prices(Document):
     """Whom it is sent to: the number of the billing account."""
     currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")]
     """Its code in ISO 4217."""
-    per: DataUnit = DataUnit.GB
+    per: Literal["GB", "GiB"] = "GB"
     """How much traffic a price is for: 10^9 bytes (`GB`) or 2^30 (`GiB`)."""
     traffic: Annotated[
         dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]*-(in|out)$")], Price],
@@ -60,15 +51,11 @@ class Prices(Document):
     ]
     """The price of each kind of traffic, by its label: `internet-out`. What is not here is free."""
 
-    def quantity(self, size: int) -> Decimal:
-        """So many bytes in the unit of the prices."""
-        return _exactly(size, Decimal(1), self.per)
+    def quantity(self, size: int, price: Decimal = Decimal(1)) -> Decimal:
+        """So many bytes in the unit of the prices, or what they cost at one."""
+        with localcontext(prec=_DIGITS):
+            return (size * price / _UNITS[self.per]).quantize(_SMALLEST).normalize()
 
     def cost(self, traffic: str, size: int) -> Decimal:
         """What so many bytes cost."""
-        return _exactly(size, self.traffic.get(traffic, Decimal(0)), self.per)
-
-
-def _exactly(size: int, price: Decimal, unit: DataUnit) -> Decimal:
-    with localcontext(prec=_DIGITS):
-        return (size * price / unit.size).quantize(_SMALLEST).normalize()
+        return self.quantity(size, self.traffic.get(traffic, Decimal(0)))

@@ -14,7 +14,8 @@ from netmgr.documents.classes import INTERNAL, disjoint
 from netmgr.documents.node import NodeDocument
 from netmgr.errors import ConfigError
 from netmgr.prefixes import Family, Prefix
-from netmgr.rules.policy import Policy
+from netmgr.rules.model import Abilities
+from netmgr.rules.policy import Policy, desired
 from tests.builders import NODE_KEYS
 
 AMAZON = {
@@ -55,6 +56,7 @@ AZURE = {
         )
     ],
 }
+KINDS = ("S3", "AMAZON")
 IN_EUROPE = {"203.0.113.0/25", "2001:db8::/40"}
 
 
@@ -93,12 +95,14 @@ def test_a_class_has_what_a_cloud_publishes_of_a_region_and_service(
 
 
 def test_a_prefix_of_two_lists_is_of_the_class_that_is_named_first(tmp_path: Path) -> None:
+    shared = [{"ip_prefix": "11.5.0.0/16", "region": "eu-1", "service": kind} for kind in KINDS]
+    content = AMAZON | {"prefixes": [*AMAZON["prefixes"], *shared]}
     both = document(
-        published(tmp_path / "s3", AMAZON, "s3", service="S3", region="eu-1"),
-        published(tmp_path / "all", AMAZON, "amazon", region="eu-1", service="AMAZON"),
+        published(tmp_path / "s3", content, "s3", service="S3", region="eu-1"),
+        published(tmp_path / "all", content, "amazon", region="eu-1", service="AMAZON"),
     )
     pieces = dict(Policy.of(both).classifier.pieces)
-    assert texts(pieces["s3"]) == IN_EUROPE
+    assert texts(pieces["s3"]) == {*IN_EUROPE, "11.5.0.0/16"}
     assert texts(pieces["amazon"]) == {"203.0.113.128/25"}
 
 
@@ -154,3 +158,17 @@ def test_ten_thousand_prefixes_are_cut_as_fast_as_they_are_read() -> None:
         patch.setattr(Prefix, "overlaps", counting)
         disjoint(claims)
     assert len(covered) < 5 * len(claims)
+
+
+def rules(number: int, abilities: Abilities) -> int:
+    """How many rules there are for a class of so many prefixes."""
+    prefixes = [f"11.{each // 128}.{each % 128 * 2}.0/24" for each in range(number)]
+    policy = Policy.of(document({"name": "vendor", "prefixes": prefixes}))
+    return sum(len(chain) for chain in desired(policy, (), abilities).chains.values())
+
+
+@pytest.mark.parametrize(
+    "abilities", [Abilities(), Abilities(verdict_maps=False)], ids=["nftables", "iptables"]
+)
+def test_the_number_of_rules_does_not_depend_on_that_of_prefixes(abilities: Abilities) -> None:
+    assert rules(50, abilities) == rules(1000, abilities)

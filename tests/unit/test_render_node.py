@@ -14,7 +14,7 @@ from netmgr.documents.node import NodeDocument
 from netmgr.documents.sites import Role
 from netmgr.plan import files, machines
 from netmgr.plan.document import PlanDocument
-from netmgr.plan.lock import LockDocument
+from netmgr.plan.lock import Allocation, LockDocument
 from netmgr.plan.locking import make_lock
 from netmgr.plan.render.node import Documents, internal
 from netmgr.prefixes import Address, Prefix, PrefixTable
@@ -201,14 +201,18 @@ def test_a_pools_template_has_its_zone_and_a_clusters_none(
     assert names(documents.template("a", Role.NAT_HOST)) == []
 
 
-def test_a_region_with_one_zone_has_one_class_for_both(
+def test_a_prefix_that_is_all_one_zones_is_of_one_class(
     zoned: tuple[PlanDocument, LockDocument],
 ) -> None:
-    plan, _ = zoned
-    alone = plan.model_copy(update={"clusters": {"c": plan.clusters["c"]}})
-    lock = make_lock(alone, None, files.load_limits(plan.cloud))
-    document = read(render(alone, lock, "c-one-0"))
-    assert "same-zone" in document.traffic_classes
+    plan, lock = zoned
+    held = lock.clusters["c"]
+    (subnet,) = held.node_pools["one"].segments[0].prefixes
+    grown = Allocation(prefix=subnet, reserve=subnet)
+    clusters = {**lock.clusters, "c": held.model_copy(update={"prefixes": (grown,)})}
+    full = lock.model_copy(update={"clusters": clusters})
+    document = read(render(plan, full, "c-one-0"))
+    assert document.traffic_classes["same-zone"] == (subnet,)
+    assert subnet not in document.traffic_classes["same-region"]
 
 
 def test_without_a_zone_no_class_is_rendered(rendered_plan, rendered_lock) -> None:
