@@ -27,7 +27,7 @@ from netmgr.model import (
     Sender,
     Traffic,
 )
-from netmgr.prefixes import Address, Family, Prefix, merge
+from netmgr.prefixes import Address, Family, Prefix, PrefixTable, merge
 from netmgr.rules import model
 from netmgr.rules.at_links import AtLinks
 from netmgr.rules.classifier import Classifier, pod_set
@@ -420,15 +420,13 @@ def _internet(
     # A packet toward a pod of this node, or to the node itself, costs no comparison of addresses.
     is_forwarded = hook in (Hook.FORWARD, Hook.BEFORE_SRCNAT)
     elsewhere = (_NO_POD if is_forwarded else _NO_LOOPBACK)(peer)
+    known = PrefixTable((prefix, prefix) for prefix in model.of_family(policy.known, family))
     classes = policy.classifier.prefixes if policy.classifier else ()
+    with_classes = dict(filter(None, (known.match(prefix.network) for prefix in classes)))
     # What classes lie in comes first, so that their packets are done with soonest.
     prefixes = sorted(
         model.of_family(policy.known, family),
-        key=lambda prefix: (
-            not any(prefix.covers(class_prefix) for class_prefix in classes),
-            prefix.length,
-            prefix,
-        ),
+        key=lambda prefix: (prefix not in with_classes, prefix.length, prefix),
     )
     return elsewhere, *model.outside(peer, internal_set(family).name, prefixes, abilities.compares)
 

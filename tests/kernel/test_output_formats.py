@@ -25,7 +25,7 @@ import yaml
 
 from netmgr.cli.main import command_line, main
 from tests import commands
-from tests.builders import NODE_KEYS, SMALL_PLAN
+from tests.builders import NODE_KEYS, PRICES, SMALL_PLAN
 from tests.docs.blocks import ROOT as SOURCE
 from tests.lab import planned
 from tests.lab.world import World
@@ -69,7 +69,11 @@ WITH_LAB: dict[str, tuple[str, ...]] = {
     "node explain": ("203.0.113.1 --socket {node}",),
     "node audit": ("--socket {node}",),
     "nat status": ("--socket {nat}",),
-    "usage": ("--socket {node}", "--by pod --by hour --socket {node}"),
+    "usage": (
+        "--prices {prices} --socket {node}",
+        "--by pod --by hour --prices {prices} --socket {node}",
+        "--cluster --prices {prices} --kubeconfig {cluster}",
+    ),
 }
 ANEW = {"connectivity-test"}
 """Commands that do something new at each call, so that no two answers are the same."""
@@ -192,12 +196,15 @@ def lab(tmp_path_factory: pytest.TempPathFactory, empty_cluster: Path) -> Iterat
     # Of a node without pods of netmgr's, where nothing is probed.
     observer = tmp_path_factory.mktemp("observer") / "node.yaml"
     observer.write_text(yaml.safe_dump(NODE_KEYS | {"node": {"name": "n"}, "cni": False}))
+    prices = tmp_path_factory.mktemp("prices") / "prices.yaml"
+    prices.write_text(PRICES)
     with World(planned.network(2, 1, 2), name=f"formats-{os.getpid()}") as world:
         yield {
             "node": str(world.node("spoke-1-cpu-0").ledger_socket),
             "nat": str(world.node("nat-0.spoke-1").ledger_socket),
             "observer": str(observer),
             "cluster": str(empty_cluster),
+            "prices": str(prices),
         }
 
 
@@ -274,4 +281,5 @@ CHECKS: dict[str, Callable[[str], Any]] = {
     "json": json.loads,
     "yaml": yaml.safe_load,
     "csv": _csv,
+    "focus": _csv,
 }
