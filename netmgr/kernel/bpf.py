@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from netmgr.errors import Ignoring, KernelError, SetupError
 from netmgr.kernel.bpf_code import assembled
 
-HASH, ARRAY, PREFIXES = 1, 2, 11
-"""Kinds of maps; the last finds the longest prefix."""
+HASH, ARRAY = 1, 2
+"""Kinds of maps."""
 
 # Numbers of bpf(2), which libc has no function for.
 _CALLS = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "s390x": 351, "ppc64le": 361}
@@ -76,7 +76,7 @@ class BpfMap:
         _bpf(command, f"use map {self.shape.name}", "IxxxxQQQ", self.descriptor, *at, flags)
 
     def listed(self) -> Iterator[tuple[bytes, bytes]]:
-        """Every key and element, in batches of one call each (Linux 5.13 for prefixes)."""
+        """Every key and element, in batches of one call each."""
         sizes = self.shape.key, self.shape.element
         buffers = [_buffer(bytes(size * _BATCH)) for size in sizes]
         # Where the next batch begins: a bucket's number, or a key.

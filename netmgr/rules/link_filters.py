@@ -27,16 +27,14 @@ from netmgr.rules.link_programs import (
     LEAVING,
     LEAVING_BARE,
     ONLY_KEY,
-    PEERS_MAP,
     SENDING,
     SHAPES,
-    TEXTS,
     UPLINKS,
     UPLINKS_MAP,
+    Peers,
+    texts,
 )
 from netmgr.rules.observed import LinkFault
-
-Peers = Mapping[bytes, bytes]
 
 # Numbers of the blocks that the ways from pods share, and those to pods.
 _BLOCKS = (0x6E6E, 0x6E6D)
@@ -66,6 +64,10 @@ class LinkFilters:
     def __init__(self) -> None:
         self._channel = Netlink()
         self._links = Links(self._channel)
+        # As they are for these peers; and whether packets to pods come in by an IFB, too.
+        self._programs: dict[str, BpfProgram] = {}
+        self._peers: Peers = {}
+        self._is_limited = False
 
     @cached_property
     def maps(self) -> dict[str, BpfMap]:
@@ -76,9 +78,12 @@ class LinkFilters:
         held = {present.shape: present for present in map(bpf.open_map, numbers)}
         return {shape.name: held.get(shape) or bpf.create_map(shape) for shape in SHAPES}
 
-    @cached_property
-    def _programs(self) -> dict[str, BpfProgram]:
-        return {name: bpf.load(f"nm_{name}", TEXTS[name], self.maps.values()) for name in TEXTS}
+    def _load(self, peers: Peers) -> None:
+        if peers != self._peers:
+            written, maps = texts(peers), self.maps.values()
+            loaded = {name: bpf.load(f"nm_{name}", written[name], maps) for name in written}
+            former, self._programs, self._peers = self._programs, loaded, peers
+            _close(former)
 
     def _ours(self, place: FilterPlace) -> Iterator[BpfProgram]:
         for is_ours, number in traffic_filters.read_filters(self._channel, place):
@@ -87,12 +92,14 @@ class LinkFilters:
                 os.close(program.descriptor)
                 yield program
 
-    def _look(self, pods: Collection[str], at_links: AtLinks) -> _Wanted:
+    def _look(self, pods: Collection[str], at_links: AtLinks, peers: Peers) -> _Wanted:
+        self._load(peers)
         clsacts, present = traffic_filters.read_clsacts(self._channel), self._links.read()
         outside = _outside(read_routes(self._channel), at_links.known)
         ifb = next((link.number for link in present if link.name == _IFB), 0)
         # A route by several links (0) names none; classes count what is internal, too; and what
         # comes back from an IFB does not say by which link it came in.
+        self._is_limited = ifb > 0
         everything = bool(at_links.classes or ifb) or 0 in outside
         uplinks = _uplinks(present, outside, everything=everything)
         of_pods = [link.number for link in present if link.name in pods]
@@ -100,7 +107,7 @@ class LinkFilters:
         for link in uplinks:
             programs |= _of_uplink(link)
         for number in of_pods:
-            programs |= _of_pod(number, clsacts.get(number, _BLOCKS))
+            programs |= self._of_pod(number, clsacts.get(number, _BLOCKS))
         blocks = {link.number: NO_BLOCKS for link in uplinks}
         blocks |= dict.fromkeys(of_pods, _BLOCKS)
         blocks = {number: blocks[number] for number in blocks.keys() - clsacts.keys()}
@@ -109,18 +116,20 @@ class LinkFilters:
 
     def faults(self, pods: Collection[str], at_links: AtLinks, peers: Peers) -> Iterator[LinkFault]:
         """What of these pods' links, of the uplinks and of the maps is not as it should be."""
-        wanted, held = self._look(pods, at_links), self.maps[UPLINKS_MAP].get(ONLY_KEY) or b""
+        wanted, held = self._look(pods, at_links, peers), self.maps[UPLINKS_MAP].get(ONLY_KEY)
         former = UPLINKS.unpack(held) if held else ()
         for place, program in wanted.programs.items():
             if not self._runs(place, program):
-                # A new link that leads nowhere outside has carried nothing that counts.
-                loses = program in _OF_PODS.values() or place.link in {*former, *wanted.outside}
+                # What has our maps counts, for other peers; a new link that leads nowhere outside
+                # has carried nothing that counts.
+                loses = program == ARRIVING or place.link in {*former, *wanted.outside}
+                loses &= all(other.maps != self._programs[program].maps for other in self._ours(place))
                 name = wanted.names.get(place.link, "pods' links")
                 yield LinkFault(f"{name}: the filter {program} was missing or altered", loses)
         for number, block in wanted.missing.items():
             yield LinkFault(f"{wanted.names[number]}: no clsact", loses=block is not NO_BLOCKS)
-        if held != wanted.uplinks or dict(self.maps[PEERS_MAP].listed()) != peers:
-            yield LinkFault("the programs knew other links or prefixes", loses=False)
+        if held != wanted.uplinks:
+            yield LinkFault("the programs knew other uplinks", loses=False)
 
     def _runs(self, place: FilterPlace, name: str) -> bool:
         """Whether this program with these maps runs there, whichever agent loaded it."""
@@ -132,12 +141,7 @@ class LinkFilters:
 
     def put(self, pods: Collection[str], at_links: AtLinks, peers: Peers) -> None:
         """Have all be as it should be."""
-        wanted, present = self._look(pods, at_links), self.maps[PEERS_MAP]
-        for key, element in peers.items():
-            present.put(key, element)
-        for key in dict(present.listed()).keys() - peers.keys():
-            present.delete(key)
-        self.maps[UPLINKS_MAP].put(ONLY_KEY, wanted.uplinks)
+        wanted = self._look(pods, at_links, peers)
         self._change(
             wanted.missing,
             {
@@ -146,13 +150,15 @@ class LinkFilters:
                 if place.link in wanted.missing or not self._runs(place, name)
             },
         )
+        # What an IFB gives back is trusted only where pods' links have their programs.
+        self.maps[UPLINKS_MAP].put(ONLY_KEY, wanted.uplinks)
 
     def join(self, names: Iterable[str]) -> None:
         """Have pods' links count before they are up."""
         numbers = [number for number in map(netlink.index_of, names) if number]
         # A block comes with the first link that shares it, and goes with the last one.
         if numbers:
-            self._change(dict.fromkeys(numbers, _BLOCKS), _OF_PODS)
+            self._change(dict.fromkeys(numbers, _BLOCKS), self._of_pod(0, _BLOCKS))
 
     def _change(self, missing: Mapping[int, Blocks], programs: Mapping[FilterPlace, str]) -> None:
         additions = {traffic_filters.add_clsact(*link): link[0] for link in missing.items()}
@@ -180,9 +186,22 @@ class LinkFilters:
     def close(self) -> None:
         """What counts goes on."""
         self._channel.close()
-        for opened in (self.__dict__.get("maps", {}), self.__dict__.get("_programs", {})):
-            for held in opened.values():
-                os.close(held.descriptor)
+        _close(self._programs)
+        _close(self.__dict__.get("maps", {}))
+
+    def _of_pod(self, link: int, blocks: Blocks) -> dict[FilterPlace, str]:
+        """Its programs run in the blocks, unless its clsact is somebody else's."""
+        own = FilterPlace.entering(link), FilterPlace.leaving(link)
+        return {
+            shared if block == shared.parent else place: program
+            for place, block, (shared, program) in zip(own, blocks, _OF_PODS.items(), strict=True)
+            if program == ARRIVING or self._is_limited
+        }
+
+
+def _close(opened: Mapping[str, BpfMap | BpfProgram]) -> None:
+    for held in opened.values():
+        os.close(held.descriptor)
 
 
 def _outside(routes: Iterable[Route], known: Collection[Prefix]) -> set[int]:
@@ -213,15 +232,6 @@ def _uplinks(
 def _known(uplinks: Iterable[Link], ifb: int) -> bytes:
     known = [*(link.number for link in uplinks), *[0] * _MOST_UPLINKS]
     return UPLINKS.pack(*known[:_MOST_UPLINKS], ifb)
-
-
-def _of_pod(link: int, blocks: Blocks) -> dict[FilterPlace, str]:
-    """Its programs run in the blocks, unless its clsact is somebody else's."""
-    own = FilterPlace.entering(link), FilterPlace.leaving(link)
-    return {
-        shared if block == shared.parent else place: program
-        for place, block, (shared, program) in zip(own, blocks, _OF_PODS.items(), strict=True)
-    }
 
 
 def _of_uplink(link: Link) -> dict[FilterPlace, str]:

@@ -14,8 +14,8 @@ from netmgr.rules import link_programs, transaction
 from netmgr.rules.at_links import AtLinks
 from netmgr.rules.classifier import pod_set
 from netmgr.rules.link_elements import LinkElements
-from netmgr.rules.link_filters import LinkFilters, Peers
-from netmgr.rules.link_programs import ONLY_KEY, PODS_MAP, SUMS_MAP
+from netmgr.rules.link_filters import LinkFilters
+from netmgr.rules.link_programs import ONLY_KEY, PODS_MAP, SUMS_MAP, Peers
 from netmgr.rules.model import Element, Hook, Ruleset, Sets
 from netmgr.rules.nftables import NftablesBackend
 from netmgr.rules.observed import Observed
