@@ -64,10 +64,9 @@ class LinkFilters:
     def __init__(self) -> None:
         self._channel = Netlink()
         self._links = Links(self._channel)
-        # As they are for these peers; and whether packets to pods come in by an IFB, too.
         self._programs: dict[str, BpfProgram] = {}
-        self._peers: Peers = {}
-        self._is_limited = False
+        # What these are for: peers, and whether pods have limits.
+        self._written: tuple[Peers, bool] = {}, False
 
     @cached_property
     def maps(self) -> dict[str, BpfMap]:
@@ -78,12 +77,12 @@ class LinkFilters:
         held = {present.shape: present for present in map(bpf.open_map, numbers)}
         return {shape.name: held.get(shape) or bpf.create_map(shape) for shape in SHAPES}
 
-    def _load(self, peers: Peers) -> None:
-        if peers != self._peers:
-            written, maps = texts(peers), self.maps.values()
+    def _load(self, peers: Peers, *, limited: bool) -> None:
+        if self._written != (peers, limited):
+            written, maps = texts(peers, limited=limited), self.maps.values()
             loaded = {name: bpf.load(f"nm_{name}", written[name], maps) for name in written}
-            former, self._programs, self._peers = self._programs, loaded, peers
-            _close(former)
+            _close(self._programs)
+            self._programs, self._written = loaded, (peers, limited)
 
     def _ours(self, place: FilterPlace) -> Iterator[BpfProgram]:
         for is_ours, number in traffic_filters.read_filters(self._channel, place):
@@ -93,14 +92,13 @@ class LinkFilters:
                 yield program
 
     def _look(self, pods: Collection[str], at_links: AtLinks, peers: Peers) -> _Wanted:
-        self._load(peers)
+        self._load(peers, limited=at_links.limited)
         clsacts, present = traffic_filters.read_clsacts(self._channel), self._links.read()
         outside = _outside(read_routes(self._channel), at_links.known)
         ifb = next((link.number for link in present if link.name == _IFB), 0)
         # A route by several links (0) names none; classes count what is internal, too; and what
         # comes back from an IFB does not say by which link it came in.
-        self._is_limited = ifb > 0
-        everything = bool(at_links.classes or ifb) or 0 in outside
+        everything = bool(at_links.classes) or at_links.limited or 0 in outside
         uplinks = _uplinks(present, outside, everything=everything)
         of_pods = [link.number for link in present if link.name in pods]
         programs: dict[FilterPlace, str] = {}
@@ -123,7 +121,9 @@ class LinkFilters:
                 # What has our maps counts, for other peers; a new link that leads nowhere outside
                 # has carried nothing that counts.
                 loses = program == ARRIVING or place.link in {*former, *wanted.outside}
-                loses &= all(other.maps != self._programs[program].maps for other in self._ours(place))
+                loses &= all(
+                    other.maps != self._programs[program].maps for other in self._ours(place)
+                )
                 name = wanted.names.get(place.link, "pods' links")
                 yield LinkFault(f"{name}: the filter {program} was missing or altered", loses)
         for number, block in wanted.missing.items():
@@ -150,7 +150,6 @@ class LinkFilters:
                 if place.link in wanted.missing or not self._runs(place, name)
             },
         )
-        # What an IFB gives back is trusted only where pods' links have their programs.
         self.maps[UPLINKS_MAP].put(ONLY_KEY, wanted.uplinks)
 
     def join(self, names: Iterable[str]) -> None:
@@ -195,7 +194,7 @@ class LinkFilters:
         return {
             shared if block == shared.parent else place: program
             for place, block, (shared, program) in zip(own, blocks, _OF_PODS.items(), strict=True)
-            if program == ARRIVING or self._is_limited
+            if program == ARRIVING or self._written[1]
         }
 
 

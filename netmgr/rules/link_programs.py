@@ -5,8 +5,9 @@ counted as, and `tc_index` carries that along. Where it leaves by one, behind fi
 translation, its destination decides, and `ingress_ifindex` still names the pod's link. At a pod's
 link, behind all translation, the pod is known by the link. A pod can set `tc_index`, which survives
 its pair, so it counts only of what came in by an uplink. What an IFB gives back came in by the IFB:
-where there is one, a program overwrites what pods set. What pods send is never the internet's, also
-where it is given a public source. Of what came in by no uplink and no pod's link the source decides.
+where pods have limits, a program overwrites what pods set, and all believe it. What pods send is
+never the internet's, also where it is given a public source. Of what came in by no uplink and no
+pod's link the source decides.
 
 A class is 15 bits. The flag beside it is set for other nodes' pods.
 """
@@ -15,7 +16,6 @@ from __future__ import annotations
 
 import socket
 import struct
-import sys
 from collections.abc import Mapping, Sequence
 from itertools import product
 
@@ -61,17 +61,19 @@ def peers(at_links: AtLinks, numbers: Mapping[str, int]) -> Peers:
     flags = dict.fromkeys(at_links.cluster, CLUSTER)
     # The longest prefix decides, of classes and flags by itself.
     tables = PrefixTable(by_class.items()), PrefixTable(flags.items())
-    found: dict[Family, list[tuple[int, int]]] = {family: [(0, 0)] for family in Family}
     edges = {Address(family, 0) for family in Family}
     for prefix in {*by_class, *flags}:
         edges |= {prefix.network, Address(prefix.family, prefix.last + 1)}
+    found: dict[Family, list[tuple[int, int]]] = {family: [] for family in Family}
     for edge in sorted(edges):
-        if edge.value >> edge.family.width == 0:
-            known, flag = (table.match(edge) for table in tables)
-            peer = (known[1] if known else INTERNET) | (flag[1] if flag else 0)
-            if found[edge.family][-1][1] != peer:
-                found[edge.family].append((edge.value, peer))
-    return {family: listed[1:] for family, listed in found.items()}
+        known, flag = (table.match(edge) for table in tables)
+        peer = (known[1] if known else INTERNET) | (flag[1] if flag else 0)
+        # Behind the last address there is nothing.
+        if edge.value >> edge.family.width == 0 and [peer] != [
+            one for _, one in found[edge.family][-1:]
+        ]:
+            found[edge.family].append((edge.value, peer))
+    return found
 
 
 def mapped(address: Address) -> bytes:
@@ -99,8 +101,6 @@ def sums(element: bytes) -> dict[tuple[Family, Traffic], dict[str, tuple[int, in
 # Fields of struct __sk_buff: len 0, protocol 16, vlan_tci 24, ingress_ifindex 36, ifindex 40,
 # tc_index 44. As they are: r6 the packet, r7 its row, r8 its class, r9 its bytes.
 _IPV4, _IPV6 = socket.htons(0x0800), socket.htons(0x86DD)
-# What is before an IPv4 address that is mapped into IPv6.
-_MAPPED = int.from_bytes(b"\0\0\xff\xff", sys.byteorder)
 # TC_ACT_UNSPEC: on to the next filter.
 _ON = "pass: r0 = -1; exit"
 # A packet with a VLAN's tag is that link's, which counts it by itself.
@@ -171,7 +171,7 @@ def _sum(subject: str) -> str:
 
 
 def _came_by_uplink(yes: str, no: str) -> str:
-    """Ask whether r1, where the packet came in, is an uplink; r2 then has the map of these."""
+    """Asks whether the link by which the packet came in, in r1, is an uplink."""
     known = (
         f"r3 = *(u32 *)(r2 + {place}); if r3 == r1 goto {yes}; if r3 == 0 goto {no}\n"
         for place in range(0, UPLINKS.size - 4, 4)
@@ -179,8 +179,9 @@ def _came_by_uplink(yes: str, no: str) -> str:
     return f"r2 = value {UPLINKS_MAP}; {''.join(known)} goto {no}"
 
 
-def _leaving(peers: Peers, header: int) -> str:
+def _leaving(peers: Peers, header: int, *, limited: bool) -> str:
     """Counts what leaves by an uplink, whose packets have so many bytes before IP's header."""
+    ask = "" if limited else _came_by_uplink("entered", "judged")
     return f"""
         r6 = r1; r1 = *(u32 *)(r6 + 36); if r1 == 0 goto pass    # this machine's own
         {_ITS_OWN}
@@ -190,8 +191,7 @@ def _leaving(peers: Peers, header: int) -> str:
         {_count(36, "others")}
         if r8 != {INTERNET} goto pass
         {_sum(PODS)}; goto pass
-    others: r4 = 0; r1 = *(u32 *)(r6 + 36)
-        {_came_by_uplink("entered", "judged")}
+    others: r4 = 0; r1 = *(u32 *)(r6 + 36); {ask}
     entered: r4 = *(u32 *)(r6 + 44)    # what `_entering` found
     judged: if r8 != {INTERNET} goto inward; if r4 & {CLUSTER} goto answer
         {_sum(UNATTRIBUTED)}; goto inward
@@ -225,15 +225,23 @@ _UNPADDED = f"""
 """
 
 
-def _arriving(peers: Peers) -> str:
+_BELIEVING = f"""
+    if r8 == {INSIDE} goto inside; if r8 != 0 goto outside
+    r2 = value {UPLINKS_MAP}; r2 = *(u32 *)(r2 + {UPLINKS.size - 4})
+    if r1 == r2 goto pass    # this machine's own
+"""
+_ASKING = f"""
+    {_came_by_uplink("entered", "inside")}
+    entered: if r8 == {INSIDE} goto pass; if r8 != 0 goto outside
+"""
+
+
+def _arriving(peers: Peers, *, limited: bool) -> str:
     """Counts what arrives at a pod's link."""
     return f"""
         r6 = r1; r1 = *(u32 *)(r6 + 36); if r1 == 0 goto pass
         r9 = *(u32 *)(r6 + 0); r9 -= {_ETHERNET}; r8 = *(u32 *)(r6 + 44); r8 &= {_CLASS}
-        {_came_by_uplink("entered", "other")}
-    entered: if r8 == {INSIDE} goto pass; if r8 == 0 goto inside; goto outside
-    other: r2 = *(u32 *)(r2 + {UPLINKS.size - 4}); if r1 != r2 goto inside
-        if r8 == 0 goto pass; if r8 != {INSIDE} goto outside    # this machine's own
+        {_BELIEVING if limited else _ASKING}
     inside: {_look_up(peers, "source", 12, 8)}
         r8 &= {_CLASS}; if r8 == {INSIDE} goto pass; if r8 != {INTERNET} goto delivered
         r1 = *(u32 *)(r6 + 44); r1 &= {_CLASS}; if r1 == {INSIDE} goto sent
@@ -260,13 +268,13 @@ LEAVING, LEAVING_BARE, ENTERING = "leaving", "leaving_bare", "entering"
 SENDING, ARRIVING = "sending", "arriving"
 
 
-def texts(peers: Peers) -> dict[str, str]:
+def texts(peers: Peers, *, limited: bool) -> dict[str, str]:
     """Each program, by its name."""
     return {
-        LEAVING: _leaving(peers, _ETHERNET),
+        LEAVING: _leaving(peers, _ETHERNET, limited=limited),
         # Tunnels and their like send packets without a header before that of IP.
-        LEAVING_BARE: _leaving(peers, 0),
+        LEAVING_BARE: _leaving(peers, 0, limited=limited),
         ENTERING: _entering(peers),
         SENDING: _SENDING,
-        ARRIVING: _arriving(peers),
+        ARRIVING: _arriving(peers, limited=limited),
     }

@@ -76,18 +76,21 @@ def test_a_link_with_anothers_ingress_is_refused_and_the_others_count(
     assert "netmgr" not in program("tc filter show dev uplink ingress")
 
 
-def test_links_that_lead_nowhere_outside_count_only_where_packets_wait_in_an_ifb(
+def test_links_that_lead_nowhere_outside_count_only_where_pods_have_limits(
     world, real_kernel, policy, program
 ):
-    """What comes back from it does not say by which link it came in."""
+    """What comes back from an IFB does not say by which link it came in."""
     del world
     program("ip link add other up type veth peer name other-far")
     program("ip link set other-far up")
     program("ip route add 10.99.0.0/24 dev other")
     rules = guarded(real_kernel.backend, policy, knows_links=True)
     assert "netmgr" not in program("tc filter show dev other egress")
+    assert "netmgr" not in program(f"tc filter show dev {LINK} ingress")
     program("ip link add netmgr-in up type ifb")
+    rules.change_policy(replace(policy, limited=True))
     put_right(rules, map(Address.parse, PODS.values()))
+    assert "netmgr sending" in program(f"tc filter show dev {LINK} ingress")
     assert "netmgr leaving" in program("tc filter show dev other egress")
     assert "netmgr entering" in program("tc filter show dev other ingress")
     assert "netmgr" not in program("tc filter show dev netmgr-in egress")
@@ -112,7 +115,8 @@ def test_an_uplink_of_another_kind_counts_what_the_pod_exchanges_once(
     """Also where every link is one: what carries a tunnel is, too, and a bridge's ports are not."""
     widen(world, program, kind)
     program("ip link add netmgr-in up type ifb")
-    rules = guarded(real_kernel.backend, policy, knows_links=True)
+    limited = replace(policy, limited=True)
+    rules = guarded(real_kernel.backend, limited, knows_links=True)
     assert "netmgr leaving" in program("tc filter show dev wide egress")
     if kind == "bridge":
         assert "netmgr" not in program("tc filter show dev part egress")
