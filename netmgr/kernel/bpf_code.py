@@ -16,6 +16,8 @@ import sys
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from netmgr.errors import SetupError
+
 _SIZES = {"u8": 0x10, "u16": 0x08, "u32": 0x00, "u64": 0x18}
 _ARITHMETIC = {"": 0xB0, "+": 0x00, "-": 0x10, "|": 0x40, "&": 0x50, "<<": 0x60, ">>": 0x70}
 _COMPARISONS = {"==": 0x10, ">": 0x20, ">=": 0x30, "&": 0x40, "!=": 0x50, "<": 0xA0, "<=": 0xB0}
@@ -50,7 +52,7 @@ _FORMS = (
     _Form(r"exit", 0x95),
 )
 _PARTS = ("target", "source", "register", "number", "size", "sign", "offset", "operator")
-_WORD = struct.Struct("=BBhi")
+_WORD, _FARTHEST = struct.Struct("=BBhi"), 0x7FFF
 
 
 def assembled(text: str, maps: Mapping[str, int]) -> bytes:
@@ -59,6 +61,7 @@ def assembled(text: str, maps: Mapping[str, int]) -> bytes:
     Raises:
         ValueError: a statement has none of the forms above.
         KeyError: there is no such map, label or operator.
+        SetupError: a jump leads too far.
     """
     code = re.sub(r"#.*", "", text).replace(":", ":;").replace("\n", ";")
     labels: dict[str, int] = {}
@@ -84,6 +87,8 @@ def _encoded(
     number, offset = int(parts["number"] or "0", 0), int(parts["sign"] + (parts["offset"] or "0"))
     if parts["label"]:
         offset = labels[parts["label"]] - place - 1
+        if offset > _FARTHEST:
+            raise SetupError("accounting.at: links: node.yaml has too many prefixes; say at: rules")
     if parts["map"]:
         source, number = {"map": 1, "value": 2}[parts["kind"]], maps[parts["map"]]
     halves = (source, target) if sys.byteorder == "little" else (target, source)

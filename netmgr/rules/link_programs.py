@@ -17,7 +17,8 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Mapping, Sequence
-from itertools import product
+from itertools import groupby, product
+from operator import itemgetter
 
 from netmgr.documents.classes import INTERNAL
 from netmgr.kernel.bpf import ARRAY, HASH, MapShape
@@ -60,19 +61,20 @@ def peers(at_links: AtLinks, numbers: Mapping[str, int]) -> Peers:
         by_class |= dict.fromkeys(prefixes, numbers[name])
     flags = dict.fromkeys(at_links.cluster, CLUSTER)
     # The longest prefix decides, of classes and flags by itself.
-    tables = PrefixTable(by_class.items()), PrefixTable(flags.items())
-    edges = {Address(family, 0) for family in Family}
-    for prefix in {*by_class, *flags}:
-        edges |= {prefix.network, Address(prefix.family, prefix.last + 1)}
-    found: dict[Family, list[tuple[int, int]]] = {family: [] for family in Family}
-    for edge in sorted(edges):
-        known, flag = (table.match(edge) for table in tables)
-        peer = (known[1] if known else INTERNET) | (flag[1] if flag else 0)
-        # Behind the last address there is nothing.
-        if edge.value >> edge.family.width == 0 and [peer] != [
-            one for _, one in found[edge.family][-1:]
-        ]:
-            found[edge.family].append((edge.value, peer))
+    classes, clusters = PrefixTable(by_class.items()), PrefixTable(flags.items())
+
+    def peer_from(start: Address) -> tuple[int, int]:
+        known, flag = classes.match(start), clusters.match(start)
+        return start.value, (known[1] if known else INTERNET) | (flag[1] if flag else 0)
+
+    found = {}
+    for family in Family:
+        starts = {Address(family, 0)}
+        for prefix in {*by_class, *flags}:
+            if prefix.family is family:
+                starts |= {prefix.network, Address(family, (prefix.last + 1) % (1 << family.width))}
+        alike = groupby(map(peer_from, sorted(starts)), itemgetter(1))
+        found[family] = [next(group) for _, group in alike]
     return found
 
 
