@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -17,7 +16,7 @@ from netmgr.model import Counter, Traffic
 from netmgr.prefixes import Address, Family
 from netmgr.rules.link_programs import CLUSTER
 from netmgr.rules.link_programs import INTERNET as INTERNET_CLASS
-from tests.contracts.conftest import Kernel, inside_its_namespace, put_right
+from tests.contracts.conftest import put_right
 from tests.contracts.routed import (
     HEADERS,
     INTERNAL,
@@ -34,12 +33,10 @@ from tests.contracts.star import wait_until_up
 from tests.contracts.wide import ETHERNET, exchange_is_counted_once, widen
 
 SURROUNDINGS = routed
-pytestmark = pytest.mark.root
-
-
-@pytest.fixture(params=["links"])
-def real_kernel(request: pytest.FixtureRequest) -> Iterator[Kernel]:
-    yield from inside_its_namespace(request)
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.parametrize("real_kernel", ["links"], indirect=True),
+]
 
 
 def test_what_is_removed_leaves_no_filter_and_no_qdisc(world, real_kernel, policy, program):

@@ -5,13 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from netmgr.model import Counter, Traffic
 from netmgr.prefixes import Address, Family
-from tests.contracts.conftest import Kernel, inside_its_namespace
 from tests.contracts.routed import (
     FAMILIES,
     HEADERS,
@@ -25,12 +22,10 @@ from tests.contracts.routed import (
 from tests.contracts.wide import exchange_is_counted_once, widen
 
 SURROUNDINGS = routed
-pytestmark = pytest.mark.root
-
-
-@pytest.fixture(params=["links"])
-def real_kernel(request: pytest.FixtureRequest) -> Iterator[Kernel]:
-    yield from inside_its_namespace(request)
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.parametrize("real_kernel", ["links"], indirect=True),
+]
 
 
 @FAMILIES
