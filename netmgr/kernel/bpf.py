@@ -104,7 +104,7 @@ class BpfMap:
 class BpfProgram:
     """A loaded program. `tag` is a digest of its code, and `maps` has the numbers of its maps."""
 
-    number: int
+    name: str
     tag: bytes
     maps: tuple[int, ...]
     descriptor: int
@@ -137,8 +137,9 @@ def _described(descriptor: int) -> BpfProgram:
     # `nr_map_ids` and `map_ids` of struct bpf_prog_info: where the numbers go.
     asked = struct.pack("=52xIQ", _MOST_MAPS, ctypes.addressof(numbers))
     description = _describe(descriptor, asked)
-    number, tag, count = struct.unpack_from("=4xI8s36xI", description)
-    return BpfProgram(number, tag, tuple(numbers[:count]), descriptor)
+    tag, count, name = struct.unpack_from("=8x8s36xI8x16s", description)
+    text = name.rstrip(b"\0").decode()
+    return BpfProgram(text, tag, tuple(numbers[:count]), descriptor)
 
 
 def open_map(number: int) -> BpfMap:

@@ -17,7 +17,7 @@ from netmgr.kernel.bpf import BpfMap, BpfProgram
 from netmgr.kernel.links import Link, Links
 from netmgr.kernel.netlink import Netlink
 from netmgr.kernel.routes import RTN_UNICAST, Route, read_routes
-from netmgr.kernel.traffic_filters import NO_BLOCKS, Blocks, FilterPlace
+from netmgr.kernel.traffic_filters import IN_BLOCK, NO_BLOCKS, Blocks, FilterPlace
 from netmgr.model import LINK_PREFIX
 from netmgr.prefixes import Prefix
 from netmgr.rules.at_links import AtLinks
@@ -26,6 +26,7 @@ from netmgr.rules.link_programs import (
     ENTERING,
     LEAVING,
     LEAVING_BARE,
+    MOST_UPLINKS,
     ONLY_KEY,
     SENDING,
     SHAPES,
@@ -39,7 +40,7 @@ from netmgr.rules.observed import LinkFault
 # Numbers of the blocks that the ways from pods share, and those to pods.
 _BLOCKS = (0x6E6E, 0x6E6D)
 _OF_PODS = {FilterPlace.block(_BLOCKS[0]): SENDING, FilterPlace.block(_BLOCKS[1]): ARRIVING}
-_ETHERNET_ADDRESS_BYTES, _MOST_UPLINKS = 6, UPLINKS.size // 4 - 1
+_ETHERNET_ADDRESS_BYTES = 6
 # Loopback, pods' links, IFBs, and the probe's link.
 _OWN = ("lo ", LINK_PREFIX, "netmgr-")
 # In which packets to limited pods wait, which come in by it then (netmgr/limits).
@@ -49,13 +50,15 @@ _WHOLES = ("bridge", "bond", "team", "openvswitch")
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
-    """What the links that are there need, as of one look; `outside` are ways to the internet."""
+class _Lacking:
+    """What the links that are there lack, as of one look; `outside` are ways to the internet."""
 
     programs: Mapping[FilterPlace, str]
-    missing: Mapping[int, Blocks]
-    """Links without a clsact, and the blocks that each is to share."""
+    """Also what is there for other peers."""
+    clsacts: Mapping[int, Blocks]
+    """By the link, with the blocks that it is to share."""
     uplinks: bytes
+    """What programs are to know, as they may do."""
     names: Mapping[int, str]
     outside: Collection[int]
 
@@ -65,8 +68,9 @@ class LinkFilters:
         self._channel = Netlink()
         self._links = Links(self._channel)
         self._programs: dict[str, BpfProgram] = {}
-        # What these are for: peers, and whether pods have limits.
-        self._written: tuple[Peers, bool] = {}, False
+        # Whom these know, and whether pods have limits.
+        self._peers: Peers = {}
+        self._limited = False
 
     @cached_property
     def maps(self) -> dict[str, BpfMap]:
@@ -77,12 +81,12 @@ class LinkFilters:
         held = {present.shape: present for present in map(bpf.open_map, numbers)}
         return {shape.name: held.get(shape) or bpf.create_map(shape) for shape in SHAPES}
 
-    def _load(self, peers: Peers, *, limited: bool) -> None:
-        if self._written != (peers, limited):
-            written, maps = texts(peers, limited=limited), self.maps.values()
+    def _know(self, peers: Peers) -> None:
+        if peers != self._peers:
+            written, maps = texts(peers), self.maps.values()
             loaded = {name: bpf.load(f"nm_{name}", written[name], maps) for name in written}
             _close(self._programs)
-            self._programs, self._written = loaded, (peers, limited)
+            self._programs, self._peers = loaded, peers
 
     def _ours(self, place: FilterPlace) -> Iterator[BpfProgram]:
         for is_ours, number in traffic_filters.read_filters(self._channel, place):
@@ -91,66 +95,64 @@ class LinkFilters:
                 os.close(program.descriptor)
                 yield program
 
-    def _look(self, pods: Collection[str], at_links: AtLinks, peers: Peers) -> _Wanted:
-        self._load(peers, limited=at_links.limited)
+    def _tag(self, place: FilterPlace, name: str) -> bytes:
+        """That of the program there, if it is this one, also for other peers or by another agent."""
+        present, wanted = self._ours(place), self._programs[name]
+        same = (own.tag for own in present if (own.name, own.maps) == (wanted.name, wanted.maps))
+        return next(same, b"")
+
+    def _look(self, pods: Collection[str], at_links: AtLinks, peers: Peers) -> _Lacking:
+        self._know(peers)
+        self._limited = at_links.limited
         clsacts, present = traffic_filters.read_clsacts(self._channel), self._links.read()
         outside = _outside(read_routes(self._channel), at_links.known)
-        ifb = next((link.number for link in present if link.name == _IFB), 0)
         # A route by several links (0) names none; classes count what is internal, too; and what
         # comes back from an IFB does not say by which link it came in.
         everything = bool(at_links.classes) or at_links.limited or 0 in outside
         uplinks = _uplinks(present, outside, everything=everything)
-        of_pods = [link.number for link in present if link.name in pods]
+        names = {link.number: link.name for link in present}
+        blocks = {link.number: NO_BLOCKS for link in uplinks}
+        blocks |= {number: _BLOCKS for number, name in names.items() if name in pods}
         programs: dict[FilterPlace, str] = {}
         for link in uplinks:
             programs |= _of_uplink(link)
-        for number in of_pods:
-            programs |= self._of_pod(number, clsacts.get(number, _BLOCKS))
-        blocks = {link.number: NO_BLOCKS for link in uplinks}
-        blocks |= dict.fromkeys(of_pods, _BLOCKS)
-        blocks = {number: blocks[number] for number in blocks.keys() - clsacts.keys()}
-        names = {link.number: link.name for link in present}
-        return _Wanted(programs, blocks, _known(uplinks, ifb), names, outside)
+        for number in blocks:
+            if names[number] in pods:
+                programs |= self._of_pod(number, clsacts.get(number, _BLOCKS))
+        return _Lacking(
+            {
+                place: name
+                for place, name in programs.items()
+                if place.link not in clsacts.keys() | {IN_BLOCK}
+                or self._tag(place, name) != self._programs[name].tag
+            },
+            {number: blocks[number] for number in blocks.keys() - clsacts.keys()},
+            _known(uplinks, names, limited=at_links.limited),
+            names,
+            outside,
+        )
 
     def faults(self, pods: Collection[str], at_links: AtLinks, peers: Peers) -> Iterator[LinkFault]:
         """What of these pods' links, of the uplinks and of the maps is not as it should be."""
-        wanted, held = self._look(pods, at_links, peers), self.maps[UPLINKS_MAP].get(ONLY_KEY)
-        former = UPLINKS.unpack(held) if held else ()
-        for place, program in wanted.programs.items():
-            if not self._runs(place, program):
-                # What has our maps counts, for other peers; a new link that leads nowhere outside
-                # has carried nothing that counts.
-                loses = program == ARRIVING or place.link in {*former, *wanted.outside}
-                loses &= all(
-                    other.maps != self._programs[program].maps for other in self._ours(place)
-                )
-                name = wanted.names.get(place.link, "pods' links")
-                yield LinkFault(f"{name}: the filter {program} was missing or altered", loses)
-        for number, block in wanted.missing.items():
-            yield LinkFault(f"{wanted.names[number]}: no clsact", loses=block is not NO_BLOCKS)
-        if held != wanted.uplinks:
+        lacking, known = self._look(pods, at_links, peers), self.maps[UPLINKS_MAP].get(ONLY_KEY)
+        former = UPLINKS.unpack(known) if known else ()
+        for place, program in lacking.programs.items():
+            # A new link that leads nowhere outside has carried nothing that counts.
+            loses = program == ARRIVING or place.link in {*former, *lacking.outside}
+            name = lacking.names.get(place.link, "pods' links")
+            text = f"{name}: the filter {program} was missing or altered"
+            yield LinkFault(text, loses and not self._tag(place, program))
+        for number, block in lacking.clsacts.items():
+            yield LinkFault(f"{lacking.names[number]}: no clsact", loses=block is not NO_BLOCKS)
+        if known != lacking.uplinks:
             yield LinkFault("the programs knew other uplinks", loses=False)
-
-    def _runs(self, place: FilterPlace, name: str) -> bool:
-        """Whether this program with these maps runs there, whichever agent loaded it."""
-        program = self._programs[name]
-        same = (
-            (other.tag, other.maps) == (program.tag, program.maps) for other in self._ours(place)
-        )
-        return next(same, False)
 
     def put(self, pods: Collection[str], at_links: AtLinks, peers: Peers) -> None:
         """Have all be as it should be."""
-        wanted = self._look(pods, at_links, peers)
-        self._change(
-            wanted.missing,
-            {
-                place: name
-                for place, name in wanted.programs.items()
-                if place.link in wanted.missing or not self._runs(place, name)
-            },
-        )
-        self.maps[UPLINKS_MAP].put(ONLY_KEY, wanted.uplinks)
+        lacking = self._look(pods, at_links, peers)
+        self._change(lacking.clsacts, lacking.programs)
+        # Only now do programs believe what those before them write down.
+        self.maps[UPLINKS_MAP].put(ONLY_KEY, lacking.uplinks)
 
     def join(self, names: Iterable[str]) -> None:
         """Have pods' links count before they are up."""
@@ -194,7 +196,7 @@ class LinkFilters:
         return {
             shared if block == shared.parent else place: program
             for place, block, (shared, program) in zip(own, blocks, _OF_PODS.items(), strict=True)
-            if program == ARRIVING or self._written[1]
+            if program == ARRIVING or self._limited
         }
 
 
@@ -228,9 +230,10 @@ def _uplinks(
     ]
 
 
-def _known(uplinks: Iterable[Link], ifb: int) -> bytes:
-    known = [*(link.number for link in uplinks), *[0] * _MOST_UPLINKS]
-    return UPLINKS.pack(*known[:_MOST_UPLINKS], ifb)
+def _known(uplinks: Iterable[Link], names: Mapping[int, str], *, limited: bool) -> bytes:
+    known = [*(link.number for link in uplinks), *[0] * MOST_UPLINKS]
+    ifbs = (number for number, name in names.items() if name == _IFB)
+    return UPLINKS.pack(*known[:MOST_UPLINKS], limited, next(ifbs, 0))
 
 
 def _of_uplink(link: Link) -> dict[FilterPlace, str]:

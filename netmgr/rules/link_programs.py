@@ -36,8 +36,8 @@ _SUM = struct.Struct("=QQ")
 _SUBJECTS = (PODS, UNATTRIBUTED, REMOTE_PODS)
 # Of a family and direction: a sum for each of these, and room for a fourth.
 _ROW = 4 * _SUM.size
-UPLINKS = struct.Struct("=16I")
-"""Indexes, 0 behind the last; the place at the end is of the IFB before limited pods."""
+MOST_UPLINKS, UPLINKS = 14, struct.Struct("=14III")
+"""Indexes, 0 behind the last; whether pods have limits, and the IFB before limited pods."""
 
 PODS_MAP, SUMS_MAP, UPLINKS_MAP = "nm_pods", "nm_sums", "nm_uplinks"
 SHAPES = (
@@ -172,28 +172,28 @@ def _sum(subject: str) -> str:
     """
 
 
-def _came_by_uplink(yes: str, no: str) -> str:
-    """Asks whether the link by which the packet came in, in r1, is an uplink."""
-    known = (
-        f"r3 = *(u32 *)(r2 + {place}); if r3 == r1 goto {yes}; if r3 == 0 goto {no}\n"
-        for place in range(0, UPLINKS.size - 4, 4)
+def _believe(yes: str, no: str) -> str:
+    """Asks whether no pod can have set `tc_index`. Of what came in by an uplink, r3 is r1 then."""
+    uplinks = (
+        f"r3 = *(u32 *)(r2 + {4 * place}); if r3 == r1 goto {yes}; if r3 == 0 goto others\n"
+        for place in range(MOST_UPLINKS)
     )
-    return f"r2 = value {UPLINKS_MAP}; {''.join(known)} goto {no}"
+    limited = f"others: r3 = *(u32 *)(r2 + {4 * MOST_UPLINKS}); if r3 != 0 goto {yes}; goto {no}"
+    return f"r2 = value {UPLINKS_MAP}; {''.join(uplinks)} {limited}"
 
 
-def _leaving(peers: Peers, header: int, *, limited: bool) -> str:
+def _leaving(peers: Peers, header: int) -> str:
     """Counts what leaves by an uplink, whose packets have so many bytes before IP's header."""
-    ask = "" if limited else _came_by_uplink("entered", "judged")
     return f"""
         r6 = r1; r1 = *(u32 *)(r6 + 36); if r1 == 0 goto pass    # this machine's own
         {_ITS_OWN}
         {_look_up(peers, "destination", 16, 24)}
         r9 = *(u32 *)(r6 + 0); r9 -= {header}
-        *(u32 *)(r10 - 36) = r8; r8 &= {_CLASS}; if r8 == {INSIDE} goto others
-        {_count(36, "others")}
+        *(u32 *)(r10 - 36) = r8; r8 &= {_CLASS}; if r8 == {INSIDE} goto nobody
+        {_count(36, "nobody")}
         if r8 != {INTERNET} goto pass
         {_sum(PODS)}; goto pass
-    others: r4 = 0; r1 = *(u32 *)(r6 + 36); {ask}
+    nobody: r4 = 0; r1 = *(u32 *)(r6 + 36); {_believe("entered", "judged")}
     entered: r4 = *(u32 *)(r6 + 44)    # what `_entering` found
     judged: if r8 != {INTERNET} goto inward; if r4 & {CLUSTER} goto answer
         {_sum(UNATTRIBUTED)}; goto inward
@@ -227,23 +227,15 @@ _UNPADDED = f"""
 """
 
 
-_BELIEVING = f"""
-    if r8 == {INSIDE} goto inside; if r8 != 0 goto outside
-    r2 = value {UPLINKS_MAP}; r2 = *(u32 *)(r2 + {UPLINKS.size - 4})
-    if r1 == r2 goto pass    # this machine's own
-"""
-_ASKING = f"""
-    {_came_by_uplink("entered", "inside")}
-    entered: if r8 == {INSIDE} goto pass; if r8 != 0 goto outside
-"""
-
-
-def _arriving(peers: Peers, *, limited: bool) -> str:
+def _arriving(peers: Peers) -> str:
     """Counts what arrives at a pod's link."""
     return f"""
         r6 = r1; r1 = *(u32 *)(r6 + 36); if r1 == 0 goto pass
         r9 = *(u32 *)(r6 + 0); r9 -= {_ETHERNET}; r8 = *(u32 *)(r6 + 44); r8 &= {_CLASS}
-        {_BELIEVING if limited else _ASKING}
+        {_believe("entered", "inside")}
+    entered: if r8 == {INSIDE} goto known; if r8 != 0 goto outside
+        r3 = *(u32 *)(r2 + {4 * MOST_UPLINKS + 4})    # this machine's own, by the IFB
+    known: if r3 == r1 goto pass
     inside: {_look_up(peers, "source", 12, 8)}
         r8 &= {_CLASS}; if r8 == {INSIDE} goto pass; if r8 != {INTERNET} goto delivered
         r1 = *(u32 *)(r6 + 44); r1 &= {_CLASS}; if r1 == {INSIDE} goto sent
@@ -270,13 +262,13 @@ LEAVING, LEAVING_BARE, ENTERING = "leaving", "leaving_bare", "entering"
 SENDING, ARRIVING = "sending", "arriving"
 
 
-def texts(peers: Peers, *, limited: bool) -> dict[str, str]:
+def texts(peers: Peers) -> dict[str, str]:
     """Each program, by its name."""
     return {
-        LEAVING: _leaving(peers, _ETHERNET, limited=limited),
+        LEAVING: _leaving(peers, _ETHERNET),
         # Tunnels and their like send packets without a header before that of IP.
-        LEAVING_BARE: _leaving(peers, 0, limited=limited),
+        LEAVING_BARE: _leaving(peers, 0),
         ENTERING: _entering(peers),
         SENDING: _SENDING,
-        ARRIVING: _arriving(peers, limited=limited),
+        ARRIVING: _arriving(peers),
     }

@@ -114,6 +114,6 @@ def test_a_class_may_have_prefixes_of_the_internet_and_a_cluster_too() -> None:
 
 def test_more_prefixes_than_a_jump_passes_are_refused() -> None:
     many = tuple(Prefix(Family.V6, 0x2001 << 112 | 2 * number, 128) for number in range(5000))
-    written = link_programs.texts(link_programs.peers(AtLinks(many), {}), limited=False)
+    written = link_programs.texts(link_programs.peers(AtLinks(many), {}))
     with pytest.raises(SetupError, match="too many prefixes"):
         assembled(written[link_programs.ENTERING], {})
