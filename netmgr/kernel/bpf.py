@@ -42,9 +42,10 @@ class MapShape:
 
 @dataclass(frozen=True, slots=True)
 class BpfMap:
-    """A map that is open here."""
+    """A map that is open here, and the number by which it is found again."""
 
     shape: MapShape
+    number: int
     descriptor: int
 
     def put(self, key: bytes, element: bytes) -> None:
@@ -114,7 +115,7 @@ def create_map(shape: MapShape) -> BpfMap:
     flags = 0 if shape.kind == ARRAY else _NO_PREALLOC
     made = (shape.kind, shape.key, shape.element, shape.capacity, flags, 0, 0)
     text = f"make map {shape.name}"
-    return BpfMap(shape, _bpf(_CREATE, text, "7I16s", *made, shape.name.encode()))
+    return _opened(_bpf(_CREATE, text, "7I16s", *made, shape.name.encode()))
 
 
 def load(name: str, text: str, maps: Iterable[BpfMap]) -> BpfProgram:
@@ -143,14 +144,13 @@ def _described(descriptor: int) -> BpfProgram:
 
 
 def open_map(number: int) -> BpfMap:
-    descriptor = _bpf(_MAP_BY_ID, f"open map {number}", "III", number, 0, 0)
-    shape = struct.unpack_from("=I4xIII4x16s", _describe(descriptor))
-    return BpfMap(MapShape(shape[-1].rstrip(b"\0").decode(), *shape[:-1]), descriptor)
+    return _opened(_bpf(_MAP_BY_ID, f"open map {number}", "III", number, 0, 0))
 
 
-def number_of(opened: BpfMap) -> int:
-    """The number by which a map is found again."""
-    return int(struct.unpack_from("=4xI", _describe(opened.descriptor))[0])
+def _opened(descriptor: int) -> BpfMap:
+    kind, number, *sizes, name = struct.unpack_from("=5I4x16s", _describe(descriptor))
+    shape = MapShape(name.rstrip(b"\0").decode(), kind, *sizes)
+    return BpfMap(shape, number, descriptor)
 
 
 def _describe(descriptor: int, asked: bytes = b"") -> bytes:

@@ -22,7 +22,7 @@ _KIND, _OPTIONS, _BLOCKS = 1, 2, (13, 14)
 _FD, _NAME, _FLAGS, _ID, _DIRECT_ACTION = 6, 7, 8, 11, 1
 _CLSACT, _CLSACT_HANDLE, _INGRESS, _EGRESS = 0xFFFFFFF1, 0xFFFF0000, 0xFFFFFFF2, 0xFFFFFFF3
 # In place of a link's index: the filter is in a block, whose number is the parent's.
-IN_BLOCK = -1
+_IN_BLOCK = -1
 # The first priority, for packets of any protocol (ETH_P_ALL); ours is known by its handle there.
 _INFO, _HANDLE = 1 << 16 | socket.htons(3), 0x6E6D
 
@@ -48,7 +48,7 @@ class FilterPlace(NamedTuple):
 
     @classmethod
     def block(cls, number: int) -> FilterPlace:
-        return cls(IN_BLOCK, number)
+        return cls(_IN_BLOCK, number)
 
 
 def add_clsact(link: int, blocks: Blocks = NO_BLOCKS) -> Operation:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from netmgr.errors import Ignoring
 from netmgr.kernel import bpf, netlink, traffic_filters
@@ -17,7 +17,7 @@ from netmgr.kernel.bpf import BpfMap, BpfProgram
 from netmgr.kernel.links import Link, Links
 from netmgr.kernel.netlink import Netlink
 from netmgr.kernel.routes import RTN_UNICAST, Route, read_routes
-from netmgr.kernel.traffic_filters import IN_BLOCK, NO_BLOCKS, Blocks, FilterPlace
+from netmgr.kernel.traffic_filters import NO_BLOCKS, Blocks, FilterPlace
 from netmgr.model import LINK_PREFIX
 from netmgr.prefixes import Prefix
 from netmgr.rules.at_links import AtLinks
@@ -49,18 +49,13 @@ _IFB = "netmgr-in"
 _WHOLES = ("bridge", "bond", "team", "openvswitch")
 
 
-@dataclass(frozen=True, slots=True)
-class _Lacking:
-    """What the links that are there lack, as of one look; `outside` are ways to the internet."""
+class _Lacking(NamedTuple):
+    """What the links that are there lack, as of one look."""
 
-    programs: Mapping[FilterPlace, str]
-    """Also what is there for other peers."""
-    clsacts: Mapping[int, Blocks]
-    """By the link, with the blocks that it is to share."""
+    faults: list[LinkFault]
+    clsacts: dict[int, Blocks]
+    programs: dict[FilterPlace, str]
     uplinks: bytes
-    """What programs are to know, as they may do."""
-    names: Mapping[int, str]
-    outside: Collection[int]
 
 
 class LinkFilters:
@@ -96,12 +91,13 @@ class LinkFilters:
                 yield program
 
     def _tag(self, place: FilterPlace, name: str) -> bytes:
-        """That of the program there, if it is this one, also for other peers or by another agent."""
+        """That of the program there, if it is this one, perhaps for other peers."""
         present, wanted = self._ours(place), self._programs[name]
         same = (own.tag for own in present if (own.name, own.maps) == (wanted.name, wanted.maps))
         return next(same, b"")
 
-    def _look(self, pods: Collection[str], at_links: AtLinks, peers: Peers) -> _Lacking:
+    def look(self, pods: Collection[str], at_links: AtLinks, peers: Peers) -> _Lacking:
+        """What these pods' links, uplinks and maps lack."""
         self._know(peers)
         self._limited = at_links.limited
         clsacts, present = traffic_filters.read_clsacts(self._channel), self._links.read()
@@ -110,46 +106,36 @@ class LinkFilters:
         # comes back from an IFB does not say by which link it came in.
         everything = bool(at_links.classes) or at_links.limited or 0 in outside
         uplinks = _uplinks(present, outside, everything=everything)
-        names = {link.number: link.name for link in present}
-        blocks = {link.number: NO_BLOCKS for link in uplinks}
-        blocks |= {number: _BLOCKS for number, name in names.items() if name in pods}
-        programs: dict[FilterPlace, str] = {}
-        for link in uplinks:
-            programs |= _of_uplink(link)
-        for number in blocks:
-            if names[number] in pods:
-                programs |= self._of_pod(number, clsacts.get(number, _BLOCKS))
-        return _Lacking(
-            {
-                place: name
-                for place, name in programs.items()
-                if place.link not in clsacts.keys() | {IN_BLOCK}
-                or self._tag(place, name) != self._programs[name].tag
-            },
-            {number: blocks[number] for number in blocks.keys() - clsacts.keys()},
-            _known(uplinks, names, limited=at_links.limited),
-            names,
-            outside,
-        )
-
-    def faults(self, pods: Collection[str], at_links: AtLinks, peers: Peers) -> Iterator[LinkFault]:
-        """What of these pods' links, of the uplinks and of the maps is not as it should be."""
-        lacking, known = self._look(pods, at_links, peers), self.maps[UPLINKS_MAP].get(ONLY_KEY)
-        former = UPLINKS.unpack(known) if known else ()
-        for place, program in lacking.programs.items():
-            # A new link that leads nowhere outside has carried nothing that counts.
-            loses = program == ARRIVING or place.link in {*former, *lacking.outside}
-            name = lacking.names.get(place.link, "pods' links")
-            text = f"{name}: the filter {program} was missing or altered"
-            yield LinkFault(text, loses and not self._tag(place, program))
-        for number, block in lacking.clsacts.items():
-            yield LinkFault(f"{lacking.names[number]}: no clsact", loses=block is not NO_BLOCKS)
+        ifb = next((link.number for link in present if link.name == _IFB), 0)
+        numbers = [*(link.number for link in uplinks), *[0] * MOST_UPLINKS][:MOST_UPLINKS]
+        lacking = _Lacking([], {}, {}, UPLINKS.pack(*numbers, at_links.limited, ifb))
+        known = self.maps[UPLINKS_MAP].get(ONLY_KEY) or bytes(UPLINKS.size)
+        former = {*UPLINKS.unpack(known), *outside}
         if known != lacking.uplinks:
-            yield LinkFault("the programs knew other uplinks", loses=False)
+            lacking.faults.append(LinkFault("the programs knew other uplinks", loses=False))
+        wanted: dict[FilterPlace, tuple[str, Link]] = {}
+        for link in [*uplinks, *(link for link in present if link.name in pods)]:
+            is_pods = link.name in pods
+            blocks = _BLOCKS if is_pods else NO_BLOCKS
+            if link.number not in clsacts:
+                lacking.clsacts[link.number] = blocks
+                lacking.faults.append(LinkFault(f"{link.name}: no clsact", loses=is_pods))
+            held = clsacts.get(link.number, blocks)
+            programs = self._of_pod(link.number, held) if is_pods else _of_uplink(link)
+            wanted |= {place: (program, link) for place, program in programs.items()}
+        for place, (program, link) in wanted.items():
+            tag = self._tag(place, program)
+            if tag != self._programs[program].tag:
+                lacking.programs[place] = program
+                # A new link that leads nowhere outside has carried nothing that counts.
+                loses = not tag and (program == ARRIVING or link.number in former)
+                text = f"{link.name}: the filter {program} was missing or altered"
+                lacking.faults.append(LinkFault(text, loses))
+        return lacking
 
     def put(self, pods: Collection[str], at_links: AtLinks, peers: Peers) -> None:
         """Have all be as it should be."""
-        lacking = self._look(pods, at_links, peers)
+        lacking = self.look(pods, at_links, peers)
         self._change(lacking.clsacts, lacking.programs)
         # Only now do programs believe what those before them write down.
         self.maps[UPLINKS_MAP].put(ONLY_KEY, lacking.uplinks)
@@ -228,12 +214,6 @@ def _uplinks(
         and link.master not in wholes
         and not f"{link.name} ".startswith(_OWN)
     ]
-
-
-def _known(uplinks: Iterable[Link], names: Mapping[int, str], *, limited: bool) -> bytes:
-    known = [*(link.number for link in uplinks), *[0] * MOST_UPLINKS]
-    ifbs = (number for number, name in names.items() if name == _IFB)
-    return UPLINKS.pack(*known[:MOST_UPLINKS], limited, next(ifbs, 0))
 
 
 def _of_uplink(link: Link) -> dict[FilterPlace, str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
-from netmgr.kernel import bpf, netlink
+from netmgr.kernel import netlink
 from netmgr.model import REMOTE_PODS, Counter, Sample, Sender
 from netmgr.prefixes import Address
 from netmgr.rules import link_programs, transaction
@@ -42,7 +42,7 @@ class LinksBackend(NftablesBackend):
     @cached_property
     def _life(self) -> int:
         """Of the node's counters, which nobody can put back but together with their map."""
-        return bpf.number_of(self._filters.maps[SUMS_MAP])
+        return self._filters.maps[SUMS_MAP].number
 
     def share_table(self, *, shared: bool) -> None:
         super().share_table(shared=shared)
@@ -61,12 +61,12 @@ class LinksBackend(NftablesBackend):
                 self._links[element] for members in wanted.values() for element in members
             )
             members, orphans = self._held(wanted)
-            faults = self._filters.faults(self._counting, at_links, self._peers(at_links))
+            lacking = self._filters.look(self._counting, at_links, self._peers(at_links))
             return replace(
                 observed,
                 members={**observed.members, **members},
                 orphans=observed.orphans | orphans,
-                link_faults=tuple(faults),
+                link_faults=tuple(lacking.faults),
             )
 
     def _know(self, elements: Iterable[Element]) -> None:
