@@ -11,11 +11,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import NamedTuple
 
-from netmgr.errors import Ignoring
-from netmgr.kernel import bpf, netlink, traffic_filters
+from netmgr.errors import Ignoring, KernelError
+from netmgr.kernel import bpf, traffic_filters
 from netmgr.kernel.bpf import BpfMap, BpfProgram
 from netmgr.kernel.links import Link, Links
-from netmgr.kernel.netlink import Netlink
+from netmgr.kernel.netlink import Netlink, Operation
 from netmgr.kernel.routes import RTN_UNICAST, Route, read_routes
 from netmgr.kernel.traffic_filters import NO_BLOCKS, Blocks, FilterPlace
 from netmgr.model import LINK_PREFIX
@@ -140,29 +140,30 @@ class LinkFilters:
         # Only now do programs believe what those before them write down.
         self.maps[UPLINKS_MAP].put(ONLY_KEY, lacking.uplinks)
 
-    def join(self, names: Iterable[str]) -> None:
+    def join(self, links: Iterable[int]) -> None:
         """Have pods' links count before they are up."""
-        numbers = [number for number in map(netlink.index_of, names) if number]
         # A block comes with the first link that shares it, and goes with the last one.
-        if numbers:
-            self._change(dict.fromkeys(numbers, _BLOCKS), self._of_pod(0, _BLOCKS))
+        if additions := [traffic_filters.add_clsact(link, _BLOCKS) for link in links]:
+            puts = self._puts(self._of_pod(0, _BLOCKS))
+            _raise(self._channel.attempt([*additions, *puts]), errno.EEXIST)
 
-    def _change(self, missing: Mapping[int, Blocks], programs: Mapping[FilterPlace, str]) -> None:
-        additions = {traffic_filters.add_clsact(*link): link[0] for link in missing.items()}
+    def _change(self, clsacts: Mapping[int, Blocks], programs: Mapping[FilterPlace, str]) -> None:
+        additions = {traffic_filters.add_clsact(*link): link[0] for link in clsacts.items()}
         failures = self._channel.attempt(list(additions))
         present = traffic_filters.read_clsacts(self._channel).keys() if failures else ()
         # One that has an `ingress` has no way out for filters, and would take them for the way in.
         refused = {additions[added] for added in failures}.difference(present)
-        changes = [
+        puts = self._puts(
+            {place: programs[place] for place in programs if place.link not in refused}
+        )
+        failures = {added: failures[added] for added in failures if additions[added] in refused}
+        _raise(failures | self._channel.attempt(puts))
+
+    def _puts(self, programs: Mapping[FilterPlace, str]) -> list[Operation]:
+        return [
             traffic_filters.put_filter(place, self._programs[name].descriptor, f"netmgr {name}")
             for place, name in programs.items()
-            if place.link not in refused
         ]
-        failures = {added: failures[added] for added in failures if additions[added] in refused}
-        for failure in (failures | self._channel.attempt(changes)).values():
-            # A link may go meanwhile.
-            if failure.errno != errno.ENODEV:
-                raise failure
 
     def remove(self) -> None:
         """Remove the filters; links keep their clsacts (`traffic_filters.remove_unused`)."""
@@ -184,6 +185,13 @@ class LinkFilters:
             for place, block, (shared, program) in zip(own, blocks, _OF_PODS.items(), strict=True)
             if program == ARRIVING or self._limited
         }
+
+
+def _raise(failures: Mapping[Operation, KernelError], ignored: int = 0) -> None:
+    for failure in failures.values():
+        # A link may go meanwhile.
+        if failure.errno not in (errno.ENODEV, ignored):
+            raise failure
 
 
 def _close(opened: Mapping[str, BpfMap | BpfProgram]) -> None:

@@ -100,20 +100,22 @@ class LinksBackend(NftablesBackend):
             added = [part for part in operations if isinstance(part, transaction.AddElements)]
             for addition in added:
                 self._know(addition.elements)
-            if of_rules := [part for part in operations if not self._carries_out(part)]:
-                super().apply(of_rules)
             pods = {element for part in added if part.spec.at_links for element in part.elements}
-            self._filters.join({self._links.get(address, "") for address in pods})
+            names = {self._links[address] for address in pods & self._links.keys()}
+            numbers = {name: number for name in names if (number := netlink.index_of(name))}
+            if of_rules := [part for part in operations if not self._carries_out(part, numbers)]:
+                super().apply(of_rules)
+            self._filters.join(numbers.values())
 
-    def _carries_out(self, operation: transaction.Operation) -> bool:
-        """Carry it out if it is about what counts at links."""
+    def _carries_out(self, operation: transaction.Operation, numbers: Mapping[str, int]) -> bool:
+        """Carry it out if it is about what counts at links, of which these are there."""
         match operation:
             case transaction.CountAtLinks(at_links=at_links):
                 self._filters.put(self._counting, at_links, self._peers(at_links))
             case transaction.AddElements(spec=spec, elements=elements) if spec.at_links:
                 for address in elements:
                     # Without a link it is added when there is one (`_held`).
-                    link = netlink.index_of(self._links.get(address, ""))
+                    link = numbers.get(self._links.get(address, ""))
                     if link and spec.counts and isinstance(address, Address):
                         self._elements.add(link, address, spec.counts, operation.packets)
             case transaction.RemoveElements(spec=spec, elements=elements) if spec.at_links:
