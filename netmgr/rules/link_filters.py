@@ -9,6 +9,7 @@ import errno
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cached_property
+from itertools import product
 from typing import NamedTuple
 
 from netmgr.errors import Ignoring, KernelError
@@ -102,36 +103,36 @@ class LinkFilters:
         self._limited = at_links.limited
         clsacts, present = traffic_filters.read_clsacts(self._channel), self._links.read()
         outside = _outside(read_routes(self._channel), at_links.known)
-        # A route by several links (0) names none; classes count what is internal, too; and what
-        # comes back from an IFB does not say by which link it came in.
-        everything = bool(at_links.classes) or at_links.limited or 0 in outside
-        uplinks = _uplinks(present, outside, everything=everything)
-        ifb = next((link.number for link in present if link.name == _IFB), 0)
-        numbers = [*(link.number for link in uplinks), *[0] * MOST_UPLINKS][:MOST_UPLINKS]
-        lacking = _Lacking([], {}, {}, UPLINKS.pack(*numbers, at_links.limited, ifb))
+        uplinks = _uplinks(present, outside, at_links)
+        lacking = _Lacking([], {}, {}, _known(uplinks, present, at_links))
         known = self.maps[UPLINKS_MAP].get(ONLY_KEY) or bytes(UPLINKS.size)
-        former = {*UPLINKS.unpack(known), *outside}
         if known != lacking.uplinks:
             lacking.faults.append(LinkFault("the programs knew other uplinks", loses=False))
+        of_pods = [link for link in present if link.name in pods]
         wanted: dict[FilterPlace, tuple[str, Link]] = {}
-        for link in [*uplinks, *(link for link in present if link.name in pods)]:
-            is_pods = link.name in pods
-            blocks = _BLOCKS if is_pods else NO_BLOCKS
+        for link, blocks in (*product(uplinks, [NO_BLOCKS]), *product(of_pods, [_BLOCKS])):
             if link.number not in clsacts:
                 lacking.clsacts[link.number] = blocks
-                lacking.faults.append(LinkFault(f"{link.name}: no clsact", loses=is_pods))
-            held = clsacts.get(link.number, blocks)
-            programs = self._of_pod(link.number, held) if is_pods else _of_uplink(link)
+                lacking.faults.append(LinkFault(f"{link.name}: no clsact", blocks is _BLOCKS))
+            programs = self._of_pod(link.number, clsacts.get(link.number, blocks))
+            if blocks is NO_BLOCKS:
+                programs = _of_uplink(link)
             wanted |= {place: (program, link) for place, program in programs.items()}
+        former = {*UPLINKS.unpack(known), *outside}
         for place, (program, link) in wanted.items():
-            tag = self._tag(place, program)
-            if tag != self._programs[program].tag:
-                lacking.programs[place] = program
-                # A new link that leads nowhere outside has carried nothing that counts.
-                loses = not tag and (program == ARRIVING or link.number in former)
-                text = f"{link.name}: the filter {program} was missing or altered"
-                lacking.faults.append(LinkFault(text, loses))
+            self._examine(lacking, place, program, link, may_count=link.number in former)
         return lacking
+
+    def _examine(
+        self, lacking: _Lacking, place: FilterPlace, program: str, link: Link, *, may_count: bool
+    ) -> None:
+        tag = self._tag(place, program)
+        if tag != self._programs[program].tag:
+            lacking.programs[place] = program
+            # A new link that leads nowhere outside has carried nothing that counts.
+            loses = not tag and (program == ARRIVING or may_count)
+            text = f"{link.name}: the filter {program} was missing or altered"
+            lacking.faults.append(LinkFault(text, loses))
 
     def put(self, pods: Collection[str], at_links: AtLinks, peers: Peers) -> None:
         """Have all be as it should be."""
@@ -209,10 +210,11 @@ def _outside(routes: Iterable[Route], known: Collection[Prefix]) -> set[int]:
     }
 
 
-def _uplinks(
-    present: Collection[Link], outside: Collection[int], *, everything: bool
-) -> list[Link]:
+def _uplinks(present: Collection[Link], outside: Collection[int], at_links: AtLinks) -> list[Link]:
     """Links that are no pods': those that lead outside, or all."""
+    # A route by several links (0) names none; classes count what is internal, too; and what comes
+    # back from an IFB does not say by which link it came in.
+    everything = bool(at_links.classes) or at_links.limited or 0 in outside
     wholes = {link.number for link in present if link.kind in _WHOLES}
     return [
         link
@@ -222,6 +224,12 @@ def _uplinks(
         and link.master not in wholes
         and not f"{link.name} ".startswith(_OWN)
     ]
+
+
+def _known(uplinks: Iterable[Link], present: Iterable[Link], at_links: AtLinks) -> bytes:
+    ifb = next((link.number for link in present if link.name == _IFB), 0)
+    numbers = [*(link.number for link in uplinks), *[0] * MOST_UPLINKS][:MOST_UPLINKS]
+    return UPLINKS.pack(*numbers, at_links.limited, ifb)
 
 
 def _of_uplink(link: Link) -> dict[FilterPlace, str]:

@@ -23,7 +23,7 @@ from operator import itemgetter
 from netmgr.documents.classes import INTERNAL
 from netmgr.kernel.bpf import ARRAY, HASH, MapShape
 from netmgr.model import PODS, REMOTE_PODS, UNATTRIBUTED, Traffic
-from netmgr.prefixes import Address, Family, PrefixTable
+from netmgr.prefixes import Address, Family, Prefix, PrefixTable
 from netmgr.rules.at_links import AtLinks
 
 CLUSTER, INTERNET, INSIDE = 0x8000, 1, 0x7FFF
@@ -55,27 +55,28 @@ Peers = Mapping[Family, Sequence[tuple[int, int]]]
 
 def peers(at_links: AtLinks, numbers: Mapping[str, int]) -> Peers:
     """Who peers are, given the numbers of classes."""
+    everything = [Prefix(family, 0, 0) for family in Family]
     # Without classes nobody counts what is no internet.
-    by_class = dict.fromkeys(at_links.known, numbers[INTERNAL] if at_links.classes else INSIDE)
+    internal = numbers[INTERNAL] if at_links.classes else INSIDE
+    by_class = dict.fromkeys(everything, INTERNET) | dict.fromkeys(at_links.known, internal)
     for name, prefixes in at_links.classes:
         by_class |= dict.fromkeys(prefixes, numbers[name])
-    flags = dict.fromkeys(at_links.cluster, CLUSTER)
-    # The longest prefix decides, of classes and flags by itself.
-    classes, clusters = PrefixTable(by_class.items()), PrefixTable(flags.items())
+    flags = dict.fromkeys(everything, 0) | dict.fromkeys(at_links.cluster, CLUSTER)
+    return {family: _peers_of(family, by_class, flags) for family in Family}
 
-    def peer_from(start: Address) -> tuple[int, int]:
-        known, flag = classes.match(start), clusters.match(start)
-        return start.value, (known[1] if known else INTERNET) | (flag[1] if flag else 0)
 
-    found = {}
-    for family in Family:
-        starts = {Address(family, 0)}
-        for prefix in {*by_class, *flags}:
-            if prefix.family is family:
-                starts |= {prefix.network, Address(family, (prefix.last + 1) % (1 << family.width))}
-        alike = groupby(map(peer_from, sorted(starts)), itemgetter(1))
-        found[family] = [next(group) for _, group in alike]
-    return found
+def _peers_of(family: Family, *choices: Mapping[Prefix, int]) -> list[tuple[int, int]]:
+    """The longest prefix decides, in each of the choices by itself."""
+    tables = [PrefixTable(choice.items()) for choice in choices]
+    prefixes = [prefix for choice in choices for prefix in choice if prefix.family is family]
+    starts = {prefix.value for prefix in prefixes} | {prefix.last + 1 for prefix in prefixes}
+
+    def peer_from(start: int) -> tuple[int, int]:
+        matches = (table.match(Address(family, start)) for table in tables)
+        return start, sum(chosen for _, chosen in filter(None, matches))
+
+    alike = groupby(map(peer_from, sorted(starts - {1 << family.width})), itemgetter(1))
+    return [next(group) for _, group in alike]
 
 
 def mapped(address: Address) -> bytes:

@@ -101,11 +101,15 @@ class LinksBackend(NftablesBackend):
             for addition in added:
                 self._know(addition.elements)
             pods = {element for part in added if part.spec.at_links for element in part.elements}
-            names = {self._links[address] for address in pods & self._links.keys()}
-            numbers = {name: number for name in names if (number := netlink.index_of(name))}
+            numbers = self._indexes(pods)
             if of_rules := [part for part in operations if not self._carries_out(part, numbers)]:
                 super().apply(of_rules)
             self._filters.join(numbers.values())
+
+    def _indexes(self, pods: Iterable[Element]) -> dict[str, int]:
+        """Of these pods' links, those that are there."""
+        names = {self._links.get(address, "") for address in pods}
+        return {name: number for name in names if (number := netlink.index_of(name))}
 
     def _carries_out(self, operation: transaction.Operation, numbers: Mapping[str, int]) -> bool:
         """Carry it out if it is about what counts at links, of which these are there."""
