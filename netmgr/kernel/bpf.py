@@ -94,7 +94,7 @@ class BpfMap:
                 is_last = False
             (count,) = struct.unpack_from("=I", request, 32)
             keys, elements = (
-                struct.iter_unpack(f"{size}s", buffer.raw[: size * count])
+                struct.iter_unpack(f"{size}s", memoryview(buffer)[: size * count])
                 for size, buffer in zip(sizes, buffers, strict=True)
             )
             yield from ((key, element) for (key,), (element,) in zip(keys, elements, strict=True))
