@@ -80,8 +80,8 @@ class BpfMap:
         """Every key and element, in batches of one call each."""
         sizes = self.shape.key, self.shape.element
         buffers = [_buffer(bytes(size * _BATCH)) for size in sizes]
-        # Where the next batch begins: a bucket's number, or a key.
-        cursor = _buffer(bytes(max(self.shape.key, 4)))
+        # The number of the bucket where the next batch begins.
+        cursor = _buffer(bytes(4))
         beginning, is_last = 0, False
         while not is_last:
             at = [ctypes.addressof(buffer) for buffer in (cursor, *buffers)]
