@@ -60,7 +60,8 @@ class Policy:
     for other nodes' pods is counted. With `counts_only` pods are counted and no more: none of their
     packets is dropped as forged, or translated. A machine between sites `runs_pods` none. One that
     `offloads` hands established connections that no rule counts to a flowtable, where the backend
-    can. With `native`, what is internal and lies outside it is reached as the machine, too.
+    can. With `native`, what is internal and lies outside it is reached as the machine, too. Packets
+    of pods that are `limited` may wait on their way.
     """
 
     internal: tuple[Prefix, ...]
@@ -79,6 +80,7 @@ class Policy:
     runs_pods: bool = True
     offloads: bool = False
     native: tuple[Prefix, ...] | None = None
+    limited: bool = False
 
     @property
     def traffics(self) -> tuple[Traffic, ...]:
@@ -119,6 +121,7 @@ class Policy:
             runs_pods=document.role is Role.NODE,
             offloads=document.flowtable and document.wires_pods,
             native=document.native_prefixes,
+            limited=document.limits_pods,
         )
 
 
@@ -201,7 +204,7 @@ def _uncounting(policy: Policy) -> Policy:
 @lru_cache(maxsize=2)
 def _at_links(policy: Policy) -> AtLinks:
     classes = policy.classifier.pieces if policy.classifier else ()
-    return AtLinks(policy.known, classes, tuple(merge(policy.cluster_cidrs)))
+    return AtLinks(policy.known, classes, tuple(merge(policy.cluster_cidrs)), policy.limited)
 
 
 # An agent asks for the ruleset of one policy every few seconds, and chains are most of the work.

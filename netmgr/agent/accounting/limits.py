@@ -101,7 +101,7 @@ class Limits(Component):
     @classmethod
     def open(cls, agent: Agent) -> Self | None:
         """None without limits; a predecessor's are removed then."""
-        if agent.document.limits or agent.document.limits_by_annotation:
+        if agent.document.limits_pods:
             return cls(agent)
         for removal in shaper.remove():
             log.info("limits-removed what=%s", removal)
