@@ -9,6 +9,7 @@
     'netmgr-cni.json': import 'grafana/netmgr-cni.json',
     'netmgr-sites.json': import 'grafana/netmgr-sites.json',
     'netmgr-controller.json': import 'grafana/netmgr-controller.json',
+    'netmgr-costs.json': import 'grafana/netmgr-costs.json',
   },
   prometheusAlerts+:: std.parseYaml(importstr 'prometheus/alerts.yml'),
   prometheusRules+:: std.parseYaml(importstr 'prometheus/recording.yml'),

@@ -1,4 +1,4 @@
-"""The exporter's HTTP or HTTPS port: /metrics, /, /report, /healthz, /readyz, v4 and v6 alike.
+"""The exporter's HTTP or HTTPS port: /metrics, /, /report, /usage, /healthz, /readyz, v4 and v6.
 
 With `--throughput-test` it also has the stream of `exporter/throughput.py`.
 
@@ -17,10 +17,12 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
+from urllib.parse import parse_qsl
 from wsgiref.types import StartResponse, WSGIEnvironment
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
@@ -36,10 +38,10 @@ from exporter.settings import Settings
 from exporter.throughput import CONNECTION, Stream
 from exporter.wsgi import IDLE_SECONDS, PublicHandler, PublicServer
 from netmgr.api import throughput
-from netmgr.api.client import ask, ask_ready, ask_report, read_snapshot
+from netmgr.api.client import ask, ask_ready, ask_report, ask_usage, read_snapshot
 from netmgr.api.gaps import described
 from netmgr.api.snapshot import Snapshot
-from netmgr.errors import ConfigError, NetmgrError, SetupError
+from netmgr.errors import ConfigError, NetmgrError, RequestError, SetupError
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +57,7 @@ LINKS = """<!doctype html>
 <ul>
 <li><a href="/metrics">/metrics</a>: for Prometheus
 <li><a href="/report">/report</a>: spent quotas and problems
+<li>/usage?since=…&amp;until=…&amp;by=…: what `netmgr usage` shows
 <li><a href="/healthz">/healthz</a>: the exporter runs
 <li><a href="/readyz">/readyz</a>: the agent answers
 </ul>
@@ -62,10 +65,14 @@ LINKS = """<!doctype html>
 <pre>{}</pre>
 </html>"""
 # /healthz and /readyz stay open: they show no traffic, and a kubelet's probes have no secret.
-GUARDED = ("/", "/metrics", "/report", throughput.PATH)
+GUARDED = ("/", "/metrics", "/report", "/usage", throughput.PATH)
 
 Read = Callable[[], Snapshot]
+Usage = Callable[[Mapping[str, str]], object]
+"""The history by the arguments of the agent's query `usage`."""
 Answer = TypeVar("Answer")
+Response = tuple[str, tuple[str, str], str]
+"""Status, header and body."""
 
 
 class Shared(Generic[Answer]):
@@ -130,7 +137,7 @@ class Server(PublicServer):
     """A thread for each request, bound when made.
 
     `read` asks the agent for a snapshot, `health` whether it answers (default: `read`), `report`
-    for spent quotas and problems (default: there are none).
+    for spent quotas and problems, and `usage` for history (default: there are none).
 
     Raises:
         ConfigError: the settings contradict each other, or a file is wrong. No port is open then.
@@ -146,6 +153,7 @@ class Server(PublicServer):
         read: Read,
         health: Callable[[], object] | None = None,
         report: Callable[[], object] | None = None,
+        usage: Usage | None = None,
     ) -> None:
         host, port = settings.check()
         # Files first: no port is open while a secret or certificate cannot be read.
@@ -175,6 +183,7 @@ class Server(PublicServer):
                 settings.max_series,
                 door,
                 Stream() if settings.throughput_test else None,
+                usage or (lambda _: {}),
             )
         )
 
@@ -227,6 +236,7 @@ def application(
     max_series: int = 0,
     door: Door | None = None,
     stream: Stream | None = None,
+    usage: Usage = lambda _: {},
 ) -> Callable[[WSGIEnvironment, StartResponse], Iterable[bytes]]:
     registry = CollectorRegistry()
     # prometheus_client calls `collect` without arguments: by this it learns when a request came.
@@ -241,6 +251,11 @@ def application(
     # A page of 5,000 series takes 4 MB while it is made: one at a time, however many clients ask.
     making = threading.Lock()
 
+    def usage_alone(query: str) -> object:
+        # The agent sums up a week in memory: once at a time.
+        with making:
+            return usage(dict(parse_qsl(query)))
+
     def respond(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         path = environ["PATH_INFO"]
         request.arrived = time.monotonic()
@@ -253,7 +268,11 @@ def application(
                 return metrics(environ, start_response)  # type: ignore[no-any-return]  # untyped
         if stream and path == throughput.PATH:
             return stream(environ, start_response)
-        response = ("200 OK", HTML, links()) if path == "/" else _answer(path, health, report)
+        if path == "/":
+            response = "200 OK", HTML, links()
+        else:
+            history = partial(usage_alone, environ.get("QUERY_STRING", ""))
+            response = _answer(path, health, {"/report": report, "/usage": history})
         status, kind, body = response
         start_response(status, [kind])
         return [body.encode() + b"\n"]
@@ -270,18 +289,20 @@ def _drop_odd_accept(environ: WSGIEnvironment) -> None:
 
 
 def _answer(
-    path: str, health: Callable[[], object], report: Callable[[], object]
-) -> tuple[str, tuple[str, str], str]:
+    path: str, health: Callable[[], object], documents: Mapping[str, Callable[[], object]]
+) -> Response:
     try:
-        if path == "/report":
-            return "200 OK", JSON, json.dumps(report())
+        if path in documents:
+            return "200 OK", JSON, json.dumps(documents[path]())
         if path == "/readyz":
             health()
+    except RequestError as error:
+        return "400 Bad Request", PLAIN, error.message
     except NetmgrError as error:
         return "503 Service Unavailable", PLAIN, error.message
     if path in ("/healthz", "/readyz"):
         return "200 OK", PLAIN, "ok"
-    return "404 Not Found", PLAIN, "here are /, /metrics, /report, /healthz and /readyz"
+    return "404 Not Found", PLAIN, "here are /, /metrics, /report, /usage, /healthz and /readyz"
 
 
 def _gaps(read: Read) -> str:
@@ -306,6 +327,7 @@ def serve(agent: Path, settings: Settings, wait: Callable[[], object]) -> None:
         lambda: read_snapshot(agent),
         lambda: ask_ready(agent),
         lambda: ask_report(agent),
+        lambda arguments: ask_usage(agent, arguments),
     ) as server:
         gc.freeze()  # what is loaded by now stays, and need not be looked through for every page
         worker = threading.Thread(target=server.serve_forever, name="http")

@@ -7,6 +7,16 @@ from typing import Any
 NODE_KEYS: dict[str, Any] = {"apiVersion": "netmgr.io/v1alpha1", "kind": "Node"}
 PLAN_KEYS: dict[str, Any] = {"apiVersion": "netmgr.io/v1alpha1", "kind": "NetworkPlan"}
 
+PRICES = """\
+apiVersion: netmgr.io/v1alpha1
+kind: Prices
+provider: Example Cloud
+account: "1234"
+currency: USD
+per: GB
+traffic: {internet-out: 0.09, zone-out: 0.01}
+"""
+
 SMALL_PLAN = """\
 apiVersion: netmgr.io/v1alpha1
 kind: NetworkPlan

@@ -12,6 +12,7 @@ import json
 import socket
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
@@ -46,6 +47,12 @@ def ask_report(path: Path, *, timeout: float = PATIENCE_SECONDS) -> ControllerRe
     with suppress(errors.RequestError):
         report["spent"] = ask(path, "quotas", timeout=timeout)["spent"]
     return report
+
+
+def ask_usage(path: Path, arguments: Mapping[str, str]) -> dict[str, Any]:
+    """History by somebody's arguments, of which the agent refuses what is not `since` and so on."""
+    since, until, by = (arguments.get(name, "") for name in ("since", "until", "by"))
+    return ask(path, "usage", since=since, until=until, by=by)
 
 
 def ask(

@@ -408,17 +408,32 @@ class AuditView(TypedDict):
 class UsageRow(TrafficTotals):
     """A sum of hourly roll-ups; columns that name no group are empty, `hour` is 0.
 
-    `missing` is how many bytes it may lack at most; None where that is not known.
+    `missing` is how many bytes it may lack at most; None where that is not known. Of a cluster, it
+    is one `node`'s, beside `unread_nodes` that existed in its time and whose rows nobody has.
     """
 
     hour: int
     namespace: str
     pod: str
     missing: NotRequired[int | None]
+    node: NotRequired[str]
+    unread_nodes: NotRequired[int]
+
+
+class UnreadNode(TypedDict):
+    """A Node whose usage is not in an answer, and when it existed: seconds since the epoch."""
+
+    node: str
+    reason: str
+    since: float
+    until: float
 
 
 class UsageView(TypedDict):
-    """The answer to `usage`: whole hours, seconds since the epoch, rows with most bytes first."""
+    """The answer to `usage`: whole hours, seconds since the epoch, rows with most bytes first.
+
+    Of a cluster, `nodes` is how many answered.
+    """
 
     version: Literal[1]
     since: int
@@ -426,6 +441,8 @@ class UsageView(TypedDict):
     by: list[str]
     rows: list[UsageRow]
     left_out: int
+    nodes: NotRequired[int]
+    unread: NotRequired[list[UnreadNode]]
 
 
 class Snapshot(TypedDict):

@@ -1,4 +1,7 @@
-"""`netmgr usage`: who used the internet when, from the hourly totals that the agent keeps."""
+"""`netmgr usage`: who used the internet when, from the hourly totals that the agents keep.
+
+Asked for a cluster, it has rows of every node. What prices are given for has its cost beside it.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +14,24 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from netmgr.cli import focus, options, terminal
 from netmgr.cli.asking import ask
-from netmgr.cli.options import Socket
 from netmgr.cli.output import Table, short, show, size
-from netmgr.errors import RequestError, TryAgainLater
-from netmgr.ledger.history import FARTHEST, By, Period, view
+from netmgr.cli.status import connect
+from netmgr.errors import ConfigError, RequestError, TryAgainLater
+from netmgr.ledger.history import FARTHEST, By, Period, entire, usage_row, view
+from netmgr.printable import plain, shortened
 
 if TYPE_CHECKING:
-    from netmgr.api.snapshot import UsageRow, UsageView
+    from netmgr.api.snapshot import UnreadNode, UsageRow, UsageView
+    from netmgr.documents.prices import Prices
+    from netmgr.kube.client.api import Api
 
 _DURATION = re.compile(r"(\d+)([mhdw])")
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
@@ -35,6 +43,7 @@ _COLUMNS = {
     "class": (),
 }
 _FIGURES = ("traffic", "bytes", "packets", "missing")
+_RECORDS = [By.HOUR, By.POD, By.CLASS]
 # The ledger folds the smallest pods of its oldest hours into their namespaces.
 _FOLDED = "(others)"
 _HOUR_SECONDS = 3600
@@ -44,6 +53,7 @@ class UsageFormat(StrEnum):
     TABLE = "table"
     JSON = "json"
     CSV = "csv"
+    FOCUS = "focus"
 
 
 Ledger = Annotated[
@@ -51,10 +61,14 @@ Ledger = Annotated[
     typer.Option("--ledger", help="The ledger's file, which root can read while no agent runs."),
 ]
 Groups = Annotated[list[By], typer.Option(help="Group by this; may be given more than once.")]
+PriceTable = Annotated[
+    Path | None,
+    typer.Option("--prices", metavar="FILE", help="What traffic costs: a document of kind Prices."),
+]
 DEFAULT_LEDGER = Path("/var/lib/netmgr/ledger.sqlite")
 
 
-def usage(
+def usage(  # noqa: PLR0913  one a command-line option
     *,
     since: Annotated[
         str, typer.Option(help="90m, 24h, 7d, 2w, today, yesterday, or a date and time (UTC).")
@@ -63,27 +77,77 @@ def usage(
     by: Groups = [By.NAMESPACE],  # noqa: B006  typer copies it
     output: Annotated[
         UsageFormat,
-        typer.Option("--output", "-o", help="table for people, json or csv for programs."),
+        typer.Option(
+            "--output",
+            "-o",
+            help="table for people, json or csv for programs, focus for what reads FOCUS 1.4: CSV "
+            "by hour, pod and class.",
+        ),
     ] = (UsageFormat.TABLE),
-    socket: Socket = None,
+    prices: PriceTable = None,
+    cluster: Annotated[
+        bool, typer.Option("--cluster", help="Every node of kubectl's context, not this node.")
+    ] = False,
+    context: options.Context = "",
+    namespace: options.Namespaces = None,
+    timeout: Annotated[
+        float, options.seconds(help="How long the nodes' exporters are asked.")
+    ] = 300,
+    kubeconfig: options.Kubeconfig = None,
+    service_account: options.ServiceAccount = options.SERVICE_ACCOUNT,
+    socket: options.Socket = None,
     ledger: Ledger = DEFAULT_LEDGER,
 ) -> None:
     """Show pods' internet traffic in past hours, deleted pods included.
 
     Hours are whole and in UTC: an hour that overlaps the given time is counted in full.
+
+    With --cluster, each row is of one node, and says how many nodes existed in its time whose rows
+    nobody has: they do not answer, or are gone.
     """
+    is_focus = output is UsageFormat.FOCUS
+    if is_focus and prices is None:
+        raise ConfigError("-o focus is of what traffic costs; give --prices FILE, or use -o csv")
+    table, period = _prices(prices), _period(since, until)
+    wanted = _RECORDS if is_focus else list(dict.fromkeys(by))
+    if cluster:
+        api = connect(kubeconfig, service_account, context)
+        answer = _ask_cluster(api, namespace, period, wanted, timeout)
+    elif context or namespace:
+        # If they were ignored, this node's rows would pass for the cluster's.
+        raise ConfigError("--context and --namespace are of --cluster; add it")
+    else:
+        answer = entire(partial(_ask, socket, ledger, wanted), period, wanted)
+    _show(answer, output, table)
+
+
+def _show(answer: UsageView, output: UsageFormat, prices: Prices | None) -> None:
+    if output is UsageFormat.TABLE:
+        show(*as_table(answer, prices), *notes(answer, prices))
+        return
+    if output is UsageFormat.JSON:
+        typer.echo(as_json(answer, prices))
+        return
+    wants_focus = output is UsageFormat.FOCUS
+    text = as_focus(answer, prices) if prices and wants_focus else as_csv(answer, prices)
+    typer.echo(text, nl=False)
+    for note in notes(answer, prices):
+        typer.echo(f"netmgr: {note}", err=True)
+
+
+def _period(since: str, until: str) -> Period:
     now = time.time()
     begin, end = moment("--since", since, now), moment("--until", until, now) if until else now
     if end <= begin:
         raise RequestError(f"--until {until or 'now'} is not later than --since {since}")
-    answer = _ask(socket, ledger, (begin, end), by)
-    match output:
-        case UsageFormat.JSON:
-            typer.echo(as_json(answer))
-        case UsageFormat.CSV:
-            typer.echo(as_csv(answer), nl=False)
-        case UsageFormat.TABLE:
-            show(*as_table(answer))
+    return Period.around(begin, end)
+
+
+def _prices(path: Path | None) -> Prices | None:
+    from netmgr.documents import loader
+    from netmgr.documents.prices import Prices
+
+    return loader.load(path, Prices) if path else None
 
 
 def moment(option: str, text: str, now: float) -> float:
@@ -111,11 +175,10 @@ def _parse(text: str, now: datetime) -> datetime:
     return given if given.tzinfo else given.replace(tzinfo=UTC)
 
 
-def _ask(socket: Path | None, ledger: Path, period: tuple[float, float], by: list[By]) -> UsageView:
-    names = list(dict.fromkeys(by))
-    since, until = map(str, period)
+def _ask(socket: Path | None, ledger: Path, by: list[By], period: Period) -> UsageView:
+    since, until = (str(hour * _HOUR_SECONDS) for hour in (period.first, period.end))
     try:
-        answer = ask(socket, "usage", since=since, until=until, by=",".join(names))
+        answer = ask(socket, "usage", since=since, until=until, by=",".join(by))
     # No agent runs: its file has the same totals, for those who may read it.
     except TryAgainLater as error:
         if not os.access(ledger, os.R_OK):
@@ -123,57 +186,115 @@ def _ask(socket: Path | None, ledger: Path, period: tuple[float, float], by: lis
         typer.echo(f"netmgr: {error.message}; reading {ledger}", err=True)
         from netmgr.ledger import store
 
-        hours = Period.around(*period)
         with store.reading(ledger) as connection:
-            return view(hours, names, store.usage(connection, hours, names))
+            return view(period, by, store.usage(connection, period, by))
     return cast("UsageView", answer)
 
 
-def as_json(answer: UsageView) -> str:
+def _ask_cluster(
+    api: Api, namespaces: list[str] | None, period: Period, by: list[By], seconds: float
+) -> UsageView:
+    from netmgr.kube.diagnose import cluster_usage
+    from netmgr.kube.diagnose.bundle import NAMESPACES
+
+    with terminal.progress() as progress:
+        task = progress.add_task("reading", total=None)
+
+        def advance(total: int) -> None:
+            progress.update(task, total=total, advance=1)
+
+        return cluster_usage.read(
+            api, tuple(namespaces or NAMESPACES), period, by, seconds, advance
+        )
+
+
+def as_json(answer: UsageView, prices: Prices | None = None) -> str:
     """One object; times in ISO 8601, bytes with IP headers."""
-    document = {
+    document: dict[str, object] = {
         "version": 1,
         "since": _time(answer["since"]),
         "until": _time(answer["until"]),
         "by": [By(group) for group in answer["by"]],
-        "rows": list(_rows(answer)),
+        "rows": list(_rows(answer, prices)),
         "left_out": answer["left_out"],
     }
+    if prices:
+        document["currency"] = prices.currency
+    if "nodes" in answer:
+        document |= {"nodes": answer["nodes"], "unread": list(map(_existence, answer["unread"]))}
     return json.dumps(document, indent=2)
 
 
-def as_csv(answer: UsageView) -> str:
+def _existence(node: UnreadNode) -> dict[str, object]:
+    times = {name: node[name] for name in ("since", "until")}
+    shown = {name: _time(at) if 0 < at < FARTHEST else None for name, at in times.items()}
+    return {"node": node["node"], "reason": node["reason"], **shown}
+
+
+def as_csv(answer: UsageView, prices: Prices | None = None) -> str:
+    of_cluster = ("node", "unread_nodes") if "nodes" in answer else ()
+    cost = ("cost",) if prices else ()
+    columns = (*_columns(answer), *_FIGURES, *of_cluster, *cost)
+    return _written(columns, _rows(answer, prices))
+
+
+def as_focus(answer: UsageView, prices: Prices) -> str:
+    columns = focus.focus_row(usage_row(0, "", "", "", 0, 0), prices)
+    rows = [{**row, "pod": row["pod"] or _FOLDED} for row in answer["rows"]]
+    return _written(columns, (focus.focus_row(cast("UsageRow", row), prices) for row in rows))
+
+
+def _written(columns: Iterable[str], rows: Iterable[Mapping[str, object]]) -> str:
     text = io.StringIO()
     # By default the module ends lines by CR LF, and shells' tools leave the CR in the last column.
-    writer = csv.DictWriter(text, [*_columns(answer), *_FIGURES], lineterminator="\n")
+    writer = csv.DictWriter(text, list(columns), lineterminator="\n")
     writer.writeheader()
-    writer.writerows(_rows(answer))
+    writer.writerows(rows)
     return text.getvalue()
 
 
-def _rows(answer: UsageView) -> Iterator[dict[str, object]]:
+def _rows(answer: UsageView, prices: Prices | None = None) -> Iterator[dict[str, object]]:
     columns = _columns(answer)
     for row in answer["rows"]:
         names = dict(zip(columns, _key(row, columns), strict=True))
         figures: Mapping[str, object] = row
-        yield names | {name: figures[name] for name in _FIGURES if name in figures}
+        shown = (*_FIGURES, "node", "unread_nodes")
+        document = names | {name: figures[name] for name in shown if name in figures}
+        if prices:
+            # As text: a number of JSON is a binary fraction to most readers.
+            document["cost"] = focus.written(prices.cost(row["traffic"], row["bytes"]))
+        yield document
 
 
-def as_table(answer: UsageView) -> Iterator[Table | str]:
-    """A line for each group and class of traffic, in and out beside each other."""
+def as_table(answer: UsageView, prices: Prices | None = None) -> Iterator[Table | str]:
+    """A line for each group and class of traffic, in and out beside each other, of all nodes."""
     columns, lines = _columns(answer), _lines(answer)
     by_class = "class" in answer["by"] or len({line[1] for line in lines}) > 1
-    headings = (*columns, *(["class"] if by_class else []), "in>", "out>")
+    headings = [*columns, *(["class"] if by_class else []), "in>", "out>"]
+    headings += [f"{prices.currency}>"] if prices else []
     table = Table(*headings, title=f"{_time(answer['since'])} until {_time(answer['until'])}")
     for key, kind, incoming, outgoing in lines:
-        table.row(*map(short, key), *([kind] if by_class else []), size(incoming), size(outgoing))
+        cells = [*map(short, key), *([kind] if by_class else []), size(incoming), size(outgoing)]
+        if prices:
+            cost = prices.cost(f"{kind}-in", incoming) + prices.cost(f"{kind}-out", outgoing)
+            cells.append(f"{cost:.2f}")
+        table.row(*cells)
     yield table
     if not lines:
         yield "no traffic in these hours"
     yield from _lacking(answer)
+
+
+def notes(answer: UsageView, prices: Prices | None) -> Iterator[str]:
+    """What an answer leaves out as a whole."""
     if answer["left_out"]:
         left_out = f"{answer['left_out']} smaller rows are left out; ask for a shorter time"
         yield typer.style(left_out, fg="yellow")
+    if unread := answer.get("unread"):
+        named = shortened([f"{node['node']} ({plain(node['reason'])})" for node in unread])
+        yield typer.style(f"without the rows of {named}", fg="yellow")
+    if prices and (free := {row["traffic"] for row in answer["rows"]} - prices.traffic.keys()):
+        yield f"free, since there is no price for it: {', '.join(sorted(free))}"
 
 
 def _lacking(answer: UsageView) -> Iterator[str]:

@@ -276,6 +276,11 @@ class NodeDocument(Document):
         return self.cni and self.role is Role.NODE
 
     @property
+    def limits_pods(self) -> bool:
+        """Whether pods may have limits."""
+        return bool(self.limits or self.budgets_file) or self.limits_by_annotation
+
+    @property
     def internal_prefixes(self) -> tuple[Prefix, ...]:
         """All that is not internet: `internal`, special use, own ranges, every site's prefixes."""
         protected = self.protect if self.wires_pods else ()

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from netmgr.errors import Ignoring, KernelError, SetupError
 from netmgr.kernel.bpf_code import assembled
 
-HASH, ARRAY, PREFIXES = 1, 2, 11
-"""Kinds of maps; the last finds the longest prefix."""
+HASH, ARRAY = 1, 2
+"""Kinds of maps."""
 
 # Numbers of bpf(2), which libc has no function for.
 _CALLS = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "s390x": 351, "ppc64le": 361}
@@ -42,9 +42,10 @@ class MapShape:
 
 @dataclass(frozen=True, slots=True)
 class BpfMap:
-    """A map that is open here."""
+    """A map that is open here, and the number by which it is found again."""
 
     shape: MapShape
+    number: int
     descriptor: int
 
     def put(self, key: bytes, element: bytes) -> None:
@@ -76,11 +77,11 @@ class BpfMap:
         _bpf(command, f"use map {self.shape.name}", "IxxxxQQQ", self.descriptor, *at, flags)
 
     def listed(self) -> Iterator[tuple[bytes, bytes]]:
-        """Every key and element, in batches of one call each (Linux 5.13 for prefixes)."""
+        """Every key and element, in batches of one call each."""
         sizes = self.shape.key, self.shape.element
         buffers = [_buffer(bytes(size * _BATCH)) for size in sizes]
-        # Where the next batch begins: a bucket's number, or a key.
-        cursor = _buffer(bytes(max(self.shape.key, 4)))
+        # The number of the bucket where the next batch begins.
+        cursor = _buffer(bytes(4))
         beginning, is_last = 0, False
         while not is_last:
             at = [ctypes.addressof(buffer) for buffer in (cursor, *buffers)]
@@ -93,7 +94,7 @@ class BpfMap:
                 is_last = False
             (count,) = struct.unpack_from("=I", request, 32)
             keys, elements = (
-                struct.iter_unpack(f"{size}s", buffer.raw[: size * count])
+                struct.iter_unpack(f"{size}s", memoryview(buffer)[: size * count])
                 for size, buffer in zip(sizes, buffers, strict=True)
             )
             yield from ((key, element) for (key,), (element,) in zip(keys, elements, strict=True))
@@ -104,7 +105,7 @@ class BpfMap:
 class BpfProgram:
     """A loaded program. `tag` is a digest of its code, and `maps` has the numbers of its maps."""
 
-    number: int
+    name: str
     tag: bytes
     maps: tuple[int, ...]
     descriptor: int
@@ -114,7 +115,7 @@ def create_map(shape: MapShape) -> BpfMap:
     flags = 0 if shape.kind == ARRAY else _NO_PREALLOC
     made = (shape.kind, shape.key, shape.element, shape.capacity, flags, 0, 0)
     text = f"make map {shape.name}"
-    return BpfMap(shape, _bpf(_CREATE, text, "7I16s", *made, shape.name.encode()))
+    return _opened(_bpf(_CREATE, text, "7I16s", *made, shape.name.encode()))
 
 
 def load(name: str, text: str, maps: Iterable[BpfMap]) -> BpfProgram:
@@ -137,19 +138,19 @@ def _described(descriptor: int) -> BpfProgram:
     # `nr_map_ids` and `map_ids` of struct bpf_prog_info: where the numbers go.
     asked = struct.pack("=52xIQ", _MOST_MAPS, ctypes.addressof(numbers))
     description = _describe(descriptor, asked)
-    number, tag, count = struct.unpack_from("=4xI8s36xI", description)
-    return BpfProgram(number, tag, tuple(numbers[:count]), descriptor)
+    tag, count, name = struct.unpack_from("=8x8s36xI8x16s", description)
+    text = name.rstrip(b"\0").decode()
+    return BpfProgram(text, tag, tuple(numbers[:count]), descriptor)
 
 
 def open_map(number: int) -> BpfMap:
-    descriptor = _bpf(_MAP_BY_ID, f"open map {number}", "III", number, 0, 0)
-    shape = struct.unpack_from("=I4xIII4x16s", _describe(descriptor))
-    return BpfMap(MapShape(shape[-1].rstrip(b"\0").decode(), *shape[:-1]), descriptor)
+    return _opened(_bpf(_MAP_BY_ID, f"open map {number}", "III", number, 0, 0))
 
 
-def number_of(opened: BpfMap) -> int:
-    """The number by which a map is found again."""
-    return int(struct.unpack_from("=4xI", _describe(opened.descriptor))[0])
+def _opened(descriptor: int) -> BpfMap:
+    kind, number, *sizes, name = struct.unpack_from("=5I4x16s", _describe(descriptor))
+    shape = MapShape(name.rstrip(b"\0").decode(), kind, *sizes)
+    return BpfMap(shape, number, descriptor)
 
 
 def _describe(descriptor: int, asked: bytes = b"") -> bytes:

@@ -2,8 +2,10 @@
 
     r2 = *(u32 *)(r6 + 36); if r2 == 0 goto pass    *(u32 *)(r10 - 20) = 128    r2 <<= 3
     lock *(u64 *)(r0 + 8) += r9    r1 = map pods    r1 = value sums    call 1    exit
+    r2 = be32 r2    if w2 >= 0xe0000000 goto pass
 
-`map` is a map's address, `value` that of an array's one element. What follows `#` is a comment.
+`map` is a map's address, `value` that of an array's one element; `w2` is the lower half of `r2`.
+What follows `#` is a comment.
 """
 
 from __future__ import annotations
@@ -14,10 +16,13 @@ import sys
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from netmgr.errors import SetupError
+
 _SIZES = {"u8": 0x10, "u16": 0x08, "u32": 0x00, "u64": 0x18}
 _ARITHMETIC = {"": 0xB0, "+": 0x00, "-": 0x10, "|": 0x40, "&": 0x50, "<<": 0x60, ">>": 0x70}
 _COMPARISONS = {"==": 0x10, ">": 0x20, ">=": 0x30, "&": 0x40, "!=": 0x50, "<": 0xA0, "<=": 0xB0}
 _OPERAND = r"(?:r(?P<register>\d+)|(?P<number>-?\w+))"
+_CONDITION = rf"(?P<target>\d+) (?P<operator>\S+) {_OPERAND} goto (?P<label>\w+)"
 
 
 def _memory(base: str) -> str:
@@ -38,17 +43,16 @@ _FORMS = (
     _Form(rf"r(?P<target>\d+) = {_memory('source')}", 0x61),
     _Form(rf"{_memory('target')} = {_OPERAND}", 0x62, 1),
     _Form(rf"lock {_memory('target')} \+= r(?P<source>\d+)", 0xC3),
-    _Form(
-        rf"if r(?P<target>\d+) (?P<operator>\S+) {_OPERAND} goto (?P<label>\w+)",
-        *(0x05, 8, _COMPARISONS),
-    ),
+    _Form(rf"if r{_CONDITION}", 0x05, 8, _COMPARISONS),
+    _Form(rf"if w{_CONDITION}", 0x06, 8, _COMPARISONS),
     _Form(r"goto (?P<label>\w+)", 0x05),
+    _Form(r"r(?P<target>\d+) = be(?P<number>\d+) r\1", 0xDC),
     _Form(rf"r(?P<target>\d+) (?P<operator>\S*)= {_OPERAND}", 0x07, 8, _ARITHMETIC),
     _Form(r"call (?P<number>\d+)", 0x85),
     _Form(r"exit", 0x95),
 )
 _PARTS = ("target", "source", "register", "number", "size", "sign", "offset", "operator")
-_WORD = struct.Struct("=BBhi")
+_WORD, _FARTHEST = struct.Struct("=BBhi"), 0x7FFF
 
 
 def assembled(text: str, maps: Mapping[str, int]) -> bytes:
@@ -57,6 +61,7 @@ def assembled(text: str, maps: Mapping[str, int]) -> bytes:
     Raises:
         ValueError: a statement has none of the forms above.
         KeyError: there is no such map, label or operator.
+        SetupError: a jump leads too far.
     """
     code = re.sub(r"#.*", "", text).replace(":", ":;").replace("\n", ";")
     labels: dict[str, int] = {}
@@ -82,6 +87,8 @@ def _encoded(
     number, offset = int(parts["number"] or "0", 0), int(parts["sign"] + (parts["offset"] or "0"))
     if parts["label"]:
         offset = labels[parts["label"]] - place - 1
+        if offset > _FARTHEST:
+            raise SetupError("accounting.at: links: node.yaml has too many prefixes; say at: rules")
     if parts["map"]:
         source, number = {"map": 1, "value": 2}[parts["kind"]], maps[parts["map"]]
     halves = (source, target) if sys.byteorder == "little" else (target, source)

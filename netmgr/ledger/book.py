@@ -60,7 +60,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from netmgr.ledger import audit, tables
-from netmgr.ledger.history import EVERY, SECONDS, HourBucket, Unwritten
+from netmgr.ledger.history import SECONDS, HourBucket, Unwritten
 from netmgr.ledger.mark import Mark
 from netmgr.model import PODS, Counter, PodRef, Sample
 
@@ -225,7 +225,7 @@ class Book:
         if former is not None:
             # Its address passed to another pod before the former one was ended here.
             self._lose({tables.Gap.REMOVED: [counter]}, now, now)
-            self.hours.lose(now.wall, [EVERY])
+            self.hours.miss(now.wall, now.wall)
             self._end_pods({former.owner}, now)
         self.read_at[counter] = now.steady
 
@@ -296,7 +296,7 @@ class Book:
         for traffic in lacks:
             lacks[traffic] -= known[traffic]
             if lacks[traffic]:
-                self.hours.lose(now.wall, [traffic], lacks[traffic])
+                self.hours.lose(now.wall, traffic, lacks[traffic])
         if size := sum(lacks.values()):
             if gap := self.explained or self._gap_to_come(read):
                 self.note(gap, now.steady, now, size=size, goes_on=True)
@@ -421,11 +421,11 @@ class Book:
         So many seconds of it are known already; so many bytes are known to be lost.
         """
         self._advance()
-        # Without counters nobody knows whose bytes they were: every row of the hour may lack some.
-        if not (goes_on or concerned or gap in (tables.Gap.RESET, tables.Gap.NOT_DURABLE)):
-            self.hours.lose(now.wall, [EVERY])
-        # By the wall clock, which may be wrong, for people alone.
+        # By the wall clock, which may be wrong, for people and roll-ups.
         last = tables.LastGap.of(concerned, now.wall - (now.steady - since), now.wall)
+        # Without counters nobody knows whose bytes they were: any row of these hours may lack some.
+        if not (goes_on or concerned or gap in (tables.Gap.RESET, tables.Gap.NOT_DURABLE)):
+            self.hours.miss(last.since, last.until)
         self.facts[GAP_AT + gap] = (self.last_gap(gap).prolonged(last) if goes_on else last).text
         lost = self.gaps.get(gap, tables.Lost())
         self.gaps[gap] = tables.Lost(
@@ -448,7 +448,10 @@ class Book:
         since = min(self.read_at.get(counter, self.inherited.steady) for counter in every)
         # Before the audit, since a sum that was put back has posted again what it shows.
         audit.remeasure(self.totals, audit.summed(every))
-        self.hours.lose(now.wall, {counter.traffic for counter in filter(audit.is_unsized, every)})
+        unsized = {
+            (self._pod(counter), counter.traffic) for counter in filter(audit.is_unsized, every)
+        }
+        self.hours.miss(now.wall - (now.steady - since), now.wall, unsized)
         counted = 0.0
         for gap, counters in lost.items():
             known, goes_on = self._extend(gap, since, read_at.steady)
@@ -458,6 +461,9 @@ class Book:
             counted = now.steady - since
             if any(counter.is_pod for counter in counters):
                 self.explained = gap
+
+    def _pod(self, counter: Counter) -> str:
+        return str(self.counters[counter].owner or "")
 
     def _extend(self, gap: tables.Gap, since: float, until: float) -> tuple[float, bool]:
         """How many of these seconds the reason's last gap has already, and whether it goes on."""

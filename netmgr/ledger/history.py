@@ -7,7 +7,8 @@ the one before: an hour is exact to one reading interval (`reading_seconds`), or
 absence.
 
 What is lost has roll-ups of its own, of no namespace: the bytes that are known to be lost, and as
-packets the gaps whose bytes nobody knows. They bound the error of each row (`bounded`).
+packets the gaps whose bytes nobody knows. They bound the error of each row (`bounded`). Such a gap
+is in every hour that it touches, with the pods whose counters it concerned, `<namespace>/<name>`.
 
 What bounds the file: the latest `Retention.hours` hours that had traffic are kept. Beyond
 `Retention.rows`, the pods of the oldest hours are folded into their namespaces (pod ""), the
@@ -16,9 +17,11 @@ smallest pods first, and then the oldest hours go.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import product
 from typing import NamedTuple
 
 from netmgr.api.snapshot import VERSION, UsageRow, UsageView
@@ -31,6 +34,8 @@ FARTHEST = 1e11
 """Seconds from the epoch that are still a time: three thousand years."""
 MOST_ROWS = 10_000
 """Rows of one answer about usage; the rest, the smallest, are only counted."""
+LONGEST_GAP = 31 * 24
+"""Hours of one gap that are noted, its latest: a clock that was set wrong may claim decades."""
 UNWRITTEN_BUCKETS = 20_000
 """Most roll-ups that wait for the file; beyond, pods are folded into their namespaces."""
 
@@ -57,11 +62,18 @@ class Unwritten(dict[HourBucket, Amount]):
 
     is_kept = True
 
-    def lose(self, wall: float, traffics: Iterable[str], size: int = 0) -> None:
-        """Note bytes that were lost, or a gap of an unknown size."""
-        for traffic in traffics:
-            bucket = HourBucket(int(wall // SECONDS), "", "", traffic)
-            self.add(bucket, Amount(size, 0 if size else 1))
+    def lose(self, wall: float, traffic: str, size: int) -> None:
+        """Note bytes that were lost: an hour lacks those that its readings would have brought."""
+        self.add(HourBucket(int(wall // SECONDS), "", "", traffic), Amount(size, 0))
+
+    def miss(
+        self, since: float, until: float, concerned: Collection[tuple[str, str]] = (("", EVERY),)
+    ) -> None:
+        """Note a gap of an unknown size, by pod and traffic; "" in place of a pod is any."""
+        last = int(until // SECONDS)
+        for hour in range(max(int(since // SECONDS), last - LONGEST_GAP), last + 1):
+            for pod, traffic in concerned:
+                self.add(HourBucket(hour, "", pod, traffic), Amount(0, 1))
 
     def add(self, bucket: HourBucket, amount: Amount) -> None:
         if not self.is_kept:
@@ -134,22 +146,37 @@ def bounded(
     rows: Iterable[UsageRow], lost: Iterable[UsageRow], by: Collection[By]
 ) -> list[UsageRow]:
     """The rows, each with the bytes that it may lack at most; None where nobody knows."""
-    has_hours = By.HOUR in by
-    most: dict[tuple[int, str], int | None] = {}
+    most: defaultdict[tuple[int, str, str], list[int | None]] = defaultdict(list)
     for loss in lost:
-        key = loss["hour"] if has_hours else 0, loss["traffic"]
-        # The packets of a loss are gaps whose bytes nobody knows.
-        known = most.get(key, 0)
-        most[key] = None if loss["packets"] or known is None else known + loss["bytes"]
-    return [
-        {
-            **row,
-            "missing": None
-            if (row["hour"], EVERY) in most
-            else most.get((row["hour"], row["traffic"]), 0),
-        }
-        for row in rows
-    ]
+        hour = loss["hour"] if By.HOUR in by else 0
+        for owner in _concerned(loss["pod"], by):
+            # The packets of a loss are gaps whose bytes nobody knows.
+            bound = None if loss["packets"] else loss["bytes"]
+            most[hour, owner, loss["traffic"]].append(bound)
+    return [{**row, "missing": _missing(row, most)} for row in rows]
+
+
+def _missing(
+    row: UsageRow, most: Mapping[tuple[int, str, str], Iterable[int | None]]
+) -> int | None:
+    total = 0
+    for key in product(
+        [row["hour"]], ["", f"{row['namespace']}/{row['pod']}"], [EVERY, row["traffic"]]
+    ):
+        for bound in most.get(key, ()):
+            if bound is None:
+                return None
+            total += bound
+    return total
+
+
+def _concerned(pod: str, by: Collection[By]) -> tuple[str, ...]:
+    """Rows that lack what this pod lost, by their namespace and pod; "" for all rows."""
+    namespace, is_pod, _ = pod.partition("/")
+    if not is_pod or not {By.NAMESPACE, By.POD} & {*by}:
+        return ("",)
+    # By pod, a row without a name has those of the namespace that were folded.
+    return (pod, f"{namespace}/") if By.POD in by else (f"{namespace}/",)
 
 
 def view(period: Period, by: Sequence[By], rows: Sequence[UsageRow]) -> UsageView:
@@ -162,6 +189,22 @@ def view(period: Period, by: Sequence[By], rows: Sequence[UsageRow]) -> UsageVie
         "rows": list(rows[:MOST_ROWS]),
         "left_out": max(0, len(rows) - MOST_ROWS),
     }
+
+
+def entire(ask: Callable[[Period], UsageView], period: Period, by: Collection[By]) -> UsageView:
+    """The answer for a period, asked for in parts where one has no room for the rows of its hours.
+
+    Sums over several hours cannot be put together of parts.
+    """
+    answer = ask(period)
+    if not answer["left_out"] or By.HOUR not in by or period.end - period.first == 1:
+        return answer
+    middle = (period.first + period.end) // 2
+    early, late = (
+        entire(ask, half, by) for half in (Period(period.first, middle), Period(middle, period.end))
+    )
+    left_out = early["left_out"] + late["left_out"]
+    return {**answer, "rows": early["rows"] + late["rows"], "left_out": left_out}
 
 
 def columns_of(by: Collection[By]) -> tuple[str, ...]:

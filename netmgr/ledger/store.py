@@ -64,7 +64,11 @@ _ADDING = f"""ON CONFLICT DO UPDATE SET
 _ADD_HOURS = f"INSERT INTO hour VALUES (?, ?, ?, ?, ?, ?) {_ADDING}"  # noqa: S608  a constant
 
 # Hours are counted, not reckoned from the clock, which may jump to another year for a minute.
-_OLDEST_KEPT = "SELECT min(hour) FROM (SELECT DISTINCT hour FROM hour ORDER BY hour DESC LIMIT ?)"
+_OLDEST_KEPT = """
+SELECT min(hour) FROM (
+    SELECT DISTINCT hour FROM hour WHERE namespace <> '' ORDER BY hour DESC LIMIT ?
+)
+"""
 _HOURS_BY_AGE = "SELECT hour, count(*) FROM hour GROUP BY hour ORDER BY hour"
 _SMALLEST_PODS = """
 SELECT namespace, pod FROM hour WHERE hour = ? AND pod <> ''

@@ -192,6 +192,8 @@ class NodePool(Document):
     """Extra nodes while it is upgraded: a number, or a percentage."""
     grow_to: NodeCount | None = None
     """Declared growth, in nodes: subnets have this size from day one."""
+    zone: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9-]{0,62}$")] | None = None
+    """The availability zone of all its nodes. Where pools have some, traffic is counted by zone."""
     subnets: tuple[PrefixOrMore, ...] = ()
     """Existing subnets, for its nodes from the first on; nodes that do not fit get others.
 

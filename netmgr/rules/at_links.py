@@ -12,8 +12,10 @@ class AtLinks:
     """Who peers are; what is in none of these prefixes is the internet.
 
     `classes` has the prefixes of each by its name, if they count; `cluster` are all nodes' pods.
+    `limited`: packets to pods may wait in an IFB, and no longer show where they came in.
     """
 
     known: tuple[Prefix, ...]
     classes: tuple[tuple[str, tuple[Prefix, ...]], ...] = ()
     cluster: tuple[Prefix, ...] = ()
+    limited: bool = False

@@ -23,6 +23,7 @@ class LinkElements:
     def __init__(self, pods: BpfMap) -> None:
         self._map = pods
         self._keys: dict[Counter, bytes] = {}
+        self._counters: dict[tuple[bytes, bytes, bytes], Counter] = {}
         self._numbers = {Traffic.INTERNET_IN.kind: link_programs.INTERNET}
         for _ in self.listed():
             pass
@@ -41,15 +42,20 @@ class LinkElements:
 
     def listed(self) -> Iterator[tuple[int, Sample]]:
         """The index of each one's link, and what it shows."""
+        # As in `Samples`: nearly all are those of the last listing.
+        former, self._counters = self._counters, {}
         for key, element in self._map.listed():
-            link, number, row = ELEMENT_KEY.unpack(key)
             packets, octets, packed, name = ELEMENT.unpack(element)
-            kind = netlink.string_of(name)
-            # Each class keeps its number as long as an element has it.
-            self._numbers[kind] = number
-            address = Address.unpack(packed if row & 2 else packed[-Family.V4.octets :])
-            counter = Counter.of_pod(address, Traffic(f"{kind}-{'in' if row & 1 else 'out'}"))
+            link, number, row = ELEMENT_KEY.unpack(key)
+            counter = former.get((key, packed, name))
+            if counter is None:
+                kind = netlink.string_of(name)
+                # Each class keeps its number as long as an element has it.
+                self._numbers[kind] = number
+                address = Address.unpack(packed if row & 2 else packed[-Family.V4.octets :])
+                counter = Counter.of_pod(address, Traffic(f"{kind}-{'in' if row & 1 else 'out'}"))
             self._keys[counter] = key
+            self._counters[key, packed, name] = counter
             yield link, sample(counter, octets, packets)
 
     def add(self, link: int, address: Address, traffic: Traffic, packets: int) -> None:

@@ -8,14 +8,15 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
+from typing import NamedTuple
 
-from netmgr.errors import Ignoring
-from netmgr.kernel import bpf, netlink, traffic_filters
+from netmgr.errors import Ignoring, KernelError
+from netmgr.kernel import bpf, traffic_filters
 from netmgr.kernel.bpf import BpfMap, BpfProgram
 from netmgr.kernel.links import Link, Links
-from netmgr.kernel.netlink import Netlink
+from netmgr.kernel.netlink import Netlink, Operation
 from netmgr.kernel.routes import RTN_UNICAST, Route, read_routes
 from netmgr.kernel.traffic_filters import NO_BLOCKS, Blocks, FilterPlace
 from netmgr.model import LINK_PREFIX
@@ -26,22 +27,21 @@ from netmgr.rules.link_programs import (
     ENTERING,
     LEAVING,
     LEAVING_BARE,
+    MOST_UPLINKS,
     ONLY_KEY,
-    PEERS_MAP,
     SENDING,
     SHAPES,
-    TEXTS,
     UPLINKS,
     UPLINKS_MAP,
+    Peers,
+    texts,
 )
 from netmgr.rules.observed import LinkFault
-
-Peers = Mapping[bytes, bytes]
 
 # Numbers of the blocks that the ways from pods share, and those to pods.
 _BLOCKS = (0x6E6E, 0x6E6D)
 _OF_PODS = {FilterPlace.block(_BLOCKS[0]): SENDING, FilterPlace.block(_BLOCKS[1]): ARRIVING}
-_ETHERNET_ADDRESS_BYTES, _MOST_UPLINKS = 6, UPLINKS.size // 4 - 1
+_ETHERNET_ADDRESS_BYTES = 6
 # Loopback, pods' links, IFBs, and the probe's link.
 _OWN = ("lo ", LINK_PREFIX, "netmgr-")
 # In which packets to limited pods wait, which come in by it then (netmgr/limits).
@@ -50,22 +50,23 @@ _IFB = "netmgr-in"
 _WHOLES = ("bridge", "bond", "team", "openvswitch")
 
 
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """What the links that are there need, as of one look; `outside` are ways to the internet."""
+class _Lacking(NamedTuple):
+    """What the links that are there lack, as of one look."""
 
-    programs: Mapping[FilterPlace, str]
-    missing: Mapping[int, Blocks]
-    """Links without a clsact, and the blocks that each is to share."""
+    faults: list[LinkFault]
+    clsacts: dict[int, Blocks]
+    programs: dict[FilterPlace, str]
     uplinks: bytes
-    names: Mapping[int, str]
-    outside: Collection[int]
 
 
 class LinkFilters:
     def __init__(self) -> None:
         self._channel = Netlink()
         self._links = Links(self._channel)
+        self._programs: dict[str, BpfProgram] = {}
+        # Whom these know, and whether pods have limits.
+        self._peers: Peers = {}
+        self._limited = False
 
     @cached_property
     def maps(self) -> dict[str, BpfMap]:
@@ -76,9 +77,12 @@ class LinkFilters:
         held = {present.shape: present for present in map(bpf.open_map, numbers)}
         return {shape.name: held.get(shape) or bpf.create_map(shape) for shape in SHAPES}
 
-    @cached_property
-    def _programs(self) -> dict[str, BpfProgram]:
-        return {name: bpf.load(f"nm_{name}", TEXTS[name], self.maps.values()) for name in TEXTS}
+    def _know(self, peers: Peers) -> None:
+        if peers != self._peers:
+            written, maps = texts(peers), self.maps.values()
+            loaded = {name: bpf.load(f"nm_{name}", written[name], maps) for name in written}
+            _close(self._programs)
+            self._programs, self._peers = loaded, peers
 
     def _ours(self, place: FilterPlace) -> Iterator[BpfProgram]:
         for is_ours, number in traffic_filters.read_filters(self._channel, place):
@@ -87,89 +91,80 @@ class LinkFilters:
                 os.close(program.descriptor)
                 yield program
 
-    def _look(self, pods: Collection[str], at_links: AtLinks) -> _Wanted:
+    def _tag(self, place: FilterPlace, name: str) -> bytes:
+        """That of the program there, if it is this one, perhaps for other peers."""
+        present, wanted = self._ours(place), self._programs[name]
+        same = (own.tag for own in present if (own.name, own.maps) == (wanted.name, wanted.maps))
+        return next(same, b"")
+
+    def look(self, pods: Collection[str], at_links: AtLinks, peers: Peers) -> _Lacking:
+        """What these pods' links, uplinks and maps lack."""
+        self._know(peers)
+        self._limited = at_links.limited
         clsacts, present = traffic_filters.read_clsacts(self._channel), self._links.read()
         outside = _outside(read_routes(self._channel), at_links.known)
-        ifb = next((link.number for link in present if link.name == _IFB), 0)
-        # A route by several links (0) names none; classes count what is internal, too; and what
-        # comes back from an IFB does not say by which link it came in.
-        everything = bool(at_links.classes or ifb) or 0 in outside
-        uplinks = _uplinks(present, outside, everything=everything)
-        of_pods = [link.number for link in present if link.name in pods]
-        programs: dict[FilterPlace, str] = {}
-        for link in uplinks:
-            programs |= _of_uplink(link)
-        for number in of_pods:
-            programs |= _of_pod(number, clsacts.get(number, _BLOCKS))
-        blocks = {link.number: NO_BLOCKS for link in uplinks}
-        blocks |= dict.fromkeys(of_pods, _BLOCKS)
-        blocks = {number: blocks[number] for number in blocks.keys() - clsacts.keys()}
-        names = {link.number: link.name for link in present}
-        return _Wanted(programs, blocks, _known(uplinks, ifb), names, outside)
+        uplinks = _uplinks(present, outside, at_links)
+        lacking = _Lacking([], {}, {}, _known(uplinks, present, at_links))
+        known = self.maps[UPLINKS_MAP].get(ONLY_KEY) or bytes(UPLINKS.size)
+        if known != lacking.uplinks:
+            lacking.faults.append(LinkFault("the programs knew other uplinks", loses=False))
+        of_pods = [link for link in present if link.name in pods]
+        wanted: dict[FilterPlace, tuple[str, Link]] = {}
+        for link, blocks in (*product(uplinks, [NO_BLOCKS]), *product(of_pods, [_BLOCKS])):
+            if link.number not in clsacts:
+                lacking.clsacts[link.number] = blocks
+                lacking.faults.append(LinkFault(f"{link.name}: no clsact", blocks is _BLOCKS))
+            programs = self._of_pod(link.number, clsacts.get(link.number, blocks))
+            if blocks is NO_BLOCKS:
+                programs = _of_uplink(link)
+            wanted |= {place: (program, link) for place, program in programs.items()}
+        former = {*UPLINKS.unpack(known), *outside}
+        for place, (program, link) in wanted.items():
+            self._examine(lacking, place, program, link, may_count=link.number in former)
+        return lacking
 
-    def faults(self, pods: Collection[str], at_links: AtLinks, peers: Peers) -> Iterator[LinkFault]:
-        """What of these pods' links, of the uplinks and of the maps is not as it should be."""
-        wanted, held = self._look(pods, at_links), self.maps[UPLINKS_MAP].get(ONLY_KEY) or b""
-        former = UPLINKS.unpack(held) if held else ()
-        for place, program in wanted.programs.items():
-            if not self._runs(place, program):
-                # A new link that leads nowhere outside has carried nothing that counts.
-                loses = program in _OF_PODS.values() or place.link in {*former, *wanted.outside}
-                name = wanted.names.get(place.link, "pods' links")
-                yield LinkFault(f"{name}: the filter {program} was missing or altered", loses)
-        for number, block in wanted.missing.items():
-            yield LinkFault(f"{wanted.names[number]}: no clsact", loses=block is not NO_BLOCKS)
-        if held != wanted.uplinks or dict(self.maps[PEERS_MAP].listed()) != peers:
-            yield LinkFault("the programs knew other links or prefixes", loses=False)
-
-    def _runs(self, place: FilterPlace, name: str) -> bool:
-        """Whether this program with these maps runs there, whichever agent loaded it."""
-        program = self._programs[name]
-        same = (
-            (other.tag, other.maps) == (program.tag, program.maps) for other in self._ours(place)
-        )
-        return next(same, False)
+    def _examine(
+        self, lacking: _Lacking, place: FilterPlace, program: str, link: Link, *, may_count: bool
+    ) -> None:
+        tag = self._tag(place, program)
+        if tag != self._programs[program].tag:
+            lacking.programs[place] = program
+            # A new link that leads nowhere outside has carried nothing that counts.
+            loses = not tag and (program == ARRIVING or may_count)
+            text = f"{link.name}: the filter {program} was missing or altered"
+            lacking.faults.append(LinkFault(text, loses))
 
     def put(self, pods: Collection[str], at_links: AtLinks, peers: Peers) -> None:
         """Have all be as it should be."""
-        wanted, present = self._look(pods, at_links), self.maps[PEERS_MAP]
-        for key, element in peers.items():
-            present.put(key, element)
-        for key in dict(present.listed()).keys() - peers.keys():
-            present.delete(key)
-        self.maps[UPLINKS_MAP].put(ONLY_KEY, wanted.uplinks)
-        self._change(
-            wanted.missing,
-            {
-                place: name
-                for place, name in wanted.programs.items()
-                if place.link in wanted.missing or not self._runs(place, name)
-            },
-        )
+        lacking = self.look(pods, at_links, peers)
+        self._change(lacking.clsacts, lacking.programs)
+        # Only now do programs believe what those before them write down.
+        self.maps[UPLINKS_MAP].put(ONLY_KEY, lacking.uplinks)
 
-    def join(self, names: Iterable[str]) -> None:
+    def join(self, links: Iterable[int]) -> None:
         """Have pods' links count before they are up."""
-        numbers = [number for number in map(netlink.index_of, names) if number]
         # A block comes with the first link that shares it, and goes with the last one.
-        if numbers:
-            self._change(dict.fromkeys(numbers, _BLOCKS), _OF_PODS)
+        if additions := [traffic_filters.add_clsact(link, _BLOCKS) for link in links]:
+            puts = self._puts(self._of_pod(0, _BLOCKS))
+            _raise(self._channel.attempt([*additions, *puts]), errno.EEXIST)
 
-    def _change(self, missing: Mapping[int, Blocks], programs: Mapping[FilterPlace, str]) -> None:
-        additions = {traffic_filters.add_clsact(*link): link[0] for link in missing.items()}
+    def _change(self, clsacts: Mapping[int, Blocks], programs: Mapping[FilterPlace, str]) -> None:
+        additions = {traffic_filters.add_clsact(*link): link[0] for link in clsacts.items()}
         failures = self._channel.attempt(list(additions))
         present = traffic_filters.read_clsacts(self._channel).keys() if failures else ()
         # One that has an `ingress` has no way out for filters, and would take them for the way in.
         refused = {additions[added] for added in failures}.difference(present)
-        changes = [
+        puts = self._puts(
+            {place: programs[place] for place in programs if place.link not in refused}
+        )
+        failures = {added: failures[added] for added in failures if additions[added] in refused}
+        _raise(failures | self._channel.attempt(puts))
+
+    def _puts(self, programs: Mapping[FilterPlace, str]) -> list[Operation]:
+        return [
             traffic_filters.put_filter(place, self._programs[name].descriptor, f"netmgr {name}")
             for place, name in programs.items()
-            if place.link not in refused
         ]
-        failures = {added: failures[added] for added in failures if additions[added] in refused}
-        for failure in (failures | self._channel.attempt(changes)).values():
-            # A link may go meanwhile.
-            if failure.errno != errno.ENODEV:
-                raise failure
 
     def remove(self) -> None:
         """Remove the filters; links keep their clsacts (`traffic_filters.remove_unused`)."""
@@ -180,9 +175,29 @@ class LinkFilters:
     def close(self) -> None:
         """What counts goes on."""
         self._channel.close()
-        for opened in (self.__dict__.get("maps", {}), self.__dict__.get("_programs", {})):
-            for held in opened.values():
-                os.close(held.descriptor)
+        _close(self._programs)
+        _close(self.__dict__.get("maps", {}))
+
+    def _of_pod(self, link: int, blocks: Blocks) -> dict[FilterPlace, str]:
+        """Its programs run in the blocks, unless its clsact is somebody else's."""
+        own = FilterPlace.entering(link), FilterPlace.leaving(link)
+        return {
+            shared if block == shared.parent else place: program
+            for place, block, (shared, program) in zip(own, blocks, _OF_PODS.items(), strict=True)
+            if program == ARRIVING or self._limited
+        }
+
+
+def _raise(failures: Mapping[Operation, KernelError], ignored: int = 0) -> None:
+    for failure in failures.values():
+        # A link may go meanwhile.
+        if failure.errno not in (errno.ENODEV, ignored):
+            raise failure
+
+
+def _close(opened: Mapping[str, BpfMap | BpfProgram]) -> None:
+    for held in opened.values():
+        os.close(held.descriptor)
 
 
 def _outside(routes: Iterable[Route], known: Collection[Prefix]) -> set[int]:
@@ -195,10 +210,11 @@ def _outside(routes: Iterable[Route], known: Collection[Prefix]) -> set[int]:
     }
 
 
-def _uplinks(
-    present: Collection[Link], outside: Collection[int], *, everything: bool
-) -> list[Link]:
+def _uplinks(present: Collection[Link], outside: Collection[int], at_links: AtLinks) -> list[Link]:
     """Links that are no pods': those that lead outside, or all."""
+    # A route by several links (0) names none; classes count what is internal, too; and what comes
+    # back from an IFB does not say by which link it came in.
+    everything = bool(at_links.classes) or at_links.limited or 0 in outside
     wholes = {link.number for link in present if link.kind in _WHOLES}
     return [
         link
@@ -210,18 +226,10 @@ def _uplinks(
     ]
 
 
-def _known(uplinks: Iterable[Link], ifb: int) -> bytes:
-    known = [*(link.number for link in uplinks), *[0] * _MOST_UPLINKS]
-    return UPLINKS.pack(*known[:_MOST_UPLINKS], ifb)
-
-
-def _of_pod(link: int, blocks: Blocks) -> dict[FilterPlace, str]:
-    """Its programs run in the blocks, unless its clsact is somebody else's."""
-    own = FilterPlace.entering(link), FilterPlace.leaving(link)
-    return {
-        shared if block == shared.parent else place: program
-        for place, block, (shared, program) in zip(own, blocks, _OF_PODS.items(), strict=True)
-    }
+def _known(uplinks: Iterable[Link], present: Iterable[Link], at_links: AtLinks) -> bytes:
+    ifb = next((link.number for link in present if link.name == _IFB), 0)
+    numbers = [*(link.number for link in uplinks), *[0] * MOST_UPLINKS][:MOST_UPLINKS]
+    return UPLINKS.pack(*numbers, at_links.limited, ifb)
 
 
 def _of_uplink(link: Link) -> dict[FilterPlace, str]:

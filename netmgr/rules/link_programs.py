@@ -4,8 +4,10 @@ An uplink is any link that is no pod's. Where a packet enters by one, its source
 counted as, and `tc_index` carries that along. Where it leaves by one, behind filters and
 translation, its destination decides, and `ingress_ifindex` still names the pod's link. At a pod's
 link, behind all translation, the pod is known by the link. A pod can set `tc_index`, which survives
-its pair, so it is overwritten there: what pods send is never the internet's, also where it is given
-a public source. Of what came in by no uplink and no pod's link the source decides.
+its pair, so it counts only of what came in by an uplink. What an IFB gives back came in by the IFB:
+where pods have limits, a program overwrites what pods set, and all believe it. What pods send is
+never the internet's, also where it is given a public source. Of what came in by no uplink and no
+pod's link the source decides.
 
 A class is 15 bits. The flag beside it is set for other nodes' pods.
 """
@@ -14,14 +16,14 @@ from __future__ import annotations
 
 import socket
 import struct
-import sys
-from collections.abc import Mapping
-from itertools import product
+from collections.abc import Mapping, Sequence
+from itertools import groupby, product
+from operator import itemgetter
 
 from netmgr.documents.classes import INTERNAL
-from netmgr.kernel.bpf import ARRAY, HASH, PREFIXES, MapShape
+from netmgr.kernel.bpf import ARRAY, HASH, MapShape
 from netmgr.model import PODS, REMOTE_PODS, UNATTRIBUTED, Traffic
-from netmgr.prefixes import Address, Family, Prefix
+from netmgr.prefixes import Address, Family, Prefix, PrefixTable
 from netmgr.rules.at_links import AtLinks
 
 CLUSTER, INTERNET, INSIDE = 0x8000, 1, 0x7FFF
@@ -30,44 +32,51 @@ _CLASS = CLUSTER - 1
 
 ELEMENT_KEY, ELEMENT = struct.Struct("=IHH"), struct.Struct("=QQ16s24s")
 """Link, class, `row_of`; and packets, bytes, the pod's address, the class's name."""
-_PEER_KEY, _PEER, _SUM = struct.Struct("=I16s"), struct.Struct("=I"), struct.Struct("=QQ")
+_SUM = struct.Struct("=QQ")
 _SUBJECTS = (PODS, UNATTRIBUTED, REMOTE_PODS)
 # Of a family and direction: a sum for each of these, and room for a fourth.
 _ROW = 4 * _SUM.size
-UPLINKS = struct.Struct("=16I")
-"""Indexes, 0 for none; the last one is of the IFB before limited pods."""
+MOST_UPLINKS, UPLINKS = 14, struct.Struct("=14III")
+"""Indexes, 0 behind the last; whether pods have limits, and the IFB before limited pods."""
 
-PODS_MAP, PEERS_MAP, SUMS_MAP, UPLINKS_MAP = ("nm_pods", "nm_peers", "nm_sums", "nm_uplinks")
+PODS_MAP, SUMS_MAP, UPLINKS_MAP = "nm_pods", "nm_sums", "nm_uplinks"
 SHAPES = (
     # A thousand pods of two families and sixteen classes.
     MapShape(PODS_MAP, HASH, ELEMENT_KEY.size, ELEMENT.size, 1 << 17),
-    MapShape(PEERS_MAP, PREFIXES, _PEER_KEY.size, _PEER.size, 1 << 16),
     MapShape(SUMS_MAP, ARRAY, 4, 4 * _ROW, 1),
     MapShape(UPLINKS_MAP, ARRAY, 4, UPLINKS.size, 1),
 )
 ONLY_KEY = bytes(4)
 
 
-def peers(at_links: AtLinks, numbers: Mapping[str, int]) -> dict[bytes, bytes]:
-    """The map of peers, given the numbers of classes."""
+Peers = Mapping[Family, Sequence[tuple[int, int]]]
+"""What addresses count as, of each from these on."""
+
+
+def peers(at_links: AtLinks, numbers: Mapping[str, int]) -> Peers:
+    """Who peers are, given the numbers of classes."""
+    everything = [Prefix(family, 0, 0) for family in Family]
     # Without classes nobody counts what is no internet.
-    by_class = dict.fromkeys(at_links.known, numbers[INTERNAL] if at_links.classes else INSIDE)
+    internal = numbers[INTERNAL] if at_links.classes else INSIDE
+    by_class = dict.fromkeys(everything, INTERNET) | dict.fromkeys(at_links.known, internal)
     for name, prefixes in at_links.classes:
         by_class |= dict.fromkeys(prefixes, numbers[name])
-    flags = dict.fromkeys(at_links.cluster, CLUSTER)
-    # The longest prefix decides, of classes and flags by itself; IPv4 is mapped into IPv6.
-    return {
-        _PEER_KEY.pack(128 - prefix.family.width + prefix.length, mapped(prefix.network)): (
-            _PEER.pack(_longest(prefix, by_class, INTERNET) | _longest(prefix, flags, 0))
-        )
-        for prefix in {*by_class, *flags}
-    }
+    flags = dict.fromkeys(everything, 0) | dict.fromkeys(at_links.cluster, CLUSTER)
+    return {family: _peers_of(family, by_class, flags) for family in Family}
 
 
-def _longest(prefix: Prefix, choices: Mapping[Prefix, int], otherwise: int) -> int:
-    covering = [candidate for candidate in choices if candidate.covers(prefix)]
-    longest = max(covering, key=lambda candidate: candidate.length, default=None)
-    return otherwise if longest is None else choices[longest]
+def _peers_of(family: Family, *choices: Mapping[Prefix, int]) -> list[tuple[int, int]]:
+    """The longest prefix decides, in each of the choices by itself."""
+    tables = [PrefixTable(choice.items()) for choice in choices]
+    prefixes = [prefix for choice in choices for prefix in choice if prefix.family is family]
+    starts = {prefix.value for prefix in prefixes} | {prefix.last + 1 for prefix in prefixes}
+
+    def peer_from(start: int) -> tuple[int, int]:
+        matches = (table.match(Address(family, start)) for table in tables)
+        return start, sum(chosen for _, chosen in filter(None, matches))
+
+    alike = groupby(map(peer_from, sorted(starts - {1 << family.width})), itemgetter(1))
+    return [next(group) for _, group in alike]
 
 
 def mapped(address: Address) -> bytes:
@@ -95,8 +104,6 @@ def sums(element: bytes) -> dict[tuple[Family, Traffic], dict[str, tuple[int, in
 # Fields of struct __sk_buff: len 0, protocol 16, vlan_tci 24, ingress_ifindex 36, ifindex 40,
 # tc_index 44. As they are: r6 the packet, r7 its row, r8 its class, r9 its bytes.
 _IPV4, _IPV6 = socket.htons(0x0800), socket.htons(0x86DD)
-# What is before an IPv4 address that is mapped into IPv6.
-_MAPPED = int.from_bytes(b"\0\0\xff\xff", sys.byteorder)
 # TC_ACT_UNSPEC: on to the next filter.
 _ON = "pass: r0 = -1; exit"
 # A packet with a VLAN's tag is that link's, which counts it by itself.
@@ -108,28 +115,51 @@ def _load(offset: int, size: int, to: int) -> str:
     return f"r1 = r6; r2 = {offset}; r3 = r10; r3 += {to}; r4 = {size}; r5 = 1; call 68"
 
 
-def _look_up(side: str, offset_v4: int, offset_v6: int) -> str:
+def _look_up(peers: Peers, side: str, offset_v4: int, offset_v6: int) -> str:
     """An address's class and flag in r8, the row of its family outward in r7."""
     return f"""
         r1 = *(u32 *)(r6 + 16); if r1 == {_IPV6} goto {side}_v6; if r1 != {_IPV4} goto pass
-        r7 = 0; *(u64 *)(r10 - 16) = 0; *(u32 *)(r10 - 8) = {_MAPPED}
-        {_load(offset_v4, 4, -4)}; goto {side}_key
-    {side}_v6: r7 = 2
-        {_load(offset_v6, 16, -16)}
-    {side}_key: if r0 != 0 goto pass
-        *(u32 *)(r10 - 20) = 128; r1 = map {PEERS_MAP}; r2 = r10; r2 += -20; call 1
-        r8 = {INTERNET}; if r0 == 0 goto {side}_known
-        r8 = *(u32 *)(r0 + 0)
+        r7 = 0; {_load(offset_v4, 4, -4)}; if r0 != 0 goto pass
+        r2 = *(u32 *)(r10 - 4); r2 = be32 r2; {_decide(peers[Family.V4], Family.V4, side)}
+    {side}_v6: r7 = 2; {_load(offset_v6, 16, -16)}; if r0 != 0 goto pass
+        r2 = *(u32 *)(r10 - 16); r2 = be32 r2; r3 = *(u32 *)(r10 - 12); r3 = be32 r3
+        r4 = *(u32 *)(r10 - 8); r4 = be32 r4; r5 = *(u32 *)(r10 - 4); r5 = be32 r5
+        {_decide(peers[Family.V6], Family.V6, side)}
     {side}_known:
     """
 
 
-def _count(link: int, otherwise: str) -> str:
-    """Count the packet for the pod of a link, a field's, if it has such an element."""
+def _decide(peers: Sequence[tuple[int, int]], family: Family, side: str) -> str:
+    """Halves what the address, in words from r2 on, may be until one is left."""
+    middle = len(peers) // 2
+    start, peer = peers[middle]
+    if not middle:
+        return f"r8 = {peer}; goto {side}_known"
+    label, text, words = f"{side}{family}_{start:x}", "", family.width // 32
+    for number in range(words):
+        rest = family.width - 32 * (number + 1)
+        register, word = f"w{number + 2}", start >> rest & 0xFFFFFFFF
+        if start & (1 << rest) - 1 == 0:
+            text += f"if {register} >= {word} goto {label}\n"
+            break
+        text += f"if {register} > {word} goto {label}; if {register} < {word} goto {label}_not\n"
+    below, above = (_decide(part, family, side) for part in (peers[:middle], peers[middle:]))
+    return f"{text} {label}_not: {below}\n{label}: {above}"
+
+
+def _find(link: int, otherwise: str) -> str:
+    """Have r0 point to the element of the pod of a link, a field's, for a class and row."""
     return f"""
         r1 = *(u32 *)(r6 + {link}); *(u32 *)(r10 - 32) = r1
         *(u16 *)(r10 - 28) = r8; *(u16 *)(r10 - 26) = r7
         r1 = map {PODS_MAP}; r2 = r10; r2 += -32; call 1; if r0 == 0 goto {otherwise}
+    """
+
+
+def _count(link: int, otherwise: str) -> str:
+    """Count the packet for the pod of a link, if it has such an element."""
+    return f"""
+        {_find(link, otherwise)}
         r1 = 1; lock *(u64 *)(r0 + 0) += r1; lock *(u64 *)(r0 + 8) += r9
     """
 
@@ -143,19 +173,30 @@ def _sum(subject: str) -> str:
     """
 
 
-def _leaving(header: int) -> str:
+def _believe(yes: str, no: str) -> str:
+    """Asks whether no pod can have set `tc_index`. Of what came in by an uplink, r3 is r1 then."""
+    uplinks = (
+        f"r3 = *(u32 *)(r2 + {4 * place}); if r3 == r1 goto {yes}; if r3 == 0 goto others\n"
+        for place in range(MOST_UPLINKS)
+    )
+    limited = f"others: r3 = *(u32 *)(r2 + {4 * MOST_UPLINKS}); if r3 != 0 goto {yes}; goto {no}"
+    return f"r2 = value {UPLINKS_MAP}; {''.join(uplinks)} {limited}"
+
+
+def _leaving(peers: Peers, header: int) -> str:
     """Counts what leaves by an uplink, whose packets have so many bytes before IP's header."""
     return f"""
         r6 = r1; r1 = *(u32 *)(r6 + 36); if r1 == 0 goto pass    # this machine's own
         {_ITS_OWN}
-        {_look_up("destination", 16, 24)}
+        {_look_up(peers, "destination", 16, 24)}
         r9 = *(u32 *)(r6 + 0); r9 -= {header}
-        *(u32 *)(r10 - 36) = r8; r8 &= {_CLASS}; if r8 == {INSIDE} goto others
-        {_count(36, "others")}
+        *(u32 *)(r10 - 36) = r8; r8 &= {_CLASS}; if r8 == {INSIDE} goto nobody
+        {_count(36, "nobody")}
         if r8 != {INTERNET} goto pass
         {_sum(PODS)}; goto pass
-    others: r4 = *(u32 *)(r6 + 44)    # what `_ENTERING` found, if it came in by an uplink
-        if r8 != {INTERNET} goto inward; if r4 & {CLUSTER} goto answer
+    nobody: r4 = 0; r1 = *(u32 *)(r6 + 36); {_believe("entered", "judged")}
+    entered: r4 = *(u32 *)(r6 + 44)    # what `_entering` found
+    judged: if r8 != {INTERNET} goto inward; if r4 & {CLUSTER} goto answer
         {_sum(UNATTRIBUTED)}; goto inward
     answer: {_sum(REMOTE_PODS)}
     inward: r4 &= {_CLASS}; if r4 != {INTERNET} goto pass
@@ -166,13 +207,15 @@ def _leaving(header: int) -> str:
     """
 
 
-_ENTERING = f"""
+def _entering(peers: Peers) -> str:
+    """Writes down what a packet that enters by an uplink is to be counted as."""
+    return f"""
         r6 = r1; {_ITS_OWN}
-        {_look_up("source", 12, 8)}
+        {_look_up(peers, "source", 12, 8)}
         *(u32 *)(r6 + 44) = r8
         {_ON}
-"""
-"""Writes down what a packet that enters by an uplink is to be counted as."""
+    """
+
 
 _SENDING = f"r2 = {INSIDE}; *(u32 *)(r1 + 44) = r2; {_ON}"
 
@@ -183,18 +226,25 @@ _UNPADDED = f"""
         {_load(2, 2, -2)}; if r0 != 0 goto pass
         r9 = *(u8 *)(r10 - 2); r9 <<= 8; r1 = *(u8 *)(r10 - 1); r9 |= r1
 """
-_ARRIVING = f"""
+
+
+def _arriving(peers: Peers) -> str:
+    """Counts what arrives at a pod's link."""
+    return f"""
         r6 = r1; r1 = *(u32 *)(r6 + 36); if r1 == 0 goto pass
-        r9 = *(u32 *)(r6 + 0); r9 -= {_ETHERNET}
-        r8 = *(u32 *)(r6 + 44); r8 &= {_CLASS}; if r8 == {INSIDE} goto inside
-        if r8 != 0 goto outside; r2 = value {UPLINKS_MAP}
-        r2 = *(u32 *)(r2 + {UPLINKS.size - 4}); if r1 == r2 goto pass    # this machine's own
-    inside: {_look_up("source", 12, 8)}
-        r8 &= {_CLASS}; if r8 == {INSIDE} goto pass; r7 += 1; if r8 != {INTERNET} goto delivered
+        r9 = *(u32 *)(r6 + 0); r9 -= {_ETHERNET}; r8 = *(u32 *)(r6 + 44); r8 &= {_CLASS}
+        {_believe("entered", "inside")}
+    entered: if r8 == {INSIDE} goto known; if r8 != 0 goto outside
+        r3 = *(u32 *)(r2 + {4 * MOST_UPLINKS + 4})    # this machine's own, by the IFB
+    known: if r3 == r1 goto pass
+    inside: {_look_up(peers, "source", 12, 8)}
+        r8 &= {_CLASS}; if r8 == {INSIDE} goto pass; if r8 != {INTERNET} goto delivered
         r1 = *(u32 *)(r6 + 44); r1 &= {_CLASS}; if r1 == {INSIDE} goto sent
-    delivered: {_count(40, "sent")}
+        {_find(36, "delivered")}; goto sent    # a pod, whatever its packets say
+    delivered: r7 |= 1
+        {_count(40, "sent")}
         if r8 == {INTERNET} goto counted
-    sent: {_look_up("destination", 16, 24)}
+    sent: {_look_up(peers, "destination", 16, 24)}
         r8 &= {_CLASS}
         {_count(36, "pass")}; goto pass
     outside: r7 = 1; r1 = *(u32 *)(r6 + 16); if r1 == {_IPV4} goto short
@@ -206,17 +256,20 @@ _ARRIVING = f"""
     nobody: if r8 != {INTERNET} goto pass
         {_sum(UNATTRIBUTED)}
         {_ON}
-"""
-"""Counts what arrives at a pod's link."""
+    """
+
 
 LEAVING, LEAVING_BARE, ENTERING = "leaving", "leaving_bare", "entering"
 SENDING, ARRIVING = "sending", "arriving"
-TEXTS = {
-    LEAVING: _leaving(_ETHERNET),
-    # Tunnels and their like send packets without a header before that of IP.
-    LEAVING_BARE: _leaving(0),
-    ENTERING: _ENTERING,
-    SENDING: _SENDING,
-    ARRIVING: _ARRIVING,
-}
-"""Each program, by its name."""
+
+
+def texts(peers: Peers) -> dict[str, str]:
+    """Each program, by its name."""
+    return {
+        LEAVING: _leaving(peers, _ETHERNET),
+        # Tunnels and their like send packets without a header before that of IP.
+        LEAVING_BARE: _leaving(peers, 0),
+        ENTERING: _entering(peers),
+        SENDING: _SENDING,
+        ARRIVING: _arriving(peers),
+    }

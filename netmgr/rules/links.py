@@ -7,15 +7,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
-from netmgr.kernel import bpf, netlink
+from netmgr.kernel import netlink
 from netmgr.model import REMOTE_PODS, Counter, Sample, Sender
 from netmgr.prefixes import Address
 from netmgr.rules import link_programs, transaction
 from netmgr.rules.at_links import AtLinks
 from netmgr.rules.classifier import pod_set
 from netmgr.rules.link_elements import LinkElements
-from netmgr.rules.link_filters import LinkFilters, Peers
-from netmgr.rules.link_programs import ONLY_KEY, PODS_MAP, SUMS_MAP
+from netmgr.rules.link_filters import LinkFilters
+from netmgr.rules.link_programs import ONLY_KEY, PODS_MAP, SUMS_MAP, Peers
 from netmgr.rules.model import Element, Hook, Ruleset, Sets
 from netmgr.rules.nftables import NftablesBackend
 from netmgr.rules.observed import Observed
@@ -42,7 +42,7 @@ class LinksBackend(NftablesBackend):
     @cached_property
     def _life(self) -> int:
         """Of the node's counters, which nobody can put back but together with their map."""
-        return bpf.number_of(self._filters.maps[SUMS_MAP])
+        return self._filters.maps[SUMS_MAP].number
 
     def share_table(self, *, shared: bool) -> None:
         super().share_table(shared=shared)
@@ -61,12 +61,12 @@ class LinksBackend(NftablesBackend):
                 self._links[element] for members in wanted.values() for element in members
             )
             members, orphans = self._held(wanted)
-            faults = self._filters.faults(self._counting, at_links, self._peers(at_links))
+            lacking = self._filters.look(self._counting, at_links, self._peers(at_links))
             return replace(
                 observed,
                 members={**observed.members, **members},
                 orphans=observed.orphans | orphans,
-                link_faults=tuple(faults),
+                link_faults=tuple(lacking.faults),
             )
 
     def _know(self, elements: Iterable[Element]) -> None:
@@ -100,20 +100,26 @@ class LinksBackend(NftablesBackend):
             added = [part for part in operations if isinstance(part, transaction.AddElements)]
             for addition in added:
                 self._know(addition.elements)
-            if of_rules := [part for part in operations if not self._carries_out(part)]:
-                super().apply(of_rules)
             pods = {element for part in added if part.spec.at_links for element in part.elements}
-            self._filters.join({self._links.get(address, "") for address in pods})
+            numbers = self._indexes(pods)
+            if of_rules := [part for part in operations if not self._carries_out(part, numbers)]:
+                super().apply(of_rules)
+            self._filters.join(numbers.values())
 
-    def _carries_out(self, operation: transaction.Operation) -> bool:
-        """Carry it out if it is about what counts at links."""
+    def _indexes(self, pods: Iterable[Element]) -> dict[str, int]:
+        """Of these pods' links, those that are there."""
+        names = {self._links.get(address, "") for address in pods}
+        return {name: number for name in names if (number := netlink.index_of(name))}
+
+    def _carries_out(self, operation: transaction.Operation, numbers: Mapping[str, int]) -> bool:
+        """Carry it out if it is about what counts at links, of which these are there."""
         match operation:
             case transaction.CountAtLinks(at_links=at_links):
                 self._filters.put(self._counting, at_links, self._peers(at_links))
             case transaction.AddElements(spec=spec, elements=elements) if spec.at_links:
                 for address in elements:
                     # Without a link it is added when there is one (`_held`).
-                    link = netlink.index_of(self._links.get(address, ""))
+                    link = numbers.get(self._links.get(address, ""))
                     if link and spec.counts and isinstance(address, Address):
                         self._elements.add(link, address, spec.counts, operation.packets)
             case transaction.RemoveElements(spec=spec, elements=elements) if spec.at_links:

@@ -27,7 +27,7 @@ from netmgr.model import (
     Sender,
     Traffic,
 )
-from netmgr.prefixes import Address, Family, Prefix, merge
+from netmgr.prefixes import Address, Family, Prefix, PrefixTable, merge
 from netmgr.rules import model
 from netmgr.rules.at_links import AtLinks
 from netmgr.rules.classifier import Classifier, pod_set
@@ -60,7 +60,8 @@ class Policy:
     for other nodes' pods is counted. With `counts_only` pods are counted and no more: none of their
     packets is dropped as forged, or translated. A machine between sites `runs_pods` none. One that
     `offloads` hands established connections that no rule counts to a flowtable, where the backend
-    can. With `native`, what is internal and lies outside it is reached as the machine, too.
+    can. With `native`, what is internal and lies outside it is reached as the machine, too. Packets
+    of pods that are `limited` may wait on their way.
     """
 
     internal: tuple[Prefix, ...]
@@ -79,6 +80,7 @@ class Policy:
     runs_pods: bool = True
     offloads: bool = False
     native: tuple[Prefix, ...] | None = None
+    limited: bool = False
 
     @property
     def traffics(self) -> tuple[Traffic, ...]:
@@ -119,6 +121,7 @@ class Policy:
             runs_pods=document.role is Role.NODE,
             offloads=document.flowtable and document.wires_pods,
             native=document.native_prefixes,
+            limited=document.limits_pods,
         )
 
 
@@ -201,7 +204,7 @@ def _uncounting(policy: Policy) -> Policy:
 @lru_cache(maxsize=2)
 def _at_links(policy: Policy) -> AtLinks:
     classes = policy.classifier.pieces if policy.classifier else ()
-    return AtLinks(policy.known, classes, tuple(merge(policy.cluster_cidrs)))
+    return AtLinks(policy.known, classes, tuple(merge(policy.cluster_cidrs)), policy.limited)
 
 
 # An agent asks for the ruleset of one policy every few seconds, and chains are most of the work.
@@ -420,15 +423,13 @@ def _internet(
     # A packet toward a pod of this node, or to the node itself, costs no comparison of addresses.
     is_forwarded = hook in (Hook.FORWARD, Hook.BEFORE_SRCNAT)
     elsewhere = (_NO_POD if is_forwarded else _NO_LOOPBACK)(peer)
+    known = PrefixTable((prefix, prefix) for prefix in model.of_family(policy.known, family))
     classes = policy.classifier.prefixes if policy.classifier else ()
+    with_classes = dict(filter(None, (known.match(prefix.network) for prefix in classes)))
     # What classes lie in comes first, so that their packets are done with soonest.
     prefixes = sorted(
         model.of_family(policy.known, family),
-        key=lambda prefix: (
-            not any(prefix.covers(class_prefix) for class_prefix in classes),
-            prefix.length,
-            prefix,
-        ),
+        key=lambda prefix: (prefix not in with_classes, prefix.length, prefix),
     )
     return elsewhere, *model.outside(peer, internal_set(family).name, prefixes, abilities.compares)
 

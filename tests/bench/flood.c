@@ -1,6 +1,7 @@
 /* Sends COUNT datagrams of SIZE bytes of IP as fast as it can, on one processor, and prints the
  * nanoseconds one took, and how many it sent: `out` to ADDRESS, which the network namespace NETNS
- * has, or `in` from there.
+ * has, or `in` from there. Each of `first` goes to another port, and so begins a connection.
+ * `exchange` sends one byte more from sockets of their own, each answered by one there.
  *
  * First one of another size goes out and is answered, so that whoever tracks connections has seen
  * both directions, and `in` answers it.
@@ -19,6 +20,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { BATCH = 64, TRAIN = 8 * BATCH, TRAINS = 4096 };
 
@@ -37,12 +39,15 @@ static int ascending(const void *left, const void *right)
 	return (a > b) - (a < b);
 }
 
-static long long send_train(int fd, struct mmsghdr *batch)
+static long long send_train(int fd, struct mmsghdr *batch, struct sockaddr_in6 *to)
 {
+	static unsigned short port = 1024;
 	long long began = now();
 	int sent;
 
 	for (int left = TRAIN; left > 0; left -= sent) {
+		for (int i = 0; to && i < BATCH; i++)
+			to[i].sin6_port = htons(++port);
 		sent = sendmmsg(fd, batch, left < BATCH ? left : BATCH, 0);
 		if (sent < 0) {
 			perror("flood");
@@ -50,6 +55,33 @@ static long long send_train(int fd, struct mmsghdr *batch)
 		}
 	}
 	return now() - began;
+}
+
+static long long exchange_train(int far, const struct sockaddr_in6 *to, struct iovec *piece)
+{
+	static int near[TRAIN];
+	struct sockaddr_in6 sender;
+	socklen_t length = sizeof(sender);
+	long long began;
+	char byte;
+
+	for (int i = 0; i < TRAIN; i++) {
+		near[i] = socket(to->sin6_family, SOCK_DGRAM, 0);
+		if (connect(near[i], (struct sockaddr *)to, sizeof(*to)))
+			exit(1);
+	}
+	began = now();
+	for (int i = 0; i < TRAIN; i++) {
+		if (send(near[i], piece->iov_base, piece->iov_len + 1, 0) < 0 ||
+		    recvfrom(far, &byte, 1, 0, (struct sockaddr *)&sender, &length) < 0 ||
+		    sendto(far, &byte, 1, 0, (struct sockaddr *)&sender, length) < 0 ||
+		    recv(near[i], &byte, 1, 0) < 0)
+			exit(1);
+	}
+	began = now() - began;
+	for (int i = 0; i < TRAIN; i++)
+		close(near[i]);
+	return began;
 }
 
 static int is_heard(int fd, struct sockaddr_in6 *sender)
@@ -82,9 +114,10 @@ int main(int argc, char **argv)
 	struct sockaddr_in6 to = {.sin6_family = AF_INET6, .sin6_port = htons(9)};
 	struct iovec piece = {.iov_base = payload};
 	struct mmsghdr batch[BATCH] = {0};
+	static struct sockaddr_in6 each[BATCH];
 	cpu_set_t one;
 	static long long took[TRAINS];
-	int fd, far, trains, is_v6, is_inward;
+	int fd, far, own, trains, is_v6, is_inward, is_first, is_exchange;
 
 	if (argc != 6)
 		return 2;
@@ -96,11 +129,14 @@ int main(int argc, char **argv)
 	trains = atoi(argv[2]) / TRAIN;
 	piece.iov_len = atoi(argv[3]) - (is_v6 ? 40 : 20) - 8;
 	is_inward = !strcmp(argv[5], "in");
+	is_first = !strcmp(argv[5], "first");
+	is_exchange = !strcmp(argv[5], "exchange");
 	if (piece.iov_len > sizeof(payload) || trains < 1 || trains > TRAINS)
 		return 2;
 	CPU_ZERO(&one);
 	CPU_SET(0, &one);
 	sched_setaffinity(0, sizeof(one), &one);
+	own = open("/proc/self/ns/net", O_RDONLY);
 	fd = socket(to.sin6_family, SOCK_DGRAM, 0);
 	if (fd < 0 || setns(open(argv[4], O_RDONLY), CLONE_NEWNET))
 		return 1;
@@ -112,11 +148,24 @@ int main(int argc, char **argv)
 		fprintf(stderr, "flood: nothing passes to %s and back\n", argv[1]);
 		return 1;
 	}
-	for (int i = 0; i < BATCH; i++)
+	for (int i = 0; i < BATCH; i++) {
 		batch[i].msg_hdr = (struct msghdr){.msg_iov = &piece, .msg_iovlen = 1};
+		each[i] = to;
+		if (is_first) {
+			batch[i].msg_hdr.msg_name = &each[i];
+			batch[i].msg_hdr.msg_namelen = sizeof(to);
+		}
+	}
+	if (is_exchange) {
+		to.sin6_port = htons(10);
+		far = socket(to.sin6_family, SOCK_DGRAM, 0);
+		if (bind(far, (struct sockaddr *)&to, sizeof(to)) || setns(own, CLONE_NEWNET))
+			return 1;
+	}
 	for (int i = 0; i < trains; i++)
-		took[i] = send_train(is_inward ? far : fd, batch);
+		took[i] = is_exchange ? exchange_train(far, &to, &piece)
+				      : send_train(is_inward ? far : fd, batch, is_first ? each : 0);
 	qsort(took, trains, sizeof(*took), ascending);
-	printf("%.1f %d\n", (double)took[trains / 10] / TRAIN, trains * TRAIN);
+	printf("%.1f %d\n", (double)took[trains / 10] / TRAIN, is_exchange ? 0 : trains * TRAIN);
 	return 0;
 }

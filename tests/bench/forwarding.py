@@ -6,7 +6,8 @@ connection whose answers were seen, against a node without rules, which tracks n
 one that does nothing but track them. What accounting adds is measured beside what a counter in
 tc-BPF adds to the same node without it, and beside a rule for each pod. Of several
 turns the fastest counts: whatever else the machine does only ever adds time (see flood.c). Every
-packet that was sent must have arrived, and the counter must have seen it.
+packet that was sent must have arrived, and the counter must have seen it. What begins a connection
+is measured at links beside rules.
 """
 
 from __future__ import annotations
@@ -64,6 +65,9 @@ UPLINK = {Family.V4: Address.parse("203.0.113.2"), Family.V6: Address.parse("200
 RANGES = {Family.V4: Prefix.parse(RANGE), Family.V6: Prefix.parse("fd00:128::/112")}
 Way = tuple[Family, str]
 WAYS: tuple[Way, ...] = tuple(product(Family, ("out", "in")))
+BEGINNINGS = {"first": "a connection's first packet", "exchange": "one datagram and its answer"}
+OF_RULES = 1.05
+"""The most that a beginning may take at links, as a multiple of the same by rules."""
 
 OPENERS: dict[Backend, Callable[[], RuleBackend]] = {
     Backend.NFTABLES: NftablesBackend,
@@ -179,6 +183,22 @@ def measure(effort: Effort) -> Iterator[Figure]:
                 for way in WAYS:
                     of_way = {name: took for (name, its), took in times.items() if its == way}
                     yield from _figures(pods, backend, way, of_way)
+            if {Backend.NFTABLES, Backend.LINKS} <= senders.keys():
+                yield from _beginnings(effort, flood, pods, senders)
+
+
+def _beginnings(
+    effort: Effort, flood: Path, pods: int, senders: Mapping[Backend, Sender]
+) -> Iterator[Figure]:
+    for way in product(Family, BEGINNINGS):
+        times: dict[Backend, list[float]] = defaultdict(list)
+        for _ in range(effort.rounds):
+            for backend in (Backend.NFTABLES, Backend.LINKS):
+                with senders[backend].as_variant(NO_CLASS):
+                    times[backend].append(senders[backend].flood(flood, effort.packets, way))
+        what = f"{BEGINNINGS[way[1]]}, {pods} pods, {Backend.LINKS}, IPv{way[0]}"
+        reference = "rules", times[Backend.NFTABLES]
+        yield Figure.of(what, times[Backend.LINKS], "ns", min, reference, OF_RULES)
 
 
 def _figures(
@@ -370,7 +390,7 @@ class Sender:
     def _counted(self, way: Way) -> int:
         """Packets that whoever counts has counted for the pod."""
         family, direction = way
-        traffic = Traffic(f"internet-{direction}")
+        traffic = Traffic.INTERNET_IN if direction == "in" else Traffic.INTERNET_OUT
         if self._counter:
             counted = self._counter.read(self.address(family))
             return counted.packets_in if traffic.is_inward else counted.packets_out

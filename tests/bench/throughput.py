@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,8 @@ from typing import Any
 from netmgr.documents.node import Backend
 from netmgr.prefixes import Address, Family
 from tests.bench.forwarding import (
+    MASQUERADING,
+    NO_CLASS,
     NO_RULES,
     SENDER,
     WITHOUT_RULES,
@@ -30,6 +32,15 @@ from tests.bench.report import Effort, Figure
 from tests.lab.topology import INTERNET, cluster
 from tests.lab.world import World
 from tests.waiting import PATIENCE
+
+FLOWS = {
+    "1 flow": (),
+    "8 flows": ("--parallel", "8"),
+    "1 flow, reverse": ("--reverse",),
+}
+"""What a client of iperf3 is told besides."""
+OF_MASQUERADE = {Backend.LINKS: 1.05}
+"""The least that TCP is to attain, as a multiple of what masquerading alone does; else 1."""
 
 AMPLE = "100G"
 """More than any packet here meets."""
@@ -50,6 +61,25 @@ def measure(effort: Effort) -> Iterator[Figure]:
             what = f"TCP pod to pod, two nodes, 1 flow, {backend}"
             reference = NO_RULES, other
             yield Figure.of(what, own, "Gbit/s", median, reference, 1.0, more_is_better=True)
+    for backend in effort.backends:
+        with node_of_ours(backend) as sender:
+            sender.fill(1)
+            for flows in FLOWS:
+                yield _to_the_internet(effort, sender, flows)
+
+
+def _to_the_internet(effort: Effort, sender: Sender, flows: str) -> Figure:
+    attained: dict[str, list[float]] = {NO_CLASS: [], MASQUERADING: []}
+    ends = sender.netns, sender.internet, INTERNET[Family.V4]
+    for _ in range(effort.rounds):
+        for variant, values in attained.items():
+            with sender.as_variant(variant):
+                values.append(_transfer(*ends, effort.seconds, FLOWS[flows]))
+    what = f"TCP to the internet, {flows}, {sender.backend}"
+    reference, budget = (MASQUERADING, attained[MASQUERADING]), OF_MASQUERADE.get(sender.backend, 1)
+    return Figure.of(
+        what, attained[NO_CLASS], "Gbit/s", median, reference, budget, more_is_better=True
+    )
 
 
 def measure_limits(effort: Effort) -> Iterator[Figure]:
@@ -101,14 +131,16 @@ def _between_pods(world: World, effort: Effort) -> float:
     return _transfer(sender.netns, receiver.netns, receiver.address(Family.V4), effort.seconds)
 
 
-def _transfer(sender: Path, receiver: Path, address: Address, seconds: int) -> float:
+def _transfer(
+    sender: Path, receiver: Path, address: Address, seconds: int, more: Sequence[str] = ()
+) -> float:
     """Gigabits a second of TCP from one namespace to an address in another."""
     server = subprocess.Popen(
         ["nsenter", f"--net={receiver}", "iperf3", "--server", "--one-off"],
         stdout=subprocess.DEVNULL,
     )
     client = ["nsenter", f"--net={sender}", "iperf3", "--json"]
-    client += ["--client", str(address), "--time", str(seconds)]
+    client += ["--client", str(address), "--time", str(seconds), *more]
     try:
         report = _once_it_listens(client)
     finally:

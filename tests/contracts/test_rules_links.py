@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -15,9 +14,12 @@ from netmgr.kernel.netlink import Netlink, index_of
 from netmgr.kernel.traffic_filters import FilterPlace
 from netmgr.model import Counter, Traffic
 from netmgr.prefixes import Address, Family
-from tests.contracts.conftest import Kernel, inside_its_namespace, put_right
+from netmgr.rules.link_programs import CLUSTER
+from netmgr.rules.link_programs import INTERNET as INTERNET_CLASS
+from tests.contracts.conftest import put_right
 from tests.contracts.routed import (
     HEADERS,
+    INTERNAL,
     INTERNET,
     LINK,
     MACS,
@@ -27,15 +29,14 @@ from tests.contracts.routed import (
     guarded,
     routed,
 )
+from tests.contracts.star import wait_until_up
 from tests.contracts.wide import ETHERNET, exchange_is_counted_once, widen
 
 SURROUNDINGS = routed
-pytestmark = pytest.mark.root
-
-
-@pytest.fixture(params=["links"])
-def real_kernel(request: pytest.FixtureRequest) -> Iterator[Kernel]:
-    yield from inside_its_namespace(request)
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.parametrize("real_kernel", ["links"], indirect=True),
+]
 
 
 def test_what_is_removed_leaves_no_filter_and_no_qdisc(world, real_kernel, policy, program):
@@ -76,21 +77,66 @@ def test_a_link_with_anothers_ingress_is_refused_and_the_others_count(
     assert "netmgr" not in program("tc filter show dev uplink ingress")
 
 
-def test_links_that_lead_nowhere_outside_count_only_where_packets_wait_in_an_ifb(
+def test_links_that_lead_nowhere_outside_count_only_where_pods_have_limits(
     world, real_kernel, policy, program
 ):
-    """What comes back from it does not say by which link it came in."""
+    """What comes back from an IFB does not say by which link it came in."""
     del world
     program("ip link add other up type veth peer name other-far")
     program("ip link set other-far up")
     program("ip route add 10.99.0.0/24 dev other")
     rules = guarded(real_kernel.backend, policy, knows_links=True)
     assert "netmgr" not in program("tc filter show dev other egress")
+    assert "netmgr" not in program(f"tc filter show dev {LINK} ingress")
     program("ip link add netmgr-in up type ifb")
+    rules.change_policy(replace(policy, limited=True))
     put_right(rules, map(Address.parse, PODS.values()))
+    assert "netmgr sending" in program(f"tc filter show dev {LINK} ingress")
     assert "netmgr leaving" in program("tc filter show dev other egress")
     assert "netmgr entering" in program("tc filter show dev other ingress")
     assert "netmgr" not in program("tc filter show dev netmgr-in egress")
+
+
+@pytest.mark.parametrize("limited", [False, True])
+@pytest.mark.parametrize("forged", [INTERNET_CLASS, INTERNET_CLASS | CLUSTER])
+def test_what_a_pod_writes_beside_its_packets_makes_them_nobodys_internet(
+    world, real_kernel, policy, forged, limited
+):
+    forgery = bpf.load("forgery", f"r2 = {forged}; *(u32 *)(r1 + 44) = r2; r0 = -1; exit", ())
+    with netns.entered(world.pod), Netlink() as channel:
+        place = FilterPlace.leaving(index_of("eth0"))
+        adding = traffic_filters.add_clsact(place.link)
+        putting = traffic_filters.put_filter(place, forgery.descriptor, "forgery")
+        channel.transact([adding, putting])
+    rules = guarded(real_kernel.backend, replace(policy, limited=limited), knows_links=True)
+    family, internal = Family.V4, INTERNAL[Family.V4]
+    pod = world.socket(world.pod, family, PODS[family], PORT)
+    host = world.socket(world.host, family, internal, PORT)
+    assert world.reaches(pod, host, internal)
+    assert not counts(rules)
+
+
+def test_what_comes_by_a_link_that_leads_nowhere_outside_is_its_sources(
+    world, real_kernel, policy, program
+):
+    """As where answers take another way than what they answer."""
+    program("ip link add other type veth peer name other-far")
+    program(f"ip link set other-far netns /proc/{os.getpid()}/fd/{world.host}")
+    program(f"ip link set other up address {MACS[0]}")
+    program("ip route add 10.99.0.0/24 dev other")
+    family, source = Family.V4, "192.0.2.9"
+    with netns.entered(world.host):
+        program("ip link set other-far up")
+        program(f"ip addr add {source}/32 dev lo")
+        program(f"ip route add {PODS[family]} dev other-far")
+        program(f"ip neigh add {PODS[family]} lladdr {MACS[0]} dev other-far")
+    wait_until_up("other")
+    rules = guarded(real_kernel.backend, policy, knows_links=True)
+    host = world.socket(world.host, family, source, PORT + 1)
+    pod = world.socket(world.pod, family, PODS[family], PORT)
+    assert world.reaches(host, pod, PODS[family]) == source
+    arrived = Counter.of_pod(Address.parse(PODS[family]), Traffic.INTERNET_IN)
+    assert counts(rules)[arrived] == (100 + HEADERS[family], 1)
 
 
 def test_a_class_comes_and_goes_and_the_internet_goes_on(world, real_kernel, policy):
@@ -112,7 +158,8 @@ def test_an_uplink_of_another_kind_counts_what_the_pod_exchanges_once(
     """Also where every link is one: what carries a tunnel is, too, and a bridge's ports are not."""
     widen(world, program, kind)
     program("ip link add netmgr-in up type ifb")
-    rules = guarded(real_kernel.backend, policy, knows_links=True)
+    limited = replace(policy, limited=True)
+    rules = guarded(real_kernel.backend, limited, knows_links=True)
     assert "netmgr leaving" in program("tc filter show dev wide egress")
     if kind == "bridge":
         assert "netmgr" not in program("tc filter show dev part egress")
@@ -150,6 +197,10 @@ def sent(program, link: str) -> int:
     return int(shown["stats64"]["tx"]["packets"])
 
 
+@pytest.mark.skipif(
+    tuple(map(int, os.uname().release.split(".")[:2])) < (6, 2),
+    reason="these kernels rename no link that is up",
+)
 def test_an_uplink_that_is_renamed_counts_on(world, real_kernel, policy, program):
     family = Family.V6
     rules = guarded(real_kernel.backend, policy, knows_links=True)

@@ -5,13 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from netmgr.model import Counter, Traffic
 from netmgr.prefixes import Address, Family
-from tests.contracts.conftest import Kernel, inside_its_namespace
 from tests.contracts.routed import (
     FAMILIES,
     HEADERS,
@@ -22,15 +19,14 @@ from tests.contracts.routed import (
     guarded,
     routed,
 )
+from tests.contracts.star import wait_until_up
 from tests.contracts.wide import exchange_is_counted_once, widen
 
 SURROUNDINGS = routed
-pytestmark = pytest.mark.root
-
-
-@pytest.fixture(params=["links"])
-def real_kernel(request: pytest.FixtureRequest) -> Iterator[Kernel]:
-    yield from inside_its_namespace(request)
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.parametrize("real_kernel", ["links"], indirect=True),
+]
 
 
 @FAMILIES
@@ -39,6 +35,7 @@ def test_an_uplink_that_is_a_vlan_counts_once(world, real_kernel, policy, progra
     at = "tc filter show dev"
     program("ip link add vlan7 link uplink type vlan id 7")
     program("ip link set vlan7 up")
+    wait_until_up("vlan7")
     program("ip route add 192.0.2.0/24 dev vlan7")
     address, far = ("192.0.2.9", "32") if family is Family.V4 else ("2001:db8:7::9", "128")
     program(f"ip -{family.value} route replace {address}/{far} dev vlan7")

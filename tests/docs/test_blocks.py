@@ -11,6 +11,7 @@ import yaml
 from netmgr import programs
 from netmgr.documents import loader
 from netmgr.documents.node import NodeDocument
+from netmgr.documents.prices import Prices
 from netmgr.plan.document import PlanDocument
 from tests.docs.blocks import ROOT, Block, blocks
 
@@ -18,6 +19,7 @@ BLOCKS = list(blocks())
 CHECKED = {"console", "sh", "yaml", "promql"}
 DRAWING = "text"
 FOLDERS = re.compile(r"-k (configs/\S+)")
+KINDS = {"Node": NodeDocument, "NetworkPlan": PlanDocument, "Prices": Prices}
 MACHINE = {
     "apiVersion": "netmgr.io/v1alpha1",
     "kind": "Node",
@@ -41,8 +43,8 @@ def test_a_block_says_what_it_is(block: Block) -> None:
 def test_documents_are_valid(block: Block, tmp_path: Path) -> None:
     for document in yaml.safe_load_all(block.text):
         kind = document.get("kind", "") if isinstance(document, dict) else ""
-        if kind in ("Node", "NetworkPlan"):
-            loader.parse(block.text, block.name, NodeDocument if kind == "Node" else PlanDocument)
+        if kind in KINDS:
+            loader.parse(block.text, block.name, KINDS[kind])
         elif isinstance(document, dict) and document.keys() <= NodeDocument.model_fields.keys():
             # A part of one, beside what each needs.
             text = yaml.safe_dump(MACHINE | document)

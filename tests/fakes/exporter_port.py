@@ -11,7 +11,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from exporter import connections
-from exporter.server import Server
+from exporter.server import Server, Usage
 from exporter.settings import Settings
 from exporter.wsgi import PublicHandler
 from netmgr import programs
@@ -20,7 +20,9 @@ from tests.waiting import PATIENCE
 
 
 @contextmanager
-def serving(read: Callable[[], Snapshot], **settings: object) -> Iterator[int]:
+def serving(
+    read: Callable[[], Snapshot], usage: Usage | None = None, **settings: object
+) -> Iterator[int]:
     """Serve what `read` gives on a port of the loopback's; that port's number.
 
     A client of the same process, which is stopped as long as the exporter is, is not hung up on.
@@ -29,7 +31,7 @@ def serving(read: Callable[[], Snapshot], **settings: object) -> Iterator[int]:
         patch.multiple(connections, HEAD_SECONDS=PATIENCE, ANSWER_SECONDS=PATIENCE),
         patch.object(PublicHandler, "timeout", PATIENCE),
         patch("exporter.server.IDLE_SECONDS", PATIENCE),
-        Server(Settings(**{"listen": "127.0.0.1:0", **settings}), read) as server,
+        Server(Settings(**{"listen": "127.0.0.1:0", **settings}), read, usage=usage) as server,
     ):
         worker = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         worker.start()

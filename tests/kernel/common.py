@@ -60,9 +60,10 @@ def kernel_state(namespace: Path) -> list[str]:
 
 
 def flushing(backend: Backend) -> list[list[str]]:
-    """The commands that take every rule away."""
-    if backend is Backend.NFTABLES:
-        return [["nft", "flush", "ruleset"]]
+    """The commands that take away every rule, or what counts at the uplink."""
+    if backend is not Backend.IPTABLES_LEGACY:
+        at_links = [["tc", "qdisc", "del", "dev", "eth0", "clsact"]]
+        return [["nft", "flush", "ruleset"], *(at_links if backend is Backend.LINKS else [])]
     tables = [
         [f"ip{family}tables-legacy", "-t", table]
         for family in ("", "6")

@@ -6,9 +6,18 @@ from __future__ import annotations
 
 import socket
 import subprocess
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
+from netmgr.documents.node import Backend
+from netmgr.kernel.bpf import BpfMap
+from netmgr.model import Traffic
 from netmgr.prefixes import Family
+from netmgr.rules import link_programs
+from netmgr.rules.link_filters import LinkFilters
+from netmgr.rules.link_programs import ELEMENT, ELEMENT_KEY, PODS_MAP, mapped, row_of
+from tests.lab import wiring
 from tests.lab.exchange import open_socket
 from tests.lab.nodes import LabNode
 from tests.lab.runtime import Sandbox
@@ -61,3 +70,32 @@ def run(node: LabNode, *command: str) -> subprocess.CompletedProcess[str]:
 
 def gaps(node: LabNode) -> dict[str, tuple[int, float]]:
     return {one["reason"]: (one["count"], one["seconds"]) for one in node.snapshot()["gaps"]}
+
+
+@contextmanager
+def held_at_links(node: LabNode, name: str) -> Iterator[BpfMap]:
+    """A map that the node's programs count in."""
+    with wiring.inside(node.namespace), closing(LinkFilters()) as filters:
+        yield filters.maps[name]
+
+
+def set_counter(spender: Spender, backend: Backend, packets: int = 0, size: int = 0) -> None:
+    """Have what counts what the pod sends show something else."""
+    if backend is Backend.LINKS:
+        address = spender.sandbox.address(Family.V4)
+        outward = link_programs.INTERNET, row_of(Family.V4, Traffic.INTERNET_OUT)
+        with held_at_links(spender.node, PODS_MAP) as pods:
+            for key, element in list(pods.listed()):
+                *_, packed, name = ELEMENT.unpack(element)
+                if (packed, ELEMENT_KEY.unpack(key)[1:]) == (mapped(address), outward):
+                    pods.put(key, ELEMENT.pack(packets, size, packed, name))
+        return
+    if backend is Backend.NFTABLES:
+        element, shown = f"element inet netmgr pod_out4 {{ {spender.address}", ""
+        if packets:
+            shown = f" counter packets {packets} bytes {size}"
+        done = run(spender.node, "nft", f"delete {element} }}; add {element}{shown} }}")
+    else:
+        words = f"-exist add netmgr-pod-out4 {spender.address} packets {packets} bytes {size}"
+        done = run(spender.node, "ipset", *words.split())
+    assert done.returncode == 0, done.stderr

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from netmgr.dataplane import desired
+from netmgr.documents.node import Backend
 from netmgr.errors import NetmgrError
 from netmgr.kernel import links, neighbours, netns, routes
 from netmgr.kernel.links import VethEnd
@@ -59,12 +60,14 @@ def gaps(node: LabNode) -> dict[str, int]:
     return {one["reason"]: one["count"] for one in node.snapshot()["gaps"] if one["count"]}
 
 
+@pytest.mark.parametrize("backend", [Backend.NFTABLES, Backend.LINKS], ids=str)
 def test_a_thousand_short_lived_pods_lose_no_byte(
-    capsys: pytest.CaptureFixture[str],
+    capsys: pytest.CaptureFixture[str], backend: Backend
 ) -> None:
     room = replace(cluster(nodes=1, pods=1), pods=())
     settings = {"ranges": ["10.200.0.0/21"]}  # no address comes twice, however quickly they come
-    with World(room, name=f"churn-{os.getpid()}", settings=settings, exporters=False) as world:
+    name = f"churn-{os.getpid()}-{backend}"
+    with World(room, backend=backend, name=name, settings=settings, exporters=False) as world:
         node = world.node("node-1")
         churn = Churn(world, node.namespace, node.add, node.runtime.delete, at_once=8)
         reader = churn.run(PODS)

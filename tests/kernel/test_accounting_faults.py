@@ -31,7 +31,8 @@ from tests.kernel.common import (
     repairs,
     use_up_blocks,
 )
-from tests.kernel.spending import HEADERS, IN, OUT, Spender, gaps, run
+from tests.kernel.conftest import EVERY_WAY_OF_COUNTING
+from tests.kernel.spending import HEADERS, IN, OUT, Spender, gaps, run, set_counter
 from tests.lab import named_netns
 from tests.lab.exchange import End, datagrams, open_socket
 from tests.lab.nodes import LabNode
@@ -53,7 +54,14 @@ WORLD = {
 GROUP = ("group", str(LINK_GROUP))
 
 
+@pytest.fixture(scope="module", params=EVERY_WAY_OF_COUNTING, ids=str)
+def backend(request: pytest.FixtureRequest) -> Backend:
+    return request.param
+
+
 def rules_alone(backend: Backend) -> list[list[str]]:
+    if backend is Backend.LINKS:
+        return [["tc", "filter", "del", "dev", "eth0", way] for way in ("ingress", "egress")]
     if backend is Backend.NFTABLES:
         chains = ("before_srcnat", "before_srcnat6")
         return [["nft", "flush", "chain", "inet", "netmgr", chain] for chain in chains]
@@ -61,7 +69,9 @@ def rules_alone(backend: Backend) -> list[list[str]]:
 
 
 def rules_off(backend: Backend) -> list[list[str]]:
-    """All rules are there, and those that count pods are not in effect."""
+    """All rules are there, and what counts pods is not in effect."""
+    if backend is Backend.LINKS:
+        return [["tc", "qdisc", "del", "dev", "eth0", "clsact"]]
     if backend is Backend.NFTABLES:
         return [["nft", "add", "table", "inet", "netmgr", "{ flags dormant; }"]]
     return [["iptables-legacy", "-t", "mangle", "-F", "POSTROUTING"]]
@@ -79,6 +89,7 @@ def test_what_is_lost_while_rules_are_gone_is_a_gap_as_long_as_it_was(
     node: LabNode, spender: Spender, backend: Backend, fault: str, tmp_path: Path
 ) -> None:
     commands, counters_stay = FAULTS[fault]
+    counters_stay |= backend is Backend.LINKS
     began = time.monotonic()
     # Its passes may be late: this has it look, and see that all is well.
     node.restart_after_kill()
@@ -230,6 +241,7 @@ def test_a_pod_that_went_with_its_rules_while_no_agent_was_there_is_a_gap(
         assert run(node, *command).returncode == 0
     named_netns.delete(spender.sandbox.netns)
     node.start_until_ready()
+    # At links, too: with the last link that has a program its map goes.
     assert spender.counted() == sent
     assert gaps(node)["removed"][0] == before + 1
     (gap,) = (one for one in node.snapshot()["gaps"] if one["reason"] == "removed")
@@ -237,6 +249,8 @@ def test_a_pod_that_went_with_its_rules_while_no_agent_was_there_is_a_gap(
 
 
 def _is_back(node: LabNode, backend: Backend) -> bool:
+    if backend is Backend.LINKS:
+        return "netmgr" in run(node, *["tc", "filter", "show", "dev", "eth0", "egress"]).stdout
     command = (
         ["nft", "list", "table", "inet", "netmgr"]
         if backend is Backend.NFTABLES
@@ -276,13 +290,7 @@ def test_zeroed_counters_are_a_gap_and_what_they_show_since_counts(
     assert spender.counted() == kept
     before = gaps(node)["reset"]
     lost = spender.send()
-    if backend is Backend.NFTABLES:
-        element = f"element inet netmgr pod_out4 {{ {spender.address} }}"
-        done = run(node, "nft", f"delete {element}; add {element}")
-    else:
-        words = f"-exist add netmgr-pod-out4 {spender.address} packets 0 bytes 0"
-        done = run(node, "ipset", *words.split())
-    assert done.returncode == 0, done.stderr
+    set_counter(spender, backend)
     after = spender.send(500)
     # A reading that happened to come before the reset has counted what would be lost.
     assert spender.counted() - kept - after in (0, lost)
@@ -297,14 +305,7 @@ def test_a_counter_that_wraps_loses_nothing(
 ) -> None:
     spender.send()
     preset = edge - 1500
-    if backend is Backend.NFTABLES:
-        element = f"inet netmgr pod_out4 {{ {spender.address}"
-        added = f"add element {element} counter packets 9 bytes {preset} }}"
-        done = run(node, "nft", f"delete element {element} }}; {added}")
-    else:
-        words = f"-exist add netmgr-pod-out4 {spender.address} packets 9 bytes {preset}"
-        done = run(node, "ipset", *words.split())
-    assert done.returncode == 0, done.stderr
+    set_counter(spender, backend, packets=9, size=preset)
     start, before = spender.counted(), gaps(node)
     sent = spender.send() + spender.send()
     assert sent > 1500

@@ -5,22 +5,16 @@ twice, and what is lost is a gap, in bytes.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
 from typing import NamedTuple
 
 import pytest
 
 from netmgr.documents.node import Backend
-from netmgr.kernel.bpf import BpfMap
-from netmgr.prefixes import Family
-from netmgr.rules import link_programs
-from netmgr.rules.link_filters import LinkFilters
-from netmgr.rules.link_programs import ELEMENT, ONLY_KEY, PODS_MAP, SUMS_MAP
+from netmgr.rules.link_programs import ONLY_KEY, PODS_MAP, SUMS_MAP
 from tests.kernel.common import agent_standing_still, flushing, repairs
 from tests.kernel.conftest import EVERY_WAY_OF_COUNTING
-from tests.kernel.spending import OUT, Spender, run
-from tests.lab import wiring
+from tests.kernel.spending import OUT, Spender, held_at_links, run, set_counter
 from tests.lab.nodes import LabNode
 from tests.waiting import eventually
 
@@ -59,13 +53,6 @@ def more(before: dict[str, Told], after: dict[str, Told]) -> dict[str, Told]:
     return {reason: told for reason, told in grown.items() if any(told)}
 
 
-@contextmanager
-def held_at_links(node: LabNode, name: str) -> Iterator[BpfMap]:
-    """A map that the node's programs count in."""
-    with wiring.inside(node.namespace), closing(LinkFilters()) as filters:
-        yield filters.maps[name]
-
-
 def save(node: LabNode, backend: Backend) -> None:
     """Keep the pods' counters."""
     if backend is Backend.LINKS:
@@ -102,23 +89,6 @@ def take_away(node: LabNode, backend: Backend) -> None:
         return
     for command in flushing(backend):
         assert run(node, *command).returncode == 0
-
-
-def zero(node: LabNode, spender: Spender, backend: Backend) -> None:
-    if backend is Backend.LINKS:
-        with held_at_links(node, PODS_MAP) as pods:
-            for key, element in dict(pods.listed()).items():
-                *_, address, name = ELEMENT.unpack(element)
-                if address == link_programs.mapped(spender.sandbox.address(Family.V4)):
-                    pods.put(key, ELEMENT.pack(0, 0, address, name))
-        return
-    if backend is Backend.NFTABLES:
-        element = f"element inet netmgr pod_out4 {{ {spender.address} }}"
-        done = run(node, "nft", f"delete {element}; add {element}")
-    else:
-        words = f"-exist add netmgr-pod-out4 {spender.address} packets 0 bytes 0"
-        done = run(node, "ipset", *words.split())
-    assert done.returncode == 0, done.stderr
 
 
 def zero_sums(node: LabNode, backend: Backend) -> None:
@@ -215,7 +185,7 @@ def test_a_counter_that_is_zeroed_again_and_again_tells_every_byte_it_lost(
     before = gaps(node)
     for size in (400, 900, 1200, 1400):
         sent += spender.send(size)
-        disturbed(lambda: zero(node, spender, backend))
+        disturbed(lambda: set_counter(spender, backend))
         sent += spender.send(size + 100)
         spender.counted()
     told = more(before, gaps(node))

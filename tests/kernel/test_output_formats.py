@@ -25,7 +25,7 @@ import yaml
 
 from netmgr.cli.main import command_line, main
 from tests import commands
-from tests.builders import NODE_KEYS, SMALL_PLAN
+from tests.builders import NODE_KEYS, PRICES, SMALL_PLAN
 from tests.docs.blocks import ROOT as SOURCE
 from tests.fakes import budgets_server
 from tests.lab import planned
@@ -71,7 +71,11 @@ WITH_LAB: dict[str, tuple[str, ...]] = {
     "node audit": ("--socket {node}",),
     "nat status": ("--socket {nat}",),
     "budgets show": ("--server {budgets} --credentials {credentials}",),
-    "usage": ("--socket {node}", "--by pod --by hour --socket {node}"),
+    "usage": (
+        "--prices {prices} --socket {node}",
+        "--by pod --by hour --prices {prices} --socket {node}",
+        "--cluster --prices {prices} --kubeconfig {cluster}",
+    ),
 }
 ANEW = {"connectivity-test"}
 """Commands that do something new at each call, so that no two answers are the same."""
@@ -195,6 +199,8 @@ def lab(tmp_path_factory: pytest.TempPathFactory, empty_cluster: Path) -> Iterat
     observer = tmp_path_factory.mktemp("observer") / "node.yaml"
     observer.write_text(yaml.safe_dump(NODE_KEYS | {"node": {"name": "n"}, "cni": False}))
     authority = tmp_path_factory.mktemp("budgets")
+    prices = tmp_path_factory.mktemp("prices") / "prices.yaml"
+    prices.write_text(PRICES)
     with (
         World(planned.network(2, 1, 2), name=f"formats-{os.getpid()}") as world,
         budgets_server.leading(authority) as leader,
@@ -206,6 +212,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory, empty_cluster: Path) -> Iterat
             "cluster": str(empty_cluster),
             "budgets": leader.address,
             "credentials": str(leader.credentials),
+            "prices": str(prices),
         }
 
 
@@ -282,4 +289,5 @@ CHECKS: dict[str, Callable[[str], Any]] = {
     "json": json.loads,
     "yaml": yaml.safe_load,
     "csv": _csv,
+    "focus": _csv,
 }

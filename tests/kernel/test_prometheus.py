@@ -27,12 +27,14 @@ from tests.lab.world import World
 
 pytestmark = pytest.mark.root
 
-OF_SITES_AND_TROUBLES = {"netmgr-sites", "netmgr-accounting", "netmgr-nodes", "netmgr-controller"}
+ELSEWHERE = {"netmgr-sites", "netmgr-accounting", "netmgr-nodes", "netmgr-controller"}
+ELSEWHERE |= {"netmgr-costs"}
 DASHBOARDS = sorted(
-    path for path in (CONFIGS / "grafana").glob("*.json") if path.stem not in OF_SITES_AND_TROUBLES
+    path for path in (CONFIGS / "grafana").glob("*.json") if path.stem not in ELSEWHERE
 )
-"""Those of a healthy cluster. `test_prometheus_sites` has the one of several sites, and
-`test_prometheus_troubled` those of what is wrong.
+"""Those of a healthy cluster. `test_prometheus_sites` has the one of several sites,
+`test_prometheus_troubled` those of what is wrong, and `test_monitoring_files` that of costs, which
+takes prices and the labels of namespaces.
 """
 BUSIEST_PODS = "cluster_namespace_pod_traffic:netmgr_pod_traffic_bytes:rate5m_topk20"
 NAMESPACE_BYTES = "cluster_namespace_traffic:netmgr_namespace_traffic_bytes:rate5m"

@@ -10,6 +10,7 @@ A hub's router and a NAT host are nodes too, which run no pods.
 from __future__ import annotations
 
 import http.client
+import json
 import os
 import signal
 import subprocess
@@ -21,6 +22,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import yaml
 
@@ -221,6 +223,11 @@ class LabNode:
     def scrape(self) -> str:
         """The exporter's page of metrics."""
         return self._get("/metrics")
+
+    def history(self, **arguments: str) -> dict[str, Any]:
+        """What the exporter answers for `netmgr usage --cluster`."""
+        answer: dict[str, Any] = json.loads(self._get(f"/usage?{urlencode(arguments)}"))
+        return answer
 
     def _get(self, path: str) -> str:
         """Fetch from the exporter, from inside the node's namespace."""

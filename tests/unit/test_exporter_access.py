@@ -53,7 +53,9 @@ def trusting(cert: Path) -> ssl.SSLContext:
     return ssl.create_default_context(cafile=cert)
 
 
-@pytest.mark.parametrize("path", ["/metrics", "/", "/report", "/metrics?name[]=netmgr_up"])
+@pytest.mark.parametrize(
+    "path", ["/metrics", "/", "/report", "/usage", "/metrics?name[]=netmgr_up"]
+)
 def test_a_password_opens_what_tells_traffic_and_nothing_else_does(
     tmp_path: Path, path: str
 ) -> None:

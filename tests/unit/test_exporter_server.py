@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from exporter.server import Server, Shared, serve
 from exporter.settings import Settings, parse_listen
 from netmgr import programs
-from netmgr.api.client import ask, read_snapshot
+from netmgr.api.client import ask, ask_usage, read_snapshot
 from netmgr.cli.exporter import exporter as command
 from netmgr.errors import ConfigError, RequestError, SetupError, TryAgainLater
 from tests.fakes.agent_socket import agent, canned, snapshot
@@ -174,6 +175,25 @@ def test_a_fault_of_ours_is_no_answer_to_share() -> None:
     with pytest.raises(RuntimeError):
         shared()
     assert [shared(), shared()] == ["why it is not ready"] * 2
+
+
+def test_usage_is_what_the_agent_answers_or_refuses(socket_path: Path) -> None:
+    asked: list[dict[str, object]] = []
+
+    def answer(message: bytes) -> bytes:
+        asked.append(json.loads(message))
+        refusal = b'{"error": "not a query: ..."}'
+        return b'{"version": 1, "rows": []}' if asked[-1]["since"] else refusal
+
+    path = "/usage?since=0&until=3600&by=hour,pod&query=snapshot"
+    with serving(lambda: snapshot(1, 1), partial(ask_usage, socket_path)) as port:
+        assert get(port, path)[0].status == 503
+        with agent(socket_path, answer):
+            response, body = get(port, path)
+            assert (response.status, json.loads(body)) == (200, {"version": 1, "rows": []})
+            assert get(port, "/usage")[0].status == 400
+    question = {"version": 1, "query": "usage", "since": "0", "until": "3600", "by": "hour,pod"}
+    assert asked[0] == question
 
 
 def test_the_first_page_and_other_paths_lead_to_what_there_is(port: int, socket_path: Path) -> None:

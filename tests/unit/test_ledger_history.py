@@ -116,7 +116,7 @@ def test_each_row_has_what_it_may_lack_at_most(ledger: Ledger, clock: Clock) -> 
     ledger.post([reading(700, 9, of=sums[1]), reading(150, 9)])
     assert missing(By.POD) == {(0, IN): 0, (0, OUT): 550}
     assert missing(By.HOUR) == {(START, IN): 0, (START, OUT): 0, (START + 1, OUT): 550}
-    clock.time += HOUR
+    clock.time += HOUR + 60
     ledger.note(Gap.LATE, clock.monotonic() - 1)
     ledger.post([reading(800, 9, of=sums[1]), reading(250, 9)])
     assert missing(By.POD) == {(0, IN): None, (0, OUT): None}
@@ -126,6 +126,61 @@ def test_each_row_has_what_it_may_lack_at_most(ledger: Ledger, clock: Clock) -> 
 
 def missing(ledger: Ledger) -> dict[str, int | None]:
     return {one["traffic"]: one["missing"] for one in ledger.usage(ALL, [By.CLASS])}
+
+
+def test_a_gap_of_an_unknown_size_is_in_every_hour_from_its_beginning_to_its_end(
+    ledger: Ledger, clock: Clock
+) -> None:
+    ledger.begin([counter()], WEB)
+    for size in range(1, 6):
+        ledger.post([reading(size, size)])
+        clock.time += HOUR
+    ledger.note(Gap.LATE, clock.monotonic() - 2.5 * HOUR)
+    missing = {row["hour"] - START: row["missing"] for row in ledger.usage(ALL, [By.HOUR])}
+    assert missing == {0: 0, 1: 0, 2: None, 3: None, 4: None}
+
+
+def test_hours_of_a_gap_take_no_room_from_hours_with_traffic(path: Path, clock: Clock) -> None:
+    ledger = bounded(path, clock, hours=2)
+    for _ in range(2):
+        spend(ledger, WEB, 9)
+        clock.time += HOUR
+    clock.time += 20 * HOUR
+    ledger.note(Gap.LATE, clock.monotonic() - 19 * HOUR)
+    ledger.sweep()
+    assert [row["hour"] - START for row in ledger.usage(ALL, [By.HOUR])] == [0, 1]
+    ledger.close()
+
+
+def test_a_gap_of_some_pods_counters_bounds_no_other_pods_rows(path: Path, clock: Clock) -> None:
+    ledger = bounded(path, clock, hours=10, rows=9)
+    db, other = PodRef("team-a", "db-0"), PodRef("team-b", "web-0")
+    addresses = [Address(Family.V4, number) for number in range(3)]
+    counters = [counter(Traffic("hub-out"), address) for address in addresses]
+    for pod, of in zip((WEB, db, other), counters, strict=True):
+        ledger.begin([of], pod)
+    samples = [reading(100, 1, of=of) for of in counters]
+    ledger.post(samples)
+    ledger.restart(counters[:1])
+    ledger.post(samples)
+
+    def missing(*by: By) -> dict[str, int | None]:
+        rows = ledger.usage(ALL, by)
+        return {f"{row['namespace']}/{row['pod']}": row["missing"] for row in rows}
+
+    expected = {"team-a/web-0": None, "team-a/db-0": 0, "team-b/web-0": 0}
+    assert missing(By.POD) == missing(By.POD, By.HOUR) == expected
+    assert missing(By.NAMESPACE) == {"team-a/": None, "team-b/": 0}
+    assert missing(By.CLASS) == {"/": None}
+    # Folded with the oldest hours' pods, it is of nobody in particular.
+    clock.time += HOUR
+    for number in range(9):
+        spend(ledger, PodRef("team-a", f"pod-{number}"), 5, number)
+    ledger.sweep()
+    assert (
+        missing(By.POD)["team-b/web-0" if "team-b/web-0" in missing(By.POD) else "team-b/"] is None
+    )
+    ledger.close()
 
 
 HUB, HOST = counter(Traffic("hub-out")), Counter("cgroup 7", Family.V4, IN)

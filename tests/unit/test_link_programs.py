@@ -6,10 +6,12 @@ import sys
 
 import pytest
 
+from netmgr.errors import SetupError
 from netmgr.kernel.bpf_code import assembled
-from netmgr.prefixes import Prefix
+from netmgr.prefixes import Address, Family, Prefix
 from netmgr.rules import link_programs
 from netmgr.rules.at_links import AtLinks
+from netmgr.rules.link_programs import CLUSTER, INSIDE, INTERNET
 
 # Code, registers, offset and number of each (RFC 9669, section 3).
 ENCODINGS = {
@@ -21,6 +23,7 @@ ENCODINGS = {
     "lock *(u64 *)(r0 + 8) += r9": "db90080000000000",
     "r3 <<= 6": "6703000006000000",
     "r1 += r3": "0f31000000000000",
+    "r2 = be32 r2": "dc02000020000000",
     "call 68": "8500000044000000",
     "exit": "9500000000000000",
 }
@@ -44,6 +47,12 @@ def test_what_is_no_statement_is_refused(text: str) -> None:
         assembled(text, {})
 
 
+def test_a_jump_may_compare_lower_halves_which_have_no_sign() -> None:
+    assert assembled("if w2 >= 0xe0000000 goto on; on: exit", {}).hex() == (
+        "36020000000000e0" + ENCODINGS["exit"]
+    )
+
+
 def test_a_label_that_is_not_there_is_refused() -> None:
     with pytest.raises(KeyError, match="nowhere"):
         assembled("goto nowhere", {})
@@ -53,26 +62,58 @@ def prefixes(*texts: str) -> tuple[Prefix, ...]:
     return tuple(map(Prefix.parse, texts))
 
 
-def shown(at_links: AtLinks, numbers: dict[str, int]) -> list[int]:
+def shown(at_links: AtLinks, numbers: dict[str, int]) -> list[tuple[str, int]]:
     return [
-        int.from_bytes(peer, sys.byteorder)
-        for peer in (link_programs.peers(at_links, numbers).values())
+        (str(Address(family, start)), peer)
+        for family, listed in link_programs.peers(at_links, numbers).items()
+        for start, peer in listed
     ]
+
+
+FIRST, FIRST_V6 = ((str(Address(family, 0)), INTERNET) for family in Family)
 
 
 def test_the_longest_prefix_decides_on_class_and_cluster_by_itself() -> None:
     known, near, cluster = prefixes("10.0.0.0/8"), prefixes("10.1.0.0/16"), prefixes("10.1.2.0/24")
     at_links = AtLinks(known, (("near", near),), cluster)
-    numbers = {"internal": 2, "near": 3}
-    assert sorted(shown(at_links, numbers)) == [2, 3, 3 | link_programs.CLUSTER]
+    assert shown(at_links, {"internal": 2, "near": 3}) == [
+        FIRST,
+        ("10.0.0.0", 2),
+        ("10.1.0.0", 3),
+        ("10.1.2.0", 3 | CLUSTER),
+        ("10.1.3.0", 3),
+        ("10.2.0.0", 2),
+        ("11.0.0.0", INTERNET),
+        FIRST_V6,
+    ]
 
 
 def test_without_classes_nobody_counts_what_is_internal() -> None:
-    inside = [link_programs.INSIDE] * 2
-    assert shown(AtLinks(prefixes("10.0.0.0/8", "fd00::/8")), {}) == inside
+    known = prefixes("10.0.0.0/9", "10.128.0.0/9", "240.0.0.0/4", "fe00::/7")
+    assert shown(AtLinks(known), {}) == [
+        FIRST,
+        ("10.0.0.0", INSIDE),
+        ("11.0.0.0", INTERNET),
+        ("240.0.0.0", INSIDE),
+        FIRST_V6,
+        ("fe00::", INSIDE),
+    ]
 
 
 def test_a_class_may_have_prefixes_of_the_internet_and_a_cluster_too() -> None:
     at_links = AtLinks((), (("far", prefixes("203.0.113.0/24")),), prefixes("198.51.100.0/24"))
-    numbers = {"internal": 2, "far": 3}
-    assert sorted(shown(at_links, numbers)) == [3, link_programs.INTERNET | link_programs.CLUSTER]
+    assert shown(at_links, {"internal": 2, "far": 3}) == [
+        FIRST,
+        ("198.51.100.0", INTERNET | CLUSTER),
+        ("198.51.101.0", INTERNET),
+        ("203.0.113.0", 3),
+        ("203.0.114.0", INTERNET),
+        FIRST_V6,
+    ]
+
+
+def test_more_prefixes_than_a_jump_passes_are_refused() -> None:
+    many = tuple(Prefix(Family.V6, 0x2001 << 112 | 2 * number, 128) for number in range(5000))
+    written = link_programs.texts(link_programs.peers(AtLinks(many), {}))
+    with pytest.raises(SetupError, match="too many prefixes"):
+        assembled(written[link_programs.ENTERING], {})

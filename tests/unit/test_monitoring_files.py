@@ -19,6 +19,8 @@ from exporter.catalog import CATALOG, Metric, MetricKind
 from exporter.controller_catalog import CONTROLLER
 from exporter.settings import DEFAULT_LISTEN
 from netmgr import programs
+from netmgr.documents import loader
+from netmgr.documents.prices import Prices
 from netmgr.plan.render import kubernetes
 from tests.fakes import kustomize
 from tests.unit.monitoring import (
@@ -47,7 +49,7 @@ DASHBOARD_QUERIES = [
 ]
 EXPRESSIONS = [*(rule["expr"] for rule in (*RECORDED, *ALERTS)), *DASHBOARD_QUERIES]
 
-SERIES = re.compile(r"\b(?:netmgr|iptables)_\w+|\b[a-z_]+:[a-z0-9_:]+|\bup\b")
+SERIES = re.compile(r"\b(?:netmgr|iptables|kube)_\w+|\b[a-z_]+:[a-z0-9_:]+|\bup\b")
 MATCHED = re.compile(rf"({SERIES.pattern}){{([^}}]*)}}")
 MATCHER = re.compile(r'(\w+)(?:=~|!=|!~|=)"[^"]*"')
 GROUPED = re.compile(r"\b(?:by|without|on|ignoring) \(([^)]*)\)")
@@ -74,10 +76,14 @@ def promtool(folder: Path, *arguments: str) -> None:
     assert outcome.returncode == 0, (outcome.stdout + outcome.stderr).decode()
 
 
+PRICE = "traffic:netmgr_price_per_gigabyte:max"
 KNOWN = {
     **dict(map(exposed, (*CATALOG, *CONTROLLER))),
     **{rule["record"]: set(recorded(rule).split(", ")) for rule in RECORDED},
     "up": TARGET_LABELS,
+    # Of configs/billing/price-rules.yml, and of kube-state-metrics.
+    PRICE: {"traffic"},
+    "kube_namespace_labels": {"cluster", "namespace", "label_team"},
 }
 """The labels of every series."""
 
@@ -298,6 +304,72 @@ def test_a_legend_names_a_pod_or_a_namespace(tmp_path: Path) -> None:
     }
     rules = PROMETHEUS / "recording.yml"
     simulate(tmp_path, rules, input_series=given, promql_expr_test=[shown])
+
+
+def priced(panel: str) -> str:
+    (query,) = (
+        target["expr"]
+        for one in DASHBOARDS["netmgr-costs.json"]["panels"]
+        for target in one["targets"]
+        if one["title"] == panel
+    )
+    return str(query).replace("$cluster", ".*")
+
+
+@pytest.mark.programs
+def test_a_cost_is_the_bytes_sent_at_the_price_of_their_class(tmp_path: Path) -> None:
+    """A gigabyte a minute of each class, by two namespaces of a team and one of another's."""
+    minutes = 60 * 25
+    prices = yaml.safe_load((CONFIGS / "billing" / "price-rules.yml").read_text("utf-8"))
+    (tmp_path / "rules.yml").write_text(
+        yaml.safe_dump({"groups": [*groups("recording.yml"), *prices["groups"]]})
+    )
+    teams = {"web": "shop", "db": "shop", "train": "research"}
+    given = [
+        series(
+            "kube_namespace_labels", f"1x{minutes}", cluster="a", namespace=name, label_team=team
+        )
+        for name, team in teams.items()
+    ]
+    for name in teams:
+        for traffic in ("internet-out", "same-region-out")[: 1 if name == "db" else 2]:
+            labels = {"cluster": "a", "instance": "n", "namespace": name, "traffic": traffic}
+            values = f"0+{10**9}x{minutes}"
+            given.append(series(catalog.NAMESPACE_BYTES.name, values, **labels))
+    # Of the gigabytes of an hour, what two and one of them cost.
+    shop, research = 60 * (0.09 + 0.01 + 0.09), 60 * (0.09 + 0.01)
+    asked = {
+        "Cost an hour, by team": {'label_team="shop"': shop, 'label_team="research"': research},
+        "Cost an hour, by class": {
+            'traffic="internet-out"': 3 * 60 * 0.09,
+            'traffic="same-region-out"': 2 * 60 * 0.01,
+        },
+        "Cost of the last 24 hours, by team": {
+            'label_team="shop"': 24 * shop,
+            'label_team="research"': 24 * research,
+        },
+    }
+    tests = [
+        {
+            "expr": f"round(40 * ({priced(panel)}) / {sum(costs.values())})",
+            "eval_time": f"{minutes}m",
+            "exp_samples": [
+                {"labels": f"{{{labels}}}", "value": round(40 * cost / sum(costs.values()))}
+                for labels, cost in costs.items()
+            ],
+        }
+        for panel, costs in asked.items()
+    ]
+    simulate(tmp_path, tmp_path / "rules.yml", input_series=given, promql_expr_test=tests)
+
+
+def test_the_price_rules_are_the_price_table() -> None:
+    billing = CONFIGS / "billing"
+    table = loader.load(billing / "prices.yaml", Prices)
+    rules = yaml.safe_load((billing / "price-rules.yml").read_text("utf-8"))["groups"][0]["rules"]
+    assert {rule["record"] for rule in rules} == {PRICE}
+    prices = {rule["labels"]["traffic"]: rule["expr"] for rule in rules}
+    assert prices == {traffic: f"vector({price})" for traffic, price in table.traffic.items()}
 
 
 def remote(instance: str, address: str, rate: int) -> dict[str, str]:

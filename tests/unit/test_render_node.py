@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from netmgr.documents import loader
+from netmgr.documents.classes import INTERNAL
 from netmgr.documents.node import NodeDocument
 from netmgr.documents.sites import Role
 from netmgr.plan import files, machines
 from netmgr.plan.document import PlanDocument
-from netmgr.plan.lock import LockDocument
+from netmgr.plan.lock import Allocation, LockDocument
 from netmgr.plan.locking import make_lock
 from netmgr.plan.render.node import Documents, internal
 from netmgr.prefixes import Address, Prefix, PrefixTable
+from netmgr.rules.policy import Policy
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -119,3 +123,106 @@ def test_the_document_of_a_node_among_twenty_clusters_stays_small():
     document = documents.of(next(documents.machines()))
     assert len(document["sites"]) == 21
     assert len(files.to_yaml(document)) < 4096
+
+
+ZONES = """\
+apiVersion: netmgr.io/v1alpha1
+kind: NetworkPlan
+name: zones
+cloud: none
+pools: {nodes: [10.0.0.0/8], services: [172.16.0.0/12]}
+hub: {location: east}
+clusters:
+  a:
+    location: east
+    node_pools:
+      one: {nodes: 20, zone: east-1}
+      two: {nodes: 20, zone: east-2}
+      wide: {nodes: 20}
+  b: {location: east, node_pools: {one: {nodes: 20, zone: east-1}}}
+  c: {location: west, node_pools: {one: {nodes: 20, zone: east-1}}}
+"""
+
+
+@pytest.fixture(scope="module")
+def zoned() -> tuple[PlanDocument, LockDocument]:
+    plan = loader.parse(ZONES, "plan.yaml", PlanDocument)
+    return plan, make_lock(plan, None, files.load_limits(plan.cloud))
+
+
+def class_of(document: NodeDocument, address: Address) -> str:
+    """The class that the rules would count it in."""
+    pieces = Policy.of(document).classifier.pieces
+    entries = [(prefix, name) for name, prefixes in pieces for prefix in prefixes]
+    match = PrefixTable(entries).match(address)
+    return match[1] if match else "none"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("a-one-0", {"a-one-1": 0, "b-one-0": 0, "a-two-0": 1, "a-wide-0": 1, "c-one-0": 2}),
+        ("a-two-3", {"a-one-1": 1, "a-two-0": 0, "b-one-0": 1, "c-one-0": 2}),
+        ("a-wide-0", {"a-one-1": 1, "a-wide-1": 1, "b-one-0": 1, "c-one-0": 2}),
+        ("c-one-0", {"c-one-1": 0, "a-one-0": 2, "b-one-0": 2}),
+    ],
+)
+def test_a_pools_nodes_count_by_zone_and_region(
+    zoned: tuple[PlanDocument, LockDocument], name: str, expected: dict[str, int]
+) -> None:
+    plan, lock = zoned
+    kinds = ("same-zone", "same-region", "other-region")
+    document = read(render(plan, lock, name))
+    for other, distance in expected.items():
+        node = machines.node_named(lock, other)
+        for address in (*node.hosts, *(block.network for block in node.blocks)):
+            assert class_of(document, address) == kinds[distance], (name, other)
+    assert document.accounting.rule_owner == plan.rule_owner
+    service = lock.clusters["c"].services.vip_ranges[0].network
+    near = "same-region" if name.startswith("c") else "other-region"
+    assert class_of(document, service) == near
+
+
+def test_a_pools_template_has_its_zone_and_a_clusters_none(
+    zoned: tuple[PlanDocument, LockDocument],
+) -> None:
+    plan, lock = zoned
+    documents = Documents(plan, lock)
+
+    def names(document: dict[str, Any]) -> list[str]:
+        return [each["name"] for each in document["accounting"].get("classes", ())]
+
+    assert names(documents.template("a", pool="one")) == [
+        "same-zone",
+        "same-region",
+        "other-region",
+    ]
+    assert names(documents.template("a")) == ["same-region", "other-region"]
+    assert names(documents.template("a", Role.NAT_HOST)) == []
+
+
+def test_a_prefix_that_is_all_one_zones_is_of_one_class(
+    zoned: tuple[PlanDocument, LockDocument],
+) -> None:
+    plan, lock = zoned
+    held = lock.clusters["c"]
+    (subnet,) = held.node_pools["one"].segments[0].prefixes
+    grown = Allocation(prefix=subnet, reserve=subnet)
+    clusters = {**lock.clusters, "c": held.model_copy(update={"prefixes": (grown,)})}
+    full = lock.model_copy(update={"clusters": clusters})
+    document = read(render(plan, full, "c-one-0"))
+    assert document.traffic_classes["same-zone"] == (subnet,)
+    assert subnet not in document.traffic_classes["same-region"]
+
+
+def test_without_a_zone_no_class_is_rendered(rendered_plan, rendered_lock) -> None:
+    assert "classes" not in render(rendered_plan, rendered_lock, "training-gpu-0")
+
+
+def test_opencosts_rules_know_the_rendered_classes(
+    zoned: tuple[PlanDocument, LockDocument],
+) -> None:
+    rules = (CONFIGS / "billing" / "opencost-rules.yml").read_text()
+    document = read(render(*zoned, "a-one-0"))
+    inside = [set(names.split("|")) for names in re.findall(r'traffic=~"\(([^)]*)\)', rules)]
+    assert set.union(*inside) == {*document.traffic_classes, INTERNAL}

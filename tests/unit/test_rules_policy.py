@@ -190,8 +190,11 @@ HUB = named("a", site="hub")
         ),
         ([HUB, named("b", "10.0.0.0/16")], "is of class a and of class b"),
         ([named("a", site="nowhere")], "there is no site nowhere; sites are hub, spoke-a"),
-        ([named("a")], "class a: give either prefixes or site"),
-        ([named("a", "10.9.0.0/16", site="hub")], "class a: give either prefixes or site"),
+        ([named("a")], "class a: give either prefixes, site or published"),
+        (
+            [named("a", "10.9.0.0/16", site="hub")],
+            "class a: give either prefixes, site or published",
+        ),
         ([named("a", "0.0.0.0/0")], "0.0.0.0/0 is everything"),
         ([named("a", "0.0.0.0/1", "128.0.0.0/1")], "leave no internet"),
         ([named("a", "10.9.0.1/16")], "host bits"),

@@ -10,7 +10,7 @@ import pytest
 
 from netmgr.api.snapshot import UsageView
 from netmgr.cli.output import show
-from netmgr.cli.usage import as_csv, as_json, as_table, moment
+from netmgr.cli.usage import as_csv, as_json, as_table, moment, notes
 from netmgr.errors import RequestError
 
 NOW = datetime(2026, 3, 10, 15, 30, tzinfo=UTC).timestamp()
@@ -96,7 +96,7 @@ def test_what_rows_may_lack_is_shown(
 
 
 def test_a_table_has_in_and_out_beside_each_other_and_a_class_where_there_are_several(capsys):
-    show(*as_table(view("namespace")))
+    show(*as_table(view("namespace")), *notes(view("namespace"), None))
     shown = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["namespace", "class", "in", "out"] in shown
     assert ["team-a", "internet", "2.0", "kB", "5.0", "MB"] in shown

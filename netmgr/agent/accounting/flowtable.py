@@ -17,7 +17,6 @@ from netmgr.agent.core.components import Agent, Component
 from netmgr.agent.core.scheduler import Task
 from netmgr.agent.core.uplinks import uplinks
 from netmgr.api.snapshot import Fault, Problem, Snapshot
-from netmgr.documents.accounting import CountingAt
 from netmgr.documents.node import NodeDocument
 from netmgr.errors import Ignoring, NotReady
 from netmgr.kernel import flowtables
@@ -107,7 +106,7 @@ def why_off(document: NodeDocument, backend: RuleBackend) -> str:
         return "node.yaml has flowtable: off"
     if not document.wires_pods:
         return "another plugin wires the pods"
-    at_links = document.accounting.at is CountingAt.LINKS
+    at_links = backend.abilities.counts_at_links
     if document.traffic_classes and not at_links:
         return "accounting.classes count internal packets, too"
     if backend.name != "nftables" and not at_links:

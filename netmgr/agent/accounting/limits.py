@@ -117,8 +117,7 @@ class Limits(Component):
     @classmethod
     def open(cls, agent: Agent) -> Self | None:
         """None without limits; a predecessor's are removed then."""
-        document = agent.document
-        if document.limits or document.limits_by_annotation or document.budgets_file:
+        if agent.document.limits_pods:
             return cls(agent)
         for removal in shaper.remove():
             log.info("limits-removed what=%s", removal)

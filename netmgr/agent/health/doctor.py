@@ -148,7 +148,7 @@ def _kernel(document: NodeDocument) -> Iterator[Finding]:
                     f"{_missing_modules(backend)}install all modules of this kernel (Debian: "
                     "linux-image-*, Ubuntu: linux-modules-extra-*), or choose another `backend`",
                 )
-        if document.limits or document.limits_by_annotation:
+        if document.limits_pods:
             yield from _queues()
 
 

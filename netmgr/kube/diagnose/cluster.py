@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 from netmgr.errors import ApiError, ApiUnavailable
 from netmgr.kube.client.agent_pods import agent_pod
@@ -17,7 +18,12 @@ from netmgr.kube.client.api import Api, Object
 from netmgr.kube.client.concurrency import THREADS
 from netmgr.kube.client.reflector import pages
 from netmgr.kube.controller.events import COMPONENT, DEFAULT_NAMESPACE, NODE_COMPONENT
-from netmgr.kube.controller.node_reports import ANSWER_SECONDS, LONGEST_ANSWER, parse_body
+from netmgr.kube.controller.node_reports import (
+    ANSWER_SECONDS,
+    LONGEST_ANSWER,
+    NodeReport,
+    parse_body,
+)
 from netmgr.kube.diagnose import cluster_status
 
 ASKERS = 8
@@ -28,6 +34,7 @@ LONGEST_REASON = 200
 
 LABEL = {"labelSelector": "app.kubernetes.io/name=netmgr"}
 
+Answer = TypeVar("Answer")
 Advance = Callable[[int], object]
 """Called after each exporter, with how many there are; from several threads."""
 
@@ -118,32 +125,49 @@ def _events(api: Api, namespace: str) -> Iterator[Object]:
 
 
 def _ask(api: Api, cluster: cluster_status.ClusterState, seconds: float, advance: Advance) -> None:
-    """Ask the exporters of agents that are ready."""
+    def report(agent: cluster_status.PodState) -> NodeReport:
+        return parse_body(api.bounded(f"{agent.exporter}/report", ANSWER_SECONDS, LONGEST_ANSWER))
+
+    cluster.reports, cluster.silent = ask_exporters(
+        cluster.nodes, cluster.pods, report, seconds, advance
+    )
+
+
+def ask_exporters(
+    nodes: Iterable[cluster_status.NodeState],
+    pods: Iterable[cluster_status.PodState],
+    read_answer: Callable[[cluster_status.PodState], Answer],
+    seconds: float,
+    advance: Advance,
+) -> tuple[dict[str, Answer], dict[str, str]]:
+    """What the exporters of agents that are ready answer, and why others do not, by Node."""
     # Each of the others would only use up its time limit.
-    kubelets = {node.view.name for node in cluster.nodes if node.is_ready}
+    kubelets = {node.view.name for node in nodes if node.is_ready}
     asked = [
         agent
-        for agent in cluster.pods
+        for agent in pods
         if agent.pod.is_ready and agent.pod.node in kubelets and agent.pod.exporter[1]
     ]
+    answers: dict[str, Answer] = {}
+    silent: dict[str, str] = {}
     deadline = time.monotonic() + seconds
 
     def ask(agent: cluster_status.PodState) -> None:
         node = agent.pod.node
         try:
             if time.monotonic() > deadline:
-                cluster.silent[node] = f"not asked, since all took longer than {seconds:.0f} s"
+                silent[node] = f"not asked, since all took longer than {seconds:.0f} s"
             else:
-                body = api.bounded(f"{agent.exporter}/report", ANSWER_SECONDS, LONGEST_ANSWER)
-                cluster.reports[node] = parse_body(body)
+                answers[node] = read_answer(agent)
         except ApiError as error:
-            cluster.silent[node] = short(error)
+            silent[node] = short(error)
         except ValueError as error:
             # In further lines pydantic repeats what the exporter sent.
-            cluster.silent[node] = str(error).partition("\n")[0]
+            silent[node] = str(error).partition("\n")[0]
         advance(len(asked))
 
     THREADS.map(ASKERS, ask, asked)
+    return answers, silent
 
 
 def short(error: ApiError) -> str:

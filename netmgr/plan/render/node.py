@@ -11,6 +11,7 @@ from netmgr.documents.sites import HUB, Role, SourceAddress
 from netmgr.documents.special_use import PRIVATE_USE
 from netmgr.plan import machines
 from netmgr.plan.clouds.cloud import Cloud
+from netmgr.plan.derive import location_of
 from netmgr.plan.document import PlanDocument
 from netmgr.plan.lock import LockDocument
 from netmgr.plan.machines import PlannedHost, PlannedNode
@@ -40,8 +41,11 @@ class Documents:
         self.common: Mapping = {
             "internal": [str(prefix) for prefix in internal(plan)],
             "masquerade": True,
-            "accounting": {"rule_owner": plan.rule_owner},
         }
+        self._accounting: Mapping = {"rule_owner": plan.rule_owner}
+        self._counts_zones = any(spec.zone for _, spec in plan.node_pools())
+        if not self._counts_zones:
+            self.common["accounting"] = self._accounting
         if reader_group is not None:
             is_number = reader_group.isascii() and reader_group.isdigit()
             self.common["reader_group"] = int(reader_group) if is_number else reader_group
@@ -72,7 +76,8 @@ class Documents:
             if machine.role is Role.NAT_HOST:
                 own["nat"] = self._nat(machine.site) | {"addresses": list(map(str, addresses))}
         node = {"name": machine.name, "addresses": list(map(str, addresses))}
-        return {**_KIND, "node": node, **place}, own
+        pool = (machine.cluster, machine.pool) if isinstance(machine, PlannedNode) else None
+        return {**_KIND, "node": node, **place}, own | self._accounting_of(pool)
 
     def template(self, cluster: str, role: Role = Role.NODE, pool: str = "") -> Mapping:
         """What all nodes (or NAT hosts) of a cluster share: no name, addresses or ranges.
@@ -88,7 +93,15 @@ class Documents:
             spec = self._plan.clusters[cluster].node_pools[pool] if pool else None
             if spec and spec.single_addresses and self._plan.cloud is not Cloud.NONE:
                 own["range_source"] = str(self._plan.cloud)
-        return self._whole({**_KIND, **place}, own)
+        nodes = (cluster, pool) if role is Role.NODE else None
+        return self._whole({**_KIND, **place}, own | self._accounting_of(nodes))
+
+    def _accounting_of(self, pool: tuple[str, str] | None) -> Mapping:
+        """What a node pool's nodes count, where that depends on their zone; other hosts no pods."""
+        if not self._counts_zones:
+            return {}
+        classes = {"classes": _zone_classes(self._plan, self._lock, *pool)} if pool else {}
+        return {"accounting": self._accounting | classes}
 
     def _whole(self, head: Mapping, own: Mapping) -> Mapping:
         # Shared parts are copied, because a caller may change its document.
@@ -120,6 +133,30 @@ def _sites(lock: LockDocument) -> Iterator[Mapping]:
     for name, held in lock.clusters.items():
         prefixes = _texts(allocation.reserve for allocation in held.prefixes)
         yield {"name": name, "prefixes": prefixes, "services": _texts(held.services.vip_ranges)}
+
+
+def _zone_classes(plan: PlanDocument, lock: LockDocument, cluster: str, pool: str) -> list[Mapping]:
+    """Classes of traffic by how far it goes, as clouds price it; every pool has these names."""
+    region, zone = own = _place(plan, cluster, pool)
+    near, far, nearest = list[Prefix](), list[Prefix](), list[Prefix]()
+    for site in _sites(lock):
+        prefixes = map(Prefix.parse, (*site["prefixes"], *site.get("services", ())))
+        (near if _place(plan, site["name"])[0] == region else far).extend(prefixes)
+    for name, other, segment in machines.segments(lock):
+        if zone and _place(plan, name, other) == own:
+            nearest += segment.prefixes
+    same_zone = merge(nearest)
+    # A region with one zone has the same prefixes, and a prefix is of one class.
+    same_region = [prefix for prefix in merge(near) if prefix not in same_zone]
+    classes = {"same-zone": same_zone, "same-region": same_region, "other-region": far}
+    return [{"name": name, "prefixes": _texts(parts)} for name, parts in classes.items() if parts]
+
+
+def _place(plan: PlanDocument, site: str, pool: str = "") -> tuple[str | None, str | None]:
+    """Region and zone; None where the plan says nothing, as of a cluster that left it."""
+    region = location_of(plan, site) if plan.is_site(site) else None
+    spec = plan.clusters[site].node_pools.get(pool) if site in plan.clusters else None
+    return region, spec.zone if spec else None
 
 
 def _texts(prefixes: Iterable[Prefix]) -> list[str]:
