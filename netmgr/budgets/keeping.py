@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import NamedTuple, Protocol
 
-from netmgr.budgets.allocator import Allocator, Ceilings
+from netmgr.budgets.allocator import BudgetAllocator, Ceilings
 from netmgr.budgets.messages import Budget
 from netmgr.budgets.overview import DAY_SECONDS
 from netmgr.budgets.server import BudgetServer, Leading
@@ -57,7 +57,7 @@ class Keeper:
 
     def __init__(self, server: BudgetServer, store: StateStore, lost: threading.Event) -> None:
         self._server, self._store, self._lost = server, store, lost
-        self._allocator: Allocator | None = None
+        self._allocator: BudgetAllocator | None = None
         self._state = ServerState(0, {})
         self._given: tuple[BudgetsInForce, Mapping[str, int]] | None = None
 
@@ -78,7 +78,7 @@ class Keeper:
             self._write(ServerState(allocator.epoch, {**self._state.ceilings, **wanted}))
             self._server.run(partial(allocator.keep, self._state.ceilings))
 
-    def _begin(self) -> Allocator:
+    def _begin(self) -> BudgetAllocator:
         day = int(time.time() // DAY_SECONDS)
         kept = self._store.read()
         former = kept or self._state
@@ -87,11 +87,13 @@ class Keeper:
         self._write(ServerState(max(former.epoch + 1, int(time.time())), recent))
         # Of a first leader no node can have anything.
         ceilings = recent if kept else None
-        self._allocator = Allocator(self._state.epoch, time.monotonic(), day, ceilings)
+        self._allocator = BudgetAllocator(self._state.epoch, time.monotonic(), day, ceilings)
         self._given = None
         return self._allocator
 
-    def _set(self, allocator: Allocator, said: BudgetsInForce, nodes: Mapping[str, int]) -> None:
+    def _set(
+        self, allocator: BudgetAllocator, said: BudgetsInForce, nodes: Mapping[str, int]
+    ) -> None:
         now = time.monotonic()
         allocator.set_budgets(said.budgets, said.version, now, enforce=said.enforce)
         allocator.set_nodes(nodes, now)

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from heapq import nlargest
 from typing import Any
 
-from netmgr.budgets.allocator import Allocator
+from netmgr.budgets.allocator import BudgetAllocator
 from netmgr.budgets.messages import Budget
 
 DAY_SECONDS = 86_400
@@ -16,7 +16,9 @@ MOST_NODES = 20
 """Nodes of each budget that are shown: those that hold the most."""
 
 
-def statuses(allocator: Allocator, budgets: Sequence[Budget], now: float) -> list[dict[str, Any]]:
+def statuses(
+    allocator: BudgetAllocator, budgets: Sequence[Budget], now: float
+) -> list[dict[str, Any]]:
     """For each budget what the document says, and how it stands; `now` since the epoch.
 
     `outstanding` is in force on all nodes together, at most; `level` what each pod gets that is
@@ -26,7 +28,7 @@ def statuses(allocator: Allocator, budgets: Sequence[Budget], now: float) -> lis
     return [_status(allocator, budget, now) for budget in budgets]
 
 
-def _status(allocator: Allocator, budget: Budget, now: float) -> dict[str, Any]:
+def _status(allocator: BudgetAllocator, budget: Budget, now: float) -> dict[str, Any]:
     lent, day = allocator.rates[budget.name], allocator.days.get(budget.name)
     used = day.used if day else 0
     began = now - now % DAY_SECONDS
@@ -41,7 +43,7 @@ def _status(allocator: Allocator, budget: Budget, now: float) -> dict[str, Any]:
     }
 
 
-def largest(allocator: Allocator, budget: str) -> list[dict[str, Any]]:
+def largest(allocator: BudgetAllocator, budget: str) -> list[dict[str, Any]]:
     """The nodes that hold the most of a budget."""
     shares = allocator.shares(budget).items()
     return [

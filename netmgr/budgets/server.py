@@ -1,6 +1,6 @@
 """The server of budgets: nodes' reports over HTTPS, one thread for all of them.
 
-Only a leader has an `Allocator`, which decides everything; others name the leader, with 421. A
+Only a leader has an `BudgetAllocator`, which decides everything; others name the leader, with 421. A
 report is answered at once: nothing here waits for another node, a file or an API server.
 """
 
@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from aiohttp import web
 
 from netmgr.budgets import messages
-from netmgr.budgets.allocator import Allocator, Ceilings, ReportRefused
+from netmgr.budgets.allocator import BudgetAllocator, Ceilings, ReportRefused
 from netmgr.budgets.identity import IdentityRefused, TokenVerifier, certified_node
 from netmgr.budgets.messages import Budget
 from netmgr.budgets.overview import DAY_SECONDS, MOST_NODES, largest, statuses
@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 class Leading(NamedTuple):
     """What a leader has: `lost` is set when it leads no more."""
 
-    allocator: Allocator
+    allocator: BudgetAllocator
     budgets: Sequence[Budget]
     lost: threading.Event
 
@@ -181,7 +181,7 @@ class BudgetServer:
         except ValueError as error:
             return self._refuse(HTTPStatus.BAD_REQUEST, "malformed", str(error))
 
-    async def _answer(self, request: web.BaseRequest, allocator: Allocator) -> web.Response:
+    async def _answer(self, request: web.BaseRequest, allocator: BudgetAllocator) -> web.Response:
         if (request.method, request.path) == ("POST", messages.PATH):
             return await self._report(request, allocator)
         if (request.method, request.path) == ("GET", messages.SHOWN):
@@ -189,7 +189,7 @@ class BudgetServer:
         there = f"there are GET {messages.SHOWN} and POST {messages.PATH}"
         return _refusal(HTTPStatus.NOT_FOUND, there)
 
-    async def _report(self, request: web.BaseRequest, allocator: Allocator) -> web.Response:
+    async def _report(self, request: web.BaseRequest, allocator: BudgetAllocator) -> web.Response:
         node = self._identify(request)
         report = messages.report(await request.read())
         answer = allocator.answer(node, report, time.monotonic())
@@ -197,7 +197,7 @@ class BudgetServer:
         self.counted["answered"] += 1
         return web.Response(body=messages.encode(answer), content_type="application/json")
 
-    def _overview(self, allocator: Allocator) -> dict[str, object]:
+    def _overview(self, allocator: BudgetAllocator) -> dict[str, object]:
         # Once for each look: anybody may ask, as often as they like.
         self._shown = self._shown or {
             "epoch": allocator.epoch,
