@@ -1,7 +1,7 @@
 """The server of budgets: nodes' reports over HTTPS, one thread for all of them.
 
-Only a leader has an `BudgetAllocator`, which decides everything; others name the leader, with 421. A
-report is answered at once: nothing here waits for another node, a file or an API server.
+Only a leader has a `BudgetAllocator`, which decides everything; others name the leader, with 421.
+A report is answered at once: nothing here waits for another node, a file or an API server.
 """
 
 from __future__ import annotations

@@ -110,10 +110,16 @@ def test_a_new_leader_changes_nothing_until_it_has_listened() -> None:
     }
 
 
+def test_the_first_leader_lends_at_once() -> None:
+    assert Cluster().report("node-0").rate > RATE / 100
+    cluster = Cluster(ceilings={})
+    assert cluster.report("node-0").rate == 0
+
+
 def test_a_new_leader_does_not_lend_what_unheard_nodes_may_hold() -> None:
     cluster = Cluster()
     cluster.go_on(60, waiting=3)
-    cluster.take_over(2)
+    cluster.take_over(2, {})
     heard = cluster.nodes[:5]
     held = sum(cluster.grants[name].rate for name in heard)
     cluster.go_on(LEASE - PERIOD, waiting=3, names=heard)

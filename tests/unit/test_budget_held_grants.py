@@ -9,15 +9,16 @@ import pytest
 
 from netmgr.budgets.held import HeldGrants, decode, encode
 from netmgr.budgets.messages import Budget, BudgetAnswer, BudgetReport, Grant
-from netmgr.budgets.terms import GRACE, HOLD, LEASE
+from netmgr.budgets.terms import GRACE, HOLD, LEASE, LEAST
 from netmgr.model import Traffic
 
 BUDGETS = (
     Budget("everyone", "", ("*",), Traffic.INTERNET_IN, 10**9),
     Budget("research", "everyone", ("research-*",), Traffic.INTERNET_IN, 10**8, 10**12, 10**6),
 )
-GRANT = Grant(rate=900, firm=700, safe=500, level=30, day=20_000, allowance=10**10)
-SMALL = replace(GRANT, rate=90, firm=70)
+K = 1000
+GRANT = Grant(rate=900 * K, firm=700 * K, safe=500 * K, level=30, day=20_000, allowance=10**10)
+SMALL = replace(GRANT, rate=90 * K, firm=70 * K)
 ANSWER = BudgetAnswer(
     3, 8, "v", enforce=True, budgets=BUDGETS, grants={"everyone": GRANT, "research": SMALL}
 )
@@ -44,20 +45,23 @@ def test_the_rate_in_force_is_by_the_age_of_the_report(
     age: float, everyone: int, research: int
 ) -> None:
     rates = HELD.rates("boot-1", 1000.0 + age)
-    assert rates == {"everyone": everyone, "research": research}
+    assert rates == {"everyone": everyone * K, "research": research * K}
 
 
 def test_a_rebooted_node_has_no_more_than_it_had_until_its_lease_has_ended() -> None:
-    assert HELD.rates("boot-2", 1.0) == {"everyone": 500, "research": 70}
-    assert HELD.rates("boot-2", LEASE + GRACE + 1) == {"everyone": 500, "research": 500}
+    assert HELD.rates("boot-2", 1.0) == {"everyone": 500 * K, "research": 70 * K}
+    assert HELD.rates("boot-2", LEASE + GRACE + 1) == {"everyone": 500 * K, "research": 500 * K}
 
 
 def test_a_report_of_the_future_is_of_no_use() -> None:
     assert HELD.rates("boot-1", 999.0) == HELD.rates("boot-2", 999.0)
 
 
-def test_a_node_without_an_answer_has_the_floor_of_a_large_cluster() -> None:
-    assert NEW.rates("boot-1", 50.0) == {"everyone": 3000, "research": 300}
+def test_a_node_without_an_answer_and_one_that_is_lent_nothing_have_the_least() -> None:
+    assert NEW.rates("boot-1", 50.0) == {"everyone": LEAST, "research": LEAST}
+    nothing = dict.fromkeys(ANSWER.grants, Grant(0, 0, 0, 0, 20_000, 0))
+    held = NEW.after(REPORT, 1000.0, replace(ANSWER, grants=nothing))
+    assert held.rates("boot-1", 1000.0) == {"everyone": LEAST, "research": LEAST}
 
 
 def test_the_next_change_is_when_the_rates_change() -> None:

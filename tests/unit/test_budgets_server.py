@@ -338,7 +338,10 @@ def test_an_operator_sees_who_has_what(running: Running) -> None:
     eventually(lambda: seen()["some"]["waiting"] == 3)
     shown = seen()["some"]
     assert (shown["rate"], shown["per_day"], shown["within"]) == (10**8, 10**12, "everyone")
-    assert shown["nodes"] == [{"node": "node-2", "held": 10**6, "free": 0, "waiting": 3}]
+    # The first leader lends at once.
+    (share,) = shown["nodes"]
+    assert share.pop("held") > 10**6
+    assert share == {"node": "node-2", "free": 0, "waiting": 3}
 
 
 def test_a_connection_takes_no_buffer_of_asyncios_size(running: Running) -> None:

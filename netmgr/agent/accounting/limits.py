@@ -34,6 +34,9 @@ from netmgr.rules.classifier import Classifier
 
 _FOLLOW_SECONDS = 1.0
 
+_COPY = "budgets.json"
+"""In the state directory: the cluster's budgets as they were read last."""
+
 log = logging.getLogger(__name__)
 
 _Sums = Counter[tuple[str, str, str]]
@@ -106,7 +109,7 @@ class Limits(Component):
         self._losses = accounting.ledger.losses
         self.spending = Spending(accounting.accounts, agent.clock)
         path = agent.document.budgets_file
-        copy = agent.document.state_dir / "budgets.json"
+        copy = agent.document.state_dir / _COPY
         self.budgets = BudgetsFile(path, copy, agent.clock) if path else None
         classifier = Classifier.of(agent.document)
         peers = KnownPeers(
@@ -117,6 +120,8 @@ class Limits(Component):
     @classmethod
     def open(cls, agent: Agent) -> Self | None:
         """None without limits; a predecessor's are removed then."""
+        if not agent.document.budgets_file:
+            (agent.document.state_dir / _COPY).unlink(missing_ok=True)
         if agent.document.limits_pods:
             return cls(agent)
         for removal in shaper.remove():
