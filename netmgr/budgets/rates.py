@@ -78,17 +78,19 @@ class RateAllocation:
     @property
     def outstanding(self) -> int:
         """The most that is in force on all nodes together, as far as can be known."""
-        return self.held + self.safe * self._expired + self._unheard
+        return self.held + self._elsewhere
 
     @property
-    def _unheard(self) -> int:
+    def _elsewhere(self) -> int:
+        """What nodes have that are not heard."""
         # What the former leader lent is no more than the most, but nobody else knows to whom.
-        return 0 if self._is_all_heard else max(0, int(OUTSTANDING * self.rate) - self.heard)
+        unknown = 0 if self._is_all_heard else int(OUTSTANDING * self.rate) - self.heard
+        return max(self.safe * self._expired, unknown)
 
     def look(
         self, silent: Iterable[NodeRate], nodes: int, expired: int, *, is_all_heard: bool
     ) -> None:
-        """Find the level: who is silent, how many Nodes there are, and how many leases ended.
+        """Find the level: who is silent, how many Nodes there are, and whose leases have ended.
 
         `is_all_heard` says that no node can hold what another leader lent it.
         """
@@ -131,7 +133,7 @@ class RateAllocation:
         node.held = max(before, rate)
         self.held += node.held - before
         node.level = self.level
-        share = self.rate / max(self.rate, self.held + self._unheard)
+        share = self.rate / max(self.rate, self.outstanding)
         return Lent(rate, int(rate * share), self.safe)
 
     def _learn(self, node: NodeRate, use: BudgetUse, pods: int) -> None:

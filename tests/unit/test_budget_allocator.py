@@ -125,6 +125,26 @@ def test_a_new_leader_does_not_lend_what_unheard_nodes_may_hold() -> None:
     assert cluster.grants["node-0"].level == pytest.approx(level, rel=0.05)
 
 
+def test_a_new_leader_leaves_their_safe_rates_to_nodes_that_it_never_hears() -> None:
+    cluster = Cluster()
+    cluster.go_on(60, waiting=3)
+    cluster.take_over(2)
+    # Nobody knows since when they are silent.
+    cluster.go_on(HOLD + 4 * PERIOD, waiting=3, names=cluster.nodes[:5])
+    assert sum(cluster.grants[name].rate for name in cluster.nodes[:5]) < 0.52 * RATE
+
+
+def test_a_boot_alone_lowers_nothing() -> None:
+    cluster = Cluster()
+    cluster.go_on(60, waiting=3)
+    held = cluster.leader.rates["everyone"].held
+    cluster.uses["node-9"] = IDLE
+    cluster.report("node-9", "second")
+    assert cluster.leader.rates["everyone"].held == held
+    cluster.report("node-9", "second")
+    assert cluster.leader.rates["everyone"].held < held
+
+
 def test_what_a_silent_node_holds_is_lent_to_nobody_until_its_lease_has_ended() -> None:
     cluster = Cluster()
     cluster.go_on(60, waiting=3)
