@@ -15,7 +15,7 @@ from itertools import takewhile
 from netmgr.budgets.messages import Budget, BudgetAnswer, BudgetReport, BudgetUse, Grant
 from netmgr.budgets.quotas import DayAllocation, NodeBytes
 from netmgr.budgets.rates import NodeRate, RateAllocation
-from netmgr.budgets.terms import HOLD, LEASE
+from netmgr.budgets.terms import DELETED, HOLD, LEASE
 
 FASTEST_LINK = 100_000_000_000
 """Bits a second of a node's link, where nothing is known about it."""
@@ -118,23 +118,20 @@ class BudgetAllocator:
         """To be called each second."""
         if day > self._day:
             self._begin_day(day)
-        silent = list(
-            takewhile(lambda node: now - node.heard > HOLD, self._nodes.values()),
-        )
-        expired = 0
-        for node in silent:
-            # Whom this leader has not heard at all may have been silent for long.
-            if now - node.heard > LEASE or node.sequence < 0:
-                self._expire(node)
-                expired += node.pods is not None
+        silent = list(takewhile(lambda node: now - node.heard > HOLD, self._nodes.values()))
+        # Whom this leader has not heard at all may have been silent for long.
+        expired = [node for node in silent if now - node.heard > LEASE or node.sequence < 0]
+        for node in expired:
+            self._expire(node)
+        may_run = [node for node in expired if node.pods is not None or now - node.heard <= DELETED]
         is_all_heard = now - self._began > LEASE or all(
             node.sequence >= 0 for node in self._nodes.values()
         )
         for name, allocation in self.rates.items():
             allocation.look(
-                [node.rates[name] for node in silent if name in node.rates],
+                (node.rates.setdefault(name, NodeRate()) for node in silent),
+                (node.rates.setdefault(name, NodeRate()) for node in may_run),
                 self._number,
-                expired,
                 is_all_heard=is_all_heard,
             )
 
