@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
 from netmgr.budgets.messages import Budget, BudgetAnswer, BudgetReport, BudgetUse, Grant
 from netmgr.budgets.quotas import DayAllocation, NodeBytes
 from netmgr.budgets.rates import NodeRate, RateAllocation
-from netmgr.budgets.terms import HOLD, LEASE
+from netmgr.budgets.terms import DELETED, HOLD, LEASE
 
 FASTEST_LINK = 100_000_000_000
 """Bits a second of a node's link, where nothing is known about it."""
@@ -39,13 +39,14 @@ class KnownNode:
     Attributes:
         heard: when it was last heard, or at first when it was to be heard.
         pods: that it can have; None where its Node object is gone.
-        boots: ids of its boots, the current one last.
+        boots: ids of its boots, the current one last; `has_booted` since the report before.
     """
 
     heard: float
     pods: int | None
     boots: tuple[str, ...] = ()
     sequence: int = -1
+    has_booted: bool = False
     is_expired: bool = False
     rates: dict[str, NodeRate] = field(default_factory=dict)
     bytes: dict[str, NodeBytes] = field(default_factory=dict)
@@ -118,14 +119,12 @@ class BudgetAllocator:
         """To be called each second."""
         if day > self._day:
             self._begin_day(day)
-        silent = list(
-            takewhile(lambda node: now - node.heard > HOLD, self._nodes.values()),
-        )
-        expired = 0
-        for node in silent:
-            if now - node.heard > LEASE:
-                self._expire(node)
-                expired += node.pods is not None
+        silent = list(takewhile(lambda node: now - node.heard > HOLD, self._nodes.values()))
+        # Whom this leader has not heard at all may have been silent for long.
+        expired = [node for node in silent if now - node.heard > LEASE or node.sequence < 0]
+        for node in expired:
+            self._expire(node)
+        may_run = [node for node in expired if node.pods is not None or now - node.heard <= DELETED]
         is_all_heard = (
             self._is_first
             or now - self._began > LEASE
@@ -133,9 +132,9 @@ class BudgetAllocator:
         )
         for name, allocation in self.rates.items():
             allocation.look(
-                [node.rates[name] for node in silent if name in node.rates],
+                (node.rates.setdefault(name, NodeRate()) for node in silent),
+                (node.rates.setdefault(name, NodeRate()) for node in may_run),
                 self._number,
-                expired,
                 is_all_heard=is_all_heard,
             )
 
@@ -199,16 +198,19 @@ class BudgetAllocator:
         # Of two boots the one that goes on is the true one.
         if report.boot in node.boots[:-1] and now - node.heard <= HOLD:
             raise ReportRefused("former-boot")
-        if node.boots[-1:] == (report.boot,):
-            if report.sequence <= node.sequence:
-                raise ReportRefused("old-sequence")
-        else:
+        node.has_booted = node.boots[-1:] != (report.boot,)
+        if node.has_booted:
             node.boots = (*node.boots, report.boot)[-_FORMER_BOOTS:]
+        elif report.sequence <= node.sequence:
+            raise ReportRefused("old-sequence")
         return node
 
     def _grant(self, name: str, node: KnownNode, use: BudgetUse, *, is_listening: bool) -> Grant:
         allocation = self.rates[name]
         rate = node.rates.setdefault(name, NodeRate())
+        if node.has_booted:
+            # Whichever of both boots is the true one has no more than this.
+            use = replace(use, held=max(use.held, rate.held))
         lent = allocation.lend(rate, use, node.pods or 0, is_listening=is_listening)
         level = 0 if math.isinf(allocation.level) else max(1, int(allocation.level))
         allowance = _UNLIMITED

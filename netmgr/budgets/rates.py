@@ -28,6 +28,7 @@ class NodeRate:
         free: what pods have that are not held back; `waiting` is the number of those that are.
         growing: those of them that cannot have the level yet, but `growth` together.
         level: the last that the node was told; infinite if no pod has to be held back.
+        safe: the last that the node was told.
         is_heard: whether it has reported to this leader.
     """
 
@@ -37,6 +38,7 @@ class NodeRate:
     growing: int = 0
     growth: int = 0
     level: float = math.inf
+    safe: int = 0
     is_heard: bool = False
 
 
@@ -66,7 +68,7 @@ class RateAllocation:
         self.level = math.inf
         self.held = self.heard = self.free = self.waiting = self.growing = self.growth = 0
         self._nodes = 1
-        self._expired = 0
+        self._expired = 0  # bits a second of nodes whose leases have ended
         self._least = 0
         self._is_all_heard = False
 
@@ -78,22 +80,31 @@ class RateAllocation:
     @property
     def outstanding(self) -> int:
         """The most that is in force on all nodes together, as far as can be known."""
-        return self.held + self.safe * self._expired + self._unheard
+        return self.held + self._elsewhere
 
     @property
-    def _unheard(self) -> int:
+    def _elsewhere(self) -> int:
+        """What nodes have that are not heard."""
         # What the former leader lent is no more than the most, but nobody else knows to whom.
-        return 0 if self._is_all_heard else max(0, int(OUTSTANDING * self.rate) - self.heard)
+        unknown = 0 if self._is_all_heard else int(OUTSTANDING * self.rate) - self.heard
+        return max(self._expired, unknown)
 
     def look(
-        self, silent: Iterable[NodeRate], nodes: int, expired: int, *, is_all_heard: bool
+        self,
+        silent: Iterable[NodeRate],
+        expired: Iterable[NodeRate],
+        nodes: int,
+        *,
+        is_all_heard: bool,
     ) -> None:
-        """Find the level: who is silent, how many Nodes there are, and how many leases ended.
+        """Find the level: who is silent, whose leases have ended, and how many Nodes there are.
 
         `is_all_heard` says that no node can hold what another leader lent it.
         """
-        self._nodes, self._expired, self._is_all_heard = max(1, nodes), expired, is_all_heard
-        held, free, waiting = self.safe * expired, self.free, self.waiting
+        self._nodes, self._is_all_heard = max(1, nodes), is_all_heard
+        # The number of Nodes was another one when they were told.
+        self._expired = sum(max(node.safe, self.safe) for node in expired)
+        held, free, waiting = self._expired, self.free, self.waiting
         growing, growth = self.growing, self.growth
         for node in silent:
             held, free, waiting = held + node.held, free - node.free, waiting - node.waiting
@@ -108,7 +119,7 @@ class RateAllocation:
             # What those leave that still grow is for the others.
             others = waiting - growing
             self.level = max(room / waiting, (room - growth) / others) if others else math.inf
-        spare = SPARE * max(0.0, OUTSTANDING * self.rate - self.held - self.safe * expired)
+        spare = SPARE * max(0.0, OUTSTANDING * self.rate - self.held - self._expired)
         self._least = max(terms.floor(self.rate, self._nodes), int(spare / self._nodes))
 
     def lend(self, node: NodeRate, use: BudgetUse, pods: int, *, is_listening: bool) -> Lent:
@@ -130,8 +141,8 @@ class RateAllocation:
             rate = before
         node.held = max(before, rate)
         self.held += node.held - before
-        node.level = self.level
-        share = self.rate / max(self.rate, self.held + self._unheard)
+        node.level, node.safe = self.level, self.safe
+        share = self.rate / max(self.rate, self.outstanding)
         return Lent(rate, int(rate * share), self.safe)
 
     def _learn(self, node: NodeRate, use: BudgetUse, pods: int) -> None:

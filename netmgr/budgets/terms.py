@@ -18,6 +18,12 @@ Until then the server has lowered the other nodes' rates, and every lease that b
 ended: without it a server's loss had idle nodes at their safe rate beside busy ones at all theirs.
 """
 
+DELETED = 600.0
+"""Seconds from the last report for which a machine is reckoned with whose Node object is gone.
+
+It may run on, at its safe rate; its token is good for as long.
+"""
+
 OUTSTANDING = 1.3
 """Of a budget's rate: the most that is in force on all nodes together, whatever happens."""
 

@@ -37,6 +37,7 @@ FAULT = st.sampled_from(sorted(FAULTS))
 @example(2, 40, 30_000, ("partition of idle", "leader change"), 20)
 @example(3, 40, 30_000, ("lease end", "leader change"), 125)
 @example(4, 40, 3000, ("leader change", "two leaders"), 0)
+@example(73, 100, 3000, ("partition of idle", "clocks"), 10)
 @example(5, 40, 30_000, ("lost file", "clocks"), 20)
 def test_what_is_in_force_and_what_passes_is_bounded_under_any_two_faults(
     seed: int, nodes: int, active: int, faults: tuple[str, str], gap: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import replace
 from itertools import pairwise
 
@@ -9,7 +10,7 @@ import pytest
 
 from netmgr.budgets.allocator import BudgetAllocator, ReportRefused
 from netmgr.budgets.messages import Budget, BudgetReport, BudgetUse, Grant
-from netmgr.budgets.terms import AIM, HOLD, LEASE, OUTSTANDING, PERIOD
+from netmgr.budgets.terms import AIM, DELETED, HOLD, LEASE, OUTSTANDING, PERIOD
 from netmgr.model import Traffic
 
 DAY = 20_000
@@ -26,7 +27,7 @@ class Cluster:
         self.now = 100.0
         self.budget = budget
         self.nodes = [f"node-{number}" for number in range(10)]
-        self.uses = dict.fromkeys(self.nodes, IDLE)
+        self.uses = defaultdict(lambda: IDLE)
         self.grants: dict[str, Grant] = {}
         self.sequence = 0
         self.take_over(epoch, ceilings)
@@ -131,6 +132,26 @@ def test_a_new_leader_does_not_lend_what_unheard_nodes_may_hold() -> None:
     assert cluster.grants["node-0"].level == pytest.approx(level, rel=0.05)
 
 
+def test_a_new_leader_leaves_their_safe_rates_to_nodes_that_it_never_hears() -> None:
+    cluster = Cluster()
+    cluster.go_on(60, waiting=3)
+    cluster.take_over(2)
+    # Nobody knows since when they are silent.
+    cluster.go_on(HOLD + 4 * PERIOD, waiting=3, names=cluster.nodes[:5])
+    assert sum(cluster.grants[name].rate for name in cluster.nodes[:5]) < 0.52 * RATE
+
+
+def test_a_boot_alone_lowers_nothing() -> None:
+    cluster = Cluster()
+    cluster.go_on(60, waiting=3)
+    held = cluster.leader.rates["everyone"].held
+    cluster.uses["node-9"] = IDLE
+    cluster.report("node-9", "second")
+    assert cluster.leader.rates["everyone"].held == held
+    cluster.report("node-9", "second")
+    assert cluster.leader.rates["everyone"].held < held
+
+
 def test_what_a_silent_node_holds_is_lent_to_nobody_until_its_lease_has_ended() -> None:
     cluster = Cluster()
     cluster.go_on(60, waiting=3)
@@ -155,13 +176,26 @@ def test_a_decrease_counts_when_it_is_reported() -> None:
     assert cluster.leader.rates["everyone"].held < held
 
 
-def test_a_deleted_node_has_no_part_when_its_lease_has_ended() -> None:
+def test_a_deleted_node_has_its_safe_rate_until_its_token_has_expired() -> None:
     cluster = Cluster()
     cluster.go_on(60, waiting=3)
     cluster.leader.set_nodes(dict.fromkeys(cluster.nodes[:9], 30), cluster.now)
     cluster.go_on(LEASE + 60, waiting=3, names=cluster.nodes[:9])
     assert cluster.grants["node-0"].safe == RATE // 9
+    assert sum(cluster.grants[name].rate for name in cluster.nodes[:9]) < 0.92 * RATE
+    cluster.go_on(DELETED - LEASE, waiting=3, names=cluster.nodes[:9])
     assert sum(cluster.grants[name].rate for name in cluster.nodes[:9]) > 0.97 * RATE
+
+
+def test_who_is_silent_has_the_safe_rate_of_when_it_was_told() -> None:
+    cluster = Cluster()
+    cluster.go_on(60, waiting=3)
+    many = [*cluster.nodes, *(f"new-{number}" for number in range(90))]
+    cluster.leader.set_nodes(dict.fromkeys(many, 30), cluster.now)
+    cluster.go_on(LEASE + 5, names=many[9:])
+    assert cluster.leader.rates["everyone"].safe == RATE // 100
+    outstanding = cluster.leader.rates["everyone"].outstanding
+    assert outstanding - cluster.leader.rates["everyone"].held == 9 * RATE // 10
 
 
 def test_old_reports_are_refused() -> None:
