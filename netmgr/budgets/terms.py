@@ -11,11 +11,11 @@ HOLD = 15.0
 LEASE = 120.0
 """Seconds from a report after which the server no longer counts what it lent."""
 
-GRACE = 30.0
+GRACE = LEASE + PERIOD
 """Seconds after the lease before a node takes its safe rate, where that is more than it had.
 
-Until then the server has lowered the other nodes' rates, and every lease that began before has
-ended: without it a server's loss had idle nodes at their safe rate beside busy ones at all theirs.
+By the end of the lease the server reckons with the safe rate, and by then every lease has ended
+that it gave before: it may have been given to a node that has not heard from the server since.
 """
 
 DELETED = 600.0

@@ -55,7 +55,7 @@ def claims(**changed: Any) -> dict[str, Any]:
         "serviceaccount": {"name": "netmgr-node", "uid": "3"},
     }
     own = {"aud": [AUDIENCE], "iss": ISSUER, "sub": ACCOUNT, "iat": now, "nbf": now}
-    return own | {"exp": now + 600, "kubernetes.io": bound} | changed
+    return own | {"exp": now + 86_400, "kubernetes.io": bound} | changed
 
 
 def token(content: Mapping[str, Any], algorithm: str = "RS256", **header: str) -> str:
