@@ -8,7 +8,7 @@ never steps back; days are those of UTC, as their number since the epoch.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
@@ -119,18 +119,14 @@ class BudgetAllocator:
         if day > self._day:
             self._begin_day(day)
         silent = list(takewhile(lambda node: now - node.heard > HOLD, self._nodes.values()))
-        # Whom this leader has not heard at all may have been silent for long.
-        expired = [node for node in silent if now - node.heard > LEASE or node.sequence < 0]
-        for node in expired:
-            self._expire(node)
-        may_run = [node for node in expired if node.pods is not None or now - node.heard <= DELETED]
+        expired = self._expired(silent, now)
         is_all_heard = now - self._began > LEASE or all(
             node.sequence >= 0 for node in self._nodes.values()
         )
         for name, allocation in self.rates.items():
             allocation.look(
                 (node.rates.setdefault(name, NodeRate()) for node in silent),
-                (node.rates.setdefault(name, NodeRate()) for node in may_run),
+                (node.rates.setdefault(name, NodeRate()) for node in expired),
                 self._number,
                 is_all_heard=is_all_heard,
             )
@@ -218,11 +214,16 @@ class BudgetAllocator:
             allowance = day.lend(node.bytes.setdefault(name, NodeBytes()), use, lent.rate, share)
         return Grant(lent.rate, lent.firm, lent.safe, level, self._day, allowance)
 
-    def _expire(self, node: KnownNode) -> None:
-        if not node.is_expired:
-            node.is_expired = True
-            for name, rate in node.rates.items():
-                self.rates[name].forget(rate)
+    def _expired(self, silent: Iterable[KnownNode], now: float) -> list[KnownNode]:
+        """Those whose leases have ended, and which may run on at their safe rates."""
+        # Whom this leader has not heard at all may have been silent for long.
+        expired = [node for node in silent if now - node.heard > LEASE or node.sequence < 0]
+        for node in expired:
+            if not node.is_expired:
+                node.is_expired = True
+                for name, rate in node.rates.items():
+                    self.rates[name].forget(rate)
+        return [node for node in expired if node.pods is not None or now - node.heard <= DELETED]
 
     def _begin_day(self, day: int) -> None:
         self._day = day
