@@ -8,14 +8,14 @@ never steps back; days are those of UTC, as their number since the epoch.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
 from netmgr.budgets.messages import Budget, BudgetAnswer, BudgetReport, BudgetUse, Grant
 from netmgr.budgets.quotas import DayAllocation, NodeBytes
 from netmgr.budgets.rates import NodeRate, RateAllocation
-from netmgr.budgets.terms import DELETED, HOLD, LEASE
+from netmgr.budgets.terms import DELETED, HOLD, LEASE, OVERLAP
 
 FASTEST_LINK = 100_000_000_000
 """Bits a second of a node's link, where nothing is known about it."""
@@ -39,13 +39,13 @@ class KnownNode:
     Attributes:
         heard: when it was last heard, or at first when it was to be heard.
         pods: that it can have; None where its Node object is gone.
-        boots: ids of its boots, the current one last; `has_booted` since the report before.
+        boots: by the ids of its boots, the current one last, the last sequence of each.
+        has_booted: since the report before.
     """
 
     heard: float
     pods: int | None
-    boots: tuple[str, ...] = ()
-    sequence: int = -1
+    boots: dict[str, int] = field(default_factory=dict)
     has_booted: bool = False
     is_expired: bool = False
     rates: dict[str, NodeRate] = field(default_factory=dict)
@@ -120,20 +120,16 @@ class BudgetAllocator:
         if day > self._day:
             self._begin_day(day)
         silent = list(takewhile(lambda node: now - node.heard > HOLD, self._nodes.values()))
-        # Whom this leader has not heard at all may have been silent for long.
-        expired = [node for node in silent if now - node.heard > LEASE or node.sequence < 0]
-        for node in expired:
-            self._expire(node)
-        may_run = [node for node in expired if node.pods is not None or now - node.heard <= DELETED]
+        expired = self._expired(silent, now)
         is_all_heard = (
             self._is_first
-            or now - self._began > LEASE
-            or all(node.sequence >= 0 for node in self._nodes.values())
+            or now - self._began > OVERLAP + LEASE
+            or all(node.boots for node in self._nodes.values())
         )
         for name, allocation in self.rates.items():
             allocation.look(
                 (node.rates.setdefault(name, NodeRate()) for node in silent),
-                (node.rates.setdefault(name, NodeRate()) for node in may_run),
+                (node.rates.setdefault(name, NodeRate()) for node in expired),
                 self._number,
                 is_all_heard=is_all_heard,
             )
@@ -144,7 +140,7 @@ class BudgetAllocator:
         # The order of `_nodes` is that of their last reports.
         self._nodes.pop(name, None)
         self._nodes[name] = node
-        node.heard, node.sequence, node.is_expired = now, report.sequence, False
+        node.heard, node.is_expired = now, False
         is_listening = not self._is_first and now - self._began < HOLD
         return BudgetAnswer(
             self.epoch,
@@ -195,14 +191,18 @@ class BudgetAllocator:
             raise ReportRefused("newer-epoch")
         # What runs without a Node object holds its part nevertheless.
         node = self._nodes.get(name) or KnownNode(now, None)
-        # Of two boots the one that goes on is the true one.
-        if report.boot in node.boots[:-1] and now - node.heard <= HOLD:
-            raise ReportRefused("former-boot")
-        node.has_booted = node.boots[-1:] != (report.boot,)
-        if node.has_booted:
-            node.boots = (*node.boots, report.boot)[-_FORMER_BOOTS:]
-        elif report.sequence <= node.sequence:
+        # Also of a former boot: its old reports must lower nothing.
+        if report.sequence <= node.boots.get(report.boot, -1):
             raise ReportRefused("old-sequence")
+        current = next(reversed(node.boots), report.boot)
+        node.has_booted = report.boot != current
+        # Of two boots the one that goes on is the true one.
+        if report.boot in node.boots and node.has_booted and now - node.heard <= HOLD:
+            raise ReportRefused("former-boot")
+        node.boots.pop(report.boot, None)
+        node.boots[report.boot] = report.sequence
+        if len(node.boots) > _FORMER_BOOTS:
+            del node.boots[next(iter(node.boots))]
         return node
 
     def _grant(self, name: str, node: KnownNode, use: BudgetUse, *, is_listening: bool) -> Grant:
@@ -221,11 +221,16 @@ class BudgetAllocator:
             allowance = day.lend(node.bytes.setdefault(name, NodeBytes()), use, lent.rate, share)
         return Grant(lent.rate, lent.firm, lent.safe, level, self._day, allowance)
 
-    def _expire(self, node: KnownNode) -> None:
-        if not node.is_expired:
-            node.is_expired = True
-            for name, rate in node.rates.items():
-                self.rates[name].forget(rate)
+    def _expired(self, silent: Iterable[KnownNode], now: float) -> list[KnownNode]:
+        """Those whose leases have ended, and which may run on at their safe rates."""
+        # Whom this leader has not heard at all may have been silent for long.
+        expired = [node for node in silent if now - node.heard > LEASE or not node.boots]
+        for node in expired:
+            if not node.is_expired:
+                node.is_expired = True
+                for name, rate in node.rates.items():
+                    self.rates[name].forget(rate)
+        return [node for node in expired if node.pods is not None or now - node.heard <= DELETED]
 
     def _begin_day(self, day: int) -> None:
         self._day = day

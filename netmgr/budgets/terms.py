@@ -24,6 +24,9 @@ DELETED = 600.0
 It may run on, at its safe rate; its token is good for as long.
 """
 
+OVERLAP = 60.0
+"""Seconds for which a former leader may go on to answer beside the next one, at the most."""
+
 OUTSTANDING = 1.3
 """Of a budget's rate: the most that is in force on all nodes together, whatever happens."""
 
