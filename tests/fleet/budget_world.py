@@ -114,7 +114,9 @@ class World:
         self.day = DAY
         self.leaders: list[BudgetAllocator] = []
         self.reports = 0
-        self.recorded: deque[tuple[FleetNode, BudgetReport]] = deque(maxlen=4 * shape.nodes)
+        self.recorded: deque[tuple[BudgetAllocator, FleetNode, BudgetReport]] = deque(
+            maxlen=4 * shape.nodes
+        )
         self.route: Callable[[FleetNode], BudgetAllocator | None] = lambda _: self.leaders[-1]
         self.active = 0
         for node in self.nodes:
@@ -249,7 +251,7 @@ class World:
         if leader is None:
             return
         self.reports += 1
-        self.recorded.append((node, report))
+        self.recorded.append((leader, node, report))
         try:
             answer = leader.answer(node.name, report, self.now)
         except ReportRefused:
