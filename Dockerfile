@@ -32,7 +32,7 @@ RUN python3 -m venv --without-pip /opt/netmgr \
         --no-build-isolation --use-pep517 --requirement .ci/runtime.lock \
     && /build/bin/pip --python /opt/netmgr/bin/python uninstall --yes \
         editables hatchling packaging pathspec pluggy setuptools tomlkit trove-classifiers \
-        aiohttp aiohttp-retry aiohappyeyeballs aiosignal attrs frozenlist multidict propcache yarl
+        aiohttp-retry
 # Only the launchers' own sources, so that no other change compiles them again.
 COPY cni/__init__.py cni/build.py cni/launcher.c cni/config.h cni/variables.h cni/
 COPY netmgr/__init__.py netmgr/errors.py netmgr/programs.py netmgr/durable.py netmgr/

@@ -1,6 +1,7 @@
 {
   grafanaDashboards+:: {
     'netmgr-egress.json': import 'grafana/netmgr-egress.json',
+    'netmgr-budgets.json': import 'grafana/netmgr-budgets.json',
     'netmgr-talkers.json': import 'grafana/netmgr-talkers.json',
     'netmgr-accounting.json': import 'grafana/netmgr-accounting.json',
     'netmgr-pools.json': import 'grafana/netmgr-pools.json',

@@ -16,7 +16,10 @@ from netmgr.errors import NetmgrError, of_system
 from netmgr.logs import LogFormat
 
 ENDINGS = (signal.SIGTERM, signal.SIGINT)
-FILES = ("--tls-cert", "--tls-key", "--tls-client-ca", "--basic-auth-file", "--bearer-token-file")
+FILES = (
+    *("--tls-cert", "--tls-key", "--tls-client-ca", "--basic-auth-file", "--bearer-token-file"),
+    *(f"--budgets-{of}" for of in ("credentials", "file")),
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -43,6 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--max-series", metavar="NUMBER", type=int, default=DEFAULT_MAX_SERIES)
     for name in FILES:
         parser.add_argument(name, metavar="FILE", type=Path)
+    parser.add_argument("--budgets-server", metavar="ADDRESS:PORT", default="")
     parser.add_argument("--throughput-test", action="store_true")
     parser.add_argument(
         "--log-level", default="info", choices=("debug", "info", "warning", "error")

@@ -38,6 +38,13 @@ def tls(settings: Settings) -> RenewedFiles[ssl.SSLContext] | None:
     return RenewedFiles(paths, lambda: _context(cert, key, authorities))
 
 
+def folder_tls(folder: Path, *, clients: bool = False) -> RenewedFiles[ssl.SSLContext]:
+    """By tls.crt and tls.key, as a Secret has them; of `clients` ca.crt is the authority."""
+    cert, key, authorities = (folder / name for name in ("tls.crt", "tls.key", "ca.crt"))
+    paths = [cert, key, *([authorities] if clients else [])]
+    return RenewedFiles(paths, lambda: _context(cert, key, authorities if clients else None))
+
+
 def _context(cert: Path, key: Path, authorities: Path | None) -> ssl.SSLContext:
     _read("--tls-cert", cert)
     _read("--tls-key", key)

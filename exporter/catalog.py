@@ -45,6 +45,8 @@ LIMITED = 12 * TRAFFICS
 # One of each of these pods and namespaces.
 CONNECTION_LIMITS = 12
 QUOTAS = 12 * TRAFFICS
+# Of a cluster.
+BUDGETS = 9
 # Pods whose connections are shown.
 FULLEST = 10
 
@@ -382,6 +384,45 @@ QUOTA_FORECAST = Metric(
     "netmgr_quota_forecast_bytes",
     "What will be used of a quota when its day or month ends, if it goes on as on average.",
     *PERIODIC,
+)
+BUDGET_RATE = Metric(
+    "netmgr_budget_bytes_per_second",
+    "What the pods of this node may have of a cluster's budget now, Ethernet headers included.",
+    ("budget",),
+    BUDGETS,
+)
+BUDGET_SENT = Metric(
+    "netmgr_budget_sent_bytes_total",
+    "Bytes that passed in a budget on this node, Ethernet headers included.",
+    ("budget",),
+    BUDGETS,
+)
+BUDGET_WAITING = Metric(
+    "netmgr_budget_waiting_pods", "Pods that a budget holds back.", ("budget",), BUDGETS
+)
+BUDGET_THROTTLED = Metric(
+    "netmgr_budget_throttled_seconds_total",
+    "For how long a namespace's pods were held back by a budget, all pods together; with "
+    "`enforce: false` for how long they would have been.",
+    ("namespace", "budget"),
+    NAMESPACES * BUDGETS,
+)
+BUDGET_ALLOWANCE = Metric(
+    "netmgr_budget_allowance_bytes",
+    "What the pods of this node may have of a budget's quota on this day.",
+    ("budget",),
+    BUDGETS,
+)
+BUDGET_USED = Metric(
+    "netmgr_budget_used_bytes", "What they had of it, by the ledger.", ("budget",), BUDGETS
+)
+BUDGET_AGE = Metric(
+    "netmgr_budget_answer_age_seconds",
+    "How long ago the report was sent that the server of budgets answered last.",
+)
+BUDGET_EPOCH = Metric("netmgr_budget_epoch", "The epoch of the server that answered last.")
+BUDGET_ENFORCED = Metric(
+    "netmgr_budget_enforced", "0 while nobody is held back by budgets, else 1."
 )
 POD_CONNECTIONS = Metric(
     "netmgr_pod_connections",

@@ -94,14 +94,19 @@ class Collector:
         left -= len(quotas) * bounds.SERIES_PER_QUOTA
         connections = snapshot.get("connection_limits", ())
         connections = sorted(connections, key=lambda limit: -limit["dropped"])[:left]
+        throttled = sorted(
+            snapshot["budgets"]["throttled"] if "budgets" in snapshot else (),
+            key=lambda entry: -entry["seconds"],
+        )[: left - len(connections)]
         # The busiest of other nodes' pods. Totals only grow, so the order is stable.
         remote = snapshot.get("remote_pods", ())
         remote = sorted(remote, key=lambda pod: (-pod["bytes"], pod["address"]))
-        room = min(catalog.REMOTE_POD_BYTES.series, left - len(connections))
+        room = min(catalog.REMOTE_POD_BYTES.series, left - len(connections) - len(throttled))
         selected = {
             "limits": limits,
             "connection_limits": connections,
             "quotas": quotas,
+            "throttled": throttled,
             "remote_pods": remote[:room],
             "left_out": [
                 {"pods": "lingering", "series": selection.dropped_lingering},
@@ -172,6 +177,10 @@ def _ports_in_use(snapshot: Entry) -> Iterator[Entry]:
     return (ports for ports in _entries("nat.ports", snapshot) if ports["budget"])
 
 
+def _day_budgets(snapshot: Entry) -> Iterator[Entry]:
+    return (budget for budget in _entries("budgets.uses", snapshot) if budget["is_quota"])
+
+
 def _addresses(snapshot: Entry) -> Iterator[Entry]:
     for pool in snapshot["pool"]:
         for state in ("allocated", "cooldown", "free"):
@@ -195,7 +204,7 @@ _FAMILIES: dict[MetricKind, Callable[..., Family]] = {
 _AWAY = {"netmgr_version": __version__, "backend": "", "node": ""}
 
 # What only some machines' snapshots have, or those of newer agents.
-_MAY_LACK = {"chain_sizes", "drops", "flowtable", "isolation", "nat", "problems"}
+_MAY_LACK = {"budgets", "chain_sizes", "drops", "flowtable", "isolation", "nat", "problems"}
 _MAY_LACK |= {"protected", "ranges", "tracking"}
 
 # Keys of label values that are not the labels' names.
@@ -219,6 +228,7 @@ _SELECTED: tuple[Row, ...] = (
     ("quotas", catalog.QUOTA, "budget"),
     ("quotas", catalog.QUOTA_USED, "used"),
     ("quotas", catalog.QUOTA_FORECAST, "forecast"),
+    ("throttled", catalog.BUDGET_THROTTLED, "seconds"),
     ("remote_pods", catalog.REMOTE_POD_BYTES, "bytes"),
     ("left_out", catalog.DROPPED, "series"),
 )
@@ -249,6 +259,14 @@ _TABLE: tuple[Row, ...] = (
     ("nat.ports", catalog.NAT_BUDGET, "budget"),
     ("nat.ports", catalog.NAT_USED, "used"),
     (_ports_in_use, catalog.NAT_SHARE, lambda ports: ports["used"] / ports["budget"]),
+    ("budgets.uses", catalog.BUDGET_RATE, lambda budget: budget["use"]["held"] / 8),
+    ("budgets.uses", catalog.BUDGET_SENT, "sent"),
+    ("budgets.uses", catalog.BUDGET_WAITING, lambda budget: budget["use"]["waiting"]),
+    (_day_budgets, catalog.BUDGET_ALLOWANCE, lambda budget: budget["use"]["allowance"]),
+    (_day_budgets, catalog.BUDGET_USED, lambda budget: budget["use"]["bytes"]),
+    ("budgets", catalog.BUDGET_AGE, "age"),
+    ("budgets", catalog.BUDGET_EPOCH, "epoch"),
+    ("budgets", catalog.BUDGET_ENFORCED, "enforced"),
     ("tracking", catalog.TRACKED, "connections"),
     ("tracking", catalog.TRACKED_MOST, "most"),
     ("tracking.pods", catalog.POD_CONNECTIONS, "connections"),

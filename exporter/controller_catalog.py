@@ -11,6 +11,9 @@ from exporter.catalog import Metric, metrics_of
 NODE_POOLS = 4
 # Combinations of verb and status that a controller meets.
 API_ANSWERS = 12
+BUDGETS = 9
+# Answered, not the leader's, and reasons of refusals.
+REPORT_OUTCOMES = 15
 
 LEADER = Metric("netmgr_controller_leader", "Whether this controller leads.")
 NODES = Metric(
@@ -68,6 +71,41 @@ API_REQUESTS = Metric(
     "Requests to the API server; code 0: no answer.",
     ("verb", "code"),
     API_ANSWERS,
+)
+
+BUDGET_RATE = Metric(
+    "netmgr_controller_budget_bytes_per_second",
+    "Of a budget: its limit, and what is in force on all nodes together.",
+    ("budget", "of"),
+    2 * BUDGETS,
+)
+BUDGET_LEVEL = Metric(
+    "netmgr_controller_budget_level_bytes_per_second",
+    "What each pod gets that a budget holds back; none while it holds back nobody.",
+    ("budget",),
+    BUDGETS,
+)
+BUDGET_WAITING = Metric(
+    "netmgr_controller_budget_waiting_pods", "Pods that a budget holds back.", ("budget",), BUDGETS
+)
+BUDGET_QUOTA = Metric(
+    "netmgr_controller_budget_quota_bytes",
+    "Of a budget's bytes of this day (UTC): the quota, and what nodes reported as used.",
+    ("budget", "of"),
+    2 * BUDGETS,
+)
+BUDGET_SILENT = Metric(
+    "netmgr_controller_budget_silent_nodes", "Nodes whose reports on budgets do not come."
+)
+BUDGET_REPORTS = Metric(
+    "netmgr_controller_budget_reports_total",
+    "Nodes' reports on budgets: answered, not the leader's to answer, or why they were refused.",
+    ("outcome",),
+    REPORT_OUTCOMES,
+)
+BUDGETS_REFUSED = Metric(
+    "netmgr_controller_budgets_refused",
+    "Whether the document of budgets on disk is not in force because it cannot be used.",
 )
 
 CONTROLLER = metrics_of(globals())

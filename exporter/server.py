@@ -33,11 +33,12 @@ from exporter import access
 from exporter.access import Door
 from exporter.collector import Collector
 from exporter.connections import OpenConnections
+from exporter.reporting import Reporter
 from exporter.settings import Settings
 from exporter.throughput import CONNECTION, Stream
 from exporter.wsgi import IDLE_SECONDS, PublicHandler, PublicServer
 from netmgr.api import throughput
-from netmgr.api.client import ask_ready, ask_report, ask_usage, read_snapshot
+from netmgr.api.client import ask, ask_ready, ask_report, ask_usage, read_snapshot
 from netmgr.api.gaps import described
 from netmgr.api.snapshot import Snapshot
 from netmgr.errors import ConfigError, NetmgrError, RequestError, SetupError
@@ -312,7 +313,15 @@ def _gaps(read: Read) -> str:
 
 
 def serve(agent: Path, settings: Settings, wait: Callable[[], object]) -> None:
-    """Serve the metrics of the agent behind the socket `agent`, until `wait` returns."""
+    """Serve the metrics of the agent behind the socket `agent`, until `wait` returns.
+
+    With a server of budgets, report to it meanwhile.
+    """
+    settings.check()
+    reporter, ended = None, threading.Event()
+    if settings.budgets_credentials and settings.budgets_file:
+        paths = settings.budgets_credentials, settings.budgets_file
+        reporter = Reporter(settings.budgets_server, *paths, lambda: ask(agent, "budgets"))
     with Server(
         settings,
         lambda: read_snapshot(agent),
@@ -323,6 +332,8 @@ def serve(agent: Path, settings: Settings, wait: Callable[[], object]) -> None:
         gc.freeze()  # what is loaded by now stays, and need not be looked through for every page
         worker = threading.Thread(target=server.serve_forever, name="http")
         worker.start()
+        if reporter:
+            threading.Thread(target=reporter.run, args=[ended], name="budgets", daemon=True).start()
         log.info(
             "listening address=%s port=%d tls=%s credentials=%s agent=%s",
             *server.socket.getsockname()[:2],
@@ -335,6 +346,7 @@ def serve(agent: Path, settings: Settings, wait: Callable[[], object]) -> None:
                 "needless-privilege user=root hint=%s", "any user in the socket's group is enough"
             )
         wait()
+        ended.set()
         server.shutdown()
         worker.join()
     log.info("stopped")

@@ -24,6 +24,9 @@ class Settings:
     basic_auth_file: Path | None = None
     bearer_token_file: Path | None = None
     throughput_test: bool = False
+    budgets_server: str = ""
+    budgets_credentials: Path | None = None
+    budgets_file: Path | None = None
 
     def check(self) -> tuple[str, int]:
         """Host and port to bind; ConfigError where an option makes no sense beside the others."""
@@ -48,6 +51,12 @@ class Settings:
                 "--basic-auth-file and --bearer-token-file: choose one, Prometheus sends one of "
                 "them only"
             )
+        budgets = (self.budgets_server, self.budgets_credentials, self.budgets_file)
+        if any(budgets) and not all(budgets):
+            raise ConfigError(
+                "--budgets-server, --budgets-credentials and --budgets-file go together; node.yaml "
+                "names the file as budgets_file"
+            )
         return parse_listen(self.listen)
 
     @property
@@ -60,6 +69,11 @@ class Settings:
 
 def parse_listen(text: str) -> tuple[str, int]:
     """Host (empty: every address) and port of a listen address; ConfigError if it is none."""
+    return split_address("--listen", text)
+
+
+def split_address(option: str, text: str) -> tuple[str, int]:
+    """Host (may be empty) and port of an option's address; ConfigError if it is none."""
     host, colon, port = text.rpartition(":")
     # Brackets, as in URLs: without them the last group of an IPv6 address reads as a port.
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
@@ -69,7 +83,7 @@ def parse_listen(text: str) -> tuple[str, int]:
         or (bare == host and ":" in host)
     ):
         raise ConfigError(
-            f"--listen {text}: must be ADDRESS:PORT, [IPV6-ADDRESS]:PORT or :PORT, for example "
+            f"{option} {text}: must be ADDRESS:PORT, [IPV6-ADDRESS]:PORT or :PORT, for example "
             ":9119"
         )
     return bare, int(port)

@@ -82,6 +82,9 @@ class RenewedFiles(Generic[T]):
     A renewal that makes no sense, or is seen half written, is logged, and the former value stays
     in force until the files change again.
 
+    Attributes:
+        refused: why the present content is not in force; empty when it is.
+
     Raises:
         ConfigError: the first loading failed.
     """
@@ -92,6 +95,7 @@ class RenewedFiles(Generic[T]):
         # Before loading: a renewal in between is seen by the next look.
         self._versions = versions(paths)
         self._value = load()
+        self.refused = ""
 
     def value(self) -> T:
         current = versions(self._paths)
@@ -99,8 +103,9 @@ class RenewedFiles(Generic[T]):
             # Before loading: a renewal that cannot be used is logged once, not at every look.
             self._versions = current
             try:
-                self._value = self._load()
+                self._value, self.refused = self._load(), ""
                 log.info("files-renewed paths=%s", [str(path) for path in self._paths])
             except ConfigError as error:
+                self.refused = error.message
                 log.warning("files-not-renewed error=%s", error.message)
         return self._value

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from itertools import product
 
 from yaml import YAMLError
 
@@ -122,7 +123,14 @@ class Readers(Component):
     def _explain(self, request: Mapping[str, object]) -> object:
         address = Address.parse(str(request.get("address")))
         document = self._agent.document
-        answer = explain(document, address, self._agent.attachments())
+        attachments = self._agent.attachments()
+        answer = explain(document, address, attachments)
+        holders = [attachment for attachment in attachments if address in attachment.addresses]
+        answer["budgets"] = [
+            line
+            for component, holder in product(self._agent.components, holders)
+            for line in component.explain(holder)
+        ]
         _, reason = reason_of(document, address)
         # The file may have changed since the agent read it.
         with suppress(OSError, ValueError, YAMLError, ConfigError):

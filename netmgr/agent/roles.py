@@ -32,6 +32,7 @@ def of(document: NodeDocument) -> Kinds:
 
 def wiring_node() -> Kinds:
     """A node whose pods this agent wires."""
+    from netmgr.agent.accounting.budgets import Budgets  # noqa: PLC0415  nodes' alone
     from netmgr.agent.accounting.connections import (  # noqa: PLC0415  nodes' alone
         ConnectionLimits,
         Tracking,
@@ -62,6 +63,7 @@ def wiring_node() -> Kinds:
         # Pods that are there are limited again before anything else of theirs is repaired, and the
         # node limits each new one before its ADD is answered.
         Limits,
+        Budgets,
         ConnectionLimits,
         Node,
         Repairs,
@@ -83,6 +85,7 @@ def wiring_node() -> Kinds:
 
 def observing_node() -> Kinds:
     """A node whose pods another plugin wires (`cni: off`): it counts, and does nothing else."""
+    from netmgr.agent.accounting.budgets import Budgets  # noqa: PLC0415  nodes' alone
     from netmgr.agent.accounting.connections import (  # noqa: PLC0415  nodes' alone
         ConnectionLimits,
         Tracking,
@@ -99,6 +102,7 @@ def observing_node() -> Kinds:
         HostPods,
         Observation,
         Limits,
+        Budgets,
         ConnectionLimits,
         FlowtableDevices,
         TaggedRules,

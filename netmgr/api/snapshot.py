@@ -195,6 +195,39 @@ class LimitState(PodLabels, BytesAndPackets):
     backlog: int
 
 
+class BudgetState(TypedDict):
+    """A cluster's budget on this node.
+
+    `limit` is its rate in the cluster, in bits a second; `sent` are bytes that its class let pass.
+    `use` is what `netmgr.budgets.messages.BudgetUse` has.
+    """
+
+    budget: str
+    traffic: str
+    limit: int
+    sent: int
+    is_quota: bool
+    use: dict[str, int]
+
+
+class Throttled(TypedDict):
+    """For how many seconds pods of a namespace were held back by a budget, all together."""
+
+    namespace: str
+    budget: str
+    seconds: float
+
+
+class BudgetsState(TypedDict):
+    """The cluster's budgets on this node; `age` is that of the last answer, in seconds."""
+
+    epoch: int
+    enforced: bool
+    age: float
+    uses: list[BudgetState]
+    throttled: list[Throttled]
+
+
 class ConnectionLimitState(PodLabels):
     """A limit of connections of a pod, or (`pod` is then empty) of a namespace's pods together.
 
@@ -272,6 +305,7 @@ class Fault(StrEnum):
     UPLINK_MISSING = "UplinkMissing"
     LINK_TAPPED = "LinkTapped"
     POD_LINK_DELETED = "PodLinkDeleted"
+    BUDGETS = "BudgetsUnreadable"
 
 
 class Problem(TypedDict):
@@ -450,6 +484,7 @@ class Snapshot(TypedDict):
     flowtable: NotRequired[FlowtableState]
     limits: NotRequired[list[LimitState]]
     quotas: NotRequired[list[QuotaState]]
+    budgets: NotRequired[BudgetsState]
     tracking: NotRequired[TrackingTable]
     problems: NotRequired[list[Problem]]
     connection_limits: NotRequired[list[ConnectionLimitState]]

@@ -51,6 +51,23 @@ def exporter(  # noqa: PLR0913  one a command-line option
     bearer_token_file: Annotated[
         Path | None, _file(help="Require a bearer token: one per line, any is accepted.")
     ] = None,
+    budgets_server: Annotated[
+        str,
+        typer.Option(
+            metavar="ADDRESS:PORT",
+            help="Report to this server of a cluster's budgets [default: to none]",
+        ),
+    ] = "",
+    budgets_credentials: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="ca.crt, its authority; and for this node a token, or tls.crt and tls.key.",
+        ),
+    ] = None,
+    budgets_file: Annotated[
+        Path | None, _file(help="Where its answers are kept: node.yaml's budgets_file.")
+    ] = None,
     throughput_test: Annotated[
         bool,
         typer.Option(
@@ -82,6 +99,8 @@ def exporter(  # noqa: PLR0913  one a command-line option
     }
     options |= {"tls-cert": tls_cert, "tls-key": tls_key, "tls-client-ca": tls_client_ca}
     options |= {"basic-auth-file": basic_auth_file, "bearer-token-file": bearer_token_file}
+    options |= {"budgets-server": budgets_server or None, "budgets-file": budgets_file}
+    options |= {"budgets-credentials": budgets_credentials}
     # Whoever runs it: it needs no capability, except to listen on a port below 1024.
     _, port = parse_listen(listen)
     capabilities.keep([Capability.NET_BIND_SERVICE] if port < _FIRST_OF_ANY_USER else [])

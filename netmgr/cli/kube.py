@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from exporter.settings import split_address
 from netmgr import faults, logs
 from netmgr.cli import completion, options
 from netmgr.cli.bundle import Redact, To, write
@@ -25,6 +26,7 @@ from netmgr.logs import LogFormat
 if TYPE_CHECKING:
     from netmgr.documents.node import NodeDocument
     from netmgr.kube.client.api import Api, Object
+    from netmgr.kube.controller.budgets import BudgetService
     from netmgr.kube.controller.plan_watch import PlanWatch
 
 app = typer.Typer(no_args_is_help=True)
@@ -243,6 +245,19 @@ def controller(  # noqa: PLR0913  one a command-line option
         str,
         typer.Option(metavar="ADDRESS:PORT", help="Where to serve HTTP: /metrics and /healthz."),
     ] = ":9121",
+    budgets: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Serve the budgets of this document to nodes [default: none]"
+        ),
+    ] = None,
+    budgets_listen: Annotated[
+        str, typer.Option(metavar="ADDRESS:PORT", help="Where to serve budgets, by HTTPS.")
+    ] = ":9122",
+    budgets_tls: Annotated[
+        Path,
+        typer.Option(metavar="DIR", help="tls.crt and tls.key for the name netmgr-budgets, PEM."),
+    ] = Path("/budgets-tls"),
     kubeconfig: options.Kubeconfig = None,
     service_account: options.ServiceAccount = options.SERVICE_ACCOUNT,
     log_level: options.LogLevelOption = "info",
@@ -270,7 +285,8 @@ def controller(  # noqa: PLR0913  one a command-line option
     # In a pod, the kubelet writes its namespace there.
     file = service_account / "namespace"
     own = file.read_text().strip() if file.exists() else "netmgr"
-    term = Term(namespace or own, LEASE, identity, lease_seconds)
+    address = _leader_address(budgets, budgets_listen)
+    term = Term(namespace or own, LEASE, identity, lease_seconds, address)
     settings = ControllerSettings(
         identity=identity,
         pool_label=pool_label,
@@ -285,21 +301,54 @@ def controller(  # noqa: PLR0913  one a command-line option
     )
     awaited = None if plan is None else _plan(plan, cluster, may_be_missing=plan_optional)
     api = _connect(kubeconfig, service_account)
-    telemetry, health = Telemetry(api), ControllerHealth()
+    place = budgets_listen, budgets_tls
+    service = _budget_service(budgets, place, api, settings.agent_namespace)
+    telemetry = service.telemetry(api) if service else Telemetry(api)
+    health = ControllerHealth()
     # Before it leads: the kubelet probes followers, too.
     serve(telemetry.registry, listen, health.fault)
-    work = Controller(api, settings, awaited, telemetry, health)
+    work = Controller(api, settings, awaited, telemetry, health, budgets=service)
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         # A handler only sets a flag: it runs between any two instructions of the main thread.
         signal.signal(number, lambda *_: ended.set())
     candidate = Candidate(api, term, work.lead, ended, health)
+    if service:
+        service.serve(lambda: candidate.lease.leader_address)
     threading.Thread(target=candidate.run, name="election", daemon=True).start()
     ended.wait()
     # Before the process ends, so that the other controller need not wait for the Lease to expire.
     candidate.withdraw()
     if candidate.failure is not None:
         raise candidate.failure
+
+
+def _leader_address(budgets: Path | None, listen: str) -> str:
+    """Where nodes reach this process's server of budgets; empty if it has none."""
+    if budgets is None:
+        return ""
+    host, port = split_address("--budgets-listen", listen)
+    host = host or os.environ.get("POD_IP") or socket.gethostname()
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _budget_service(
+    document: Path | None, place: tuple[str, Path], api: Api, agent_namespace: str
+) -> BudgetService | None:
+    if document is None:
+        return None
+    from exporter import access
+    from netmgr.budgets.identity import TokenVerifier
+    from netmgr.budgets.server import BudgetServer, by_token
+    from netmgr.cli.budgets import in_force
+    from netmgr.kube.controller.budgets import BudgetService, read_keys
+
+    listen, folder = place
+    account = f"system:serviceaccount:{agent_namespace}:netmgr-node"
+    verifier = TokenVerifier(partial(read_keys, api), account)
+    address, tls = split_address("--budgets-listen", listen), access.folder_tls(folder)
+    server = BudgetServer(address, tls.value, by_token(verifier))
+    return BudgetService(server, verifier, in_force(document))
 
 
 def _plan(plan: Path, cluster: str, *, may_be_missing: bool) -> Callable[[], PlanWatch | None]:

@@ -28,6 +28,7 @@ SECTIONS = {
             "connectivity:connectivity_test",
             "Probe a cluster's pod network, and whether it counts right.",
         ),
+        "budgets": ("budgets:app", "Show a cluster's budgets of internet traffic, or serve them."),
         "plan": ("plan:app", "Plan the addresses of a hub and every cluster."),
         "nat": ("nat:app", "Describe a NAT host: translations, Services, ports in use."),
         "bundle": ("bundle:bundle", "Collect what support needs to know of this node."),

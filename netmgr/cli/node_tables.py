@@ -142,6 +142,7 @@ def explanation(answer: Mapping[str, Any]) -> Table:
         ("is", answer["role"]),
         ("pod", answer["pod"] or "none"),
         ("limited by", "\n".join(answer.get("limits", [])) or "nothing"),
+        ("in budgets", "\n".join(answer.get("budgets", [])) or "none"),
         ("prefix", answer["prefix"] or "none"),
         ("of", answer["site"] or "no site"),
         ("because", answer["because"]),

@@ -62,6 +62,15 @@ def _spent(value: object) -> int:
         raise ValueError(f"{error}; or write drop") from None
 
 
+WhenSpent = Annotated[
+    int,
+    BeforeValidator(_spent),
+    WithJsonSchema({"anyOf": [{"const": "drop"}, *SCHEMA["anyOf"]]}),
+    PlainSerializer(lambda rate: written(rate) if rate else "drop", str, when_used="json"),
+]
+"""Bits a second for what is beyond a quota; 0 is drop, since no rate is as low."""
+
+
 def _of_pods(value: object) -> object:
     if isinstance(value, str) and "/" not in value:
         raise ValueError(
@@ -141,14 +150,7 @@ class Limit(_Part):
     """Bytes that may pass from midnight to midnight (UTC)."""
     per_month: Annotated[Quotas | None, Field(alias="per-month")] = None
     """Bytes that may pass in a calendar month (UTC)."""
-    # 0 is drop: no rate is as low.
-    when_spent: Annotated[
-        int,
-        BeforeValidator(_spent),
-        Field(alias="when-spent"),
-        WithJsonSchema({"anyOf": [{"const": "drop"}, *SCHEMA["anyOf"]]}),
-        PlainSerializer(lambda rate: written(rate) if rate else "drop", str, when_used="json"),
-    ] = 0
+    when_spent: Annotated[WhenSpent, Field(alias="when-spent")] = 0
     """What happens to packets beyond a quota: `drop`, or bits a second at which they pass."""
     connections: Connections | None = None
     """How many connections pods may begin and have."""

@@ -23,7 +23,7 @@ from netmgr.documents.backend import Backend, BackendName
 from netmgr.documents.classes import resolved
 from netmgr.documents.diagnostics import Diagnostic, Invalid, KeyPath, error, invalid
 from netmgr.documents.fields import AbsolutePath, AddressText, Document, Group, PrefixText
-from netmgr.documents.limits import Limit, of_no_class, without_history
+from netmgr.documents.limits import Limit, QuotaPeriod, of_no_class, without_history
 from netmgr.documents.preflight import Preflight
 from netmgr.documents.schema import Field, ValidationInfo, field_validator, model_validator
 from netmgr.documents.sites import (
@@ -159,6 +159,8 @@ class NodeDocument(Document):
     """How much internet traffic pods may have. Needs nftables, on any backend."""
     limits_by_annotation: bool = False
     """Whether pods may have limits of their own, by annotations; they tighten `limits`."""
+    budgets_file: AbsolutePath | None = None
+    """What `netmgr exporter` writes of the cluster's budgets; without it the node keeps none."""
     backend: BackendName = Backend.AUTO
     """Which kernel interface holds the rules."""
     pool: Pool = Pool()
@@ -276,7 +278,7 @@ class NodeDocument(Document):
     @property
     def limits_pods(self) -> bool:
         """Whether pods may have limits."""
-        return bool(self.limits) or self.limits_by_annotation
+        return bool(self.limits or self.budgets_file) or self.limits_by_annotation
 
     @property
     def internal_prefixes(self) -> tuple[Prefix, ...]:
@@ -341,11 +343,15 @@ def _contradictions(document: NodeDocument) -> Iterator[Diagnostic]:
     """Everything in a document that contradicts its role, its sites or its backend."""
     yield from _of_site(document)
     yield from _of_role(document)
-    for key in ("limits", "limits_by_annotation"):
+    for key in ("limits", "limits_by_annotation", "budgets_file"):
         if getattr(document, key) and document.role is not Role.NODE:
             yield error(f"a {document.role} has no pods", (key,), ("role",), "remove it")
     yield from of_counting(document.accounting, document.backend, wires_pods=document.wires_pods)
     yield from without_history(document.limits, document.accounting)
+    if document.budgets_file and document.accounting.history_hours < QuotaPeriod.DAY.most_hours:
+        remedy = "set accounting.history_hours to 24 or more"
+        message = "a budget's day has 24 hours, of which the ledger keeps fewer"
+        yield error(message, ("budgets_file",), ("accounting", "history_hours"), remedy)
     yield from of_no_class(
         document.limits, (traffic_class.name for traffic_class in document.accounting.classes)
     )

@@ -17,12 +17,14 @@ from netmgr.kernel.netlink import Operation
 _NEW_QDISC, _NEW_CLASS, _DELETE_CLASS, _GET_CLASS = 36, 40, 41, 42
 _TCMSG = struct.Struct("=BxxxiIII")
 _KIND, _OPTIONS, _STATS2 = 1, 2, 7
-_STATS_BASIC, _STATS_QUEUE = 1, 3
+_STATS_BASIC, _STATS_QUEUE, _STATS_APP = 1, 3, 4
 _HTB_PARMS, _HTB_INIT, _HTB_RATE64, _HTB_CEIL64, _HTB_VERSION = 1, 2, 6, 7, 3
 _RATE = struct.Struct("=BBHhHI")
 _CLASS_OPTIONS = struct.Struct("=IIIII")
 _BASIC = struct.Struct("=QI")
 _QUEUE = struct.Struct("=IIIII")
+# tc_htb_xstats, as far as what is left of the ceiling's burst.
+_TOKENS = struct.Struct("=IIIii")
 # TC_LINKLAYER_ETHERNET. With it, HTB computes a packet's time and needs no table of them.
 _ETHERNET = 1
 # The unit of a class's burst: PSCHED_SHIFT is 6.
@@ -73,6 +75,8 @@ class ClassUsage:
     """How often it had to wait."""
     backlog: int
     """Bytes that wait now."""
+    is_over: bool = False
+    """Whether its ceiling let it send nothing when it was last looked at by the kernel."""
 
 
 def make_root(index: int) -> Operation:
@@ -162,7 +166,9 @@ def _class_of(body: bytes) -> tuple[int, tuple[Shape, ClassUsage]] | None:
     statistics = netlink.attributes(attributes.get(_STATS2, b""))
     size, packets = _BASIC.unpack_from(statistics[_STATS_BASIC])
     _, backlog, dropped, _, delayed = _QUEUE.unpack_from(statistics[_STATS_QUEUE])
-    return handle & 0xFFFF, (shape, ClassUsage(size, packets, dropped, delayed, backlog))
+    *_, left = _TOKENS.unpack_from(statistics[_STATS_APP])
+    usage = ClassUsage(size, packets, dropped, delayed, backlog, left < 0)
+    return handle & 0xFFFF, (shape, usage)
 
 
 def _ticks(size: int, rate: int) -> int:

@@ -16,14 +16,15 @@ from netmgr.kernel import links, traffic_control
 from netmgr.kernel.netlink import Netlink, Operation
 from netmgr.kernel.traffic_control import ClassUsage, Shape
 from netmgr.limits import quotas, rules, tree
-from netmgr.limits.quotas import Budget, BudgetReading, Standing
+from netmgr.limits.budgets import NodeBudget
+from netmgr.limits.quotas import NodeQuota, QuotaReading, Standing
 from netmgr.limits.rules import IFBS, KnownPeers, LinkChain, QuotaObject
 from netmgr.limits.tree import Limited, Tree
 from netmgr.model import Traffic
 from netmgr.rules import nft_table
 from netmgr.rules.nft_table import Listing, NftTable
 
-Used = Callable[[Iterable[Budget]], Mapping[Budget, int]]
+Used = Callable[[Iterable[NodeQuota]], Mapping[NodeQuota, int]]
 """Bytes of budgets that are used, by the ledger."""
 
 
@@ -47,13 +48,14 @@ class Shaper:
             self._stack = stack.pop_all()
         self._lock = threading.Lock()
         self._numbers: dict[str, int] = {}
-        self._trees: Mapping[Traffic, Tree] = {}
+        self._trees: dict[Traffic, Tree] = {}
         self._ifbs: dict[Traffic, int] = {}
         self._chains: frozenset[LinkChain] | None = None
         self._listing: Listing | None = None
         self._placed: dict[Traffic, set[int]] = {}
-        self._budgets: dict[str, Budget] = {}
-        self._standings: dict[Budget, Standing] = {}
+        self._budgets: dict[str, NodeQuota] = {}
+        self._standings: dict[NodeQuota, Standing] = {}
+        """By quotas without their sizes."""
         self._losses: object = None
 
     def close(self) -> None:
@@ -73,7 +75,7 @@ class Shaper:
             repairs = self._put_classes(trees)
             repairs += self._put_chains(trees)
             self._remove_classes(trees)
-            self._trees = trees
+            self._trees = dict(trees)
         return repairs
 
     def add(self, trees: Mapping[Traffic, Tree]) -> None:
@@ -87,10 +89,30 @@ class Shaper:
             names = {chain.name for chain in added}
             kept = {chain for chain in self._chains or () if chain.name not in names}
             self._write(added | kept, self._budgets | _budgets(trees, added))
-            self._trees = {
-                traffic: self._trees[traffic].joined(class_tree)
-                for traffic, class_tree in trees.items()
-            }
+            for traffic, class_tree in trees.items():
+                # Budgets that are there have their rates until `retune` changes them.
+                former = self._trees[traffic].classes
+                there = {key: limited for key, limited in former.items() if limited.budget}
+                joined = self._trees[traffic].joined(class_tree).joined(Tree(there, {}))
+                self._trees[traffic] = joined
+
+    def retune(self, read: Callable[[], Sequence[NodeBudget]]) -> None:
+        """Have budgets that are in the kernel have other rates, without a look at the kernel.
+
+        `read` is called under the lock. Bytes of the day are changed by `correct_quotas`, then.
+        """
+        with self._lock:
+            held = read()
+            for traffic, index in self._ifbs.items():
+                changed = tree.retuned(self._trees[traffic], held)
+                self._trees[traffic] = self._trees[traffic].joined(Tree(changed, {}))
+                for key, limited in changed.items():
+                    shape = tree.shape(self._trees[traffic], limited, self._numbers)
+                    number = self._numbers[key]
+                    self._channel.transact([traffic_control.put_class(index, number, shape)])
+            for quota in filter(None, (budget.quota for budget in held)):
+                if quota.object in self._budgets:
+                    self._budgets[quota.object] = quota
 
     def _add_classes(self, traffic: Traffic, class_tree: Tree) -> None:
         if traffic not in self._ifbs:
@@ -102,12 +124,14 @@ class Shaper:
         known.update(new)
 
     @property
-    def budgets(self) -> Sequence[Budget]:
+    def budgets(self) -> Sequence[NodeQuota]:
         """The quotas in force."""
         return tuple(self._budgets.values())
 
-    def correct_quotas(self, read: Used, losses: Callable[[], object]) -> None:
+    def correct_quotas(self, read: Used, losses: Callable[[], object], now: float) -> None:
         """Have each quota be spent when what is left of its budget has passed.
+
+        What passes before its day has begun by the node's clock the ledger has for the day before.
 
         `read` returns what is used, after a reading; `losses` something that differs after the
         ledger has missed anything. Where the kernel refuses, quotas are spent as they were to be.
@@ -125,17 +149,17 @@ class Shaper:
             for name in self._budgets.keys() & before.keys() & after.keys():
                 budget, quota = self._budgets[name], after[name]
                 counts = quota.bound, before[name].counted, quota.counted
+                size = before.get(budget.size_object, QuotaObject(budget.bytes, 0)).bound
                 # What a quota that is over has counted is not shown, so it goes on from 0.
-                look = BudgetReading(
-                    *((0, 0, 0) if quota.is_over else counts), waiting[budget], used[budget]
+                look = QuotaReading(
+                    *((0, 0, 0) if quota.is_over else counts), waiting[budget], used[budget], size
                 )
-                standing = quotas.corrected(
-                    budget, look, self._standings.get(budget), is_whole=is_whole
-                )
-                self._standings[budget] = standing
+                standing = self._stand(budget, look, is_whole=is_whole and budget.began <= now)
                 if quota.is_over and standing.bound:
                     begun.append(name)
-                if standing.bound != quota.bound:
+                if (standing.bound, standing.size) != (quota.bound, size):
+                    # In the same transaction.
+                    changes |= dict.fromkeys(budget.objects[1:], standing.size)
                     changes[name] = standing.bound
             if begun:
                 # By a bound of 0 nothing passes: whoever resets the count, or kills the agent
@@ -146,10 +170,21 @@ class Shaper:
                 self._table.run(rules.bounds(changes))
             self._forget_periods()
 
-    def missed(self, budget: Budget) -> int:
+    def _stand(self, budget: NodeQuota, look: QuotaReading, *, is_whole: bool) -> Standing:
+        key = budget.without_size
+        standing = quotas.corrected(budget, look, self._standings.get(key), is_whole=is_whole)
+        self._standings[key] = standing
+        return standing
+
+    def missed(self, budget: NodeQuota) -> int:
         """At least how many bytes of a budget passed that the ledger has not seen."""
-        standing = self._standings.get(budget)
+        standing = self._standings.get(budget.without_size)
         return standing.least if standing else 0
+
+    def size(self, budget: NodeQuota) -> int:
+        """The bytes that the kernel has for it; less cannot be had of one that was lowered."""
+        standing = self._standings.get(budget.without_size)
+        return standing.size if standing and budget.object in self._budgets else budget.bytes
 
     def _forget_periods(self) -> None:
         # Only of periods that are over: a pod may come back until then.
@@ -163,7 +198,7 @@ class Shaper:
         listed = [item["quota"] for item in objects if "quota" in item]
         return {quota["name"]: QuotaObject(quota["bytes"], quota["used"]) for quota in listed}
 
-    def _waiting(self) -> Mapping[Budget, int]:
+    def _waiting(self) -> Mapping[NodeQuota, int]:
         """Bytes that were charged to each budget and are not in the ledger yet, since they wait."""
         # Of what goes out alone: what comes in is in the ledger before it waits.
         backlogs = dict.fromkeys(self._budgets.values(), 0)
@@ -172,8 +207,7 @@ class Shaper:
                 if (
                     budget.traffic is Traffic.INTERNET_OUT
                     and limited.traffic == Traffic.INTERNET_OUT
-                    and limited.namespace == budget.namespace
-                    and budget.pod in ("", limited.pod)
+                    and budget.charges(limited.namespace, limited.pod, limited.budget)
                 ):
                     backlogs[budget] += amounts.backlog
         return backlogs
@@ -193,9 +227,9 @@ class Shaper:
             present = traffic_control.read_classes(self._channel, index)
             # One may have gone meanwhile.
             usage += [
-                (limited, present[numbers[key]][1])
+                (limited, present[number][1])
                 for key, limited in trees[traffic].classes.items()
-                if numbers[key] in present
+                if (number := numbers.get(key)) in present
             ]
         return usage
 
@@ -289,14 +323,14 @@ class Shaper:
         return repairs
 
     def _write(
-        self, wanted: frozenset[LinkChain], budgets: dict[str, Budget]
+        self, wanted: frozenset[LinkChain], budgets: dict[str, NodeQuota]
     ) -> frozenset[LinkChain]:
         """Have the table hold these chains and quotas; returns the chains that were written."""
         written = wanted - (self._chains or frozenset())
         if self._chains is None or not self._change(wanted, self._chains, budgets):
             written = wanted
             listing = self._table.listing()
-            kept = listing.quotas & budgets.keys()
+            kept = listing.quotas & _objects(budgets).keys()
             removed = [
                 *(("chain", name) for name in listing.chains),
                 *(("set", name) for name in listing.sets),
@@ -312,12 +346,12 @@ class Shaper:
         self,
         wanted: frozenset[LinkChain],
         present: frozenset[LinkChain],
-        budgets: Mapping[str, Budget],
+        budgets: Mapping[str, NodeQuota],
     ) -> bool:
         """Add and remove chains; False if that is not possible."""
         added, removed = sorted(wanted - present), sorted(present - wanted)
         made = self._made(budgets, self._budgets)
-        unused = sorted(self._budgets.keys() - budgets.keys())
+        unused = sorted(_objects(self._budgets).keys() - _objects(budgets).keys())
         try:
             self._table.run(rules.changed(added, removed, self._peers, made, unused))
         except KernelError:
@@ -326,20 +360,22 @@ class Shaper:
         return True
 
     def _made(
-        self, budgets: Mapping[str, Budget], present: Collection[str]
+        self, budgets: Mapping[str, NodeQuota], present: Collection[str]
     ) -> dict[str, QuotaObject]:
         """The objects that are not there yet."""
         missing = {name: budget for name, budget in budgets.items() if name not in present}
         used = self._used(missing.values()) if missing else {}
-        for budget in missing.values():
-            new = Standing(budget.bytes, budget.bytes - used[budget], used[budget])
+        made: dict[str, QuotaObject] = {}
+        for name, budget in missing.items():
+            size, key = budget.bytes, budget.without_size
             # A pod that comes back by its name has what is left.
-            self._standings.setdefault(budget, new)
-        return {
+            former = self._standings.get(key)
+            new = Standing(size, size - used[budget], used[budget], size)
+            self._standings[key] = former.resized(size) if former else new
+            made |= {other: QuotaObject(size, 0) for other in budget.objects}
             # The kernel refuses one of which more is used than there is (nft_quota_do_init).
-            name: QuotaObject(budget.bytes, min(used[budget] + self.missed(budget), budget.bytes))
-            for name, budget in missing.items()
-        }
+            made[name] = QuotaObject(size, min(used[budget] + self.missed(budget), size))
+        return made
 
     def _is_changed(self, still: frozenset[LinkChain]) -> bool:
         """Whether the table is not as it was written, but for chains of links that went."""
@@ -357,17 +393,27 @@ class Shaper:
         for traffic, index in self._ifbs.items():
             existing = traffic_control.read_classes(self._channel, index)
             stale = existing.keys() - tree.shapes(trees[traffic], self._numbers).keys()
+            parents = {number: shape.parent for number, (shape, _) in existing.items()}
             # A class goes after those that are in it.
-            for number in sorted(stale, key=lambda number: not existing[number][0].parent):
+            for number in sorted(stale, key=lambda number: _depth(number, parents), reverse=True):
                 self._channel.transact([traffic_control.delete_class(index, number)])
 
 
-def _budgets(trees: Mapping[Traffic, Tree], chains: Iterable[LinkChain]) -> dict[str, Budget]:
+def _budgets(trees: Mapping[Traffic, Tree], chains: Iterable[LinkChain]) -> dict[str, NodeQuota]:
     """The budgets that chains charge, by the names of their objects."""
     charged = {name for chain in chains for name, _ in chain.quotas}
     targets = [target for class_tree in trees.values() for target in class_tree.links.values()]
     budgets = {budget.object: budget for target in targets for budget, _ in target.charges}
     return {name: budget for name, budget in budgets.items() if name in charged}
+
+
+def _depth(number: int, parents: Mapping[int, int]) -> int:
+    return 1 + _depth(parents[number], parents) if number in parents else 0
+
+
+def _objects(budgets: Mapping[str, NodeQuota]) -> dict[str, NodeQuota]:
+    """The budgets by the names of all their objects."""
+    return {name: budget for budget in budgets.values() for name in budget.objects}
 
 
 def remove() -> Iterator[str]:

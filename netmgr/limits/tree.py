@@ -1,20 +1,22 @@
 """Which class of HTB a pod's traffic is in, and what each class may send.
 
 For each direction there is a tree: classes of namespaces, and in them or beside them classes of
-pods. Pods of one namespace take turns, however many connections each of them has.
+pods. Pods of one namespace take turns, however many connections each of them has. Around them are
+the cluster's budgets, whose rates change every few seconds, and whose pods take turns, too.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from netmgr.documents.limits import Limit
 from netmgr.kernel.traffic_control import Shape
-from netmgr.limits import quotas
-from netmgr.limits.quotas import Budget
+from netmgr.limits import budgets, quotas
+from netmgr.limits.budgets import NodeBudget
+from netmgr.limits.quotas import NodeQuota
 from netmgr.model import ALL_IN, ALL_OUT, Attachment, Traffic
 
 _LEAST_BURST_BYTES = 65_536
@@ -37,12 +39,14 @@ class Limited:
     """A class of HTB.
 
     Attributes:
-        pod: whose it is; empty for a namespace's.
+        pod: whose it is; empty for a namespace's, and both for a budget's.
         traffic: what is in it; the value of a `Traffic`, `ALL_IN` or `ALL_OUT`.
         parent: the key of the class that it is in; empty for none.
         rate: bits a second; the burst is in bytes.
         is_remainder: it has all that is not in the pod's class for the internet.
         beyond: the period of a quota; it has what is beyond that.
+        budget: name of the cluster's budget that it is of.
+        is_for_turns: it is there only because its pod takes turns with others of a budget.
     """
 
     namespace: str
@@ -53,17 +57,21 @@ class Limited:
     burst: int
     is_remainder: bool = False
     beyond: str = ""
+    budget: str = ""
+    is_for_turns: bool = False
 
     @property
     def key(self) -> str:
         """What its number is for. The kernel moves no class into another one."""
         kind = "rest" if self.is_remainder else self.traffic
-        return f"{self.parent}>{self.namespace}/{self.pod}:{kind}{self.beyond}"
+        # No name of a budget has a slash.
+        owner = self.budget or f"{self.namespace}/{self.pod}"
+        return f"{self.parent}>{owner}:{kind}{self.beyond}"
 
     @property
     def is_shown(self) -> bool:
         """Whether its figures are those of a pod's or a namespace's limit."""
-        return not self.is_remainder and not self.beyond
+        return not (self.is_remainder or self.beyond or self.budget or self.is_for_turns)
 
 
 class LinkClasses(NamedTuple):
@@ -76,7 +84,7 @@ class LinkClasses(NamedTuple):
     internet: str
     rest: str = ""
     classes: tuple[tuple[str, str], ...] = ()
-    charges: tuple[tuple[Budget, str], ...] = ()
+    charges: tuple[tuple[NodeQuota, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -92,9 +100,13 @@ class Tree:
 
 
 def tree(
-    limits: Sequence[Limit], attachments: Iterable[Attachment], traffic: Traffic, now: float
+    limits: Sequence[Limit],
+    attachments: Iterable[Attachment],
+    traffic: Traffic,
+    now: float,
+    held: Sequence[NodeBudget] = (),
 ) -> Tree:
-    """The classes for these pods, by the limits and by what the pods brought along.
+    """The classes for these pods, by the limits, by what the pods brought along and by budgets.
 
     Of several limits that are for a pod, or for a namespace, the lowest one is in force.
     """
@@ -103,7 +115,8 @@ def tree(
     for attachment in attachments:
         # An observer does not know every pod's link.
         if attachment.host_link:
-            pod_classes, target = _charged(attachment, limits, traffic, now)
+            path = budgets.around(held, attachment.pod.namespace, traffic)
+            pod_classes, target = _charged(attachment, limits, traffic, now, path)
             classes |= {limited.key: limited for limited in pod_classes}
             if target:
                 links[attachment.host_link] = target
@@ -111,39 +124,53 @@ def tree(
 
 
 def _charged(
-    attachment: Attachment, limits: Sequence[Limit], traffic: Traffic, now: float
+    attachment: Attachment,
+    limits: Sequence[Limit],
+    traffic: Traffic,
+    now: float,
+    path: Sequence[NodeBudget],
 ) -> tuple[list[Limited], LinkClasses | None]:
     """As `_of_pod`, with the pod's quotas and the classes of what is beyond them."""
-    classes, target = _of_pod(attachment, limits, traffic)
-    budgets = quotas.of_pod(attachment.pod, limits, traffic, now)
-    if not budgets:
+    classes, target = _of_pod(attachment, limits, traffic, path)
+    # The outermost budget decides last. What drops stays before what is slow.
+    charged = [
+        *quotas.of_pod(attachment.pod, limits, traffic, now),
+        *filter(None, (budget.quota for budget in reversed(path))),
+    ]
+    charged.sort(key=lambda quota: quota.slow > 0)
+    if not charged:
         return classes, target
     target = target or LinkClasses("")
-    # Beside the pod's class, so that the namespace's limit holds for this as well.
+    # Beside the pod's class, so that the namespace's limit holds for this as well. What is beyond a
+    # budget's its pods share.
     parent = next((limited.parent for limited in classes if limited.key == target.internet), "")
-    slow = {
-        budget: Limited(
-            budget.namespace, budget.pod, traffic, parent, *_rate(budget.slow), beyond=budget.period
-        )
-        for budget in budgets
-        if budget.slow
-    }
-    charges = tuple((budget, slow[budget].key if budget in slow else "") for budget in budgets)
+    parents = {"": parent} | {limited.budget: limited.key for limited in classes if limited.budget}
+    slow = {quota: _beyond(quota, parents[quota.budget]) for quota in charged if quota.slow}
+    keys = {quota: limited.key for quota, limited in slow.items()}
+    charges = tuple((quota, keys.get(quota, "")) for quota in charged)
     return [*classes, *slow.values()], target._replace(charges=charges)
 
 
+def _beyond(quota: NodeQuota, parent: str) -> Limited:
+    """The class of what is beyond a quota."""
+    rate = _rate(quota.slow)
+    pod, traffic = (quota.namespace, quota.pod), quota.traffic
+    return Limited(*pod, traffic, parent, *rate, beyond=quota.period, budget=quota.budget)
+
+
 def _of_pod(
-    attachment: Attachment, limits: Sequence[Limit], traffic: Traffic
+    attachment: Attachment, limits: Sequence[Limit], traffic: Traffic, path: Sequence[NodeBudget]
 ) -> tuple[list[Limited], LinkClasses | None]:
     """A pod's classes and its namespace's, parents first, and where its packets go."""
-    every = ALL_IN if traffic.is_inward else ALL_OUT
+    every = _whole(traffic)
     whole = min(_brought(attachment, every), default=None)
     pod = attachment.pod.namespace, attachment.pod.name
     classes = [Limited(*pod, every, "", *whole)] if whole else []
     around = classes[0].key if classes else ""
     leads: dict[str, str] = {}
+    paths = {traffic: path}
     for kind in (traffic, *_classes(limits, traffic)):
-        made = _of_kind(attachment, limits, kind, around)
+        made = _of_kind(attachment, limits, kind, around, paths.get(kind, ()))
         classes += made
         if made:
             leads[kind] = made[-1].key
@@ -166,26 +193,43 @@ def _classes(limits: Sequence[Limit], traffic: Traffic) -> list[Traffic]:
 
 
 def _of_kind(
-    attachment: Attachment, limits: Sequence[Limit], kind: Traffic, around: str
+    attachment: Attachment,
+    limits: Sequence[Limit],
+    kind: Traffic,
+    around: str,
+    path: Sequence[NodeBudget],
 ) -> list[Limited]:
-    """The pod's class for one kind of traffic, behind that of its namespace if it has one.
+    """The pod's class for one kind of traffic, behind those of its budgets and its namespace.
 
-    What is in the namespace's is not in `around`, the class of all of the pod's traffic.
+    What is in any of these is not in `around`, the class of all of the pod's traffic.
     """
     pod = attachment.pod
     matching = [limit for limit in limits if limit.covers(pod)]
-    shared = min(_rates([limit for limit in matching if limit.namespaces], kind), default=None)
+    shared = sorted(_rates([limit for limit in matching if limit.namespaces], kind))[:1]
     own = [*_rates([limit for limit in matching if limit.pods], kind), *_brought(attachment, kind)]
-    if not own and not shared:
+    if not (own or shared or path):
         return []
     classes: list[Limited] = []
-    if shared:
-        classes.append(Limited(pod.namespace, "", kind, "", *shared))
-        # Also without a limit of its own a pod has a class in it: pods take turns.
-        own.append(shared)
-    own += _brought(attachment, ALL_IN if kind.is_inward else ALL_OUT)
-    parent = classes[0].key if classes else around
-    return [*classes, Limited(pod.namespace, pod.name, kind, parent, *min(own))]
+    for budget in path:
+        rate = _rate(budget.rate)
+        classes.append(Limited("", "", kind, _innermost(classes), *rate, budget=budget.name))
+    for rate in shared:
+        classes.append(Limited(pod.namespace, "", kind, _innermost(classes), *rate))
+    rates = [*own, *shared, *_brought(attachment, _whole(kind))]
+    # Also without a limit of its own a pod has a class in these: pods take turns. In a budget not
+    # at the rate in force, with which the classes of all its pods would have to change.
+    least = min([*rates, *(_rate(budget.budget.rate) for budget in path)])
+    parent = _innermost(classes) or around
+    limited = Limited(pod.namespace, pod.name, kind, parent, *least, is_for_turns=not rates)
+    return [*classes, limited]
+
+
+def _whole(kind: Traffic) -> str:
+    return ALL_IN if kind.is_inward else ALL_OUT
+
+
+def _innermost(classes: Sequence[Limited]) -> str:
+    return classes[-1].key if classes else ""
 
 
 def _rates(limits: Iterable[Limit], traffic: Traffic) -> list[_Rate]:
@@ -219,17 +263,36 @@ def numbered(trees: Iterable[Tree], known: Mapping[str, int]) -> dict[str, int]:
     return numbers
 
 
+def retuned(class_tree: Tree, held: Sequence[NodeBudget]) -> dict[str, Limited]:
+    """Budgets' classes that have another rate now."""
+    rates = {(budget.name, ""): budget.rate for budget in held}
+    quotas_of = (budget.quota for budget in held)
+    rates |= {(quota.budget, quota.period): quota.slow for quota in quotas_of if quota}
+    changed = {
+        key: replace(limited, rate=rate, burst=_rate(rate)[1])
+        for key, limited in class_tree.classes.items()
+        if (rate := rates.get((limited.budget, limited.beyond)))
+    }
+    return {key: limited for key, limited in changed.items() if limited != class_tree.classes[key]}
+
+
 def shapes(class_tree: Tree, numbers: Mapping[str, int]) -> dict[int, Shape]:
     """What the kernel is to hold, parents first."""
-    shapes_by_number: dict[int, Shape] = {}
     # The key of a class begins with that of the one that it is in.
-    for _, limited in sorted(class_tree.classes.items()):
-        ceiling = limited.rate // 8
-        parent, always = 0, ceiling
-        if limited.parent:
-            parent = numbers[limited.parent]
-            shared = class_tree.classes[limited.parent].rate // 8 // _SHARE
-            # The kernel refuses a rate of 0 (htb_change_class).
-            always = max(1, min(shared, ceiling))
-        shapes_by_number[numbers[limited.key]] = Shape(parent, always, ceiling, limited.burst)
-    return shapes_by_number
+    return {
+        numbers[key]: shape(class_tree, limited, numbers)
+        for key, limited in sorted(class_tree.classes.items())
+    }
+
+
+def shape(class_tree: Tree, limited: Limited, numbers: Mapping[str, int]) -> Shape:
+    ceiling = limited.rate // 8
+    if not limited.parent:
+        return Shape(0, ceiling, ceiling, limited.burst)
+    above = class_tree.classes[limited.parent]
+    # A class always has its rate, whatever is left of those around it; so none in a budget has one.
+    is_in_budget = above.budget or (above.parent and class_tree.classes[above.parent].budget)
+    shared = 0 if is_in_budget else above.rate // 8 // _SHARE
+    # The kernel refuses a rate of 0 (htb_change_class).
+    always = max(1, min(shared, ceiling))
+    return Shape(numbers[limited.parent], always, ceiling, limited.burst)

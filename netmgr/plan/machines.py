@@ -49,6 +49,15 @@ def segments(lock: LockDocument) -> Iterator[tuple[str, str, Segment]]:
                 yield cluster, pool, segment
 
 
+def planned_pods(lock: LockDocument) -> dict[str, int]:
+    """How many pods each node of all clusters has addresses for, by its name."""
+    return {
+        PlannedNode(cluster, pool, index, segment, 0).name: segment.v4.stride
+        for cluster, pool, segment in segments(lock)
+        for index in range(segment.first, segment.last + 1)
+    }
+
+
 def node(lock: LockDocument, cluster: str, pool: str, index: int) -> PlannedNode | None:
     """The node numbered `index` (from 0), or None if the node pool has fewer."""
     held = lock.clusters.get(cluster)

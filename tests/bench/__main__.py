@@ -5,7 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 
-from tests.bench import attaching, crowded, forwarding, growth, planning, routing, throughput
+from tests.bench import (
+    attaching,
+    budgets,
+    crowded,
+    forwarding,
+    growth,
+    planning,
+    routing,
+    throughput,
+)
 from tests.bench.report import COUNTED, SMOKE, Effort, Figure, run
 
 SUBJECTS: dict[str, Callable[[Effort], Iterator[Figure]]] = {
@@ -18,6 +27,7 @@ SUBJECTS: dict[str, Callable[[Effort], Iterator[Figure]]] = {
     "routing": routing.measure,
     "growth": growth.measure,
     "limits": throughput.measure_limits,
+    "budgets": budgets.measure,
 }
 
 if __name__ == "__main__":

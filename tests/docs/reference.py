@@ -43,6 +43,7 @@ def pages() -> dict[str, str]:
     """Path and content of each."""
     return {
         "configs/prometheus/prometheus-rule.yaml": _rule_object(),
+        "docs/reference/budgets-yaml.md": _document("budgets.yaml", BUDGETS_YAML),
         "docs/reference/alerts.md": ALERTS + "".join(_alerts()),
         "docs/reference/commands.md": _commands(),
         "docs/reference/exit-codes.md": _exit_codes(),
@@ -286,6 +287,14 @@ PLAN_YAML = """\
 
 What a hub and its clusters are to be. `netmgr plan init` writes a first one, `netmgr plan check`
 checks it, and [configs/plan/plan.yaml](../../configs/plan/plan.yaml) is one with every key.
+The JSON Schema of this table has [an editor complete keys](json.md#documents-in-an-editor).
+
+"""
+BUDGETS_YAML = """\
+# budgets.yaml
+
+How much internet traffic pods may have in a whole cluster;
+[configs/budgets.yaml](../../configs/budgets.yaml) is one with every key.
 The JSON Schema of this table has [an editor complete keys](json.md#documents-in-an-editor).
 
 """

@@ -18,12 +18,17 @@ from typing import Any, TypeAlias, get_args
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 
+from netmgr.documents.budgets import BudgetsDocument
 from netmgr.documents.node import NodeDocument
 from netmgr.plan.document import PlanDocument
 from netmgr.prefixes import Prefix
 
 FOLDER = Path(__file__).parents[2] / "configs" / "schemas"
-DOCUMENTS: dict[str, type[BaseModel]] = {"node.yaml": NodeDocument, "plan.yaml": PlanDocument}
+DOCUMENTS: dict[str, type[BaseModel]] = {
+    "budgets.yaml": BudgetsDocument,
+    "node.yaml": NodeDocument,
+    "plan.yaml": PlanDocument,
+}
 VERSION = "v1alpha1"
 
 Schema: TypeAlias = dict[str, Any]

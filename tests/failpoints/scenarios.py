@@ -22,6 +22,7 @@ from netmgr.prefixes import Family
 from tests.chaos.books import Blind
 from tests.failpoints.bench import WITH_HOST_PODS, Bench, Scenario
 from tests.kernel.conforming import Pod
+from tests.kernel.granted import GrantFile, budget
 from tests.kernel.namespaces import inside
 
 OFTEN = {"reconcile_seconds": 0.2}
@@ -33,6 +34,8 @@ RANGES, ANOTHER_RANGE = ("10.128.16.0/28", "fd00:128:0:1::/124"), "10.128.16.32/
 WITH_CLASSES = {"accounting": {"classes": [{"name": "fabric", "prefixes": ["10.64.0.0/16"]}]}}
 OTHER_LIMITS = {"limits": [{"pods": "*/*", "internet-out": "50M", "internet-in": "50M"}]}
 QUOTAS = {"limits": [{"pods": "*/*", "per-day": {"internet-out": "1M"}, "when-spent": "1M"}]}
+BUDGETS = Path(f"/run/netmgr-budgets-{os.getpid()}.json")
+WITH_BUDGETS = {"budgets_file": str(BUDGETS), "accounting": {"history_hours": 24}}
 BY_METADATA = {"range_source": "azure", "range_refresh_seconds": 1, "ranges": None}
 
 
@@ -293,6 +296,18 @@ def shorten_logs(bench: Bench) -> None:
 
 def _let_it_reconcile() -> None:
     time.sleep(4 * OFTEN["reconcile_seconds"])
+
+
+@scenario(document=WITH_BUDGETS, shares=True)
+def follow_budgets(_: Bench) -> None:
+    """The cluster's budgets come, and their rates change."""
+    file = GrantFile(BUDGETS, (budget("everyone", "*"),))
+    try:
+        for rate in (50, 20):
+            file.grant({"everyone": rate})
+            time.sleep(2)
+    finally:
+        BUDGETS.unlink()
 
 
 # --- changes ------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import socketserver
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import permutations
+from itertools import permutations, product
 from pathlib import Path
 
 from netmgr.api.snapshot import LATENCY_BUCKETS, LimitState, NamespaceTotals, Snapshot
@@ -128,6 +128,26 @@ def snapshot(pods: int = 250, namespaces: int = 20) -> Snapshot:
             }
             for limit in _limits()
         ],
+        "budgets": {
+            "epoch": 7,
+            "enforced": True,
+            "age": 3.5,
+            "uses": [
+                {
+                    "budget": f"budget-{number}",
+                    "traffic": "internet-in",
+                    "limit": 8 * BYTES,
+                    "sent": BYTES,
+                    "is_quota": True,
+                    "use": {"held": BYTES, "waiting": 3, "allowance": BYTES, "bytes": PACKETS},
+                }
+                for number in range(9)
+            ],
+            "throttled": [
+                {"namespace": f"team-{number}", "budget": f"budget-{budget}", "seconds": 1.5}
+                for number, budget in product(range(20), range(9))
+            ],
+        },
         "connection_limits": [
             {"namespace": f"team-{number}", "pod": f"pod-{number}" if number else "", "dropped": 7}
             for number in range(12)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from tests.bench.report import Figure, run
-from tests.fleet import cluster, scraping
+from tests.fleet import budgets, cluster, scraping
 from tests.fleet.effort import SMOKE, Effort
 
 SUBJECTS: dict[str, Callable[[Effort], Iterator[Figure]]] = {
     "prometheus": scraping.measure,
     "cluster": cluster.measure,
+    "budgets": budgets.measure,
 }
 
 if __name__ == "__main__":

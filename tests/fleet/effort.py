@@ -17,6 +17,8 @@ class Effort:
         wave: the share of all that is changed at a time in a rolling change.
         idle_seconds: how long nothing happens.
         lease_seconds: how often each kubelet renews its Lease.
+        lent: nodes whose budgets are lent in virtual time, and `settled_seconds` for how long.
+        paired: nodes under each pair of faults, of which one in `pairs` is tried.
     """
 
     nodes: int = 7500
@@ -26,6 +28,10 @@ class Effort:
     wave: float = 0.05
     idle_seconds: int = 60
     lease_seconds: float = 60
+    lent: int = 7500
+    settled_seconds: int = 300
+    paired: int = 100
+    pairs: int = 1
 
 
 SMOKE = Effort(
@@ -36,4 +42,8 @@ SMOKE = Effort(
     scrape_seconds=1,
     idle_seconds=2,
     lease_seconds=5,
+    lent=300,
+    settled_seconds=60,
+    paired=30,
+    pairs=13,
 )

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from netmgr.budgets.terms import OUTSTANDING
 from tests.bench.report import Figure
-from tests.fleet import cluster, scraping
+from tests.fleet import budgets, cluster, scraping
 from tests.fleet.effort import SMOKE
 
 
@@ -40,3 +41,12 @@ def test_the_controllers_requests_are_those_of_the_formulas() -> None:
     # Its agent starts, is replaced, and is given the second ranges: a write each, and another if a
     # kubelet wrote in between, or the first ranges were taken away before.
     assert 3 * SMOKE.nodes <= requests("PATCH pods") <= 6 * SMOKE.nodes
+
+
+@pytest.mark.slow
+def test_budgets_are_kept_in_virtual_time() -> None:
+    figures = list(budgets.measure(SMOKE))
+    # What is fair and quick needs more nodes; what is safe does not.
+    kept = [figure for figure in figures if figure.budget in {OUTSTANDING, 1.0001, 1.05}]
+    assert len(kept) == 4
+    assert all(figure.is_within for figure in kept), kept

@@ -30,6 +30,7 @@ OPTIONS = (
     ("cni", "bandwidth", "host-ports", "k3s", "controller-on-workers", "quota-events"),
     ("cni", "host-network-pods", "seccomp", "pod-monitor", "preflight"),
     ("flat", "node-health", "taint-unhealthy", "quota-events", "preflight"),
+    ("cni", "seccomp", "budgets", "preflight"),
     ("nat-host", "seccomp-nat-host", "pod-monitor"),
     ("uninstall", "pod-monitor"),
 )

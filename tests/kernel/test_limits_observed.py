@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
 from netmgr.documents.node import Backend
 from netmgr.prefixes import Family
 from tests.kernel.flows import attains, flows
+from tests.kernel.granted import GrantFile, budget
 from tests.kernel.observed import ObservedNode, observed_node
 from tests.kernel.quota_traffic import MEGABYTE, Exchange
 from tests.lab.runtime import Sandbox
@@ -24,10 +26,16 @@ LIMITS = [
 ]
 
 
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("budgets") / "budgets.json"
+
+
 @pytest.fixture(scope="module", params=["ptp", "bridge"])
-def node(request: pytest.FixtureRequest) -> Iterator[ObservedNode]:
+def node(request: pytest.FixtureRequest, path: Path) -> Iterator[ObservedNode]:
     name = f"lim-{os.getpid()}-{request.param}"
-    with observed_node(request.param, Backend.NFTABLES, name, limits=LIMITS) as made:
+    keys = {"limits": LIMITS, "budgets_file": str(path)}
+    with observed_node(request.param, Backend.NFTABLES, name, **keys) as made:
         made.start_agent()
         yield made
 
@@ -46,6 +54,17 @@ def test_a_pod_of_another_plugin_gets_what_its_limit_allows(
     with flows(pod.netns, internet, INTERNET[family], 2, to_server=way == "out") as found:
         assert attains(found, limit)
     node.delete(pod)
+
+
+def test_a_pod_of_another_plugin_is_in_its_budget(node: ObservedNode, path: Path) -> None:
+    file = GrantFile(path, (budget("everyone", "*"),))
+    pod = node.add("any")
+    file.grant({"everyone": 30})
+    with flows(pod.netns, node.world.internet, INTERNET[Family.V4], 2) as found:
+        assert attains(found, 30)
+    node.delete(pod)
+    file.budgets = ()
+    file.grant({})
 
 
 def is_charged(node: ObservedNode, pod: Sandbox) -> bool:

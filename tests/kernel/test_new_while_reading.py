@@ -108,7 +108,7 @@ class Parts:
             listed = inside(self.namespace, "nft", "list", "table", *table.split())
             if attachment.host_link not in listed:
                 found.append(f"its link in {table}")
-        shown = [one[0].pod for one in self.agent.get(Limits)._shaper.usage()]
+        shown = [one[0].pod for one in self.agent.get(Limits).shaper.usage()]
         if shown.count(attachment.pod.name) != 2:
             found.append("its classes")
         return found
@@ -228,7 +228,7 @@ def beside(
         return shown(*arguments, **named)
 
     agent = parts.agent
-    holders: tuple[Any, ...] = parts.node.accounts, agent.get(Limits)._shaper
+    holders: tuple[Any, ...] = parts.node.accounts, agent.get(Limits).shaper
     holders += agent.get(ConnectionLimits), agent.get(Router)._unused
     with patched.context() as patch:
         for holder in holders:

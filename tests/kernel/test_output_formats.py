@@ -27,6 +27,7 @@ from netmgr.cli.main import command_line, main
 from tests import commands
 from tests.builders import NODE_KEYS, PRICES, SMALL_PLAN
 from tests.docs.blocks import ROOT as SOURCE
+from tests.fakes import budgets_server
 from tests.lab import planned
 from tests.lab.world import World
 
@@ -69,6 +70,7 @@ WITH_LAB: dict[str, tuple[str, ...]] = {
     "node explain": ("203.0.113.1 --socket {node}",),
     "node audit": ("--socket {node}",),
     "nat status": ("--socket {nat}",),
+    "budgets show": ("--server {budgets} --credentials {credentials}",),
     "usage": (
         "--prices {prices} --socket {node}",
         "--by pod --by hour --prices {prices} --socket {node}",
@@ -196,14 +198,20 @@ def lab(tmp_path_factory: pytest.TempPathFactory, empty_cluster: Path) -> Iterat
     # Of a node without pods of netmgr's, where nothing is probed.
     observer = tmp_path_factory.mktemp("observer") / "node.yaml"
     observer.write_text(yaml.safe_dump(NODE_KEYS | {"node": {"name": "n"}, "cni": False}))
+    authority = tmp_path_factory.mktemp("budgets")
     prices = tmp_path_factory.mktemp("prices") / "prices.yaml"
     prices.write_text(PRICES)
-    with World(planned.network(2, 1, 2), name=f"formats-{os.getpid()}") as world:
+    with (
+        World(planned.network(2, 1, 2), name=f"formats-{os.getpid()}") as world,
+        budgets_server.leading(authority) as leader,
+    ):
         yield {
             "node": str(world.node("spoke-1-cpu-0").ledger_socket),
             "nat": str(world.node("nat-0.spoke-1").ledger_socket),
             "observer": str(observer),
             "cluster": str(empty_cluster),
+            "budgets": leader.address,
+            "credentials": str(leader.credentials),
             "prices": str(prices),
         }
 

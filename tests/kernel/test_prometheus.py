@@ -18,6 +18,7 @@ from netmgr.kube.client.api import Api
 from netmgr.kube.controller import health
 from netmgr.kube.controller.health import Telemetry
 from netmgr.prefixes import Family
+from tests.kernel.granted import GrantFile, budget
 from tests.kernel.scraped import CONFIGS, PORT, Prometheus, Result, by, scraping
 from tests.lab import wiring
 from tests.lab.errors import LabError
@@ -43,7 +44,12 @@ NAMESPACES = {"research": ("pod-1", "pod-2"), "serving": ("pod-3",)}
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[World]:
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    granted = GrantFile(
+        tmp_path_factory.mktemp("budgets") / "budgets.json", (budget("everyone", "*"),)
+    )
+    # Less than the pods send.
+    granted.grant({"everyone": 0.3})
     pods = tuple(
         Pod(pod, "node-1", namespace) for namespace, names in NAMESPACES.items() for pod in names
     )
@@ -53,7 +59,7 @@ def world() -> Iterator[World]:
     with World(
         replace(cluster(nodes=2, pods=3), pods=pods),
         name=f"prometheus-{os.getpid()}",
-        settings={"limits": [limit, quota]},
+        settings={"limits": [limit, quota], "budgets_file": str(granted.path)},
     ) as made:
         yield made
 

@@ -97,7 +97,7 @@ def test_every_object_of_an_overlay_is_applied_and_read_back(
 
 @pytest.mark.parametrize(
     "component",
-    ["controller-on-workers", "k3s", "preflight", "throughput-test", "taint-unhealthy"],
+    ["budgets", "controller-on-workers", "k3s", "preflight", "throughput-test", "taint-unhealthy"],
 )
 def test_a_component_changes_workloads_as_the_server_allows(
     installed: ControlPlane, tmp_path: Path, component: str

@@ -158,11 +158,10 @@ class LabNode:
         arguments = ("agent", "--config", str(self.document))
         self._start("agent", module, *arguments, environment=environment)
 
-    def start_exporter(self) -> None:
+    def start_exporter(self, *options: str) -> None:
         """Start the exporter as a user that may read the agent's ledger socket and nothing else."""
-        self._start(
-            "exporter", "tests.lab.unprivileged", str(self.ledger_socket), f":{EXPORTER_PORT}"
-        )
+        own = ("--socket", str(self.ledger_socket), "--listen", f":{EXPORTER_PORT}")
+        self._start("exporter", "tests.lab.unprivileged", *own, *options)
 
     def start_until_ready(self) -> None:
         self.start_agent()
@@ -192,6 +191,10 @@ class LabNode:
     def kill_agent(self) -> None:
         """Kill the agent as a crash would: SIGKILL, in the middle of its work."""
         self._end("agent", signal.SIGKILL)
+
+    def kill_exporter(self) -> None:
+        """Kill the exporter as a crash would."""
+        self._end("exporter", signal.SIGKILL)
 
     def stop_agent(self) -> None:
         """End the agent as an orderly restart would: SIGTERM."""

@@ -147,6 +147,14 @@ The netmgr agent of node-1 found its state damaged and rebuilt it
 NetmgrUnattributedTraffic 60 {traffic} 100kB/s of internet-out in training are no pod's
     netmgr_accounting_forwarded_bytes_total 0+1MBx60
     netmgr_accounting_unattributed_bytes_total 0+0.1MBx60
+NetmgrBudgetUnanswered 12 {instance job} \
+node-1 has had no answer about budgets for 7m 0s
+    netmgr_budget_answer_age_seconds 5x5 60+60x20
+    netmgr_budget_enforced 1x30
+NetmgrBudgetHoldsBack 100 {namespace budget} \
+The budget everyone has held back pods of data for an hour
+    netmgr_budget_throttled_seconds_total{budget=everyone} 0+40x100
+    netmgr_budget_throttled_seconds_total{budget=everyone,instance=node-2} 0+40x100
 NetmgrPodAtItsLimit 40 {instance job namespace pod traffic} \
 data/loader has been at its limit of internet-out for half an hour
     netmgr_limit_sent_bytes_total 0+1.2MBx50
@@ -300,6 +308,11 @@ NetmgrUnattributedTraffic 60 a hundredth
     netmgr_accounting_unattributed_bytes_total 0+0.01MBx60
 NetmgrPodAtItsConnections 30 once
     netmgr_limit_dropped_new_connections_total 0x9 60x40
+NetmgrBudgetUnanswered 15 nobody is held back
+    netmgr_budget_answer_age_seconds 60+60x20
+    netmgr_budget_enforced 0x30
+NetmgrBudgetHoldsBack 100 less than one at a time
+    netmgr_budget_throttled_seconds_total{budget=everyone} 0+50x100
 NetmgrPodAtItsLimit 40 below it
     netmgr_limit_sent_bytes_total 0+1MBx50
     netmgr_limit_bytes_per_second 1250000x50

@@ -162,6 +162,7 @@ def test_what_is_left_out_is_counted_by_the_pods_state() -> None:
     document = snapshot(100, 4)
     for other in ("remote_pods", "connection_limits", "limits", "quotas"):
         document[other] = []
+    document["budgets"]["throttled"] = []
     for number, total in enumerate(document["pods"]):
         total["live"] = number % 4 < 2
     rest = len(series(page(document))) - 400
@@ -185,6 +186,7 @@ def test_limits_and_quotas_have_the_room_that_is_left_namespaces_first(
     document = snapshot(100, 4)
     for other in {"remote_pods", "connection_limits", "limits", "quotas"} - {kind}:
         document[other] = []
+    document["budgets"]["throttled"] = []
     for number, one in enumerate(document[kind]):
         one[size] = number
     rest = len(series(page(document))) - len(document[kind]) * series_each
@@ -192,6 +194,19 @@ def test_limits_and_quotas_have_the_room_that_is_left_namespaces_first(
     # Four of the two namespaces, and two of the pods.
     assert names(text, family, "pod") == {"", "pod-9"}
     assert dropped(text) == {"lingering": 0, "live": 0}
+
+
+def test_of_namespaces_that_budgets_hold_back_those_held_back_longest_are_shown() -> None:
+    document = snapshot(1, 1)
+    for other in ("remote_pods", "connection_limits", "limits", "quotas"):
+        document[other] = []
+    throttled = document["budgets"]["throttled"]
+    for number, one in enumerate(throttled):
+        one["seconds"] = number
+    rest = len(series(page(document))) - len(throttled)
+    text = page(document, rest + 2)
+    assert names(text, "netmgr_budget_throttled_seconds", "budget") == {"budget-8", "budget-7"}
+    assert len(series(text)) == rest + 2
 
 
 def test_limits_of_namespaces_come_first_and_then_the_largest() -> None:

@@ -10,6 +10,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from exporter.settings import Settings
+from netmgr.budgets.identity import AUDIENCE
 from netmgr.cli import plan_render
 from netmgr.documents import loader
 from netmgr.documents.explain import explain
@@ -156,6 +158,45 @@ def test_an_overlay_can_have_both_kinds_of_reports():
     names = [(item["kind"], item["metadata"]["name"]) for item in objects("flat", "quota-events")]
     roles = {kind for kind, name in names if name == "netmgr-controller-quota-events"}
     assert roles == {"ClusterRole", "ClusterRoleBinding"}
+
+
+@pytest.mark.parametrize("overlay", ["cni", "flat", "openai-like"])
+def test_budgets_give_a_token_for_their_server_to_the_exporter_alone(overlay: str):
+    found = pods(overlay, "budgets", "seccomp", "preflight")
+    agent, controller = found["netmgr"], found["netmgr-controller"]
+    (volume,) = [each for each in agent["volumes"] if each["name"] == "budgets-token"]
+    token, authority = volume["projected"]["sources"]
+    assert token["serviceAccountToken"]["audience"] == AUDIENCE
+    assert authority["configMap"]["name"] == "netmgr-budgets-ca"
+    mounts = {
+        name: {mount["name"]: mount for mount in each.get("volumeMounts", ())}
+        for name, each in containers(agent).items()
+    }
+    assert [name for name, of in mounts.items() if "budgets-token" in of] == ["exporter"]
+    assert mounts["agent"]["budgets"]["readOnly"]
+    # Options and what they name fit together.
+    options = Settings(**_budget_options(containers(agent)["exporter"]["command"]))
+    options.check()
+    place = mounts["exporter"]["budgets-token"]["mountPath"]
+    assert options.budgets_credentials == Path(place)
+    folder = mounts["exporter"]["budgets"]["mountPath"]
+    assert options.budgets_file == Path(folder, "budgets.json")
+    serving = containers(controller)["controller"]
+    names = {mount["mountPath"] for mount in serving["volumeMounts"]}
+    given = dict(word.partition("=")[::2] for word in serving["command"])
+    assert {given["--budgets-tls"], str(Path(given["--budgets"]).parent)} <= names
+    (service,) = [each for each in objects(overlay, "budgets") if each["kind"] == "Service"]
+    (port,) = service["spec"]["ports"]
+    assert given["--budgets-listen"] == f":{port['port']}"
+    assert port["targetPort"] in {each["name"] for each in serving["ports"]}
+
+
+def _budget_options(command: list[str]) -> dict[str, Any]:
+    words = [word.removeprefix("--").partition("=") for word in command if "budgets" in word]
+    named = {name.replace("-", "_"): value for name, _, value in words}
+    return {
+        name: value if name.endswith("server") else Path(value) for name, value in named.items()
+    }
 
 
 @pytest.mark.parametrize("overlay", ["cni", "flat", "openai-like"])

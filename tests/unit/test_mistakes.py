@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from netmgr.cli import asking
 from netmgr.documents import validation
+from netmgr.documents.budgets import BudgetsDocument
 from netmgr.documents.node import NodeDocument
 from netmgr.errors import Exit
 from netmgr.plan.document import PlanDocument
@@ -289,7 +290,7 @@ def types(schema: object) -> Iterator[str]:
         yield from types(part)
 
 
-@pytest.mark.parametrize("model", [NodeDocument, PlanDocument, LockDocument])
+@pytest.mark.parametrize("model", [NodeDocument, BudgetsDocument, PlanDocument, LockDocument])
 def test_every_type_of_a_document_has_words(model: type[BaseModel]) -> None:
     found = set(types(model.__pydantic_core_schema__)) - OWN - STRUCTURE
     assert {FIRST_WORDS.get(each, each) for each in found} <= validation._MESSAGES.keys()

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from netmgr.documents.limits import QuotaPeriod
 from netmgr.limits import quotas, rules, tree
-from netmgr.limits.quotas import Budget, BudgetReading, Standing
+from netmgr.limits.quotas import NodeQuota, QuotaReading, Standing
 from netmgr.limits.rules import KnownPeers, LinkChain
 from netmgr.limits.tree import Limited, LinkClasses
 from netmgr.model import PodRef, Traffic
@@ -87,7 +87,7 @@ def test_the_lowest_quota_is_in_force_and_what_drops_comes_first(order: int) -> 
 
 
 def test_an_object_is_of_one_period_and_size_and_keeps_its_name_at_another_rate() -> None:
-    one = Budget("a", "b" * 253, OUT, DAY, 1, 0, 0)
+    one = NodeQuota("a", "b" * 253, OUT, DAY, 1, 0, 0)
     assert one.object == replace(one, slow=3).object
     assert len(one.object) < 128
     others = ({"pod": ""}, {"traffic": IN}, {"period": MONTH}, {"bytes": 2}, {"began": 86_400})
@@ -130,7 +130,7 @@ def test_periods_are_of_utc_whatever_time_the_machine_has(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("period", [DAY, MONTH])
 def test_a_forecast_goes_on_as_it_went_but_is_not_made_of_an_instant(period: QuotaPeriod) -> None:
-    budget = Budget("a", "b", OUT, period, 10**9, 0, 0)
+    budget = NodeQuota("a", "b", OUT, period, 10**9, 0, 0)
     began = quotas.beginning(period, 1_780_000_000)
     length = quotas.end(period, began) - began
     assert quotas.forecast(budget, 600, began + length * 3 // 4) == 800
@@ -138,16 +138,20 @@ def test_a_forecast_goes_on_as_it_went_but_is_not_made_of_an_instant(period: Quo
 
 
 def test_a_quota_is_spent_when_a_longest_packet_would_not_pass_any_more() -> None:
-    budget = Budget("a", "b", OUT, DAY, 10**9, 0, 0)
+    budget = NodeQuota("a", "b", OUT, DAY, 10**9, 0, 0)
     assert not quotas.is_spent(budget, 10**9 - quotas.LONGEST_PACKET)
     assert quotas.is_spent(budget, 10**9 - quotas.LONGEST_PACKET + 1)
 
 
-BUDGET = Budget("a", "b", OUT, DAY, 1000, 0, 0)
+BUDGET = NodeQuota("a", "b", OUT, DAY, 1000, 0, 0)
+
+
+def reading(*amounts: int) -> QuotaReading:
+    return QuotaReading(*amounts, BUDGET.bytes)
 
 
 def settled(
-    *looks: BudgetReading, former: Standing | None = None, blind: Collection[int] = ()
+    *looks: QuotaReading, former: Standing | None = None, blind: Collection[int] = ()
 ) -> list[tuple[int, int]]:
     """The bound, and what the ledger has missed at least, after each look."""
     found = []
@@ -157,14 +161,14 @@ def settled(
     return found
 
 
-NEW = Standing(1000, 1000, 0)
-HALF = BudgetReading(1000, 500, 500, 0, 500)
-OVER = BudgetReading(0, 0, 0, 0, 500)
+NEW = Standing(1000, 1000, 0, 1000)
+HALF = reading(1000, 500, 500, 0, 500)
+OVER = reading(0, 0, 0, 0, 500)
 
 
 def test_a_bound_rises_by_what_did_not_pass_once_that_is_certain() -> None:
     # 50 of 300 were dropped, 20 of them in vain: they wait.
-    look = BudgetReading(1000, 300, 300, 20, 250)
+    look = reading(1000, 300, 300, 20, 250)
     assert settled(look, look, look._replace(bound=1030, waiting=0, used=270), former=NEW) == [
         (1000, 0),
         (1030, 0),
@@ -175,17 +179,17 @@ def test_a_bound_rises_by_what_did_not_pass_once_that_is_certain() -> None:
 
 
 def test_what_passes_during_a_look_changes_no_bound() -> None:
-    looks = [BudgetReading(1000, 300, 400, 0, 350), BudgetReading(1000, 600, 600, 0, 600)]
+    looks = [reading(1000, 300, 400, 0, 350), reading(1000, 600, 600, 0, 600)]
     assert settled(*looks, former=NEW) == [(1000, 0)] * 2
     # Nor is it taken for missed by an agent that knows nothing.
-    assert settled(*looks, BudgetReading(1000, 700, 700, 0, 700)) == [(1000, 0)] * 3
+    assert settled(*looks, reading(1000, 700, 700, 0, 700)) == [(1000, 0)] * 3
 
 
 @pytest.mark.parametrize("used", [200, 10], ids=["rules", "ledger"])
 def test_no_bound_rises_by_what_the_ledger_missed(used: int) -> None:
-    missing = BudgetReading(1000, 600, 600, 0, used)
+    missing = reading(1000, 600, 600, 0, used)
     blind = {1} if used > 100 else ()
-    looks = [BudgetReading(1000, 100, 100, 0, 100), missing, missing, missing]
+    looks = [reading(1000, 100, 100, 0, 100), missing, missing, missing]
     assert settled(*looks, former=NEW, blind=blind)[1:] == [(1000, 600 - used)] * 3
     # The next agent knows the object alone.
     assert settled(missing, missing, missing) == [(1000, 600 - used)] * 3
@@ -193,7 +197,7 @@ def test_no_bound_rises_by_what_the_ledger_missed(used: int) -> None:
 
 
 def test_a_count_that_was_reset_opens_nothing() -> None:
-    again = BudgetReading(1000, 50, 50, 0, 550)
+    again = reading(1000, 50, 50, 0, 550)
     assert settled(HALF, again, again, former=NEW) == [(1000, 0), (500, 0), (500, 0)]
     # Not even where the ledger missed what passed.
     again = again._replace(used=500)
@@ -201,7 +205,7 @@ def test_a_count_that_was_reset_opens_nothing() -> None:
 
 
 def test_more_than_there_is_may_be_used() -> None:
-    assert settled(BudgetReading(1000, 250, 250, 0, 2000), former=NEW) == [(0, 0)]
+    assert settled(reading(1000, 250, 250, 0, 2000), former=NEW) == [(0, 0)]
 
 
 def test_without_a_rate_only_what_is_beyond_a_quota_waits() -> None:

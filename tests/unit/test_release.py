@@ -174,7 +174,7 @@ def test_a_source_archive_has_the_manifests_and_the_chart_that_links_to_them(tmp
 def test_the_debian_package_leaves_out_what_the_image_leaves_out():
     unused = runpy.run_path(str(ROOT / ".ci" / "debian-package"))["UNUSED"]
     dockerfile = (ROOT / "Dockerfile").read_text()
-    (line,) = [line for line in dockerfile.splitlines() if line.split()[:1] == ["aiohttp"]]
+    (line,) = [line for line in dockerfile.splitlines() if line.split()[:1] == ["aiohttp-retry"]]
     assert set(line.split()) == set(unused)
     folders = ("netmgr", "cni", "exporter")
     product = [path.read_text() for folder in folders for path in (ROOT / folder).rglob("*.py")]

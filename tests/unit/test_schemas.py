@@ -77,15 +77,16 @@ def test_the_overlays_nodes_keep_to_their_schema(document):
     validator("node.yaml").validate(document)
 
 
-@pytest.mark.parametrize(
-    "path", [ROOT / "configs" / "node.yaml", *PLANS], ids=lambda path: path.name
-)
+SAMPLES = [ROOT / "configs" / "node.yaml", ROOT / "configs" / "budgets.yaml", *PLANS]
+
+
+@pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.name)
 def test_samples_keep_to_their_schema(path):
-    schema = validator("plan.yaml" if path in PLANS else "node.yaml")
+    schema = validator("plan.yaml" if path in PLANS else path.name)
     schema.validate(yaml.safe_load(path.read_text()))
 
 
-@pytest.mark.parametrize("path", [ROOT / "configs" / "node.yaml", *PLANS[:-1]], ids=str)
+@pytest.mark.parametrize("path", SAMPLES[:-1], ids=str)
 def test_an_editor_finds_a_samples_schema(path):
     first = path.read_text().splitlines()[0]
     named = path.parent / first.removeprefix("# yaml-language-server: $schema=")

@@ -16,6 +16,7 @@ from typing import Self
 
 from netmgr.agent.accounting.accounting import NodeAccounting
 from netmgr.agent.accounting.accounts import Accounts
+from netmgr.agent.accounting.budgets_file import BudgetsFile
 from netmgr.agent.core.components import Agent, Component, Query, Remnants
 from netmgr.agent.core.scheduler import Task
 from netmgr.api.snapshot import VERSION, Quota, QuotaState, Snapshot, SpentQuota
@@ -24,7 +25,7 @@ from netmgr.dataplane import sandbox
 from netmgr.errors import KernelError, SetupError, StateError
 from netmgr.ledger.history import FARTHEST, SECONDS, By, Period
 from netmgr.limits import quotas, shaper, tree
-from netmgr.limits.quotas import Budget
+from netmgr.limits.quotas import NodeQuota
 from netmgr.limits.rules import KnownPeers
 from netmgr.limits.shaper import Shaper
 from netmgr.limits.tree import Tree
@@ -32,6 +33,9 @@ from netmgr.model import Attachment, Traffic
 from netmgr.rules.classifier import Classifier
 
 _FOLLOW_SECONDS = 1.0
+
+_COPY = "budgets.json"
+"""In the state directory: the cluster's budgets as they were read last."""
 
 log = logging.getLogger(__name__)
 
@@ -49,12 +53,12 @@ class Spending:
         self._clock = clock
         self._past: dict[Period, _Sums] = {}
 
-    def now(self, budgets: Iterable[Budget]) -> Mapping[Budget, int]:
+    def now(self, budgets: Iterable[NodeQuota]) -> Mapping[NodeQuota, int]:
         """Bytes used, after a reading of all counters."""
         self._accounts.read(at_once=True)
         return self.recent(budgets)
 
-    def recent(self, budgets: Iterable[Budget]) -> Mapping[Budget, int]:
+    def recent(self, budgets: Iterable[NodeQuota]) -> Mapping[NodeQuota, int]:
         """Bytes used, as of the last reading."""
         now = self._clock.now()
         hour = int(now // SECONDS)
@@ -62,13 +66,15 @@ class Spending:
         latest = self._sums(Period(hour, _END))
         # Hours that have passed do not change, and a month's are many.
         past = {period: sums for period, sums in self._past.items() if period.end == hour}
-        used: dict[Budget, int] = {}
+        used: dict[NodeQuota, int] = {}
         for budget in budgets:
             period = Period(budget.began // SECONDS, hour)
             if period not in past:
                 past[period] = self._sums(period)
-            key = budget.namespace, budget.pod, str(budget.traffic)
-            used[budget] = past[period][key] + latest[key]
+            # A budget's day may have begun by the server's clock and not yet by the node's.
+            is_ahead = period.first > hour
+            since = self._sums(Period(period.first, _END)) if is_ahead else latest
+            used[budget] = _charged(past[period], budget) + _charged(since, budget)
         self._past = past
         return used
 
@@ -81,8 +87,18 @@ class Spending:
         return sums
 
 
+def _charged(sums: _Sums, budget: NodeQuota) -> int:
+    if not budget.budget:
+        return sums[budget.namespace, budget.pod, str(budget.traffic)]
+    return sum(
+        bytes_
+        for (namespace, pod, traffic), bytes_ in sums.items()
+        if not pod and traffic == budget.traffic and budget.charges(namespace, "")
+    )
+
+
 class Limits(Component):
-    """The limits of all pods, on a node whose document has some."""
+    """The limits of all pods, on a node whose document has some, or which is to keep budgets."""
 
     vital = ("limits", "quotas")
 
@@ -91,16 +107,21 @@ class Limits(Component):
         self.honours_annotations = agent.document.limits_by_annotation
         accounting = agent.get(NodeAccounting)
         self._losses = accounting.ledger.losses
-        self._spending = Spending(accounting.accounts, agent.clock)
+        self.spending = Spending(accounting.accounts, agent.clock)
+        path = agent.document.budgets_file
+        copy = agent.document.state_dir / _COPY
+        self.budgets = BudgetsFile(path, copy, agent.clock) if path else None
         classifier = Classifier.of(agent.document)
         peers = KnownPeers(
             agent.document.not_internet, dict(classifier.pieces) if classifier else {}
         )
-        self._shaper = agent.stack.enter_context(closing(Shaper(peers, self._spending.recent)))
+        self.shaper = agent.stack.enter_context(closing(Shaper(peers, self.spending.recent)))
 
     @classmethod
     def open(cls, agent: Agent) -> Self | None:
         """None without limits; a predecessor's are removed then."""
+        if not agent.document.budgets_file:
+            (agent.document.state_dir / _COPY).unlink(missing_ok=True)
         if agent.document.limits_pods:
             return cls(agent)
         for removal in shaper.remove():
@@ -108,39 +129,46 @@ class Limits(Component):
         return None
 
     def start(self) -> None:
-        self._apply()
-        self._shaper.correct_quotas(self._spending.now, self._losses)
+        if self.budgets:
+            self._agent.health.attempt("budgets-file", self.budgets.read)
+        self.apply()
+        self.correct()
 
     def begin(self, attachment: Attachment) -> None:
         """Limit a pod that was attached, if a limit is for it."""
         trees = self._trees_of([attachment])
         if any(pod_tree.links for pod_tree in trees.values()):
-            self._shaper.add(trees)
+            self.shaper.add(trees)
         if any(target.charges for pod_tree in trees.values() for target in pod_tree.links.values()):
             # A packet that is segmented later is charged with one header: by UDP_SEGMENT a process
             # passed 24 times its quota.
             sandbox.segment_early(attachment)
 
     def reconcile(self) -> None:
-        self._agent.health.repair("limits", self._apply)
+        self._agent.health.repair("limits", self.apply)
         self._agent.health.attempt("quotas", self._settle)
 
     def _settle(self) -> None:
         # Each hour, a month's first sums take a third of a second, when no ADD is to wait for the
         # shaper.
-        self._spending.recent(self._shaper.budgets)
-        self._shaper.correct_quotas(self._spending.now, self._losses)
+        self.spending.recent(self.shaper.budgets)
+        self.correct()
+
+    def correct(self) -> None:
+        """Have each quota be spent when what is left of it has passed."""
+        now = self._agent.clock.now()
+        self.shaper.correct_quotas(self.spending.now, self._losses, now)
 
     def tasks(self) -> Iterable[Task]:
         # No ADD calls `begin` for pods that another plugin wires.
         if not self._agent.document.cni:
-            repair = partial(self._agent.health.repair, "limits", self._apply)
+            repair = partial(self._agent.health.repair, "limits", self.apply)
             yield Task(repair, _FOLLOW_SECONDS)
 
     def snapshot(self, snapshot: Snapshot) -> None:
         try:
-            usage = self._shaper.usage()
-            if self._shaper.budgets:
+            usage = self.shaper.usage()
+            if self.shaper.budgets:
                 snapshot["quotas"] = self._quota_states()
         except (KernelError, StateError, SetupError) as error:
             log.warning("limits-unread error=%s", error)
@@ -187,9 +215,10 @@ class Limits(Component):
             for budget, quota, used in self._quotas(now)
         ]
 
-    def _quotas(self, now: float) -> Iterator[tuple[Budget, Quota, int]]:
+    def _quotas(self, now: float) -> Iterator[tuple[NodeQuota, Quota, int]]:
         """Each with its bytes used, also those that passed and are not in the ledger."""
-        for budget, recorded in self._spending.recent(self._shaper.budgets).items():
+        own = [budget for budget in self.shaper.budgets if not budget.budget]
+        for budget, recorded in self.spending.recent(own).items():
             quota: Quota = {
                 "namespace": budget.namespace,
                 "pod": budget.pod,
@@ -198,11 +227,12 @@ class Limits(Component):
                 "budget": budget.bytes,
                 "until": quotas.end(budget.period, now),
             }
-            yield budget, quota, recorded + self._shaper.missed(budget)
+            yield budget, quota, recorded + self.shaper.missed(budget)
 
-    def _apply(self) -> list[str]:
+    def apply(self) -> list[str]:
+        """Have the kernel hold all limits; describes what another program had changed."""
         # The list of pods is read within the shaper's lock: an older one must not come last.
-        return self._shaper.apply(lambda: self._trees_of(self._agent.attachments()))
+        return self.shaper.apply(lambda: self._trees_of(self._agent.attachments()))
 
     def _trees_of(self, attachments: Iterable[Attachment]) -> dict[Traffic, Tree]:
         pods = [
@@ -210,8 +240,9 @@ class Limits(Component):
             for attachment in attachments
         ]
         now = self._agent.clock.now()
+        held = self.budgets.in_force() if self.budgets else ()
         return {
-            traffic: tree.tree(self._agent.document.limits, pods, traffic, now)
+            traffic: tree.tree(self._agent.document.limits, pods, traffic, now, held)
             for traffic in (Traffic.INTERNET_OUT, Traffic.INTERNET_IN)
         }
 

@@ -116,6 +116,10 @@ class Component:
         """What is wrong now, and who can mend it; `Readers` adds what only time shows."""
         return ()
 
+    def explain(self, _attachment: Attachment) -> Iterable[str]:
+        """What slows a pod's traffic now, in words."""
+        return ()
+
     def snapshot(self, snapshot: Snapshot) -> None:
         """Fill in its part of what readers get."""
 

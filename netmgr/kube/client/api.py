@@ -201,7 +201,11 @@ class Api:
             request.method,
             request.path,
             query_params=list((request.query or {}).items()),
-            header_params={"Accept": "application/json", "Content-Type": request.kind},
+            # JSON of another name, too, as the keys of service accounts have.
+            header_params={
+                "Accept": "application/json, */*;q=0.1",
+                "Content-Type": request.kind,
+            },
             body=request.body,
             auth_settings=["BearerToken"],
         )

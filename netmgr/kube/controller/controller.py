@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
+from typing import TYPE_CHECKING
 
 from netmgr.backoff import Backoff
 from netmgr.errors import ApiError, ApiUnavailable
@@ -32,6 +33,10 @@ from netmgr.kube.controller.plan_watch import PlanWatch
 from netmgr.kube.controller.quota_events import QuotaEvents
 from netmgr.kube.controller.reconciling import ClusterReconciler, Leadership
 from netmgr.kube.controller.startup import Startup
+
+if TYPE_CHECKING:
+    # Not otherwise: a controller without budgets needs no aiohttp.
+    from netmgr.kube.controller.budgets import BudgetService
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +80,7 @@ class Controller:
     health: ControllerHealth
     """Every round is a beat of it."""
     concurrency: Concurrency = THREADS
+    budgets: BudgetService | None = None
 
     def lead(self, lost: threading.Event) -> None:
         changed = threading.Event()
@@ -123,6 +129,8 @@ class Controller:
             namespace, quarantine = settings.claim_namespace, settings.quarantine
             # First: what the others write follows from the podCIDRs, which are in the copy at once.
             yield Assigner(leadership, plan, namespace, quarantine, telemetry)
+        if self.budgets is not None:
+            yield self.budgets.reconciler(leadership, settings.claim_namespace, telemetry)
         yield AgentRanges(leadership)
         yield Startup(leadership, lambda: bool(plan and plan()))
         if settings.lists_nodes:

@@ -26,6 +26,9 @@ from netmgr.kube.controller.health import ControllerHealth
 
 log = logging.getLogger(__name__)
 
+ADDRESS = "netmgr.io/leader-address"
+"""Annotation of the Lease: the `address` of the candidate that holds it."""
+
 # A longer request has failed: two of them must fit into the time that a leader has to renew.
 REQUEST_SECONDS = 4.0
 
@@ -39,6 +42,8 @@ class Term:
     identity: str
     lease: int = 15
     """Another candidate may lead after this time without a renewal."""
+    address: str = ""
+    """Where this candidate answers what only a leader may answer; empty for nowhere."""
 
     @property
     def renew_deadline(self) -> float:
@@ -74,8 +79,15 @@ class Lease:
         self._health = health
         self._clock = concurrency
         self._until = math.inf
+        self._seen: Object | None = None
         self._spec: Object | None = None
         self._changed_at = 0.0
+
+    @property
+    def leader_address(self) -> str:
+        """That of the candidate that leads; empty while it is unknown."""
+        annotations = (self._seen or {}).get("metadata", {}).get("annotations") or {}
+        return str(annotations.get(ADDRESS, ""))
 
     @property
     def left(self) -> float:
@@ -125,6 +137,7 @@ class Lease:
 
     def _read(self) -> Object | None:
         lease = self._api.find(f"{self._term.leases}/{self._term.name}", self._seconds)
+        self._seen = lease
         if lease is not None and _spec(lease) != self._spec:
             self._spec, self._changed_at = _spec(lease), self._clock.monotonic()
         return lease
@@ -147,12 +160,15 @@ class Lease:
             "renewTime": now,
         }
         if lease is not None:
-            self._replace(lease, spec)
+            metadata = lease["metadata"]
+            own = (metadata.get("annotations") or {}) | {ADDRESS: self._term.address}
+            self._replace(lease | {"metadata": metadata | {"annotations": own}}, spec)
             return
+        metadata = {"name": self._term.name, "annotations": {ADDRESS: self._term.address}}
         body: Object = {
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
-            "metadata": {"name": self._term.name},
+            "metadata": metadata,
             "spec": spec,
         }
         self._api.create(self._term.leases, body, self._seconds)
@@ -190,7 +206,7 @@ class Candidate:
         self.failure: NetmgrError | None = None
         """What ended the work."""
         self._concurrency = concurrency
-        self._lease = Lease(api, term, health, concurrency)
+        self.lease = Lease(api, term, health, concurrency)
         self._was_elected = False
         self._waits = Backoff(first=term.retry)
         self._lost = threading.Event()
@@ -199,32 +215,32 @@ class Candidate:
 
     def run(self) -> None:
         """Run for election again and again, until `withdraw` or the end of the work."""
-        while not (self._lease.closed.is_set() or self._ended.is_set()):
+        while not (self.lease.closed.is_set() or self._ended.is_set()):
             # A new event for each term: the work of the previous one may still look at its own.
             self._lost = threading.Event()
             if self._acquire():
                 self._hold()
-            self._concurrency.wait(self._lease.closed, self._waits.next())
+            self._concurrency.wait(self.lease.closed, self._waits.next())
 
     def withdraw(self) -> None:
         """End the work, and let another lead at once."""
-        self._lease.closed.set()
+        self.lease.closed.set()
         self._stop()
         # After `_stop`: once the Lease is free another controller works at once.
         if self._was_elected:
-            self._lease.release()
+            self.lease.release()
 
     def _acquire(self) -> bool:
         """Try until elected; False: withdrawn."""
         # All followers lose a leader, or the server, at once: they wait with jitter, and ever
         # longer while the server is away.
         waits = Backoff(first=self._term.retry, most=self._term.lease)
-        while not self._lease.closed.is_set():
-            if self._lease.attempt():
+        while not self.lease.closed.is_set():
+            if self.lease.attempt():
                 return True
-            if not self._lease.is_away:
+            if not self.lease.is_away:
                 waits.reset()
-            self._concurrency.wait(self._lease.closed, waits.next())
+            self._concurrency.wait(self.lease.closed, waits.next())
         return False
 
     def _hold(self) -> None:
@@ -232,10 +248,10 @@ class Candidate:
         self._was_elected = True
         self._idle.clear()
         self._concurrency.start(self._work, "lead")
-        while self._lease.left > 0 and not self._idle.is_set():
-            self._lease.attempt()
-            self._concurrency.sleep(max(0.0, min(self._lease.left, self._term.retry)))
-        self._lease.lose()
+        while self.lease.left > 0 and not self._idle.is_set():
+            self.lease.attempt()
+            self._concurrency.sleep(max(0.0, min(self.lease.left, self._term.retry)))
+        self.lease.lose()
         self._stop()
 
     def _work(self) -> None:
@@ -247,8 +263,8 @@ class Candidate:
             self.failure = error
         except Exception:
             # A bug of ours: the process ends with this thread, and another leads at once.
-            self._lease.closed.set()
-            self._lease.release()
+            self.lease.closed.set()
+            self.lease.release()
             raise
         finally:
             log.info("leadership-lost identity=%s", self._term.identity)

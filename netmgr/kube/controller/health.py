@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
 from wsgiref.types import StartResponse, WSGIEnvironment
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, make_wsgi_app
-from prometheus_client.core import CounterMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from exporter import controller_catalog as catalog
@@ -16,6 +17,10 @@ from exporter.catalog import Metric
 from exporter.wsgi import PublicHandler, PublicServer
 from netmgr.errors import SetupError
 from netmgr.kube.client.api import Api
+
+if TYPE_CHECKING:
+    # Not otherwise: a controller without budgets needs no aiohttp.
+    from netmgr.budgets.server import BudgetServer
 
 PLAIN = (("Content-Type", "text/plain; charset=utf-8"),)
 
@@ -52,8 +57,9 @@ class ControllerHealth:
 class Telemetry:
     """The controller's figures; `exporter/controller_catalog.py` says what each means."""
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: Api, budgets: BudgetServer | None = None) -> None:
         self.registry = CollectorRegistry()
+        self.registry.register(BudgetCollector(budgets))
         # Read when they are asked for: the client counts its requests itself.
         self.registry.register(_Requests(api))
         self.leader = self._gauge(catalog.LEADER)
@@ -68,6 +74,7 @@ class Telemetry:
         self.unhealthy = self._gauge(catalog.UNHEALTHY)
         self.preflight_failed = self._gauge(catalog.PREFLIGHT_FAILED)
         self.sharing_ranges = self._gauge(catalog.SHARING_RANGES)
+        self.budgets_refused = self._gauge(catalog.BUDGETS_REFUSED)
 
     def _gauge(self, metric: Metric) -> Gauge:
         return Gauge(metric.name, metric.help, metric.labels, registry=self.registry)
@@ -86,6 +93,49 @@ class _Requests(Collector):
         for (verb, code), number in sorted(self._api.asked().items()):
             family.add_metric([verb, str(code)], number)
         yield family
+
+
+_BUDGET_GAUGES = (
+    *(catalog.BUDGET_RATE, catalog.BUDGET_LEVEL, catalog.BUDGET_WAITING, catalog.BUDGET_QUOTA),
+    catalog.BUDGET_SILENT,
+)
+
+
+class BudgetCollector(Collector):
+    """How budgets stand; nothing while another leads."""
+
+    def __init__(self, server: BudgetServer | None) -> None:
+        self._server = server
+
+    def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
+        metric = catalog.BUDGET_REPORTS
+        reports = CounterMetricFamily(metric.name, metric.help, labels=metric.labels)
+        gauges = {
+            metric: GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)
+            for metric in _BUDGET_GAUGES
+        }
+        if self._server is not None:
+            for outcome, number in self._server.counted.copy().items():
+                reports.add_metric([outcome], number)
+            for metric, labels, amount in _samples(self._server):
+                gauges[metric].add_metric(labels, amount)
+        yield reports
+        yield from gauges.values()
+
+
+def _samples(server: BudgetServer) -> Iterator[tuple[Metric, list[str], float]]:
+    if server.leading is not None:
+        yield catalog.BUDGET_SILENT, [], len(server.silent)
+    for status in server.statuses:
+        name = status["name"]
+        yield catalog.BUDGET_RATE, [name, "limit"], status["rate"] / 8
+        yield catalog.BUDGET_RATE, [name, "outstanding"], status["outstanding"] / 8
+        yield catalog.BUDGET_WAITING, [name], status["waiting"]
+        if status["level"] is not None:
+            yield catalog.BUDGET_LEVEL, [name], status["level"] / 8
+        if status["per_day"]:
+            yield catalog.BUDGET_QUOTA, [name, "limit"], status["per_day"]
+            yield catalog.BUDGET_QUOTA, [name, "used"], status["used"]
 
 
 def serve(registry: CollectorRegistry, listen: str, fault: Callable[[], str]) -> int:

@@ -31,6 +31,10 @@ HEALTHY = "NetmgrHealthy"
 """The condition that says whether a Node's network has problems that last."""
 
 
+MOST_PODS = 1000
+"""Of one Node, whatever its kubelet says that it takes."""
+
+
 @dataclass(frozen=True, slots=True)
 class NodeView:
     name: str
@@ -51,6 +55,8 @@ class NodeView:
     health_message: str = ""
     health_since: str = ""
     """When the status of that condition changed last, as the controller wrote it."""
+    most_pods: int = 0
+    """That its kubelet takes, as it says itself."""
 
     def has_taint(self, key: str) -> bool:
         return any(taint["key"] == key for taint in self.taints)
@@ -94,4 +100,11 @@ def node_view(node: Object, pool_label: str = "") -> NodeView:
         health=(health["status"], health.get("reason", "")) if health else None,
         health_message=health.get("message", ""),
         health_since=health.get("lastTransitionTime") or "",
+        most_pods=_most_pods(node),
     )
+
+
+def _most_pods(node: Object) -> int:
+    text = str((node.get("status", {}).get("capacity") or {}).get("pods", ""))
+    # The server takes any quantity, as 1k.
+    return min(int(text), MOST_PODS) if text.isdecimal() else MOST_PODS

@@ -1,0 +1,168 @@
+"""Reports to the server of budgets, and keeps its answer as a file that the agent follows.
+
+The agent talks to no network, and this process, which does, decides nothing: an answer that is not
+replaced expires by the agent's clock, whether this process lives or not.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import ssl
+import threading
+import time
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from pathlib import Path
+from typing import Any
+
+from exporter.settings import split_address
+from netmgr import durable
+from netmgr.backoff import Backoff
+from netmgr.budgets import held, messages
+from netmgr.budgets.held import HeldGrants
+from netmgr.budgets.messages import PATH, SERVER_NAME, BudgetReport, BudgetUse
+from netmgr.budgets.terms import PERIOD
+from netmgr.errors import ConfigError, NetmgrError, RequestError, StateError
+from netmgr.file_version import RenewedFiles
+from netmgr.logs import caused_by
+
+TLS_FILES = ("ca.crt", "tls.crt", "tls.key")
+EXCHANGE_SECONDS = 4.0
+
+# A TypeError or KeyError: another version of the agent or the server.
+_FAILURES = (NetmgrError, OSError, HTTPException, ValueError, TypeError, LookupError)
+
+log = logging.getLogger(__name__)
+
+
+class ServerConnection(HTTPSConnection):
+    """To an address, where whoever answers has to have the server's name."""
+
+    def __init__(self, address: tuple[str, int], context: ssl.SSLContext) -> None:
+        super().__init__(*address, timeout=EXCHANGE_SECONDS)
+        self._trusted = context
+
+    def connect(self) -> None:
+        HTTPConnection.connect(self)
+        self.sock = self._trusted.wrap_socket(self.sock, server_hostname=SERVER_NAME)
+
+
+class Reporter:
+    """Reports over one connection, to the leader if the server names another.
+
+    Args:
+        credentials: a folder with ca.crt, and a token or tls.crt and tls.key.
+        file: where answers are kept.
+        ask: the agent's answer to the query `budgets`.
+        boottime: seconds of CLOCK_BOOTTIME, by which the agent knows an answer's age.
+    """
+
+    def __init__(
+        self,
+        server: str,
+        credentials: Path,
+        file: Path,
+        ask: Callable[[], Mapping[str, Any]],
+        boottime: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
+    ) -> None:
+        """Read the files; ConfigError if one cannot be used."""
+        self._file, self._token = file, credentials / "token"
+        # Kubernetes tells the address of a Service as tcp://ADDRESS:PORT.
+        address = server.removeprefix("tcp://").removeprefix("https://")
+        self._server = split_address("--budgets-server", address)
+        files = [path for path in map(credentials.joinpath, TLS_FILES) if path.exists()]
+        self._tls = RenewedFiles(files, lambda: client_tls(credentials))
+        self._ask = ask
+        self._boottime = boottime
+        self._connection: ServerConnection | None = None
+
+    def run(self, ended: threading.Event) -> None:
+        """Report until this is set."""
+        backoff, failure = Backoff(first=1), ""
+        while not ended.is_set():
+            # Nodes that were started together must not report in step.
+            pause = PERIOD * random.uniform(0.9, 1.1)  # noqa: S311  nobody gains by guessing it
+            try:
+                self.report()
+            except _FAILURES as error:
+                # It may last for days, and its details may change each time.
+                if type(error).__name__ != failure:
+                    log.warning("budgets-not-reported error=%s", str(error))
+                failure, pause = type(error).__name__, backoff.next()
+            else:
+                if failure:
+                    log.info("budgets-reported-again")
+                failure = ""
+                backoff.reset()
+            ended.wait(pause)
+
+    def report(self) -> None:
+        """Report once and keep the answer; after any error the last one stays, and grows old."""
+        kept = self._kept()
+        # Before anything is measured or sent: an answer must not look younger than it is.
+        asked = self._boottime()
+        state = self._ask()
+        uses = {name: BudgetUse(**use) for name, use in state["uses"].items()}
+        # Grows until the machine boots again, whoever runs this process again meanwhile.
+        sequence = int(asked * 1000)
+        report = BudgetReport(kept.answer.epoch, state["boot"], sequence, kept.answer.version, uses)
+        answer = messages.answer(self._exchange(messages.encode(report)))
+        durable.write(self._file, held.encode(kept.after(report, asked, answer)))
+
+    def _kept(self) -> HeldGrants:
+        try:
+            kept = durable.read(self._file, lambda text: held.decode(text.encode()))
+        except StateError as error:
+            # The server takes a node that knows nothing for one that is new.
+            log.warning("budgets-unreadable error=%s", error.message, extra=caused_by("file"))
+            kept = None
+        return kept or HeldGrants.before_an_answer()
+
+    def _exchange(self, body: bytes) -> bytes:
+        # Taken, and given back after a whole exchange alone: otherwise the next one connects anew,
+        # and asks the server again who leads.
+        connection, self._connection = self._connection or self._connect(self._server), None
+        status, text = self._post(connection, body)
+        if status == HTTPStatus.MISDIRECTED_REQUEST:
+            connection.close()
+            leader = split_address("the leader at", str(json.loads(text)["leader"]))
+            connection = self._connect(leader)
+            status, text = self._post(connection, body)
+        if status != HTTPStatus.OK:
+            connection.close()
+            raise RequestError(f"the server of budgets refused with {status}: {text[:200]!r}")
+        self._connection = connection
+        return text
+
+    def _connect(self, address: tuple[str, int]) -> ServerConnection:
+        return ServerConnection(address, self._tls.value())
+
+    def _post(self, connection: ServerConnection, body: bytes) -> tuple[int, bytes]:
+        headers = {"Content-Type": "application/json"}
+        if self._token.exists():
+            # Each time: the kubelet renews it.
+            headers["Authorization"] = f"Bearer {self._token.read_text().strip()}"
+        connection.request("POST", PATH, body, headers)
+        response = connection.getresponse()
+        text = response.read(messages.LONGEST + 1)
+        if not response.isclosed():
+            connection.close()
+            raise ValueError(f"the answer has more than {messages.LONGEST} bytes")
+        return response.status, text
+
+
+def client_tls(credentials: Path) -> ssl.SSLContext:
+    """Trust of a folder's ca.crt, with its tls.crt and tls.key, if there are any; ConfigError."""
+    authority, cert, key = map(credentials.joinpath, TLS_FILES)
+    try:
+        context = ssl.create_default_context(cafile=authority)
+        if cert.exists():
+            context.load_cert_chain(cert, key, password="")
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"{credentials}: ca.crt, tls.crt and tls.key have to be PEM: {error}"
+        ) from None
+    return context

@@ -1,0 +1,111 @@
+"""A cluster's budgets on one node: what its pods may have of each at a time.
+
+They are known by a file that a process without privileges writes, so nothing of it is believed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from netmgr.budgets.held import HeldGrants
+from netmgr.budgets.messages import Budget
+from netmgr.documents.budgets import MOST, MOST_NESTED, NAME, PATTERN
+from netmgr.documents.limits import QuotaPeriod
+from netmgr.documents.quantity import LEAST_RATE, MOST_RATE
+from netmgr.limits.quotas import DAY_SECONDS, NodeQuota
+from netmgr.model import Traffic
+
+_LAST_DAY = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class NodeBudget:
+    """A budget on this node.
+
+    Attributes:
+        rate: bits a second in force.
+        level: those that each pod that is held back has in the cluster; 0 where none has to be.
+        day: its number since the epoch, and `allowance` the bytes that may pass on it.
+    """
+
+    budget: Budget
+    rate: int
+    level: int
+    day: int
+    allowance: int
+
+    @property
+    def name(self) -> str:
+        return self.budget.name
+
+    def holds(self, namespace: str) -> bool:
+        return any(fnmatchcase(namespace, pattern) for pattern in self.budget.namespaces)
+
+    @property
+    def quota(self) -> NodeQuota | None:
+        """That of its day."""
+        if not self.budget.per_day:
+            return None
+        # Of the rate that all nodes have together for what is beyond the quota, as large a share as
+        # of the budget; at least a byte a second.
+        slow = max(8, self.budget.slow * self.rate // self.budget.rate) if self.budget.slow else 0
+        return NodeQuota(
+            "",
+            "",
+            self.budget.traffic,
+            QuotaPeriod.DAY,
+            self.allowance,
+            slow,
+            self.day * DAY_SECONDS,
+            self.budget.name,
+            self.budget.namespaces,
+        )
+
+
+def on_node(held: HeldGrants, boot: str, now: float, today: int) -> tuple[NodeBudget, ...]:
+    """The budgets at a boot time, parents first; `today` is for one that no answer named yet."""
+    grants, rates = held.answer.grants, held.rates(boot, now)
+    return tuple(
+        NodeBudget(budget, rates[budget.name], grant.level, grant.day, grant.allowance)
+        if (grant := grants.get(budget.name))
+        else NodeBudget(budget, rates[budget.name], 0, today, 0)
+        for budget in held.budgets
+    )
+
+
+def around(held: Sequence[NodeBudget], namespace: str, traffic: str) -> list[NodeBudget]:
+    """Those that a namespace's pods are in, parents first."""
+    by_name = {budget.name: budget for budget in held}
+    holding = [
+        budget for budget in held if budget.budget.traffic == traffic and budget.holds(namespace)
+    ]
+    path = holding[-1:]
+    while path and path[0].budget.within:
+        path.insert(0, by_name[path[0].budget.within])
+    return path
+
+
+def require_sound(content: HeldGrants) -> None:
+    """ValueError if a document could not have the budgets, or a day is none."""
+    depths: dict[str, int] = {}
+    directions = {"": set(Traffic)}
+    for budget in content.budgets:
+        depth = depths.get(budget.within, -1) + 1
+        is_new = budget.name not in depths and len(depths) < MOST and depth < MOST_NESTED
+        is_within = budget.traffic in directions.get(budget.within, ())
+        if not (is_new and is_within and _is_sound(budget)):
+            raise ValueError(f"it has a budget {budget.name!r} that no document can have")
+        depths[budget.name], directions[budget.name] = depth, {budget.traffic}
+    if any(grant.day > _LAST_DAY for grant in content.answer.grants.values()):
+        raise ValueError("it grants bytes of a day that is none")
+
+
+def _is_sound(budget: Budget) -> bool:
+    patterns = budget.namespaces
+    are_patterns = all(re.fullmatch(PATTERN, pattern) for pattern in patterns)
+    is_kept = LEAST_RATE <= budget.rate <= MOST_RATE and budget.slow <= budget.rate
+    is_named = re.fullmatch(NAME, budget.name) is not None
+    return is_named and is_kept and are_patterns and len(patterns) <= MOST

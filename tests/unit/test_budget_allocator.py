@@ -1,0 +1,316 @@
+"""What the server of budgets lends, report by report."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from netmgr.budgets.allocator import BudgetAllocator, ReportRefused
+from netmgr.budgets.messages import Budget, BudgetReport, BudgetUse, Grant
+from netmgr.budgets.terms import AIM, DELETED, HOLD, LEASE, OUTSTANDING, PERIOD
+from netmgr.model import Traffic
+
+DAY = 20_000
+RATE = 1_000_000_000
+BUDGET = Budget("everyone", "", ("*",), Traffic.INTERNET_IN, RATE)
+QUOTA = replace(BUDGET, per_day=10**12)
+IDLE = BudgetUse(0, 0, 0, 0, DAY, 0, 0)
+
+
+class Cluster:
+    """A leader and ten nodes that report every five seconds, each with what `uses` says."""
+
+    def __init__(self, budget: Budget = BUDGET, ceilings: object = None, epoch: int = 1) -> None:
+        self.now = 100.0
+        self.budget = budget
+        self.nodes = [f"node-{number}" for number in range(10)]
+        self.uses = defaultdict(lambda: IDLE)
+        self.grants: dict[str, Grant] = {}
+        self.sequence = 0
+        self.take_over(epoch, ceilings)
+
+    def take_over(self, epoch: int, ceilings: object = None) -> None:
+        self.leader = BudgetAllocator(epoch, self.now, DAY, ceilings)
+        self.leader.set_budgets([self.budget], "v", self.now, enforce=True)
+        self.leader.set_nodes(dict.fromkeys(self.nodes, 30), self.now)
+
+    def report(self, name: str, boot: str = "boot", sequence: int | None = None) -> Grant:
+        if sequence is None:
+            self.sequence += 1
+            sequence = self.sequence
+        report = BudgetReport(0, boot, sequence, "v", {"everyone": self.uses[name]})
+        answer = self.leader.answer(name, report, self.now)
+        assert (answer.epoch, answer.sequence) == (self.leader.epoch, sequence)
+        self.grants[name] = answer.grants["everyone"]
+        return self.grants[name]
+
+    def use(self, name: str, waiting: int = 0, free: int = 0) -> None:
+        """What its pods do; it has what it was lent."""
+        held = self.grants[name].rate if name in self.grants else 0
+        count, allowance = self.uses[name].bytes, 0
+        if name in self.grants:
+            allowance = self.grants[name].allowance
+        rate = held if waiting else free
+        count = min(allowance, count + int(rate * PERIOD / 8))
+        self.uses[name] = BudgetUse(held, rate, waiting, free, DAY, count, allowance)
+
+    def go_on(self, seconds: float, waiting: int = 0, names: list[str] | None = None) -> None:
+        end = self.now + seconds
+        while self.now < end:
+            for _ in range(int(PERIOD)):
+                self.now += 1
+                self.leader.tick(self.now, DAY)
+                self.leader.keep(self.leader.ceilings())
+            for name in names or self.nodes:
+                self.use(name, waiting)
+                self.report(name)
+
+
+def test_pods_that_wait_have_the_same_level() -> None:
+    cluster = Cluster()
+    for _ in range(12):
+        for _ in range(5):
+            cluster.now += 1
+            cluster.leader.tick(cluster.now, DAY)
+        for number, name in enumerate(cluster.nodes):
+            cluster.use(name, waiting=1 + number)
+            cluster.report(name)
+    level = AIM * RATE / 55
+    for number, name in enumerate(cluster.nodes):
+        assert cluster.grants[name].rate == pytest.approx((1 + number) * level, rel=0.02)
+        assert cluster.grants[name].level == pytest.approx(level, rel=0.02)
+
+
+def test_a_download_on_an_idle_node_grows_fourfold_with_each_report() -> None:
+    cluster = Cluster()
+    cluster.go_on(30)
+    rates = []
+    for _ in range(3):
+        cluster.go_on(5, waiting=1, names=["node-3"])
+        rates.append(cluster.grants["node-3"].rate)
+    assert all(after >= min(4 * before, 0.98 * RATE) for before, after in pairwise(rates))
+
+
+def test_no_level_is_told_while_nobody_waits() -> None:
+    cluster = Cluster()
+    cluster.go_on(30)
+    assert {grant.level for grant in cluster.grants.values()} == {0}
+
+
+def test_a_new_leader_changes_nothing_until_it_has_listened() -> None:
+    cluster = Cluster()
+    cluster.go_on(60, waiting=3)
+    before = dict(cluster.grants)
+    cluster.take_over(2)
+    cluster.go_on(HOLD - PERIOD, waiting=3)
+    assert {name: grant.rate for name, grant in cluster.grants.items()} == {
+        name: grant.rate for name, grant in before.items()
+    }
+
+
+def test_the_first_leader_lends_at_once() -> None:
+    assert Cluster().report("node-0").rate > RATE / 100
+    cluster = Cluster(ceilings={})
+    assert cluster.report("node-0").rate == 0
+
+
+def test_a_new_leader_does_not_lend_what_unheard_nodes_may_hold() -> None:
+    cluster = Cluster()
+    cluster.go_on(60, waiting=3)
+    cluster.take_over(2, {})
+    heard = cluster.nodes[:5]
+    held = sum(cluster.grants[name].rate for name in heard)
+    cluster.go_on(LEASE - PERIOD, waiting=3, names=heard)
+    assert sum(cluster.grants[name].rate for name in heard) <= held
+    # Their leases have ended: they have their safe rates.
+    cluster.go_on(60, waiting=3, names=heard)
+    assert cluster.leader.rates["everyone"].outstanding <= OUTSTANDING * RATE
+    level = (AIM * RATE - 5 * RATE / 10) / 15
+    assert cluster.grants["node-0"].level == pytest.approx(level, rel=0.05)
+
+
+def test_a_new_leader_leaves_their_safe_rates_to_nodes_that_it_never_hears() -> None:
+    cluster = Cluster()
+    cluster.go_on(60, waiting=3)
+    cluster.take_over(2)
+    # Nobody knows since when they are silent.
+    cluster.go_on(HOLD + 4 * PERIOD, waiting=3, names=cluster.nodes[:5])
+    assert sum(cluster.grants[name].rate for name in cluster.nodes[:5]) < 0.52 * RATE
+
+
+def test_a_boot_alone_lowers_nothing() -> None:
+    cluster = Cluster()
+    cluster.go_on(60, waiting=3)
+    held = cluster.leader.rates["everyone"].held
+    cluster.uses["node-9"] = IDLE
+    cluster.report("node-9", "second")
+    assert cluster.leader.rates["everyone"].held == held
+    cluster.report("node-9", "second")
+    assert cluster.leader.rates["everyone"].held < held
+
+
+def test_what_a_silent_node_holds_is_lent_to_nobody_until_its_lease_has_ended() -> None:
+    cluster = Cluster()
+    cluster.go_on(60, waiting=3)
+    gone = cluster.grants["node-9"].rate
+    heard = cluster.nodes[:9]
+    cluster.go_on(LEASE - PERIOD, waiting=3, names=heard)
+    held = sum(cluster.grants[name].rate for name in heard)
+    assert held <= 1.02 * RATE - gone
+    assert cluster.leader.silent(cluster.now) == ["node-9"]
+
+
+def test_a_decrease_counts_when_it_is_reported() -> None:
+    cluster = Cluster()
+    cluster.go_on(60, waiting=3)
+    held = cluster.leader.rates["everyone"].held
+    rate = cluster.grants["node-9"].rate
+    cluster.uses["node-9"] = replace(IDLE, held=rate)
+    assert cluster.report("node-9").rate < rate / 2
+    assert cluster.leader.rates["everyone"].held == held
+    cluster.uses["node-9"] = replace(IDLE, held=cluster.grants["node-9"].rate)
+    cluster.report("node-9")
+    assert cluster.leader.rates["everyone"].held < held
+
+
+def test_a_deleted_node_has_its_safe_rate_until_its_token_has_expired() -> None:
+    cluster = Cluster()
+    cluster.go_on(60, waiting=3)
+    cluster.leader.set_nodes(dict.fromkeys(cluster.nodes[:9], 30), cluster.now)
+    cluster.go_on(LEASE + 60, waiting=3, names=cluster.nodes[:9])
+    assert cluster.grants["node-0"].safe == RATE // 9
+    assert sum(cluster.grants[name].rate for name in cluster.nodes[:9]) < 0.92 * RATE
+    cluster.go_on(DELETED - LEASE, waiting=3, names=cluster.nodes[:9])
+    assert sum(cluster.grants[name].rate for name in cluster.nodes[:9]) > 0.97 * RATE
+
+
+def test_who_is_silent_has_the_safe_rate_of_when_it_was_told() -> None:
+    cluster = Cluster()
+    cluster.go_on(60, waiting=3)
+    many = [*cluster.nodes, *(f"new-{number}" for number in range(90))]
+    cluster.leader.set_nodes(dict.fromkeys(many, 30), cluster.now)
+    cluster.go_on(LEASE + 5, names=many[9:])
+    assert cluster.leader.rates["everyone"].safe == RATE // 100
+    outstanding = cluster.leader.rates["everyone"].outstanding
+    assert outstanding - cluster.leader.rates["everyone"].held == 9 * RATE // 10
+
+
+def test_old_reports_are_refused() -> None:
+    cluster = Cluster()
+    cluster.report("node-0", "first", 7)
+    with pytest.raises(ReportRefused, match="old-sequence"):
+        cluster.report("node-0", "first", 7)
+    cluster.report("node-0", "second", 1)
+    with pytest.raises(ReportRefused, match="former-boot"):
+        cluster.report("node-0", "first", 8)
+    # The former was none: the node goes on with it.
+    cluster.now += HOLD + 1
+    cluster.report("node-0", "first", 8)
+
+
+def test_a_leader_refuses_who_knows_a_later_one() -> None:
+    cluster = Cluster()
+    report = BudgetReport(2, "boot", 1, "v", {})
+    with pytest.raises(ReportRefused, match="newer-epoch"):
+        cluster.leader.answer("node-0", report, cluster.now)
+
+
+def test_weight_is_no_more_than_the_pods_that_a_node_can_have() -> None:
+    cluster = Cluster()
+    for _ in range(12):
+        cluster.go_on(5, waiting=30, names=cluster.nodes[1:])
+        liar = BudgetUse(10**11, 10**11, 100_000, 10**11, DAY, 0, 0)
+        held = cluster.grants["node-0"].rate if "node-0" in cluster.grants else 0
+        cluster.uses["node-0"] = replace(liar, held=held)
+        cluster.report("node-0")
+    assert cluster.grants["node-0"].rate == pytest.approx(RATE / 10, rel=0.1)
+
+
+def test_budgets_are_told_to_who_has_others() -> None:
+    cluster = Cluster()
+    for version, budgets in (("", (BUDGET,)), ("v", None)):
+        cluster.sequence += 1
+        report = BudgetReport(0, "boot", cluster.sequence, version, {})
+        assert cluster.leader.answer("node-0", report, cluster.now).budgets == budgets
+
+
+def test_nothing_of_a_quota_is_lent_before_a_ceiling_is_kept() -> None:
+    cluster = Cluster(QUOTA)
+    for name in cluster.nodes:
+        cluster.uses[name] = replace(IDLE, held=RATE // 10)
+        assert cluster.report(name).allowance == 0
+    cluster.leader.keep(cluster.leader.ceilings())
+    assert cluster.report("node-0").allowance > 0
+    day = cluster.leader.days["everyone"]
+    assert day.charged <= day.ceiling
+
+
+def test_a_quota_is_used_up_and_never_exceeded() -> None:
+    small = replace(BUDGET, per_day=10**10)
+    cluster = Cluster(small)
+    for _ in range(60):
+        cluster.go_on(5, waiting=3)
+        assert sum(grant.allowance for grant in cluster.grants.values()) <= 10**10
+    assert sum(use.bytes for use in cluster.uses.values()) > 0.99 * 10**10
+
+
+def test_an_allowance_is_taken_back_when_the_node_says_so() -> None:
+    cluster = Cluster(QUOTA)
+    cluster.go_on(60, waiting=3)
+    cluster.uses["node-9"] = replace(
+        cluster.uses["node-9"], allowance=cluster.grants["node-9"].allowance, held=0, waiting=0
+    )
+    charged = cluster.leader.days["everyone"].charged
+    lower = cluster.report("node-9").allowance
+    assert lower < cluster.uses["node-9"].allowance
+    assert cluster.leader.days["everyone"].charged >= charged
+    cluster.uses["node-9"] = replace(cluster.uses["node-9"], allowance=lower)
+    cluster.report("node-9")
+    assert cluster.leader.days["everyone"].charged < charged
+
+
+def test_a_node_that_lost_its_count_is_charged_with_all_it_may_have_passed() -> None:
+    cluster = Cluster(QUOTA)
+    cluster.go_on(60, waiting=3)
+    node = cluster.uses["node-9"]
+    allowance = cluster.grants["node-9"].allowance
+    cluster.uses["node-9"] = replace(node, bytes=0, allowance=0)
+    before = cluster.leader.days["everyone"].used
+    cluster.report("node-9")
+    assert cluster.leader.days["everyone"].used == before + allowance - node.bytes
+
+
+def test_a_new_leader_reserves_what_the_former_may_have_lent() -> None:
+    cluster = Cluster(QUOTA)
+    cluster.go_on(60, waiting=3)
+    ceilings = cluster.leader.ceilings()
+    ceiling = ceilings["everyone"][DAY]
+    cluster.take_over(2, ceilings)
+    cluster.report("node-0")
+    day = cluster.leader.days["everyone"]
+    assert day.charged + day.reserved == ceiling
+    for name in cluster.nodes[1:]:
+        cluster.report(name)
+    assert day.charged + day.reserved == ceiling
+
+
+def test_a_day_begins_with_what_was_kept_for_it() -> None:
+    cluster = Cluster(QUOTA)
+    cluster.go_on(60, waiting=3)
+    cluster.leader.tick(cluster.now, DAY + 1)
+    grant = cluster.report("node-0")
+    assert grant.day == DAY + 1
+    assert 0 < grant.allowance <= cluster.leader.days["everyone"].step
+
+
+def test_a_clock_that_is_set_back_begins_no_day() -> None:
+    cluster = Cluster(QUOTA)
+    cluster.go_on(10)
+    cluster.leader.tick(cluster.now, DAY - 1)
+    assert cluster.report("node-0").day == DAY
+    cluster.leader = BudgetAllocator(2, cluster.now, DAY - 1, cluster.leader.ceilings())
+    cluster.leader.set_budgets([QUOTA], "v", cluster.now, enforce=True)
+    assert cluster.report("node-0").day == DAY

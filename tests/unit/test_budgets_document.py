@@ -1,0 +1,246 @@
+"""What a document may say about budgets, and which it refuses: with line, key and remedy."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from itertools import product
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from netmgr.budgets.messages import Budget
+from netmgr.documents import loader, patterns
+from netmgr.documents.budgets import BudgetsDocument, too_low
+from netmgr.errors import ConfigError
+from netmgr.model import Traffic
+
+EVERYONE = '{name: everyone, namespaces: ["*"], internet-in: 100G}'
+RESEARCH = (
+    '{name: research, within: everyone, namespaces: ["research-*"], internet-in: 20G, '
+    "per-day: 10T, when-spent: drop}"
+)
+
+
+def parsed(*budgets: str, head: str = "") -> BudgetsDocument:
+    lines = ["apiVersion: netmgr.io/v1alpha1", "kind: Budgets", *([head] if head else [])]
+    lines += ["budgets:", *(f"  - {budget}" for budget in budgets)]
+    return loader.parse("\n".join(lines) + "\n", "budgets.yaml", BudgetsDocument)
+
+
+def test_the_sample_is_one() -> None:
+    sample = Path(__file__).parents[2] / "configs" / "budgets.yaml"
+    assert [one.name for one in loader.load(sample, BudgetsDocument).budgets_in_order()] == [
+        "everyone",
+        "uploads",
+        "research",
+    ]
+
+
+def test_budgets_are_given_parents_first() -> None:
+    document = parsed(RESEARCH, EVERYONE)
+    assert document.enforce
+    assert document.budgets_in_order() == (
+        Budget("everyone", "", ("*",), Traffic.INTERNET_IN, 100 * 10**9),
+        Budget(
+            "research", "everyone", ("research-*",), Traffic.INTERNET_IN, 20 * 10**9, 10 * 10**12, 0
+        ),
+    )
+
+
+def test_a_document_says_at_which_rate_and_whether_at_all_it_holds_back() -> None:
+    slow = parsed(
+        "{name: a, namespaces: [a], internet-out: 1G, per-day: 1T, when-spent: 100M}",
+        head="enforce: false",
+    )
+    assert not slow.enforce
+    assert slow.budgets_in_order()[0].slow == 100_000_000
+
+
+def test_the_version_is_another_after_each_change_and_the_same_for_another_order() -> None:
+    first = parsed(EVERYONE, RESEARCH).version
+    assert parsed(RESEARCH, EVERYONE).version == first
+    changes = [
+        parsed(EVERYONE, RESEARCH, head="enforce: false"),
+        parsed(EVERYONE, RESEARCH.replace("20G", "21G")),
+        parsed(EVERYONE, RESEARCH.replace("drop", "1G")),
+        parsed(EVERYONE),
+    ]
+    assert len({first, *(document.version for document in changes)}) == 5
+
+
+OTHER = "{name: other, namespaces: [other], internet-in: 1G}"
+REFUSED = [
+    (
+        [EVERYONE, RESEARCH.replace("within: everyone, ", "")],
+        (
+            "5: budgets[1].namespaces: a namespace can be in research and in everyone (line 4); "
+            "say that one is within the other, or name other namespaces"
+        ),
+    ),
+    (
+        [OTHER, '{name: o, namespaces: [x, "??her"], internet-in: 1G}'],
+        "5: budgets[1].namespaces: a namespace can be in o and in other (line 4)",
+    ),
+    (
+        ['{name: a, namespaces: ["a-*"], internet-in: 1G}', OTHER.replace("[other]", '["*-b"]')],
+        "5: budgets[1].namespaces: a namespace can be in other and in a (line 4)",
+    ),
+    (
+        [RESEARCH, OTHER],
+        "4: budgets[0].within: there is no budget everyone; there are other",
+    ),
+    ([RESEARCH], "4: budgets[0].within: there is no budget everyone; there are no others"),
+    (
+        [
+            "{name: a, within: b, namespaces: [a], internet-in: 1G}",
+            "{name: b, within: a, namespaces: [a], internet-in: 1G}",
+        ],
+        "4: budgets[0].within: a within b within a is a circle; remove one within",
+    ),
+    (
+        ["{name: a, within: a, namespaces: [a], internet-in: 1G}"],
+        "4: budgets[0].within: a within a is a circle",
+    ),
+    (
+        [
+            "{name: n0, namespaces: [a], internet-in: 1G}",
+            *(
+                f"{{name: n{number}, within: n{number - 1}, namespaces: [a], internet-in: 1G}}"
+                for number in range(1, 7)
+            ),
+        ],
+        "10: budgets[6].within: n6 is within 6 budgets; nest at most 6",
+    ),
+    (
+        [EVERYONE, RESEARCH.replace("internet-in", "internet-out")],
+        (
+            "5: budgets[1].within: research is for internet-out, and everyone for internet-in "
+            "(line 4); make a budget for each direction"
+        ),
+    ),
+    (
+        [EVERYONE, RESEARCH.replace("20G", "101G")],
+        "5: budgets[1].internet-in: 101G is more than everyone has, 100G (line 4); lower it",
+    ),
+    (
+        [OTHER, OTHER.replace("other,", "part, within: other,", 1).replace("[other]", '["oth*"]')],
+        "5: budgets[1].namespaces: oth* is not within the namespaces of other (line 4); name fewer",
+    ),
+    (
+        # Of a parent that comes later.
+        [
+            "{name: c, within: b, namespaces: [a, c], internet-in: 1G}",
+            "{name: b, within: a, namespaces: [a, c], internet-in: 1G}",
+            "{name: a, namespaces: [a], internet-in: 1G}",
+        ],
+        "5: budgets[1].namespaces: c is not within the namespaces of a (line 6)",
+    ),
+    ([OTHER, OTHER], "5: budgets[1].name: two budgets are named other (line 4); name each once"),
+    ([OTHER.replace("1G", "0")], "4: budgets[0].internet-in: 0 bits a second: give at least 64k"),
+    ([OTHER.replace("1G", "1k")], "1000 bits a second: give at least 64k, and at most 1T"),
+    ([OTHER.replace("1G", "1Gb")], "budgets[0].internet-in: '1Gb' is no rate; write bits"),
+    ([OTHER.replace("internet-in", "internet-inn")], "unknown key; did you mean internet-in?"),
+    ([OTHER.replace("1G", "1G, internet-out: 1G")], "4: budgets[0]: give either internet-in or"),
+    (["{name: a, namespaces: [a]}"], "4: budgets[0]: give either internet-in or internet-out"),
+    ([OTHER.replace("1G", "1G, when-spent: drop")], "4: budgets[0]: when-spent has no quota; give"),
+    (
+        [OTHER.replace("1G", "1G, per-day: 1T, when-spent: 2G")],
+        "4: budgets[0]: when-spent is more than internet-in; give less than 1G",
+    ),
+    ([OTHER.replace("1G", "1G, per-day: 0")], "budgets[0].per-day: 0 is too little; give at least"),
+    ([OTHER.replace("1G", "1G, per-day: 1TB")], "budgets[0].per-day: '1TB' is no quantity; write"),
+    ([OTHER.replace("[other]", "[]")], "budgets[0].namespaces: has too few members"),
+    ([OTHER.replace("[other]", '["a[bc]"]')], "budgets[0].namespaces[0]: 'a[bc]' is not of the"),
+    ([OTHER.replace("name: other", "name: The/rest")], "budgets[0].name: 'The/rest' is not of"),
+]
+
+
+@pytest.mark.parametrize(("budgets", "message"), REFUSED, ids=[said for _, said in REFUSED])
+def test_what_cannot_be_kept_is_refused_with_line_key_and_remedy(
+    budgets: list[str], message: str
+) -> None:
+    with pytest.raises(ConfigError) as raised:
+        parsed(*budgets)
+    (said,) = str(raised.value).splitlines()
+    assert said.startswith("budgets.yaml:")
+    assert message in said
+
+
+def test_budgets_of_two_directions_may_hold_the_same_namespaces() -> None:
+    outward = EVERYONE.replace("everyone", "all-out").replace("internet-in", "internet-out")
+    assert len(parsed(EVERYONE, outward, RESEARCH).budgets) == 3
+
+
+def test_six_budgets_may_be_in_one_another() -> None:
+    nested = [
+        f"{{name: n{number}, within: n{number - 1}, namespaces: [a], internet-in: 1G}}"
+        for number in range(1, 6)
+    ]
+    assert len(parsed("{name: n0, namespaces: [a], internet-in: 1G}", *nested).budgets) == 6
+
+
+def test_a_budget_of_which_each_node_has_too_little_is_warned_of() -> None:
+    document = parsed("{name: a, namespaces: [a], internet-in: 1G}")
+    assert [*too_low(document, 2000)] == []
+    (warning,) = too_low(document, 2001)
+    assert warning.at.key == ("budgets", 0, "internet-in")
+    assert str(warning) == (
+        "1G is 499750 bits a second for each of 2001 nodes, which pass more than that by single "
+        "packets; give at least 1000500k"
+    )
+
+
+def test_what_is_written_is_read_again() -> None:
+    document = parsed(EVERYONE, RESEARCH)
+    text = yaml.safe_dump(document.model_dump(mode="json", by_alias=True, exclude_none=True))
+    assert "when-spent: drop" in text
+    # `when-spent` alone would say that there is a quota.
+    kept = yaml.safe_load(text)
+    del kept["budgets"][0]["when-spent"]
+    assert loader.parse(yaml.safe_dump(kept), "x", BudgetsDocument) == document
+
+
+texts = st.lists(st.text("ab*?", min_size=1, max_size=5), min_size=1, max_size=3)
+# Every text of up to so many letters: a counterexample is no longer than all patterns together.
+SHORT = ["".join(letters) for length in range(8) for letters in product("abc", repeat=length)]
+
+
+def matching(patterns: list[str]) -> set[str]:
+    return {text for text in SHORT if any(fnmatchcase(text, pattern) for pattern in patterns)}
+
+
+@given(texts, texts)
+def test_patterns_are_compared_by_what_they_stand_for(some: list[str], others: list[str]) -> None:
+    here, there = matching(some), matching(others)
+    if not any(len(pattern) > 3 for pattern in (*some, *others)):
+        assert patterns.overlap(some, others) is bool(here & there)
+    if here & there:
+        assert patterns.overlap(some, others)
+    if here - there:
+        assert not patterns.cover(others, some)
+    elif all("*" not in pattern for pattern in some):
+        assert patterns.cover(others, some)
+
+
+@pytest.mark.parametrize(
+    ("some", "others"),
+    [
+        (["*"], ["*?*", "a*b"]),
+        (["a*", "?b*"], ["a*c", "cb?"]),
+        # Not by one of them, and by both together.
+        (["a", "?*?"], ["a*"]),
+        (["*a*b*"], ["*ab*", "*a?b"]),
+    ],
+)
+def test_several_patterns_may_cover_one_together(some: list[str], others: list[str]) -> None:
+    assert patterns.cover(some, others)
+    assert not patterns.cover(others, some)
+
+
+def test_patterns_too_entangled_to_compare_are_refused() -> None:
+    entangled = ["*a" + "?" * 40]
+    assert patterns.overlap(entangled, ["*b" + "?" * 40])
+    assert not patterns.cover(entangled, ["*a*" + "?" * 40])
