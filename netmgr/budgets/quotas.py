@@ -25,7 +25,7 @@ class NodeBytes:
     """What one node has of a budget on this day; all in bytes.
 
     Attributes:
-        count: what it reported; `charged` is that and what it may pass yet.
+        count: what has passed, at most; `charged` is that and what it may pass yet.
         lost: what it was charged with when its count began anew.
     """
 
@@ -84,13 +84,15 @@ class DayAllocation:
         return max(0, charged - node.lost)
 
     def _learn(self, node: NodeBytes, use: BudgetUse) -> None:
-        if use.bytes < node.count:
+        # Reports have what came in and was dropped, too: no more than the allowance has passed.
+        count = min(use.bytes, use.allowance)
+        if count < node.count:
             # The node lost its count: whatever it was charged with may have passed.
             self.used += node.charged - node.lost - node.count
             node.lost, node.count = node.charged, 0
-        self.used += use.bytes - node.count
-        node.count = use.bytes
-        self._charge(node, node.lost + max(use.bytes, use.allowance))
+        self.used += count - node.count
+        node.count = count
+        self._charge(node, node.lost + use.allowance)
         if not node.is_heard:
             node.is_heard = True
             self.heard += node.charged

@@ -152,6 +152,18 @@ def test_a_boot_alone_lowers_nothing() -> None:
     assert cluster.leader.rates["everyone"].held < held
 
 
+def test_what_is_dropped_beyond_an_allowance_raises_none() -> None:
+    cluster = Cluster(replace(BUDGET, per_day=10**8))
+    for _ in range(60):
+        cluster.go_on(PERIOD, waiting=3)
+        for name, use in cluster.uses.items():
+            # What came in and was dropped is in the ledger.
+            cluster.uses[name] = replace(use, bytes=use.bytes + 10**7)
+            cluster.report(name)
+            cluster.uses[name] = use
+    assert sum(grant.allowance for grant in cluster.grants.values()) <= 10**8
+
+
 def test_what_a_silent_node_holds_is_lent_to_nobody_until_its_lease_has_ended() -> None:
     cluster = Cluster()
     cluster.go_on(60, waiting=3)
