@@ -140,6 +140,21 @@ def socket_path() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
+@pytest.fixture(scope="session")
+def commands(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the command `netmgr` of this source, whatever is installed."""
+    folder = tmp_path_factory.mktemp("commands")
+    netmgr = folder / "netmgr"
+    netmgr.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m netmgr "$@"\n')
+    netmgr.chmod(0o755)
+    return folder
+
+
+@pytest.fixture
+def netmgr_on_path(commands: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
+
+
 @pytest.fixture
 def started(
     socket_path: Path, tmp_path: Path

@@ -129,13 +129,12 @@ def test_a_pods_name_is_no_code_for_zsh(
 
 
 @pytest.fixture(scope="module")
-def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def scripts(commands: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A PATH with netmgr, and each shell's script; zsh's has the name that zsh asks for."""
     made = tmp_path_factory.mktemp("scripts")
     (made / "functions").mkdir()
     netmgr = made / "netmgr"
-    netmgr.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m netmgr "$@"\n')
-    netmgr.chmod(0o755)
+    netmgr.symlink_to(commands / "netmgr")
     for shell, name in zip(SHELLS, ("bash", "functions/_netmgr", "fish"), strict=True):
         with (made / name).open("wb") as script:
             subprocess.run(

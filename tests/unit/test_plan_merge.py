@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from netmgr.plan import files
 from netmgr.plan.lock import OLDER_VERSION
 from tests.waiting import PATIENCE
 
-pytestmark = pytest.mark.programs
+pytestmark = [pytest.mark.programs, pytest.mark.usefixtures("netmgr_on_path")]
 
 PLAN = """\
 apiVersion: netmgr.io/v1alpha1
@@ -43,7 +42,7 @@ GAMMA = """\
       all: {nodes: 40}
 """
 DELTA = GAMMA.replace("gamma", "delta").replace("40", "60")
-DRIVER = f"{sys.executable} -m netmgr plan merge %O %A %B %P"
+DRIVER = "netmgr plan merge %O %A %B %P"
 
 Run = Callable[..., tuple[int, str]]
 Commit = Callable[..., bytes]

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from netmgr.plan import files
 from tests.builders import SMALL_PLAN as PLAN
 from tests.waiting import PATIENCE
 
-pytestmark = pytest.mark.programs
+pytestmark = [pytest.mark.programs, pytest.mark.usefixtures("netmgr_on_path")]
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "plan"
 WORKFLOW = yaml.safe_load((CONFIGS / "pull-request.yml").read_text())
@@ -30,8 +29,7 @@ Run = Callable[..., tuple[int, str]]
 
 def program(folder: Path, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """What a command does with this netmgr on its PATH."""
-    path = f"{sys.prefix}/bin:{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path, "NO_COLOR": "1", **variables}
+    environment = {**os.environ, "NO_COLOR": "1", **variables}
     return subprocess.run(
         command,
         cwd=folder,
@@ -236,8 +234,7 @@ def changed(folder: Path, plan: Path, run: Run, text: str, *options: str) -> Non
 
 
 def test_the_hook_refuses_a_merge_whose_lock_contradicts_the_merged_plan(hooked, plan, locked):
-    driver = f"{sys.executable} -m netmgr plan merge %O %A %B %P"
-    git(hooked, "config", "merge.netmgr-lock.driver", driver)
+    git(hooked, "config", "merge.netmgr-lock.driver", "netmgr plan merge %O %A %B %P")
     (hooked / ".git" / "info" / "attributes").write_text("plan.lock.yaml merge=netmgr-lock\n")
     changed(hooked, plan, locked, PLAN + ALPINE)
     (prefix,) = yaml.safe_load(files.lock_path(plan).read_text())["clusters"]["alpine"]["prefixes"]
