@@ -34,7 +34,10 @@ class Authority:
         san = x509.SubjectAlternativeName(
             [x509.UniformResourceIdentifier(n) if ":" in n else x509.DNSName(n) for n in names]
         )
+        # Without it, Python 3.13 takes none.
+        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
         builder = self._builder(key, subject).add_extension(san, critical=False)
+        builder = builder.add_extension(issuer, critical=False)
         made = builder.sign(self._key, hashes.SHA256())
         self._numbers += 1
         to = self._folder / (folder or f"certified-{self._numbers}")

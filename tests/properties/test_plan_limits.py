@@ -51,7 +51,10 @@ quotas = st.sampled_from([500, 3_000, 20_000, 65_536])
 
 
 def document(clusters: object, pools: object = IPV4, quota: int | None = 65_536) -> PlanDocument:
-    limits = {"mappings_per_peered_group": 10**9, "peerings_per_network": 10**6}
+    # A low quota makes many networks, more than a region has by default.
+    limits = dict.fromkeys(
+        ("mappings_per_peered_group", "peerings_per_network", "networks_per_region"), 10**9
+    )
     return PlanDocument.model_validate(
         {
             **PLAN_KEYS,
