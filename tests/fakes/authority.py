@@ -21,6 +21,18 @@ class Authority:
         own = x509.BasicConstraints(ca=True, path_length=None)
         key_id = x509.SubjectKeyIdentifier.from_public_key(self._key.public_key())
         builder = self._builder(self._key, self._name).add_extension(own, critical=True)
+        use = x509.KeyUsage(
+            **dict.fromkeys(
+                (
+                    *("digital_signature", "content_commitment", "key_encipherment"),
+                    *("data_encipherment", "key_agreement", "encipher_only", "decipher_only"),
+                ),
+                False,
+            ),
+            key_cert_sign=True,
+            crl_sign=True,
+        )
+        builder = builder.add_extension(use, critical=True)
         made = builder.add_extension(key_id, critical=False).sign(self._key, hashes.SHA256())
         self.file = folder / "ca.crt"
         self.file.write_bytes(made.public_bytes(Encoding.PEM))
