@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Protocol
 
+DAY_SECONDS = 86_400
+
 
 class Clock(Protocol):
     """Both clocks netmgr reads."""

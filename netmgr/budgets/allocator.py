@@ -1,8 +1,8 @@
 """The server's arithmetic for all budgets of a cluster: which node is heard, and what it is lent.
 
-The state is soft: a new leader listens for `HOLD` before it changes anything, and until `LEASE`
-reckons with all that nodes may hold which it has not heard. Times are seconds of any clock that
-never steps back; days are those of UTC, as their number since the epoch.
+The state is soft: a new leader listens for `HOLD` before it changes anything. Until `OVERLAP` and
+`LEASE` have passed it reckons with all that nodes may hold which it has not heard. Times are
+seconds of any clock that never steps back; days are those of UTC, as their number since the epoch.
 """
 
 from __future__ import annotations
@@ -16,9 +16,6 @@ from netmgr.budgets.messages import Budget, BudgetAnswer, BudgetReport, BudgetUs
 from netmgr.budgets.quotas import DayAllocation, NodeBytes
 from netmgr.budgets.rates import NodeRate, RateAllocation
 from netmgr.budgets.terms import DELETED, HOLD, LEASE, OVERLAP
-
-FASTEST_LINK = 100_000_000_000
-"""Bits a second of a node's link, where nothing is known about it."""
 
 Ceilings = Mapping[str, Mapping[int, int]]
 """By budget and day, the bytes of which no more may be lent before more is kept durably."""
@@ -60,14 +57,7 @@ class BudgetAllocator:
         rates, days: by budget, for who shows how it stands.
     """
 
-    def __init__(
-        self,
-        epoch: int,
-        now: float,
-        day: int,
-        ceilings: Ceilings | None = None,
-        fastest: int = FASTEST_LINK,
-    ) -> None:
+    def __init__(self, epoch: int, now: float, day: int, ceilings: Ceilings | None = None) -> None:
         """`ceilings` are those that the former leader kept; None if there never was one."""
         self.epoch = epoch
         self.rates: dict[str, RateAllocation] = {}
@@ -81,7 +71,6 @@ class BudgetAllocator:
         self._day = max([day, *(min(kept) for kept in (ceilings or {}).values() if kept)])
         # What a former leader may lend for as long as it believes to lead.
         self._former = self._kept = ceilings or {}
-        self._fastest = fastest
         # Those that were heard least recently first.
         self._nodes: dict[str, KnownNode] = {}
         self._number = 0
@@ -94,7 +83,7 @@ class BudgetAllocator:
         former_days, self.days = self.days, {}
         for budget in budgets:
             name = budget.name
-            self.rates[name] = former.get(name) or RateAllocation(budget.rate, self._fastest)
+            self.rates[name] = former.get(name) or RateAllocation(budget.rate)
             self.rates[name].rate = budget.rate
             if budget.per_day:
                 self.days[name] = former_days.get(name) or self._new_day(name)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from netmgr import durable
 from netmgr.budgets.keeping import ServerState
-from netmgr.budgets.overview import DAY_SECONDS
+from netmgr.clock import DAY_SECONDS
 
 
 class FileStore:

@@ -16,8 +16,8 @@ from typing import NamedTuple, Protocol
 
 from netmgr.budgets.allocator import BudgetAllocator, Ceilings
 from netmgr.budgets.messages import Budget
-from netmgr.budgets.overview import DAY_SECONDS
 from netmgr.budgets.server import BudgetServer, Leading
+from netmgr.clock import DAY_SECONDS
 
 
 class ServerState(NamedTuple):

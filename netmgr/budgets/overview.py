@@ -10,8 +10,8 @@ from typing import Any
 
 from netmgr.budgets.allocator import BudgetAllocator
 from netmgr.budgets.messages import Budget
+from netmgr.clock import DAY_SECONDS
 
-DAY_SECONDS = 86_400
 MOST_NODES = 20
 """Nodes of each budget that are shown: those that hold the most."""
 

@@ -15,6 +15,9 @@ from netmgr.budgets import terms
 from netmgr.budgets.messages import BudgetUse
 from netmgr.budgets.terms import AIM, GROWTH, HEADROOM, OUTSTANDING, SPARE
 
+FASTEST_LINK = 100_000_000_000
+"""Bits a second of a node's link; nothing is known about it."""
+
 _FIRST_STEP = 10_000
 """The part of a budget that each waiting pod adds to what a node may grow by."""
 
@@ -56,15 +59,13 @@ class RateAllocation:
 
     Attributes:
         rate: of the budget.
-        fastest: of a node's link.
         level: bits a second of each pod that is held back; infinite if none has to be.
         held: of all nodes.
         heard: what nodes had in force when they were first heard, all together.
     """
 
-    def __init__(self, rate: int, fastest: int) -> None:
+    def __init__(self, rate: int) -> None:
         self.rate = rate
-        self.fastest = fastest
         self.level = math.inf
         self.held = self.heard = self.free = self.waiting = self.growing = self.growth = 0
         self._nodes = 1
@@ -133,7 +134,7 @@ class RateAllocation:
         if node.waiting:
             level = self.level * node.waiting
             wanted += min(level, node.growth) if node.growing else level
-        rate = int(min(max(wanted, self._least), self.fastest))
+        rate = int(min(max(wanted, self._least), FASTEST_LINK))
         if rate > before:
             unlent = max(0, int(OUTSTANDING * self.rate) - self.outstanding)
             rate = before + min(rate - before, unlent)
@@ -150,11 +151,11 @@ class RateAllocation:
         # None of the other pods has more than the level.
         others = pods - waiting
         most = others * node.level if others else 0.0
-        free = int(min(use.free, self.fastest, most))
-        growth = int(GROWTH * min(use.rate, self.fastest) + waiting * self.rate / _FIRST_STEP)
+        free = int(min(use.free, FASTEST_LINK, most))
+        growth = int(GROWTH * min(use.rate, FASTEST_LINK) + waiting * self.rate / _FIRST_STEP)
         growing = waiting if growth < self.level * waiting else 0
         growth = growth if growing else 0
-        held = min(use.held, self.fastest)
+        held = min(use.held, FASTEST_LINK)
         if not node.is_heard:
             node.is_heard = True
             self.heard += held

@@ -25,8 +25,9 @@ from netmgr.budgets import messages
 from netmgr.budgets.allocator import BudgetAllocator, Ceilings, ReportRefused
 from netmgr.budgets.identity import IdentityRefused, TokenVerifier, certified_node
 from netmgr.budgets.messages import Budget
-from netmgr.budgets.overview import DAY_SECONDS, MOST_NODES, largest, statuses
+from netmgr.budgets.overview import MOST_NODES, largest, statuses
 from netmgr.budgets.terms import LEASE
+from netmgr.clock import DAY_SECONDS
 from netmgr.errors import SetupError
 from netmgr.logs import caused_by
 

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 app = typer.Typer(no_args_is_help=True)
 
-LEASE = "/apis/coordination.k8s.io/v1/namespaces/netmgr-claims/leases/netmgr-controller"
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/netmgr-claims/leases"
 ANSWER_SECONDS, LONGEST_ANSWER = 10.0, 4 << 20
 WATCH_SECONDS = 2.0
 SHOWN_NODES = 5
@@ -99,10 +99,11 @@ def _ask(server: str, credentials: Path) -> dict[str, Any]:
 
 def _ask_cluster(api: Api) -> dict[str, Any]:
     from netmgr.budgets.messages import SHOWN
+    from netmgr.kube.controller.election import ADDRESS, LEASE
 
-    lease = api.get(LEASE)
+    lease = api.get(f"{LEASES}/{LEASE}")
     pod = lease["spec"].get("holderIdentity", "").rpartition("_")[0]
-    address = (lease["metadata"].get("annotations") or {}).get("netmgr.io/leader-address", "")
+    address = (lease["metadata"].get("annotations") or {}).get(ADDRESS, "")
     if not pod or not address:
         raise ApiError("no controller leads that has --budgets; add components/budgets")
     place = f"/api/v1/namespaces/netmgr/pods/https:{pod}:{address.rpartition(':')[2]}/proxy"

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True)
 _namespace = partial(typer.Option, metavar="NAMESPACE")
 
-LEASE = "netmgr-controller"
 REFUSED, TOO_FEW = "NodeDocumentRefused", "MorePodsThanAddresses"
 
 
@@ -269,7 +268,7 @@ def controller(  # noqa: PLR0913  one a command-line option
     says why.
     """
     from netmgr.kube.controller.controller import Controller, ControllerSettings
-    from netmgr.kube.controller.election import Candidate, Term
+    from netmgr.kube.controller.election import LEASE, Candidate, Term
     from netmgr.kube.controller.health import ControllerHealth, Telemetry, serve
     from netmgr.kube.controller.tainting import parse_share
 

@@ -13,7 +13,6 @@ import typer
 
 from netmgr.cli import node, options, terminal
 from netmgr.cli.findings import findings_table
-from netmgr.cli.kube import LEASE
 from netmgr.cli.output import Table, respond
 from netmgr.errors import ApiUnavailable, ConfigError, Exit
 from netmgr.printable import plain
@@ -62,6 +61,7 @@ def status(  # noqa: PLR0913  one a command-line option
             raise ConfigError("--wait, --context and --namespace are of --cluster; add it")
         node.status(socket=socket, output=output)
         return
+    from netmgr.kube.controller.election import LEASE
     from netmgr.kube.diagnose import cluster as clusters
     from netmgr.kube.diagnose.bundle import NAMESPACES
 

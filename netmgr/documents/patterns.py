@@ -6,11 +6,17 @@ Patterns are taken as an automaton, whose state is what is left of each of them.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from fnmatch import fnmatchcase
 
 _MOST_STATES = 10_000
 """Patterns that people write have some dozens; each ? behind a * may double them."""
 
 _States = frozenset[str]
+
+
+def matches(patterns: Iterable[str], text: str) -> bool:
+    """Whether one of the patterns stands for this text."""
+    return any(fnmatchcase(text, pattern) for pattern in patterns)
 
 
 def overlap(some: Iterable[str], others: Iterable[str]) -> bool:

@@ -8,14 +8,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 from netmgr.budgets.held import HeldGrants
 from netmgr.budgets.messages import Budget
+from netmgr.clock import DAY_SECONDS
+from netmgr.documents import patterns
 from netmgr.documents.budgets import MOST, MOST_NESTED, NAME, PATTERN
 from netmgr.documents.limits import QuotaPeriod
 from netmgr.documents.quantity import LEAST_RATE, MOST_RATE
-from netmgr.limits.quotas import DAY_SECONDS, NodeQuota
+from netmgr.limits.quotas import NodeQuota
 from netmgr.model import Traffic
 
 _LAST_DAY = 1_000_000
@@ -42,7 +43,7 @@ class NodeBudget:
         return self.budget.name
 
     def holds(self, namespace: str) -> bool:
-        return any(fnmatchcase(namespace, pattern) for pattern in self.budget.namespaces)
+        return patterns.matches(self.budget.namespaces, namespace)
 
     @property
     def quota(self) -> NodeQuota | None:
@@ -104,8 +105,8 @@ def require_sound(content: HeldGrants) -> None:
 
 
 def _is_sound(budget: Budget) -> bool:
-    patterns = budget.namespaces
-    are_patterns = all(re.fullmatch(PATTERN, pattern) for pattern in patterns)
+    namespaces = budget.namespaces
+    are_patterns = all(re.fullmatch(PATTERN, pattern) for pattern in namespaces)
     is_kept = LEAST_RATE <= budget.rate <= MOST_RATE and budget.slow <= budget.rate
     is_named = re.fullmatch(NAME, budget.name) is not None
-    return is_named and is_kept and are_patterns and len(patterns) <= MOST
+    return is_named and is_kept and are_patterns and len(namespaces) <= MOST

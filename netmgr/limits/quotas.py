@@ -12,17 +12,17 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from fnmatch import fnmatchcase
 from itertools import product
 from typing import NamedTuple
 
+from netmgr.clock import DAY_SECONDS
+from netmgr.documents import patterns
 from netmgr.documents.limits import Limit, QuotaPeriod
 from netmgr.model import PodRef, Traffic
 
 # Bytes. A quota of which less is left is spent: such a packet does not pass any more.
 LONGEST_PACKET = 65_536
 
-DAY_SECONDS = 86_400
 # What a forecast is made from, at least; an instant says nothing about a month.
 _LEAST_SECONDS = 3600
 
@@ -76,7 +76,7 @@ class NodeQuota:
     def charges(self, namespace: str, pod: str, budget: str = "") -> bool:
         """Whether packets of a pod, or of a class of the budget itself, are charged to it."""
         if self.budget:
-            is_within = any(fnmatchcase(namespace, pattern) for pattern in self.namespaces)
+            is_within = patterns.matches(self.namespaces, namespace)
             return budget == self.budget or (bool(namespace) and is_within)
         return namespace == self.namespace and self.pod in ("", pod)
 

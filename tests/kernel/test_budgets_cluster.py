@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from netmgr.budgets.overview import DAY_SECONDS
 from netmgr.budgets.terms import HOLD, OUTSTANDING, PERIOD
+from netmgr.clock import DAY_SECONDS
 from tests.kernel.budgeted import BudgetedCluster, Downloads
 from tests.kernel.flows import MEGABIT
 from tests.waiting import eventually
@@ -65,7 +65,11 @@ def test_a_budget_is_kept_and_shared_by_pod_through_faults(budgeted: BudgetedClu
         # By pod, not by node: the first one has three.
         for number, node in enumerate([*budgeted.nodes, *[budgeted.nodes[0]] * 2]):
             downloads.start(node.add(f"research-{number}"))
-        otherwise = lambda: f"{downloads.rates(SETTLED)} {log(budgeted)}"  # noqa: E731  said once
+
+        def otherwise() -> str:
+            log = (budgeted.folder / "server.log").read_text()
+            return f"{downloads.rates(SETTLED)} {log[-2000:]}"
+
         eventually(lambda: is_kept(downloads), otherwise, seconds=120)
         began = time.monotonic()
         # A leader that is killed, and another that knows nothing but what was kept.
@@ -85,10 +89,6 @@ def test_a_budget_is_kept_and_shared_by_pod_through_faults(budgeted: BudgetedClu
         budgeted.start_exporter(lost)
         eventually(lambda: is_kept(downloads), otherwise, seconds=120)
         assert max(downloads.windows(began, 2)) <= OUTSTANDING * LIMIT
-
-
-def log(budgeted: BudgetedCluster) -> str:
-    return (budgeted.folder / "server.log").read_text()[-2000:]
 
 
 def test_pods_of_all_nodes_get_no_more_than_the_quota(budgeted: BudgetedCluster) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import functools
 import operator
 import re
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ import yaml
 from netmgr.cli.plan_common import load
 from netmgr.plan import files
 from netmgr.plan.lock import LOCK_VERSION, OLDER_VERSION, LockDocument
-from tests.waiting import PATIENCE
+from tests.repositories import git
 
 PLAN = """\
 apiVersion: netmgr.io/v1alpha1
@@ -240,11 +239,6 @@ def test_the_services_of_a_tombstone_are_nobody_elses(run, plan, lock):
     assert run("release", "beta", "--yes")[0] == 0
     plan.write_text(without + f"pinned:\n  vpn: [{held}]\n")
     assert run("lock", "--yes")[0] == 0
-
-
-def git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
-    command = ["git", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, timeout=PATIENCE, check=False)
 
 
 @pytest.fixture

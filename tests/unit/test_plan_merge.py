@@ -12,7 +12,7 @@ import yaml
 
 from netmgr.plan import files
 from netmgr.plan.lock import OLDER_VERSION
-from tests.waiting import PATIENCE
+from tests.repositories import git
 
 pytestmark = [pytest.mark.programs, pytest.mark.usefixtures("netmgr_on_path")]
 
@@ -55,17 +55,6 @@ def first(text: str, cluster: str) -> str:
 
 def read(path: Path) -> dict[str, Any]:
     return yaml.safe_load(path.read_text())
-
-
-def git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["git", *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
 
 
 @pytest.fixture

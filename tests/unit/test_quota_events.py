@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from netmgr.kube.controller.events import LONGEST_NAME
+from netmgr.kube.controller.events import LONGEST_NAME, MOST_EVENTS
 from netmgr.kube.controller.node_reports import MOST, NodeReport, Spent, parse
-from netmgr.kube.controller.quota_events import MOST_EVENTS, notices
+from netmgr.kube.controller.quota_events import notices
 
 SPENT = {
     "namespace": "research",

@@ -14,14 +14,13 @@ from pathlib import Path
 from netmgr import durable
 from netmgr.budgets import held, messages
 from netmgr.budgets.held import HeldGrants
-from netmgr.clock import Clock
+from netmgr.clock import DAY_SECONDS, Clock
 from netmgr.descriptors import closing
 from netmgr.errors import StateError, reason
 from netmgr.limits import budgets
 from netmgr.limits.budgets import NodeBudget
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_DAY_SECONDS = 86_400
 
 
 def boot_time() -> float:
@@ -77,7 +76,7 @@ class BudgetsFile:
 
     def known(self) -> tuple[NodeBudget, ...]:
         """The budgets as they are now, whether they are enforced or not."""
-        today = int(self._clock.now()) // _DAY_SECONDS
+        today = int(self._clock.now()) // DAY_SECONDS
         return budgets.on_node(self.held, self.boot, boot_time(), today)
 
     def in_force(self) -> tuple[NodeBudget, ...]:

@@ -10,9 +10,9 @@ import configparser
 import re
 from collections.abc import Iterable, Iterator
 from configparser import ConfigParser, SectionProxy
-from fnmatch import fnmatchcase
 from pathlib import Path
 
+from netmgr.documents import patterns
 from netmgr.documents.diagnostics import Severity
 from netmgr.documents.node import NodeDocument
 from netmgr.findings import Finding
@@ -114,8 +114,8 @@ def _takes_pods_links(parser: ConfigParser, key: str) -> bool:
     return not match and _is_any(names) and not _is_any(refused)
 
 
-def _is_any(patterns: Iterable[str]) -> bool:
-    return any(fnmatchcase(_ANY_POD, pattern) for pattern in patterns)
+def _is_any(names: Iterable[str]) -> bool:
+    return patterns.matches(names, _ANY_POD)
 
 
 def _changes_pods_links(rule: str) -> bool:

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from itertools import islice
 from typing import Any
 
 from netmgr.budgets.identity import ClusterKeys, TokenVerifier
 from netmgr.budgets.keeping import BudgetsInForce, Keeper, ServerState
 from netmgr.budgets.server import BudgetServer
+from netmgr.documents import patterns
 from netmgr.errors import ApiError
 from netmgr.file_version import RenewedFiles
 from netmgr.kube.client.api import Api, Object
-from netmgr.kube.controller.events import Events, WarningEvent
+from netmgr.kube.controller.events import MOST_EVENTS, Events, WarningEvent
 from netmgr.kube.controller.health import Telemetry
 from netmgr.kube.controller.reconciling import ClusterReconciler, Leadership
 
@@ -27,9 +27,6 @@ CONFIG_MAP, KEY = "netmgr-budgets", "state.json"
 
 NEAR, SPENT = "BudgetNearQuota", "BudgetQuotaSpent"
 NEAR_SHARE = 0.9
-MOST_EVENTS = 1000
-"""Events that are kept up: the first by name."""
-
 NAMESPACES_SECONDS = 300.0
 
 Status = dict[str, Any]
@@ -138,17 +135,13 @@ class ClusterBudgets:
             _notice(status, name, uid)
             for name, uid in sorted(self._uids.items())
             for status in near
-            if _holds(status, name)
+            if patterns.matches(status["namespaces"], name)
         )
         return list(islice(due, MOST_EVENTS))
 
 
 def _is_near(status: Status) -> bool:
     return bool(status["per_day"]) and status["used"] >= NEAR_SHARE * status["per_day"]
-
-
-def _holds(status: Status, namespace: str) -> bool:
-    return any(fnmatchcase(namespace, pattern) for pattern in status["namespaces"])
 
 
 def _notice(status: Status, namespace: str, uid: str) -> WarningEvent:

@@ -26,6 +26,9 @@ from netmgr.kube.controller.health import ControllerHealth
 
 log = logging.getLogger(__name__)
 
+LEASE = "netmgr-controller"
+"""Name of the controllers' Lease."""
+
 ADDRESS = "netmgr.io/leader-address"
 """Annotation of the Lease: the `address` of the candidate that holds it."""
 

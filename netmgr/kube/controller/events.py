@@ -25,6 +25,9 @@ DEFAULT_NAMESPACE = "default"
 LONGEST = 1024
 """Characters of a message that the API server accepts."""
 
+MOST_EVENTS = 1000
+"""Of quotas and budgets that are kept up: the first by name."""
+
 LONGEST_NAME = 236
 """Characters of the object's name, so that an Event's own stays within 253."""
 

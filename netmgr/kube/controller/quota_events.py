@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from netmgr.kube.controller.events import Events, WarningEvent
+from netmgr.kube.controller.events import MOST_EVENTS, Events, WarningEvent
 from netmgr.kube.controller.node_reports import NodeReport, NodeReports, Spent
 from netmgr.kube.controller.reconciling import Leadership
 
 REASON = "QuotaSpent"
-MOST_EVENTS = 1000
-"""Events that are kept up: the first by name."""
 
 
 class QuotaEvents:
