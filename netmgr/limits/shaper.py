@@ -146,6 +146,7 @@ class Shaper:
             is_whole, self._losses = missed == self._losses, missed
             changes: dict[str, int] = {}
             begun: list[str] = []
+            standings: dict[NodeQuota, Standing] = {}
             for name in self._budgets.keys() & before.keys() & after.keys():
                 budget, quota = self._budgets[name], after[name]
                 counts = quota.bound, before[name].counted, quota.counted
@@ -154,7 +155,10 @@ class Shaper:
                 look = QuotaReading(
                     *((0, 0, 0) if quota.is_over else counts), waiting[budget], used[budget], size
                 )
-                standing = self._stand(budget, look, is_whole=is_whole and budget.began <= now)
+                key, is_seen = budget.without_size, is_whole and budget.began <= now
+                former = self._standings.get(key)
+                standing = quotas.corrected(budget, look, former, is_whole=is_seen)
+                standings[key] = standing
                 if quota.is_over and standing.bound:
                     begun.append(name)
                 if (standing.bound, standing.size) != (quota.bound, size):
@@ -168,13 +172,9 @@ class Shaper:
                 self._table.run(rules.resets(begun))
             if changes:
                 self._table.run(rules.bounds(changes))
+            # Not before the kernel has them: by its size others are lent what is left.
+            self._standings |= standings
             self._forget_periods()
-
-    def _stand(self, budget: NodeQuota, look: QuotaReading, *, is_whole: bool) -> Standing:
-        key = budget.without_size
-        standing = quotas.corrected(budget, look, self._standings.get(key), is_whole=is_whole)
-        self._standings[key] = standing
-        return standing
 
     def missed(self, budget: NodeQuota) -> int:
         """At least how many bytes of a budget passed that the ledger has not seen."""
