@@ -23,17 +23,17 @@ from netmgr import durable
 from netmgr.backoff import Backoff
 from netmgr.budgets import held, messages
 from netmgr.budgets.held import HeldGrants
-from netmgr.budgets.messages import PATH, SERVER_NAME, BudgetReport, BudgetUse
+from netmgr.budgets.messages import PATH, SERVER_NAME, BudgetAnswer, BudgetReport, BudgetUse
 from netmgr.budgets.terms import PERIOD
 from netmgr.errors import ConfigError, NetmgrError, RequestError, StateError
 from netmgr.file_version import RenewedFiles
 from netmgr.logs import caused_by
 
 TLS_FILES = ("ca.crt", "tls.crt", "tls.key")
-EXCHANGE_SECONDS = 4.0
+EXCHANGE_SECONDS, LONGEST_ANSWER = 4.0, 4 << 20
 
 # A TypeError or KeyError: another version of the agent or the server.
-_FAILURES = (NetmgrError, OSError, HTTPException, ValueError, TypeError, LookupError)
+FAILURES = (NetmgrError, OSError, HTTPException, ValueError, TypeError, LookupError)
 
 log = logging.getLogger(__name__)
 
@@ -50,11 +50,62 @@ class ServerConnection(HTTPSConnection):
         self.sock = self._trusted.wrap_socket(self.sock, server_hostname=SERVER_NAME)
 
 
-class Reporter:
-    """Reports over one connection, to the leader if the server names another.
+class BudgetsClient:
+    """Requests to the server of budgets, or to the leader that it names, over one connection.
 
     Args:
         credentials: a folder with ca.crt, and a token or tls.crt and tls.key.
+    """
+
+    def __init__(self, server: str, credentials: Path, option: str = "--budgets-server") -> None:
+        """Read the files; ConfigError if one, or what `option` gave, cannot be used."""
+        self._token = credentials / "token"
+        # Kubernetes tells the address of a Service as tcp://ADDRESS:PORT.
+        address = server.removeprefix("tcp://").removeprefix("https://")
+        self._server = split_address(option, address)
+        files = [path for path in map(credentials.joinpath, TLS_FILES) if path.exists()]
+        self._tls = RenewedFiles(files, lambda: client_tls(credentials))
+        self._connection: ServerConnection | None = None
+
+    def request(self, method: str, path: str, body: bytes = b"") -> bytes:
+        """The answer; RequestError if it is refused, or OSError, HTTPException, ValueError."""
+        # Taken, and given back after a whole exchange alone: otherwise the next one connects anew,
+        # and asks the server again who leads.
+        connection, self._connection = self._connection or self._connect(self._server), None
+        status, text = self._exchange(connection, method, path, body)
+        if status == HTTPStatus.MISDIRECTED_REQUEST and (leader := json.loads(text)["leader"]):
+            connection.close()
+            connection = self._connect(split_address("the leader at", str(leader)))
+            status, text = self._exchange(connection, method, path, body)
+        if status != HTTPStatus.OK:
+            connection.close()
+            raise RequestError(f"the server of budgets refused with {status}: {text[:200]!r}")
+        self._connection = connection
+        return text
+
+    def _connect(self, address: tuple[str, int]) -> ServerConnection:
+        return ServerConnection(address, self._tls.value())
+
+    def _exchange(
+        self, connection: ServerConnection, method: str, path: str, body: bytes
+    ) -> tuple[int, bytes]:
+        headers = {"Content-Type": "application/json"}
+        if self._token.exists():
+            # Each time: the kubelet renews it.
+            headers["Authorization"] = f"Bearer {self._token.read_text().strip()}"
+        connection.request(method, path, body, headers)
+        response = connection.getresponse()
+        text = response.read(LONGEST_ANSWER + 1)
+        if not response.isclosed():
+            connection.close()
+            raise ValueError(f"the answer has more than {LONGEST_ANSWER} bytes")
+        return response.status, text
+
+
+class Reporter:
+    """Reports to the server of budgets, again and again.
+
+    Args:
         file: where answers are kept.
         ask: the agent's answer to the query `budgets`.
         boottime: seconds of CLOCK_BOOTTIME, by which the agent knows an answer's age.
@@ -62,22 +113,13 @@ class Reporter:
 
     def __init__(
         self,
-        server: str,
-        credentials: Path,
+        client: BudgetsClient,
         file: Path,
         ask: Callable[[], Mapping[str, Any]],
         boottime: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
     ) -> None:
-        """Read the files; ConfigError if one cannot be used."""
-        self._file, self._token = file, credentials / "token"
-        # Kubernetes tells the address of a Service as tcp://ADDRESS:PORT.
-        address = server.removeprefix("tcp://").removeprefix("https://")
-        self._server = split_address("--budgets-server", address)
-        files = [path for path in map(credentials.joinpath, TLS_FILES) if path.exists()]
-        self._tls = RenewedFiles(files, lambda: client_tls(credentials))
-        self._ask = ask
-        self._boottime = boottime
-        self._connection: ServerConnection | None = None
+        self._client, self._file = client, file
+        self._ask, self._boottime = ask, boottime
 
     def run(self, ended: threading.Event) -> None:
         """Report until this is set."""
@@ -87,7 +129,7 @@ class Reporter:
             pause = PERIOD * random.uniform(0.9, 1.1)  # noqa: S311  nobody gains by guessing it
             try:
                 self.report()
-            except _FAILURES as error:
+            except FAILURES as error:
                 # It may last for days, and its details may change each time.
                 if type(error).__name__ != failure:
                     log.warning("budgets-not-reported error=%s", str(error))
@@ -109,49 +151,19 @@ class Reporter:
         # Grows until the machine boots again, whoever runs this process again meanwhile.
         sequence = int(asked * 1000)
         report = BudgetReport(kept.answer.epoch, state["boot"], sequence, kept.answer.version, uses)
-        answer = messages.answer(self._exchange(messages.encode(report)))
-        durable.write(self._file, held.encode(kept.after(report, asked, answer)))
+        answer = messages.decode(
+            self._client.request("POST", PATH, messages.encode(report)), BudgetAnswer
+        )
+        durable.write(self._file, messages.encode(kept.after(report, asked, answer)))
 
     def _kept(self) -> HeldGrants:
         try:
-            kept = durable.read(self._file, lambda text: held.decode(text.encode()))
+            kept = durable.read(self._file, held.decode)
         except StateError as error:
             # The server takes a node that knows nothing for one that is new.
             log.warning("budgets-unreadable error=%s", error.message, extra=caused_by("file"))
             kept = None
         return kept or HeldGrants.before_an_answer()
-
-    def _exchange(self, body: bytes) -> bytes:
-        # Taken, and given back after a whole exchange alone: otherwise the next one connects anew,
-        # and asks the server again who leads.
-        connection, self._connection = self._connection or self._connect(self._server), None
-        status, text = self._post(connection, body)
-        if status == HTTPStatus.MISDIRECTED_REQUEST:
-            connection.close()
-            leader = split_address("the leader at", str(json.loads(text)["leader"]))
-            connection = self._connect(leader)
-            status, text = self._post(connection, body)
-        if status != HTTPStatus.OK:
-            connection.close()
-            raise RequestError(f"the server of budgets refused with {status}: {text[:200]!r}")
-        self._connection = connection
-        return text
-
-    def _connect(self, address: tuple[str, int]) -> ServerConnection:
-        return ServerConnection(address, self._tls.value())
-
-    def _post(self, connection: ServerConnection, body: bytes) -> tuple[int, bytes]:
-        headers = {"Content-Type": "application/json"}
-        if self._token.exists():
-            # Each time: the kubelet renews it.
-            headers["Authorization"] = f"Bearer {self._token.read_text().strip()}"
-        connection.request("POST", PATH, body, headers)
-        response = connection.getresponse()
-        text = response.read(messages.LONGEST + 1)
-        if not response.isclosed():
-            connection.close()
-            raise ValueError(f"the answer has more than {messages.LONGEST} bytes")
-        return response.status, text
 
 
 def client_tls(credentials: Path) -> ssl.SSLContext:

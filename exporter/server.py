@@ -33,7 +33,7 @@ from exporter import access
 from exporter.access import Door
 from exporter.collector import Collector
 from exporter.connections import OpenConnections
-from exporter.reporting import Reporter
+from exporter.reporting import BudgetsClient, Reporter
 from exporter.settings import Settings
 from exporter.throughput import CONNECTION, Stream
 from exporter.wsgi import IDLE_SECONDS, PublicHandler, PublicServer
@@ -320,8 +320,8 @@ def serve(agent: Path, settings: Settings, wait: Callable[[], object]) -> None:
     settings.check()
     reporter, ended = None, threading.Event()
     if settings.budgets_credentials and settings.budgets_file:
-        paths = settings.budgets_credentials, settings.budgets_file
-        reporter = Reporter(settings.budgets_server, *paths, lambda: ask(agent, "budgets"))
+        client = BudgetsClient(settings.budgets_server, settings.budgets_credentials)
+        reporter = Reporter(client, settings.budgets_file, lambda: ask(agent, "budgets"))
     with Server(
         settings,
         lambda: read_snapshot(agent),

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from netmgr import durable
+from netmgr.budgets import messages
 from netmgr.budgets.keeping import ServerState
 from netmgr.clock import DAY_SECONDS
 
@@ -19,10 +20,10 @@ class FileStore:
         self._path = path
 
     def read(self) -> ServerState | None:
-        return durable.read(self._path, ServerState.decode)
+        return durable.read(self._path, lambda text: messages.decode(text, ServerState))
 
     def write(self, state: ServerState) -> None:
-        durable.write(self._path, state.encode().encode())
+        durable.write(self._path, messages.encode(state))
 
 
 class HeardNodes:

@@ -6,8 +6,10 @@ answer's age alone may be more than was lent, until then; not even on a machine 
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import msgspec
 
 from netmgr.budgets import messages
 from netmgr.budgets.messages import Budget, BudgetAnswer, BudgetReport, Grant
@@ -15,8 +17,6 @@ from netmgr.budgets.terms import GRACE, HOLD, LEASE, LEAST
 
 NO_ANSWER = BudgetAnswer(0, 0, "", enforce=True, budgets=(), grants={})
 """What a node goes by before its first answer."""
-
-_LONGEST = 1e10  # seconds that a machine runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class HeldGrants:
     """
 
     boot: str
-    asked: float
+    asked: Annotated[float, msgspec.Meta(ge=0, lt=1e10)]
     answer: BudgetAnswer
 
     @classmethod
@@ -91,36 +91,14 @@ def _in_force(grant: Grant, age: float, *, is_of_this_boot: bool) -> int:
     return min(grant.rate, grant.firm, grant.safe) if age <= LEASE + GRACE else grant.safe
 
 
-def encode(held: HeldGrants) -> bytes:
-    """The content of the node's file."""
-    content = {
-        "boot": held.boot,
-        "asked": held.asked,
-        "answer": asdict(replace(held.answer, budgets=None)),
-        "budgets": [asdict(budget) for budget in held.budgets],
-    }
-    return json.dumps(content, separators=(",", ":")).encode()
-
-
-def decode(text: bytes) -> HeldGrants:
-    """What the node's file says; ValueError if it says nothing of the kind."""
-    if len(text) > messages.LONGEST:
-        raise ValueError(f"it has {len(text)} bytes, more than {messages.LONGEST}")
-    try:
-        content = json.loads(text)
-        boot, asked = content.pop("boot"), content.pop("asked")
-        answer = content.pop("answer")
-        answer = asdict(NO_ANSWER) if answer is None else answer
-        answer = messages.answer(json.dumps({**answer, "budgets": content.pop("budgets")}).encode())
-    except (KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"it lacks a key, or one is of another type: {error}") from None
-    if content or answer.budgets is None:
-        raise ValueError(f"it adds {sorted(content)}" if content else "it names no budgets")
-    if not isinstance(boot, str) or type(asked) not in {int, float} or not 0 <= asked < _LONGEST:
-        raise ValueError("its boot id is no text, or its boot time no number of seconds")
-    if answer.grants:
-        _require_grants(answer)
-    return HeldGrants(boot, float(asked), answer)
+def decode(text: bytes | str) -> HeldGrants:
+    """What the node's file says, as `messages.encode` writes it; ValueError if it is none."""
+    held = messages.decode(text, HeldGrants)
+    if held.answer.budgets is None:
+        raise ValueError("it names no budgets")
+    if held.answer.grants:
+        _require_grants(held.answer)
+    return held
 
 
 def _require_grants(answer: BudgetAnswer) -> None:

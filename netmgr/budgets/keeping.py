@@ -7,10 +7,10 @@ former leader that does not know of its replacement lends no more bytes.
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -20,22 +20,12 @@ from netmgr.budgets.server import BudgetServer, Leading
 from netmgr.clock import DAY_SECONDS
 
 
-class ServerState(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ServerState:
+    """Read and written as messages are."""
+
     epoch: int
     ceilings: Ceilings
-
-    def encode(self) -> str:
-        return json.dumps(self._asdict())
-
-    @classmethod
-    def decode(cls, text: str) -> ServerState:
-        """ValueError, LookupError, TypeError or AttributeError if it is none."""
-        content = json.loads(text)
-        ceilings = {
-            str(name): {int(day): int(number) for day, number in days.items()}
-            for name, days in content["ceilings"].items()
-        }
-        return cls(int(content["epoch"]), ceilings)
 
 
 class StateStore(Protocol):

@@ -192,7 +192,7 @@ class BudgetServer:
 
     async def _report(self, request: web.BaseRequest, allocator: BudgetAllocator) -> web.Response:
         node = self._identify(request)
-        report = messages.report(await request.read())
+        report = messages.decode(await request.read(), messages.BudgetReport)
         answer = allocator.answer(node, report, time.monotonic())
         self._unknown.discard(request.protocol)
         self.counted["answered"] += 1

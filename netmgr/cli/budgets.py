@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from functools import partial
-from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -77,24 +76,15 @@ def show(
 
 
 def _ask(server: str, credentials: Path) -> dict[str, Any]:
-    from exporter.reporting import ServerConnection, client_tls
-    from exporter.settings import split_address
+    from exporter.reporting import FAILURES, BudgetsClient
     from netmgr.budgets.messages import SHOWN
 
-    context, place = client_tls(credentials), server
-    answer: dict[str, Any] = {}
+    client = BudgetsClient(server, credentials, "--server")
     try:
-        for _ in range(2):
-            connection = ServerConnection(split_address("--server", place), context)
-            connection.request("GET", SHOWN)
-            response = connection.getresponse()
-            answer = json.loads(response.read(LONGEST_ANSWER))
-            if response.status == HTTPStatus.OK:
-                return answer
-            place = answer.get("leader") or place
-    except (OSError, ValueError) as error:
-        raise TryAgainLater(f"{place}: no answer of a server of budgets: {error}") from None
-    raise TryAgainLater(f"{place}: {answer.get('error')}; is there a leader?")
+        answer: dict[str, Any] = json.loads(client.request("GET", SHOWN))
+    except FAILURES as error:
+        raise TryAgainLater(f"{server}: no answer of a server of budgets: {error}") from None
+    return answer
 
 
 def _ask_cluster(api: Api) -> dict[str, Any]:

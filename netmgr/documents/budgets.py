@@ -14,7 +14,7 @@ from dataclasses import asdict
 from itertools import chain, combinations
 from typing import Annotated, Literal
 
-from netmgr.budgets.messages import Budget
+from netmgr.budgets.messages import MOST, NAME, PATTERN, Budget
 from netmgr.documents import patterns
 from netmgr.documents.diagnostics import Diagnostic, Invalid, KeyPath, Location, Severity, error
 from netmgr.documents.fields import Document
@@ -29,23 +29,19 @@ MOST_NESTED = 6
 LEAST_SHARE = 500_000
 """Bits a second of a budget for each node. Below, one long packet is more than a second's share."""
 
-NAME, PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$", r"^[a-z0-9*?-]{1,63}$"
-MOST = 64
-"""Budgets of a document, and patterns of a budget."""
-
 
 class ClusterBudget(Document):
     """What the pods of some namespaces may have together, in one direction."""
 
-    name: Annotated[str, Field(pattern=NAME)]
+    name: Annotated[str, Field(pattern=f"^{NAME}$")]
     """Its name in metrics and answers."""
     within: str | None = None
     """Name of the budget that this one is a part of."""
     namespaces: Annotated[
-        tuple[Annotated[str, Field(pattern=PATTERN)], ...],
+        tuple[Annotated[str, Field(pattern=f"^{PATTERN}$")], ...],
         Field(min_length=1, max_length=MOST),
     ]
-    """Names of namespaces, where * and ? stand for any characters (fnmatch(3))."""
+    """Names of namespaces, or what they begin with and a *."""
     internet_in: Annotated[BitRate | None, Field(alias="internet-in")] = None
     """Bits a second from the internet, of all nodes together, Ethernet headers included."""
     internet_out: Annotated[BitRate | None, Field(alias="internet-out")] = None
@@ -183,7 +179,7 @@ def _of_parent(document: BudgetsDocument, number: int, above: int) -> Iterator[D
             "lower it, or raise the other",
         )
     for pattern in budget.namespaces:
-        if not patterns.cover(parent.namespaces, (pattern,)):
+        if not patterns.matches(parent.namespaces, pattern):
             yield error(
                 f"{pattern} is not within the namespaces of {parent.name}",
                 _key(number, "namespaces"),
@@ -198,13 +194,19 @@ def _of_namespaces(document: BudgetsDocument) -> Iterator[Diagnostic]:
             continue
         above, beside = document.ancestors(budget.name), document.ancestors(other.name)
         is_nested = budget.name in beside or other.name in above
-        if not is_nested and patterns.overlap(budget.namespaces, other.namespaces):
+        if not is_nested and (_holds_of(budget, other) or _holds_of(other, budget)):
             yield error(
                 f"a namespace can be in {other.name} and in {budget.name}",
                 _key(second, "namespaces"),
                 _key(first, "namespaces"),
                 "say that one is within the other, or name other namespaces",
             )
+
+
+def _holds_of(budget: ClusterBudget, other: ClusterBudget) -> bool:
+    """Whether one of a budget's patterns stands for all that one of another's does."""
+    # With no * but at the end, two that have a name in common are one within the other.
+    return any(patterns.matches(budget.namespaces, pattern) for pattern in other.namespaces)
 
 
 def too_low(document: BudgetsDocument, nodes: int) -> Iterator[Diagnostic]:

@@ -5,21 +5,17 @@ They are known by a file that a process without privileges writes, so nothing of
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from netmgr.budgets.held import HeldGrants
-from netmgr.budgets.messages import Budget
+from netmgr.budgets.messages import MOST, Budget
 from netmgr.clock import DAY_SECONDS
 from netmgr.documents import patterns
-from netmgr.documents.budgets import MOST, MOST_NESTED, NAME, PATTERN
+from netmgr.documents.budgets import MOST_NESTED
 from netmgr.documents.limits import QuotaPeriod
-from netmgr.documents.quantity import LEAST_RATE, MOST_RATE
 from netmgr.limits.quotas import NodeQuota
 from netmgr.model import Traffic
-
-_LAST_DAY = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,23 +86,13 @@ def around(held: Sequence[NodeBudget], namespace: str, traffic: str) -> list[Nod
 
 
 def require_sound(content: HeldGrants) -> None:
-    """ValueError if a document could not have the budgets, or a day is none."""
+    """ValueError if no document could have the budgets."""
     depths: dict[str, int] = {}
     directions = {"": set(Traffic)}
     for budget in content.budgets:
         depth = depths.get(budget.within, -1) + 1
         is_new = budget.name not in depths and len(depths) < MOST and depth < MOST_NESTED
         is_within = budget.traffic in directions.get(budget.within, ())
-        if not (is_new and is_within and _is_sound(budget)):
+        if not (is_new and is_within and budget.slow <= budget.rate):
             raise ValueError(f"it has a budget {budget.name!r} that no document can have")
         depths[budget.name], directions[budget.name] = depth, {budget.traffic}
-    if any(grant.day > _LAST_DAY for grant in content.answer.grants.values()):
-        raise ValueError("it grants bytes of a day that is none")
-
-
-def _is_sound(budget: Budget) -> bool:
-    namespaces = budget.namespaces
-    are_patterns = all(re.fullmatch(PATTERN, pattern) for pattern in namespaces)
-    is_kept = LEAST_RATE <= budget.rate <= MOST_RATE and budget.slow <= budget.rate
-    is_named = re.fullmatch(NAME, budget.name) is not None
-    return is_named and is_kept and are_patterns and len(namespaces) <= MOST

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from netmgr import durable
 from netmgr.agent.accounting.budgets_file import boot_time
-from netmgr.budgets import held
+from netmgr.budgets import messages
 from netmgr.budgets.held import HeldGrants
 from netmgr.budgets.messages import Budget, BudgetAnswer, Grant
 from netmgr.model import Traffic
@@ -55,7 +55,7 @@ class GrantFile:
         }
         version = str(hash(self.budgets))
         answer = BudgetAnswer(self.epoch, 1, version, self.enforce, self.budgets, grants)
-        self.write(held.encode(HeldGrants(self.boot, boot_time() - age, answer)))
+        self.write(messages.encode(HeldGrants(self.boot, boot_time() - age, answer)))
 
     def write(self, text: bytes) -> None:
         durable.write(self.path, text, 0o644)

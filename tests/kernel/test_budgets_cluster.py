@@ -20,8 +20,8 @@ pytestmark = [pytest.mark.root, pytest.mark.alone, pytest.mark.timeout(900)]
 
 LIMIT = 80 * MEGABIT
 BATCH, QUOTA = 40 * MEGABIT, 120_000_000
-"""Bits a second, and bytes: an allowance that passes between two reports stalls TCP, which waits ever
-longer then."""
+"""Bits a second, and bytes: an allowance that passes between two reports stalls TCP, which waits
+longer each time."""
 NODES = 8
 SETTLED = 10.0
 """Seconds that are measured together."""

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from netmgr.api.snapshot import PodTotals
-from netmgr.budgets.held import HeldGrants
-from netmgr.budgets.messages import Budget, BudgetAnswer, Grant
+from netmgr.budgets.held import HeldGrants, decode
+from netmgr.budgets.messages import Budget, BudgetAnswer, Grant, encode
 from netmgr.kernel.traffic_control import ClassUsage, Shape
 from netmgr.limits import budgets, held_back, tree
 from netmgr.limits.budgets import NodeBudget
@@ -183,8 +183,8 @@ UNSOUND = {
 
 @pytest.mark.parametrize("fault", UNSOUND)
 def test_budgets_that_no_document_can_have_are_refused(fault: str) -> None:
-    with pytest.raises(ValueError, match="that no document can have"):
-        budgets.require_sound(answered(UNSOUND[fault]))
+    with pytest.raises(ValueError, match=r"that no document can have|Expected|Invalid"):
+        budgets.require_sound(decode(encode(answered(UNSOUND[fault]))))
 
 
 def test_budgets_of_one_name_or_nested_too_deeply_or_backwards_are_refused() -> None:
@@ -197,8 +197,8 @@ def test_budgets_of_one_name_or_nested_too_deeply_or_backwards_are_refused() -> 
     for given in (nested, EVERY[::-1], [RESEARCH, EVERYONE], other, twice):
         with pytest.raises(ValueError, match="that no document can have"):
             budgets.require_sound(answered(*given))
-    with pytest.raises(ValueError, match="of a day that is none"):
-        budgets.require_sound(answered(EVERYONE, day=10**7))
+    with pytest.raises(ValueError, match=r"`int` <= 1000000"):
+        decode(encode(answered(EVERYONE, day=10**7)))
 
 
 def test_a_file_that_is_wrong_has_no_pod_in_two_branches() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from exporter.reporting import Reporter
+from exporter.reporting import BudgetsClient, Reporter
 from exporter.settings import Settings
 from netmgr.api.client import ask
 from netmgr.budgets import held, messages
@@ -62,9 +62,8 @@ class World:
             self.now += 1
             return state()
 
-        return Reporter(
-            address_of(server), self.credentials, self.file, ask_agent, lambda: self.now
-        )
+        client = BudgetsClient(address_of(server), self.credentials)
+        return Reporter(client, self.file, ask_agent, lambda: self.now)
 
     @property
     def kept(self) -> HeldGrants:
@@ -146,7 +145,7 @@ def test_a_connection_that_was_lost_is_made_anew_with_the_next_report(world: Wor
     server = world.server()
     reporter = world.reporter(server)
     reporter.report()
-    connection = reporter._connection
+    connection = reporter._client._connection
     assert connection
     connection.sock.close()
     with pytest.raises((OSError, http.client.HTTPException)):
@@ -200,7 +199,7 @@ def test_an_answer_of_a_former_leader_is_refused(world: World) -> None:
     world.reporter(server).report()
     kept = world.kept
     newer = replace(kept, answer=replace(kept.answer, epoch=kept.answer.epoch + 1))
-    world.file.write_bytes(held.encode(newer))
+    world.file.write_bytes(messages.encode(newer))
     with pytest.raises(RequestError, match="newer-epoch"):
         world.reporter(server).report()
     assert world.kept == newer
@@ -210,9 +209,8 @@ def test_a_reporter_asks_an_agents_socket_and_goes_on_after_failures(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     server, path = world.server(), world.folder / "ledger.sock"
-    reporter = Reporter(
-        address_of(server), world.credentials, world.file, partial(ask, path, "budgets")
-    )
+    client = BudgetsClient(address_of(server), world.credentials)
+    reporter = Reporter(client, world.file, partial(ask, path, "budgets"))
     ended = threading.Event()
     with ExitStack() as stack:
         thread = threading.Thread(target=reporter.run, args=[ended])
@@ -243,25 +241,26 @@ def test_settings_that_name_a_part_of_a_server_are_refused(missing: str) -> None
 @pytest.mark.parametrize("text", ["10.0.0.1", "https://10.0.0.1:9122/", "fd00::1:9122", ":x"])
 def test_an_address_that_is_none_is_refused_with_its_option(world: World, text: str) -> None:
     with pytest.raises(ConfigError, match="--budgets-server"):
-        Reporter(text, world.credentials, world.file, lambda: STATE)
+        BudgetsClient(text, world.credentials)
 
 
 def test_a_services_address_is_taken_as_kubernetes_tells_it(world: World) -> None:
     server = world.server()
     for scheme in ("tcp", "https"):
         address = f"{scheme}://{address_of(server)}"
-        Reporter(address, world.credentials, world.file, lambda: STATE).report()
+        client = BudgetsClient(address, world.credentials)
+        Reporter(client, world.file, lambda: STATE).report()
     assert server.counted == {"answered": 2}
 
 
 def test_files_that_are_no_certificates_are_named(world: World) -> None:
     (world.credentials / "ca.crt").write_text("nothing")
     with pytest.raises(ConfigError, match=r"credentials: ca\.crt, tls\.crt and tls\.key have to"):
-        Reporter("127.0.0.1:1", world.credentials, world.file, lambda: STATE)
+        BudgetsClient("127.0.0.1:1", world.credentials)
 
 
 def test_what_is_written_is_what_the_agent_reads(world: World) -> None:
     world.reporter(world.server()).report()
     content = json.loads(world.file.read_text())
-    assert content.keys() == {"boot", "asked", "answer", "budgets"}
-    assert [budget["name"] for budget in content["budgets"]] == ["all"]
+    assert content.keys() == {"boot", "asked", "answer"}
+    assert [budget["name"] for budget in content["answer"]["budgets"]] == ["all"]

@@ -60,12 +60,12 @@ class Stored:
 
     def read(self) -> ServerState | None:
         self._version = self._memory.version
-        return ServerState.decode(self._memory.text) if self._memory.text else None
+        return messages.decode(self._memory.text, ServerState) if self._memory.text else None
 
     def write(self, state: ServerState) -> None:
         if self._version != self._memory.version:
             raise Conflict
-        self._memory.text = state.encode()
+        self._memory.text = messages.encode(state).decode()
         self._memory.version += 1
         self._version = self._memory.version
 
@@ -142,7 +142,7 @@ def test_each_node_is_answered_over_a_kept_connection(running: Running) -> None:
         client = running.client(name, "and.another.example.com")
         status, first = client.report()
         assert status == HTTPStatus.OK
-        answer = messages.answer(json.dumps(first).encode())
+        answer = messages.decode(json.dumps(first).encode(), messages.BudgetAnswer)
         assert (answer.sequence, answer.version, answer.enforce) == (1, "v1", True)
         assert answer.budgets == SAID.budgets
         assert answer.grants.keys() == {"everyone", "some"}
@@ -296,12 +296,12 @@ def test_a_deleted_state_makes_no_former_epoch(
 ) -> None:
     first = start()
     first.lead()
-    before = ServerState.decode(memory.text).epoch
+    before = messages.decode(memory.text, ServerState).epoch
     first.lost.set()
     memory.text = ""
     second = start()
     second.lead()
-    assert ServerState.decode(memory.text).epoch >= before
+    assert messages.decode(memory.text, ServerState).epoch >= before
     second.lost.set()
 
 

@@ -39,7 +39,7 @@ class BudgetsFile:
 
     def _copied(self) -> HeldGrants | None:
         try:
-            return durable.read(self._copy, lambda text: _sound(text.encode()))
+            return durable.read(self._copy, _sound)
         except StateError as error:
             self.fault = error.message
             return None
@@ -59,7 +59,7 @@ class BudgetsFile:
         is_new = held_now.answer.version != self.held.answer.version
         self.held = held_now
         if is_new or not self._copy.exists():
-            durable.write(self._copy, held.encode(held_now), 0o600)
+            durable.write(self._copy, messages.encode(held_now), 0o600)
 
     @property
     def age(self) -> float:
@@ -95,7 +95,7 @@ def _read(path: Path) -> HeldGrants:
     return _sound(text)
 
 
-def _sound(text: bytes) -> HeldGrants:
+def _sound(text: bytes | str) -> HeldGrants:
     content = held.decode(text)
     budgets.require_sound(content)
     return content

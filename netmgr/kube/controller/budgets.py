@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+from netmgr.budgets import messages
 from netmgr.budgets.identity import ClusterKeys, TokenVerifier
 from netmgr.budgets.keeping import BudgetsInForce, Keeper, ServerState
 from netmgr.budgets.server import BudgetServer
@@ -79,8 +80,8 @@ class ConfigMapStore:
         for config_map in selected["items"]:
             self._version = config_map["metadata"]["resourceVersion"]
             try:
-                return ServerState.decode((config_map.get("data") or {})[KEY])
-            except (ValueError, LookupError, TypeError, AttributeError):
+                return messages.decode((config_map.get("data") or {})[KEY], ServerState)
+            except (ValueError, KeyError):
                 # Of this reconciler alone: ranges are assigned meanwhile.
                 raise ApiError(
                     f"ConfigMap {CONFIG_MAP} cannot be read: delete it, by which quotas forget "
@@ -90,7 +91,7 @@ class ConfigMapStore:
 
     def write(self, state: ServerState) -> None:
         metadata = {"resourceVersion": self._version} if self._version else {"name": CONFIG_MAP}
-        body: Object = {"metadata": metadata, "data": {KEY: state.encode()}}
+        body: Object = {"metadata": metadata, "data": {KEY: messages.encode(state).decode()}}
         if self._version:
             config_map = self._api.patch(f"{self._path}/{CONFIG_MAP}", body)
         else:
