@@ -20,7 +20,7 @@ from netmgr.api.client import ask
 from netmgr.budgets import held, messages
 from netmgr.budgets.held import HeldGrants
 from netmgr.budgets.server import BudgetServer
-from netmgr.errors import ConfigError, NoAgent, RequestError
+from netmgr.errors import ConfigError, NetmgrError, NoAgent, RequestError
 from tests.fakes import budgets_server
 from tests.fakes.agent_socket import agent, canned
 from tests.fakes.authority import Authority
@@ -136,7 +136,7 @@ def test_without_a_leader_the_last_answer_stays(world: World, leader: str) -> No
     before = world.file.read_bytes()
     follower = world.server(leads=False)
     follower.leader = lambda: leader
-    with pytest.raises((ConfigError, OSError)):
+    with pytest.raises((NetmgrError, OSError)):
         world.reporter(follower).report()
     assert world.file.read_bytes() == before
 
