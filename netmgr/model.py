@@ -29,6 +29,10 @@ PROBE_LINK = "netmgr-probe"
 """The link with the addresses that `netmgr preflight` holds while it runs; it is no pod's."""
 
 
+LEAST_RATE, MOST_RATE = 64_000, 10**12
+"""Bits a second of a limit. Below, a connection's own acknowledgements would not fit."""
+
+
 class Traffic(StrEnum):
     """A class of traffic and its direction, seen from the pod or the node. Values are label values.
 

@@ -12,8 +12,7 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
-from netmgr.documents.quantity import LEAST_RATE, MOST_RATE
-from netmgr.model import Traffic
+from netmgr.model import LEAST_RATE, MOST_RATE, Traffic
 
 LONGEST = 256 * 1024
 """Bytes of a message."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from netmgr.model import LEAST_RATE, MOST_RATE
+
 SCHEMA: dict[str, Any] = {
     "anyOf": [
         {"type": "number", "minimum": 0},
@@ -15,8 +17,6 @@ SCHEMA: dict[str, Any] = {
 
 _QUANTITY = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)(|k|K|M|G|T|Ki|Mi|Gi|Ti)\Z")
 _POWERS = {"": 0, "k": 1, "K": 1, "M": 2, "G": 3, "T": 4}
-LEAST_RATE, MOST_RATE = 64_000, 10**12
-"""Bits a second. Below, a connection's own acknowledgements would not fit."""
 
 
 def quantity(value: object) -> int:
