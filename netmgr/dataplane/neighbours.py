@@ -111,19 +111,25 @@ class Neighbours:
                 ends_by_name[desired.own_name(link)] = link.number, end.mac
         return ends_by_name
 
-    def host_links_of(self, ends: Collection[LinkEnd]) -> set[str]:
-        """Names of the host ends of these links in sandboxes, but for those about to be deleted."""
-        host_links = set()
+    def host_links_of(self, ends: Collection[LinkEnd]) -> tuple[set[str], set[LinkEnd]]:
+        """Names of the host ends of these links in sandboxes, and those of the links that are down.
+
+        Such a link is about to be deleted, or in the middle of a change.
+        """
+        host_links, down = set(), set()
         for end in ends:
             inside = answered(self._host, links.show_link_in(*end))
-            if inside is None or not inside.up:
+            if inside is None:
+                continue
+            if not inside.up:
+                down.add(end)
                 continue
             outside = answered(self._host, links.show_link_in(links.HERE, inside.peer))
             # The peer of a foreign link may be in a third namespace, under a number of a link here.
             leads_there = outside and (outside.peer_netns, outside.peer) == end
             if outside and leads_there and desired.identity_of(outside):
                 host_links.add(desired.own_name(outside))
-        return host_links
+        return host_links, down
 
     def pod_end(self, link: Link) -> Link:
         """The pod's end of a link, as it is now; KernelError if it is gone."""

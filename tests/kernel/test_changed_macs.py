@@ -114,6 +114,18 @@ def test_a_chain_with_tuning_gives_a_pod_that_works_without_anybody_asking(
     assert talks(cni, pod, result)
 
 
+def test_a_link_that_is_down_for_long_while_its_mac_changes_is_followed(
+    cni: Caller, pod: Pod
+) -> None:
+    result = add(cni, pod)
+    inside(pod.netns, "ip", "link", "set", "eth0", "down")
+    inside(pod.netns, "ip", "link", "set", "eth0", "address", MAC)
+    # So long that the agent has looked meanwhile.
+    time.sleep(1)
+    inside(pod.netns, "ip", "link", "set", "eth0", "up")
+    eventually(lambda: is_followed(cni, pod, result))
+
+
 def test_a_pod_that_changes_its_mac_all_the_time_has_a_line_a_minute(cni: Caller, pod: Pod) -> None:
     result = add(cni, pod)
     log = cni.node.directory / "agent.log"

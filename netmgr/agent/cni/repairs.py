@@ -11,6 +11,7 @@ heard. The kernel reports a change at once, in whatever sandbox it happens.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, closing
@@ -27,13 +28,13 @@ from netmgr.dataplane.wiring import Dataplane
 from netmgr.documents.node import POD_GATEWAYS
 from netmgr.errors import KernelError, SetupError, StateError
 from netmgr.kernel import netns
-from netmgr.kernel.losses import NeighbourLosses
+from netmgr.kernel.losses import LinkEnd, NeighbourLosses
 from netmgr.kernel.routes import Route
 from netmgr.model import Attachment
 from netmgr.suspects import Suspects, unlocked
 
 # One change is several messages, and a pod that changes all the time must not cost much.
-_GATHERING_SECONDS = 0.01
+_GATHERING_SECONDS, _DOWN_SECONDS = 0.01, 0.5
 
 # How many intervals may pass between two passes over all MACs while the kernel reports changes.
 _RARELY = 6
@@ -55,6 +56,8 @@ class Repairs(Component):
         self._leases, self._dataplane = self._node.leases, self._node.dataplane
         self._faults: list[str] = []
         self._losses: NeighbourLosses | None = None
+        self._down: set[LinkEnd] = set()
+        """Links of sandboxes that lost their entries and are down yet."""
         try:
             self._losses = agent.stack.enter_context(NeighbourLosses(POD_GATEWAYS.values()))
         except KernelError as error:
@@ -209,16 +212,20 @@ class Repairs(Component):
         # The list is passed as a function, since it must be read after the kernel.
         self._follow_macs(self._dataplane.neighbours.outdated(self._leases.all))
 
-    def _follow_reported_macs(self, losses: NeighbourLosses) -> None:
+    def _follow_reported_macs(self, losses: NeighbourLosses) -> float:
         # Before the reading, which empties the socket: the rest of the change comes meanwhile.
         time.sleep(_GATHERING_SECONDS)
         lost = losses.read()
         if lost is None:
             self.follow_all_macs()
-        elif names := self._dataplane.neighbours.host_links_of(lost):
+        ends = self._down | (lost or set())
+        names, self._down = self._dataplane.neighbours.host_links_of(ends)
+        if names:
             listed = self._leases.all()
             changed = [attachment for attachment in listed if attachment.host_link in names]
             self._follow_macs(Suspects(tuple(changed)))
+        # Entries cannot be made before the link is up, of which nobody tells.
+        return _DOWN_SECONDS if self._down else math.inf
 
     def _follow_macs(self, outdated: Suspects[Attachment]) -> None:
         # If another request holds it for longer, the next pass comes back to it.

@@ -30,6 +30,8 @@ from netmgr.kernel.capabilities import Capability
 from netmgr.logs import caused_by
 from netmgr.model import Attachment
 
+Result = TypeVar("Result")
+
 Query = Callable[[Mapping[str, object]], object]
 """Answers a reader's request with what JSON can hold; raises NetmgrError or ValueError."""
 
@@ -150,17 +152,18 @@ class Health:
         self._repairs: Tally[str] = Tally()
         self._lock = threading.Lock()
 
-    def attempt(self, name: str, action: Callable[[], object]) -> None:
+    def attempt(self, name: str, action: Callable[[], Result]) -> Result | None:
         """Run an action; while it fails, `failing` says why."""
         try:
-            action()
+            result = action()
         except (NetmgrError, OSError, sqlite3.Error) as error:
             # Also for what a pod does to its own link, perhaps a hundred times a second.
             extra = caused_by(f"{name}: {error}")
             log.error("attempt-failed name=%s error=%s", name, error, extra=extra)  # noqa: TRY400  expected kinds only
             self.failing[name] = str(error)
-        else:
-            self.failing.pop(name, None)
+            return None
+        self.failing.pop(name, None)
+        return result
 
     def repair(self, area: str, action: Callable[[], Iterable[str]]) -> None:
         """Run an action that repairs drift; count and log each repair that it describes."""
