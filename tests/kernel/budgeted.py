@@ -36,6 +36,13 @@ SERVER = "10.64.1.1:9122"
 
 CHUNK = 1 << 18
 
+STEPPED = """
+import runpy, sys, time
+now, ahead = time.time, int(sys.argv.pop(1))
+time.time = lambda: now() + ahead
+runpy.run_module("netmgr", run_name="__main__", alter_sys=True)
+"""
+
 
 class BudgetedCluster:
     """As a context manager it is up inside the block: nodes without pods, and a server."""
@@ -102,7 +109,8 @@ class BudgetedCluster:
         lock = ("plan", "lock", "--yes", "-f", str(self.folder / "plan.yaml"))
         subprocess.run([sys.executable, "-m", "netmgr", *lock], check=True, timeout=PATIENCE)
 
-    def start_server(self) -> None:
+    def start_server(self, ahead: int = 0) -> None:
+        """With a clock that is so many seconds ahead of the machine's."""
         options = {
             "--file": self.folder / "budgets.yaml",
             "--plan": self.folder / "plan.yaml",
@@ -114,7 +122,8 @@ class BudgetedCluster:
         nsenter = programs.locate("nsenter", "util-linux")
         enter = [nsenter, f"--net={self.world.namespace('fabric')}"]
         with (self.folder / "server.log").open("ab") as output:
-            command = [*enter, sys.executable, "-m", "netmgr", "budgets", "serve", *arguments]
+            program = ["-c", STEPPED, str(ahead)] if ahead else ["-m", "netmgr"]
+            command = [*enter, sys.executable, *program, "budgets", "serve", *arguments]
             self._server = subprocess.Popen(command, stdout=output, stderr=output)
 
     def kill_server(self) -> None:

@@ -74,9 +74,10 @@ def test_a_budget_is_kept_and_shared_by_pod_through_faults(budgeted: BudgetedClu
 
         eventually(lambda: is_kept(downloads), otherwise, seconds=120)
         began = time.monotonic()
-        # A leader that is killed, and another that knows nothing but what was kept.
+        # A leader that is killed, and another that knows nothing but what was kept; and whose clock
+        # was set back by a day.
         budgeted.kill_server()
-        budgeted.start_server()
+        budgeted.start_server(ahead=-DAY_SECONDS)
         time.sleep(HOLD + PERIOD)
         eventually(lambda: is_kept(downloads), otherwise, seconds=120)
         # A partition of half of the nodes, longer than their rates hold.
