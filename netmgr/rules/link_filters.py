@@ -15,7 +15,7 @@ from typing import NamedTuple
 from netmgr.errors import Ignoring, KernelError
 from netmgr.kernel import bpf, traffic_filters
 from netmgr.kernel.bpf import BpfMap, BpfProgram
-from netmgr.kernel.links import Link, Links
+from netmgr.kernel.links import Link, Links, create_ifb
 from netmgr.kernel.netlink import Netlink, Operation
 from netmgr.kernel.routes import RTN_UNICAST, Route, read_routes
 from netmgr.kernel.traffic_filters import NO_BLOCKS, Blocks, FilterPlace
@@ -136,6 +136,10 @@ class LinkFilters:
 
     def put(self, pods: Collection[str], at_links: AtLinks, peers: Peers) -> None:
         """Have all be as it should be."""
+        if at_links.limited and not any(link.name == _IFB for link in self._links.read()):
+            # Before the first limited pod: what this machine sends itself through an IFB that the
+            # programs do not know is counted. Where there are none, no pod is limited.
+            self._channel.attempt([create_ifb(_IFB)])
         lacking = self.look(pods, at_links, peers)
         self._change(lacking.clsacts, lacking.programs)
         # Only now do programs believe what those before them write down.

@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -85,18 +87,38 @@ def controller_metrics(namespace: Path) -> str:
     return f"127.0.0.1:{port}"
 
 
+def send(world: World) -> None:
+    """From each pod to the internet: from the second twice as much as from the first one."""
+    for number, pod in enumerate(world.pods(), 1):
+        near, many = End(pod.netns, pod.address(Family.V4)), 20 * number
+        datagrams(near, End(world.internet, INTERNET[Family.V4]), [1200] * many, [100] * many)
+
+
+@pytest.fixture
+def sending(world: World) -> Iterator[None]:
+    """Pods send meanwhile: who waits, and a connection, is there as long as it lasts alone."""
+    ended = threading.Event()
+
+    def go_on() -> None:
+        while not ended.is_set():
+            with suppress(LabError):
+                send(world)
+
+    thread = threading.Thread(target=go_on)
+    thread.start()
+    yield
+    ended.set()
+    thread.join()
+
+
 @pytest.fixture(scope="module")
 def busy(world: World, prometheus: Prometheus) -> Prometheus:
     """Prometheus after the pods were busy between two scrapes and more: traffic, a new pod, a
     failed request.
     """
     prometheus.wait_for(f"count(up == 1) == {len(world.nodes) + 1}", bool)
-    with_traffic = {pod.pod.name: number for number, pod in enumerate(world.pods(), 1)}
     for _ in range(2):
-        for pod in world.pods():
-            near = End(pod.netns, pod.address(Family.V4))
-            many = 20 * with_traffic[pod.pod.name]
-            datagrams(near, End(world.internet, INTERNET[Family.V4]), [1200] * many, [100] * many)
+        send(world)
         stranger = replace(world.pods()[0], container_id="stranger")
         with pytest.raises(LabError):
             world.nodes[0].runtime.execute("CHECK", stranger, {"cniVersion": "1.1.0", "ips": []})
@@ -106,6 +128,7 @@ def busy(world: World, prometheus: Prometheus) -> Prometheus:
 
 
 @pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda path: path.stem)
+@pytest.mark.usefixtures("sending")
 def test_every_query_of_a_dashboard_has_a_result(busy: Prometheus, dashboard: Path) -> None:
     busy.answers(dashboard)
 
@@ -129,15 +152,19 @@ def test_the_busiest_pods_and_namespaces_are_those_that_sent_most(busy: Promethe
 
 def test_the_counters_arrive_to_the_byte(busy: Prometheus, world: World) -> None:
     labels = ("namespace", "pod", "traffic")
-    told = {
-        tuple(total[label] for label in labels): total["bytes"]
-        for total in world.nodes[0].snapshot()["pods"]
-    }
+
+    def counted() -> dict[tuple[str, ...], int]:
+        totals = world.nodes[0].snapshot()["pods"]
+        return {tuple(total[label] for label in labels): total["bytes"] for total in totals}
+
+    before = counted()
+    send(world)
+    told, busiest = counted(), ("serving", "pod-3", "internet-out")
+    assert told[busiest] - before[busiest] == 20 * 3 * (1200 + 28)
     # Nothing is there after a scrape that a busy machine did not answer within a second.
     busy.wait_for(
         'netmgr_pod_traffic_bytes_total{pod!="short"}', lambda result: by(result, *labels) == told
     )
-    assert told["serving", "pod-3", "internet-out"] == 2 * 20 * 3 * (1200 + 28)
 
 
 def test_every_rule_is_evaluated_without_complaint(busy: Prometheus) -> None:
