@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
@@ -32,6 +33,8 @@ from netmgr.limits.held_back import Look
 from netmgr.model import Attachment, Traffic
 
 _LOOK_SECONDS, _LEAST_SECONDS = 1.0, 0.5
+# Whoever writes the file must not keep this busy.
+_GATHERING_SECONDS = 0.05
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +68,7 @@ class Budgets(Component):
         yield Task(self._follow, _LOOK_SECONDS, wakes=self._watch.fileno(), thread="budgets")
 
     def _follow(self) -> float:
+        time.sleep(_GATHERING_SECONDS)
         attempt = self._agent.health.attempt
         if self._watch.drain() is None:
             attempt("budgets-file", self._watch.renew)
@@ -92,7 +96,7 @@ class Budgets(Component):
             # The ledger's bytes are not the classes'.
             self._was_enforced, self._looks = is_enforced, []
         former = self._looks[-1] if self._looks else None
-        # The ledger is seldom read; and whoever writes the file must not keep this busy.
+        # The ledger is seldom read.
         if former and now - former.at < (_LEAST_SECONDS if is_enforced else PERIOD):
             return
         if is_enforced:
