@@ -63,6 +63,7 @@ class BudgetAllocator:
         self._budgets: tuple[Budget, ...] = ()
         self._version = ""
         self._enforce = True
+        self._began = now
         # From then on no node has anything that another leader lent it.
         self._only_leader_at = -math.inf if ceilings is None else now + OVERLAP + LEASE
         # A clock that was set back gives no second quota.
@@ -128,13 +129,17 @@ class BudgetAllocator:
         self._nodes.pop(name, None)
         self._nodes[name] = node
         node.heard = now
+        is_ours = report.epoch == self.epoch or now > self._began + OVERLAP + LEASE
         return BudgetAnswer(
             self.epoch,
             report.sequence,
             self._version,
             self._enforce,
             None if report.version == self._version else self._budgets,
-            {name: self._grant(name, node, report.uses.get(name, _NOTHING)) for name in self.rates},
+            {
+                name: self._grant(name, node, report.uses.get(name, _NOTHING), is_ours=is_ours)
+                for name in self.rates
+            },
         )
 
     def ceilings(self) -> dict[str, dict[int, int]]:
@@ -177,11 +182,11 @@ class BudgetAllocator:
             del node.boots[next(iter(node.boots))]
         return node
 
-    def _grant(self, name: str, node: KnownNode, use: BudgetUse) -> Grant:
+    def _grant(self, name: str, node: KnownNode, use: BudgetUse, *, is_ours: bool) -> Grant:
         allocation = self.rates[name]
         if (share := node.rates.get(name)) is None:
             share = node.rates[name] = allocation.hear(use.held)
-        rate, firm = allocation.lend(share, use, node.pods or 0)
+        rate, firm = allocation.lend(share, use, node.pods or 0, is_ours=is_ours)
         level = 0 if math.isinf(allocation.level) else int(allocation.level)
         allowance = _UNLIMITED
         if day := self.days.get(name):

@@ -68,26 +68,30 @@ class DayAllocation:
 
     def hear(self, allowance: int) -> NodeBytes:
         """A node reports for the first time on this day, and may pass so much."""
+        allowance = min(allowance, self.former or self.quota)
         self.heard += allowance
-        return NodeBytes()
+        self.charged += allowance
+        return NodeBytes(charged=allowance)
 
     def lend(self, node: NodeBytes, use: BudgetUse, rate: int, share: float) -> int:
         """The allowance of a node at this rate (bits a second), which is this part of all rates.
 
         `use` has to be of this day.
         """
+        # Whoever says that more may pass would keep it from everybody else.
+        held = min(use.allowance, node.charged)
         # Reports have what came in and was dropped, too: no more than the allowance has passed.
-        count = min(use.bytes, use.allowance)
+        count = min(use.bytes, held)
         if count < node.count:
             # The node lost its count: whatever it was charged with may have passed, and stays.
             self.used += node.charged - node.count
             node.count = node.charged = 0
         self.used += count - node.count
-        self.charged += use.allowance - node.charged
+        self.charged += held - node.charged
         ceiling = min(self.quota, self.ceiling) - self.reserved
         # Half of what is left is kept for who uses more than others.
         ahead = min(AHEAD_SECONDS * rate / 8, max(0, ceiling - self.used) * share / 2)
-        allowance = min(count + int(ahead), use.allowance + max(0, ceiling - self.charged))
-        node.count, node.charged = count, max(use.allowance, allowance)
-        self.charged += node.charged - use.allowance
+        allowance = min(count + int(ahead), held + max(0, ceiling - self.charged))
+        node.count, node.charged = count, max(held, allowance)
+        self.charged += node.charged - held
         return allowance

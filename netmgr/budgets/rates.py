@@ -28,6 +28,7 @@ class NodeRate:
         growth: what these can have together until they can have the level; 0 from then on.
         level: the last that the node was told; infinite if no pod has to be held back.
         safe: the last that the node was told.
+        lent: by this leader, and in force at most.
     """
 
     held: int = 0
@@ -36,6 +37,7 @@ class NodeRate:
     growth: int = 0
     level: float = math.inf
     safe: int = 0
+    lent: int = 0
 
 
 class RateAllocation:
@@ -81,6 +83,7 @@ class RateAllocation:
         self.safe = self.rate // nodes
         for node in expired:
             self._set(node, 0, 0, 0, 0)
+            node.lent = 0
         # The number of Nodes was another one when they were told.
         safe = sum(max(node.safe, self.safe) for node in expired)
         # What the former leader lent is no more than the most, but nobody else knows to whom.
@@ -104,22 +107,28 @@ class RateAllocation:
         spare = SPARE * (OUTSTANDING * self.rate - self.held - safe)
         self._least = max(LEAST, int(spare / nodes))
 
-    def lend(self, node: NodeRate, use: BudgetUse, pods: int) -> tuple[int, int]:
-        """Answer a report of a node that can have so many pods: its rate, and the firm one."""
-        self._learn(node, use, pods)
+    def lend(self, node: NodeRate, use: BudgetUse, pods: int, *, is_ours: bool) -> tuple[int, int]:
+        """Answer a report of a node that can have so many pods: its rate, and the firm one.
+
+        `is_ours`: no other leader has lent it what is in force.
+        """
+        # Whoever says that more is in force would keep it from everybody else.
+        held = min(use.held, max(node.lent, node.safe) if is_ours else FASTEST_LINK)
+        self._learn(node, use, held, pods)
         wanted = HEADROOM * node.free
         if node.waiting:
             level = self.level * node.waiting
             wanted += min(level, node.growth) if node.growth else level
         rate = int(min(max(wanted, self._least), FASTEST_LINK))
-        rate = min(rate, max(use.held, node.held + self._lendable - self.held))
+        rate = min(rate, max(held, node.held + self._lendable - self.held))
         raised = max(0, rate - node.held)
         node.held += raised
         self.held += raised
         node.level, node.safe = self.level, self.safe
+        node.lent = max(held if is_ours else node.lent, rate)
         return rate, rate * self.rate // max(self.rate, self.outstanding)
 
-    def _learn(self, node: NodeRate, use: BudgetUse, pods: int) -> None:
+    def _learn(self, node: NodeRate, use: BudgetUse, held: int, pods: int) -> None:
         waiting = min(use.waiting, pods)
         # None of the other pods has more than the level.
         others = pods - waiting
@@ -128,7 +137,6 @@ class RateAllocation:
         first = waiting * FIRST_STEP * max(0, self._lendable - self.held)
         growth = int(GROWTH * min(use.rate, FASTEST_LINK) + first)
         growth = growth if growth < self.level * waiting else 0
-        held = min(use.held, FASTEST_LINK)
         if not node.held:
             # Its last answer may be so old that it takes its safe rate if it misses this one.
             held = max(held, node.safe, self.safe)

@@ -10,7 +10,7 @@ import pytest
 
 from netmgr.budgets.allocator import BudgetAllocator, ReportRefused
 from netmgr.budgets.messages import Budget, BudgetReport, BudgetUse, Grant
-from netmgr.budgets.terms import AIM, DELETED, HOLD, LEASE, OUTSTANDING, PERIOD
+from netmgr.budgets.terms import AIM, DELETED, HOLD, LEASE, OUTSTANDING, OVERLAP, PERIOD
 from netmgr.model import Traffic
 
 DAY = 20_000
@@ -244,6 +244,18 @@ def test_weight_is_no_more_than_the_pods_that_a_node_can_have() -> None:
         cluster.uses["node-0"] = replace(liar, held=held)
         cluster.report("node-0")
     assert cluster.grants["node-0"].rate == pytest.approx(RATE / 10, rel=0.1)
+
+
+def test_who_says_that_more_is_in_force_keeps_it_from_others_only_after_another_leader() -> None:
+    cluster = Cluster(QUOTA, ceilings={"everyone": {DAY: QUOTA.per_day // 2}})
+    used = []
+    for seconds in (OVERLAP + LEASE + 60, 100):
+        for _ in range(int(seconds / PERIOD)):
+            cluster.uses["node-0"] = BudgetUse(10**11, 0, 0, 0, DAY, 10**12, 10**12)
+            cluster.report("node-0")
+            cluster.go_on(PERIOD, waiting=30, names=cluster.nodes[1:])
+        used.append(sum(cluster.uses[name].bytes for name in cluster.nodes[1:]))
+    assert used[1] - used[0] == pytest.approx(AIM * 100 * RATE / 8, rel=0.05)
 
 
 def test_budgets_are_told_to_who_has_others() -> None:
