@@ -26,13 +26,10 @@ class NodeBytes:
 
     Attributes:
         count: what has passed, at most; `charged` is that and what it may pass yet.
-        lost: what it was charged with when its count began anew.
     """
 
     count: int = 0
     charged: int = 0
-    lost: int = 0
-    is_heard: bool = False
 
 
 class DayAllocation:
@@ -69,34 +66,28 @@ class DayAllocation:
             return self.ceiling
         return max(self.ceiling, min(self.quota, lent + self.step))
 
+    def hear(self, allowance: int) -> NodeBytes:
+        """A node reports for the first time on this day, and may pass so much."""
+        self.heard += allowance
+        return NodeBytes()
+
     def lend(self, node: NodeBytes, use: BudgetUse, rate: int, share: float) -> int:
         """The allowance of a node at this rate (bits a second), which is this part of all rates.
 
         `use` has to be of this day.
         """
-        self._learn(node, use)
-        ceiling = min(self.quota, self.ceiling) - self.reserved
-        # Half of what is left is kept for who uses more than others.
-        ahead = min(AHEAD_SECONDS * rate / 8, max(0, ceiling - self.used) * share / 2)
-        charged = node.lost + node.count + int(ahead)
-        charged = min(charged, node.charged + max(0, ceiling - self.charged))
-        self._charge(node, max(node.charged, charged))
-        return max(0, charged - node.lost)
-
-    def _learn(self, node: NodeBytes, use: BudgetUse) -> None:
         # Reports have what came in and was dropped, too: no more than the allowance has passed.
         count = min(use.bytes, use.allowance)
         if count < node.count:
-            # The node lost its count: whatever it was charged with may have passed.
-            self.used += node.charged - node.lost - node.count
-            node.lost, node.count = node.charged, 0
+            # The node lost its count: whatever it was charged with may have passed, and stays.
+            self.used += node.charged - node.count
+            node.count = node.charged = 0
         self.used += count - node.count
-        node.count = count
-        self._charge(node, node.lost + use.allowance)
-        if not node.is_heard:
-            node.is_heard = True
-            self.heard += node.charged
-
-    def _charge(self, node: NodeBytes, charged: int) -> None:
-        self.charged += charged - node.charged
-        node.charged = charged
+        self.charged += use.allowance - node.charged
+        ceiling = min(self.quota, self.ceiling) - self.reserved
+        # Half of what is left is kept for who uses more than others.
+        ahead = min(AHEAD_SECONDS * rate / 8, max(0, ceiling - self.used) * share / 2)
+        allowance = min(count + int(ahead), use.allowance + max(0, ceiling - self.charged))
+        node.count, node.charged = count, max(use.allowance, allowance)
+        self.charged += node.charged - use.allowance
+        return allowance

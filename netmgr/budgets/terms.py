@@ -31,7 +31,7 @@ OUTSTANDING = 1.3
 """Of a budget's rate: the most that is in force on all nodes together, whatever happens."""
 
 AIM = 0.985
-"""Of a budget's rate: what its pods are to have together; nodes' floors come on top."""
+"""Of a budget's rate: what its pods are to have together; the least of each node comes on top."""
 
 HEADROOM = 1.2
 """Of what pods have that are not held back: what is lent for them."""
@@ -39,8 +39,8 @@ HEADROOM = 1.2
 GROWTH = 4
 """Of a node's mean rate: the most by which a report raises it."""
 
-FLOOR = 0.03
-"""Of a node's safe rate: the least that is lent."""
+FIRST_STEP = 0.01
+"""Of what is not lent: what each pod that waits there adds to that."""
 
 SPARE = 0.3
 """Of what is not lent: what is spread over all nodes, so that a download begins at once."""
@@ -49,8 +49,3 @@ LEAST = 64_000
 """Bits a second: the least that is in force anywhere. HTB counts what a packet was too large for in
 time, and forgets none of it when a rate is raised: the longest packet holds this rate up for 8 s.
 """
-
-
-def floor(rate: int, nodes: int) -> int:
-    """Bits a second that each node is lent of a budget at the least."""
-    return max(LEAST, int(FLOOR * rate / nodes))
