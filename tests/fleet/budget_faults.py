@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from netmgr.budgets.allocator import BudgetAllocator
-from netmgr.budgets.terms import LEASE
+from netmgr.budgets.terms import GRACE, HOLD, LEASE
 from tests.fleet.budget_nodes import FleetNode
 from tests.fleet.budget_world import DAY, World
 
-LASTS = LEASE + 60
-"""Seconds; every lease ends meanwhile."""
+LASTS = LEASE + GRACE - HOLD
+"""Seconds; every lease ends meanwhile, and who misses an answer then takes its safe rate."""
 
 Fault = Callable[[World], None]
 

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from netmgr.backoff import Backoff
 from netmgr.budgets.held import HeldGrants
 from netmgr.budgets.messages import Budget, BudgetAnswer, BudgetReport, BudgetUse
 
@@ -66,6 +67,8 @@ class FleetNode:
             self.allowances[place] = 0
         self.held = HeldGrants.before_an_answer(tuple(budgets))
         self.report: BudgetReport | None = None
+        self.exchange: BudgetReport | None = None
+        self.backoff = Backoff()
         self.asked = 0.0
         self.boots = 0
         self.sequence = 0
@@ -89,7 +92,7 @@ class FleetNode:
         self.sequence = 0
         self.report = None
         self.booted = now
-        self.apply(now)
+        self.look(now)
 
     def lose_everything(self, now: float) -> None:
         """The file, and what the ledger and the kernel counted."""
@@ -97,7 +100,7 @@ class FleetNode:
         for place in self.metered:
             self.day[place], self.counts[place], self.allowances[place] = 0, 0.0, 0
         self.held = HeldGrants.before_an_answer(tuple(self.budgets))
-        self.apply(now)
+        self.look(now)
 
     def begin(self, download: Download, now: float) -> None:
         self.pass_until(now)
@@ -114,7 +117,7 @@ class FleetNode:
                 if rate != self.in_force[place]:
                     self.moved(now, place, rate - self.in_force[place], 0.0)
             self.in_force = in_force
-        self.share(now)
+            self.share(now)
 
     def pass_until(self, now: float) -> None:
         """Count what passed, and end downloads that are over."""
@@ -143,6 +146,7 @@ class FleetNode:
             left = [download for download in self.downloads if download.left >= 1]
             self.ended(len(self.downloads) - len(left))
             self.downloads = left
+            self.share(now)
 
     def share(self, now: float) -> None:
         """Share the rates in force among the downloads."""
@@ -185,10 +189,11 @@ class FleetNode:
         """Something has changed here."""
         self.pass_until(now)
         self.apply(now)
+        self.share(now)
 
     def reported(self, now: float) -> BudgetReport:
         """The next report, of the time since the last one."""
-        self.look(now)
+        self.pass_until(now)
         seconds = max(now - self.began, 1e-3)
         self.began = now
         grants = self.held.answer.grants
@@ -226,7 +231,7 @@ class FleetNode:
         return self.report
 
     def receive(self, answer: BudgetAnswer, now: float) -> None:
-        """An answer arrives, perhaps one to a report of long ago."""
+        """An answer arrives, perhaps one to a report of a former boot."""
         if self.report is None:
             return
         try:
@@ -241,6 +246,7 @@ class FleetNode:
                     self.day[place], self.counts[place] = grant.day, 0.0
                 self.allowances[place] = grant.allowance
         self.apply(now)
+        self.share(now)
 
 
 def water_level(demands: list[float], most: float) -> float:

@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from exporter.reporting import EXCHANGE_SECONDS
+from netmgr.backoff import Backoff
 from netmgr.budgets.allocator import BudgetAllocator, ReportRefused
 from netmgr.budgets.messages import Budget, BudgetAnswer, BudgetReport
 from netmgr.budgets.terms import PERIOD
@@ -120,6 +122,7 @@ class World:
         self.route: Callable[[FleetNode], BudgetAllocator | None] = lambda _: self.leaders[-1]
         self.active = 0
         for node in self.nodes:
+            node.backoff = Backoff(first=1, chance=self.random.random)
             node.drift = 1 + self.random.uniform(-2e-4, 2e-4)
             node.booted = node.looked = node.began = -self.random.uniform(0, 1e6)
             node.looked = node.began = 0.0
@@ -241,10 +244,11 @@ class World:
     def _report(self, node: FleetNode) -> None:
         report = node.reported(self.now)
         self._follow(node)
+        node.exchange = report
         if node.is_reachable and self.random.random() >= self.shape.lost:
             leader = self.route(node)
             self.at(self.now + self._latency(), lambda: self.arrive(leader, node, report))
-        self.at(self.now + PERIOD * self.random.uniform(0.9, 1.1), lambda: self._report(node))
+        self.at(self.now + EXCHANGE_SECONDS, lambda: self._end(node, report, None))
 
     def arrive(self, leader: BudgetAllocator | None, node: FleetNode, report: BudgetReport) -> None:
         """A report arrives at a leader, perhaps once more."""
@@ -255,13 +259,21 @@ class World:
         try:
             answer = leader.answer(node.name, report, self.now)
         except ReportRefused:
-            return
+            answer = None
         if node.is_reachable and self.random.random() >= self.shape.lost:
-            self.at(self.now + self._latency(), lambda: self._receive(node, answer))
+            self.at(self.now + self._latency(), lambda: self._end(node, report, answer))
 
-    def _receive(self, node: FleetNode, answer: BudgetAnswer) -> None:
-        node.receive(answer, self.now)
-        self._follow(node)
+    def _end(self, node: FleetNode, report: BudgetReport, answer: BudgetAnswer | None) -> None:
+        """An exchange ends; what arrives later finds its connection closed."""
+        if node.exchange is not report:
+            return
+        node.exchange = None
+        if answer:
+            node.receive(answer, self.now)
+            self._follow(node)
+            node.backoff.reset()
+        pause = PERIOD * self.random.uniform(0.9, 1.1) if answer else node.backoff.next()
+        self.at(self.now + pause, lambda: self._report(node))
 
     def most_in_force(self) -> Iterator[tuple[str, float]]:
         """Of each budget's rate, the most that was in force at any time."""

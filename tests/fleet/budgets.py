@@ -27,7 +27,7 @@ def measure(effort: Effort) -> Iterator[Figure]:
     part = effort.lent / WHOLE.nodes
     yield from _short(World(SEED, scaled(part)), effort)
     yield from _fresh(World(SEED, scaled(part, active=2000, pause=30_000)))
-    yield from _liars(part)
+    yield from _liars(part / 10)
     yield from _pairs(effort)
 
 
@@ -151,18 +151,17 @@ def _fresh(world: World) -> Iterator[Figure]:
 
 def _liars(part: float) -> Iterator[Figure]:
     """One node in 750 says that 100,000 pods wait there."""
-    honest, lied = World(SEED, scaled(part)), World(SEED, scaled(part))
-    liars = lied.nodes[:: max(2, len(lied.nodes) // 10)]
+    world = World(SEED, scaled(part))
+    liars = world.nodes[::750]
     for node in liars:
         _lie(node)
-    for world in (honest, lied):
-        world.run(180)
-    level = lied.leaders[-1].rates["everyone"].level
+    world.run(180)
+    level = world.leaders[-1].rates["everyone"].level
     most = max(node.in_force[0] for node in liars)
     yield Figure(
         "what a node gets that says 100,000 pods wait", most / (PODS * level), "", budget=1.25
     )
-    others = fmean(_use(lied, "everyone", 120))
+    others = fmean(_use(world, "everyone", 120))
     yield Figure("  use of the budget then", others, "")
 
 

@@ -17,7 +17,8 @@ class Effort:
         wave: the share of all that is changed at a time in a rolling change.
         idle_seconds: how long nothing happens.
         lease_seconds: how often each kubelet renews its Lease.
-        lent: nodes whose budgets are lent in virtual time, and `settled_seconds` for how long.
+        lent: nodes whose budgets are lent in virtual time, and `settled_seconds` for how long;
+            a tenth of them where some lie, which more of them would not change.
         paired: nodes under each pair of faults, of which one in `pairs` is tried.
     """
 
@@ -29,7 +30,7 @@ class Effort:
     idle_seconds: int = 60
     lease_seconds: float = 60
     lent: int = 7500
-    settled_seconds: int = 300
+    settled_seconds: int = 120
     paired: int = 100
     pairs: int = 1
 
