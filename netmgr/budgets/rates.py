@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from netmgr.budgets.messages import BudgetUse
-from netmgr.budgets.terms import AIM, FIRST_STEP, GROWTH, HEADROOM, LEAST, OUTSTANDING, SPARE
+from netmgr.budgets.terms import AIM, GROWTH, HEADROOM, LEAST, NEWCOMERS, OUTSTANDING, SPARE
 
 FASTEST_LINK = 100_000_000_000
 """Bits a second of a node's link; nothing is known about it."""
@@ -134,7 +134,7 @@ class RateAllocation:
         others = pods - waiting
         most = others * node.level if others else 0.0
         free = int(min(use.free, FASTEST_LINK, most))
-        first = waiting * FIRST_STEP * max(0, self._lendable - self.held)
+        first = waiting * max(0, self._lendable - self.held) / (NEWCOMERS + self.waiting)
         growth = int(GROWTH * min(use.rate, FASTEST_LINK) + first)
         growth = growth if growth < self.level * waiting else 0
         if not node.held:

@@ -39,8 +39,10 @@ HEADROOM = 1.2
 GROWTH = 4
 """Of a node's mean rate: the most by which a report raises it."""
 
-FIRST_STEP = 0.01
-"""Of what is not lent: what each pod that waits there adds to that."""
+NEWCOMERS = 50
+"""What a report may add for a pod that waits is its part of what is not lent: shared with all that
+wait, and so many more.
+"""
 
 SPARE = 0.3
 """Of what is not lent: what is spread over all nodes, so that a download begins at once."""
