@@ -125,11 +125,13 @@ class FleetNode:
         if not seconds or not self.downloads:
             return
         for place, rate in enumerate(self.rates):
-            size = rate * seconds / 8
+            # This may look late; the kernel looks at each packet.
+            left = max(0.0, self.allowances[place] - self.counts[place])
+            size = min(rate * seconds / 8, left)
             self.passed[place] += size
             self.counts[place] += size
-        for place in self.metered:
-            self.by_day[place, self.day[place]] += self.rates[place] * seconds / 8
+            if place in self.metered:
+                self.by_day[place, self.day[place]] += size
         for download in self.downloads:
             size = download.rate * seconds / 8
             download.bytes += size

@@ -41,6 +41,8 @@ class GrantFile:
 
     def grant(self, rates: Mapping[str, float], *, age: float = 0, firm: float = 1.0) -> None:
         """Grant rates in Mbit/s; after the hold `firm` times as much, and a tenth as safe rate."""
+        # A file from before the machine's boot would be none.
+        time.sleep(max(0.0, age - boot_time()))
         day = self.day or int(time.time()) // DAY
         grants = {
             name: Grant(
