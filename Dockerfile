@@ -35,7 +35,7 @@ RUN python3 -m venv --without-pip /opt/netmgr \
         aiohttp-retry
 # Only the launchers' own sources, so that no other change compiles them again.
 COPY cni/__init__.py cni/build.py cni/launcher.c cni/config.h cni/variables.h cni/
-COPY netmgr/__init__.py netmgr/errors.py netmgr/programs.py netmgr/durable.py netmgr/
+COPY netmgr/__init__.py netmgr/descriptors.py netmgr/durable.py netmgr/errors.py netmgr/programs.py netmgr/
 RUN /build/bin/python -c "from cni import build; [build.launcher(each) for each in build.MACHINES]"
 COPY pyproject.toml README.md LICENSE ./
 COPY cni cni
