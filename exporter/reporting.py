@@ -42,7 +42,8 @@ class ServerConnection(HTTPSConnection):
     """To an address, where whoever answers has to have the server's name."""
 
     def __init__(self, address: tuple[str, int], context: ssl.SSLContext) -> None:
-        super().__init__(*address, timeout=EXCHANGE_SECONDS)
+        # Without it, each connection would read all authorities that the machine trusts.
+        super().__init__(*address, timeout=EXCHANGE_SECONDS, context=context)
         self._trusted = context
 
     def connect(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -80,6 +81,17 @@ def world(tmp_path: Path) -> Iterator[World]:
     made = World(tmp_path)
     yield made
     made.lost.set()
+
+
+def test_what_the_machine_trusts_is_not_read_for_a_report(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(*_: object) -> None:
+        raise AssertionError("each connection would load a hundred certificates")
+
+    reporter = world.reporter(world.server())
+    monkeypatch.setattr(ssl.SSLContext, "load_default_certs", load)
+    reporter.report()
 
 
 def test_an_answer_is_kept_with_the_time_before_anything_was_measured(world: World) -> None:
