@@ -129,8 +129,9 @@ class Reporter:
         status, text = self._post(connection, body)
         if status == HTTPStatus.MISDIRECTED_REQUEST:
             connection.close()
-            leader = split_address("the leader at", str(json.loads(text)["leader"]))
-            connection = self._connect(leader)
+            if not (leader := str(json.loads(text)["leader"])):
+                raise RequestError("no server of budgets leads")
+            connection = self._connect(split_address("the leader at", leader))
             status, text = self._post(connection, body)
         if status != HTTPStatus.OK:
             connection.close()

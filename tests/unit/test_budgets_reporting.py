@@ -143,13 +143,20 @@ def test_who_no_longer_leads_is_left_for_whom_the_server_names(world: World) -> 
     assert second.counted == {"answered": 1}
 
 
-@pytest.mark.parametrize("leader", ["", "no address", "127.0.0.1:1"])
-def test_without_a_leader_the_last_answer_stays(world: World, leader: str) -> None:
+@pytest.mark.parametrize(
+    ("leader", "why"),
+    [
+        ("", "no server of budgets leads"),
+        ("no address", "ADDRESS:PORT"),
+        ("127.0.0.1:1", "refused"),
+    ],
+)
+def test_without_a_leader_the_last_answer_stays(world: World, leader: str, why: str) -> None:
     world.reporter(world.server()).report()
     before = world.file.read_bytes()
     follower = world.server(leads=False)
     follower.leader = lambda: leader
-    with pytest.raises((ConfigError, OSError)):
+    with pytest.raises((ConfigError, OSError, RequestError), match=why):
         world.reporter(follower).report()
     assert world.file.read_bytes() == before
 
