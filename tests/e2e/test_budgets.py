@@ -242,20 +242,14 @@ def test_both_nodes_share_a_rate_and_go_on_when_the_machine_of_the_leader_dies(
             share = {name: rates.get(name, 0) / LIMIT for name in running}
             return 0.8 <= sum(share.values()) <= 1.1 and min(share.values()) > 0.3
 
+        def is_shown() -> bool:
+            nodes = show(installed, config)["some"]["nodes"]
+            waiting = {(share["node"], share["waiting"]) for share in nodes}
+            return waiting == {(node, 1) for node in network.NODES}
+
         wait_for(is_kept, "a budget that is kept", 120)
         began = time.monotonic()
-        waiting = {(node, 1) for node in network.NODES}
-        wait_for(
-            lambda: (
-                waiting
-                == {
-                    (share["node"], share["waiting"])
-                    for share in show(installed, config)["some"]["nodes"]
-                }
-            ),
-            "a pod of each node that is held back",
-            60,
-        )
+        wait_for(is_shown, "a pod of each node that is held back", 60)
         former, known = leader(installed), max(netmgr.budget_epochs(installed))
         machine = installed.node(former["spec"]["nodeName"])
         # Nobody starts it again, and its address stays among those of the Service.
