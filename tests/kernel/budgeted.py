@@ -206,21 +206,25 @@ class Downloads:
 
     def rates(self, seconds: float) -> dict[str, float]:
         """Bits a second on the wire that each pod got, over the last so many seconds."""
-        now, latest = self._seconds[-1]
-        began, then = next(look for look in self._seconds if look[0] >= now - seconds)
+        looks = self._looks()
+        now, latest = looks[-1]
+        began, then = next(look for look in looks if look[0] >= now - seconds)
         factor = 8 * ON_THE_WIRE / max(now - began, 0.001)
         return {pod: (size - then.get(pod, 0)) * factor for pod, size in latest.items()}
 
     def windows(self, since: float, seconds: float) -> list[float]:
         """What all pods got together, in each window of so many seconds since then."""
-        looks = [look for look in self._seconds if look[0] >= since]
-        totals = [(at, sum(sizes.values())) for at, sizes in looks]
+        totals = [(at, sum(sizes.values())) for at, sizes in self._looks() if at >= since]
         rates: list[float] = []
         for at, size in totals:
             end = next((other for other in totals if other[0] >= at + seconds), None)
             if end:
                 rates.append((end[1] - size) * 8 * ON_THE_WIRE / (end[0] - at))
         return rates
+
+    def _looks(self) -> list[tuple[float, dict[str, int]]]:
+        with self._lock:
+            return list(self._seconds)
 
     def _run(self) -> None:
         payload, due = bytes(1 << 16), 0.0
