@@ -35,7 +35,7 @@ RUN python3 -m venv --without-pip /opt/netmgr \
         aiohttp-retry
 # Only the launchers' own sources, so that no other change compiles them again.
 COPY cni/__init__.py cni/build.py cni/launcher.c cni/config.h cni/variables.h cni/
-COPY netmgr/__init__.py netmgr/errors.py netmgr/programs.py netmgr/durable.py netmgr/
+COPY netmgr/__init__.py netmgr/descriptors.py netmgr/durable.py netmgr/errors.py netmgr/programs.py netmgr/
 RUN /build/bin/python -c "from cni import build; [build.launcher(each) for each in build.MACHINES]"
 COPY pyproject.toml README.md LICENSE ./
 COPY cni cni
@@ -52,9 +52,10 @@ COPY .ci/image-sbom .ci/
 RUN mkdir -p /image/usr/share/sbom \
     && PYTHONDONTWRITEBYTECODE=1 /opt/netmgr/bin/python .ci/image-sbom /image >/image/usr/share/sbom/netmgr.cdx.json
 COPY configs/seccomp /opt/netmgr/share/seccomp
-# Byte code that is valid whatever the time stamps of its sources, which not every engine keeps.
-RUN python3 -m compileall -q --invalidation-mode unchecked-hash -s /image -p / /image/usr/lib/python3* \
-    && python3 -m compileall -q --invalidation-mode unchecked-hash /opt/netmgr
+# Byte code that is valid whatever the time stamps of its sources, which not every engine keeps. -f: pip has imported
+# what its own modules look for.
+RUN python3 -m compileall -q -f --invalidation-mode unchecked-hash -s /image -p / /image/usr/lib/python3* \
+    && python3 -m compileall -q -f --invalidation-mode unchecked-hash /opt/netmgr
 
 # ---- the image: no shell, no package manager ---------------------------------------------------------
 FROM scratch AS image

@@ -90,7 +90,7 @@ BUDGET_WAITING = Metric(
 )
 BUDGET_QUOTA = Metric(
     "netmgr_controller_budget_quota_bytes",
-    "Of a budget's bytes of this day (UTC): the quota, and what nodes reported as used.",
+    "Of a budget's bytes of this day (UTC): the quota, and what nodes used of it, or may have.",
     ("budget", "of"),
     2 * BUDGETS,
 )

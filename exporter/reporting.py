@@ -42,7 +42,8 @@ class ServerConnection(HTTPSConnection):
     """To an address, where whoever answers has to have the server's name."""
 
     def __init__(self, address: tuple[str, int], context: ssl.SSLContext) -> None:
-        super().__init__(*address, timeout=EXCHANGE_SECONDS)
+        # Without it, each connection would read all authorities that the machine trusts.
+        super().__init__(*address, timeout=EXCHANGE_SECONDS, context=context)
         self._trusted = context
 
     def connect(self) -> None:
@@ -73,9 +74,11 @@ class BudgetsClient:
         # and asks the server again who leads.
         connection, self._connection = self._connection or self._connect(self._server), None
         status, text = self._exchange(connection, method, path, body)
-        if status == HTTPStatus.MISDIRECTED_REQUEST and (leader := json.loads(text)["leader"]):
+        if status == HTTPStatus.MISDIRECTED_REQUEST:
             connection.close()
-            connection = self._connect(split_address("the leader at", str(leader)))
+            if not (leader := str(json.loads(text)["leader"])):
+                raise RequestError("no server of budgets leads")
+            connection = self._connect(split_address("the leader at", leader))
             status, text = self._exchange(connection, method, path, body)
         if status != HTTPStatus.OK:
             connection.close()

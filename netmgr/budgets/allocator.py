@@ -53,6 +53,7 @@ class BudgetAllocator:
     Attributes:
         epoch: of this leader; every later one's is greater.
         rates, days: by budget, for who shows how it stands.
+        is_listening: whether nodes that are well may still be unheard.
     """
 
     def __init__(self, epoch: int, now: float, day: int, ceilings: Ceilings | None = None) -> None:
@@ -66,6 +67,8 @@ class BudgetAllocator:
         self._began = now
         # From then on no node has anything that another leader lent it.
         self._only_leader_at = -math.inf if ceilings is None else now + OVERLAP + LEASE
+        self._is_first = ceilings is None
+        self.is_listening = not self._is_first
         # A clock that was set back gives no second quota.
         self._day = max([day, *(min(kept) for kept in (ceilings or {}).values() if kept)])
         # What a former leader may lend for as long as it believes to lead.
@@ -101,6 +104,7 @@ class BudgetAllocator:
 
     def tick(self, now: float, day: int) -> None:
         """To be called each second."""
+        self.is_listening = not self._is_first and now - self._began < HOLD
         if day > self._day:
             self._begin_day(day)
         silent = list(takewhile(lambda node: now - node.heard > HOLD, self._nodes.values()))

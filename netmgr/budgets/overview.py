@@ -21,9 +21,10 @@ def statuses(
 ) -> list[dict[str, Any]]:
     """For each budget what the document says, and how it stands; `now` since the epoch.
 
-    `outstanding` is in force on all nodes together, at most; `level` what each pod gets that is
-    held back, and None where none has to be; `spent_at` (since the epoch) when the quota ends if
-    the day goes on as on average, and None where it lasts.
+    `outstanding` is in force on all nodes together, at most. `used` has what a former leader may
+    have lent and nobody reports. `level` is what each pod gets that is held back, and None where
+    none has to be; `spent_at` (since the epoch) when the quota ends if the day goes on as on
+    average, and None where it lasts.
     """
     return [_status(allocator, budget, now) for budget in budgets]
 
@@ -31,6 +32,8 @@ def statuses(
 def _status(allocator: BudgetAllocator, budget: Budget, now: float) -> dict[str, Any]:
     lent, day = allocator.rates[budget.name], allocator.days.get(budget.name)
     used = day.used if day else 0
+    if day and not allocator.is_listening:
+        used += day.reserved
     began = now - now % DAY_SECONDS
     end = began + (now - began) * budget.per_day / max(1, used)
     return asdict(budget) | {

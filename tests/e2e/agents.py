@@ -1,4 +1,4 @@
-"""A node's agent as a process: how it is ended, and when its successor serves."""
+"""Pods' processes, a node's agent above all: how it is ended, and when its successor serves."""
 
 from __future__ import annotations
 
@@ -20,19 +20,23 @@ _SECONDS_TO_END = 40
 _SECONDS_TO_SERVE = 60
 
 
-def process(cluster: Cluster, node: str) -> int:
-    """The process of the node's agent, by the control group of its pod."""
-    uid = _pod(cluster, node)["uid"]
+def process(cluster: Cluster, node: str, command: str = "agent") -> int:
+    """The process of the node's agent or exporter."""
+    return process_of(_pod(cluster, node)["uid"], command)
+
+
+def process_of(uid: str, command: str) -> int:
+    """The process with this word in its command, by the control group of its pod."""
     for each in Path("/proc").glob("[0-9]*"):
         try:
             if f"/pod{uid}/" not in (each / "cgroup").read_text():
                 continue
-            command = (each / "cmdline").read_bytes().split(b"\0")
+            words = (each / "cmdline").read_text().split("\0")
         except (FileNotFoundError, ProcessLookupError):
             continue
-        if b"agent" in command:
+        if command in words:
             return int(each.name)
-    raise AssertionError(f"no agent runs on {node}")
+    raise AssertionError(f"no {command} runs in pod {uid}")
 
 
 def kill(cluster: Cluster, node: str) -> None:

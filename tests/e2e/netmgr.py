@@ -94,3 +94,10 @@ def leases(cluster: Cluster, node: str) -> int:
     text = page(cluster, node)
     found = re.findall(r'^netmgr_ipam_addresses\{.*state="allocated"\} (\d+)', text, re.MULTILINE)
     return sum(map(int, found))
+
+
+def budget_epochs(cluster: Cluster) -> list[int]:
+    """Of the server of budgets that answered each node last, as its agent knows it; 0 for none."""
+    pages = [page(cluster, node) for node in network.NODES]
+    found = [re.search(r"^netmgr_budget_epoch (\S+)$", text, re.MULTILINE) for text in pages]
+    return [int(float(epoch[1])) if epoch else 0 for epoch in found]

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.e2e import counting, lifecycle, netmgr, network
+from tests.e2e import counting, lifecycle, netmgr, network, quick_starts
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.images import NETMGR_IMAGE
 from tests.e2e.pods import Pod
 from tests.helm import programs
 from tests.lab.exchange import End
+from tests.waiting import PATIENCE
 
 pytestmark = [pytest.mark.root, pytest.mark.e2e, pytest.mark.timeout(600)]
 
-CHART = Path(__file__).parents[2] / "configs" / "helm" / "netmgr"
+CONFIGS = Path(__file__).parents[2] / "configs"
+CHART, BUDGETS = CONFIGS / "helm" / "netmgr", CONFIGS / "budgets.yaml"
 IMAGE = "image.repository={},image.tag={}".format(*NETMGR_IMAGE.rsplit(":", 1))
 
 
@@ -61,6 +64,19 @@ def test_a_value_replaces_the_agents_and_disturbs_no_pod(
     changed = ("upgrade", "netmgr", CHART, "--reuse-values", "--set", "node.reconcile_seconds=20")
     lifecycle.disturb_nobody(installed, running, internet, lambda: helm(installed, *changed))
     assert not revisions(installed) & old
+
+
+def test_budgets_are_added_to_what_runs(installed: Cluster, tmp_path: Path):
+    for node in network.NODES:
+        # There is no control plane among the nodes.
+        installed.label(node, "node-restriction.kubernetes.io/netmgr-controller")
+    shutil.copy(BUDGETS, tmp_path)
+    quick_starts.run(installed, "On Kubernetes", "docs/budgets.md", tmp_path)
+    file = "node.budgets_file=/var/lib/netmgr-budgets/budgets.json"
+    changed = ("upgrade", "netmgr", CHART, "--reuse-values", "--set", "components={budgets}")
+    helm(installed, *changed, "--set", file)
+    netmgr.roll_out(installed)
+    wait_for(lambda: min(netmgr.budget_epochs(installed)) > 0, "a budget for every node", PATIENCE)
 
 
 def test_removing_it_leaves_the_nodes_as_they_were(

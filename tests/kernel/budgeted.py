@@ -25,7 +25,6 @@ from tests.fakes.authority import Authority
 from tests.kernel.flows import ON_THE_WIRE
 from tests.lab.exchange import open_socket
 from tests.lab.nodes import LabNode
-from tests.lab.runtime import Sandbox
 from tests.lab.topology import INTERNET, cluster
 from tests.lab.unprivileged import NOBODY
 from tests.lab.world import SETTINGS, World
@@ -77,7 +76,8 @@ class BudgetedCluster:
 
     def _up(self) -> None:
         self.world.build()
-        self._write_documents()
+        (self.folder / "budgets.yaml").write_text(yaml.safe_dump(self._document))
+        write_plan(self.folder, len(self.nodes))
         self.start_server()
         for node in self.nodes:
             kept = node.directory / "budgets"
@@ -95,19 +95,6 @@ class BudgetedCluster:
             node.wait_until_ready()
             self.start_exporter(node)
         eventually(lambda: all(map(self.is_granted, self.nodes)), "not every node has an answer")
-
-    def _write_documents(self) -> None:
-        (self.folder / "budgets.yaml").write_text(yaml.safe_dump(self._document))
-        pool = {"nodes": len(self.nodes), "pods_per_node": 16}
-        plan = {
-            **PLAN_KEYS,
-            "name": "budgeted",
-            "pools": {"nodes": ["10.0.0.0/12"], "services": ["172.16.0.0/16"]},
-            "clusters": {"lab": {"services": {"length": 20}, "node_pools": {"cpu": pool}}},
-        }
-        (self.folder / "plan.yaml").write_text(yaml.safe_dump(plan))
-        lock = ("plan", "lock", "--yes", "-f", str(self.folder / "plan.yaml"))
-        subprocess.run([sys.executable, "-m", "netmgr", *lock], check=True, timeout=PATIENCE)
 
     def start_server(self, ahead: int = 0) -> None:
         """With a clock that is so many seconds ahead of the machine's."""
@@ -159,6 +146,24 @@ class BudgetedCluster:
                 _ip(node, "route", "del", "blackhole", address)
 
 
+def write_plan(folder: Path, nodes: int) -> None:
+    """A plan.yaml with its lock, of nodes that are called lab-cpu-0, lab-cpu-1 and so on."""
+    plan = {
+        **PLAN_KEYS,
+        "name": "budgeted",
+        "pools": {"nodes": ["10.0.0.0/12"], "services": ["172.16.0.0/16"]},
+        "clusters": {
+            "lab": {
+                "services": {"length": 20},
+                "node_pools": {"cpu": {"nodes": nodes, "pods_per_node": 16}},
+            }
+        },
+    }
+    (folder / "plan.yaml").write_text(yaml.safe_dump(plan))
+    lock = ("plan", "lock", "--yes", "-f", str(folder / "plan.yaml"))
+    subprocess.run([sys.executable, "-m", "netmgr", *lock], check=True, timeout=PATIENCE)
+
+
 def _ip(node: LabNode, *arguments: str) -> None:
     enter = [programs.locate("nsenter", "util-linux"), f"--net={node.namespace}"]
     subprocess.run([*enter, "ip", *arguments], check=True, timeout=PATIENCE)
@@ -167,8 +172,9 @@ def _ip(node: LabNode, *arguments: str) -> None:
 class Downloads:
     """Endless downloads from the internet, one a pod, and what each pod got second by second."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, internet: Path) -> None:
+        """`internet` is the network namespace of who sends."""
+        self._internet = internet
         self._stack = ExitStack()
         self._selector = self._stack.enter_context(selectors.DefaultSelector())
         self._ended = threading.Event()
@@ -186,21 +192,21 @@ class Downloads:
         self._thread.join()
         self._stack.close()
 
-    def start(self, pod: Sandbox) -> None:
+    def start(self, pod: str, netns: Path) -> None:
         internet = INTERNET[Family.V4]
-        with open_socket(self._world.internet, Family.V4, socket.SOCK_STREAM) as listener:
+        with open_socket(self._internet, Family.V4, socket.SOCK_STREAM) as listener:
             listener.bind((str(internet), 0))
             listener.listen()
-            near = self._stack.enter_context(open_socket(pod.netns, Family.V4, socket.SOCK_STREAM))
+            near = self._stack.enter_context(open_socket(netns, Family.V4, socket.SOCK_STREAM))
             near.settimeout(PATIENCE)
             near.connect(listener.getsockname())
             far = self._stack.enter_context(listener.accept()[0])
         for end in (near, far):
             end.settimeout(0)
         with self._lock:
-            self._received[pod.pod.name] = 0
+            self._received[pod] = 0
             self._selector.register(far, selectors.EVENT_WRITE, None)
-            self._selector.register(near, selectors.EVENT_READ, pod.pod.name)
+            self._selector.register(near, selectors.EVENT_READ, pod)
 
     def total(self) -> int:
         """Bytes that all pods got so far; payload of TCP."""
@@ -209,21 +215,25 @@ class Downloads:
 
     def rates(self, seconds: float) -> dict[str, float]:
         """Bits a second on the wire that each pod got, over the last so many seconds."""
-        now, latest = self._seconds[-1]
-        began, then = next(look for look in self._seconds if look[0] >= now - seconds)
+        looks = self._looks()
+        now, latest = looks[-1]
+        began, then = next(look for look in looks if look[0] >= now - seconds)
         factor = 8 * ON_THE_WIRE / max(now - began, 0.001)
         return {pod: (size - then.get(pod, 0)) * factor for pod, size in latest.items()}
 
     def windows(self, since: float, seconds: float) -> list[float]:
         """What all pods got together, in each window of so many seconds since then."""
-        looks = [look for look in self._seconds if look[0] >= since]
-        totals = [(at, sum(sizes.values())) for at, sizes in looks]
+        totals = [(at, sum(sizes.values())) for at, sizes in self._looks() if at >= since]
         rates: list[float] = []
         for at, size in totals:
             end = next((other for other in totals if other[0] >= at + seconds), None)
             if end:
                 rates.append((end[1] - size) * 8 * ON_THE_WIRE / (end[0] - at))
         return rates
+
+    def _looks(self) -> list[tuple[float, dict[str, int]]]:
+        with self._lock:
+            return list(self._seconds)
 
     def _run(self) -> None:
         payload, due = bytes(1 << 16), 0.0

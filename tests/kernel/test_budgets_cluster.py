@@ -63,10 +63,10 @@ def is_kept(downloads: Downloads) -> bool:
 
 
 def test_a_budget_is_kept_and_shared_by_pod_through_faults(budgeted: BudgetedCluster) -> None:
-    with Downloads(budgeted.world) as downloads:
+    with Downloads(budgeted.world.internet) as downloads:
         # By pod, not by node: the first one has three.
         for number, node in enumerate([*budgeted.nodes, *[budgeted.nodes[0]] * 2]):
-            downloads.start(node.add(f"research-{number}"))
+            downloads.start(f"research-{number}", node.add(f"research-{number}").netns)
 
         def otherwise() -> str:
             log = (budgeted.folder / "server.log").read_text()
@@ -96,9 +96,9 @@ def test_a_budget_is_kept_and_shared_by_pod_through_faults(budgeted: BudgetedClu
 
 def test_pods_of_all_nodes_get_no_more_than_the_quota(budgeted: BudgetedCluster) -> None:
     first_day = time.time() // DAY_SECONDS
-    with Downloads(budgeted.world) as downloads:
+    with Downloads(budgeted.world.internet) as downloads:
         for number, node in enumerate(budgeted.nodes):
-            downloads.start(node.add(f"batch-{number}", "batch"))
+            downloads.start(f"batch-{number}", node.add(f"batch-{number}", "batch").netns)
         eventually(lambda: downloads.total() > QUOTA / 8)
         budgeted.kill_server()
         budgeted.start_server()

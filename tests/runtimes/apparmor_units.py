@@ -65,7 +65,9 @@ def refusals() -> list[str]:
     return [line for line in log.splitlines() if 'apparmor="DENIED"' in line]
 
 
-def test_all_work_is_done_in_enforce_mode(unit_node: UnitNode, internet: Internet, probe: bytes):
+def test_all_work_is_done_in_enforce_mode(
+    unit_node: UnitNode, internet: Internet, probe: bytes, tmp_path: Path
+):
     node, machine, systemd = unit_node, unit_node.machine, unit_node.systemd
     before = len(refusals())
     for process in ("agent", "exporter"):
@@ -91,6 +93,7 @@ def test_all_work_is_done_in_enforce_mode(unit_node: UnitNode, internet: Interne
     plugin.collect_garbage("inside")
     plugin.remove("inside")
     assert node.addresses("allocated") == 0
+    node.add_budgets(tmp_path)
     assert node.failures() == []
     assert refusals()[before:] == []
 

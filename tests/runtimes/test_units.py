@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.fakes.authority import Authority
+from tests.kernel.budgeted import write_plan
 from tests.lab.topology import Node
 from tests.runtimes import attempts
 from tests.runtimes.internet import Internet
@@ -37,6 +39,11 @@ PYTHONPATH={INSTALLED}/source PYTHONDONTWRITEBYTECODE=1 exec {{python}} -P -m ne
 """
 
 
+BUDGETS = {
+    "apiVersion": "netmgr.io/v1alpha1",
+    "kind": "Budgets",
+    "budgets": [{"name": "everyone", "namespaces": ["*"], "internet-in": "1G"}],
+}
 SETTINGS = {"reader_group": "netmgr", "reconcile_seconds": 1}
 
 
@@ -59,6 +66,36 @@ class UnitNode(NetmgrNode):
         self.systemd.control("systemctl", "start", "netmgr-agent", "netmgr-exporter")
         self.wait_until_ready()
         return printed
+
+    def add_budgets(self, folder: Path) -> None:
+        """What docs/budgets.md says of a node without Kubernetes, and a server beside it."""
+        machine, address, kept = self.machine, "127.0.0.1:9122", "/var/lib/netmgr-budgets"
+        authority = Authority(folder)
+        (folder / "budgets.yaml").write_text(yaml.safe_dump(BUDGETS))
+        write_plan(folder, 1)
+        files = ("--file", folder / "budgets.yaml", "--plan", folder / "plan.yaml")
+        tls = ("--tls", authority.certify("netmgr-budgets"), "--state", folder / "state")
+        serve = ("budgets", "serve", "--listen", address, *files, *tls)
+        machine.start("budgets", *NETMGR, *serve)
+        for file in authority.certify("lab-cpu-0").iterdir():
+            machine.write(f"/etc/netmgr/budgets/{file.name}", file.read_bytes(), 0o640)
+        machine.run("chgrp", "-R", "netmgr", "/etc/netmgr/budgets")
+        exporter = f"{UNITS}/netmgr-exporter.service"
+        (command,) = re.findall("^ExecStart=.*$", machine.path(exporter).read_text(), re.MULTILINE)
+        command += f" --budgets-server {address} --budgets-credentials /etc/netmgr/budgets"
+        command += f" --budgets-file {kept}/budgets.json"
+        machine.write(f"{exporter}.d/budgets.conf", f"[Service]\nExecStart=\n{command}\n")
+        settings = {**SETTINGS, "budgets_file": f"{kept}/budgets.json"}
+        machine.write(DOCUMENT, yaml.safe_dump(self._document() | settings))
+        self.systemd.control("systemctl", "daemon-reload")
+        self.systemd.control("systemctl", "restart", "netmgr-agent", "netmgr-exporter")
+        eventually(self._has_budgets, lambda: f"{self.log('agent')}\n{self.log('exporter')}")
+
+    def _has_budgets(self) -> bool:
+        try:
+            return self.snapshot().get("budgets", {}).get("epoch", 0) > 0
+        except OSError:
+            return False
 
     @property
     def python(self) -> Path:
@@ -132,6 +169,12 @@ def test_pods_come_talk_are_counted_and_scraped_and_go(
     eventually(repaired, lambda: unit_node.log("agent"))
     plugin.remove("inside")
     assert settled(lambda: unit_node.addresses("allocated"), lambda: 0) == 0
+    assert unit_node.failures() == []
+
+
+@pytest.mark.parametrize("unit_node", ["nftables"], indirect=True)
+def test_a_server_of_budgets_is_heard(unit_node: UnitNode, tmp_path: Path):
+    unit_node.add_budgets(tmp_path)
     assert unit_node.failures() == []
 
 

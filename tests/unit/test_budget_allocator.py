@@ -10,6 +10,7 @@ import pytest
 
 from netmgr.budgets.allocator import BudgetAllocator, ReportRefused
 from netmgr.budgets.messages import Budget, BudgetReport, BudgetUse, Grant
+from netmgr.budgets.overview import statuses
 from netmgr.budgets.terms import AIM, DELETED, HOLD, LEASE, OUTSTANDING, OVERLAP, PERIOD
 from netmgr.model import Traffic
 
@@ -324,6 +325,26 @@ def test_a_new_leader_reserves_what_the_former_may_have_lent() -> None:
     for name in cluster.nodes[1:]:
         cluster.report(name)
     assert day.charged + day.reserved == ceiling
+
+
+def test_what_is_left_to_nobody_after_a_change_of_leaders_counts_as_used() -> None:
+    small = replace(BUDGET, per_day=10**9)
+    cluster = Cluster(small)
+    cluster.go_on(30, waiting=1)
+    cluster.take_over(2, cluster.leader.ceilings())
+
+    def used() -> int:
+        (status,) = statuses(cluster.leader, [small], cluster.now)
+        return int(status["used"])
+
+    reported = sum(use.bytes for use in cluster.uses.values())
+    for name in cluster.nodes[:5]:
+        cluster.report(name)
+    # The others are well, and are heard in a moment.
+    assert used() < reported
+    cluster.go_on(600, waiting=1)
+    assert cluster.leader.days["everyone"].used < 0.95 * small.per_day
+    assert 0.99 * small.per_day < used() <= small.per_day
 
 
 def test_a_day_begins_with_what_was_kept_for_it() -> None:

@@ -102,7 +102,7 @@ def test_show_says_why_it_can_show_nothing(tmp_path: Path, run: Run) -> None:
     server = budgets_server.start(authority.certify(messages.SERVER_NAME))
     code, _, err = run("show", "--server", f"127.0.0.1:{server.port}", "--credentials", tmp_path)
     assert code == 1
-    assert "another one leads" in err
+    assert "no server of budgets leads" in err
     code, _, err = run("show", "--server", "127.0.0.1:1", "--credentials", tmp_path)
     assert code == 1
     assert "127.0.0.1:1: no answer of a server of budgets: " in err

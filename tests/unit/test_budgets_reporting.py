@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -81,6 +82,17 @@ def world(tmp_path: Path) -> Iterator[World]:
     made.lost.set()
 
 
+def test_what_the_machine_trusts_is_not_read_for_a_report(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(*_: object) -> None:
+        raise AssertionError("each connection would load a hundred certificates")
+
+    reporter = world.reporter(world.server())
+    monkeypatch.setattr(ssl.SSLContext, "load_default_certs", load)
+    reporter.report()
+
+
 def test_an_answer_is_kept_with_the_time_before_anything_was_measured(world: World) -> None:
     server = world.server()
     reporter = world.reporter(server)
@@ -130,13 +142,20 @@ def test_who_no_longer_leads_is_left_for_whom_the_server_names(world: World) -> 
     assert second.counted == {"answered": 1}
 
 
-@pytest.mark.parametrize("leader", ["", "no address", "127.0.0.1:1"])
-def test_without_a_leader_the_last_answer_stays(world: World, leader: str) -> None:
+@pytest.mark.parametrize(
+    ("leader", "why"),
+    [
+        ("", "no server of budgets leads"),
+        ("no address", "ADDRESS:PORT"),
+        ("127.0.0.1:1", "refused"),
+    ],
+)
+def test_without_a_leader_the_last_answer_stays(world: World, leader: str, why: str) -> None:
     world.reporter(world.server()).report()
     before = world.file.read_bytes()
     follower = world.server(leads=False)
     follower.leader = lambda: leader
-    with pytest.raises((NetmgrError, OSError)):
+    with pytest.raises((NetmgrError, OSError), match=why):
         world.reporter(follower).report()
     assert world.file.read_bytes() == before
 

@@ -183,6 +183,19 @@ def test_the_debian_package_leaves_out_what_the_image_leaves_out():
     assert not imported & {name.replace("-", "_") for name in unused}
 
 
+def test_the_image_has_what_builds_the_launchers_before_the_rest_is_copied(tmp_path):
+    dockerfile = (ROOT / "Dockerfile").read_text()
+    for package in ("cni", "netmgr"):
+        (line,) = re.findall(rf"^COPY ({package}/.*) {package}/$", dockerfile, re.MULTILINE)
+        (tmp_path / package).mkdir()
+        for name in line.split():
+            shutil.copy(ROOT / name, tmp_path / name)
+    # -I: this environment has netmgr, too.
+    begin = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from cni import build; "
+    done = programs.run([sys.executable, "-I", "-c", f"{begin}print(build.__file__)"])
+    assert done.stdout.decode().strip() == str(tmp_path / "cni" / "build.py"), done.stderr
+
+
 def test_base_is_refused_without_the_program_that_builds_images(tmp_path):
     source = checkout(tmp_path / "source", **SETTINGS)
     git_only = tmp_path / "bin"

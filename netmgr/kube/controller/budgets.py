@@ -27,7 +27,9 @@ CONFIG_MAP, KEY = "netmgr-budgets", "state.json"
 """In the namespace of the claims, where nobody else writes."""
 
 NEAR, SPENT = "BudgetNearQuota", "BudgetQuotaSpent"
-NEAR_SHARE = 0.9
+NEAR_SHARE, SPENT_SHARE = 0.9, 0.99
+"""Of a quota's bytes. A report is lent a part of what is left: the last bytes are never used."""
+
 NAMESPACES_SECONDS = 300.0
 
 Status = dict[str, Any]
@@ -146,7 +148,7 @@ def _is_near(status: Status) -> bool:
 
 
 def _notice(status: Status, namespace: str, uid: str) -> WarningEvent:
-    is_spent, slow = status["used"] >= status["per_day"], status["slow"]
+    is_spent, slow = status["used"] >= SPENT_SHARE * status["per_day"], status["slow"]
     then = f"packets {f'pass at {slow} bits a second together' if slow else 'are dropped'}"
     used = "{used} of {per_day} bytes of {traffic} a day".format_map(status)
     message = (
