@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import fcntl
 import io
+import itertools
 import json
 import os
 import platform
@@ -39,7 +40,10 @@ pytestmark = pytest.mark.root
 
 WORLD = {
     "nodes": 1,
-    "settings": {"accounting": {"min_reading_seconds": 0}},
+    "settings": {
+        "accounting": {"min_reading_seconds": 0},
+        "limits": [{"pods": "limited/*", IN: "1G", OUT: "1G"}],
+    },
 }
 OFFLOADS = (
     "tx-tcp-segmentation",
@@ -61,6 +65,9 @@ NEEDS_CHECKSUM, GSO_TCP, GSO_UDP = 1, {Family.V4: 1, Family.V6: 4}, 5
 KNOWS_TUNNELS = tuple(map(int, platform.release().split("-")[0].split(".")[:2])) >= (6, 17)
 
 
+_numbers = itertools.count(1)
+
+
 @pytest.fixture(scope="module", params=[Backend.LINKS], ids=str)
 def backend(request: pytest.FixtureRequest) -> Backend:
     return request.param
@@ -77,22 +84,27 @@ class Wire:
             capture.settle()
         return {
             traffic: sum(
-                tally.bytes
-                for flow, tally in capture.flows().items()
-                # To the capture, what comes in is what its host is sent.
-                if flow.traffic == OUT
+                tally.bytes for flow, tally in capture.flows().items() if flow.traffic == traffic
             )
             for traffic, capture in self.captures.items()
         }
 
 
 @pytest.fixture
+def pod(node: LabNode, request: pytest.FixtureRequest) -> Iterator[Sandbox]:
+    made = node.add(f"wired-{next(_numbers)}", getattr(request, "param", "research"))
+    yield made
+    node.runtime.delete(made)
+
+
+@pytest.fixture
 def wire(world: World, node: LabNode, pod: Sandbox) -> Iterator[Wire]:
+    own = host_link(node, pod)
     with wiring.inside(node.namespace):
-        for link in ("eth0", host_link(node, pod)):
+        for link in ("eth0", own):
             switch_off(link, OFFLOADS)
     with ExitStack() as captures:
-        places = {OUT: (world.namespace("fabric"), "node-1"), IN: (pod.netns, INTERFACE)}
+        places = {OUT: (world.namespace("fabric"), "node-1"), IN: (node.namespace, own)}
         yield Wire(
             {traffic: captures.enter_context(Capture(*place)) for traffic, place in places.items()}
         )
@@ -132,6 +144,7 @@ def tap(node: LabNode) -> Iterator[tuple[int, bytes]]:
         os.close(descriptor)
 
 
+@pytest.mark.parametrize("pod", ["research", "limited"], indirect=True)
 @pytest.mark.parametrize("family", Family)
 def test_tcp_each_way_is_counted_as_a_wire_carries_it(
     world: World, node: LabNode, pod: Sandbox, wire: Wire, family: Family
