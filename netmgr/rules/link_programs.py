@@ -184,8 +184,8 @@ def _segments(header: int) -> str:
     """Have the bytes of the headers that a packet's further segments repeat on the stack.
 
     The segments are as many as `gso_size` makes, which gso_segs need not say (a virtual machine's
-    packets have none). Of a tunnel's, `wire_len` knows the headers since Linux 6.17; before, each
-    segment has at most a TCP header in place of what is behind IP's.
+    packets have none). Of a tunnel's, `wire_len` knows the headers since Linux 6.17 (and in updates
+    of 6.12); before, each segment has at most a TCP header in place of what is behind IP's.
     """
     return f"""
         *(u32 *)(r10 - 40) = 0; r1 = *(u32 *)(r6 + 176); if r1 == 0 goto done
