@@ -25,8 +25,8 @@ from netmgr.api.snapshot import LimitState, PodLabels, PodTotals, QuotaState
 # Bytes of UTF-8 in a label value. Kubernetes' own names are never longer (RFC 1123 subdomains).
 LONGEST_LABEL = 253
 
-# As many as there are families of each; a total has bytes and packets.
-SERIES_PER_TOTAL, SERIES_PER_LIMIT, SERIES_PER_QUOTA = 2, 6, 3
+# As many as there are families of each.
+SERIES_PER_LIMIT, SERIES_PER_QUOTA = 6, 3
 
 _DIGEST_DIGITS = 32
 
@@ -77,16 +77,21 @@ def _ranked(owned: Iterable[Owned], size: Callable[[Owned], float]) -> list[Owne
     )
 
 
+def series_of(total: PodTotals) -> int:
+    """Bytes and packets, and what is known of wires."""
+    return 4 if "wire" in total else 2
+
+
 def select(totals: Sequence[PodTotals], room: int) -> Selection:
     """The totals that fit into `room` series, by the order above."""
-    if len(totals) * SERIES_PER_TOTAL <= room:
+    if sum(map(series_of, totals)) <= room:
         return Selection(totals)
     series: defaultdict[_Pod, int] = defaultdict(int)
     size: defaultdict[_Pod, int] = defaultdict(int)
     live: dict[_Pod, bool] = {}
     for total in totals:
         pod = total["namespace"], total["pod"]
-        series[pod] += SERIES_PER_TOTAL
+        series[pod] += series_of(total)
         size[pod] += total["bytes"]
         live[pod] = total["live"]
     shown: set[_Pod] = set()

@@ -104,6 +104,15 @@ POD_BYTES, POD_PACKETS = totals(
     packets="Packets between a pod and the internet, or a class of traffic. Lingers after the "
     "pod's end, then goes.",
 )
+POD_WIRE_BYTES, POD_WIRE_UNKNOWN = totals(
+    "netmgr_pod_traffic",
+    POD_BYTES.labels,
+    POD_BYTES.series,
+    wire_bytes="Bytes with the IP headers of every segment, as a wire carries them, without the "
+    "link layer. Of packets whose segments are known, where links count (accounting.at).",
+    wire_unknown_bytes="Bytes (IP headers included) of packets that are in no wire bytes, since "
+    "nobody knows their segments.",
+)
 NAMESPACE_BYTES, NAMESPACE_PACKETS = totals(
     "netmgr_namespace_traffic",
     ("namespace", "traffic"),

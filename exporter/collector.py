@@ -87,7 +87,7 @@ class Collector:
         left = (self._max_series or sys.maxsize) - OWN_SERIES
         left -= sum(len(family.samples) for family in rest)
         selection = bounds.select(snapshot["pods"], left)
-        left = max(0, left - len(selection.shown) * bounds.SERIES_PER_TOTAL)
+        left = max(0, left - sum(map(bounds.series_of, selection.shown)))
         limits = bounds.by_size(snapshot.get("limits", ()))[: left // bounds.SERIES_PER_LIMIT]
         left -= len(limits) * bounds.SERIES_PER_LIMIT
         quotas = bounds.by_use(snapshot.get("quotas", ()))[: left // bounds.SERIES_PER_QUOTA]
@@ -172,6 +172,10 @@ def _empty(metric: Metric) -> Family:
     return make(metric.name, metric.help, labels=metric.labels, unit=metric.unit)
 
 
+def _on_wires(snapshot: Entry) -> Iterator[Entry]:
+    return (pod for pod in snapshot["pods"] if "wire" in pod)
+
+
 def _ports_in_use(snapshot: Entry) -> Iterator[Entry]:
     # A host without ports of a protocol would divide by zero.
     return (ports for ports in _entries("nat.ports", snapshot) if ports["budget"])
@@ -215,6 +219,8 @@ _SCRAPE: tuple[Row, ...] = (("", catalog.UP, "is_up"), ("", catalog.SCRAPE, "sec
 _PODS: tuple[Row, ...] = (
     ("pods", catalog.POD_BYTES, "bytes"),
     ("pods", catalog.POD_PACKETS, "packets"),
+    (_on_wires, catalog.POD_WIRE_BYTES, "wire"),
+    (_on_wires, catalog.POD_WIRE_UNKNOWN, "wire_unknown"),
 )
 _SELECTED: tuple[Row, ...] = (
     # The snapshot has it in bits.

@@ -199,10 +199,13 @@ class Sample(NamedTuple):
     """One reading of a kernel counter: bytes (with IP headers) and packets since it was made.
 
     `life` differs between a counter and any that another program puts in its place; 0 if that
-    cannot be known.
+    cannot be known. `wire` has every segment's headers, of packets whose segments are known;
+    `measured` are the `bytes` of these. Both are 0 where rules count.
     """
 
     counter: Counter
     bytes: int
     packets: int
     life: int = 0
+    wire: int = 0
+    measured: int = 0

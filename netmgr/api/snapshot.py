@@ -36,9 +36,11 @@ class PodLabels(TypedDict):
 
 
 class PodTotals(TrafficTotals, PodLabels):
-    """A pod's total; `live` is false while the series lingers after the pod's end."""
+    """A pod's total, `live` until the pod's end; `wire` is without bytes of `wire_unknown`."""
 
     live: bool
+    wire: NotRequired[int]
+    wire_unknown: NotRequired[int]
 
 
 class NamespaceTotals(TrafficTotals):
@@ -382,7 +384,8 @@ class ForwardAudit(TypedDict):
 class LinkAudit(TypedDict):
     """One direction of one link (`out` is from its pods): what it carried, and what was counted.
 
-    `carried` is `headers` (Ethernet's) and `counted` and `rest`: internal traffic, ARP, drops.
+    `carried` is `headers` (Ethernet's) and `counted` and `rest`: internal traffic, ARP, drops. Of
+    uplinks, as much of it as `segments` may be further segments' headers, if a card counts these.
     """
 
     pods: list[str]
@@ -394,6 +397,7 @@ class LinkAudit(TypedDict):
     counted: dict[str, int]
     counted_packets: int
     rest: int
+    segments: NotRequired[int]
 
 
 class AuditView(TypedDict):
@@ -401,6 +405,7 @@ class AuditView(TypedDict):
     node: str
     forward: list[ForwardAudit]
     links: list[LinkAudit]
+    uplinks: NotRequired[list[LinkAudit]]
     ratios: list[AuditRatio]
     gaps: list[AccountingGaps]
 
@@ -408,6 +413,7 @@ class AuditView(TypedDict):
 class UsageRow(TrafficTotals):
     """A sum of hourly roll-ups; columns that name no group are empty, `hour` is 0.
 
+    `wire` has every segment's headers, of as many bytes as `measured` has.
     `missing` is how many bytes it may lack at most; None where that is not known. Of a cluster, it
     is one `node`'s, beside `unread_nodes` that existed in its time and whose rows nobody has.
     """
@@ -415,6 +421,8 @@ class UsageRow(TrafficTotals):
     hour: int
     namespace: str
     pod: str
+    wire: NotRequired[int]
+    measured: NotRequired[int]
     missing: NotRequired[int | None]
     node: NotRequired[str]
     unread_nodes: NotRequired[int]

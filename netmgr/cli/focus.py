@@ -63,6 +63,8 @@ def focus_row(row: UsageRow, prices: Prices) -> dict[str, object]:
         "x_MissingBytes": row.get("missing"),
         "x_Node": row.get("node"),
         "x_UnreadNodes": row.get("unread_nodes"),
+        "x_WireBytes": row.get("wire"),
+        "x_WireUnknownBytes": row["bytes"] - row.get("measured", 0),
     }
     return dict(sorted(columns.items()))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -159,7 +159,9 @@ def explanation(answer: Mapping[str, Any]) -> Table:
 def audit(answer: Mapping[str, Any]) -> Iterator[Table | str]:
     yield _forward(answer)
     if answer["links"]:
-        yield _links(answer)
+        yield _links(answer["links"], "Pods against their links")
+    if uplinks := answer.get("uplinks"):
+        yield _links(uplinks, "The internet against the uplinks, since the agent started")
     notes = (_HEADERS, _OFFLOAD, _REST) if answer["links"] else ()
     for line in (*_findings(answer), *notes):
         yield f"{typer.style('·', dim=True)} {line}"
@@ -182,10 +184,10 @@ def _forward(answer: Mapping[str, Any]) -> Table:
     return table
 
 
-def _links(answer: Mapping[str, Any]) -> Table:
+def _links(links: Iterable[Mapping[str, Any]], title: str) -> Table:
     headings = ("pod", "link", "", "carried>", "headers>", "counted>", "rest>")
-    table = Table(*headings, title="Pods against their links")
-    for link_audit in answer["links"]:
+    table = Table(*headings, title=title)
+    for link_audit in links:
         counted = sum(link_audit["counted"].values())
         figures = (size(link_audit["carried"]), size(link_audit["headers"]), size(counted))
         pods = ", ".join(map(short, link_audit["pods"]))
@@ -207,6 +209,11 @@ def _findings(answer: Mapping[str, Any]) -> Iterator[str]:
                 why = "that cannot be: please report it with `netmgr node audit -o json`."
             more = f"{size(-link_audit['rest'])} more were counted than the link carried"
             yield f"{link_audit['link']} {way}: {more}; {why}"
+
+    for uplinks in answer.get("uplinks", ()):
+        if segments := uplinks["segments"]:
+            why = "are headers of further segments, if the card counts these; and what passed"
+            yield f"uplinks {uplinks['direction']}: {size(segments)} of the rest {why} meanwhile."
 
 
 def _unexplained(forward_audit: Mapping[str, Any]) -> Iterator[str]:

@@ -11,6 +11,7 @@ import json
 import os
 import re
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -43,6 +44,7 @@ _COLUMNS = {
     "class": (),
 }
 _FIGURES = ("traffic", "bytes", "packets", "missing")
+_OF_WIRES = ("wire", "wire_unknown")
 _RECORDS = [By.HOUR, By.POD, By.CLASS]
 # The ledger folds the smallest pods of its oldest hours into their namespaces.
 _FOLDED = "(others)"
@@ -234,7 +236,7 @@ def _existence(node: UnreadNode) -> dict[str, object]:
 def as_csv(answer: UsageView, prices: Prices | None = None) -> str:
     of_cluster = ("node", "unread_nodes") if "nodes" in answer else ()
     cost = ("cost",) if prices else ()
-    columns = (*_columns(answer), *_FIGURES, *of_cluster, *cost)
+    columns = (*_columns(answer), *_FIGURES, *_of_wires(answer), *of_cluster, *cost)
     return _written(columns, _rows(answer, prices))
 
 
@@ -257,8 +259,8 @@ def _rows(answer: UsageView, prices: Prices | None = None) -> Iterator[dict[str,
     columns = _columns(answer)
     for row in answer["rows"]:
         names = dict(zip(columns, _key(row, columns), strict=True))
-        figures: Mapping[str, object] = row
-        shown = (*_FIGURES, "node", "unread_nodes")
+        figures = {**row, "wire_unknown": row["bytes"] - row.get("measured", 0)}
+        shown = (*_FIGURES, *_of_wires(answer), "node", "unread_nodes")
         document = names | {name: figures[name] for name in shown if name in figures}
         if prices:
             # As text: a number of JSON is a binary fraction to most readers.
@@ -271,10 +273,14 @@ def as_table(answer: UsageView, prices: Prices | None = None) -> Iterator[Table 
     columns, lines = _columns(answer), _lines(answer)
     by_class = "class" in answer["by"] or len({line[1] for line in lines}) > 1
     headings = [*columns, *(["class"] if by_class else []), "in>", "out>"]
+    # Both ways, or neither.
+    wires = len(_of_wires(answer))
+    headings += ["wire in>", "wire out>"][:wires]
     headings += [f"{prices.currency}>"] if prices else []
     table = Table(*headings, title=f"{_time(answer['since'])} until {_time(answer['until'])}")
-    for key, kind, incoming, outgoing in lines:
+    for key, kind, incoming, outgoing, *wire in lines:
         cells = [*map(short, key), *([kind] if by_class else []), size(incoming), size(outgoing)]
+        cells += map(size, wire[:wires])
         if prices:
             cost = prices.cost(f"{kind}-in", incoming) + prices.cost(f"{kind}-out", outgoing)
             cells.append(f"{cost:.2f}")
@@ -303,6 +309,13 @@ def _lacking(answer: UsageView) -> Iterator[str]:
         yield "rows may lack bytes that nobody counted: `netmgr node audit` has the gaps"
     elif most := max(filter(None, missing), default=0):
         yield f"each row may lack up to {size(most)}, which are known to be lost"
+    unknown = sum(row["bytes"] - row.get("measured", 0) for row in answer["rows"])
+    if _of_wires(answer) and unknown:
+        yield f"wire bytes are without {size(unknown)} (IP), whose segments nobody knows"
+
+
+def _of_wires(answer: UsageView) -> tuple[str, ...]:
+    return _OF_WIRES if any(row.get("wire") for row in answer["rows"]) else ()
 
 
 def _columns(answer: UsageView) -> tuple[str, ...]:
@@ -319,15 +332,18 @@ def _key(row: UsageRow, columns: Iterable[str]) -> tuple[str, ...]:
     return tuple(values[column] for column in columns)
 
 
-def _lines(answer: UsageView) -> list[tuple[tuple[str, ...], str, int, int]]:
-    """Key, class, bytes in and out; by time where hours are shown, else most bytes first."""
+def _lines(answer: UsageView) -> list[tuple[tuple[str, ...], str, int, int, int, int]]:
+    """Key, class, bytes in and out, and on wires; by time where hours are shown, else by bytes."""
     columns = _columns(answer)
-    sums: dict[tuple[tuple[str, ...], str], dict[str, int]] = {}
+    sums: dict[tuple[tuple[str, ...], str], defaultdict[str, int]] = {}
     for row in answer["rows"]:
         kind, _, way = row["traffic"].rpartition("-")
-        sums.setdefault((_key(row, columns), kind), {"in": 0, "out": 0})[way] += row["bytes"]
-    lines: Iterator[tuple[tuple[str, ...], str, int, int]] = (
-        (key, kind, ways["in"], ways["out"]) for (key, kind), ways in sums.items()
+        figures = sums.setdefault((_key(row, columns), kind), defaultdict(int))
+        figures[way] += row["bytes"]
+        figures[f"wire {way}"] += row.get("wire", 0)
+    lines: Iterator[tuple[tuple[str, ...], str, int, int, int, int]] = (
+        (key, kind, ways["in"], ways["out"], ways["wire in"], ways["wire out"])
+        for (key, kind), ways in sums.items()
     )
     if "hour" in columns:
         return sorted(lines, key=lambda line: (line[0][0], -line[2] - line[3]))

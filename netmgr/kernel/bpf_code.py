@@ -19,7 +19,8 @@ from typing import NamedTuple
 from netmgr.errors import SetupError
 
 _SIZES = {"u8": 0x10, "u16": 0x08, "u32": 0x00, "u64": 0x18}
-_ARITHMETIC = {"": 0xB0, "+": 0x00, "-": 0x10, "|": 0x40, "&": 0x50, "<<": 0x60, ">>": 0x70}
+_ARITHMETIC = {"": 0xB0, "+": 0x00, "-": 0x10, "*": 0x20, "/": 0x30}
+_ARITHMETIC |= {"|": 0x40, "&": 0x50, "<<": 0x60, ">>": 0x70}
 _COMPARISONS = {"==": 0x10, ">": 0x20, ">=": 0x30, "&": 0x40, "!=": 0x50, "<": 0xA0, "<=": 0xB0}
 _OPERAND = r"(?:r(?P<register>\d+)|(?P<number>-?\w+))"
 _CONDITION = rf"(?P<target>\d+) (?P<operator>\S+) {_OPERAND} goto (?P<label>\w+)"

@@ -94,9 +94,10 @@ class By(StrEnum):
 
 
 def usage_row(
-    hour: int, namespace: str, pod: str, traffic: str, size: int, packets: int
+    hour: int, namespace: str, pod: str, traffic: str, size: int, packets: int, *of_wire: int
 ) -> UsageRow:
     """The sum of some roll-ups, `size` in bytes; columns that name no group are 0 or empty."""
+    wire, measured = of_wire or (0, 0)
     return {
         "hour": hour,
         "namespace": namespace,
@@ -104,6 +105,8 @@ def usage_row(
         "traffic": traffic,
         "bytes": size,
         "packets": packets,
+        "wire": wire,
+        "measured": measured,
         "missing": 0,
     }
 
@@ -136,10 +139,11 @@ def grouped(rows: Iterable[UsageRow], by: Collection[By]) -> list[UsageRow]:
             row["pod"] if "pod" in columns else "",
             row["traffic"],
         )
-        sums[key] = sums.get(key, NOTHING) + Amount(row["bytes"], row["packets"])
+        amount = Amount(row["bytes"], row["packets"], row["wire"], row["measured"])
+        sums[key] = sums.get(key, NOTHING) + amount
     # The key decides between equal sums, so that an answer does not depend on the file's order.
     order = sorted(sums, key=lambda key: (-sums[key].bytes, key))
-    return [usage_row(*key, sums[key].bytes, sums[key].packets) for key in order]
+    return [usage_row(*key, *sums[key].counts) for key in order]
 
 
 def bounded(

@@ -274,7 +274,7 @@ class Ledger:
             with self._lock:
                 connection = stack.enter_context(store.reading(self._store.path))
                 unwritten = [
-                    usage_row(*bucket, amount.bytes, amount.packets)
+                    usage_row(*bucket, *amount.counts)
                     for bucket, amount in self._book.hours.items()
                     if period.holds(bucket.hour)
                 ]

@@ -22,7 +22,7 @@ from netmgr.model import Counter, PodRef, Traffic
 from netmgr.prefixes import Address, Family
 from netmgr.sqlite_file import StateFile
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 
 # STRICT, or SQLite would keep any type in any column. WITHOUT ROWID, since each table is looked up
 # by its key alone: with a rowid each row would be in two trees.
@@ -31,13 +31,15 @@ CREATE TABLE fact (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT RO
 CREATE TABLE counter (
     subject TEXT, family INTEGER, traffic TEXT,
     namespace TEXT, pod TEXT, uid TEXT,
-    phase INTEGER NOT NULL, bytes INTEGER NOT NULL, packets INTEGER NOT NULL,
-    life INTEGER NOT NULL,
+    phase INTEGER NOT NULL, life INTEGER NOT NULL,
+    bytes INTEGER NOT NULL, packets INTEGER NOT NULL,
+    wire INTEGER NOT NULL, measured INTEGER NOT NULL,
     PRIMARY KEY (subject, family, traffic)
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE total (
     scope TEXT, owner TEXT, name TEXT, traffic TEXT,
     bytes INTEGER NOT NULL, packets INTEGER NOT NULL,
+    wire INTEGER NOT NULL, measured INTEGER NOT NULL,
     PRIMARY KEY (scope, owner, name, traffic)
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE ended (
@@ -49,6 +51,7 @@ CREATE TABLE gap (
 CREATE TABLE hour (
     hour INTEGER, namespace TEXT, pod TEXT, traffic TEXT,
     bytes INTEGER NOT NULL, packets INTEGER NOT NULL,
+    wire INTEGER NOT NULL, measured INTEGER NOT NULL,
     PRIMARY KEY (hour, namespace, pod, traffic)
 ) STRICT, WITHOUT ROWID;
 """
@@ -57,11 +60,11 @@ CREATE TABLE hour (
 # SQLite's sums must not overflow.
 _MOST = 1 << 51
 
-_ADDING = f"""ON CONFLICT DO UPDATE SET
-    bytes = min(bytes + excluded.bytes, {_MOST}),
-    packets = min(packets + excluded.packets, {_MOST})
-"""
-_ADD_HOURS = f"INSERT INTO hour VALUES (?, ?, ?, ?, ?, ?) {_ADDING}"  # noqa: S608  a constant
+_ADDING = "ON CONFLICT DO UPDATE SET " + ", ".join(
+    f"{column} = min({column} + excluded.{column}, {_MOST})"
+    for column in ("bytes", "packets", "wire", "measured")
+)
+_ADD_HOURS = f"INSERT INTO hour VALUES (?, ?, ?, ?, ?, ?, ?, ?) {_ADDING}"  # noqa: S608  a constant
 
 # Hours are counted, not reckoned from the clock, which may jump to another year for a minute.
 _OLDEST_KEPT = """
@@ -76,7 +79,7 @@ GROUP BY namespace, pod ORDER BY max(bytes), namespace, pod LIMIT ?
 """
 _FOLD = f"""
 INSERT INTO hour
-SELECT hour, namespace, '', traffic, bytes, packets FROM hour
+SELECT hour, namespace, '', traffic, bytes, packets, wire, measured FROM hour
 WHERE (hour, namespace, pod) = (?, ?, ?)
 {_ADDING}
 """  # noqa: S608  a constant of this module
@@ -237,13 +240,14 @@ def _changes(book: Book, *, is_whole: bool) -> Iterator[tuple[str, Iterable[Row]
         yield "DELETE FROM fact WHERE key = ?", ((key,) for key in book.facts.deleted)
     yield "REPLACE INTO fact VALUES (?, ?)", entries(book.facts)
     live = map(_counter_row, entries(book.counters))
-    yield "REPLACE INTO counter VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", live
-    yield "REPLACE INTO total VALUES (?, ?, ?, ?, ?, ?)", map(_total_row, entries(book.totals))
+    yield "REPLACE INTO counter VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", live
+    sums = map(_total_row, entries(book.totals))
+    yield "REPLACE INTO total VALUES (?, ?, ?, ?, ?, ?, ?, ?)", sums
     yield "REPLACE INTO ended VALUES (?, ?, ?)", ((*key, at) for key, at in entries(book.ended))
     yield "REPLACE INTO gap VALUES (?, ?, ?, ?)", ((gap, *lost) for gap, lost in entries(book.gaps))
-    hours = (
-        (hour, space, pod, str(way), min(sum_.bytes, _MOST), min(sum_.packets, _MOST))
-        for (hour, space, pod, way), sum_ in book.hours.items()
+    hours: Iterable[Row] = (
+        (hour, space, pod, str(way), *(min(count, _MOST) for count in amount.counts))
+        for (hour, space, pod, way), amount in book.hours.items()
     )
     yield _ADD_HOURS, hours
 
@@ -256,18 +260,17 @@ def _counter_row(entry: tuple[Counter, tables.LiveCounter]) -> Row:
     counter, live = entry
     pod = live.owner
     owner = (pod.namespace, pod.name, pod.uid) if pod else (None, None, None)
-    reading = live.reading
-    return (*_key(counter), *owner, int(live.phase), reading.bytes, reading.packets, live.life)
+    return (*_key(counter), *owner, int(live.phase), live.life, *live.reading.counts)
 
 
 def _counter(
-    row: tuple[str, int, str, str | None, str, str, int, int, int, int],
+    row: tuple[str, int, str, str | None, str, str, int, int, int, int, int, int],
 ) -> tuple[Counter, tables.LiveCounter]:
-    subject, family, traffic, namespace, pod, uid, phase, size, packets, life = row
+    subject, family, traffic, namespace, pod, uid, phase, life, *counts = row
     owner = PodRef(namespace, pod, uid) if namespace is not None else None
     # With an owner and no address it is a host-network pod's: `cgroup 4711`.
     identity = Address.parse(subject) if owner and " " not in subject else subject
-    live = tables.LiveCounter(owner, tables.Amount(size, packets), tables.Phase(phase), life)
+    live = tables.LiveCounter(owner, tables.Amount(*counts), tables.Phase(phase), life)
     return Counter(identity, Family(family), Traffic(traffic)), live
 
 
@@ -275,17 +278,16 @@ def _total_row(entry: tuple[tables.Account, tables.Amount]) -> Row:
     (scope, owner, name, traffic), amount = entry
     # Only counters that somebody set have more than the file can hold; SQLite would refuse such a
     # number, and with it every later write.
-    size, packets = (
-        max(-tables.LARGEST, min(number, tables.LARGEST))
-        for number in (amount.bytes, amount.packets)
-    )
-    return scope.value, owner, name, str(traffic), size, packets
+    counts = (max(-tables.LARGEST, min(count, tables.LARGEST)) for count in amount.counts)
+    return scope.value, owner, name, str(traffic), *counts
 
 
-def _total(row: tuple[str, str, str, str, int, int]) -> tuple[tables.Account, tables.Amount]:
-    scope, owner, name, traffic, count, packets = row
+def _total(
+    row: tuple[str, str, str, str, int, int, int, int],
+) -> tuple[tables.Account, tables.Amount]:
+    scope, owner, name, traffic, *counts = row
     account = tables.Account(tables.Scope(scope), owner, name, Traffic(traffic))
-    return account, tables.Amount(count, packets)
+    return account, tables.Amount(*counts)
 
 
 def _shrink(connection: sqlite3.Connection, excess: int) -> None:
@@ -344,7 +346,7 @@ def usage(
     """
     # Of columns that make no group any value will do: `grouped` leaves them out.
     sums = f"""
-SELECT hour, namespace, pod, traffic, sum(bytes), sum(packets) FROM hour
+SELECT hour, namespace, pod, traffic, sum(bytes), sum(packets), sum(wire), sum(measured) FROM hour
 WHERE hour >= ? AND hour < ? AND namespace <> '' GROUP BY {", ".join((*columns_of(by), "traffic"))}
 """  # noqa: S608  column names are this module's own
     lost = "SELECT * FROM hour WHERE hour >= ? AND hour < ? AND namespace = ''"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
+from operator import add
 from typing import Generic, NamedTuple, TypeVar
 
 from netmgr.model import Counter, PodRef, Sample, Traffic
@@ -19,14 +20,21 @@ LARGEST = WRAP - 1
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """Bytes (IP headers included) and packets."""
+    """Bytes (IP headers included), packets, and what `Sample` has of wires."""
 
     bytes: int = 0
     packets: int = 0
+    wire: int = 0
+    measured: int = 0
+
+    @property
+    def counts(self) -> tuple[int, int, int, int]:
+        return self.bytes, self.packets, self.wire, self.measured
 
     def __add__(self, other: Amount) -> Amount:
-        return Amount(self.bytes + other.bytes, self.packets + other.packets)
+        return Amount(*map(add, self.counts, other.counts))
 
+    # The audit's, which compares no more than these.
     def __sub__(self, other: Amount) -> Amount:
         return Amount(self.bytes - other.bytes, self.packets - other.packets)
 
@@ -160,18 +168,17 @@ class LiveCounter:
     def continued(self, sample: Sample) -> LiveCounter:
         """The counter, to go on from this reading."""
         # The kernel's counters have 64 bits, one more than SQLite's integers.
-        reading = Amount(sample.bytes % WRAP, sample.packets % WRAP)
+        counts = sample.bytes, sample.packets, sample.wire, sample.measured
+        reading = Amount(*(count % WRAP for count in counts))
         return LiveCounter(self.owner, reading, Phase.COUNTING, sample.life)
 
     def read(self, sample: Sample) -> tuple[LiveCounter, Amount, Gap | None]:
         """The counter from now on, what passed, and what was lost: rules 3 and 8 of `book.py`."""
         live, last = self.continued(sample), self.reading
-        grown = Amount(
-            _growth(live.reading.bytes, last.bytes), _growth(live.reading.packets, last.packets)
-        )
+        grown = Amount(*map(_growth, live.reading.counts, last.counts))
         # A counter is made in its life after it was begun here.
         is_same = sample.life == self.life or self.phase is Phase.BEGUN
-        if is_same and grown.bytes >= 0 and grown.packets >= 0:
+        if is_same and min(grown.counts) >= 0:
             return live, grown, None
         # The node's counters have their table's life, which zeroing does not end.
         if sample.life and (sample.counter.is_pod or not is_same):

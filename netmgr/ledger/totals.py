@@ -108,8 +108,17 @@ def picture(book: Book, *, durable: bool) -> Totals:
         match account:
             case (Scope.POD, owner, name, traffic):
                 is_live = SeriesKey(owner, name) not in book.ended
-                size = _amount(traffic, amount)
-                pods.append({"namespace": owner, "pod": name, **size, "live": is_live})
+                row: snapshot.PodTotals = {
+                    "namespace": owner,
+                    "pod": name,
+                    "traffic": traffic,
+                    "bytes": amount.bytes,
+                    "packets": amount.packets,
+                    "live": is_live,
+                    "wire": amount.wire,
+                    "wire_unknown": amount.bytes - amount.measured,
+                }
+                pods.append(row)
             case (Scope.NAMESPACE, owner, _, traffic):
                 namespaces.append({"namespace": owner, **_amount(traffic, amount)})
             # The sum of pods' counters is no part of what the node exchanged.

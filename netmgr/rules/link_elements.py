@@ -45,7 +45,7 @@ class LinkElements:
         # As in `Samples`: nearly all are those of the last listing.
         former, self._counters = self._counters, {}
         for key, element in self._map.listed():
-            packets, octets, packed, name = ELEMENT.unpack(element)
+            *counts, packed, name = ELEMENT.unpack(element)
             link, number, row = ELEMENT_KEY.unpack(key)
             counter = former.get((key, packed, name))
             if counter is None:
@@ -56,7 +56,7 @@ class LinkElements:
                 counter = Counter.of_pod(address, Traffic(f"{kind}-{'in' if row & 1 else 'out'}"))
             self._keys[counter] = key
             self._counters[key, packed, name] = counter
-            yield link, sample(counter, octets, packets)
+            yield link, _sample(counter, *counts)
 
     def add(self, link: int, address: Address, traffic: Traffic, packets: int) -> None:
         """Begin one at these packets; one that is there goes on counting."""
@@ -68,17 +68,21 @@ class LinkElements:
             self._map.delete(former)
             self._keys[Counter.of_pod(address, traffic)] = key
         packed, name = link_programs.mapped(address), traffic.kind.encode()
-        self._map.add(key, ELEMENT.pack(packets, 0, packed, name))
+        self._map.add(key, ELEMENT.pack(packets, 0, 0, 0, packed, name))
 
     def read(self, counters: Iterable[Counter]) -> Iterator[Sample]:
         """Those of these that are there."""
         for counter in counters:
             element = self._map.get(self._keys.get(counter, bytes(ELEMENT_KEY.size)))
             if element is not None:
-                packets, octets, *_ = ELEMENT.unpack(element)
-                yield sample(counter, octets, packets)
+                *counts, _, _ = ELEMENT.unpack(element)
+                yield _sample(counter, *counts)
 
     def delete(self, counters: Iterable[Counter]) -> None:
         for counter in list(counters):
             if key := self._keys.pop(counter, None):
                 self._map.delete(key)
+
+
+def _sample(counter: Counter, packets: int, octets: int, headers: int, unknown: int) -> Sample:
+    return sample(counter, octets + unknown, packets, octets + headers, octets)

@@ -14,6 +14,7 @@ A class is 15 bits. The flag beside it is set for other nodes' pods.
 
 from __future__ import annotations
 
+import errno
 import socket
 import struct
 from collections.abc import Mapping, Sequence
@@ -30,8 +31,9 @@ CLUSTER, INTERNET, INSIDE = 0x8000, 1, 0x7FFF
 """The flag, the class of what is not known, and that of what is, but is in no class that counts."""
 _CLASS = CLUSTER - 1
 
-ELEMENT_KEY, ELEMENT = struct.Struct("=IHH"), struct.Struct("=QQ16s24s")
-"""Link, class, `row_of`; and packets, bytes, the pod's address, the class's name."""
+ELEMENT_KEY, ELEMENT = struct.Struct("=IHH"), struct.Struct("=QQQQ16s24s")
+"""Link, class, `row_of`; and packets, bytes, the headers that further segments add to these, bytes
+that are told apart since nobody knows their segments, the pod's address, the class's name."""
 _SUM = struct.Struct("=QQ")
 _SUBJECTS = (PODS, UNATTRIBUTED, REMOTE_PODS)
 # Of a family and direction: a sum for each of these, and room for a fourth.
@@ -102,7 +104,8 @@ def sums(element: bytes) -> dict[tuple[Family, Traffic], dict[str, tuple[int, in
 
 
 # Fields of struct __sk_buff: len 0, protocol 16, vlan_tci 24, ingress_ifindex 36, ifindex 40,
-# tc_index 44. As they are: r6 the packet, r7 its row, r8 its class, r9 its bytes.
+# tc_index 44, wire_len 160, gso_segs 164, gso_size 176. As they are: r6 the packet, r7 its row, r8
+# its class, r9 its bytes, and on the stack at -40 what `_segments` found.
 _IPV4, _IPV6 = socket.htons(0x0800), socket.htons(0x86DD)
 # TC_ACT_UNSPEC: on to the next filter.
 _ON = "pass: r0 = -1; exit"
@@ -160,7 +163,49 @@ def _count(link: int, otherwise: str) -> str:
     """Count the packet for the pod of a link, if it has such an element."""
     return f"""
         {_find(link, otherwise)}
-        r1 = 1; lock *(u64 *)(r0 + 0) += r1; lock *(u64 *)(r0 + 8) += r9
+        r1 = 1; lock *(u64 *)(r0 + 0) += r1
+        r1 = *(u32 *)(r10 - 40); if w1 == {_UNKNOWN} goto unknown_or_{otherwise}
+        lock *(u64 *)(r0 + 8) += r9; if r1 == 0 goto counted_or_{otherwise}
+        lock *(u64 *)(r0 + 16) += r1; goto counted_or_{otherwise}
+    unknown_or_{otherwise}: lock *(u64 *)(r0 + 24) += r9
+    counted_or_{otherwise}:
+    """
+
+
+_UNKNOWN = -1
+_TCP, _UDP = socket.IPPROTO_TCP, socket.IPPROTO_UDP
+# bpf_skb_adjust_room would put Ethernet's header where there is no room for it. It changes nothing
+# and answers EINVAL, but before that EALREADY if a tunnel of the pod's has put headers before.
+_ASK_FOR_TUNNEL = "r1 = r6; r2 = 0; r3 = 1; r4 = 14; r4 <<= 56; r4 |= 3; call 50"
+_LONGEST_TCP_HEADER = 60
+
+
+def _segments(header: int) -> str:
+    """Have the bytes of the headers that a packet's further segments repeat on the stack.
+
+    The segments are as many as `gso_size` makes, which gso_segs need not say (a virtual machine's
+    packets have none). Of a tunnel's, `wire_len` knows the headers since Linux 6.17 (and in updates
+    of 6.12); before, each segment has at most a TCP header in place of what is behind IP's.
+    """
+    return f"""
+        *(u32 *)(r10 - 40) = 0; r1 = *(u32 *)(r6 + 176); if r1 == 0 goto done
+        *(u32 *)(r10 - 40) = {_UNKNOWN}; {_load(0, 10, -64)}; if r0 != 0 goto done
+        r1 = *(u32 *)(r6 + 16); r2 = 40; r3 = *(u8 *)(r10 - 58); if r1 == {_IPV6} goto protocol
+        r2 = *(u8 *)(r10 - 64); r2 &= 15; r2 <<= 2; r3 = *(u8 *)(r10 - 55)
+    protocol: *(u32 *)(r10 - 44) = r2; if r3 == {_UDP} goto datagrams; if r3 != {_TCP} goto done
+        r2 += 12; r1 = r6; r3 = r10; r3 += -64; r4 = 1; r5 = 1; call 68; if r0 != 0 goto done
+        r2 = *(u8 *)(r10 - 64); r2 >>= 4; r2 <<= 2; goto plain
+    datagrams: {_ASK_FOR_TUNNEL}
+        r2 = 8; if r0 == {-errno.EINVAL} goto plain; if r0 != {-errno.EALREADY} goto done
+        r1 = *(u32 *)(r6 + 164); if r1 < 2 goto done; r1 -= 1
+        r2 = *(u32 *)(r6 + 160); r3 = *(u32 *)(r6 + 0); r2 -= r3
+        r3 = *(u32 *)(r10 - 44); r3 += {header + _LONGEST_TCP_HEADER}; r3 *= r1
+        if r2 <= r3 goto done
+        r1 *= {header}; r2 -= r1; *(u32 *)(r10 - 40) = r2; goto done
+    plain: r1 = *(u32 *)(r10 - 44); r2 += r1; if r9 <= r2 goto done
+        r3 = r9; r3 -= r2; r3 -= 1; r1 = *(u32 *)(r6 + 176); r3 /= r1; r3 *= r2
+        *(u32 *)(r10 - 40) = r3
+    done:
     """
 
 
@@ -190,6 +235,7 @@ def _leaving(peers: Peers, header: int) -> str:
         {_ITS_OWN}
         {_look_up(peers, "destination", 16, 24)}
         r9 = *(u32 *)(r6 + 0); r9 -= {header}
+        {_segments(header)}
         *(u32 *)(r10 - 36) = r8; r8 &= {_CLASS}; if r8 == {INSIDE} goto nobody
         {_count(36, "nobody")}
         if r8 != {INTERNET} goto pass
@@ -232,7 +278,9 @@ def _arriving(peers: Peers) -> str:
     """Counts what arrives at a pod's link."""
     return f"""
         r6 = r1; r1 = *(u32 *)(r6 + 36); if r1 == 0 goto pass
-        r9 = *(u32 *)(r6 + 0); r9 -= {_ETHERNET}; r8 = *(u32 *)(r6 + 44); r8 &= {_CLASS}
+        r9 = *(u32 *)(r6 + 0); r9 -= {_ETHERNET}
+        {_segments(_ETHERNET)}
+        r8 = *(u32 *)(r6 + 44); r8 &= {_CLASS}; r1 = *(u32 *)(r6 + 36)
         {_believe("entered", "inside")}
     entered: if r8 == {INSIDE} goto known; if r8 != 0 goto outside
         r3 = *(u32 *)(r2 + {4 * MOST_UPLINKS + 4})    # this machine's own, by the IFB

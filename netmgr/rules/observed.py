@@ -68,9 +68,10 @@ class Observed:
         )
 
 
-def sample(counter: Counter, octets: int, packets: int) -> Sample:
+def sample(counter: Counter, octets: int, packets: int, *of_wire: int) -> Sample:
     """What a set's element shows, its life apart from its packets (`transaction.with_lives`)."""
-    return Sample(counter, octets, packets & ((1 << LIFE_BITS) - 1), packets >> LIFE_BITS)
+    number, life = packets & ((1 << LIFE_BITS) - 1), packets >> LIFE_BITS
+    return Sample(counter, octets, number, life, *of_wire)
 
 
 class Samples:

@@ -88,7 +88,7 @@ def set_counter(spender: Spender, backend: Backend, packets: int = 0, size: int 
             for key, element in list(pods.listed()):
                 *_, packed, name = ELEMENT.unpack(element)
                 if (packed, ELEMENT_KEY.unpack(key)[1:]) == (mapped(address), outward):
-                    pods.put(key, ELEMENT.pack(packets, size, packed, name))
+                    pods.put(key, ELEMENT.pack(packets, size, 0, 0, packed, name))
         return
     if backend is Backend.NFTABLES:
         element, shown = f"element inet netmgr pod_out4 {{ {spender.address}", ""

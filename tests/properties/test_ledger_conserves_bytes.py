@@ -152,7 +152,10 @@ class World(RuleBasedStateMachine):
 
     def samples(self, counters: Iterable[Counter]) -> list[Sample]:
         found = [(counter, self.kernel[counter]) for counter in counters if counter in self.kernel]
-        return [Sample(counter, state.bytes, state.packets) for counter, state in found]
+        return [
+            Sample(counter, state.bytes, state.packets, 0, 2 * state.bytes, state.bytes)
+            for counter, state in found
+        ]
 
     def read(self, counters: Iterable[Counter]) -> bool:
         samples = self.samples(counters)
@@ -331,6 +334,7 @@ class World(RuleBasedStateMachine):
             {(row["namespace"], row["traffic"]): (row["bytes"], row["packets"]) for row in rows}
             for rows in (usage, self.ledger.totals().namespaces)
         )
+        assert all(row["wire"] == 2 * row["measured"] == 2 * row["bytes"] for row in usage)
         assert summed == {key: sums for key, sums in totals.items() if sums != (0, 0)}
 
     @invariant()
@@ -340,6 +344,7 @@ class World(RuleBasedStateMachine):
     @invariant()
     def a_series_is_live_exactly_while_its_pod_runs(self) -> None:
         pods = self.ledger.totals().pods
+        assert all((pod["wire"], pod["wire_unknown"]) == (2 * pod["bytes"], 0) for pod in pods)
         live = {(total["namespace"], total["pod"]) for total in pods if total["live"]}
         assert live == {(pod.namespace, pod.name) for pod in self.running.values()}
 

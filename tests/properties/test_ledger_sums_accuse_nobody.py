@@ -57,7 +57,7 @@ class Undisturbed(RuleBasedStateMachine):
         for pick, size, at_once in packets:
             if self.elements:
                 address = sorted(self.elements)[pick % len(self.elements)]
-                _, octets, count, life = self.elements[address]
+                _, octets, count, life, *_ = self.elements[address]
                 self.elements[address] = Sample(
                     Counter.of_pod(address, OUT), octets + size, count + 1, life
                 )

@@ -72,6 +72,11 @@ def page(document: Snapshot, max_series: int = 0) -> str:
     return generate_latest(registry(document, max_series)).decode()
 
 
+def on_wires(totals: list[PodTotals]) -> list[PodTotals]:
+    """The totals as a node has them where links count."""
+    return [{**total, "wire": total["bytes"] + 9, "wire_unknown": 1} for total in totals]
+
+
 def crowd(*pods: tuple[str, int, bool]) -> list[PodTotals]:
     """Totals of pods by name, bytes in each direction, and whether they are live."""
     return [
@@ -101,6 +106,10 @@ def test_lingering_pods_leave_first_then_the_live_ones_with_the_least_traffic() 
         selection = select(pods, room)
         assert [*dict.fromkeys(total["pod"] for total in selection.shown)] == names_shown
         assert len(selection.shown) * 2 + selection.dropped_lingering + selection.dropped_live == 16
+        # There are twice as many series of each where links count.
+        at_links = select(on_wires(pods), 2 * room)
+        assert at_links.shown == on_wires(list(selection.shown))
+        assert at_links.dropped_live == 2 * selection.dropped_live
 
 
 @given(
@@ -329,7 +338,8 @@ def test_every_family_is_in_the_catalogue_and_the_other_way_round() -> None:
 
 
 def test_families_are_as_the_catalogue_says_with_the_series_that_it_states_for_250_pods() -> None:
-    given = families(snapshot(catalog.PODS, catalog.NAMESPACES))
+    busy = snapshot(catalog.PODS, catalog.NAMESPACES)
+    given = families({**busy, "pods": on_wires(busy["pods"])})
     for metric in CATALOG:
         family = given[exposed_name(metric)]
         described = (family.type, family.documentation, family.unit)

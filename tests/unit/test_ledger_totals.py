@@ -99,7 +99,9 @@ def test_a_picture_has_every_table_of_the_book_in_order() -> None:
     ]
     names = {"team-a": ("db", False), "team-b": ("web", True)}
     assert found.pods == [
-        total | dict(zip(("pod", "live"), names[total["namespace"]], strict=True))
+        total
+        | dict(zip(("pod", "live"), names[total["namespace"]], strict=True))
+        | {"wire": 0, "wire_unknown": total["bytes"]}
         for total in found.namespaces
     ]
     assert found.node == [

@@ -95,6 +95,23 @@ def test_what_rows_may_lack_is_shown(
     assert json.loads(as_json(answer))["rows"][0]["missing"] == missing
 
 
+def test_rows_have_wire_bytes_where_there_are_any(capsys: pytest.CaptureFixture[str]) -> None:
+    answer = view("namespace")
+    answer["rows"][0] |= {"wire": 5_200_000, "measured": 4_999_000}
+    assert as_csv(answer).splitlines()[:3] == [
+        "namespace,traffic,bytes,packets,missing,wire,wire_unknown",
+        "team-a,internet-out,5000000,1,,5200000,1000",
+        "team-a,internet-in,2000,1,,,2000",
+    ]
+    assert json.loads(as_json(answer))["rows"][0]["wire"] == 5_200_000
+    show(*as_table(answer))
+    shown = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["namespace", "class", "in", "out", "wire", "in", "wire", "out"] in shown
+    cells = ["2.0", "kB", "5.0", "MB", "0", "B", "5.2", "MB"]
+    assert ["team-a", "internet", *cells] in shown
+    assert "wire bytes are without 3.0 kB" in " ".join(" ".join(line) for line in shown)
+
+
 def test_a_table_has_in_and_out_beside_each_other_and_a_class_where_there_are_several(capsys):
     show(*as_table(view("namespace")), *notes(view("namespace"), None))
     shown = [line.split() for line in capsys.readouterr().out.splitlines()]

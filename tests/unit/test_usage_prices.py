@@ -96,7 +96,9 @@ def test_a_wrong_price_table_is_refused_by_file_line_and_key(
 
 
 def test_focus_rows_have_every_mandatory_column_and_the_money() -> None:
-    text = as_focus(view(("internet-out", 3_000_000_001), ("internet-in", 5)), prices())
+    answer = view(("internet-out", 3_000_000_001), ("internet-in", 5))
+    answer["rows"][0] |= {"wire": 3_100_000_000, "measured": 3_000_000_000}
+    text = as_focus(answer, prices())
     out, free = csv.DictReader(io.StringIO(text))
     assert out.keys() >= MANDATORY
     assert {name for name in MANDATORY if not out[name]} <= NULLABLE
@@ -116,6 +118,8 @@ def test_focus_rows_have_every_mandatory_column_and_the_money() -> None:
     )
     assert json.loads(out["Tags"]) == {"namespace": "team-a", "pod": "web-0"}
     assert (free["BilledCost"], free["x_MissingBytes"]) == ("0", "")
+    wires = [(row["x_WireBytes"], row["x_WireUnknownBytes"]) for row in (out, free)]
+    assert wires == [("3100000000", "1"), ("", "5")]
 
 
 def test_csv_json_and_table_have_costs_where_there_are_prices(

@@ -19,6 +19,7 @@ from netmgr.api.snapshot import (
     VERSION,
     AuditView,
     Fault,
+    PodTotals,
     Problem,
     RemotePod,
     RuleReading,
@@ -37,6 +38,7 @@ from netmgr.ledger.history import FARTHEST, By, Period, Retention, view
 from netmgr.ledger.ledger import Ledger
 from netmgr.ledger.mark import MENDED, Mark
 from netmgr.ledger.store import LedgerStore
+from netmgr.ledger.totals import Totals
 from netmgr.model import PROTECTED
 from netmgr.prefixes import Prefix
 from netmgr.rules.choose import FACTS, FILE_NAME, open_backend, open_kind, remember, remembered
@@ -147,7 +149,7 @@ class NodeAccounting(Component):
         totals, drops = self.ledger.totals(), self._drops.value()
         runs_pods = self._agent.document.role is Role.NODE
         snapshot["backend"] = self.rules.backend.name
-        snapshot["pods"] = [total for total in totals.pods if total["traffic"] != PROTECTED]
+        snapshot["pods"] = self._pods(totals)
         snapshot["namespaces"], snapshot["protected"] = [], []
         for total in totals.namespaces:
             if total["traffic"] != PROTECTED:
@@ -177,6 +179,12 @@ class NodeAccounting(Component):
         snapshot["durable"] = totals.durable
         snapshot["isolation"], snapshot["drops"] = drops.between, drops.refused
 
+    def _pods(self, totals: Totals) -> list[PodTotals]:
+        pods = [total for total in totals.pods if total["traffic"] != PROTECTED]
+        for total in () if self.rules.backend.abilities.counts_at_links else pods:
+            del total["wire"], total["wire_unknown"]
+        return pods
+
     def _remote_pods(self) -> list[RemotePod]:
         try:
             samples = self.rules.remote_pods()
@@ -203,6 +211,7 @@ class NodeAccounting(Component):
             "node": self._agent.document.node.name,
             "forward": report.totals.forward_audit(),
             "links": report.links,
+            "uplinks": report.through_uplinks(),
             "ratios": report.ratios(),
             "gaps": report.totals.gaps,
         }

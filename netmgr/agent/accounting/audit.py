@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from operator import sub
 from typing import NamedTuple
 
 from netmgr.api.snapshot import AuditRatio, LinkAudit
@@ -19,25 +20,37 @@ FORWARD, LINKS, UPLINKS = "forward", "links", "uplinks"
 
 
 class Passed(NamedTuple):
-    """Bytes that uplinks carried, their headers taken off, and those of the internet counted."""
+    """Bytes that uplinks carried, their headers taken off, and those of the internet counted.
+
+    `segments` are the headers that pods' wire bytes have beside the bytes.
+    """
 
     carried: int
     counted: int
+    packets: int = 0
+    counted_packets: int = 0
+    segments: int = 0
 
     def since(self, former: Passed) -> Passed:
-        return Passed(self.carried - former.carried, self.counted - former.counted)
+        return Passed(*map(sub, self, former))
 
 
 def through(uplinks: Iterable[Carried], totals: Totals) -> dict[str, Passed]:
     """What passed these uplinks so far, by traffic."""
-    sizes = {"in": 0, "out": 0}
+    sizes, packets = {"in": 0, "out": 0}, {"in": 0, "out": 0}
     for uplink in uplinks:
         sizes["in"] += uplink.received - ETHERNET_HEADER * uplink.received_packets
         sizes["out"] += uplink.sent - ETHERNET_HEADER * uplink.sent_packets
-    return {
-        total["traffic"]: Passed(sizes[_direction(total["traffic"])], total["bytes"])
-        for total in totals.node
-    }
+        packets["in"] += uplink.received_packets
+        packets["out"] += uplink.sent_packets
+    of_pods = {str(total.traffic): total.counted for total in totals.forwarded}
+    passed: dict[str, Passed] = {}
+    for total in totals.node:
+        traffic, way = total["traffic"], _direction(total["traffic"])
+        counts = total["bytes"], packets[way], total["packets"]
+        wire = of_pods.get(traffic, NOTHING)
+        passed[traffic] = Passed(sizes[way], *counts, wire.wire - wire.measured)
+    return passed
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +60,16 @@ class AuditReport:
     totals: Totals
     links: list[LinkAudit]
     uplinks: Mapping[str, Passed] = field(default_factory=dict)
+
+    def through_uplinks(self) -> list[LinkAudit]:
+        audits: list[LinkAudit] = []
+        for traffic, passed in sorted(self.uplinks.items()):
+            counted = {Traffic(traffic): Amount(passed.counted, passed.counted_packets)}
+            carried = passed.carried + ETHERNET_HEADER * passed.packets
+            way = _direction(traffic)
+            audits.append(_audit([], UPLINKS, way, counted, carried, passed.packets))
+            audits[-1]["segments"] = passed.segments
+        return audits
 
     def ratios(self) -> list[AuditRatio]:
         """All comparisons as figures to export: 1 if all was counted.

@@ -40,6 +40,8 @@ class _ReportedRow(BaseModel):
     traffic: _Name
     bytes: _Number
     packets: _Number
+    wire: _Number = 0
+    measured: _Number = 0
     missing: _Number | None = None
 
 
