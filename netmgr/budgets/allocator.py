@@ -21,7 +21,7 @@ Ceilings = Mapping[str, Mapping[int, int]]
 """By budget and day, the bytes of which no more may be lent before more is kept durably."""
 
 _FORMER_BOOTS = 8
-_NOTHING = BudgetUse(0, 0, 0, 0, 0, 0, 0)
+_NOTHING, _OF_ANOTHER_DAY = BudgetUse(0, 0, 0, 0, 0, 0, 0), BudgetUse(0, 0, 0, 0, 1, 0, 0)
 _UNHEARD = NodeRate()
 _UNLIMITED = 10**18
 
@@ -64,7 +64,7 @@ class BudgetAllocator:
         self._budgets: tuple[Budget, ...] = ()
         self._version = ""
         self._enforce = True
-        self._began = now
+        self._began, self._is_alone = now, False
         # From then on no node has anything that another leader lent it.
         self._only_leader_at = -math.inf if ceilings is None else now + OVERLAP + LEASE
         self._is_first = ceilings is None
@@ -104,6 +104,7 @@ class BudgetAllocator:
 
     def tick(self, now: float, day: int) -> None:
         """To be called each second."""
+        self._is_alone = now > self._began + OVERLAP + LEASE
         self.is_listening = not self._is_first and now - self._began < HOLD
         if day > self._day:
             self._begin_day(day)
@@ -133,7 +134,7 @@ class BudgetAllocator:
         self._nodes.pop(name, None)
         self._nodes[name] = node
         node.heard = now
-        is_ours = report.epoch == self.epoch or now > self._began + OVERLAP + LEASE
+        is_ours = report.epoch == self.epoch
         return BudgetAnswer(
             self.epoch,
             report.sequence,
@@ -190,15 +191,17 @@ class BudgetAllocator:
         allocation = self.rates[name]
         if (share := node.rates.get(name)) is None:
             share = node.rates[name] = allocation.hear(use.held)
-        rate, firm = allocation.lend(share, use, node.pods or 0, is_ours=is_ours)
+        # Rates end by themselves, allowances with the day alone.
+        is_lent_by_us = is_ours or self._is_alone
+        rate, firm = allocation.lend(share, use, node.pods or 0, is_ours=is_lent_by_us)
         level = 0 if math.isinf(allocation.level) else int(allocation.level)
         allowance = _UNLIMITED
         if day := self.days.get(name):
-            if use.day != self._day:
-                use = _NOTHING
+            if use.day not in (_NOTHING.day, self._day):
+                use = _OF_ANOTHER_DAY
             if (spent := node.bytes.get(name)) is None:
                 spent = node.bytes[name] = day.hear(use.allowance)
-            allowance = day.lend(spent, use, rate, rate / max(1, allocation.held))
+            allowance = day.lend(spent, use, rate, rate / max(1, allocation.held), is_ours=is_ours)
         return Grant(rate, firm, allocation.safe, level, self._day, allowance)
 
     def _begin_day(self, day: int) -> None:

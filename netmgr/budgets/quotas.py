@@ -73,17 +73,22 @@ class DayAllocation:
         self.charged += allowance
         return NodeBytes(charged=allowance)
 
-    def lend(self, node: NodeBytes, use: BudgetUse, rate: int, share: float) -> int:
+    def lend(
+        self, node: NodeBytes, use: BudgetUse, rate: int, share: float, *, is_ours: bool
+    ) -> int:
         """The allowance of a node at this rate (bits a second), which is this part of all rates.
 
-        `use` has to be of this day.
+        `use` has to be of this day, or of none: then the node knows nothing of it. `is_ours`: this
+        leader answered the node last.
         """
         # Whoever says that more may pass would keep it from everybody else.
-        held = min(use.allowance, node.charged)
+        most = node.charged if is_ours else max(node.charged, self.former or self.quota)
+        held = min(use.allowance, most)
         # Reports have what came in and was dropped, too: no more than the allowance has passed.
         count = min(use.bytes, held)
-        if count < node.count:
-            # The node lost its count: whatever it was charged with may have passed, and stays.
+        if count < node.count or not use.day:
+            # The node lost its count, or all that it knew: whatever it was charged with may have
+            # passed, and stays.
             self.used += node.charged - node.count
             node.count = node.charged = 0
         self.used += count - node.count

@@ -246,7 +246,8 @@ class FleetNode:
             if budget.per_day and grant.day >= self.day[place]:
                 if grant.day > self.day[place]:
                     self.day[place], self.counts[place] = grant.day, 0.0
-                self.allowances[place] = grant.allowance
+                # No less than has passed since the report (`limits.quotas.Standing.resized`).
+                self.allowances[place] = max(grant.allowance, math.ceil(self.counts[place]))
         self.apply(now)
         self.share(now)
 

@@ -313,6 +313,17 @@ def test_a_node_that_lost_its_count_is_charged_with_all_it_may_have_passed() -> 
     assert cluster.leader.days["everyone"].used == before + allowance - node.bytes
 
 
+def test_a_node_that_lost_all_it_knew_is_charged_with_what_it_was_lent() -> None:
+    cluster = Cluster(QUOTA)
+    cluster.go_on(20)
+    lent = cluster.report("node-0").allowance
+    assert lent
+    charged = cluster.leader.days["everyone"].charged
+    cluster.uses["node-0"] = BudgetUse(0, 0, 0, 0, 0, 0, 0)
+    anew = cluster.report("node-0").allowance
+    assert cluster.leader.days["everyone"].charged == charged + anew
+
+
 def test_a_new_leader_reserves_what_the_former_may_have_lent() -> None:
     cluster = Cluster(QUOTA)
     cluster.go_on(60, waiting=3)
