@@ -155,6 +155,12 @@ NetmgrBudgetHoldsBack 100 {namespace budget} \
 The budget everyone has held back pods of data for an hour
     netmgr_budget_throttled_seconds_total{budget=everyone} 0+40x100
     netmgr_budget_throttled_seconds_total{budget=everyone,instance=node-2} 0+40x100
+NetmgrBudgetQuotaNear 15 {budget} The budget research has used 90 % of its bytes of the day
+    netmgr_controller_budget_quota_bytes{budget=research,of=quota} 10000000000x20
+    netmgr_controller_budget_quota_bytes{budget=research,of=used} 8000000000x5 9100000000x15
+NetmgrBudgetsRefused 20 {} The budgets in training are those from before the last change
+    netmgr_controller_budgets_refused 0 1x30
+    netmgr_controller_leader 1x30
 NetmgrPodAtItsLimit 40 {instance job namespace pod traffic} \
 data/loader has been at its limit of internet-out for half an hour
     netmgr_limit_sent_bytes_total 0+1.2MBx50
@@ -313,6 +319,12 @@ NetmgrBudgetUnanswered 15 nobody is held back
     netmgr_budget_enforced 0x30
 NetmgrBudgetHoldsBack 100 less than one at a time
     netmgr_budget_throttled_seconds_total{budget=everyone} 0+50x100
+NetmgrBudgetQuotaNear 15 less than that
+    netmgr_controller_budget_quota_bytes{budget=research,of=quota} 10000000000x20
+    netmgr_controller_budget_quota_bytes{budget=research,of=used} 8900000000x20
+NetmgrBudgetsRefused 20 a former leader's last value
+    netmgr_controller_budgets_refused 1x30
+    netmgr_controller_leader 0x30
 NetmgrPodAtItsLimit 40 below it
     netmgr_limit_sent_bytes_total 0+1MBx50
     netmgr_limit_bytes_per_second 1250000x50
