@@ -94,6 +94,7 @@ def test_a_budget_is_kept_and_shared_by_pod_through_faults(budgeted: BudgetedClu
         assert max(downloads.windows(began, 2)) <= OUTSTANDING * LIMIT
 
 
+@pytest.mark.slow
 def test_pods_of_all_nodes_get_no_more_than_the_quota(budgeted: BudgetedCluster) -> None:
     first_day = time.time() // DAY_SECONDS
     with Downloads(budgeted.world.internet) as downloads:
