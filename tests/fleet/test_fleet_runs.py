@@ -47,6 +47,6 @@ def test_the_controllers_requests_are_those_of_the_formulas() -> None:
 def test_budgets_are_kept_in_virtual_time() -> None:
     figures = list(budgets.measure(SMOKE))
     # What is fair and quick needs more nodes; what is safe does not.
-    kept = [figure for figure in figures if figure.budget in {OUTSTANDING, 1.0001, 1.05}]
+    kept = [figure for figure in figures if figure.budget in {OUTSTANDING, budgets.WHOLE_DAY, 1.05}]
     assert len(kept) == 4
     assert all(figure.is_within for figure in kept), kept
