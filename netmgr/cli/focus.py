@@ -11,6 +11,8 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
+from netmgr.ledger.history import wire_unknown
+
 if TYPE_CHECKING:
     from netmgr.api.snapshot import UsageRow
     from netmgr.documents.prices import Prices
@@ -64,7 +66,7 @@ def focus_row(row: UsageRow, prices: Prices) -> dict[str, object]:
         "x_Node": row.get("node"),
         "x_UnreadNodes": row.get("unread_nodes"),
         "x_WireBytes": row.get("wire"),
-        "x_WireUnknownBytes": row["bytes"] - row.get("measured", 0),
+        "x_WireUnknownBytes": wire_unknown(row),
     }
     return dict(sorted(columns.items()))
 

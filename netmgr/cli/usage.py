@@ -26,7 +26,7 @@ from netmgr.cli.asking import ask
 from netmgr.cli.output import Table, short, show, size
 from netmgr.cli.status import connect
 from netmgr.errors import ConfigError, RequestError, TryAgainLater
-from netmgr.ledger.history import FARTHEST, By, Period, entire, usage_row, view
+from netmgr.ledger.history import FARTHEST, By, Period, entire, usage_row, view, wire_unknown
 from netmgr.printable import plain, shortened
 
 if TYPE_CHECKING:
@@ -256,11 +256,10 @@ def _written(columns: Iterable[str], rows: Iterable[Mapping[str, object]]) -> st
 
 
 def _rows(answer: UsageView, prices: Prices | None = None) -> Iterator[dict[str, object]]:
-    columns = _columns(answer)
+    columns, shown = _columns(answer), (*_FIGURES, *_of_wires(answer), "node", "unread_nodes")
     for row in answer["rows"]:
         names = dict(zip(columns, _key(row, columns), strict=True))
-        figures = {**row, "wire_unknown": row["bytes"] - row.get("measured", 0)}
-        shown = (*_FIGURES, *_of_wires(answer), "node", "unread_nodes")
+        figures = {**row, "wire_unknown": wire_unknown(row)}
         document = names | {name: figures[name] for name in shown if name in figures}
         if prices:
             # As text: a number of JSON is a binary fraction to most readers.
@@ -273,14 +272,13 @@ def as_table(answer: UsageView, prices: Prices | None = None) -> Iterator[Table 
     columns, lines = _columns(answer), _lines(answer)
     by_class = "class" in answer["by"] or len({line[1] for line in lines}) > 1
     headings = [*columns, *(["class"] if by_class else []), "in>", "out>"]
-    # Both ways, or neither.
-    wires = len(_of_wires(answer))
-    headings += ["wire in>", "wire out>"][:wires]
+    wire_headings = ["wire in>", "wire out>"] if _of_wires(answer) else []
+    headings += wire_headings
     headings += [f"{prices.currency}>"] if prices else []
     table = Table(*headings, title=f"{_time(answer['since'])} until {_time(answer['until'])}")
     for key, kind, incoming, outgoing, *wire in lines:
         cells = [*map(short, key), *([kind] if by_class else []), size(incoming), size(outgoing)]
-        cells += map(size, wire[:wires])
+        cells += map(size, wire[: len(wire_headings)])
         if prices:
             cost = prices.cost(f"{kind}-in", incoming) + prices.cost(f"{kind}-out", outgoing)
             cells.append(f"{cost:.2f}")
@@ -309,7 +307,7 @@ def _lacking(answer: UsageView) -> Iterator[str]:
         yield "rows may lack bytes that nobody counted: `netmgr node audit` has the gaps"
     elif most := max(filter(None, missing), default=0):
         yield f"each row may lack up to {size(most)}, which are known to be lost"
-    unknown = sum(row["bytes"] - row.get("measured", 0) for row in answer["rows"])
+    unknown = sum(map(wire_unknown, answer["rows"]))
     if _of_wires(answer) and unknown:
         yield f"wire bytes are without {size(unknown)} (IP), whose segments nobody knows"
 

@@ -128,6 +128,11 @@ class Period:
         return self.first <= hour < self.end
 
 
+def wire_unknown(row: UsageRow) -> int:
+    """Bytes of a row that are in no wire bytes."""
+    return row["bytes"] - row.get("measured", 0)
+
+
 def grouped(rows: Iterable[UsageRow], by: Collection[By]) -> list[UsageRow]:
     """The rows' sums by what `by` names and by traffic, most bytes first."""
     columns = columns_of(by)
