@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
 from netmgr.budgets.messages import Budget, BudgetAnswer, BudgetReport, BudgetUse, Grant
@@ -21,7 +21,7 @@ Ceilings = Mapping[str, Mapping[int, int]]
 """By budget and day, the bytes of which no more may be lent before more is kept durably."""
 
 _FORMER_BOOTS = 8
-_NOTHING, _OF_ANOTHER_DAY = BudgetUse(0, 0, 0, 0, 0, 0, 0), BudgetUse(0, 0, 0, 0, 1, 0, 0)
+_NOTHING = BudgetUse(0, 0, 0, 0, 0, 0, 0)
 _UNHEARD = NodeRate()
 _UNLIMITED = 10**18
 
@@ -64,11 +64,8 @@ class BudgetAllocator:
         self._budgets: tuple[Budget, ...] = ()
         self._version = ""
         self._enforce = True
-        self._began, self._is_alone = now, False
-        # From then on no node has anything that another leader lent it.
-        self._only_leader_at = -math.inf if ceilings is None else now + OVERLAP + LEASE
-        self._is_first = ceilings is None
-        self.is_listening = not self._is_first
+        self._began, self._is_first = now, ceilings is None
+        self.is_listening = self._is_alone = False
         # A clock that was set back gives no second quota.
         self._day = max([day, *(min(kept) for kept in (ceilings or {}).values() if kept)])
         # What a former leader may lend for as long as it believes to lead.
@@ -104,6 +101,7 @@ class BudgetAllocator:
 
     def tick(self, now: float, day: int) -> None:
         """To be called each second."""
+        # No node has a rate any more that another leader lent it.
         self._is_alone = now > self._began + OVERLAP + LEASE
         self.is_listening = not self._is_first and now - self._began < HOLD
         if day > self._day:
@@ -111,8 +109,8 @@ class BudgetAllocator:
         silent = list(takewhile(lambda node: now - node.heard > HOLD, self._nodes.values()))
         # Whom this leader has not heard at all may have been silent for long.
         expired = [node for node in silent if now - node.heard > LEASE or not node.boots]
-        is_all_heard = now > self._only_leader_at or all(
-            node.boots for node in self._nodes.values()
+        is_all_heard = (
+            self._is_first or self._is_alone or all(node.boots for node in self._nodes.values())
         )
         for name, allocation in self.rates.items():
             allocation.look(
@@ -134,7 +132,7 @@ class BudgetAllocator:
         self._nodes.pop(name, None)
         self._nodes[name] = node
         node.heard = now
-        is_ours = report.epoch == self.epoch
+        is_answered = report.epoch == self.epoch
         return BudgetAnswer(
             self.epoch,
             report.sequence,
@@ -142,7 +140,9 @@ class BudgetAllocator:
             self._enforce,
             None if report.version == self._version else self._budgets,
             {
-                name: self._grant(name, node, report.uses.get(name, _NOTHING), is_ours=is_ours)
+                name: self._grant(
+                    name, node, report.uses.get(name, _NOTHING), is_answered=is_answered
+                )
                 for name in self.rates
             },
         )
@@ -187,21 +187,22 @@ class BudgetAllocator:
             del node.boots[next(iter(node.boots))]
         return node
 
-    def _grant(self, name: str, node: KnownNode, use: BudgetUse, *, is_ours: bool) -> Grant:
+    def _grant(self, name: str, node: KnownNode, use: BudgetUse, *, is_answered: bool) -> Grant:
         allocation = self.rates[name]
         if (share := node.rates.get(name)) is None:
             share = node.rates[name] = allocation.hear(use.held)
         # Rates end by themselves, allowances with the day alone.
-        is_lent_by_us = is_ours or self._is_alone
-        rate, firm = allocation.lend(share, use, node.pods or 0, is_ours=is_lent_by_us)
+        is_lent_here = is_answered or self._is_alone
+        rate, firm = allocation.lend(share, use, node.pods or 0, is_lent_here=is_lent_here)
         level = 0 if math.isinf(allocation.level) else int(allocation.level)
         allowance = _UNLIMITED
         if day := self.days.get(name):
             if use.day not in (_NOTHING.day, self._day):
-                use = _OF_ANOTHER_DAY
+                use = replace(_NOTHING, day=self._day)
             if (spent := node.bytes.get(name)) is None:
                 spent = node.bytes[name] = day.hear(use.allowance)
-            allowance = day.lend(spent, use, rate, rate / max(1, allocation.held), is_ours=is_ours)
+            part = rate / max(1, allocation.held)
+            allowance = day.lend(spent, use, rate, part, is_answered=is_answered)
         return Grant(rate, firm, allocation.safe, level, self._day, allowance)
 
     def _begin_day(self, day: int) -> None:

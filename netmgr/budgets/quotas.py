@@ -74,15 +74,15 @@ class DayAllocation:
         return NodeBytes(charged=allowance)
 
     def lend(
-        self, node: NodeBytes, use: BudgetUse, rate: int, share: float, *, is_ours: bool
+        self, node: NodeBytes, use: BudgetUse, rate: int, share: float, *, is_answered: bool
     ) -> int:
         """The allowance of a node at this rate (bits a second), which is this part of all rates.
 
-        `use` has to be of this day, or of none: then the node knows nothing of it. `is_ours`: this
-        leader answered the node last.
+        `use` has to be of this day, or of none: then the node knows nothing of it. `is_answered`:
+        this leader answered the node last.
         """
         # Whoever says that more may pass would keep it from everybody else.
-        most = node.charged if is_ours else max(node.charged, self.former or self.quota)
+        most = node.charged if is_answered else max(node.charged, self.former or self.quota)
         held = min(use.allowance, most)
         # Reports have what came in and was dropped, too: no more than the allowance has passed.
         count = min(use.bytes, held)

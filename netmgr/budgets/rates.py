@@ -39,6 +39,11 @@ class NodeRate:
     safe: int = 0
     lent: int = 0
 
+    @property
+    def growing(self) -> int:
+        """Those that wait and cannot have the level yet."""
+        return self.waiting if self.growth else 0
+
 
 class RateAllocation:
     """One budget's rate.
@@ -94,7 +99,7 @@ class RateAllocation:
         free = self.free - sum(node.free for node in silent)
         waiting = self.waiting - sum(node.waiting for node in silent)
         growth = self.growth - sum(node.growth for node in silent)
-        growing = self.growing - sum(bool(node.growth) * node.waiting for node in silent)
+        growing = self.growing - sum(node.growing for node in silent)
         room = AIM * self.rate - held - HEADROOM * free
         if room <= 0:
             # Pods that were free are held back by this, a few more each second; nobody's at once.
@@ -107,13 +112,15 @@ class RateAllocation:
         spare = SPARE * (OUTSTANDING * self.rate - self.held - safe)
         self._least = max(LEAST, int(spare / nodes))
 
-    def lend(self, node: NodeRate, use: BudgetUse, pods: int, *, is_ours: bool) -> tuple[int, int]:
+    def lend(
+        self, node: NodeRate, use: BudgetUse, pods: int, *, is_lent_here: bool
+    ) -> tuple[int, int]:
         """Answer a report of a node that can have so many pods: its rate, and the firm one.
 
-        `is_ours`: no other leader has lent it what is in force.
+        `is_lent_here`: no other leader has lent it what is in force.
         """
         # Whoever says that more is in force would keep it from everybody else.
-        held = min(use.held, max(node.lent, node.safe) if is_ours else FASTEST_LINK)
+        held = min(use.held, max(node.lent, node.safe) if is_lent_here else FASTEST_LINK)
         self._learn(node, use, held, pods)
         wanted = HEADROOM * node.free
         if node.waiting:
@@ -125,7 +132,7 @@ class RateAllocation:
         node.held += raised
         self.held += raised
         node.level, node.safe = self.level, self.safe
-        node.lent = max(held if is_ours else node.lent, rate)
+        node.lent = max(held if is_lent_here else node.lent, rate)
         return rate, rate * self.rate // max(self.rate, self.outstanding)
 
     def _learn(self, node: NodeRate, use: BudgetUse, held: int, pods: int) -> None:
@@ -146,6 +153,7 @@ class RateAllocation:
         self.held += held - node.held
         self.free += free - node.free
         self.waiting += waiting - node.waiting
-        self.growing += (waiting if growth else 0) - (node.waiting if node.growth else 0)
         self.growth += growth - node.growth
+        self.growing -= node.growing
         node.held, node.free, node.waiting, node.growth = held, free, waiting, growth
+        self.growing += node.growing
