@@ -136,7 +136,7 @@ class LinkFilters:
 
     def put(self, pods: Collection[str], at_links: AtLinks, peers: Peers) -> None:
         """Have all be as it should be."""
-        if at_links.limited and not any(link.name == _IFB for link in self._links.read()):
+        if at_links.limited:
             # Before the first limited pod: what this machine sends itself through an IFB that the
             # programs do not know is counted. Where there are none, no pod is limited.
             self._channel.attempt([create_ifb(_IFB)])

@@ -68,10 +68,10 @@ class Observed:
         )
 
 
-def sample(counter: Counter, octets: int, packets: int, *of_wire: int) -> Sample:
+def sample(counter: Counter, octets: int, packets: int, wire: int = 0, measured: int = 0) -> Sample:
     """What a set's element shows, its life apart from its packets (`transaction.with_lives`)."""
     number, life = packets & ((1 << LIFE_BITS) - 1), packets >> LIFE_BITS
-    return Sample(counter, octets, number, life, *of_wire)
+    return Sample(counter, octets, number, life, wire, measured)
 
 
 class Samples:

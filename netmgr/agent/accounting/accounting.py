@@ -181,8 +181,9 @@ class NodeAccounting(Component):
 
     def _pods(self, totals: Totals) -> list[PodTotals]:
         pods = [total for total in totals.pods if total["traffic"] != PROTECTED]
-        for total in () if self.rules.backend.abilities.counts_at_links else pods:
-            del total["wire"], total["wire_unknown"]
+        if not self.rules.backend.abilities.counts_at_links:
+            for total in pods:
+                del total["wire"], total["wire_unknown"]
         return pods
 
     def _remote_pods(self) -> list[RemotePod]:
