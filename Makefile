@@ -89,6 +89,11 @@ soak: ## have 100,000 pods come and go, and show that nothing of netmgr grows wi
 	@.venv/bin/python -m cni.build
 	NETMGR_SOAK_PODS=$${NETMGR_SOAK_PODS:-100000} .venv/bin/python -m pytest --timeout 7200 tests/kernel/test_bounds.py $(ARGS)
 
+wire: ## hold wire bytes against what a wire carries, for NETMGR_WIRE_SECONDS (3600); NETMGR_WIRE_SEED chooses (root)
+	@.ci/setup test
+	@.venv/bin/python -m cni.build
+	NETMGR_WIRE_SECONDS=$${NETMGR_WIRE_SECONDS:-3600} .venv/bin/python -m pytest -s tests/kernel/test_wire_for_long.py $(ARGS)
+
 intrusions: ## have a pod with NET_ADMIN and NET_RAW attack its node for NETMGR_INTRUSION_SECONDS (180), on each backend (root)
 	@.ci/setup test
 	@.venv/bin/python -m cni.build

@@ -108,8 +108,9 @@ POD_WIRE_BYTES, POD_WIRE_UNKNOWN = totals(
     "netmgr_pod_traffic",
     POD_BYTES.labels,
     POD_BYTES.series,
-    wire_bytes="Bytes with the IP headers of every segment, as a wire carries them, without the "
-    "link layer. Of packets whose segments are known, where links count (accounting.at).",
+    wire_bytes="Bytes with the IP headers of every segment, as a wire carries them, and "
+    "accounting.link_layer_bytes (0) for each. Of packets whose segments are known, where links "
+    "count (accounting.at).",
     wire_unknown_bytes="Bytes (IP headers included) of packets that are in no wire bytes, since "
     "nobody knows their segments.",
 )

@@ -385,7 +385,7 @@ class LinkAudit(TypedDict):
     """One direction of one link (`out` is from its pods): what it carried, and what was counted.
 
     `carried` is `headers` (Ethernet's) and `counted` and `rest`: internal traffic, ARP, drops. Of
-    uplinks, as much of it as `segments` may be further segments' headers, if a card counts these.
+    uplinks, as much of it as `segments` (0: unknown) may be further segments' headers, if counted.
     """
 
     pods: list[str]

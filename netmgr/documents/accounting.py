@@ -28,11 +28,22 @@ class CountingAt(StrEnum):
     LINKS = "links"
 
 
+class Charge(StrEnum):
+    """Which bytes quotas have."""
+
+    BYTES = "bytes"
+    WIRE = "wire"
+
+
 class Accounting(Document):
     """What is counted and for how long it is shown."""
 
     at: CountingAt = CountingAt.RULES
     """Where forwarded packets are counted: by rules, or by programs at links (Linux 5.13)."""
+    link_layer_bytes: Annotated[int, Field(ge=0, le=64)] = 0
+    """Bytes that wire bytes have for each packet beside IP's, as a bill counts its link layer."""
+    charge: Charge = Charge.BYTES
+    """What quotas are of: `bytes` of IP packets, or `wire` bytes."""
     node_rules: NodeRules = NodeRules.CORRECTED
     rule_owner: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")] = "netmgr"
     """`<owner>` in the rules' comment `iptables-exporter <owner> traffic=…`."""
@@ -75,10 +86,17 @@ class Accounting(Document):
 
 
 def of_counting(accounting: Accounting, backend: str, *, wires_pods: bool) -> Iterator[Diagnostic]:
-    """What does not go together with counting at links."""
-    if accounting.at is not CountingAt.LINKS:
-        return
+    """What does not go together with counting at links, or without."""
     key = ("accounting", "at")
+    if accounting.at is not CountingAt.LINKS:
+        for name, is_wanted in (
+            ("link_layer_bytes", accounting.link_layer_bytes > 0),
+            ("charge", accounting.charge is Charge.WIRE),
+        ):
+            if is_wanted:
+                remedy = f"say at: links, or remove {name}"
+                yield error("rules know no wire bytes", ("accounting", name), key, remedy)
+        return
     if backend not in ("auto", "nftables"):
         message = f"{backend} has no part in counting at links, beside which nftables guards pods"
         yield error(message, key, ("backend",), "say backend: nftables, or at: rules")

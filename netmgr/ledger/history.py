@@ -128,6 +128,11 @@ class Period:
         return self.first <= hour < self.end
 
 
+def on_wire(row: UsageRow) -> int:
+    """Wire bytes of a row, and the bytes of packets whose wire bytes nobody knows."""
+    return row["wire"] + wire_unknown(row)
+
+
 def wire_unknown(row: UsageRow) -> int:
     """Bytes of a row that are in no wire bytes."""
     return row["bytes"] - row.get("measured", 0)

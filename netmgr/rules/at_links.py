@@ -12,10 +12,12 @@ class AtLinks:
     """Who peers are; what is in none of these prefixes is the internet.
 
     `classes` has the prefixes of each by its name, if they count; `cluster` are all nodes' pods.
-    `limited`: packets to pods may wait in an IFB, and no longer show where they came in.
+    `limited`: packets to pods may wait in an IFB, and no longer show where they came in. Wire bytes
+    have `link_layer` more for each packet.
     """
 
     known: tuple[Prefix, ...]
     classes: tuple[tuple[str, tuple[Prefix, ...]], ...] = ()
     cluster: tuple[Prefix, ...] = ()
     limited: bool = False
+    link_layer: int = 0

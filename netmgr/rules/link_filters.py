@@ -64,8 +64,8 @@ class LinkFilters:
         self._channel = Netlink()
         self._links = Links(self._channel)
         self._programs: dict[str, BpfProgram] = {}
-        # Whom these know, and whether pods have limits.
-        self._peers: Peers = {}
+        # Whom these know, what they add to each packet, and whether pods have limits.
+        self._known: tuple[Peers, int] = {}, 0
         self._limited = False
 
     @cached_property
@@ -77,12 +77,12 @@ class LinkFilters:
         held = {present.shape: present for present in map(bpf.open_map, numbers)}
         return {shape.name: held.get(shape) or bpf.create_map(shape) for shape in SHAPES}
 
-    def _know(self, peers: Peers) -> None:
-        if peers != self._peers:
-            written, maps = texts(peers), self.maps.values()
+    def _know(self, peers: Peers, link_layer: int) -> None:
+        if (peers, link_layer) != self._known:
+            written, maps = texts(peers, link_layer), self.maps.values()
             loaded = {name: bpf.load(f"nm_{name}", written[name], maps) for name in written}
             _close(self._programs)
-            self._programs, self._peers = loaded, peers
+            self._programs, self._known = loaded, (peers, link_layer)
 
     def _ours(self, place: FilterPlace) -> Iterator[BpfProgram]:
         for is_ours, number in traffic_filters.read_filters(self._channel, place):
@@ -99,12 +99,12 @@ class LinkFilters:
 
     def look(self, pods: Collection[str], at_links: AtLinks, peers: Peers) -> _Lacking:
         """What these pods' links, uplinks and maps lack."""
-        self._know(peers)
+        self._know(peers, at_links.link_layer)
         self._limited = at_links.limited
         clsacts, present = traffic_filters.read_clsacts(self._channel), self._links.read()
         outside = _outside(read_routes(self._channel), at_links.known)
         uplinks = _uplinks(present, outside, at_links)
-        lacking = _Lacking([], {}, {}, _known(uplinks, present, at_links))
+        lacking = _Lacking([], {}, {}, _packed(uplinks, present, at_links))
         known = self.maps[UPLINKS_MAP].get(ONLY_KEY) or bytes(UPLINKS.size)
         if known != lacking.uplinks:
             lacking.faults.append(LinkFault("the programs knew other uplinks", loses=False))
@@ -230,7 +230,7 @@ def _uplinks(present: Collection[Link], outside: Collection[int], at_links: AtLi
     ]
 
 
-def _known(uplinks: Iterable[Link], present: Iterable[Link], at_links: AtLinks) -> bytes:
+def _packed(uplinks: Iterable[Link], present: Iterable[Link], at_links: AtLinks) -> bytes:
     ifb = next((link.number for link in present if link.name == _IFB), 0)
     numbers = [*(link.number for link in uplinks), *[0] * MOST_UPLINKS][:MOST_UPLINKS]
     return UPLINKS.pack(*numbers, at_links.limited, ifb)

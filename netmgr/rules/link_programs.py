@@ -32,8 +32,8 @@ CLUSTER, INTERNET, INSIDE = 0x8000, 1, 0x7FFF
 _CLASS = CLUSTER - 1
 
 ELEMENT_KEY, ELEMENT = struct.Struct("=IHH"), struct.Struct("=QQQQ16s24s")
-"""Link, class, `row_of`; and packets, bytes, the headers that further segments add to these, bytes
-that are told apart since nobody knows their segments, the pod's address, the class's name."""
+"""Link, class, `row_of`; and packets, bytes, what a wire has beside these, bytes that are told
+apart since nobody knows their segments, the pod's address, the class's name."""
 _SUM = struct.Struct("=QQ")
 _SUBJECTS = (PODS, UNATTRIBUTED, REMOTE_PODS)
 # Of a family and direction: a sum for each of these, and room for a fourth.
@@ -180,15 +180,16 @@ _ASK_FOR_TUNNEL = "r1 = r6; r2 = 0; r3 = 1; r4 = 14; r4 <<= 56; r4 |= 3; call 50
 _LONGEST_TCP_HEADER = 60
 
 
-def _segments(header: int) -> str:
-    """Have the bytes of the headers that a packet's further segments repeat on the stack.
+def _segments(header: int, link_layer: int) -> str:
+    """Have what a wire has beside a packet's bytes on the stack.
 
+    These are the headers that further segments repeat, and each segment's link layer.
     The segments are as many as `gso_size` makes, which gso_segs need not say (a virtual machine's
     packets have none). Of a tunnel's, `wire_len` knows the headers since Linux 6.17 (and in updates
     of 6.12); before, each segment has at most a TCP header in place of what is behind IP's.
     """
     return f"""
-        *(u32 *)(r10 - 40) = 0; r1 = *(u32 *)(r6 + 176); if r1 == 0 goto done
+        *(u32 *)(r10 - 40) = {link_layer}; r1 = *(u32 *)(r6 + 176); if r1 == 0 goto done
         *(u32 *)(r10 - 40) = {_UNKNOWN}; {_load(0, 10, -64)}; if r0 != 0 goto done
         r1 = *(u32 *)(r6 + 16); r2 = 40; r3 = *(u8 *)(r10 - 58); if r1 == {_IPV6} goto protocol
         r2 = *(u8 *)(r10 - 64); r2 &= 15; r2 <<= 2; r3 = *(u8 *)(r10 - 55)
@@ -201,10 +202,11 @@ def _segments(header: int) -> str:
         r2 = *(u32 *)(r6 + 160); r3 = *(u32 *)(r6 + 0); r2 -= r3
         r3 = *(u32 *)(r10 - 44); r3 += {header + _LONGEST_TCP_HEADER}; r3 *= r1
         if r2 <= r3 goto done
-        r1 *= {header}; r2 -= r1; *(u32 *)(r10 - 40) = r2; goto done
+        r1 *= {header - link_layer}; r2 -= r1; r2 += {link_layer}
+        *(u32 *)(r10 - 40) = r2; goto done
     plain: r1 = *(u32 *)(r10 - 44); r2 += r1; if r9 <= r2 goto done
-        r3 = r9; r3 -= r2; r3 -= 1; r1 = *(u32 *)(r6 + 176); r3 /= r1; r3 *= r2
-        *(u32 *)(r10 - 40) = r3
+        r3 = r9; r3 -= r2; r3 -= 1; r1 = *(u32 *)(r6 + 176); r3 /= r1
+        r2 += {link_layer}; r3 *= r2; r3 += {link_layer}; *(u32 *)(r10 - 40) = r3
     done:
     """
 
@@ -228,14 +230,14 @@ def _believe(yes: str, no: str) -> str:
     return f"r2 = value {UPLINKS_MAP}; {''.join(uplinks)} {limited}"
 
 
-def _leaving(peers: Peers, header: int) -> str:
+def _leaving(peers: Peers, header: int, link_layer: int) -> str:
     """Counts what leaves by an uplink, whose packets have so many bytes before IP's header."""
     return f"""
         r6 = r1; r1 = *(u32 *)(r6 + 36); if r1 == 0 goto pass    # this machine's own
         {_ITS_OWN}
         {_look_up(peers, "destination", 16, 24)}
         r9 = *(u32 *)(r6 + 0); r9 -= {header}
-        {_segments(header)}
+        {_segments(header, link_layer)}
         *(u32 *)(r10 - 36) = r8; r8 &= {_CLASS}; if r8 == {INSIDE} goto nobody
         {_count(36, "nobody")}
         if r8 != {INTERNET} goto pass
@@ -274,12 +276,12 @@ _UNPADDED = f"""
 """
 
 
-def _arriving(peers: Peers) -> str:
+def _arriving(peers: Peers, link_layer: int) -> str:
     """Counts what arrives at a pod's link."""
     return f"""
         r6 = r1; r1 = *(u32 *)(r6 + 36); if r1 == 0 goto pass
         r9 = *(u32 *)(r6 + 0); r9 -= {_ETHERNET}
-        {_segments(_ETHERNET)}
+        {_segments(_ETHERNET, link_layer)}
         r8 = *(u32 *)(r6 + 44); r8 &= {_CLASS}; r1 = *(u32 *)(r6 + 36)
         {_believe("entered", "inside")}
     entered: if r8 == {INSIDE} goto known; if r8 != 0 goto outside
@@ -311,13 +313,13 @@ LEAVING, LEAVING_BARE, ENTERING = "leaving", "leaving_bare", "entering"
 SENDING, ARRIVING = "sending", "arriving"
 
 
-def texts(peers: Peers) -> dict[str, str]:
-    """Each program, by its name."""
+def texts(peers: Peers, link_layer: int = 0) -> dict[str, str]:
+    """Each program, by its name; each packet has so many bytes more on a wire."""
     return {
-        LEAVING: _leaving(peers, _ETHERNET),
+        LEAVING: _leaving(peers, _ETHERNET, link_layer),
         # Tunnels and their like send packets without a header before that of IP.
-        LEAVING_BARE: _leaving(peers, 0),
+        LEAVING_BARE: _leaving(peers, 0, link_layer),
         ENTERING: _entering(peers),
         SENDING: _SENDING,
-        ARRIVING: _arriving(peers),
+        ARRIVING: _arriving(peers, link_layer),
     }

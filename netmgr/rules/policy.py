@@ -61,7 +61,7 @@ class Policy:
     packets is dropped as forged, or translated. A machine between sites `runs_pods` none. One that
     `offloads` hands established connections that no rule counts to a flowtable, where the backend
     can. With `native`, what is internal and lies outside it is reached as the machine, too. Packets
-    of pods that are `limited` may wait on their way.
+    of pods that are `limited` may wait on their way. Wire bytes have `link_layer` more for each.
     """
 
     internal: tuple[Prefix, ...]
@@ -81,6 +81,7 @@ class Policy:
     offloads: bool = False
     native: tuple[Prefix, ...] | None = None
     limited: bool = False
+    link_layer: int = 0
 
     @property
     def traffics(self) -> tuple[Traffic, ...]:
@@ -122,6 +123,7 @@ class Policy:
             offloads=document.flowtable and document.wires_pods,
             native=document.native_prefixes,
             limited=document.limits_pods,
+            link_layer=document.accounting.link_layer_bytes,
         )
 
 
@@ -204,7 +206,8 @@ def _uncounting(policy: Policy) -> Policy:
 @lru_cache(maxsize=2)
 def _at_links(policy: Policy) -> AtLinks:
     classes = policy.classifier.pieces if policy.classifier else ()
-    return AtLinks(policy.known, classes, tuple(merge(policy.cluster_cidrs)), policy.limited)
+    cluster = tuple(merge(policy.cluster_cidrs))
+    return AtLinks(policy.known, classes, cluster, policy.limited, policy.link_layer)
 
 
 # An agent asks for the ruleset of one policy every few seconds, and chains are most of the work.

@@ -1,7 +1,8 @@
 /* Sends COUNT datagrams of SIZE bytes of IP as fast as it can, on one processor, and prints the
  * nanoseconds one took, and how many it sent: `out` to ADDRESS, which the network namespace NETNS
  * has, or `in` from there. Each of `first` goes to another port, and so begins a connection.
- * `exchange` sends one byte more from sockets of their own, each answered by one there.
+ * `exchange` sends one byte more from sockets of their own, each answered by one there. With SEGMENT
+ * each is segmented into parts of so many bytes, if anything on its way has to.
  *
  * First one of another size goes out and is answered, so that whoever tracks connections has seen
  * both directions, and `in` answers it.
@@ -13,6 +14,7 @@
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <netinet/udp.h>
 #include <poll.h>
 #include <sched.h>
 #include <stdio.h>
@@ -117,9 +119,9 @@ int main(int argc, char **argv)
 	static struct sockaddr_in6 each[BATCH];
 	cpu_set_t one;
 	static long long took[TRAINS];
-	int fd, far, own, trains, is_v6, is_inward, is_first, is_exchange;
+	int fd, far, own, trains, segment, is_v6, is_inward, is_first, is_exchange;
 
-	if (argc != 6)
+	if (argc != 6 && argc != 7)
 		return 2;
 	/* The port is at the same place in both families' structures. */
 	is_v6 = inet_pton(AF_INET6, argv[1], &to.sin6_addr);
@@ -133,6 +135,7 @@ int main(int argc, char **argv)
 	is_exchange = !strcmp(argv[5], "exchange");
 	if (piece.iov_len > sizeof(payload) || trains < 1 || trains > TRAINS)
 		return 2;
+	segment = argc > 6 ? atoi(argv[6]) : 0;
 	CPU_ZERO(&one);
 	CPU_SET(0, &one);
 	sched_setaffinity(0, sizeof(one), &one);
@@ -148,6 +151,9 @@ int main(int argc, char **argv)
 		fprintf(stderr, "flood: nothing passes to %s and back\n", argv[1]);
 		return 1;
 	}
+	if (setsockopt(fd, SOL_UDP, UDP_SEGMENT, &segment, sizeof(segment)) ||
+	    setsockopt(far, SOL_UDP, UDP_SEGMENT, &segment, sizeof(segment)))
+		return 1;
 	for (int i = 0; i < BATCH; i++) {
 		batch[i].msg_hdr = (struct msghdr){.msg_iov = &piece, .msg_iovlen = 1};
 		each[i] = to;

@@ -41,6 +41,7 @@ from netmgr.rules.nftables import NftablesBackend
 from netmgr.rules.policy import FLOWTABLE, Policy, desired
 from tests.bench.plugins import QUIET, RANGE, Plugin, plugin_of
 from tests.bench.report import Effort, Figure
+from tests.bench.rule_per_pod import RESTORE, rules_per_pod
 from tests.bench.tc_counter import TcCounter
 from tests.lab import wiring
 from tests.lab.nodes import LabNode
@@ -58,6 +59,8 @@ from tests.lab.topology import (
 from tests.lab.world import World
 
 IP_BYTES = 64
+SEGMENTED, SEGMENT = 1400, 100
+"""Bytes of a packet that is segmented later, and of its parts."""
 SENDER = "sender"
 INTERNAL = {Family.V4: Address.parse("10.77.0.1"), Family.V6: Address.parse("fd00:77::1")}
 """Others of the internet's host's addresses: packets to either take the same way."""
@@ -138,7 +141,7 @@ table netdev sink {
     counter arrived { }
     chain arriving {
         type filter hook ingress device %s priority 0;
-        meta l4proto udp meta length %d counter name arrived drop;
+        meta l4proto udp meta length { %d, %d } counter name arrived drop;
     }
 }
 """
@@ -185,6 +188,7 @@ def measure(effort: Effort) -> Iterator[Figure]:
                     yield from _figures(pods, backend, way, of_way)
             if {Backend.NFTABLES, Backend.LINKS} <= senders.keys():
                 yield from _beginnings(effort, flood, pods, senders)
+                yield from _segmented(effort, flood, pods, senders[Backend.LINKS])
 
 
 def _beginnings(
@@ -199,6 +203,21 @@ def _beginnings(
         what = f"{BEGINNINGS[way[1]]}, {pods} pods, {Backend.LINKS}, IPv{way[0]}"
         reference = "rules", times[Backend.NFTABLES]
         yield Figure.of(what, times[Backend.LINKS], "ns", min, reference, OF_RULES)
+
+
+def _segmented(effort: Effort, flood: Path, pods: int, sender: Sender) -> Iterator[Figure]:
+    """What wire bytes cost: only of such a packet its segments are looked for."""
+    for way in WAYS:
+        times: dict[str, list[float]] = defaultdict(list)
+        for _ in range(effort.rounds):
+            for name in (NO_CLASS, NO_ACCOUNTING):
+                with sender.as_variant(name):
+                    took = sender.flood(flood, effort.packets, way, segment=SEGMENT)
+                    times[name].append(took)
+        what = f"forwarded {SEGMENTED}-byte packet of UDP in segments of {SEGMENT}"
+        what += f", {pods} pods, {sender.backend}, IPv{way[0]} {way[1]}"
+        reference = NO_ACCOUNTING, times[NO_ACCOUNTING]
+        yield Figure.of(what, times[NO_CLASS], "ns", min, reference, 1.10)
 
 
 def _figures(
@@ -365,8 +384,9 @@ class Sender:
         packets: int,
         way: Way = WAYS[0],
         peers: Mapping[Family, Address] = INTERNET,
+        segment: int = 0,
     ) -> float:
-        """Nanoseconds a packet took.
+        """Nanoseconds a packet took, perhaps one to be segmented into parts of so many bytes.
 
         Raises:
             PacketsLostError: not all of them arrived.
@@ -375,7 +395,8 @@ class Sender:
         receiver = self.netns if direction == "in" else self.internet
         arrived, counted = _arrived(receiver), self._counted(way)
         command = ["nsenter", f"--net={self.netns}", program, str(peers[family]), str(packets)]
-        command += [str(IP_BYTES), self.internet, direction]
+        size = SEGMENTED if segment else IP_BYTES
+        command += [str(size), self.internet, direction, str(segment)]
         done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
         took, sent = done.stdout.split()
         if (arrived := _arrived(receiver) - arrived) != int(sent):
@@ -414,37 +435,6 @@ def run_in(node: LabNode, *command: str, stdin: str = "") -> None:
         subprocess.run(command, input=stdin.encode(), check=True)
 
 
-RESTORE = {
-    Backend.NFTABLES: ("nft", "-f", "-"),
-    Backend.IPTABLES_LEGACY: ("iptables-legacy-restore", "-w", "--noflush"),
-}
-
-
-def rules_per_pod(backend: Backend, pods: list[Address]) -> str:
-    """What counts each pod by rules of its own, one for each direction, as input of `RESTORE`'s
-    programs.
-    """
-    if backend is Backend.NFTABLES:
-        base = "{ type filter hook forward priority -150; }"
-        rule = "add rule inet netmgr forward ip"
-        lines = [f"add chain inet netmgr forward {base}"]
-        lines += [
-            f"{rule} {side} {pod} ip {peer} != 10.0.0.0/8 counter"
-            for pod in pods
-            for side, peer in _SIDES
-        ]
-        return "\n".join(lines) + "\n"
-    lines = [
-        f"-A FORWARD -{side[0]} {pod} ! -{peer[0]} 10.0.0.0/8"
-        for pod in pods
-        for side, peer in _SIDES
-    ]
-    return "\n".join(["*mangle", *lines, "COMMIT", ""])
-
-
-_SIDES = (("saddr", "daddr"), ("daddr", "saddr"))
-
-
 @contextmanager
 def compiled() -> Iterator[Path]:
     """The program that sends (flood.c), for the length of the block."""
@@ -468,7 +458,9 @@ def node_of_ours(backend: Backend, **settings: object) -> Iterator[Sender]:
 
 def _make_sink(link: str) -> None:
     """Drop the measured packets on arrival."""
-    subprocess.run(["nft", "-f", "-"], input=(SINK % (link, IP_BYTES)).encode(), check=True)
+    subprocess.run(
+        ["nft", "-f", "-"], input=(SINK % (link, IP_BYTES, SEGMENTED)).encode(), check=True
+    )
 
 
 def _beside_the_internet() -> Topology:

@@ -14,22 +14,19 @@ import struct
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
 from netmgr import programs
 from netmgr.dataplane.desired import HOST_MAC
 from netmgr.documents.node import Backend
-from netmgr.kernel.offloads import switch_off
 from netmgr.prefixes import Address, Family
 from tests.kernel import forging
 from tests.kernel.conftest import LEGACY
 from tests.kernel.namespaces import host_link, inside
 from tests.kernel.spending import IN, OUT, gaps
+from tests.kernel.wires import TUNNEL, Wire, assert_exact, counted, in_parts, vxlan, wire_of
 from tests.lab import wiring
-from tests.lab.capture import Capture
 from tests.lab.exchange import IP_HEADER, End, open_socket, stream
 from tests.lab.nodes import LabNode
 from tests.lab.runtime import INTERFACE, Sandbox
@@ -45,18 +42,8 @@ WORLD = {
         "limits": [{"pods": "limited/*", IN: "1G", OUT: "1G"}],
     },
 }
-OFFLOADS = (
-    "tx-tcp-segmentation",
-    "tx-tcp6-segmentation",
-    "tx-tcp-ecn-segmentation",
-    "tx-tcp-mangleid-segmentation",
-    "tx-udp-segmentation",
-    "tx-udp_tnl-segmentation",
-    "tx-udp_tnl-csum-segmentation",
-    "tx-gso-partial",
-)
-V4, UDP_SEGMENT = Family.V4, 103
-ETHERNET, VNET_HEADER, PORT, TUNNEL = 14, 10, 4242, 4790
+V4 = Family.V4
+ETHERNET, VNET_HEADER, PORT = 14, 10, 4242
 SOL_PACKET, PACKET_VNET_HDR = 263, 15
 TUNSETIFF, TAP_WITH_HEADER = 0x400454CA, 0x5002
 NEEDS_CHECKSUM, GSO_TCP, GSO_UDP = 1, {Family.V4: 1, Family.V6: 4}, 5
@@ -76,23 +63,6 @@ def backend(request: pytest.FixtureRequest) -> Backend:
     return request.param
 
 
-@dataclass
-class Wire:
-    """What passes the links behind those where netmgr counts, which send each segment by itself."""
-
-    captures: dict[str, Capture]
-
-    def bytes(self) -> dict[str, int]:
-        for capture in self.captures.values():
-            capture.settle()
-        return {
-            traffic: sum(
-                tally.bytes for flow, tally in capture.flows().items() if flow.traffic == traffic
-            )
-            for traffic, capture in self.captures.items()
-        }
-
-
 @pytest.fixture
 def pod(node: LabNode, request: pytest.FixtureRequest) -> Iterator[Sandbox]:
     made = node.add(f"wired-{next(_numbers)}", getattr(request, "param", "research"))
@@ -102,33 +72,8 @@ def pod(node: LabNode, request: pytest.FixtureRequest) -> Iterator[Sandbox]:
 
 @pytest.fixture
 def wire(world: World, node: LabNode, pod: Sandbox) -> Iterator[Wire]:
-    own = host_link(node, pod)
-    with wiring.inside(node.namespace):
-        for link in ("eth0", own):
-            switch_off(link, OFFLOADS)
-    with ExitStack() as captures:
-        places = {OUT: (world.namespace("fabric"), "node-1"), IN: (node.namespace, own)}
-        yield Wire(
-            {traffic: captures.enter_context(Capture(*place)) for traffic, place in places.items()}
-        )
-
-
-def counted(node: LabNode, pod: Sandbox) -> dict[str, dict[str, int]]:
-    rows = node.snapshot()["pods"]
-    return {
-        row["traffic"]: {name: row[name] for name in ("bytes", "wire", "wire_unknown")}
-        for row in rows
-        if row["pod"] == pod.pod.name
-    }
-
-
-def assert_exact(node: LabNode, pod: Sandbox, wire: Wire, *segmented: str) -> None:
-    """Both directions are what was captured; in these there was something to segment."""
-    carried, shown = wire.bytes(), counted(node, pod)
-    assert {traffic: shown[traffic]["wire"] for traffic in (IN, OUT)} == carried
-    assert not any(row["wire_unknown"] for row in shown.values())
-    for traffic in segmented:
-        assert shown[traffic]["wire"] > shown[traffic]["bytes"], "nothing was segmented"
+    with wire_of(world, node, pod) as made:
+        yield made
 
 
 @contextmanager
@@ -275,35 +220,9 @@ def test_where_rules_count_there_are_no_wire_bytes(
 def test_udp_gso_each_way_is_counted_as_a_wire_carries_it(
     world: World, node: LabNode, pod: Sandbox, wire: Wire, family: Family, size: int
 ) -> None:
-    with (
-        open_socket(world.internet, family, socket.SOCK_DGRAM) as far,
-        open_socket(pod.netns, family, socket.SOCK_DGRAM) as near,
-    ):
-        far.bind((str(INTERNET[family]), 0))
-        to = far.getsockname()
-        for here, there in ((near, far), (far, near)):
-            here.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, size)
-            # The last one of some is shorter.
-            for content in (40 * size, 39 * size + 1, size):
-                here.sendto(bytes(content), to)
-                for _ in range(-(-content // size)):
-                    _, source = there.recvfrom(size)
-            to = source
+    own, peer = End(pod.netns, pod.address(family)), End(world.internet, INTERNET[family])
+    in_parts(own, peer, size)
     assert_exact(node, pod, wire, IN, OUT)
-
-
-def vxlan(namespace: Path, name: str, own: str, near: Address, far: Address) -> None:
-    """A tunnel of the namespace's own to the other end."""
-    inside(
-        namespace,
-        *f"ip link add {name} type vxlan id 7 local {near} remote {far}".split(),
-        # With one port at both ends, answers find the way back through the node's translation.
-        *f"srcport {TUNNEL} {TUNNEL + 1} dstport {TUNNEL} dev {INTERFACE}".split(),
-    )
-    inside(namespace, *f"ip address add {own}/24 dev {name}".split())
-    # IPv6 would send something at once, which the other end might answer by an error.
-    inside(namespace, "sysctl", "-qw", f"net.ipv6.conf.{name}.disable_ipv6=1")
-    inside(namespace, "ip", "link", "set", name, "up")
 
 
 @pytest.mark.parametrize("family", Family)

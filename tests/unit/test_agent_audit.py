@@ -88,7 +88,7 @@ def test_uplinks_are_compared_with_what_was_counted_as_the_internets() -> None:
     ]
     totals = Totals([], [], node, [], [], [])
     links = [Carried(100 + 28, 2, 200 + 14, 1), Carried(100 + 14, 1, 100, 0)]
-    passed = through(links, totals)
+    passed = through(links, totals, link_layer=0)
     assert passed == {IN: Passed(200, 50, 3, 1), OUT: Passed(300, 90, 1, 1)}
     assert passed[OUT].since(Passed(100, 30)) == Passed(200, 60, 1, 1)
     assert AuditReport(totals, [], {OUT: Passed(200, 60), IN: Passed(0, 0)}).ratios() == [

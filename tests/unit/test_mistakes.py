@@ -124,6 +124,8 @@ VALUES = [
         "say node_rules: corrected, or at: rules",
     ),
     ("cni: off\naccounting: {at: links}", "links count for pods that netmgr wires"),
+    ("accounting: {charge: wire}", "say at: links, or remove charge"),
+    ("accounting: {link_layer_bytes: 18}", "say at: links, or remove link_layer_bytes"),
     ("backend: links", "'iptables-legacy' or 'iptables-nft'"),
     (
         "log_level: INFO",

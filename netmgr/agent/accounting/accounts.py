@@ -355,7 +355,8 @@ class Accounts:
 
     def _through_uplinks(self, carried: Mapping[str, Carried], totals: Totals) -> dict[str, Passed]:
         """What passed the uplinks since the first look, or since their counters were made anew."""
-        now = through((carried[name] for name in self._uplinks() if name in carried), totals)
+        present = (carried[name] for name in self._uplinks() if name in carried)
+        now = through(present, totals, link_layer=self._rules.policy.link_layer)
         passed = {
             traffic: latest.since(self._first.get(traffic, latest))
             for traffic, latest in now.items()

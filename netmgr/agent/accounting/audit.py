@@ -22,7 +22,8 @@ FORWARD, LINKS, UPLINKS = "forward", "links", "uplinks"
 class Passed(NamedTuple):
     """Bytes that uplinks carried, their headers taken off, and those of the internet counted.
 
-    `segments` are the headers that pods' wire bytes have beside the bytes.
+    `segments` are the headers that pods' wire bytes have beside the bytes; 0 where these have a
+    link layer, too, which cannot be told from headers.
     """
 
     carried: int
@@ -35,7 +36,7 @@ class Passed(NamedTuple):
         return Passed(*map(sub, self, former))
 
 
-def through(uplinks: Iterable[Carried], totals: Totals) -> dict[str, Passed]:
+def through(uplinks: Iterable[Carried], totals: Totals, *, link_layer: int) -> dict[str, Passed]:
     """What passed these uplinks so far, by traffic."""
     sizes, packets = {"in": 0, "out": 0}, {"in": 0, "out": 0}
     for uplink in uplinks:
@@ -49,7 +50,8 @@ def through(uplinks: Iterable[Carried], totals: Totals) -> dict[str, Passed]:
         traffic, way = total["traffic"], _direction(total["traffic"])
         counts = total["bytes"], packets[way], total["packets"]
         wire = of_pods.get(traffic, NOTHING)
-        passed[traffic] = Passed(sizes[way], *counts, wire.wire - wire.measured)
+        segments = 0 if link_layer else wire.wire - wire.measured
+        passed[traffic] = Passed(sizes[way], *counts, segments)
     return passed
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
+from operator import itemgetter
 from typing import Self
 
 from netmgr.agent.accounting.accounting import NodeAccounting
@@ -19,11 +20,12 @@ from netmgr.agent.accounting.accounts import Accounts
 from netmgr.agent.accounting.budgets_file import BudgetsFile
 from netmgr.agent.core.components import Agent, Component, Query, Remnants
 from netmgr.agent.core.scheduler import Task
-from netmgr.api.snapshot import VERSION, Quota, QuotaState, Snapshot, SpentQuota
+from netmgr.api.snapshot import VERSION, Quota, QuotaState, Snapshot, SpentQuota, UsageRow
 from netmgr.clock import Clock
 from netmgr.dataplane import sandbox
+from netmgr.documents.accounting import Charge
 from netmgr.errors import KernelError, SetupError, StateError
-from netmgr.ledger.history import FARTHEST, SECONDS, By, Period
+from netmgr.ledger.history import FARTHEST, SECONDS, By, Period, on_wire
 from netmgr.limits import quotas, shaper, tree
 from netmgr.limits.quotas import NodeQuota
 from netmgr.limits.rules import KnownPeers
@@ -46,11 +48,15 @@ _END = int(FARTHEST // SECONDS)
 
 
 class Spending:
-    """What pods have used of their quotas, by the ledger's hours. Usable from any thread."""
+    """What pods have used of their quotas, by the ledger's hours. Usable from any thread.
 
-    def __init__(self, accounts: Accounts, clock: Clock) -> None:
+    `size` gives what a row of the ledger is charged with.
+    """
+
+    def __init__(self, accounts: Accounts, clock: Clock, size: Callable[[UsageRow], int]) -> None:
         self._accounts = accounts
         self._clock = clock
+        self._size = size
         self._past: dict[Period, _Sums] = {}
 
     def now(self, budgets: Iterable[NodeQuota]) -> Mapping[NodeQuota, int]:
@@ -83,7 +89,7 @@ class Spending:
         for row in self._accounts.usage(period, (By.POD,)) if period.first < period.end else ():
             keys = {(row["namespace"], pod, row["traffic"]) for pod in ("", row["pod"])}
             for key in keys:
-                sums[key] += row["bytes"]
+                sums[key] += self._size(row)
         return sums
 
 
@@ -107,7 +113,9 @@ class Limits(Component):
         self.honours_annotations = agent.document.limits_by_annotation
         accounting = agent.get(NodeAccounting)
         self._losses = accounting.ledger.losses
-        self.spending = Spending(accounting.accounts, agent.clock)
+        is_wire = agent.document.accounting.charge is Charge.WIRE
+        size = on_wire if is_wire else itemgetter("bytes")
+        self.spending = Spending(accounting.accounts, agent.clock, size)
         path = agent.document.budgets_file
         copy = agent.document.state_dir / _COPY
         self.budgets = BudgetsFile(path, copy, agent.clock) if path else None

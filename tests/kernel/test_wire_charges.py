@@ -1,0 +1,94 @@
+"""What bills of the wire ask for: the link layer of each packet, and quotas of wire bytes."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+
+from netmgr.documents.node import Backend
+from netmgr.prefixes import Family
+from tests.kernel.spending import OUT
+from tests.kernel.wires import wire_of
+from tests.lab.capture import Tally
+from tests.lab.exchange import End, open_socket, stream
+from tests.lab.nodes import LabNode
+from tests.lab.topology import INTERNET, cluster
+from tests.lab.world import World
+
+pytestmark = pytest.mark.root
+
+LINK_LAYER, QUOTA = 18, 3_000_000
+SETTINGS = {
+    "accounting": {"at": "links", "link_layer_bytes": LINK_LAYER, "charge": "wire"},
+    "limits": [{"pods": "*/charged", "per-day": {OUT: "3M"}}],
+    "reconcile_seconds": 0.25,
+}
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    room, name = replace(cluster(), pods=()), f"charges-{os.getpid()}"
+    with World(room, backend=Backend.NFTABLES, name=name, settings=SETTINGS) as made:
+        yield made
+
+
+@pytest.mark.parametrize("family", Family)
+def test_wire_bytes_have_the_link_layer_of_each_segment(world: World, family: Family) -> None:
+    node = world.nodes[0]
+    pod = node.add(f"billed-{family}")
+    own, peer = End(pod.netns, pod.address(family)), End(world.internet, INTERNET[family])
+    with wire_of(world, node, pod) as wire:
+        stream(own, peer, 3_000_000, 2_000_000)
+        tallies = wire.carried()
+    rows = [row for row in node.snapshot()["pods"] if row["pod"] == pod.pod.name]
+    assert {row["traffic"]: row["wire"] for row in rows} == {
+        way: tally.bytes + LINK_LAYER * tally.packets for way, tally in tallies.items()
+    }
+    for row in rows:
+        assert row["packets"] < tallies[row["traffic"]].packets, "nothing was segmented"
+    node.runtime.delete(pod)
+
+
+def spend(world: World, node: LabNode) -> Tally:
+    """What the uplink carries of a pod that sends by TCP until nothing passes any more."""
+    pod = node.add("charged")
+    with (
+        wire_of(world, node, pod) as wire,
+        open_socket(world.internet, Family.V4, socket.SOCK_STREAM) as listening,
+        open_socket(pod.netns, Family.V4, socket.SOCK_STREAM) as near,
+    ):
+        listening.bind((str(INTERNET[Family.V4]), 0))
+        listening.listen()
+        near.connect(listening.getsockname())
+        near.settimeout(0)
+        far, _ = listening.accept()
+        with far:
+            far.settimeout(0)
+            passed_at = time.monotonic()
+            while time.monotonic() < passed_at + 2:
+                with suppress(BlockingIOError):
+                    near.send(bytes(16_384))
+                with suppress(BlockingIOError):
+                    far.recv(1 << 20)
+                    passed_at = time.monotonic()
+                # Slowly, so that the agent looks often meanwhile.
+                time.sleep(0.016)
+        return wire.carried()[OUT]
+
+
+@pytest.mark.alone
+def test_a_quota_of_wire_bytes_is_kept_on_the_wire(world: World) -> None:
+    node = world.nodes[0]
+    tally = spend(world, node)
+    sent = tally.bytes + LINK_LAYER * tally.packets
+    # A quota of bytes would let 1.045 times as many pass.
+    assert 0.95 * QUOTA < sent < 1.02 * QUOTA
+    (quota,) = [shown for shown in node.snapshot()["quotas"] if shown["pod"] == "charged"]
+    assert quota["spent"]
+    assert quota["used"] >= sent
