@@ -27,6 +27,7 @@ from netmgr.cli.output import Table, short, show, size
 from netmgr.cli.status import connect
 from netmgr.errors import ConfigError, RequestError, TryAgainLater
 from netmgr.ledger.history import FARTHEST, By, Period, entire, usage_row, view, wire_unknown
+from netmgr.ledger.tables import NOTHING
 from netmgr.printable import plain, shortened
 
 if TYPE_CHECKING:
@@ -241,7 +242,7 @@ def as_csv(answer: UsageView, prices: Prices | None = None) -> str:
 
 
 def as_focus(answer: UsageView, prices: Prices) -> str:
-    columns = focus.focus_row(usage_row(0, "", "", "", 0, 0), prices)
+    columns = focus.focus_row(usage_row(0, "", "", "", NOTHING), prices)
     rows = [{**row, "pod": row["pod"] or _FOLDED} for row in answer["rows"]]
     return _written(columns, (focus.focus_row(cast("UsageRow", row), prices) for row in rows))
 

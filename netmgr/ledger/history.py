@@ -93,20 +93,17 @@ class By(StrEnum):
     HOUR = "hour"
 
 
-def usage_row(
-    hour: int, namespace: str, pod: str, traffic: str, size: int, packets: int, *of_wire: int
-) -> UsageRow:
-    """The sum of some roll-ups, `size` in bytes; columns that name no group are 0 or empty."""
-    wire, measured = of_wire or (0, 0)
+def usage_row(hour: int, namespace: str, pod: str, traffic: str, amount: Amount) -> UsageRow:
+    """The sum of some roll-ups; columns that name no group are 0 or empty."""
     return {
         "hour": hour,
         "namespace": namespace,
         "pod": pod,
         "traffic": traffic,
-        "bytes": size,
-        "packets": packets,
-        "wire": wire,
-        "measured": measured,
+        "bytes": amount.bytes,
+        "packets": amount.packets,
+        "wire": amount.wire,
+        "measured": amount.measured,
         "missing": 0,
     }
 
@@ -153,7 +150,7 @@ def grouped(rows: Iterable[UsageRow], by: Collection[By]) -> list[UsageRow]:
         sums[key] = sums.get(key, NOTHING) + amount
     # The key decides between equal sums, so that an answer does not depend on the file's order.
     order = sorted(sums, key=lambda key: (-sums[key].bytes, key))
-    return [usage_row(*key, *sums[key].counts) for key in order]
+    return [usage_row(*key, sums[key]) for key in order]
 
 
 def bounded(

@@ -274,7 +274,7 @@ class Ledger:
             with self._lock:
                 connection = stack.enter_context(store.reading(self._store.path))
                 unwritten = [
-                    usage_row(*bucket, *amount.counts)
+                    usage_row(*bucket, amount)
                     for bucket, amount in self._book.hours.items()
                     if period.holds(bucket.hour)
                 ]

@@ -351,9 +351,11 @@ WHERE hour >= ? AND hour < ? AND namespace <> '' GROUP BY {", ".join((*columns_o
 """  # noqa: S608  column names are this module's own
     lost = "SELECT * FROM hour WHERE hour >= ? AND hour < ? AND namespace = ''"
     rows = [
-        usage_row(*row)
+        usage_row(hour, namespace, pod, traffic, tables.Amount(*counts))
         for statement in (sums, lost)
-        for row in connection.execute(statement, (period.first, period.end))
+        for hour, namespace, pod, traffic, *counts in connection.execute(
+            statement, (period.first, period.end)
+        )
     ]
     rows += unwritten
     counted = grouped((row for row in rows if row["namespace"]), by)

@@ -14,6 +14,7 @@ import pytest
 
 from netmgr.kube.controller.claim_store import LABEL, POOL
 from netmgr.ledger.history import Period, usage_row, view
+from netmgr.ledger.tables import Amount
 from tests.builders import PRICES
 from tests.kubernetes import clusters
 from tests.kubernetes.clusters import Cluster, condition
@@ -51,7 +52,7 @@ def test_records_of_all_nodes_say_which_are_not_among_them(
     cluster.add("down")
     cluster.set_conditions("down", condition("Ready", "Unknown"))
     claims(cluster, "gone", (HOUR + 1) * 3600 - 60)
-    rows = [usage_row(HOUR, "team-a", "web-0", "internet-out", 2_000_000_000, 9)]
+    rows = [usage_row(HOUR, "team-a", "web-0", "internet-out", Amount(2_000_000_000, 9))]
     answer = json.dumps(view(Period(HOUR, HOUR + 1), [], rows)).encode()
     cluster.exporter.pieces = lambda: iter([answer])
     (tmp_path / "prices.yaml").write_text(PRICES)

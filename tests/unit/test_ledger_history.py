@@ -14,7 +14,7 @@ from netmgr.ledger.history import By, Period, Retention, grouped, usage_row
 from netmgr.ledger.ledger import Ledger
 from netmgr.ledger.mark import Mark
 from netmgr.ledger.store import LedgerStore
-from netmgr.ledger.tables import Gap
+from netmgr.ledger.tables import Amount, Gap
 from netmgr.model import PODS, Counter, PodRef, Traffic
 from netmgr.prefixes import Address, Family
 from tests.fakes.ledger_tools import (
@@ -68,13 +68,13 @@ def test_a_posting_raises_the_hour_of_its_reading(ledger: Ledger, clock: Clock) 
     clock.time += 1
     ledger.post([reading(1000, 9), reading(7, 1, of=counter(IN))])
     assert ledger.usage(ALL, [By.HOUR]) == [
-        usage_row(START + 1, "", "", OUT, 750, 7),
-        usage_row(START, "", "", OUT, 250, 2),
-        usage_row(START + 1, "", "", IN, 7, 1),
+        usage_row(START + 1, "", "", OUT, Amount(750, 7)),
+        usage_row(START, "", "", OUT, Amount(250, 2)),
+        usage_row(START + 1, "", "", IN, Amount(7, 1)),
     ]
     assert ledger.usage(ALL, [By.POD]) == [
-        usage_row(0, "team-a", "web-0", OUT, 1000, 9),
-        usage_row(0, "team-a", "web-0", IN, 7, 1),
+        usage_row(0, "team-a", "web-0", OUT, Amount(1000, 9)),
+        usage_row(0, "team-a", "web-0", IN, Amount(7, 1)),
     ]
 
 
@@ -92,13 +92,13 @@ def test_a_period_is_of_whole_hours_that_hold_any_of_it(ledger: Ledger, clock: C
 
 def test_rows_that_differ_in_what_groups_do_not_name_are_one() -> None:
     rows = [
-        usage_row(hour, namespace, pod, OUT, size, 1)
+        usage_row(hour, namespace, pod, OUT, Amount(size, 1))
         for hour, namespace, pod, size in ((1, "a", "x", 1), (2, "a", "y", 20), (2, "b", "x", 300))
     ]
-    assert grouped(rows, [By.CLASS]) == [usage_row(0, "", "", OUT, 321, 3)]
+    assert grouped(rows, [By.CLASS]) == [usage_row(0, "", "", OUT, Amount(321, 3))]
     assert grouped(rows, [By.NAMESPACE]) == [
-        usage_row(0, "b", "", OUT, 300, 1),
-        usage_row(0, "a", "", OUT, 21, 2),
+        usage_row(0, "b", "", OUT, Amount(300, 1)),
+        usage_row(0, "a", "", OUT, Amount(21, 2)),
     ]
 
 
@@ -221,7 +221,7 @@ def test_pods_stay_in_the_history_after_their_series_went(ledger: Ledger, clock:
     clock.time += LINGER
     ledger.sweep()
     assert pod_bytes(ledger) is None
-    assert ledger.usage(ALL, [By.POD]) == [usage_row(0, "team-a", "web-0", OUT, 500, 1)]
+    assert ledger.usage(ALL, [By.POD]) == [usage_row(0, "team-a", "web-0", OUT, Amount(500, 1))]
 
 
 def test_the_node_itself_is_not_in_the_pods_history(ledger: Ledger) -> None:
@@ -291,14 +291,14 @@ def test_what_the_file_could_not_take_is_in_the_answer_and_later_in_the_file(
         other.execute("BEGIN IMMEDIATE")
         ledger.post([reading(250, 2)])
         assert not ledger.durable
-        assert ledger.usage(ALL, [By.POD]) == [usage_row(0, "team-a", "web-0", OUT, 250, 2)]
+        assert ledger.usage(ALL, [By.POD]) == [usage_row(0, "team-a", "web-0", OUT, Amount(250, 2))]
         other.rollback()
     clock.time += HOUR
     ledger.post([reading(300, 3)])
     with store.reading(path) as connection:
         assert store.usage(connection, ALL, [By.HOUR]) == [
-            usage_row(START, "", "", OUT, 250, 2),
-            usage_row(START + 1, "", "", OUT, 50, 1),
+            usage_row(START, "", "", OUT, Amount(250, 2)),
+            usage_row(START + 1, "", "", OUT, Amount(50, 1)),
         ]
 
 

@@ -130,7 +130,9 @@ def test_a_picture_has_every_table_of_the_book_in_order() -> None:
 
 
 def test_an_answer_about_usage_has_as_many_rows_as_there_is_room_for() -> None:
-    rows = [usage_row(0, "team", f"pod-{number}", OUT, number, 1) for number in range(10_003)]
+    rows = [
+        usage_row(0, "team", f"pod-{number}", OUT, Amount(number, 1)) for number in range(10_003)
+    ]
     period = Period(5, 7)
     assert view(period, [By.POD, By.HOUR], rows[:2]) == {
         "version": 1,

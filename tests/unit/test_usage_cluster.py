@@ -16,6 +16,7 @@ from netmgr.errors import ApiError, ApiUnavailable
 from netmgr.kube.controller.claim_store import LABEL, POOL
 from netmgr.kube.diagnose import cluster_usage
 from netmgr.ledger.history import By, Period, entire, usage_row, view
+from netmgr.ledger.tables import Amount
 
 START = 500_000
 PERIOD = Period(START, START + 4)
@@ -84,7 +85,7 @@ class Server:
 
 
 def rows(*hours: int, namespace: str = "team-a", traffic: str = "internet-out") -> list[Any]:
-    return [usage_row(START + hour, namespace, "", traffic, 100, 1) for hour in hours]
+    return [usage_row(START + hour, namespace, "", traffic, Amount(100, 1)) for hour in hours]
 
 
 def read(server: Any, by: tuple[By, ...] = (By.HOUR, By.NAMESPACE)) -> Any:
