@@ -38,16 +38,24 @@ def tls(settings: Settings) -> RenewedFiles[ssl.SSLContext] | None:
     return RenewedFiles(paths, lambda: _context(cert, key, authorities))
 
 
-def folder_tls(folder: Path, *, clients: bool = False) -> RenewedFiles[ssl.SSLContext]:
+def folder_tls(option: str, folder: Path, *, clients: bool = False) -> RenewedFiles[ssl.SSLContext]:
     """By tls.crt and tls.key, as a Secret has them; of `clients` ca.crt is the authority."""
     cert, key, authorities = (folder / name for name in ("tls.crt", "tls.key", "ca.crt"))
     paths = [cert, key, *([authorities] if clients else [])]
-    return RenewedFiles(paths, lambda: _context(cert, key, authorities if clients else None))
+    options = (option, option, option)
+    authority = authorities if clients else None
+    return RenewedFiles(paths, lambda: _context(cert, key, authority, options))
 
 
-def _context(cert: Path, key: Path, authorities: Path | None) -> ssl.SSLContext:
-    _read("--tls-cert", cert)
-    _read("--tls-key", key)
+def _context(
+    cert: Path,
+    key: Path,
+    authorities: Path | None,
+    options: tuple[str, str, str] = ("--tls-cert", "--tls-key", "--tls-client-ca"),
+) -> ssl.SSLContext:
+    of_cert, of_key, of_authorities = options
+    _read(of_cert, cert)
+    _read(of_key, key)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
@@ -56,16 +64,16 @@ def _context(cert: Path, key: Path, authorities: Path | None) -> ssl.SSLContext:
         context.load_cert_chain(cert, key, password="")
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"--tls-cert {cert}, --tls-key {key}: not a certificate and its unencrypted private "
+            f"{of_cert} {cert}, {of_key} {key}: not a certificate and its unencrypted private "
             f"key, both PEM ({getattr(error, 'reason', None) or error})"
         ) from None
     if authorities:
-        _read("--tls-client-ca", authorities)
+        _read(of_authorities, authorities)
         try:
             context.load_verify_locations(authorities)
         except (OSError, ValueError):
             raise ConfigError(
-                f"--tls-client-ca {authorities}: holds no certificate in PEM form"
+                f"{of_authorities} {authorities}: holds no certificate in PEM form"
             ) from None
         context.verify_mode = ssl.CERT_REQUIRED
     return context

@@ -278,7 +278,8 @@ ADDRESSES = Metric(
 )
 FLOWTABLE_LINKS = Metric(
     "netmgr_flowtable_links",
-    "Links whose established internal connections skip the rules; 0 without a flowtable, and then "
+    "Links whose established connections skip the rules, those with the internet only where links "
+    "count; 0 without a flowtable, and then "
     "`netmgr node status` says why.",
 )
 RESULT_FILES = Metric(

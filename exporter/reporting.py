@@ -172,6 +172,10 @@ class Reporter:
 def client_tls(credentials: Path) -> ssl.SSLContext:
     """Trust of a folder's ca.crt, with its tls.crt and tls.key, if there are any; ConfigError."""
     authority, cert, key = map(credentials.joinpath, TLS_FILES)
+    if not authority.is_file():
+        raise ConfigError(
+            f"{credentials}: has no ca.crt, the authority of the server's certificate"
+        )
     try:
         context = ssl.create_default_context(cafile=authority)
         if cert.exists():

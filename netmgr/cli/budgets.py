@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import signal
 import threading
 import time
@@ -56,17 +55,20 @@ def show(
     output: options.Format = OutputFormat.TABLE,
     kubeconfig: options.Kubeconfig = None,
     service_account: options.ServiceAccount = options.SERVICE_ACCOUNT,
+    context: options.Context = "",
 ) -> None:
     """Show how a cluster's budgets stand: what is lent, who is held back, what is left of quotas.
 
     Level is what each pod gets that is held back. Of nodes those are shown that hold the most.
     """
-    if server:
-        read = partial(_ask, server, credentials or Path())
+    if server and credentials:
+        read = partial(_ask, server, credentials)
+    elif server or credentials:
+        raise ConfigError("--server and --credentials go together; give both, or neither")
     else:
-        from netmgr.kube.client import api
+        from netmgr.cli.status import connect
 
-        read = partial(_ask_cluster, api.connect(kubeconfig, service_account, os.environ))
+        read = partial(_ask_cluster, connect(kubeconfig, service_account, context))
     while True:
         answer = read()
         respond(output, {"version": 1, **answer}, _tables(answer))
@@ -141,7 +143,7 @@ def check(
     *,
     nodes: Annotated[int, typer.Option(min=1, help="How many nodes the cluster has.")],
 ) -> None:
-    """Examine a document of budgets; exit 1 if a budget is too low for so many nodes."""
+    """Examine a document of budgets. Exit 1 if a budget is too low for so many nodes."""
     from netmgr.documents import loader
     from netmgr.documents.budgets import BudgetsDocument, too_low
 
@@ -225,7 +227,7 @@ def serve(
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
-    context = access.folder_tls(tls, clients=True)
+    context = access.folder_tls("--tls", tls, clients=True)
     address = split_address("--listen", listen)
     heard = HeardNodes(state / "nodes.json")
     identify = by_certificate(nodes.value)

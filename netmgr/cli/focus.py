@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
-from netmgr.ledger.history import wire_unknown
+from netmgr.ledger.history import on_wire, wire_unknown
 
 if TYPE_CHECKING:
     from netmgr.api.snapshot import UsageRow
@@ -39,10 +39,11 @@ def focus_row(row: UsageRow, prices: Prices) -> dict[str, object]:
     month = begin.replace(day=1, hour=0)
     traffic, pod = row["traffic"], f"{row['namespace']}/{row['pod']}"
     price = written(prices.traffic.get(traffic, Decimal(0)))
+    size = billed(row, prices)
     columns: dict[str, object] = {
         **_CONSTANTS,
         **dict.fromkeys(_NULLS),
-        **dict.fromkeys(_COSTS, written(prices.cost(traffic, row["bytes"]))),
+        **dict.fromkeys(_COSTS, written(prices.cost(traffic, size))),
         **dict.fromkeys(_PROVIDERS, prices.provider),
         **dict.fromkeys(_UNIT_PRICES, price),
         "BillingAccountId": prices.account,
@@ -53,8 +54,8 @@ def focus_row(row: UsageRow, prices: Prices) -> dict[str, object]:
         "ChargeDescription": f"{traffic} of {pod}",
         "ChargePeriodEnd": _time(begin + timedelta(hours=1)),
         "ChargePeriodStart": _time(begin),
-        "ConsumedQuantity": row["bytes"],
-        "PricingQuantity": written(prices.quantity(row["bytes"])),
+        "ConsumedQuantity": size,
+        "PricingQuantity": written(prices.quantity(size)),
         "PricingUnit": str(prices.per),
         "ResourceId": pod,
         "ResourceName": row["pod"],
@@ -69,6 +70,11 @@ def focus_row(row: UsageRow, prices: Prices) -> dict[str, object]:
         "x_WireUnknownBytes": wire_unknown(row),
     }
     return dict(sorted(columns.items()))
+
+
+def billed(row: UsageRow, prices: Prices) -> int:
+    """The bytes of a row that are paid for."""
+    return on_wire(row) if prices.charge == "wire" else row["bytes"]
 
 
 def written(number: Decimal) -> str:

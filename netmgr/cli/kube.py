@@ -47,11 +47,13 @@ def bundle(
     redact: Redact = False,
     kubeconfig: options.Kubeconfig = None,
     service_account: options.ServiceAccount = options.SERVICE_ACCOUNT,
+    context: options.Context = "",
 ) -> None:
     """Collect what support needs to know of a cluster: its Nodes, netmgr's objects and logs."""
+    from netmgr.cli.status import connect
     from netmgr.kube.diagnose.bundle import NAMESPACES, collect
 
-    api = _connect(kubeconfig, service_account)
+    api = connect(kubeconfig, service_account, context)
     write(collect(api, tuple(namespace or NAMESPACES), redact=redact), to, "cluster")
 
 
@@ -345,7 +347,10 @@ def _budget_service(
     listen, folder = place
     account = f"system:serviceaccount:{agent_namespace}:netmgr-node"
     verifier = TokenVerifier(partial(read_keys, api), account)
-    address, tls = split_address("--budgets-listen", listen), access.folder_tls(folder)
+    address, tls = (
+        split_address("--budgets-listen", listen),
+        access.folder_tls("--budgets-tls", folder),
+    )
     server = BudgetServer(address, tls.value, by_token(verifier))
     return BudgetService(server, verifier, in_force(document))
 

@@ -53,7 +53,7 @@ def check(  # noqa: PLR0913  one a command-line option
         ),
     ] = None,
     names: plan_common.As = None,
-    skip: plan_common.Owners = None,
+    skip: plan_common.Skip = None,
     report: Annotated[
         Report | None,
         typer.Option(

@@ -30,12 +30,9 @@ As = Annotated[
         help="The cluster (or hub) that an owner of another name, or resource id, is; repeatable.",
     ),
 ]
-Owners = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="NAME|ID", help="Owners in FILE to take alone, or to leave out; repeatable."
-    ),
-]
+_owners = partial(typer.Option, metavar="NAME|ID")
+Only = Annotated[list[str] | None, _owners(help="Owners in FILE to take alone; repeatable.")]
+Skip = Annotated[list[str] | None, _owners(help="Owners in FILE to leave out; repeatable.")]
 
 CHANGES = {"+": "green", "~": "yellow", "-": "red", "-/+": "red"}
 SEVERITIES = {"error": "red", "warning": "yellow", "note": "blue"}

@@ -11,7 +11,7 @@ from netmgr.cli import completion, plan_common
 from netmgr.cli.options import DEFAULT_PLAN, ClusterName, Format, OutputFormat, PlanFile
 from netmgr.cli.output import Table, respond
 from netmgr.documents.diagnostics import Severity
-from netmgr.errors import Exit
+from netmgr.errors import ConfigError, Exit, NetmgrError
 from netmgr.plan.check.checks import check_limits
 from netmgr.plan.diff import diff
 from netmgr.plan.growth import effects, grown_plan, kept_nodes
@@ -39,7 +39,11 @@ def grow(
     planned = plan_common.up_to_date(file)
     before, limits = planned.locked, planned.limits
     larger = grown_plan(planned.plan, cluster, nodes, pool)
-    after = plan_common.answer(replace(planned, plan=larger))
+    try:
+        after = plan_common.answer(replace(planned, plan=larger))
+    except ConfigError as refused:
+        # The document is as it should be: it is the growth that does not fit.
+        raise NetmgrError(refused.message) from None
     changes = diff(before, after)
     todo = effects((planned.plan, before), (larger, after), limits)
     kept, total = kept_nodes(before, after)

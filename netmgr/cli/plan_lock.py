@@ -164,8 +164,8 @@ def adopt(
     *,
     file: PlanFile = DEFAULT_PLAN,
     names: plan_common.As = None,
-    only: plan_common.Owners = None,
-    skip: plan_common.Owners = None,
+    only: plan_common.Only = None,
+    skip: plan_common.Skip = None,
     yes: Yes = False,
     output: Format = OutputFormat.TABLE,
 ) -> None:

@@ -44,8 +44,8 @@ _COLUMNS = {
     "pod": ("namespace", "pod"),
     "class": (),
 }
-_FIGURES = ("traffic", "bytes", "packets", "missing")
-_OF_WIRES = ("wire", "wire_unknown")
+_FIGURES = ("traffic", "bytes", "packets", "missing", "wire", "wire_unknown")
+_WAYS = ("in", "out")
 _RECORDS = [By.HOUR, By.POD, By.CLASS]
 # The ledger folds the smallest pods of its oldest hours into their namespaces.
 _FOLDED = "(others)"
@@ -185,7 +185,9 @@ def _ask(socket: Path | None, ledger: Path, by: list[By], period: Period) -> Usa
     # No agent runs: its file has the same totals, for those who may read it.
     except TryAgainLater as error:
         if not os.access(ledger, os.R_OK):
-            raise
+            raise TryAgainLater(
+                f"{error.message}; and {ledger} is not there, or not readable"
+            ) from None
         typer.echo(f"netmgr: {error.message}; reading {ledger}", err=True)
         from netmgr.ledger import store
 
@@ -237,7 +239,7 @@ def _existence(node: UnreadNode) -> dict[str, object]:
 def as_csv(answer: UsageView, prices: Prices | None = None) -> str:
     of_cluster = ("node", "unread_nodes") if "nodes" in answer else ()
     cost = ("cost",) if prices else ()
-    columns = (*_columns(answer), *_FIGURES, *_of_wires(answer), *of_cluster, *cost)
+    columns = (*_columns(answer), *_FIGURES, *of_cluster, *cost)
     return _written(columns, _rows(answer, prices))
 
 
@@ -257,31 +259,30 @@ def _written(columns: Iterable[str], rows: Iterable[Mapping[str, object]]) -> st
 
 
 def _rows(answer: UsageView, prices: Prices | None = None) -> Iterator[dict[str, object]]:
-    columns, shown = _columns(answer), (*_FIGURES, *_of_wires(answer), "node", "unread_nodes")
+    columns, shown = _columns(answer), (*_FIGURES, "node", "unread_nodes")
     for row in answer["rows"]:
         names = dict(zip(columns, _key(row, columns), strict=True))
-        figures = {**row, "wire_unknown": wire_unknown(row)}
+        figures = {"wire": 0, **row, "wire_unknown": wire_unknown(row)}
         document = names | {name: figures[name] for name in shown if name in figures}
         if prices:
             # As text: a number of JSON is a binary fraction to most readers.
-            document["cost"] = focus.written(prices.cost(row["traffic"], row["bytes"]))
+            document["cost"] = focus.written(prices.cost(row["traffic"], focus.billed(row, prices)))
         yield document
 
 
 def as_table(answer: UsageView, prices: Prices | None = None) -> Iterator[Table | str]:
     """A line for each group and class of traffic, in and out beside each other, of all nodes."""
-    columns, lines = _columns(answer), _lines(answer)
+    columns, lines = _columns(answer), _lines(answer, prices)
     by_class = "class" in answer["by"] or len({line[1] for line in lines}) > 1
-    headings = [*columns, *(["class"] if by_class else []), "in>", "out>"]
-    wire_headings = ["wire in>", "wire out>"] if _of_wires(answer) else []
-    headings += wire_headings
+    ways = [*_WAYS, *(["wire in", "wire out"] if _shows_wires(answer) else [])]
+    headings = [*columns, *(["class"] if by_class else []), *(f"{way}>" for way in ways)]
     headings += [f"{prices.currency}>"] if prices else []
     table = Table(*headings, title=f"{_time(answer['since'])} until {_time(answer['until'])}")
-    for key, kind, incoming, outgoing, *wire in lines:
-        cells = [*map(short, key), *([kind] if by_class else []), size(incoming), size(outgoing)]
-        cells += map(size, wire[: len(wire_headings)])
+    for key, kind, figures in lines:
+        cells = [*map(short, key), *([kind] if by_class else [])]
+        cells += [size(figures[way]) for way in ways]
         if prices:
-            cost = prices.cost(f"{kind}-in", incoming) + prices.cost(f"{kind}-out", outgoing)
+            cost = sum(prices.cost(f"{kind}-{way}", figures[f"billed {way}"]) for way in _WAYS)
             cells.append(f"{cost:.2f}")
         table.row(*cells)
     yield table
@@ -309,12 +310,12 @@ def _lacking(answer: UsageView) -> Iterator[str]:
     elif most := max(filter(None, missing), default=0):
         yield f"each row may lack up to {size(most)}, which are known to be lost"
     unknown = sum(map(wire_unknown, answer["rows"]))
-    if _of_wires(answer) and unknown:
+    if _shows_wires(answer) and unknown:
         yield f"wire bytes are without {size(unknown)} (IP), whose segments nobody knows"
 
 
-def _of_wires(answer: UsageView) -> tuple[str, ...]:
-    return _OF_WIRES if any(row.get("wire") for row in answer["rows"]) else ()
+def _shows_wires(answer: UsageView) -> bool:
+    return any(row.get("wire") for row in answer["rows"])
 
 
 def _columns(answer: UsageView) -> tuple[str, ...]:
@@ -331,8 +332,10 @@ def _key(row: UsageRow, columns: Iterable[str]) -> tuple[str, ...]:
     return tuple(values[column] for column in columns)
 
 
-def _lines(answer: UsageView) -> list[tuple[tuple[str, ...], str, int, int, int, int]]:
-    """Key, class, bytes in and out, and on wires; by time where hours are shown, else by bytes."""
+def _lines(
+    answer: UsageView, prices: Prices | None
+) -> list[tuple[tuple[str, ...], str, Mapping[str, int]]]:
+    """Key, class, and bytes by way; by time where hours are shown, else by bytes."""
     columns = _columns(answer)
     sums: dict[tuple[tuple[str, ...], str], defaultdict[str, int]] = {}
     for row in answer["rows"]:
@@ -340,13 +343,11 @@ def _lines(answer: UsageView) -> list[tuple[tuple[str, ...], str, int, int, int,
         figures = sums.setdefault((_key(row, columns), kind), defaultdict(int))
         figures[way] += row["bytes"]
         figures[f"wire {way}"] += row.get("wire", 0)
-    lines: Iterator[tuple[tuple[str, ...], str, int, int, int, int]] = (
-        (key, kind, ways["in"], ways["out"], ways["wire in"], ways["wire out"])
-        for (key, kind), ways in sums.items()
-    )
+        figures[f"billed {way}"] += focus.billed(row, prices) if prices else 0
+    lines = [(key, kind, ways) for (key, kind), ways in sums.items()]
     if "hour" in columns:
-        return sorted(lines, key=lambda line: (line[0][0], -line[2] - line[3]))
-    return sorted(lines, key=lambda line: (-line[2] - line[3], line[0]))
+        return sorted(lines, key=lambda line: (line[0][0], -line[2]["in"] - line[2]["out"]))
+    return sorted(lines, key=lambda line: (-line[2]["in"] - line[2]["out"], line[0]))
 
 
 def _time(seconds: float) -> str:

@@ -29,7 +29,7 @@ class CountingAt(StrEnum):
 
 
 class Charge(StrEnum):
-    """Which bytes quotas have."""
+    """Which bytes quotas and prices are of."""
 
     BYTES = "bytes"
     WIRE = "wire"
@@ -43,7 +43,7 @@ class Accounting(Document):
     link_layer_bytes: Annotated[int, Field(ge=0, le=64)] = 0
     """Bytes that wire bytes have for each packet beside IP's, as a bill counts its link layer."""
     charge: Charge = Charge.BYTES
-    """What quotas are of: `bytes` of IP packets, or `wire` bytes."""
+    """What this document's quotas are of: `bytes` of IP packets, or `wire` bytes."""
     node_rules: NodeRules = NodeRules.CORRECTED
     rule_owner: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")] = "netmgr"
     """`<owner>` in the rules' comment `iptables-exporter <owner> traffic=…`."""

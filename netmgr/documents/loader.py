@@ -76,7 +76,7 @@ def parse(text: str, source: str, model: type[Model]) -> Model:
             "name another file, or correct it"
         )
     try:
-        return model.model_validate(data)
+        return model.model_validate(data, by_alias=True, by_name=False)
     except ValidationError as error:
         faults = validation.root_causes(error.errors())
         described = [_describe(fault, source, lines, model) for fault in faults]

@@ -153,8 +153,9 @@ class NodeDocument(Document):
     mtu: Annotated[int, Field(ge=1280, le=65_535)] | None = None
     """MTU of the pods' interfaces, in bytes; default: the uplink's."""
     flowtable: bool = True
-    """Whether connections between internal addresses skip the rules once they are established.
-    Only on nftables, where the kernel has flowtables, without `accounting.classes`."""
+    """Whether connections between internal addresses (and the internet, where links count) skip the
+    rules once they are established. Only on nftables, where the kernel has flowtables; where rules
+    count, without `accounting.classes`."""
     limits: tuple[Limit, ...] = ()
     """How much internet traffic pods may have. Needs nftables, on any backend."""
     limits_by_annotation: bool = False

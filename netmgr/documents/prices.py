@@ -9,6 +9,7 @@ from __future__ import annotations
 from decimal import Decimal, localcontext
 from typing import Annotated, Literal
 
+from netmgr.documents.accounting import Charge
 from netmgr.documents.fields import Document
 from netmgr.documents.schema import BeforeValidator, Field
 
@@ -45,6 +46,8 @@ class Prices(Document):
     """Its code in ISO 4217."""
     per: Literal["GB", "GiB"] = "GB"
     """How much traffic a price is for: 10^9 bytes (`GB`) or 2^30 (`GiB`)."""
+    charge: Charge = Charge.BYTES
+    """What is paid for: `bytes` of IP packets, or `wire` bytes, where links count."""
     traffic: Annotated[
         dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]*-(in|out)$")], Price],
         Field(min_length=1),

@@ -79,8 +79,15 @@ def _meant(given: str, context: Mapping[str, object]) -> str:
     if known := spelling.closest(given, re.findall("'(.+?)'", str(context.get("expected")))):
         return f"; did you mean {known}?"
     form = re.compile(str(context.get("pattern", "")))
-    # Between two letters: at the ends, many forms refuse what they allow inside, such as a hyphen.
-    wrong = sorted({repr(character) for character in given if not form.search(f"a{character}a")})
+    # Many forms refuse at an end what they allow inside, such as a hyphen, or the other way round.
+    # Of one that asks for more than some letters nothing can be said.
+    wrong = sorted(
+        repr(character)
+        for character in {*given}
+        if form.search("aaa")
+        and not form.search(f"a{character}a")
+        and not form.search(f"a{character}")
+    )
     return f"; it cannot have {', '.join(wrong)}" if wrong else ""
 
 

@@ -59,7 +59,7 @@ def serve(folder: Path, nodes: int, *, tls: bool) -> None:
     jwks = json.loads((folder / "jwks.json").read_text())
     verifier = TokenVerifier(lambda: ClusterKeys.of(ISSUER, jwks), ACCOUNT)
     verifier.renew()
-    context = access.folder_tls(folder / "server").value if tls else None
+    context = access.folder_tls("--tls", folder / "server").value if tls else None
     server = BudgetServer(("127.0.0.1", 0), context, by_token(verifier))
     server.start()
     keeper = Keeper(server, NowhereKept(), threading.Event())

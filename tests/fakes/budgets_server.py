@@ -43,7 +43,7 @@ class NowhereKept:
 
 def start(folder: Path) -> BudgetServer:
     """One with the certificate of a folder, that does not lead yet."""
-    tls = access.folder_tls(folder).value
+    tls = access.folder_tls("--tls", folder).value
     made = BudgetServer(("127.0.0.1", 0), tls, by_token(Tokens()))
     made.start()
     return made

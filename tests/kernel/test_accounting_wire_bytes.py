@@ -8,16 +8,13 @@ import io
 import itertools
 import json
 import os
-import platform
 import socket
 import struct
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from netmgr import programs
 from netmgr.dataplane.desired import HOST_MAC
 from netmgr.documents.node import Backend
 from netmgr.prefixes import Address, Family
@@ -25,7 +22,18 @@ from tests.kernel import forging
 from tests.kernel.conftest import LEGACY
 from tests.kernel.namespaces import host_link, inside
 from tests.kernel.spending import IN, OUT, gaps
-from tests.kernel.wires import TUNNEL, Wire, assert_exact, counted, in_parts, vxlan, wire_of
+from tests.kernel.wires import (
+    KERNEL,
+    KNOWS_TUNNELS,
+    TUNNEL,
+    Wire,
+    assert_exact,
+    counted,
+    in_parts,
+    shell,
+    vxlan,
+    wire_of,
+)
 from tests.lab import wiring
 from tests.lab.exchange import IP_HEADER, End, open_socket, stream
 from tests.lab.nodes import LabNode
@@ -49,8 +57,6 @@ TUNSETIFF, TAP_WITH_HEADER = 0x400454CA, 0x5002
 NEEDS_CHECKSUM, GSO_TCP, GSO_UDP = 1, {Family.V4: 1, Family.V6: 4}, 5
 """Of struct virtio_net_hdr (linux/virtio_net.h)."""
 
-KERNEL = tuple(map(int, platform.release().split("-")[0].split(".")[:2]))
-KNOWS_TUNNELS = KERNEL >= (6, 17)
 # A virtual machine may hand over UDP to be segmented since Linux 6.2.
 HANDED = [socket.IPPROTO_TCP, *([socket.IPPROTO_UDP] if KERNEL >= (6, 2) else [])]
 
@@ -127,11 +133,6 @@ def test_jumbo_frames_are_counted_as_a_wire_carries_them(
         assert_exact(node, pod, wire, IN, OUT)
         row = counted(node, pod)[OUT]
     assert 1 < row["wire"] / row["bytes"] < 1.01
-
-
-def shell(node: LabNode, command: str) -> str:
-    words = ["-m", "netmgr", *command.split(), "--socket", str(node.ledger_socket)]
-    return programs.run([sys.executable, *words]).stdout.decode()
 
 
 def test_totals_of_wires_go_on_after_the_agent_was_restarted_or_killed(

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import os
 import socket
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
 
 import pytest
+import yaml
 
 from netmgr.documents.node import Backend
 from netmgr.prefixes import Family
-from tests.kernel.spending import OUT
-from tests.kernel.wires import wire_of
+from tests.builders import PRICES
+from tests.kernel.spending import IN, OUT
+from tests.kernel.wires import in_parts, shell, wire_of
 from tests.lab.capture import Tally
 from tests.lab.exchange import End, open_socket, stream
 from tests.lab.nodes import LabNode
@@ -38,6 +45,10 @@ def world() -> Iterator[World]:
         yield made
 
 
+def charged(tally: Tally) -> int:
+    return tally.bytes + LINK_LAYER * tally.packets
+
+
 @pytest.mark.parametrize("family", Family)
 def test_wire_bytes_have_the_link_layer_of_each_segment(world: World, family: Family) -> None:
     node = world.nodes[0]
@@ -48,11 +59,39 @@ def test_wire_bytes_have_the_link_layer_of_each_segment(world: World, family: Fa
         tallies = wire.carried()
     rows = [row for row in node.snapshot()["pods"] if row["pod"] == pod.pod.name]
     assert {row["traffic"]: row["wire"] for row in rows} == {
-        way: tally.bytes + LINK_LAYER * tally.packets for way, tally in tallies.items()
+        way: charged(tally) for way, tally in tallies.items()
     }
     for row in rows:
         assert row["packets"] < tallies[row["traffic"]].packets, "nothing was segmented"
     node.runtime.delete(pod)
+
+
+# So dear that a cent is ten bytes.
+PER_GB = {OUT: 1_000_000, IN: 250_000}
+
+
+def test_an_invoice_of_the_wire_is_rebuilt_to_the_cent(world: World, tmp_path: Path) -> None:
+    node = world.nodes[0]
+    pod, prices = node.add("invoiced"), tmp_path / "prices.yaml"
+    prices.write_text(json.dumps(yaml.safe_load(PRICES) | {"charge": "wire", "traffic": PER_GB}))
+    with wire_of(world, node, pod) as wire:
+        for family in Family:
+            own, peer = End(pod.netns, pod.address(family)), End(world.internet, INTERNET[family])
+            stream(own, peer, 300_000, 200_000)
+            in_parts(own, peer, 37)
+        tallies = wire.carried()
+    expected = sum(PER_GB[way] * Decimal(charged(tally)) for way, tally in tallies.items()) / 10**9
+    listed = shell(node, f"usage --since 1d -o focus --prices {prices}")
+    rows = list(csv.DictReader(io.StringIO(listed)))
+    mine = [row for row in rows if row["ResourceName"] == "invoiced"]
+    cost = sum(Decimal(row["BilledCost"]) for row in mine)
+    assert round(cost, 2) == round(expected, 2) > 100
+    assert {row["SkuId"]: int(row["ConsumedQuantity"]) for row in mine} == {
+        way: charged(tally) for way, tally in tallies.items()
+    }
+    table = shell(node, f"usage --since 1d --by pod --prices {prices}")
+    (line,) = [line for line in table.splitlines() if "invoiced" in line]
+    assert line.split()[-1] == f"{expected:.2f}"
 
 
 def spend(world: World, node: LabNode) -> Tally:
@@ -86,7 +125,7 @@ def spend(world: World, node: LabNode) -> Tally:
 def test_a_quota_of_wire_bytes_is_kept_on_the_wire(world: World) -> None:
     node = world.nodes[0]
     tally = spend(world, node)
-    sent = tally.bytes + LINK_LAYER * tally.packets
+    sent = charged(tally)
     # A quota of bytes would let 1.045 times as many pass.
     assert 0.95 * QUOTA < sent < 1.02 * QUOTA
     (quota,) = [shown for shown in node.snapshot()["quotas"] if shown["pod"] == "charged"]

@@ -17,7 +17,7 @@ import pytest
 from netmgr.documents.node import Backend
 from netmgr.prefixes import Address, Family
 from tests.kernel.namespaces import inside
-from tests.kernel.wires import assert_exact, counted, in_parts, vxlan, wire_of
+from tests.kernel.wires import KNOWS_TUNNELS, assert_exact, counted, in_parts, vxlan, wire_of
 from tests.lab.exchange import End, Frontend, stream
 from tests.lab.nodes import LabNode
 from tests.lab.runtime import Sandbox
@@ -82,7 +82,9 @@ def conversations(
         ends = End(pod.netns, pod.address(family)), End(world.internet, INTERNET[family])
         kinds += [partial(converse, *ends), partial(converse, *ends, service)]
         kinds.append(lambda ends=ends: in_parts(*ends, random.randint(37, 1200)))
-    return [*kinds, partial(converse, *tunnelled(world, node, pod))]
+    if KNOWS_TUNNELS:
+        kinds.append(partial(converse, *tunnelled(world, node, pod)))
+    return kinds
 
 
 def test_everything_at_once_is_counted_as_a_wire_carries_it() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import platform
 import socket
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from netmgr import programs
 from netmgr.kernel.offloads import switch_off
 from netmgr.prefixes import Address
 from tests.kernel.namespaces import host_link, inside
@@ -20,6 +23,8 @@ from tests.lab.runtime import INTERFACE, Sandbox
 from tests.lab.world import World
 
 UDP_SEGMENT, TUNNEL = 103, 4790
+KERNEL = tuple(map(int, platform.release().split("-")[0].split(".")[:2]))
+KNOWS_TUNNELS = KERNEL >= (6, 17)
 OFFLOADS = (
     "tx-tcp-segmentation",
     "tx-tcp6-segmentation",
@@ -91,6 +96,11 @@ def assert_exact(
     assert not any(row["wire_unknown"] for row in shown.values())
     for traffic in segmented:
         assert shown[traffic]["wire"] > shown[traffic]["bytes"], "nothing was segmented"
+
+
+def shell(node: LabNode, command: str) -> str:
+    words = ["-m", "netmgr", *command.split(), "--socket", str(node.ledger_socket)]
+    return programs.run([sys.executable, *words]).stdout.decode()
 
 
 def in_parts(own: End, peer: End, size: int) -> None:

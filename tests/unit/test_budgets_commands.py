@@ -103,6 +103,14 @@ def test_show_says_why_it_can_show_nothing(tmp_path: Path, run: Run) -> None:
     code, _, err = run("show", "--server", f"127.0.0.1:{server.port}", "--credentials", tmp_path)
     assert code == 1
     assert "no server of budgets leads" in err
+    code, _, err = run("show", "--server", "127.0.0.1:1")
+    assert code == 2
+    assert "--server and --credentials go together" in err
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    code, _, err = run("show", "--server", "127.0.0.1:1", "--credentials", empty)
+    assert code == 2
+    assert f"{empty}: has no ca.crt" in err
     code, _, err = run("show", "--server", "127.0.0.1:1", "--credentials", tmp_path)
     assert code == 1
     assert "127.0.0.1:1: no answer of a server of budgets: " in err

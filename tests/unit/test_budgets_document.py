@@ -139,6 +139,9 @@ REFUSED = [
     ([OTHER.replace("1G", "1k")], "1000 bits a second: give at least 64k, and at most 1T"),
     ([OTHER.replace("1G", "1Gb")], "budgets[0].internet-in: '1Gb' is no rate; write bits"),
     ([OTHER.replace("internet-in", "internet-inn")], "unknown key; did you mean internet-in?"),
+    ([OTHER.replace("internet-in", "internet_in")], "unknown key; did you mean internet-in?"),
+    # A `*` is allowed, at the end.
+    ([OTHER.replace("[other]", '["Oth*"]')], "; it cannot have 'O'"),
     ([OTHER.replace("1G", "1G, internet-out: 1G")], "4: budgets[0]: give either internet-in or"),
     (["{name: a, namespaces: [a]}"], "4: budgets[0]: give either internet-in or internet-out"),
     ([OTHER.replace("1G", "1G, when-spent: drop")], "4: budgets[0]: when-spent has no quota; give"),

@@ -76,7 +76,7 @@ class Running:
     def __init__(self, folder: Path, authority: Authority, memory: Memory) -> None:
         self.authority = authority
         self.own = authority.certify(messages.SERVER_NAME)
-        tls = access.folder_tls(self.own, clients=True).value
+        tls = access.folder_tls("--tls", self.own, clients=True).value
         self.server = BudgetServer(("127.0.0.1", 0), tls, by_certificate(lambda: NODES))
         self.server.start()
         self.lost = threading.Event()

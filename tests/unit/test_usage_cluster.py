@@ -145,7 +145,13 @@ def test_nodes_that_are_gone_and_cannot_be_read_are_not_taken_for_none() -> None
 
 @pytest.mark.parametrize(
     "nonsense",
-    [rows(0, namespace="\x1b[2J"), rows(0, traffic="=HYPERLINK()"), [{"hour": 0}], [5]],
+    [
+        rows(0, namespace="\x1b[2J"),
+        rows(0, traffic="=HYPERLINK()"),
+        [row | {"measured": 101} for row in rows(0)],
+        [{"hour": 0}],
+        [5],
+    ],
 )
 def test_what_a_node_answers_is_checked(nonsense: Any) -> None:
     server = Server(node("a"), node("b"), answers={"a": rows(0), "b": []})

@@ -66,9 +66,10 @@ def test_what_is_no_time_is_refused_with_examples(text):
 
 def test_csv_has_a_line_for_each_row_whatever_its_names_hold():
     lines = list(csv.reader(as_csv(view("pod", "hour")).splitlines(keepends=True)))
-    assert lines[0] == ["hour", "namespace", "pod", "traffic", "bytes", "packets", "missing"]
+    figures = ["bytes", "packets", "missing", "wire", "wire_unknown"]
+    assert lines[0] == ["hour", "namespace", "pod", "traffic", *figures]
     expected = ["2026-03-10T14:00Z", "team-a", 'we"b,\n', "internet-out", "5000000", "1", ""]
-    assert lines[1] == expected
+    assert lines[1] == [*expected, "0", "5000000"]
     assert lines[2][2] == "(others)"
 
 
@@ -78,7 +79,7 @@ def test_json_tells_the_whole_answer():
     assert (document["since"], document["until"]) == hours
     assert document["left_out"] == 3
     row = {"namespace": "team-[b]", "traffic": "hub-out", "bytes": 40, "packets": 1}
-    assert document["rows"][2] == row
+    assert document["rows"][2] == row | {"wire": 0, "wire_unknown": 40}
 
 
 @pytest.mark.parametrize(
@@ -101,7 +102,7 @@ def test_rows_have_wire_bytes_where_there_are_any(capsys: pytest.CaptureFixture[
     assert as_csv(answer).splitlines()[:3] == [
         "namespace,traffic,bytes,packets,missing,wire,wire_unknown",
         "team-a,internet-out,5000000,1,,5200000,1000",
-        "team-a,internet-in,2000,1,,,2000",
+        "team-a,internet-in,2000,1,,0,2000",
     ]
     assert json.loads(as_json(answer))["rows"][0]["wire"] == 5_200_000
     show(*as_table(answer))

@@ -41,8 +41,9 @@ _COPY = "budgets.json"
 
 log = logging.getLogger(__name__)
 
-_Sums = Counter[tuple[str, str, str]]
-"""Bytes by namespace, pod and traffic; also of each namespace, with an empty pod."""
+_Sums = Counter[tuple[str, str | None, str]]
+"""What quotas are charged with, by namespace, pod and traffic; also of each namespace, with an
+empty pod. With None it is what a cluster's budgets are, which are of bytes on every node."""
 
 _END = int(FARTHEST // SECONDS)
 
@@ -50,7 +51,7 @@ _END = int(FARTHEST // SECONDS)
 class Spending:
     """What pods have used of their quotas, by the ledger's hours. Usable from any thread.
 
-    `size` gives what a row of the ledger is charged with.
+    `size` gives what a row of the ledger charges the node's own quotas with.
     """
 
     def __init__(self, accounts: Accounts, clock: Clock, size: Callable[[UsageRow], int]) -> None:
@@ -87,9 +88,10 @@ class Spending:
     def _sums(self, period: Period) -> _Sums:
         sums: _Sums = Counter()
         for row in self._accounts.usage(period, (By.POD,)) if period.first < period.end else ():
-            keys = {(row["namespace"], pod, row["traffic"]) for pod in ("", row["pod"])}
-            for key in keys:
-                sums[key] += self._size(row)
+            namespace, traffic = row["namespace"], row["traffic"]
+            sums[namespace, None, traffic] += row["bytes"]
+            for pod in {"", row["pod"]}:
+                sums[namespace, pod, traffic] += self._size(row)
         return sums
 
 
@@ -99,7 +101,7 @@ def _charged(sums: _Sums, budget: NodeQuota) -> int:
     return sum(
         bytes_
         for (namespace, pod, traffic), bytes_ in sums.items()
-        if not pod and traffic == budget.traffic and budget.charges(namespace, "")
+        if pod is None and traffic == budget.traffic and budget.charges(namespace, "")
     )
 
 

@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime
 from functools import partial
 from itertools import chain
-from typing import Annotated, cast
+from typing import Annotated, Self, cast
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from netmgr.api.snapshot import UnreadNode, UsageRow, UsageView
 from netmgr.errors import ApiError, StateError
@@ -43,6 +43,12 @@ class _ReportedRow(BaseModel):
     wire: _Number = 0
     measured: _Number = 0
     missing: _Number | None = None
+
+    @model_validator(mode="after")
+    def _measured_of_its_bytes(self) -> Self:
+        if self.measured > self.bytes:
+            raise ValueError("more bytes have wire bytes than there are")
+        return self
 
 
 class ReportedUsage(BaseModel):
