@@ -15,6 +15,7 @@ from netmgr.errors import ConfigError, Exit, NetmgrError
 from netmgr.plan.check.checks import check_limits
 from netmgr.plan.diff import diff
 from netmgr.plan.growth import effects, grown_plan, kept_nodes
+from netmgr.plan.lock import LockDocument
 
 
 def grow(
@@ -39,11 +40,7 @@ def grow(
     planned = plan_common.up_to_date(file)
     before, limits = planned.locked, planned.limits
     larger = grown_plan(planned.plan, cluster, nodes, pool)
-    try:
-        after = plan_common.answer(replace(planned, plan=larger))
-    except ConfigError as refused:
-        # The document is as it should be: it is the growth that does not fit.
-        raise NetmgrError(refused.message) from None
+    after = _fitting(replace(planned, plan=larger))
     changes = diff(before, after)
     todo = effects((planned.plan, before), (larger, after), limits)
     kept, total = kept_nodes(before, after)
@@ -78,3 +75,11 @@ def grow(
     if kept < total or any(finding.severity is Severity.ERROR for finding in over):
         raise typer.Exit(Exit.FAILURE)
     raise typer.Exit(Exit.CHANGES if changes or todo else Exit.SUCCESS)
+
+
+def _fitting(larger: plan_common.Planned) -> LockDocument:
+    try:
+        return plan_common.answer(larger)
+    except ConfigError as refused:
+        # The document is as it should be: it is the growth that does not fit.
+        raise NetmgrError(refused.message) from None

@@ -279,16 +279,18 @@ def as_table(answer: UsageView, prices: Prices | None = None) -> Iterator[Table 
     headings += [f"{prices.currency}>"] if prices else []
     table = Table(*headings, title=f"{_time(answer['since'])} until {_time(answer['until'])}")
     for key, kind, figures in lines:
-        cells = [*map(short, key), *([kind] if by_class else [])]
-        cells += [size(figures[way]) for way in ways]
-        if prices:
-            cost = sum(prices.cost(f"{kind}-{way}", figures[f"billed {way}"]) for way in _WAYS)
-            cells.append(f"{cost:.2f}")
-        table.row(*cells)
+        names = [*map(short, key), *([kind] if by_class else [])]
+        table.row(*names, *(size(figures[way]) for way in ways), *_cost(kind, figures, prices))
     yield table
     if not lines:
         yield "no traffic in these hours"
     yield from _lacking(answer)
+
+
+def _cost(kind: str, figures: Mapping[str, int], prices: Prices | None) -> list[str]:
+    if prices is None:
+        return []
+    return [f"{sum(prices.cost(f'{kind}-{way}', figures[f'billed {way}']) for way in _WAYS):.2f}"]
 
 
 def notes(answer: UsageView, prices: Prices | None) -> Iterator[str]:
