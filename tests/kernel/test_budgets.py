@@ -180,7 +180,12 @@ def test_after_a_boot_nobody_has_more_than_the_safe_rate(
     has(node, everyone=8, research=5)
 
 
-@pytest.mark.parametrize("damage", ["garbage", "long", "link", "directory", "lost", "unsound"])
+DAMAGES = ["long", "link", "directory", "lost", "unsound"]
+
+
+@pytest.mark.parametrize(
+    "damage", ["garbage", *(pytest.param(name, marks=pytest.mark.slow) for name in DAMAGES)]
+)
 def test_what_cannot_be_read_leaves_the_last_rates_in_force_and_is_told(
     node: LabNode, new_pod: NewPod, file: GrantFile, tmp_path: Path, damage: str
 ) -> None:

@@ -16,7 +16,12 @@ from tests.kernel.budgeted import BudgetedCluster, Downloads
 from tests.kernel.flows import MEGABIT
 from tests.waiting import eventually
 
-pytestmark = [pytest.mark.root, pytest.mark.alone, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.alone,
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+]
 
 LIMIT = 80 * MEGABIT
 BATCH, QUOTA = 40 * MEGABIT, 120_000_000
@@ -94,7 +99,6 @@ def test_a_budget_is_kept_and_shared_by_pod_through_faults(budgeted: BudgetedClu
         assert max(downloads.windows(began, 2)) <= OUTSTANDING * LIMIT
 
 
-@pytest.mark.slow
 def test_pods_of_all_nodes_get_no_more_than_the_quota(budgeted: BudgetedCluster) -> None:
     first_day = time.time() // DAY_SECONDS
     with Downloads(budgeted.world.internet) as downloads:

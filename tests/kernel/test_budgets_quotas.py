@@ -116,6 +116,7 @@ def test_an_allowance_is_raised_and_lowered_in_place(
     assert uses(node, file)["bytes"] == 2 * MEGABYTE + 500_000
 
 
+@pytest.mark.slow
 def test_an_allowance_below_what_passed_stays_as_much_and_is_told_so(
     node: LabNode, new_pod: NewPod, exchange: NewExchange, file: GrantFile
 ) -> None:
@@ -131,7 +132,13 @@ def test_an_allowance_below_what_passed_stays_as_much_and_is_told_so(
     assert found.exhaust() == 300_000
 
 
-@pytest.mark.parametrize("after", [MEGABYTE, 2 * MEGABYTE, 700_000])
+@pytest.mark.parametrize(
+    "after",
+    [
+        MEGABYTE,
+        *(pytest.param(size, marks=pytest.mark.slow) for size in (2 * MEGABYTE, 700_000)),
+    ],
+)
 def test_no_allowance_is_exceeded_by_an_agent_that_was_killed(
     node: LabNode, new_pod: NewPod, exchange: NewExchange, file: GrantFile, after: int
 ) -> None:
@@ -151,6 +158,7 @@ def test_no_allowance_is_exceeded_by_an_agent_that_was_killed(
     assert uses(node, file)["bytes"] == uses(node, file)["allowance"] == after
 
 
+@pytest.mark.slow
 def test_while_no_agent_runs_no_more_than_the_allowance_passes(
     node: LabNode, new_pod: NewPod, exchange: NewExchange, file: GrantFile
 ) -> None:
@@ -163,6 +171,7 @@ def test_while_no_agent_runs_no_more_than_the_allowance_passes(
     assert found.send(MEGABYTE) == 0
 
 
+@pytest.mark.slow
 def test_what_is_beyond_an_allowance_passes_slowly_if_the_budget_says_so(
     node: LabNode, new_pod: NewPod, exchange: NewExchange, file: GrantFile
 ) -> None:

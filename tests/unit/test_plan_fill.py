@@ -8,10 +8,14 @@ import pytest
 
 from tests.bench.filling import equal, fill, fill_of_peer, fill_step_by_step, mixed, year
 
-SHAPES = [equal(280), mixed(120, 1), mixed(120, 2)]
+SHAPES = [
+    pytest.param(equal(280), id="equal", marks=pytest.mark.slow),
+    pytest.param(mixed(120, 1), id="mixed"),
+    pytest.param(mixed(120, 2), id="others", marks=pytest.mark.slow),
+]
 
 
-@pytest.mark.parametrize("clusters", SHAPES, ids=["equal", "mixed", "others"])
+@pytest.mark.parametrize("clusters", SHAPES)
 def test_a_pool_fills_up_as_far_as_with_first_fit(clusters):
     theirs = fill_of_peer(clusters)
     assert 0.9 < theirs < 1
