@@ -28,7 +28,7 @@ def session(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytes
     return pytester
 
 
-pytestmark = pytest.mark.programs
+pytestmark = [pytest.mark.programs, pytest.mark.slow]
 
 
 def test_an_unmarked_test_may_not_start_a_program(session: pytest.Pytester) -> None:
@@ -115,7 +115,6 @@ FAILS_ONCE = """
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("failing", "failures", "repeated"),
     [(3, [1], True), (1, [1, 4], False), (4, [1], False)],

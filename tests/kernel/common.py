@@ -131,7 +131,9 @@ def goes_on(_: LabNode) -> None:
     """Nothing happens to the agent."""
 
 
-USE_UP = pytest.mark.parametrize("use_up", [use_up_blocks, use_up_inodes])
+USE_UP = pytest.mark.parametrize(
+    "use_up", [use_up_blocks, pytest.param(use_up_inodes, marks=pytest.mark.slow)]
+)
 END = pytest.mark.parametrize("end", [goes_on, LabNode.stop_agent, LabNode.kill_agent])
 """A fault is met by an agent that runs, and by one that starts."""
 

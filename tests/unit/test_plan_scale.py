@@ -5,6 +5,8 @@ from __future__ import annotations
 import cProfile
 import pstats
 
+import pytest
+
 from netmgr.plan import files
 from netmgr.plan.check.checks import check_limits, check_plan
 from netmgr.plan.check.reach import matrix
@@ -51,6 +53,7 @@ def calls(clusters: int) -> int:
     return int(pstats.Stats(profile).total_calls)  # type: ignore[attr-defined]  # not in the stubs
 
 
+@pytest.mark.slow
 def test_twice_as_many_clusters_take_about_twice_the_work():
     calls(2)  # what is made once
     few, many = calls(60), calls(240)
