@@ -35,46 +35,45 @@ def tls(settings: Settings) -> RenewedFiles[ssl.SSLContext] | None:
     if cert is None or key is None:
         return None
     paths = [cert, key, *([authorities] if authorities else [])]
-    return RenewedFiles(paths, lambda: _context(cert, key, authorities))
+    of_clients = ("--tls-client-ca", authorities) if authorities else None
+    return RenewedFiles(
+        paths, lambda: _context(("--tls-cert", cert), ("--tls-key", key), of_clients)
+    )
 
 
 def folder_tls(option: str, folder: Path, *, clients: bool = False) -> RenewedFiles[ssl.SSLContext]:
     """By tls.crt and tls.key, as a Secret has them; of `clients` ca.crt is the authority."""
     cert, key, authorities = (folder / name for name in ("tls.crt", "tls.key", "ca.crt"))
     paths = [cert, key, *([authorities] if clients else [])]
-    options = (option, option, option)
-    authority = authorities if clients else None
-    return RenewedFiles(paths, lambda: _context(cert, key, authority, options))
+    of_clients = (option, authorities) if clients else None
+    return RenewedFiles(paths, lambda: _context((option, cert), (option, key), of_clients))
 
 
-def _context(
-    cert: Path,
-    key: Path,
-    authorities: Path | None,
-    options: tuple[str, str, str] = ("--tls-cert", "--tls-key", "--tls-client-ca"),
-) -> ssl.SSLContext:
-    of_cert, of_key, of_authorities = options
-    _read(of_cert, cert)
-    _read(of_key, key)
+_Given = tuple[str, Path]
+"""An option, and the file that it gave."""
+
+
+def _context(cert: _Given, key: _Given, authorities: _Given | None) -> ssl.SSLContext:
+    _read(*cert)
+    _read(*key)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
         # Without a password OpenSSL would ask for that of an encrypted key at the terminal, and
         # wait.
-        context.load_cert_chain(cert, key, password="")
+        context.load_cert_chain(cert[1], key[1], password="")
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"{of_cert} {cert}, {of_key} {key}: not a certificate and its unencrypted private "
-            f"key, both PEM ({getattr(error, 'reason', None) or error})"
+            f"{cert[0]} {cert[1]}, {key[0]} {key[1]}: not a certificate and its unencrypted "
+            f"private key, both PEM ({getattr(error, 'reason', None) or error})"
         ) from None
     if authorities:
-        _read(of_authorities, authorities)
+        option, file = authorities
+        _read(option, file)
         try:
-            context.load_verify_locations(authorities)
+            context.load_verify_locations(file)
         except (OSError, ValueError):
-            raise ConfigError(
-                f"{of_authorities} {authorities}: holds no certificate in PEM form"
-            ) from None
+            raise ConfigError(f"{option} {file}: holds no certificate in PEM form") from None
         context.verify_mode = ssl.CERT_REQUIRED
     return context
 

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
-from netmgr.ledger.history import on_wire, wire_unknown
+from netmgr.ledger.history import charged, wire_unknown
 
 if TYPE_CHECKING:
     from netmgr.api.snapshot import UsageRow
@@ -74,7 +74,7 @@ def focus_row(row: UsageRow, prices: Prices) -> dict[str, object]:
 
 def billed(row: UsageRow, prices: Prices) -> int:
     """The bytes of a row that are paid for."""
-    return on_wire(row) if prices.charge == "wire" else row["bytes"]
+    return charged(row, wire=prices.charge == "wire")
 
 
 def written(number: Decimal) -> str:

@@ -347,10 +347,8 @@ def _budget_service(
     listen, folder = place
     account = f"system:serviceaccount:{agent_namespace}:netmgr-node"
     verifier = TokenVerifier(partial(read_keys, api), account)
-    address, tls = (
-        split_address("--budgets-listen", listen),
-        access.folder_tls("--budgets-tls", folder),
-    )
+    address = split_address("--budgets-listen", listen)
+    tls = access.folder_tls("--budgets-tls", folder)
     server = BudgetServer(address, tls.value, by_token(verifier))
     return BudgetService(server, verifier, in_force(document))
 

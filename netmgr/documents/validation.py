@@ -79,14 +79,14 @@ def _meant(given: str, context: Mapping[str, object]) -> str:
     if known := spelling.closest(given, re.findall("'(.+?)'", str(context.get("expected")))):
         return f"; did you mean {known}?"
     form = re.compile(str(context.get("pattern", "")))
+    if not form.search("aaa"):
+        # It asks for more than letters, so that none can be tried by itself.
+        return ""
     # Many forms refuse at an end what they allow inside, such as a hyphen, or the other way round.
-    # Of one that asks for more than some letters nothing can be said.
     wrong = sorted(
         repr(character)
         for character in {*given}
-        if form.search("aaa")
-        and not form.search(f"a{character}a")
-        and not form.search(f"a{character}")
+        if not any(map(form.search, (f"a{character}a", f"a{character}")))
     )
     return f"; it cannot have {', '.join(wrong)}" if wrong else ""
 

@@ -125,9 +125,9 @@ class Period:
         return self.first <= hour < self.end
 
 
-def on_wire(row: UsageRow) -> int:
-    """Wire bytes of a row, and the bytes of packets whose wire bytes nobody knows."""
-    return row["wire"] + wire_unknown(row)
+def charged(row: UsageRow, *, wire: bool) -> int:
+    """The bytes of a row, or its wire bytes and the bytes that are in none of these."""
+    return row["wire"] + wire_unknown(row) if wire else row["bytes"]
 
 
 def wire_unknown(row: UsageRow) -> int:

@@ -26,7 +26,7 @@ CASES: list[tuple[int, int, int, tuple[str, str], int]] = [
     (73, 100, 3000, ("partition of idle", "clocks"), 10),
     (5, 40, 30_000, ("lost file", "clocks"), 20),
 ]
-"""What once was not bounded: a seed, nodes, active pods, two faults, and seconds between these."""
+"""A seed, nodes, active pods, two faults, and seconds between these."""
 
 
 def assert_bounded(seed: int, nodes: int, active: int, faults: tuple[str, str], gap: int) -> None:
@@ -39,7 +39,9 @@ def assert_bounded(seed: int, nodes: int, active: int, faults: tuple[str, str], 
 
 
 @pytest.mark.parametrize("case", CASES, ids=[" and ".join(faults) for *_, faults, _ in CASES])
-def test_what_once_was_not_bounded_is(case: tuple[int, int, int, tuple[str, str], int]) -> None:
+def test_what_is_in_force_and_what_passes_is_bounded_under_these_faults(
+    case: tuple[int, int, int, tuple[str, str], int],
+) -> None:
     assert_bounded(*case)
 
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from operator import itemgetter
 from typing import Self
 
 from netmgr.agent.accounting.accounting import NodeAccounting
@@ -20,12 +19,12 @@ from netmgr.agent.accounting.accounts import Accounts
 from netmgr.agent.accounting.budgets_file import BudgetsFile
 from netmgr.agent.core.components import Agent, Component, Query, Remnants
 from netmgr.agent.core.scheduler import Task
-from netmgr.api.snapshot import VERSION, Quota, QuotaState, Snapshot, SpentQuota, UsageRow
+from netmgr.api.snapshot import VERSION, Quota, QuotaState, Snapshot, SpentQuota
 from netmgr.clock import Clock
 from netmgr.dataplane import sandbox
 from netmgr.documents.accounting import Charge
 from netmgr.errors import KernelError, SetupError, StateError
-from netmgr.ledger.history import FARTHEST, SECONDS, By, Period, on_wire
+from netmgr.ledger.history import FARTHEST, SECONDS, By, Period, charged
 from netmgr.limits import quotas, shaper, tree
 from netmgr.limits.quotas import NodeQuota
 from netmgr.limits.rules import KnownPeers
@@ -51,13 +50,13 @@ _END = int(FARTHEST // SECONDS)
 class Spending:
     """What pods have used of their quotas, by the ledger's hours. Usable from any thread.
 
-    `size` gives what a row of the ledger charges the node's own quotas with.
+    The node's own quotas are of bytes, or of `wire` bytes.
     """
 
-    def __init__(self, accounts: Accounts, clock: Clock, size: Callable[[UsageRow], int]) -> None:
+    def __init__(self, accounts: Accounts, clock: Clock, *, wire: bool) -> None:
         self._accounts = accounts
         self._clock = clock
-        self._size = size
+        self._wire = wire
         self._past: dict[Period, _Sums] = {}
 
     def now(self, budgets: Iterable[NodeQuota]) -> Mapping[NodeQuota, int]:
@@ -90,8 +89,9 @@ class Spending:
         for row in self._accounts.usage(period, (By.POD,)) if period.first < period.end else ():
             namespace, traffic = row["namespace"], row["traffic"]
             sums[namespace, None, traffic] += row["bytes"]
+            size = charged(row, wire=self._wire)
             for pod in {"", row["pod"]}:
-                sums[namespace, pod, traffic] += self._size(row)
+                sums[namespace, pod, traffic] += size
         return sums
 
 
@@ -116,8 +116,7 @@ class Limits(Component):
         accounting = agent.get(NodeAccounting)
         self._losses = accounting.ledger.losses
         is_wire = agent.document.accounting.charge is Charge.WIRE
-        size = on_wire if is_wire else itemgetter("bytes")
-        self.spending = Spending(accounting.accounts, agent.clock, size)
+        self.spending = Spending(accounting.accounts, agent.clock, wire=is_wire)
         path = agent.document.budgets_file
         copy = agent.document.state_dir / _COPY
         self.budgets = BudgetsFile(path, copy, agent.clock) if path else None
